@@ -1,0 +1,1 @@
+"""The device plugin's room: the kubelet's services, binding, recovery. Nothing lives here yet."""

@@ -1,0 +1,1 @@
+"""The per-node Prometheus exporter: sampler -> snapshot -> families -> bytes."""

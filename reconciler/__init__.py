@@ -1,0 +1,1 @@
+"""The reconciler's room: observe -> rules -> plan -> apply. Nothing lives here yet."""

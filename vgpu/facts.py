@@ -1,0 +1,279 @@
+"""What the sources say, as frozen values: the only things the pure middle ever sees.
+
+Each source answers with one of these per sample. A value that could not be read is absent
+(``None``, or missing from its mapping), never zero. Inputs that were refused travel beside the
+data as :class:`~vgpu.reasons.Rejection`.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from vgpu.model import PodRef, Scheme
+from vgpu.reasons import Rejection
+
+# ---------------------------------------------------------------- the driver
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """One device: a card, or a MIG instance (then ``parent`` is the card's UUID).
+
+    ``readings`` maps a reading's name and its label values to a number in base units, e.g.
+    ``("temperature_celsius",): 41.0`` or ``("clock_hertz", "sm"): 1.98e9``. A reading that the
+    device does not have, or that failed, has no entry. ``info`` holds what never changes while
+    the driver runs (``name``, ``pci_bus_id``, ``driver_version``, ``mig_profile`` …).
+    """
+
+    uuid: str
+    index: int
+    info: Mapping[str, str]
+    readings: Mapping[tuple[str, ...], float]
+    parent: str = ""
+
+
+class GpuProcess(msgspec.Struct, frozen=True, gc=False):
+    """One process on one device, by host pid; ``used_bytes`` is None where the driver hides it."""
+
+    pid: int
+    device: str
+    used_bytes: int | None
+
+
+class GpuSample(msgspec.Struct, frozen=True):
+    """One pass over the driver.
+
+    Attributes:
+        gpus: the devices that answered, cards before their MIG instances, by index.
+        lost: UUIDs of devices that were there and no longer answer.
+        processes: who is on which device; only for devices in ``processes_known``.
+        processes_known: devices whose process list is complete and consistent.
+        utilization: (pid, device) -> SM utilisation, ratio 0-1, since the last pass.
+        utilization_known: devices that can tell utilisation by process (idle ones included).
+        generation: counts driver initialisations.
+        rejections: what was refused, and why.
+    """
+
+    gpus: tuple[Gpu, ...]
+    lost: tuple[str, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
+    processes_known: frozenset[str] = frozenset()
+    utilization: Mapping[tuple[int, str], float] = {}
+    utilization_known: frozenset[str] = frozenset()
+    generation: int = 1
+    rejections: tuple[Rejection, ...] = ()
+
+
+class XidCount(msgspec.Struct, frozen=True, gc=False):
+    """How often a device reported an XID since start, and when last (unix seconds)."""
+
+    device: str
+    xid: int
+    count: int
+    last_timestamp: float
+
+
+class CallCost(msgspec.Struct, frozen=True, gc=False):
+    """How often a driver call was made, and the seconds spent in it, since start."""
+
+    count: int
+    seconds: float
+
+
+class GpuSource(Protocol):
+    """The driver, real or simulated. One thread calls ``sample``; another ``wait_xids``."""
+
+    def sample(self, now: float) -> GpuSample:
+        """Read everything once. Raises SourceError when the driver as a whole cannot answer."""
+        ...
+
+    def wait_xids(self, timeout: float) -> None:
+        """Block for at most ``timeout`` seconds and record the XIDs that arrived meanwhile."""
+        ...
+
+    def xids(self) -> tuple[XidCount, ...]:
+        """All XIDs recorded since start. Never blocks."""
+        ...
+
+    def calls(self) -> Mapping[str, CallCost]:
+        """What the driver calls have cost so far, by call name. Never blocks."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the driver. Never call it while ``sample`` is stuck."""
+        ...
+
+
+# ---------------------------------------------------------------- shim regions
+
+
+class RegionDevice(msgspec.Struct, frozen=True, gc=False):
+    """One device of a region; ``memory_limit_bytes`` 0 and ``core_limit_percent`` 0 = no limit."""
+
+    uuid: str
+    memory_limit_bytes: int
+    core_limit_percent: int
+
+
+class RegionUse(msgspec.Struct, frozen=True, gc=False):
+    """What one process accounts on one device, in bytes; ``sm_util`` in percent, or None."""
+
+    context: int
+    module: int
+    data: int
+    offset: int
+    total: int
+    sm_util: int | None
+
+
+class RegionProcess(msgspec.Struct, frozen=True, gc=False):
+    """One process slot; ``used`` has one entry per device of the region, in its order."""
+
+    pid: int
+    host_pid: int
+    status: int
+    used: tuple[RegionUse, ...]
+
+
+class Region(msgspec.Struct, frozen=True, gc=False):
+    """One shared region, as the shim of one container wrote it.
+
+    ``last_kernel_time`` is unix seconds, None in layouts without it; ``processes`` holds the
+    first ``proc_num`` slots, dead ones included.
+    """
+
+    layout: str
+    devices: tuple[RegionDevice, ...]
+    processes: tuple[RegionProcess, ...]
+    proc_num: int
+    utilization_switch: int
+    recent_kernel: int
+    priority: int
+    last_kernel_time: int | None
+    major_version: int | None
+    minor_version: int | None
+
+
+class RegionFile(msgspec.Struct, frozen=True, gc=False):
+    """A region with where it was found; pod and container come from the folder's name."""
+
+    path: str
+    pod_uid: str
+    container: str
+    region: Region
+
+
+class ShimSample(msgspec.Struct, frozen=True):
+    """One pass over all region roots."""
+
+    files: tuple[RegionFile, ...]
+    rejections: tuple[Rejection, ...] = ()
+
+
+# ---------------------------------------------------------------- processes
+
+
+class Owner(msgspec.Struct, frozen=True, gc=False):
+    """Whose a process is, by its cgroup: ``pod_uid`` is "" for a container outside Kubernetes."""
+
+    container_id: str
+    pod_uid: str
+    runtime: str
+
+
+class ProcessSample(msgspec.Struct, frozen=True):
+    """One pass over the kernel's own books.
+
+    Attributes:
+        owners: host pid -> owner; None is a live process that is in no container. A pid that
+            is gone has no entry.
+        sees_host: whether these are the host's pids at all; if not, a missing pid says nothing.
+        live_pods: UIDs of pods that have a cgroup, None where that could not be read.
+        bare: region files found inside containers (``/tmp/cudevshr.cache``), already attributed.
+    """
+
+    owners: Mapping[int, Owner | None]
+    sees_host: bool
+    live_pods: frozenset[str] | None
+    bare: tuple[tuple[Owner, str, Region], ...] = ()
+    rejections: tuple[Rejection, ...] = ()
+
+
+# ---------------------------------------------------------------- the kubelet
+
+
+class ContainerName(msgspec.Struct, frozen=True, gc=False):
+    """What a container id is called."""
+
+    namespace: str
+    pod: str
+    container: str
+    pod_uid: str = ""
+
+
+class Grant(msgspec.Struct, frozen=True, gc=False):
+    """One resource that the kubelet gave to one container, from its checkpoint."""
+
+    pod_uid: str
+    container: str
+    resource: str
+    device_ids: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+class PodStatus(msgspec.Struct, frozen=True, gc=False):
+    """A pod as the API server knows it: phase and reason, and whether it asks for a GPU."""
+
+    ref: PodRef
+    phase: str
+    reason: str
+    wants_gpu: bool
+
+
+class KubeletSample(msgspec.Struct, frozen=True):
+    """One pass over what the kubelet leaves on the node. Each part is None if not readable.
+
+    Attributes:
+        pods: pod UID -> names, from log folders, the pods file and pod-resources.
+        containers: container id -> names, from log links and the pods file.
+        grants: the checkpoint's entries.
+        statuses: from the pods file.
+    """
+
+    pods: Mapping[str, PodRef]
+    containers: Mapping[str, ContainerName]
+    grants: tuple[Grant, ...] | None = None
+    statuses: tuple[PodStatus, ...] | None = None
+    rejections: tuple[Rejection, ...] = ()
+
+
+# ---------------------------------------------------------------- limit files
+
+
+class LimitFile(msgspec.Struct, frozen=True, gc=False):
+    """A limit that a sharing system left on disk for one container and one device.
+
+    The pod is named by ``pod_uid`` (gaia) or by ``namespace`` and ``pod`` (kubeshare), the
+    device by ``device`` (UUID) or ``pci_bus_id``. ``memory_bytes`` and ``cores_percent`` are
+    None where there is no limit.
+    """
+
+    scheme: Scheme
+    path: str
+    pod_uid: str = ""
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    container_id: str = ""
+    device: str = ""
+    pci_bus_id: str = ""
+    memory_bytes: int | None = None
+    cores_percent: int | None = None
+    cores_request_percent: int | None = None
+
+
+class LimitSample(msgspec.Struct, frozen=True):
+    """One pass over the limit files of all schemes."""
+
+    limits: tuple[LimitFile, ...]
+    rejections: tuple[Rejection, ...] = ()

@@ -1,0 +1,1 @@
+"""Metric families as data: the table type, its lint, the renderer."""

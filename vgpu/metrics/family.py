@@ -1,0 +1,65 @@
+"""A metric family as a row of a table, and tables of families that share their labels.
+
+A :class:`Table` is a list of families over the same rows: ``rows`` picks the rows out of a view,
+``labels`` and ``key`` give the label names and a row's values for them, and each family's
+``value`` gives the row's number. Nothing here knows what is measured.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+
+class Kind(StrEnum):
+    """The exposition type. Info metrics are gauges that are always 1, as text 0.0.4 has them."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+
+
+Number = float | int
+Value = Number | None
+Labelled = Mapping[tuple[str, ...], Number]
+
+
+class Family(msgspec.Struct, frozen=True):
+    """One metric family.
+
+    Attributes:
+        name: the sample name; a counter's ends in ``_total``.
+        kind: gauge or counter.
+        help: what it is, and the call or file it comes from.
+        value: a row's number (None: no sample), or with ``extra`` a mapping from the extra
+            label values to numbers.
+        extra: label names of this family beyond those of its table.
+        unit: base unit, for the documentation: bytes, seconds, ratio, celsius … or "".
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    value: Callable[[Any], Value | Labelled]
+    extra: tuple[str, ...] = ()
+    unit: str = ""
+
+
+class Table(msgspec.Struct, frozen=True):
+    """Families over the same rows, with the same labels.
+
+    Attributes:
+        title: a heading for the documentation.
+        rows: picks the rows out of a view.
+        labels: label names.
+        key: a row's label values, one for each name; they identify the row.
+        families: the table's families.
+        note: a sentence for the documentation.
+    """
+
+    title: str
+    rows: Callable[[Any], Iterable[Any]]
+    labels: tuple[str, ...]
+    key: Callable[[Any], tuple[str, ...]]
+    families: tuple[Family, ...]
+    note: str = ""

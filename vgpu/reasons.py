@@ -1,0 +1,91 @@
+"""Every reason why something could not be read or was refused, once, for code, metrics and docs.
+
+A reason is the value of the label ``reason`` on ``vgpu_collector_failures_total`` and
+``vgpu_collector_rejected``; its text is what the documentation and the status page say.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Reason(StrEnum):
+    """Why an input was refused or a collector failed; ``explanation`` says it in words."""
+
+    explanation: str
+
+    def __new__(cls, value: str, explanation: str) -> "Reason":
+        """Make the member from its label value and its text."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.explanation = explanation
+        return member
+
+    # Any file
+    UNREADABLE = "unreadable", "the file or folder could not be opened or read"
+    NOT_REGULAR_FILE = "not_regular_file", "a symlink, FIFO, socket, device or folder in its place"
+    TOO_LARGE = "too_large", "larger than anything the format allows"
+    TOO_MANY_FILES = "too_many_files", "more entries than are read from one folder"
+    MALFORMED = "malformed", "the content does not follow its format"
+
+    # Shim regions
+    EMPTY = "empty", "a file of zero bytes"
+    UNKNOWN_LAYOUT = "unknown_layout", "file size and version words match no known region layout"
+    BAD_MAGIC = "bad_magic", "the region does not begin with the shim's magic number"
+    INITIALIZING = "initializing", "the shim has not finished writing the region"
+    TRUNCATED = "truncated", "the file became shorter while it was read"
+    CHANGED_WHILE_READ = "changed_while_read", "no consistent copy after several tries"
+    DEVICE_COUNT = "device_count_out_of_range", "device_num is outside 0..16"
+    PROCESS_COUNT = "process_count_out_of_range", "proc_num is outside 0..1024"
+    BAD_UUID = "bad_uuid", "a device UUID that is not a UUID"
+    DUPLICATE_UUID = "duplicate_uuid", "the same device UUID twice in one region"
+    UNKNOWN_DEVICE = "unknown_device", "names a device that this node does not have"
+    DEVICE_NOT_ALLOCATED = (
+        "device_not_allocated",
+        "names a device that the kubelet did not give to this container",
+    )
+    INCONSISTENT_SUMS = "inconsistent_sums", "memory totals smaller than the sum of their parts"
+    BAD_DIRECTORY_NAME = "bad_directory_name", "the folder is not named <podUID>_<container>"
+    AMBIGUOUS = "ambiguous", "several candidates where exactly one is allowed"
+
+    # The driver
+    LIBRARY_NOT_FOUND = "library_not_found", "libnvidia-ml.so.1 is not installed"
+    DRIVER_NOT_LOADED = "driver_not_loaded", "the NVIDIA kernel module is not loaded"
+    VERSION_MISMATCH = "lib_rm_version_mismatch", "the driver was replaced under this process"
+    GPU_LOST = "gpu_lost", "the device fell off the bus or needs a reset"
+    DRIVER_ERROR = "driver_error", "the driver answered with another error"
+    PROCESS_LIST_INVALID = "process_list_invalid", "the driver's process list contradicts itself"
+    TIMEOUT = "timeout", "no answer before the deadline"
+
+    # The kubelet and the container runtime
+    ABSENT = "absent", "the file, folder or socket does not exist"
+    CHECKSUM_MISMATCH = "checksum_mismatch", "the checkpoint's checksum does not verify"
+    RATE_LIMITED = "rate_limited", "the kubelet refused the call for its rate limit"
+    EMPTY_AFTER_RESTART = "empty_after_restart", "the kubelet has not synced its pods yet"
+    NOT_INSTALLED = "not_installed", "an optional dependency is missing"
+    FORGED = "forged", "a claim about processes that the kernel contradicts"
+    INTERNAL = "internal_error", "a defect in this program; the log has the details"
+
+
+class Rejection(msgspec.Struct, frozen=True, gc=False):
+    """One input that was refused: ``subject`` is its path or name, ``detail`` what was wrong."""
+
+    subject: str
+    reason: Reason
+    detail: str = ""
+
+
+class SourceError(Exception):
+    """A whole source could not be read.
+
+    Attributes:
+        reason: the reason code.
+        subject: the file, socket or call that failed.
+        detail: what the system said.
+    """
+
+    def __init__(self, reason: Reason, subject: str, detail: str = "") -> None:
+        super().__init__(f"{subject}: {detail or reason.explanation}")
+        self.reason = reason
+        self.subject = subject
+        self.detail = detail

@@ -1,0 +1,1 @@
+"""One file per sharing system: its encodings, read and written exactly. Pure."""

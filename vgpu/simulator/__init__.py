@@ -1,0 +1,1 @@
+"""The embedded simulated node: cards, containers, real-format files, faults."""

@@ -1,0 +1,1 @@
+"""Where facts are read: the driver, shim regions, the kubelet, processes, limit files."""
