@@ -1,0 +1,70 @@
+# Two commands: `make demo` and `make test`. Everything they need is put into .venv from the
+# locked requirements; nothing is installed elsewhere.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast lint docs bench soak fuzz lock clean
+
+help: ## What there is to make
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/.runtime ## Run the exporter on a simulated node (ARGS=--once prints one sample)
+	@$(BIN)/python -m vgpu demo $(ARGS)
+
+test: $(VENV)/.dev lint ## All checks and tests
+	$(BIN)/coverage erase
+	$(BIN)/python -m pytest --cov --cov-report= $(ARGS)
+	@$(BIN)/coverage combine --quiet 2>/dev/null || true
+	$(BIN)/coverage report
+
+test-fast: $(VENV)/.dev ## Tests without those that take longer than a few seconds
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+lint: $(VENV)/.dev ## ruff, mypy, import-linter, generated files up to date
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python docs/generate.py --check
+
+docs: $(VENV)/.dev ## Write the generated documentation
+	$(BIN)/python docs/generate.py
+
+bench: $(VENV)/.dev ## Measure the exporter beside nvitop-exporter
+	$(BIN)/python benchmarks/exporter.py $(ARGS)
+
+soak: $(VENV)/.dev ## A day of samples and scrapes, accelerated
+	$(BIN)/python benchmarks/soak.py $(ARGS)
+
+lock: $(VENV)/.python ## Resolve the requirements anew
+	$(BIN)/pip install --quiet uv
+	for set in "runtime:" "dev:--group dev"; do $(BIN)/uv pip compile --quiet --universal \
+	  --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url \
+	  --no-emit-find-links pyproject.toml --extra pod-resources $${set#*:} \
+	  -o requirements/$${set%%:*}.lock; done
+
+clean: ## Remove what make has made
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'vgpu needs Python 3.11 or newer; $(PYTHON) is older (set PYTHON=...)' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+	  { echo 'python3-venv is missing. Type: apt install python3-venv' >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.runtime: requirements/runtime.lock | $(VENV)/.python
+	@echo 'Setting up $(VENV) (once) ...'
+	@$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r requirements/runtime.lock
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.lock pyproject.toml | $(VENV)/.python
+	@echo 'Setting up $(VENV) for development (once) ...'
+	@$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r requirements/dev.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@ $(VENV)/.runtime

@@ -1,0 +1,433 @@
+"""The join: what each source says of a container on a device, put together without a guess.
+
+Pure. The driver names processes by host pid, the kernel names a pid's container, the kubelet's
+log folders name the container's pod, and the shim's region names its container by its folder.
+Where a link of that chain is missing the value is absent; nothing is shared out by size or order.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from exporter.view import (
+    Accounted,
+    Attribution,
+    ContainerRow,
+    GpuRow,
+    Orphan,
+    ShareRow,
+)
+from vgpu.facts import (
+    Gpu,
+    GpuSample,
+    Grant,
+    KubeletSample,
+    LimitFile,
+    LimitSample,
+    Owner,
+    ProcessSample,
+    Region,
+    RegionProcess,
+    ShimSample,
+)
+from vgpu.model import Phase, PodRef, Scheme, Source
+from vgpu.reasons import Reason, Rejection
+from vgpu.schemes import gpushare
+
+UUID_PREFIXES = ("GPU-", "MIG-")
+TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
+SLOT_DEAD = 0
+"""A slot whose process ended: the shim clears its status but not what it accounted."""
+
+RESOURCE_SCHEMES: Mapping[str, Scheme] = {
+    "volcano.sh/vgpu-number": Scheme.VOLCANO,
+    "aliyun.com/gpu-mem": Scheme.GPUSHARE,
+    "tencent.com/vcuda-core": Scheme.GAIA,
+}
+"""The binding resource of each scheme, as the kubelet's checkpoint names it."""
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """What the collectors brought; None is a collector that is off, failed or stale."""
+
+    gpu: GpuSample | None = None
+    shim: ShimSample | None = None
+    kubelet: KubeletSample | None = None
+    limits: LimitSample | None = None
+    process: ProcessSample | None = None
+
+
+def pids_of_interest(gpu: GpuSample | None, shim: ShimSample | None) -> set[int]:
+    """The host pids whose owners the join will ask for."""
+    pids = {process.pid for process in gpu.processes} if gpu else set()
+    if shim:
+        for file in shim.files:
+            pids.update(slot.host_pid for slot in file.region.processes if slot.host_pid > 0)
+    return pids
+
+
+def attribute(observation: Observation, gpushare_unit_bytes: int | None = None) -> Attribution:
+    """Join one observation; ``gpushare_unit_bytes`` is what one unit of aliyun.com/gpu-mem means."""
+    join = _Join(observation, gpushare_unit_bytes)
+    join.add_regions()
+    join.add_grants()
+    join.add_limits()
+    join.add_bare_regions()
+    join.add_processes()
+    return join.result()
+
+
+class _Join:
+    """The rows under construction; one method a source, in the order of their trust."""
+
+    def __init__(self, seen: Observation, gpushare_unit_bytes: int | None) -> None:
+        self.seen = seen
+        self.gpushare_unit_bytes = gpushare_unit_bytes
+        self.containers: dict[tuple[str, str], ContainerRow] = {}
+        self.shares: dict[tuple[str, str, str], ShareRow] = {}
+        self.orphans: list[Orphan] = []
+        self.released: list[Orphan] = []
+        self.rejected: list[Rejection] = []
+        self.slot_owner: dict[tuple[str, int], str] = {}
+        gpu = seen.gpu
+        self.gpus: dict[str, Gpu] = {g.uuid: g for g in gpu.gpus} if gpu else {}
+        cards = [g for g in self.gpus.values() if not g.parent]
+        self.by_index = {g.index: g.uuid for g in cards}
+        self.by_bus = {normal_bus_id(g.info.get("pci_bus_id", "")): g.uuid for g in cards}
+        self.known_devices = frozenset(self.gpus) | frozenset(gpu.lost if gpu else ())
+        kubelet = seen.kubelet
+        self.pods: Mapping[str, PodRef] = kubelet.pods if kubelet else {}
+        self.uids = {(ref.namespace, ref.name): uid for uid, ref in self.pods.items()}
+        self.statuses = kubelet.statuses if kubelet else None
+        self.phases = {s.ref.uid: s.phase for s in self.statuses or ()}
+        self.grants: dict[tuple[str, str], list[Grant]] = {}
+        for grant in (kubelet.grants if kubelet else None) or ():
+            self.grants.setdefault((grant.pod_uid, grant.container), []).append(grant)
+        process = seen.process
+        self.owners = process.owners if process and process.sees_host else None
+        self.live_pods = process.live_pods if process else None
+
+    # ------------------------------------------------------------ what is alive
+
+    def alive(self, pod_uid: str) -> bool | None:
+        """Whether the pod has containers here; None if no source can tell."""
+        if self.live_pods is not None:
+            return pod_uid in self.live_pods
+        if self.statuses is not None:
+            return self.phases.get(pod_uid, "Failed") not in TERMINAL_PHASES
+        return None
+
+    def name(self, pod_uid: str) -> tuple[str, str]:
+        ref = self.pods.get(pod_uid)
+        return (ref.namespace, ref.name) if ref else ("", "")
+
+    def container(
+        self, pod_uid: str, container: str, scheme: Scheme, source: Source
+    ) -> ContainerRow:
+        """The row of a container; the first source to speak of it is the one that is named."""
+        row = self.containers.get((pod_uid, container))
+        if row is None:
+            namespace, pod = self.name(pod_uid)
+            row = ContainerRow(pod_uid, container, namespace, pod, scheme, source)
+            self.containers[pod_uid, container] = row
+        elif row.scheme is Scheme.NONE:
+            row.scheme = scheme
+        return row
+
+    def share(self, row: ContainerRow, device: str) -> ShareRow:
+        key = (row.pod_uid, row.container, device)
+        share = self.shares.get(key)
+        if share is None:
+            gpu = self.gpus.get(device)
+            share = ShareRow(
+                row.pod_uid,
+                row.container,
+                device,
+                row.namespace,
+                row.pod,
+                row.scheme,
+                device_index=gpu.index if gpu else None,
+                mig=gpu.info if gpu and gpu.parent else None,
+            )
+            self.shares[key] = share
+        return share
+
+    def reject(self, subject: str, reason: Reason, detail: str) -> None:
+        self.rejected.append(Rejection(subject, reason, detail))
+
+    # ------------------------------------------------------------ shim regions
+
+    def add_regions(self) -> None:
+        for file in self.seen.shim.files if self.seen.shim else ():
+            if self.alive(file.pod_uid) is False:
+                namespace, pod = self.name(file.pod_uid)
+                orphan = Orphan(file.path, file.pod_uid, file.container, namespace, pod)
+                known = pod or file.pod_uid in self.phases
+                (self.released if known else self.orphans).append(orphan)
+                continue
+            self.add_region(file.pod_uid, file.container, file.region, file.path)
+
+    def add_bare_regions(self) -> None:
+        for owner, path, region in self.seen.process.bare if self.seen.process else ():
+            self.add_region(owner.pod_uid, self.container_name(owner), region, path)
+
+    def add_region(self, pod_uid: str, container: str, region: Region, path: str) -> None:
+        row = self.container(pod_uid, container, Scheme.VOLCANO, Source.SHIM)
+        row.layout = region.layout
+        row.blocked = region.recent_kernel < 0
+        row.priority = region.priority
+        row.last_kernel_time = region.last_kernel_time
+        granted = self.granted_devices(pod_uid, container)
+        living = [slot for slot in region.processes if self.slot_is_live(slot, pod_uid)]
+        for slot in living:
+            if slot.host_pid > 0:
+                self.slot_owner[pod_uid, slot.host_pid] = container
+        for position, device in enumerate(region.devices):
+            uuid = device.uuid
+            if self.seen.gpu is not None and uuid not in self.known_devices:
+                self.reject(path, Reason.UNKNOWN_DEVICE, uuid)
+                continue
+            if granted is not None and uuid not in granted:
+                self.reject(path, Reason.DEVICE_NOT_ALLOCATED, uuid)
+                continue
+            share = self.share(row, uuid)
+            share.vdevice = position
+            share.unlimited = device.memory_limit_bytes == 0
+            share.limit_bytes = device.memory_limit_bytes or None
+            share.core_limit_percent = device.core_limit_percent or None
+            share.last_kernel_time = region.last_kernel_time
+            share.accounted = account(region.processes, living, position)
+
+    def slot_is_live(self, slot: RegionProcess, pod_uid: str) -> bool:
+        """Dead slots say so themselves; a killed one's host pid is gone, or is another pod's."""
+        if slot.status == SLOT_DEAD:
+            return False
+        if slot.host_pid <= 0 or self.owners is None:
+            return True
+        owner = self.owners.get(slot.host_pid)
+        return owner is not None and (not pod_uid or owner.pod_uid == pod_uid)
+
+    def granted_devices(self, pod_uid: str, container: str) -> frozenset[str] | None:
+        """The UUIDs that the plugin's answer made visible; None if no answer names UUIDs."""
+        for grant in self.grants.get((pod_uid, container), ()):
+            visible = grant.env.get("NVIDIA_VISIBLE_DEVICES", "")
+            uuids = [part.strip() for part in visible.split(",")]
+            if uuids and all(uuid.startswith(UUID_PREFIXES) for uuid in uuids):
+                return frozenset(uuids)
+        return None
+
+    # ------------------------------------------------------------ the kubelet's checkpoint
+
+    def add_grants(self) -> None:
+        for (pod_uid, container), grants in self.grants.items():
+            if self.alive(pod_uid) is False:
+                continue  # dead entries in the checkpoint are normal
+            for grant in grants:
+                scheme = scheme_of(grant)
+                if scheme is None:
+                    continue
+                for device, limit in self.granted_shares(grant, scheme):
+                    row = self.container(pod_uid, container, scheme, Source.CHECKPOINT)
+                    share = self.share(row, device)
+                    if share.limit_bytes is None and not share.unlimited:
+                        share.limit_bytes = limit
+
+    def granted_shares(self, grant: Grant, scheme: Scheme) -> list[tuple[str, int | None]]:
+        """(device, memory limit in bytes) for each card that the plugin's answer names."""
+        if scheme is Scheme.GPUSHARE:
+            told = gpushare.limits_from_env(grant.env)
+            if told is None:
+                return []
+            device = told.uuid or self.by_index.get(told.index if told.index is not None else -1)
+            unit = self.gpushare_unit_bytes
+            known = unit is not None and told.container_units is not None
+            limit = told.container_units * unit if known else None  # type: ignore[operator]  # known
+            return [(device, limit)] if device else []
+        visible = grant.env.get("NVIDIA_VISIBLE_DEVICES", "").split(",")
+        return [
+            (uuid, hami_limit(grant.env, position))
+            for position, uuid in enumerate(part.strip() for part in visible)
+            if uuid.startswith(UUID_PREFIXES)
+        ]
+
+    # ------------------------------------------------------------ limit files
+
+    def add_limits(self) -> None:
+        for limit in self.seen.limits.limits if self.seen.limits else ():
+            pod_uid = limit.pod_uid or self.uids.get((limit.namespace, limit.pod), "")
+            if not pod_uid or self.alive(pod_uid) is False:
+                continue
+            device = limit.device or self.by_bus.get(normal_bus_id(limit.pci_bus_id), "")
+            if not device or (self.seen.gpu is not None and device not in self.known_devices):
+                self.reject(limit.path, Reason.UNKNOWN_DEVICE, device or limit.pci_bus_id)
+                continue
+            row = self.container(
+                pod_uid,
+                limit.container or self.only_container(pod_uid),
+                limit.scheme,
+                Source.LIMIT_FILE,
+            )
+            self.set_limit(self.share(row, device), limit)
+
+    @staticmethod
+    def set_limit(share: ShareRow, limit: LimitFile) -> None:
+        share.scheme = limit.scheme
+        share.limit_bytes = limit.memory_bytes
+        share.unlimited = limit.memory_bytes is None
+        share.core_limit_percent = limit.cores_percent
+        share.core_request_percent = limit.cores_request_percent
+
+    def only_container(self, pod_uid: str) -> str:
+        """The pod's container if it has just one; "" (the pod as a whole) otherwise."""
+        kubelet = self.seen.kubelet
+        names = (
+            {c.container for c in kubelet.containers.values() if c.pod_uid == pod_uid}
+            if kubelet
+            else set()
+        )
+        return names.pop() if len(names) == 1 else ""
+
+    # ------------------------------------------------------------ the driver's processes
+
+    def container_name(self, owner: Owner) -> str:
+        """What the kubelet calls this container id; "" if no source names it."""
+        kubelet = self.seen.kubelet
+        named = kubelet.containers.get(owner.container_id) if kubelet else None
+        if named is not None and named.pod_uid in ("", owner.pod_uid):
+            return named.container
+        return "" if owner.pod_uid else owner.container_id[:12]
+
+    def add_processes(self) -> None:
+        """Add up the driver's processes by container; a container without any uses 0."""
+        gpu, owners = self.seen.gpu, self.owners
+        if gpu is None or owners is None:
+            return
+        for share in self.shares.values():
+            if share.device in gpu.processes_known:
+                share.used_bytes = share.processes = 0
+            if share.device in gpu.utilization_known:
+                share.sm_utilization = 0.0
+        unknown: set[tuple[str, str, str]] = set()
+        for process in gpu.processes:
+            owner = owners.get(process.pid)
+            if owner is None or process.device not in gpu.processes_known:
+                continue
+            name = self.container_name(owner)
+            if owner.pod_uid and not name:
+                name = self.slot_owner.get((owner.pod_uid, process.pid), "")
+            row = self.container(owner.pod_uid, name, Scheme.NONE, Source.PROCESS)
+            share = self.share(row, process.device)
+            share.processes = (share.processes or 0) + 1
+            if process.used_bytes is None:
+                unknown.add((row.pod_uid, row.container, process.device))
+            else:
+                share.used_bytes = (share.used_bytes or 0) + process.used_bytes
+            if process.device in gpu.utilization_known:
+                busy = gpu.utilization.get((process.pid, process.device), 0.0)
+                share.sm_utilization = (share.sm_utilization or 0.0) + busy
+        for key in unknown:
+            self.shares[key].used_bytes = None
+
+    # ------------------------------------------------------------ the result
+
+    def result(self) -> Attribution:
+        for share in self.shares.values():
+            share.scheme = self.containers[share.pod_uid, share.container].scheme
+        return Attribution(
+            gpus=tuple(self.gpu_rows()),
+            containers=tuple(self.containers.values()),
+            shares=tuple(self.shares.values()),
+            orphans=tuple(self.orphans),
+            released=tuple(self.released),
+            statuses=self.statuses,
+            rejected=tuple((r.reason, r.subject, r.detail) for r in self.rejected),
+        )
+
+    def gpu_rows(self) -> Iterable[GpuRow]:
+        gpu = self.seen.gpu
+        if gpu is None:
+            return
+        attributed: dict[str, int | None] = {}
+        for share in self.shares.values():
+            if share.used_bytes is None or attributed.get(share.device, 0) is None:
+                attributed[share.device] = None
+            else:
+                attributed[share.device] = (attributed.get(share.device) or 0) + share.used_bytes
+        split = {g.parent for g in gpu.gpus if g.parent}
+        for device in gpu.gpus:
+            total = attributed.get(device.uuid, 0)
+            used = device.readings.get(("memory_used_bytes",))
+            complete = (
+                self.owners is not None
+                and device.uuid in gpu.processes_known
+                and device.uuid not in split
+                and total is not None
+            )
+            if not complete or total is None or used is None:
+                yield GpuRow(device)
+                continue
+            strangers = sum(
+                1
+                for p in gpu.processes
+                if p.device == device.uuid and (self.owners or {}).get(p.pid) is None
+            )
+            yield GpuRow(
+                device,
+                unattributed_bytes=int(used) - total,
+                unattributed_processes=strangers,
+                attributed_bytes=total,
+            )
+        for uuid in gpu.lost:
+            yield GpuRow(Gpu(uuid, -1, {}, {}), answers=False)
+
+
+def account(
+    slots: Iterable[RegionProcess], living: list[RegionProcess], position: int
+) -> Accounted:
+    """Add up what a region claims for its device at ``position``."""
+    context = module = data = total = processes = 0
+    utilization: int | None = None
+    for slot in living:
+        use = slot.used[position]
+        context += use.context
+        module += use.module
+        data += use.data
+        total += use.total
+        processes += use.total > 0
+        if use.sm_util is not None:
+            utilization = (utilization or 0) + use.sm_util
+    everything = sum(slot.used[position].total for slot in slots)
+    return Accounted(
+        context=context,
+        module=module,
+        data=data,
+        other=max(0, total - context - module - data),
+        total=total,
+        phantom=everything - total,
+        processes=processes,
+        sm_utilization=None if utilization is None else utilization / 100,
+    )
+
+
+def scheme_of(grant: Grant) -> Scheme | None:
+    """Whose grant this is; nvidia.com/gpu is HAMi's only with HAMi's environment."""
+    if grant.resource == "nvidia.com/gpu":
+        shared = any(name.startswith("CUDA_DEVICE_MEMORY_") for name in grant.env)
+        return Scheme.VOLCANO if shared else Scheme.NONE
+    return RESOURCE_SCHEMES.get(grant.resource)
+
+
+def hami_limit(env: Mapping[str, str], position: int) -> int | None:
+    """The memory limit in bytes that HAMi's plugin told the container, by position or for all."""
+    text = env.get(f"CUDA_DEVICE_MEMORY_LIMIT_{position}", env.get("CUDA_DEVICE_MEMORY_LIMIT", ""))
+    scale = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(text[-1:].lower())
+    digits = text[:-1] if scale else text
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 18:
+        return None
+    return int(digits) * (scale or 1) or None
+
+
+def normal_bus_id(text: str) -> str:
+    """A PCI bus id with a four-digit domain in lower case, as gpu-manager writes it."""
+    domain, colon, rest = text.strip().lower().partition(":")
+    return domain[-4:].rjust(4, "0") + colon + rest if colon else ""

@@ -1,0 +1,181 @@
+"""One collector: a thread that takes passes on request, and a record of how they went.
+
+A pass that misses its deadline is abandoned, never repeated beside itself: no second call starts
+until the first returns. Data and health are apart: the health is always there to be published,
+the data only while it is fresh.
+"""
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+from exporter.view import CollectorRow
+from vgpu.reasons import Reason, Rejection, SourceError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_EXAMPLES = 20
+"""Refused inputs that are named in the log and on the status page, a pass."""
+
+
+class Collector(Generic[T]):
+    """Runs ``collect(argument)`` in its own daemon thread, one pass at a time.
+
+    ``collect`` raises SourceError when the whole source cannot be read; any other exception is
+    a defect of ours, told under the reason internal_error. Its data may carry ``rejections``.
+    """
+
+    def __init__(self, name: str, collect: Callable[[Any], T]) -> None:
+        self.name = name
+        self._collect = collect
+        self._lock = threading.Lock()
+        self._work = threading.Event()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._argument: Any = None
+        self._data: T | None = None
+        self._sampled_at: float | None = None
+        self._finished_at: float | None = None
+        self._ok = False
+        self._missed: float | None = None
+        self._duration: float | None = None
+        self._last_success: float | None = None
+        self._last_error = ""
+        self._failures: Counter[Reason] = Counter()
+        self._rejections: Counter[Reason] = Counter()
+        self._rejected: tuple[Rejection, ...] = ()
+        self.fatal: SourceError | None = None
+        """Set when the source said that this process cannot go on (a replaced driver)."""
+        self._thread = threading.Thread(target=self._loop, name=f"collector-{name}", daemon=True)
+
+    # ------------------------------------------------------------ the sampler's side
+
+    def begin(self, argument: Any) -> bool:
+        """Start a pass; False if the previous one has not returned yet."""
+        if not self._idle.is_set():
+            return False
+        if not self._thread.is_alive():
+            self._thread.start()
+        self._argument = argument
+        self._idle.clear()
+        self._work.set()
+        return True
+
+    def finish(self, deadline: float) -> None:
+        """Wait for the pass under way until ``deadline`` (monotonic seconds), unless it is late."""
+        if self.stuck or self._idle.wait(max(0.0, deadline - time.monotonic())):
+            return
+        with self._lock:
+            if self._missed is None:
+                self._missed = deadline
+                self._failures[Reason.TIMEOUT] += 1
+                self._fail(Reason.TIMEOUT, "no answer before the deadline; waiting for it")
+
+    @property
+    def ok(self) -> bool:
+        """Whether the last pass brought data in time."""
+        return self._ok and self._missed is None
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a pass has missed its deadline and not returned."""
+        return self._missed is not None and not self._idle.is_set()
+
+    def data(self, oldest: float) -> T | None:
+        """The newest data, if it was sampled at or after ``oldest`` (monotonic seconds)."""
+        with self._lock:
+            fresh = self._finished_at is not None and self._finished_at >= oldest
+            return self._data if fresh else None
+
+    def health(self, also_rejected: Iterable[tuple[Reason, str, str]] = ()) -> CollectorRow:
+        """The row to publish; ``also_rejected`` are refusals that only the join could make."""
+        with self._lock:
+            late = [Rejection(subject, reason, detail) for reason, subject, detail in also_rejected]
+            self._rejections.update(r.reason for r in late)
+            rejected = (*self._rejected, *late)
+            stuck = time.monotonic() - self._missed if self.stuck and self._missed else 0.0
+            return CollectorRow(
+                name=self.name,
+                success=self.ok,
+                duration=self._duration,
+                last_success=self._last_success,
+                stuck_seconds=stuck,
+                failures=dict(self._failures),
+                rejected=dict(Counter(r.reason for r in rejected)),
+                rejections=dict(self._rejections),
+                last_error=self._last_error,
+                examples=tuple(describe(r) for r in rejected[:MAX_EXAMPLES]),
+            )
+
+    # ------------------------------------------------------------ the thread's side
+
+    def _loop(self) -> None:
+        while True:
+            self._work.wait()
+            self._work.clear()
+            self._pass(self._argument)
+            self._idle.set()
+
+    def _pass(self, argument: Any) -> None:
+        wall, started = time.time(), time.monotonic()
+        data: T | None = None
+        failure: tuple[Reason, str] | None = None
+        try:
+            data = self._collect(argument)
+        except SourceError as error:
+            failure = (error.reason, str(error))
+            if error.reason is Reason.VERSION_MISMATCH:
+                self.fatal = error
+        except Exception:
+            log.exception("collector failed on a defect", extra={"collector": self.name})
+            failure = (Reason.INTERNAL, Reason.INTERNAL.explanation)
+        finished = time.monotonic()
+        with self._lock:
+            self._duration = finished - started
+            self._missed = None
+            if failure is not None:
+                self._data, self._rejected = None, ()
+                self._failures[failure[0]] += 1
+                self._fail(*failure)
+                return
+            self._data, self._finished_at = data, finished
+            self._last_success = wall
+            if not self._ok:
+                log.info("collector works", extra={"collector": self.name})
+            self._ok, self._last_error = True, ""
+            self._note(getattr(data, "rejections", ()))
+
+    def _fail(self, reason: Reason, detail: str) -> None:
+        if self._ok or self._last_error != detail:
+            log.warning(
+                "collector failed: %s",
+                detail,
+                extra={"collector": self.name, "reason": reason.value},
+            )
+        self._ok, self._last_error = False, detail
+
+    def _note(self, rejections: tuple[Rejection, ...]) -> None:
+        """Count what was refused, and log what is new since the pass before."""
+        self._rejections.update(r.reason for r in rejections)
+        before = {(r.subject, r.reason) for r in self._rejected}
+        fresh = [r for r in rejections if (r.subject, r.reason) not in before]
+        for rejection in fresh[:MAX_EXAMPLES]:
+            log.warning(
+                "input refused: %s",
+                describe(rejection),
+                extra={"collector": self.name, "reason": rejection.reason.value},
+            )
+        if len(fresh) > MAX_EXAMPLES:
+            log.warning("%d more inputs refused", len(fresh) - MAX_EXAMPLES)
+        self._rejected = rejections
+
+
+def describe(rejection: Rejection) -> str:
+    """One line for a log or a page; the subject may hold anything, so it is shown as repr."""
+    detail = f" ({rejection.detail})" if rejection.detail else ""
+    return f"{rejection.subject!a}: {rejection.reason.explanation}{detail}"

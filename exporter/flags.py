@@ -1,0 +1,286 @@
+"""The exporter's flags: each also an environment variable, and combinations that cannot work.
+
+``--web.listen-address`` is also ``VGPU_WEB_LISTEN_ADDRESS``; a repeatable flag takes a
+space-separated list there.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import click
+import msgspec
+from click.core import ParameterSource
+
+from exporter.compat import CONFLICTING, Compat
+from vgpu.units import GIB, MIB
+
+DEFAULT_PORT = 9394
+
+COLLECTORS: dict[str, tuple[bool, str]] = {
+    "nvml": (True, "devices and their processes from the driver"),
+    "xid": (True, "XID errors as the driver reports them"),
+    "shim": (True, "shared regions of HAMi-core and Volcano vGPU"),
+    "kubelet": (True, "pod names and the device checkpoint"),
+    "limits": (True, "limit files of gpu-manager and KubeShare"),
+    "process": (True, "processes to containers, through /proc and cgroups"),
+    "bare": (False, "regions inside containers (/tmp/cudevshr.cache); needs SYS_PTRACE"),
+}
+"""Name -> (on by default, help)."""
+
+NEEDS = {"xid": "nvml", "bare": "process"}
+"""A collector that is nothing without another."""
+
+FLAG_OF_COLLECTOR = {
+    "--shim.root": "shim",
+    "--kubelet.log-dir": "kubelet",
+    "--kubelet.checkpoint": "kubelet",
+    "--kubelet.pod-resources": "kubelet",
+    "--pods": "kubelet",
+    "--limits.gaia-dir": "limits",
+    "--limits.kubeshare-dir": "limits",
+    "--path.cgroupfs": "process",
+    "--nvml.pcie-throughput": "nvml",
+    "--nvml.expected-gpus": "nvml",
+}
+"""Flags that mean nothing without their collector."""
+
+MEMORY_UNITS = {"MiB": MIB, "GiB": GIB}
+
+RESERVED_PATHS = frozenset({"/", "/-/healthy", "/-/ready", "/healthz", "/readyz"})
+
+
+class Duration(click.ParamType):
+    """Seconds, written as Prometheus writes durations: 15s, 500ms, 1m30s, or a bare number."""
+
+    name = "duration"
+    _pattern = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """To seconds; refuses what is not positive."""
+        if isinstance(value, float):
+            return value
+        text = str(value)
+        seconds = 0.0
+        if re.fullmatch(r"\d+(\.\d+)?", text):
+            seconds = float(text)
+        elif match := self._pattern.fullmatch(text):
+            factors = (3600.0, 60.0, 1.0, 0.001)
+            seconds = sum(float(g) * f for g, f in zip(match.groups(), factors, strict=True) if g)
+        if not 0 < seconds < 86400:
+            self.fail(f"{text!r} is not a duration such as 15s, 500ms or 1m30s", param, ctx)
+        return seconds
+
+
+class Options(msgspec.Struct, frozen=True):
+    """The flags, parsed and checked."""
+
+    web_listen_address: tuple[str, ...] = (f":{DEFAULT_PORT}",)
+    web_telemetry_path: str = "/metrics"
+    web_config_file: str | None = None
+    web_max_requests: int = 40
+    node_name: str = ""
+    sample_interval: float = 15.0
+    sample_timeout: float = 10.0
+    compat: tuple[Compat, ...] = (Compat.VOLCANO,)
+    compat_breakdown: bool = False
+    collectors: frozenset[str] = frozenset(name for name, (on, _) in COLLECTORS.items() if on)
+    shim_root: tuple[str, ...] = ()
+    kubelet_log_dir: str = "/var/log/pods"
+    kubelet_checkpoint: str = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+    kubelet_pod_resources: str | None = None
+    pods: str | None = None
+    limits_gaia_dir: str = "/etc/gpu-manager/vm"
+    limits_kubeshare_dir: str = "/kubeshare/scheduler/config"
+    path_procfs: str = "/proc"
+    path_cgroupfs: str = "/sys/fs/cgroup"
+    gpushare_memory_unit: str | None = None
+    nvml_pcie_throughput: bool = False
+    nvml_expected_gpus: int | None = None
+    once: bool = False
+    log_level: str = "info"
+    log_format: str = "logfmt"
+
+    @property
+    def gpushare_unit_bytes(self) -> int | None:
+        """What one unit of aliyun.com/gpu-mem means, if the operator has said so."""
+        return MEMORY_UNITS.get(self.gpushare_memory_unit or "")
+
+
+def field(flag: str) -> str:
+    """The Python name of a flag: --web.listen-address is web_listen_address."""
+    return flag.lstrip("-").replace(".", "_").replace("-", "_")
+
+
+def env(flag: str) -> str:
+    """The environment variable of a flag."""
+    return "VGPU_" + field(flag).upper()
+
+
+DEFAULTS = Options()
+
+
+def flag(name: str, help_: str, *, also_env: str = "", **kwargs: Any) -> Callable[[Any], Any]:
+    """One option of the command; its default is that of :class:`Options`."""
+    names = [env(name), also_env] if also_env else env(name)
+    default = getattr(DEFAULTS, field(name))
+    kwargs.setdefault("default", default)
+    kwargs.setdefault("show_default", default not in (None, False, "", ()))
+    return click.option(name, field(name), help=help_, envvar=names, **kwargs)
+
+
+def collector_flags(command: Any) -> Any:
+    """--collector.NAME / --no-collector.NAME for each collector."""
+    for name, (default, help_) in reversed(COLLECTORS.items()):
+        command = click.option(
+            f"--collector.{name}/--no-collector.{name}",
+            f"collector_{name}",
+            default=default,
+            show_default=True,
+            envvar=f"VGPU_COLLECTOR_{name.upper()}",
+            help=f"Collect {help_}.",
+        )(command)
+    return command
+
+
+FLAGS = (
+    flag(
+        "--web.listen-address",
+        "Address to serve on; repeatable. An empty host is every address.",
+        multiple=True,
+        metavar="ADDRESS",
+    ),
+    flag("--web.telemetry-path", "Path of the metrics.", metavar="PATH"),
+    flag(
+        "--web.config.file",
+        "TLS, client certificates and basic authentication, in exporter-toolkit's format.",
+        type=click.Path(),
+        metavar="FILE",
+    ),
+    flag(
+        "--web.max-requests",
+        "Requests served at a time; more are answered 503.",
+        type=click.IntRange(min=1),
+    ),
+    flag(
+        "--node-name",
+        "Name of this node, for the compatibility sets that carry one. Default: the host's name.",
+        also_env="NODE_NAME",
+    ),
+    flag("--sample.interval", "Time between samples.", type=Duration(), metavar="DURATION"),
+    flag(
+        "--sample.timeout",
+        "A collector that has not answered by then is abandoned for this sample.",
+        type=Duration(),
+        metavar="DURATION",
+    ),
+    flag(
+        "--compat",
+        "Metric names of an original monitor to serve beside our own; repeatable.",
+        type=click.Choice([c.value for c in Compat]),
+        multiple=True,
+    ),
+    flag(
+        "--compat-breakdown",
+        "Bring back the memory breakdown as labels of Device_memory_desc_of_container.",
+        is_flag=True,
+    ),
+    collector_flags,
+    flag(
+        "--shim.root",
+        "Folder of <podUID>_<container> folders with region files; repeatable. Default: those of"
+        " HAMi and of Volcano's device plugin, old and new.",
+        multiple=True,
+        metavar="DIR",
+    ),
+    flag("--kubelet.log-dir", "The kubelet's pod logs, for the pods' names.", metavar="DIR"),
+    flag("--kubelet.checkpoint", "The kubelet's device checkpoint.", metavar="FILE"),
+    flag(
+        "--kubelet.pod-resources",
+        "The kubelet's pod-resources socket; needs the extra vgpu[pod-resources].",
+        metavar="SOCKET",
+    ),
+    flag(
+        "--pods",
+        "A dump of 'kubectl get pods -A -o json' for names and phases; read again on change.",
+        metavar="FILE",
+    ),
+    flag("--limits.gaia-dir", "gpu-manager's folder of vcuda.config files.", metavar="DIR"),
+    flag("--limits.kubeshare-dir", "KubeShare's folder of per-GPU config files.", metavar="DIR"),
+    flag("--path.procfs", "The host's /proc.", metavar="DIR"),
+    flag("--path.cgroupfs", "The host's cgroup file system.", metavar="DIR"),
+    flag(
+        "--gpushare.memory-unit",
+        "What one unit of aliyun.com/gpu-mem means. Without it gpushare's limits are not told.",
+        type=click.Choice(list(MEMORY_UNITS)),
+    ),
+    flag(
+        "--nvml.pcie-throughput",
+        "Measure PCIe throughput; it blocks the driver 40 ms a card and sample.",
+        is_flag=True,
+    ),
+    flag(
+        "--nvml.expected-gpus",
+        "How many cards this node should have. Default: the most seen since start.",
+        type=click.IntRange(min=0),
+        metavar="N",
+    ),
+    flag("--once", "Take one sample, print it on standard output, and exit.", is_flag=True),
+    flag("--log.level", "Least severe log line.", type=click.Choice(["debug", "info", "warn", "error"])),
+    flag("--log.format", "Form of the log.", type=click.Choice(["logfmt", "json"])),
+)
+
+
+def all_flags(command: Any) -> Any:
+    """Every flag of the exporter, in the order of its help."""
+    for option in reversed(FLAGS):
+        command = option(command)
+    return command
+
+
+def options_from(ctx: click.Context) -> Options:
+    """The flags of a call as :class:`Options`. Raises click.UsageError that names the flags."""
+    given = dict(ctx.params)
+    on = frozenset(name for name in COLLECTORS if given.pop(f"collector_{name}"))
+    given["compat"] = tuple(Compat(name) for name in given["compat"])
+    options = Options(collectors=on, **given)
+
+    def told(name: str) -> bool:
+        source = ctx.get_parameter_source(name)
+        return source not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+
+    for complaint in conflicts(options, told):
+        raise click.UsageError(complaint, ctx)
+    return options
+
+
+def conflicts(options: Options, told: Callable[[str], bool]) -> list[str]:
+    """Why these flags cannot work together; ``told`` says whether a flag was given at all."""
+    found = []
+    chosen = set(options.compat)
+    if Compat.NONE in chosen and len(chosen) > 1:
+        found.append("--compat none cannot be combined with another --compat")
+    if chosen.issuperset(CONFLICTING):
+        found.append(
+            "--compat volcano and --compat hami-legacy use the same names with different labels:"
+            " choose one"
+        )
+    if options.compat_breakdown and not chosen & set(CONFLICTING):
+        found.append("--compat-breakdown needs --compat volcano or --compat hami-legacy")
+    on = options.collectors
+    if not on:
+        found.append("every collector is switched off (--no-collector.…): nothing to export")
+    for name, needed in NEEDS.items():
+        if name in on and needed not in on and (told(f"collector_{name}") or name == "bare"):
+            found.append(f"--collector.{name} needs --collector.{needed}")
+    for name, collector in FLAG_OF_COLLECTOR.items():
+        if collector not in on and told(field(name)):
+            found.append(f"{name} is of no use with --no-collector.{collector}")
+    path = options.web_telemetry_path
+    if not path.startswith("/") or path in RESERVED_PATHS or "?" in path:
+        found.append(f"--web.telemetry-path {path!r}: give a path of its own, such as /metrics")
+    if options.once and (told("web_listen_address") or told("web_config_file")):
+        found.append("--once serves nothing: drop --web.listen-address and --web.config.file")
+    return found

@@ -1,0 +1,178 @@
+"""`vgpu exporter`: flags in, sources opened, sampler and server run until a signal."""
+
+import importlib.util
+import logging
+import os
+import platform
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+from prometheus_client import ProcessCollector
+from prometheus_client.registry import CollectorRegistry
+
+from exporter.collector import Collector
+from exporter.compat import Compat
+from exporter.flags import Options, all_flags, options_from
+from exporter.pages import routes
+from exporter.sampler import Collectors, Page, Sampler, Settings
+from vgpu import __version__, logs
+from vgpu.facts import GpuSource
+from vgpu.metrics.render import Format
+from vgpu.web.config import WebConfigError, WebConfigFile
+from vgpu.web.server import ListenError, WebServer
+
+log = logging.getLogger(__name__)
+
+EXIT_FAILURE = 1
+
+
+def build_info() -> Mapping[str, str]:
+    """What is running, for the build_info metrics and the log."""
+    return {
+        "version": __version__,
+        "revision": os.environ.get("VGPU_REVISION", ""),
+        "python_version": platform.python_version(),
+        "platform": f"{platform.system().lower()}/{platform.machine()}",
+    }
+
+
+def process_stats() -> Callable[[], Mapping[str, float]]:
+    """A reader of process_*, as every Prometheus client has them."""
+    source = ProcessCollector(registry=CollectorRegistry())
+
+    def read() -> Mapping[str, float]:
+        return {s.name: s.value for metric in source.collect() for s in metric.samples}
+
+    return read
+
+
+def nvml_driver(options: Options) -> GpuSource:
+    """The real driver."""
+    from vgpu.sources.nvml import NvmlSource  # noqa: PLC0415  # ctypes and pynvml only if asked
+
+    return NvmlSource(pcie_throughput=options.nvml_pcie_throughput)
+
+
+def open_collectors(options: Options, driver: GpuSource | None) -> Collectors:
+    """The collectors that are switched on, over their sources."""
+    on, opened = options.collectors, Collectors()
+    if driver is not None:
+        opened.nvml = Collector("nvml", driver.sample)
+    if "shim" in on:
+        from vgpu.sources.shim import DEFAULT_ROOTS, ShimSource  # noqa: PLC0415
+
+        shim = ShimSource(options.shim_root or DEFAULT_ROOTS)
+        opened.shim = Collector("shim", lambda _: shim.sample())
+    if "kubelet" in on:
+        from vgpu.sources.kubelet import KubeletSource  # noqa: PLC0415
+
+        kubelet = KubeletSource(
+            log_dir=options.kubelet_log_dir,
+            checkpoint=options.kubelet_checkpoint,
+            pods_file=options.pods,
+            pod_resources=options.kubelet_pod_resources,
+        )
+        opened.kubelet = Collector("kubelet", kubelet.sample)
+    if "limits" in on:
+        from vgpu.sources.limits import LimitSource  # noqa: PLC0415
+
+        limits = LimitSource(options.limits_gaia_dir, options.limits_kubeshare_dir)
+        opened.limits = Collector("limits", lambda _: limits.sample())
+    if "process" in on:
+        from vgpu.sources.runtime import ProcessSource  # noqa: PLC0415
+
+        process = ProcessSource(options.path_procfs, options.path_cgroupfs, bare="bare" in on)
+        opened.process = Collector("process", process.sample)
+    return opened
+
+
+def make_sampler(options: Options, driver: GpuSource | None) -> Sampler:
+    """The sampler of these options; ``driver`` None is a node without the nvml collector."""
+    settings = Settings(
+        node=options.node_name or socket.gethostname(),
+        interval=options.sample_interval,
+        timeout=options.sample_timeout,
+        compat=options.compat,
+        compat_breakdown=options.compat_breakdown,
+        gpushare_unit_bytes=options.gpushare_unit_bytes,
+        expected_gpus=options.nvml_expected_gpus,
+        build=build_info(),
+    )
+    return Sampler(settings, open_collectors(options, driver), driver, process_stats())
+
+
+def run(
+    options: Options,
+    driver: GpuSource | None,
+    announce: Callable[[str, Page], None] | None = None,
+) -> int:
+    """Serve until SIGTERM or SIGINT; the exit status.
+
+    ``announce`` is told the first URL and the first page as soon as both are there.
+    """
+    sampler = make_sampler(options, driver)
+    if options.once:
+        sys.stdout.write(sampler.sample().exposition.body(Format.TEXT).decode())
+        sys.stdout.flush()
+        return leave(sampler, 0)
+    try:
+        config = WebConfigFile(options.web_config_file) if options.web_config_file else None
+        server = WebServer(
+            routes(sampler, options.web_telemetry_path, legacy_path=Compat.GAIA in options.compat),
+            options.web_listen_address,
+            config,
+            max_requests=options.web_max_requests,
+        )
+        ended = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: ended.set())
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the web config is read again by itself
+        server.start()
+    except (WebConfigError, ListenError) as error:
+        log.error("cannot serve: %s", error)  # noqa: TRY400  # the message is for the operator
+        return EXIT_FAILURE
+    sampler.start(on_fatal=ended.set)
+    if "xid" in options.collectors:
+        sampler.watch_xids()
+    log.info("serving", extra={"addresses": ",".join(server.urls)})
+    if announce is not None:
+        page = sampler.wait_for_page(ended)
+        if page is not None:
+            announce(server.urls[0], page)
+    ended.wait()
+    log.info("stopping", extra={"reason": sampler.fatal or "signal"})
+    server.stop()
+    return leave(sampler, EXIT_FAILURE if sampler.fatal else 0)
+
+
+def leave(sampler: Sampler, status: int) -> int:
+    """End at once if a call is stuck in the driver: nothing else would bring it back."""
+    if not sampler.stop():
+        sys.stdout.flush()
+        logging.shutdown()
+        os._exit(status)
+    return status
+
+
+@click.command("exporter", context_settings={"max_content_width": 100})
+@all_flags
+@click.pass_context
+def command(ctx: click.Context, **_: Any) -> None:
+    """Serve this node's GPU metrics to Prometheus.
+
+    Every flag is also an environment variable: --web.listen-address is
+    VGPU_WEB_LISTEN_ADDRESS; a repeatable one takes a space-separated list.
+    """
+    options = options_from(ctx)
+    logs.configure(options.log_level, options.log_format)
+    if options.kubelet_pod_resources and importlib.util.find_spec("grpc") is None:
+        raise click.UsageError(
+            "--kubelet.pod-resources needs grpcio: pip install 'vgpu[pod-resources]'", ctx
+        )
+    driver = nvml_driver(options) if "nvml" in options.collectors else None
+    ctx.exit(run(options, driver))

@@ -1,0 +1,112 @@
+"""What is wrong, in words, for people who look at the status page. Pure."""
+
+from collections.abc import Iterator
+from enum import IntEnum
+
+import msgspec
+
+from exporter.view import Orphan, ShareRow, View
+
+RECENT_XID_SECONDS = 3600.0
+
+
+class Severity(IntEnum):
+    """How loud a problem is; the page sorts by it."""
+
+    ERROR = 0
+    WARNING = 1
+    NOTE = 2
+
+
+class Problem(msgspec.Struct, frozen=True, order=True):
+    """One sentence with its severity."""
+
+    severity: Severity
+    text: str
+
+
+def problems(view: View) -> list[Problem]:
+    """Everything worth a person's attention, the loudest first."""
+    found = [
+        *collector_problems(view),
+        *device_problems(view),
+        *share_problems(view),
+        *leftovers(view),
+    ]
+    return sorted(found)
+
+
+def collector_problems(view: View) -> Iterator[Problem]:
+    """What could not be read."""
+    for row in view.collectors:
+        if row.stuck_seconds:
+            text = f"Collector {row.name} has been stuck for {row.stuck_seconds:.0f} s past its deadline; its series are withdrawn."
+            yield Problem(Severity.ERROR, text)
+        elif not row.success:
+            yield Problem(Severity.ERROR, f"Collector {row.name} fails: {row.last_error}.")
+        for example in row.examples:
+            yield Problem(Severity.WARNING, f"Refused by {row.name}: {example}.")
+
+
+def device_problems(view: View) -> Iterator[Problem]:
+    """Lost cards and XIDs."""
+    for row in view.attribution.gpus:
+        if not row.answers:
+            yield Problem(Severity.ERROR, f"Device {row.gpu.uuid} no longer answers.")
+    for xid in view.xids:
+        if view.timestamp - xid.last_timestamp < RECENT_XID_SECONDS:
+            ago = view.timestamp - xid.last_timestamp
+            text = f"XID {xid.xid} on {xid.device or 'an unknown device'}, {ago:.0f} s ago."
+            yield Problem(Severity.ERROR, text)
+
+
+def share_problems(view: View) -> Iterator[Problem]:
+    """Containers over their limit, with phantom memory, or held back."""
+    for share in view.attribution.shares:
+        who = share_name(share)
+        limit, used, told = share.limit_bytes, share.used_bytes, share.accounted
+        if limit and used and used > limit:
+            text = f"{who} uses {size(used)}, {size(used - limit)} over its limit of {size(limit)}."
+            yield Problem(Severity.ERROR, text)
+        if told is not None and told.phantom:
+            text = f"{who}: dead processes still claim {size(told.phantom)} in its region."
+            yield Problem(Severity.WARNING, text)
+    for row in view.attribution.containers:
+        if row.blocked:
+            text = f"{row.pod or row.pod_uid}/{row.container} is held back for a higher priority."
+            yield Problem(Severity.WARNING, text)
+
+
+def leftovers(view: View) -> Iterator[Problem]:
+    """Failed pods and regions that nobody owns."""
+    for status in view.attribution.statuses or ():
+        if status.wants_gpu and status.phase == "Failed":
+            name = f"{status.ref.namespace}/{status.ref.name}"
+            yield Problem(Severity.ERROR, f"Pod {name} is Failed: {status.reason or 'no reason'}.")
+    for orphan in view.attribution.orphans:
+        text = f"Orphaned region: no pod {orphan.pod_uid} on this node ({orphan.path})."
+        yield Problem(Severity.WARNING, text)
+    for orphan in view.attribution.released:
+        yield Problem(Severity.NOTE, f"{orphan_name(orphan)} has ended; its region is still there.")
+
+
+def share_name(share: ShareRow) -> str:
+    """namespace/pod/container, or what is known instead."""
+    pod = f"{share.namespace}/{share.pod}" if share.pod else share.pod_uid or "outside Kubernetes"
+    return f"{pod}/{share.container}" if share.container else pod
+
+
+def orphan_name(orphan: Orphan) -> str:
+    """The same for a region without a live pod."""
+    pod = f"{orphan.namespace}/{orphan.pod}" if orphan.pod else orphan.pod_uid
+    return f"{pod}/{orphan.container}"
+
+
+def size(count: float) -> str:
+    """Bytes for people: the largest binary unit, three digits."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024 or unit == "GiB":
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if value >= 100 or unit == "B" else f"{value:.1f} {unit}"

@@ -1,0 +1,233 @@
+"""The sampler: every interval one pass of all collectors, one join, one rendered page.
+
+The page is swapped in whole; a scrape only ever reads the newest one and touches neither the
+driver nor the disk.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from exporter import compat
+from exporter.attribution import Observation, attribute, pids_of_interest
+from exporter.collector import Collector
+from exporter.families import OWN_TABLES
+from exporter.view import Attribution, View
+from vgpu.facts import GpuSource
+from vgpu.metrics.render import Exposition, Format, Renderer
+
+log = logging.getLogger(__name__)
+
+STALE_INTERVALS = 3
+"""A collector that does not answer keeps its last data for so many intervals."""
+
+KEEP_READY_PAGES = 10
+"""A form of the page (format, compression) is made ahead while it was asked for this recently."""
+
+XID_WAIT_SECONDS = 5.0
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What the sampler is told by the flags. Times in seconds."""
+
+    node: str
+    interval: float = 15.0
+    timeout: float = 10.0
+    compat: tuple[compat.Compat, ...] = (compat.Compat.VOLCANO,)
+    compat_breakdown: bool = False
+    gpushare_unit_bytes: int | None = None
+    expected_gpus: int | None = None
+    build: Mapping[str, str] = {}
+
+
+class Collectors(msgspec.Struct):
+    """The collectors that are switched on; their names are the label ``collector``."""
+
+    nvml: Collector[Any] | None = None
+    shim: Collector[Any] | None = None
+    kubelet: Collector[Any] | None = None
+    limits: Collector[Any] | None = None
+    process: Collector[Any] | None = None
+
+    def all(self) -> list[Collector[Any]]:
+        """Those that are on, in the order of the page."""
+        every = (self.nvml, self.shim, self.kubelet, self.limits, self.process)
+        return [collector for collector in every if collector is not None]
+
+
+class Page(msgspec.Struct, frozen=True):
+    """One snapshot with its rendering. Immutable; readers may keep it as long as they like."""
+
+    view: View
+    exposition: Exposition
+
+
+class Sampler:
+    """Samples on its own thread from ``start`` on, or once with ``sample``."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        collectors: Collectors,
+        driver: GpuSource | None,
+        process_stats: Callable[[], Mapping[str, float]],
+    ) -> None:
+        self._settings = settings
+        self._collectors = collectors
+        self._driver = driver
+        self._process_stats = process_stats
+        tables = (*OWN_TABLES, *compat.tables(settings.compat, settings.compat_breakdown))
+        self._renderer = Renderer(tables)
+        self._expected = settings.expected_gpus or 0
+        self._asked: dict[tuple[Format, bool], int] = {}
+        self._passes = 0
+        self._page: Page | None = None
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.fatal: str | None = None
+        """Why the process should end, if it should."""
+
+    # ------------------------------------------------------------ for the web
+
+    @property
+    def page(self) -> Page | None:
+        """The newest page; None before the first sample."""
+        return self._page
+
+    def wait_for_page(self, ended: threading.Event) -> Page | None:
+        """The first page, once there is one; None if ``ended`` was set before."""
+        while self._page is None and not ended.wait(0.05):
+            pass
+        return self._page
+
+    def body(self, fmt: Format, gzip: bool) -> bytes | None:
+        """The newest page in one form; a form in use is made ahead of the next scrape."""
+        page = self._page
+        if page is None:
+            return None
+        self._asked[fmt, gzip] = self._passes
+        return page.exposition.body(fmt, gzip)
+
+    # ------------------------------------------------------------ life
+
+    def start(self, on_fatal: Callable[[], None]) -> None:
+        """Sample now and then every interval."""
+
+        def loop() -> None:
+            due = time.monotonic()
+            while not self._stop.is_set():
+                self.sample()
+                if self.fatal is not None:
+                    on_fatal()
+                    return
+                due = max(due + self._settings.interval, time.monotonic())
+                self._stop.wait(due - time.monotonic())
+
+        self._spawn("sampler", loop)
+
+    def watch_xids(self) -> None:
+        """Record XIDs as they arrive; no call is begun while another is stuck in the driver."""
+        driver, collector = self._driver, self._collectors.nvml
+        if driver is None or collector is None:
+            return
+
+        def loop() -> None:
+            while not self._stop.is_set():
+                if not collector.ok:
+                    self._stop.wait(1.0)
+                else:
+                    driver.wait_xids(XID_WAIT_SECONDS)
+
+        self._spawn("xid", loop)
+
+    def _spawn(self, name: str, loop: Callable[[], None]) -> None:
+        thread = threading.Thread(target=loop, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def stop(self, grace: float = 2.0) -> bool:
+        """Stop sampling; False if something is stuck in the driver and was left there."""
+        self._stop.set()
+        deadline = time.monotonic() + grace
+        for thread in self._threads:
+            if thread.name == "sampler":
+                thread.join(max(0.0, deadline - time.monotonic()))
+        stuck = any(collector.stuck for collector in self._collectors.all())
+        alive = any(thread.is_alive() for thread in self._threads if thread.name == "sampler")
+        if self._driver is not None and not stuck and not alive:
+            self._driver.close()
+        return not stuck and not alive
+
+    # ------------------------------------------------------------ one sample
+
+    def sample(self) -> Page:
+        """One pass of everything; publishes and returns the new page."""
+        now = time.time()
+        observation = self._observe(now)
+        attribution = attribute(observation, self._settings.gpushare_unit_bytes)
+        page = self._render(now, attribution)
+        self._passes += 1
+        for form, asked in list(self._asked.items()):
+            if self._passes - asked <= KEEP_READY_PAGES:
+                page.exposition.body(*form)
+        self._page = page
+        nvml = self._collectors.nvml
+        if nvml is not None and nvml.fatal is not None:
+            self.fatal = str(nvml.fatal)
+        return page
+
+    def _observe(self, now: float) -> Observation:
+        """Let the collectors run side by side; the kernel is asked for the pids they brought."""
+        on, timeout = self._collectors, self._settings.timeout
+        first = [c for c in (on.nvml, on.shim, on.kubelet, on.limits) if c is not None]
+        deadline = time.monotonic() + timeout
+        for collector in first:
+            collector.begin(now)
+        for collector in first:
+            collector.finish(deadline)
+        oldest = time.monotonic() - STALE_INTERVALS * self._settings.interval
+        gpu = on.nvml.data(oldest) if on.nvml else None
+        shim = on.shim.data(oldest) if on.shim else None
+        process = None
+        if on.process is not None:
+            on.process.begin(pids_of_interest(gpu, shim))
+            on.process.finish(time.monotonic() + timeout)
+            process = on.process.data(oldest)
+        return Observation(
+            gpu=gpu,
+            shim=shim,
+            kubelet=on.kubelet.data(oldest) if on.kubelet else None,
+            limits=on.limits.data(oldest) if on.limits else None,
+            process=process,
+        )
+
+    def _render(self, now: float, attribution: Attribution) -> Page:
+        settings, driver = self._settings, self._driver
+        answering = sum(row.answers and not row.gpu.parent for row in attribution.gpus)
+        self._expected = max(self._expected, answering)
+        view = View(
+            timestamp=now,
+            node=settings.node,
+            interval=settings.interval,
+            attribution=attribution,
+            collectors=tuple(self._health(attribution.rejected)),
+            calls=driver.calls() if driver else {},
+            xids=driver.xids() if driver else (),
+            build=settings.build,
+            process=self._process_stats(),
+            skipped_series=compat.nameless(attribution, settings.compat),
+            gpus_expected=self._expected or None,
+        )
+        return Page(view, self._renderer.render(view))
+
+    def _health(self, rejected: Iterable[Any]) -> Iterable[Any]:
+        """The join's refusals concern what the shim's files claim, or else the limit files."""
+        collectors = self._collectors.all()
+        names = {collector.name for collector in collectors}
+        blamed = "shim" if "shim" in names else "limits"
+        for collector in collectors:
+            yield collector.health(rejected if collector.name == blamed else ())

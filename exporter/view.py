@@ -1,0 +1,144 @@
+"""What one snapshot knows, as rows for the family tables and the status page. Values only."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from vgpu.facts import CallCost, Gpu, PodStatus, XidCount
+from vgpu.model import Phase, Scheme, Source
+from vgpu.reasons import Reason
+
+
+class Accounted(msgspec.Struct, frozen=True, gc=False):
+    """What a shim region accounts for one share, in bytes; only processes that are alive.
+
+    ``phantom`` is what slots of dead and killed processes still claim. ``sm_utilization`` is a
+    ratio summed over processes, None in layouts without it.
+    """
+
+    context: int
+    module: int
+    data: int
+    other: int
+    total: int
+    phantom: int
+    processes: int
+    sm_utilization: float | None
+
+
+class ShareRow(msgspec.Struct):
+    """One container on one device.
+
+    ``namespace`` and ``pod`` are "" where the pod's name is unknown; ``container`` is "" where
+    only the pod could be told. ``vdevice`` is the position in the container's region.
+    ``used_bytes`` is the driver's truth by process, ``accounted`` the shim's; each None if
+    unknown. ``limit_bytes`` None with ``unlimited`` False means that the limit is unknown.
+    """
+
+    pod_uid: str
+    container: str
+    device: str
+    namespace: str = ""
+    pod: str = ""
+    scheme: Scheme = Scheme.NONE
+    vdevice: int | None = None
+    device_index: int | None = None
+    limit_bytes: int | None = None
+    unlimited: bool = False
+    core_limit_percent: int | None = None
+    core_request_percent: int | None = None
+    used_bytes: int | None = None
+    processes: int | None = None
+    sm_utilization: float | None = None
+    accounted: Accounted | None = None
+    last_kernel_time: int | None = None
+    mig: Mapping[str, str] | None = None
+
+
+class ContainerRow(msgspec.Struct):
+    """One container, with how we know of it."""
+
+    pod_uid: str
+    container: str
+    namespace: str = ""
+    pod: str = ""
+    scheme: Scheme = Scheme.NONE
+    source: Source = Source.PROCESS
+    layout: str = ""
+    phase: Phase = Phase.ASSIGNED
+    blocked: bool | None = None
+    priority: int | None = None
+    last_kernel_time: int | None = None
+
+
+class GpuRow(msgspec.Struct, frozen=True):
+    """One device; ``unattributed_bytes`` is what it uses beyond all containers.
+
+    ``answers`` is False for a device that was there and no longer answers (then ``gpu`` holds
+    what was last known of its identity, without readings).
+    """
+
+    gpu: Gpu
+    answers: bool = True
+    unattributed_bytes: int | None = None
+    unattributed_processes: int | None = None
+    attributed_bytes: int | None = None
+
+
+class Orphan(msgspec.Struct, frozen=True, gc=False):
+    """A region whose pod has no container on this node; ``known`` if its name still is."""
+
+    path: str
+    pod_uid: str
+    container: str
+    namespace: str
+    pod: str
+
+
+class Attribution(msgspec.Struct, frozen=True):
+    """The join of all sources: who holds and uses what."""
+
+    gpus: tuple[GpuRow, ...] = ()
+    containers: tuple[ContainerRow, ...] = ()
+    shares: tuple[ShareRow, ...] = ()
+    orphans: tuple[Orphan, ...] = ()
+    released: tuple[Orphan, ...] = ()
+    statuses: tuple[PodStatus, ...] | None = None
+    rejected: tuple[tuple[Reason, str, str], ...] = ()
+
+
+class CollectorRow(msgspec.Struct, frozen=True):
+    """The health of one collector; its data is elsewhere.
+
+    ``duration`` is of the last finished pass in seconds (None before the first);
+    ``stuck_seconds`` is how long the pass under way has missed its deadline, 0 if it has not.
+    ``rejected`` counts the inputs refused in the last pass by reason, the two totals count
+    since start.
+    """
+
+    name: str
+    success: bool
+    duration: float | None
+    last_success: float | None
+    stuck_seconds: float
+    failures: Mapping[Reason, int]
+    rejected: Mapping[Reason, int]
+    rejections: Mapping[Reason, int]
+    last_error: str = ""
+    examples: tuple[str, ...] = ()
+
+
+class View(msgspec.Struct, frozen=True):
+    """Everything that one rendered page is made of."""
+
+    timestamp: float
+    node: str
+    interval: float
+    attribution: Attribution
+    collectors: tuple[CollectorRow, ...]
+    calls: Mapping[str, CallCost]
+    xids: tuple[XidCount, ...]
+    build: Mapping[str, str]
+    process: Mapping[str, float]
+    skipped_series: int = 0
+    gpus_expected: int | None = None

@@ -1,0 +1,384 @@
+"""The join: one small node at a time, and what must be told of it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.attribution import Observation, attribute, hami_limit, normal_bus_id
+from vgpu.facts import (
+    ContainerName,
+    Gpu,
+    GpuProcess,
+    GpuSample,
+    Grant,
+    KubeletSample,
+    LimitFile,
+    LimitSample,
+    Owner,
+    PodStatus,
+    ProcessSample,
+    Region,
+    RegionDevice,
+    RegionFile,
+    RegionProcess,
+    RegionUse,
+    ShimSample,
+)
+from vgpu.model import PodRef, Scheme, Source
+from vgpu.reasons import Reason
+from vgpu.units import GIB, MIB
+
+A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
+MIG = "MIG-cccccccc-0000-0000-0000-000000000000"
+POD, POD2 = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
+
+
+def gpu(uuid=A, index=0, used=4 * GIB, **changes):
+    info = {"name": "X", "pci_bus_id": f"00000000:{index + 1:02X}:00.0"}
+    readings = {("memory_used_bytes",): float(used), ("memory_total_bytes",): float(24 * GIB)}
+    return Gpu(uuid, index, info, readings, **changes)
+
+
+def driver(*processes, gpus=(gpu(),), utilization=None, known=None, lost=()):
+    uuids = frozenset(g.uuid for g in gpus)
+    return GpuSample(
+        gpus=gpus,
+        lost=lost,
+        processes=tuple(GpuProcess(*p) for p in processes),
+        processes_known=uuids if known is None else frozenset(known),
+        utilization=utilization or {},
+        utilization_known=uuids,
+    )
+
+
+def kernel(owners=None, live=(POD,), sees_host=True):
+    found = {pid: Owner(cid, uid, "containerd") if cid else None for pid, cid, uid in owners or ()}
+    return ProcessSample(found, sees_host, None if live is None else frozenset(live))
+
+
+def kubelet(grants=None, statuses=None, containers=()):
+    return KubeletSample(
+        pods={POD: PodRef(POD, "ml", "train"), POD2: PodRef(POD2, "ml", "infer")},
+        containers={
+            cid: ContainerName("ml", pod, name, uid) for cid, pod, name, uid in containers
+        },
+        grants=grants,
+        statuses=statuses,
+    )
+
+
+def use(total=0, context=0, module=0, data=0, sm=0):
+    return RegionUse(context, module, data, 0, total, sm)
+
+
+def slot(*used, host_pid=100, status=1):
+    return RegionProcess(1, host_pid, status, used or (use(),))
+
+
+def shim(*slots, pod=POD, container="main", devices=((A, 3 * GIB, 30),), **changes):
+    fields = {"recent_kernel": 2, "last_kernel_time": 1000} | changes
+    region = Region(
+        layout="v1.2",
+        devices=tuple(RegionDevice(*d) for d in devices),
+        processes=slots,
+        proc_num=len(slots),
+        utilization_switch=1,
+        priority=1,
+        major_version=1,
+        minor_version=2,
+        **fields,
+    )
+    return ShimSample((RegionFile(f"/root/{pod}_{container}/x.cache", pod, container, region),))
+
+
+def share(result, container="main", device=A, pod=POD):
+    found = [
+        s for s in result.shares if (s.pod_uid, s.container, s.device) == (pod, container, device)
+    ]
+    assert len(found) == 1, result.shares
+    return found[0]
+
+
+def node(**parts):
+    return attribute(Observation(**{"kubelet": kubelet(), **parts}))
+
+
+def test_used_is_the_drivers_and_accounted_is_the_shims():
+    result = node(
+        gpu=driver((100, A, 2 * GIB), utilization={(100, A): 0.5}),
+        shim=shim(slot(use(GIB, 100, 50, 800, 37))),
+        process=kernel([(100, "c1", POD)]),
+        kubelet=kubelet(containers=[("c1", "train", "main", POD)]),
+    )
+    row = share(result)
+    assert (row.namespace, row.pod, row.limit_bytes) == ("ml", "train", 3 * GIB)
+    assert (row.used_bytes, row.processes, row.sm_utilization) == (2 * GIB, 1, 0.5)
+    told = row.accounted
+    assert (told.total, told.context, told.module, told.data) == (GIB, 100, 50, 800)
+    assert told.other == GIB - 950
+    assert told.sm_utilization == 0.37
+    assert result.containers[0].source is Source.SHIM
+
+
+def test_the_gap_is_what_the_device_uses_beyond_all_containers():
+    result = node(
+        gpu=driver((100, A, GIB), (7, A, MIB)),
+        process=kernel([(100, "c1", POD), (7, "", "")]),
+        kubelet=kubelet(containers=[("c1", "train", "main", POD)]),
+    )
+    assert result.gpus[0].unattributed_bytes == 3 * GIB
+    assert result.gpus[0].unattributed_processes == 1
+    assert result.gpus[0].attributed_bytes == GIB
+
+
+def test_an_idle_container_uses_zero_but_an_unknown_one_uses_nothing_that_we_know():
+    seen = {"shim": shim(slot(host_pid=0)), "process": kernel()}
+    assert share(node(gpu=driver(), **seen)).used_bytes == 0
+    assert share(node(gpu=driver(), **seen)).sm_utilization == 0.0
+    assert share(node(gpu=driver(known=()), **seen)).used_bytes is None
+    assert share(node(**seen)).used_bytes is None
+    assert share(node(gpu=driver(), shim=seen["shim"])).used_bytes is None
+
+
+def test_one_process_of_unknown_size_makes_the_sum_unknown_and_the_gap_too():
+    result = node(
+        gpu=driver((100, A, GIB), (101, A, None)),
+        process=kernel([(100, "c1", POD), (101, "c1", POD)]),
+        kubelet=kubelet(containers=[("c1", "train", "main", POD)]),
+    )
+    assert share(result).used_bytes is None
+    assert share(result).processes == 2
+    assert result.gpus[0].unattributed_bytes is None
+
+
+def test_dead_and_killed_slots_are_phantom_and_not_accounted():
+    result = node(
+        gpu=driver(),
+        shim=shim(
+            slot(use(5 * MIB), host_pid=100),
+            slot(use(7 * MIB), host_pid=100, status=0),
+            slot(use(11 * MIB), host_pid=999),
+        ),
+        process=kernel([(100, "c1", POD)]),
+    )
+    told = share(result).accounted
+    assert (told.total, told.phantom, told.processes) == (5 * MIB, 18 * MIB, 1)
+
+
+def test_a_host_pid_that_now_is_another_pods_counts_as_gone():
+    result = node(
+        gpu=driver(), shim=shim(slot(use(MIB))), process=kernel([(100, "c9", POD2)], (POD, POD2))
+    )
+    assert share(result).accounted.phantom == MIB
+
+
+def test_without_the_hosts_pids_nothing_is_called_gone_and_nothing_is_attributed():
+    result = node(
+        gpu=driver((100, A, GIB)), shim=shim(slot(use(MIB))), process=kernel(sees_host=False)
+    )
+    assert share(result).accounted.total == MIB
+    assert share(result).accounted.phantom == 0
+    assert share(result).used_bytes is None
+    assert result.gpus[0].unattributed_bytes is None
+
+
+def test_an_unlimited_container_is_told_so():
+    row = share(node(shim=shim(devices=((A, 0, 0),)), process=kernel()))
+    assert (row.unlimited, row.limit_bytes, row.core_limit_percent) == (True, None, None)
+
+
+def test_a_region_of_a_pod_without_a_cgroup_is_released_or_orphaned_and_not_exported():
+    result = node(gpu=driver(), shim=shim(slot(use(MIB))), process=kernel(live=(POD2,)))
+    assert result.shares == ()
+    assert [o.pod for o in result.released] == ["train"]
+    stranger = "33333333-3333-3333-3333-333333333333"
+    result = node(gpu=driver(), shim=shim(slot(use(MIB)), pod=stranger), process=kernel())
+    assert result.shares == ()
+    assert [o.pod_uid for o in result.orphans] == [stranger]
+
+
+def test_without_cgroups_the_pods_phase_decides_and_without_both_the_region_stands():
+    ended = (PodStatus(PodRef(POD, "ml", "train"), "Succeeded", "", True),)
+    assert node(shim=shim(slot()), kubelet=kubelet(statuses=ended)).shares == ()
+    assert len(node(shim=shim(slot())).shares) == 1
+
+
+def test_a_device_that_the_node_does_not_have_is_refused():
+    result = node(gpu=driver(), shim=shim(slot(), devices=((B, 1, 1),)), process=kernel())
+    assert [r[0] for r in result.rejected] == [Reason.UNKNOWN_DEVICE]
+    assert result.shares == ()
+
+
+def test_another_tenants_device_is_refused_where_the_kubelet_knows_what_was_given():
+    grants = (Grant(POD, "main", "volcano.sh/vgpu-number", (), {"NVIDIA_VISIBLE_DEVICES": A}),)
+    both = (gpu(A, 0), gpu(B, 1))
+    result = node(
+        gpu=driver(gpus=both),
+        shim=shim(slot(use(), use()), devices=((A, 1, 1), (B, 1, 1))),
+        process=kernel(),
+        kubelet=kubelet(grants=grants),
+    )
+    assert [(r[0], r[2]) for r in result.rejected] == [(Reason.DEVICE_NOT_ALLOCATED, B)]
+    assert [s.device for s in result.shares] == [A]
+
+
+def test_a_lost_device_keeps_its_containers_and_is_told_as_not_answering():
+    result = node(gpu=driver(gpus=(), lost=(A,)), shim=shim(slot(use(MIB))), process=kernel())
+    assert share(result).accounted.total == MIB
+    assert share(result).used_bytes is None
+    assert [(row.gpu.uuid, row.answers) for row in result.gpus] == [(A, False)]
+
+
+def test_an_allocated_container_without_a_region_is_known_from_the_checkpoint():
+    env = {"NVIDIA_VISIBLE_DEVICES": A, "CUDA_DEVICE_MEMORY_LIMIT_0": "3000m"}
+    grants = (Grant(POD, "main", "volcano.sh/vgpu-number", (), env),)
+    result = node(gpu=driver(), process=kernel(), kubelet=kubelet(grants=grants))
+    row = share(result)
+    assert (row.limit_bytes, row.used_bytes, row.accounted) == (3000 * MIB, 0, None)
+    assert result.containers[0].source is Source.CHECKPOINT
+    assert result.containers[0].scheme is Scheme.VOLCANO
+
+
+def test_a_whole_card_by_the_plain_plugin_belongs_to_no_scheme():
+    grants = (Grant(POD, "main", "nvidia.com/gpu", (), {"NVIDIA_VISIBLE_DEVICES": A}),)
+    result = node(gpu=driver(), process=kernel(), kubelet=kubelet(grants=grants))
+    assert share(result).scheme is Scheme.NONE
+
+
+def test_gpushare_tells_its_limit_only_when_the_operator_said_what_a_unit_is():
+    env = {
+        "NVIDIA_VISIBLE_DEVICES": "0",
+        "ALIYUN_COM_GPU_MEM_IDX": "0",
+        "ALIYUN_COM_GPU_MEM_CONTAINER": "3",
+        "ALIYUN_COM_GPU_MEM_DEV": "15",
+        "ALIYUN_COM_GPU_MEM_POD": "3",
+    }
+    grants = (Grant(POD, "main", "aliyun.com/gpu-mem", (), env),)
+    seen = Observation(gpu=driver(), process=kernel(), kubelet=kubelet(grants=grants))
+    assert share(attribute(seen)).limit_bytes is None
+    row = share(attribute(seen, gpushare_unit_bytes=GIB))
+    assert (row.limit_bytes, row.scheme) == (3 * GIB, Scheme.GPUSHARE)
+
+
+def test_a_dead_pods_entry_in_the_checkpoint_is_no_allocation():
+    grants = (Grant(POD, "main", "volcano.sh/vgpu-number", (), {"NVIDIA_VISIBLE_DEVICES": A}),)
+    result = node(gpu=driver(), process=kernel(live=()), kubelet=kubelet(grants=grants))
+    assert result.shares == ()
+
+
+def test_gaias_limit_file_finds_its_card_by_bus_id():
+    limits = LimitSample(
+        (
+            LimitFile(
+                Scheme.GAIA,
+                "/vm/x/vcuda.config",
+                pod_uid=POD,
+                container="main",
+                pci_bus_id="0000:01:00.0",
+                memory_bytes=7680 * MIB,
+                cores_percent=50,
+                cores_request_percent=50,
+            ),
+        )
+    )
+    row = share(node(gpu=driver(), process=kernel(), limits=limits))
+    assert (row.scheme, row.limit_bytes, row.core_limit_percent) == (Scheme.GAIA, 7680 * MIB, 50)
+
+
+def test_kubeshares_line_finds_its_pod_by_name():
+    limits = LimitSample(
+        (
+            LimitFile(
+                Scheme.KUBESHARE,
+                "/config/A",
+                namespace="ml",
+                pod="infer",
+                device=A,
+                memory_bytes=GIB,
+                cores_percent=100,
+            ),
+        )
+    )
+    result = node(
+        gpu=driver(),
+        process=kernel(live=(POD2,)),
+        limits=limits,
+        kubelet=kubelet(containers=[("c2", "infer", "web", POD2)]),
+    )
+    assert share(result, "web", A, POD2).limit_bytes == GIB
+
+
+def test_two_pods_of_one_name_stay_two_rows():
+    pods = {POD: PodRef(POD, "ml", "db-0"), POD2: PodRef(POD2, "ml", "db-0")}
+    result = attribute(
+        Observation(
+            gpu=driver((1, A, MIB), (2, A, GIB)),
+            process=kernel([(1, "c1", POD), (2, "c2", POD2)], (POD, POD2)),
+            kubelet=KubeletSample(pods=pods, containers={}),
+        )
+    )
+    assert sorted((s.pod_uid, s.used_bytes) for s in result.shares) == [(POD, MIB), (POD2, GIB)]
+
+
+def test_a_process_whose_container_has_no_name_is_told_of_its_pod_and_no_more():
+    seen = {"gpu": driver((100, A, GIB)), "process": kernel([(100, "c1", POD)])}
+    assert share(node(**seen), container="").used_bytes == GIB
+
+
+def test_a_region_names_its_process_only_where_the_kernel_agrees_on_the_pod():
+    seen = {"gpu": driver((100, A, GIB)), "shim": shim(slot(use(MIB)))}
+    agreed = node(**seen, process=kernel([(100, "c1", POD)]))
+    assert share(agreed, "main").used_bytes == GIB
+    forged = node(**seen, process=kernel([(100, "c1", POD2)], (POD, POD2)))
+    assert share(forged, "main").used_bytes == 0
+    assert share(forged, "", A, POD2).used_bytes == GIB
+
+
+def test_a_container_outside_kubernetes_is_known_by_its_id():
+    result = node(gpu=driver((9, A, GIB)), process=kernel([(9, "d" * 64, "")]))
+    assert share(result, "d" * 12, A, "").used_bytes == GIB
+
+
+def test_a_mig_instance_is_a_device_of_its_own_and_its_card_tells_no_gap():
+    card = gpu(used=6 * GIB)
+    instance = gpu(MIG, 0, used=2 * GIB, parent=A)
+    result = node(
+        gpu=driver((100, MIG, GIB), gpus=(card, instance)),
+        process=kernel([(100, "c1", POD)]),
+    )
+    rows = {row.gpu.uuid: row for row in result.gpus}
+    assert rows[MIG].unattributed_bytes == GIB
+    assert rows[A].unattributed_bytes is None
+
+
+@given(st.permutations(range(6)))
+def test_the_order_of_the_drivers_processes_changes_nothing(order):
+    processes = [(100 + i, A if i % 2 else B, (i + 1) * MIB) for i in range(6)]
+    owners = [(100 + i, f"c{i // 2}", POD) for i in range(6)]
+    names = [(f"c{i}", "train", f"n{i}", POD) for i in range(3)]
+
+    def told(ordered):
+        result = node(
+            gpu=driver(*ordered, gpus=(gpu(A, 0), gpu(B, 1))),
+            process=kernel(owners),
+            kubelet=kubelet(containers=names),
+        )
+        return {(s.container, s.device): s.used_bytes for s in result.shares}
+
+    assert told([processes[i] for i in order]) == told(processes)
+
+
+@given(st.text(max_size=30))
+def test_any_limit_text_is_bytes_or_unknown(text):
+    assert hami_limit({"CUDA_DEVICE_MEMORY_LIMIT_0": text}, 0) is None or text.strip("kmgKMG").isdigit()
+
+
+def test_limit_texts_as_hami_writes_them():
+    assert hami_limit({"CUDA_DEVICE_MEMORY_LIMIT_1": "10240m"}, 1) == 10737418240
+    assert hami_limit({"CUDA_DEVICE_MEMORY_LIMIT": "2G"}, 0) == 2 * GIB
+    assert hami_limit({"CUDA_DEVICE_MEMORY_LIMIT_0": "0"}, 0) is None
+
+
+def test_bus_ids_of_the_driver_and_of_gpu_manager_meet():
+    assert normal_bus_id("00000000:3B:00.0") == normal_bus_id("0000:3b:00.0") == "0000:3b:00.0"
+    assert normal_bus_id("nonsense") == ""

@@ -1,0 +1,125 @@
+"""One collector: its deadline, its record, and that nothing it does can hurt the sampler."""
+
+import logging
+import threading
+import time
+
+import pytest
+
+from exporter.collector import MAX_EXAMPLES, Collector
+from vgpu.facts import ShimSample
+from vgpu.reasons import Reason, Rejection, SourceError
+
+LONG = 30.0
+
+
+def take(collector, argument=None, wait=LONG):
+    collector.begin(argument)
+    collector.finish(time.monotonic() + wait)
+
+
+def test_data_and_health_of_a_pass_that_worked():
+    collector = Collector("x", lambda n: n + 1)
+    take(collector, 41)
+    row = collector.health()
+    assert collector.data(0) == 42
+    assert row.success
+    assert row.duration >= 0
+    assert row.last_success == pytest.approx(time.time(), abs=LONG)
+    assert row.failures == {}
+
+
+def test_a_failed_pass_brings_no_data_and_says_why(caplog):
+    answers = [1, SourceError(Reason.ABSENT, "/x", "gone"), SourceError(Reason.ABSENT, "/x", "gone")]
+
+    def collect(_):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    collector = Collector("x", collect)
+    take(collector)
+    with caplog.at_level(logging.INFO):
+        take(collector)
+        take(collector)
+    assert collector.data(0) is None
+    assert not collector.health().success
+    assert collector.health().failures == {Reason.ABSENT: 2}
+    assert collector.health().last_error == "/x: gone"
+    assert [r.getMessage() for r in caplog.records] == ["collector failed: /x: gone"]
+
+
+def test_a_defect_is_a_reason_and_never_an_exception():
+    collector = Collector("x", lambda _: 1 // 0)
+    take(collector)
+    assert collector.health().failures == {Reason.INTERNAL: 1}
+    take(collector)
+    assert collector.health().failures == {Reason.INTERNAL: 2}
+
+
+def test_a_hung_pass_is_abandoned_counted_once_and_never_doubled():
+    release, calls = threading.Event(), []
+
+    def collect(_):
+        calls.append(1)
+        assert release.wait(LONG)
+        return "late"
+
+    collector = Collector("x", collect)
+    take(collector, wait=0.01)
+    assert collector.stuck
+    assert not collector.begin(None)
+    collector.finish(time.monotonic() + LONG)  # returns at once: it is known to be late
+    row = collector.health()
+    assert (row.success, row.failures, calls) == (False, {Reason.TIMEOUT: 1}, [1])
+    assert row.stuck_seconds > 0
+    release.set()
+    for _ in range(1000):
+        if not collector.stuck and collector.data(0):
+            break
+        time.sleep(0.01)
+    assert collector.data(0) == "late"
+    assert collector.health().success
+    assert collector.health().stuck_seconds == 0
+
+
+def test_data_that_is_too_old_is_withdrawn():
+    collector = Collector("x", lambda _: 1)
+    take(collector)
+    assert collector.data(time.monotonic() - 1) == 1
+    assert collector.data(time.monotonic() + 1) is None
+
+
+def test_refused_inputs_are_counted_and_logged_once_while_they_last(caplog):
+    bad = Rejection("/a\nb", Reason.TRUNCATED, "short")
+    samples = [(bad,), (bad,), (), (bad,)]
+    collector = Collector("shim", lambda _: ShimSample((), samples.pop(0)))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(4):
+            take(collector)
+    row = collector.health()
+    assert row.rejected == {Reason.TRUNCATED: 1}
+    assert row.rejections == {Reason.TRUNCATED: 3}
+    assert row.examples == ("'/a\\nb': the file became shorter while it was read (short)",)
+    assert len(caplog.records) == 2
+
+
+def test_ten_thousand_refusals_do_not_fill_the_log(caplog):
+    many = tuple(Rejection(f"/{i}", Reason.EMPTY) for i in range(10_000))
+    collector = Collector("shim", lambda _: ShimSample((), many))
+    with caplog.at_level(logging.WARNING):
+        take(collector)
+    assert len(caplog.records) == MAX_EXAMPLES + 1
+    assert collector.health().rejected == {Reason.EMPTY: 10_000}
+
+
+def test_a_replaced_driver_is_told_to_the_sampler():
+    error = SourceError(Reason.VERSION_MISMATCH, "nvmlInit", "")
+
+    def collect(_):
+        raise error
+
+    collector = Collector("nvml", collect)
+    take(collector)
+    assert collector.fatal is error

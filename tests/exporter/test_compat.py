@@ -1,0 +1,214 @@
+"""The compatibility sets, compared row by row with what the original monitors serve."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from exporter import compat
+from exporter.compat import Compat
+from exporter.view import Accounted, Attribution, ContainerRow, GpuRow, ShareRow, View
+from vgpu.facts import Gpu
+from vgpu.metrics.render import Format, Renderer
+from vgpu.model import Scheme, Source
+from vgpu.units import GIB, MIB
+
+UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+MIG = "MIG-bbbbbbbb-0000-0000-0000-000000000000"
+
+HOST = {"deviceidx": "0", "deviceuuid": UUID, "zone": "vGPU"}
+LEGACY_HOST = {**HOST, "nodeid": "node-1", "devicetype": "NVIDIA-NVIDIA A10"}
+LEGACY = {
+    "podnamespace": "ml",
+    "podname": "train",
+    "ctrname": "main",
+    "vdeviceid": "0",
+    "deviceuuid": UUID,
+    "zone": "vGPU",
+}
+HAMI_HOST = {
+    "node": "node-1",
+    "device_index": "0",
+    "device_uuid": UUID,
+    "device_type": "NVIDIA-NVIDIA A10",
+    "zone": "vGPU",
+}
+HAMI = {
+    "namespace": "ml",
+    "pod": "train",
+    "container": "main",
+    "vdevice_index": "0",
+    "device_uuid": UUID,
+    "zone": "vGPU",
+}
+GAIA = {"pod_name": "old", "namespace": "ml", "node": "node-1", "container_name": "web"}
+
+LEGACY_VDEVICE_ROWS = [
+    ("vGPU_device_memory_usage_in_bytes", LEGACY, 2 * GIB),
+    ("vGPU_device_memory_limit_in_bytes", LEGACY, 3 * GIB),
+    ("Device_memory_desc_of_container", LEGACY, 2 * GIB),
+    ("Device_utilization_desc_of_container", LEGACY, 137),
+    ("Device_last_kernel_of_container", LEGACY, 60),
+]
+
+ROWS = {
+    Compat.VOLCANO: [
+        ("HostGPUMemoryUsage", HOST, 5 * GIB),
+        ("HostCoreUtilization", HOST, 42),
+        *LEGACY_VDEVICE_ROWS,
+    ],
+    Compat.HAMI_LEGACY: [
+        ("HostGPUMemoryUsage", LEGACY_HOST, 5 * GIB),
+        ("HostCoreUtilization", LEGACY_HOST, 42),
+        *LEGACY_VDEVICE_ROWS,
+    ],
+    Compat.HAMI: [
+        ("hami_host_gpu_memory_used_bytes", HAMI_HOST, 5 * GIB),
+        ("hami_host_gpu_utilization_ratio", HAMI_HOST, 42),
+        (
+            "hami_host_gpu_memory_controller_utilization_ratio",
+            {k: v for k, v in HAMI_HOST.items() if k != "node"},
+            7,
+        ),
+        ("hami_vgpu_memory_used_bytes", HAMI, 2 * GIB),
+        ("hami_vgpu_memory_limit_bytes", HAMI, 3 * GIB),
+        ("hami_container_device_memory_bytes", HAMI, 2 * GIB),
+        ("hami_vgpu_memory_context_bytes", HAMI, 100),
+        ("hami_vgpu_memory_module_bytes", HAMI, 20),
+        ("hami_vgpu_memory_buffer_bytes", HAMI, 3),
+        ("hami_container_device_utilization_ratio", HAMI, 137),
+        ("hami_container_last_kernel_elapsed_seconds", HAMI, 60),
+        (
+            "hami_build_info",
+            {"version": "1.2.3", "compiler": "python3.11.2", "platform": "linux/x86_64"},
+            1,
+        ),
+    ],
+    Compat.GAIA: [
+        ("container_gpu_utilization", {**GAIA, "gpu": "gpu0"}, 30),
+        ("container_gpu_utilization", {**GAIA, "gpu": "total"}, 30),
+        ("container_gpu_memory_total", {**GAIA, "gpu_memory": "gpu0"}, 1000),
+        ("container_gpu_memory_total", {**GAIA, "gpu_memory": "total"}, 1000),
+        ("container_request_gpu_utilization", {**GAIA, "req_of_gpu": "total"}, 0.5),
+        ("container_request_gpu_memory", {**GAIA, "req_of_gpu_memory": "total"}, 7680),
+    ],
+}
+"""Worked by hand from the view below: name, labels, value."""
+
+
+def accounted(**changes):
+    fields = {"context": 100, "module": 20, "data": 3, "other": 0, "total": 2 * GIB}
+    return Accounted(**(fields | {"phantom": 0, "processes": 1, "sm_utilization": 1.37} | changes))
+
+
+def view(*extra_shares):
+    readings = {
+        ("memory_used_bytes",): 4.5 * GIB,
+        ("memory_reserved_bytes",): 0.5 * GIB,
+        ("memory_total_bytes",): 24.0 * GIB,
+        ("utilization_ratio",): 0.42,
+        ("memory_utilization_ratio",): 0.07,
+    }
+    hami = ShareRow(
+        "u1",
+        "main",
+        UUID,
+        "ml",
+        "train",
+        Scheme.VOLCANO,
+        vdevice=0,
+        device_index=0,
+        limit_bytes=3 * GIB,
+        used_bytes=9 * GIB,
+        accounted=accounted(),
+        last_kernel_time=940,
+    )
+    gaia = ShareRow(
+        "u2",
+        "web",
+        UUID,
+        "ml",
+        "old",
+        Scheme.GAIA,
+        device_index=0,
+        limit_bytes=7680 * MIB,
+        core_request_percent=50,
+        used_bytes=1000 * MIB,
+        sm_utilization=0.3,
+    )
+    return View(
+        timestamp=1000.0,
+        node="node-1",
+        interval=15.0,
+        attribution=Attribution(
+            gpus=(GpuRow(Gpu(UUID, 0, {"name": "NVIDIA A10"}, readings)),),
+            containers=(
+                ContainerRow("u1", "main", "ml", "train", Scheme.VOLCANO, Source.SHIM),
+                ContainerRow("u2", "web", "ml", "old", Scheme.GAIA, Source.LIMIT_FILE),
+            ),
+            shares=(hami, gaia, *extra_shares),
+        ),
+        collectors=(),
+        calls={},
+        xids=(),
+        build={"version": "1.2.3", "python_version": "3.11.2", "platform": "linux/x86_64"},
+        process={},
+    )
+
+
+def served(name, breakdown=False, seen=None):
+    text = Renderer(compat.SETS[name](breakdown)).render(seen or view()).body(Format.TEXT).decode()
+    families = list(parse(text))
+    return families, [(s.name, s.labels, s.value) for f in families for s in f.samples]
+
+
+@pytest.mark.parametrize("name", list(compat.SETS))
+def test_each_set_serves_exactly_the_originals_rows(name):
+    families, rows = served(name)
+    assert rows == ROWS[name]
+    assert {family.type for family in families} == {"gauge"}
+
+
+def test_the_breakdown_comes_back_as_labels_when_asked_for():
+    _, rows = served(Compat.VOLCANO, breakdown=True)
+    labels = {**LEGACY, "context": "100", "module": "20", "data": "3", "offset": "0"}
+    assert ("Device_memory_desc_of_container", labels, 2 * GIB) in rows
+
+
+def test_a_container_whose_pod_has_no_name_is_left_out_and_counted():
+    nameless = ShareRow("u3", "main", UUID, accounted=accounted(), vdevice=0)
+    assert served(Compat.VOLCANO, seen=view(nameless))[1] == ROWS[Compat.VOLCANO]
+    assert compat.nameless(view(nameless).attribution, [Compat.VOLCANO]) == 1
+    assert compat.nameless(view(nameless).attribution, [Compat.NONE]) == 0
+
+
+def test_a_mig_instance_in_a_container_has_its_info_metric():
+    info = {"mig_profile": "1g.10gb", "gpu_instance_id": "7", "compute_instance_id": "0"}
+    share = ShareRow(
+        "u4", "main", MIG, "ml", "mig", accounted=accounted(), vdevice=0, device_index=0, mig=info
+    )
+    _, rows = served(Compat.HAMI, seen=view(share))
+    told = [labels for name, labels, _ in rows if name == "hami_mig_device_info"]
+    assert told == [
+        {
+            **HAMI,
+            "pod": "mig",
+            "device_uuid": MIG,
+            "mig_uuid": MIG,
+            "profile": "1g.10gb",
+            "gpu_instance_id": "7",
+            "compute_instance_id": "0",
+        }
+    ]
+    _, rows = served(Compat.HAMI_LEGACY, seen=view(share))
+    told = [labels for name, labels, _ in rows if name == "MigInfo"]
+    assert told == [{**LEGACY, "podname": "mig", "deviceuuid": MIG, "instanceid": "7"}]
+
+
+def test_layouts_without_utilisation_or_kernel_times_leave_those_series_out():
+    share = ShareRow(
+        "u5", "main", UUID, "ml", "p0", accounted=accounted(sm_utilization=None), vdevice=0
+    )
+    _, rows = served(Compat.HAMI, seen=view(share))
+    names = {name for name, labels, _ in rows if labels.get("pod") == "p0"}
+    assert "hami_vgpu_memory_used_bytes" in names
+    assert "hami_container_device_utilization_ratio" not in names
+    assert "hami_container_last_kernel_elapsed_seconds" not in names

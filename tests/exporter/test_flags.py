@@ -1,0 +1,152 @@
+"""The command line: what parses, what is refused, and that a refusal names the flags."""
+
+import os
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter import main as exporter_main
+from exporter.compat import Compat
+from exporter.flags import DEFAULTS, FLAGS, Duration, Options, all_flags, options_from
+from vgpu.cli import main as vgpu
+
+
+def parsed(*arguments, env=None):
+    seen = []
+
+    @click.command()
+    @all_flags
+    @click.pass_context
+    def command(ctx, **_):
+        seen.append(options_from(ctx))
+
+    result = CliRunner().invoke(command, arguments, env=env or {})
+    return seen[0] if seen else result.output
+
+
+def test_without_flags_the_defaults_stand():
+    assert parsed() == DEFAULTS
+
+
+def test_flags_and_environment_variables_say_the_same():
+    by_flag = parsed(
+        "--shim.root=/a",
+        "--shim.root=/b",
+        "--sample.interval=1m30s",
+        "--compat=hami",
+        "--no-collector.xid",
+        "--node-name=n",
+    )
+    by_environment = parsed(
+        env={
+            "VGPU_SHIM_ROOT": "/a /b",
+            "VGPU_SAMPLE_INTERVAL": "90",
+            "VGPU_COMPAT": "hami",
+            "VGPU_COLLECTOR_XID": "false",
+            "NODE_NAME": "n",
+        }
+    )
+    assert by_flag == by_environment
+    assert by_flag.shim_root == ("/a", "/b")
+    assert by_flag.sample_interval == 90.0
+    assert by_flag.compat == (Compat.HAMI,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--compat=none", "--compat=hami"], ["--compat none"]),
+        (["--compat=volcano", "--compat=hami-legacy"], ["volcano", "hami-legacy"]),
+        (["--compat=hami", "--compat-breakdown"], ["--compat-breakdown"]),
+        (["--shim.root=/x", "--no-collector.shim"], ["--shim.root", "--no-collector.shim"]),
+        (["--pods=/x", "--no-collector.kubelet"], ["--pods", "--no-collector.kubelet"]),
+        (["--nvml.pcie-throughput", "--no-collector.nvml"], ["--nvml.pcie-throughput"]),
+        (["--collector.xid", "--no-collector.nvml"], ["--collector.xid", "--collector.nvml"]),
+        (["--collector.bare", "--no-collector.process"], ["--collector.bare"]),
+        (["--once", "--web.listen-address=:1"], ["--once", "--web.listen-address"]),
+        (["--web.telemetry-path=metrics"], ["--web.telemetry-path"]),
+        (["--web.telemetry-path=/-/ready"], ["--web.telemetry-path"]),
+        (["--sample.interval=0"], ["--sample.interval"]),
+        (["--sample.interval=fast"], ["--sample.interval", "15s"]),
+        (["--compat=dcgm"], ["--compat"]),
+        (["--log.level=loud"], ["--log.level"]),
+        (["--web.max-requests=0"], ["--web.max-requests"]),
+        (["--nonsense"], ["--nonsense"]),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(arguments, named):
+    output = parsed(*arguments)
+    assert isinstance(output, str)
+    assert all(name in output for name in named), output
+
+
+def test_switching_everything_off_is_refused():
+    off = [f"--no-collector.{name}" for name in ("nvml", "xid", "shim", "kubelet", "limits", "process")]
+    assert "nothing to export" in parsed(*off)
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setattr(exporter_main.importlib.util, "find_spec", lambda _: None)
+    result = CliRunner().invoke(exporter_main.command, ["--kubelet.pod-resources=/x"])
+    assert result.exit_code == 2
+    assert "vgpu[pod-resources]" in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("15s", 15.0), ("500ms", 0.5), ("1m30s", 90.0), ("1h", 3600.0), ("2.5", 2.5), ("1.5s", 1.5)],
+)
+def test_durations_as_prometheus_writes_them(text, seconds):
+    assert Duration().convert(text, None, None) == seconds
+
+
+@given(st.text())
+def test_any_other_text_is_no_duration_and_no_crash(text):
+    try:
+        assert 0 < Duration().convert(text, None, None) < 86400
+    except click.BadParameter as error:
+        assert "is not a duration" in error.message
+
+
+def test_every_option_has_a_flag_with_its_default():
+    assert len(FLAGS) == len(Options.__struct_fields__)
+
+
+def test_help_and_version_of_the_command():
+    result = CliRunner().invoke(vgpu, ["--help"])
+    assert "exporter" in result.output
+    assert "demo" in result.output
+    assert CliRunner().invoke(vgpu, ["--version"]).output.startswith("vgpu ")
+    assert CliRunner().invoke(vgpu, ["nothing"]).exit_code == 2
+
+
+def modules_after(code):
+    script = f"import sys\n{code}\nprint(' '.join(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ
+    )
+    return set(done.stdout.split())
+
+
+def test_help_imports_no_subcommand():
+    code = "from click.testing import CliRunner\nfrom vgpu.cli import main\n"
+    code += "assert 'exporter' in CliRunner().invoke(main, ['--help']).output"
+    loaded = modules_after(code)
+    assert "vgpu.cli" in loaded
+    assert not loaded & {"exporter", "msgspec", "pynvml", "prometheus_client", "vgpu.simulator"}
+
+
+def test_the_exporter_imports_neither_kubernetes_nor_grpc_nor_yaml_unasked():
+    code = (
+        "from exporter import main\n"
+        "from exporter.flags import Options\n"
+        "main.make_sampler(Options(), main.nvml_driver(Options())).sample()"
+    )
+    loaded = modules_after(code)
+    assert "vgpu.sources.nvml" in loaded
+    assert not loaded & {"kubernetes", "grpc", "google.protobuf", "yaml", "bcrypt", "vgpu.simulator"}

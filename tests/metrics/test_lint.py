@@ -1,0 +1,51 @@
+"""The lint over the family tables: it passes ours and catches what promtool does not."""
+
+import pytest
+
+from exporter import compat
+from exporter.families import OWN_TABLES
+from vgpu.metrics.family import Family, Kind, Table
+from vgpu.metrics.lint import lint
+
+
+def complaints(name="vgpu_x_bytes", help_="Help.", labels=(), kind=Kind.GAUGE, unit="bytes"):
+    family = Family(name, kind, help_, lambda row: 1, unit=unit)
+    return lint([Table("t", lambda v: (), labels, lambda row: (), (family,))])
+
+
+def test_our_own_families_are_clean():
+    assert lint(OWN_TABLES) == []
+
+
+@pytest.mark.parametrize("breakdown", [False, True])
+@pytest.mark.parametrize("name", list(compat.SETS))
+def test_each_compatibility_set_is_valid_beside_our_own_families(name, breakdown):
+    assert lint((*OWN_TABLES, *compat.SETS[name](breakdown)), prefix="") == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"name": "vgpu_x_mib", "unit": ""}, "base units"),
+        ({"name": "vgpu_x_total"}, "does not end in _total"),
+        ({"kind": Kind.COUNTER}, "a counter ends in _total"),
+        ({"name": "vgpu_x_seconds"}, "ends in _bytes"),
+        ({"unit": ""}, "declare its unit"),
+        ({"unit": "furlongs"}, "unknown unit"),
+        ({"help_": ""}, "sentence"),
+        ({"labels": ("node",)}, "scrape target"),
+        ({"labels": ("Uuid",)}, "lower case"),
+        ({"labels": ("a", "a")}, "twice"),
+        ({"labels": ("__a",)}, "no label name"),
+        ({"name": "other_bytes"}, "begin with"),
+        ({"name": "vgpu-x_bytes"}, "not a metric name"),
+    ],
+)
+def test_a_broken_rule_is_named(change, words):
+    assert any(words in complaint for complaint in complaints(**change))
+
+
+def test_a_family_declared_twice_is_named():
+    family = Family("vgpu_x_bytes", Kind.GAUGE, "Help.", lambda row: 1, unit="bytes")
+    twice = Table("t", lambda v: (), (), lambda row: (), (family, family))
+    assert lint([twice]) == ["vgpu_x_bytes: declared twice"]

@@ -1,0 +1,124 @@
+"""The renderer: what Prometheus' own parsers read back is what the rows held."""
+
+import gzip
+import threading
+import zlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from vgpu.metrics import render
+from vgpu.metrics.family import Family, Kind, Table
+from vgpu.metrics.render import Exposition, Format, Renderer
+
+
+def table(**changes):
+    given = {
+        "title": "t",
+        "rows": lambda view: view,
+        "labels": ("a", "b"),
+        "key": lambda row: row[0],
+        "families": (Family("x_bytes", Kind.GAUGE, "Some bytes.", lambda row: row[1]),),
+    }
+    return Table(**{**given, **changes})
+
+
+def samples(text, parse=parse_text):
+    return [
+        (s.name, tuple(sorted(s.labels.items())), s.value)
+        for family in parse(text)
+        for s in family.samples
+    ]
+
+
+def page(rows, *tables, fmt=Format.TEXT):
+    return Renderer(tables or (table(),)).render(rows).body(fmt).decode()
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.text(), st.text(min_size=1)),
+        st.one_of(st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False)),
+    )
+)
+def test_any_label_values_and_numbers_are_read_back_by_prometheus_client(rows):
+    expected = [
+        ("x_bytes", tuple(pair for pair in (("a", a), ("b", b)) if pair[1]), number)
+        for (a, b), number in rows.items()
+    ]
+    assert samples(page(list(rows.items()))) == expected
+    openmetrics = page(list(rows.items()), fmt=Format.OPENMETRICS)
+    assert samples(openmetrics, parse_openmetrics) == expected
+
+
+def test_a_counter_is_declared_as_each_format_wants_it():
+    family = Family("x_total", Kind.COUNTER, 'Says "hi".', lambda row: row[1])
+    counter = table(labels=(), key=lambda row: (), families=(family,))
+    assert page([((), 3)], counter) == '# HELP x_total Says "hi".\n# TYPE x_total counter\nx_total 3\n'
+    assert page([((), 3)], counter, fmt=Format.OPENMETRICS) == (
+        '# HELP x Says \\"hi\\".\n# TYPE x counter\nx_total 3\n# EOF\n'
+    )
+
+
+def test_what_is_not_known_is_absent_and_so_is_an_empty_family():
+    assert page([(("1", "2"), None)]) == ""
+    rows = [(("1", "2"), None), (("3", "4"), float("nan")), (("5", "6"), 0)]
+    assert page(rows).splitlines()[2:] == ['x_bytes{a="5",b="6"} 0']
+
+
+def test_extra_labels_follow_the_tables_own():
+    family = Family("x", Kind.GAUGE, "Kinds.", lambda row: row[1], ("kind",))
+    labelled = table(families=(family,))
+    rows = [(("1", ""), {("k",): 1, ("m",): 2.5})]
+    assert page(rows, labelled).splitlines()[2:] == ['x{a="1",kind="k"} 1', 'x{a="1",kind="m"} 2.5']
+
+
+def test_a_second_row_with_the_same_labels_is_dropped_and_counted():
+    exposition = Renderer((table(),)).render([(("1", "2"), 3), (("1", "2"), 4)])
+    assert exposition.dropped == 1
+    assert b"3\n" in exposition.body(Format.TEXT)
+    assert b"4\n" not in exposition.body(Format.TEXT)
+
+
+def test_a_label_that_is_no_unicode_cannot_fail_the_page():
+    assert 'a="?"' in page([(("\udcff", "x"), 1)])
+
+
+def test_label_strings_of_vanished_rows_are_forgotten():
+    renderer = Renderer((table(),))
+    renderer.render([((str(i), "x"), i) for i in range(1000)])
+    renderer.render([(("1", "x"), 1)])
+    assert len(renderer._labels[0]) == 1
+
+
+def test_gzip_holds_the_same_bytes():
+    exposition = Renderer((table(),)).render([(("1", "2"), 3)])
+    assert gzip.decompress(exposition.body(Format.TEXT, gzip=True)) == exposition.body(Format.TEXT)
+
+
+def test_twenty_readers_at_once_cost_one_rendering(monkeypatch):
+    made = []
+    original = zlib.compressobj
+
+    def counted(*args):
+        made.append(1)
+        return original(*args)
+
+    monkeypatch.setattr(render.zlib, "compressobj", counted)
+    exposition: Exposition = Renderer((table(),)).render([((str(i), "x"), i) for i in range(5000)])
+    start = threading.Barrier(20)
+    bodies = []
+
+    def read():
+        start.wait()
+        bodies.append(exposition.body(Format.OPENMETRICS, gzip=True))
+
+    threads = [threading.Thread(target=read) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    assert len(set(map(id, bodies))) == 1

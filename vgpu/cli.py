@@ -1,0 +1,69 @@
+"""`vgpu`: one command, whose sub-commands are imported only when they run.
+
+The table maps a name to ``module:function`` and its one-line help, so that ``vgpu --help``
+imports none of them.
+"""
+
+import importlib
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from vgpu import __version__
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "exporter": ("exporter.main:command", "Serve this node's GPU metrics to Prometheus."),
+    "demo": ("vgpu.commands.demo:command", "Run the exporter on an embedded simulated node."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and loads one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
+        """The names, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import the command's module."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The list in ``--help``, from the table alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def version_text() -> str:
+    """What ``--version`` prints."""
+    return f"vgpu {__version__} (python {platform.python_version()}, {platform.machine()})"
+
+
+def print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    """Print the version and end."""
+    if value and not ctx.resilient_parsing:
+        click.echo(version_text())
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Run 'vgpu COMMAND --help' for a command's flags.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=print_version,
+    help="Print the version and exit.",
+)
+def main(**_: Any) -> None:
+    """Truthful metrics for GPUs that are shared in Kubernetes."""

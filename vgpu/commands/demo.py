@@ -1,0 +1,101 @@
+"""`vgpu demo`: the real exporter on an embedded simulated node.
+
+Everything the exporter reads from files is written in its real format into a temporary folder
+and read through the real sources; only the driver is simulated. Takes the exporter's flags.
+"""
+
+import tempfile
+import threading
+import time
+
+import click
+import msgspec
+
+from exporter.flags import Options, all_flags, options_from
+from exporter.main import run
+from exporter.problems import problems, share_name, size
+from exporter.sampler import Page
+from vgpu import logs
+from vgpu.simulator.demo import demo
+from vgpu.simulator.node import SimulatedNode
+
+WRITE_SECONDS = 1.0
+"""How often the node's files move on."""
+
+SAMPLE_SECONDS = 2.0
+"""Shorter than the exporter's default, so that a person sees things move."""
+
+
+def on_node(options: Options, node: SimulatedNode) -> Options:
+    """The options with every path pointing into the simulated node."""
+    paths = node.paths
+    return msgspec.structs.replace(
+        options,
+        node_name=options.node_name or "demo-node",
+        shim_root=paths.shim_roots,
+        kubelet_log_dir=paths.log_dir,
+        kubelet_checkpoint=paths.checkpoint,
+        pods=paths.pods_file,
+        limits_gaia_dir=paths.gaia_dir,
+        limits_kubeshare_dir=paths.kubeshare_dir,
+        path_procfs=paths.procfs,
+        path_cgroupfs=paths.cgroupfs,
+        gpushare_memory_unit=options.gpushare_memory_unit or "GiB",
+    )
+
+
+def first_look(url: str, page: Page) -> str:
+    """What a person sees first in the terminal."""
+    lines = [
+        "",
+        "  A simulated node is being exported. Look at:",
+        f"    {url}/           who holds what, and what is wrong",
+        f"    {url}/metrics    what Prometheus scrapes ({page.exposition.series} series)",
+        "",
+        f"  {'container':<44}{'scheme':<11}{'used':>10}{'limit':>11}",
+    ]
+    for share in page.view.attribution.shares:
+        used = "–" if share.used_bytes is None else size(share.used_bytes)
+        limit = "–" if share.limit_bytes is None else size(share.limit_bytes)
+        lines.append(f"  {share_name(share):<44}{share.scheme.value:<11}{used:>10}{limit:>11}")
+    lines += ["", "  What is wrong here:"]
+    lines += [f"    {problem.severity.name.lower():<8} {problem.text}" for problem in problems(page.view)]
+    lines += ["", "  Ctrl-C ends it.", ""]
+    return "\n".join(lines)
+
+
+@click.command("demo", context_settings={"max_content_width": 100})
+@all_flags
+@click.pass_context
+def command(ctx: click.Context, **_: object) -> None:
+    """Run the exporter on an embedded simulated node: no GPU, no cluster needed.
+
+    Takes the exporter's flags, such as --once and --web.listen-address.
+    """
+    options = options_from(ctx)
+    source = ctx.get_parameter_source("sample_interval")
+    if source is not None and source.name == "DEFAULT":
+        options = msgspec.structs.replace(options, sample_interval=SAMPLE_SECONDS)
+    logs.configure(options.log_level, options.log_format)
+    with tempfile.TemporaryDirectory(prefix="vgpu-demo-") as folder:
+        node = SimulatedNode(demo(), folder)
+        started = time.time()
+        node.write(0.0)
+        ended = threading.Event()
+
+        def move_on() -> None:
+            while not ended.wait(WRITE_SECONDS):
+                node.write(time.time() - started)
+
+        writer = threading.Thread(target=move_on, name="demo-node", daemon=True)
+        writer.start()
+        try:
+            status = run(
+                on_node(options, node),
+                node.driver(),
+                lambda url, page: click.echo(first_look(url, page)),
+            )
+        finally:
+            ended.set()
+            writer.join()
+    ctx.exit(status)

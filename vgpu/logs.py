@@ -1,0 +1,59 @@
+"""Logs for machines and people: one line an event, logfmt or JSON, on standard error."""
+
+import json
+import logging
+import sys
+import time
+import traceback
+from typing import Any
+
+LEVELS = ("debug", "info", "warn", "error")
+FORMATS = ("logfmt", "json")
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_LEVEL_NAMES = {"WARNING": "warn", "CRITICAL": "error"}
+
+
+def fields(record: logging.LogRecord) -> dict[str, Any]:
+    """The record as ordered fields: ts, level, caller, msg, then its extras."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    found: dict[str, Any] = {
+        "ts": f"{stamp}.{int(record.msecs):03d}Z",
+        "level": _LEVEL_NAMES.get(record.levelname, record.levelname.lower()),
+        "caller": f"{record.name}:{record.lineno}",
+        "msg": record.getMessage(),
+    }
+    found.update({k: v for k, v in vars(record).items() if k not in _STANDARD})
+    if record.exc_info:
+        found["err"] = "".join(traceback.format_exception(*record.exc_info)).strip()
+    return found
+
+
+class Logfmt(logging.Formatter):
+    """``key=value`` pairs; whatever is not plain is quoted, so that nothing can forge a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        return " ".join(f"{key}={_plain(str(value))}" for key, value in fields(record).items())
+
+
+class Json(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        return json.dumps(fields(record), default=str)
+
+
+def _plain(text: str) -> str:
+    bare = text.isascii() and text.isprintable() and not any(c in text for c in ' ="\\')
+    return text if bare and text else json.dumps(text)
+
+
+def configure(level: str, fmt: str) -> None:
+    """Send everything at ``level`` and above to standard error in ``fmt``."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Json() if fmt == "json" else Logfmt())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel({"warn": logging.WARNING}.get(level, level.upper()))
