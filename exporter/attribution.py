@@ -30,7 +30,7 @@ from vgpu.facts import (
     RegionProcess,
     ShimSample,
 )
-from vgpu.model import Phase, PodRef, Scheme, Source
+from vgpu.model import PodRef, Scheme, Source
 from vgpu.reasons import Reason, Rejection
 from vgpu.schemes import gpushare
 
@@ -67,7 +67,7 @@ def pids_of_interest(gpu: GpuSample | None, shim: ShimSample | None) -> set[int]
 
 
 def attribute(observation: Observation, gpushare_unit_bytes: int | None = None) -> Attribution:
-    """Join one observation; ``gpushare_unit_bytes`` is what one unit of aliyun.com/gpu-mem means."""
+    """Join one observation; ``gpushare_unit_bytes`` is what a unit of aliyun.com/gpu-mem means."""
     join = _Join(observation, gpushare_unit_bytes)
     join.add_regions()
     join.add_grants()

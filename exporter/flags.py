@@ -228,7 +228,11 @@ FLAGS = (
         metavar="N",
     ),
     flag("--once", "Take one sample, print it on standard output, and exit.", is_flag=True),
-    flag("--log.level", "Least severe log line.", type=click.Choice(["debug", "info", "warn", "error"])),
+    flag(
+        "--log.level",
+        "Least severe log line.",
+        type=click.Choice(["debug", "info", "warn", "error"]),
+    ),
     flag("--log.format", "Form of the log.", type=click.Choice(["logfmt", "json"])),
 )
 

@@ -40,8 +40,8 @@ def collector_problems(view: View) -> Iterator[Problem]:
     """What could not be read."""
     for row in view.collectors:
         if row.stuck_seconds:
-            text = f"Collector {row.name} has been stuck for {row.stuck_seconds:.0f} s past its deadline; its series are withdrawn."
-            yield Problem(Severity.ERROR, text)
+            late = f"{row.stuck_seconds:.0f} s past its deadline"
+            yield Problem(Severity.ERROR, f"Collector {row.name} is stuck, {late}.")
         elif not row.success:
             yield Problem(Severity.ERROR, f"Collector {row.name} fails: {row.last_error}.")
         for example in row.examples:

@@ -5,6 +5,7 @@ A reason is the value of the label ``reason`` on ``vgpu_collector_failures_total
 """
 
 from enum import StrEnum
+from typing import Self
 
 import msgspec
 
@@ -14,7 +15,7 @@ class Reason(StrEnum):
 
     explanation: str
 
-    def __new__(cls, value: str, explanation: str) -> "Reason":
+    def __new__(cls, value: str, explanation: str) -> Self:
         """Make the member from its label value and its text."""
         member = str.__new__(cls, value)
         member._value_ = value

@@ -39,7 +39,10 @@ def gpu(uuid=A, index=0, used=4 * GIB, **changes):
     return Gpu(uuid, index, info, readings, **changes)
 
 
-def driver(*processes, gpus=(gpu(),), utilization=None, known=None, lost=()):
+GPU = gpu()
+
+
+def driver(*processes, gpus=(GPU,), utilization=None, known=None, lost=()):
     uuids = frozenset(g.uuid for g in gpus)
     return GpuSample(
         gpus=gpus,
@@ -59,9 +62,7 @@ def kernel(owners=None, live=(POD,), sees_host=True):
 def kubelet(grants=None, statuses=None, containers=()):
     return KubeletSample(
         pods={POD: PodRef(POD, "ml", "train"), POD2: PodRef(POD2, "ml", "infer")},
-        containers={
-            cid: ContainerName("ml", pod, name, uid) for cid, pod, name, uid in containers
-        },
+        containers={cid: ContainerName("ml", pod, name, uid) for cid, pod, name, uid in containers},
         grants=grants,
         statuses=statuses,
     )
@@ -370,7 +371,10 @@ def test_the_order_of_the_drivers_processes_changes_nothing(order):
 
 @given(st.text(max_size=30))
 def test_any_limit_text_is_bytes_or_unknown(text):
-    assert hami_limit({"CUDA_DEVICE_MEMORY_LIMIT_0": text}, 0) is None or text.strip("kmgKMG").isdigit()
+    assert (
+        hami_limit({"CUDA_DEVICE_MEMORY_LIMIT_0": text}, 0) is None
+        or text.strip("kmgKMG").isdigit()
+    )
 
 
 def test_limit_texts_as_hami_writes_them():

@@ -30,7 +30,11 @@ def test_data_and_health_of_a_pass_that_worked():
 
 
 def test_a_failed_pass_brings_no_data_and_says_why(caplog):
-    answers = [1, SourceError(Reason.ABSENT, "/x", "gone"), SourceError(Reason.ABSENT, "/x", "gone")]
+    answers = [
+        1,
+        SourceError(Reason.ABSENT, "/x", "gone"),
+        SourceError(Reason.ABSENT, "/x", "gone"),
+    ]
 
     def collect(_):
         answer = answers.pop(0)

@@ -86,7 +86,9 @@ def test_what_cannot_work_is_refused_by_name(arguments, named):
 
 
 def test_switching_everything_off_is_refused():
-    off = [f"--no-collector.{name}" for name in ("nvml", "xid", "shim", "kubelet", "limits", "process")]
+    off = [
+        f"--no-collector.{name}" for name in ("nvml", "xid", "shim", "kubelet", "limits", "process")
+    ]
     assert "nothing to export" in parsed(*off)
 
 
@@ -108,9 +110,10 @@ def test_durations_as_prometheus_writes_them(text, seconds):
 @given(st.text())
 def test_any_other_text_is_no_duration_and_no_crash(text):
     try:
-        assert 0 < Duration().convert(text, None, None) < 86400
-    except click.BadParameter as error:
-        assert "is not a duration" in error.message
+        seconds = Duration().convert(text, None, None)
+    except click.BadParameter:
+        return
+    assert 0 < seconds < 86400
 
 
 def test_every_option_has_a_flag_with_its_default():
@@ -149,4 +152,11 @@ def test_the_exporter_imports_neither_kubernetes_nor_grpc_nor_yaml_unasked():
     )
     loaded = modules_after(code)
     assert "vgpu.sources.nvml" in loaded
-    assert not loaded & {"kubernetes", "grpc", "google.protobuf", "yaml", "bcrypt", "vgpu.simulator"}
+    assert not loaded & {
+        "kubernetes",
+        "grpc",
+        "google.protobuf",
+        "yaml",
+        "bcrypt",
+        "vgpu.simulator",
+    }

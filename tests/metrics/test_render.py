@@ -56,7 +56,9 @@ def test_any_label_values_and_numbers_are_read_back_by_prometheus_client(rows):
 def test_a_counter_is_declared_as_each_format_wants_it():
     family = Family("x_total", Kind.COUNTER, 'Says "hi".', lambda row: row[1])
     counter = table(labels=(), key=lambda row: (), families=(family,))
-    assert page([((), 3)], counter) == '# HELP x_total Says "hi".\n# TYPE x_total counter\nx_total 3\n'
+    assert (
+        page([((), 3)], counter) == '# HELP x_total Says "hi".\n# TYPE x_total counter\nx_total 3\n'
+    )
     assert page([((), 3)], counter, fmt=Format.OPENMETRICS) == (
         '# HELP x Says \\"hi\\".\n# TYPE x counter\nx_total 3\n# EOF\n'
     )

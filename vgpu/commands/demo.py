@@ -59,7 +59,9 @@ def first_look(url: str, page: Page) -> str:
         limit = "–" if share.limit_bytes is None else size(share.limit_bytes)
         lines.append(f"  {share_name(share):<44}{share.scheme.value:<11}{used:>10}{limit:>11}")
     lines += ["", "  What is wrong here:"]
-    lines += [f"    {problem.severity.name.lower():<8} {problem.text}" for problem in problems(page.view)]
+    lines += [
+        f"    {problem.severity.name.lower():<8} {problem.text}" for problem in problems(page.view)
+    ]
     lines += ["", "  Ctrl-C ends it.", ""]
     return "\n".join(lines)
 

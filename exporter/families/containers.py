@@ -1,0 +1,170 @@
+"""Families of the containers: what each may use, uses, and says of itself."""
+
+from collections.abc import Callable
+
+from exporter.view import ShareRow
+from vgpu.metrics.family import Family, Kind, Labelled, Table, Value
+
+GAUGE = Kind.GAUGE
+
+
+def accounted(field: str) -> Callable[[ShareRow], Value]:
+    """A field of what the shim accounts."""
+
+    def pick(row: ShareRow) -> Value:
+        if row.accounted is None:
+            return None
+        value: Value = getattr(row.accounted, field)
+        return value
+
+    return pick
+
+
+def breakdown(row: ShareRow) -> Labelled:
+    """What the shim accounts, by kind; the kinds add up to the total."""
+    told = row.accounted
+    if told is None:
+        return {}
+    return {
+        ("context",): told.context,
+        ("module",): told.module,
+        ("data",): told.data,
+        ("other",): told.other,
+    }
+
+
+CONTAINER_LABELS = ("namespace", "pod", "container", "pod_uid")
+
+SHARES = Table(
+    title="Shares: a container on a device",
+    note=(
+        "`used` is the driver's truth by process, for every scheme; `accounted` is what the shim"
+        " says of itself. A container that holds a share and runs nothing has an explicit 0."
+    ),
+    rows=lambda view: view.attribution.shares,
+    labels=(*CONTAINER_LABELS, "uuid"),
+    key=lambda row: (row.namespace, row.pod, row.container, row.pod_uid, row.device),
+    families=(
+        Family(
+            "vgpu_container_memory_limit_bytes",
+            GAUGE,
+            "Memory limit as the sharing system enforces or tells it (shim region, vcuda.config,"
+            " KubeShare's config, the kubelet's checkpoint). Absent if unlimited or unknown.",
+            lambda row: row.limit_bytes,
+            unit="bytes",
+        ),
+        Family(
+            "vgpu_container_memory_unlimited",
+            GAUGE,
+            "1 if the sharing system sets no memory limit, 0 if it does.",
+            lambda row: int(row.unlimited) if row.unlimited or row.limit_bytes else None,
+        ),
+        Family(
+            "vgpu_container_memory_used_bytes",
+            GAUGE,
+            "Device memory of the container's processes (NVML process lists joined through"
+            " /proc/<pid>/cgroup).",
+            lambda row: row.used_bytes,
+            unit="bytes",
+        ),
+        Family(
+            "vgpu_container_memory_accounted_bytes",
+            GAUGE,
+            "Device memory that the shim accounts for live processes (shim region).",
+            accounted("total"),
+            unit="bytes",
+        ),
+        Family(
+            "vgpu_container_memory_accounted_kind_bytes",
+            GAUGE,
+            "The same by kind: context, module, data, other (shim region).",
+            breakdown,
+            ("kind",),
+            unit="bytes",
+        ),
+        Family(
+            "vgpu_container_memory_phantom_bytes",
+            GAUGE,
+            "Memory that slots of dead or killed processes still claim (shim region).",
+            accounted("phantom"),
+            unit="bytes",
+        ),
+        Family(
+            "vgpu_container_processes",
+            GAUGE,
+            "Processes of the container on the device (NVML process lists).",
+            lambda row: row.processes,
+        ),
+        Family(
+            "vgpu_container_accounted_processes",
+            GAUGE,
+            "Live processes that the shim accounts memory for (shim region).",
+            accounted("processes"),
+        ),
+        Family(
+            "vgpu_container_core_limit_ratio",
+            GAUGE,
+            "Core limit, 1 is a whole device. Absent if there is none or it is unknown.",
+            lambda row: _ratio(row.core_limit_percent),
+            unit="ratio",
+        ),
+        Family(
+            "vgpu_container_sm_utilization_ratio",
+            GAUGE,
+            "SM utilisation of the container's processes (nvmlDeviceGetProcessUtilization).",
+            lambda row: row.sm_utilization,
+            unit="ratio",
+        ),
+        Family(
+            "vgpu_container_accounted_sm_utilization_ratio",
+            GAUGE,
+            "SM utilisation as the shim last sampled it, summed over processes; it can pass 1"
+            " and can stick (shim region).",
+            accounted("sm_utilization"),
+            unit="ratio",
+        ),
+    ),
+)
+
+
+def _ratio(percent: int | None) -> Value:
+    return None if percent is None else percent / 100
+
+
+CONTAINERS = Table(
+    title="Containers",
+    rows=lambda view: view.attribution.containers,
+    labels=CONTAINER_LABELS,
+    key=lambda row: (row.namespace, row.pod, row.container, row.pod_uid),
+    families=(
+        Family(
+            "vgpu_container_info",
+            GAUGE,
+            "Always 1; the sharing scheme, the source that told us of the container, the layout"
+            " of its region, its phase.",
+            lambda row: {(row.scheme.value, row.source.value, row.layout, row.phase.value): 1},
+            ("scheme", "source", "layout", "phase"),
+        ),
+        Family(
+            "vgpu_container_blocked",
+            GAUGE,
+            "1 while the shim holds the container's kernels back for a higher priority (shim"
+            " region, recent_kernel).",
+            lambda row: None if row.blocked is None else int(row.blocked),
+        ),
+        Family(
+            "vgpu_container_priority",
+            GAUGE,
+            "Task priority, 0 is high (shim region).",
+            lambda row: row.priority,
+        ),
+        Family(
+            "vgpu_container_last_kernel_timestamp_seconds",
+            GAUGE,
+            "When the container last launched a kernel, in unix time; before the first launch,"
+            " when it started (shim region).",
+            lambda row: row.last_kernel_time or None,
+            unit="timestamp",
+        ),
+    ),
+)

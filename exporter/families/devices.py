@@ -1,0 +1,244 @@
+"""Families of the devices: cards and MIG instances, and their XIDs."""
+
+from collections.abc import Callable
+
+from exporter.view import GpuRow
+from vgpu.metrics.family import Family, Kind, Labelled, Table, Value
+
+GAUGE, COUNTER = Kind.GAUGE, Kind.COUNTER
+
+
+def reading(name: str) -> Callable[[GpuRow], Value]:
+    """A device's plain reading."""
+    key = (name,)
+    return lambda row: row.gpu.readings.get(key)
+
+
+def readings(name: str) -> Callable[[GpuRow], Labelled]:
+    """A device's readings of one name, by their label values."""
+
+    def pick(row: GpuRow) -> Labelled:
+        return {key[1:]: value for key, value in row.gpu.readings.items() if key[0] == name}
+
+    return pick
+
+
+GPU_INFO_LABELS = (
+    "gpu",
+    "model",
+    "pci_bus_id",
+    "driver_version",
+    "cuda_version",
+    "parent_uuid",
+    "mig_profile",
+)
+
+
+def gpu_info(row: GpuRow) -> Labelled:
+    """The one sample of the info metric."""
+    gpu, info = row.gpu, row.gpu.info
+    if not row.answers:
+        return {}
+    return {
+        (
+            str(gpu.index),
+            info.get("name", ""),
+            info.get("pci_bus_id", ""),
+            info.get("driver_version", ""),
+            info.get("cuda_version", ""),
+            gpu.parent,
+            info.get("mig_profile", ""),
+        ): 1
+    }
+
+
+def _gpu(name: str, help_: str, *, unit: str = "", kind: Kind = GAUGE, source: str = "") -> Family:
+    """A device family whose reading has the family's own name, without prefix and ``_total``."""
+    value = reading(source or name.removesuffix("_total"))
+    return Family(f"vgpu_gpu_{name}", kind, help_, value, unit=unit)
+
+
+def _gpu_by(
+    name: str, extra: tuple[str, ...], help_: str, *, unit: str = "", kind: Kind = GAUGE
+) -> Family:
+    value = readings(name.removesuffix("_total"))
+    return Family(f"vgpu_gpu_{name}", kind, help_, value, extra, unit)
+
+
+GPUS = Table(
+    title="Devices",
+    note="A device is a card, or a MIG instance of one (`parent_uuid` in `vgpu_gpu_info`).",
+    rows=lambda view: view.attribution.gpus,
+    labels=("uuid",),
+    key=lambda row: (row.gpu.uuid,),
+    families=(
+        Family(
+            "vgpu_gpu_info",
+            GAUGE,
+            "Always 1; what the device is, to join on uuid (NVML, once per driver start).",
+            gpu_info,
+            GPU_INFO_LABELS,
+        ),
+        Family(
+            "vgpu_gpu_up",
+            GAUGE,
+            "1 if the device answers, 0 if it was there and is lost (NVML).",
+            lambda row: int(row.answers),
+        ),
+        _gpu("memory_total_bytes", "Memory of the device (nvmlDeviceGetMemoryInfo).", unit="bytes"),
+        _gpu(
+            "memory_used_bytes",
+            "Memory allocated on the device, without the driver's reserve where the driver tells"
+            " them apart (nvmlDeviceGetMemoryInfo_v2).",
+            unit="bytes",
+        ),
+        _gpu("memory_free_bytes", "Memory not allocated (nvmlDeviceGetMemoryInfo).", unit="bytes"),
+        _gpu(
+            "memory_reserved_bytes",
+            "Memory reserved by driver and firmware (nvmlDeviceGetMemoryInfo_v2).",
+            unit="bytes",
+        ),
+        Family(
+            "vgpu_gpu_memory_attributed_bytes",
+            GAUGE,
+            "Memory used by processes whose container is known (NVML process lists joined"
+            " through /proc/<pid>/cgroup).",
+            lambda row: row.attributed_bytes,
+            unit="bytes",
+        ),
+        Family(
+            "vgpu_gpu_memory_unattributed_bytes",
+            GAUGE,
+            "The attribution gap: memory used on the device beyond all containers, such as host"
+            " processes and driver contexts. Absent where a part of the sum is unknown.",
+            lambda row: row.unattributed_bytes,
+            unit="bytes",
+        ),
+        Family(
+            "vgpu_gpu_unattributed_processes",
+            GAUGE,
+            "Processes on the device that belong to no container (NVML, /proc/<pid>/cgroup).",
+            lambda row: row.unattributed_processes,
+        ),
+        _gpu("bar1_used_bytes", "BAR1 memory in use (nvmlDeviceGetBAR1MemoryInfo).", unit="bytes"),
+        _gpu("bar1_total_bytes", "BAR1 memory (nvmlDeviceGetBAR1MemoryInfo).", unit="bytes"),
+        _gpu(
+            "utilization_ratio",
+            "Share of time in which a kernel ran (nvmlDeviceGetUtilizationRates).",
+            unit="ratio",
+        ),
+        _gpu(
+            "memory_utilization_ratio",
+            "Share of time in which device memory was read or written"
+            " (nvmlDeviceGetUtilizationRates).",
+            unit="ratio",
+        ),
+        _gpu(
+            "encoder_utilization_ratio",
+            "Video encoder utilisation (nvmlDeviceGetEncoderUtilization).",
+            unit="ratio",
+        ),
+        _gpu(
+            "decoder_utilization_ratio",
+            "Video decoder utilisation (nvmlDeviceGetDecoderUtilization).",
+            unit="ratio",
+        ),
+        _gpu(
+            "temperature_celsius",
+            "GPU core temperature (nvmlDeviceGetTemperature).",
+            unit="celsius",
+        ),
+        _gpu_by(
+            "temperature_threshold_celsius",
+            ("threshold",),
+            "Temperature at which the driver acts (nvmlDeviceGetTemperatureThreshold).",
+            unit="celsius",
+        ),
+        _gpu("fan_speed_ratio", "Fan speed (nvmlDeviceGetFanSpeed).", unit="ratio"),
+        _gpu(
+            "power_usage_watts",
+            "Power drawn, a one-second mean on most cards; for exact energy rate() the joules"
+            " (nvmlDeviceGetPowerUsage).",
+            unit="watts",
+        ),
+        _gpu(
+            "power_limit_watts",
+            "Enforced power limit (nvmlDeviceGetEnforcedPowerLimit).",
+            unit="watts",
+        ),
+        _gpu(
+            "energy_joules_total",
+            "Energy used since the driver was loaded (nvmlDeviceGetTotalEnergyConsumption).",
+            unit="joules",
+            kind=COUNTER,
+        ),
+        _gpu_by("clock_hertz", ("clock",), "Current clock (nvmlDeviceGetClockInfo).", unit="hertz"),
+        _gpu_by(
+            "clock_max_hertz",
+            ("clock",),
+            "Highest clock (nvmlDeviceGetMaxClockInfo).",
+            unit="hertz",
+        ),
+        _gpu("performance_state", "P-state, 0 is the fastest (nvmlDeviceGetPerformanceState)."),
+        _gpu_by(
+            "clock_event_active",
+            ("reason",),
+            "1 while this reason holds the clocks down (nvmlDeviceGetCurrentClocksEventReasons).",
+        ),
+        _gpu_by(
+            "ecc_errors_total",
+            ("type", "lifetime"),
+            "ECC errors, volatile since the driver was loaded or aggregate over the card's life"
+            " (nvmlDeviceGetTotalEccErrors).",
+            kind=COUNTER,
+        ),
+        _gpu_by("retired_pages", ("cause",), "Memory pages retired (nvmlDeviceGetRetiredPages)."),
+        _gpu(
+            "retired_pages_pending",
+            "1 if pages wait for a reboot to be retired (nvmlDeviceGetRetiredPagesPendingStatus).",
+        ),
+        _gpu_by("remapped_rows", ("type",), "Memory rows remapped (nvmlDeviceGetRemappedRows)."),
+        _gpu(
+            "row_remap_pending",
+            "1 if a remap waits for a reset (nvmlDeviceGetRemappedRows).",
+        ),
+        _gpu("row_remap_failure", "1 if a remap has failed (nvmlDeviceGetRemappedRows)."),
+        _gpu("pcie_replays_total", "PCIe replays (nvmlDeviceGetPcieReplayCounter).", kind=COUNTER),
+        _gpu(
+            "pcie_link_generation", "Current PCIe generation (nvmlDeviceGetCurrPcieLinkGeneration)."
+        ),
+        _gpu("pcie_link_width", "Current PCIe lanes (nvmlDeviceGetCurrPcieLinkWidth)."),
+        _gpu_by(
+            "pcie_throughput_bytes_per_second",
+            ("direction",),
+            "PCIe throughput; the driver blocks 20 ms a direction for it, so it is off unless"
+            " --nvml.pcie-throughput is given (nvmlDeviceGetPcieThroughput).",
+            unit="bytes per second",
+        ),
+        _gpu("nvlinks_active", "NVLinks that are up (nvmlDeviceGetNvLinkState)."),
+        _gpu("mig_mode", "1 if MIG is enabled (nvmlDeviceGetMigMode)."),
+    ),
+)
+
+XIDS = Table(
+    title="XID errors",
+    note="Alert on the timestamp: `increase()` does not see the first event of a series.",
+    rows=lambda view: view.xids,
+    labels=("uuid", "xid"),
+    key=lambda row: (row.device, str(row.xid)),
+    families=(
+        Family(
+            "vgpu_gpu_xid_errors_total",
+            COUNTER,
+            "XID errors since the exporter started (nvmlEventSetWait).",
+            lambda row: row.count,
+        ),
+        Family(
+            "vgpu_gpu_xid_last_timestamp_seconds",
+            GAUGE,
+            "When this XID was last reported, in unix time (nvmlEventSetWait).",
+            lambda row: row.last_timestamp,
+            unit="timestamp",
+        ),
+    ),
+)
