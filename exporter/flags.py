@@ -50,7 +50,7 @@ MEMORY_UNITS = {"MiB": MIB, "GiB": GIB}
 RESERVED_PATHS = frozenset({"/", "/-/healthy", "/-/ready", "/healthz", "/readyz"})
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType[float]):
     """Seconds, written as Prometheus writes durations: 15s, 500ms, 1m30s, or a bare number."""
 
     name = "duration"
@@ -181,6 +181,7 @@ FLAGS = (
         "Metric names of an original monitor to serve beside our own; repeatable.",
         type=click.Choice([c.value for c in Compat]),
         multiple=True,
+        default=[c.value for c in DEFAULTS.compat],
     ),
     flag(
         "--compat-breakdown",

@@ -162,7 +162,7 @@ def leave(sampler: Sampler, status: int) -> int:
 @click.command("exporter", context_settings={"max_content_width": 100})
 @all_flags
 @click.pass_context
-def command(ctx: click.Context, **_: Any) -> None:
+def command(ctx: click.Context, /, **_: Any) -> None:
     """Serve this node's GPU metrics to Prometheus.
 
     Every flag is also an environment variable: --web.listen-address is

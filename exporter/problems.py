@@ -5,7 +5,7 @@ from enum import IntEnum
 
 import msgspec
 
-from exporter.view import Orphan, ShareRow, View
+from exporter.view import ContainerRow, Orphan, ShareRow, View
 
 RECENT_XID_SECONDS = 3600.0
 
@@ -63,18 +63,19 @@ def device_problems(view: View) -> Iterator[Problem]:
 def share_problems(view: View) -> Iterator[Problem]:
     """Containers over their limit, with phantom memory, or held back."""
     for share in view.attribution.shares:
-        who = share_name(share)
+        name = who(share)
         limit, used, told = share.limit_bytes, share.used_bytes, share.accounted
         if limit and used and used > limit:
-            text = f"{who} uses {size(used)}, {size(used - limit)} over its limit of {size(limit)}."
+            text = (
+                f"{name} uses {size(used)}, {size(used - limit)} over its limit of {size(limit)}."
+            )
             yield Problem(Severity.ERROR, text)
         if told is not None and told.phantom:
-            text = f"{who}: dead processes still claim {size(told.phantom)} in its region."
+            text = f"{name}: dead processes still claim {size(told.phantom)} in its region."
             yield Problem(Severity.WARNING, text)
     for row in view.attribution.containers:
         if row.blocked:
-            text = f"{row.pod or row.pod_uid}/{row.container} is held back for a higher priority."
-            yield Problem(Severity.WARNING, text)
+            yield Problem(Severity.WARNING, f"{who(row)} is held back for a higher priority.")
 
 
 def leftovers(view: View) -> Iterator[Problem]:
@@ -87,19 +88,13 @@ def leftovers(view: View) -> Iterator[Problem]:
         text = f"Orphaned region: no pod {orphan.pod_uid} on this node ({orphan.path})."
         yield Problem(Severity.WARNING, text)
     for orphan in view.attribution.released:
-        yield Problem(Severity.NOTE, f"{orphan_name(orphan)} has ended; its region is still there.")
+        yield Problem(Severity.NOTE, f"{who(orphan)} has ended; its region is still there.")
 
 
-def share_name(share: ShareRow) -> str:
+def who(row: ShareRow | ContainerRow | Orphan) -> str:
     """namespace/pod/container, or what is known instead."""
-    pod = f"{share.namespace}/{share.pod}" if share.pod else share.pod_uid or "outside Kubernetes"
-    return f"{pod}/{share.container}" if share.container else pod
-
-
-def orphan_name(orphan: Orphan) -> str:
-    """The same for a region without a live pod."""
-    pod = f"{orphan.namespace}/{orphan.pod}" if orphan.pod else orphan.pod_uid
-    return f"{pod}/{orphan.container}"
+    pod = f"{row.namespace}/{row.pod}" if row.pod else row.pod_uid or "outside Kubernetes"
+    return f"{pod}/{row.container}" if row.container else pod
 
 
 def size(count: float) -> str:

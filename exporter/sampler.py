@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from exporter import compat
+from exporter import compat as compatibility
 from exporter.attribution import Observation, attribute, pids_of_interest
 from exporter.collector import Collector
 from exporter.families import OWN_TABLES
@@ -37,7 +37,7 @@ class Settings(msgspec.Struct, frozen=True):
     node: str
     interval: float = 15.0
     timeout: float = 10.0
-    compat: tuple[compat.Compat, ...] = (compat.Compat.VOLCANO,)
+    compat: tuple[compatibility.Compat, ...] = (compatibility.Compat.VOLCANO,)
     compat_breakdown: bool = False
     gpushare_unit_bytes: int | None = None
     expected_gpus: int | None = None
@@ -80,7 +80,7 @@ class Sampler:
         self._collectors = collectors
         self._driver = driver
         self._process_stats = process_stats
-        tables = (*OWN_TABLES, *compat.tables(settings.compat, settings.compat_breakdown))
+        tables = (*OWN_TABLES, *compatibility.tables(settings.compat, settings.compat_breakdown))
         self._renderer = Renderer(tables)
         self._expected = settings.expected_gpus or 0
         self._asked: dict[tuple[Format, bool], int] = {}
@@ -219,7 +219,7 @@ class Sampler:
             xids=driver.xids() if driver else (),
             build=settings.build,
             process=self._process_stats(),
-            skipped_series=compat.nameless(attribution, settings.compat),
+            skipped_series=compatibility.nameless(attribution, settings.compat),
             gpus_expected=self._expected or None,
         )
         return Page(view, self._renderer.render(view))

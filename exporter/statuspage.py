@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from exporter.problems import Problem, Severity, problems, share_name, size
+from exporter.problems import Problem, Severity, problems, size, who
 from exporter.view import GpuRow, ShareRow, View
 
 REFRESH_SECONDS = 5
@@ -51,7 +51,7 @@ def problem_list(found: list[Problem]) -> str:
 def cards(view: View) -> Iterator[str]:
     """A section for each device, with its containers; then those whose device does not answer."""
     by_device: dict[str, list[ShareRow]] = {}
-    for share in sorted(view.attribution.shares, key=share_name):
+    for share in sorted(view.attribution.shares, key=who):
         by_device.setdefault(share.device, []).append(share)
     for row in view.attribution.gpus:
         yield card(row, by_device.pop(row.gpu.uuid, []))
@@ -79,31 +79,33 @@ def card(row: GpuRow, shares: list[ShareRow]) -> str:
     return section(
         f"{index} · {title}",
         f'<span class="dim">{escape(gpu.uuid)}</span>',
-        bar(row, shares, total),
+        bars(row, shares, total),
         f'<div class="facts">{told}</div>',
         share_rows(shares, total),
     )
 
 
-def bar(row: GpuRow, shares: list[ShareRow], total: float) -> str:
-    """Memory in use by container, then what belongs to nobody, then what is free."""
-    if not total:
-        return ""
-    parts = [
-        piece(share.used_bytes / total, f"background:{hue(position)}", share_name(share))
-        for position, share in enumerate(shares)
-        if share.used_bytes
-    ]
-    if (row.unattributed_bytes or 0) > 0:
-        part = (row.unattributed_bytes or 0) / total
-        parts.append(piece(part, "background:var(--other)", "in no container"))
-    label = "memory in use by container"
-    return f'<div class="bar" role="img" aria-label="{label}">{"".join(parts)}</div>'
+def bars(row: GpuRow, shares: list[ShareRow], total: float) -> str:
+    """Two bars to one scale: what the containers may use, and what they do use."""
+    held = [(share.limit_bytes or 0, hue(i), who(share)) for i, share in enumerate(shares)]
+    used = [(share.used_bytes or 0, hue(i), who(share)) for i, share in enumerate(shares)]
+    used.append((row.unattributed_bytes or 0, "var(--other)", "in no container"))
+    scale = max(total, sum(size for size, _, _ in held))
+    return bar("held", held, scale) + bar("used", used, scale) if scale else ""
 
 
-def piece(part: float, style: str, title: str) -> str:
+def bar(label: str, parts: list[tuple[int, str, str]], scale: float) -> str:
+    """One bar; what is not covered is free."""
+    pieces = "".join(piece(count / scale, *rest) for count, *rest in parts if count > 0)
+    return (
+        f'<div class="line"><span>{label}</span>'
+        f'<div class="bar" role="img" aria-label="memory {label} by container">{pieces}</div></div>'
+    )
+
+
+def piece(part: float, colour: str, title: str) -> str:
     """A piece of the bar, as wide as its part of the whole."""
-    return f'<i style="width:{part:.2%};{style}" title="{escape(title)}"></i>'
+    return f'<i style="width:{part:.2%};background:{colour}" title="{escape(title)}"></i>'
 
 
 def facts(row: GpuRow, read: dict[str, float]) -> Iterator[str]:
@@ -149,7 +151,7 @@ def share_cells(share: ShareRow, position: int, total: float | None) -> list[Cel
     key = f'<span class="key" style="background:{hue(position)}"></span>'
     meter = f'<i class="{"over" if over else ""}" style="width:{fill:.0%}"></i>'
     return [
-        ("who", "Container", key + escape(share_name(share))),
+        ("who", "Container", key + escape(who(share))),
         ("", "Scheme", escape(share.scheme.value)),
         ("n bad" if over else "n", "Used", known(used)),
         ("", "Used of limit", f'<div class="meter">{meter}</div>'),

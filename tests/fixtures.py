@@ -1,6 +1,7 @@
 """Where the golden files are: shared fixtures that lie beside the repository."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -21,3 +22,14 @@ def shared_fixtures(name: str) -> Path:
     if os.environ.get("CI"):
         pytest.fail(message, pytrace=False)
     pytest.skip(message, allow_module_level=True)
+
+
+def required_tool(name: str, package: str) -> str:
+    """The path of a program; missing, it fails in CI and skips with one clear line elsewhere."""
+    path = shutil.which(name)
+    if path is not None:
+        return path
+    message = f"{name} is not installed: apt-get install {package}"
+    if os.environ.get("CI"):
+        pytest.fail(message, pytrace=False)
+    pytest.skip(message)

@@ -3,7 +3,6 @@
 import os
 import struct
 import uuid
-from pathlib import Path
 
 from vgpu.facts import Region, RegionDevice, RegionProcess, RegionUse
 from vgpu.schemes import hami_core
@@ -53,7 +52,6 @@ def a_region(layout, *, devices=2, processes=None, priority=0):
 
 def write(path, region):
     """Make a sparse file of the region, as the library would."""
-    path = os.fspath(path)
     fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o666)
     try:
         os.ftruncate(fd, hami_core.LAYOUTS[region.layout].frame.file_size)
@@ -71,7 +69,7 @@ def put(fd, patches):
 def scribble(path, at, data):
     """Write ``data``, bytes or a little-endian 64-bit number, into an existing file."""
     data = struct.pack("<Q", data % 2**64) if isinstance(data, int) else data
-    with Path(path).open("r+b") as file:
+    with path.open("r+b") as file:
         file.seek(at)
         file.write(data)
 

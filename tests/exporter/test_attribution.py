@@ -224,7 +224,8 @@ def test_another_tenants_device_is_refused_where_the_kubelet_knows_what_was_give
 
 
 def test_a_lost_device_keeps_its_containers_and_is_told_as_not_answering():
-    result = node(gpu=driver(gpus=(), lost=(A,)), shim=shim(slot(use(MIB))), process=kernel())
+    owners = kernel([(100, "c1", POD)])
+    result = node(gpu=driver(gpus=(), lost=(A,)), shim=shim(slot(use(MIB))), process=owners)
     assert share(result).accounted.total == MIB
     assert share(result).used_bytes is None
     assert [(row.gpu.uuid, row.answers) for row in result.gpus] == [(A, False)]

@@ -13,7 +13,7 @@ import msgspec
 
 from exporter.flags import Options, all_flags, options_from
 from exporter.main import run
-from exporter.problems import problems, share_name, size
+from exporter.problems import problems, size, who
 from exporter.sampler import Page
 from vgpu import logs
 from vgpu.simulator.demo import demo
@@ -57,7 +57,7 @@ def first_look(url: str, page: Page) -> str:
     for share in page.view.attribution.shares:
         used = "–" if share.used_bytes is None else size(share.used_bytes)
         limit = "–" if share.limit_bytes is None else size(share.limit_bytes)
-        lines.append(f"  {share_name(share):<44}{share.scheme.value:<11}{used:>10}{limit:>11}")
+        lines.append(f"  {who(share):<44}{share.scheme.value:<11}{used:>10}{limit:>11}")
     lines += ["", "  What is wrong here:"]
     lines += [
         f"    {problem.severity.name.lower():<8} {problem.text}" for problem in problems(page.view)
@@ -69,7 +69,7 @@ def first_look(url: str, page: Page) -> str:
 @click.command("demo", context_settings={"max_content_width": 100})
 @all_flags
 @click.pass_context
-def command(ctx: click.Context, **_: object) -> None:
+def command(ctx: click.Context, /, **_: object) -> None:
     """Run the exporter on an embedded simulated node: no GPU, no cluster needed.
 
     Takes the exporter's flags, such as --once and --web.listen-address.

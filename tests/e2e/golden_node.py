@@ -1,0 +1,71 @@
+"""A node made of golden region files: what the real library wrote, under pods of our naming."""
+
+import gzip
+import json
+from pathlib import Path
+
+import nvml_fake
+from fixtures import shared_fixtures
+
+from vgpu.simulator.scenario import Scenario
+
+PODS = {
+    "v0-2024-01-three": "11111111-0000-4000-8000-000000000001",
+    "v0-2024-04-three": "11111111-0000-4000-8000-000000000002",
+    "v1.1-three": "11111111-0000-4000-8000-000000000003",
+    "v1.1-2026-03-three": "11111111-0000-4000-8000-000000000004",
+    "v1.2-three": "11111111-0000-4000-8000-000000000005",
+}
+UUIDS = ("GPU-8f2d61a4-0c3b-4be5-9f70-1b6a2e4d7c10", "GPU-c41e7b92-5d8f-4a36-b1e4-90f3ad6c2e57")
+EMPTY = Scenario(node="golden", cards=(), pods=())
+
+
+def golden(name: str) -> dict:
+    return json.loads((shared_fixtures("shim-regions") / f"{name}.json").read_text())
+
+
+def container_id(number: int) -> str:
+    return f"{number:064x}"
+
+
+def write_pods(root: Path) -> None:
+    """Regions, log folders and links, cgroups and processes of every pod under ``root``."""
+    folder = shared_fixtures("shim-regions")
+    proc = root / "proc"
+    for number, (name, uid) in enumerate(PODS.items()):
+        region = root / "usr/local/vgpu/containers" / f"{uid}_main" / "region.cache"
+        region.parent.mkdir(parents=True)
+        region.write_bytes(gzip.decompress((folder / f"{name}.cache.gz").read_bytes()))
+        pod = name.replace(".", "-")
+        (root / "var/log/pods" / f"golden_{pod}_{uid}" / "main").mkdir(parents=True)
+        link = root / "var/log/containers" / f"{pod}_golden_main-{container_id(number)}.log"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(root / "var/log/pods" / f"golden_{pod}_{uid}" / "main/0.log")
+        slice_ = f"kubepods-pod{uid.replace('-', '_')}.slice"
+        scope = f"cri-containerd-{container_id(number)}.scope"
+        (root / "sys/fs/cgroup/kubepods.slice" / slice_ / scope).mkdir(parents=True)
+        for pid in host_pids(name):
+            (proc / str(pid)).mkdir(exist_ok=True)
+            text = f"0::/kubepods.slice/{slice_}/{scope}\n"
+            (proc / str(pid) / "cgroup").write_text(text)
+
+
+def host_pids(name: str) -> list[int]:
+    return [p["host_pid"] for p in golden(name)["processes"] if p["host_pid"]]
+
+
+def devices() -> list[nvml_fake.Device]:
+    return [
+        nvml_fake.Device(uuid, "NVIDIA L40S", bus=f"00000000:{i + 1:02X}:00.0", used=20 * 2**30)
+        for i, uuid in enumerate(UUIDS)
+    ]
+
+
+def processes() -> list[nvml_fake.Process]:
+    """Every golden process is on the first device, 1 MiB larger than its region accounts."""
+    return [
+        nvml_fake.Process(UUIDS[0], p["host_pid"], p["used"][0]["total"] + 2**20, sm=10)
+        for name in PODS
+        for p in golden(name)["processes"]
+        if p["host_pid"]
+    ]

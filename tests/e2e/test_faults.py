@@ -1,0 +1,283 @@
+"""The real process under faults: none ends it or fails a scrape, each is told by its reason."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+import nvml_fake
+import pytest
+from live import LiveExporter, fake_devices
+
+from vgpu.simulator.demo import demo
+
+pytestmark = pytest.mark.slow
+
+NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18
+NVML_ERROR_UNINITIALIZED = 1
+NVML_ERROR_GPU_IS_LOST = 15
+NVML_ERROR_UNKNOWN = 999
+FAST = "--sample.interval=200ms"
+
+
+def rejected(reason, collector="shim"):
+    return f'vgpu_collector_rejected{{collector="{collector}",reason="{reason}"}}'
+
+
+def works(series, collector):
+    return series.get(f'vgpu_collector_success{{collector="{collector}"}}') == 1
+
+
+def used(series):
+    return {k: v for k, v in series.items() if k.startswith("vgpu_container_memory_used_bytes")}
+
+
+@pytest.fixture
+def live(tmp_path):
+    with LiveExporter(tmp_path, demo(), FAST) as exporter:
+        yield exporter
+
+
+def region_folder(live, name):
+    root = Path(live.node.paths.shim_roots[0])
+    folder = root / f"00000000-0000-4000-8000-00000000{name:04d}_hostile"
+    folder.mkdir()
+    return folder / "x.cache"
+
+
+def v11(device_num: int, uuid: bytes = b"") -> bytes:
+    """A region of V1.1 (2,008,953 bytes; device_num at 56, uuids at 64)."""
+    content = bytearray(2_008_953)
+    struct.pack_into("<iII", content, 0, 19920718, 1, 1)
+    struct.pack_into("<Q", content, 56, device_num)
+    content[64 : 64 + len(uuid)] = uuid
+    return bytes(content)
+
+
+HOSTILE = {
+    "empty": b"",
+    "unknown_layout": struct.pack("<iII", 19920718, 1, 1),  # the 12 bytes that kill a monitor
+    "device_count_out_of_range": v11(5000),
+    "bad_uuid": v11(1, b'GPU-"\n\xff'),
+    "unknown_device": v11(1, b"GPU-dddddddd-0000-0000-0000-000000000000"),
+    "initializing": v11(0),
+}
+
+
+def test_hostile_regions_are_each_refused_and_the_rest_stays_right(live):
+    before = used(live.metrics())
+    for number, content in enumerate(HOSTILE.values()):
+        region_folder(live, number).write_bytes(content)
+    another = next(iter(Path(live.node.paths.shim_roots[0]).glob("*/*.cache")))
+    region_folder(live, 80).symlink_to(another)
+    os.mkfifo(region_folder(live, 81))
+    region_folder(live, 82).mkdir()
+    told = [reason for reason in HOSTILE if reason != "unknown_device"]  # its pod does not live
+    series = live.wait_for(lambda s: all(rejected(r) in s for r in told), "every reason")
+    assert series[rejected("not_regular_file")] == 3
+    assert used(series) == before
+
+
+def test_ten_thousand_junk_files_do_not_hurt(live):
+    before = used(live.metrics())
+    root = Path(live.node.paths.shim_roots[0])
+    for i in range(10_000):
+        (root / f"junk-{i}").touch()
+    series = live.wait_for(
+        lambda s: any("shim" in k for k in s if k.startswith("vgpu_collector_rejected{")), "junk"
+    )
+    assert works(series, "shim")
+    assert used(series) == before
+
+
+def test_a_file_truncated_and_replaced_under_the_reader_never_ends_it(live):
+    path = next(iter(Path(live.node.paths.shim_roots[0]).glob("*/*.cache")))
+    whole = path.read_bytes()
+    for i in range(60):
+        with path.open("r+b") as file:
+            file.truncate(12 + i)
+        live.metrics()
+        draft = path.with_suffix(".new")
+        draft.write_bytes(whole)
+        draft.replace(path)
+    live.wait_for(lambda s: not any(k.startswith(rejected("unknown_layout")) for k in s), "health")
+    assert live.process.poll() is None
+
+
+def test_a_driver_call_that_hangs_costs_the_drivers_series_and_nothing_else(tmp_path):
+    with LiveExporter(tmp_path, demo(), FAST, "--sample.timeout=200ms") as live:
+        live.wait_for(used, "used memory")
+        hang = nvml_fake.Fault("nvmlDeviceGetPowerUsage", delay_ms=30_000)
+        live.write_driver(faults=[hang])
+        series = live.wait_for(
+            lambda s: s["vgpu_driver_call_stuck_seconds"] > 0 and not used(s), "a stuck driver"
+        )
+        assert not works(series, "nvml")
+        assert works(series, "shim")
+        assert any(k.startswith("vgpu_container_memory_accounted_bytes") for k in series)
+        calls = live.driver.calls()
+        started = time.monotonic()
+        assert live.get("/-/healthy").status == 200
+        time.sleep(0.6)
+        assert live.driver.calls() == calls  # no second call beside the one that hangs
+        assert live.stop(signal.SIGTERM) == 0
+        assert time.monotonic() - started < 25
+
+
+def test_a_driver_that_comes_late_is_found(tmp_path):
+    live = LiveExporter(tmp_path, demo(), FAST)
+    live.driver.unload()
+    with live:
+        series = live.metrics()
+        name = 'vgpu_collector_failures_total{collector="nvml",reason="driver_not_loaded"}'
+        assert series[name] >= 1
+        assert not works(series, "nvml")
+        live.write_driver()
+        live.wait_for(lambda s: works(s, "nvml") and used(s), "the driver")
+
+
+def test_without_the_library_the_rest_is_served(tmp_path):
+    live = LiveExporter(tmp_path, demo(), FAST)
+    live.environment = lambda: dict(os.environ)  # no fake driver in the path
+    with live:
+        series = live.metrics()
+        assert not works(series, "nvml")
+        assert works(series, "shim")
+        reasons = [
+            k for k in series if k.startswith('vgpu_collector_failures_total{collector="nvml"')
+        ]
+        assert reasons == [
+            'vgpu_collector_failures_total{collector="nvml",reason="library_not_found"}'
+        ]
+
+
+def test_a_driver_reload_is_survived(live):
+    live.wait_for(used, "used memory")
+    live.driver.unload()
+    live.wait_for(lambda s: not works(s, "nvml"), "the driver's absence")
+    live.write_driver(epoch=1)
+    live.wait_for(lambda s: works(s, "nvml") and used(s), "the driver again")
+
+
+def test_a_replaced_driver_ends_the_process_with_an_error(live):
+    live.driver.unload()
+    live.wait_for(lambda s: not works(s, "nvml"), "the driver's absence")
+    mismatch = nvml_fake.Fault("nvmlInitWithFlags", NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    live.write_driver(faults=[mismatch], epoch=2)
+    assert live.process.wait(30) == 1
+    assert "lib_rm_version_mismatch" in live.log()
+
+
+def test_one_lost_card_of_two_leaves_the_other_right(live):
+    before = live.wait_for(used, "used memory")
+    first, second = fake_devices(live.sample)
+    first.settings["lost"] = 1
+    live.write_driver(devices=[first, second])
+    gone, here = first.settings["uuid"], second.settings["uuid"]
+    series = live.wait_for(lambda s: s.get(f'vgpu_gpu_up{{uuid="{gone}"}}') == 0, "the loss")
+    assert series["vgpu_gpus"] == 1
+    assert series["vgpu_gpus_expected"] == 2
+    mine = {k: v for k, v in used(before).items() if here in k}
+    assert mine
+    assert {k: v for k, v in used(series).items() if here in k} == mine
+
+
+def test_an_unknown_error_of_one_call_costs_that_reading(live):
+    fault = nvml_fake.Fault("nvmlDeviceGetPowerUsage", NVML_ERROR_UNKNOWN)
+    live.write_driver(faults=[fault])
+    series = live.wait_for(lambda s: rejected("driver_error", "nvml") in s, "the error's reason")
+    assert used(series)
+    assert not any(k.startswith("vgpu_gpu_power_usage_watts") for k in series)
+
+
+def test_a_corrupt_checkpoint_is_told_and_the_rest_stays(live):
+    path = Path(live.node.paths.checkpoint)
+    path.write_bytes(path.read_bytes().replace(b"Checksum", b"Checksun"))
+    series = live.wait_for(
+        lambda s: any(k.startswith('vgpu_collector_rejected{collector="kubelet"') for k in s),
+        "the checkpoint's reason",
+    )
+    assert any(k.startswith("vgpu_container_memory_accounted_bytes") for k in series)
+
+
+def test_an_absent_kubelet_socket_is_told_and_the_rest_stays(tmp_path):
+    flags = (FAST, f"--kubelet.pod-resources={tmp_path / 'kubelet.sock'}")
+    with LiveExporter(tmp_path, demo(), *flags) as live:
+        series = live.wait_for(used, "used memory")
+        assert series[rejected("absent", "kubelet")] == 1
+
+
+def test_a_port_in_use_is_a_clear_error_at_start(tmp_path):
+    live = LiveExporter(tmp_path, demo())
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = subprocess.run(
+            live.command(f"--web.listen-address={address}"),
+            env=live.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert done.returncode == 1
+    assert "--web.listen-address" in done.stderr
+    assert address in done.stderr
+
+
+def test_sigterm_lets_a_scrape_finish_and_exits_0(live):
+    connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=30)
+    connection.request("GET", "/metrics")
+    assert connection.getresponse().read()
+    assert live.stop(signal.SIGTERM) == 0
+    connection.close()
+    assert "Traceback" not in live.log()
+
+
+def test_sighup_does_not_end_it(live):
+    live.process.send_signal(signal.SIGHUP)
+    time.sleep(0.5)
+    assert live.get("/-/healthy").status == 200
+
+
+def test_an_unusable_web_config_is_an_error_at_start_that_names_the_key(tmp_path):
+    config = tmp_path / "web.yml"
+    config.write_text("tls_server_confg: {}\n")
+    live = LiveExporter(tmp_path, demo())
+    done = subprocess.run(
+        live.command(f"--web.config.file={config}"),
+        env=live.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "tls_server_confg" in done.stderr
+
+
+def test_the_log_says_a_lasting_fault_once(live):
+    region_folder(live, 1).write_bytes(b"short")
+    live.wait_for(lambda s: rejected("unknown_layout") in s, "the refusal")
+    time.sleep(1.0)
+    assert live.log().count("input refused") == 1
+
+
+def test_json_logs_are_one_object_a_line(tmp_path):
+    live = LiveExporter(tmp_path, demo())
+    done = subprocess.run(
+        live.command("--log.format=json", "--web.listen-address=:nonsense"),
+        env=live.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    lines = done.stderr.strip().splitlines()
+    assert lines
+    assert all(json.loads(line)["level"] for line in lines)

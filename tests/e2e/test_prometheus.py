@@ -1,0 +1,149 @@
+"""Debian's Prometheus scrapes the real exporter, and PromQL answers with the golden values."""
+
+import subprocess
+
+import golden_node
+import pytest
+from fixtures import required_tool
+from golden_node import PODS, UUIDS, golden
+from live import LiveExporter, parse
+from prometheus import Prometheus
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+
+from vgpu.simulator.demo import demo
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def exporter(tmp_path_factory):
+    live = LiveExporter(
+        tmp_path_factory.mktemp("golden"), golden_node.EMPTY, "--sample.interval=500ms"
+    )
+    golden_node.write_pods(live.node.folder)
+    live.write_driver(devices=golden_node.devices(), processes=golden_node.processes())
+    with live:
+        yield live
+
+
+@pytest.fixture(scope="module")
+def prometheus(exporter, tmp_path_factory):
+    with Prometheus(tmp_path_factory.mktemp("prom"), f"127.0.0.1:{exporter.port}") as server:
+        server.wait_for('vgpu_container_memory_used_bytes{pod="v1-2-three"}')
+        yield server
+
+
+def test_up_is_1(prometheus):
+    assert prometheus.value("up") == 1
+
+
+@pytest.mark.parametrize("name", list(PODS))
+@pytest.mark.parametrize("position", [0, 1])
+def test_promql_answers_with_the_golden_values(prometheus, name, position):
+    told = golden(name)
+    device = told["devices"][position]
+    uses = [p["used"][position] for p in told["processes"]]
+    who = f'{{pod="{name.replace(".", "-")}",container="main",uuid="{device["uuid"]}"}}'
+
+    def value(family):
+        return prometheus.value(family + who)
+
+    assert value("vgpu_container_memory_limit_bytes") == device["memory_limit_bytes"]
+    assert value("vgpu_container_core_limit_ratio") == device["core_limit_percent"] / 100
+    total = sum(use["total"] for use in uses)
+    assert value("vgpu_container_memory_accounted_bytes") == total
+    kinds = {
+        labels["kind"]: number
+        for labels, number in prometheus.query("vgpu_container_memory_accounted_kind_bytes" + who)
+    }
+    assert {k: kinds[k] for k in ("context", "module", "data")} == {
+        k: sum(use[k] for use in uses) for k in ("context", "module", "data")
+    }
+    assert sum(kinds.values()) == total
+    assert value("vgpu_container_memory_phantom_bytes") == 0
+    if "sm_util" in uses[0]:
+        busy = sum(use["sm_util"] for use in uses)
+        assert value("vgpu_container_accounted_sm_utilization_ratio") == busy / 100
+
+
+@pytest.mark.parametrize("name", [name for name in PODS if golden_node.host_pids(name)])
+def test_the_drivers_truth_is_joined_by_host_pid(prometheus, name):
+    pids = golden_node.host_pids(name)
+    total = sum(p["used"][0]["total"] for p in golden(name)["processes"]) + len(pids) * 2**20
+    who = f'{{pod="{name.replace(".", "-")}",uuid="{UUIDS[0]}"}}'
+    assert prometheus.value("vgpu_container_memory_used_bytes" + who) == total
+    assert prometheus.value("vgpu_container_processes" + who) == len(pids)
+    assert prometheus.value("vgpu_container_sm_utilization_ratio" + who) == pytest.approx(
+        len(pids) * 0.1
+    )
+
+
+def test_the_gap_closes_the_sum(prometheus):
+    used, attributed, gap = (
+        prometheus.value(f'vgpu_gpu_memory_{kind}_bytes{{uuid="{UUIDS[0]}"}}')
+        for kind in ("used", "attributed", "unattributed")
+    )
+    assert used == attributed + gap
+    containers = f'sum(vgpu_container_memory_used_bytes{{uuid="{UUIDS[0]}"}})'
+    assert prometheus.value(containers) == attributed
+
+
+def test_the_documented_joins_answer(prometheus):
+    model = "vgpu_container_memory_used_bytes * on (uuid) group_left (model) vgpu_gpu_info"
+    assert {labels["model"] for labels, _ in prometheus.query(model)} == {"NVIDIA L40S"}
+    scheme = (
+        "vgpu_container_memory_used_bytes / vgpu_container_memory_limit_bytes"
+        " * on (namespace, pod, container, pod_uid) group_left (scheme) vgpu_container_info"
+    )
+    assert {labels["scheme"] for labels, _ in prometheus.query(scheme)} == {"volcano"}
+
+
+def test_layouts_are_told_by_name(prometheus):
+    layouts = {
+        labels["pod"]: labels["layout"] for labels, _ in prometheus.query("vgpu_container_info")
+    }
+    assert layouts == {
+        "v0-2024-01-three": "p0",
+        "v0-2024-04-three": "v0",
+        "v1-1-three": "v1.1",
+        "v1-1-2026-03-three": "v1.1c",
+        "v1-2-three": "v1.2",
+    }
+
+
+def test_the_volcano_names_hold_the_golden_values_too(prometheus):
+    told = golden("v1.1-three")
+    total = sum(p["used"][1]["total"] for p in told["processes"])
+    who = '{podname="v1-1-three",podnamespace="golden",ctrname="main",vdeviceid="1",zone="vGPU"}'
+    assert prometheus.value("vGPU_device_memory_usage_in_bytes" + who) == total
+    assert prometheus.value("Device_memory_desc_of_container" + who) == total
+
+
+@pytest.mark.parametrize("compat", ["volcano", "hami-legacy", "hami", "gaia", "none"])
+def test_every_page_passes_promtool_and_both_of_prometheus_clients_parsers(tmp_path, compat):
+    promtool = required_tool("promtool", "prometheus")
+    live = LiveExporter(tmp_path, demo(), f"--compat={compat}")
+    text = live.once()
+    checked = subprocess.run(
+        [promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False
+    )
+    complaints = [line for line in checked.stderr.splitlines() if " vgpu_" in f" {line}"]
+    assert complaints == []
+    if compat == "none":
+        assert checked.returncode == 0, checked.stderr
+    else:
+        assert checked.returncode in (0, 3), checked.stderr  # 3: style of foreign names
+    series = parse(text)
+    assert len(series) == sum(not line.startswith("#") for line in text.splitlines())
+
+
+def test_openmetrics_says_the_same_as_text(exporter):
+    accept = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
+    response = exporter.get("/metrics", accept)
+    assert response.headers["Content-Type"].startswith(
+        "application/openmetrics-text; version=1.0.0"
+    )
+    names = {s.name for f in openmetrics(response.body.decode()) for s in f.samples}
+    plain = exporter.get("/metrics")
+    assert plain.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert names == {series.partition("{")[0] for series in parse(plain.body.decode())}

@@ -1,0 +1,50 @@
+"""A simulated node under test: real files, real sources, the simulated driver."""
+
+import msgspec
+import pytest
+
+from exporter.flags import Options
+from exporter.main import make_sampler
+from vgpu.commands.demo import on_node
+from vgpu.simulator.demo import demo
+from vgpu.simulator.node import SimulatedNode
+
+
+class Bench:
+    """The demo node at second ``t``, its driver, and a sampler over both."""
+
+    def __init__(self, folder, t=5.0, **changes):
+        self.t = t
+        self.node = SimulatedNode(demo(), folder)
+        self.node.write(t)
+        self.driver = self.node.driver(lambda: self.t)
+        options = on_node(Options(sample_interval=0.1, sample_timeout=5.0), self.node)
+        self.sampler = make_sampler(msgspec.structs.replace(options, **changes), self.driver)
+
+    def move(self, t):
+        self.t = t
+        self.node.write(t)
+
+    def share(self, view, pod):
+        """The largest share of the pod whose name begins so."""
+        found = [s for s in view.attribution.shares if s.pod.startswith(pod)]
+        return max(found, key=lambda s: s.used_bytes or 0)
+
+
+@pytest.fixture
+def make_bench(tmp_path):
+    made = []
+
+    def make(**changes):
+        made.append(Bench(tmp_path / str(len(made)), **changes))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.driver.recover()
+        bench.sampler.stop()
+
+
+@pytest.fixture
+def bench(make_bench):
+    return make_bench()

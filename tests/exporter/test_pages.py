@@ -1,0 +1,129 @@
+"""What is served under which path, and the page for people."""
+
+import gzip
+import html
+import re
+
+import pytest
+
+from exporter import statuspage
+from exporter.pages import routes, wanted_format
+from exporter.problems import problems, size
+from exporter.view import Attribution, ShareRow, View
+from vgpu.metrics.render import Format
+from vgpu.web.message import Request
+
+
+def ask(paths, path, **headers):
+    return paths[path](Request("GET", path, "", headers))
+
+
+def test_every_path_answers_503_until_there_is_a_page_except_healthy(bench):
+    paths = routes(bench.sampler, "/metrics", legacy_path=False)
+    assert {path: ask(paths, path).status for path in paths} == {
+        "/": 503,
+        "/metrics": 503,
+        "/-/healthy": 200,
+        "/healthz": 200,
+        "/-/ready": 503,
+        "/readyz": 503,
+    }
+    bench.sampler.sample()
+    assert {ask(paths, path).status for path in paths} == {200}
+
+
+def test_gpu_managers_path_serves_the_same_page(bench):
+    page = bench.sampler.sample()
+    paths = routes(bench.sampler, "/m", legacy_path=True)
+    body = page.exposition.body(Format.TEXT)
+    assert ask(paths, "/m").body == ask(paths, "/metric").body == body
+    assert "/metrics" not in paths
+
+
+def test_gzip_and_format_by_the_clients_wish(bench):
+    page = bench.sampler.sample()
+    paths = routes(bench.sampler, "/metrics", legacy_path=False)
+    response = ask(
+        paths,
+        "/metrics",
+        **{"accept": "application/openmetrics-text", "accept-encoding": "gzip, deflate"},
+    )
+    headers = dict(response.headers)
+    assert headers["Content-Encoding"] == "gzip"
+    assert headers["Content-Type"] == Format.OPENMETRICS.value
+    assert gzip.decompress(response.body) == page.exposition.body(Format.OPENMETRICS)
+
+
+@pytest.mark.parametrize(
+    ("accept", "fmt"),
+    [
+        ("", Format.TEXT),
+        ("*/*", Format.TEXT),
+        ("text/plain;version=0.0.4", Format.TEXT),
+        (
+            (
+                "application/openmetrics-text;version=1.0.0,"
+                "application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5"
+            ),
+            Format.OPENMETRICS,
+        ),
+        ("application/openmetrics-text;q=0,text/plain", Format.TEXT),
+        ("application/openmetrics-text; version=2.0.0, text/plain", Format.TEXT),
+        ("application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily", Format.TEXT),
+    ],
+)
+def test_the_format_is_negotiated(accept, fmt):
+    assert wanted_format(accept) is fmt
+
+
+def test_the_page_for_people_shows_cards_containers_and_troubles_in_words(bench):
+    page = bench.sampler.sample()
+    text = html.unescape(statuspage.render(page.view, page.view.timestamp + 2, "/metrics").decode())
+    for share in page.view.attribution.shares:
+        assert f"{share.namespace}/{share.pod}/{share.container}" in text
+    for card in bench.node.scenario.cards:
+        assert card.name in text
+        assert card.uuid in text
+    for problem in problems(page.view):
+        assert problem.text in text
+    assert "sampled 2 s ago" in text
+    assert 'http-equiv="refresh"' in text
+
+
+def test_the_page_loads_nothing_and_runs_nothing(bench):
+    text = statuspage.render(bench.sampler.sample().view, 0.0, "/metrics").decode()
+    assert not re.search(r"<script|<img|<link|@import|url\(|https?://", text)
+
+
+def test_hostile_names_stay_text():
+    share = ShareRow('"><script>', "<box>", "GPU-<id>", "<ns>", "<pod>", used_bytes=1)
+    view = View(
+        timestamp=0.0,
+        node="<node>",
+        interval=15.0,
+        attribution=Attribution(shares=(share,)),
+        collectors=(),
+        calls={},
+        xids=(),
+        build={"version": "<v>"},
+        process={},
+    )
+    text = statuspage.render(view, 0.0, '"/<m>').decode()
+    assert not re.search(r"<(script|box|id|ns|pod|node|v|m)>", text)
+
+
+def test_the_demos_problems_in_words(bench):
+    words = "\n".join(p.text for p in problems(bench.sampler.sample().view))
+    assert "over its limit" in words
+    assert "dead processes still claim" in words
+    assert "held back for a higher priority" in words
+    assert "is Failed: UnexpectedAdmissionError" in words
+    assert "Orphaned region" in words
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (200 * 2**20, "200 MiB"), (2**31, "2.0 GiB")],
+)
+def test_sizes_for_people(count, text):
+    assert size(count) == text

@@ -1,0 +1,185 @@
+"""The sampler over a whole simulated node: what is published, and what faults cost."""
+
+import threading
+import time
+
+import pytest
+from live import parse
+
+from exporter.sampler import STALE_INTERVALS
+from vgpu.metrics.render import Format
+from vgpu.model import Scheme
+from vgpu.reasons import Reason
+
+WAIT = 30.0
+
+
+def page_text(page):
+    return page.exposition.body(Format.TEXT).decode()
+
+
+def series(page):
+    return parse(page_text(page))
+
+
+def starting(found, prefix):
+    return {name: value for name, value in found.items() if name.startswith(prefix)}
+
+
+def until(condition):
+    deadline = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_all_four_schemes_are_attributed_with_their_limits(bench):
+    view = bench.sampler.sample().view
+    schemes = {c.scheme for c in view.attribution.containers}
+    assert schemes >= {Scheme.VOLCANO, Scheme.GPUSHARE, Scheme.GAIA, Scheme.KUBESHARE}
+    for scheme in (Scheme.VOLCANO, Scheme.GPUSHARE, Scheme.GAIA, Scheme.KUBESHARE):
+        shares = [s for s in view.attribution.shares if s.scheme is scheme]
+        assert all(s.limit_bytes or s.unlimited for s in shares), scheme
+        assert all(s.used_bytes is not None for s in shares), scheme
+    assert all(row.success for row in view.collectors)
+
+
+def test_used_is_exactly_what_the_scenario_says_and_the_gap_is_the_rest(bench):
+    view = bench.sampler.sample().view
+    driver = bench.driver.sample(0.0)
+    for row in view.attribution.gpus:
+        told = sum(p.used_bytes for p in driver.processes if p.device == row.gpu.uuid)
+        attributed = sum(s.used_bytes for s in view.attribution.shares if s.device == row.gpu.uuid)
+        used = row.gpu.readings[("memory_used_bytes",)]
+        assert row.attributed_bytes == attributed <= told
+        assert row.unattributed_bytes == used - attributed
+    assert sum(row.unattributed_processes for row in view.attribution.gpus) == 1
+
+
+def test_the_demos_troubles_are_all_told(bench):
+    view = bench.sampler.sample().view
+    over = bench.share(view, "finetune")
+    assert over.used_bytes > over.limit_bytes
+    assert over.accounted.total <= over.limit_bytes
+    assert bench.share(view, "notebook-bao").accounted.phantom > 0
+    assert any(c.blocked for c in view.attribution.containers)
+    assert len(view.attribution.orphans) == 1
+    assert len(view.attribution.released) == 1
+    page = bench.sampler.sample()
+    assert 'vgpu_pods{phase="Failed",reason="UnexpectedAdmissionError"} 1' in page_text(page)
+
+
+def test_a_new_sample_is_a_new_page_and_the_old_one_stays_whole(bench):
+    first = bench.sampler.sample()
+    before = page_text(first)
+    bench.move(12.0)
+    second = bench.sampler.sample()
+    assert page_text(second) != before
+    assert page_text(first) == before
+
+
+def test_with_a_failing_driver_its_series_go_and_the_others_stay(bench):
+    bench.sampler.sample()
+    bench.driver.fail(Reason.DRIVER_NOT_LOADED)
+    found = series(bench.sampler.sample())
+    assert not starting(found, "vgpu_gpu_memory")
+    assert not starting(found, "vgpu_container_memory_used")
+    assert starting(found, "vgpu_container_memory_accounted_bytes")
+    assert found['vgpu_collector_success{collector="nvml"}'] == 0
+    assert found['vgpu_collector_success{collector="shim"}'] == 1
+    name = 'vgpu_collector_failures_total{collector="nvml",reason="driver_not_loaded"}'
+    assert found[name] == 1
+    bench.driver.recover()
+    assert starting(series(bench.sampler.sample()), "vgpu_container_memory_used")
+
+
+def test_a_hung_driver_is_told_withdrawn_when_stale_and_never_called_twice(make_bench):
+    bench = make_bench(sample_interval=0.05, sample_timeout=0.05)
+    until(lambda: series(bench.sampler.sample()).get('vgpu_collector_success{collector="nvml"}'))
+    calls = bench.driver.calls()["sample"].count
+    bench.driver.hang(WAIT)
+    found = series(bench.sampler.sample())
+    assert found['vgpu_collector_success{collector="nvml"}'] == 0
+    time.sleep(STALE_INTERVALS * 0.05 + 0.05)
+    found = series(bench.sampler.sample())
+    assert found["vgpu_driver_call_stuck_seconds"] > 0
+    assert not starting(found, "vgpu_gpu_memory")
+    assert starting(found, "vgpu_container_memory_accounted_bytes")
+    assert found['vgpu_collector_failures_total{collector="nvml",reason="timeout"}'] == 1
+    assert bench.driver.calls()["sample"].count == calls
+    assert not bench.sampler.stop(grace=0.1)
+    bench.driver.recover()
+    until(lambda: series(bench.sampler.sample()).get('vgpu_collector_success{collector="nvml"}'))
+    assert series(bench.sampler.sample())["vgpu_driver_call_stuck_seconds"] == 0
+
+
+def test_a_lost_card_is_told_and_the_other_stays_right(bench):
+    first, second = bench.node.scenario.cards
+    before = series(bench.sampler.sample())
+    bench.driver.lose(first.uuid)
+    after = series(bench.sampler.sample())
+    assert after[f'vgpu_gpu_up{{uuid="{first.uuid}"}}'] == 0
+    assert after["vgpu_gpus"] == 1
+    assert after["vgpu_gpus_expected"] == 2
+    mine = f'uuid="{second.uuid}"'
+    used = {
+        k: v for k, v in before.items() if k.startswith("vgpu_container_memory_used") and mine in k
+    }
+    assert used
+    assert {k: after[k] for k in used} == used
+    assert not [k for k in after if k.startswith("vgpu_container_memory_used") and first.uuid in k]
+
+
+def test_an_xid_is_counted_with_its_time(make_bench):
+    bench = make_bench()
+    bench.sampler.sample()
+    event = bench.node.scenario.xids[0]
+    bench.move(event.at + 1)
+    bench.driver.wait_xids(0.01)
+    found = series(bench.sampler.sample())
+    card = bench.node.scenario.cards[event.card].uuid
+    labels = f'uuid="{card}",xid="{event.xid}"'
+    assert found[f"vgpu_gpu_xid_errors_total{{{labels}}}"] == 1
+    assert found[f"vgpu_gpu_xid_last_timestamp_seconds{{{labels}}}"] == pytest.approx(
+        bench.node.start + event.at
+    )
+
+
+def test_a_form_in_use_is_made_before_the_page_is_published(bench, monkeypatch):
+    bench.sampler.sample()
+    bench.sampler.body(Format.OPENMETRICS, gzip=True)
+    page = bench.sampler.sample()
+    made = []
+    monkeypatch.setattr(type(page.exposition), "_make", lambda *_, **__: made.append(1))
+    assert bench.sampler.body(Format.OPENMETRICS, gzip=True)
+    assert made == []
+
+
+def test_it_samples_every_interval_until_it_is_stopped(bench):
+    bench.sampler.start(on_fatal=lambda: None)
+    bench.sampler.watch_xids()
+    page = bench.sampler.wait_for_page(threading.Event())
+    until(lambda: bench.sampler.page is not page)
+    assert bench.sampler.stop()
+    last = bench.sampler.page
+    time.sleep(0.3)
+    assert bench.sampler.page is last
+
+
+def test_a_replaced_driver_ends_the_process(bench):
+    ended = threading.Event()
+    bench.driver.fail(Reason.VERSION_MISMATCH)
+    bench.sampler.start(on_fatal=ended.set)
+    assert ended.wait(WAIT)
+    assert "driver was replaced" in bench.sampler.fatal or bench.sampler.fatal
+    assert bench.sampler.page is not None
+
+
+def test_the_join_refuses_under_the_shims_name(bench):
+    victim = bench.node.scenario.cards[0].uuid.encode()
+    for root in bench.node.paths.shim_roots:
+        for cache in __import__("pathlib").Path(root).glob("*/*.cache"):
+            data = cache.read_bytes()
+            cache.write_bytes(data.replace(victim, victim[:-4] + b"dead"))
+    found = series(bench.sampler.sample())
+    assert found['vgpu_collector_rejected{collector="shim",reason="unknown_device"}'] > 0

@@ -1,0 +1,186 @@
+"""What a sample of the kubelet's leavings holds, piece by piece."""
+
+import json
+import sys
+import time
+
+import pytest
+from fixtures import shared_fixtures
+
+from vgpu.facts import ContainerName, Grant
+from vgpu.model import PodRef
+from vgpu.reasons import Reason, SourceError
+from vgpu.sources import kubelet as kubelet_module
+from vgpu.sources.kubelet import KubeletSource
+
+UID = "9a422c32-4fc2-11e9-bb64-505dac4c3a38"
+ID = "ab" * 32
+
+
+@pytest.fixture
+def node(tmp_path):
+    """A node with a pod's log folder, a container's link and a real checkpoint."""
+    pods = tmp_path / "pods"
+    (pods / f"default_web-0_{UID}").mkdir(parents=True)
+    (tmp_path / "containers").mkdir()
+    (tmp_path / "containers" / f"web-0_default_main-{ID}.log").symlink_to("gone")
+    golden = shared_fixtures("kubelet-checkpoints") / "01.json"
+    (tmp_path / "checkpoint").write_bytes(golden.read_bytes())
+    return tmp_path
+
+
+def reasons(sample):
+    return [(rejection.subject, rejection.reason) for rejection in sample.rejections]
+
+
+def write_pods(path, *pods):
+    items = [
+        {"metadata": {"name": name, "namespace": "default", "uid": uid}, "status": status}
+        for name, uid, status in pods
+    ]
+    path.write_text(json.dumps({"items": items}))
+
+
+def test_folders_links_and_checkpoint_make_one_sample(node):
+    source = KubeletSource(str(node / "pods"), str(node / "checkpoint"))
+    sample = source.sample(time.time())
+    assert sample.pods == {UID: PodRef(UID, "default", "web-0")}
+    assert sample.containers == {ID: ContainerName("default", "web-0", "main", UID)}
+    assert sample.grants is not None
+    assert [(grant.pod_uid, grant.device_ids) for grant in sample.grants] == [("uid-0", ())]
+    assert sample.statuses is None
+
+
+def test_two_pods_of_one_name_leave_the_containers_uid_open(node):
+    (node / "pods" / f"default_web-0_{UID[:-1]}0").mkdir()
+    sample = KubeletSource(str(node / "pods"), None).sample(time.time())
+    assert sample.containers[ID].pod_uid == ""
+
+
+def test_what_is_missing_is_told_and_the_rest_is_there(node):
+    source = KubeletSource(str(node / "pods"), str(node / "none"), str(node / "no-pods"))
+    sample = source.sample(time.time())
+    assert sample.pods == {UID: PodRef(UID, "default", "web-0")}
+    assert (sample.grants, sample.statuses) == (None, None)
+    assert reasons(sample) == [
+        (str(node / "none"), Reason.ABSENT),
+        (str(node / "no-pods"), Reason.ABSENT),
+    ]
+
+
+def test_nothing_at_all_is_an_error_that_names_every_piece(tmp_path):
+    source = KubeletSource(str(tmp_path / "pods"), str(tmp_path / "checkpoint"))
+    with pytest.raises(SourceError) as refused:
+        source.sample(time.time())
+    assert refused.value.reason is Reason.ABSENT
+    assert str(tmp_path / "pods") in refused.value.detail
+    assert str(tmp_path / "checkpoint") in refused.value.detail
+    with pytest.raises(SourceError):
+        KubeletSource(None, None).sample(time.time())
+
+
+def test_a_corrupt_checkpoint_withdraws_the_grants_until_it_is_whole_again(node):
+    checkpoint = node / "checkpoint"
+    good = checkpoint.read_bytes()
+    source = KubeletSource(str(node / "pods"), str(checkpoint))
+    assert source.sample(time.time()).grants
+    checkpoint.write_bytes(good.replace(b"uid-0", b"uid-1"))
+    sample = source.sample(time.time())
+    assert sample.grants is None
+    assert reasons(sample) == [(str(checkpoint), Reason.CHECKSUM_MISMATCH)]
+    checkpoint.write_bytes(good[:50])
+    assert reasons(source.sample(time.time())) == [(str(checkpoint), Reason.MALFORMED)]
+    checkpoint.write_bytes(good)
+    assert source.sample(time.time()).grants
+
+
+def test_a_checkpoint_behind_a_link_is_not_read(node):
+    (node / "link").symlink_to(node / "checkpoint")
+    sample = KubeletSource(str(node / "pods"), str(node / "link")).sample(time.time())
+    assert reasons(sample) == [(str(node / "link"), Reason.NOT_REGULAR_FILE)]
+
+
+def test_an_enormous_checkpoint_is_not_read(node, monkeypatch):
+    monkeypatch.setattr(kubelet_module, "CHECKPOINT_LIMIT", 10)
+    sample = KubeletSource(str(node / "pods"), str(node / "checkpoint")).sample(time.time())
+    assert reasons(sample) == [(str(node / "checkpoint"), Reason.TOO_LARGE)]
+
+
+def test_a_file_that_has_not_changed_is_not_parsed_again(node, monkeypatch):
+    parsed = []
+    real = kubelet_module.parse_checkpoint
+
+    def counted(content, subject):
+        parsed.append(subject)
+        return real(content, subject)
+
+    monkeypatch.setattr(kubelet_module, "parse_checkpoint", counted)
+    source = KubeletSource(str(node / "pods"), str(node / "checkpoint"))
+    later = time.time() + 3600
+    for _ in range(3):
+        assert source.sample(later).grants
+    assert len(parsed) == 1
+
+
+def test_new_pods_are_seen_in_the_next_sample(node):
+    source = KubeletSource(str(node / "pods"), None)
+    source.sample(time.time())
+    new = UID.replace("9", "8")
+    (node / "pods" / f"default_web-1_{new}").mkdir()
+    assert new in source.sample(time.time()).pods
+
+
+def test_the_pods_file_names_what_the_folders_do_not_and_is_read_again(node):
+    dump = node / "pods.json"
+    failed = {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
+    write_pods(dump, ("gone", "uid-gone", failed))
+    (node / "link.json").symlink_to(dump)  # as in a ConfigMap's volume
+    source = KubeletSource(str(node / "pods"), None, str(node / "link.json"))
+    sample = source.sample(time.time())
+    assert sample.pods == {
+        UID: PodRef(UID, "default", "web-0"),
+        "uid-gone": PodRef("uid-gone", "default", "gone"),
+    }
+    assert sample.statuses is not None
+    assert [(s.ref.uid, s.phase, s.reason) for s in sample.statuses] == [
+        ("uid-gone", "Failed", "UnexpectedAdmissionError")
+    ]
+    write_pods(dump)
+    assert source.sample(time.time()).statuses == ()
+    dump.write_text("{")
+    sample = source.sample(time.time())
+    assert sample.statuses is None
+    assert reasons(sample) == [(str(node / "link.json"), Reason.MALFORMED)]
+
+
+def test_pod_resources_without_its_extra_is_an_error_that_names_it(node, monkeypatch):
+    monkeypatch.delitem(sys.modules, "vgpu.sources.podresources", raising=False)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(SourceError) as refused:
+        KubeletSource(str(node / "pods"), None, None, "/kubelet.sock")
+    assert refused.value.reason is Reason.NOT_INSTALLED
+    assert "pip install vgpu[pod-resources]" in refused.value.detail
+
+
+def test_grpc_is_not_loaded_unless_a_socket_is_named():
+    # In a process of its own: other tests load it.
+    import subprocess
+
+    code = (
+        "import sys, vgpu.sources.kubelet as k; k.KubeletSource();"
+        "sys.exit('grpc' in sys.modules or 'google.protobuf' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=kubelet_root(), check=False)
+    assert done.returncode == 0
+
+
+def kubelet_root():
+    from fixtures import ROOT
+
+    return ROOT
+
+
+def test_a_grant_can_be_compared(node):
+    sample = KubeletSource(None, str(node / "checkpoint")).sample(time.time())
+    assert sample.grants == (Grant("uid-0", "c`x", "nvidia.com/gpu", (), {}),)
+    assert [rejection.reason for rejection in sample.rejections] == [Reason.MALFORMED]

@@ -1,0 +1,236 @@
+"""pod-resources, over a real gRPC server on a unix socket."""
+
+import random
+import socket
+import time
+from concurrent import futures
+
+import grpc
+import pytest
+from fixtures import ROOT
+
+from vgpu.facts import Grant
+from vgpu.model import PodRef
+from vgpu.reasons import Reason, SourceError
+from vgpu.rpc import podresources_pb2 as pb
+from vgpu.sources import podresources
+from vgpu.sources.kubelet import KubeletSource, name_grants
+from vgpu.sources.podresources import Held, PodResourcesSource
+
+
+class Kubelet:
+    """The List call of a kubelet; ``answer`` is called for each request."""
+
+    def __init__(self, path):
+        self.path = str(path)
+        self.answer = pb.ListPodResourcesResponse
+        self.start()
+
+    def start(self):
+        self.server = grpc.server(futures.ThreadPoolExecutor(max_workers=2))
+        handler = grpc.unary_unary_rpc_method_handler(
+            lambda request, context: self.reply(context),
+            request_deserializer=pb.ListPodResourcesRequest.FromString,
+            response_serializer=lambda reply: reply.SerializeToString(),
+        )
+        service = grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler})
+        self.server.add_generic_rpc_handlers((service,))
+        self.server.add_insecure_port(f"unix:{self.path}")
+        self.server.start()
+
+    def reply(self, context):
+        answer = self.answer()
+        if isinstance(answer, tuple):
+            context.abort(*answer)
+        return answer
+
+    def stop(self):
+        self.server.stop(None).wait()
+
+
+@pytest.fixture
+def kubelet(tmp_path):
+    running = Kubelet(tmp_path / "kubelet.sock")
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def source(kubelet):
+    opened = PodResourcesSource(kubelet.path)
+    yield opened
+    opened.close()
+
+
+def one_entry_per_device(*held):
+    """An answer as the kubelet gives it: a ContainerDevices for each device, shuffled."""
+    answer = pb.ListPodResourcesResponse()
+    for namespace, pod, container, resource, ids in held:
+        shown = answer.pod_resources.add(name=pod, namespace=namespace).containers.add(
+            name=container
+        )
+        for device in random.sample(ids, len(ids)):
+            shown.devices.add(resource_name=resource, device_ids=[device])
+    return answer
+
+
+WEB = ("default", "web-0", "main", "nvidia.com/gpu", ["a", "b", "c"])
+HELD = {Held("default", "web-0", "main", "nvidia.com/gpu"): frozenset("abc")}
+
+
+def refusal(source):
+    with pytest.raises(SourceError) as refused:
+        source.sample()
+    return refused.value
+
+
+def test_the_committed_code_is_what_the_proto_gives(tmp_path):
+    from grpc_tools import protoc
+
+    written = [f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"]
+    arguments = ["protoc", f"-I{ROOT}", *written, "vgpu/rpc/podresources.proto"]
+    assert protoc.main(arguments) == 0
+    for name in ("podresources_pb2.py", "podresources_pb2.pyi"):
+        assert (tmp_path / "vgpu/rpc" / name).read_text() == (ROOT / "vgpu/rpc" / name).read_text()
+
+
+def test_entries_of_single_devices_in_any_order_are_one_set(kubelet, source):
+    kubelet.answer = lambda: one_entry_per_device(WEB)
+    for _ in range(5):
+        assert source.sample() == HELD
+
+
+def test_an_answer_without_any_pod_is_a_kubelet_that_has_just_started(kubelet, source):
+    assert refusal(source).reason is Reason.EMPTY_AFTER_RESTART
+    kubelet.answer = lambda: one_entry_per_device(("default", "idle", "main", "cpu", []))
+    assert source.sample() == {}
+
+
+def test_a_refusal_for_its_rate_is_told_as_such(kubelet, source):
+    status = grpc.StatusCode.RESOURCE_EXHAUSTED
+    kubelet.answer = lambda: (status, "rejected by rate limit")
+    assert refusal(source).reason is Reason.RATE_LIMITED
+
+
+def test_an_answer_above_the_bound_is_too_large(kubelet, source):
+    ids = ["x" * 1024 * 1024] * 17
+    kubelet.answer = lambda: one_entry_per_device(("default", "web", "main", "r", ids))
+    assert refusal(source).reason is Reason.TOO_LARGE
+
+
+def test_another_error_is_told_with_its_code(kubelet, source):
+    kubelet.answer = lambda: (grpc.StatusCode.INTERNAL, "oops")
+    error = refusal(source)
+    assert (error.reason, error.subject) == (Reason.UNREADABLE, kubelet.path)
+    assert error.detail == "INTERNAL: oops"
+
+
+def test_a_kubelet_that_does_not_answer_is_given_up(kubelet, source, monkeypatch):
+    monkeypatch.setattr(podresources, "DEADLINE_SECONDS", 0.05)
+    kubelet.answer = lambda: time.sleep(0.5) or one_entry_per_device(WEB)
+    error = refusal(source)
+    assert error.reason is Reason.UNREADABLE
+    assert error.detail.startswith("DEADLINE_EXCEEDED")
+
+
+def test_bytes_that_are_no_answer_are_refused(kubelet, source):
+    class Garbage:
+        def SerializeToString(self):  # noqa: N802  # protobuf's name
+            return b"\x0a\xff"
+
+    kubelet.answer = Garbage
+    assert refusal(source).reason is Reason.UNREADABLE
+
+
+def test_a_missing_socket_is_absent_and_another_file_no_socket(tmp_path):
+    source = PodResourcesSource(str(tmp_path / "kubelet.sock"))
+    assert refusal(source).reason is Reason.ABSENT
+    (tmp_path / "kubelet.sock").touch()
+    assert refusal(source).reason is Reason.UNREADABLE
+    source.close()
+
+
+def test_a_socket_that_nobody_serves_is_unreadable(tmp_path):
+    with socket.socket(socket.AF_UNIX) as left_over:
+        left_over.bind(str(tmp_path / "kubelet.sock"))
+    source = PodResourcesSource(str(tmp_path / "kubelet.sock"))
+    error = refusal(source)
+    assert error.reason is Reason.UNREADABLE
+    assert error.detail.startswith("UNAVAILABLE")
+    source.close()
+
+
+def test_the_channel_finds_the_kubelet_again_after_its_restart(kubelet, source):
+    kubelet.answer = lambda: one_entry_per_device(WEB)
+    assert source.sample() == HELD
+    kubelet.stop()
+    assert refusal(source).reason in (Reason.ABSENT, Reason.UNREADABLE)
+    kubelet.start()
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            assert source.sample() == HELD
+            break
+        except SourceError:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+# ---------------------------------------------------------------- joined with the checkpoint
+
+
+def grant(uid, ids, container="main", resource="nvidia.com/gpu"):
+    return Grant(uid, container, resource, tuple(ids), {})
+
+
+def held(pod, ids, container="main"):
+    return {Held("default", pod, container, "nvidia.com/gpu"): frozenset(ids)}
+
+
+def test_the_same_devices_in_one_grant_give_the_pod_its_name():
+    pods, rejections = name_grants([grant("u", "ab"), grant("v", "c")], held("web", "ab"))
+    assert pods == {"u": PodRef("u", "default", "web")}
+    assert rejections == ()
+
+
+@pytest.mark.parametrize(
+    ("grants", "there"),
+    [
+        ([grant("u", "abc")], held("web", "ab")),  # a part
+        ([grant("u", "a")], held("web", "ab")),  # more
+        ([grant("u", "ab", container="other")], held("web", "ab")),
+        ([grant("u", "ab", resource="other")], held("web", "ab")),
+        ([grant("u", "ab"), grant("v", "ab")], held("web", "ab")),  # two grants
+        ([grant("u", "")], held("web", "")),  # no devices say nothing
+    ],
+)
+def test_anything_less_than_one_exact_match_names_nobody(grants, there):
+    assert name_grants(grants, there) == ({}, ())
+
+
+def test_a_pod_that_would_get_two_names_gets_none():
+    grants = [grant("u", "a"), grant("u", "b", container="side")]
+    there = held("web", "a") | held("db", "b", container="side")
+    pods, rejections = name_grants(grants, there)
+    assert pods == {}
+    assert [(r.subject, r.reason) for r in rejections] == [("u", Reason.AMBIGUOUS)]
+
+
+def test_a_sample_has_the_names_that_pod_resources_and_the_checkpoint_give(kubelet, tmp_path):
+    (tmp_path / "checkpoint").write_bytes(
+        b'{"Data":{"PodDeviceEntries":[{"PodUID":"9a422c32-4fc2-11e9-bb64-505dac4c3a38",'
+        b'"ContainerName":"main","ResourceName":"nvidia.com/gpu","DeviceIDs":{"-1":'
+        b'["GPU-ad63c684-5593-111a-cbb1-c1451ebcd0aa-3"]},"AllocResp":"CkIKFk5WSURJQV9WSVNJQkxF'
+        b"X0RFVklDRVMSKEdQVS1hZDYzYzY4NC01NTkzLTExMWEtY2JiMS1jMTQ1MWViY2QwYWE="
+        b'"}],"RegisteredDevices":{"nvidia.com/gpu":["GPU-ad63c684-5593-111a-cbb1-c1451ebcd0aa-0",'
+        b'"GPU-ad63c684-5593-111a-cbb1-c1451ebcd0aa-3"]}},"Checksum":2933151149}'
+    )
+    ids = ["GPU-ad63c684-5593-111a-cbb1-c1451ebcd0aa-3"]
+    kubelet.answer = lambda: one_entry_per_device(("ns", "train", "main", "nvidia.com/gpu", ids))
+    source = KubeletSource(None, str(tmp_path / "checkpoint"), None, kubelet.path)
+    uid = "9a422c32-4fc2-11e9-bb64-505dac4c3a38"
+    assert source.sample(time.time()).pods == {uid: PodRef(uid, "ns", "train")}
+    kubelet.answer = pb.ListPodResourcesResponse
+    sample = source.sample(time.time())
+    assert (sample.pods, len(sample.grants)) == ({}, 1)
+    assert [rejection.reason for rejection in sample.rejections] == [Reason.EMPTY_AFTER_RESTART]

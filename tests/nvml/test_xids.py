@@ -1,0 +1,140 @@
+"""XIDs are counted by a thread that waits, whatever happens to the driver meanwhile."""
+
+import threading
+import time
+
+from nvml_fake import Device, FakeDriver, Fault, Xid, uuid
+
+from vgpu.sources.nvml import NvmlSource
+
+WAIT = "nvmlEventSetWait_v2"
+
+
+def counts(source):
+    return {(xid.device, xid.xid): xid.count for xid in source.xids()}
+
+
+def test_each_xid_is_counted_by_card_and_code(driver, source):
+    xids = [Xid(uuid(0), 13), Xid(uuid(1), 31), Xid(uuid(0), 13), Xid(uuid(0), 48)]
+    driver.write(devices=[Device(uuid(0)), Device(uuid(1))], xids=xids)
+    source.sample(time.time())
+    for _ in xids:
+        source.wait_xids(1)
+    assert counts(source) == {(uuid(0), 13): 2, (uuid(1), 31): 1, (uuid(0), 48): 1}
+    newest = max(xid.last_timestamp for xid in source.xids())
+    assert abs(newest - time.time()) < 60
+
+
+def test_an_event_of_an_unknown_device_is_counted_under_no_name(driver, source):
+    driver.write(devices=[Device(uuid(0))], xids=[Xid("?", 62)])
+    source.sample(time.time())
+    source.wait_xids(1)
+    assert counts(source) == {("", 62): 1}
+
+
+def test_no_event_is_no_error_and_waits_in_the_driver(driver, source):
+    driver.write(devices=[Device(uuid(0))])
+    source.sample(time.time())
+    started = time.monotonic()
+    source.wait_xids(0.1)
+    assert time.monotonic() - started >= 0.1
+    assert driver.calls()[WAIT] == 1
+    assert source.xids() == ()
+
+
+def test_before_the_first_sample_waiting_touches_no_driver(driver, source):
+    started = time.monotonic()
+    source.wait_xids(0.05)
+    assert time.monotonic() - started >= 0.05
+    assert driver.calls() == {}
+
+
+def test_where_events_are_not_supported_waiting_sleeps(driver, source):
+    driver.write(devices=[Device(uuid(0), events=0)])
+    source.sample(time.time())
+    for _ in range(3):
+        started = time.monotonic()
+        source.wait_xids(0.05)
+        assert time.monotonic() - started >= 0.05
+    calls = driver.calls()
+    assert calls[WAIT] == 0
+    assert calls["nvmlDeviceRegisterEvents"] == 1
+    assert calls["nvmlEventSetCreate"] == calls["nvmlEventSetFree"] == 1
+
+
+def test_a_driver_without_events_is_asked_once(tmp_path, monkeypatch):
+    driver = FakeDriver(tmp_path, hide=frozenset({"nvmlEventSetCreate"}))
+    driver.load(monkeypatch)
+    driver.write(devices=[Device(uuid(0))])
+    source = NvmlSource()
+    source.sample(time.time())
+    source.wait_xids(0.01)
+    source.wait_xids(0.01)
+    assert source.calls()["nvmlEventSetCreate"].count == 1
+    source.close()
+
+
+def test_an_error_of_the_wait_is_slept_over(driver, source):
+    driver.write(devices=[Device(uuid(0))], faults=[Fault(WAIT, 15)])
+    source.sample(time.time())
+    started = time.monotonic()
+    source.wait_xids(0.05)
+    assert time.monotonic() - started >= 0.05
+    assert driver.calls()[WAIT] == 1
+
+
+def test_cards_without_events_do_not_silence_the_others(driver, source):
+    driver.write(devices=[Device(uuid(0), events=0), Device(uuid(1))], xids=[Xid(uuid(1), 31)])
+    source.sample(time.time())
+    source.wait_xids(1)
+    assert counts(source) == {(uuid(1), 31): 1}
+
+
+def test_a_registration_that_fails_does_not_silence_the_others(driver, source):
+    driver.write(
+        devices=[Device(uuid(0)), Device(uuid(1))],
+        xids=[Xid(uuid(1), 31)],
+        faults=[Fault("nvmlDeviceRegisterEvents", 999, device=uuid(0))],
+    )
+    source.sample(time.time())
+    source.wait_xids(1)
+    assert counts(source) == {(uuid(1), 31): 1}
+    source.close()
+    calls = driver.calls()
+    assert calls["nvmlEventSetCreate"] == calls["nvmlEventSetFree"] == 2
+
+
+def test_sampling_and_reloads_go_on_under_a_waiting_thread(driver, source):
+    stop = threading.Event()
+
+    def watch():
+        while not stop.is_set():
+            source.wait_xids(0.2)
+
+    devices = [Device(uuid(0))]
+    driver.write(devices=devices)
+    source.sample(time.time())
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    xids = []
+    for epoch in range(1, 4):
+        driver.write(devices=devices, xids=xids, epoch=epoch)
+        assert source.sample(time.time()).generation == epoch + 1
+        xids.append(Xid(uuid(0), 31))
+        driver.write(devices=devices, xids=xids, epoch=epoch)
+        deadline = time.monotonic() + 20
+        while counts(source).get((uuid(0), 31)) != epoch and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert counts(source) == {(uuid(0), 31): epoch}
+    stop.set()
+    watcher.join()
+
+
+def test_closing_lets_a_waiting_thread_go(driver, source):
+    driver.write(devices=[Device(uuid(0), events=0)])
+    source.sample(time.time())
+    watcher = threading.Thread(target=lambda: source.wait_xids(3600))
+    watcher.start()
+    source.close()
+    watcher.join(timeout=30)
+    assert not watcher.is_alive()

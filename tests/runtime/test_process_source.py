@@ -1,0 +1,233 @@
+"""A sample of the kernel's books: real ones of this machine, and trees of machines it is not."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vgpu.facts import Owner
+from vgpu.reasons import Reason, SourceError
+from vgpu.sources import runtime
+from vgpu.sources.runtime import HOST_PID_NAMESPACE, ProcessSource, read_live_pods
+
+UID = "9a422c32-4fc2-11e9-bb64-505dac4c3a38"
+UID_ = UID.replace("-", "_")
+OTHER = "0123456789abcdef0123456789abcdef"
+ID = "ab" * 32
+POD_PATH = f"/kubepods/burstable/pod{UID}/{ID}"
+
+
+@pytest.fixture
+def proc(tmp_path):
+    """A procfs of the host's pid namespace, without processes but init."""
+    folder = tmp_path / "proc"
+    (folder / "self/ns").mkdir(parents=True)
+    (folder / "self/ns/pid").symlink_to(HOST_PID_NAMESPACE)
+    run(folder, 1, "/init.scope")
+    return folder
+
+
+def run(proc, pid, path):
+    (proc / str(pid)).mkdir(exist_ok=True)
+    (proc / str(pid) / "cgroup").write_text(f"0::{path}\n")
+
+
+def make(root, *paths):
+    for path in paths:
+        (root / path).mkdir(parents=True)
+        (root / path / "cgroup.procs").touch()
+
+
+def sample(proc, *pids, **options):
+    return ProcessSource(str(proc), str(proc.parent / "cgroup"), **options).sample(pids)
+
+
+def test_this_very_process_is_told_by_the_real_kernel():
+    told = ProcessSource().sample([os.getpid()])
+    assert list(told.owners) == [os.getpid()]
+    namespace = Path("/proc/self/ns/pid").readlink()
+    assert told.sees_host == (str(namespace) == HOST_PID_NAMESPACE and Path("/proc/1").exists())
+    assert told.rejections == ()
+
+
+def test_a_process_that_has_ended_has_no_entry():
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert ProcessSource().sample([ended.pid]).owners == {}
+
+
+def test_each_pid_has_its_owner_nobody_or_no_entry(proc):
+    run(proc, 10, POD_PATH)
+    run(proc, 11, "/user.slice")
+    told = sample(proc, 10, 11, 12)
+    assert told.owners == {10: Owner(ID, UID, ""), 11: None}
+    assert told.sees_host
+
+
+def test_a_pid_that_moved_to_another_container_is_told_anew(proc):
+    source = ProcessSource(str(proc), str(proc.parent / "cgroup"))
+    run(proc, 10, POD_PATH)
+    assert source.sample([10]).owners[10] == Owner(ID, UID, "")
+    run(proc, 10, f"/docker/{ID}")
+    assert source.sample([10]).owners[10] == Owner(ID, "", "docker")
+
+
+def test_a_process_that_ends_while_it_is_read_has_no_entry(proc, monkeypatch):
+    run(proc, 10, POD_PATH)
+
+    def gone(fd, size):
+        raise ProcessLookupError(errno.ESRCH, "No such process")
+
+    monkeypatch.setattr(runtime.os, "read", gone)
+    told = sample(proc, 10)
+    assert (told.owners, told.rejections) == ({}, ())
+
+
+def test_a_cgroup_that_is_not_utf8_is_nobodys(proc):
+    (proc / "10").mkdir()
+    (proc / "10" / "cgroup").write_bytes(b"0::/\xff\xfe\n")
+    assert sample(proc, 10).owners == {10: None}
+
+
+def test_a_pid_that_may_not_be_read_makes_every_absence_meaningless(proc, monkeypatch):
+    run(proc, 10, POD_PATH)
+    run(proc, 11, POD_PATH)
+    real = os.open
+
+    def refuse(path, flags, **options):
+        if "/10/" in str(path):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return real(path, flags, **options)
+
+    monkeypatch.setattr(runtime.os, "open", refuse)
+    told = sample(proc, 10, 11, 12)
+    assert list(told.owners) == [11]
+    assert not told.sees_host
+    assert [(r.subject, r.reason) for r in told.rejections] == [
+        (f"{proc}/10/cgroup", Reason.UNREADABLE)
+    ]
+
+
+def test_another_pid_namespace_is_not_the_hosts(proc):
+    (proc / "self/ns/pid").unlink()
+    assert not sample(proc).sees_host
+    (proc / "self/ns/pid").symlink_to("pid:[4026532000]")
+    assert not sample(proc).sees_host
+
+
+def test_where_init_is_hidden_other_processes_may_be_too(proc):
+    (proc / "1/cgroup").unlink()
+    (proc / "1").rmdir()
+    assert not sample(proc).sees_host
+
+
+def test_without_procfs_there_is_no_sample(tmp_path):
+    with pytest.raises(SourceError) as refused:
+        sample(tmp_path / "none")
+    assert refused.value.reason is Reason.ABSENT
+
+
+# ---------------------------------------------------------------- pods that have a cgroup
+
+
+def systemd_tree(prefix=""):
+    dashed = prefix and f"{prefix}-"
+    top = (f"{prefix}.slice/" if prefix else "") + f"{dashed}kubepods.slice"
+    burstable = f"{top}/{dashed}kubepods-burstable.slice"
+    return [
+        f"{burstable}/{dashed}kubepods-burstable-pod{UID_}.slice/cri-containerd-{ID}.scope",
+        f"{top}/{dashed}kubepods-pod{OTHER}.slice",
+        f"{top}/{dashed}kubepods-besteffort.slice",
+    ]
+
+
+CGROUPFS_TREE = [f"kubepods/burstable/pod{UID}/{ID}", f"kubepods/pod{OTHER}", "kubepods/besteffort"]
+
+TREES = {
+    "v2 systemd": ("", systemd_tree()),
+    "v2 cgroupfs": ("", CGROUPFS_TREE),
+    "kind": ("", systemd_tree("kubelet")),
+    "cgroup root": ("", [f"node2/{path}" for path in CGROUPFS_TREE]),
+    "v1 memory": ("memory", CGROUPFS_TREE),
+    "v1 without memory": ("pids", CGROUPFS_TREE),
+    "v1 systemd": ("systemd", systemd_tree()),
+}
+
+
+@pytest.mark.parametrize(("hierarchy", "paths"), TREES.values(), ids=TREES)
+def test_every_pod_with_a_cgroup_is_live(tmp_path, hierarchy, paths):
+    if not hierarchy:
+        (tmp_path / "cgroup.controllers").touch()
+    make(tmp_path / hierarchy, *paths, "system.slice/ssh.service")
+    assert read_live_pods(str(tmp_path)) == {UID, OTHER}
+
+
+def test_a_kubelet_without_pods_is_not_the_same_as_no_kubelet(tmp_path):
+    (tmp_path / "cgroup.controllers").touch()
+    make(tmp_path, "system.slice/docker.service")
+    assert read_live_pods(str(tmp_path)) is None
+    make(tmp_path, "kubepods.slice/kubepods-burstable.slice")
+    assert read_live_pods(str(tmp_path)) == frozenset()
+    assert read_live_pods(str(tmp_path / "none")) is None
+
+
+def test_a_tree_that_cannot_be_read_whole_tells_no_pods(proc, monkeypatch):
+    cgroup = proc.parent / "cgroup"
+    make(cgroup, *[f"memory/kubepods/pod{UID[:-1]}{number}" for number in range(5)])
+    assert len(sample(proc).live_pods) == 5
+    monkeypatch.setattr(runtime, "MAX_FOLDERS", 4)
+    told = sample(proc)
+    assert told.live_pods is None
+    assert [rejection.reason for rejection in told.rejections] == [Reason.TOO_MANY_FILES]
+
+
+# ---------------------------------------------------------------- regions inside containers
+
+
+def test_a_region_inside_a_container_is_looked_for_once_per_container(proc, monkeypatch):
+    asked = []
+
+    def look(procfs, pid):
+        asked.append((procfs, pid))
+        raise SourceError(Reason.ABSENT, "region")
+
+    monkeypatch.setattr(runtime.shim, "read_bare", look)
+    run(proc, 10, POD_PATH)
+    run(proc, 11, POD_PATH)
+    run(proc, 12, "/user.slice")
+    told = sample(proc, 10, 11, 12, bare=True)
+    assert len(asked) == 1
+    assert (told.bare, told.rejections) == ((), ())
+    sample(proc, 10)
+    assert len(asked) == 1
+
+
+def test_a_region_inside_a_container_is_attributed_to_it(proc):
+    cache = shim_region()
+    run(proc, 10, POD_PATH)
+    (proc / "10/root/tmp").mkdir(parents=True)
+    (proc / "10/root/tmp/cudevshr.cache").write_bytes(cache)
+    run(proc, 11, f"/docker/{ID}")
+    (proc / "11/root/tmp").mkdir(parents=True)
+    (proc / "11/root/tmp/cudevshr.cache").write_bytes(cache[:12])
+    told = sample(proc, 10, 11, bare=True)
+    ((owner, path, region),) = told.bare
+    assert owner == Owner(ID, UID, "")
+    assert path == f"{proc}/10/root/tmp/cudevshr.cache"
+    assert region.devices
+    assert [(r.subject, r.reason) for r in told.rejections] == [
+        (f"{proc}/11/root/tmp/cudevshr.cache", Reason.UNKNOWN_LAYOUT)
+    ]
+
+
+def shim_region():
+    """A region that the real library wrote."""
+    import gzip
+
+    from fixtures import shared_fixtures
+
+    path = min(shared_fixtures("shim-regions").glob("*-one.cache.gz"))
+    return gzip.decompress(path.read_bytes())

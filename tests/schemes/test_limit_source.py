@@ -1,0 +1,197 @@
+"""Limit files on disk, within reach of tenants."""
+
+import os
+import time
+
+import pytest
+
+from vgpu.facts import LimitFile
+from vgpu.model import Scheme
+from vgpu.reasons import Reason
+from vgpu.schemes import gaia
+from vgpu.sources import limits as limits_module
+from vgpu.sources.limits import LimitSource
+from vgpu.units import GIB
+
+UID = "9a422c32-4fc2-11e9-bb64-505dac4c3a38"
+ID = "ab" * 32
+GPU = "GPU-ad63c684-5593-111a-cbb1-c1451ebcd0aa"
+LINE = b"1\nns/name 0.500000 1.000000 1073741824\n"
+
+
+def vcuda(**fields):
+    example = {
+        "pod_uid": UID,
+        "limit_percent": 0,
+        "container": "main",
+        "bus_id": "0000:3b:00.0",
+        "memory_bytes": 8053063680,
+        "utilization_percent": 50,
+        "hard_limit": True,
+        "driver": (470, 57),
+        "enable": True,
+    }
+    return gaia.encode(gaia.VcudaConfig(**example | fields))
+
+
+@pytest.fixture
+def node(tmp_path):
+    (tmp_path / "vm").mkdir()
+    (tmp_path / "config").mkdir()
+    return tmp_path
+
+
+def sample(node):
+    return LimitSource(str(node / "vm"), str(node / "config")).sample()
+
+
+def place(node, content, pod=UID, container=ID):
+    folder = node / "vm" / pod / container
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "vcuda.config"
+    path.write_bytes(content)
+    return path
+
+
+def refusals(told):
+    return [(rejection.subject, rejection.reason) for rejection in told.rejections]
+
+
+def test_gpu_managers_limits_are_told_by_container_and_card(node):
+    path = place(node, vcuda())
+    (node / "vm" / UID / "vcuda.sock").touch()
+    (node / "vm" / UID / "not-yet").mkdir()
+    told = sample(node)
+    assert told.rejections == ()
+    assert told.limits == (
+        LimitFile(
+            scheme=Scheme.GAIA,
+            path=str(path),
+            pod_uid=UID,
+            container="main",
+            container_id=ID,
+            pci_bus_id="0000:3b:00.0",
+            memory_bytes=8053063680,
+            cores_percent=50,
+            cores_request_percent=50,
+        ),
+    )
+
+
+def test_whole_cards_have_no_limit(node):
+    place(node, vcuda(utilization_percent=200, enable=False))
+    (limit,) = sample(node).limits
+    assert (limit.memory_bytes, limit.cores_percent) == (None, None)
+    assert limit.cores_request_percent == 200
+
+
+def test_a_soft_core_limit_is_above_the_request(node):
+    place(node, vcuda(limit_percent=80, hard_limit=False))
+    (limit,) = sample(node).limits
+    assert (limit.cores_percent, limit.cores_request_percent) == (80, 50)
+
+
+def test_a_folder_that_is_named_after_the_container_has_no_id(node):
+    place(node, vcuda(container=""), container="main")
+    (limit,) = sample(node).limits
+    assert (limit.container, limit.container_id) == ("main", "")
+
+
+def test_kubeshares_limits_are_told_by_pod_and_card(node):
+    path = node / "config" / GPU
+    path.write_bytes(LINE)
+    told = sample(node)
+    assert told.rejections == ()
+    assert told.limits == (
+        LimitFile(
+            scheme=Scheme.KUBESHARE,
+            path=str(path),
+            namespace="ns",
+            pod="name",
+            device=GPU,
+            memory_bytes=GIB,
+            cores_percent=100,
+            cores_request_percent=50,
+        ),
+    )
+
+
+def test_systems_that_are_not_installed_have_no_limits(tmp_path):
+    told = sample(tmp_path)
+    assert (told.limits, told.rejections) == ((), ())
+
+
+def test_one_bad_file_is_refused_and_the_others_are_read(node):
+    good = place(node, vcuda())
+    bad = {
+        "truncated": vcuda()[:12],
+        "too-long": vcuda() + b"x",
+        "empty": b"",
+        "hostile": vcuda().replace(b"main", b'a\n"\xff'),
+        "anothers": vcuda(pod_uid=UID.replace("9", "8")),
+    }
+    for name, content in bad.items():
+        place(node, content, container=name)
+    folder = node / "vm" / UID
+    for name in ("link", "fifo", "folder"):
+        (folder / name).mkdir()
+    (folder / "link/vcuda.config").symlink_to(good)
+    os.mkfifo(folder / "fifo/vcuda.config")
+    (folder / "folder/vcuda.config").mkdir()
+    (folder / "linked").symlink_to(folder / ID)
+    (node / "config" / GPU).write_bytes(b"2\n")
+    (node / "config" / "lost+found").mkdir()
+    (node / "config" / GPU.replace("a", "b")).symlink_to(good)
+    told = sample(node)
+    assert [limit.path for limit in told.limits] == [str(good)]
+    assert sorted(refusals(told)) == sorted(
+        [
+            (str(folder / "truncated/vcuda.config"), Reason.MALFORMED),
+            (str(folder / "too-long/vcuda.config"), Reason.TOO_LARGE),
+            (str(folder / "empty/vcuda.config"), Reason.MALFORMED),
+            (str(folder / "hostile/vcuda.config"), Reason.MALFORMED),
+            (str(folder / "anothers/vcuda.config"), Reason.MALFORMED),
+            (str(folder / "link/vcuda.config"), Reason.NOT_REGULAR_FILE),
+            (str(folder / "fifo/vcuda.config"), Reason.NOT_REGULAR_FILE),
+            (str(folder / "folder/vcuda.config"), Reason.NOT_REGULAR_FILE),
+            (str(node / "config" / GPU), Reason.MALFORMED),
+            (str(node / "config/lost+found"), Reason.BAD_UUID),
+            (str(node / "config" / GPU.replace("a", "b")), Reason.NOT_REGULAR_FILE),
+        ]
+    )
+
+
+def test_a_config_without_end_is_too_large(node):
+    (node / "config" / GPU).write_bytes(b"1" * (256 * 1024 + 1))
+    assert refusals(sample(node)) == [(str(node / "config" / GPU), Reason.TOO_LARGE)]
+
+
+def test_more_folders_than_are_read_is_told(node, monkeypatch):
+    monkeypatch.setattr(limits_module, "MAX_ENTRIES", 3)
+    for number in range(5):
+        place(node, vcuda(pod_uid=f"pod-{number}"), pod=f"pod-{number}")
+    told = sample(node)
+    assert len(told.limits) == 3
+    assert refusals(told) == [(str(node / "vm"), Reason.TOO_MANY_FILES)]
+
+
+def test_changes_are_seen_and_what_did_not_change_is_not_parsed_again(node, monkeypatch):
+    decoded = []
+    real = gaia.decode
+
+    def counted(content, subject):
+        decoded.append(subject)
+        return real(content, subject)
+
+    monkeypatch.setattr(limits_module.gaia, "decode", counted)
+    path = place(node, vcuda())
+    source = LimitSource(str(node / "vm"), str(node / "config"))
+    later = time.time() + 3600
+    monkeypatch.setattr(limits_module.time, "time", lambda: later)
+    for _ in range(3):
+        assert source.sample().limits[0].cores_percent == 50
+    assert len(decoded) == 1
+    path.write_bytes(vcuda(utilization_percent=60))
+    assert source.sample().limits[0].cores_percent == 60
+    path.unlink()
+    assert source.sample().limits == ()

@@ -1,0 +1,1 @@
+"""Generated gRPC messages, and the .proto files they come from."""

@@ -1,0 +1,119 @@
+"""gpu-manager's ``vcuda.config``: the limits that its library enforces in one container.
+
+A C struct of exactly 8240 bytes, little-endian, aligned to 8 (vcuda-controller
+``include/hijack.h``), at ``/etc/gpu-manager/vm/<podUID>/<containerID>/vcuda.config``. The file is
+mode 0777, so nothing in it is believed before it is checked.
+"""
+
+import re
+import struct
+
+import msgspec
+
+from vgpu.reasons import Reason, SourceError
+
+CONFIG_SIZE = 8240
+
+_CONFIG = struct.Struct("<48si4044x4096s16sQiiiii4x")
+assert _CONFIG.size == CONFIG_SIZE  # noqa: S101  # the format string against the contract
+
+_BUS_ID = re.compile(r"(?:[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])?")
+
+
+class VcudaConfig(msgspec.Struct, frozen=True, gc=False):
+    """The struct's fields, under their C names where these are clear.
+
+    Attributes:
+        pod_uid: the pod.
+        limit_percent: the soft core limit (annotation vcuda-core-limit).
+        container: the container's name.
+        bus_id: the card, like ``0000:3b:00.0``.
+        memory_bytes: the memory limit; blocks of 256 MiB by construction.
+        utilization_percent: the cores requested; a multiple of 100 for whole cards.
+        hard_limit: whether the request is the limit; else ``limit_percent`` is.
+        driver: driver version, major and minor.
+        enable: whether anything is enforced; false for whole cards.
+    """
+
+    pod_uid: str
+    limit_percent: int
+    container: str
+    bus_id: str
+    memory_bytes: int
+    utilization_percent: int
+    hard_limit: bool
+    driver: tuple[int, int]
+    enable: bool
+
+    @property
+    def cores_limit_percent(self) -> int:
+        """The core limit in force while ``enable`` is set."""
+        return self.utilization_percent if self.hard_limit else self.limit_percent
+
+
+def decode(content: bytes, subject: str = "vcuda.config") -> VcudaConfig:
+    """The config in these bytes; what follows a string's NUL is not looked at.
+
+    Raises SourceError: MALFORMED.
+    """
+    if len(content) != CONFIG_SIZE:
+        detail = f"{len(content)} bytes, not {CONFIG_SIZE}"
+        raise SourceError(Reason.MALFORMED, subject, detail)
+    pod_uid, limit, container, bus_id, memory, utilization, hard, major, minor, enable = (
+        _CONFIG.unpack(content)
+    )
+    if limit < 0 or utilization < 0:
+        detail = f"cores below zero: {limit}, {utilization}"
+        raise SourceError(Reason.MALFORMED, subject, detail)
+    bus_text = _text(bus_id, subject)
+    if not _BUS_ID.fullmatch(bus_text):
+        raise SourceError(Reason.MALFORMED, subject, f"bus id {bus_text!r}")
+    return VcudaConfig(
+        pod_uid=_text(pod_uid, subject),
+        limit_percent=limit,
+        container=_text(container, subject),
+        bus_id=bus_text,
+        memory_bytes=memory,
+        utilization_percent=utilization,
+        hard_limit=hard != 0,
+        driver=(major, minor),
+        enable=enable != 0,
+    )
+
+
+def encode(config: VcudaConfig) -> bytes:
+    """The file's 8240 bytes. Raises SourceError MALFORMED for what does not fit its field."""
+    texts = [
+        _field(text, size)
+        for text, size in ((config.pod_uid, 48), (config.container, 4096), (config.bus_id, 16))
+    ]
+    try:
+        return _CONFIG.pack(
+            texts[0],
+            config.limit_percent,
+            texts[1],
+            texts[2],
+            config.memory_bytes,
+            config.utilization_percent,
+            config.hard_limit,
+            *config.driver,
+            config.enable,
+        )
+    except struct.error as error:
+        raise SourceError(Reason.MALFORMED, "vcuda.config", str(error)) from error
+
+
+def _text(field: bytes, subject: str) -> str:
+    """The C string in a field that it may fill to the last byte."""
+    text = field.partition(b"\0")[0]
+    if not text.isascii() or not (shown := text.decode()).isprintable():
+        raise SourceError(Reason.MALFORMED, subject, f"not a name: {text[:32]!r}")
+    return shown
+
+
+def _field(text: str, size: int) -> bytes:
+    """A C string for a field of ``size`` bytes, for reading by :func:`_text`."""
+    content = text.encode()
+    if len(content) > size or not text.isprintable() or not content.isascii():
+        raise SourceError(Reason.MALFORMED, "vcuda.config", f"not a name: {text[:32]!r}")
+    return content

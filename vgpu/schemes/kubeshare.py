@@ -1,0 +1,106 @@
+"""KubeShare's config file: who may use one GPU, and how much of it.
+
+``/kubeshare/scheduler/config/<GPU UUID>``: the number of pods, then a line for each,
+``<namespace>/<pod> <request> <limit> <memory>``, as KubeShare 1 writes and Gemini reads it;
+request and limit are fractions of the card as decimals, memory is bytes. KubeShare 2 writes limit
+before request. A request is never above its limit, so a file in that order is refused as soon as
+the two differ, rather than read with the columns crossed.
+"""
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from vgpu.reasons import Reason, SourceError
+
+CONFIG_LIMIT = 256 * 1024
+"""Bytes; KubeShare serves at most 511 pods of one GPU, and a line has at most 400 bytes."""
+
+WHOLE_CARD_MILLI = 1000
+
+_POD = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9][-a-z0-9.]{0,252}")
+_DECIMAL = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,18})?")
+_BYTES = re.compile(r"[0-9]{1,18}")
+
+
+class SharedPod(msgspec.Struct, frozen=True, gc=False, order=True):
+    """One pod's part of a GPU: thousandths of the card, and bytes."""
+
+    namespace: str
+    pod: str
+    request_milli: int
+    limit_milli: int
+    memory_bytes: int
+
+
+def milli(decimal: str) -> int:
+    """Thousandths of a decimal like ``0.5``, exact; finer digits are rounded up.
+
+    Up, as KubeShare-Sched rounds what it books. The text is digits with at most one point.
+    """
+    whole, _, fraction = decimal.partition(".")
+    thousandths = int(whole + fraction[:3].ljust(3, "0"))
+    return thousandths + (fraction[3:].strip("0") != "")
+
+
+def percent(thousandths: int) -> int:
+    """Percent of the card, rounded up."""
+    return -(-thousandths // 10)
+
+
+def parse_config(content: bytes, subject: str = "config") -> tuple[SharedPod, ...]:
+    """The pods of one GPU, in the file's order.
+
+    Raises SourceError MALFORMED, whose detail begins with the line's number.
+    """
+    lines = content.decode("ascii", "replace").split("\n")
+    if lines[-1] == "":
+        del lines[-1]
+    first = lines[0] if lines else ""
+    if not first.isdigit() or not first.isascii() or len(first) > 4:
+        raise SourceError(Reason.MALFORMED, subject, "line 1: not the number of pods")
+    if int(first) != len(lines) - 1:
+        detail = f"line 1: {first} pods announced, {len(lines) - 1} lines follow"
+        raise SourceError(Reason.MALFORMED, subject, detail)
+    pods: dict[tuple[str, str], SharedPod] = {}
+    for number, line in enumerate(lines[1:], start=2):
+        pod = _parse_line(line, f"line {number}", subject)
+        if (pod.namespace, pod.pod) in pods:
+            detail = f"line {number}: a pod that was named before"
+            raise SourceError(Reason.MALFORMED, subject, detail)
+        pods[pod.namespace, pod.pod] = pod
+    return tuple(pods.values())
+
+
+def _parse_line(line: str, where: str, subject: str) -> SharedPod:
+    columns = line.split(" ")
+    shapes = (_POD, _DECIMAL, _DECIMAL, _BYTES)
+    if len(columns) != len(shapes):
+        raise SourceError(Reason.MALFORMED, subject, f"{where}: {len(columns)} columns, not 4")
+    for column, shape in zip(columns, shapes, strict=True):
+        if not shape.fullmatch(column):
+            raise SourceError(Reason.MALFORMED, subject, f"{where}: {column[:64]!r}")
+    name, request, limit, memory = columns
+    namespace, _, pod = name.partition("/")
+    shared = SharedPod(namespace, pod, milli(request), milli(limit), int(memory))
+    if shared.limit_milli > WHOLE_CARD_MILLI:
+        raise SourceError(Reason.MALFORMED, subject, f"{where}: a limit above the whole card")
+    if shared.request_milli > shared.limit_milli:
+        detail = f"{where}: request {request} above limit {limit}; columns of KubeShare 2?"
+        raise SourceError(Reason.MALFORMED, subject, detail)
+    return shared
+
+
+def format_config(pods: Iterable[SharedPod]) -> bytes:
+    """The file for these pods, in their order, with six decimals as KubeShare writes them."""
+    lines = [
+        f"{pod.namespace}/{pod.pod} {_decimal(pod.request_milli)} {_decimal(pod.limit_milli)}"
+        f" {pod.memory_bytes}\n"
+        for pod in pods
+    ]
+    return "".join([f"{len(lines)}\n", *lines]).encode()
+
+
+def _decimal(thousandths: int) -> str:
+    return f"{thousandths // 1000}.{thousandths % 1000:03}000"

@@ -1,0 +1,148 @@
+"""A simulated node on disk: everything that an exporter reads from files, in its real format.
+
+``write(t)`` makes the files say what is true at ``t``. Regions are updated in place as the shim
+does it, with its seqlock; every other file is replaced at once, and only when it changed.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from vgpu.facts import Region
+from vgpu.schemes import hami_core
+from vgpu.simulator import tree
+from vgpu.simulator.driver import SimulatedDriver
+from vgpu.simulator.scenario import SHIM_ROOTS, Container, Pod, Scenario
+from vgpu.simulator.state import alive_at, damaged_at, regions_at
+
+
+class Paths(msgspec.Struct, frozen=True):
+    """Where a source finds its files on the simulated node; absolute."""
+
+    shim_roots: tuple[str, ...]
+    procfs: str
+    cgroupfs: str
+    log_dir: str
+    checkpoint: str
+    pods_file: str
+    gaia_dir: str
+    kubeshare_dir: str
+
+
+def region_path(pod: Pod, container: Container) -> str:
+    """Where a container's region is, relative to the node's root; "" if it has none."""
+    shim = container.shim
+    if shim is None:
+        return ""
+    return f"{shim.root}/{pod.ref.uid}_{container.name}/{shim.cache}.cache"
+
+
+class SimulatedNode:
+    """The files of ``scenario`` below ``folder``, and its driver. Second 0 is ``start``.
+
+    One thread calls ``write``. The folder is left behind; whoever made it removes it.
+    """
+
+    def __init__(
+        self, scenario: Scenario, folder: str | os.PathLike[str], start: float | None = None
+    ) -> None:
+        """``start`` is unix seconds; now if not given. Nothing is written yet."""
+        self.scenario = scenario
+        self.folder = Path(folder).absolute()
+        self.start = time.time() if start is None else start
+        self.paths = Paths(
+            shim_roots=tuple(str(self.folder / root) for root in SHIM_ROOTS),
+            procfs=str(self.folder / tree.PROCFS),
+            cgroupfs=str(self.folder / tree.CGROUPFS),
+            log_dir=str(self.folder / tree.LOG_DIR),
+            checkpoint=str(self.folder / tree.CHECKPOINT),
+            pods_file=str(self.folder / tree.PODS_FILE),
+            gaia_dir=str(self.folder / tree.GAIA_DIR),
+            kubeshare_dir=str(self.folder / tree.KUBESHARE_DIR),
+        )
+        self._region_paths = {
+            container.id: self.folder / region_path(pod, container)
+            for pod, container in scenario.containers()
+            if container.shim is not None
+        }
+        self._alive: frozenset[int] | None = None
+        self._tree = tree.Tree({}, {})
+        self._regions: dict[str, Region] = {}
+        self._damaged: dict[str, int] = {}
+        self._updates = 0
+
+    def driver(self, clock: Callable[[], float] | None = None) -> SimulatedDriver:
+        """The node's driver; ``clock`` gives the seconds since ``start``, real if None."""
+        return SimulatedDriver(self.scenario, self.start, clock)
+
+    def write(self, t: float) -> None:
+        """Make the files say what is true ``t`` seconds after the start."""
+        alive = alive_at(self.scenario, t)
+        if alive != self._alive:
+            self._replace(tree.tree(self.scenario, alive, self.start))
+            self._alive = alive
+        self._write_regions(regions_at(self.scenario, t, self.start), damaged_at(self.scenario, t))
+
+    # ------------------------------------------------------------ files
+
+    def _replace(self, new: tree.Tree) -> None:
+        old = self._tree
+        for path, content in new.files.items():
+            if old.files.get(path) != content:
+                self._put(path, content)
+        for path, target in new.links.items():
+            if old.links.get(path) != target:
+                link = self.folder / path
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(target)
+        for path in (old.files.keys() | old.links.keys()) - (new.files.keys() | new.links.keys()):
+            gone = self.folder / path
+            gone.unlink()
+            with contextlib.suppress(OSError):  # not empty yet
+                gone.parent.rmdir()
+        self._tree = new
+
+    def _put(self, path: str, content: bytes) -> None:
+        """Write beside the tree and rename into it, so that no reader sees half a file."""
+        target = self.folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = self.folder / ".draft"
+        draft.write_bytes(content)
+        draft.rename(target)
+
+    # ------------------------------------------------------------ regions
+
+    def _write_regions(self, regions: dict[str, Region], damaged: dict[str, int]) -> None:
+        self._updates += 1
+        for container_id, region in regions.items():
+            path = self._region_paths[container_id]
+            cut, was_cut = container_id in damaged, container_id in self._damaged
+            if container_id not in self._regions or (was_cut and not cut):
+                _create(path, region)
+            elif not cut and region != self._regions[container_id]:
+                _update(path, region, self._updates)
+            if cut and not was_cut:
+                os.truncate(path, damaged[container_id])
+        self._regions, self._damaged = regions, damaged
+
+
+def _create(path: Path, region: Region) -> None:
+    """A new region, as the shim makes it: a sparse file of full size, its magic written last."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb", buffering=0) as file:
+        file.truncate(hami_core.LAYOUTS[region.layout].frame.file_size)
+        _patch(file.fileno(), hami_core.creation(region, region.layout))
+
+
+def _update(path: Path, region: Region, generation: int) -> None:
+    with path.open("r+b", buffering=0) as file:
+        _patch(file.fileno(), hami_core.patches(region, region.layout, generation))
+
+
+def _patch(fd: int, patches: list[hami_core.Patch]) -> None:
+    for offset, data in patches:
+        os.pwrite(fd, data, offset)

@@ -1,0 +1,190 @@
+"""What is true of a simulated node at a time: pure functions from a scenario and seconds.
+
+Equal arguments give equal answers: no clock, no randomness, no I/O. ``start`` is the unix time of
+second 0, for the one thing in a region that is told in unix seconds.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from vgpu.facts import Region, RegionDevice, RegionProcess, RegionUse
+from vgpu.schemes.hami_core import LAYOUTS
+from vgpu.simulator.scenario import Card, Container, End, Process, Scenario, Shim
+
+LOAD_POWER = 0.9
+"""The part of a card's power limit that full utilisation draws."""
+
+
+class Use(msgspec.Struct, frozen=True, gc=False):
+    """What one living process takes of one card (by UUID), as the driver sees it."""
+
+    pid: int
+    card: str
+    used_bytes: int
+    sm_percent: int
+
+
+class CardState(msgspec.Struct, frozen=True, gc=False):
+    """One card at a time; used + free + reserved is the card's memory. Energy since second 0."""
+
+    card: Card
+    used_bytes: int
+    free_bytes: int
+    sm_percent: int
+    watts: float
+    joules: float
+
+
+class NodeState(msgspec.Struct, frozen=True):
+    """The whole node at a time.
+
+    Attributes:
+        cards: the cards, by index.
+        uses: the living processes on cards.
+        alive: the host pids of all living processes.
+        regions: container id -> what its shim has written.
+        damaged: container id -> the size that its region was cut down to.
+    """
+
+    cards: tuple[CardState, ...]
+    uses: tuple[Use, ...]
+    alive: frozenset[int]
+    regions: Mapping[str, Region]
+    damaged: Mapping[str, int]
+
+
+def state_at(scenario: Scenario, t: float, start: float = 0.0) -> NodeState:
+    """Everything that is true of the node at ``t``."""
+    return NodeState(
+        cards=cards_at(scenario, t),
+        uses=uses_at(scenario, t),
+        alive=alive_at(scenario, t),
+        regions=regions_at(scenario, t, start),
+        damaged=damaged_at(scenario, t),
+    )
+
+
+def uses_at(scenario: Scenario, t: float) -> tuple[Use, ...]:
+    """The living processes on cards."""
+    return tuple(
+        Use(
+            pid=process.pid,
+            card=scenario.cards[process.card].uuid,
+            used_bytes=process.used_bytes(t),
+            sm_percent=process.sm_percent(t),
+        )
+        for process in scenario.processes()
+        if process.card is not None and process.alive(t)
+    )
+
+
+def alive_at(scenario: Scenario, t: float) -> frozenset[int]:
+    """The host pids of all living processes, those on no card included."""
+    return frozenset(process.pid for process in scenario.processes() if process.alive(t))
+
+
+def cards_at(scenario: Scenario, t: float) -> tuple[CardState, ...]:
+    """The cards: sums over their living processes, and power with its exact integral."""
+    used = [card.baseline_bytes for card in scenario.cards]
+    percent = [0 for _ in scenario.cards]
+    load = [0.0 for _ in scenario.cards]
+    work = [0.0 for _ in scenario.cards]
+    for process in scenario.processes():
+        if process.card is None:
+            continue
+        if process.alive(t):
+            used[process.card] += process.used_bytes(t)
+            percent[process.card] += process.sm_percent(t)
+            load[process.card] += process.sm.value(t)
+        begin, end = max(process.since, 0.0), min(process.until, t)
+        if begin < end:
+            work[process.card] += process.sm.integral(begin, end)
+    return tuple(
+        CardState(
+            card=card,
+            used_bytes=used[card.index],
+            free_bytes=card.memory_bytes - card.reserved_bytes - used[card.index],
+            sm_percent=min(percent[card.index], 100),
+            watts=card.idle_watts + _load_watts(card) * load[card.index],
+            joules=card.idle_watts * max(t, 0.0) + _load_watts(card) * work[card.index],
+        )
+        for card in scenario.cards
+    )
+
+
+def _load_watts(card: Card) -> float:
+    return LOAD_POWER * card.limit_watts - card.idle_watts
+
+
+def damaged_at(scenario: Scenario, t: float) -> dict[str, int]:
+    """The regions that are cut down, by container id."""
+    return {
+        damage.container_id: damage.size
+        for damage in scenario.damages
+        if damage.since <= t < damage.until
+    }
+
+
+def regions_at(scenario: Scenario, t: float, start: float = 0.0) -> dict[str, Region]:
+    """What each shim has written, by container id; left-over regions included."""
+    return {
+        container.id: _region(scenario, container, container.shim, t, start)
+        for _, container in scenario.containers()
+        if container.shim is not None
+    }
+
+
+def _region(scenario: Scenario, container: Container, shim: Shim, t: float, start: float) -> Region:
+    processes = [p for p in container.processes if p.card is not None and p.since <= t]
+    running = [process for process in processes if process.sm_percent(t) > 0]
+    kernels = [process.sm.last_active(min(t, process.until)) for process in processes]
+    last_kernel = max((kernel for kernel in kernels if kernel is not None), default=shim.created)
+    major, minor = LAYOUTS[shim.layout].version or (None, None)
+    return Region(
+        layout=shim.layout,
+        devices=tuple(
+            RegionDevice(
+                uuid=share.device,
+                memory_limit_bytes=share.memory_bytes or 0,
+                core_limit_percent=share.cores_percent or 0,
+            )
+            for share in container.shares
+        ),
+        processes=tuple(_slot(scenario, container, shim, p, t) for p in processes),
+        proc_num=len(processes),
+        utilization_switch=1,
+        recent_kernel=2 if running else -1 if shim.preemptible else 0,
+        priority=shim.priority,
+        last_kernel_time=None if major is None else int(start + last_kernel),
+        major_version=major,
+        minor_version=minor,
+    )
+
+
+def _slot(
+    scenario: Scenario, container: Container, shim: Shim, process: Process, t: float
+) -> RegionProcess:
+    """A process's slot. After a clean exit pid and status are 0 and its use stays; after a kill
+    everything stays.
+    """
+    exited = t >= process.until and process.end is End.EXITED
+    data = process.data_bytes(t)
+    use = RegionUse(
+        context=process.context,
+        module=process.module,
+        data=data,
+        offset=0,
+        total=process.context + process.module + data,
+        sm_util=round(100 * process.sm.value(min(t, process.until))),
+    )
+    none = RegionUse(context=0, module=0, data=0, offset=0, total=0, sm_util=0)
+    if LAYOUTS[shim.layout].util is None:
+        use, none = (msgspec.structs.replace(value, sm_util=None) for value in (use, none))
+    card = None if process.card is None else scenario.cards[process.card].uuid
+    return RegionProcess(
+        pid=0 if exited else process.container_pid,
+        host_pid=process.pid,
+        status=0 if exited else 1,
+        used=tuple(use if share.device == card else none for share in container.shares),
+    )

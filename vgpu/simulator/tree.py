@@ -1,0 +1,242 @@
+"""All files of a simulated node except the regions, as one value: path -> content.
+
+Paths are relative to the node's root and are those of a real node: cgroup v2 with the systemd
+driver and containerd, kubelet state below ``var``, the sharing systems where they keep theirs.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+import msgspec
+
+from vgpu.model import Scheme
+from vgpu.schemes import gaia, kubeshare
+from vgpu.simulator.books import Claim, annotations, claims, grants, registered, requests
+from vgpu.simulator.scenario import Container, Pod, Scenario
+from vgpu.sources.kubelet_checkpoint import fnv1a_32
+from vgpu.units import WHOLE_DEVICE_PERCENT
+
+PROCFS = "proc"
+CGROUPFS = "sys/fs/cgroup"
+LOG_DIR = "var/log/pods"
+CHECKPOINT = "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+PODS_FILE = "pods.json"
+GAIA_DIR = "etc/gpu-manager/vm"
+KUBESHARE_DIR = "kubeshare/scheduler/config"
+
+_HOST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel
+_HOST_CGROUP = "user.slice/user-1000.slice/session-3.scope"
+_CONTROLLERS = b"cpuset cpu io memory hugetlb pids rdma misc\n"
+
+
+class Tree(msgspec.Struct, frozen=True):
+    """Files and symbolic links, by path; parent folders are understood."""
+
+    files: dict[str, bytes]
+    links: dict[str, str]
+
+
+def tree(scenario: Scenario, alive: frozenset[int], start: float) -> Tree:
+    """What is on disk while the processes ``alive`` run; ``start`` is unix seconds."""
+    files = dict(_host_files(scenario, alive))
+    links = {f"{PROCFS}/self/ns/pid": _HOST_NAMESPACE}
+    created = datetime.fromtimestamp(int(start), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    for pod, container in scenario.containers():
+        if pod.running:
+            files |= _container_files(pod, container, alive)
+        if pod.running or pod.phase == "Succeeded":
+            folder = f"{pod.ref.namespace}_{pod.ref.name}_{pod.ref.uid}/{container.name}"
+            link = f"{pod.ref.name}_{pod.ref.namespace}_{container.name}-{container.id}.log"
+            files[f"{LOG_DIR}/{folder}/0.log"] = f"{created} stdout F started\n".encode()
+            links[f"var/log/containers/{link}"] = f"../pods/{folder}/0.log"
+    all_claims = claims(scenario, start)
+    files |= _limit_files(all_claims)
+    files[PODS_FILE] = pods_file(scenario, all_claims, created)
+    files[CHECKPOINT] = checkpoint(scenario)
+    return Tree(files, links)
+
+
+def _host_files(scenario: Scenario, alive: frozenset[int]) -> Iterator[tuple[str, bytes]]:
+    yield f"{CGROUPFS}/cgroup.controllers", _CONTROLLERS
+    yield f"{PROCFS}/1/cgroup", b"0::/init.scope\n"
+    for process in scenario.host_processes:
+        if process.pid in alive:
+            yield f"{PROCFS}/{process.pid}/cgroup", f"0::/{_HOST_CGROUP}\n".encode()
+
+
+def _container_files(pod: Pod, container: Container, alive: frozenset[int]) -> dict[str, bytes]:
+    cgroup = cgroup_of(pod, container)
+    pids = [process.pid for process in container.processes if process.pid in alive]
+    return {
+        f"{CGROUPFS}/{cgroup}/cgroup.procs": "".join(f"{pid}\n" for pid in pids).encode(),
+        **{f"{PROCFS}/{pid}/cgroup": f"0::/{cgroup}\n".encode() for pid in pids},
+    }
+
+
+def _limit_files(all_claims: tuple[Claim, ...]) -> dict[str, bytes]:
+    """What gpu-manager leaves for each container, and KubeShare for each card that it shares."""
+    files, tenants = {}, dict[str, list[kubeshare.SharedPod]]()
+    for claim in all_claims:
+        ref, card = claim.pod.ref, claim.cards[0]
+        if claim.container.scheme is Scheme.GAIA:
+            config = gaia.VcudaConfig(
+                pod_uid=ref.uid,
+                limit_percent=0,
+                container=claim.container.name,
+                bus_id=card.pci_bus_id.removeprefix("0000"),
+                memory_bytes=claim.memory,
+                utilization_percent=claim.cores,
+                hard_limit=True,
+                driver=(580, 95),
+                enable=claim.cores < WHOLE_DEVICE_PERCENT,
+            )
+            path = f"{GAIA_DIR}/{ref.uid}/{claim.container.id}/vcuda.config"
+            files[path] = gaia.encode(config)
+        elif claim.container.scheme is Scheme.KUBESHARE:
+            tenants.setdefault(card.uuid, []).append(
+                kubeshare.SharedPod(
+                    namespace=ref.namespace,
+                    pod=ref.name,
+                    request_milli=10 * (claim.container.cores_request_percent or 0),
+                    limit_milli=10 * claim.cores,
+                    memory_bytes=claim.memory,
+                )
+            )
+    for uuid, pods in tenants.items():
+        files[f"{KUBESHARE_DIR}/{uuid}"] = kubeshare.format_config(pods)
+    return files
+
+
+def cgroup_of(pod: Pod, container: Container) -> str:
+    """The container's cgroup, relative to the root of the hierarchy.
+
+    A guaranteed pod's slice is directly below ``kubepods.slice``; a dash in the UID would mean
+    a level to systemd, so it is written as an underscore.
+    """
+    parents, prefix = "kubepods.slice", "kubepods"
+    if pod.qos != "guaranteed":
+        prefix = f"kubepods-{pod.qos}"
+        parents += f"/{prefix}.slice"
+    uid = pod.ref.uid.replace("-", "_")
+    return f"{parents}/{prefix}-pod{uid}.slice/cri-containerd-{container.id}.scope"
+
+
+# ---------------------------------------------------------------- kubectl get pods -A -o json
+
+
+def pods_file(scenario: Scenario, all_claims: tuple[Claim, ...], created: str) -> bytes:
+    """All pods that exist, as the API server tells them."""
+    items = [
+        _pod(scenario.node, pod, [claim for claim in all_claims if claim.pod is pod], created)
+        for pod in scenario.pods
+        if not pod.deleted
+    ]
+    pods = {"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": items}
+    return msgspec.json.encode(pods)
+
+
+def _pod(node: str, pod: Pod, pod_claims: list[Claim], created: str) -> dict[str, object]:
+    limits = {claim.container.name: requests(claim) for claim in pod_claims}
+    status: dict[str, object] = {"phase": pod.phase, "startTime": created}
+    if pod.reason:
+        status |= {"reason": pod.reason, "message": pod.message}
+    if pod.phase != "Failed":  # a refused pod never had a container
+        status["containerStatuses"] = [_container_status(pod, c, created) for c in pod.containers]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod.ref.name,
+            "namespace": pod.ref.namespace,
+            "uid": pod.ref.uid,
+            "creationTimestamp": created,
+            "annotations": {
+                key: value for claim in pod_claims for key, value in annotations(claim).items()
+            },
+        },
+        "spec": {
+            "nodeName": node,
+            "containers": [
+                {
+                    "name": container.name,
+                    "image": f"registry.example/{container.name}:1.0",
+                    "resources": {
+                        "limits": limits.get(container.name, {}),
+                        "requests": limits.get(container.name, {}),
+                    },
+                }
+                for container in pod.containers
+            ],
+        },
+        "status": status,
+    }
+
+
+def _container_status(pod: Pod, container: Container, created: str) -> dict[str, object]:
+    container_id = f"containerd://{container.id}"
+    ended = {"exitCode": 0, "reason": "Completed", "containerID": container_id}
+    return {
+        "name": container.name,
+        "containerID": container_id,
+        "ready": pod.running,
+        "restartCount": 0,
+        "state": {"running": {"startedAt": created}} if pod.running else {"terminated": ended},
+    }
+
+
+# ---------------------------------------------------------------- the kubelet's checkpoint
+
+
+def checkpoint(scenario: Scenario) -> bytes:
+    """The kubelet's device checkpoint, second version, with its checksum.
+
+    The text under the checksum is what Go's spew prints of the data (kubernetes
+    ``pkg/kubelet/cm/devicemanager/checkpoint``).
+    """
+    entries, texts = [], []
+    for grant in grants(scenario):
+        answer = allocate_response(grant.env)
+        entries.append(
+            {
+                "PodUID": grant.pod_uid,
+                "ContainerName": grant.container,
+                "ResourceName": grant.resource,
+                "DeviceIDs": {"-1": grant.device_ids},
+                "AllocResp": answer,
+            }
+        )
+        texts.append(
+            f"{{PodUID:(string){grant.pod_uid} ContainerName:(string){grant.container}"
+            f" ResourceName:(string){grant.resource} DeviceIDs:(checkpoint.DevicesPerNUMA)"
+            f"map[-1:[{' '.join(grant.device_ids)}]]"
+            f" AllocResp:([]uint8)[{' '.join(map(str, answer))}]}}"
+        )
+    devices = registered(scenario)
+    lists = [f"{name}:[{' '.join(devices[name])}]" for name in sorted(devices)]
+    spew = (
+        "(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)"
+        f"[{' '.join(texts)}] RegisteredDevices:(map[string][]string)map[{' '.join(lists)}]}}"
+    )
+    return msgspec.json.encode(
+        {
+            "Data": {"PodDeviceEntries": entries, "RegisteredDevices": devices},
+            "Checksum": fnv1a_32(spew.encode()),
+        }
+    )
+
+
+def allocate_response(env: Mapping[str, str]) -> bytes:
+    """A device plugin's ContainerAllocateResponse (v1beta1): field 1 is the map ``envs``."""
+    return b"".join(
+        _field(1, _field(1, key.encode()) + _field(2, value.encode())) for key, value in env.items()
+    )
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A length-delimited field of protobuf."""
+    return bytes((number << 3 | 2,)) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    low, rest = value & 0x7F, value >> 7
+    return bytes((low | 0x80,)) + _varint(rest) if rest else bytes((low,))

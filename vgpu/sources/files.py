@@ -1,0 +1,124 @@
+"""Reading files that somebody else writes, and knowing when they changed.
+
+Promises: only regular files are read, never past a bound, never through a link unless asked; no
+open blocks; what went wrong is a :class:`~vgpu.reasons.SourceError` that names the path.
+"""
+
+import errno
+import itertools
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from vgpu.reasons import Reason, Rejection, SourceError
+
+T = TypeVar("T")
+
+RACY_NS = 2_000_000_000
+"""A stamp younger than this says nothing: a second change may fall into the same clock tick."""
+
+_OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+_REASONS = {
+    errno.ENOENT: Reason.ABSENT,
+    errno.ELOOP: Reason.NOT_REGULAR_FILE,  # O_NOFOLLOW met a symlink
+    errno.ENXIO: Reason.NOT_REGULAR_FILE,  # a socket
+}
+
+
+def translated(error: OSError, path: str) -> SourceError:
+    """The system's refusal as an error of ours."""
+    reason = _REASONS.get(error.errno or 0, Reason.UNREADABLE)
+    return SourceError(reason, printable(path), error.strerror or str(error))
+
+
+def printable(name: str) -> str:
+    """A file name that may not be UTF-8, as text that every log and page can carry."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def read_file(path: str, limit: int, *, follow: bool = False) -> bytes:
+    """The whole content of a regular file of at most ``limit`` bytes.
+
+    ``follow`` allows a symlink as the last part of the path: right for a file that the operator
+    names, wrong for one that a tenant may have made. Raises SourceError.
+    """
+    try:
+        fd = os.open(path, _OPEN if follow else _OPEN | os.O_NOFOLLOW)
+    except OSError as error:
+        raise translated(error, path) from error
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise SourceError(Reason.NOT_REGULAR_FILE, printable(path))
+        content = b""
+        if status.st_size <= limit:
+            # One byte more than allowed: a file that grows meanwhile is caught, not cut.
+            while chunk := os.read(fd, limit + 1 - len(content)):
+                content += chunk
+    except OSError as error:
+        raise translated(error, path) from error
+    finally:
+        os.close(fd)
+    if status.st_size > limit or len(content) > limit:
+        raise SourceError(Reason.TOO_LARGE, printable(path), f"more than {limit} bytes")
+    return content
+
+
+def list_folder(path: str, limit: int) -> tuple[list[os.DirEntry[str]], tuple[Rejection, ...]]:
+    """The entries of a folder, in no order; those past ``limit`` are one rejection.
+
+    Raises SourceError where the folder cannot be read.
+    """
+    try:
+        with os.scandir(path) as entries:
+            listed = list(itertools.islice(entries, limit))
+            if next(entries, None) is None:
+                return listed, ()
+    except OSError as error:
+        raise translated(error, path) from error
+    detail = f"more than {limit} entries"
+    return listed, (Rejection(printable(path), Reason.TOO_MANY_FILES, detail),)
+
+
+class Remembered(Generic[T]):
+    """What was made of a file or folder, made anew only when that changed.
+
+    Unchanged means: same inode, size, mtime and ctime as when it was last made, and both times
+    older than two seconds at that moment. A failure is remembered like a value.
+    """
+
+    def __init__(self, path: str, load: Callable[[str], T]) -> None:
+        """``load`` gets the path and returns the value, or raises SourceError."""
+        self._path = Path(path)
+        self._load = load
+        self._stamp: tuple[int, ...] | None = None
+        self._kept: T | SourceError
+
+    def get(self, now: float) -> T:
+        """The current value; ``now`` is unix seconds. Raises what ``load`` raises."""
+        try:
+            status = self._path.stat()
+        except OSError as error:
+            self._stamp = None
+            raise translated(error, str(self._path)) from error
+        # Taken before the content is read: a change in between differs from it next time.
+        stamp = (
+            status.st_dev,
+            status.st_ino,
+            status.st_size,
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+        )
+        if stamp != self._stamp:
+            try:
+                self._kept = self._load(str(self._path))
+            except SourceError as error:
+                self._kept = error
+            settled = now * 1e9 - max(status.st_mtime_ns, status.st_ctime_ns) > RACY_NS
+            self._stamp = stamp if settled else None
+        if isinstance(self._kept, SourceError):
+            raise self._kept.with_traceback(None)
+        return self._kept

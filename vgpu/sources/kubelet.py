@@ -1,0 +1,164 @@
+"""What the kubelet leaves on its node: pod names, container names, device grants.
+
+Each piece is optional and fails alone: what could not be read is a rejection, and its part of
+the sample is absent. A file or folder is parsed again only when it changed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from vgpu.facts import ContainerName, Grant, KubeletSample
+from vgpu.model import PodRef
+from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.sources.files import Remembered, printable, read_file
+from vgpu.sources.kubelet_checkpoint import CHECKPOINT_LIMIT, parse_checkpoint
+from vgpu.sources.kubelet_names import read_container_links, read_pod_folders
+from vgpu.sources.kubelet_podlist import PODS_FILE_LIMIT, PodList, parse_pods
+
+if TYPE_CHECKING:
+    from vgpu.sources.podresources import Held
+
+T = TypeVar("T")
+
+DEFAULT_LOG_DIR = "/var/log/pods"
+DEFAULT_CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+
+
+def name_grants(
+    grants: Iterable[Grant], held: Mapping["Held", frozenset[str]]
+) -> tuple[dict[str, PodRef], tuple[Rejection, ...]]:
+    """Pod UID -> names, by joining the checkpoint with what pod-resources tells.
+
+    The checkpoint knows the UID, pod-resources the name; both know container, resource and
+    device IDs. Only IDs that are the same set, in exactly one grant, join. A UID that would
+    get two names gets none, and is a rejection.
+    """
+    holders: dict[tuple[str, str, frozenset[str]], set[str]] = {}
+    for grant in grants:
+        key = grant.container, grant.resource, frozenset(grant.device_ids)
+        holders.setdefault(key, set()).add(grant.pod_uid)
+    names: dict[str, set[PodRef]] = {}
+    for place, ids in held.items():
+        uids = holders.get((place.container, place.resource, ids), set())
+        if ids and len(uids) == 1:
+            (uid,) = uids
+            names.setdefault(uid, set()).add(PodRef(uid, place.namespace, place.pod))
+    pods = {uid: refs.pop() for uid, refs in names.items() if len(refs) == 1}
+    rejections = tuple(
+        Rejection(uid, Reason.AMBIGUOUS, "its devices belong to several pods in pod-resources")
+        for uid in sorted(names.keys() - pods.keys())
+    )
+    return pods, rejections
+
+
+class KubeletSource:
+    """The pieces that are configured, each read once per sample."""
+
+    def __init__(
+        self,
+        log_dir: str | None = DEFAULT_LOG_DIR,
+        checkpoint: str | None = DEFAULT_CHECKPOINT,
+        pods_file: str | None = None,
+        pod_resources: str | None = None,
+    ) -> None:
+        """Any of the paths may be None: not configured.
+
+        The container links are looked for in the folder ``containers`` beside ``log_dir``;
+        ``pod_resources`` is the path of the kubelet's socket, and of use only with a checkpoint.
+
+        Raises SourceError NOT_INSTALLED when ``pod_resources`` is given without the extra.
+        """
+        self._folders = _remember(log_dir, read_pod_folders)
+        self._links = _remember(
+            log_dir and str(Path(log_dir).parent / "containers"), read_container_links
+        )
+        self._checkpoint = _remember(checkpoint, _load_checkpoint)
+        self._pods_file = _remember(pods_file, _load_pods)
+        self._held = _pod_resources(pod_resources) if pod_resources else None
+
+    def sample(self, now: float) -> KubeletSample:
+        """Read everything once; ``now`` is unix seconds.
+
+        Raises SourceError when not one of the configured pieces could be read.
+        """
+        failures: list[SourceError] = []
+
+        def read(piece: Callable[[float], T] | None) -> T | None:
+            try:
+                return piece and piece(now)
+            except SourceError as error:
+                failures.append(error)
+                return None
+
+        folders, links = read(self._folders), read(self._links)
+        checkpoint, dump = read(self._checkpoint), read(self._pods_file)
+        held = read(self._held)
+        if all(piece is None for piece in (folders, links, checkpoint, dump, held)):
+            reason = failures[0].reason if failures else Reason.ABSENT
+            detail = "; ".join(map(str, failures)) or "no folder, file or socket is configured"
+            raise SourceError(reason, "kubelet", detail)
+
+        rejections = [Rejection(error.subject, error.reason, error.detail) for error in failures]
+        pods: dict[str, PodRef] = {}
+        containers: dict[str, ContainerName] = {}
+        grants = None
+        if checkpoint:
+            grants, refused = checkpoint
+            rejections += refused
+            if held:
+                pods, refused = name_grants(grants, held)
+                rejections += refused
+        if folders:
+            pods |= folders[0]
+            rejections += folders[1]
+        if dump:
+            pods |= dump.pods
+        if links:
+            containers = _with_uids(links[0], pods.values())
+            rejections += links[1]
+        if dump:
+            containers |= dump.containers
+        return KubeletSample(
+            pods, containers, grants, dump.statuses if dump else None, tuple(rejections)
+        )
+
+
+def _with_uids(
+    containers: Mapping[str, ContainerName], pods: Iterable[PodRef]
+) -> dict[str, ContainerName]:
+    """The names with the UID of the pod that is called so, where just one is."""
+    uids: dict[tuple[str, str], str] = {}
+    for pod in pods:
+        name = pod.namespace, pod.name
+        uids[name] = "" if name in uids else pod.uid
+    return {
+        container_id: ContainerName(
+            name.namespace, name.pod, name.container, uids.get((name.namespace, name.pod), "")
+        )
+        for container_id, name in containers.items()
+    }
+
+
+def _remember(path: str | None, load: Callable[[str], T]) -> Callable[[float], T] | None:
+    return Remembered(path, load).get if path else None
+
+
+def _load_checkpoint(path: str) -> tuple[tuple[Grant, ...], tuple[Rejection, ...]]:
+    return parse_checkpoint(read_file(path, CHECKPOINT_LIMIT), printable(path))
+
+
+def _load_pods(path: str) -> PodList:
+    # A ConfigMap's files are symlinks, and this path is the operator's own.
+    return parse_pods(read_file(path, PODS_FILE_LIMIT, follow=True), printable(path))
+
+
+def _pod_resources(socket: str) -> "Callable[[float], Mapping[Held, frozenset[str]]]":
+    """The socket's reader; gRPC is only loaded here."""
+    try:
+        from vgpu.sources.podresources import PodResourcesSource  # noqa: PLC0415
+    except ImportError as error:
+        detail = f"pip install vgpu[pod-resources] ({error})"
+        raise SourceError(Reason.NOT_INSTALLED, printable(socket), detail) from error
+    source = PodResourcesSource(socket)
+    return lambda _: source.sample()

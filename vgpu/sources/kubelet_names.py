@@ -1,0 +1,67 @@
+"""The names that the kubelet gives to its log folders and links. Only names are read.
+
+``/var/log/pods/<namespace>_<pod>_<uid>`` is a folder for each pod on the node, and
+``/var/log/containers/<pod>_<namespace>_<container>-<64 hex digits>.log`` a link for each
+container (kubernetes ``pkg/kubelet/kuberuntime``). No Kubernetes name contains an underscore.
+"""
+
+import re
+
+from vgpu.facts import ContainerName
+from vgpu.model import PodRef
+from vgpu.reasons import Reason, Rejection
+from vgpu.sources.files import list_folder, printable
+
+MAX_ENTRIES = 16_384
+"""Entries read from one folder; the kubelet runs some hundred pods at most."""
+
+_LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+_NAMESPACE = rf"(?P<namespace>{_LABEL})"
+_POD = r"(?P<pod>[a-z0-9][-a-z0-9.]{0,252})"
+_POD_FOLDER = re.compile(rf"{_NAMESPACE}_{_POD}_(?P<uid>[0-9A-Za-z-]{{1,64}})", re.ASCII)
+_CONTAINER_LINK = re.compile(
+    rf"{_POD}_{_NAMESPACE}_(?P<container>{_LABEL})-(?P<id>[0-9a-f]{{64}})\.log", re.ASCII
+)
+
+
+def parse_pod_folder(name: str) -> PodRef | None:
+    """``<namespace>_<pod>_<uid>``; None if the name is anything else."""
+    match = _POD_FOLDER.fullmatch(name)
+    return match and PodRef(match["uid"], match["namespace"], match["pod"])
+
+
+def parse_container_link(name: str) -> tuple[str, ContainerName] | None:
+    """The container id and its names; None if the name is anything else.
+
+    The kubelet cuts a name of more than 255 bytes, and then the id is not whole.
+    """
+    match = _CONTAINER_LINK.fullmatch(name)
+    return match and (
+        match["id"],
+        ContainerName(match["namespace"], match["pod"], match["container"]),
+    )
+
+
+def read_pod_folders(path: str) -> tuple[dict[str, PodRef], tuple[Rejection, ...]]:
+    """Pod UID -> names, of every log folder below ``path``. Raises SourceError."""
+    pods = {}
+    entries, rejections = list_folder(path, MAX_ENTRIES)
+    for entry in entries:
+        if not entry.is_dir(follow_symlinks=False):
+            continue
+        if pod := parse_pod_folder(entry.name):
+            pods[pod.uid] = pod
+        else:
+            detail = "not <namespace>_<pod>_<uid>"
+            rejections += (Rejection(printable(entry.path), Reason.MALFORMED, detail),)
+    return pods, rejections
+
+
+def read_container_links(path: str) -> tuple[dict[str, ContainerName], tuple[Rejection, ...]]:
+    """Container id -> names, of every log link below ``path``. Raises SourceError.
+
+    Other files there belong to whoever writes logs too, and are passed over.
+    """
+    entries, rejections = list_folder(path, MAX_ENTRIES)
+    parsed = (parse_container_link(entry.name) for entry in entries)
+    return dict(filter(None, parsed)), rejections

@@ -1,0 +1,336 @@
+"""The NVIDIA driver, through nvidia-ml-py, which is imported in this file only.
+
+Promises: one initialisation is kept as long as it works and never leaks; a lost card costs itself
+and no other; a missing or reloaded driver is found again without a restart. A driver that was
+replaced on disk cannot be: the library stays loaded, so SourceError(VERSION_MISMATCH) is final.
+"""
+
+import ctypes
+import logging
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from time import perf_counter
+from typing import Any
+
+import pynvml
+
+from vgpu.facts import CallCost, GpuSample, XidCount
+from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.sources.nvml_calls import GONE, LOST, CallError, Code
+from vgpu.sources.nvml_device import Card, Reading
+from vgpu.sources.nvml_processes import PROCESS, PROCESS_R530, SAMPLE
+from vgpu.sources.nvml_queries import CARD, CARD_WITH_PCIE_THROUGHPUT, DRIVER_INFO
+from vgpu.sources.nvml_xids import XidWatch
+
+log = logging.getLogger(__name__)
+
+MOST_CARDS = 256
+MOST_ENTRIES = 65536  # of a list that the driver fills
+LONGEST_PATIENCE = 256  # samples between two attempts to get a lost card back
+
+# Not an NVMLError, and not there before nvidia-ml-py 12.550.
+_MISMATCH: type[Exception] = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
+
+
+class Binding:
+    """nvidia-ml-py with its traps closed: all that fails is a CallError, all calls are counted.
+
+    Two calls go around it: nvidia-ml-py asks twice for each list, sizes the second answer too
+    tightly, and knows the process layout of one release only.
+    """
+
+    def __init__(self) -> None:
+        self._costs: dict[str, CallCost] = {}
+        self._lock = threading.Lock()  # of the costs: XIDs are awaited in another thread
+        self._absent: set[tuple[str, int]] = set()
+        self._room: dict[str, int] = {}
+        self._process_layout = PROCESS
+
+    def initialise(self) -> None:
+        """Load the library if need be, and begin a driver generation."""
+        self._absent.clear()
+        self.call("nvmlInit")
+        r530 = self._has("nvmlDeviceGetConfComputeMemSizeInfo") and not self._has(
+            "nvmlDeviceGetRunningProcessDetailList"
+        )
+        self._process_layout = PROCESS_R530 if r530 else PROCESS
+
+    def costs(self) -> Mapping[str, CallCost]:
+        """Count and seconds of each call so far."""
+        with self._lock:
+            return dict(self._costs)
+
+    def call(
+        self, name: str, *args: Any, read: Callable[[Any], Any] = lambda answer: answer
+    ) -> Any:
+        """The answer of a function of nvidia-ml-py, as ``read`` takes it."""
+        request = (name, len(args))  # the same name may stand for several symbols
+        function = getattr(pynvml, name, None)
+        if function is None or request in self._absent:
+            raise CallError(name, Code.FUNCTION_NOT_FOUND)
+        try:
+            return read(self._timed(name, function, *args))
+        except pynvml.NVMLError as error:
+            if error.value == Code.FUNCTION_NOT_FOUND:
+                self._note_absent(request)
+            raise CallError(name, error.value) from error
+        except _MISMATCH as error:
+            self._note_absent(request)
+            raise CallError(name, Code.FUNCTION_NOT_FOUND) from error
+        except UnicodeDecodeError as error:  # a dying card, or a field read from it
+            raise CallError(name, Code.UNKNOWN, "an answer that is not UTF-8") from error
+
+    def processes(self, symbol: str, handle: Any) -> Iterator[tuple[int, ...]]:
+        """A process list: tuples that begin with pid, used bytes, GPU and compute instance."""
+        return self._filled(
+            symbol, self._process_layout, lambda array, count: (handle, count, array)
+        )
+
+    def utilization(self, handle: Any, since: int) -> Iterator[tuple[int, ...]]:
+        """Utilisation samples newer than ``since`` µs: tuples that begin with pid, time, SM %."""
+        newer = ctypes.c_ulonglong(since)
+        return self._filled(
+            "nvmlDeviceGetProcessUtilization",
+            SAMPLE,
+            lambda array, count: (handle, array, count, newer),
+        )
+
+    def _filled(
+        self, symbol: str, layout: struct.Struct, arguments: Callable[[Any, Any], tuple[Any, ...]]
+    ) -> Iterator[tuple[int, ...]]:
+        """What a call fills an array with; asked once more with more room if it was too small."""
+        request = (symbol, 0)
+        if request in self._absent:
+            raise CallError(symbol, Code.FUNCTION_NOT_FOUND)
+        try:
+            function = getattr(pynvml.nvmlLib, symbol)
+        except AttributeError as error:
+            self._note_absent(request)
+            raise CallError(symbol, Code.FUNCTION_NOT_FOUND) from error
+        code = Code.SUCCESS
+        for _ in range(2):
+            room = self._room.get(symbol, 64)
+            array = ctypes.create_string_buffer(room * layout.size)
+            count = ctypes.c_uint(room)
+            code = self._timed(symbol, function, *arguments(array, ctypes.byref(count)))
+            if code == Code.SUCCESS:
+                return layout.iter_unpack(memoryview(array)[: count.value * layout.size])
+            if code != Code.INSUFFICIENT_SIZE:
+                break
+            self._room[symbol] = min(2 * count.value + 5, MOST_ENTRIES)
+        raise CallError(symbol, code)
+
+    def _timed(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+        started = perf_counter()
+        try:
+            return function(*args)
+        finally:
+            seconds = perf_counter() - started
+            with self._lock:
+                cost = self._costs.get(name)
+                self._costs[name] = (
+                    CallCost(1, seconds)
+                    if cost is None
+                    else CallCost(cost.count + 1, cost.seconds + seconds)
+                )
+
+    def _has(self, symbol: str) -> bool:
+        return hasattr(pynvml.nvmlLib, symbol)
+
+    def _note_absent(self, request: tuple[str, int]) -> None:
+        self._absent.add(request)
+        log.info("this driver has no %s", request[0])
+
+
+class _Generation:
+    """One driver initialisation: the cards it found, and whom it refused."""
+
+    def __init__(self, number: int, cards: list[Card], refused: dict[str, Rejection]) -> None:
+        self.number = number
+        self.cards = cards
+        self.refused = refused
+        self.samples = 0
+        self.ends_at: int | None = None  # the count of samples after which to begin anew
+
+
+class NvmlSource:
+    """The driver as a :class:`~vgpu.facts.GpuSource`.
+
+    A card that is lost stays lost to a running initialisation, so the loss of one begins a new
+    generation, at once for a fresh loss, then at ever longer intervals.
+    """
+
+    def __init__(self, *, slow_every: int = 4, pcie_throughput: bool = False) -> None:
+        """Make a source that asks what hardly changes at every ``slow_every``-th sample only.
+
+        ``pcie_throughput`` adds two calls for each card that hold the driver for 20 ms each.
+        """
+        self._slow_every = slow_every
+        self._tables = CARD_WITH_PCIE_THROUGHPUT if pcie_throughput else CARD
+        self._binding = Binding()
+        self._watch = XidWatch(self._binding)
+        self._generation: _Generation | None = None
+        self._begun = 0
+        self._seen: dict[str, int] = {}  # UUID -> index of all cards that have ever answered
+        self._lost: frozenset[str] = frozenset()
+        self._patience = 1
+
+    def sample(self, now: float) -> GpuSample:
+        """Read everything once.
+
+        Raises:
+            SourceError: LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED or DRIVER_ERROR, which may pass;
+                VERSION_MISMATCH, which only a new process can overcome.
+        """
+        try:
+            return self._read(now)
+        except CallError as error:
+            self._end()
+            if error.code == Code.LIB_RM_VERSION_MISMATCH:
+                raise _translated(error) from error
+        # The driver went away since the last sample: begin anew, once.
+        try:
+            return self._read(now)
+        except CallError as error:
+            self._end()
+            raise _translated(error) from error
+
+    def wait_xids(self, timeout: float) -> None:
+        """Wait for an XID, for at most ``timeout`` or a second."""
+        self._watch.wait(timeout)
+
+    def xids(self) -> tuple[XidCount, ...]:
+        """All XIDs since start."""
+        return self._watch.counts()
+
+    def calls(self) -> Mapping[str, CallCost]:
+        """What the driver calls have cost so far."""
+        return self._binding.costs()
+
+    def close(self) -> None:
+        """Shut the driver down, once."""
+        self._watch.close()
+        if self._generation is not None:
+            self._end()
+
+    def _read(self, now: float) -> GpuSample:
+        generation = self._generation
+        if generation is not None and generation.samples == generation.ends_at:
+            self._end()
+            generation = None
+        if generation is None:
+            generation = self._generation = self._begin()
+        slow = generation.samples % self._slow_every == 0
+        generation.samples += 1
+        readings: list[Reading] = []
+        refused = dict(generation.refused)
+        for card in generation.cards:
+            try:
+                readings.append(card.read(now, slow=slow))
+            except CallError as error:
+                if error.code not in LOST:
+                    raise
+                refused[card.uuid] = Rejection(card.uuid, Reason.GPU_LOST, str(error))
+            else:
+                self._seen[card.uuid] = card.index
+        answered = {reading.gpus[0].uuid for reading in readings}
+        lost = tuple(uuid for uuid in self._seen if uuid not in answered)
+        for uuid in lost:
+            refused.setdefault(uuid, Rejection(uuid, Reason.GPU_LOST, "no longer listed"))
+        self._plan_next(generation, frozenset(lost))
+        return GpuSample(
+            gpus=tuple(gpu for reading in readings for gpu in reading.gpus),
+            lost=lost,
+            processes=tuple(process for reading in readings for process in reading.processes),
+            processes_known=frozenset(
+                uuid for reading in readings for uuid in reading.processes_known
+            ),
+            utilization={
+                key: ratio for reading in readings for key, ratio in reading.utilization.items()
+            },
+            utilization_known=frozenset(
+                uuid for reading in readings for uuid in reading.utilization_known
+            ),
+            generation=generation.number,
+            rejections=(
+                *refused.values(),
+                *(rejection for reading in readings for rejection in reading.rejections),
+            ),
+        )
+
+    def _plan_next(self, generation: _Generation, lost: frozenset[str]) -> None:
+        if not lost <= self._lost:
+            generation.ends_at = generation.samples
+            self._patience = 1
+        elif not lost and not generation.refused:
+            self._patience = 1
+        elif generation.ends_at is None:
+            generation.ends_at = generation.samples + self._patience
+            self._patience = min(2 * self._patience, LONGEST_PATIENCE)
+        self._lost = lost
+
+    def _begin(self) -> _Generation:
+        try:
+            self._binding.initialise()
+        except CallError as error:
+            raise _translated(error) from error
+        try:
+            cards, refused = self._enumerate()
+        except CallError as error:
+            self._shut_down()
+            raise _translated(error) from error
+        self._begun += 1
+        self._watch.attach([(card.uuid, card.handle) for card in cards])
+        log.info("driver initialised for the %d. time, %d cards", self._begun, len(cards))
+        return _Generation(self._begun, cards, refused)
+
+    def _enumerate(self) -> tuple[list[Card], dict[str, Rejection]]:
+        """The cards, by index; and a rejection for each that cannot be identified."""
+        count: int = self._binding.call("nvmlDeviceGetCount")
+        info: dict[str, str] = {}
+        for key, (call, read) in DRIVER_INFO.items():
+            try:
+                info[key] = self._binding.call(call, read=read)
+            except CallError as error:
+                error.unless_fatal()
+        cards: dict[str, Card] = {}
+        refused: dict[str, Rejection] = {}
+        for index in range(min(count, MOST_CARDS)):
+            subject = f"GPU at index {index}"
+            try:
+                handle = self._binding.call("nvmlDeviceGetHandleByIndex", index)
+                uuid: str = self._binding.call("nvmlDeviceGetUUID", handle)
+            except CallError as error:
+                if error.code in GONE:
+                    raise
+                reason = Reason.GPU_LOST if error.code in LOST else Reason.DRIVER_ERROR
+                refused[subject] = Rejection(subject, reason, str(error))
+                continue
+            if uuid in cards:
+                refused[subject] = Rejection(subject, Reason.DUPLICATE_UUID, uuid)
+                continue
+            cards[uuid] = Card(self._binding, (uuid, index, handle), self._tables, info)
+        # A card that had this index before, and is at no other now, is the one refused.
+        for uuid, index in self._seen.items():
+            rejection = refused.get(f"GPU at index {index}")
+            if rejection is not None and uuid not in cards:
+                del refused[rejection.subject]
+                refused[uuid] = Rejection(uuid, rejection.reason, rejection.detail)
+        return list(cards.values()), refused
+
+    def _end(self) -> None:
+        self._watch.detach()
+        self._shut_down()
+        self._generation = None
+
+    def _shut_down(self) -> None:
+        try:
+            self._binding.call("nvmlShutdown")
+        except CallError as error:  # it had forgotten us already
+            log.debug("%s", error)
+
+
+def _translated(error: CallError) -> SourceError:
+    reason = Reason.GPU_LOST if error.code in LOST else GONE.get(error.code, Reason.DRIVER_ERROR)
+    return SourceError(reason, error.call, error.detail)

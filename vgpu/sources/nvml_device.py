@@ -1,0 +1,253 @@
+"""Reads one card, with its MIG instances and processes, one driver call at a time.
+
+Promises: a reading that fails costs that reading and no other; what a device does not support is
+asked once; of a card that is gone nothing is half read, it raises CallError.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from vgpu.facts import Gpu, GpuProcess
+from vgpu.reasons import Reason, Rejection
+from vgpu.sources.nvml_calls import UNSUPPORTED, CallError, Code, Driver
+from vgpu.sources.nvml_processes import InvalidListError, Used, merge, newest
+from vgpu.sources.nvml_queries import (
+    INSTANCE,
+    MEMORY_TOTAL,
+    MIG_MODE,
+    Number,
+    Query,
+    Tables,
+)
+
+COMPUTE = "nvmlDeviceGetComputeRunningProcesses_v3"
+PROCESS_LISTS = (
+    COMPUTE,
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+)
+MOST_INSTANCES = 64  # no card has had more than 7
+CLOCK_SLACK_SECONDS = 60
+
+Readings = dict[tuple[str, ...], Number]
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """One pass over one card; the fields are those of GpuSample."""
+
+    gpus: tuple[Gpu, ...]
+    processes: tuple[GpuProcess, ...]
+    processes_known: tuple[str, ...]
+    utilization: Mapping[tuple[int, str], float]
+    utilization_known: tuple[str, ...]
+    rejections: tuple[Rejection, ...]
+
+
+class Device:
+    """What is asked of cards and MIG instances alike, for as long as the handle is good."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        identity: tuple[str, int, Any],
+        tables: Tables,
+        info: Mapping[str, str],
+        parent: str = "",
+    ) -> None:
+        """Take (uuid, index, handle), what to ask, and what is known of it already."""
+        self.uuid, self.index, self.handle = identity
+        self.info = dict(info)
+        self.errors: list[str] = []
+        self._driver = driver
+        self._parent = parent
+        self._tables = tables
+        self._slow_readings: Readings = {}
+        self._slow_errors: list[str] = []
+        self._reset()
+
+    def _reset(self) -> None:
+        """Ask for everything again: what is supported may have changed."""
+        self._fast = list(self._tables.fast)
+        self._slow = list(self._tables.slow)
+        self._unknown = dict(self._tables.info)
+
+    def gpu(self, *, slow: bool) -> Gpu:
+        """The device with its readings; with ``slow`` also those that hardly change."""
+        self.errors = []
+        readings = self._ask(self._fast, self.errors)
+        if slow:
+            self._slow_errors = []
+            self._slow_readings = self._ask(self._slow, self._slow_errors)
+            self.identify(self._slow_errors)
+        self.errors += self._slow_errors
+        readings.update(self._slow_readings)
+        return Gpu(self.uuid, self.index, self.info, readings, self._parent)
+
+    def _ask(self, queries: list[Query], errors: list[str]) -> Readings:
+        """The answers, with ``queries`` cut down to those that are supported."""
+        readings: Readings = {}
+        supported: list[Query] = []
+        for first in queries:
+            query: Query | None = first
+            while query is not None:
+                try:
+                    answer = self._answer(query)
+                except CallError as error:
+                    if error.code in UNSUPPORTED:
+                        query = query.otherwise
+                        continue
+                    errors.append(error.unless_fatal())
+                else:
+                    for key, read in query.parts.items():
+                        value = read(answer)
+                        if value is not None:
+                            readings[key] = value
+                supported.append(query)
+                break
+        queries[:] = supported
+        return readings
+
+    def _answer(self, query: Query) -> Any:
+        if query.each is None:
+            return self._driver.call(query.call, self.handle, *query.args)
+        answers: list[Any] = []
+        for value in query.each:
+            try:
+                answers.append(self._driver.call(query.call, self.handle, *query.args, value))
+            except CallError as error:
+                if answers and (error.code in UNSUPPORTED or error.code == Code.INVALID_ARGUMENT):
+                    break
+                raise
+        return answers
+
+    def identify(self, errors: list[str]) -> None:
+        """Learn what is not known yet of what the device is."""
+        for key, (call, read) in tuple(self._unknown.items()):
+            try:
+                text = self._driver.call(call, self.handle, read=read)
+            except CallError as error:
+                if error.code not in UNSUPPORTED:
+                    errors.append(error.unless_fatal())
+                    continue
+            else:
+                self.info = {**self.info, key: text} if text else self.info
+            del self._unknown[key]
+
+
+class Card(Device):
+    """A card with its MIG instances and all that runs on it."""
+
+    _mig = False
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._lists = list(PROCESS_LISTS)
+        self._tells_utilization = True
+        self._since = 0
+        self._instances: dict[str, Device] = {}
+
+    def read(self, now: float, *, slow: bool) -> Reading:
+        """Read all. Raises CallError if the card, or the driver as a whole, is gone."""
+        gpu = self.gpu(slow=slow)
+        mig = gpu.readings.get(MIG_MODE) == 1
+        if mig != self._mig:
+            self._mig = mig
+            self._reset()
+        instances = self._enumerate(slow=slow) if mig else ()
+        parts = tuple(instance.gpu(slow=False) for instance in instances or ())
+        for instance in instances or ():
+            self.errors += instance.errors
+        rejections: list[Rejection] = []
+        used: Used | None = None
+        if instances is not None:
+            try:
+                used = self._processes(parts if mig else None, gpu.readings.get(MEMORY_TOTAL))
+            except InvalidListError as error:
+                rejections.append(Rejection(self.uuid, Reason.PROCESS_LIST_INVALID, str(error)))
+        utilization = None if mig else self._utilization(now)  # MIG: not supported, says nvml.h
+        if self.errors:
+            rejections.append(Rejection(self.uuid, Reason.DRIVER_ERROR, "; ".join(self.errors)))
+        known = tuple(part.uuid for part in parts) if mig else (self.uuid,)
+        return Reading(
+            gpus=(gpu, *parts),
+            processes=tuple(GpuProcess(pid, at, size) for (pid, at), size in (used or {}).items()),
+            processes_known=() if used is None else known,
+            utilization={(pid, self.uuid): ratio for pid, ratio in (utilization or {}).items()},
+            utilization_known=() if utilization is None else (self.uuid,),
+            rejections=tuple(rejections),
+        )
+
+    def _enumerate(self, *, slow: bool) -> tuple[Device, ...] | None:
+        """The card's MIG instances now, in their order; None if they cannot be told.
+
+        Handles are asked for each time: instances come and go without a new driver generation.
+        """
+        known, self._instances = {} if slow else self._instances, {}
+        try:
+            most: int = self._driver.call("nvmlDeviceGetMaxMigDeviceCount", self.handle)
+            for index in range(min(most, MOST_INSTANCES)):
+                try:
+                    handle = self._driver.call(
+                        "nvmlDeviceGetMigDeviceHandleByIndex", self.handle, index
+                    )
+                except CallError as error:
+                    if error.code == Code.NOT_FOUND:
+                        continue
+                    raise
+                uuid: str = self._driver.call("nvmlDeviceGetUUID", handle)
+                instance = known.get(uuid)
+                if instance is None:
+                    identity = (uuid, index, handle)
+                    instance = Device(self._driver, identity, INSTANCE, self.info, self.uuid)
+                    instance.identify(self.errors)
+                instance.handle = handle
+                self._instances[uuid] = instance
+        except CallError as error:
+            self.errors.append(error.unless_fatal())
+            return None
+        return tuple(self._instances.values())
+
+    def _processes(self, parts: Sequence[Gpu] | None, total: Number | None) -> Used | None:
+        """Who is on the card, or with MIG on which of its ``parts``; None if it cannot be told."""
+        entries: list[tuple[int, ...]] = []
+        complete = True
+        for symbol in tuple(self._lists):
+            try:
+                entries.extend(self._driver.processes(symbol, self.handle))
+            except CallError as error:
+                if error.code in UNSUPPORTED:
+                    self._lists.remove(symbol)
+                else:
+                    self.errors.append(error.unless_fatal())
+                    complete = False
+        if not complete or COMPUTE not in self._lists:
+            return None
+        places = None if parts is None else {_instance_ids(part): part.uuid for part in parts}
+        return merge(entries, self.uuid, places, total)
+
+    def _utilization(self, now: float) -> dict[int, float] | None:
+        """SM utilisation by pid since the last time; None if it cannot be told."""
+        if not self._tells_utilization:
+            return None
+        until = int((now + CLOCK_SLACK_SECONDS) * 1_000_000)
+        since = self._since if self._since <= until else 0  # the clock was set back
+        try:
+            samples = self._driver.utilization(self.handle, since)
+        except CallError as error:
+            if error.code == Code.NOT_FOUND:  # all were idle
+                return {}
+            if error.code in UNSUPPORTED:
+                self._tells_utilization = False
+            else:
+                self.errors.append(error.unless_fatal())
+            return None
+        latest, self._since = newest(samples, since, until)
+        return latest
+
+
+def _instance_ids(part: Gpu) -> tuple[int, int]:
+    """Where processes say that they are; -1 is nowhere."""
+    gpu_instance = part.info.get("gpu_instance_id", "-1")
+    return int(gpu_instance), int(part.info.get("compute_instance_id", "-1"))

@@ -1,0 +1,260 @@
+"""What is asked of a device: driver calls, and the readings that each answer holds, as a table.
+
+Pure data, nothing is called here. Numbers are scaled to base units (bytes, watts, joules, hertz,
+ratios); NVML's "not available" (all bits set) and percentages that cannot be are no reading.
+Calls bear the names of nvidia-ml-py, arguments the values of NVIDIA's ``nvml.h``, whose
+constants are named beside them.
+"""
+
+from collections.abc import Callable, Mapping
+from math import inf
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import msgspec
+
+Number = float | int
+Key = tuple[str, ...]
+Parts = Mapping[Key, Callable[[Any], Number | None]]
+"""A reading's name and label values -> its number in an answer, None if it is not there."""
+
+NOT_AVAILABLE = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)  # NVML_VALUE_NOT_AVAILABLE, 32 and 64 bits
+
+
+class Query(msgspec.Struct, frozen=True):
+    """One driver call, and what it tells.
+
+    Attributes:
+        call: the function's name in nvidia-ml-py.
+        parts: what the answer tells.
+        args: the arguments after the device's handle.
+        each: values of one more argument; asked for each until the driver refuses one, and the
+            answer is the list of answers.
+        otherwise: what to ask of devices that do not support this call.
+    """
+
+    call: str
+    parts: Parts
+    args: tuple[int, ...] = ()
+    each: range | None = None
+    otherwise: "Query | None" = None
+
+
+def _itself(answer: Any) -> Any:
+    return answer
+
+
+def _number(
+    pick: Callable[[Any], int] = _itself, *, times: int = 1, per: int = 1, most: float = inf
+) -> Callable[[Any], Number | None]:
+    """The picked number in its base unit; none if it is not available or above ``most``."""
+
+    def read(answer: Any) -> Number | None:
+        value = pick(answer)
+        if value in NOT_AVAILABLE or value > most:
+            return None
+        return value * times if per == 1 else value / per  # a quotient is exact: 57 / 100
+
+    return read
+
+
+def _percent(pick: Callable[[Any], int] = _itself) -> Callable[[Any], Number | None]:
+    return _number(pick, per=100, most=100)
+
+
+def _bit(mask: int) -> Callable[[int], int]:
+    return lambda reasons: int(bool(reasons & mask))
+
+
+def _one(name: str, call: str, *args: int, labels: Key = (), times: int = 1, per: int = 1) -> Query:
+    """A call that answers with one number."""
+    return Query(call, {(name, *labels): _number(times=times, per=per)}, args)
+
+
+CLOCKS = {"graphics": 0, "sm": 1, "memory": 2, "video": 3}  # NVML_CLOCK_*
+
+CLOCK_EVENTS = {  # nvmlClocksEventReason*
+    "gpu_idle": 0x1,
+    "applications_clocks_setting": 0x2,
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
+    "display_clock_setting": 0x100,
+}
+
+_CLOCK_EVENTS: Parts = {
+    ("clock_event_active", name): _bit(mask) for name, mask in CLOCK_EVENTS.items()
+}
+
+MIG_MODE = ("mig_mode",)
+MEMORY_TOTAL = ("memory_total_bytes",)
+
+# Version 1 counts the driver's reserve as used; version 2, where it exists, tells it apart.
+_MEMORY_PARTS: Parts = {
+    MEMORY_TOTAL: _number(attrgetter("total")),
+    ("memory_used_bytes",): _number(attrgetter("used")),
+    ("memory_free_bytes",): _number(attrgetter("free")),
+}
+_MEMORY = Query(
+    "nvmlDeviceGetMemoryInfo",
+    {**_MEMORY_PARTS, ("memory_reserved_bytes",): _number(attrgetter("reserved"))},
+    (0x02000028,),  # nvmlMemory_v2
+    otherwise=Query("nvmlDeviceGetMemoryInfo", _MEMORY_PARTS),
+)
+
+FAST: tuple[Query, ...] = (
+    _MEMORY,
+    Query(
+        "nvmlDeviceGetUtilizationRates",
+        {
+            ("utilization_ratio",): _percent(attrgetter("gpu")),
+            ("memory_utilization_ratio",): _percent(attrgetter("memory")),
+        },
+    ),
+    Query(
+        "nvmlDeviceGetEncoderUtilization",
+        {("encoder_utilization_ratio",): _percent(itemgetter(0))},
+    ),
+    Query(
+        "nvmlDeviceGetDecoderUtilization",
+        {("decoder_utilization_ratio",): _percent(itemgetter(0))},
+    ),
+    Query(
+        "nvmlDeviceGetTemperatureV",
+        {("temperature_celsius",): _number()},
+        (0,),  # NVML_TEMPERATURE_GPU
+        otherwise=_one("temperature_celsius", "nvmlDeviceGetTemperature", 0),
+    ),
+    _one("fan_speed_ratio", "nvmlDeviceGetFanSpeed", per=100),
+    _one("power_usage_watts", "nvmlDeviceGetPowerUsage", per=1000),
+    _one("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", per=1000),
+    _one("energy_joules", "nvmlDeviceGetTotalEnergyConsumption", per=1000),
+    *(
+        _one("clock_hertz", "nvmlDeviceGetClockInfo", clock, labels=(name,), times=1_000_000)
+        for name, clock in CLOCKS.items()
+    ),
+    Query(
+        "nvmlDeviceGetPerformanceState",
+        {("performance_state",): _number(most=15)},  # NVML_PSTATE_UNKNOWN is 32
+    ),
+    Query(
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        _CLOCK_EVENTS,
+        otherwise=Query("nvmlDeviceGetCurrentClocksThrottleReasons", _CLOCK_EVENTS),
+    ),
+    Query("nvmlDeviceGetMigMode", {MIG_MODE: itemgetter(0)}),
+)
+"""Asked at each sample."""
+
+SLOW: tuple[Query, ...] = (
+    Query(
+        "nvmlDeviceGetBAR1MemoryInfo",
+        {
+            ("bar1_total_bytes",): _number(attrgetter("bar1Total")),
+            ("bar1_used_bytes",): _number(attrgetter("bar1Used")),
+        },
+    ),
+    *(
+        _one(
+            "temperature_threshold_celsius",
+            "nvmlDeviceGetTemperatureThreshold",
+            threshold,
+            labels=(name,),
+        )
+        for name, threshold in {
+            "shutdown": 0,
+            "slowdown": 1,
+        }.items()  # NVML_TEMPERATURE_THRESHOLD_*
+    ),
+    *(
+        _one("clock_max_hertz", "nvmlDeviceGetMaxClockInfo", clock, labels=(name,), times=1_000_000)
+        for name, clock in CLOCKS.items()
+    ),
+    *(
+        _one("ecc_errors", "nvmlDeviceGetTotalEccErrors", kind, life, labels=(kind_name, life_name))
+        for kind_name, kind in {
+            "corrected": 0,
+            "uncorrected": 1,
+        }.items()  # NVML_MEMORY_ERROR_TYPE_*
+        for life_name, life in {"volatile": 0, "aggregate": 1}.items()  # NVML_*_ECC
+    ),
+    *(
+        Query("nvmlDeviceGetRetiredPages", {("retired_pages", name): len}, (cause,))
+        for name, cause in {
+            "single_bit": 0,
+            "double_bit": 1,
+        }.items()  # NVML_PAGE_RETIREMENT_CAUSE_*
+    ),
+    _one("retired_pages_pending", "nvmlDeviceGetRetiredPagesPendingStatus"),
+    Query(
+        "nvmlDeviceGetRemappedRows",
+        {
+            ("remapped_rows", "correctable"): itemgetter(0),
+            ("remapped_rows", "uncorrectable"): itemgetter(1),
+            ("row_remap_pending",): itemgetter(2),
+            ("row_remap_failure",): itemgetter(3),
+        },
+    ),
+    _one("pcie_replays", "nvmlDeviceGetPcieReplayCounter"),
+    _one("pcie_link_generation", "nvmlDeviceGetCurrPcieLinkGeneration"),
+    _one("pcie_link_width", "nvmlDeviceGetCurrPcieLinkWidth"),
+    Query("nvmlDeviceGetNvLinkState", {("nvlinks_active",): sum}, each=range(36)),  # MAX_LINKS
+)
+"""Asked at every n-th sample: what hardly changes, or costs the driver more."""
+
+PCIE_THROUGHPUT: tuple[Query, ...] = tuple(
+    _one(
+        "pcie_throughput_bytes_per_second",
+        "nvmlDeviceGetPcieThroughput",
+        counter,
+        labels=(direction,),
+        times=1000,
+    )
+    for direction, counter in {"tx": 0, "rx": 1}.items()  # NVML_PCIE_UTIL_*_BYTES
+)
+"""Asked only on request: each call holds the driver for 20 ms."""
+
+Info = Mapping[str, tuple[str, Callable[[Any], str]]]
+"""Key in ``Gpu.info`` -> the call that tells it, and how to read its answer; "" is no entry."""
+
+CARD_INFO: Info = {
+    "name": ("nvmlDeviceGetName", str),
+    "pci_bus_id": ("nvmlDeviceGetPciInfo", attrgetter("busId")),
+    "serial": ("nvmlDeviceGetSerial", str),
+    "minor": ("nvmlDeviceGetMinorNumber", str),
+    "vbios": ("nvmlDeviceGetVbiosVersion", str),
+}
+
+INSTANCE_INFO: Info = {
+    "name": ("nvmlDeviceGetName", str),
+    # "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+    "mig_profile": ("nvmlDeviceGetName", lambda name: name.partition(" MIG ")[2]),
+    "gpu_instance_id": ("nvmlDeviceGetGpuInstanceId", str),
+    "compute_instance_id": ("nvmlDeviceGetComputeInstanceId", str),
+}
+
+DRIVER_INFO: Info = {
+    "driver_version": ("nvmlSystemGetDriverVersion", str),
+    "nvml_version": ("nvmlSystemGetNVMLVersion", str),
+    "cuda_version": (
+        "nvmlSystemGetCudaDriverVersion_v2",
+        lambda version: f"{version // 1000}.{version % 1000 // 10}",  # 12080 is 12.8
+    ),
+}
+"""What the driver is, the same for all cards."""
+
+
+class Tables(msgspec.Struct, frozen=True):
+    """What to ask of a device: at each sample, at every n-th, and once."""
+
+    fast: tuple[Query, ...]
+    slow: tuple[Query, ...]
+    info: Info
+
+
+CARD = Tables(FAST, SLOW, CARD_INFO)
+CARD_WITH_PCIE_THROUGHPUT = Tables(FAST, SLOW + PCIE_THROUGHPUT, CARD_INFO)
+INSTANCE = Tables((_MEMORY,), (), INSTANCE_INFO)  # the rest belongs to its card

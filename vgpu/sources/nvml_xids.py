@@ -1,0 +1,142 @@
+"""Counts XID errors, from one thread that waits while another samples and re-initialises.
+
+Promises: counts survive driver generations; waiting never raises, never spins and never holds a
+lock in a driver call; the driver is not shut down under a waiter that still answers.
+"""
+
+import ctypes
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vgpu.facts import XidCount
+from vgpu.sources.nvml_calls import CallError, Code, Driver
+
+log = logging.getLogger(__name__)
+
+XID_CRITICAL_ERROR = 0x8  # nvmlEventTypeXidCriticalError
+SLICE_SECONDS = 1.0
+"""The longest a waiter stays inside the driver, and so the longest a re-initialisation waits."""
+
+UNKNOWN_DEVICE = ""
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value
+
+
+class _Events:
+    """The events of one driver generation; a lost card cannot be asked for its UUID any more."""
+
+    def __init__(self, cards: Sequence[tuple[str, Any]]) -> None:
+        self.cards = cards
+        self.uuids: Mapping[int | None, str] = {_address(handle): uuid for uuid, handle in cards}
+        self.registered = False
+        self.set: Any = None
+
+
+class XidWatch:
+    """``attach`` and ``detach`` belong to the sampling thread, ``wait`` to another one."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._lock = threading.Lock()  # held for assignments only
+        self._events: _Events | None = None
+        self._idle = threading.Event()
+        self._idle.set()
+        self._closed = threading.Event()
+        self._counts: dict[tuple[str, int], XidCount] = {}
+
+    def attach(self, cards: Sequence[tuple[str, Any]]) -> None:
+        """Watch these (UUID, handle) from the next ``wait`` on."""
+        with self._lock:
+            self._events = _Events(cards)
+
+    def detach(self) -> None:
+        """Let go of the driver, after a moment for the waiter to come out of it."""
+        with self._lock:
+            events, self._events = self._events, None
+        if events is None or not self._idle.wait(2 * SLICE_SECONDS) or events.set is None:
+            return
+        self._call_quietly("nvmlEventSetFree", events.set)
+
+    def close(self) -> None:
+        """Detach and let waiters go."""
+        self._closed.set()
+        self.detach()
+
+    def counts(self) -> tuple[XidCount, ...]:
+        """All XIDs so far."""
+        with self._lock:
+            return tuple(self._counts.values())
+
+    def wait(self, timeout: float) -> None:
+        """Wait for one event, for at most ``timeout`` or SLICE_SECONDS, and count it."""
+        seconds = min(timeout, SLICE_SECONDS)
+        end = time.monotonic() + seconds
+        with self._lock:
+            events = self._events
+            if events is not None:
+                self._idle.clear()
+        if events is not None:
+            try:
+                if self._receive(events, seconds):
+                    return
+            finally:
+                self._idle.set()
+        # No driver, no events, or an answer before its time: sleep instead of asking again.
+        self._closed.wait(max(0.0, end - time.monotonic()))
+
+    def _receive(self, events: _Events, seconds: float) -> bool:
+        """Whether an event came."""
+        if not events.registered:
+            events.registered = True
+            events.set = self._register(events.cards)
+        if events.set is None:
+            return False
+        try:
+            event = self._driver.call("nvmlEventSetWait", events.set, int(seconds * 1000))
+        except CallError as error:
+            if error.code != Code.TIMEOUT:
+                log.debug("%s", error)
+            return False
+        if event.eventType == XID_CRITICAL_ERROR:
+            self._count(events.uuids.get(_address(event.device), UNKNOWN_DEVICE), event.eventData)
+        return True
+
+    def _count(self, uuid: str, xid: int) -> None:
+        with self._lock:
+            before = self._counts.get((uuid, xid))
+            count = 1 if before is None else before.count + 1
+            self._counts[uuid, xid] = XidCount(uuid, xid, count, time.time())
+        log.warning("XID %d on %s", xid, uuid or "an unknown device")
+
+    def _register(self, cards: Sequence[tuple[str, Any]]) -> Any:
+        """An event set that hears all cards that can be heard; None if there is none."""
+        try:
+            events = self._driver.call("nvmlEventSetCreate")
+        except CallError as error:
+            log.warning("XID errors cannot be counted: %s", error)
+            return None
+        heard = 0
+        for place, (uuid, handle) in enumerate(cards):
+            try:
+                self._driver.call("nvmlDeviceRegisterEvents", handle, XID_CRITICAL_ERROR, events)
+                heard += 1
+            except CallError as error:
+                log.warning("XID errors of %s cannot be counted: %s", uuid, error)
+                if error.code == Code.UNKNOWN:  # leaves the set undefined, says nvml.h
+                    self._call_quietly("nvmlEventSetFree", events)
+                    return self._register((*cards[:place], *cards[place + 1 :]))
+        if not heard:
+            self._call_quietly("nvmlEventSetFree", events)
+            return None
+        return events
+
+    def _call_quietly(self, name: str, *args: Any) -> None:
+        try:
+            self._driver.call(name, *args)
+        except CallError as error:
+            log.debug("%s", error)

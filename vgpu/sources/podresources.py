@@ -1,0 +1,93 @@
+"""The kubelet's pod-resources API: which pod, by name, holds which device IDs.
+
+Needs the extra ``vgpu[pod-resources]``; the only module that imports gRPC. As measured on a real
+kubelet, its List answers with one entry for each device in random order, is empty for about a
+second after a restart, and is refused above 100 calls a second.
+"""
+
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+import grpc
+import msgspec
+
+from vgpu.reasons import Reason, SourceError
+from vgpu.rpc.podresources_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
+from vgpu.sources.files import printable, translated
+
+DEADLINE_SECONDS = 3.0
+
+_METHOD = "/v1.PodResourcesLister/List"
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", 16 * 1024 * 1024),  # as the kubelet's own client
+    ("grpc.max_reconnect_backoff_ms", 5000),  # gRPC's default keeps us away for two minutes
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+class Held(msgspec.Struct, frozen=True, gc=False):
+    """Who holds devices of one resource. The API has no pod UID."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+
+
+class PodResourcesSource:
+    """One channel to the kubelet, kept open from sample to sample."""
+
+    def __init__(self, socket: str) -> None:
+        """``socket`` is a path; it need not exist yet."""
+        self._path = socket
+        self._channel = grpc.insecure_channel(f"unix:{socket}", options=_OPTIONS)
+        self._list = self._channel.unary_unary(
+            _METHOD,
+            request_serializer=ListPodResourcesRequest.SerializeToString,
+            response_deserializer=ListPodResourcesResponse.FromString,
+        )
+
+    def sample(self) -> Mapping[Held, frozenset[str]]:
+        """The device IDs that every container holds, by resource.
+
+        Raises:
+            SourceError: ABSENT, RATE_LIMITED, TOO_LARGE, UNREADABLE, and EMPTY_AFTER_RESTART for
+                an answer without a single pod: the kubelet has not synced with the API server.
+        """
+        self._require_socket()
+        try:
+            answer = self._list(ListPodResourcesRequest(), timeout=DEADLINE_SECONDS)
+        except grpc.RpcError as error:
+            raise self._translated(error) from error
+        if not answer.pod_resources:
+            raise SourceError(Reason.EMPTY_AFTER_RESTART, printable(self._path))
+        held: dict[Held, set[str]] = {}
+        for pod in answer.pod_resources:
+            for container in pod.containers:
+                for devices in container.devices:
+                    key = Held(pod.namespace, pod.name, container.name, devices.resource_name)
+                    held.setdefault(key, set()).update(devices.device_ids)
+        return {key: frozenset(ids) for key, ids in held.items()}
+
+    def close(self) -> None:
+        """Let go of the channel."""
+        self._channel.close()
+
+    def _require_socket(self) -> None:
+        """Say what is wrong with the path; gRPC would say no more than 'unavailable'."""
+        try:
+            mode = Path(self._path).stat().st_mode
+        except OSError as error:
+            raise translated(error, self._path) from error
+        if not stat.S_ISSOCK(mode):
+            raise SourceError(Reason.UNREADABLE, printable(self._path), "not a socket")
+
+    def _translated(self, error: grpc.RpcError) -> SourceError:
+        code, detail = error.code(), error.details() or ""
+        reason = Reason.UNREADABLE
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            # gRPC itself uses this code for an answer above max_receive_message_length.
+            reason = Reason.TOO_LARGE if "larger than max" in detail else Reason.RATE_LIMITED
+        return SourceError(reason, printable(self._path), f"{code.name}: {detail}")

@@ -1,0 +1,247 @@
+"""Processes and the containers they run in, by the kernel's own books.
+
+A process's cgroup names its container, and the pod's UID if Kubernetes made it. Both cgroup
+versions, both cgroup drivers, and kubelets that themselves run in a container are understood.
+"""
+
+import errno
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from vgpu.facts import Owner, ProcessSample, Region
+from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.sources import shim
+from vgpu.sources.files import list_folder, printable, translated
+
+HOST_PID_NAMESPACE = "pid:[4026531836]"
+"""The first pid namespace of every Linux (PROC_PID_INIT_INO, include/linux/proc_ns.h)."""
+
+MAX_CGROUP_BYTES = 16_384
+MAX_FOLDERS = 8_192
+"""Bounds of one /proc/<pid>/cgroup, and of one folder of the cgroup tree."""
+
+RUNTIMES = {"cri-containerd": "containerd", "crio": "cri-o", "libpod": "podman"}
+"""Prefix of a systemd scope -> the runtime; other runtimes use their own name."""
+
+V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuset", "systemd")
+"""Hierarchies in which the kubelet makes its tree, the likeliest first."""
+
+QOS_CLASSES = ("burstable", "besteffort")
+
+_SCOPE = re.compile(r"(?:(?P<prefix>[a-z][a-z0-9-]{0,62})-)?(?P<id>[0-9a-f]{64})(?:\.scope)?")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
+_ANY_UID = re.compile(r"[0-9A-Za-z-]{1,64}")
+
+# ---------------------------------------------------------------- names of cgroups
+
+
+def parse_cgroup(text: str) -> Owner | None:
+    """Whose a process is, from its /proc/<pid>/cgroup; None if it is in no container.
+
+    In version 1 every hierarchy has a line of its own, and not all need name the container: a
+    line that names a pod's comes first.
+    """
+    paths = dict.fromkeys(line.split(":", 2)[-1] for line in text.splitlines())
+    owners = [owner for path in paths if (owner := parse_cgroup_path(path))]
+    return next((owner for owner in owners if owner.pod_uid), owners[0] if owners else None)
+
+
+def parse_cgroup_path(path: str) -> Owner | None:
+    """Whose the cgroup is. The outermost pod counts, else the outermost container.
+
+    Outermost, because what a container starts inside itself is its own affair; a pod before a
+    container, because the kubelet may itself run in one (kind, k3d).
+    """
+    parts = path.removesuffix(" (deleted)").split("/")
+    in_kubernetes = "kubepods" in path
+    for number, part in enumerate(parts):
+        # The kubelet uses systemd's names but the runtime does not: "<slice>:<runtime>:<id>"
+        slice_name, _, misfit = part.partition(":")
+        if uid := pod_uid(slice_name, in_kubernetes):
+            inner = misfit.replace(":", "-") or "".join(parts[number + 1 : number + 2])
+            found = _container(inner)
+            return Owner(found[0], uid, found[1]) if found else None
+    for number, part in enumerate(parts):
+        if found := _container(part):
+            parent = parts[number - 1] if number else ""
+            return Owner(found[0], "", found[1] or ("docker" if parent == "docker" else ""))
+    return None
+
+
+def pod_uid(name: str, in_kubernetes: bool) -> str:
+    """The UID in the name of a pod's cgroup; "" for any other name.
+
+    ``pod<uid>``, or for systemd ``<parents>-pod<uid with _ for ->.slice``. Where the kubelet's
+    tree is out of sight (a relative path), only a UUID or a static pod's hash will do.
+    """
+    if name.endswith(".slice"):
+        uid = name.removesuffix(".slice").partition("-pod")[2].replace("_", "-")
+    else:
+        uid = name.removeprefix("pod") if name.startswith("pod") else ""
+    shape = _ANY_UID if in_kubernetes else _UUID
+    return uid if shape.fullmatch(uid) else ""
+
+
+def _container(name: str) -> tuple[str, str] | None:
+    """(id, runtime) from ``<id>``, ``<prefix>-<id>`` or ``<prefix>-<id>.scope``."""
+    match = _SCOPE.fullmatch(name)
+    prefix = (match["prefix"] or "") if match else ""
+    # crio-conmon, libpod-conmon: the runtime's watchers, not the container
+    if not match or prefix.endswith("conmon"):
+        return None
+    return match["id"], RUNTIMES.get(prefix, prefix)
+
+
+# ---------------------------------------------------------------- the source
+
+
+class ProcessSource:
+    """The kernel's books of one node."""
+
+    def __init__(
+        self, procfs: str = "/proc", cgroupfs: str = "/sys/fs/cgroup", *, bare: bool = False
+    ) -> None:
+        """``bare`` also reads the region files that lie inside containers."""
+        self._procfs = procfs
+        self._cgroupfs = cgroupfs
+        self._bare = bare
+        self._parsed: dict[bytes, Owner | None] = {}
+
+    def sample(self, pids: Iterable[int]) -> ProcessSample:
+        """Ask for these host pids.
+
+        A pid that may not be read makes ``sees_host`` false: others could then be hidden too.
+        May block as long as the kernel does; the caller has a deadline.
+
+        Raises SourceError where there is no procfs.
+        """
+        if not Path(self._procfs, "self").is_dir():
+            raise SourceError(Reason.ABSENT, printable(self._procfs), "no procfs here")
+        owners: dict[int, Owner | None] = {}
+        parsed: dict[bytes, Owner | None] = {}
+        rejections: list[Rejection] = []
+        hidden = False
+        for pid in pids:
+            path = f"{self._procfs}/{pid}/cgroup"
+            try:
+                content = _read_cgroup(path)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ESRCH):
+                    hidden = True
+                    rejections.append(_rejection(translated(error, path)))
+                continue
+            if content not in parsed:
+                known = content in self._parsed
+                parsed[content] = self._parsed[content] if known else _parse(content)
+            owners[pid] = parsed[content]
+        self._parsed = parsed  # what only dead processes had is forgotten
+        live_pods = None
+        try:
+            live_pods = read_live_pods(self._cgroupfs)
+        except SourceError as error:
+            rejections.append(_rejection(error))
+        bare = tuple(self._bare_regions(owners, rejections)) if self._bare else ()
+        return ProcessSample(
+            owners, self._sees_host() and not hidden, live_pods, bare, tuple(rejections)
+        )
+
+    def _sees_host(self) -> bool:
+        """Whether our pids are the host's, and hidepid does not keep others' from us."""
+        try:
+            namespace = Path(self._procfs, "self/ns/pid").readlink()
+        except OSError:
+            return False
+        return str(namespace) == HOST_PID_NAMESPACE and Path(self._procfs, "1").exists()
+
+    def _bare_regions(
+        self, owners: dict[int, Owner | None], rejections: list[Rejection]
+    ) -> Iterator[tuple[Owner, str, Region]]:
+        """One look into each container, through any one of its processes."""
+        containers = {owner: pid for pid, owner in owners.items() if owner}
+        for owner, pid in containers.items():
+            try:
+                region = shim.read_bare(self._procfs, pid)
+            except SourceError as error:
+                if error.reason is not Reason.ABSENT:
+                    rejections.append(_rejection(error))
+            else:
+                path = f"{self._procfs}/{pid}/root/{shim.BARE_FOLDER}/{shim.BARE_CACHE}"
+                yield owner, path, region
+
+
+def _rejection(error: SourceError) -> Rejection:
+    return Rejection(error.subject, error.reason, error.detail)
+
+
+def _parse(content: bytes) -> Owner | None:
+    return parse_cgroup(content.decode("utf-8", "replace"))
+
+
+def _read_cgroup(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, MAX_CGROUP_BYTES)
+    finally:
+        os.close(fd)
+
+
+# ---------------------------------------------------------------- pods that have a cgroup
+
+
+def read_live_pods(cgroupfs: str) -> frozenset[str] | None:
+    """UIDs of the pods that have a cgroup; None where no kubelet's tree is in sight.
+
+    Raises SourceError where the tree cannot be read whole: a part would call live pods dead.
+    """
+    trees = _kubelet_trees(cgroupfs)
+    return frozenset(uid for tree in trees for uid in _pods_below(tree)) if trees else None
+
+
+def _kubelet_trees(cgroupfs: str) -> list[str]:
+    """The kubelet's folders in the first hierarchy that has any.
+
+    They are at the hierarchy's root, or one level below it: kind's "kubelet", --cgroup-root.
+    """
+    unified = Path(cgroupfs, "cgroup.controllers").exists()
+    for hierarchy in [cgroupfs] if unified else [f"{cgroupfs}/{name}" for name in V1_CONTROLLERS]:
+        children = _folders(hierarchy)
+        trees = [child for child in children if _is_tree(child)] or [
+            grandchild
+            for child in children
+            for grandchild in _folders(child)
+            if _is_tree(grandchild)
+        ]
+        if trees:
+            return trees
+    return []
+
+
+def _is_tree(path: str) -> bool:
+    """``kubepods``, ``kubepods.slice``, or with parents ``kubelet-kubepods.slice``."""
+    name = path.rpartition("/")[2].removesuffix(".slice")
+    return name.rpartition("-")[2] == "kubepods"
+
+
+def _pods_below(tree: str) -> Iterator[str]:
+    """UIDs in the tree and in its folders for the QoS classes; guaranteed pods have none."""
+    for child in _folders(tree):
+        name = child.rpartition("/")[2]
+        if uid := pod_uid(name, in_kubernetes=True):
+            yield uid
+        elif name.removesuffix(".slice").endswith(QOS_CLASSES):
+            yield from _pods_below(child)
+
+
+def _folders(path: str) -> list[str]:
+    """The folders in ``path``; none if it has just gone. Raises SourceError."""
+    try:
+        entries, too_many = list_folder(path, MAX_FOLDERS)
+    except SourceError as error:
+        if error.reason is Reason.ABSENT:
+            return []
+        raise
+    for rejection in too_many:
+        raise SourceError(rejection.reason, rejection.subject, rejection.detail)
+    return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -1,0 +1,280 @@
+"""The HTTP server: exact paths to handlers, one thread per connection, everything bounded.
+
+It is built on sockets rather than ``http.server``, which has no time-outs that a slow client
+cannot stretch, no limits and no orderly end, writes headers and body apart (40 ms over keep-alive,
+through Nagle), and even with that mended takes about 1.7 times the processor for a scrape over
+keep-alive.
+
+Order of what a request meets: syntax (400), rate limit (429), password (401), path (404), method
+(405), body (413), concurrency (503), handler (500). Nobody without a password learns which paths
+exist.
+"""
+
+import errno
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from vgpu.web.config import OPEN, Policy, WebConfigFile
+from vgpu.web.connection import Connection, Timeouts
+from vgpu.web.listen import ListenError, bound_address, link_address, listen
+from vgpu.web.message import (
+    BadRequest,
+    Handler,
+    Head,
+    Request,
+    Response,
+    accepts_gzip,
+    parse_head,
+    plain,
+    render,
+)
+
+__all__ = [
+    "Handler",
+    "ListenError",
+    "Request",
+    "Response",
+    "Timeouts",
+    "WebServer",
+    "accepts_gzip",
+    "plain",
+]
+
+log = logging.getLogger(__name__)
+
+_METHODS = ("GET", "HEAD")
+_NOT_FOUND = plain(404, "404 page not found")
+_METHOD_NOT_ALLOWED = plain(405, "Method Not Allowed", (("Allow", ", ".join(_METHODS)),))
+_NO_BODY = plain(413, "request bodies are not read here")
+_BUSY = plain(503, "too many requests at once, try again", (("Retry-After", "1"),))
+_FAILED = plain(500, "Internal Server Error")
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_EXHAUSTED_PAUSE = 0.1
+
+
+class WebServer:
+    """Serves ``routes`` (exact path -> handler) on every address until stopped.
+
+    Handlers run on many threads at once. Each is given GET and HEAD requests; the body of a
+    response to HEAD is dropped after its length was taken. One that raises gives a 500, and one
+    line in the log until it works again.
+
+    Args:
+        routes: exact paths.
+        addresses: ``:9394``, ``0.0.0.0:9394``, ``[::1]:0``, ``localhost:9394`` …
+        config: the web config file; None serves plain HTTP to everybody.
+        max_requests: handlers at work at once; beyond that 503.
+        max_connections: open connections; beyond that the longest idle one makes room.
+        timeouts: how long a client may take.
+
+    Attributes:
+        addresses: where it really listens, as ``host:port``; known after :meth:`start`.
+    """
+
+    def __init__(
+        self,
+        routes: Mapping[str, Handler],
+        addresses: Sequence[str],
+        config: WebConfigFile | None = None,
+        *,
+        max_requests: int = 40,
+        max_connections: int = 128,
+        timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
+    ) -> None:
+        self.addresses: tuple[str, ...] = ()
+        self._routes = routes
+        self._wanted = addresses
+        self._policy = config.current if config is not None else lambda: OPEN
+        self._slots = threading.BoundedSemaphore(max_requests)
+        self._max_connections = max_connections
+        self._timeouts = timeouts
+        self._listeners: list[socket.socket] = []
+        self._connections: dict[Connection, threading.Thread] = {}
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._acceptor = threading.Thread(target=self._accept_all, name="web-accept", daemon=True)
+        self._failing: dict[str, str] = {}
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The addresses as links for people on this host."""
+        scheme = "https" if self._policy().tls is not None else "http"
+        return tuple(f"{scheme}://{link_address(address)}" for address in self.addresses)
+
+    def start(self) -> None:
+        """Bind every address, then serve in the background.
+
+        Raises:
+            ListenError: one of them cannot be bound; then none is.
+        """
+        if not self._wanted:
+            raise ListenError("", "give at least one address, such as :9394")
+        try:
+            for address in self._wanted:
+                self._listeners.append(listen(address))
+        except ListenError:
+            self._close_listeners()
+            raise
+        self.addresses = tuple(bound_address(listener) for listener in self._listeners)
+        policy = self._policy()
+        for address in self.addresses:
+            tls, users = policy.tls is not None, policy.users is not None
+            log.info("listening", extra={"address": address, "tls": tls, "basic_auth": users})
+        self._acceptor.start()
+
+    def stop(self, grace: float = 5.0) -> None:
+        """Accept no more, answer what has arrived, and close, within ``grace`` seconds.
+
+        Idle connections close at once. A handler that is still at work after the grace is left to
+        its daemon thread; its client sees the connection close.
+        """
+        deadline = time.monotonic() + grace
+        self._stopping.set()
+        for listener in self._listeners:
+            listener.shutdown(socket.SHUT_RDWR)  # wakes the acceptor
+        if self._acceptor.is_alive():
+            self._acceptor.join()
+        self._close_listeners()
+        with self._lock:
+            connections = list(self._connections.items())
+        for connection, _ in connections:
+            connection.finish()
+        for connection, thread in connections:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                connection.abort()
+
+    def _close_listeners(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+
+    # ------------------------------------------------------------ accepting
+
+    def _accept_all(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            for listener in self._listeners:
+                selector.register(listener, selectors.EVENT_READ, listener)
+            while not self._stopping.is_set():
+                for key, _ in selector.select():
+                    self._accept(key.data)
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            sock, (host, *_) = listener.accept()
+        except OSError as error:
+            if error.errno in _EXHAUSTED:  # the listener stays readable; do not spin on it
+                log.debug("cannot accept", extra={"err": error})
+                with self._lock:
+                    self._make_room()
+                self._stopping.wait(_EXHAUSTED_PAUSE)
+            return
+        connection = Connection(sock, host, self._timeouts)
+        thread = threading.Thread(target=self._serve, args=(connection,), name="web", daemon=True)
+        with self._lock:
+            full = len(self._connections) >= self._max_connections
+            if full and not self._make_room():
+                sock.close()
+                return
+            self._connections[connection] = thread
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads
+            self._forget(connection)
+
+    def _make_room(self) -> bool:
+        """Let the longest idle connection end, so that idlers cannot lock out a scrape."""
+        idle = [(c.idle_since, id(c), c) for c in self._connections if c.idle_since is not None]
+        if not idle:
+            return False
+        longest = min(idle)[2]
+        longest.idle_since = None
+        longest.finish()
+        return True
+
+    def _forget(self, connection: Connection) -> None:
+        with self._lock:
+            self._connections.pop(connection, None)
+        connection.close()
+
+    # ------------------------------------------------------------ serving
+
+    def _serve(self, connection: Connection) -> None:
+        try:
+            try:
+                connection.open(self._policy().tls)
+                while self._answer(connection):
+                    pass
+            except BadRequest as bad:
+                response, headers = plain(bad.status, bad.message), self._policy().headers
+                connection.send(
+                    render(response, unix_time=int(time.time()), close=True, policy=headers)
+                )
+                connection.linger()
+        except OSError as error:
+            log.debug("connection ended", extra={"peer": connection.peer, "err": error})
+        finally:
+            self._forget(connection)
+
+    def _answer(self, connection: Connection) -> bool:
+        """Serve the next request; whether the connection stays open after it."""
+        connection.idle_since = time.monotonic()
+        raw = connection.read_head()
+        connection.idle_since = None
+        if raw is None:
+            return False
+        head = parse_head(raw)
+        policy = self._policy()
+        if policy.tls is not None and not connection.secure:  # TLS came with a reload
+            return False
+        request = head.request
+        now, head_only = int(time.time()), request.method == "HEAD"
+        try:
+            response = self._respond(head, policy)
+            close = head.has_body or not head.keep_alive or self._stopping.is_set()
+            payload = render(
+                response, unix_time=now, head_only=head_only, close=close, policy=policy.headers
+            )
+            if self._failing and response.status < 400:
+                self._failing.pop(request.path, None)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others are served on
+            self._log_failure(request.path, error)
+            close = True
+            payload = render(
+                _FAILED, unix_time=now, head_only=head_only, close=close, policy=policy.headers
+            )
+        connection.send(payload)
+        if close:
+            connection.linger()
+        return not close
+
+    def _respond(self, head: Head, policy: Policy) -> Response:
+        request = head.request
+        refusal = policy.refusal(request)
+        if refusal is not None:
+            return refusal
+        handler = self._routes.get(request.path)
+        if handler is None:
+            return _NOT_FOUND
+        if request.method not in _METHODS:
+            return _METHOD_NOT_ALLOWED
+        if head.has_body:
+            return _NO_BODY
+        if not self._slots.acquire(blocking=False):
+            return _BUSY
+        try:
+            return handler(request)
+        finally:
+            self._slots.release()
+
+    def _log_failure(self, path: str, error: Exception) -> None:
+        """One line when a path begins to fail, or to fail in another way."""
+        key = path if path in self._routes else ""
+        problem = repr(error)
+        if self._failing.get(key) != problem:
+            self._failing[key] = problem
+            log.error("request failed", extra={"path": key}, exc_info=error)
