@@ -30,7 +30,7 @@ from vgpu.facts import (
     RegionProcess,
     ShimSample,
 )
-from vgpu.model import PodRef, Scheme, Source
+from vgpu.model import Phase, PodRef, Scheme, Source
 from vgpu.reasons import Reason, Rejection
 from vgpu.schemes import gpushare
 
@@ -89,6 +89,7 @@ class _Join:
         self.released: list[Orphan] = []
         self.rejected: list[Rejection] = []
         self.slot_owner: dict[tuple[str, int], str] = {}
+        self.region_of: dict[tuple[str, str], str] = {}
         gpu = seen.gpu
         self.gpus: dict[str, Gpu] = {g.uuid: g for g in gpu.gpus} if gpu else {}
         cards = [g for g in self.gpus.values() if not g.parent]
@@ -113,9 +114,8 @@ class _Join:
         """Whether the pod has containers here; None if no source can tell."""
         if self.live_pods is not None:
             return pod_uid in self.live_pods
-        if self.statuses is not None:
-            return self.phases.get(pod_uid, "Failed") not in TERMINAL_PHASES
-        return None
+        phase = self.phases.get(pod_uid)
+        return None if phase is None else phase not in TERMINAL_PHASES
 
     def name(self, pod_uid: str) -> tuple[str, str]:
         ref = self.pods.get(pod_uid)
@@ -161,17 +161,28 @@ class _Join:
         for file in self.seen.shim.files if self.seen.shim else ():
             if self.alive(file.pod_uid) is False:
                 namespace, pod = self.name(file.pod_uid)
-                orphan = Orphan(file.path, file.pod_uid, file.container, namespace, pod)
-                known = pod or file.pod_uid in self.phases
-                (self.released if known else self.orphans).append(orphan)
+                leftover = Orphan(file.path, file.pod_uid, file.container, namespace, pod)
+                if pod or file.pod_uid in self.phases:
+                    self.released.append(leftover)
+                    scheme, source = Scheme.VOLCANO, Source.SHIM
+                    row = self.container(file.pod_uid, file.container, scheme, source)
+                    row.layout, row.phase = file.region.layout, Phase.RELEASED
+                else:
+                    self.orphans.append(leftover)
                 continue
             self.add_region(file.pod_uid, file.container, file.region, file.path)
 
     def add_bare_regions(self) -> None:
         for owner, path, region in self.seen.process.bare if self.seen.process else ():
-            self.add_region(owner.pod_uid, self.container_name(owner), region, path)
+            name = self.container_name(owner)
+            if (owner.pod_uid, name) not in self.region_of:  # the plugin's region is the better one
+                self.add_region(owner.pod_uid, name, region, path)
 
     def add_region(self, pod_uid: str, container: str, region: Region, path: str) -> None:
+        first = self.region_of.setdefault((pod_uid, container), path)
+        if first != path:
+            self.reject(path, Reason.AMBIGUOUS, f"this container already has {first}")
+            return
         row = self.container(pod_uid, container, Scheme.VOLCANO, Source.SHIM)
         row.layout = region.layout
         row.blocked = region.recent_kernel < 0

@@ -166,7 +166,8 @@ FLAGS = (
     ),
     flag(
         "--node-name",
-        "Name of this node, for the compatibility sets that carry one. Default: the host's name.",
+        "Name of this node: picks its pods out of --pods, and is a label of the compatibility sets"
+        " that have one. Default: the host's name.",
         also_env="NODE_NAME",
     ),
     flag("--sample.interval", "Time between samples.", type=Duration(), metavar="DURATION"),

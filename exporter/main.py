@@ -1,6 +1,5 @@
 """`vgpu exporter`: flags in, sources opened, sampler and server run until a signal."""
 
-import importlib.util
 import logging
 import os
 import platform
@@ -23,6 +22,7 @@ from exporter.sampler import Collectors, Page, Sampler, Settings
 from vgpu import __version__, logs
 from vgpu.facts import GpuSource
 from vgpu.metrics.render import Format
+from vgpu.reasons import SourceError
 from vgpu.web.config import WebConfigError, WebConfigFile
 from vgpu.web.server import ListenError, WebServer
 
@@ -41,14 +41,23 @@ def build_info() -> Mapping[str, str]:
     }
 
 
-def process_stats() -> Callable[[], Mapping[str, float]]:
-    """A reader of process_*, as every Prometheus client has them."""
+def own_numbers(config: WebConfigFile | None) -> Callable[[], Mapping[str, float]]:
+    """A reader of the numbers about this process, by the name of their family."""
     source = ProcessCollector(registry=CollectorRegistry())
 
     def read() -> Mapping[str, float]:
-        return {s.name: s.value for metric in source.collect() for s in metric.samples}
+        numbers = {s.name: s.value for metric in source.collect() for s in metric.samples}
+        if config is not None:
+            numbers["vgpu_web_config_last_reload_successful"] = int(config.last_reload_ok)
+            numbers["vgpu_web_config_reload_failures_total"] = config.reload_failures
+        return numbers
 
     return read
+
+
+def node_name(options: Options) -> str:
+    """The node's name as told, else the host's."""
+    return options.node_name or socket.gethostname()
 
 
 def nvml_driver(options: Options) -> GpuSource:
@@ -76,6 +85,7 @@ def open_collectors(options: Options, driver: GpuSource | None) -> Collectors:
             checkpoint=options.kubelet_checkpoint,
             pods_file=options.pods,
             pod_resources=options.kubelet_pod_resources,
+            node=node_name(options),
         )
         opened.kubelet = Collector("kubelet", kubelet.sample)
     if "limits" in on:
@@ -91,10 +101,12 @@ def open_collectors(options: Options, driver: GpuSource | None) -> Collectors:
     return opened
 
 
-def make_sampler(options: Options, driver: GpuSource | None) -> Sampler:
+def make_sampler(
+    options: Options, driver: GpuSource | None, config: WebConfigFile | None = None
+) -> Sampler:
     """The sampler of these options; ``driver`` None is a node without the nvml collector."""
     settings = Settings(
-        node=options.node_name or socket.gethostname(),
+        node=node_name(options),
         interval=options.sample_interval,
         timeout=options.sample_timeout,
         compat=options.compat,
@@ -103,7 +115,7 @@ def make_sampler(options: Options, driver: GpuSource | None) -> Sampler:
         expected_gpus=options.nvml_expected_gpus,
         build=build_info(),
     )
-    return Sampler(settings, open_collectors(options, driver), driver, process_stats())
+    return Sampler(settings, open_collectors(options, driver), driver, own_numbers(config))
 
 
 def run(
@@ -115,13 +127,14 @@ def run(
 
     ``announce`` is told the first URL and the first page as soon as both are there.
     """
-    sampler = make_sampler(options, driver)
     if options.once:
+        sampler = make_sampler(options, driver)
         sys.stdout.write(sampler.sample().exposition.body(Format.TEXT).decode())
         sys.stdout.flush()
         return leave(sampler, 0)
     try:
         config = WebConfigFile(options.web_config_file) if options.web_config_file else None
+        sampler = make_sampler(options, driver, config)
         server = WebServer(
             routes(sampler, options.web_telemetry_path, legacy_path=Compat.GAIA in options.compat),
             options.web_listen_address,
@@ -170,9 +183,8 @@ def command(ctx: click.Context, /, **_: Any) -> None:
     """
     options = options_from(ctx)
     logs.configure(options.log_level, options.log_format)
-    if options.kubelet_pod_resources and importlib.util.find_spec("grpc") is None:
-        raise click.UsageError(
-            "--kubelet.pod-resources needs grpcio: pip install 'vgpu[pod-resources]'", ctx
-        )
     driver = nvml_driver(options) if "nvml" in options.collectors else None
-    ctx.exit(run(options, driver))
+    try:
+        ctx.exit(run(options, driver))
+    except SourceError as error:  # an extra that is not installed
+        raise click.UsageError(f"--kubelet.pod-resources: {error.detail}", ctx) from error

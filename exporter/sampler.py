@@ -74,17 +74,18 @@ class Sampler:
         settings: Settings,
         collectors: Collectors,
         driver: GpuSource | None,
-        process_stats: Callable[[], Mapping[str, float]],
+        own_numbers: Callable[[], Mapping[str, float]],
     ) -> None:
         self._settings = settings
         self._collectors = collectors
         self._driver = driver
-        self._process_stats = process_stats
+        self._own_numbers = own_numbers
         tables = (*OWN_TABLES, *compatibility.tables(settings.compat, settings.compat_breakdown))
         self._renderer = Renderer(tables)
         self._expected = settings.expected_gpus or 0
         self._asked: dict[tuple[Format, bool], int] = {}
         self._passes = 0
+        self._defects = 0
         self._page: Page | None = None
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -167,9 +168,7 @@ class Sampler:
     def sample(self) -> Page:
         """One pass of everything; publishes and returns the new page."""
         now = time.time()
-        observation = self._observe(now)
-        attribution = attribute(observation, self._settings.gpushare_unit_bytes)
-        page = self._render(now, attribution)
+        page = self._render(now, self._attribute(self._observe(now)))
         self._passes += 1
         for form, asked in list(self._asked.items()):
             if self._passes - asked <= KEEP_READY_PAGES:
@@ -205,6 +204,15 @@ class Sampler:
             process=process,
         )
 
+    def _attribute(self, observation: Observation) -> Attribution:
+        """A defect of ours must not leave an old page standing: it costs the data, not the page."""
+        try:
+            return attribute(observation, self._settings.gpushare_unit_bytes)
+        except Exception:
+            self._defects += 1
+            log.exception("the join failed on a defect")
+            return Attribution()
+
     def _render(self, now: float, attribution: Attribution) -> Page:
         settings, driver = self._settings, self._driver
         answering = sum(row.answers and not row.gpu.parent for row in attribution.gpus)
@@ -217,8 +225,9 @@ class Sampler:
             collectors=tuple(self._health(attribution.rejected)),
             calls=driver.calls() if driver else {},
             xids=driver.xids() if driver else (),
+            xids_watched=driver.xids_watched() if driver else frozenset(),
             build=settings.build,
-            process=self._process_stats(),
+            own={**self._own_numbers(), "vgpu_join_failures_total": self._defects},
             skipped_series=compatibility.nameless(attribution, settings.compat),
             gpus_expected=self._expected or None,
         )

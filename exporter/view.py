@@ -129,7 +129,10 @@ class CollectorRow(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """Everything that one rendered page is made of."""
+    """Everything that one rendered page is made of.
+
+    ``own`` are numbers about this process, by the name of their family.
+    """
 
     timestamp: float
     node: str
@@ -139,6 +142,7 @@ class View(msgspec.Struct, frozen=True):
     calls: Mapping[str, CallCost]
     xids: tuple[XidCount, ...]
     build: Mapping[str, str]
-    process: Mapping[str, float]
+    own: Mapping[str, float]
+    xids_watched: frozenset[str] = frozenset()
     skipped_series: int = 0
     gpus_expected: int | None = None

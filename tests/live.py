@@ -11,6 +11,7 @@ import http.client
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -77,6 +78,8 @@ class LiveExporter:
         self._log = folder / "exporter.log"
         self.process: subprocess.Popen[bytes] | None = None
         self.port = 0
+        self.tls: ssl.SSLContext | None = None
+        self.headers: dict[str, str] = {}
 
     def write_driver(self, **changes) -> None:
         """The driver as the scenario has it, with ``changes`` to what FakeDriver.write takes."""
@@ -96,7 +99,7 @@ class LiveExporter:
             f"--limits.kubeshare-dir={paths.kubeshare_dir}",
             f"--path.procfs={paths.procfs}",
             f"--path.cgroupfs={paths.cgroupfs}",
-            "--node-name=node-1",
+            f"--node-name={self.node.scenario.node}",
             "--gpushare.memory-unit=GiB",
             *self._flags,
         ]
@@ -156,9 +159,13 @@ class LiveExporter:
 
     def get(self, path: str = "/metrics", headers: dict[str, str] | None = None):
         """A response whose body has been read into ``.text``."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_SECONDS)
+        where = ("127.0.0.1", self.port)
+        if self.tls is None:
+            connection = http.client.HTTPConnection(*where, timeout=WAIT_SECONDS)
+        else:
+            connection = http.client.HTTPSConnection(*where, timeout=WAIT_SECONDS, context=self.tls)
         try:
-            connection.request("GET", path, headers=headers or {})
+            connection.request("GET", path, headers={**self.headers, **(headers or {})})
             response = connection.getresponse()
             response.body = response.read()
             return response

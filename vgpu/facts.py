@@ -95,6 +95,10 @@ class GpuSource(Protocol):
         """All XIDs recorded since start. Never blocks."""
         ...
 
+    def xids_watched(self) -> frozenset[str]:
+        """The cards whose XIDs are being recorded. Never blocks."""
+        ...
+
     def calls(self) -> Mapping[str, CallCost]:
         """What the driver calls have cost so far, by call name. Never blocks."""
         ...

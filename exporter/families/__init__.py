@@ -4,13 +4,14 @@ To add a metric, add a row to a table: ``devices``, ``node``, ``containers`` or 
 """
 
 from exporter.families.containers import CONTAINERS, SHARES
-from exporter.families.devices import GPUS, XIDS
-from exporter.families.health import CALLS, COLLECTORS, PROCESS, SELF
+from exporter.families.devices import GPUS, XID_WATCH, XIDS
+from exporter.families.health import CALLS, COLLECTORS, PROCESS, SELF, WEB
 from exporter.families.node import NODE
 from vgpu.metrics.family import Table
 
 OWN_TABLES: tuple[Table, ...] = (
     GPUS,
+    XID_WATCH,
     XIDS,
     NODE,
     SHARES,
@@ -18,5 +19,6 @@ OWN_TABLES: tuple[Table, ...] = (
     COLLECTORS,
     CALLS,
     SELF,
+    WEB,
     PROCESS,
 )

@@ -220,6 +220,22 @@ GPUS = Table(
     ),
 )
 
+XID_WATCH = Table(
+    title="Whether XID errors are heard",
+    note="Without this at 1, no XID series means nothing.",
+    rows=lambda view: ((row.gpu, view.xids_watched) for row in view.attribution.gpus),
+    labels=("uuid",),
+    key=lambda pair: (pair[0].uuid,),
+    families=(
+        Family(
+            "vgpu_gpu_xid_watched",
+            GAUGE,
+            "1 if XID errors of the card are being recorded (nvmlDeviceRegisterEvents).",
+            lambda pair: None if pair[0].parent else int(pair[0].uuid in pair[1]),
+        ),
+    ),
+)
+
 XIDS = Table(
     title="XID errors",
     note="Alert on the timestamp: `increase()` does not see the first event of a series.",

@@ -98,6 +98,10 @@ def _cost(item: tuple[str, CallCost]) -> CallCost:
     return item[1]
 
 
+def _own(name: str, help_: str, kind: Kind = GAUGE, unit: str = "") -> Family:
+    return Family(name, kind, help_, lambda view: view.own.get(name), unit=unit)
+
+
 BUILD_LABELS = ("version", "revision", "python_version")
 
 SELF = Table(
@@ -142,13 +146,29 @@ SELF = Table(
             "Series of the compatibility sets left out because the pod's name is unknown.",
             lambda view: view.skipped_series,
         ),
+        _own(
+            "vgpu_join_failures_total",
+            "Samples whose data was lost to a defect of the exporter; the log has the details.",
+            COUNTER,
+        ),
     ),
 )
 
 
-def _process(name: str, help_: str, kind: Kind = GAUGE, unit: str = "") -> Family:
-    return Family(name, kind, help_, lambda view: view.process.get(name), unit=unit)
-
+WEB = Table(
+    title="The web config file",
+    note="Only with --web.config.file.",
+    rows=lambda view: (view,),
+    labels=(),
+    key=lambda _: (),
+    families=(
+        _own(
+            "vgpu_web_config_last_reload_successful",
+            "1 if the file as it is now is in force, 0 if it is broken and an older one is.",
+        ),
+        _own("vgpu_web_config_reload_failures_total", "Attempts to read a broken file.", COUNTER),
+    ),
+)
 
 PROCESS = Table(
     title="The exporter's process",
@@ -157,16 +177,12 @@ PROCESS = Table(
     labels=(),
     key=lambda _: (),
     families=(
-        _process(
-            "process_cpu_seconds_total", "CPU time used (/proc/self/stat).", COUNTER, "seconds"
-        ),
-        _process("process_open_fds", "Open file descriptors (/proc/self/fd)."),
-        _process("process_max_fds", "The most file descriptors allowed (/proc/self/limits)."),
-        _process("process_virtual_memory_bytes", "Virtual memory (/proc/self/stat).", unit="bytes"),
-        _process(
-            "process_resident_memory_bytes", "Resident memory (/proc/self/stat).", unit="bytes"
-        ),
-        _process(
+        _own("process_cpu_seconds_total", "CPU time used (/proc/self/stat).", COUNTER, "seconds"),
+        _own("process_open_fds", "Open file descriptors (/proc/self/fd)."),
+        _own("process_max_fds", "The most file descriptors allowed (/proc/self/limits)."),
+        _own("process_virtual_memory_bytes", "Virtual memory (/proc/self/stat).", unit="bytes"),
+        _own("process_resident_memory_bytes", "Resident memory (/proc/self/stat).", unit="bytes"),
+        _own(
             "process_start_time_seconds",
             "When the process started, in unix time (/proc/self/stat).",
             unit="seconds",

@@ -23,7 +23,7 @@ from vgpu.facts import (
     RegionUse,
     ShimSample,
 )
-from vgpu.model import PodRef, Scheme, Source
+from vgpu.model import Phase, PodRef, Scheme, Source
 from vgpu.reasons import Reason
 from vgpu.units import GIB, MIB
 
@@ -192,6 +192,7 @@ def test_a_region_of_a_pod_without_a_cgroup_is_released_or_orphaned_and_not_expo
     result = node(gpu=driver(), shim=shim(slot(use(MIB))), process=kernel(live=(POD2,)))
     assert result.shares == ()
     assert [o.pod for o in result.released] == ["train"]
+    assert [c.phase for c in result.containers] == [Phase.RELEASED]
     stranger = "33333333-3333-3333-3333-333333333333"
     result = node(gpu=driver(), shim=shim(slot(use(MIB)), pod=stranger), process=kernel())
     assert result.shares == ()
@@ -201,6 +202,7 @@ def test_a_region_of_a_pod_without_a_cgroup_is_released_or_orphaned_and_not_expo
 def test_without_cgroups_the_pods_phase_decides_and_without_both_the_region_stands():
     ended = (PodStatus(PodRef(POD, "ml", "train"), "Succeeded", "", True),)
     assert node(shim=shim(slot()), kubelet=kubelet(statuses=ended)).shares == ()
+    assert len(node(shim=shim(slot()), kubelet=kubelet(statuses=())).shares) == 1
     assert len(node(shim=shim(slot())).shares) == 1
 
 
@@ -221,6 +223,14 @@ def test_another_tenants_device_is_refused_where_the_kubelet_knows_what_was_give
     )
     assert [(r[0], r[2]) for r in result.rejected] == [(Reason.DEVICE_NOT_ALLOCATED, B)]
     assert [s.device for s in result.shares] == [A]
+
+
+def test_a_second_region_of_one_container_is_refused():
+    one, two = shim(slot(use(MIB))), shim(slot(use(GIB)))
+    other = RegionFile("/other/x.cache", POD, "main", two.files[0].region)
+    result = node(gpu=driver(), shim=ShimSample((*one.files, other)))
+    assert share(result).accounted.total == MIB
+    assert [r[:2] for r in result.rejected] == [(Reason.AMBIGUOUS, "/other/x.cache")]
 
 
 def test_a_lost_device_keeps_its_containers_and_is_told_as_not_answering():

@@ -150,7 +150,7 @@ def view(*extra_shares):
         calls={},
         xids=(),
         build={"version": "1.2.3", "python_version": "3.11.2", "platform": "linux/x86_64"},
-        process={},
+        own={},
     )
 
 

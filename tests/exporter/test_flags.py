@@ -93,7 +93,8 @@ def test_switching_everything_off_is_refused():
 
 
 def test_a_missing_extra_is_named(monkeypatch):
-    monkeypatch.setattr(exporter_main.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    monkeypatch.delitem(sys.modules, "vgpu.sources.podresources", raising=False)
     result = CliRunner().invoke(exporter_main.command, ["--kubelet.pod-resources=/x"])
     assert result.exit_code == 2
     assert "vgpu[pod-resources]" in result.output

@@ -106,7 +106,7 @@ def test_hostile_names_stay_text():
         calls={},
         xids=(),
         build={"version": "<v>"},
-        process={},
+        own={},
     )
     text = statuspage.render(view, 0.0, '"/<m>').decode()
     assert not re.search(r"<(script|box|id|ns|pod|node|v|m)>", text)

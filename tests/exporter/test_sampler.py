@@ -2,14 +2,19 @@
 
 import threading
 import time
+from pathlib import Path
 
+import msgspec
 import pytest
 from live import parse
 
+from exporter import sampler as sampler_module
 from exporter.sampler import STALE_INTERVALS
+from vgpu.facts import RegionDevice
 from vgpu.metrics.render import Format
 from vgpu.model import Scheme
 from vgpu.reasons import Reason
+from vgpu.schemes import hami_core
 
 WAIT = 30.0
 
@@ -178,8 +183,45 @@ def test_a_replaced_driver_ends_the_process(bench):
 def test_the_join_refuses_under_the_shims_name(bench):
     victim = bench.node.scenario.cards[0].uuid.encode()
     for root in bench.node.paths.shim_roots:
-        for cache in __import__("pathlib").Path(root).glob("*/*.cache"):
+        for cache in Path(root).glob("*/*.cache"):
             data = cache.read_bytes()
             cache.write_bytes(data.replace(victim, victim[:-4] + b"dead"))
     found = series(bench.sampler.sample())
     assert found['vgpu_collector_rejected{collector="shim",reason="unknown_device"}'] > 0
+
+
+def test_regions_inside_containers_are_read_when_asked_for(make_bench):
+    on = frozenset({"nvml", "shim", "kubelet", "process", "bare"})
+    bench = make_bench(collectors=on)
+    view = bench.sampler.sample().view
+    plain = bench.share(view, "whisper")
+    assert plain.accounted is None
+    process = next(
+        p.pid
+        for pod, container in bench.node.scenario.containers()
+        for p in container.processes
+        if pod.ref.name == plain.pod
+    )
+    cache = Path(bench.node.paths.procfs, str(process), "root/tmp/cudevshr.cache")
+    cache.parent.mkdir(parents=True)
+    region = msgspec.structs.replace(
+        next(iter(bench.node._regions.values())),
+        devices=(RegionDevice(plain.device, 3 * 2**30, 40),),
+        processes=(),
+        proc_num=0,
+    )
+    cache.write_bytes(hami_core.encode(region, "v1.2"))
+    told = bench.share(bench.sampler.sample().view, "whisper")
+    assert told.accounted is not None
+    assert told.core_limit_percent == 40
+
+
+def test_a_defect_in_the_join_costs_the_data_and_not_the_page(bench, monkeypatch):
+    bench.sampler.sample()
+    monkeypatch.setattr(sampler_module, "attribute", lambda *_: 1 // 0)
+    found = series(bench.sampler.sample())
+    assert found["vgpu_join_failures_total"] == 1
+    assert found['vgpu_collector_success{collector="nvml"}'] == 1
+    assert not starting(found, "vgpu_container_")
+    monkeypatch.undo()
+    assert starting(series(bench.sampler.sample()), "vgpu_container_")

@@ -1,11 +1,12 @@
 """What a sample of the kubelet's leavings holds, piece by piece."""
 
 import json
+import subprocess
 import sys
 import time
 
 import pytest
-from fixtures import shared_fixtures
+from fixtures import ROOT, shared_fixtures
 
 from vgpu.facts import ContainerName, Grant
 from vgpu.model import PodRef
@@ -164,23 +165,15 @@ def test_pod_resources_without_its_extra_is_an_error_that_names_it(node, monkeyp
 
 def test_grpc_is_not_loaded_unless_a_socket_is_named():
     # In a process of its own: other tests load it.
-    import subprocess
-
     code = (
         "import sys, vgpu.sources.kubelet as k; k.KubeletSource();"
         "sys.exit('grpc' in sys.modules or 'google.protobuf' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=kubelet_root(), check=False)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
     assert done.returncode == 0
 
 
-def kubelet_root():
-    from fixtures import ROOT
-
-    return ROOT
-
-
-def test_a_grant_can_be_compared(node):
+def test_an_answer_that_cannot_be_read_is_told_beside_its_grant(node):
     sample = KubeletSource(None, str(node / "checkpoint")).sample(time.time())
     assert sample.grants == (Grant("uid-0", "c`x", "nvidia.com/gpu", (), {}),)
     assert [rejection.reason for rejection in sample.rejections] == [Reason.MALFORMED]

@@ -117,3 +117,18 @@ def test_any_bytes_give_pods_or_the_typed_error(content):
         parse_pods(content)
     except SourceError as error:
         assert error.reason is Reason.MALFORMED  # noqa: PT017
+
+
+def test_only_this_nodes_pods_are_kept():
+    there = pod("other", spec={"nodeName": "node2"})
+    unbound = pod("pending", spec={})
+    told = parse_pods(dump(pod("web"), there, unbound), node="node1")
+    assert [ref.name for ref in told.pods.values()] == ["web"]
+    assert len(told.statuses) == 1
+
+
+def test_a_dump_without_a_pod_of_this_node_is_refused_by_its_name():
+    with pytest.raises(SourceError) as refused:
+        parse_pods(dump(pod()), node="elsewhere")
+    assert refused.value.reason is Reason.ABSENT
+    assert "'elsewhere' (--node-name)" in refused.value.detail

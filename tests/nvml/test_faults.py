@@ -229,6 +229,21 @@ def test_an_unknown_error_at_the_start_is_passed_on_and_tried_again(driver, sour
     assert len(source.sample(time.time()).gpus) == 2
 
 
+@pytest.mark.parametrize("symbol", ["nvmlSystemGetDriverVersion", "nvmlDeviceGetUUID"])
+def test_a_driver_that_goes_away_while_cards_are_looked_for_is_an_error(driver, source, symbol):
+    driver.write(devices=two_cards(), faults=[Fault(symbol, 9, times=1)])
+    assert failure(source).reason == Reason.DRIVER_NOT_LOADED
+    assert len(source.sample(time.time()).gpus) == 2
+
+
+def test_an_unknown_driver_version_costs_the_version(driver, source):
+    driver.write(devices=two_cards(), faults=[Fault("nvmlSystemGetDriverVersion", 999)])
+    sample = source.sample(time.time())
+    assert len(sample.gpus) == 2
+    assert "driver_version" not in sample.gpus[0].info
+    assert sample.gpus[0].info["cuda_version"] == "13.0"
+
+
 def test_initialisations_and_descriptors_do_not_pile_up(driver, source):
     def descriptors():
         return sum(1 for _ in Path("/proc/self/fd").iterdir())

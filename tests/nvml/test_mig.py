@@ -95,6 +95,18 @@ def test_instances_come_and_go_without_a_new_generation(driver, source):
     assert (sample.generation, sample.lost) == (1, ())
 
 
+def test_what_an_instance_is_is_asked_again_at_slow_samples(driver, source):
+    driver.write(devices=[Device(CARD, mig=1), Mig(CARD, FIRST, gi=1, name=b"\xff MIG 1g.10gb")])
+    sample = source.sample(time.time())
+    assert "mig_profile" not in sample.gpus[1].info
+    assert sample.rejections[0].reason == Reason.DRIVER_ERROR
+    driver.write(devices=[Device(CARD, mig=1), Mig(CARD, FIRST, gi=1)])
+    for _ in range(3):
+        sample = source.sample(time.time())
+    assert sample.gpus[1].info["mig_profile"] == "1g.10gb"
+    assert sample.rejections == ()
+
+
 def test_switching_mig_off_and_on_asks_again_what_the_card_supports(driver, source):
     def utilization_of_the_card():
         for _ in range(2):
@@ -107,6 +119,17 @@ def test_switching_mig_off_and_on_asks_again_what_the_card_supports(driver, sour
     assert utilization_of_the_card() == (0.5, {CARD})
     driver.write(devices=node(gpu_util=50))
     assert utilization_of_the_card() == (None, {FIRST, SECOND})
+
+
+def test_a_mode_that_cannot_be_told_is_taken_to_be_as_before(driver, source):
+    driver.write(devices=node(), processes=[on(3, 0, 10)])
+    source.sample(time.time())
+    fault = Fault("nvmlDeviceGetMigMode", 999)
+    driver.write(devices=node(), processes=[on(3, 0, 10)], faults=[fault])
+    sample = source.sample(time.time())
+    assert [gpu.uuid for gpu in sample.gpus] == [CARD, FIRST, SECOND]
+    assert ("mig_mode",) not in sample.gpus[0].readings
+    assert [process.device for process in sample.processes] == [FIRST]
 
 
 def test_a_card_with_mig_and_no_instance_has_no_processes(driver, source):

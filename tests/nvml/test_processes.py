@@ -37,12 +37,19 @@ def test_a_process_in_several_lists_is_counted_once_with_its_largest_memory(driv
             Process(CARD, 10, 100, type="CG"),
             Process(CARD, 11, 100, type="C"),
             Process(CARD, 11, 300, type="M"),
+            Process(CARD, 13, 300, type="C"),
+            Process(CARD, 13, 100, type="M"),
             Process(CARD, 12, NA, type="C"),
             Process(CARD, 12, 50, type="G"),
         ],
     )
     sample = source.sample(time.time())
-    assert processes(sample) == {(10, CARD): 100, (11, CARD): 300, (12, CARD): 50}
+    assert processes(sample) == {
+        (10, CARD): 100,
+        (11, CARD): 300,
+        (12, CARD): 50,
+        (13, CARD): 300,
+    }
 
 
 def test_more_processes_than_ever_before_are_all_listed(driver, source):
@@ -108,7 +115,7 @@ def test_a_driver_without_process_lists_knows_no_processes(tmp_path, monkeypatch
     missing = frozenset({"nvmlDeviceGetComputeRunningProcesses_v3"})
     driver = FakeDriver(tmp_path, hide=missing)
     driver.load(monkeypatch)
-    driver.write(devices=[Device(CARD)], processes=[Process(CARD, 10)])
+    driver.write(devices=[Device(CARD), Device(uuid(1))], processes=[Process(CARD, 10)])
     source = NvmlSource()
     for _ in range(2):
         sample = source.sample(time.time())

@@ -207,6 +207,17 @@ def test_older_names_of_calls_serve_where_the_newer_are_missing(tmp_path, monkey
     source.close()
 
 
+def test_what_a_driver_does_not_have_may_come_with_the_next(driver, source):
+    missing = [Fault("nvmlDeviceGetPowerUsage", 13)]
+    driver.write(devices=[Device(uuid(0)), Device(uuid(1))], faults=missing)
+    for _ in range(3):
+        source.sample(time.time())
+    assert driver.calls()["nvmlDeviceGetPowerUsage"] == 1
+    driver.write(devices=[Device(uuid(0)), Device(uuid(1))], epoch=1)
+    for gpu in source.sample(time.time()).gpus:
+        assert gpu.readings["power_usage_watts",] == 100
+
+
 def test_a_binding_without_a_function_costs_that_reading_only(driver, source, monkeypatch):
     monkeypatch.delattr(pynvml, "nvmlDeviceGetTemperatureV")
     monkeypatch.delattr(pynvml, "nvmlDeviceGetFanSpeed")

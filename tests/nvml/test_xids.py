@@ -86,8 +86,12 @@ def test_an_error_of_the_wait_is_slept_over(driver, source):
 def test_cards_without_events_do_not_silence_the_others(driver, source):
     driver.write(devices=[Device(uuid(0), events=0), Device(uuid(1))], xids=[Xid(uuid(1), 31)])
     source.sample(time.time())
+    assert source.xids_watched() == frozenset()
     source.wait_xids(1)
     assert counts(source) == {(uuid(1), 31): 1}
+    assert source.xids_watched() == {uuid(1)}
+    source.close()
+    assert source.xids_watched() == frozenset()
 
 
 def test_a_registration_that_fails_does_not_silence_the_others(driver, source):
@@ -138,3 +142,15 @@ def test_closing_lets_a_waiting_thread_go(driver, source):
     source.close()
     watcher.join(timeout=30)
     assert not watcher.is_alive()
+
+
+def test_the_driver_is_not_shut_down_under_a_waiting_thread(driver, source):
+    driver.write(devices=[Device(uuid(0))])
+    source.sample(time.time())
+    watcher = threading.Thread(target=lambda: source.wait_xids(0.3))
+    watcher.start()
+    while driver.calls()[WAIT] == 0:  # it is in the driver from now on
+        time.sleep(0.001)
+    source.close()
+    assert source.calls()["nvmlEventSetWait"].count == 1  # it has come out
+    watcher.join()

@@ -132,6 +132,13 @@ def test_a_tenant_cannot_pretend_to_be_another_pod_from_inside_its_container():
     assert parse_cgroup_path(f"/kubepods/burstable/pod{UID}/{ID}/{other}") == Owner(ID, UID, "")
 
 
+def test_a_cgroup_root_whose_name_begins_like_a_pods_is_not_one():
+    path = f"/podruntime/kubepods/burstable/pod{UID}/{ID}"
+    assert parse_cgroup_path(path) == Owner(ID, UID, "")
+    path = f"/podruntime.slice/podruntime-kubepods.slice/podruntime-kubepods-pod{UID_}.slice"
+    assert parse_cgroup_path(f"{path}/crio-{ID}.scope") == Owner(ID, UID, "cri-o")
+
+
 def test_a_podman_folder_is_not_taken_for_a_pod():
     assert parse_cgroup_path(f"/podman/{ID}") == Owner(ID, "", "")
 

@@ -31,7 +31,7 @@ def on_node(options: Options, node: SimulatedNode) -> Options:
     paths = node.paths
     return msgspec.structs.replace(
         options,
-        node_name=options.node_name or "demo-node",
+        node_name=node.scenario.node,
         shim_root=paths.shim_roots,
         kubelet_log_dir=paths.log_dir,
         kubelet_checkpoint=paths.checkpoint,

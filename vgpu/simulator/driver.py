@@ -186,6 +186,10 @@ class SimulatedDriver:
         """The events recorded so far."""
         return self._xids
 
+    def xids_watched(self) -> frozenset[str]:
+        """All cards."""
+        return frozenset(card.uuid for card in self._scenario.cards)
+
     def calls(self) -> Mapping[str, CallCost]:
         """What ``sample`` and ``wait_xids`` cost, under these names: no NVML is called."""
         return dict(self._calls)

@@ -56,7 +56,7 @@ def read_file(path: str, limit: int, *, follow: bool = False) -> bytes:
         content = b""
         if status.st_size <= limit:
             # One byte more than allowed: a file that grows meanwhile is caught, not cut.
-            while chunk := os.read(fd, limit + 1 - len(content)):
+            while chunk := os.read(fd, min(status.st_size, limit - len(content)) + 1):
                 content += chunk
     except OSError as error:
         raise translated(error, path) from error
@@ -67,20 +67,25 @@ def read_file(path: str, limit: int, *, follow: bool = False) -> bytes:
     return content
 
 
-def list_folder(path: str, limit: int) -> tuple[list[os.DirEntry[str]], tuple[Rejection, ...]]:
+def list_folder(
+    path: str, limit: int, *, only_folders: bool = False
+) -> tuple[list[os.DirEntry[str]], tuple[Rejection, ...]]:
     """The entries of a folder, in no order; those past ``limit`` are one rejection.
 
-    Raises SourceError where the folder cannot be read.
+    ``only_folders`` leaves out everything else, links to folders too. Raises SourceError where
+    the folder cannot be read.
     """
     try:
         with os.scandir(path) as entries:
             listed = list(itertools.islice(entries, limit))
-            if next(entries, None) is None:
-                return listed, ()
+            too_many = next(entries, None) is not None
+        if only_folders:
+            listed = [entry for entry in listed if entry.is_dir(follow_symlinks=False)]
     except OSError as error:
         raise translated(error, path) from error
     detail = f"more than {limit} entries"
-    return listed, (Rejection(printable(path), Reason.TOO_MANY_FILES, detail),)
+    refused = Rejection(printable(path), Reason.TOO_MANY_FILES, detail)
+    return listed, (refused,) if too_many else ()
 
 
 class Remembered(Generic[T]):

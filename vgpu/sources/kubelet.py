@@ -61,8 +61,9 @@ class KubeletSource:
         checkpoint: str | None = DEFAULT_CHECKPOINT,
         pods_file: str | None = None,
         pod_resources: str | None = None,
+        node: str = "",
     ) -> None:
-        """Any of the paths may be None: not configured.
+        """Any of the paths may be None: not configured. Of the pods file only ``node``'s count.
 
         The container links are looked for in the folder ``containers`` beside ``log_dir``;
         ``pod_resources`` is the path of the kubelet's socket, and of use only with a checkpoint.
@@ -74,7 +75,7 @@ class KubeletSource:
             log_dir and str(Path(log_dir).parent / "containers"), read_container_links
         )
         self._checkpoint = _remember(checkpoint, _load_checkpoint)
-        self._pods_file = _remember(pods_file, _load_pods)
+        self._pods_file = _remember(pods_file, lambda path: _load_pods(path, node))
         self._held = _pod_resources(pod_resources) if pod_resources else None
 
     def sample(self, now: float) -> KubeletSample:
@@ -148,9 +149,9 @@ def _load_checkpoint(path: str) -> tuple[tuple[Grant, ...], tuple[Rejection, ...
     return parse_checkpoint(read_file(path, CHECKPOINT_LIMIT), printable(path))
 
 
-def _load_pods(path: str) -> PodList:
+def _load_pods(path: str, node: str) -> PodList:
     # A ConfigMap's files are symlinks, and this path is the operator's own.
-    return parse_pods(read_file(path, PODS_FILE_LIMIT, follow=True), printable(path))
+    return parse_pods(read_file(path, PODS_FILE_LIMIT, follow=True), printable(path), node)
 
 
 def _pod_resources(socket: str) -> "Callable[[float], Mapping[Held, frozenset[str]]]":

@@ -45,15 +45,13 @@ def parse_container_link(name: str) -> tuple[str, ContainerName] | None:
 def read_pod_folders(path: str) -> tuple[dict[str, PodRef], tuple[Rejection, ...]]:
     """Pod UID -> names, of every log folder below ``path``. Raises SourceError."""
     pods = {}
-    entries, rejections = list_folder(path, MAX_ENTRIES)
-    for entry in entries:
-        if not entry.is_dir(follow_symlinks=False):
-            continue
-        if pod := parse_pod_folder(entry.name):
+    folders, rejections = list_folder(path, MAX_ENTRIES, only_folders=True)
+    for folder in folders:
+        if pod := parse_pod_folder(folder.name):
             pods[pod.uid] = pod
         else:
             detail = "not <namespace>_<pod>_<uid>"
-            rejections += (Rejection(printable(entry.path), Reason.MALFORMED, detail),)
+            rejections += (Rejection(printable(folder.path), Reason.MALFORMED, detail),)
     return pods, rejections
 
 

@@ -56,6 +56,7 @@ class _Container(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Spec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    node_name: str = ""
     containers: list[_Container] = []
     init_containers: list[_Container] = []
 
@@ -94,10 +95,13 @@ class _Dump(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_Dump)
 
 
-def parse_pods(content: bytes, subject: str = "pods") -> PodList:
-    """The pods of a dump, mirror pods under the UID that the kubelet knows.
+def parse_pods(content: bytes, subject: str = "pods", node: str = "") -> PodList:
+    """The pods of a dump that are bound to ``node``, of any node if it is "".
 
-    Raises SourceError: MALFORMED.
+    Mirror pods come under the UID that the kubelet knows. Nothing is kept of other nodes' pods,
+    so that the cost does not grow with the cluster.
+
+    Raises SourceError: MALFORMED; ABSENT if there are pods, but none is on ``node``.
     """
     try:
         dump = _DECODER.decode(content)
@@ -106,7 +110,11 @@ def parse_pods(content: bytes, subject: str = "pods") -> PodList:
     pods: dict[str, PodRef] = {}
     containers: dict[str, ContainerName] = {}
     statuses = []
-    for pod in dump.items:
+    here = [pod for pod in dump.items if node in ("", pod.spec.node_name)]
+    if dump.items and not here:
+        detail = f"none of its {len(dump.items)} pods is on node {node!r} (--node-name)"
+        raise SourceError(Reason.ABSENT, subject, detail)
+    for pod in here:
         meta, status = pod.metadata, pod.status
         ref = PodRef(meta.annotations.get(MIRROR, meta.uid), meta.namespace, meta.name)
         pods[ref.uid] = ref

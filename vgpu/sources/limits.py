@@ -107,14 +107,15 @@ def _read_kubeshare_config(path: str) -> Limits:
 
 
 def _folders(path: str, rejections: list[Rejection]) -> list[str]:
-    entries = _entries(path, rejections)
-    return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return [entry.path for entry in _entries(path, rejections, only_folders=True)]
 
 
-def _entries(path: str, rejections: list[Rejection]) -> list[os.DirEntry[str]]:
+def _entries(
+    path: str, rejections: list[Rejection], *, only_folders: bool = False
+) -> list[os.DirEntry[str]]:
     """What is in the folder; nothing if it does not exist."""
     try:
-        entries, too_many = list_folder(path, MAX_ENTRIES)
+        entries, too_many = list_folder(path, MAX_ENTRIES, only_folders=only_folders)
     except SourceError as error:
         _refuse(error, rejections)
         return []

@@ -118,7 +118,7 @@ class Binding:
                 return layout.iter_unpack(memoryview(array)[: count.value * layout.size])
             if code != Code.INSUFFICIENT_SIZE:
                 break
-            self._room[symbol] = min(2 * count.value + 5, MOST_ENTRIES)
+            self._room[symbol] = min(2 * max(count.value, room), MOST_ENTRIES)
         raise CallError(symbol, code)
 
     def _timed(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -203,6 +203,10 @@ class NvmlSource:
     def xids(self) -> tuple[XidCount, ...]:
         """All XIDs since start."""
         return self._watch.counts()
+
+    def xids_watched(self) -> frozenset[str]:
+        """The cards that the event set hears."""
+        return self._watch.heard
 
     def calls(self) -> Mapping[str, CallCost]:
         """What the driver calls have cost so far."""

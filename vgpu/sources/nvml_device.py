@@ -151,7 +151,7 @@ class Card(Device):
     def read(self, now: float, *, slow: bool) -> Reading:
         """Read all. Raises CallError if the card, or the driver as a whole, is gone."""
         gpu = self.gpu(slow=slow)
-        mig = gpu.readings.get(MIG_MODE) == 1
+        mig = bool(gpu.readings.get(MIG_MODE, self._mig))  # as before, if the question failed
         if mig != self._mig:
             self._mig = mig
             self._reset()

@@ -48,6 +48,8 @@ class XidWatch:
         self._idle.set()
         self._closed = threading.Event()
         self._counts: dict[tuple[str, int], XidCount] = {}
+        self.heard: frozenset[str] = frozenset()
+        """The cards that the present event set hears."""
 
     def attach(self, cards: Sequence[tuple[str, Any]]) -> None:
         """Watch these (UUID, handle) from the next ``wait`` on."""
@@ -58,6 +60,7 @@ class XidWatch:
         """Let go of the driver, after a moment for the waiter to come out of it."""
         with self._lock:
             events, self._events = self._events, None
+            self.heard = frozenset()
         if events is None or not self._idle.wait(2 * SLICE_SECONDS) or events.set is None:
             return
         self._call_quietly("nvmlEventSetFree", events.set)
@@ -93,7 +96,10 @@ class XidWatch:
         """Whether an event came."""
         if not events.registered:
             events.registered = True
-            events.set = self._register(events.cards)
+            events.set, heard = self._register(events.cards)
+            with self._lock:
+                if events is self._events:  # not detached meanwhile
+                    self.heard = heard
         if events.set is None:
             return False
         try:
@@ -113,18 +119,18 @@ class XidWatch:
             self._counts[uuid, xid] = XidCount(uuid, xid, count, time.time())
         log.warning("XID %d on %s", xid, uuid or "an unknown device")
 
-    def _register(self, cards: Sequence[tuple[str, Any]]) -> Any:
-        """An event set that hears all cards that can be heard; None if there is none."""
+    def _register(self, cards: Sequence[tuple[str, Any]]) -> tuple[Any, frozenset[str]]:
+        """An event set and whom it hears, which is all who can be; None if there is none."""
         try:
             events = self._driver.call("nvmlEventSetCreate")
         except CallError as error:
             log.warning("XID errors cannot be counted: %s", error)
-            return None
-        heard = 0
+            return None, frozenset()
+        heard: set[str] = set()
         for place, (uuid, handle) in enumerate(cards):
             try:
                 self._driver.call("nvmlDeviceRegisterEvents", handle, XID_CRITICAL_ERROR, events)
-                heard += 1
+                heard.add(uuid)
             except CallError as error:
                 log.warning("XID errors of %s cannot be counted: %s", uuid, error)
                 if error.code == Code.UNKNOWN:  # leaves the set undefined, says nvml.h
@@ -132,8 +138,8 @@ class XidWatch:
                     return self._register((*cards[:place], *cards[place + 1 :]))
         if not heard:
             self._call_quietly("nvmlEventSetFree", events)
-            return None
-        return events
+            return None, frozenset()
+        return events, frozenset(heard)
 
     def _call_quietly(self, name: str, *args: Any) -> None:
         try:

@@ -43,7 +43,8 @@ def parse_cgroup(text: str) -> Owner | None:
     In version 1 every hierarchy has a line of its own, and not all need name the container: a
     line that names a pod's comes first.
     """
-    paths = dict.fromkeys(line.split(":", 2)[-1] for line in text.splitlines())
+    # Not splitlines(): a cgroup's name may hold the other characters that end a line for it.
+    paths = dict.fromkeys(line.split(":", 2)[-1] for line in text.split("\n"))
     owners = [owner for path in paths if (owner := parse_cgroup_path(path))]
     return next((owner for owner in owners if owner.pod_uid), owners[0] if owners else None)
 
@@ -55,8 +56,9 @@ def parse_cgroup_path(path: str) -> Owner | None:
     container, because the kubelet may itself run in one (kind, k3d).
     """
     parts = path.removesuffix(" (deleted)").split("/")
-    in_kubernetes = "kubepods" in path
+    in_kubernetes = False
     for number, part in enumerate(parts):
+        in_kubernetes = in_kubernetes or "kubepods" in part
         # The kubelet uses systemd's names but the runtime does not: "<slice>:<runtime>:<id>"
         slice_name, _, misfit = part.partition(":")
         if uid := pod_uid(slice_name, in_kubernetes):
@@ -73,8 +75,9 @@ def parse_cgroup_path(path: str) -> Owner | None:
 def pod_uid(name: str, in_kubernetes: bool) -> str:
     """The UID in the name of a pod's cgroup; "" for any other name.
 
-    ``pod<uid>``, or for systemd ``<parents>-pod<uid with _ for ->.slice``. Where the kubelet's
-    tree is out of sight (a relative path), only a UUID or a static pod's hash will do.
+    ``pod<uid>``, or for systemd ``<parents>-pod<uid with _ for ->.slice``. Outside the
+    kubelet's tree, or where it is out of sight (a relative path), only a UUID or a static pod's
+    hash will do.
     """
     if name.endswith(".slice"):
         uid = name.removesuffix(".slice").partition("-pod")[2].replace("_", "-")
@@ -237,11 +240,11 @@ def _pods_below(tree: str) -> Iterator[str]:
 def _folders(path: str) -> list[str]:
     """The folders in ``path``; none if it has just gone. Raises SourceError."""
     try:
-        entries, too_many = list_folder(path, MAX_FOLDERS)
+        folders, too_many = list_folder(path, MAX_FOLDERS, only_folders=True)
     except SourceError as error:
         if error.reason is Reason.ABSENT:
             return []
         raise
     for rejection in too_many:
         raise SourceError(rejection.reason, rejection.subject, rejection.detail)
-    return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return [folder.path for folder in folders]

@@ -1,0 +1,301 @@
+"""A day of the exporter in minutes: its memory and its descriptors must stay level.
+
+    python benchmarks/soak.py [--samples 5760] [--warm-up 1000] [--slack 1536]
+
+5,760 is a day at 15 s. The real process samples every few milliseconds a node whose regions move
+15 s a step, whose pods come and go (each new one under a new name, UID and pid), where hostile
+files appear under ever new names and whose driver is lost and comes back; meanwhile it is scraped
+in both formats, with and without gzip, over kept and over new connections. What it holds after the
+warm-up is compared with what it holds at the end; the exit status is 1 if that has grown.
+"""
+
+import argparse
+import gzip
+import http.client
+import itertools
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from live import LiveExporter  # noqa: E402
+from regions import write as write_region  # noqa: E402
+
+from vgpu.model import PodRef, Scheme, Share  # noqa: E402
+from vgpu.simulator import tree  # noqa: E402
+from vgpu.simulator.demo import demo  # noqa: E402
+from vgpu.simulator.driver import SimulatedDriver  # noqa: E402
+from vgpu.simulator.node import region_path  # noqa: E402
+from vgpu.simulator.scenario import (  # noqa: E402
+    HAMI_ROOT,
+    Container,
+    Pod,
+    Process,
+    Shim,
+    container_id,
+    identity,
+)
+from vgpu.simulator.state import alive_at, regions_at  # noqa: E402
+from vgpu.simulator.wave import constant  # noqa: E402
+from vgpu.units import GIB  # noqa: E402
+
+INTERVAL = "5ms"
+STEP_SECONDS = 15.0
+GUESTS, GUEST_STEPS = 12, 25
+"""Guests at a time, and one replaced every so many steps: each stays for some seconds, so that
+what is remembered only of files that have settled remembers them too."""
+JUNK_STEPS, DRIVER_STEPS, LOST_STEPS = 7, 200, 20
+PAUSE_SECONDS = 0.004
+"""After a scrape that saw no new sample."""
+READINGS, READING_SECONDS = 21, 0.05
+OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
+FORMS = tuple(itertools.product(("*/*", OPENMETRICS), ("identity", "gzip"), (True, False)))
+"""Accept, Accept-Encoding, and whether the connection is kept."""
+
+
+class Level(msgspec.Struct, frozen=True):
+    """What the process holds: KiB, descriptors, threads; after so many samples and scrapes."""
+
+    samples: int
+    scrapes: int
+    rss: float
+    descriptors: int
+    threads: int
+
+
+def guest(number):
+    """A pod that nobody has seen before."""
+    name = f"guest-{number}"
+    process = Process(pid=3_000_000 + number, card=1, data=constant(GIB), sm=constant(0.1))
+    container = Container(
+        name="main",
+        id=container_id(name),
+        scheme=Scheme.VOLCANO,
+        shares=(Share(device=demo().cards[1].uuid, memory_bytes=2 * GIB, cores_percent=5),),
+        processes=(process,),
+        shim=Shim(layout="v1.2", root=HAMI_ROOT, cache=identity(f"region of {name}")),
+    )
+    return Pod(ref=PodRef(identity(name), "guests", name), containers=(container,))
+
+
+class World:
+    """The node around the exporter, which ``step`` moves on."""
+
+    def __init__(self, exporter):
+        self.exporter, self.node = exporter, exporter.node
+        self.steps = 0
+        self._guests = deque()
+        self._tree = self._tree_of(self.node.scenario, 0.0)
+        self._junk = None
+        self._epoch = 0
+
+    def step(self):
+        self.steps += 1
+        t = self.steps * STEP_SECONDS
+        self.node.write(t)
+        if self.steps % GUEST_STEPS == 0:
+            self._swap_guests(t)
+        if self.steps % JUNK_STEPS == 0:
+            self._litter()
+        phase = self.steps % DRIVER_STEPS
+        if phase == DRIVER_STEPS - LOST_STEPS:
+            self.exporter.driver.unload()
+            self._epoch += 1
+        elif phase < DRIVER_STEPS - LOST_STEPS and self.steps % 5 == 0:
+            self.exporter.write_driver(epoch=self._epoch)
+
+    def _swap_guests(self, t):
+        """One pod comes with all its files, and the one that stayed longest leaves with its own."""
+        new = guest(self.steps)
+        self._guests.append(new)
+        if len(self._guests) > GUESTS:
+            shutil.rmtree(self._region(self._guests.popleft()).parent)
+        base, start = self.node.scenario, self.node.start
+        scenario = msgspec.structs.replace(base, pods=(*base.pods, *self._guests))
+        self._become(self._tree_of(scenario, t))
+        region = self._region(new)
+        region.parent.mkdir(parents=True)
+        write_region(region, regions_at(scenario, t, start)[new.containers[0].id])
+        self.exporter.sample = SimulatedDriver(scenario, start, lambda: t).sample(0.0)
+
+    def _tree_of(self, scenario, t):
+        return tree.tree(scenario, alive_at(scenario, t), self.node.start)
+
+    def _region(self, pod):
+        return self.node.folder / region_path(pod, pod.containers[0])
+
+    def _become(self, new):
+        """Let the files be those of ``new``, as SimulatedNode does it within one scenario."""
+        old, self._tree = self._tree, new
+        for path, content in new.files.items():
+            if old.files.get(path) != content:
+                target = self.node.folder / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
+        for path in new.links.keys() - old.links.keys():
+            (self.node.folder / path).symlink_to(new.links[path])
+        for path in (old.files | old.links).keys() - (new.files | new.links).keys():
+            gone = self.node.folder / path
+            gone.unlink()
+            with suppress(OSError):  # not empty: others are still there
+                gone.parent.rmdir()
+                gone.parent.parent.rmdir()
+
+    def _litter(self):
+        """One hostile entry under a new name, in the place of the one before."""
+        if self._junk is not None:
+            shutil.rmtree(self._junk)
+        root = Path(self.node.paths.shim_roots[0])
+        self._junk = root / f"{identity(f'junk {self.steps}')}_tenant"
+        self._junk.mkdir()
+        file = self._junk / f"{self.steps}.cache"
+        kind = self.steps // JUNK_STEPS % 5
+        if kind == 0:
+            file.write_bytes(b"short")
+        elif kind == 1:
+            file.symlink_to("/etc/passwd")
+        elif kind == 2:
+            os.mkfifo(file)
+        elif kind == 3:
+            file.mkdir()
+        else:
+            file.with_name(f"{self.steps}\n\udcff.cache").write_bytes(os.urandom(2000))
+
+
+class Scraper:
+    """Scrapes the exporter in each form in turn, and counts the samples that it saw."""
+
+    def __init__(self, exporter):
+        self._port = exporter.port
+        self._kept = None
+        self._newest = ""
+        self.scrapes = self.samples = 0
+
+    def _fetch(self, path, headers, keep):
+        connection = self._kept if keep else None
+        if connection is None:
+            connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+            self._kept = connection if keep else self._kept
+        connection.request("GET", path, headers=headers)
+        response = connection.getresponse()
+        body = response.read()
+        if not keep:
+            connection.close()
+        return response, body
+
+    def scrape(self):
+        accept, encoding, keep = FORMS[self.scrapes % len(FORMS)]
+        headers = {"Accept": accept, "Accept-Encoding": encoding}
+        response, body = self._fetch("/metrics", headers, keep)
+        assert response.status == 200, response.status
+        self.scrapes += 1
+        self._note(gzip.decompress(body) if encoding == "gzip" else body)
+        if self.scrapes % 20 == 0:
+            assert self._fetch("/", {}, keep=True)[0].status == 200
+            assert self._fetch(f"/{self.scrapes}", {}, keep=False)[0].status == 404
+
+    def _note(self, body):
+        at = body.index(b"\nvgpu_snapshot_timestamp_seconds ")
+        newest = body[at + 1 : body.index(b"\n", at + 1)]
+        if newest == self._newest:
+            time.sleep(PAUSE_SECONDS)
+        else:
+            self._newest = newest
+            self.samples += 1
+
+    def hang_up(self):
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
+
+def status_of(pid):
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+def level(exporter, scraper):
+    """What the process holds while it goes on sampling, with no connection open."""
+    scraper.hang_up()
+    rss, descriptors, threads = [], [], []
+    for _ in range(READINGS):
+        time.sleep(READING_SECONDS)
+        status = status_of(exporter.process.pid)
+        rss.append(int(status["VmRSS"].split()[0]))
+        threads.append(int(status["Threads"]))
+        descriptors.append(len(os.listdir(f"/proc/{exporter.process.pid}/fd")))
+    return Level(
+        scraper.samples,
+        scraper.scrapes,
+        statistics.median(rss),
+        min(descriptors),
+        min(threads),
+    )
+
+
+def soak(folder, samples, warm_up):
+    """The level after ``warm_up`` samples and scrapes, and after ``samples`` more of both."""
+    with LiveExporter(folder, demo(), f"--sample.interval={INTERVAL}") as exporter:
+        world, scraper = World(exporter), Scraper(exporter)
+        levels = []
+        for goal in (warm_up, warm_up + samples):
+            while min(scraper.samples, scraper.scrapes) < goal:
+                world.step()
+                scraper.scrape()
+            levels.append(level(exporter, scraper))
+        assert exporter.stop() == 0, exporter.log()
+        assert "defect" not in exporter.log(), exporter.log()
+    return levels
+
+
+def growth(first, last, slack):
+    """What has grown, in words; ``slack`` is KiB of memory that may come and go."""
+    grown = []
+    if last.rss - first.rss > slack:
+        grown.append(f"memory by {last.rss - first.rss:.0f} KiB")
+    for what in ("descriptors", "threads"):
+        before, after = getattr(first, what), getattr(last, what)
+        if after > before:
+            grown.append(f"{what} from {before} to {after}")
+    return grown
+
+
+def show(levels):
+    print(f"{'samples':>8}{'scrapes':>9}{'RSS MiB':>10}{'descriptors':>13}{'threads':>9}")
+    for one in levels:
+        print(
+            f"{one.samples:>8}{one.scrapes:>9}{one.rss / 1024:>10.2f}"
+            f"{one.descriptors:>13}{one.threads:>9}"
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--samples", type=int, default=5760)
+    parser.add_argument("--warm-up", type=int, default=1000)
+    parser.add_argument("--slack", type=int, default=1536, help="KiB")
+    args = parser.parse_args()
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="vgpu-soak-") as folder:
+        levels = soak(Path(folder), args.samples, args.warm_up)
+    show(levels)
+    print(f"{time.monotonic() - started:.0f} s")
+    grown = growth(*levels, args.slack)
+    print("grown: " + ", ".join(grown) if grown else f"level (slack {args.slack} KiB)")
+    return bool(grown)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
