@@ -1,14 +1,13 @@
 """pod-resources, over a real gRPC server on a unix socket."""
 
-import random
 import socket
 import threading
 import time
-from concurrent import futures
 
 import grpc
 import pytest
 from fixtures import ROOT
+from kubelet_server import Kubelet, one_entry_per_device
 
 from vgpu.facts import Grant
 from vgpu.model import PodRef
@@ -17,38 +16,6 @@ from vgpu.rpc import podresources_pb2 as pb
 from vgpu.sources import podresources
 from vgpu.sources.kubelet import KubeletSource, name_grants
 from vgpu.sources.podresources import Held, PodResourcesSource
-
-ORDER = random.Random(1)  # not the global one, which Hypothesis watches over
-
-
-class Kubelet:
-    """The List call of a kubelet; ``answer`` is called for each request."""
-
-    def __init__(self, path):
-        self.path = str(path)
-        self.answer = pb.ListPodResourcesResponse
-        self.start()
-
-    def start(self):
-        self.server = grpc.server(futures.ThreadPoolExecutor(max_workers=2))
-        handler = grpc.unary_unary_rpc_method_handler(
-            lambda request, context: self.reply(context),
-            request_deserializer=pb.ListPodResourcesRequest.FromString,
-            response_serializer=lambda reply: reply.SerializeToString(),
-        )
-        service = grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler})
-        self.server.add_generic_rpc_handlers((service,))
-        self.server.add_insecure_port(f"unix:{self.path}")
-        self.server.start()
-
-    def reply(self, context):
-        answer = self.answer()
-        if isinstance(answer, tuple):
-            context.abort(*answer)
-        return answer
-
-    def stop(self):
-        self.server.stop(None).wait()
 
 
 @pytest.fixture
@@ -63,18 +30,6 @@ def source(kubelet):
     opened = PodResourcesSource(kubelet.path)
     yield opened
     opened.close()
-
-
-def one_entry_per_device(*held):
-    """An answer as the kubelet gives it: a ContainerDevices for each device, shuffled."""
-    answer = pb.ListPodResourcesResponse()
-    for namespace, pod, container, resource, ids in held:
-        shown = answer.pod_resources.add(name=pod, namespace=namespace).containers.add(
-            name=container
-        )
-        for device in ORDER.sample(ids, len(ids)):
-            shown.devices.add(resource_name=resource, device_ids=[device])
-    return answer
 
 
 WEB = ("default", "web-0", "main", "nvidia.com/gpu", ["a", "b", "c"])
@@ -237,5 +192,10 @@ def test_a_sample_has_the_names_that_pod_resources_and_the_checkpoint_give(kubel
     assert source.sample(time.time()).pods == {uid: PodRef(uid, "ns", "train")}
     kubelet.answer = pb.ListPodResourcesResponse
     sample = source.sample(time.time())
-    assert (sample.pods, len(sample.grants)) == ({}, 1)
+    assert (list(sample.pods), len(sample.grants)) == ([uid], 1)
     assert [rejection.reason for rejection in sample.rejections] == [Reason.EMPTY_AFTER_RESTART]
+    (tmp_path / "checkpoint").write_bytes(
+        b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"res-10":["d61"]}},'
+        b'"Checksum":655664086}'
+    )
+    assert source.sample(time.time()).pods == {}

@@ -77,6 +77,8 @@ class KubeletSource:
         self._checkpoint = _remember(checkpoint, _load_checkpoint)
         self._pods_file = _remember(pods_file, lambda path: _load_pods(path, node))
         self._held = _pod_resources(pod_resources) if pod_resources else None
+        # A UID's name never changes, so a silent socket takes no name away.
+        self._named: dict[str, PodRef] = {}
 
     def sample(self, now: float) -> KubeletSample:
         """Read everything once; ``now`` is unix seconds.
@@ -108,8 +110,12 @@ class KubeletSource:
             grants, refused = checkpoint
             rejections += refused
             if held:
-                pods, refused = name_grants(grants, held)
+                named, refused = name_grants(grants, held)
+                self._named |= named
                 rejections += refused
+            granted = {grant.pod_uid for grant in grants}
+            self._named = {uid: ref for uid, ref in self._named.items() if uid in granted}
+            pods |= self._named
         if folders:
             pods |= folders[0]
             rejections += folders[1]

@@ -1,0 +1,56 @@
+"""The real exporter names its pods from the kubelet's pod-resources API alone."""
+
+import grpc
+import pytest
+from kubelet_server import Kubelet, one_entry_per_device
+from live import LiveExporter
+
+from vgpu.simulator.books import grants
+from vgpu.simulator.demo import demo
+
+pytestmark = pytest.mark.slow
+
+SOURCE = 'vgpu_collector_rejected{collector="kubelet",reason="%s"}'
+
+
+def held():
+    names = {pod.ref.uid: pod.ref for pod in demo().pods}
+    return [
+        (names[g.pod_uid].namespace, names[g.pod_uid].name, g.container, g.resource, g.device_ids)
+        for g in grants(demo())
+    ]
+
+
+def names(series):
+    return {
+        part.partition('"')[2].rstrip('"')
+        for name in series
+        if name.startswith("vgpu_container_memory_limit_bytes{")
+        for part in name.split(",")
+        if part.startswith('pod="')
+    }
+
+
+def test_names_come_from_the_socket_and_an_empty_answer_takes_none_away(tmp_path):
+    kubelet = Kubelet(tmp_path / "kubelet.sock")
+    kubelet.answer = lambda: one_entry_per_device(*held())
+    flags = (
+        "--sample.interval=200ms",
+        f"--kubelet.pod-resources={kubelet.path}",
+        f"--kubelet.log-dir={tmp_path / 'none'}",
+        "--pods=",
+    )
+    try:
+        with LiveExporter(tmp_path, demo(), *flags) as live:
+            series = live.wait_for(lambda s: "finetune-0" in names(s), "names from the socket")
+            assert {"finetune-0", "notebook-anna-0"} <= names(series)
+            kubelet.answer = one_entry_per_device
+            series = live.wait_for(lambda s: SOURCE % "empty_after_restart" in s, "the restart")
+            assert {"finetune-0", "notebook-anna-0"} <= names(series)
+            kubelet.answer = lambda: (grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+            series = live.wait_for(lambda s: SOURCE % "rate_limited" in s, "the rate limit")
+            assert {"finetune-0", "notebook-anna-0"} <= names(series)
+            kubelet.answer = lambda: one_entry_per_device(*held())
+            live.wait_for(lambda s: "finetune-0" in names(s), "the names again")
+    finally:
+        kubelet.stop()
