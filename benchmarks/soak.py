@@ -233,7 +233,7 @@ def level(exporter, scraper):
         status = status_of(exporter.process.pid)
         rss.append(int(status["VmRSS"].split()[0]))
         threads.append(int(status["Threads"]))
-        descriptors.append(len(os.listdir(f"/proc/{exporter.process.pid}/fd")))
+        descriptors.append(len(list(Path(f"/proc/{exporter.process.pid}/fd").iterdir())))
     return Level(
         scraper.samples,
         scraper.scrapes,

@@ -86,12 +86,18 @@ def card(row: GpuRow, shares: list[ShareRow]) -> str:
 
 
 def bars(row: GpuRow, shares: list[ShareRow], total: float) -> str:
-    """Two bars to one scale: what the containers may use, and what they do use."""
+    """Three bars to one scale: what the containers may use, do use, and say that they use."""
     held = [(share.limit_bytes or 0, hue(i), who(share)) for i, share in enumerate(shares)]
     used = [(share.used_bytes or 0, hue(i), who(share)) for i, share in enumerate(shares)]
     used.append((row.unattributed_bytes or 0, "var(--other)", "in no container"))
+    told = [
+        (share.accounted.total if share.accounted else 0, hue(i), who(share))
+        for i, share in enumerate(shares)
+    ]
     scale = max(total, sum(size for size, _, _ in held))
-    return bar("held", held, scale) + bar("used", used, scale) if scale else ""
+    if not scale:
+        return ""
+    return bar("limits", held, scale) + bar("used", used, scale) + bar("accounted", told, scale)
 
 
 def bar(label: str, parts: list[tuple[int, str, str]], scale: float) -> str:
