@@ -1,6 +1,6 @@
 """A day of the exporter in minutes: its memory and its descriptors must stay level.
 
-    python benchmarks/soak.py [--samples 5760] [--warm-up 1000] [--slack 1536]
+    python benchmarks/soak.py [--samples 5760] [--warm-up 2500] [--slack 1024]
 
 5,760 is a day at 15 s. The real process samples every few milliseconds a node whose regions move
 15 s a step, whose pods come and go (each new one under a new name, UID and pid), where hostile
@@ -57,7 +57,7 @@ what is remembered only of files that have settled remembers them too."""
 JUNK_STEPS, DRIVER_STEPS, LOST_STEPS = 7, 200, 20
 PAUSE_SECONDS = 0.004
 """After a scrape that saw no new sample."""
-READINGS, READING_SECONDS = 21, 0.05
+REST_SECONDS, READINGS, READING_SECONDS = 2.5, 21, 0.05
 OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
 FORMS = tuple(itertools.product(("*/*", OPENMETRICS), ("identity", "gzip"), (True, False)))
 """Accept, Accept-Encoding, and whether the connection is kept."""
@@ -68,7 +68,7 @@ class Level(msgspec.Struct, frozen=True):
 
     samples: int
     scrapes: int
-    rss: float
+    rss: int
     descriptors: int
     threads: int
 
@@ -113,6 +113,11 @@ class World:
             self._epoch += 1
         elif phase < DRIVER_STEPS - LOST_STEPS and self.steps % 5 == 0:
             self.exporter.write_driver(epoch=self._epoch)
+
+    def rest(self):
+        """With the driver there, and time for the thread that waits for XIDs to notice."""
+        self.exporter.write_driver(epoch=self._epoch)
+        time.sleep(REST_SECONDS)
 
     def _swap_guests(self, t):
         """One pod comes with all its files, and the one that stayed longest leaves with its own."""
@@ -224,23 +229,20 @@ def status_of(pid):
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
 
-def level(exporter, scraper):
+def level(world, scraper):
     """What the process holds while it goes on sampling, with no connection open."""
     scraper.hang_up()
-    rss, descriptors, threads = [], [], []
+    world.rest()
+    readings = []
     for _ in range(READINGS):
         time.sleep(READING_SECONDS)
-        status = status_of(exporter.process.pid)
-        rss.append(int(status["VmRSS"].split()[0]))
-        threads.append(int(status["Threads"]))
-        descriptors.append(len(list(Path(f"/proc/{exporter.process.pid}/fd").iterdir())))
-    return Level(
-        scraper.samples,
-        scraper.scrapes,
-        statistics.median(rss),
-        min(descriptors),
-        min(threads),
-    )
+        pid = world.exporter.process.pid
+        status = status_of(pid)
+        rss, threads = status["VmRSS"].split()[0], status["Threads"]
+        descriptors = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+        readings.append((int(rss), descriptors, int(threads)))
+    middle = (statistics.median(numbers) for numbers in zip(*readings, strict=True))
+    return Level(scraper.samples, scraper.scrapes, *middle)
 
 
 def soak(folder, samples, warm_up):
@@ -252,7 +254,8 @@ def soak(folder, samples, warm_up):
             while min(scraper.samples, scraper.scrapes) < goal:
                 world.step()
                 scraper.scrape()
-            levels.append(level(exporter, scraper))
+            levels.append(level(world, scraper))
+        assert exporter.metrics()["vgpu_join_failures_total"] == 0
         assert exporter.stop() == 0, exporter.log()
         assert "defect" not in exporter.log(), exporter.log()
     return levels
@@ -284,8 +287,8 @@ def main():
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--samples", type=int, default=5760)
-    parser.add_argument("--warm-up", type=int, default=1000)
-    parser.add_argument("--slack", type=int, default=1536, help="KiB")
+    parser.add_argument("--warm-up", type=int, default=2500)
+    parser.add_argument("--slack", type=int, default=1024, help="KiB")
     args = parser.parse_args()
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="vgpu-soak-") as folder:

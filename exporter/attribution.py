@@ -33,6 +33,7 @@ from vgpu.facts import (
 from vgpu.model import Phase, PodRef, Scheme, Source
 from vgpu.reasons import Reason, Rejection
 from vgpu.schemes import gpushare
+from vgpu.schemes.hami_core import LAYOUTS
 
 UUID_PREFIXES = ("GPU-", "MIG-")
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
@@ -87,18 +88,20 @@ class _Join:
         self.shares: dict[tuple[str, str, str], ShareRow] = {}
         self.orphans: list[Orphan] = []
         self.released: list[Orphan] = []
-        self.rejected: list[Rejection] = []
-        self.slot_owner: dict[tuple[str, int], str] = {}
+        self.rejected: list[tuple[str, Rejection]] = []
+        self.claims: dict[tuple[str, int], set[str]] = {}
+        self.unsized: set[str] = set()
         self.region_of: dict[tuple[str, str], str] = {}
         gpu = seen.gpu
         self.gpus: dict[str, Gpu] = {g.uuid: g for g in gpu.gpus} if gpu else {}
         cards = [g for g in self.gpus.values() if not g.parent]
         self.by_index = {g.index: g.uuid for g in cards}
         self.by_bus = {normal_bus_id(g.info.get("pci_bus_id", "")): g.uuid for g in cards}
-        self.known_devices = frozenset(self.gpus) | frozenset(gpu.lost if gpu else ())
+        self.by_bus.pop("", None)
+        complete = gpu is not None and gpu.complete
+        self.known_devices = frozenset((*self.gpus, *gpu.lost)) if gpu and complete else None
         kubelet = seen.kubelet
         self.pods: Mapping[str, PodRef] = kubelet.pods if kubelet else {}
-        self.uids = {(ref.namespace, ref.name): uid for uid, ref in self.pods.items()}
         self.statuses = kubelet.statuses if kubelet else None
         self.phases = {s.ref.uid: s.phase for s in self.statuses or ()}
         self.grants: dict[tuple[str, str], list[Grant]] = {}
@@ -107,8 +110,18 @@ class _Join:
         process = seen.process
         self.owners = process.owners if process and process.sees_host else None
         self.live_pods = process.live_pods if process else None
+        self.uids: dict[tuple[str, str], list[str]] = {}
+        for uid, ref in self.pods.items():
+            if self.alive(uid) is not False:
+                self.uids.setdefault((ref.namespace, ref.name), []).append(uid)
 
     # ------------------------------------------------------------ what is alive
+
+    @property
+    def knows_life(self) -> bool:
+        """Whether regions were read, and something can tell which of their pods live."""
+        told = self.live_pods is not None or self.statuses is not None
+        return self.seen.shim is not None and told
 
     def alive(self, pod_uid: str) -> bool | None:
         """Whether the pod has containers here; None if no source can tell."""
@@ -152,8 +165,12 @@ class _Join:
             self.shares[key] = share
         return share
 
-    def reject(self, subject: str, reason: Reason, detail: str) -> None:
-        self.rejected.append(Rejection(subject, reason, detail))
+    def reject(self, collector: str, subject: str, reason: Reason, detail: str) -> None:
+        self.rejected.append((collector, Rejection(subject, reason, detail)))
+
+    def is_unknown(self, device: str) -> bool:
+        """Whether the node does not have it; a driver that missed a card cannot tell."""
+        return self.known_devices is not None and device not in self.known_devices
 
     # ------------------------------------------------------------ shim regions
 
@@ -181,7 +198,7 @@ class _Join:
     def add_region(self, pod_uid: str, container: str, region: Region, path: str) -> None:
         first = self.region_of.setdefault((pod_uid, container), path)
         if first != path:
-            self.reject(path, Reason.AMBIGUOUS, f"this container already has {first}")
+            self.reject("shim", path, Reason.AMBIGUOUS, f"this container already has {first}")
             return
         row = self.container(pod_uid, container, Scheme.VOLCANO, Source.SHIM)
         row.layout = region.layout
@@ -192,14 +209,14 @@ class _Join:
         living = [slot for slot in region.processes if self.slot_is_live(slot, pod_uid)]
         for slot in living:
             if slot.host_pid > 0:
-                self.slot_owner[pod_uid, slot.host_pid] = container
+                self.claims.setdefault((pod_uid, slot.host_pid), set()).add(container)
         for position, device in enumerate(region.devices):
             uuid = device.uuid
-            if self.seen.gpu is not None and uuid not in self.known_devices:
-                self.reject(path, Reason.UNKNOWN_DEVICE, uuid)
+            if self.is_unknown(uuid):
+                self.reject("shim", path, Reason.UNKNOWN_DEVICE, uuid)
                 continue
             if granted is not None and uuid not in granted:
-                self.reject(path, Reason.DEVICE_NOT_ALLOCATED, uuid)
+                self.reject("shim", path, Reason.DEVICE_NOT_ALLOCATED, uuid)
                 continue
             share = self.share(row, uuid)
             share.vdevice = position
@@ -207,7 +224,8 @@ class _Join:
             share.limit_bytes = device.memory_limit_bytes or None
             share.core_limit_percent = device.core_limit_percent or None
             share.last_kernel_time = region.last_kernel_time
-            share.accounted = account(region.processes, living, position)
+            told_utilization = LAYOUTS[region.layout].util is not None
+            share.accounted = account(region.processes, living, position, told_utilization)
 
     def slot_is_live(self, slot: RegionProcess, pod_uid: str) -> bool:
         """Dead slots say so themselves; a killed one's host pid is gone, or is another pod's."""
@@ -231,8 +249,8 @@ class _Join:
 
     def add_grants(self) -> None:
         for (pod_uid, container), grants in self.grants.items():
-            if self.alive(pod_uid) is False:
-                continue  # dead entries in the checkpoint are normal
+            if not self.alive(pod_uid):
+                continue  # dead entries in the checkpoint are normal, so it proves no life
             for grant in grants:
                 scheme = scheme_of(grant)
                 if scheme is None:
@@ -265,20 +283,45 @@ class _Join:
 
     def add_limits(self) -> None:
         for limit in self.seen.limits.limits if self.seen.limits else ():
-            pod_uid = limit.pod_uid or self.uids.get((limit.namespace, limit.pod), "")
+            pod_uid = limit.pod_uid or self.only_uid(limit)
             if not pod_uid or self.alive(pod_uid) is False:
                 continue
             device = limit.device or self.by_bus.get(normal_bus_id(limit.pci_bus_id), "")
-            if not device or (self.seen.gpu is not None and device not in self.known_devices):
-                self.reject(limit.path, Reason.UNKNOWN_DEVICE, device or limit.pci_bus_id)
+            if self.is_unknown(device):
+                told = device or limit.pci_bus_id
+                self.reject("limits", limit.path, Reason.UNKNOWN_DEVICE, told)
+            if not device or self.is_unknown(device):
                 continue
-            row = self.container(
-                pod_uid,
-                limit.container or self.only_container(pod_uid),
-                limit.scheme,
-                Source.LIMIT_FILE,
-            )
+            name = self.limited_container(pod_uid, limit)
+            if name is None:
+                self.reject("limits", limit.path, Reason.FORGED, f"no container {limit.container}")
+                continue
+            row = self.container(pod_uid, name, limit.scheme, Source.LIMIT_FILE)
             self.set_limit(self.share(row, device), limit)
+
+    def only_uid(self, limit: LimitFile) -> str:
+        """The UID of the pod that a limit file names; "" if none is alive."""
+        uids = self.uids.get((limit.namespace, limit.pod), [])
+        if len(uids) > 1:
+            name = f"{limit.namespace}/{limit.pod}"
+            self.reject("limits", limit.path, Reason.AMBIGUOUS, f"{len(uids)} pods {name}")
+        return uids[0] if len(uids) == 1 else ""
+
+    def limited_container(self, pod_uid: str, limit: LimitFile) -> str | None:
+        """The container of a limit file: by its id, else by a name that the kubelet knows too.
+
+        None if the kubelet knows the pod's containers and this is none of them; the tenant can
+        write the file.
+        """
+        kubelet = self.seen.kubelet
+        everyone = kubelet.containers if kubelet else {}
+        named = everyone.get(limit.container_id)
+        if named is not None:
+            return named.container
+        names = {c.container for c in everyone.values() if c.pod_uid == pod_uid}
+        if not limit.container:
+            return names.pop() if len(names) == 1 else ""
+        return limit.container if not names or limit.container in names else None
 
     @staticmethod
     def set_limit(share: ShareRow, limit: LimitFile) -> None:
@@ -287,16 +330,6 @@ class _Join:
         share.unlimited = limit.memory_bytes is None
         share.core_limit_percent = limit.cores_percent
         share.core_request_percent = limit.cores_request_percent
-
-    def only_container(self, pod_uid: str) -> str:
-        """The pod's container if it has just one; "" (the pod as a whole) otherwise."""
-        kubelet = self.seen.kubelet
-        names = (
-            {c.container for c in kubelet.containers.values() if c.pod_uid == pod_uid}
-            if kubelet
-            else set()
-        )
-        return names.pop() if len(names) == 1 else ""
 
     # ------------------------------------------------------------ the driver's processes
 
@@ -313,31 +346,50 @@ class _Join:
         gpu, owners = self.seen.gpu, self.owners
         if gpu is None or owners is None:
             return
+        unsized: set[tuple[str, str, str]] = set()
         for share in self.shares.values():
             if share.device in gpu.processes_known:
                 share.used_bytes = share.processes = 0
             if share.device in gpu.utilization_known:
                 share.sm_utilization = 0.0
-        unknown: set[tuple[str, str, str]] = set()
         for process in gpu.processes:
             owner = owners.get(process.pid)
             if owner is None or process.device not in gpu.processes_known:
                 continue
             name = self.container_name(owner)
             if owner.pod_uid and not name:
-                name = self.slot_owner.get((owner.pod_uid, process.pid), "")
+                name = self.claimant(owner.pod_uid, process.pid)
             row = self.container(owner.pod_uid, name, Scheme.NONE, Source.PROCESS)
             share = self.share(row, process.device)
             share.processes = (share.processes or 0) + 1
             if process.used_bytes is None:
-                unknown.add((row.pod_uid, row.container, process.device))
+                self.unsized.add(process.device)
+                unsized.add((row.pod_uid, row.container, process.device))
             else:
                 share.used_bytes = (share.used_bytes or 0) + process.used_bytes
             if process.device in gpu.utilization_known:
                 busy = gpu.utilization.get((process.pid, process.device), 0.0)
                 share.sm_utilization = (share.sm_utilization or 0.0) + busy
-        for key in unknown:
+        for key in unsized:
             self.shares[key].used_bytes = None
+        self.withdraw_guesses()
+
+    def claimant(self, pod_uid: str, pid: int) -> str:
+        """The one container of the pod whose region names this pid; "" if none or several do."""
+        claimants = self.claims.get((pod_uid, pid), set())
+        if len(claimants) > 1:
+            told = f"pid {pid} is claimed by {', '.join(sorted(claimants))}"
+            self.reject("shim", pod_uid, Reason.FORGED, told)
+        return next(iter(claimants)) if len(claimants) == 1 else ""
+
+    def withdraw_guesses(self) -> None:
+        """A process of an unnamed container may be any of its pod's: their 0 is not known."""
+        unnamed = {
+            (s.pod_uid, s.device) for s in self.shares.values() if not s.container and s.processes
+        }
+        for share in self.shares.values():
+            if share.container and (share.pod_uid, share.device) in unnamed:
+                share.used_bytes = share.processes = share.sm_utilization = None
 
     # ------------------------------------------------------------ the result
 
@@ -348,44 +400,40 @@ class _Join:
             gpus=tuple(self.gpu_rows()),
             containers=tuple(self.containers.values()),
             shares=tuple(self.shares.values()),
-            orphans=tuple(self.orphans),
-            released=tuple(self.released),
+            orphans=tuple(self.orphans) if self.knows_life else None,
+            released=tuple(self.released) if self.knows_life else None,
             statuses=self.statuses,
-            rejected=tuple((r.reason, r.subject, r.detail) for r in self.rejected),
+            rejected=tuple(self.rejected),
         )
 
     def gpu_rows(self) -> Iterable[GpuRow]:
         gpu = self.seen.gpu
         if gpu is None:
             return
-        attributed: dict[str, int | None] = {}
+        owners = self.owners
+        attributed: dict[str, int] = {}
         for share in self.shares.values():
-            if share.used_bytes is None or attributed.get(share.device, 0) is None:
-                attributed[share.device] = None
-            else:
-                attributed[share.device] = (attributed.get(share.device) or 0) + share.used_bytes
-        split = {g.parent for g in gpu.gpus if g.parent}
+            so_far = attributed.get(share.device, 0)
+            attributed[share.device] = so_far + (share.used_bytes or 0)
+        strangers: dict[str, int] = {}
+        vanished: set[str] = set()
+        for process in gpu.processes:
+            if owners is not None and process.pid not in owners:
+                vanished.add(process.device)  # it ended meanwhile: whose its memory was is unknown
+            elif owners is not None and owners[process.pid] is None:
+                strangers[process.device] = strangers.get(process.device, 0) + 1
+        unclear = self.unsized | vanished | {g.parent for g in gpu.gpus if g.parent}
         for device in gpu.gpus:
-            total = attributed.get(device.uuid, 0)
-            used = device.readings.get(("memory_used_bytes",))
-            complete = (
-                self.owners is not None
-                and device.uuid in gpu.processes_known
-                and device.uuid not in split
-                and total is not None
-            )
-            if not complete or total is None or used is None:
+            uuid, used = device.uuid, device.readings.get(("memory_used_bytes",))
+            known = owners is not None and uuid in gpu.processes_known and uuid not in unclear
+            if not known or used is None:
                 yield GpuRow(device)
                 continue
-            strangers = sum(
-                1
-                for p in gpu.processes
-                if p.device == device.uuid and (self.owners or {}).get(p.pid) is None
-            )
+            total = attributed.get(uuid, 0)
             yield GpuRow(
                 device,
                 unattributed_bytes=int(used) - total,
-                unattributed_processes=strangers,
+                unattributed_processes=strangers.get(uuid, 0),
                 attributed_bytes=total,
             )
         for uuid in gpu.lost:
@@ -393,11 +441,14 @@ class _Join:
 
 
 def account(
-    slots: Iterable[RegionProcess], living: list[RegionProcess], position: int
+    slots: Iterable[RegionProcess],
+    living: list[RegionProcess],
+    position: int,
+    told_utilization: bool,
 ) -> Accounted:
     """Add up what a region claims for its device at ``position``."""
     context = module = data = total = processes = 0
-    utilization: int | None = None
+    utilization = 0
     for slot in living:
         use = slot.used[position]
         context += use.context
@@ -405,8 +456,7 @@ def account(
         data += use.data
         total += use.total
         processes += use.total > 0
-        if use.sm_util is not None:
-            utilization = (utilization or 0) + use.sm_util
+        utilization += use.sm_util or 0
     everything = sum(slot.used[position].total for slot in slots)
     return Accounted(
         context=context,
@@ -416,7 +466,7 @@ def account(
         total=total,
         phantom=everything - total,
         processes=processes,
-        sm_utilization=None if utilization is None else utilization / 100,
+        sm_utilization=utilization / 100 if told_utilization else None,
     )
 
 

@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from exporter.view import CollectorRow
@@ -40,7 +40,6 @@ class Collector(Generic[T]):
         self._argument: Any = None
         self._data: T | None = None
         self._sampled_at: float | None = None
-        self._finished_at: float | None = None
         self._ok = False
         self._missed: float | None = None
         self._duration: float | None = None
@@ -49,6 +48,9 @@ class Collector(Generic[T]):
         self._failures: Counter[Reason] = Counter()
         self._rejections: Counter[Reason] = Counter()
         self._rejected: tuple[Rejection, ...] = ()
+        self._late: tuple[Rejection, ...] = ()
+        self._finished = False
+        self._began = 0.0
         self.fatal: SourceError | None = None
         """Set when the source said that this process cannot go on (a replaced driver)."""
         self._thread = threading.Thread(target=self._loop, name=f"collector-{name}", daemon=True)
@@ -61,7 +63,9 @@ class Collector(Generic[T]):
             return False
         if not self._thread.is_alive():
             self._thread.start()
+        self._missed = None
         self._argument = argument
+        self._began = time.monotonic()
         self._idle.clear()
         self._work.set()
         return True
@@ -71,8 +75,8 @@ class Collector(Generic[T]):
         if self.stuck or self._idle.wait(max(0.0, deadline - time.monotonic())):
             return
         with self._lock:
-            if self._missed is None:
-                self._missed = deadline
+            if self._missed is None and not self._idle.is_set():
+                self._missed, self._finished = deadline, True
                 self._failures[Reason.TIMEOUT] += 1
                 self._fail(Reason.TIMEOUT, "no answer before the deadline; waiting for it")
 
@@ -82,6 +86,11 @@ class Collector(Generic[T]):
         return self._ok and self._missed is None
 
     @property
+    def busy_seconds(self) -> float:
+        """How long the pass under way has taken so far; 0 if none is."""
+        return 0.0 if self._idle.is_set() else time.monotonic() - self._began
+
+    @property
     def stuck(self) -> bool:
         """Whether a pass has missed its deadline and not returned."""
         return self._missed is not None and not self._idle.is_set()
@@ -89,19 +98,19 @@ class Collector(Generic[T]):
     def data(self, oldest: float) -> T | None:
         """The newest data, if it was sampled at or after ``oldest`` (monotonic seconds)."""
         with self._lock:
-            fresh = self._finished_at is not None and self._finished_at >= oldest
+            fresh = self._sampled_at is not None and self._sampled_at >= oldest
             return self._data if fresh else None
 
-    def health(self, also_rejected: Iterable[tuple[Reason, str, str]] = ()) -> CollectorRow:
-        """The row to publish; ``also_rejected`` are refusals that only the join could make."""
+    def health(self, late: tuple[Rejection, ...] = ()) -> CollectorRow:
+        """The row to publish; ``late`` are refusals that only the join could make."""
         with self._lock:
-            late = [Rejection(subject, reason, detail) for reason, subject, detail in also_rejected]
-            self._rejections.update(r.reason for r in late)
+            self._note(late, self._late)
+            self._late = late
             rejected = (*self._rejected, *late)
             stuck = time.monotonic() - self._missed if self.stuck and self._missed else 0.0
             return CollectorRow(
                 name=self.name,
-                success=self.ok,
+                success=self.ok if self._finished else None,
                 duration=self._duration,
                 last_success=self._last_success,
                 stuck_seconds=stuck,
@@ -137,18 +146,20 @@ class Collector(Generic[T]):
         finished = time.monotonic()
         with self._lock:
             self._duration = finished - started
-            self._missed = None
+            self._missed, self._finished = None, True
             if failure is not None:
                 self._data, self._rejected = None, ()
                 self._failures[failure[0]] += 1
                 self._fail(*failure)
                 return
-            self._data, self._finished_at = data, finished
+            self._data, self._sampled_at = data, started
             self._last_success = wall
             if not self._ok:
                 log.info("collector works", extra={"collector": self.name})
             self._ok, self._last_error = True, ""
-            self._note(getattr(data, "rejections", ()))
+            rejections: tuple[Rejection, ...] = getattr(data, "rejections", ())
+            self._note(rejections, self._rejected)
+            self._rejected = rejections
 
     def _fail(self, reason: Reason, detail: str) -> None:
         if self._ok or self._last_error != detail:
@@ -159,11 +170,11 @@ class Collector(Generic[T]):
             )
         self._ok, self._last_error = False, detail
 
-    def _note(self, rejections: tuple[Rejection, ...]) -> None:
-        """Count what was refused, and log what is new since the pass before."""
+    def _note(self, rejections: tuple[Rejection, ...], before: tuple[Rejection, ...]) -> None:
+        """Count what was refused, and log what was not refused ``before``."""
         self._rejections.update(r.reason for r in rejections)
-        before = {(r.subject, r.reason) for r in self._rejected}
-        fresh = [r for r in rejections if (r.subject, r.reason) not in before]
+        known = {(r.subject, r.reason) for r in before}
+        fresh = [r for r in rejections if (r.subject, r.reason) not in known]
         for rejection in fresh[:MAX_EXAMPLES]:
             log.warning(
                 "input refused: %s",
@@ -172,7 +183,6 @@ class Collector(Generic[T]):
             )
         if len(fresh) > MAX_EXAMPLES:
             log.warning("%d more inputs refused", len(fresh) - MAX_EXAMPLES)
-        self._rejected = rejections
 
 
 def describe(rejection: Rejection) -> str:

@@ -13,6 +13,7 @@ import msgspec
 from click.core import ParameterSource
 
 from exporter.compat import CONFLICTING, Compat
+from vgpu import logs
 from vgpu.units import GIB, MIB
 
 DEFAULT_PORT = 9394
@@ -39,13 +40,17 @@ FLAG_OF_COLLECTOR = {
     "--pods": "kubelet",
     "--limits.gaia-dir": "limits",
     "--limits.kubeshare-dir": "limits",
+    "--path.procfs": "process",
     "--path.cgroupfs": "process",
+    "--gpushare.memory-unit": "kubelet",
     "--nvml.pcie-throughput": "nvml",
     "--nvml.expected-gpus": "nvml",
 }
 """Flags that mean nothing without their collector."""
 
 MEMORY_UNITS = {"MiB": MIB, "GiB": GIB}
+
+PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 
 RESERVED_PATHS = frozenset({"/", "/-/healthy", "/-/ready", "/healthz", "/readyz"})
 
@@ -170,12 +175,20 @@ FLAGS = (
         " that have one. Default: the host's name.",
         also_env="NODE_NAME",
     ),
-    flag("--sample.interval", "Time between samples.", type=Duration(), metavar="DURATION"),
     flag(
-        "--sample.timeout",
-        "A collector that has not answered by then is abandoned for this sample.",
+        "--sample.interval",
+        "Time between samples.",
         type=Duration(),
         metavar="DURATION",
+        show_default="15s",
+    ),
+    flag(
+        "--sample.timeout",
+        "A collector that has not answered by then is abandoned for this sample; the processes,"
+        " which are asked for last, are given as long again.",
+        type=Duration(),
+        metavar="DURATION",
+        show_default="10s",
     ),
     flag(
         "--compat",
@@ -206,7 +219,8 @@ FLAGS = (
     ),
     flag(
         "--pods",
-        "A dump of 'kubectl get pods -A -o json' for names and phases; read again on change.",
+        "A dump of 'kubectl get pods -A -o json' for names and phases; read again on change."
+        " Add --field-selector spec.nodeName=NODE: reading other nodes' pods costs memory.",
         metavar="FILE",
     ),
     flag("--limits.gaia-dir", "gpu-manager's folder of vcuda.config files.", metavar="DIR"),
@@ -233,9 +247,9 @@ FLAGS = (
     flag(
         "--log.level",
         "Least severe log line.",
-        type=click.Choice(["debug", "info", "warn", "error"]),
+        type=click.Choice(logs.LEVELS),
     ),
-    flag("--log.format", "Form of the log.", type=click.Choice(["logfmt", "json"])),
+    flag("--log.format", "Form of the log.", type=click.Choice(logs.FORMATS)),
 )
 
 
@@ -253,17 +267,26 @@ def options_from(ctx: click.Context) -> Options:
     given["compat"] = tuple(Compat(name) for name in given["compat"])
     options = Options(collectors=on, **given)
 
-    def told(name: str) -> bool:
-        source = ctx.get_parameter_source(name)
-        return source not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
-
-    for complaint in conflicts(options, told):
+    typed = frozenset(name for name in ctx.params if is_typed(ctx, name))
+    told = typed | frozenset(name for name in ctx.params if is_typed(ctx, name, or_set=True))
+    for complaint in conflicts(options, told, typed):
         raise click.UsageError(complaint, ctx)
     return options
 
 
-def conflicts(options: Options, told: Callable[[str], bool]) -> list[str]:
-    """Why these flags cannot work together; ``told`` says whether a flag was given at all."""
+def is_typed(ctx: click.Context, name: str, *, or_set: bool = False) -> bool:
+    """Whether a flag, by its Python name, was typed; with ``or_set`` the environment counts too."""
+    source = ctx.get_parameter_source(name)
+    environment = or_set and source is ParameterSource.ENVIRONMENT
+    return source is ParameterSource.COMMANDLINE or environment
+
+
+def conflicts(options: Options, told: frozenset[str], typed: frozenset[str]) -> list[str]:
+    """Why these flags cannot work together.
+
+    ``told`` are the Python names of the flags that were typed or set in the environment,
+    ``typed`` of those typed: a container's environment may well serve more than one command.
+    """
     found = []
     chosen = set(options.compat)
     if Compat.NONE in chosen and len(chosen) > 1:
@@ -276,17 +299,17 @@ def conflicts(options: Options, told: Callable[[str], bool]) -> list[str]:
     if options.compat_breakdown and not chosen & set(CONFLICTING):
         found.append("--compat-breakdown needs --compat volcano or --compat hami-legacy")
     on = options.collectors
-    if not on:
+    if not on - NEEDS.keys():
         found.append("every collector is switched off (--no-collector.…): nothing to export")
     for name, needed in NEEDS.items():
-        if name in on and needed not in on and (told(f"collector_{name}") or name == "bare"):
+        if name in on and needed not in on and (f"collector_{name}" in told or name == "bare"):
             found.append(f"--collector.{name} needs --collector.{needed}")
     for name, collector in FLAG_OF_COLLECTOR.items():
-        if collector not in on and told(field(name)):
+        if collector not in on and field(name) in told:
             found.append(f"{name} is of no use with --no-collector.{collector}")
     path = options.web_telemetry_path
-    if not path.startswith("/") or path in RESERVED_PATHS or "?" in path:
+    if not PATH.fullmatch(path) or path in RESERVED_PATHS:
         found.append(f"--web.telemetry-path {path!r}: give a path of its own, such as /metrics")
-    if options.once and (told("web_listen_address") or told("web_config_file")):
+    if options.once and typed & {"web_listen_address", "web_config_file"}:
         found.append("--once serves nothing: drop --web.listen-address and --web.config.file")
     return found

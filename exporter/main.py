@@ -6,7 +6,7 @@ import platform
 import signal
 import socket
 import sys
-import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +20,7 @@ from exporter.flags import Options, all_flags, options_from
 from exporter.pages import routes
 from exporter.sampler import Collectors, Page, Sampler, Settings
 from vgpu import __version__, logs
+from vgpu.cli import version_option
 from vgpu.facts import GpuSource
 from vgpu.metrics.render import Format
 from vgpu.reasons import SourceError
@@ -29,6 +30,9 @@ from vgpu.web.server import ListenError, WebServer
 log = logging.getLogger(__name__)
 
 EXIT_FAILURE = 1
+
+ATTENTION_SECONDS = 0.2
+"""How soon a signal is acted upon."""
 
 
 def build_info() -> Mapping[str, str]:
@@ -75,18 +79,22 @@ def open_collectors(options: Options, driver: GpuSource | None) -> Collectors:
     if "shim" in on:
         from vgpu.sources.shim import DEFAULT_ROOTS, ShimSource  # noqa: PLC0415
 
-        shim = ShimSource(options.shim_root or DEFAULT_ROOTS)
+        # A node without HAMi has none of the default roots, and that is no failure.
+        shim = ShimSource(options.shim_root or DEFAULT_ROOTS, required=bool(options.shim_root))
         opened.shim = Collector("shim", lambda _: shim.sample())
     if "kubelet" in on:
         from vgpu.sources.kubelet import KubeletSource  # noqa: PLC0415
 
-        kubelet = KubeletSource(
-            log_dir=options.kubelet_log_dir,
-            checkpoint=options.kubelet_checkpoint,
-            pods_file=options.pods,
-            pod_resources=options.kubelet_pod_resources,
-            node=node_name(options),
-        )
+        try:
+            kubelet = KubeletSource(
+                log_dir=options.kubelet_log_dir,
+                checkpoint=options.kubelet_checkpoint,
+                pods_file=options.pods,
+                pod_resources=options.kubelet_pod_resources,
+                node=node_name(options),
+            )
+        except SourceError as error:  # the extra is not installed
+            raise click.UsageError(f"--kubelet.pod-resources: {error.detail}") from error
         opened.kubelet = Collector("kubelet", kubelet.sample)
     if "limits" in on:
         from vgpu.sources.limits import LimitSource  # noqa: PLC0415
@@ -127,9 +135,12 @@ def run(
 
     ``announce`` is told the first URL and the first page as soon as both are there.
     """
+    ends: list[str] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda n, _: ends.append(signal.Signals(n).name))
     if options.once:
         sampler = make_sampler(options, driver)
-        sys.stdout.write(sampler.sample().exposition.body(Format.TEXT).decode())
+        sys.stdout.buffer.write(sampler.sample().exposition.body(Format.TEXT))
         sys.stdout.flush()
         return leave(sampler, 0)
     try:
@@ -141,24 +152,21 @@ def run(
             config,
             max_requests=options.web_max_requests,
         )
-        ended = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: ended.set())
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the web config is read again by itself
         server.start()
     except (WebConfigError, ListenError) as error:
         log.error("cannot serve: %s", error)  # noqa: TRY400  # the message is for the operator
         return EXIT_FAILURE
-    sampler.start(on_fatal=ended.set)
+    sampler.start(on_fatal=lambda: ends.append("fatal"))
     if "xid" in options.collectors:
         sampler.watch_xids()
     log.info("serving", extra={"addresses": ",".join(server.urls)})
     if announce is not None:
-        page = sampler.wait_for_page(ended)
+        page = sampler.wait_until_ready(lambda: bool(ends))
         if page is not None:
             announce(server.urls[0], page)
-    ended.wait()
-    log.info("stopping", extra={"reason": sampler.fatal or "signal"})
+    while not ends:  # a lock that a signal handler takes too could be held right here
+        time.sleep(ATTENTION_SECONDS)
+    log.info("stopping", extra={"reason": sampler.fatal or ends[0]})
     server.stop()
     return leave(sampler, EXIT_FAILURE if sampler.fatal else 0)
 
@@ -174,6 +182,7 @@ def leave(sampler: Sampler, status: int) -> int:
 
 @click.command("exporter", context_settings={"max_content_width": 100})
 @all_flags
+@version_option
 @click.pass_context
 def command(ctx: click.Context, /, **_: Any) -> None:
     """Serve this node's GPU metrics to Prometheus.
@@ -183,8 +192,5 @@ def command(ctx: click.Context, /, **_: Any) -> None:
     """
     options = options_from(ctx)
     logs.configure(options.log_level, options.log_format)
-    driver = nvml_driver(options) if "nvml" in options.collectors else None
-    try:
-        ctx.exit(run(options, driver))
-    except SourceError as error:  # an extra that is not installed
-        raise click.UsageError(f"--kubelet.pod-resources: {error.detail}", ctx) from error
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the web config is read again by itself
+    ctx.exit(run(options, nvml_driver(options) if "nvml" in options.collectors else None))

@@ -17,21 +17,25 @@ HTML = (
 PLAIN = (("Content-Type", "text/plain; charset=utf-8"),)
 NOT_YET = Response(503, PLAIN, b"no sample has been taken yet\n")
 
+OPENMETRICS, TEXT = "application/openmetrics-text", "text/plain"
+WEIGHT = re.compile(r"[01](\.\d{0,3})?")
+
 LEGACY_PATH = "/metric"
 """Where gpu-manager serves its metrics."""
 
 
 def wanted_format(accept: str) -> Format:
-    """OpenMetrics if the client asks for it with a positive weight, text 0.0.4 otherwise."""
+    """OpenMetrics 1.0 if the client wants it at least as much as text, else text 0.0.4."""
+    weights: dict[str, float] = {}
     for part in accept.split(","):
-        media, *parameters = (piece.strip() for piece in part.split(";"))
-        if media.lower() == "application/openmetrics-text":
-            weight = next((p[2:] for p in parameters if p.lower().startswith("q=")), "1")
-            version = next((p[8:] for p in parameters if p.lower().startswith("version=")), "")
-            known = version in ("", "0.0.1", "1.0.0")
-            if known and not re.fullmatch(r"0(\.0*)?", weight):
-                return Format.OPENMETRICS
-    return Format.TEXT
+        media, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        told = dict(p.split("=", 1) for p in parameters if "=" in p)
+        if media != OPENMETRICS or told.get("version", "1.0.0") == "1.0.0":
+            weight = told.get("q", "1")
+            known = float(weight) if WEIGHT.fullmatch(weight) else 0.0
+            weights[media] = max(known, weights.get(media, 0.0))
+    wanted = weights.get(OPENMETRICS, 0.0)
+    return Format.OPENMETRICS if wanted and wanted >= weights.get(TEXT, 0.0) else Format.TEXT
 
 
 def routes(sampler: Sampler, telemetry_path: str, legacy_path: bool) -> Mapping[str, Handler]:
@@ -56,7 +60,7 @@ def routes(sampler: Sampler, telemetry_path: str, legacy_path: bool) -> Mapping[
         return Response(200, PLAIN, b"vgpu exporter is healthy\n")
 
     def ready(_: Request) -> Response:
-        if sampler.page is None:
+        if not sampler.ready:
             return NOT_YET
         return Response(200, PLAIN, b"vgpu exporter is ready\n")
 

@@ -6,6 +6,7 @@ from enum import IntEnum
 import msgspec
 
 from exporter.view import ContainerRow, Orphan, ShareRow, View
+from vgpu.reasons import Reason
 
 RECENT_XID_SECONDS = 3600.0
 
@@ -42,10 +43,12 @@ def collector_problems(view: View) -> Iterator[Problem]:
         if row.stuck_seconds:
             late = f"{row.stuck_seconds:.0f} s past its deadline"
             yield Problem(Severity.ERROR, f"Collector {row.name} is stuck, {late}.")
-        elif not row.success:
+        elif row.success is False:
             yield Problem(Severity.ERROR, f"Collector {row.name} fails: {row.last_error}.")
+        only_absent = set(row.rejected) <= {Reason.ABSENT}
+        severity = Severity.NOTE if only_absent else Severity.WARNING
         for example in row.examples:
-            yield Problem(Severity.WARNING, f"Refused by {row.name}: {example}.")
+            yield Problem(severity, f"Refused by {row.name}: {example}.")
 
 
 def device_problems(view: View) -> Iterator[Problem]:
@@ -84,10 +87,10 @@ def leftovers(view: View) -> Iterator[Problem]:
         if status.wants_gpu and status.phase == "Failed":
             name = f"{status.ref.namespace}/{status.ref.name}"
             yield Problem(Severity.ERROR, f"Pod {name} is Failed: {status.reason or 'no reason'}.")
-    for orphan in view.attribution.orphans:
+    for orphan in view.attribution.orphans or ():
         text = f"Orphaned region: no pod {orphan.pod_uid} on this node ({orphan.path})."
         yield Problem(Severity.WARNING, text)
-    for orphan in view.attribution.released:
+    for orphan in view.attribution.released or ():
         yield Problem(Severity.NOTE, f"{who(orphan)} has ended; its region is still there.")
 
 

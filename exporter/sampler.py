@@ -16,9 +16,10 @@ from exporter import compat as compatibility
 from exporter.attribution import Observation, attribute, pids_of_interest
 from exporter.collector import Collector
 from exporter.families import OWN_TABLES
-from exporter.view import Attribution, View
-from vgpu.facts import GpuSource
+from exporter.view import Attribution, CollectorRow, View
+from vgpu.facts import GpuSample, GpuSource
 from vgpu.metrics.render import Exposition, Format, Renderer
+from vgpu.reasons import Rejection
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,12 @@ KEEP_READY_PAGES = 10
 """A form of the page (format, compression) is made ahead while it was asked for this recently."""
 
 XID_WAIT_SECONDS = 5.0
+
+CLOSING_SECONDS = 3.0
+"""The least time that the driver is given to let go; a waiter for XIDs leaves it within one."""
+
+HESITATION_SECONDS = 1.0
+"""A driver call that takes longer may be about to hang; no XID is waited for meanwhile."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -82,10 +89,11 @@ class Sampler:
         self._own_numbers = own_numbers
         tables = (*OWN_TABLES, *compatibility.tables(settings.compat, settings.compat_breakdown))
         self._renderer = Renderer(tables)
-        self._expected = settings.expected_gpus or 0
+        self._most_gpus = 0
         self._asked: dict[tuple[Format, bool], int] = {}
         self._passes = 0
         self._defects = 0
+        self._dropped = 0
         self._page: Page | None = None
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -99,11 +107,16 @@ class Sampler:
         """The newest page; None before the first sample."""
         return self._page
 
-    def wait_for_page(self, ended: threading.Event) -> Page | None:
-        """The first page, once there is one; None if ``ended`` was set before."""
-        while self._page is None and not ended.wait(0.05):
-            pass
-        return self._page
+    @property
+    def ready(self) -> bool:
+        """Whether a sample has been taken."""
+        return self._passes > 0
+
+    def wait_until_ready(self, ended: Callable[[], bool]) -> Page | None:
+        """The first page with a sample; None if it has ``ended`` before."""
+        while not self.ready and not ended():
+            time.sleep(0.05)
+        return self._page if self.ready else None
 
     def body(self, fmt: Format, gzip: bool) -> bytes | None:
         """The newest page in one form; a form in use is made ahead of the next scrape."""
@@ -116,12 +129,21 @@ class Sampler:
     # ------------------------------------------------------------ life
 
     def start(self, on_fatal: Callable[[], None]) -> None:
-        """Sample now and then every interval."""
+        """Sample now and then every interval.
+
+        Until the first sample is there the page holds what is known of ourselves, so that a
+        driver that hangs from the start cannot fail a scrape.
+        """
+        self._page = self._render(time.time(), Attribution())
 
         def loop() -> None:
             due = time.monotonic()
             while not self._stop.is_set():
-                self.sample()
+                try:
+                    self.sample()
+                except Exception as error:  # never leave an old page standing as if it were new
+                    log.exception("sampling failed on a defect")
+                    self.fatal = f"sampling failed: {error!r}"
                 if self.fatal is not None:
                     on_fatal()
                     return
@@ -138,10 +160,14 @@ class Sampler:
 
         def loop() -> None:
             while not self._stop.is_set():
-                if not collector.ok:
+                if not collector.ok or collector.busy_seconds > HESITATION_SECONDS:
                     self._stop.wait(1.0)
-                else:
+                    continue
+                try:
                     driver.wait_xids(XID_WAIT_SECONDS)
+                except Exception:
+                    log.exception("waiting for XIDs failed on a defect")
+                    self._stop.wait(XID_WAIT_SECONDS)
 
         self._spawn("xid", loop)
 
@@ -159,9 +185,14 @@ class Sampler:
                 thread.join(max(0.0, deadline - time.monotonic()))
         stuck = any(collector.stuck for collector in self._collectors.all())
         alive = any(thread.is_alive() for thread in self._threads if thread.name == "sampler")
-        if self._driver is not None and not stuck and not alive:
-            self._driver.close()
-        return not stuck and not alive
+        if stuck or alive:
+            return False
+        if self._driver is None:
+            return True
+        closing = threading.Thread(target=self._driver.close, name="closing", daemon=True)
+        closing.start()  # the driver may have stopped answering since the last pass
+        closing.join(max(CLOSING_SECONDS, deadline - time.monotonic()))
+        return not closing.is_alive()
 
     # ------------------------------------------------------------ one sample
 
@@ -169,11 +200,11 @@ class Sampler:
         """One pass of everything; publishes and returns the new page."""
         now = time.time()
         page = self._render(now, self._attribute(self._observe(now)))
-        self._passes += 1
         for form, asked in list(self._asked.items()):
             if self._passes - asked <= KEEP_READY_PAGES:
                 page.exposition.body(*form)
         self._page = page
+        self._passes += 1
         nvml = self._collectors.nvml
         if nvml is not None and nvml.fatal is not None:
             self.fatal = str(nvml.fatal)
@@ -190,12 +221,14 @@ class Sampler:
             collector.finish(deadline)
         oldest = time.monotonic() - STALE_INTERVALS * self._settings.interval
         gpu = on.nvml.data(oldest) if on.nvml else None
+        if gpu is not None and on.nvml is not None and not on.nvml.ok:
+            gpu = without_processes(gpu)
         shim = on.shim.data(oldest) if on.shim else None
         process = None
         if on.process is not None:
             on.process.begin(pids_of_interest(gpu, shim))
             on.process.finish(time.monotonic() + timeout)
-            process = on.process.data(oldest)
+            process = on.process.data(oldest) if on.process.ok else None
         return Observation(
             gpu=gpu,
             shim=shim,
@@ -216,7 +249,10 @@ class Sampler:
     def _render(self, now: float, attribution: Attribution) -> Page:
         settings, driver = self._settings, self._driver
         answering = sum(row.answers and not row.gpu.parent for row in attribution.gpus)
-        self._expected = max(self._expected, answering)
+        self._most_gpus = max(self._most_gpus, answering)
+        expected = settings.expected_gpus
+        if expected is None:
+            expected = self._most_gpus or None
         view = View(
             timestamp=now,
             node=settings.node,
@@ -227,16 +263,27 @@ class Sampler:
             xids=driver.xids() if driver else (),
             xids_watched=driver.xids_watched() if driver else frozenset(),
             build=settings.build,
-            own={**self._own_numbers(), "vgpu_join_failures_total": self._defects},
+            own={
+                **self._own_numbers(),
+                "vgpu_join_failures_total": self._defects,
+                "vgpu_dropped_series": self._dropped,
+            },
             skipped_series=compatibility.nameless(attribution, settings.compat),
-            gpus_expected=self._expected or None,
+            gpus_expected=expected,
         )
-        return Page(view, self._renderer.render(view))
+        exposition = self._renderer.render(view)
+        self._dropped = exposition.dropped
+        return Page(view, exposition)
 
-    def _health(self, rejected: Iterable[Any]) -> Iterable[Any]:
-        """The join's refusals concern what the shim's files claim, or else the limit files."""
-        collectors = self._collectors.all()
-        names = {collector.name for collector in collectors}
-        blamed = "shim" if "shim" in names else "limits"
-        for collector in collectors:
-            yield collector.health(rejected if collector.name == blamed else ())
+    def _health(self, rejected: Iterable[tuple[str, Rejection]]) -> Iterable[CollectorRow]:
+        """The collectors' health, with what the join refused of theirs."""
+        for collector in self._collectors.all():
+            yield collector.health(tuple(r for name, r in rejected if name == collector.name))
+
+
+def without_processes(sample: GpuSample) -> GpuSample:
+    """A stale sample: its devices are still told, but its pids may be somebody else's by now."""
+    nobody: frozenset[str] = frozenset()
+    return msgspec.structs.replace(
+        sample, processes=(), processes_known=nobody, utilization={}, utilization_known=nobody
+    )

@@ -18,6 +18,12 @@ PAGE = Template(Path(__file__).with_name("statuspage.html").read_text("utf-8"))
 Cell = tuple[str, str, str]
 """CSS class, the column's name, and the HTML of a table's cell."""
 
+STATES = {
+    True: '<span class="good">works</span>',
+    False: '<span class="bad">fails</span>',
+    None: '<span class="dim">starts</span>',
+}
+
 HUES = (214, 28, 152, 340, 268, 190, 48, 96)
 
 
@@ -172,9 +178,7 @@ def collector_table(view: View) -> str:
     """The health of the collectors, quietly at the end."""
     rows: list[list[Cell]] = []
     for row in view.collectors:
-        state = (
-            '<span class="good">works</span>' if row.success else '<span class="bad">fails</span>'
-        )
+        state = STATES[row.success]
         took = "–" if row.duration is None else f"{row.duration * 1000:.1f} ms"
         rows.append(
             [

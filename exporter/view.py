@@ -6,7 +6,7 @@ import msgspec
 
 from vgpu.facts import CallCost, Gpu, PodStatus, XidCount
 from vgpu.model import Phase, Scheme, Source
-from vgpu.reasons import Reason
+from vgpu.reasons import Reason, Rejection
 
 
 class Accounted(msgspec.Struct, frozen=True, gc=False):
@@ -96,28 +96,32 @@ class Orphan(msgspec.Struct, frozen=True, gc=False):
 
 
 class Attribution(msgspec.Struct, frozen=True):
-    """The join of all sources: who holds and uses what."""
+    """The join of all sources: who holds and uses what.
+
+    ``orphans`` and ``released`` are None where nothing could tell which pods live.
+    ``rejected`` are the refusals that only the join could make, each with the collector to blame.
+    """
 
     gpus: tuple[GpuRow, ...] = ()
     containers: tuple[ContainerRow, ...] = ()
     shares: tuple[ShareRow, ...] = ()
-    orphans: tuple[Orphan, ...] = ()
-    released: tuple[Orphan, ...] = ()
+    orphans: tuple[Orphan, ...] | None = None
+    released: tuple[Orphan, ...] | None = None
     statuses: tuple[PodStatus, ...] | None = None
-    rejected: tuple[tuple[Reason, str, str], ...] = ()
+    rejected: tuple[tuple[str, Rejection], ...] = ()
 
 
 class CollectorRow(msgspec.Struct, frozen=True):
     """The health of one collector; its data is elsewhere.
 
-    ``duration`` is of the last finished pass in seconds (None before the first);
-    ``stuck_seconds`` is how long the pass under way has missed its deadline, 0 if it has not.
-    ``rejected`` counts the inputs refused in the last pass by reason, the two totals count
+    ``success`` and ``duration`` (of the last finished pass, in seconds) are None before the first
+    pass. ``stuck_seconds`` is how long the pass under way has missed its deadline, 0 if it has
+    not. ``rejected`` counts the inputs refused in the last pass by reason, the two totals count
     since start.
     """
 
     name: str
-    success: bool
+    success: bool | None
     duration: float | None
     last_success: float | None
     stuck_seconds: float

@@ -52,12 +52,7 @@ def print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-@click.group(
-    cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Run 'vgpu COMMAND --help' for a command's flags.",
-)
-@click.option(
+version_option = click.option(
     "--version",
     is_flag=True,
     is_eager=True,
@@ -65,5 +60,13 @@ def print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     callback=print_version,
     help="Print the version and exit.",
 )
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Run 'vgpu COMMAND --help' for a command's flags.",
+)
+@version_option
 def main(**_: Any) -> None:
     """Truthful metrics for GPUs that are shared in Kubernetes."""

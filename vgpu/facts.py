@@ -51,6 +51,8 @@ class GpuSample(msgspec.Struct, frozen=True):
         utilization: (pid, device) -> SM utilisation, ratio 0-1, since the last pass.
         utilization_known: devices that can tell utilisation by process (idle ones included).
         generation: counts driver initialisations.
+        complete: whether every card could be identified, so that a UUID that is in neither
+            ``gpus`` nor ``lost`` is no device of this node.
         rejections: what was refused, and why.
     """
 
@@ -61,6 +63,7 @@ class GpuSample(msgspec.Struct, frozen=True):
     utilization: Mapping[tuple[int, str], float] = {}
     utilization_known: frozenset[str] = frozenset()
     generation: int = 1
+    complete: bool = True
     rejections: tuple[Rejection, ...] = ()
 
 

@@ -64,7 +64,8 @@ class Reason(StrEnum):
     RATE_LIMITED = "rate_limited", "the kubelet refused the call for its rate limit"
     EMPTY_AFTER_RESTART = "empty_after_restart", "the kubelet has not synced its pods yet"
     NOT_INSTALLED = "not_installed", "an optional dependency is missing"
-    FORGED = "forged", "a claim about processes that the kernel contradicts"
+    FORGED = "forged", "a tenant's claim that the kubelet or another claim contradicts"
+    FOREIGN_PIDS = "foreign_pids", "these are not the host's processes: hostPID is missing"
     INTERNAL = "internal_error", "a defect in this program; the log has the details"
 
 
@@ -90,3 +91,7 @@ class SourceError(Exception):
         self.reason = reason
         self.subject = subject
         self.detail = detail
+
+    def rejection(self) -> Rejection:
+        """The same as a value, where only this one input is refused."""
+        return Rejection(self.subject, self.reason, self.detail)

@@ -30,7 +30,7 @@ COLLECTORS = Table(
             "vgpu_collector_success",
             GAUGE,
             "1 if the collector's last pass was finished in time and brought data.",
-            lambda row: int(row.success),
+            lambda row: None if row.success is None else int(row.success),
         ),
         Family(
             "vgpu_collector_duration_seconds",
@@ -120,7 +120,8 @@ SELF = Table(
         Family(
             "vgpu_snapshot_timestamp_seconds",
             GAUGE,
-            "When the data on this page was sampled, in unix time; its age is time() minus this.",
+            "When this page was made, in unix time; its age is time() minus this. A collector"
+            " that fails may be older: vgpu_collector_last_success_timestamp_seconds.",
             lambda view: view.timestamp,
             unit="timestamp",
         ),
@@ -145,6 +146,10 @@ SELF = Table(
             GAUGE,
             "Series of the compatibility sets left out because the pod's name is unknown.",
             lambda view: view.skipped_series,
+        ),
+        _own(
+            "vgpu_dropped_series",
+            "Rows of the page before that were left out because another had the same labels.",
         ),
         _own(
             "vgpu_join_failures_total",

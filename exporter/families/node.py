@@ -1,5 +1,7 @@
 """Families of the node as a whole: how many cards, regions and pods."""
 
+from collections.abc import Sized
+
 from exporter.view import View
 from vgpu.metrics.family import Family, Kind, Labelled, Number, Table, Value
 
@@ -8,13 +10,19 @@ GAUGE = Kind.GAUGE
 
 def gpus_that_answer(view: View) -> Value:
     """None if the driver as a whole does not answer."""
-    rows = view.attribution.gpus
-    return sum(row.answers and not row.gpu.parent for row in rows) if rows else None
+    if not has_worked(view, "nvml"):
+        return None
+    return sum(row.answers and not row.gpu.parent for row in view.attribution.gpus)
 
 
-def has_shim(view: View) -> bool:
-    """Whether the regions were read at all."""
-    return any(row.name == "shim" and row.success for row in view.collectors)
+def length(rows: Sized | None) -> Value:
+    """How many; None if that is not known."""
+    return None if rows is None else len(rows)
+
+
+def has_worked(view: View, collector: str) -> bool:
+    """Whether the collector's last pass brought data."""
+    return any(row.name == collector and row.success for row in view.collectors)
 
 
 def pods_by_phase(view: View) -> Labelled:
@@ -42,20 +50,20 @@ NODE = Table(
         Family(
             "vgpu_gpus_expected",
             GAUGE,
-            "The most cards seen since the exporter started, or --nvml.expected-gpus.",
+            "--nvml.expected-gpus, else the most cards seen since the exporter started.",
             lambda view: view.gpus_expected,
         ),
         Family(
             "vgpu_orphaned_regions",
             GAUGE,
             "Shim regions whose pod is gone from this node (cgroups and log folders).",
-            lambda view: len(view.attribution.orphans) if has_shim(view) else None,
+            lambda view: length(view.attribution.orphans),
         ),
         Family(
             "vgpu_released_regions",
             GAUGE,
             "Shim regions of pods that have ended but still exist; their series are withdrawn.",
-            lambda view: len(view.attribution.released) if has_shim(view) else None,
+            lambda view: length(view.attribution.released),
         ),
         Family(
             "vgpu_pods",

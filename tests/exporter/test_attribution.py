@@ -1,5 +1,7 @@
 """The join: one small node at a time, and what must be told of it."""
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,6 +100,10 @@ def share(result, container="main", device=A, pod=POD):
     ]
     assert len(found) == 1, result.shares
     return found[0]
+
+
+def reasons(result):
+    return [(collector, rejection.reason) for collector, rejection in result.rejected]
 
 
 def node(**parts):
@@ -208,7 +214,7 @@ def test_without_cgroups_the_pods_phase_decides_and_without_both_the_region_stan
 
 def test_a_device_that_the_node_does_not_have_is_refused():
     result = node(gpu=driver(), shim=shim(slot(), devices=((B, 1, 1),)), process=kernel())
-    assert [r[0] for r in result.rejected] == [Reason.UNKNOWN_DEVICE]
+    assert reasons(result) == [("shim", Reason.UNKNOWN_DEVICE)]
     assert result.shares == ()
 
 
@@ -221,7 +227,8 @@ def test_another_tenants_device_is_refused_where_the_kubelet_knows_what_was_give
         process=kernel(),
         kubelet=kubelet(grants=grants),
     )
-    assert [(r[0], r[2]) for r in result.rejected] == [(Reason.DEVICE_NOT_ALLOCATED, B)]
+    assert reasons(result) == [("shim", Reason.DEVICE_NOT_ALLOCATED)]
+    assert result.rejected[0][1].detail == B
     assert [s.device for s in result.shares] == [A]
 
 
@@ -230,7 +237,8 @@ def test_a_second_region_of_one_container_is_refused():
     other = RegionFile("/other/x.cache", POD, "main", two.files[0].region)
     result = node(gpu=driver(), shim=ShimSample((*one.files, other)))
     assert share(result).accounted.total == MIB
-    assert [r[:2] for r in result.rejected] == [(Reason.AMBIGUOUS, "/other/x.cache")]
+    assert reasons(result) == [("shim", Reason.AMBIGUOUS)]
+    assert result.rejected[0][1].subject == "/other/x.cache"
 
 
 def test_a_lost_device_keeps_its_containers_and_is_told_as_not_answering():
@@ -274,8 +282,9 @@ def test_gpushare_tells_its_limit_only_when_the_operator_said_what_a_unit_is():
 
 def test_a_dead_pods_entry_in_the_checkpoint_is_no_allocation():
     grants = (Grant(POD, "main", "volcano.sh/vgpu-number", (), {"NVIDIA_VISIBLE_DEVICES": A}),)
-    result = node(gpu=driver(), process=kernel(live=()), kubelet=kubelet(grants=grants))
-    assert result.shares == ()
+    for live in ((), None):
+        result = node(gpu=driver(), process=kernel(live=live), kubelet=kubelet(grants=grants))
+        assert result.shares == ()
 
 
 def test_gaias_limit_file_finds_its_card_by_bus_id():
@@ -397,3 +406,94 @@ def test_limit_texts_as_hami_writes_them():
 def test_bus_ids_of_the_driver_and_of_gpu_manager_meet():
     assert normal_bus_id("00000000:3B:00.0") == normal_bus_id("0000:3b:00.0") == "0000:3b:00.0"
     assert normal_bus_id("nonsense") == ""
+
+
+def test_a_process_of_an_unnamed_container_makes_its_pods_zeros_unknown():
+    grants = (Grant(POD, "main", "volcano.sh/vgpu-number", (), {"NVIDIA_VISIBLE_DEVICES": A}),)
+    result = node(
+        gpu=driver((100, A, GIB)),
+        process=kernel([(100, "c1", POD)]),
+        kubelet=kubelet(grants=grants),
+    )
+    assert share(result, "").used_bytes == GIB
+    assert share(result, "main").used_bytes is None
+    assert share(result, "main").sm_utilization is None
+    assert result.gpus[0].unattributed_bytes == 3 * GIB
+
+
+def test_a_pid_that_two_regions_claim_is_nobodys_and_told():
+    region = shim(slot(use(MIB))).files[0]
+    side = RegionFile("/side/x.cache", POD, "side", region.region)
+    result = node(
+        gpu=driver((100, A, GIB)),
+        shim=ShimSample((region, side)),
+        process=kernel([(100, "c1", POD)]),
+    )
+    assert share(result, "").used_bytes == GIB
+    assert ("shim", Reason.FORGED) in reasons(result)
+
+
+def test_a_process_that_ended_meanwhile_leaves_the_gap_unknown_for_once():
+    result = node(gpu=driver((100, A, GIB)), process=kernel())
+    assert result.gpus[0].unattributed_bytes is None
+    assert result.gpus[0].unattributed_processes is None
+
+
+def test_an_idle_region_tells_a_utilisation_of_zero_where_its_layout_has_one():
+    assert share(node(shim=shim(), process=kernel())).accounted.sm_utilization == 0.0
+    old = shim()
+    region = msgspec.structs.replace(old.files[0].region, layout="p0")
+    file = msgspec.structs.replace(old.files[0], region=region)
+    told = share(node(shim=ShimSample((file,)), process=kernel())).accounted
+    assert told.sm_utilization is None
+
+
+def test_a_driver_that_missed_a_card_cannot_call_a_device_unknown():
+    partial = msgspec.structs.replace(driver(), complete=False)
+    result = node(gpu=partial, shim=shim(slot(), devices=((B, 1, 1),)), process=kernel())
+    assert share(result, device=B).limit_bytes == 1
+    assert result.rejected == ()
+
+
+def limit_file(**fields):
+    given = {"scheme": Scheme.GAIA, "path": "/f", "memory_bytes": GIB, "device": A}
+    return LimitSample((LimitFile(**(given | fields)),))
+
+
+def test_without_the_driver_a_limit_by_bus_id_is_not_called_unknown():
+    limits = limit_file(device="", pci_bus_id="0000:01:00.0", pod_uid=POD, container="main")
+    result = node(process=kernel(), limits=limits)
+    assert (result.shares, result.rejected) == ((), ())
+
+
+def test_a_bus_id_that_says_nothing_finds_no_card():
+    nameless = Gpu(A, 0, {}, {})
+    limits = limit_file(device="", pci_bus_id="", pod_uid=POD, container="main")
+    result = node(gpu=driver(gpus=(nameless,)), process=kernel(), limits=limits)
+    assert result.shares == ()
+
+
+def test_a_limit_files_container_is_named_by_its_id_and_a_made_up_one_is_refused():
+    names = kubelet(containers=[("c1", "train", "main", POD)])
+    by_id = limit_file(pod_uid=POD, container="other", container_id="c1")
+    assert share(node(process=kernel(), limits=by_id, kubelet=names), "main").limit_bytes == GIB
+    made_up = limit_file(pod_uid=POD, container="other")
+    result = node(process=kernel(), limits=made_up, kubelet=names)
+    assert (result.shares, reasons(result)) == ((), [("limits", Reason.FORGED)])
+
+
+@pytest.mark.parametrize("order", [(POD, POD2), (POD2, POD)])
+def test_kubeshares_line_goes_to_the_pod_of_that_name_that_lives(order):
+    pods = {uid: PodRef(uid, "ml", "db-0") for uid in order}
+    limits = limit_file(scheme=Scheme.KUBESHARE, namespace="ml", pod="db-0")
+    seen = {"limits": limits, "kubelet": KubeletSample(pods=pods, containers={})}
+    result = attribute(Observation(**seen, process=kernel(live=(POD2,))))
+    assert [s.pod_uid for s in result.shares] == [POD2]
+    both = attribute(Observation(**seen, process=kernel(live=order)))
+    assert (both.shares, reasons(both)) == ((), [("limits", Reason.AMBIGUOUS)])
+
+
+def test_orphans_are_unknown_where_nothing_tells_which_pods_live():
+    assert node(shim=shim()).orphans is None
+    assert node(process=kernel()).orphans is None
+    assert node(shim=shim(), process=kernel()).orphans == ()

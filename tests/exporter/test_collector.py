@@ -127,3 +127,22 @@ def test_a_replaced_driver_is_told_to_the_sampler():
     collector = Collector("nvml", collect)
     take(collector)
     assert collector.fatal is error
+
+
+def test_before_the_first_pass_success_is_unknown():
+    assert Collector("x", int).health().success is None
+
+
+def test_freshness_counts_from_the_beginning_of_a_pass():
+    collector = Collector("x", lambda _: time.sleep(0.2) or 1)
+    started = time.monotonic()
+    take(collector)
+    assert collector.data(started + 0.1) is None
+
+
+def test_a_pass_that_returned_just_in_time_is_not_called_late():
+    collector = Collector("x", lambda _: 1)
+    take(collector)
+    collector.finish(0.0)
+    assert not collector.stuck
+    assert collector.health().success

@@ -68,6 +68,8 @@ def test_flags_and_environment_variables_say_the_same():
         (["--nvml.pcie-throughput", "--no-collector.nvml"], ["--nvml.pcie-throughput"]),
         (["--collector.xid", "--no-collector.nvml"], ["--collector.xid", "--collector.nvml"]),
         (["--collector.bare", "--no-collector.process"], ["--collector.bare"]),
+        (["--path.procfs=/x", "--no-collector.process"], ["--path.procfs"]),
+        (["--web.telemetry-path=/a b"], ["--web.telemetry-path"]),
         (["--once", "--web.listen-address=:1"], ["--once", "--web.listen-address"]),
         (["--web.telemetry-path=metrics"], ["--web.telemetry-path"]),
         (["--web.telemetry-path=/-/ready"], ["--web.telemetry-path"]),
@@ -161,3 +163,17 @@ def test_the_exporter_imports_neither_kubernetes_nor_grpc_nor_yaml_unasked():
         "bcrypt",
         "vgpu.simulator",
     }
+
+
+def test_the_exporters_own_version_flag():
+    assert CliRunner().invoke(vgpu, ["exporter", "--version"]).output.startswith("vgpu ")
+
+
+def test_the_demo_refuses_flags_of_a_real_node():
+    result = CliRunner().invoke(vgpu, ["demo", "--once", "--shim.root=/x", "--pods=/y"])
+    assert result.exit_code == 2
+    assert "--shim.root, --pods" in result.output
+
+
+def test_a_containers_environment_does_not_stand_in_the_way_of_once():
+    assert parsed("--once", env={"VGPU_WEB_LISTEN_ADDRESS": ":1"}).once

@@ -163,7 +163,7 @@ def test_a_form_in_use_is_made_before_the_page_is_published(bench, monkeypatch):
 def test_it_samples_every_interval_until_it_is_stopped(bench):
     bench.sampler.start(on_fatal=lambda: None)
     bench.sampler.watch_xids()
-    page = bench.sampler.wait_for_page(threading.Event())
+    page = bench.sampler.wait_until_ready(lambda: False)
     until(lambda: bench.sampler.page is not page)
     assert bench.sampler.stop()
     last = bench.sampler.page
@@ -225,3 +225,78 @@ def test_a_defect_in_the_join_costs_the_data_and_not_the_page(bench, monkeypatch
     assert not starting(found, "vgpu_container_")
     monkeypatch.undo()
     assert starting(series(bench.sampler.sample()), "vgpu_container_")
+
+
+def test_owners_of_an_earlier_pass_are_never_joined_with_new_pids(make_bench):
+    bench = make_bench(sample_timeout=0.2, sample_interval=10.0)
+    assert bench.share(bench.sampler.sample().view, "chat").used_bytes
+    release = threading.Event()
+    bench.sampler._collectors.process._collect = lambda _: release.wait(WAIT)
+    view = bench.sampler.sample().view
+    release.set()
+    chat = bench.share(view, "chat")
+    assert chat.used_bytes is None
+    assert chat.accounted.phantom == 0
+    assert all(row.unattributed_bytes is None for row in view.attribution.gpus)
+
+
+def test_a_stale_drivers_pids_are_not_joined_either(make_bench):
+    bench = make_bench(sample_timeout=0.2, sample_interval=10.0)
+    bench.sampler.sample()
+    bench.driver.hang(WAIT)
+    view = bench.sampler.sample().view
+    assert view.attribution.gpus  # not stale yet
+    assert bench.share(view, "chat").used_bytes is None
+    assert all(row.unattributed_bytes is None for row in view.attribution.gpus)
+
+
+def test_a_defect_outside_the_join_ends_the_process_instead_of_leaving_an_old_page(bench):
+    ended = threading.Event()
+    bench.sampler._own_numbers = dict  # the first page, of ourselves only
+    bench.sampler.start(on_fatal=ended.set)
+    bench.sampler.wait_until_ready(lambda: False)
+    bench.sampler._own_numbers = lambda: 1 // 0
+    assert ended.wait(WAIT)
+    assert "ZeroDivisionError" in bench.sampler.fatal
+
+
+def test_before_the_first_sample_the_page_tells_of_ourselves_only(bench):
+    bench.driver.hang(WAIT)
+    bench.sampler.start(on_fatal=lambda: None)
+    found = series(bench.sampler.page)
+    assert starting(found, "vgpu_build_info")
+    assert not starting(found, "vgpu_collector_success")
+    assert not bench.sampler.ready
+
+
+def test_a_node_that_lost_all_cards_has_zero_of_them(bench):
+    bench.sampler.sample()
+    for card in bench.node.scenario.cards:
+        bench.driver.lose(card.uuid)
+    found = series(bench.sampler.sample())
+    assert (found["vgpu_gpus"], found["vgpu_gpus_expected"]) == (0, 2)
+
+
+def test_the_number_of_cards_that_was_asked_for_is_the_one_expected(make_bench):
+    found = series(make_bench(nvml_expected_gpus=1).sampler.sample())
+    assert (found["vgpu_gpus"], found["vgpu_gpus_expected"]) == (2, 1)
+
+
+def test_a_driver_that_hangs_while_it_is_closed_does_not_hold_up_the_end(bench, monkeypatch):
+    monkeypatch.setattr(sampler_module, "CLOSING_SECONDS", 0.1)
+    bench.sampler.sample()
+    release = threading.Event()
+    bench.driver.close = lambda: release.wait(WAIT)
+    assert not bench.sampler.stop(grace=0.1)
+    release.set()
+
+
+def test_a_refusal_of_the_join_is_logged_once_while_it_lasts(bench, caplog):
+    root = Path(bench.node.paths.shim_roots[0])
+    path = next(iter(root.glob("*/*.cache")))
+    data, victim = path.read_bytes(), bench.node.scenario.cards[0].uuid.encode()
+    path.write_bytes(data.replace(victim, victim[:-4] + b"dead"))
+    for _ in range(3):
+        bench.sampler.sample()
+    told = [r for r in caplog.records if "does not have" in r.getMessage()]
+    assert len(told) == 1

@@ -72,7 +72,7 @@ def test_the_core_limit_is_the_request_unless_an_annotation_made_it_soft():
 
 
 def test_a_string_may_fill_its_field():
-    config = changed(bus_id="00000000:3B:00.0", container="c" * 4096, pod_uid="p" * 48)
+    config = changed(bus_id="00000000:3B:00.0", container="c" * 63, pod_uid="p" * 48)
     assert decode(encode(config)) == config
 
 
@@ -91,6 +91,10 @@ def test_another_size_is_malformed(size):
         (0, b"\xff"),
         (0, b"a\nb"),
         (4096, b"\x1b["),
+        (4096, b"evil name\0"),
+        (4096, b"c" * 64 + b"\0"),
+        (8208, struct.pack("<Q", 2**64 - 1)),
+        (8216, struct.pack("<i", 6401)),
         (8192, b"not a bus id\0"),
         (48, struct.pack("<i", -1)),
         (8216, struct.pack("<i", -50)),
@@ -118,6 +122,7 @@ def test_what_does_not_fit_its_field_is_not_written(fields):
 
 
 NAMES = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=48)
+CORES = st.integers(0, 6400)
 INTS = st.integers(0, 2**31 - 1)
 
 
@@ -125,11 +130,11 @@ INTS = st.integers(0, 2**31 - 1)
     st.builds(
         VcudaConfig,
         pod_uid=NAMES,
-        limit_percent=INTS,
-        container=NAMES,
+        limit_percent=CORES,
+        container=st.from_regex(r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?", fullmatch=True),
         bus_id=st.sampled_from(["", "0000:3b:00.0", "00000000:AF:1f.7"]),
-        memory_bytes=st.integers(0, 2**64 - 1),
-        utilization_percent=INTS,
+        memory_bytes=st.integers(0, 2**53),
+        utilization_percent=CORES,
         hard_limit=st.booleans(),
         driver=st.tuples(INTS, INTS),
         enable=st.booleans(),

@@ -88,7 +88,10 @@ def regions(draw, ids=IDS, min_processes=0, statuses=(0, 1, 2)):
     layout = draw(st.sampled_from(ids))
     count = draw(st.integers(1, 16))
     int32, uint64 = st.integers(-(2**31), 2**31 - 1), st.integers(0, 2**64 - 1)
-    devices = tuple(RegionDevice(gpu, draw(uint64), draw(uint64)) for gpu in GPUS[:count])
+    devices = tuple(
+        RegionDevice(gpu, draw(st.integers(0, 2**53)), draw(st.integers(0, 100)))
+        for gpu in GPUS[:count]
+    )
     process = st.builds(
         RegionProcess,
         pid=int32,

@@ -11,7 +11,7 @@ import time
 import click
 import msgspec
 
-from exporter.flags import Options, all_flags, options_from
+from exporter.flags import Options, all_flags, field, is_typed, options_from
 from exporter.main import run
 from exporter.problems import problems, size, who
 from exporter.sampler import Page
@@ -24,6 +24,21 @@ WRITE_SECONDS = 1.0
 
 SAMPLE_SECONDS = 2.0
 """Shorter than the exporter's default, so that a person sees things move."""
+
+
+NODE_FLAGS = (
+    "--node-name",
+    "--shim.root",
+    "--kubelet.log-dir",
+    "--kubelet.checkpoint",
+    "--kubelet.pod-resources",
+    "--pods",
+    "--limits.gaia-dir",
+    "--limits.kubeshare-dir",
+    "--path.procfs",
+    "--path.cgroupfs",
+)
+"""Flags of the exporter that say where a node's things are."""
 
 
 def on_node(options: Options, node: SimulatedNode) -> Options:
@@ -75,8 +90,10 @@ def command(ctx: click.Context, /, **_: object) -> None:
     Takes the exporter's flags, such as --once and --web.listen-address.
     """
     options = options_from(ctx)
-    source = ctx.get_parameter_source("sample_interval")
-    if source is not None and source.name == "DEFAULT":
+    taken = [name for name in NODE_FLAGS if is_typed(ctx, field(name))]
+    if taken:
+        raise click.UsageError(f"{', '.join(taken)}: the demo brings its own node", ctx)
+    if not is_typed(ctx, "sample_interval", or_set=True):
         options = msgspec.structs.replace(options, sample_interval=SAMPLE_SECONDS)
     logs.configure(options.log_level, options.log_format)
     with tempfile.TemporaryDirectory(prefix="vgpu-demo-") as folder:
@@ -94,7 +111,7 @@ def command(ctx: click.Context, /, **_: object) -> None:
         try:
             status = run(
                 on_node(options, node),
-                node.driver(),
+                node.driver() if "nvml" in options.collectors else None,
                 lambda url, page: click.echo(first_look(url, page)),
             )
         finally:

@@ -17,6 +17,13 @@ CONFIG_SIZE = 8240
 _CONFIG = struct.Struct("<48si4044x4096s16sQiiiii4x")
 assert _CONFIG.size == CONFIG_SIZE  # noqa: S101  # the format string against the contract
 
+MOST_CORES = 100 * 64
+"""Percent; a container of 64 whole cards. What is above was not written by gpu-manager."""
+
+MOST_MEMORY = 2**53
+"""Bytes; no cards together have that much."""
+
+_CONTAINER = re.compile(r"(?:[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)?")  # a DNS label, or unknown
 _BUS_ID = re.compile(r"(?:[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])?")
 
 
@@ -62,16 +69,21 @@ def decode(content: bytes, subject: str = "vcuda.config") -> VcudaConfig:
     pod_uid, limit, container, bus_id, memory, utilization, hard, major, minor, enable = (
         _CONFIG.unpack(content)
     )
-    if limit < 0 or utilization < 0:
-        detail = f"cores below zero: {limit}, {utilization}"
+    if not (0 <= limit <= MOST_CORES and 0 <= utilization <= MOST_CORES):
+        detail = f"cores outside 0..{MOST_CORES}: {limit}, {utilization}"
         raise SourceError(Reason.MALFORMED, subject, detail)
+    if memory > MOST_MEMORY:
+        raise SourceError(Reason.MALFORMED, subject, f"memory limit of {memory} bytes")
+    name = _text(container, subject)
+    if not _CONTAINER.fullmatch(name):
+        raise SourceError(Reason.MALFORMED, subject, f"no container is named {name[:64]!r}")
     bus_text = _text(bus_id, subject)
     if not _BUS_ID.fullmatch(bus_text):
         raise SourceError(Reason.MALFORMED, subject, f"bus id {bus_text!r}")
     return VcudaConfig(
         pod_uid=_text(pod_uid, subject),
         limit_percent=limit,
-        container=_text(container, subject),
+        container=name,
         bus_id=bus_text,
         memory_bytes=memory,
         utilization_percent=utilization,

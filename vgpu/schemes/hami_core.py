@@ -15,6 +15,7 @@ import msgspec
 
 from vgpu.facts import Region, RegionDevice, RegionProcess, RegionUse
 from vgpu.reasons import Reason, SourceError
+from vgpu.units import WHOLE_DEVICE_PERCENT
 
 MAGIC = 19920718  # initialized_flag, written last
 MAX_DEVICES = 16
@@ -196,7 +197,11 @@ def _devices(frame: Frame, body: bytes, subject: str) -> tuple[RegionDevice, ...
         raise SourceError(Reason.DUPLICATE_UUID, subject, ", ".join(uuids))
     words = _words(count)
     memory = words.unpack_from(body, frame.memory_limits)
+    if max(memory) > PLAUSIBLE_BYTES:
+        raise SourceError(Reason.MALFORMED, subject, f"memory limit of {max(memory)} bytes")
     cores = words.unpack_from(body, frame.core_limits)
+    if max(cores) > WHOLE_DEVICE_PERCENT:
+        raise SourceError(Reason.MALFORMED, subject, f"core limit of {max(cores)} percent")
     return tuple(map(RegionDevice, uuids, memory, cores))
 
 

@@ -120,8 +120,8 @@ class Remembered(Generic[T]):
         if stamp != self._stamp:
             try:
                 self._kept = self._load(str(self._path))
-            except SourceError as error:
-                self._kept = error
+            except SourceError as error:  # anew, since this one's traceback holds the content
+                self._kept = SourceError(error.reason, error.subject, error.detail)
             settled = now * 1e9 - max(status.st_mtime_ns, status.st_ctime_ns) > RACY_NS
             self._stamp = stamp if settled else None
         if isinstance(self._kept, SourceError):

@@ -102,7 +102,7 @@ class KubeletSource:
             detail = "; ".join(map(str, failures)) or "no folder, file or socket is configured"
             raise SourceError(reason, "kubelet", detail)
 
-        rejections = [Rejection(error.subject, error.reason, error.detail) for error in failures]
+        rejections = [error.rejection() for error in failures]
         pods: dict[str, PodRef] = {}
         containers: dict[str, ContainerName] = {}
         grants = None

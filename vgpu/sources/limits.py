@@ -126,4 +126,4 @@ def _entries(
 def _refuse(error: SourceError, rejections: list[Rejection]) -> None:
     """Note a failure, unless there was just nothing."""
     if error.reason is not Reason.ABSENT:
-        rejections.append(Rejection(error.subject, error.reason, error.detail))
+        rejections.append(error.rejection())

@@ -257,6 +257,7 @@ class NvmlSource:
                 uuid for reading in readings for uuid in reading.utilization_known
             ),
             generation=generation.number,
+            complete=all(subject in self._seen for subject in generation.refused),
             rejections=(
                 *refused.values(),
                 *(rejection for reading in readings for rejection in reading.rejections),

@@ -133,7 +133,7 @@ class ProcessSource:
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ESRCH):
                     hidden = True
-                    rejections.append(_rejection(translated(error, path)))
+                    rejections.append(translated(error, path).rejection())
                 continue
             if content not in parsed:
                 known = content in self._parsed
@@ -144,11 +144,12 @@ class ProcessSource:
         try:
             live_pods = read_live_pods(self._cgroupfs)
         except SourceError as error:
-            rejections.append(_rejection(error))
+            rejections.append(error.rejection())
         bare = tuple(self._bare_regions(owners, rejections)) if self._bare else ()
-        return ProcessSample(
-            owners, self._sees_host() and not hidden, live_pods, bare, tuple(rejections)
-        )
+        sees_host = self._sees_host()
+        if not sees_host:
+            rejections.append(Rejection(printable(self._procfs), Reason.FOREIGN_PIDS))
+        return ProcessSample(owners, sees_host and not hidden, live_pods, bare, tuple(rejections))
 
     def _sees_host(self) -> bool:
         """Whether our pids are the host's, and hidepid does not keep others' from us."""
@@ -168,14 +169,10 @@ class ProcessSource:
                 region = shim.read_bare(self._procfs, pid)
             except SourceError as error:
                 if error.reason is not Reason.ABSENT:
-                    rejections.append(_rejection(error))
+                    rejections.append(error.rejection())
             else:
                 path = f"{self._procfs}/{pid}/root/{shim.BARE_FOLDER}/{shim.BARE_CACHE}"
                 yield owner, path, region
-
-
-def _rejection(error: SourceError) -> Rejection:
-    return Rejection(error.subject, error.reason, error.detail)
 
 
 def _parse(content: bytes) -> Owner | None:

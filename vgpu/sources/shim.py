@@ -174,16 +174,22 @@ class ShimSource:
     """
 
     def __init__(
-        self, roots: Sequence[str] = DEFAULT_ROOTS, max_entries: int = MAX_ENTRIES
+        self,
+        roots: Sequence[str] = DEFAULT_ROOTS,
+        max_entries: int = MAX_ENTRIES,
+        *,
+        required: bool = True,
     ) -> None:
+        """Take the roots; if none exists that is an error only if one is ``required``."""
         self._roots = [_Root(path) for path in roots]
         self._max_entries = max_entries
+        self._required = required
 
     def sample(self) -> ShimSample:
         """Every container's region, by root and folder name. Roots that do not exist are fine.
 
         Raises:
-            SourceError: no root could be read; ABSENT if there is none.
+            SourceError: no root could be read; ABSENT if there is none and one is required.
         """
         found = _Pass(time.time_ns())
         seen: set[tuple[int, int]] = set()
@@ -204,6 +210,9 @@ class ShimSource:
             finally:
                 os.close(fd)
         broken = [failure for failure in failed if failure.reason is not Reason.ABSENT]
+        if len(failed) == len(self._roots) and not broken and not self._required:
+            absent = (e.rejection() for e in failed)
+            return ShimSample((), tuple(absent))
         if len(failed) == len(self._roots):
             raise (broken or failed or [SourceError(Reason.ABSENT, "no roots")])[0]
         for failure in broken:

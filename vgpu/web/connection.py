@@ -58,7 +58,9 @@ class Connection:
         """
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
-            self._sock = tls.accept(self._sock, self._timeouts.head)
+            secured = tls.wrap(self._sock, self._timeouts.head)
+            self._sock = secured
+            tls.handshake(secured)
             self.secure = True
 
     def read_head(self) -> bytes | None:

@@ -65,12 +65,14 @@ class ServerTls(msgspec.Struct, frozen=True):
     context: ssl.SSLContext
     allowed_sans: frozenset[str] | None
 
-    def accept(self, sock: socket.socket, timeout: float) -> ssl.SSLSocket:
-        """Do the server's side of a handshake within ``timeout`` seconds of each step.
+    def wrap(self, sock: socket.socket, timeout: float) -> ssl.SSLSocket:
+        """The socket for a handshake, which owns ``sock`` from here on.
+
+        Apart from the handshake, so that the connection can be broken while that waits.
 
         Raises:
             BadRequest: the client speaks plain HTTP and can be told so.
-            OSError: the client is gone, too slow, not a TLS client, or not admitted.
+            OSError: the client is gone, too slow, or not a TLS client.
         """
         sock.settimeout(timeout)
         first = sock.recv(1, socket.MSG_PEEK)
@@ -78,15 +80,17 @@ class ServerTls(msgspec.Struct, frozen=True):
             if first.isalpha():
                 raise BadRequest(400, "this port speaks HTTPS; the request was plain HTTP")
             raise ConnectionError("not a TLS client")
-        secured = self.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-        try:
-            secured.do_handshake()
-            if self.allowed_sans is not None and not self.allowed_sans & _names(secured):
-                raise ConnectionError("no name in the client's certificate is allowed")
-        except OSError:
-            secured.close()
-            raise
-        return secured
+        return self.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+
+    def handshake(self, secured: ssl.SSLSocket) -> None:
+        """Do the server's side within the time that ``wrap`` was given.
+
+        Raises:
+            OSError: the client is gone, too slow, or not admitted.
+        """
+        secured.do_handshake()
+        if self.allowed_sans is not None and not self.allowed_sans & _names(secured):
+            raise ConnectionError("no name in the client's certificate is allowed")
 
 
 def _names(client: ssl.SSLSocket) -> set[str]:

@@ -1,0 +1,133 @@
+"""The status page in a real browser: Debian's Chromium on the page of the real demo."""
+
+import pytest
+from chromium import Chromium, pixels
+from running_demo import RunningDemo
+
+from vgpu.simulator.demo import demo
+
+pytestmark = pytest.mark.slow
+
+DESK = {"width": 1100, "height": 800}
+PHONE = {"width": 390, "height": 844, "mobile": True}
+SCHEMES = ("light", "dark")
+
+# Every text with its contrast to what is painted behind it, as WCAG 2.2 defines it (1.4.3).
+CONTRASTS = """
+(() => {
+  const numbers = (css) => css.match(/[\\d.]+/g).map(Number);
+  const linear = (v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const luminance = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+  const behind = (element) => {
+    const colour = numbers(getComputedStyle(element).backgroundColor);
+    return colour[3] === 0 && element.parentElement ? behind(element.parentElement) : colour;
+  };
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const found = [];
+  while (walker.nextNode()) {
+    const text = walker.currentNode.textContent.trim(), element = walker.currentNode.parentElement;
+    if (!text || !element.checkVisibility()) continue;
+    const [light, dark] = [numbers(getComputedStyle(element).color), behind(element)]
+      .map(luminance).sort((a, b) => b - a);
+    found.push([text, (light + 0.05) / (dark + 0.05)]);
+  }
+  return found;
+})()
+"""
+BEYOND = """
+[...document.querySelectorAll("body *")]
+  .filter((element) => element.getBoundingClientRect().right > innerWidth + 0.5)
+  .map((element) => element.outerHTML.slice(0, 80))
+"""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    with RunningDemo(tmp_path_factory.mktemp("demo")) as running:
+        yield running.url
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Chromium(tmp_path_factory.mktemp("chromium")) as running:
+        yield running
+
+
+def brightness(colour):
+    return sum(colour) / 3
+
+
+def test_the_page_names_every_card_container_and_problem(browser, url):
+    tab = browser.open(url, **DESK)
+    text = tab.value("document.body.innerText")
+    for card in demo().cards:
+        assert card.name in text
+        assert card.uuid in text
+    for pod, container in demo().containers():
+        if pod.running:
+            assert f"{pod.ref.namespace}/{pod.ref.name}/{container.name}" in text
+    assert "What is wrong (" in text
+    for problem in (
+        "UnexpectedAdmissionError",
+        "over its limit",
+        "Orphaned region",
+        "dead processes still claim",
+        "its region is still there",
+    ):
+        assert problem in text
+
+
+def test_nothing_is_fetched_but_the_page_and_nothing_is_complained_about(browser, url):
+    tab = browser.open(url, **DESK)
+    requests = [event["request"]["url"] for event in tab.events("Network.requestWillBeSent")]
+    assert requests
+    assert all(request.startswith(f"{url}/") for request in requests)
+    assert tab.events("Log.entryAdded") == []
+    assert tab.events("Runtime.exceptionThrown") == []
+    assert tab.value("document.scripts.length") == 0
+
+
+def test_the_page_is_painted_and_each_containers_piece_has_its_colour(browser, url):
+    tab = browser.open(url, **DESK)
+    held = tab.value(
+        "(() => { const {x, y, width, height} = document.querySelector('.bar')"
+        ".getBoundingClientRect(); return {x, y, width, height}; })()"
+    )
+    middle = pixels(tab.screenshot(**held | {"y": held["y"] + held["height"] / 2, "height": 1}))[0]
+    wide = [colour for colour in set(middle) if middle.count(colour) > 20]
+    on_first = [
+        container
+        for pod, container in demo().containers()
+        if pod.running and demo().cards[0].uuid in {share.device for share in container.shares}
+    ]
+    assert len(wide) == len(on_first) + 1  # and what is free
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_light_and_dark_follow_the_reader(browser, url, scheme):
+    tab = browser.open(url, **DESK, scheme=scheme)
+    corner = brightness(pixels(tab.screenshot(x=0, y=0, width=4, height=4))[2][2])
+    assert (corner > 200) if scheme == "light" else (corner < 50)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_text_can_be_read(browser, url, scheme):
+    contrasts = browser.open(url, **DESK, scheme=scheme).value(CONTRASTS)
+    assert len(contrasts) > 100
+    assert [(text, ratio) for text, ratio in contrasts if ratio < 4.5] == []
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_a_phone_never_scrolls_sideways(browser, url, width):
+    tab = browser.open(url, **PHONE | {"width": width})
+    assert tab.value("[innerWidth, document.documentElement.scrollWidth]") == [width, width]
+    assert tab.value(BEYOND) == []
+    smallest = "Math.min(...[...document.querySelectorAll('td, li, h2')].map((element) =>"
+    assert tab.value(f"{smallest} parseFloat(getComputedStyle(element).fontSize)))") >= 12
+
+
+def test_the_page_refreshes_itself(browser, url):
+    tab = browser.open(url, **DESK, still=False)
+    before = tab.value("performance.timeOrigin")
+    tab.wait_for("Page.loadEventFired")
+    assert tab.value("performance.timeOrigin") > before
