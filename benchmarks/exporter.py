@@ -22,8 +22,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import nvml_fake  # noqa: E402
+from kubelet_server import Kubelet, one_entry_per_device  # noqa: E402
 from live import LiveExporter, fake_devices, fake_processes  # noqa: E402
 
+from vgpu.simulator.books import grants  # noqa: E402
 from vgpu.simulator.fleet import fleet_node  # noqa: E402
 
 TICK = os.sysconf("SC_CLK_TCK")
@@ -116,6 +118,27 @@ def measure_delay(folder, size, args):
     exporter.write_driver(faults=slow)
     with exporter:
         return p(latencies(exporter.port, args.scrapes, keep_alive=True), 50)
+
+
+def measure_grpc(folder, size):
+    """Resident memory with the pod-resources API switched on, in MiB."""
+    scenario = fleet_node(CARDS, size)
+    names = {pod.ref.uid: pod.ref for pod in scenario.pods}
+    held = [
+        (names[g.pod_uid].namespace, names[g.pod_uid].name, g.container, g.resource, g.device_ids)
+        for g in grants(scenario)
+    ]
+    answer = one_entry_per_device(*held)
+    kubelet = Kubelet(folder / "kubelet.sock")
+    kubelet.answer = lambda: answer
+    flags = ("--sample.interval=1s", f"--kubelet.pod-resources={kubelet.path}")
+    try:
+        with LiveExporter(folder / "e", scenario, *flags) as exporter:
+            latencies(exporter.port, 20, keep_alive=True)
+            time.sleep(3.0)
+            return memory_mib(exporter.process.pid, "VmRSS")
+    finally:
+        kubelet.stop()
 
 
 def measure_nvitop(folder, size, args):
@@ -214,6 +237,7 @@ def main():
             ours = measure_vgpu(folder, size, args)
             rows.append(ours)
             ours["delay"] = measure_delay(folder, size, args)
+            ours["grpc"] = measure_grpc(folder, size)
             if not args.no_peer:
                 peer = measure_nvitop(folder, size, args)
                 rows.append(peer)
@@ -221,7 +245,9 @@ def main():
     show(rows)
     for row in rows:
         if "delay" in row:
-            print(f"{row['containers']} containers, 1 ms a driver call: p50 {row['delay']:.2f} ms")
+            size = f"{row['containers']} containers"
+            print(f"{size}, 1 ms a driver call: p50 {row['delay']:.2f} ms")
+            print(f"{size}, with pod-resources over grpc: RSS {row['grpc']:.1f} MiB")
         if "ratio" in row:
             scrape_ratio, cpu_ratio = row["ratio"]
             print(

@@ -134,9 +134,6 @@ def facts(row: GpuRow, read: dict[str, float]) -> Iterator[str]:
         yield f"{read['power_usage_watts']:.0f} W"
 
 
-COLUMNS = ("Container", "Scheme", "Used", "", "Limit", "Accounted", "SM", "Processes")
-
-
 def share_rows(shares: list[ShareRow], total: float | None) -> str:
     """The containers on one device."""
     if not shares:

@@ -110,7 +110,8 @@ GPUS = Table(
             "vgpu_gpu_memory_unattributed_bytes",
             GAUGE,
             "The attribution gap: memory used on the device beyond all containers, such as host"
-            " processes and driver contexts. Absent where a part of the sum is unknown.",
+            " processes and driver contexts. Below 0 if memory was freed between the two readings;"
+            " absent where a part of the sum is unknown.",
             lambda row: row.unattributed_bytes,
             unit="bytes",
         ),

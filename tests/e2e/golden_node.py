@@ -9,12 +9,11 @@ from fixtures import shared_fixtures
 
 from vgpu.simulator.scenario import Scenario
 
+ERAS = ("v0-2024-01", "v0-2024-04", "v1.1", "v1.1-2026-03", "v1.2")
 PODS = {
-    "v0-2024-01-three": "11111111-0000-4000-8000-000000000001",
-    "v0-2024-04-three": "11111111-0000-4000-8000-000000000002",
-    "v1.1-three": "11111111-0000-4000-8000-000000000003",
-    "v1.1-2026-03-three": "11111111-0000-4000-8000-000000000004",
-    "v1.2-three": "11111111-0000-4000-8000-000000000005",
+    f"{era}-{scenario}": f"11111111-0000-4000-8000-{number:04d}{place:08d}"
+    for number, era in enumerate(ERAS)
+    for place, scenario in enumerate(("idle", "one", "three"))
 }
 UUIDS = ("GPU-8f2d61a4-0c3b-4be5-9f70-1b6a2e4d7c10", "GPU-c41e7b92-5d8f-4a36-b1e4-90f3ad6c2e57")
 EMPTY = Scenario(node="golden", cards=(), pods=())

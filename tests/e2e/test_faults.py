@@ -83,13 +83,28 @@ def test_hostile_regions_are_each_refused_and_the_rest_stays_right(live):
     assert used(series) == before
 
 
+def test_a_region_that_names_another_tenants_card_is_refused(live):
+    before = live.wait_for(used, "used memory")
+    first, second = (gpu.uuid.encode() for gpu in live.sample.gpus)
+    forged = 0
+    for root in live.node.paths.shim_roots:
+        for path in Path(root).glob("*/*.cache"):
+            data = path.read_bytes()
+            if data.count(first) == 1 and second not in data:
+                path.write_bytes(data.replace(first, second))
+                forged += 1
+    series = live.wait_for(lambda s: s.get(rejected("device_not_allocated")), "the refusal")
+    assert 0 < series[rejected("device_not_allocated")] <= forged
+    assert used(series) == used(before)
+
+
 def test_ten_thousand_junk_files_do_not_hurt(live):
     before = used(live.metrics())
     root = Path(live.node.paths.shim_roots[0])
     for i in range(10_000):
         (root / f"junk-{i}").touch()
     series = live.wait_for(
-        lambda s: any("shim" in k for k in s if k.startswith("vgpu_collector_rejected{")), "junk"
+        lambda s: rejected("bad_directory_name") in s or rejected("not_regular_file") in s, "junk"
     )
     assert works(series, "shim")
     assert used(series) == before

@@ -18,6 +18,9 @@ from vgpu.sources.files import Remembered, list_folder, printable, read_file
 MAX_ENTRIES = 4_096
 """Entries read from one folder."""
 
+MAX_CONTAINERS = 256
+"""Entries read from the folder of one pod, which its tenant can write into."""
+
 VCUDA_CONFIG = "vcuda.config"
 
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
@@ -56,7 +59,7 @@ class LimitSource:
 
     def _files(self, rejections: list[Rejection]) -> Iterator[tuple[str, Callable[[str], Limits]]]:
         for pod in _folders(self._gaia_dir, rejections):
-            for container in _folders(pod, rejections):
+            for container in _folders(pod, rejections, MAX_CONTAINERS):
                 yield f"{container}/{VCUDA_CONFIG}", _read_vcuda_config
         for entry in _entries(self._kubeshare_dir, rejections):
             if _GPU_UUID.fullmatch(entry.name):
@@ -106,16 +109,16 @@ def _read_kubeshare_config(path: str) -> Limits:
     )
 
 
-def _folders(path: str, rejections: list[Rejection]) -> list[str]:
-    return [entry.path for entry in _entries(path, rejections, only_folders=True)]
+def _folders(path: str, rejections: list[Rejection], limit: int = MAX_ENTRIES) -> list[str]:
+    return [entry.path for entry in _entries(path, rejections, limit, only_folders=True)]
 
 
 def _entries(
-    path: str, rejections: list[Rejection], *, only_folders: bool = False
+    path: str, rejections: list[Rejection], limit: int = MAX_ENTRIES, *, only_folders: bool = False
 ) -> list[os.DirEntry[str]]:
     """What is in the folder; nothing if it does not exist."""
     try:
-        entries, too_many = list_folder(path, MAX_ENTRIES, only_folders=only_folders)
+        entries, too_many = list_folder(path, limit, only_folders=only_folders)
     except SourceError as error:
         _refuse(error, rejections)
         return []
