@@ -7,7 +7,7 @@ BIN     = $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint docs bench soak fuzz lock clean
+.PHONY: help demo test test-fast lint docs screenshot bench soak lock clean
 
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,6 +34,9 @@ lint: $(VENV)/.dev ## ruff, mypy, import-linter, generated files up to date
 docs: $(VENV)/.dev ## Write the generated documentation
 	$(BIN)/python docs/generate.py
 
+screenshot: $(VENV)/.dev ## Take the picture of the README anew
+	$(BIN)/python docs/screenshot.py
+
 bench: $(VENV)/.dev ## Measure the exporter beside nvitop-exporter
 	$(BIN)/python benchmarks/exporter.py $(ARGS)
 
@@ -48,9 +51,11 @@ lock: $(VENV)/.python ## Resolve the requirements anew
 	  -o requirements/$${set%%:*}.lock; done
 
 clean: ## Remove what make has made
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis .coverage*
 
 $(VENV)/.python:
+	@command -v $(PYTHON) >/dev/null || \
+	  { echo '$(PYTHON) is missing. Type: apt install python3 python3-venv' >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo 'vgpu needs Python 3.11 or newer; $(PYTHON) is older (set PYTHON=...)' >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from exporter.accounting import account
 from exporter.view import (
-    Accounted,
     Attribution,
     ContainerRow,
     GpuRow,
@@ -32,10 +32,9 @@ from vgpu.facts import (
 )
 from vgpu.model import Phase, PodRef, Scheme, Source
 from vgpu.reasons import Reason, Rejection
-from vgpu.schemes import gpushare
+from vgpu.schemes import gpushare, volcano
 from vgpu.schemes.hami_core import LAYOUTS
 
-UUID_PREFIXES = ("GPU-", "MIG-")
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 SLOT_DEAD = 0
 """A slot whose process ended: the shim clears its status but not what it accounted."""
@@ -239,9 +238,8 @@ class _Join:
     def granted_devices(self, pod_uid: str, container: str) -> frozenset[str] | None:
         """The UUIDs that the plugin's answer made visible; None if no answer names UUIDs."""
         for grant in self.grants.get((pod_uid, container), ()):
-            visible = grant.env.get("NVIDIA_VISIBLE_DEVICES", "")
-            uuids = [part.strip() for part in visible.split(",")]
-            if uuids and all(uuid.startswith(UUID_PREFIXES) for uuid in uuids):
+            uuids = volcano.visible_uuids(grant.env)
+            if uuids:
                 return frozenset(uuids)
         return None
 
@@ -272,12 +270,8 @@ class _Join:
             known = unit is not None and told.container_units is not None
             limit = told.container_units * unit if known else None  # type: ignore[operator]  # known
             return [(device, limit)] if device else []
-        visible = grant.env.get("NVIDIA_VISIBLE_DEVICES", "").split(",")
-        return [
-            (uuid, hami_limit(grant.env, position))
-            for position, uuid in enumerate(part.strip() for part in visible)
-            if uuid.startswith(UUID_PREFIXES)
-        ]
+        uuids = volcano.visible_uuids(grant.env)
+        return [(uuid, volcano.memory_limit(grant.env, i)) for i, uuid in enumerate(uuids)]
 
     # ------------------------------------------------------------ limit files
 
@@ -440,52 +434,11 @@ class _Join:
             yield GpuRow(Gpu(uuid, -1, {}, {}), answers=False)
 
 
-def account(
-    slots: Iterable[RegionProcess],
-    living: list[RegionProcess],
-    position: int,
-    told_utilization: bool,
-) -> Accounted:
-    """Add up what a region claims for its device at ``position``."""
-    context = module = data = total = processes = 0
-    utilization = 0
-    for slot in living:
-        use = slot.used[position]
-        context += use.context
-        module += use.module
-        data += use.data
-        total += use.total
-        processes += use.total > 0
-        utilization += use.sm_util or 0
-    everything = sum(slot.used[position].total for slot in slots)
-    return Accounted(
-        context=context,
-        module=module,
-        data=data,
-        other=max(0, total - context - module - data),
-        total=total,
-        phantom=everything - total,
-        processes=processes,
-        sm_utilization=utilization / 100 if told_utilization else None,
-    )
-
-
 def scheme_of(grant: Grant) -> Scheme | None:
     """Whose grant this is; nvidia.com/gpu is HAMi's only with HAMi's environment."""
     if grant.resource == "nvidia.com/gpu":
-        shared = any(name.startswith("CUDA_DEVICE_MEMORY_") for name in grant.env)
-        return Scheme.VOLCANO if shared else Scheme.NONE
+        return Scheme.VOLCANO if volcano.is_shared(grant.env) else Scheme.NONE
     return RESOURCE_SCHEMES.get(grant.resource)
-
-
-def hami_limit(env: Mapping[str, str], position: int) -> int | None:
-    """The memory limit in bytes that HAMi's plugin told the container, by position or for all."""
-    text = env.get(f"CUDA_DEVICE_MEMORY_LIMIT_{position}", env.get("CUDA_DEVICE_MEMORY_LIMIT", ""))
-    scale = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(text[-1:].lower())
-    digits = text[:-1] if scale else text
-    if not digits.isascii() or not digits.isdigit() or len(digits) > 18:
-        return None
-    return int(digits) * (scale or 1) or None
 
 
 def normal_bus_id(text: str) -> str:

@@ -227,21 +227,26 @@ def test_an_absent_kubelet_socket_is_told_and_the_rest_stays(tmp_path):
         assert series[rejected("absent", "kubelet")] == 1
 
 
+def refused_start(live, *flags):
+    """What the exporter says on standard error when it ends at start with status 1."""
+    done = subprocess.run(
+        live.command(*flags),
+        env=live.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    return done.stderr
+
+
 def test_a_port_in_use_is_a_clear_error_at_start(tmp_path):
-    live = LiveExporter(tmp_path, demo())
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = subprocess.run(
-            live.command(f"--web.listen-address={address}"),
-            env=live.environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-    assert done.returncode == 1
-    assert "--web.listen-address" in done.stderr
-    assert address in done.stderr
+        said = refused_start(LiveExporter(tmp_path, demo()), f"--web.listen-address={address}")
+    assert "--web.listen-address" in said
+    assert address in said
 
 
 def test_sigterm_lets_a_scrape_finish_and_exits_0(live):
@@ -262,17 +267,8 @@ def test_sighup_does_not_end_it(live):
 def test_an_unusable_web_config_is_an_error_at_start_that_names_the_key(tmp_path):
     config = tmp_path / "web.yml"
     config.write_text("tls_server_confg: {}\n")
-    live = LiveExporter(tmp_path, demo())
-    done = subprocess.run(
-        live.command(f"--web.config.file={config}"),
-        env=live.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 1
-    assert "tls_server_confg" in done.stderr
+    said = refused_start(LiveExporter(tmp_path, demo()), f"--web.config.file={config}")
+    assert "tls_server_confg" in said
 
 
 def test_the_log_says_a_lasting_fault_once(live):
@@ -283,16 +279,7 @@ def test_the_log_says_a_lasting_fault_once(live):
 
 
 def test_json_logs_are_one_object_a_line(tmp_path):
-    live = LiveExporter(tmp_path, demo())
-    done = subprocess.run(
-        live.command("--log.format=json", "--web.listen-address=:nonsense"),
-        env=live.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 1
-    lines = done.stderr.strip().splitlines()
+    flags = ("--log.format=json", "--web.listen-address=:nonsense")
+    lines = refused_start(LiveExporter(tmp_path, demo()), *flags).strip().splitlines()
     assert lines
     assert all(json.loads(line)["level"] for line in lines)

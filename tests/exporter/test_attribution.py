@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.attribution import Observation, attribute, hami_limit, normal_bus_id
+from exporter.attribution import Observation, attribute, normal_bus_id
 from vgpu.facts import (
     ContainerName,
     Gpu,
@@ -387,20 +387,6 @@ def test_the_order_of_the_drivers_processes_changes_nothing(order):
         return {(s.container, s.device): s.used_bytes for s in result.shares}
 
     assert told([processes[i] for i in order]) == told(processes)
-
-
-@given(st.text(max_size=30))
-def test_any_limit_text_is_bytes_or_unknown(text):
-    assert (
-        hami_limit({"CUDA_DEVICE_MEMORY_LIMIT_0": text}, 0) is None
-        or text.strip("kmgKMG").isdigit()
-    )
-
-
-def test_limit_texts_as_hami_writes_them():
-    assert hami_limit({"CUDA_DEVICE_MEMORY_LIMIT_1": "10240m"}, 1) == 10737418240
-    assert hami_limit({"CUDA_DEVICE_MEMORY_LIMIT": "2G"}, 0) == 2 * GIB
-    assert hami_limit({"CUDA_DEVICE_MEMORY_LIMIT_0": "0"}, 0) is None
 
 
 def test_bus_ids_of_the_driver_and_of_gpu_manager_meet():

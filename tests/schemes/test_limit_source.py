@@ -175,6 +175,14 @@ def test_more_folders_than_are_read_is_told(node, monkeypatch):
     assert refusals(told) == [(str(node / "vm"), Reason.TOO_MANY_FILES)]
 
 
+def test_a_tenants_many_folders_are_not_all_read(node, monkeypatch):
+    monkeypatch.setattr(limits_module, "MAX_CONTAINERS", 3)
+    place(node, vcuda(pod_uid="pod"), pod="pod")
+    for number in range(5):
+        (node / "vm" / "pod" / str(number)).mkdir()
+    assert (str(node / "vm" / "pod"), Reason.TOO_MANY_FILES) in refusals(sample(node))
+
+
 def test_changes_are_seen_and_what_did_not_change_is_not_parsed_again(node, monkeypatch):
     decoded = []
     real = gaia.decode

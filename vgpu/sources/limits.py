@@ -58,10 +58,10 @@ class LimitSource:
         return LimitSample(tuple(limits), tuple(rejections))
 
     def _files(self, rejections: list[Rejection]) -> Iterator[tuple[str, Callable[[str], Limits]]]:
-        for pod in _folders(self._gaia_dir, rejections):
+        for pod in _folders(self._gaia_dir, rejections, MAX_ENTRIES):
             for container in _folders(pod, rejections, MAX_CONTAINERS):
                 yield f"{container}/{VCUDA_CONFIG}", _read_vcuda_config
-        for entry in _entries(self._kubeshare_dir, rejections):
+        for entry in _entries(self._kubeshare_dir, rejections, MAX_ENTRIES):
             if _GPU_UUID.fullmatch(entry.name):
                 yield entry.path, _read_kubeshare_config
             else:
@@ -109,12 +109,12 @@ def _read_kubeshare_config(path: str) -> Limits:
     )
 
 
-def _folders(path: str, rejections: list[Rejection], limit: int = MAX_ENTRIES) -> list[str]:
+def _folders(path: str, rejections: list[Rejection], limit: int) -> list[str]:
     return [entry.path for entry in _entries(path, rejections, limit, only_folders=True)]
 
 
 def _entries(
-    path: str, rejections: list[Rejection], limit: int = MAX_ENTRIES, *, only_folders: bool = False
+    path: str, rejections: list[Rejection], limit: int, *, only_folders: bool = False
 ) -> list[os.DirEntry[str]]:
     """What is in the folder; nothing if it does not exist."""
     try:

@@ -1,0 +1,125 @@
+"""The wheel as a node installs it: built offline, and run beside the base dependencies alone."""
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+from fixtures import ROOT
+from live import LiveExporter, parse
+from packaging.requirements import Requirement
+
+from vgpu.simulator.demo import demo
+
+pytestmark = pytest.mark.slow
+
+PACKAGES = ("deviceplugin", "exporter", "reconciler", "vgpu")
+ELSEWHERE = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built in a copy of the sources, without a network."""
+    tree = tmp_path_factory.mktemp("tree")
+    for name in (*PACKAGES, "tests", "docs"):
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, tree)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel"]
+    subprocess.run(build, cwd=tree, env=ELSEWHERE, check=True, capture_output=True)
+    (built,) = (tree / "dist").glob("*.whl")
+    return built
+
+
+def base_dependencies(name="vgpu", known=frozenset()):
+    """The distributions that ``name`` needs without any extra, and that they need."""
+    for text in importlib.metadata.requires(name) or ():
+        requirement = Requirement(text)
+        if requirement.name not in known and (
+            requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        ):
+            known = base_dependencies(requirement.name, known | {requirement.name})
+    return known
+
+
+@pytest.fixture(scope="module")
+def binaries(wheel, tmp_path_factory):
+    """The folder of ``vgpu`` in an environment of its own.
+
+    Its dependencies are those that are installed here, linked, so that nothing is fetched.
+    """
+    folder = tmp_path_factory.mktemp("node") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
+    for name in base_dependencies():
+        distribution = importlib.metadata.distribution(name)
+        for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+            (site / top).symlink_to(distribution.locate_file(top))
+    install = [sys.executable, "-m", "pip", "--python", folder / "bin/python", "install"]
+    offline = ["--quiet", "--no-index", "--no-deps", wheel]
+    subprocess.run([*install, *offline], env=ELSEWHERE, check=True)
+    return folder / "bin"
+
+
+def run(folder, *command, env=ELSEWHERE):
+    """Run it away from the repository."""
+    return subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_it_holds_every_file_of_the_packages_and_nothing_else(wheel):
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    sources = {
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert held == sources
+    assert {"exporter/statuspage.html", "vgpu/py.typed"} <= held
+
+
+def test_its_licence_and_its_command_are_told(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        told = {name.split("/", 1)[1]: name for name in archive.namelist() if ".dist-info/" in name}
+        assert "licenses/LICENSE" in told
+        assert b"vgpu = vgpu.cli:main" in archive.read(told["entry_points.txt"])
+        assert b"Provides-Extra: pod-resources" in archive.read(told["METADATA"])
+
+
+def test_the_command_lists_its_commands(binaries, tmp_path):
+    done = run(tmp_path, binaries / "vgpu", "--help")
+    assert done.returncode == 0, done.stderr
+    assert {"exporter", "demo"} <= set(done.stdout.split())
+
+
+def test_the_exporter_reads_a_node(binaries, tmp_path):
+    live = LiveExporter(tmp_path, demo())
+    env = ELSEWHERE | live.driver.env()
+    done = run(tmp_path, binaries / "vgpu", "exporter", *live.flags(), "--once", env=env)
+    assert done.returncode == 0, done.stderr
+    series = parse(done.stdout)
+    assert series["vgpu_gpus"] == len(demo().cards)
+    assert any(name.startswith("vgpu_container_memory_used_bytes{") for name in series)
+
+
+def test_the_demo_runs(binaries, tmp_path):
+    done = run(tmp_path, binaries / "vgpu", "demo", "--once")
+    assert done.returncode == 0, done.stderr
+    assert parse(done.stdout)["vgpu_gpus"] == 2
+
+
+def test_what_needs_grpc_says_which_extra_is_missing(binaries, tmp_path):
+    assert run(tmp_path, binaries / "python", "-c", "import grpc").returncode != 0
+    socket = tmp_path / "kubelet.sock"
+    done = run(tmp_path, binaries / "vgpu", "exporter", f"--kubelet.pod-resources={socket}")
+    assert done.returncode != 0
+    assert "vgpu[pod-resources]" in done.stderr
+    assert "--kubelet.pod-resources" in done.stderr
+    assert "Traceback" not in done.stderr
