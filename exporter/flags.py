@@ -143,9 +143,8 @@ def collector_flags(command: Any) -> Any:
             f"--collector.{name}/--no-collector.{name}",
             f"collector_{name}",
             default=default,
-            show_default=True,
             envvar=f"VGPU_COLLECTOR_{name.upper()}",
-            help=f"Collect {help_}.",
+            help=f"Collect {help_}.  [default: {'on' if default else 'off'}]",
         )(command)
     return command
 
@@ -180,7 +179,7 @@ FLAGS = (
         "Time between samples.",
         type=Duration(),
         metavar="DURATION",
-        show_default="15s",
+        default="15s",
     ),
     flag(
         "--sample.timeout",
@@ -188,7 +187,7 @@ FLAGS = (
         " which are asked for last, are given as long again.",
         type=Duration(),
         metavar="DURATION",
-        show_default="10s",
+        default="10s",
     ),
     flag(
         "--compat",
