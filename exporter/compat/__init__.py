@@ -1,0 +1,58 @@
+"""The metric sets of the original monitors, so that existing dashboards keep working.
+
+Names, labels and units are the originals', wrong units included; the numbers come from the same
+place (the driver for the host, the shim region for containers, live slots only). One deviation:
+``Device_memory_desc_of_container`` is a gauge of total bytes without the breakdown as labels,
+since each allocation would make a new series; ``breakdown=True`` brings the labels back.
+
+A series whose pod name is unknown is left out, and counted.
+"""
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+
+from exporter.compat.gaia import gaia
+from exporter.compat.hami import hami
+from exporter.compat.legacy import hami_legacy, volcano
+from exporter.view import Attribution
+from vgpu.metrics.family import Table
+from vgpu.model import Scheme
+
+
+class Compat(StrEnum):
+    """The values of ``--compat``."""
+
+    VOLCANO = "volcano"
+    HAMI_LEGACY = "hami-legacy"
+    HAMI = "hami"
+    GAIA = "gaia"
+    NONE = "none"
+
+
+CONFLICTING = (Compat.VOLCANO, Compat.HAMI_LEGACY)
+"""They use the same names with different labels."""
+
+
+SETS: dict[Compat, Callable[[bool], tuple[Table, ...]]] = {
+    Compat.VOLCANO: volcano,
+    Compat.HAMI_LEGACY: hami_legacy,
+    Compat.HAMI: hami,
+    Compat.GAIA: gaia,
+}
+
+
+def tables(sets: Iterable[Compat], breakdown: bool = False) -> tuple[Table, ...]:
+    """The tables of the chosen sets, in the order of :class:`Compat`."""
+    chosen = set(sets)
+    return tuple(t for name, make in SETS.items() if name in chosen for t in make(breakdown))
+
+
+def nameless(attribution: Attribution, sets: Iterable[Compat]) -> int:
+    """How many rows the chosen sets leave out because the pod's name is unknown."""
+    chosen = set(sets)
+    count = 0
+    if chosen & {Compat.VOLCANO, Compat.HAMI_LEGACY, Compat.HAMI}:
+        count += sum(s.accounted is not None and not s.pod for s in attribution.shares)
+    if Compat.GAIA in chosen:
+        count += sum(c.scheme is Scheme.GAIA and not c.pod for c in attribution.containers)
+    return count

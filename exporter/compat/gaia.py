@@ -1,0 +1,116 @@
+"""Tencent's gpu-manager, which serves its metrics on /metric."""
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from exporter.compat.rows import GAUGE
+from exporter.view import ContainerRow, ShareRow, View
+from vgpu.metrics.family import Family, Labelled, Number, Table, Value
+from vgpu.model import Scheme
+from vgpu.units import MIB
+
+
+class GaiaRow(msgspec.Struct, frozen=True, gc=False):
+    """A container of the gaia scheme with its shares."""
+
+    container: ContainerRow
+    shares: tuple[ShareRow, ...]
+    card_bytes: Number
+    node: str
+
+
+def gaia_rows(view: View) -> Iterator[GaiaRow]:
+    """Containers of the gaia scheme, idle ones included."""
+    shares: dict[tuple[str, str], list[ShareRow]] = {}
+    for share in view.attribution.shares:
+        shares.setdefault((share.pod_uid, share.container), []).append(share)
+    memory = {
+        row.gpu.uuid: row.gpu.readings.get(("memory_total_bytes",), 0)
+        for row in view.attribution.gpus
+    }
+    for row in view.attribution.containers:
+        if row.scheme is Scheme.GAIA and row.pod:
+            own = tuple(shares.get((row.pod_uid, row.container), ()))
+            yield GaiaRow(row, own, sum(memory.get(s.device, 0) for s in own), view.node)
+
+
+def gaia_key(row: GaiaRow) -> tuple[str, ...]:
+    """(pod_name, namespace, node, container_name)."""
+    container = row.container
+    return (container.pod, container.namespace, row.node, container.container)
+
+
+def by_card(pick: Callable[[ShareRow], Value]) -> Callable[[GaiaRow], Labelled]:
+    """One number a card under ``gpu<index>``, and their ``total``."""
+
+    def values(row: GaiaRow) -> Labelled:
+        numbers: dict[tuple[str, ...], Number] = {}
+        for share in row.shares:
+            value = pick(share)
+            if value is None or share.device_index is None:
+                return {}
+            numbers[(f"gpu{share.device_index}",)] = value
+        numbers[("total",)] = sum(numbers.values())
+        return numbers
+
+    return values
+
+
+def gaia_request_cores(row: GaiaRow) -> Labelled:
+    """The requested fraction of a card, summed."""
+    cores = [share.core_request_percent for share in row.shares]
+    known = [core for core in cores if core is not None]
+    return {("total",): sum(known) / 100} if known and len(known) == len(cores) else {}
+
+
+def gaia_request_memory(row: GaiaRow) -> Labelled:
+    """The requested memory in MiB; no request means the whole card, as the original has it."""
+    asked = sum(share.limit_bytes or 0 for share in row.shares)
+    return {("total",): int(asked or row.card_bytes) // MIB} if row.shares else {}
+
+
+def gaia(breakdown: bool = False) -> tuple[Table, ...]:  # noqa: ARG001  # one shape for all sets
+    """The set of gpu-manager, which it serves on /metric."""
+    return (
+        Table(
+            title="Containers",
+            rows=gaia_rows,
+            labels=("pod_name", "namespace", "node", "container_name"),
+            key=gaia_key,
+            families=(
+                Family(
+                    "container_gpu_utilization",
+                    GAUGE,
+                    "GPU utilization, 0-100.",
+                    by_card(_sm_percent),
+                    ("gpu",),
+                ),
+                Family(
+                    "container_gpu_memory_total",
+                    GAUGE,
+                    "GPU memory usage in MiB.",
+                    by_card(lambda s: None if s.used_bytes is None else s.used_bytes // MIB),
+                    ("gpu_memory",),
+                ),
+                Family(
+                    "container_request_gpu_utilization",
+                    GAUGE,
+                    "Requested share of a card, 1 is a whole one.",
+                    gaia_request_cores,
+                    ("req_of_gpu",),
+                ),
+                Family(
+                    "container_request_gpu_memory",
+                    GAUGE,
+                    "Requested GPU memory in MiB.",
+                    gaia_request_memory,
+                    ("req_of_gpu_memory",),
+                ),
+            ),
+        ),
+    )
+
+
+def _sm_percent(share: ShareRow) -> Value:
+    return None if share.sm_utilization is None else round(share.sm_utilization * 100, 6)

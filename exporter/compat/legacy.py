@@ -1,0 +1,117 @@
+"""Volcano's monitor, and HAMi's before 2.9: the same names with different labels."""
+
+from collections.abc import Callable
+
+from exporter.compat.rows import (
+    GAUGE,
+    ZONE,
+    HostRow,
+    host_key,
+    host_used,
+    hosts,
+    last_kernel,
+    limit,
+    mig_vdevices,
+    offset_breakdown,
+    one,
+    percent,
+    told,
+    utilization,
+    vdevice_key,
+    vdevices,
+)
+from vgpu.metrics.family import Family, Table
+
+LEGACY_VDEVICE_LABELS = ("podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid", "zone")
+
+
+def _legacy_hosts(labels: tuple[str, ...], key: Callable[[HostRow], tuple[str, ...]]) -> Table:
+    return Table(
+        title="Cards",
+        rows=hosts,
+        labels=labels,
+        key=key,
+        families=(
+            Family("HostGPUMemoryUsage", GAUGE, "GPU device memory usage in bytes.", host_used),
+            Family(
+                "HostCoreUtilization",
+                GAUGE,
+                "GPU core utilization, 0-100.",
+                percent("utilization_ratio"),
+            ),
+        ),
+    )
+
+
+def _legacy_vdevices(breakdown: bool) -> Table:
+    description = "Container device memory as the shim accounts it, in bytes."
+    memory = (
+        Family(
+            "Device_memory_desc_of_container",
+            GAUGE,
+            description,
+            offset_breakdown,
+            ("context", "module", "data", "offset"),
+        )
+        if breakdown
+        else Family("Device_memory_desc_of_container", GAUGE, description, told("total"))
+    )
+    return Table(
+        title="Containers",
+        rows=vdevices,
+        labels=LEGACY_VDEVICE_LABELS,
+        key=vdevice_key,
+        families=(
+            Family(
+                "vGPU_device_memory_usage_in_bytes",
+                GAUGE,
+                "vGPU device memory usage as the shim accounts it, in bytes.",
+                told("total"),
+            ),
+            Family(
+                "vGPU_device_memory_limit_in_bytes",
+                GAUGE,
+                "vGPU device memory limit in bytes, 0 is none.",
+                limit,
+            ),
+            memory,
+            Family(
+                "Device_utilization_desc_of_container",
+                GAUGE,
+                "Container device utilization, 0-100 summed over processes.",
+                utilization,
+            ),
+            Family(
+                "Device_last_kernel_of_container",
+                GAUGE,
+                "Seconds since the container last launched a kernel.",
+                last_kernel,
+            ),
+        ),
+    )
+
+
+def volcano(breakdown: bool = False) -> tuple[Table, ...]:
+    """The set of volcano-vgpu-device-plugin's monitor."""
+    labels = ("deviceidx", "deviceuuid", "zone")
+    return (
+        _legacy_hosts(labels, lambda row: (*host_key(row), ZONE)),
+        _legacy_vdevices(breakdown),
+    )
+
+
+def hami_legacy(breakdown: bool = False) -> tuple[Table, ...]:
+    """The set of HAMi's vGPUmonitor before 2.9, or with --legacy-metrics."""
+    labels = ("nodeid", "deviceidx", "deviceuuid", "devicetype", "zone")
+    mig = Table(
+        title="MIG instances",
+        rows=mig_vdevices,
+        labels=(*LEGACY_VDEVICE_LABELS, "instanceid"),
+        key=lambda row: (*vdevice_key(row), (row.share.mig or {}).get("gpu_instance_id", "")),
+        families=(Family("MigInfo", GAUGE, "Always 1; a MIG instance in a container.", one),),
+    )
+    return (
+        _legacy_hosts(labels, lambda row: (row.node, *host_key(row), row.device_type, ZONE)),
+        _legacy_vdevices(breakdown),
+        mig,
+    )

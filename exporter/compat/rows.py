@@ -1,0 +1,121 @@
+"""What the sets of the original monitors have in common: their rows and numbers."""
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from exporter.view import GpuRow, ShareRow, View
+from vgpu.metrics.family import Kind, Labelled, Value
+
+GAUGE = Kind.GAUGE
+
+ZONE = "vGPU"
+"""The constant label zone of HAMi's and Volcano's monitors."""
+
+
+class HostRow(msgspec.Struct, frozen=True, gc=False):
+    """A card, for the host families."""
+
+    gpu: GpuRow
+    node: str
+
+    @property
+    def device_type(self) -> str:
+        """As HAMi's monitor spells it."""
+        return "NVIDIA-" + self.gpu.gpu.info.get("name", "")
+
+
+class VDeviceRow(msgspec.Struct, frozen=True, gc=False):
+    """A device of a region whose pod is known by name."""
+
+    share: ShareRow
+    now: float
+
+
+def hosts(view: View) -> Iterator[HostRow]:
+    """Cards that answer, without MIG instances."""
+    for row in view.attribution.gpus:
+        if row.answers and not row.gpu.parent:
+            yield HostRow(row, view.node)
+
+
+def vdevices(view: View) -> Iterator[VDeviceRow]:
+    """The original monitors know of containers by their regions only."""
+    for share in view.attribution.shares:
+        if share.accounted is not None and share.pod:
+            yield VDeviceRow(share, view.timestamp)
+
+
+def host_key(row: HostRow) -> tuple[str, ...]:
+    """(index, uuid), which every host family has."""
+    gpu = row.gpu.gpu
+    return (str(gpu.index), gpu.uuid)
+
+
+def vdevice_key(row: VDeviceRow) -> tuple[str, ...]:
+    """The labels of every container family, and the zone."""
+    share = row.share
+    index = str(share.vdevice)
+    return (share.namespace, share.pod, share.container, index, share.device, ZONE)
+
+
+def host_used(row: HostRow) -> Value:
+    """Memory in use as nvmlDeviceGetMemoryInfo version 1 has it: the reserve counts as used."""
+    readings = row.gpu.gpu.readings
+    used = readings.get(("memory_used_bytes",))
+    return None if used is None else used + readings.get(("memory_reserved_bytes",), 0)
+
+
+def percent(name: str) -> Callable[[HostRow], Value]:
+    """A ratio reading as 0-100."""
+
+    def pick(row: HostRow) -> Value:
+        ratio = row.gpu.gpu.readings.get((name,))
+        return None if ratio is None else round(ratio * 100, 6)
+
+    return pick
+
+
+def told(field: str) -> Callable[[VDeviceRow], Value]:
+    """A field of what the region accounts."""
+
+    def pick(row: VDeviceRow) -> Value:
+        value: Value = getattr(row.share.accounted, field)
+        return value
+
+    return pick
+
+
+def limit(row: VDeviceRow) -> Value:
+    """The region's limit, 0 for none, as the originals have it."""
+    return row.share.limit_bytes or 0
+
+
+def utilization(row: VDeviceRow) -> Value:
+    """Percent, summed over processes; can pass 100."""
+    ratio = row.share.accounted.sm_utilization if row.share.accounted else None
+    return None if ratio is None else round(ratio * 100, 6)
+
+
+def last_kernel(row: VDeviceRow) -> Value:
+    """Seconds since the container last launched a kernel."""
+    then = row.share.last_kernel_time
+    return max(0, int(row.now) - then) if then else None
+
+
+def offset_breakdown(row: VDeviceRow) -> Labelled:
+    """The total with its parts as labels, as the originals have it."""
+    use = row.share.accounted
+    if use is None:
+        return {}
+    return {(str(use.context), str(use.module), str(use.data), str(use.other)): use.total}
+
+
+def mig_vdevices(view: View) -> Iterator[VDeviceRow]:
+    """Those vdevices that are MIG instances."""
+    return (row for row in vdevices(view) if row.share.mig)
+
+
+def one(_: object) -> Value:
+    """The value of an info metric."""
+    return 1
