@@ -3,6 +3,7 @@
 import os
 import shutil
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -18,18 +19,22 @@ def shared_fixtures(name: str) -> Path:
     folder = SHARED / name
     if folder.is_dir():
         return folder
-    message = f"golden files {name!r} not found: set VGPU_FIXTURES to the folder that holds them"
-    if os.environ.get("CI"):
-        pytest.fail(message, pytrace=False)
-    pytest.skip(message, allow_module_level=True)
+    missing(f"golden files {name!r} not found: set VGPU_FIXTURES to the folder that holds them")
 
 
 def required_tool(name: str, package: str) -> str:
     """The path of a program; missing, it fails in CI and skips with one clear line elsewhere."""
-    path = shutil.which(name)
-    if path is not None:
-        return path
-    message = f"{name} is not installed: apt-get install {package}"
+    return shutil.which(name) or missing(f"{name} is not installed: apt-get install {package}")
+
+
+def required_root() -> None:
+    """The same for the rights of root."""
+    if os.geteuid() != 0:
+        missing("only root can do this")
+
+
+def missing(message: str) -> NoReturn:
+    """Fail in CI, where nothing may skip itself; skip elsewhere, a whole module if need be."""
     if os.environ.get("CI"):
         pytest.fail(message, pytrace=False)
-    pytest.skip(message)
+    pytest.skip(message, allow_module_level=True)

@@ -3,12 +3,11 @@
 import hashlib
 import importlib.metadata
 import os
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
-import pytest
+from fixtures import required_tool
 
 SOURCE = Path(__file__).with_name("nvml_fake.c")
 SONAME = "libnvidia-ml.so.1"
@@ -21,12 +20,7 @@ def build(hide: frozenset[str] = frozenset(), soname: str = SONAME) -> Path:
 
     A missing compiler fails in CI and skips with one clear line elsewhere.
     """
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        message = "the fake NVML needs gcc: apt-get install gcc libc6-dev"
-        if os.environ.get("CI"):
-            pytest.fail(message, pytrace=False)
-        pytest.skip(message)
+    compiler = required_tool("gcc", "gcc libc6-dev")
     include = _header().parent
     names = ";".join(sorted(hide))
     script = f"{{ {f'local: {names};' if hide else ''} }};\n"

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from fixtures import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.version_info >= (3, 14), reason="atheris is not made for this Python"),
+]
 
 HERE = Path(__file__).resolve().parent
 SECONDS = 30 if os.environ.get("CI") else 5

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from fixtures import required_root
 from regions import a_region, write
 
 from vgpu.reasons import Reason, SourceError
@@ -39,8 +40,8 @@ def test_the_region_in_a_container_s_tmp_is_read(container, proc_root):
     assert read_bare(proc_root, PID) == a_region("v1.2")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a process another root")
 def test_the_kernel_s_own_root_link_is_followed(container):
+    required_root()
     write(container / "tmp" / "cudevshr.cache", a_region("v1.2"))
     live_there = "import os, sys; os.chroot(sys.argv[1]); print(flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", live_there, str(container)]

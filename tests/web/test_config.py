@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 from cryptography.hazmat.primitives import serialization
+from fixtures import required_tool
 from hypothesis import given
 from hypothesis import strategies as st
 from web_helpers import hashed
@@ -229,12 +230,7 @@ def write(folder, text):
 
 @pytest.fixture(scope="session")
 def promtool():
-    program = shutil.which("promtool")
-    if program is None:
-        message = "promtool not found: install the package prometheus"
-        if os.environ.get("CI"):
-            pytest.fail(message, pytrace=False)
-        pytest.skip(message)
+    program = required_tool("promtool", "prometheus")
 
     def verdict(path):
         command = [program, "check", "web-config", path]
