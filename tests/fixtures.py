@@ -17,9 +17,9 @@ def shared_fixtures(name: str) -> Path:
     Required in CI; skips with one clear line in a clone that has none.
     """
     folder = SHARED / name
-    if folder.is_dir():
-        return folder
-    missing(f"golden files {name!r} not found: set VGPU_FIXTURES to the folder that holds them")
+    if not folder.is_dir():
+        missing(f"golden files {name!r} not found: set VGPU_FIXTURES to the folder of them")
+    return folder
 
 
 def required_tool(name: str, package: str) -> str:
