@@ -43,6 +43,11 @@ bench: $(VENV)/.dev ## Measure the exporter beside nvitop-exporter
 soak: $(VENV)/.dev ## A day of samples and scrapes, accelerated
 	$(BIN)/python benchmarks/soak.py $(ARGS)
 
+FUZZ_SECONDS ?= 300
+fuzz: $(VENV)/.dev ## Fuzz the parsers of hostile files (FUZZ_SECONDS each; the tests do 30)
+	cd $$(mktemp -d) && for target in region checkpoint; do \
+	  $(CURDIR)/$(BIN)/python $(CURDIR)/tests/fuzz/fuzz_$$target.py -max_total_time=$(FUZZ_SECONDS) || exit 1; done
+
 lock: $(VENV)/.python ## Resolve the requirements anew
 	$(BIN)/pip install --quiet uv
 	for set in "runtime:" "dev:--group dev"; do $(BIN)/uv pip compile --quiet --universal \
