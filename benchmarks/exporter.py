@@ -1,11 +1,13 @@
 """What the exporter costs at 8, 80 and 240 containers, beside nvitop-exporter in the same run.
 
     python benchmarks/exporter.py [--sizes 8,80,240] [--scrapes 500] [--samples 60] [--no-peer]
+                                  [--minutes 2]
 
 Both read the same fake driver with 8 cards and two processes a container. CPU times are the
 kernel's for the whole process. `CPU/min` is 4 samples (the page made ahead of the scrape in the
 format in use) and 4 scrapes, which is what a 15 s interval costs; nvitop samples once a second,
-its own default.
+its own default. With `--minutes` the same is also measured as it happens, at the default interval
+with a scrape each, idle threads and cold caches included.
 """
 
 import argparse
@@ -109,6 +111,38 @@ def measure_vgpu(folder, size, args):
         found["bytes"] = len(plain)
         found["gzip"] = len(exporter.get("/metrics", LIKE_PROMETHEUS).body)
     return found
+
+
+def on_cpu(pid):
+    """Milliseconds that the threads alive now have run, by the scheduler's own count."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e6
+
+
+def measure_minutes(folder, sizes, minutes):
+    """CPU milliseconds a minute of each size as it happens, side by side."""
+    running = []
+    for size in sizes:
+        exporter = LiveExporter(folder / f"m{size}", fleet_node(CARDS, size)).__enter__()
+        connection = http.client.HTTPConnection("127.0.0.1", exporter.port, timeout=60)
+        running.append((size, exporter, connection))
+
+    def round_of_scrapes():
+        for _, _, connection in running:
+            scrape(connection)
+
+    for _ in range(2):  # the first makes the format one that is made ahead
+        round_of_scrapes()
+        time.sleep(15)
+    before = [on_cpu(exporter.process.pid) for _, exporter, _ in running]
+    for _ in range(4 * minutes):
+        time.sleep(15)
+        round_of_scrapes()
+    for (size, exporter, connection), start in zip(running, before, strict=True):
+        spent = (on_cpu(exporter.process.pid) - start) / minutes
+        print(f"{size} containers, {minutes} min as they happen: {spent:.1f} ms of CPU a minute")
+        connection.close()
+        exporter.stop()
 
 
 def measure_delay(folder, size, args):
@@ -229,6 +263,7 @@ def main():
     parser.add_argument("--scrapes", type=int, default=500)
     parser.add_argument("--samples", type=int, default=60)
     parser.add_argument("--no-peer", action="store_true", help="leave nvitop-exporter out")
+    parser.add_argument("--minutes", type=int, default=0, help="measure CPU as it happens")
     args = parser.parse_args()
     rows = []
     for size in map(int, args.sizes.split(",")):
@@ -243,6 +278,9 @@ def main():
                 rows.append(peer)
                 ours["ratio"] = (peer["p50"] / ours["p50"], peer["cpu_minute"] / ours["cpu_minute"])
     show(rows)
+    if args.minutes:
+        with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as name:
+            measure_minutes(Path(name), map(int, args.sizes.split(",")), args.minutes)
     for row in rows:
         if "delay" in row:
             size = f"{row['containers']} containers"

@@ -238,20 +238,25 @@ def level(world, scraper):
     """What the process holds while it goes on sampling, with no connection open."""
     scraper.hang_up()
     world.rest()
-    readings = []
+    memory, descriptors, threads = [], [], []
     for _ in range(READINGS):
         time.sleep(READING_SECONDS)
         pid = world.exporter.process.pid
         status = status_of(pid)
-        rss, threads = status["VmRSS"].split()[0], status["Threads"]
-        descriptors = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
-        readings.append((int(rss), descriptors, int(threads)))
-    middle = (statistics.median(numbers) for numbers in zip(*readings, strict=True))
-    return Level(scraper.samples, scraper.scrapes, *middle)
+        memory.append(int(status["VmRSS"].split()[0]))
+        threads.append(int(status["Threads"]))
+        descriptors.append(sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()))
+    return Level(
+        scraper.samples,
+        scraper.scrapes,
+        statistics.median(memory),
+        min(descriptors),  # more are open while a file is being read
+        min(threads),
+    )
 
 
 def soak(folder, samples, warm_up):
-    """The levels after ``warm_up`` samples and scrapes, and after each third of ``samples`` more."""
+    """The levels after ``warm_up`` samples and scrapes, and after each third of ``samples``."""
     with LiveExporter(folder, demo(), f"--sample.interval={INTERVAL}") as exporter:
         world, scraper = World(exporter), Scraper(exporter)
         levels = []

@@ -6,7 +6,6 @@ import platform
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,8 +30,8 @@ log = logging.getLogger(__name__)
 
 EXIT_FAILURE = 1
 
-ATTENTION_SECONDS = 0.2
-"""How soon a signal is acted upon."""
+ENDING = {signal.SIGTERM, signal.SIGINT}
+"""The signals that end the process in good order."""
 
 
 def build_info() -> Mapping[str, str]:
@@ -135,14 +134,14 @@ def run(
 
     ``announce`` is told the first URL and the first page as soon as both are there.
     """
-    ends: list[str] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda n, _: ends.append(signal.Signals(n).name))
     if options.once:
         sampler = make_sampler(options, driver)
         sys.stdout.buffer.write(sampler.sample().exposition.body(Format.TEXT))
         sys.stdout.flush()
         return leave(sampler, 0)
+    # Waited for instead of handled: a handler could meet a lock that the main thread holds. Blocked
+    # before the first thread starts, so that all of them leave the signals to the main thread.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         config = WebConfigFile(options.web_config_file) if options.web_config_file else None
         sampler = make_sampler(options, driver, config)
@@ -156,17 +155,16 @@ def run(
     except (WebConfigError, ListenError) as error:
         log.error("cannot serve: %s", error)  # noqa: TRY400  # the message is for the operator
         return EXIT_FAILURE
-    sampler.start(on_fatal=lambda: ends.append("fatal"))
+    sampler.start(on_fatal=lambda: os.kill(os.getpid(), signal.SIGTERM))
     if "xid" in options.collectors:
         sampler.watch_xids()
     log.info("serving", extra={"addresses": ",".join(server.urls)})
     if announce is not None:
-        page = sampler.wait_until_ready(lambda: bool(ends))
+        page = sampler.wait_until_ready(lambda: bool(signal.sigpending() & ENDING))
         if page is not None:
             announce(server.urls[0], page)
-    while not ends:  # a lock that a signal handler takes too could be held right here
-        time.sleep(ATTENTION_SECONDS)
-    log.info("stopping", extra={"reason": sampler.fatal or ends[0]})
+    received = signal.Signals(signal.sigwait(ENDING))
+    log.info("stopping", extra={"reason": sampler.fatal or received.name})
     server.stop()
     return leave(sampler, EXIT_FAILURE if sampler.fatal else 0)
 

@@ -197,7 +197,7 @@ class NvmlSource:
             raise _translated(error) from error
 
     def wait_xids(self, timeout: float) -> None:
-        """Wait for an XID, for at most ``timeout`` or a second."""
+        """Wait for an XID, for at most ``timeout`` or two seconds."""
         self._watch.wait(timeout)
 
     def xids(self) -> tuple[XidCount, ...]:

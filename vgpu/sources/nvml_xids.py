@@ -17,7 +17,7 @@ from vgpu.sources.nvml_calls import CallError, Code, Driver
 log = logging.getLogger(__name__)
 
 XID_CRITICAL_ERROR = 0x8  # nvmlEventTypeXidCriticalError
-SLICE_SECONDS = 1.0
+SLICE_SECONDS = 2.0
 """The longest a waiter stays inside the driver, and so the longest a re-initialisation waits."""
 
 UNKNOWN_DEVICE = ""
