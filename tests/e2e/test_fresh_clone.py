@@ -37,8 +37,13 @@ class Clone:
         self.folder, self.home, self.temporary = (folder / n for n in ("vgpu", "home", "tmp"))
         self.home.mkdir()
         self.temporary.mkdir()
-        git = required_tool("git", "git")
-        subprocess.run([git, "clone", "--quiet", ROOT, self.folder], check=True)
+        config = folder / "gitconfig"
+        config.write_text("[safe]\n\tdirectory = *\n")  # CI may have it from another user
+        subprocess.run(
+            [required_tool("git", "git"), "clone", "--quiet", ROOT, self.folder],
+            env=os.environ | {"GIT_CONFIG_GLOBAL": str(config)},
+            check=True,
+        )
         python = Path(sys.executable).resolve().parent
         self.env = {
             **{name: value for name, value in os.environ.items() if not name.startswith(OURS)},
