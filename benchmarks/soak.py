@@ -60,6 +60,7 @@ what is remembered only of files that have settled remembers them too."""
 JUNK_STEPS, DRIVER_STEPS, LOST_STEPS = 7, 200, 20
 PAUSE_SECONDS = 0.004
 """After a scrape that saw no new sample."""
+STALL_SECONDS = 60
 REST_SECONDS, READINGS, READING_SECONDS = 0.5, 41, 0.05
 THIRD_KIB, ALL_KIB = 256, 2560
 """Memory that each third, and all together, may add."""
@@ -188,7 +189,7 @@ class Scraper:
     def __init__(self, exporter):
         self._port = exporter.port
         self._kept = None
-        self._newest = ""
+        self._newest, self._seen = "", time.monotonic()
         self.scrapes = self.samples = 0
 
     def _fetch(self, path, headers, keep):
@@ -218,9 +219,10 @@ class Scraper:
         at = body.index(b"\nvgpu_snapshot_timestamp_seconds ")
         newest = body[at + 1 : body.index(b"\n", at + 1)]
         if newest == self._newest:
+            assert time.monotonic() < self._seen + STALL_SECONDS, "no new sample"
             time.sleep(PAUSE_SECONDS)
         else:
-            self._newest = newest
+            self._newest, self._seen = newest, time.monotonic()
             self.samples += 1
 
     def hang_up(self):

@@ -147,7 +147,29 @@ class Pki:
             .not_valid_before(now - dt.timedelta(hours=1))
             .not_valid_after(now + dt.timedelta(hours=1))
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+            # What Python verifies strictly from 3.13 on, after RFC 5280.
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
+                critical=False,
+            )
         )
+        if authority:
+            usage = dict.fromkeys(
+                (
+                    "digital_signature",
+                    "content_commitment",
+                    "key_encipherment",
+                    "data_encipherment",
+                    "key_agreement",
+                    "encipher_only",
+                    "decipher_only",
+                ),
+                False,
+            )
+            builder = builder.add_extension(
+                x509.KeyUsage(key_cert_sign=True, crl_sign=True, **usage), critical=True
+            )
         if sans:
             names = x509.SubjectAlternativeName([_general_name(san) for san in sans])
             builder = builder.add_extension(names, critical=False)

@@ -38,7 +38,7 @@ GOOD = {
     "cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, TLS_AES_128_GCM_SHA256]}",
     "cipher of 1.3": f"tls_server_config: {{{TLS}, cipher_suites: [{CIPHER_13}]}}",
     "order": f"tls_server_config: {{{TLS}, prefer_server_cipher_suites: false}}",
-    "curve": f"tls_server_config: {{{TLS}, curve_preferences: [X25519]}}",
+    "curve": f"tls_server_config: {{{TLS}, curve_preferences: [CurveP384]}}",
     "http2": "http_server_config: {http2: true}",
     "no http2": "http_server_config: {http2: no}",
     "headers": "http_server_config: {headers: {X-Frame-Options: deny, X-XSS-Protection: '1', "

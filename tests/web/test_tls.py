@@ -132,7 +132,7 @@ def test_only_the_named_curve_is_spoken(secured, pki):
     context = pki.client()
     context.set_ecdh_curve("secp384r1")
     assert fetch(address, tls=context)[0] == 200
-    context.set_ecdh_curve("X25519")
+    context.set_ecdh_curve("prime256v1")
     with pytest.raises(REFUSED):
         fetch(address, tls=context)
 
