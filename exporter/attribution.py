@@ -18,6 +18,7 @@ from exporter.view import (
     ShareRow,
 )
 from vgpu.facts import (
+    ContainerName,
     Gpu,
     GpuSample,
     Grant,
@@ -101,6 +102,10 @@ class _Join:
         self.known_devices = frozenset((*self.gpus, *gpu.lost)) if gpu and complete else None
         kubelet = seen.kubelet
         self.pods: Mapping[str, PodRef] = kubelet.pods if kubelet else {}
+        self.named: Mapping[str, ContainerName] = kubelet.containers if kubelet else {}
+        self.names_in: dict[str, set[str]] = {}
+        for known in self.named.values():
+            self.names_in.setdefault(known.pod_uid, set()).add(known.container)
         self.statuses = kubelet.statuses if kubelet else None
         self.phases = {s.ref.uid: s.phase for s in self.statuses or ()}
         self.grants: dict[tuple[str, str], list[Grant]] = {}
@@ -205,6 +210,7 @@ class _Join:
         row.priority = region.priority
         row.last_kernel_time = region.last_kernel_time
         granted = self.granted_devices(pod_uid, container)
+        told_utilization = LAYOUTS[region.layout].util is not None
         living = [slot for slot in region.processes if self.slot_is_live(slot, pod_uid)]
         for slot in living:
             if slot.host_pid > 0:
@@ -223,7 +229,6 @@ class _Join:
             share.limit_bytes = device.memory_limit_bytes or None
             share.core_limit_percent = device.core_limit_percent or None
             share.last_kernel_time = region.last_kernel_time
-            told_utilization = LAYOUTS[region.layout].util is not None
             share.accounted = account(region.processes, living, position, told_utilization)
 
     def slot_is_live(self, slot: RegionProcess, pod_uid: str) -> bool:
@@ -266,9 +271,8 @@ class _Join:
             if told is None:
                 return []
             device = told.uuid or self.by_index.get(told.index if told.index is not None else -1)
-            unit = self.gpushare_unit_bytes
-            known = unit is not None and told.container_units is not None
-            limit = told.container_units * unit if known else None  # type: ignore[operator]  # known
+            units, unit = told.container_units, self.gpushare_unit_bytes
+            limit = None if units is None or unit is None else units * unit
             return [(device, limit)] if device else []
         uuids = volcano.visible_uuids(grant.env)
         return [(uuid, volcano.memory_limit(grant.env, i)) for i, uuid in enumerate(uuids)]
@@ -284,7 +288,8 @@ class _Join:
             if self.is_unknown(device):
                 told = device or limit.pci_bus_id
                 self.reject("limits", limit.path, Reason.UNKNOWN_DEVICE, told)
-            if not device or self.is_unknown(device):
+                continue
+            if not device:
                 continue
             name = self.limited_container(pod_uid, limit)
             if name is None:
@@ -307,19 +312,16 @@ class _Join:
         None if the kubelet knows the pod's containers and this is none of them; the tenant can
         write the file.
         """
-        kubelet = self.seen.kubelet
-        everyone = kubelet.containers if kubelet else {}
-        named = everyone.get(limit.container_id)
+        named = self.named.get(limit.container_id)
         if named is not None:
             return named.container
-        names = {c.container for c in everyone.values() if c.pod_uid == pod_uid}
+        names = self.names_in.get(pod_uid, set())
         if not limit.container:
-            return names.pop() if len(names) == 1 else ""
+            return next(iter(names)) if len(names) == 1 else ""
         return limit.container if not names or limit.container in names else None
 
     @staticmethod
     def set_limit(share: ShareRow, limit: LimitFile) -> None:
-        share.scheme = limit.scheme
         share.limit_bytes = limit.memory_bytes
         share.unlimited = limit.memory_bytes is None
         share.core_limit_percent = limit.cores_percent
@@ -329,8 +331,7 @@ class _Join:
 
     def container_name(self, owner: Owner) -> str:
         """What the kubelet calls this container id; "" if no source names it."""
-        kubelet = self.seen.kubelet
-        named = kubelet.containers.get(owner.container_id) if kubelet else None
+        named = self.named.get(owner.container_id)
         if named is not None and named.pod_uid in ("", owner.pod_uid):
             return named.container
         return "" if owner.pod_uid else owner.container_id[:12]
