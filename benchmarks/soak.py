@@ -87,7 +87,7 @@ def guest(number):
         name="main",
         id=container_id(name),
         scheme=Scheme.VOLCANO,
-        shares=(Share(device=demo().cards[1].uuid, memory_bytes=2 * GIB, cores_percent=5),),
+        shares=(Share(device=demo().cards[1].uuid, memory_bytes=2 * GIB, cores_milli=50),),
         processes=(process,),
         shim=Shim(layout="v1.2", root=HAMI_ROOT, cache=identity(f"region of {name}")),
     )

@@ -32,6 +32,7 @@ class Source(StrEnum):
     POD_RESOURCES = "pod-resources"
     LIMIT_FILE = "limit-file"
     ANNOTATIONS = "annotations"
+    OWN_CHECKPOINT = "own-checkpoint"
 
 
 class PodRef(msgspec.Struct, frozen=True, gc=False, order=True):
@@ -42,9 +43,117 @@ class PodRef(msgspec.Struct, frozen=True, gc=False, order=True):
     name: str
 
 
-class Share(msgspec.Struct, frozen=True, gc=False):
-    """A slice of one device: memory in bytes and cores in percent; None is unlimited."""
+class Share(msgspec.Struct, frozen=True, gc=False, order=True):
+    """A slice of one device; None is unlimited, or not told.
+
+    Attributes:
+        device: the device's name where the fact was read: its UUID if the scheme says it, else
+            the card's index in decimal (gpushare, gaia) or the GPUID of a virtual GPU
+            (kubeshare). :attr:`Device.names` resolves it.
+        memory_bytes: bytes of the device's memory.
+        cores_milli: thousandths of the device's cores; 10 are one percent.
+    """
 
     device: str
     memory_bytes: int | None = None
-    cores_percent: int | None = None
+    cores_milli: int | None = None
+
+
+class ContainerKind(StrEnum):
+    """When a container runs: its devices are used one kind after another."""
+
+    APP = "app"
+    INIT = "init"  # runs to its end before the app containers; they may take over its devices
+    SIDECAR = "sidecar"  # an init container with restartPolicy Always: runs beside them
+
+
+class Request(msgspec.Struct, frozen=True, gc=False):
+    """What one container asks for, of each of ``count`` devices.
+
+    Attributes:
+        container: its name; "" where the scheme knows whole pods only (kubeshare).
+        count: how many devices.
+        memory_bytes: of each device; None is all that the device has.
+        memory_percent: of each device, in place of bytes (volcano); None if not asked that way.
+        cores_milli: of each device; 0 is a share without promised cores.
+        limit_milli: up to how many cores it may use when others leave them (gaia, kubeshare);
+            None is ``cores_milli``.
+        kind: when it runs.
+    """
+
+    container: str
+    count: int
+    memory_bytes: int | None = None
+    memory_percent: int | None = None
+    cores_milli: int = 0
+    limit_milli: int | None = None
+    kind: ContainerKind = ContainerKind.APP
+
+
+class Allocation(msgspec.Struct, frozen=True, gc=False, order=True):
+    """The shares of one container, in the order in which it sees them."""
+
+    container: str
+    shares: tuple[Share, ...]
+    phase: Phase
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """All that a pod's own annotations say about its devices.
+
+    Attributes:
+        scheme: in whose language.
+        pod: whose.
+        node: where the scheduler placed it; "" if the annotations do not say.
+        allocations: by container, in the pod's order.
+        assumed_at: when a scheduler promised it, unix seconds; None if not told.
+        assigned_at: when the plugin granted it, unix seconds; None if not told.
+        unserved: containers whose devices Allocate has still to hand out, by what the
+            annotations say (volcano's devices-to-allocate).
+        failed: the plugin says that it could not serve the pod (volcano's bind-phase).
+    """
+
+    scheme: Scheme
+    pod: PodRef
+    node: str
+    allocations: tuple[Allocation, ...]
+    assumed_at: float | None = None
+    assigned_at: float | None = None
+    unserved: tuple[str, ...] = ()
+    failed: bool = False
+
+
+class Device(msgspec.Struct, frozen=True, gc=False):
+    """A card or MIG instance of a node, as a scheme counts it.
+
+    Attributes:
+        uuid: its identity; "" where only the API server was asked and the scheme does not say it.
+        index: its position on the node (gpushare's and gaia's card index); None if unknown.
+        memory_bytes: what there is to share; None if unknown.
+        cores_milli: what there is to share: 1000, more with core scaling.
+        slots: how many shares it takes at most; None is any number.
+        healthy: whether new shares may go there.
+        model: the card's name, "" if unknown.
+        handles: further names that schemes give it (GPUIDs of kubeshare's virtual GPUs).
+    """
+
+    uuid: str = ""
+    index: int | None = None
+    memory_bytes: int | None = None
+    cores_milli: int = 1000
+    slots: int | None = None
+    healthy: bool = True
+    model: str = ""
+    handles: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What it is called in books and reports."""
+        return self.uuid or ("" if self.index is None else str(self.index))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Everything that a :class:`Share` may call it."""
+        index = () if self.index is None else (str(self.index),)
+        uuid = (self.uuid,) if self.uuid else ()
+        return (*uuid, *index, *self.handles)

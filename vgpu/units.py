@@ -9,3 +9,23 @@ WHOLE_DEVICE_PERCENT = 100
 
 GAIA_MEMORY_BLOCK = 256 * MIB
 """Bytes of one unit of tencent.com/vcuda-memory."""
+
+WHOLE_DEVICE_MILLI = 1000
+"""All cores of one device, in thousandths."""
+
+MILLI_PER_PERCENT = 10
+
+
+def milli(decimal: str) -> int:
+    """Thousandths of a decimal like ``0.5``, exact; finer digits are rounded up.
+
+    Up, as KubeShare-Sched rounds what it books. The text is digits with at most one point.
+    """
+    whole, _, fraction = decimal.partition(".")
+    thousandths = int(whole + fraction[:3].ljust(3, "0"))
+    return thousandths + (fraction[3:].strip("0") != "")
+
+
+def percent(thousandths: int) -> int:
+    """Percent of a device, rounded up."""
+    return -(-thousandths // MILLI_PER_PERCENT)

@@ -7,7 +7,7 @@ import pytest
 from fixtures import required_tool
 from golden_node import PODS, UUIDS, golden
 from live import LiveExporter, parse
-from prometheus import Prometheus
+from monitoring import Prometheus
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 
 from vgpu.simulator.demo import demo

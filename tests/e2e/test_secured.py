@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 from live import LiveExporter
-from prometheus import Prometheus
+from monitoring import Prometheus
 from web_helpers import Pki, basic, hashed
 
 from vgpu.simulator.demo import demo

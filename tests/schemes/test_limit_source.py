@@ -8,7 +8,7 @@ import pytest
 from vgpu.facts import LimitFile
 from vgpu.model import Scheme
 from vgpu.reasons import Reason
-from vgpu.schemes import gaia
+from vgpu.schemes import vcuda_config
 from vgpu.sources import limits as limits_module
 from vgpu.sources.limits import LimitSource
 from vgpu.units import GIB
@@ -31,7 +31,7 @@ def vcuda(**fields):
         "driver": (470, 57),
         "enable": True,
     }
-    return gaia.encode(gaia.VcudaConfig(**example | fields))
+    return vcuda_config.encode(vcuda_config.VcudaConfig(**example | fields))
 
 
 @pytest.fixture
@@ -185,13 +185,13 @@ def test_a_tenants_many_folders_are_not_all_read(node, monkeypatch):
 
 def test_changes_are_seen_and_what_did_not_change_is_not_parsed_again(node, monkeypatch):
     decoded = []
-    real = gaia.decode
+    real = vcuda_config.decode
 
     def counted(content, subject):
         decoded.append(subject)
         return real(content, subject)
 
-    monkeypatch.setattr(limits_module.gaia, "decode", counted)
+    monkeypatch.setattr(limits_module.vcuda_config, "decode", counted)
     path = place(node, vcuda())
     source = LimitSource(str(node / "vm"), str(node / "config"))
     later = time.time() + 3600

@@ -241,7 +241,7 @@ def test_limit_files_hold_the_shares_of_gaia_and_kubeshare(node):
         if limit := limits.pop(container.scheme, None):
             (share,) = container.shares
             assert limit.memory_bytes == share.memory_bytes
-            assert limit.cores_percent == share.cores_percent
+            assert limit.cores_percent == share.cores_milli // 10
             if limit.scheme is Scheme.GAIA:
                 assert (limit.pod_uid, limit.container_id) == (pod.ref.uid, container.id)
                 card = next(c for c in node.scenario.cards if c.uuid == share.device)

@@ -13,7 +13,7 @@ import msgspec
 from vgpu.facts import Grant
 from vgpu.model import Scheme
 from vgpu.simulator.scenario import HAMI_ROOT, Card, Container, Pod, Scenario
-from vgpu.units import GAIA_MEMORY_BLOCK, GIB, MIB, WHOLE_DEVICE_PERCENT
+from vgpu.units import GAIA_MEMORY_BLOCK, GIB, MIB, MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
 
 _SPLIT = 40  # vGPUs of one card
 _NEVER = str(2**64 - 1)  # volcano.sh/vgpu-time once Allocate has answered
@@ -40,7 +40,7 @@ class Claim(msgspec.Struct, frozen=True):
     @property
     def cores(self) -> int:
         """Percent of one share."""
-        return self.container.shares[0].cores_percent or 0
+        return (self.container.shares[0].cores_milli or 0) // MILLI_PER_PERCENT
 
     @property
     def system(self) -> "System":
@@ -53,7 +53,8 @@ class Claim(msgspec.Struct, frozen=True):
     def devices(self, unit: int) -> str:
         """The shares as HAMi and Volcano encode them, memory in units of ``unit`` bytes."""
         return "".join(
-            f"{card.uuid},NVIDIA,{(share.memory_bytes or 0) // unit},{share.cores_percent or 0}:"
+            f"{card.uuid},NVIDIA,{(share.memory_bytes or 0) // unit},"
+            f"{(share.cores_milli or 0) // MILLI_PER_PERCENT}:"
             for card, share in zip(self.cards, self.container.shares, strict=True)
         )
 

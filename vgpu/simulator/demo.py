@@ -25,7 +25,7 @@ from vgpu.simulator.scenario import (
     identity,
 )
 from vgpu.simulator.wave import Shape, Wave, constant
-from vgpu.units import GIB, MIB
+from vgpu.units import GIB, MIB, MILLI_PER_PERCENT
 
 A10 = Card(
     uuid="GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05",
@@ -96,7 +96,11 @@ def _pod(
 
 
 def _share(card: Card, gib: int, cores: int | None = None) -> Share:
-    return Share(device=card.uuid, memory_bytes=gib * GIB, cores_percent=cores)
+    return Share(
+        device=card.uuid,
+        memory_bytes=gib * GIB,
+        cores_milli=None if cores is None else cores * MILLI_PER_PERCENT,
+    )
 
 
 def _shim(layout: str, root: str, *, priority: int = 1, preemptible: bool = False) -> Shim:

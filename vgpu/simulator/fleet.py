@@ -13,7 +13,7 @@ from vgpu.simulator.scenario import (
     identity,
 )
 from vgpu.simulator.wave import Wave
-from vgpu.units import MIB, WHOLE_DEVICE_PERCENT
+from vgpu.units import MIB, MILLI_PER_PERCENT, WHOLE_DEVICE_MILLI
 
 PROCESSES = 2
 """Processes of each container."""
@@ -62,7 +62,7 @@ def _pod(node: str, number: int, card: Card, per_card: int) -> Pod:
     share = Share(
         device=card.uuid,
         memory_bytes=limit,
-        cores_percent=max(WHOLE_DEVICE_PERCENT // per_card, 1),
+        cores_milli=max(WHOLE_DEVICE_MILLI // per_card, MILLI_PER_PERCENT),
     )
     container = Container(
         name="main",

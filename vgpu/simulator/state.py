@@ -11,6 +11,7 @@ import msgspec
 from vgpu.facts import Region, RegionDevice, RegionProcess, RegionUse
 from vgpu.schemes.hami_core import LAYOUTS
 from vgpu.simulator.scenario import Card, Container, End, Process, Scenario, Shim
+from vgpu.units import MILLI_PER_PERCENT
 
 LOAD_POWER = 0.9
 """The part of a card's power limit that full utilisation draws."""
@@ -147,7 +148,7 @@ def _region(scenario: Scenario, container: Container, shim: Shim, t: float, star
             RegionDevice(
                 uuid=share.device,
                 memory_limit_bytes=share.memory_bytes or 0,
-                core_limit_percent=share.cores_percent or 0,
+                core_limit_percent=(share.cores_milli or 0) // MILLI_PER_PERCENT,
             )
             for share in container.shares
         ),

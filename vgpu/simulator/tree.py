@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from vgpu.model import Scheme
-from vgpu.schemes import gaia, kubeshare
+from vgpu.schemes import gemini_config, vcuda_config
 from vgpu.simulator.books import Claim, annotations, claims, grants, registered, requests
 from vgpu.simulator.scenario import Container, Pod, Scenario
 from vgpu.sources.kubelet_checkpoint import fnv1a_32
@@ -75,11 +75,11 @@ def _container_files(pod: Pod, container: Container, alive: frozenset[int]) -> d
 
 def _limit_files(all_claims: tuple[Claim, ...]) -> dict[str, bytes]:
     """What gpu-manager leaves for each container, and KubeShare for each card that it shares."""
-    files, tenants = {}, dict[str, list[kubeshare.SharedPod]]()
+    files, tenants = {}, dict[str, list[gemini_config.SharedPod]]()
     for claim in all_claims:
         ref, card = claim.pod.ref, claim.cards[0]
         if claim.container.scheme is Scheme.GAIA:
-            config = gaia.VcudaConfig(
+            config = vcuda_config.VcudaConfig(
                 pod_uid=ref.uid,
                 limit_percent=0,
                 container=claim.container.name,
@@ -91,10 +91,10 @@ def _limit_files(all_claims: tuple[Claim, ...]) -> dict[str, bytes]:
                 enable=claim.cores < WHOLE_DEVICE_PERCENT,
             )
             path = f"{GAIA_DIR}/{ref.uid}/{claim.container.id}/vcuda.config"
-            files[path] = gaia.encode(config)
+            files[path] = vcuda_config.encode(config)
         elif claim.container.scheme is Scheme.KUBESHARE:
             tenants.setdefault(card.uuid, []).append(
-                kubeshare.SharedPod(
+                gemini_config.SharedPod(
                     namespace=ref.namespace,
                     pod=ref.name,
                     request_milli=10 * (claim.container.cores_request_percent or 0),
@@ -103,7 +103,7 @@ def _limit_files(all_claims: tuple[Claim, ...]) -> dict[str, bytes]:
                 )
             )
     for uuid, pods in tenants.items():
-        files[f"{KUBESHARE_DIR}/{uuid}"] = kubeshare.format_config(pods)
+        files[f"{KUBESHARE_DIR}/{uuid}"] = gemini_config.format_config(pods)
     return files
 
 

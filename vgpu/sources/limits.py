@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from vgpu.facts import LimitFile, LimitSample
 from vgpu.model import Scheme
 from vgpu.reasons import Reason, Rejection, SourceError
-from vgpu.schemes import gaia, kubeshare
+from vgpu.schemes import gemini_config, vcuda_config
 from vgpu.sources.files import Remembered, list_folder, printable, read_file
+from vgpu.units import percent
 
 MAX_ENTRIES = 4_096
 """Entries read from one folder."""
@@ -71,7 +72,7 @@ class LimitSource:
 
 def _read_vcuda_config(path: str) -> Limits:
     subject = printable(path)
-    config = gaia.decode(read_file(path, gaia.CONFIG_SIZE), subject)
+    config = vcuda_config.decode(read_file(path, vcuda_config.CONFIG_SIZE), subject)
     pod_uid, folder = path.split("/")[-3:-1]
     if config.pod_uid != pod_uid:
         raise SourceError(Reason.MALFORMED, subject, f"it names the pod {config.pod_uid}")
@@ -93,7 +94,7 @@ def _read_vcuda_config(path: str) -> Limits:
 
 def _read_kubeshare_config(path: str) -> Limits:
     subject = printable(path)
-    pods = kubeshare.parse_config(read_file(path, kubeshare.CONFIG_LIMIT), subject)
+    pods = gemini_config.parse_config(read_file(path, gemini_config.CONFIG_LIMIT), subject)
     return tuple(
         LimitFile(
             scheme=Scheme.KUBESHARE,
@@ -102,8 +103,8 @@ def _read_kubeshare_config(path: str) -> Limits:
             pod=pod.pod,
             device=path.rpartition("/")[2],
             memory_bytes=pod.memory_bytes,
-            cores_percent=kubeshare.percent(pod.limit_milli),
-            cores_request_percent=kubeshare.percent(pod.request_milli),
+            cores_percent=percent(pod.limit_milli),
+            cores_request_percent=percent(pod.request_milli),
         )
         for pod in pods
     )

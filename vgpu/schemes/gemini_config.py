@@ -13,11 +13,10 @@ from collections.abc import Iterable
 import msgspec
 
 from vgpu.reasons import Reason, SourceError
+from vgpu.units import WHOLE_DEVICE_MILLI, milli
 
 CONFIG_LIMIT = 256 * 1024
 """Bytes; KubeShare serves at most 511 pods of one GPU, and a line has at most 400 bytes."""
-
-WHOLE_CARD_MILLI = 1000
 
 _POD = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9][-a-z0-9.]{0,252}")
 _DECIMAL = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,18})?")
@@ -32,21 +31,6 @@ class SharedPod(msgspec.Struct, frozen=True, gc=False, order=True):
     request_milli: int
     limit_milli: int
     memory_bytes: int
-
-
-def milli(decimal: str) -> int:
-    """Thousandths of a decimal like ``0.5``, exact; finer digits are rounded up.
-
-    Up, as KubeShare-Sched rounds what it books. The text is digits with at most one point.
-    """
-    whole, _, fraction = decimal.partition(".")
-    thousandths = int(whole + fraction[:3].ljust(3, "0"))
-    return thousandths + (fraction[3:].strip("0") != "")
-
-
-def percent(thousandths: int) -> int:
-    """Percent of the card, rounded up."""
-    return -(-thousandths // 10)
 
 
 def parse_config(content: bytes, subject: str = "config") -> tuple[SharedPod, ...]:
@@ -84,7 +68,7 @@ def _parse_line(line: str, where: str, subject: str) -> SharedPod:
     name, request, limit, memory = columns
     namespace, _, pod = name.partition("/")
     shared = SharedPod(namespace, pod, milli(request), milli(limit), int(memory))
-    if shared.limit_milli > WHOLE_CARD_MILLI:
+    if shared.limit_milli > WHOLE_DEVICE_MILLI:
         raise SourceError(Reason.MALFORMED, subject, f"{where}: a limit above the whole card")
     if shared.request_milli > shared.limit_milli:
         detail = f"{where}: request {request} above limit {limit}; columns of KubeShare 2?"

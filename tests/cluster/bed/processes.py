@@ -1,0 +1,167 @@
+"""Programs that run beside the tests: each dies with this process, however that ends.
+
+    with Daemon("etcd", [binary, "--data-dir", ...], folder / "etcd.log") as etcd:
+        etcd.wait_until(answers, "etcd answers")
+
+The kernel does the killing (``PR_SET_PDEATHSIG``, set by setpriv), so neither a crash nor
+``kill -9`` leaves one behind. It counts from the *thread* that started the program: start them
+from the main thread. A session of its own keeps Ctrl-C from a program; only pytest gets it and
+tears down in order.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Self, TypeVar
+
+T = TypeVar("T")
+
+WAIT_SECONDS = 60.0
+"""How long anything here may take before it counts as broken, on a busy machine."""
+
+DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
+
+ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+"""All that a program gets to see: etcd takes every ETCD_* for a flag, all of them a proxy."""
+
+
+def wait_until(
+    condition: Callable[[], T],
+    what: str,
+    *,
+    seconds: float = WAIT_SECONDS,
+    failures: tuple[type[Exception], ...] = (),
+    context: Callable[[], str] = str,
+) -> T:
+    """The first true answer of ``condition``; one of ``failures`` counts as not yet.
+
+    Raises:
+        AssertionError: with the last answer and ``context()`` when ``seconds`` have passed.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            last: object = (answer := condition())
+            if answer:
+                return answer
+        except failures as error:
+            last = error
+        if time.monotonic() > deadline:
+            raise AssertionError(f"never {what}; at last: {last!r}\n{context()}".rstrip())
+        time.sleep(0.05)
+
+
+def child_of(pid: int) -> int | None:
+    """The only child of a process that forks once (nsenter, unshare), as soon as it has one."""
+    with contextlib.suppress(OSError):
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return int(children[0]) if children else None
+    return None
+
+
+class Daemon:
+    """A running program with a log."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        log: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        enter: Sequence[str] = (),
+    ) -> None:
+        """Start it, with ``env`` beside the clean environment.
+
+        ``enter`` is a command that runs another in a child (nsenter): signals go to that child.
+        """
+        self.name, self.log_file, self._enters = name, log, bool(enter)
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(
+                [*DIES_WITH_US, *enter, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env={**ENVIRONMENT, **(env or {})},
+                cwd="/",
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The program's own pid, as this process sees it."""
+        if not self._enters:
+            return self._process.pid
+        return self.wait_until(lambda: child_of(self._process.pid), "was entered")
+
+    def log(self, lines: int = 0) -> str:
+        """What it has said, or the last ``lines`` of it."""
+        said = self.log_file.read_text(errors="replace")
+        return "\n".join(said.splitlines()[-lines:]) if lines else said
+
+    def wait_until(
+        self,
+        condition: Callable[[], T],
+        what: str,
+        *,
+        seconds: float = WAIT_SECONDS,
+        failures: tuple[type[Exception], ...] = (OSError,),
+    ) -> T:
+        """The first true answer of ``condition``, asked only while the program runs."""
+
+        def asked() -> T:
+            if not self.running:
+                code = self._process.returncode
+                raise AssertionError(f"{self.name} ended with {code}:\n{self.log(30)}")
+            return condition()
+
+        return wait_until(
+            asked,
+            f"{self.name}: {what}",
+            seconds=seconds,
+            failures=failures,
+            context=lambda: self.log(30),
+        )
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, if it still runs."""
+        if self.running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def wait(self, seconds: float = WAIT_SECONDS) -> int:
+        """Its exit status, negative for a signal."""
+        return self._process.wait(seconds)
+
+    def stop(self, seconds: float = WAIT_SECONDS) -> int:
+        """Ask it to end, and wait; its exit status.
+
+        Raises:
+            AssertionError: it did not, and was killed.
+        """
+        self.signal(signal.SIGTERM)
+        try:
+            return self.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"{self.name} ignored SIGTERM:\n{self.log(30)}") from None
+
+    def kill(self) -> None:
+        """End it at once, with what it started in its session."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(WAIT_SECONDS)

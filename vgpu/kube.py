@@ -1,0 +1,142 @@
+"""Pods and nodes as the API server knows them, cut down to what sharing GPUs needs.
+
+Frozen values, compact enough for every GPU pod of a large cluster to be kept: of annotations and
+labels only those that a scheme reads are here. :mod:`vgpu.kube_json` makes them from the API
+server's JSON.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from vgpu.model import ContainerKind, PodRef
+
+MIRROR = "kubernetes.io/config.mirror"
+"""A static pod's mirror: the value is the UID that the kubelet itself uses for the pod."""
+
+TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
+
+
+class ContainerState(StrEnum):
+    """What the kubelet last said of a container."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    TERMINATED = "terminated"
+
+
+class Container(msgspec.Struct, frozen=True, gc=False):
+    """A container of a pod's spec; ``limits`` holds the extended resources it asks for, in units.
+
+    Extended resources cannot be overcommitted: requests, where given, equal limits. A quantity
+    that is not a whole number is kept as its text in ``broken``.
+    """
+
+    name: str
+    limits: Mapping[str, int] = {}
+    kind: ContainerKind = ContainerKind.APP
+    broken: Mapping[str, str] = {}
+
+
+class Status(msgspec.Struct, frozen=True, gc=False):
+    """A container's status; times are unix seconds.
+
+    ``id`` has no ``<runtime>://`` in front. ``finished_at`` is None while it runs, ``reason`` and
+    ``message`` are those of the state it is in.
+    """
+
+    name: str
+    state: ContainerState
+    id: str = ""
+    kind: ContainerKind = ContainerKind.APP
+    reason: str = ""
+    message: str = ""
+    finished_at: float | None = None
+    restarts: int = 0
+
+
+class Owner(msgspec.Struct, frozen=True, gc=False):
+    """The controller that made the pod."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+class Pod(msgspec.Struct, frozen=True, gc=False):
+    """A pod. Times are unix seconds, None if not set.
+
+    Attributes:
+        ref: who it is, under the UID that the API server knows.
+        resource_version: for preconditions.
+        node: where it is bound, "" if nowhere.
+        annotations, labels: those that a scheme or this product reads, no others.
+        containers: app containers, init containers and sidecars that the spec names, in the
+            kubelet's order of the annotation indices: app containers first, as in the spec.
+        statuses: as far as the kubelet has told.
+        deleted_at: when it is or was to be gone (deletionTimestamp).
+        scheduled_at: when the condition PodScheduled became what it is.
+        unschedulable: the scheduler's own words for why it is not bound; "" if it is.
+        priority: higher is more important.
+    """
+
+    ref: PodRef
+    resource_version: str = ""
+    node: str = ""
+    annotations: Mapping[str, str] = {}
+    labels: Mapping[str, str] = {}
+    containers: tuple[Container, ...] = ()
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    statuses: tuple[Status, ...] = ()
+    created_at: float | None = None
+    deleted_at: float | None = None
+    scheduled_at: float | None = None
+    unschedulable: str = ""
+    owner: Owner | None = None
+    priority: int = 0
+
+    @property
+    def kubelet_uid(self) -> str:
+        """The UID on the node's own disk and cgroups: a static pod's is not the API server's."""
+        return self.annotations.get(MIRROR, self.ref.uid)
+
+    @property
+    def terminal(self) -> bool:
+        """Whether it has ended for good."""
+        return self.phase in TERMINAL_PHASES
+
+
+class Node(msgspec.Struct, frozen=True, gc=False):
+    """A node: extended resources in units; annotations and labels that a scheme reads."""
+
+    name: str
+    resource_version: str = ""
+    annotations: Mapping[str, str] = {}
+    labels: Mapping[str, str] = {}
+    capacity: Mapping[str, int] = {}
+    allocatable: Mapping[str, int] = {}
+    address: str = ""
+    ready: bool = False
+    unschedulable: bool = False
+
+
+def holds_devices(pod: Pod) -> bool:
+    """Whether the pod may still have devices: the one answer for every part of the product.
+
+    A terminal pod has none, whatever its annotations say. A pod that is being deleted keeps them
+    until its containers are gone: as long as one of them may run. One that was never bound to a
+    node has no containers. Where the kubelet has told nothing yet, a bound pod keeps them:
+    missing data is not evidence.
+    """
+    if pod.terminal:
+        return False
+    if pod.deleted_at is None:
+        return True
+    if not pod.node:
+        return False
+    return not pod.statuses or any(
+        status.state is ContainerState.RUNNING for status in pod.statuses
+    )
