@@ -4,9 +4,9 @@ import json
 import subprocess
 
 import pytest
+from bed.monitoring import Alertmanager, Prometheus
 from fixtures import required_tool
 from live import LiveExporter
-from monitoring import Alertmanager, Prometheus
 
 from vgpu.simulator.demo import demo
 

@@ -4,10 +4,10 @@ import subprocess
 
 import golden_node
 import pytest
+from bed.monitoring import Prometheus
 from fixtures import required_tool
 from golden_node import PODS, UUIDS, golden
 from live import LiveExporter, parse
-from monitoring import Prometheus
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 
 from vgpu.simulator.demo import demo

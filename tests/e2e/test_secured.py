@@ -3,8 +3,8 @@
 import ssl
 
 import pytest
+from bed.monitoring import Prometheus
 from live import LiveExporter
-from monitoring import Prometheus
 from web_helpers import Pki, basic, hashed
 
 from vgpu.simulator.demo import demo

@@ -13,6 +13,7 @@ import pytest
 from fixtures import ROOT
 from live import LiveExporter, parse
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from vgpu.simulator.demo import demo
 
@@ -45,10 +46,10 @@ def told(wheel):
 def base_dependencies(requires, known=frozenset()):
     """The names of what is required without any extra, and of what that requires."""
     for requirement in map(Requirement, requires or ()):
+        name = canonicalize_name(requirement.name)
         wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if wanted and requirement.name not in known:
-            further = importlib.metadata.requires(requirement.name)
-            known = base_dependencies(further, known | {requirement.name})
+        if wanted and name not in known:
+            known = base_dependencies(importlib.metadata.requires(name), known | {name})
     return known
 
 
@@ -93,7 +94,10 @@ def test_it_holds_every_file_of_the_packages_and_nothing_else(wheel):
 def test_its_licence_command_and_extra_are_told(wheel):
     distribution = told(wheel)
     assert "Apache License" in distribution.read_text("licenses/LICENSE")
-    assert [entry.value for entry in distribution.entry_points] == ["vgpu.cli:main"]
+    assert {entry.name: entry.value for entry in distribution.entry_points} == {
+        "vgpu": "vgpu.cli:main",
+        "kubectl-vgpu": "vgpu.cli:main",
+    }
     assert distribution.metadata.get_all("Provides-Extra") == ["pod-resources"]
     assert distribution.metadata["License-Expression"] == "Apache-2.0"
 
