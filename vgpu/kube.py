@@ -15,6 +15,16 @@ from vgpu.model import ContainerKind, PodRef
 MIRROR = "kubernetes.io/config.mirror"
 """A static pod's mirror: the value is the UID that the kubelet itself uses for the pod."""
 
+SHARE_POD = "vgpu.dev/share-pod"
+"""Marks a KubeShare SharePod in the shape of a pod: the UID of the pod that was made for it, "" if
+there is none yet. Only :mod:`vgpu.kube_json` writes this and the next two annotations."""
+
+BOUND_DEVICE = "vgpu.dev/bound-device"
+"""The UUID of the card that KubeShare bound a SharePod to (status.BoundDeviceID)."""
+
+MANAGER_PORT = "vgpu.dev/manager-port"
+"""The port of a SharePod's pod manager (status.PodManagerPort)."""
+
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
 
@@ -104,6 +114,11 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         return self.annotations.get(MIRROR, self.ref.uid)
 
     @property
+    def apps(self) -> tuple[str, ...]:
+        """The names of the app containers, in the spec's order: annotations count these."""
+        return tuple(one.name for one in self.containers if one.kind is ContainerKind.APP)
+
+    @property
     def terminal(self) -> bool:
         """Whether it has ended for good."""
         return self.phase in TERMINAL_PHASES
@@ -127,9 +142,9 @@ def holds_devices(pod: Pod) -> bool:
     """Whether the pod may still have devices: the one answer for every part of the product.
 
     A terminal pod has none, whatever its annotations say. A pod that is being deleted keeps them
-    until its containers are gone: as long as one of them may run. One that was never bound to a
-    node has no containers. Where the kubelet has told nothing yet, a bound pod keeps them:
-    missing data is not evidence.
+    until the kubelet says of every container that it has ended: one that was waiting may have
+    been started since. One that was never bound to a node has no containers. Where the kubelet
+    has told nothing yet, a bound pod keeps them: missing data is not evidence.
     """
     if pod.terminal:
         return False
@@ -137,6 +152,6 @@ def holds_devices(pod: Pod) -> bool:
         return True
     if not pod.node:
         return False
-    return not pod.statuses or any(
-        status.state is ContainerState.RUNNING for status in pod.statuses
-    )
+    gone = {one.name for one in pod.statuses if one.state is ContainerState.TERMINATED}
+    known = {one.name for one in pod.containers} | {one.name for one in pod.statuses}
+    return not pod.statuses or not known <= gone

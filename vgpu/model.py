@@ -65,6 +65,7 @@ class ContainerKind(StrEnum):
     APP = "app"
     INIT = "init"  # runs to its end before the app containers; they may take over its devices
     SIDECAR = "sidecar"  # an init container with restartPolicy Always: runs beside them
+    EPHEMERAL = "ephemeral"  # put into a running pod by kubectl debug: has no devices of its own
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
@@ -111,6 +112,8 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
         unserved: containers whose devices Allocate has still to hand out, by what the
             annotations say (volcano's devices-to-allocate).
         failed: the plugin says that it could not serve the pod (volcano's bind-phase).
+        doubts: what the annotations say beside it that cannot be, or cannot be read, in words:
+            ``<key>: <what is wrong>: <the text>``.
     """
 
     scheme: Scheme
@@ -121,6 +124,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     assigned_at: float | None = None
     unserved: tuple[str, ...] = ()
     failed: bool = False
+    doubts: tuple[str, ...] = ()
 
 
 class Device(msgspec.Struct, frozen=True, gc=False):
@@ -135,6 +139,7 @@ class Device(msgspec.Struct, frozen=True, gc=False):
         healthy: whether new shares may go there.
         model: the card's name, "" if unknown.
         handles: further names that schemes give it (GPUIDs of kubeshare's virtual GPUs).
+        parent: of a MIG instance, its card's UUID.
     """
 
     uuid: str = ""
@@ -145,6 +150,7 @@ class Device(msgspec.Struct, frozen=True, gc=False):
     healthy: bool = True
     model: str = ""
     handles: tuple[str, ...] = ()
+    parent: str = ""
 
     @property
     def name(self) -> str:

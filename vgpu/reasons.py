@@ -10,8 +10,8 @@ from typing import Self
 import msgspec
 
 
-class Reason(StrEnum):
-    """Why an input was refused or a collector failed; ``explanation`` says it in words."""
+class Explained(StrEnum):
+    """An enum whose members are a label value each, with an ``explanation`` in words."""
 
     explanation: str
 
@@ -21,6 +21,10 @@ class Reason(StrEnum):
         member._value_ = value
         member.explanation = explanation
         return member
+
+
+class Reason(Explained):
+    """Why an input was refused or a collector failed; ``explanation`` says it in words."""
 
     # Any file
     UNREADABLE = "unreadable", "the file or folder could not be opened or read"
@@ -63,6 +67,8 @@ class Reason(StrEnum):
     CHECKSUM_MISMATCH = "checksum_mismatch", "the checkpoint's checksum does not verify"
     RATE_LIMITED = "rate_limited", "the kubelet refused the call for its rate limit"
     EMPTY_AFTER_RESTART = "empty_after_restart", "the kubelet has not synced its pods yet"
+    FORBIDDEN = "forbidden", "the API server refused the request for want of rights"
+    UNREACHABLE = "unreachable", "the API server could not be reached"
     NOT_INSTALLED = "not_installed", "an optional dependency is missing"
     FORGED = "forged", "a tenant's claim that the kubelet or another claim contradicts"
     FOREIGN_PIDS = "foreign_pids", "these are not the host's processes: hostPID is missing"

@@ -1,54 +1,558 @@
-"""What gpushare's plugin tells a container in its environment."""
+"""gpushare's language: what pods ask for, what their annotations say, what a container is given."""
+
+import string
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vgpu.schemes.gpushare import EnvLimits, limits_from_env
+from vgpu.kube import Container, ContainerState, Node, Pod, Status
+from vgpu.model import (
+    Allocation,
+    Claim,
+    ContainerKind,
+    Device,
+    Phase,
+    PodRef,
+    Request,
+    Scheme,
+    Share,
+)
+from vgpu.schemes.gpushare import ANNOTATIONS, Gpushare
+from vgpu.schemes.gpushare_annotations import (
+    ACK_ASSIGNED,
+    ACK_CHANGED_AT,
+    ALLOCATION,
+    ASSIGNED,
+    CARD_TOTAL,
+    CHANGED_AT,
+    INDEX,
+    POD_TOTAL,
+)
+from vgpu.schemes.gpushare_node import CARDS, MEMORY
+from vgpu.schemes.language import ClaimError, Language
+from vgpu.units import GIB, MIB
 
-UUID = "GPU-ad63c684-5593-111a-cbb1-c1451ebcd0aa"
+LANGUAGE: Language = Gpushare()
+POD = PodRef("uid-1", "ml", "train-0")
+SECONDS = 1_700_000_000.25
+NANOSECONDS = "1700000000250000000"
+many = settings(max_examples=1000)
 
 
-def env(**changes):
+def asking(*units, kind=ContainerKind.APP):
+    return tuple(
+        Container(f"c{number}", {MEMORY: amount}, kind) for number, amount in enumerate(units)
+    )
+
+
+def pod(annotations=None, *, containers=None, **more):
+    containers = asking(3) if containers is None else containers
+    return Pod(POD, annotations=annotations or {}, containers=containers, node="n1", **more)
+
+
+def bound(**changes):
+    """The extender's annotations for 3 units on card 1."""
     return {
-        "NVIDIA_VISIBLE_DEVICES": "1",
-        "ALIYUN_COM_GPU_MEM_IDX": "1",
-        "ALIYUN_COM_GPU_MEM_POD": "4",
-        "ALIYUN_COM_GPU_MEM_CONTAINER": "3",
-        "ALIYUN_COM_GPU_MEM_DEV": "15",
+        INDEX: "1",
+        CARD_TOTAL: "15",
+        POD_TOTAL: "3",
+        ASSIGNED: "false",
+        CHANGED_AT: NANOSECONDS,
     } | changes
 
 
-def test_the_share_is_told_in_units_by_index():
-    assert limits_from_env(env()) == EnvLimits(3, 15, 1, "", refused=False)
+def shares(claim):
+    """Container -> (card, GiB)."""
+    return {
+        allocation.container: [
+            (share.device, share.memory_bytes // GIB) for share in allocation.shares
+        ]
+        for allocation in claim.allocations
+    }
 
 
-def test_a_single_card_is_told_by_uuid():
-    told = limits_from_env(env(NVIDIA_VISIBLE_DEVICES=UUID, ALIYUN_COM_GPU_MEM_IDX="0"))
-    assert told == EnvLimits(3, 15, 0, UUID, refused=False)
+def devices(count=4, gib=15, uuids=True):
+    made = [
+        Device(uuid=f"GPU-{index:08x}" if uuids else "", index=index, memory_bytes=gib * GIB)
+        for index in range(count)
+    ]
+    return {name: device for device in made for name in device.names}
 
 
-@pytest.mark.parametrize("poison", ["no-gpu-has-8138MiB-to-run", "no-gpu-has-1GiB-to-run"])
-def test_a_poisoned_environment_names_no_card(poison):
-    told = limits_from_env(env(NVIDIA_VISIBLE_DEVICES=poison, ALIYUN_COM_GPU_MEM_IDX="-1"))
-    assert told == EnvLimits(3, 15, None, "", refused=True)
+# ---------------------------------------------------------------- requests
 
 
-def test_an_environment_of_something_else_is_not_gpushares():
-    assert limits_from_env({}) is None
-    assert limits_from_env({"NVIDIA_VISIBLE_DEVICES": UUID}) is None
+def test_a_container_asks_for_memory_of_one_card():
+    asked = Gpushare(memory_unit=MIB).requests(pod(containers=asking(8138)))
+    assert asked == (Request("c0", 1, memory_bytes=8138 * MIB),)
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1.5", "one", "1 ", "²", "1" * 10])
-def test_a_number_that_is_none_is_not_told(text):
-    told = limits_from_env(env(ALIYUN_COM_GPU_MEM_CONTAINER=text, ALIYUN_COM_GPU_MEM_IDX=text))
-    assert (told.container_units, told.index) == (None, None)
+def test_containers_that_ask_for_nothing_are_left_out():
+    containers = (*asking(2, 0), Container("plain"), *asking(1, kind=ContainerKind.INIT))
+    assert LANGUAGE.requests(pod(containers=containers)) == (
+        Request("c0", 1, memory_bytes=2 * GIB),
+        Request("c0", 1, memory_bytes=GIB, kind=ContainerKind.INIT),
+    )
 
 
-NAMES = st.sampled_from([*env(), "OTHER"])
+def test_memory_of_several_cards_is_asked_for_with_a_label():
+    assert LANGUAGE.requests(pod(containers=asking(8), labels={CARDS: "2"})) == (
+        Request("c0", 2, memory_bytes=4 * GIB),
+    )
 
 
-@given(st.dictionaries(NAMES, st.text(max_size=50) | st.integers().map(str)))
-def test_any_environment_is_read(environment):
-    told = limits_from_env(environment)
-    assert (told is None) == ("ALIYUN_COM_GPU_MEM_CONTAINER" not in environment)
+@pytest.mark.parametrize(
+    ("count", "text"), [("3", "3"), ("x", "x"), ("-1", "-1"), ("9999", "9999")]
+)
+def test_cards_that_do_not_divide_the_memory_are_refused(count, text):
+    with pytest.raises(ClaimError) as refused:
+        LANGUAGE.requests(pod(containers=asking(8), labels={CARDS: count}))
+    assert (refused.value.subject, refused.value.key) == ("ml/train-0", CARDS)
+    assert refused.value.text == text
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        Container("c0", broken={MEMORY: "1500m"}),
+        Container("c0", {MEMORY: -1}),
+        Container("c0", {MEMORY: 10**30}),
+    ],
+)
+def test_a_request_that_is_no_number_of_units_is_refused(container):
+    for read in (LANGUAGE.requests, LANGUAGE.claim):
+        with pytest.raises(ClaimError) as refused:
+            read(pod(bound(), containers=(container,)))
+        assert (refused.value.subject, refused.value.key) == ("ml/train-0", MEMORY)
+
+
+def test_a_unit_of_nothing_is_no_setting():
+    with pytest.raises(ValueError, match="0 bytes"):
+        Gpushare(memory_unit=0)
+
+
+# ---------------------------------------------------------------- claims: the extender's form
+
+
+def test_a_bound_pod_is_assumed_on_its_card():
+    assert LANGUAGE.claim(pod(bound())) == Claim(
+        Scheme.GPUSHARE,
+        POD,
+        "",
+        (Allocation("c0", (Share("1", 3 * GIB),), Phase.ASSUMED),),
+        assumed_at=SECONDS,
+    )
+
+
+def test_the_plugin_overwrites_when_it_was_assumed_with_when_it_was_assigned():
+    claim = LANGUAGE.claim(pod(bound(**{ASSIGNED: "true"})))
+    assert claim.allocations[0].phase is Phase.ASSIGNED
+    assert (claim.assumed_at, claim.assigned_at) == (None, SECONDS)
+
+
+def test_every_container_has_the_memory_of_its_own_limits():
+    claim = LANGUAGE.claim(pod(bound(), containers=(*asking(2, 0, 1), Container("plain"))))
+    assert shares(claim) == {"c0": [("1", 2)], "c2": [("1", 1)]}
+    assert claim.doubts == ()
+
+
+def test_the_unit_is_a_setting():
+    claim = Gpushare(memory_unit=256 * MIB).claim(pod(bound()))
+    assert claim.allocations[0].shares == (Share("1", 768 * MIB),)
+
+
+def test_sidecars_hold_memory_beside_the_others_and_init_containers_do_not():
+    containers = (
+        Container("app", {MEMORY: 3}),
+        Container("init", {MEMORY: 5}, ContainerKind.INIT),
+        Container("side", {MEMORY: 1}, ContainerKind.SIDECAR),
+        Container("debug", {MEMORY: 1}, ContainerKind.EPHEMERAL),
+    )
+    claim = LANGUAGE.claim(pod(bound(**{POD_TOTAL: "4"}), containers=containers))
+    assert shares(claim) == {"app": [("1", 3)], "side": [("1", 1)]}
+    assert claim.doubts == ()
+
+
+def test_a_pod_without_annotations_says_nothing():
+    assert LANGUAGE.claim(pod({"volcano.sh/vgpu-node": "n1"})) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "doubt"),
+    [
+        ({POD_TOTAL: "4"}, f"{POD_TOTAL}: the limits add up to 3: '4'"),
+        ({POD_TOTAL: "x"}, f"{POD_TOTAL}: the limits add up to 3: 'x'"),
+        ({CARD_TOTAL: "-1"}, f"{CARD_TOTAL}: not a number of units: '-1'"),
+        ({ASSIGNED: "maybe"}, f"{ASSIGNED}: neither true nor false: 'maybe'"),
+        ({CHANGED_AT: "now"}, f"{CHANGED_AT}: not a time in nanoseconds: 'now'"),
+        ({CHANGED_AT: "9" * 20}, f"{CHANGED_AT}: not a time in nanoseconds: '{'9' * 20}'"),
+    ],
+)
+def test_what_is_wrong_beside_a_known_card_is_a_doubt(changes, doubt):
+    claim = LANGUAGE.claim(pod(bound(**changes)))
+    assert shares(claim) == {"c0": [("1", 3)]}
+    assert claim.doubts == (doubt,)
+
+
+@pytest.mark.parametrize("key", [ASSIGNED, CHANGED_AT])
+def test_a_pod_that_the_plugin_will_pass_over_is_told(key):
+    annotations = bound()
+    del annotations[key]
+    claim = LANGUAGE.claim(pod(annotations))
+    assert claim.allocations[0].phase is Phase.ASSUMED
+    assert claim.doubts == (f"{key}: missing, so the original plugin passes over the pod: ''",)
+
+
+def test_totals_that_are_missing_are_not_missed():
+    annotations = bound()
+    del annotations[POD_TOTAL], annotations[CARD_TOTAL]
+    assert LANGUAGE.claim(pod(annotations)) == LANGUAGE.claim(pod(bound()))
+
+
+@pytest.mark.parametrize("text", ["", "-1", "x", "1.0", "01", "+1", "²", "1024", "9" * 10_000])
+def test_a_card_that_cannot_be_told_is_refused(text):
+    with pytest.raises(ClaimError) as refused:
+        LANGUAGE.claim(pod(bound(**{INDEX: text})))
+    assert refused.value.subject == "ml/train-0"
+    assert (refused.value.key, refused.value.text) == (INDEX, text)
+
+
+def test_annotations_without_a_card_are_refused():
+    annotations = bound()
+    del annotations[INDEX]
+    with pytest.raises(ClaimError) as refused:
+        LANGUAGE.claim(pod(annotations))
+    assert (refused.value.key, refused.value.text) == (INDEX, "")
+
+
+def test_a_card_for_a_pod_that_asks_for_none_is_refused():
+    with pytest.raises(ClaimError, match="no container asks"):
+        LANGUAGE.claim(pod(bound(), containers=(Container("plain"),)))
+
+
+# ---------------------------------------------------------------- claims: ACK's form
+
+
+def ack(allocation, **changes):
+    return {ALLOCATION: allocation, ACK_ASSIGNED: "false", ACK_CHANGED_AT: NANOSECONDS} | changes
+
+
+def test_memory_is_told_by_container_and_card():
+    claim = LANGUAGE.claim(pod(ack('{"0":{"1":1},"1":{"1":7}}'), containers=asking(1, 7)))
+    assert shares(claim) == {"c0": [("1", 1)], "c1": [("1", 7)]}
+    assert (claim.assumed_at, claim.doubts) == (SECONDS, ())
+
+
+def test_a_container_may_have_several_cards_in_their_order():
+    claim = LANGUAGE.claim(pod(ack('{"0":{"10":2,"9":1,"3":0}}')))
+    assert shares(claim) == {"c0": [("9", 1), ("10", 2)]}
+
+
+def test_containers_are_counted_among_the_app_containers():
+    containers = (*asking(0, 4), Container("init", {MEMORY: 4}, ContainerKind.INIT))
+    claim = LANGUAGE.claim(pod(ack('{"1":{"0":4}}'), containers=containers))
+    assert shares(claim) == {"c1": [("0", 4)]}
+    with pytest.raises(ClaimError):
+        LANGUAGE.claim(pod(ack('{"2":{"0":4}}'), containers=containers))
+
+
+def test_the_allocation_is_preferred_to_the_index_and_a_difference_is_told():
+    claim = LANGUAGE.claim(pod(bound(**{ALLOCATION: '{"0":{"2":3}}'})))
+    assert shares(claim) == {"c0": [("2", 3)]}
+    assert claim.doubts == (f"{INDEX}: {ALLOCATION} names [2]: '1'",)
+
+
+def test_an_allocation_that_differs_from_the_limits_is_told():
+    claim = LANGUAGE.claim(pod(ack('{"0":{"2":5}}'), containers=asking(3, 1)))
+    assert shares(claim) == {"c0": [("2", 5)]}
+    assert claim.doubts == (f"""{ALLOCATION}: the limits are c0 3, c1 1: '{{"0":{{"2":5}}}}'""",)
+
+
+def test_an_empty_allocation_leaves_it_to_the_index():
+    for empty in ("{}", '{"0":{}}', '{"0":{"2":0}}'):
+        claim = LANGUAGE.claim(pod(bound(**{ALLOCATION: empty})))
+        assert shares(claim) == {"c0": [("1", 3)]}
+
+
+@pytest.mark.parametrize(
+    ("flags", "phase", "at"),
+    [
+        ({ACK_ASSIGNED: "true"}, Phase.ASSIGNED, SECONDS),
+        ({ASSIGNED: "true", CHANGED_AT: "1000000000"}, Phase.ASSIGNED, 1.0),
+        ({ASSIGNED: "false", CHANGED_AT: "1000000000"}, Phase.ASSUMED, 1.0),
+    ],
+)
+def test_the_flag_of_either_form_assigns_the_pod(flags, phase, at):
+    claim = LANGUAGE.claim(pod(ack('{"0":{"1":3}}', **flags)))
+    assert claim.allocations[0].phase is phase
+    assert (claim.assigned_at or claim.assumed_at) == at
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "x", "null", "[]", '"0"', '{"0":null}', '{"0":{"1":3}}x', '{"0":{"1":3}'),
+        *('{"1":{"1":3}}', '{"-1":{"1":3}}', '{"00":{"1":3}}', '{"c0":{"1":3}}', '{"²":{"1":3}}'),
+        *('{"0":{"x":3}}', '{"0":{"-1":3}}', '{"0":{"01":3}}', '{"0":{"1024":3}}'),
+        *('{"0":{"1":-3}}', '{"0":{"1":3.5}}', '{"0":{"1":"3"}}', '{"0":{"1":1000000000}}'),
+        *('{"0":{"1":' + "9" * 10_000 + "}}", '{"0":' * 10_000, '{"\ud800":{"1":3}}'),
+    ],
+    ids=lambda text: repr(text[:24]),
+)
+def test_a_broken_allocation_is_refused_even_beside_an_index(text):
+    with pytest.raises(ClaimError) as refused:
+        LANGUAGE.claim(pod(bound(**{ALLOCATION: text})))
+    assert refused.value.subject == "ml/train-0"
+    assert (refused.value.key, refused.value.text) == (ALLOCATION, text)
+
+
+# ---------------------------------------------------------------- any text
+
+VALUES = (
+    st.text(max_size=30)
+    | st.integers(-5, 10**20).map(str)
+    | st.sampled_from(["true", "false", NANOSECONDS, '{"0":{"1":3}}', '{"0":{"1":1,"2":2}}'])
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text("0123", max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["0", "1", "2", "-1", "x"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+).map(lambda value: str(value).replace("'", '"'))
+
+
+@st.composite
+def mutated(draw, text):
+    """A valid text with a piece of it replaced."""
+    start = draw(st.integers(0, len(text)))
+    end = draw(st.integers(start, min(len(text), start + 4)))
+    return text[:start] + draw(st.text(string.printable, max_size=4)) + text[end:]
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(ANNOTATIONS),
+        VALUES | JSON | mutated('{"0":{"1":1,"2":2},"1":{"0":4}}'),
+    ),
+    st.lists(st.integers(0, 4), max_size=3),
+)
+@many
+def test_any_annotations_give_a_claim_or_the_typed_error(annotations, units):
+    subject = pod(annotations, containers=asking(*units))
+    try:
+        claim = LANGUAGE.claim(subject)
+    except ClaimError as error:
+        assert error.subject == "ml/train-0"  # noqa: PT017
+        assert error.text == annotations.get(error.key, "")  # noqa: PT017
+    else:
+        assert (claim is None) == (not annotations)
+        for allocation in claim.allocations if claim else ():
+            assert allocation.shares
+            assert all(share.memory_bytes > 0 for share in allocation.shares)
+
+
+@given(st.text(), st.sampled_from(["label", "broken"]))
+@many
+def test_any_request_is_read_or_gives_the_typed_error(text, where):
+    container = Container("c0", {MEMORY: 8}, broken={MEMORY: text} if where == "broken" else {})
+    labels = {CARDS: text} if where == "label" else {}
+    try:
+        (asked,) = LANGUAGE.requests(pod(containers=(container,), labels=labels))
+    except ClaimError as error:
+        assert error.text == text  # noqa: PT017
+    else:
+        assert asked.count * asked.memory_bytes == 8 * GIB
+
+
+# ---------------------------------------------------------------- writing
+
+
+def test_the_extenders_annotations_are_written():
+    """G1: the size of a card of 16276 MiB in units of a MiB."""
+    claim = Claim(
+        Scheme.GPUSHARE,
+        POD,
+        "n1",
+        (Allocation("c0", (Share("GPU-a", 8138 * MIB),), Phase.ASSUMED),),
+        assumed_at=SECONDS,
+    )
+    card = Device(uuid="GPU-a", index=1, memory_bytes=16276 * MIB)
+    assert Gpushare(memory_unit=MIB).annotations(claim, {"GPU-a": card}) == {
+        INDEX: "1",
+        CARD_TOTAL: "16276",
+        POD_TOTAL: "8138",
+        ASSIGNED: "false",
+        CHANGED_AT: NANOSECONDS,
+    }
+
+
+def test_several_cards_are_written_by_container():
+    claim = Claim(
+        Scheme.GPUSHARE,
+        POD,
+        "",
+        (
+            Allocation("c1", (Share("0", GIB), Share("2", 2 * GIB)), Phase.ASSIGNED),
+            Allocation("c3", (Share("2", GIB),), Phase.ASSIGNED),
+        ),
+        assigned_at=SECONDS,
+    )
+    written = Gpushare().annotations(claim, devices(), ["c0", "c1", "c2", "c3"])
+    assert written == {
+        ALLOCATION: '{"1":{"0":1,"2":2},"3":{"2":1}}',
+        ACK_ASSIGNED: "true",
+        ACK_CHANGED_AT: NANOSECONDS,
+    }
+
+
+ONE = (Allocation("c0", (Share("1", GIB),), Phase.ASSUMED),)
+
+
+def unspeakable(allocations=ONE, assumed_at=SECONDS, scheme=Scheme.GPUSHARE, **more):
+    return Claim(scheme, POD, "", allocations, assumed_at=assumed_at, **more)
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        unspeakable(scheme=Scheme.GAIA),
+        unspeakable(failed=True),
+        unspeakable(unserved=("c0",)),
+        unspeakable(assumed_at=None),
+        unspeakable(assumed_at=-1.0),
+        unspeakable(assumed_at=float("nan")),
+        unspeakable(assumed_at=float("inf")),
+        unspeakable(()),
+        unspeakable((Allocation("c0", (), Phase.ASSUMED),)),
+        unspeakable((Allocation("c0", (Share("1", GIB),), Phase.RELEASED),)),
+        unspeakable((*ONE, Allocation("c1", (Share("1", GIB),), Phase.ASSIGNED))),
+        unspeakable((*ONE, *ONE)),
+        unspeakable((Allocation("c0", (Share("9", GIB),), Phase.ASSUMED),)),
+        unspeakable((Allocation("c0", (Share("1", None),), Phase.ASSUMED),)),
+        unspeakable((Allocation("c0", (Share("1", 0),), Phase.ASSUMED),)),
+        unspeakable((Allocation("c0", (Share("1", GIB + 1),), Phase.ASSUMED),)),
+        unspeakable((Allocation("c0", (Share("1", GIB, 500),), Phase.ASSUMED),)),
+        unspeakable((Allocation("c0", (Share("1", GIB), Share("1", GIB)), Phase.ASSUMED),)),
+        unspeakable((Allocation("c0", (Share("1", GIB), Share("0", GIB)), Phase.ASSUMED),)),
+        unspeakable((Allocation("c9", (Share("0", GIB), Share("1", GIB)), Phase.ASSUMED),)),
+    ],
+)
+def test_what_gpushare_cannot_say_is_not_written(claim):
+    with pytest.raises(ClaimError) as refused:
+        Gpushare().annotations(claim, devices(), ["c0", "c1"])
+    assert refused.value.subject == "ml/train-0"
+
+
+def test_a_card_of_unknown_size_cannot_be_claimed():
+    for card in (Device(index=1), Device(uuid="GPU-a", memory_bytes=GIB)):
+        with pytest.raises(ClaimError):
+            LANGUAGE.annotations(unspeakable(), {"1": card})
+
+
+TIMES = st.integers(2**23, 2**32).map(float) | st.floats(2**23, 2**32)
+
+
+@given(
+    st.lists(st.dictionaries(st.integers(0, 3), st.integers(1, 15)), min_size=1, max_size=3),
+    st.sampled_from([Phase.ASSUMED, Phase.ASSIGNED]),
+    TIMES,
+    st.sampled_from([MIB, 256 * MIB, GIB]),
+)
+@many
+def test_every_claim_that_was_written_is_read(containers, phase, at, unit):
+    """Containers as card -> units; those with none do not ask."""
+    asked = asking(*(sum(cards.values()) for cards in containers))
+    allocations = tuple(
+        Allocation(
+            container.name,
+            tuple(Share(str(card), units * unit) for card, units in sorted(cards.items())),
+            phase,
+        )
+        for container, cards in zip(asked, containers, strict=True)
+        if cards
+    )
+    times = {"assumed_at" if phase is Phase.ASSUMED else "assigned_at": at}
+    claim = Claim(Scheme.GPUSHARE, POD, "", allocations, **times)
+    language = Gpushare(memory_unit=unit)
+    if not allocations:
+        with pytest.raises(ClaimError):
+            language.annotations(claim, devices())
+        return
+    written = language.annotations(claim, devices(), [container.name for container in asked])
+    assert language.claim(pod(written, containers=asked)) == claim
+
+
+# ---------------------------------------------------------------- the only card of a node
+
+
+def only_card():
+    return LANGUAGE.devices(Node("n1", capacity={MEMORY: 15, CARDS: 1}))
+
+
+def test_the_only_card_is_granted_without_a_word():
+    running = pod(
+        containers=asking(3, 2),
+        statuses=(
+            Status("c0", ContainerState.RUNNING),
+            Status("c1", ContainerState.WAITING),
+        ),
+    )
+    claim = Gpushare().sole_card(running, only_card())
+    assert shares(claim) == {"c0": [("0", 3)], "c1": [("0", 2)]}
+    assert [each.phase for each in claim.allocations] == [Phase.ASSIGNED, Phase.ASSUMED]
+    assert claim.node == "n1"
+
+
+def test_a_container_that_crashes_had_its_card():
+    crashing = pod(statuses=(Status("c0", ContainerState.WAITING, restarts=3),))
+    claim = Gpushare().sole_card(crashing, only_card())
+    assert claim.allocations[0].phase is Phase.ASSIGNED
+
+
+@pytest.mark.parametrize(
+    ("subject", "cards"),
+    [
+        (pod(), 2),
+        (pod(), 0),
+        (pod(bound()), 1),
+        (pod(containers=(Container("plain"),)), 1),
+        (Pod(POD, containers=asking(3)), 1),
+    ],
+    ids=["two cards", "no card", "annotated", "asks for nothing", "not bound"],
+)
+def test_nothing_is_granted_that_the_annotations_or_the_scheduler_decide(subject, cards):
+    node = Node("n1", capacity={MEMORY: 15 if cards else 0, CARDS: cards})
+    assert Gpushare().sole_card(subject, LANGUAGE.devices(node)) is None
+
+
+# ---------------------------------------------------------------- edits
+
+
+def test_a_container_gets_the_environment_of_allocate():
+    edits = LANGUAGE.edits(POD, ONE[0], devices())
+    assert edits.env == {
+        "NVIDIA_VISIBLE_DEVICES": "GPU-00000001",
+        "ALIYUN_COM_GPU_MEM_IDX": "1",
+        "ALIYUN_COM_GPU_MEM_POD": "1",
+        "ALIYUN_COM_GPU_MEM_CONTAINER": "1",
+        "ALIYUN_COM_GPU_MEM_DEV": "15",
+    }
+    assert (edits.mounts, edits.devices, edits.annotations) == ((), (), {})
+
+
+def test_isolation_that_is_off_is_told():
+    edits = Gpushare(isolation=False).edits(POD, ONE[0], devices())
+    assert edits.env["CGPU_DISABLE"] == "true"
+
+
+def test_an_allocation_on_an_unknown_card_gives_nothing():
+    with pytest.raises(ClaimError) as refused:
+        LANGUAGE.edits(POD, Allocation("c0", (Share("7", GIB),), Phase.ASSUMED), devices())
+    assert (refused.value.subject, refused.value.text) == ("ml/train-0", "7")
+
+
+def test_it_is_called_gpushare_and_memory_asks_for_it():
+    assert (LANGUAGE.scheme, LANGUAGE.resources) == (Scheme.GPUSHARE, ("aliyun.com/gpu-mem",))

@@ -1,14 +1,17 @@
 # The part of grpc that is used here; the package has no types of its own.
 
 import enum
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, NoReturn, TypeVar
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
 
 class StatusCode(enum.Enum):
     RESOURCE_EXHAUSTED = ...
+    UNAVAILABLE = ...
 
 class RpcError(Exception):
     # A failed unary call raises an error that is also its grpc.Call.
@@ -28,3 +31,26 @@ class Channel:
     def close(self) -> None: ...
 
 def insecure_channel(target: str, options: Sequence[tuple[str, int]] = ()) -> Channel: ...
+
+class ServicerContext:
+    def abort(self, code: StatusCode, details: str) -> NoReturn: ...
+
+class RpcMethodHandler(Generic[_Request, _Response]): ...
+class GenericRpcHandler: ...
+
+def unary_unary_rpc_method_handler(
+    behavior: Callable[[_Request, ServicerContext], _Response],
+    request_deserializer: Callable[[bytes], _Request],
+    response_serializer: Callable[[_Response], bytes],
+) -> RpcMethodHandler[_Request, _Response]: ...
+def method_handlers_generic_handler(
+    service: str, method_handlers: Mapping[str, RpcMethodHandler[_Request, _Response]]
+) -> GenericRpcHandler: ...
+
+class Server:
+    def add_generic_rpc_handlers(self, handlers: tuple[GenericRpcHandler, ...]) -> None: ...
+    def add_insecure_port(self, address: str) -> int: ...
+    def start(self) -> None: ...
+    def stop(self, grace: float | None) -> threading.Event: ...
+
+def server(thread_pool: ThreadPoolExecutor) -> Server: ...

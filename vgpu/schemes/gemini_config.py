@@ -49,7 +49,7 @@ def parse_config(content: bytes, subject: str = "config") -> tuple[SharedPod, ..
         raise SourceError(Reason.MALFORMED, subject, detail)
     pods: dict[tuple[str, str], SharedPod] = {}
     for number, line in enumerate(lines[1:], start=2):
-        pod = _parse_line(line, f"line {number}", subject)
+        pod = parse_line(line, f"line {number}", subject)
         if (pod.namespace, pod.pod) in pods:
             detail = f"line {number}: a pod that was named before"
             raise SourceError(Reason.MALFORMED, subject, detail)
@@ -57,7 +57,8 @@ def parse_config(content: bytes, subject: str = "config") -> tuple[SharedPod, ..
     return tuple(pods.values())
 
 
-def _parse_line(line: str, where: str, subject: str) -> SharedPod:
+def parse_line(line: str, where: str, subject: str) -> SharedPod:
+    """One pod's line. Raises SourceError MALFORMED, whose detail begins with ``where``."""
     columns = line.split(" ")
     shapes = (_POD, _DECIMAL, _DECIMAL, _BYTES)
     if len(columns) != len(shapes):
@@ -78,12 +79,14 @@ def _parse_line(line: str, where: str, subject: str) -> SharedPod:
 
 def format_config(pods: Iterable[SharedPod]) -> bytes:
     """The file for these pods, in their order, with six decimals as KubeShare writes them."""
-    lines = [
-        f"{pod.namespace}/{pod.pod} {_decimal(pod.request_milli)} {_decimal(pod.limit_milli)}"
-        f" {pod.memory_bytes}\n"
-        for pod in pods
-    ]
+    lines = [f"{format_line(pod)}\n" for pod in pods]
     return "".join([f"{len(lines)}\n", *lines]).encode()
+
+
+def format_line(pod: SharedPod) -> str:
+    """The line of one pod, without its end."""
+    request, limit = _decimal(pod.request_milli), _decimal(pod.limit_milli)
+    return f"{pod.namespace}/{pod.pod} {request} {limit} {pod.memory_bytes}"
 
 
 def _decimal(thousandths: int) -> str:

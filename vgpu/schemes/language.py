@@ -5,15 +5,26 @@ Volcano's spellings) and whose methods are pure: API objects in, vocabulary out,
 that does not follow the scheme's format is a :class:`ClaimError`, never another exception.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from vgpu.kube import Node, Pod
 from vgpu.model import Allocation, Claim, Device, PodRef, Request, Scheme
 from vgpu.reasons import Reason, SourceError
+
+VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+"""The variable by which NVIDIA's container runtime is told a container's devices."""
+
+_QUOTED: Final = 120
+"""Characters of a text that a message repeats."""
+
+
+def doubt(key: str, detail: str, text: str) -> str:
+    """How :attr:`Claim.doubts` and errors say what is wrong with a text."""
+    return f"{key}: {detail}: {text[:_QUOTED]!r}"
 
 
 class ClaimError(SourceError):
@@ -26,7 +37,7 @@ class ClaimError(SourceError):
     """
 
     def __init__(self, subject: str, key: str, text: str, detail: str) -> None:
-        super().__init__(Reason.MALFORMED, subject, f"{key}: {detail}: {text[:120]!r}")
+        super().__init__(Reason.MALFORMED, subject, doubt(key, detail, text))
         self.key = key
         self.text = text
 
@@ -116,11 +127,15 @@ class Language(Protocol):
         """
         ...
 
-    def annotations(self, claim: Claim, devices: Mapping[str, Device]) -> dict[str, str]:
-        """The annotations that say just this claim, in the newest form; ``claim`` reads it back.
+    def annotations(
+        self, claim: Claim, devices: Mapping[str, Device], containers: Sequence[str] = ()
+    ) -> dict[str, str]:
+        """The annotations that say this claim, in the newest form; ``claim`` reads them back.
 
-        ``devices`` has the node's devices under every name that a share may use. Raises
-        ClaimError for a claim that the scheme cannot express.
+        ``devices`` has the node's devices under every name that a share may use, ``containers``
+        the pod's app containers in the spec's order: some annotations count them. What the scheme
+        keeps elsewhere (a node in the spec, a time that it overwrites) is lost. Raises ClaimError
+        for a claim that the scheme cannot express.
         """
         ...
 

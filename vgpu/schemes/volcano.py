@@ -1,37 +1,234 @@
-"""Volcano vGPU and HAMi: what their device plugins tell a container in the environment.
+"""Volcano vGPU and HAMi: slices of cards by number, memory and cores, in pod annotations.
 
-The names are those of HAMi-core and of both plugins' Allocate: ``NVIDIA_VISIBLE_DEVICES`` lists the
-devices, ``CUDA_DEVICE_MEMORY_LIMIT_<i>`` the memory limit of the i-th.
+The scheduler writes the devices of each container on the pod, the plugin reads them there when the
+kubelet calls Allocate, and HAMi-core keeps the container to its limits. This is the whole
+language; its parts are in the modules ``volcano_…``.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
-VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
-MEMORY_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT"
-_SHARED = "CUDA_DEVICE_MEMORY_"
-_SUFFIXES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_MOST_DIGITS = 15
+import msgspec
+
+from vgpu.kube import Container, Node, Pod
+from vgpu.model import Allocation, Claim, Device, PodRef, Request, Scheme
+from vgpu.schemes import volcano_claim, volcano_env, volcano_legacy, volcano_node
+from vgpu.schemes.language import ClaimError, Edits, Handshake, NodeLock, Slot
+from vgpu.schemes.text import amount
+from vgpu.schemes.volcano_dialect import (
+    HAMI,
+    HAMI_CORE,
+    PERCENT_UNSET,
+    SPLIT_COUNT,
+    VOLCANO,
+    Dialect,
+    Paths,
+)
+from vgpu.schemes.volcano_env import is_shared, memory_limit, visible_uuids
+from vgpu.schemes.volcano_text import MOST, mig_slot, physical
+from vgpu.units import MIB, MILLI_PER_PERCENT
+
+__all__ = [
+    "HAMI",
+    "VOLCANO",
+    "Dialect",
+    "Volcano",
+    "is_shared",
+    "memory_limit",
+    "mig_slot",
+    "physical",
+    "visible_uuids",
+]
+
+_DEVICE_ID = re.compile(
+    r"(?P<device>[A-Za-z0-9_./-]{1,96}?)(?P<kind>-memory|-core)?(?:-|::)(?P<ordinal>[0-9]{1,7})"
+)
+_WHOLE: Final = 100  # percent of a card's memory, where neither memory nor percentage is asked
 
 
-def is_shared(env: Mapping[str, str]) -> bool:
-    """Whether the environment is that of a share, not of a whole card."""
-    return any(name.startswith(_SHARED) for name in env)
+class Volcano(msgspec.Struct, frozen=True):
+    """The language, with its operator's settings.
 
-
-def visible_uuids(env: Mapping[str, str]) -> tuple[str, ...]:
-    """The devices by UUID, in the container's order; none if any is named another way."""
-    uuids = tuple(part.strip() for part in env.get(VISIBLE_DEVICES, "").split(","))
-    return uuids if all(uuid.startswith(("GPU-", "MIG-")) for uuid in uuids) else ()
-
-
-def memory_limit(env: Mapping[str, str], position: int) -> int | None:
-    """The limit in bytes of the device at ``position``; None if there is none, or no such number.
-
-    ``3000m``: a decimal number with k, m or g for powers of 1024.
+    Attributes:
+        dialect: Volcano's spellings or HAMi's.
+        memory_factor: MiB of one unit of requested memory (``gpu-memory-factor``); with Volcano
+            also of annotations, device IDs and the node's register.
+        paths: where the library's files are; None is the dialect's default.
+        oversubscribe: whether memory beyond the card may be taken from the host.
+        core_policy: HAMi-core's GPU_CORE_UTILIZATION_POLICY: ``disable``, ``force`` or "".
     """
-    text = env.get(f"{MEMORY_LIMIT}_{position}", env.get(MEMORY_LIMIT, ""))
-    scale = _SUFFIXES.get(text[-1:].lower())
-    digits = text[:-1] if scale else text
-    if not digits.isascii() or not digits.isdigit() or len(digits) > _MOST_DIGITS:
-        return None
-    return int(digits) * (scale or 1) or None
+
+    dialect: Dialect = VOLCANO
+    memory_factor: int = 1
+    paths: Paths | None = None
+    oversubscribe: bool = False
+    core_policy: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.memory_factor <= MOST:
+            raise ValueError(f"a unit of {self.memory_factor} MiB")
+
+    @property
+    def scheme(self) -> Scheme:
+        """Volcano's, for HAMi too."""
+        return Scheme.VOLCANO
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """What asks for devices. HAMi's ``nvidia.com/gpu`` is also NVIDIA's own for whole cards."""
+        legacy = (volcano_legacy.MEMORY, volcano_legacy.NUMBER) if self._has_legacy else ()
+        return (self.dialect.number, *self.dialect.implied_by, *legacy)
+
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes of one unit of memory in annotations."""
+        return self._asked_unit if self.dialect.counts_units else MIB
+
+    @property
+    def _asked_unit(self) -> int:
+        return self.memory_factor * MIB
+
+    @property
+    def _has_legacy(self) -> bool:
+        return self.dialect.number == VOLCANO.number
+
+    # ------------------------------------------------------------ pods
+
+    def requests(self, pod: Pod) -> tuple[Request, ...]:
+        """What each container asks for.
+
+        Only app containers are served: Volcano's scheduler does not look at the others at all,
+        and HAMi's only of late. Raises ClaimError.
+        """
+        found = (self._request(pod, container) for container in pod.containers)
+        return tuple(request for request in found if request and request.count)
+
+    def claim(self, pod: Pod) -> Claim | None:
+        """What the annotations say, of either plugin's and any age. Raises ClaimError."""
+        requests = self.requests(pod)
+        asking = frozenset(request.container for request in requests)
+        claim = volcano_claim.read(pod, self.dialect, self.unit_bytes, asking)
+        if claim is None and self._has_legacy:
+            return volcano_legacy.claim(pod, requests)
+        return claim
+
+    def annotations(
+        self, claim: Claim, devices: Mapping[str, Device], containers: Sequence[str] = ()
+    ) -> dict[str, str]:
+        """The annotations that say just this claim, see :func:`volcano_claim.write`."""
+        return volcano_claim.write(claim, self.dialect, self.unit_bytes, devices, containers)
+
+    def edits(
+        self,
+        pod: PodRef,
+        allocation: Allocation,
+        devices: Mapping[str, Device],
+        *,
+        cache_name: str = "vgpu",
+        preload: bool = True,
+    ) -> Edits:
+        """What Allocate answers, see :func:`volcano_env.edits`. Raises ClaimError.
+
+        The originals make up a ``cache_name`` for each call.
+        """
+        return volcano_env.edits(
+            pod,
+            allocation,
+            devices,
+            self.paths or self.dialect.paths,
+            cache_name=cache_name,
+            preload=preload,
+            oversubscribe=self.oversubscribe,
+            core_policy=self.core_policy,
+        )
+
+    def _request(self, pod: Pod, container: Container) -> Request | None:
+        """Of what is asked in both memory and percentage, one counts. Raises ClaimError."""
+        said = self.dialect
+        asked = _amounts(pod, container, said.quantities)
+        if not asked.keys() & {said.number, *said.implied_by}:
+            return self._legacy_request(pod, container)
+        memory: int | None = asked.get(said.memory) or None
+        percentage: int | None = asked.get(said.percentage, PERCENT_UNSET)
+        if percentage == PERCENT_UNSET:
+            percentage = _WHOLE if memory is None else None
+        elif memory is not None and said.percentage_wins:
+            memory = None
+        elif memory is not None:
+            percentage = None
+        cores = asked.get(said.cores, 0)
+        return Request(
+            container.name,
+            asked.get(said.number, 1),
+            memory_bytes=None if memory is None else memory * self._asked_unit,
+            memory_percent=percentage,
+            cores_milli=min(cores, said.most_cores or cores) * MILLI_PER_PERCENT,
+            kind=container.kind,
+        )
+
+    def _legacy_request(self, pod: Pod, container: Container) -> Request | None:
+        if not self._has_legacy:
+            return None
+        names = (volcano_legacy.MEMORY, volcano_legacy.NUMBER)
+        memory, number = map(_amounts(pod, container, names).get, names)
+        return volcano_legacy.request(container, memory, number, self._asked_unit)
+
+    # ------------------------------------------------------------ nodes
+
+    def devices(self, node: Node) -> tuple[Device, ...]:
+        """The registered cards; without a register those that the older plugin counts."""
+        registered = volcano_node.registrations(node, self.dialect)
+        if not registered and self._has_legacy:
+            return volcano_legacy.devices(node, self._asked_unit)
+        return volcano_node.devices(registered, self.unit_bytes)
+
+    def register(self, devices: tuple[Device, ...], mode: str = HAMI_CORE) -> dict[str, str]:
+        """The node's annotation that registers these devices. Raises ClaimError."""
+        cards = (volcano_node.registered(device, self.unit_bytes, mode) for device in devices)
+        return {self.dialect.register: volcano_node.registration(cards, self.dialect)}
+
+    def locks(self, node: Node) -> tuple[NodeLock, ...]:
+        """The node locks in force; a lock that cannot be read is still one."""
+        return volcano_node.locks(node, self.dialect)
+
+    def handshake(self, node: Node) -> Handshake | None:
+        """The last sign of life between plugin and scheduler. Raises ClaimError."""
+        return volcano_node.handshake(node, self.dialect)
+
+    # ------------------------------------------------------------ the kubelet
+
+    def slot(self, resource: str, device_id: str) -> Slot:
+        """What ``<uuid>-<i>``, ``<uuid>-memory-<i>`` or ``<uuid>-core-<i>`` stands for.
+
+        Raises ClaimError.
+        """
+        kinds = self._kinds
+        match = _DEVICE_ID.fullmatch(device_id)
+        if resource not in kinds or match is None or (match["kind"] or "") != kinds[resource]:
+            raise ClaimError("kubelet", resource, device_id, "not an ID of this resource")
+        return Slot(resource, match["device"], int(match["ordinal"]))
+
+    def device_ids(self, resource: str, devices: tuple[Device, ...]) -> Iterator[str]:
+        """Shares, units of memory or percents of cores of each device; none of another resource."""
+        said = self.dialect
+        kind = dict(said.advertised).get(resource)
+        for device in devices if kind is not None else ():
+            amounts = {
+                said.number: SPLIT_COUNT if device.slots is None else device.slots,
+                said.memory: (device.memory_bytes or 0) // self.unit_bytes,
+                said.cores: device.cores_milli // MILLI_PER_PERCENT,
+            }
+            for ordinal in range(amounts[resource]):
+                yield f"{device.uuid}{kind}-{ordinal}"
+
+    @property
+    def _kinds(self) -> dict[str, str]:
+        legacy = {volcano_legacy.MEMORY: ""} if self._has_legacy else {}
+        return dict(self.dialect.advertised) | legacy
+
+
+def _amounts(pod: Pod, container: Container, resources: Sequence[str]) -> dict[str, int]:
+    """How much of each resource the container asks for. Raises ClaimError."""
+    amounts = {name: amount(pod, container, name, MOST) for name in resources}
+    return {name: units for name, units in amounts.items() if name in container.limits}

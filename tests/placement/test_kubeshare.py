@@ -1,0 +1,421 @@
+"""KubeShare's scheduler, its device manager and Gemini, with the reference's worked numbers."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vgpu.placement.kubeshare import (
+    Choice,
+    Demand,
+    FreeGpus,
+    Policy,
+    Refusal,
+    VirtualGpu,
+    guarantee_score,
+    occupied,
+    opportunistic_score,
+    place,
+)
+from vgpu.placement.kubeshare_gemini import Client, Window, order, quota
+from vgpu.placement.kubeshare_pool import Pool, admit, dismiss, holder_said
+from vgpu.schemes.gemini_config import SharedPod, format_config
+from vgpu.schemes.kubeshare_daemon import ErrorCode
+from vgpu.schemes.kubeshare_sharepod import Locality
+from vgpu.units import GIB, milli
+
+CARD = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
+
+
+def demand(request, memory=0, affinity="", anti="", exclusion=""):
+    return Demand(milli(request), memory, Locality(affinity, anti, exclusion))
+
+
+def gpu(gpuid, *pods, node="n1", memory=16 * GIB):
+    return occupied(node, gpuid, memory, pods)
+
+
+def free(*nodes, count=1, memory=16 * GIB):
+    return [FreeGpus(node, count, memory) for node in nodes]
+
+
+# ---------------------------------------------------------------- the scheduler
+
+BOTH = pytest.mark.parametrize("policy", Policy)
+
+
+def test_the_paper_packs_pods_without_labels_where_least_is_left():
+    gpus = [gpu("a", demand("0.2")), gpu("b", demand("0.6")), gpu("c", demand("0.8"))]
+    assert place(demand("0.3"), gpus, free("n1")) == Choice("n1", "b")
+
+
+def test_the_paper_leaves_the_gpus_of_labels_for_last_and_takes_the_emptiest():
+    red, blue = demand("0.2", affinity="red"), demand("0.5", affinity="blue")
+    labelled = [gpu("a", red), gpu("b", blue)]
+    assert place(demand("0.3"), labelled, free("n1")) == Choice("n1", "a")
+    plain = gpu("c", demand("0.1"))
+    assert place(demand("0.3"), [*labelled, plain], free("n1")) == Choice("n1", "c")
+
+
+def test_the_paper_prefers_a_gpu_in_reserve_to_a_new_one():
+    gpus = [gpu("a", demand("0.9")), gpu("idle")]
+    assert place(demand("0.3"), gpus, free("n1")) == Choice("n1", "idle")
+    assert place(demand("0.3"), gpus[:1], free("n1")) == Choice("n1", None)
+
+
+@BOTH
+def test_affinity_joins_the_gpu_of_its_label(policy):
+    gpus = [gpu("a", demand("0.2", affinity="red")), gpu("b", demand("0.5"))]
+    assert place(demand("0.3", affinity="red"), gpus, free("n1"), policy) == Choice("n1", "a")
+
+
+def test_affinity_with_a_full_gpu_waits_in_the_paper_and_opens_another_in_the_code():
+    full = gpu("a", demand("0.8", affinity="red"))
+    red = demand("0.3", affinity="red")
+    assert place(red, [full], free("n1")) is Refusal.AFFINITY
+    assert place(red, [full], free("n1"), Policy.KUBESHARE_1) == Choice("n1", None)
+
+
+@BOTH
+def test_the_first_of_its_label_starts_on_a_gpu_of_its_own(policy):
+    gpus = [gpu("a", demand("0.2"))]
+    assert place(demand("0.3", affinity="red"), gpus, free("n1"), policy) == Choice("n1", None)
+
+
+@BOTH
+def test_anti_affinity_keeps_pods_of_one_label_apart(policy):
+    gpus = [gpu("a", demand("0.2", anti="green")), gpu("b", demand("0.1"))]
+    assert place(demand("0.3", anti="green"), gpus, free("n1"), policy) == Choice("n1", "b")
+    assert place(demand("0.3", anti="brown"), gpus, free("n1"), policy) == Choice("n1", "a")
+
+
+@BOTH
+def test_exclusion_admits_only_its_own_label(policy):
+    blue, red, plain = (demand("0.2", exclusion=label) for label in ("blue", "red", ""))
+    only_blue = [gpu("a", blue)]
+    assert place(blue, only_blue, free("n1"), policy) == Choice("n1", "a")
+    for other in (red, plain):
+        assert place(other, only_blue, free("n1"), policy) == Choice("n1", None)
+    assert place(blue, [gpu("b", plain)], free("n1"), policy) == Choice("n1", None)
+
+
+def test_exclusion_sees_every_gpu_of_a_node():
+    """The code as meant: upstream the untagged ones after the first survive its filter."""
+    untagged = [gpu(name, demand("0.2")) for name in ("a", "b", "c")]
+    wish = demand("0.2", exclusion="blue")
+    assert place(wish, untagged, free("n1"), Policy.KUBESHARE_1) == Choice("n1", None)
+
+
+@BOTH
+def test_memory_is_never_promised_twice(policy):
+    """K3: request 0.5 and 3145728000 B on a card of 8 GiB: two to a card, by cores."""
+    one = demand("0.5", 3145728000)
+    half = gpu("a", one, memory=8 * GIB)
+    assert place(one, [half], [], policy) == Choice("n1", "a")
+    assert place(one, [gpu("a", one, one, memory=8 * GIB)], [], policy) is Refusal.NO_ROOM
+    assert place(one, [gpu("a", one, memory=4 * GIB)], [], policy) is Refusal.NO_ROOM
+
+
+def test_a_card_that_is_too_small_gets_no_virtual_gpu_in_the_paper():
+    cards = [*free("n1", memory=GIB), *free("n2")]
+    assert place(demand("0.5", 2 * GIB), [], cards) == Choice("n2", None)
+
+
+def test_the_code_takes_the_tightest_fit_of_all_nodes():
+    tight = gpu("a", demand("0.6"), node="n1")
+    tighter = gpu("b", demand("0.7"), node="n2")
+    code = Policy.KUBESHARE_1
+    assert place(demand("0.3"), [tight, tighter], free("n3"), code) == Choice("n2", "b")
+    assert place(demand("0.5"), [tight, tighter], free("n3"), code) == Choice("n3", None)
+
+
+@BOTH
+def test_a_virtual_gpu_that_is_there_comes_before_a_new_one(policy):
+    unused = gpu("a", demand("0"))
+    assert place(demand("0.3"), [unused], free("n1"), policy) == Choice("n1", "a")
+
+
+def test_the_code_ignores_labels_in_its_score():
+    gpus = [gpu("a", demand("0.6", affinity="red")), gpu("b", demand("0.2"))]
+    assert place(demand("0.3"), gpus, [], Policy.KUBESHARE_1) == Choice("n1", "a")
+    assert place(demand("0.3"), gpus, []) == Choice("n1", "b")
+
+
+@BOTH
+def test_without_room_anywhere_the_answer_is_kubeshares(policy):
+    answer = place(demand("0.3"), [gpu("a", demand("0.8"))], free("n1", count=0), policy)
+    assert answer is Refusal.NO_ROOM
+    assert answer == "No enough resources for SharePod"
+
+
+def test_release_2_packs_the_opportunistic_and_spreads_the_guaranteed():
+    """Score 100 points for a card that is all in use, in thousandths of a point."""
+    assert opportunistic_score(100, 1000) == 100_000
+    assert opportunistic_score(100, 250) == 175_000
+    assert guarantee_score(100, 1000) == 100_000
+    assert guarantee_score(100, 250) == 25_000
+    assert guarantee_score(100, 1000, locality=1) == 0
+
+
+labels = st.sampled_from(["", "", "red", "blue"])
+demands = st.builds(
+    lambda request, memory, *wishes: Demand(request, memory, Locality(*wishes)),
+    st.integers(1, 10).map(lambda tenths: tenths * 100),
+    st.integers(0, 4),
+    labels,
+    labels,
+    labels,
+)
+
+
+@given(st.lists(demands, max_size=12), st.sampled_from(Policy), st.randoms(use_true_random=False))
+@settings(max_examples=1000)
+def test_no_card_is_promised_twice_and_no_wish_is_broken(pods, policy, random):
+    cards = {"n1": 2, "n2": 1}
+    tenants = {}
+    for number, pod in enumerate(pods):
+        gpus = [occupied(node, gpuid, 8, held) for (node, gpuid), held in tenants.items()]
+        frees = [FreeGpus(node, count, 8) for node, count in cards.items()]
+        answer = place(pod, gpus, frees, policy)
+        random.shuffle(gpus)
+        random.shuffle(frees)
+        assert place(pod, gpus, frees, policy) == answer
+        if isinstance(answer, Choice):
+            if answer.gpuid is None:
+                cards[answer.node] -= 1
+            key = answer.node, answer.gpuid or f"gpu{number}"
+            tenants.setdefault(key, []).append(pod)
+    assert min(cards.values()) >= 0
+    for held in tenants.values():
+        assert sum(pod.request_milli for pod in held) <= 1000
+        assert sum(pod.memory_bytes for pod in held) <= 8
+        assert len({pod.locality.exclusion for pod in held}) == 1
+        apart = [pod.locality.anti_affinity for pod in held if pod.locality.anti_affinity]
+        assert len(set(apart)) == len(apart)
+    for label in ("red", "blue") if policy is Policy.PAPER else ():
+        homes = [
+            held for held in tenants.values() if any(pod.locality.affinity == label for pod in held)
+        ]
+        assert len(homes) <= 1
+
+
+@given(st.lists(demands, max_size=6), demands, st.sampled_from(Policy))
+@settings(max_examples=1000)
+def test_a_pod_that_fits_nowhere_really_fits_nowhere(held, pod, policy):
+    gpus = [occupied("n1", f"gpu{number}", 8, [one]) for number, one in enumerate(held)]
+    if place(pod, gpus, [], policy) is Refusal.NO_ROOM and pod.locality == Locality():
+        assert all(
+            one.free_milli < pod.request_milli or one.free_bytes < pod.memory_bytes or one.exclusion
+            for one in gpus
+        )
+
+
+# ---------------------------------------------------------------- the device manager
+
+
+def tenant(name, request, memory=0):
+    return SharedPod("ns", name, milli(request), 1000, memory)
+
+
+def admitted(*requests, gpuid="zxcvb", pool=None, memory=None):
+    """Put pods of these requests on one virtual GPU; the pool, and the last answer."""
+    pool, code = pool or Pool(), None
+    for number, request in enumerate(requests):
+        pool, code = admit(pool, gpuid, tenant(f"pod-{number}", request), memory)
+    return pool, code
+
+
+def test_the_readmes_walk_through_three_virtual_gpus():
+    """K1: 0.2 on zxcvb, 0.3 on qwert, 0.4 on zxcvb; all are deleted; 0.5 on asdfg."""
+    pool, code = admit(Pool(), "zxcvb", tenant("a", "0.2"))
+    assert code is ErrorCode.WAIT_FOR_HOLDER
+    pool = holder_said(pool, "zxcvb", CARD)
+    assert admit(pool, "zxcvb", tenant("a", "0.2")) == (pool, ErrorCode.OK)
+    pool, code = admit(pool, "qwert", tenant("b", "0.3"))
+    assert code is ErrorCode.WAIT_FOR_HOLDER
+    pool, code = admit(pool, "zxcvb", tenant("c", "0.4"))
+    assert code is ErrorCode.OK
+    assert pool.uuids == {"zxcvb": CARD, "qwert": ""}
+    assert [one.pod for one in pool.pods["zxcvb"]] == ["a", "c"]
+    pool = dismiss(pool, "qwert", "ns", "b")
+    assert set(pool.uuids) == {"zxcvb"}
+    pool = dismiss(pool, "zxcvb", "ns", "a")
+    assert set(pool.uuids) == {"zxcvb"}
+    pool = dismiss(pool, "zxcvb", "ns", "c")
+    assert pool == Pool()
+    pool, code = admit(pool, "asdfg", tenant("d", "0.5"))
+    assert (code, set(pool.pods)) == (ErrorCode.WAIT_FOR_HOLDER, {"asdfg"})
+
+
+def test_four_and_six_tenths_fill_a_virtual_gpu_and_one_more_tenth_is_too_much():
+    """K2."""
+    pool, code = admitted("0.4", "0.6", pool=holder_said(admitted("0.4")[0], "zxcvb", CARD))
+    assert code is ErrorCode.OK
+    after, code = admit(pool, "zxcvb", tenant("third", "0.1"))
+    assert (after, code) == (pool, ErrorCode.RESOURCE_EXCEEDED)
+    assert (code.value, code.words) == (2, "Resource exceed!")
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [
+        ["0.2", "0.4", "0.3", "0.1"],
+        ["0.4", "0.2", "0.3", "0.1"],
+        ["0.05"] * 20,
+        ["0.04"] * 25,
+        ["0.02"] * 50,
+        ["0.01"] * 100,
+        ["0.1"] * 10,
+        ["0.25"] * 4,
+        ["0.2"] * 5,
+    ],
+    ids=lambda requests: "+".join(requests[:4]),
+)
+def test_requests_that_make_a_whole_card_all_fit_in_any_order(requests):
+    """K6."""
+    for ordered in (requests, requests[::-1]):
+        pool, code = admitted(*ordered)
+        assert code is not ErrorCode.RESOURCE_EXCEEDED
+        assert len(pool.pods["zxcvb"]) == len(requests)
+        assert admit(pool, "zxcvb", tenant("more", "0.001"))[1] is ErrorCode.RESOURCE_EXCEEDED
+    pods = [demand(request) for request in requests]
+    for number, pod in enumerate(pods):
+        assert place(pod, [gpu("a", *pods[:number])], []) == Choice("n1", "a")
+
+
+def test_memory_is_checked_against_the_card_where_it_is_known():
+    pool, code = admit(Pool(), "a", tenant("one", "0.1", 3 * GIB), memory_bytes=4 * GIB)
+    assert code is ErrorCode.WAIT_FOR_HOLDER
+    too_much = tenant("two", "0.1", 2 * GIB)
+    assert admit(pool, "a", too_much, memory_bytes=4 * GIB) == (pool, ErrorCode.RESOURCE_EXCEEDED)
+    assert admit(pool, "a", too_much)[1] is ErrorCode.WAIT_FOR_HOLDER  # as KubeShare 1
+
+
+def test_a_config_of_admitted_pods_is_the_one_that_gemini_reads():
+    """K4."""
+    pool, _ = admit(Pool(), "a", SharedPod("ns", "name", 500, 1000, 1073741824))
+    assert format_config(pool.pods["a"]) == b"1\nns/name 0.500000 1.000000 1073741824\n"
+
+
+def test_what_is_not_there_is_neither_heard_nor_dismissed():
+    pool, _ = admitted("0.5")
+    assert holder_said(pool, "gone", CARD) == pool
+    assert dismiss(pool, "gone", "ns", "pod-0") == pool
+    assert dismiss(pool, "zxcvb", "ns", "stranger") == pool
+
+
+steps = st.tuples(
+    st.sampled_from(["admit", "dismiss", "said"]),
+    st.sampled_from(["x", "y"]),
+    st.integers(0, 5),
+    st.sampled_from(["0.05", "0.1", "0.35", "1.0"]),
+)
+
+
+@given(st.lists(steps, max_size=25))
+@settings(max_examples=1000)
+def test_in_any_order_of_steps_no_virtual_gpu_is_over_full_or_empty(walk):
+    pool = Pool()
+    for step, gpuid, number, request in walk:
+        before = pool
+        if step == "admit":
+            pool, code = admit(pool, gpuid, tenant(f"pod-{number}", request, number), 8)
+            if code is ErrorCode.RESOURCE_EXCEEDED:
+                assert pool == before
+            else:
+                assert (code is ErrorCode.OK) == bool(pool.uuids[gpuid])
+        elif step == "dismiss":
+            pool = dismiss(pool, gpuid, "ns", f"pod-{number}")
+        else:
+            pool = holder_said(pool, gpuid, CARD)
+        assert set(pool.uuids) == set(pool.pods)
+        for held in pool.pods.values():
+            assert held
+            assert sum(one.request_milli for one in held) <= 1000
+            assert sum(one.memory_bytes for one in held) <= 8
+
+
+# ---------------------------------------------------------------- Gemini
+
+MS = 1000
+"""Microseconds."""
+
+
+def test_a_quota_is_between_the_least_and_the_limits_part_of_the_window():
+    """K5: limit 0.8, window 10000: clamped to 100 … 8000 ms."""
+    for burst, previous, expected in (
+        (0, 5000, 250),
+        (1, 1, 100),
+        (100, 300, 200),
+        (9000, 9000, 8000),
+        (20000, 250, 8000),
+    ):
+        assert quota(burst * MS, previous * MS, 800) == expected * MS
+
+
+def test_a_limit_below_the_least_quota_decides():
+    assert quota(1, 1, 5) == 50 * MS
+
+
+def test_who_misses_most_of_its_request_goes_first():
+    """K5: missing = request x window - use, by its part of the request."""
+    half = Client("half", 500, 1000, 4000 * MS)  # misses 1000 of 5000
+    most = Client("most", 800, 1000, 6000 * MS)  # misses 2000 of 8000
+    assert [client.name for client in order([half, most])] == ["most", "half"]
+
+
+def test_after_their_requests_the_least_user_goes_first_and_the_limit_ends_it():
+    sated = Client("sated", 100, 1000, 3000 * MS)
+    frugal = Client("frugal", 100, 1000, 2000 * MS)
+    spent = Client("spent", 900, 900, 9000 * MS)
+    hungry = Client("hungry", 500, 500, 4999 * MS)
+    waiting = order([sated, frugal, spent, hungry])
+    assert [client.name for client in waiting] == ["hungry", "frugal", "sated"]
+
+
+def test_equal_clients_keep_their_order():
+    twins = [Client(name, 500, 1000, 0) for name in "ba"]
+    assert order(twins) == tuple(twins)
+    assert order([]) == ()
+
+
+clients = st.builds(
+    lambda request, more, used: Client("c", request, min(1000, request + more), used),
+    st.integers(0, 1000),
+    st.integers(0, 1000),
+    st.integers(0, 12_000_000),
+)
+
+
+@given(st.lists(clients, max_size=6))
+@settings(max_examples=1000)
+def test_the_order_is_by_exact_fractions_and_leaves_out_who_is_spent(some):
+    window = Window()
+    ranked = order(some, window)
+    assert sorted(ranked, key=id) == sorted(
+        (one for one in some if one.used * 1000 < one.limit_milli * window.length), key=id
+    )
+    missing = [
+        Fraction(one.request_milli * window.length - one.used * 1000, one.request_milli or 1)
+        for one in ranked
+    ]
+    hungry = [part for part in missing if part > 0]
+    assert missing[: len(hungry)] == sorted(hungry, reverse=True)
+    rest = [one.used for one in ranked[len(hungry) :]]
+    assert rest == sorted(rest)
+
+
+@given(st.integers(0, 10**8), st.integers(0, 10**8), st.integers(0, 1000))
+@settings(max_examples=1000)
+def test_a_quota_never_passes_the_limit(burst, previous, limit):
+    given_time = quota(burst, previous, limit)
+    assert given_time == 250 * MS or given_time <= limit * 10 * MS
+
+
+def test_virtual_gpus_are_described_by_the_pods_on_them():
+    pods = demand("0.2", 3, "red"), demand("0.3", 4, "", "green", "blue")
+    assert occupied("n1", "a", 10, pods) == VirtualGpu(
+        "n1", "a", 500, 3, frozenset({"red"}), frozenset({"green"}), frozenset({"blue"})
+    )
+    assert occupied("n1", "a", 10, []) == VirtualGpu("n1", "a", 1000, 10, idle=True)

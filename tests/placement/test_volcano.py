@@ -1,0 +1,469 @@
+"""Where Volcano's scheduler would put pods, and how much it likes a node."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from vgpu.kube import Pod
+from vgpu.model import (
+    Allocation,
+    Claim,
+    ContainerKind,
+    Device,
+    Phase,
+    PodRef,
+    Request,
+    Scheme,
+    Share,
+)
+from vgpu.placement.volcano import (
+    UPSTREAM,
+    Candidate,
+    Card,
+    Choice,
+    Policy,
+    RefusalReason,
+    Rules,
+    Skip,
+    SpreadScore,
+    Wishes,
+    book,
+    place,
+    wishes,
+)
+from vgpu.placement.volcano_mig import Geometry, Instance, choose, slots
+from vgpu.units import MIB
+
+many = settings(max_examples=1000)
+POD = PodRef("uid-1", "ml", "train-0")
+
+
+def card(name="GPU-0", memory=100, slots=10, **taken):
+    """A card; ``memory`` and ``taken['memory']`` in MiB, ``taken['cores']`` in percent."""
+    device = Device(name, memory_bytes=memory * MIB, slots=slots, model="NVIDIA L40S")
+    if "memory_taken" in taken:
+        taken["memory_bytes"] = taken.pop("memory_taken") * MIB
+    if "cores" in taken:
+        taken["cores_milli"] = taken.pop("cores") * 10
+    return Card(device, **taken)
+
+
+def ask(memory=None, cores=0, count=1, container="c", **more):
+    """Memory in MiB, cores in percent."""
+    return Request(
+        container,
+        count,
+        memory_bytes=None if memory is None else memory * MIB,
+        cores_milli=cores * 10,
+        **more,
+    )
+
+
+def put(request, *cards, mode="hami-core", wanted=None, **options):
+    node = Candidate("n1", cards, mode)
+    requests = request if isinstance(request, tuple) else (request,)
+    return place(requests, node, wanted or Wishes(), **options)
+
+
+def chosen(result):
+    """The devices of each container."""
+    return [[share.device for share in each.shares] for each in result.allocations]
+
+
+THREE = (
+    card("GPU-0", memory_taken=10, users=3),
+    card("GPU-1", memory_taken=30, users=1),
+    card("GPU-2", memory_taken=20, users=2),
+)
+
+
+# ---------------------------------------------------------------- order
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"),
+    [
+        (Policy.BINPACK, ["GPU-1", "GPU-2", "GPU-0"]),
+        (Policy.SPREAD, ["GPU-1", "GPU-2", "GPU-0"]),
+        (Policy.NONE, ["GPU-2", "GPU-1", "GPU-0"]),
+    ],
+)
+def test_cards_are_tried_in_the_policys_order(policy, order):
+    assert chosen(put(ask(1, count=3), *THREE, policy=policy)) == [order]
+
+
+@pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.SPREAD])
+def test_among_equals_the_first_card_is_tried_first(policy):
+    cards = [card(f"GPU-{number}") for number in range(3)]
+    assert chosen(put(ask(1), *cards, policy=policy)) == [["GPU-0"]]
+
+
+def test_spread_and_binpack_part_where_users_and_memory_do():
+    cards = (card("GPU-0", memory_taken=50, users=1), card("GPU-1", memory_taken=10, users=2))
+    assert chosen(put(ask(1), *cards, policy=Policy.BINPACK)) == [["GPU-0"]]
+    assert chosen(put(ask(1), *cards, policy=Policy.SPREAD)) == [["GPU-0"]]
+    turned = (cards[0], structs.replace(cards[1], users=0))
+    assert chosen(put(ask(1), *turned, policy=Policy.BINPACK)) == [["GPU-0"]]
+    assert chosen(put(ask(1), *turned, policy=Policy.SPREAD)) == [["GPU-1"]]
+
+
+def test_each_container_is_placed_on_what_those_before_it_left():
+    requests = (ask(60, container="a"), ask(60, container="b"), ask(40, container="c"))
+    result = put(requests, card("GPU-0"), card("GPU-1"), policy=Policy.BINPACK)
+    assert chosen(result) == [["GPU-0"], ["GPU-1"], ["GPU-0"]]
+    assert [each.memory_bytes // MIB for each in result.cards] == [100, 60]
+    assert [each.users for each in result.cards] == [2, 1]
+
+
+def test_the_choice_is_what_the_annotations_will_say():
+    result = put(ask(60, cores=30, count=2, container="train"), card("GPU-0"), card("GPU-1"))
+    shares = (Share("GPU-1", 60 * MIB, 300), Share("GPU-0", 60 * MIB, 300))
+    assert result.allocations == (Allocation("train", shares, Phase.ASSUMED),)
+
+
+def test_init_containers_are_not_looked_at():
+    setup = ask(10**6, count=5, container="setup", kind=ContainerKind.INIT)
+    assert [each.container for each in put((ask(1), setup), card()).allocations] == ["c"]
+
+
+# ---------------------------------------------------------------- cards that are passed over
+
+
+@pytest.mark.parametrize(
+    ("request_", "only", "wanted", "skip"),
+    [
+        (ask(1), card(slots=2, users=2), Wishes(), Skip.SLOTS),
+        (ask(11), card(memory_taken=90), Wishes(), Skip.MEMORY),
+        (ask(1, cores=50), card(cores=60, users=1), Wishes(), Skip.CORES),
+        (ask(1, cores=101), card(), Wishes(), Skip.CORES),
+        (ask(1, cores=100), card(users=1), Wishes(), Skip.EXCLUSIVE),
+        (ask(1), card(cores=100, users=1), Wishes(), Skip.CORES_GONE),
+        (ask(1), card(), Wishes(use_types=("A100",)), Skip.TYPE),
+        (ask(1), card(), Wishes(avoid_types=("t4", "l40")), Skip.TYPE),
+        (ask(1), card(), Wishes(use_uuids=("GPU-9",)), Skip.UUID),
+        (ask(1), card(), Wishes(avoid_uuids=("GPU-0",)), Skip.UUID),
+        (
+            ask(1),
+            card(groups=frozenset({"ml/job"})),
+            Wishes(group="ml/job", alone_in_group=True),
+            Skip.GROUP,
+        ),
+        (ask(1), Card(Device("GPU-0", slots=1, memory_bytes=MIB, healthy=False)), Wishes(),
+         Skip.UNHEALTHY),
+    ],
+)  # fmt: skip
+def test_a_card_is_passed_over_with_its_reason(request_, only, wanted, skip):
+    refused = put(request_, only, wanted=wanted)
+    assert refused.skipped == (("GPU-0", skip),)
+    assert refused.container == "c"
+    fine = card("GPU-1")
+    if skip not in (Skip.TYPE, Skip.UUID) and request_.cores_milli <= 1000:
+        assert chosen(put(request_, fine, only, wanted=wanted)) == [["GPU-1"]]
+
+
+@pytest.mark.parametrize(
+    ("request_", "only", "wanted"),
+    [
+        (ask(10), card(memory_taken=90), Wishes()),
+        (ask(1, cores=40), card(cores=60, users=1), Wishes()),
+        (ask(1, cores=100), card(), Wishes()),
+        (ask(1), card(cores=99, users=1), Wishes()),
+        (ask(1), card(slots=3, users=2), Wishes()),
+        (ask(1), card(), Wishes(use_types=("A100", "l40s"))),
+        (ask(1), card(), Wishes(use_types=("nvidia-",), avoid_types=("L40S",))),
+        (ask(1), card(), Wishes(avoid_types=("A100",))),
+        (ask(1), card(), Wishes(use_uuids=("GPU-1", "GPU-0"))),
+        (ask(1), card(groups=frozenset({"ml/job"})), Wishes(group="ml/job")),
+        (
+            ask(1),
+            card(groups=frozenset({"ml/job"})),
+            Wishes(group="other/job", alone_in_group=True),
+        ),
+    ],
+)
+def test_a_card_that_just_fits_is_taken(request_, only, wanted):
+    assert chosen(put(request_, only, wanted=wanted)) == [["GPU-0"]]
+
+
+def test_containers_of_one_pod_may_share_a_card_that_their_group_must_not():
+    wanted = Wishes(group="ml/job", alone_in_group=True)
+    result = put((ask(1, container="a"), ask(1, container="b")), card(), wanted=wanted)
+    assert chosen(result) == [["GPU-0"], ["GPU-0"]]
+    refused = put(ask(1), *result.cards, wanted=wanted)
+    assert refused.skipped == (("GPU-0", Skip.GROUP),)
+
+
+def test_the_scheduler_itself_chooses_unhealthy_cards():
+    ill = Card(Device("GPU-0", memory_bytes=MIB, healthy=False))
+    assert chosen(put(ask(1), ill, rules=UPSTREAM)) == [["GPU-0"]]
+
+
+# ---------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize(
+    ("request_", "unit", "memory"),
+    [
+        (ask(), MIB, 49140),
+        (ask(memory_percent=100), MIB, 49140),
+        (ask(memory_percent=33), MIB, 16216),
+        (ask(memory_percent=33), 10 * MIB, 16210),  # 4914 units, of which 1621
+        (ask(1024), MIB, 1024),
+    ],
+)
+def test_a_percentage_is_of_each_card_in_whole_units(request_, unit, memory):
+    result = put(request_, card(memory=49140), unit_bytes=unit)
+    assert result.allocations[0].shares[0].memory_bytes == memory * MIB
+
+
+def test_a_percentage_is_of_each_card_by_itself():
+    """Older versions took the first card's memory for the others too."""
+    result = put(ask(memory_percent=50, count=2), card("GPU-0", 100), card("GPU-1", 40))
+    assert [share.memory_bytes // MIB for share in result.allocations[0].shares] == [20, 50]
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("request_", "wanted", "reason", "message"),
+    [
+        (
+            ask(1),
+            Wishes(mode="mig"),
+            RefusalReason.MODE,
+            "pod required sharing mode mig is not the same as the node mode hami-core",
+        ),
+        (ask(1, count=3), Wishes(), RefusalReason.CARDS, "no enough gpu cards on node n1"),
+        (
+            ask(1),
+            Wishes(use_uuids=("GPU-7", "GPU-8"), avoid_uuids=("GPU-{}",)),
+            RefusalReason.UUIDS,
+            (
+                'no GPU matches UUID constraints volcano.sh/vgpu-use-gpuuuid="GPU-7,GPU-8",'
+                ' volcano.sh/vgpu-nouse-gpuuuid="GPU-{}" on node n1'
+            ),
+        ),
+        (
+            ask(1, count=2),
+            Wishes(use_uuids=("GPU-0",)),
+            RefusalReason.FITTING,
+            "not enough gpu fitted on this node",
+        ),
+        (ask(101), Wishes(), RefusalReason.FITTING, "not enough gpu fitted on this node"),
+    ],
+)
+def test_a_node_is_refused_in_the_schedulers_words(request_, wanted, reason, message):
+    refused = put(request_, card("GPU-0"), card("GPU-1"), wanted=wanted)
+    assert (refused.reason, refused.message) == (reason, message)
+
+
+def test_the_container_that_does_not_fit_is_named():
+    refused = put((ask(60, container="a"), ask(60, container="b")), card())
+    assert (refused.container, refused.skipped) == ("b", (("GPU-0", Skip.MEMORY),))
+
+
+# ---------------------------------------------------------------- scores
+
+
+@pytest.mark.parametrize(
+    ("policy", "rules", "score"),
+    [
+        (Policy.BINPACK, Rules(), 60.0 + 40.0),
+        (Policy.BINPACK, Rules(weight=3), 3 * (60.0 + 40.0)),
+        (Policy.SPREAD, Rules(), 100.0),
+        (Policy.SPREAD, Rules(spread_score=SpreadScore.AFTER), 0.0),
+        (Policy.SPREAD, UPSTREAM, 0.0),
+        (Policy.NONE, Rules(), 0.0),
+    ],
+)
+def test_a_node_is_scored_by_the_cards_that_would_be_taken(policy, rules, score):
+    """Binpack counts the memory in use, this pod's included; spread the cards that were idle."""
+    cards = (card("GPU-0", memory_taken=20, users=1), card("GPU-1"))
+    result = put(ask(40, count=2), *cards, policy=policy, rules=rules)
+    assert result.score == score
+
+
+def test_a_card_without_memory_adds_nothing():
+    assert put(ask(0), card(memory=0), policy=Policy.BINPACK).score == 0.0
+
+
+# ---------------------------------------------------------------- books
+
+
+def test_five_pods_of_a_published_scrape_take_what_they_were_given():
+    """E5: 5 x 128 units are 640, not the 2048 of the scrape; 50 percent; 5 shares; of 4914."""
+    unit = 10 * MIB
+    l40s = Card(Device("GPU-0", memory_bytes=4914 * unit, slots=10))
+    claims = [claim(f"uid-{number}", Share("GPU-0", 128 * unit, 100)) for number in range(5)]
+    (full,) = book((l40s,), [(each, "") for each in claims])
+    assert full.users == 5
+    assert full.cores_milli // 10 == 50
+    assert full.memory_bytes // unit == 640
+    assert full.capacity_bytes // unit == 4914
+
+
+def test_every_container_of_a_pod_counts():
+    """The scheduler counts a pod once for each card when it rebuilds its books."""
+    two = (Share("GPU-0", 10 * MIB, 100), Share("GPU-0", 20 * MIB, 0))
+    (full,) = book((card(),), [(claim("uid-1", *two), "ml/job")])
+    assert (full.users, full.memory_bytes, full.cores_milli) == (2, 30 * MIB, 100)
+    assert full.groups == {"ml/job"}
+
+
+def test_a_share_without_a_told_amount_takes_the_whole_memory():
+    (full,) = book((card(),), [(claim("uid-1", Share("GPU-0")), "")])
+    assert full.memory_bytes == 100 * MIB
+
+
+def test_shares_of_other_cards_are_left_out():
+    cards = (card(),)
+    assert book(cards, [(claim("uid-1", Share("GPU-9", MIB)), "")]) == cards
+
+
+def claim(uid, *shares):
+    allocation = Allocation("c", shares, Phase.ASSIGNED)
+    return Claim(Scheme.VOLCANO, PodRef(uid, "ml", uid), "n1", (allocation,))
+
+
+# ---------------------------------------------------------------- wishes
+
+
+def test_wishes_are_read_from_the_pods_annotations():
+    pod = Pod(
+        POD,
+        annotations={
+            "volcano.sh/vgpu-mode": "mig",
+            "nvidia.com/use-gputype": "A100, H100,",
+            "nvidia.com/nouse-gputype": "",
+            "volcano.sh/vgpu-use-gpuuuid": "GPU-0",
+            "volcano.sh/vgpu-nouse-gpuuuid": ",GPU-1 ,GPU-2",
+            "volcano.sh/vgpu-podgroup-policy": "spread",
+            "scheduling.k8s.io/group-name": "job",
+            "scheduling.volcano.sh/group-name": "other",
+        },
+    )
+    assert wishes(pod) == Wishes(
+        mode="mig",
+        use_types=("A100", "H100"),
+        use_uuids=("GPU-0",),
+        avoid_uuids=("GPU-1", "GPU-2"),
+        group="ml/job",
+        alone_in_group=True,
+    )
+
+
+def test_the_newer_group_annotation_counts_where_the_older_is_not_there():
+    pod = Pod(POD, annotations={"scheduling.volcano.sh/group-name": "job"})
+    assert wishes(pod) == Wishes(group="ml/job")
+    assert wishes(Pod(POD)) == Wishes()
+
+
+# ---------------------------------------------------------------- MIG
+
+
+GROUP1 = Geometry("group1", (Instance("1g.10gb", 10240 * MIB, 7),))
+GROUP2 = Geometry(
+    "group2", (Instance("2g.20gb", 20480 * MIB, 3), Instance("1g.10gb", 10240 * MIB, 1))
+)
+"""Two of the A100's, from the scheduler's own documentation."""
+
+
+def test_slots_are_counted_through_a_geometry():
+    """The documentation's example: the 1g.10gb of group2 is at position 3."""
+    assert [(slot.position, slot.profile) for slot in slots(GROUP2)] == [
+        (0, "2g.20gb"),
+        (1, "2g.20gb"),
+        (2, "2g.20gb"),
+        (3, "1g.10gb"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("used", "memory", "expected"),
+    [
+        (set(), 5000, ("group1", 0)),
+        (set(), 20000, ("group2", 0)),
+        (set(), 30000, None),
+        ({("group1", 0), ("group1", 2)}, 5000, ("group1", 1)),
+        ({("group1", 0)}, 20000, None),
+        ({("group2", 0)}, 20000, ("group2", 1)),
+        ({("group2", 3)}, 5000, ("group2", 0)),
+        ({("group2", 0)}, 5000, ("group2", 3)),  # Volcano would give ("group2", 1)
+        ({("group1", number) for number in range(7)}, 1, None),
+    ],
+)
+def test_a_slot_is_the_smallest_that_the_card_as_it_is_cut_has_left(used, memory, expected):
+    slot = choose((GROUP1, GROUP2), frozenset(used), memory * MIB)
+    assert (slot and (slot.group, slot.position)) == expected
+
+
+def test_a_mig_slot_is_named_and_takes_all_its_memory():
+    whole = Card(Device("GPU-0", memory_bytes=81920 * MIB, slots=7), geometries=(GROUP1, GROUP2))
+    requests = (ask(20000, container="a"), ask(5000, container="b"))
+    result = put(requests, whole, mode="mig")
+    assert chosen(result) == [["GPU-0[group2-0]"], ["GPU-0[group2-3]"]]
+    assert [each.shares[0].memory_bytes // MIB for each in result.allocations] == [20000, 5000]
+    (cut,) = result.cards
+    assert cut.memory_bytes == (20480 + 10240) * MIB
+    claims = [
+        (Claim(Scheme.VOLCANO, POD, "n1", result.allocations), ""),
+    ]
+    assert book((whole,), claims) == (cut,)
+    refused = put(ask(40000), cut, mode="mig")
+    assert refused.skipped == (("GPU-0", Skip.MIG_SLOT),)
+
+
+def test_a_slot_of_an_unknown_geometry_takes_what_it_was_given():
+    (full,) = book((card(),), [(claim("uid-1", Share("GPU-0[old-1]", 7 * MIB, 0)), "")])
+    assert (full.memory_bytes, full.mig_slots) == (7 * MIB, {("old", 1)})
+
+
+# ---------------------------------------------------------------- properties
+
+
+cards_ = st.lists(
+    st.builds(
+        card,
+        memory=st.integers(0, 8),
+        slots=st.integers(0, 3),
+    ),
+    max_size=4,
+).map(
+    lambda cards: tuple(
+        structs.replace(each, device=structs.replace(each.device, uuid=f"GPU-{number}"))
+        for number, each in enumerate(cards)
+    )
+)
+asked_ = st.lists(
+    st.builds(
+        ask,
+        memory=st.none() | st.integers(0, 5),
+        cores=st.sampled_from([0, 30, 50, 100]),
+        count=st.integers(0, 3),
+        memory_percent=st.none() | st.sampled_from([0, 50, 100]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@many
+@given(cards_, st.lists(asked_, max_size=5), st.sampled_from(Policy))
+def test_no_card_is_ever_given_away_beyond_what_it_has(cards, pods, policy):
+    now = cards
+    held = []
+    for number, requests in enumerate(pods):
+        result = place(requests, Candidate("n1", now), policy=policy)
+        if isinstance(result, Choice):
+            now = result.cards
+            pod = PodRef(str(number), "ml", str(number))
+            held.append((Claim(Scheme.VOLCANO, pod, "n1", result.allocations), ""))
+            given_ = [len({share.device for share in one.shares}) for one in result.allocations]
+            assert given_ == [request.count for request in requests]
+    for each in now:
+        assert each.memory_bytes <= each.capacity_bytes
+        assert each.cores_milli <= 1000
+        assert each.users <= each.device.slots
+    assert book(cards, held) == now

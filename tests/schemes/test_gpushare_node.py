@@ -1,0 +1,185 @@
+"""gpushare on a node: cards by index, device IDs, the ConfigMap of unhealthy cards."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vgpu.kube import Node
+from vgpu.model import Device
+from vgpu.schemes.gpushare import Gpushare
+from vgpu.schemes.gpushare_node import (
+    CARDS,
+    MEMORY,
+    MOST_CARDS,
+    MOST_UNITS,
+    isolation,
+    unhealthy_cards,
+    unhealthy_data,
+    with_health,
+)
+from vgpu.schemes.language import ClaimError, Slot
+from vgpu.units import GIB, MIB
+
+UUID = "GPU-ad63c684-5593-111a-cbb1-c1451ebcd0aa"
+many = settings(max_examples=1000)
+
+
+def node(units, cards, **more):
+    resources = {MEMORY: units, CARDS: cards}
+    return Node("n1", capacity=resources, allocatable=more.pop("allocatable", resources), **more)
+
+
+def test_the_memory_of_a_node_is_that_of_equal_cards():
+    """G1: two cards of 16276 MiB."""
+    cards = Gpushare(memory_unit=MIB).devices(node(32552, 2))
+    assert cards == (
+        Device(index=0, memory_bytes=16276 * MIB),
+        Device(index=1, memory_bytes=16276 * MIB),
+    )
+
+
+def test_cards_of_unknown_sizes_are_counted_with_the_whole_average():
+    assert [card.memory_bytes for card in Gpushare().devices(node(38, 4))] == [9 * GIB] * 4
+
+
+def test_a_node_without_gpushare_has_no_cards():
+    assert Gpushare().devices(Node("n1")) == ()
+
+
+def test_cards_whose_plugin_is_gone_take_nothing_new():
+    gone = node(30, 2, allocatable={MEMORY: 0, CARDS: 2})
+    assert Gpushare().devices(gone) == tuple(
+        Device(index=index, memory_bytes=15 * GIB, healthy=False) for index in range(2)
+    )
+
+
+def test_the_count_outlives_the_resource_so_the_size_is_then_unknown():
+    for capacity in ({MEMORY: 0, CARDS: 2}, {CARDS: 2}):
+        left = Node("n1", capacity=capacity, allocatable=capacity)
+        assert {(card.memory_bytes, card.healthy) for card in Gpushare().devices(left)} == {
+            (None, False)
+        }
+
+
+@pytest.mark.parametrize(
+    ("units", "cards", "key"),
+    [(30, 0, CARDS), (30, 10**9, CARDS), (30, -1, CARDS), (-1, 1, MEMORY), (10**18, 1, MEMORY)],
+)
+def test_impossible_numbers_of_a_node_are_refused_by_name(units, cards, key):
+    with pytest.raises(ClaimError, match="node n1") as refused:
+        Gpushare().devices(node(units, cards))
+    assert refused.value.key == key
+
+
+def test_a_label_of_the_node_switches_isolation_off():
+    assert isolation(Node("n1"))
+    assert not isolation(Node("n1", labels={"cgpu.disable.isolation": "true"}))
+
+
+def test_gpushare_locks_no_node():
+    assert Gpushare().locks(Node("n1", annotations={"hamivgpu": "2024-01-01T00:00:00Z"})) == ()
+
+
+# ---------------------------------------------------------------- unhealthy cards
+
+
+def test_the_unhealthy_cards_are_excluded_by_index():
+    """G10."""
+    cards = Gpushare().devices(node(60, 4))
+    unhealthy = unhealthy_cards("0,2", "n1")
+    assert [card.healthy for card in with_health(cards, unhealthy)] == [False, True, False, True]
+
+
+def test_a_card_is_not_healed_by_a_list_without_it():
+    lost = (Device(index=0, healthy=False),)
+    assert with_health(lost, frozenset()) == lost
+
+
+def test_an_empty_list_means_no_card_not_card_0():
+    assert unhealthy_cards("", "n1") == frozenset()
+    assert unhealthy_data(frozenset()) == {}
+
+
+def test_spaces_after_commas_are_understood():
+    assert unhealthy_cards("0, 2", "n1") == {0, 2}
+
+
+@pytest.mark.parametrize("text", ["x", "0,", ",", "0,x", "-1", "0;2", "1.0", "00", "²", "9" * 9999])
+def test_a_bad_token_is_refused_and_never_card_0(text):
+    with pytest.raises(ClaimError) as refused:
+        unhealthy_cards(text, "n1")
+    assert refused.value.subject == "configmap kube-system/unhealthy-gpu-n1"
+    assert (refused.value.key, refused.value.text) == ("gpus", text)
+
+
+@given(st.frozensets(st.integers(0, MOST_CARDS - 1), min_size=1, max_size=8))
+@many
+def test_the_unhealthy_cards_that_were_written_are_read(cards):
+    assert unhealthy_cards(unhealthy_data(cards)["gpus"], "n1") == cards
+
+
+@given(st.text() | st.text("0123456789, -x"))
+@many
+def test_any_text_gives_unhealthy_cards_or_the_typed_error(text):
+    try:
+        cards = unhealthy_cards(text, "n1")
+    except ClaimError as error:
+        assert error.text == text  # noqa: PT017
+    else:
+        assert all(f"{card}" in text for card in cards)
+
+
+# ---------------------------------------------------------------- device IDs
+
+
+def test_a_device_id_names_the_card_and_the_unit():
+    assert Gpushare().slot(MEMORY, f"{UUID}-_-12") == Slot(MEMORY, UUID, 12)
+
+
+def test_each_card_is_listed_with_its_own_memory():
+    small = Device(uuid="GPU-a", memory_bytes=2 * GIB + 5)
+    large = Device(uuid="GPU-b", memory_bytes=3 * GIB)
+    assert list(Gpushare().device_ids(MEMORY, (small, large))) == [
+        *("GPU-a-_-0", "GPU-a-_-1"),
+        *("GPU-b-_-0", "GPU-b-_-1", "GPU-b-_-2"),
+    ]
+
+
+@pytest.mark.parametrize("device", [Device(index=0, memory_bytes=GIB), Device(uuid=UUID)])
+def test_a_card_without_uuid_or_size_cannot_be_listed(device):
+    with pytest.raises(ClaimError):
+        list(Gpushare().device_ids(MEMORY, (device,)))
+
+
+def test_cards_are_no_resource_of_the_plugin():
+    with pytest.raises(ClaimError):
+        list(Gpushare().device_ids(CARDS, ()))
+    with pytest.raises(ClaimError) as refused:
+        Gpushare().slot(CARDS, f"{UUID}-_-1")
+    assert (refused.value.key, refused.value.text) == (CARDS, f"{UUID}-_-1")
+
+
+@given(st.integers(0, 40), st.sampled_from([MIB, 256 * MIB, GIB]))
+@many
+def test_every_id_that_is_listed_is_read(units, unit):
+    language = Gpushare(memory_unit=unit)
+    ids = list(language.device_ids(MEMORY, (Device(uuid=UUID, memory_bytes=units * unit),)))
+    assert [language.slot(MEMORY, each) for each in ids] == [
+        Slot(MEMORY, UUID, ordinal) for ordinal in range(units)
+    ]
+
+
+@given(
+    st.text()
+    | st.text("GPU-_0123abcd", max_size=70)
+    | st.tuples(st.just(UUID + "-_-"), st.text(max_size=12)).map("".join)
+)
+@many
+def test_any_device_id_is_read_exactly_or_refused(text):
+    try:
+        slot = Gpushare().slot(MEMORY, text)
+    except ClaimError as error:
+        assert (error.key, error.text) == (MEMORY, text)  # noqa: PT017
+    else:
+        assert f"{slot.device}-_-{slot.ordinal}" == text
+        assert slot.ordinal <= MOST_UNITS

@@ -1,0 +1,391 @@
+"""What nodes say in Volcano's and HAMi's language: their cards, signs of life, locks."""
+
+import json
+import string
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vgpu.kube import Node
+from vgpu.model import Device, PodRef
+from vgpu.schemes.language import ClaimError, Handshake, HandshakeState, NodeLock
+from vgpu.schemes.volcano import HAMI, VOLCANO, Volcano
+from vgpu.schemes.volcano_node import (
+    Registration,
+    handshake_text,
+    lock_text,
+    registration,
+    registrations,
+)
+from vgpu.units import MIB
+
+many = settings(max_examples=1000)
+
+LANGUAGE = Volcano(memory_factor=10)
+HAMI_LANGUAGE = Volcano(HAMI)
+REGISTER, HAMI_REGISTER = "volcano.sh/node-vgpu-register", "hami.io/node-nvidia-register"
+AT = 1755659045.0  # 2025-08-20 03:04:05 UTC
+
+
+def node(annotations=None, **more):
+    return Node("n1", annotations=annotations or {}, **more)
+
+
+# ---------------------------------------------------------------- cards
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "device"),
+    [
+        pytest.param(
+            LANGUAGE,
+            "GPU-a,10,4914,NVIDIA-NVIDIA L40S,true,hami-core:",
+            Device("GPU-a", None, 49140 * MIB, 1000, 10, healthy=True, model="NVIDIA L40S"),
+            id="E5: 4914 units of 10 MiB",
+        ),
+        pytest.param(
+            LANGUAGE,
+            "GPU-a,10,4914,NVIDIA-Tesla T4,false:",
+            Device("GPU-a", None, 49140 * MIB, 1000, 10, healthy=False, model="Tesla T4"),
+            id="before there were modes",
+        ),
+        pytest.param(
+            LANGUAGE,
+            "GPU-a,10,4914,NVIDIA-T4,1,mig,something newer",
+            Device("GPU-a", None, 49140 * MIB, 1000, 10, model="T4"),
+            id="six columns at least",
+        ),
+        pytest.param(
+            HAMI_LANGUAGE,
+            "GPU-a,10,16384,200,NVIDIA-T4,0,true:",
+            Device("GPU-a", None, 16384 * MIB, 2000, 10, model="T4"),
+            id="HAMi, seven columns, with core scaling",
+        ),
+        pytest.param(
+            HAMI_LANGUAGE,
+            "GPU-a,10,16384,100,NVIDIA-T4,-1,true,3:",
+            Device("GPU-a", 3, 16384 * MIB, 1000, 10, model="T4"),
+            id="HAMi, eight columns",
+        ),
+        pytest.param(
+            HAMI_LANGUAGE,
+            "GPU-a,10,16384,100,NVIDIA-T4,0,true,3,hami-core:",
+            Device("GPU-a", 3, 16384 * MIB, 1000, 10, model="T4"),
+            id="HAMi, nine columns",
+        ),
+        pytest.param(
+            HAMI_LANGUAGE,
+            '[{"id":"GPU-a","count":10,"devmem":16384,"devcore":100,"type":"NVIDIA A100-SXM4-80GB",'
+            '"mode":"hami-core","migProfiles":[],"devicevendor":"NVIDIA"}]',
+            Device("GPU-a", 0, 16384 * MIB, 1000, 10, healthy=False, model="NVIDIA A100-SXM4-80GB"),
+            id="HAMi, JSON without its zeros",
+        ),
+    ],
+)
+def test_a_card_is_read_in_every_form(language, text, device):
+    assert language.devices(node({language.dialect.register: text})) == (device,)
+
+
+@pytest.mark.parametrize("text", ["", ":", "::", "[]"])
+def test_a_node_may_register_no_cards(text):
+    assert LANGUAGE.devices(node({REGISTER: text})) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "offending"),
+    [
+        ("no cards", "no cards"),
+        ("GPU-a,10,4914,NVIDIA", "GPU-a,10,4914,NVIDIA"),
+        ("GPU-a,ten,4914,NVIDIA,true,mig:", "GPU-a,ten,4914,NVIDIA,true,mig"),
+        ("GPU-a,10,-1,NVIDIA,true,mig:", "GPU-a,10,-1,NVIDIA,true,mig"),
+        ("GPU-a,10,4914,NVIDIA,yes,mig:", "GPU-a,10,4914,NVIDIA,yes,mig"),
+        ("GPU-a,10,4294967296,NVIDIA,true,mig:", "GPU-a,10,4294967296,NVIDIA,true,mig"),
+        ("GPU a,1,1,NVIDIA,true,mig:", "GPU a,1,1,NVIDIA,true,mig:"),
+        (",1,1,NVIDIA,true,mig:", ",1,1,NVIDIA,true,mig:"),
+        ("GPU-a,1,1,N,true,mig:" * 2, "GPU-a,1,1,N,true,mig:" * 2),
+        ("[", "["),
+        ("[null]", "[null]"),
+        ('[{"id":7}]', '[{"id":7}]'),
+        ('[{"id":"GPU-a","devmem":-1}]', '[{"id":"GPU-a","devmem":-1}]'),
+        ('[{"id":"GPU-a","devmem":1e99}]', '[{"id":"GPU-a","devmem":1e99}]'),
+        ("[" * 100_000, "[" * 100_000),
+        ("[\ud800]", "[\ud800]"),
+    ],
+)
+def test_a_register_that_cannot_be_read_is_refused(text, offending):
+    with pytest.raises(ClaimError) as refused:
+        LANGUAGE.devices(node({REGISTER: text}))
+    assert (refused.value.subject, refused.value.key) == ("node n1", REGISTER)
+    assert refused.value.text == offending
+
+
+def test_cards_are_registered_as_the_plugins_do_it():
+    cards = (
+        Device("GPU-a", 1, 49144 * MIB, slots=10, model="NVIDIA L40S"),
+        Device("GPU-b", 0, 24 * 1024 * MIB, healthy=False, model="T4"),
+    )
+    assert LANGUAGE.register(cards) == {
+        REGISTER: "GPU-a,10,4914,NVIDIA-NVIDIA L40S,true,hami-core:"
+        "GPU-b,10,2457,NVIDIA-T4,false,hami-core:"
+    }
+    (text,) = HAMI_LANGUAGE.register(cards, mode="mig").values()
+    assert json.loads(text) == [
+        {
+            "id": "GPU-a",
+            "index": 1,
+            "count": 10,
+            "devmem": 49144,
+            "devcore": 100,
+            "type": "NVIDIA-NVIDIA L40S",
+            "mode": "mig",
+            "health": True,
+        },
+        {
+            "id": "GPU-b",
+            "index": 0,
+            "count": 10,
+            "devmem": 24576,
+            "devcore": 100,
+            "type": "NVIDIA-T4",
+            "mode": "mig",
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        Registration("GPU a"),
+        Registration("GPU-a", type="one, two"),
+        Registration("GPU-a", type="one:two"),
+        Registration("GPU-a", mode="a\nb"),
+        Registration("GPU-a", slots=-1),
+        Registration("GPU-a", memory=2**31),
+        Registration("GPU-a", type="\ud800"),
+    ],
+)
+def test_a_card_that_the_register_cannot_say_is_refused(card):
+    for dialect in (VOLCANO, HAMI):
+        with pytest.raises(ClaimError):
+            registration([card], dialect)
+
+
+def test_an_index_that_is_not_told_is_not_made_up():
+    with pytest.raises(ClaimError, match="index is not told"):
+        registration([Registration("GPU-a")], HAMI, columns=9)
+
+
+numbers = st.integers(0, 2**31 - 1)
+words = st.sampled_from(["", "NVIDIA-T4", "NVIDIA-Quadro RTX 6000/8000", 'é"[]{}\\', "hami-core"])
+cards = st.lists(
+    st.builds(
+        Registration,
+        uuid=st.sampled_from(
+            ["GPU-a", "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448", "MIG-GPU-a/1/0"]
+        ),
+        index=numbers,
+        slots=numbers,
+        memory=numbers,
+        cores=numbers,
+        type=words,
+        numa=st.integers(-1, 7),
+        mode=words,
+        healthy=st.booleans(),
+    ),
+    unique_by=lambda card: card.uuid,
+    max_size=3,
+)
+FORMS = [(VOLCANO, 5), (VOLCANO, 0), (HAMI, 7), (HAMI, 8), (HAMI, 9), (HAMI, 0)]
+
+
+@many
+@given(cards, st.sampled_from(FORMS))
+def test_every_card_that_is_registered_is_read_back(cards, form):
+    dialect, columns = form
+    text = registration(cards, dialect, columns)
+    read = registrations(node({dialect.register: text}), dialect)
+    told = dialect.columns[: columns or None]
+    assert [[getattr(card, name) for name in told] for card in read] == [
+        [getattr(card, name) for name in told] for card in cards
+    ]
+
+
+@st.composite
+def broken_registers(draw):
+    text = draw(
+        st.sampled_from(
+            [
+                "GPU-a,10,4914,NVIDIA-T4,true,hami-core:",
+                "GPU-a,10,4914,100,NVIDIA-T4,0,true,1,hami-core:GPU-b,1,1,1,N,0,false,1,mig:",
+                '[{"id":"GPU-a","count":10,"devmem":1,"health":true}]',
+            ]
+        )
+    )
+    start = draw(st.integers(0, len(text)))
+    return text[:start] + draw(st.text(max_size=9)) + text[draw(st.integers(start, len(text))) :]
+
+
+@many
+@given(st.text() | broken_registers(), st.sampled_from([LANGUAGE, HAMI_LANGUAGE]))
+def test_any_register_gives_devices_or_a_typed_error(text, language):
+    try:
+        devices = language.devices(node({language.dialect.register: text}))
+    except ClaimError as refused:
+        assert refused.key == language.dialect.register  # noqa: PT017  # either is right
+        assert refused.text in text  # noqa: PT017
+    else:
+        assert len({device.uuid for device in devices}) == len(devices)
+
+
+# ---------------------------------------------------------------- the older plugin
+
+
+def test_the_older_plugins_cards_are_counted_by_the_kubelet():
+    capacity = {"volcano.sh/gpu-number": 2, "volcano.sh/gpu-memory": 3276}
+    ill = node({"volcano.sh/gpu-unhealthy-ids": "1,"}, capacity=capacity)
+    assert LANGUAGE.devices(ill) == (
+        Device(index=0, memory_bytes=16380 * MIB),
+        Device(index=1, memory_bytes=16380 * MIB, healthy=False),
+    )
+    assert HAMI_LANGUAGE.devices(ill) == ()
+
+
+@pytest.mark.parametrize(
+    ("capacity", "ill"),
+    [({"volcano.sh/gpu-number": 10**9}, ""), ({"volcano.sh/gpu-number": 1}, "x")],
+)
+def test_the_older_plugins_bad_numbers_are_refused(capacity, ill):
+    with pytest.raises(ClaimError, match="node n1"):
+        LANGUAGE.devices(node({"volcano.sh/gpu-unhealthy-ids": ill}, capacity=capacity))
+
+
+# ---------------------------------------------------------------- signs of life
+
+
+VOLCANO_HANDSHAKE, HAMI_HANDSHAKE = "volcano.sh/node-vgpu-handshake", "hami.io/node-handshake"
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "at"),
+    [
+        ("Requesting_2025.08.20 03:04:05", HandshakeState.REQUESTING, AT),
+        ("Requesting_2025-08-20 03:04:05", HandshakeState.REQUESTING, AT),
+        ("Deleted_2025.08.20 03:04:05", HandshakeState.DELETED, AT),
+        ("Reported 2025-08-20 03:04:05 +0000 UTC", HandshakeState.REPORTED, AT),
+        ("Reported 2025-08-20 11:04:05.5 +0800 CST", HandshakeState.REPORTED, AT + 0.5),
+        (
+            "Reported 2025-08-20 03:04:05.123456789 +0000 UTC m=+1234.567890123",
+            HandshakeState.REPORTED,
+            AT + 0.123457,
+        ),
+        ("Reported 2025-08-19 20:34:05 -0630 -0630 m=-0.1", HandshakeState.REPORTED, AT),
+        ("Reported_2025.08.20 03:04:05", HandshakeState.REPORTED, AT),
+        ("Deleted_", HandshakeState.DELETED, None),
+        ("Requesting_2025.13.20 03:04:05", HandshakeState.REQUESTING, None),
+        ("Requesting_0000-01-01 00:00:00", HandshakeState.REQUESTING, None),
+        ("Reported soon", HandshakeState.REPORTED, None),
+    ],
+)
+def test_a_handshake_is_read_in_every_form(text, state, at):
+    for language, key in ((LANGUAGE, VOLCANO_HANDSHAKE), (HAMI_LANGUAGE, HAMI_HANDSHAKE)):
+        assert language.handshake(node({key: text})) == Handshake(key, state, at)
+
+
+def test_the_older_key_counts_where_the_newer_one_is_not_there():
+    old = {"volcano.sh/node-handshake": "Deleted_2025.08.20 03:04:05"}
+    assert LANGUAGE.handshake(node(old)).state is HandshakeState.DELETED
+    new = old | {VOLCANO_HANDSHAKE: "Requesting_2025.08.20 03:04:05"}
+    assert LANGUAGE.handshake(node(new)).state is HandshakeState.REQUESTING
+    assert LANGUAGE.handshake(node()) is None
+
+
+@pytest.mark.parametrize(
+    ("dialect", "state", "text"),
+    [
+        (VOLCANO, HandshakeState.REPORTED, "Reported 2025-08-20 03:04:05 +0000 UTC"),
+        (VOLCANO, HandshakeState.REQUESTING, "Requesting_2025.08.20 03:04:05"),
+        (HAMI, HandshakeState.DELETED, "Deleted_2025-08-20 03:04:05"),
+    ],
+)
+def test_a_handshake_is_written_as_its_side_does_it(dialect, state, text):
+    assert handshake_text(state, AT, dialect) == text
+
+
+@many
+@given(st.sampled_from(HandshakeState), st.integers(0, 2**34), st.sampled_from([VOLCANO, HAMI]))
+def test_every_handshake_that_is_written_is_read_back(state, at, dialect):
+    text = handshake_text(state, at, dialect)
+    key = dialect.handshake[0]
+    assert Volcano(dialect).handshake(node({key: text})) == Handshake(key, state, at)
+
+
+@many
+@given(
+    st.text()
+    | st.tuples(
+        st.sampled_from(["Reported ", "Requesting_", "Deleted_"]), st.text("0123456789-.: +mUTC=_")
+    ).map("".join)
+)
+def test_any_text_is_a_handshake_or_a_typed_error(text):
+    try:
+        handshake = LANGUAGE.handshake(node({VOLCANO_HANDSHAKE: text}))
+    except ClaimError as refused:
+        assert (refused.key, refused.text) == (VOLCANO_HANDSHAKE, text)  # noqa: PT017
+    else:
+        assert handshake.state in HandshakeState
+
+
+# ---------------------------------------------------------------- locks
+
+
+@pytest.mark.parametrize(
+    ("language", "key", "text", "since", "owner"),
+    [
+        (LANGUAGE, "hamivgpu", "2025-08-20T03:04:05Z", AT, None),
+        (LANGUAGE, "vgpu4pd", "2025-08-20T11:04:05+08:00", AT, None),
+        (LANGUAGE, "hamivgpu", "2025-08-20 03:04:05", None, None),
+        (LANGUAGE, "hamivgpu", "", None, None),
+        (HAMI_LANGUAGE, "hami.io/mutex.lock", "2025-08-20T03:04:05Z", AT, None),
+        (
+            HAMI_LANGUAGE,
+            "hami.io/mutex.lock",
+            "2025-08-20T03:04:05Z,ml,train-0",
+            AT,
+            ("ml", "train-0"),
+        ),
+        (HAMI_LANGUAGE, "hami.io/mutex.lock", "soon,ml,train-0", None, ("ml", "train-0")),
+        (HAMI_LANGUAGE, "hami.io/mutex.lock", "2025-08-20T03:04:05Z,ml", AT, None),
+        (HAMI_LANGUAGE, "hami.io/mutex.lock", "2025-08-20T03:04:05Z,,train-0", AT, None),
+        (HAMI_LANGUAGE, "hami.io/mutex.lock", "2025-08-20T03:04:05Z,a,b,c", AT, None),
+    ],
+)
+def test_a_lock_is_seen_whether_it_can_be_read_or_not(language, key, text, since, owner):
+    assert language.locks(node({key: text})) == (NodeLock(key, text, since, owner),)
+
+
+def test_locks_of_the_other_dialect_are_not_ours():
+    every = dict.fromkeys(
+        ("hamivgpu", "vgpu4pd", "hami.io/mutex.lock", "volcano.sh/mutex.lock"), ""
+    )
+    assert [lock.key for lock in LANGUAGE.locks(node(every))] == ["hamivgpu", "vgpu4pd"]
+    assert [lock.key for lock in HAMI_LANGUAGE.locks(node(every))] == ["hami.io/mutex.lock"]
+    assert LANGUAGE.locks(node()) == ()
+
+
+@many
+@given(
+    st.integers(0, 2**34),
+    st.none() | st.builds(PodRef, st.just(""), *[st.text(string.ascii_lowercase, min_size=1)] * 2),
+)
+def test_every_lock_that_is_written_is_read_back(since, owner):
+    text = lock_text(since, owner)
+    (lock,) = HAMI_LANGUAGE.locks(node({"hami.io/mutex.lock": text}))
+    assert (lock.since, lock.owner) == (since, owner and (owner.namespace, owner.name))
+
+
+@many
+@given(st.text() | st.text("0123456789-T:Z+,.ml"))
+def test_any_text_is_a_lock(text):
+    (lock,) = LANGUAGE.locks(node({"hamivgpu": text}))
+    assert lock.text == text

@@ -1,0 +1,425 @@
+"""Who holds what, who waits and why, and what still fits, from the API server's objects."""
+
+import json
+
+import pytest
+import sample_cluster as sample
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sample_cluster import GIB, HOUR, NOW
+
+from vgpu.inventory import (
+    Objects,
+    Units,
+    Waiting,
+    inventory,
+    of_node,
+    only_node,
+    only_scheme,
+)
+from vgpu.kube_json import decode_dump
+from vgpu.ledger import ConflictKind
+from vgpu.model import Phase, Scheme
+from vgpu.units import MIB
+
+
+def objects(*items):
+    dump = decode_dump(json.dumps(sample.dump(items)).encode())
+    return Objects(dump.nodes, dump.pods, dump.share_pods, dump.unhealthy)
+
+
+def found(*items, **units):
+    return inventory(objects(*items), Units(**units))
+
+
+def holders(inventory_):
+    return {
+        (view.node.name, entry.device.name, holding.pod.name)
+        for view in inventory_.nodes
+        for entry in view.ledger.devices
+        for holding in entry.holdings
+    }
+
+
+def only_pending(inventory_):
+    (one,) = inventory_.pending
+    return one
+
+
+# ---------------------------------------------------------------- who holds
+
+
+def test_every_scheme_of_a_cluster_is_read():
+    told = found(*sample.items())
+    assert {view.node.name: view.schemes for view in told.nodes} == {
+        "a100-1": (Scheme.VOLCANO,),
+        "a100-2": (Scheme.VOLCANO,),
+        "a100-3": (Scheme.VOLCANO,),
+        "gaia-1": (Scheme.GAIA,),
+        "infer-1": (Scheme.GPUSHARE,),
+        "kube-1": (Scheme.KUBESHARE,),
+    }
+    assert ("a100-1", sample.uuid(2), "infer-llama-0") in holders(told)
+    assert ("infer-1", "0", "binpack-1") in holders(told)
+    assert ("gaia-1", "1", "vcuda-whole") in holders(told)
+    assert ("kube-1", sample.uuid(31), "jupyter-0") in holders(told)
+
+
+def test_a_finished_pod_holds_nothing_and_does_not_wait():
+    told = found(
+        sample.volcano_node("n", 1),
+        sample.volcano_pod("done", "n", 1, 1000, state=sample.FINISHED),
+    )
+    assert not holders(told)
+    assert not told.pending
+
+
+def test_hamis_pods_are_read_and_those_of_nvidias_own_plugin_are_not():
+    card = sample.uuid(1)
+    register = json.dumps(
+        [
+            {
+                "id": card,
+                "count": 10,
+                "devmem": 46068,
+                "devcore": 100,
+                "type": "NVIDIA-L40S",
+                "mode": "hami-core",
+                "health": True,
+            }
+        ]
+    )
+    told = found(
+        sample.node("hami", {"nvidia.com/gpu": 10}, {"hami.io/node-nvidia-register": register}),
+        sample.node("nvidia", {"nvidia.com/gpu": 8}),
+        sample.pod(
+            "shares",
+            "hami",
+            {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000},
+            {
+                "hami.io/vgpu-devices-allocated": f"{card},NVIDIA,1000,0:;",
+                "hami.io/vgpu-node": "hami",
+            },
+        ),
+        sample.pod("has-a-whole-card", "nvidia", {"nvidia.com/gpu": 1}),
+        sample.pod("forgotten-by-hami", "hami", {"nvidia.com/gpu": 1}),
+    )
+    assert holders(told) == {("hami", card, "shares")}
+    assert [one.pod.name for one in told.pending] == ["forgotten-by-hami"]
+    assert any(note.endswith("are not shown: 1") for note in told.notes)
+
+
+def test_nodes_without_shared_cards_are_left_out():
+    assert not found(sample.node("n"), sample.node("m", {"nvidia.com/gpu": 8})).nodes
+
+
+def test_a_node_that_only_pods_name_is_shown_as_unknown():
+    told = found(sample.gaia_pod("lost", "gone", 50, 30, 0))
+    (view,) = told.nodes
+    assert (view.node.name, view.known) == ("gone", False)
+    assert [holding.pod.name for holding in view.ledger.holdings] == ["lost"]
+
+
+def test_a_virtual_gpu_is_the_card_that_another_share_pod_on_it_names():
+    served = sample.share_pod("first", "n", "0.4", GIB, gpuid="vgpu1", card=31)
+    waits = sample.share_pod("second", "n", "0.2", GIB, gpuid="vgpu1")
+    told = found(sample.kubeshare_node("n", 31), served, sample.real_pod(served), waits)
+    assert holders(told) == {("n", sample.uuid(31), "first"), ("n", sample.uuid(31), "second")}
+
+
+def test_a_virtual_gpu_that_nobody_knows_yet_is_no_missing_card():
+    told = found(
+        sample.kubeshare_node("n", 31), sample.share_pod("new", "n", "0.2", GIB, gpuid="vgpu1")
+    )
+    (view,) = told.nodes
+    assert [holding.share.device for holding in view.ledger.unplaced] == [""]
+    assert not view.ledger.conflicts
+    assert only_pending(told).reason is Waiting.NOT_ASSIGNED
+
+
+# ---------------------------------------------------------------- who waits
+
+NO_ROOM = "0/1 nodes are available: 1 Insufficient volcano.sh/vgpu-memory."
+PROMISED = sample.gpushare_pod("p", "n", 4, 1, assigned=False, phase="Pending", age=60)
+VOLCANO = sample.volcano_node("n", 1, healthy=(True, False))
+GPUSHARE = sample.gpushare_node("n")
+
+
+@pytest.mark.parametrize(
+    ("items", "reason", "detail", "since"),
+    [
+        (
+            [VOLCANO, sample.pod("p", limits=sample.volcano_limits(1), unschedulable=NO_ROOM)],
+            Waiting.UNSCHEDULABLE,
+            NO_ROOM,
+            NOW - HOUR,
+        ),
+        (
+            [VOLCANO, sample.pod("p", limits=sample.volcano_limits(1))],
+            Waiting.NOT_SCHEDULED,
+            "",
+            NOW - HOUR,
+        ),
+        ([GPUSHARE, sample.gpushare_pod("p", "n", 4, phase="Pending", age=9)],
+            Waiting.NO_ANNOTATION, "", NOW - 9),
+        ([GPUSHARE, sample.gpushare_pod("p", "n", 4)], Waiting.RUNNING_WITHOUT, "", None),
+        (
+            [GPUSHARE, sample.gpushare_pod("p", "n", 4, "x", phase="Pending")],
+            Waiting.UNREADABLE,
+            "ALIYUN_COM_GPU_MEM_IDX: not a card's index: 'x'",
+            None,
+        ),
+        (
+            [GPUSHARE, PROMISED],
+            Waiting.NOT_ASSIGNED,
+            "",
+            NOW - 60,
+        ),
+        (
+            [VOLCANO, sample.volcano_pod("p", "n", 2, 1000, bind="allocating", age=60)],
+            Waiting.DEVICE_UNHEALTHY,
+            "",
+            NOW - 60,
+        ),
+        (
+            [GPUSHARE, sample.unhealthy("n", "0,1"), PROMISED],
+            Waiting.DEVICE_UNHEALTHY,
+            "",
+            NOW - 60,
+        ),
+        (
+            [GPUSHARE, sample.gpushare_pod("p", "n", 4, 7, phase="Pending", age=60)],
+            Waiting.DEVICE_MISSING,
+            "",
+            NOW - 60,
+        ),
+        (
+            [VOLCANO, sample.volcano_pod("p", "n", 1, 1000, bind="failed", age=60)],
+            Waiting.FAILED,
+            "",
+            NOW - 60,
+        ),
+    ],
+)  # fmt: skip
+def test_why_a_pod_waits(items, reason, detail, since):
+    one = only_pending(found(*items))
+    assert (one.pod.name, one.reason, one.detail) == ("p", reason, detail)
+    assert since is None or one.since == since
+
+
+def test_a_card_of_a_node_that_cannot_be_read_is_not_called_missing():
+    node = sample.volcano_node("n", 1)
+    node["metadata"]["annotations"]["volcano.sh/node-vgpu-register"] = "broken:"
+    promised = sample.volcano_pod("p", "n", 1, 1000, bind="allocating", age=60)
+    assert only_pending(found(node, promised)).reason is Waiting.NOT_ASSIGNED
+
+
+def test_a_request_that_its_scheme_does_not_allow_waits_as_unreadable():
+    limits = {"tencent.com/vcuda-core": 150}
+    one = only_pending(found(sample.gaia_node("n"), sample.pod("p", limits=limits)))
+    assert (one.reason, one.scheme, one.request) == (Waiting.UNREADABLE, Scheme.GAIA, None)
+    assert "must be multiple of 100" in one.detail
+
+
+def test_a_promise_to_a_pod_that_is_not_bound_waits_there():
+    pod = sample.volcano_pod("p", "n", 1, 1000, bind="allocating", unschedulable="bind failed")
+    del pod["spec"]["nodeName"]
+    pod["status"]["containerStatuses"] = []
+    one = only_pending(found(VOLCANO, pod))
+    assert (one.reason, one.node, one.detail) == (Waiting.NOT_BOUND, "n", "bind failed")
+
+
+def test_a_container_that_runs_does_not_wait_though_its_annotations_say_assumed():
+    told = found(GPUSHARE, sample.gpushare_pod("p", "n", 4, 1, assigned=False))
+    assert not told.pending
+    (holding,) = told.nodes[0].ledger.holdings
+    assert holding.phase is Phase.ASSUMED
+
+
+def test_the_only_card_of_a_gpushare_node_needs_no_annotation():
+    told = found(sample.gpushare_node("n", cards=1), sample.gpushare_pod("p", "n", 4))
+    assert holders(told) == {("n", "0", "p")}
+    assert not told.pending
+
+
+# ---------------------------------------------------------------- what fits
+
+
+def room(*items):
+    (one,) = found(*items).rooms
+    return one
+
+
+def test_free_memory_in_pieces_that_are_too_small_is_not_usable():
+    """Two cards with 6 GiB each: 12 GiB are free, and none are for 8 GiB."""
+    pods = [sample.volcano_pod(f"p{card}", "n", card, 46068 - 6144) for card in (1, 2)]
+    waits = sample.pod("waits", limits=sample.volcano_limits(8192), unschedulable=NO_ROOM)
+    told = room(sample.volcano_node("n", 1), *pods, waits)
+    assert told.free_bytes == 12 * GIB
+    assert (told.fits, told.usable_bytes) == (0, 0)
+    assert told.probe.pending.name == "waits"
+
+
+def test_without_a_waiting_pod_the_most_common_share_is_tried():
+    pods = [sample.volcano_pod(f"p{n}", "n", 1, 8192) for n in range(2)]
+    told = room(sample.volcano_node("n", 1), *pods, sample.volcano_pod("big", "n", 2, 20000))
+    assert (told.probe.memory_bytes, told.probe.pending) == (8 * GIB, None)
+    assert told.fits == (46068 - 2 * 8192) // 8192 + (46068 - 20000) // 8192
+    assert told.usable_bytes == told.fits * 8 * GIB
+
+
+def test_the_largest_of_the_waiting_requests_is_tried():
+    waiting = [
+        sample.pod(f"p{memory}", limits=sample.volcano_limits(memory), unschedulable=NO_ROOM)
+        for memory in (1000, 30000, 2000)
+    ]
+    assert room(sample.volcano_node("n", 1), *waiting).probe.pending.name == "p30000"
+
+
+def test_cores_and_shares_that_have_run_out_leave_no_room():
+    all_cores = sample.volcano_pod("p", "n", 1, 1024, 100)
+    waits = sample.pod("w", limits=sample.volcano_limits(1024, 10), unschedulable=NO_ROOM)
+    assert room(sample.volcano_node("n", 1, healthy=(True,)), all_cores, waits).fits == 0
+    shares = [sample.volcano_pod(f"p{n}", "n", 1, 1024) for n in range(10)]
+    assert room(sample.volcano_node("n", 1, healthy=(True,)), *shares).fits == 0
+
+
+@pytest.mark.parametrize("state", [{"ready": False}, {"cordoned": True}, {"healthy": (False,)}])
+def test_cards_to_which_nothing_may_go_have_no_room(state):
+    waits = sample.pod("w", limits=sample.volcano_limits(1024), unschedulable=NO_ROOM)
+    told = room(sample.volcano_node("n", 1, **{"healthy": (True,), **state}), waits)
+    assert (told.fits, told.usable_bytes) == (0, 0)
+    assert told.free_bytes == 46068 * MIB
+
+
+def test_a_whole_card_fits_where_nothing_is_held():
+    waits = sample.pod("w", limits={"tencent.com/vcuda-core": 200}, unschedulable=NO_ROOM)
+    held = sample.gaia_pod("p", "n", 10, 1, 0)
+    assert room(sample.gaia_node("n", cards=3), held, waits).fits == 2
+
+
+def test_nothing_held_and_nothing_waiting_gives_no_probe():
+    assert room(sample.volcano_node("n", 1)).probe is None
+
+
+# ---------------------------------------------------------------- units, and what is said of them
+
+
+@pytest.mark.parametrize(
+    ("units", "bytes_of_a_card"),
+    [(15, 15 * GIB), (141, 141 * GIB), (1024, 1024 * MIB), (81559, 81559 * MIB)],
+)
+def test_gpushares_unit_is_told_by_the_size_of_the_cards_and_said(units, bytes_of_a_card):
+    """141 GiB are a card of today; the original would take it for 141 MiB."""
+    told = found(sample.gpushare_node("n", cards=2, units=units))
+    assert told.nodes[0].ledger.devices[0].device.memory_bytes == bytes_of_a_card
+    (note,) = told.notes
+    assert f"n has {units} of them" in note
+    assert "--gpushare.memory-unit" in note
+
+
+def test_a_unit_that_is_set_is_not_talked_about():
+    told = found(sample.gpushare_node("n", units=22), gpushare_unit=GIB)
+    assert told.notes == ()
+
+
+def test_nodes_that_cannot_have_the_same_unit_are_named():
+    told = found(sample.gpushare_node("a", units=22), sample.gpushare_node("b", units=22000))
+    assert "a has only 22 a card" in told.notes[0]
+
+
+def test_volcanos_factor_counts_and_a_missing_one_is_noticed():
+    register = f"{sample.uuid(1)},10,44,NVIDIA-L40S,true,hami-core:"
+    node = sample.node("n", annotations={"volcano.sh/node-vgpu-register": register})
+    assert "44 MiB" in found(node).notes[0]
+    told = found(node, volcano_factor=1024)
+    assert told.notes == ()
+    assert told.nodes[0].ledger.devices[0].device.memory_bytes == 44 * GIB
+
+
+# ---------------------------------------------------------------- a part of it
+
+
+def test_one_scheme_alone():
+    told = only_scheme(found(*sample.items()), Scheme.GPUSHARE)
+    assert [view.node.name for view in told.nodes] == ["infer-1"]
+    assert {one.scheme for one in told.pending} == {Scheme.GPUSHARE}
+    assert [room.scheme for room in told.rooms] == [Scheme.GPUSHARE]
+
+
+def test_one_node_alone_with_its_room_for_what_waits_anywhere():
+    here = of_node(objects(*sample.items()), "a100-1")
+    told = only_node(inventory(here, Units()), "a100-1")
+    assert [view.node.name for view in told.nodes] == ["a100-1"]
+    assert [one.pod.name for one in told.pending] == ["infer-llama-1"]
+    (one,) = told.rooms
+    assert (one.cards, one.probe.pending.name) == (2, "train-gpt-0")
+    everything = {each for each in holders(found(*sample.items())) if each[0] == "a100-1"}
+    assert holders(told) == everything
+
+
+def test_conflicts_are_kept():
+    told = found(
+        sample.volcano_node("n", 1, healthy=(True,)),
+        *(sample.volcano_pod(f"p{n}", "n", 1, 30000) for n in range(2)),
+    )
+    kinds = [conflict.kind for conflict in told.nodes[0].ledger.conflicts]
+    assert kinds == [ConflictKind.OVERCOMMITTED]
+
+
+WORDS = st.sampled_from(
+    [
+        "",
+        "0",
+        "1",
+        "x",
+        "true",
+        ";",
+        ":",
+        "18446744073709551615",
+        "-1",
+        "0.5",
+        "GPU-1",
+        "{}",
+        "é\x1b",
+    ]
+)
+KEYS = st.sampled_from(
+    [
+        "ALIYUN_COM_GPU_MEM_IDX",
+        "ALIYUN_COM_GPU_MEM_ASSIGNED",
+        "scheduler.framework.gpushare.allocation",
+        "tencent.com/predicate-gpu-idx-0",
+        "tencent.com/gpu-assigned",
+        "volcano.sh/vgpu-ids-new",
+        "volcano.sh/bind-phase",
+        "hami.io/vgpu-devices-allocated",
+        "kubeshare/gpu_request",
+        "kubeshare/GPUID",
+        "volcano.sh/node-vgpu-register",
+        "kubeshare/gpu_info",
+    ]
+)
+RESOURCES = st.sampled_from(
+    ["aliyun.com/gpu-mem", "aliyun.com/gpu-count", "tencent.com/vcuda-core", "nvidia.com/gpu"]
+)
+ANNOTATIONS = st.dictionaries(KEYS, WORDS, max_size=4)
+LIMITS = st.dictionaries(RESOURCES, st.integers(0, 400), max_size=3)
+
+
+@given(
+    pods=st.lists(st.tuples(st.sampled_from(["", "n", "other"]), LIMITS, ANNOTATIONS), max_size=4),
+    nodes=st.lists(st.tuples(LIMITS, ANNOTATIONS), max_size=2),
+    unhealthy=WORDS,
+)
+@settings(max_examples=300)
+def test_whatever_nodes_and_pods_say_there_is_an_inventory(pods, nodes, unhealthy):
+    items = [
+        *(sample.node("nm"[n], *told) for n, told in enumerate(nodes)),
+        *(sample.pod(f"p{n}", *told) for n, told in enumerate(pods)),
+        sample.unhealthy("n", unhealthy),
+    ]
+    told = found(*items)
+    for one in told.rooms:
+        assert 0 <= one.usable_bytes <= one.free_bytes
+    assert len({view.node.name for view in told.nodes}) == len(told.nodes)

@@ -1,0 +1,651 @@
+"""The API server's JSON: what is kept, what is dropped, and what is refused."""
+
+import json
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vgpu.kube import (
+    BOUND_DEVICE,
+    MANAGER_PORT,
+    SHARE_POD,
+    Container,
+    ContainerState,
+    Node,
+    Owner,
+    Pod,
+    Status,
+)
+from vgpu.kube_json import (
+    ApiError,
+    Event,
+    EventType,
+    Keep,
+    NodePage,
+    PodPage,
+    decode_capacity,
+    decode_config_map,
+    decode_dump,
+    decode_event,
+    decode_node,
+    decode_nodes,
+    decode_pod,
+    decode_pods,
+    decode_share_pod,
+    decode_share_pods,
+)
+from vgpu.kube_projection import RESOURCES, shares_gpus, whole
+from vgpu.model import ContainerKind, PodRef
+from vgpu.reasons import Reason, SourceError
+
+VGPU = {"limits": {"cpu": "2", "volcano.sh/vgpu-number": "1"}, "requests": {"cpu": "1"}}
+
+
+def text(value):
+    return json.dumps(value).encode()
+
+
+def metadata(name="web", **more):
+    return {"name": name, "namespace": "team", "uid": f"uid-{name}", **more}
+
+
+def pod(name="web", *, meta=None, spec=None, status=None):
+    spec = {"containers": [{"name": "main", "resources": VGPU}]} if spec is None else spec
+    return {"metadata": metadata(name, **(meta or {})), "spec": spec, "status": status or {}}
+
+
+def plain(name="plain"):
+    return pod(name, spec={"containers": [{"name": "main"}]})
+
+
+def pod_list(*items, **meta):
+    return text({"kind": "PodList", "apiVersion": "v1", "metadata": meta, "items": list(items)})
+
+
+def refusal(decode, content):
+    with pytest.raises(SourceError) as refused:
+        decode(content, "what was read")
+    assert refused.value.reason is Reason.MALFORMED
+    assert refused.value.subject == "what was read"
+    return refused.value.detail
+
+
+# ---------------------------------------------------------------- pods
+
+
+def test_everything_that_the_product_needs_of_a_pod_is_kept_and_nothing_else():
+    told = {
+        "kind": "Pod",
+        "metadata": metadata(
+            resourceVersion="17",
+            creationTimestamp="2025-01-01T00:00:00Z",
+            deletionTimestamp="2025-01-01T02:00:30+02:00",
+            annotations={"volcano.sh/vgpu-node": "node1", "example.com/other": "x"},
+            labels={"sharedgpu/gpu_limit": "0.5", "app": "web"},
+            ownerReferences=[
+                {"kind": "Thing", "name": "thing", "uid": "u1"},
+                {"kind": "ReplicaSet", "name": "web-1", "uid": "u2", "controller": True},
+            ],
+            managedFields=[{"manager": "kubelet", "fieldsV1": {"f:status": {}}}],
+        ),
+        "spec": {
+            "nodeName": "node1",
+            "priority": 1000,
+            "containers": [{"name": "main", "image": "x", "resources": VGPU}],
+            "initContainers": [
+                {"name": "first", "resources": {"limits": {"nvidia.com/gpu": "1k"}}},
+                {"name": "beside", "restartPolicy": "Always"},
+            ],
+        },
+        "status": {
+            "phase": "Failed",
+            "reason": "UnexpectedAdmissionError",
+            "message": "Pod was rejected",
+            "conditions": [
+                {"type": "Ready", "status": "False"},
+                {
+                    "type": "PodScheduled",
+                    "status": "True",
+                    "lastTransitionTime": "2025-01-01T00:00:01Z",
+                },
+            ],
+            "containerStatuses": [
+                {
+                    "name": "main",
+                    "containerID": "containerd://abc",
+                    "restartCount": 3,
+                    "state": {
+                        "terminated": {
+                            "reason": "Error",
+                            "message": "out of memory",
+                            "finishedAt": "2025-01-01T00:01:00.5Z",
+                        }
+                    },
+                }
+            ],
+            "initContainerStatuses": [
+                {"name": "first", "state": {"waiting": {"reason": "PodInitializing"}}},
+                {"name": "beside", "state": {"running": {"startedAt": None}}},
+            ],
+            "ephemeralContainerStatuses": [{"name": "debug", "containerID": "cri-o://def"}],
+        },
+    }
+    assert decode_pod(text(told)) == Pod(
+        ref=PodRef("uid-web", "team", "web"),
+        resource_version="17",
+        node="node1",
+        annotations={"volcano.sh/vgpu-node": "node1"},
+        labels={"sharedgpu/gpu_limit": "0.5"},
+        containers=(
+            Container("main", {"volcano.sh/vgpu-number": 1}),
+            Container("first", {"nvidia.com/gpu": 1000}, ContainerKind.INIT),
+            Container("beside", {}, ContainerKind.SIDECAR),
+        ),
+        phase="Failed",
+        reason="UnexpectedAdmissionError",
+        message="Pod was rejected",
+        statuses=(
+            Status(
+                "main",
+                ContainerState.TERMINATED,
+                "abc",
+                reason="Error",
+                message="out of memory",
+                finished_at=1735689660.5,
+                restarts=3,
+            ),
+            Status(
+                "first", ContainerState.WAITING, kind=ContainerKind.INIT, reason="PodInitializing"
+            ),
+            Status("beside", ContainerState.RUNNING, kind=ContainerKind.SIDECAR),
+            Status("debug", ContainerState.WAITING, "def", kind=ContainerKind.EPHEMERAL),
+        ),
+        created_at=1735689600.0,
+        deleted_at=1735689630.0,
+        scheduled_at=1735689601.0,
+        owner=Owner("ReplicaSet", "web-1", "u2"),
+        priority=1000,
+    )
+
+
+def test_why_a_pod_is_not_bound_is_told_in_the_schedulers_words():
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    said = "0/3 nodes are available: 3 Insufficient volcano.sh/vgpu-number."
+    with_words = pod(status={"conditions": [condition | {"message": said}]})
+    without = pod(status={"conditions": [condition]})
+    assert decode_pod(text(with_words)).unschedulable == said
+    assert decode_pod(text(without)).unschedulable == "Unschedulable"
+
+
+def test_null_stands_for_nothing():
+    nulls = {
+        "metadata": metadata(
+            annotations=None, labels=None, creationTimestamp=None, ownerReferences=None
+        ),
+        "spec": {"containers": None, "initContainers": None, "priority": None},
+        "status": {"conditions": None, "containerStatuses": None},
+    }
+    assert decode_pod(text(nulls)) == Pod(PodRef("uid-web", "team", "web"))
+    assert decode_pods(b'{"items":null}') == PodPage(())
+
+
+def test_a_static_pods_uid_is_the_kubelets():
+    told = pod(meta={"annotations": {"kubernetes.io/config.mirror": "f" * 32}})
+    assert decode_pod(text(told)).kubelet_uid == "f" * 32
+
+
+def test_a_request_counts_where_there_is_no_limit():
+    asks = {"requests": {"aliyun.com/gpu-mem": "3"}, "limits": {"cpu": "1"}}
+    told = pod(spec={"containers": [{"name": "main", "resources": asks}]})
+    assert decode_pod(text(told)).containers[0].limits == {"aliyun.com/gpu-mem": 3}
+
+
+def test_a_limit_comes_before_a_request():
+    asks = {"requests": {"aliyun.com/gpu-mem": "3"}, "limits": {"aliyun.com/gpu-mem": "4"}}
+    told = pod(spec={"containers": [{"name": "main", "resources": asks}]})
+    assert decode_pod(text(told)).containers[0].limits == {"aliyun.com/gpu-mem": 4}
+
+
+def test_a_quantity_that_is_no_whole_number_is_kept_as_its_text():
+    asks = {"limits": {"aliyun.com/gpu-mem": "1500m", "tencent.com/vcuda-core": 0.5}}
+    told = pod(spec={"containers": [{"name": "main", "resources": asks}]})
+    container = decode_pod(text(told)).containers[0]
+    assert container.limits == {}
+    assert container.broken == {"aliyun.com/gpu-mem": "1500m", "tencent.com/vcuda-core": "0.5"}
+    assert decode_pods(pod_list(told)).pods
+
+
+def test_times_without_a_zone_are_refused_by_the_pods_name():
+    naive = pod(meta={"creationTimestamp": "2025-01-01T00:00:00"})
+    assert refusal(decode_pod, text(naive)).startswith("team/web: ")
+    inside = pod(status={"containerStatuses": [{"name": 1}]})
+    assert refusal(decode_pods, pod_list(plain(), inside)).startswith("team/web: ")
+
+
+# ---------------------------------------------------------------- lists
+
+
+def test_a_page_gives_its_gpu_pods_and_where_to_go_on():
+    page = decode_pods(pod_list(plain(), pod("a"), **{"continue": "next", "resourceVersion": "9"}))
+    assert [one.ref.name for one in page.pods] == ["a"]
+    assert (page.continue_token, page.resource_version, page.total) == ("next", "9", 2)
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        {"annotations": {"kubeshare/gpu_request": "0.5"}},
+        {"labels": {"sharedgpu/gpu_limit": "0.5"}},
+        {"annotations": {"volcano.sh/vgpu-ids-new": ""}},
+        {"annotations": {"hami.io/vgpu-node": "n"}},
+        {"annotations": {"ALIYUN_COM_GPU_MEM_IDX": "0"}},
+        {"annotations": {"scheduler.framework.gpushare.allocation": "{}"}},
+        {"annotations": {"tencent.com/predicate-gpu-idx-0": "0"}},
+    ],
+    ids=lambda mark: next(iter(next(iter(mark.values())))),
+)
+def test_a_sharing_systems_mark_makes_a_pod_worth_keeping(mark):
+    marked = pod(meta=mark, spec={})
+    assert len(decode_pods(pod_list(marked)).pods) == 1
+
+
+@pytest.mark.parametrize("prefix", RESOURCES)
+def test_asking_for_a_shared_resource_makes_a_pod_worth_keeping(prefix):
+    def asking(quantity, where="containers"):
+        return pod(spec={where: [{"name": "c", "resources": {"limits": {prefix + "x": quantity}}}]})
+
+    asks = [asking("1"), asking(1), asking("1", "initContainers"), asking("nonsense")]
+    assert len(decode_pods(pod_list(*asks)).pods) == 4
+    assert decode_pods(pod_list(asking("0"), asking(0))).pods == ()
+
+
+def test_all_pods_of_one_node_can_be_asked_for():
+    here, there = plain("here"), plain("there")
+    here["spec"]["nodeName"], there["spec"]["nodeName"] = "node1", "node2"
+    page = decode_pods(pod_list(here, there, plain("nowhere")), keep=Keep.ALL, node="node1")
+    assert [one.ref.name for one in page.pods] == ["here"]
+    assert page.total == 3
+
+
+def test_the_pod_whose_fault_it_is_is_named():
+    broken = pod("b")
+    broken["metadata"]["uid"] = 5
+    assert refusal(decode_pods, pod_list(pod("a"), broken)).startswith("team/b: ")
+
+
+# ---------------------------------------------------------------- KubeShare
+
+
+def test_a_sharepod_comes_in_the_shape_of_a_pod():
+    told = pod(meta={"annotations": {"kubeshare/GPUID": "zxcvb", BOUND_DEVICE: "forged"}}, spec={})
+    told["status"] = {
+        "PodStatus": {"phase": "Running", "containerStatuses": [{"name": "main"}]},
+        "PodObjectMeta": {"uid": "uid-of-the-pod", "creationTimestamp": None},
+        "BoundDeviceID": "GPU-1",
+        "PodManagerPort": 50052,
+    }
+    share_pod = decode_share_pod(text(told))
+    assert share_pod.annotations == {
+        "kubeshare/GPUID": "zxcvb",
+        SHARE_POD: "uid-of-the-pod",
+        BOUND_DEVICE: "GPU-1",
+        MANAGER_PORT: "50052",
+    }
+    assert share_pod.ref.uid == "uid-web"
+    assert share_pod.phase == "Running"
+    assert decode_share_pods(pod_list(told)).pods == (share_pod,)
+
+
+def test_a_sharepod_without_status_is_not_bound():
+    told = pod(spec={}, status={"PodStatus": None, "PodObjectMeta": None, "BoundDeviceID": ""})
+    assert decode_share_pod(text(told)).annotations == {SHARE_POD: ""}
+
+
+def test_nobody_writes_a_sharepods_status_into_a_pods_annotations():
+    forged = {SHARE_POD: "x", BOUND_DEVICE: "GPU-1", MANAGER_PORT: "1", "vgpu.dev/reconcile": "no"}
+    told = pod(meta={"annotations": forged})
+    assert decode_pod(text(told)).annotations == {"vgpu.dev/reconcile": "no"}
+
+
+# ---------------------------------------------------------------- nodes
+
+
+def node(name="node1", **parts):
+    return {"kind": "Node", "metadata": {"name": name}} | parts
+
+
+def test_everything_that_the_product_needs_of_a_node_is_kept():
+    told = node(
+        metadata={
+            "name": "node1",
+            "resourceVersion": "4",
+            "annotations": {"hamivgpu": "2025-01-01T00:00:00Z", "kubeshare/gpu_info": "GPU-1:1,"},
+            "labels": {"gpushare": "true", "kubernetes.io/os": "linux"},
+        },
+        spec={"unschedulable": True},
+        status={
+            "capacity": {"cpu": "64", "aliyun.com/gpu-mem": "32552", "aliyun.com/gpu-count": "2"},
+            "allocatable": {"aliyun.com/gpu-mem": "32k"},
+            "addresses": [
+                {"type": "Hostname", "address": "node1"},
+                {"type": "InternalIP", "address": "10.0.0.1"},
+            ],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    )
+    assert decode_node(text(told)) == Node(
+        name="node1",
+        resource_version="4",
+        annotations={"hamivgpu": "2025-01-01T00:00:00Z", "kubeshare/gpu_info": "GPU-1:1,"},
+        labels={"gpushare": "true"},
+        capacity={"aliyun.com/gpu-mem": 32552, "aliyun.com/gpu-count": 2},
+        allocatable={"aliyun.com/gpu-mem": 32000},
+        address="10.0.0.1",
+        ready=True,
+        unschedulable=True,
+    )
+    page = text({"items": [told], "metadata": {"continue": "more", "resourceVersion": "7"}})
+    assert decode_nodes(page) == NodePage((decode_node(text(told)),), "more", "7")
+
+
+def test_a_node_that_says_nothing_is_not_ready():
+    assert decode_node(text(node())) == Node("node1")
+
+
+def test_half_a_unit_on_a_node_is_refused_by_name():
+    told = node(status={"allocatable": {"tencent.com/vcuda-core": "500m"}})
+    assert "node1: tencent.com/vcuda-core" in refusal(decode_node, text(told))
+
+
+def test_a_capacity_is_told_as_it_is_written():
+    told = node(status={"capacity": {"cpu": "8", "example.com/fpga": "2k", "pods": 110}})
+    assert decode_capacity(text(told)) == {"cpu": "8", "example.com/fpga": "2k", "pods": "110"}
+    assert decode_capacity(text(node())) == {}
+
+
+def test_the_data_of_a_configmap_may_be_missing():
+    told = {"metadata": {"name": "a"}}
+    assert decode_config_map(text({**told, "data": {"gpus": "0,1"}})) == {"gpus": "0,1"}
+    assert decode_config_map(text(told)) == {}
+
+
+# ---------------------------------------------------------------- events
+
+
+def event(kind, about):
+    return text({"type": kind, "object": about})
+
+
+def test_a_watch_tells_what_became_of_pods_and_nodes():
+    told = {"kind": "Pod", **pod(meta={"resourceVersion": "5"})}
+    assert decode_event(event("MODIFIED", told)) == Event(
+        EventType.MODIFIED, "5", pod=decode_pod(text(told))
+    )
+    assert decode_event(event("DELETED", node())).node == Node("node1")
+    share_pod = {"kind": "SharePod", **pod(spec={})}
+    assert decode_event(event("ADDED", share_pod)).pod == decode_share_pod(text(share_pod))
+
+
+def test_a_pod_that_has_ceased_to_share_is_told_too():
+    told = decode_event(event("MODIFIED", {"kind": "Pod", **plain()}))
+    assert told.pod is not None
+    assert not shares_gpus(told.pod)
+
+
+def test_a_bookmark_has_a_version_and_no_object():
+    bookmark = {
+        "kind": "Pod",
+        "metadata": {"resourceVersion": "12746", "creationTimestamp": None},
+        "spec": {"containers": None},
+        "status": {},
+    }
+    assert decode_event(event("BOOKMARK", bookmark)) == Event(EventType.BOOKMARK, "12746")
+
+
+def test_the_end_of_a_watch_comes_in_the_servers_words():
+    gone = {
+        "kind": "Status",
+        "status": "Failure",
+        "message": "too old resource version: 1 (2)",
+        "reason": "Expired",
+        "code": 410,
+    }
+    assert decode_event(event("ERROR", gone)) == Event(
+        EventType.ERROR, error=ApiError(410, "Expired", "too old resource version: 1 (2)")
+    )
+
+
+def test_an_event_of_another_kind_is_malformed():
+    assert "'Secret'" in refusal(decode_event, event("ADDED", {"kind": "Secret"}))
+    refusal(decode_event, event("RENAMED", node()))
+
+
+# ---------------------------------------------------------------- dumps
+
+
+def test_a_dump_of_many_kinds_is_sorted_out():
+    config_map = {"kind": "ConfigMap", "metadata": {"name": "unhealthy-gpu-node1"}}
+    items = [
+        {"apiVersion": "v1", **node()},
+        {"kind": "Pod", "apiVersion": "v1", **pod("a")},
+        {"kind": "Pod", **plain()},
+        {"kind": "SharePod", "apiVersion": "kubeshare.nthu/v1", **pod("s", spec={})},
+        config_map | {"data": {"gpus": "0,2"}},
+        {"kind": "ConfigMap", "metadata": {"name": "unhealthy-gpu-node2"}},
+        {"kind": "ConfigMap", "metadata": {"name": "kube-root-ca.crt"}, "data": 5},
+        {"kind": "Node", "apiVersion": "management.cattle.io/v3", "metadata": {"name": "c-1:m-2"}},
+        {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {"containers": 5}},
+    ]
+    dump = decode_dump(text({"kind": "List", "apiVersion": "v1", "items": items}))
+    assert [one.name for one in dump.nodes] == ["node1"]
+    assert [one.ref.name for one in dump.pods] == ["a"]
+    assert [one.ref.name for one in dump.share_pods] == ["s"]
+    assert dump.unhealthy == {"node1": "0,2", "node2": ""}
+    assert dump.total == 2
+    assert dump.others == {"ConfigMap": 1, "Deployment": 1, "Node": 1}
+
+
+def test_a_raw_page_and_a_single_object_are_dumps_too():
+    assert len(decode_dump(pod_list(pod("a"), plain()), keep=Keep.ALL).pods) == 2
+    assert decode_dump(text({"kind": "Pod", **pod("a")})).pods[0].ref.name == "a"
+    assert decode_dump(text(node())).nodes == (Node("node1"),)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"null",
+        b'{"kind":"List","items":{}}',
+        b'{"kind":"List","items":[5]}',
+        b'{"kind":"List","items":[{"kind":"Pod"}]}',
+        b'{"kind":"Pod","metadata":{"name":"a","namespace":"b","uid":"c\xff"}}',
+        b'{"kind":"List","items":[{"kind":"Node","metadata":{"name":1}}]}',
+        b'{"kind":' + b"[" * 100_000,
+        b'{"kind":"Pod","metadata":{"name":"\\ud800","namespace":"b","uid":"c"}}',
+        b'{"kind":"Pod","metadata":{"name":"a","namespace":"b","uid":"c"},"spec":{"priority":'
+        + b"9" * 5000
+        + b"}}",
+        b'{"kind":"Pod","metadata":{"name":"a","namespace":"b","uid":"c"},"spec":{"priority":1e99}}',
+    ],
+    ids=lambda content: content[:60],
+)
+def test_what_is_not_a_dump_is_malformed(content):
+    refusal(decode_dump, content)
+
+
+def test_the_object_of_a_dump_whose_fault_it_is_is_named():
+    broken = {"kind": "Pod", **pod("b")}
+    broken["spec"]["containers"] = {}
+    dump = text({"kind": "List", "items": [node(), broken]})
+    assert refusal(decode_dump, dump).startswith("team/b: ")
+
+
+# ---------------------------------------------------------------- quantities
+
+
+@pytest.mark.parametrize(
+    ("quantity", "units"),
+    [
+        ("0", 0),
+        ("8", 8),
+        ("8k", 8000),
+        ("1Ki", 1024),
+        ("2M", 2_000_000),
+        ("1Gi", 2**30),
+        ("2000m", 2),
+        ("8.0", 8),
+        ("1.5k", 1500),
+        ("+3", 3),
+        (".5k", 500),
+        ("1e3", 1000),
+        ("1E3", 1000),
+        ("10e-1", 1),
+        ("1E", 10**18),
+        ("7Ei", 7 * 2**60),
+        ("9223372036854775807", 2**63 - 1),
+        ("9223372036854775808", None),
+        ("8Ei", None),
+        ("1e99", None),
+        ("1500m", None),
+        ("0.5", None),
+        ("-1", None),
+        ("1K", None),
+        ("1ki", None),
+        ("1 ", None),
+        ("", None),
+        (".", None),
+        ("k", None),
+        ("\u0663", None),
+        ("0x10", None),
+        ("1_000", None),
+        ("1e", None),
+        ("9" * 10_000, None),
+    ],
+)
+def test_a_quantity_is_read_exactly_or_not_at_all(quantity, units):
+    assert whole(quantity) == units
+
+
+SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "Ki": 2**10, "Mi": 2**20, "m": Fraction(1, 1000)}
+
+
+@given(st.integers(0, 10**9), st.integers(0, 99), st.sampled_from(sorted(SUFFIXES)))
+@settings(max_examples=1000)
+def test_a_quantity_is_its_number_times_its_suffix(number, hundredths, suffix):
+    exact = (number + Fraction(hundredths, 100)) * SUFFIXES[suffix]
+    units = whole(f"{number}.{hundredths:02}{suffix}")
+    assert units == (exact if exact.denominator == 1 else None)
+
+
+@given(st.text(max_size=30))
+@settings(max_examples=1000)
+def test_any_text_is_a_quantity_or_not(quantity):
+    units = whole(quantity)
+    assert units is None or 0 <= units < 2**63
+
+
+# ---------------------------------------------------------------- laws
+
+keys = st.sampled_from(
+    ["app", "volcano.sh/vgpu-node", "sharedgpu/gpu_mem", "hamivgpu", "kubeshare/GPUID", SHARE_POD]
+)
+texts = st.dictionaries(keys, st.text(max_size=5), max_size=3)
+quantities = st.dictionaries(
+    st.sampled_from(["cpu", "memory", "nvidia.com/gpu", "example.com/x", "tencent.com/vcuda-core"]),
+    st.sampled_from(["0", "1", "1k", "1500m", "", 0, 2, 0.5]),
+    max_size=3,
+)
+containers = st.lists(
+    st.fixed_dictionaries(
+        {
+            "name": st.sampled_from(["a", "b"]),
+            "resources": st.fixed_dictionaries(
+                {}, optional={"limits": quantities} | {"requests": quantities}
+            ),
+        }
+    ),
+    max_size=2,
+)
+pods = st.fixed_dictionaries(
+    {
+        "metadata": st.fixed_dictionaries(
+            {"name": st.text(max_size=3), "namespace": st.text(max_size=3), "uid": st.text()},
+            optional={"annotations": texts, "labels": texts},
+        ),
+        "spec": st.fixed_dictionaries(
+            {}, optional={"containers": containers, "initContainers": containers}
+        ),
+    }
+)
+
+
+@given(st.lists(pods, max_size=4))
+@settings(max_examples=1000)
+def test_what_is_dropped_early_is_exactly_what_does_not_share(items):
+    page = pod_list(*items)
+    everything = decode_pods(page, keep=Keep.ALL)
+    assert decode_pods(page).pods == tuple(filter(shares_gpus, everything.pods))
+    assert everything.pods == tuple(decode_pod(text(item)) for item in items)
+
+
+@given(pods)
+@settings(max_examples=1000)
+def test_a_pod_is_the_same_by_every_way_in(told):
+    alone = decode_pod(text(told))
+    told = {"kind": "Pod", **told}
+    assert decode_event(event("ADDED", told)).pod == alone
+    assert decode_dump(text(told), keep=Keep.ALL).pods == (alone,)
+    assert decode_dump(text({"kind": "List", "items": [told]}), keep=Keep.ALL).pods == (alone,)
+
+
+DECODERS = (
+    decode_capacity,
+    decode_config_map,
+    decode_pods,
+    decode_share_pods,
+    decode_nodes,
+    decode_pod,
+    decode_share_pod,
+    decode_node,
+    decode_event,
+    decode_dump,
+)
+VALID = text(
+    {
+        "kind": "List",
+        "type": "ADDED",
+        "object": {"kind": "Pod", **pod()},
+        "items": [
+            {
+                "kind": "Pod",
+                **pod(
+                    meta={"annotations": {"tencent.com/a": "b"}, "creationTimestamp": None},
+                    status={"containerStatuses": [{"name": "main", "state": {"running": {}}}]},
+                ),
+            },
+            node(status={"capacity": {"aliyun.com/gpu-mem": "8k"}}),
+        ],
+    }
+)
+
+
+@st.composite
+def mutated(draw):
+    """A valid dump with a slice of it replaced."""
+    start = draw(st.integers(0, len(VALID)))
+    end = draw(st.integers(start, min(len(VALID), start + 20)))
+    return VALID[:start] + draw(st.binary(max_size=6)) + VALID[end:]
+
+
+@given(st.one_of(st.binary(max_size=200), mutated()), st.sampled_from(DECODERS))
+@settings(max_examples=1000)
+def test_any_bytes_give_values_or_the_typed_error(content, decode):
+    try:
+        decode(content)
+    except SourceError as error:
+        assert error.reason is Reason.MALFORMED  # noqa: PT017

@@ -1,0 +1,186 @@
+"""What gpu-manager's PrintGraph, PrintUsages and Version answer, from what is known of a node.
+
+A message here has the fields of its namesake in ``vgpu/rpc/display.proto``, by name and in order,
+and leaves out what is empty: encoded as JSON it is what the original's gRPC gateway answers (its
+default: jsonpb with the names of the .proto file). Everything here is pure.
+
+For a terminal: :func:`graph_text` and :func:`usages_text`.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from vgpu.model import PodRef
+from vgpu.topology import Card, Tree, draw
+from vgpu.units import MIB, WHOLE_DEVICE_MILLI
+
+# ---------------------------------------------------------------- what is known of a node
+
+
+class CardUse(msgspec.Struct, frozen=True):
+    """A card in a container's hands.
+
+    Attributes:
+        card: which.
+        sm_percent: what all the container's processes use of its cores.
+        used_bytes: of its memory.
+        pids: the container's processes on it.
+    """
+
+    card: Card
+    sm_percent: int = 0
+    used_bytes: int = 0
+    pids: tuple[int, ...] = ()
+
+
+class ContainerUse(msgspec.Struct, frozen=True):
+    """A container that the pod's spec names.
+
+    Attributes:
+        name: its name.
+        cores_milli: what it asked for, of all its cards together.
+        memory_bytes: likewise; None is all memory of its cards.
+        cards: what it got.
+    """
+
+    name: str
+    cores_milli: int = 0
+    memory_bytes: int | None = None
+    cards: tuple[CardUse, ...] = ()
+
+
+class PodUse(msgspec.Struct, frozen=True):
+    """A pod; ``cluster`` is its annotation ``clusterName``, ``user`` its variable SUBMITTER."""
+
+    ref: PodRef
+    containers: tuple[ContainerUse, ...]
+    cluster: str = ""
+    user: str = ""
+
+
+class State(msgspec.Struct, frozen=True):
+    """All that is displayed of a node."""
+
+    tree: Tree
+    pods: tuple[PodUse, ...]
+    version: str
+
+
+# ---------------------------------------------------------------- the messages
+
+
+class GraphResponse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The drawing."""
+
+    graph: str = ""
+
+
+class DeviceInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A card: PCI bus ID, index, percent of cores, MiB used, pids, MiB in all."""
+
+    id: str = ""
+    card_idx: str = ""
+    gpu: int = 0
+    mem: int = 0
+    pids: tuple[int, ...] = ()
+    device_mem: int = 0
+
+
+class Devices(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The cards of a container."""
+
+    dev: tuple[DeviceInfo, ...] = ()
+
+
+class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a container asked for: cards, and MiB."""
+
+    gpu: float = 0
+    mem: int = 0
+
+
+class ContainerStat(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A pod: its containers' cards and requests by name, namespace, user and cluster."""
+
+    stat: Mapping[str, Devices] = {}
+    project: str = ""
+    user: str = ""
+    cluster: str = ""
+    spec: Mapping[str, Spec] = {}
+
+
+class UsageResponse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The pods that have cards, by UID."""
+
+    usage: Mapping[str, ContainerStat] = {}
+
+
+class VersionResponse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Whose answers these are."""
+
+    version: str = ""
+
+
+Message = GraphResponse | UsageResponse | VersionResponse
+
+
+def graph(state: State) -> GraphResponse:
+    """PrintGraph."""
+    return GraphResponse(draw(state.tree))
+
+
+def usages(state: State) -> UsageResponse:
+    """PrintUsages, in the order of UIDs and names."""
+    stats = {pod.ref.uid: _stat(pod) for pod in state.pods}
+    return UsageResponse({uid: stats[uid] for uid in sorted(stats) if stats[uid].stat})
+
+
+def version(state: State) -> VersionResponse:
+    """Version."""
+    return VersionResponse(state.version)
+
+
+def _stat(pod: PodUse) -> ContainerStat:
+    containers = sorted(pod.containers, key=lambda container: container.name)
+    return ContainerStat(
+        stat={one.name: Devices(tuple(map(_device, one.cards))) for one in containers if one.cards},
+        project=pod.ref.namespace,
+        user=pod.user,
+        cluster=pod.cluster,
+        spec={one.name: _spec(one) for one in containers},
+    )
+
+
+def _device(use: CardUse) -> DeviceInfo:
+    return DeviceInfo(
+        id=use.card.bus_id,
+        card_idx=str(use.card.index),
+        gpu=use.sm_percent,
+        mem=use.used_bytes // MIB,
+        pids=use.pids,
+        device_mem=use.card.memory_bytes // MIB,
+    )
+
+
+def _spec(container: ContainerUse) -> Spec:
+    cards, part = divmod(container.cores_milli, WHOLE_DEVICE_MILLI)
+    whole = sum(use.card.memory_bytes // MIB for use in container.cards)
+    memory = container.memory_bytes
+    return Spec(
+        gpu=container.cores_milli / WHOLE_DEVICE_MILLI if part else cards,  # Go writes 1, not 1.0
+        mem=whole if memory is None else memory // MIB,
+    )
+
+
+# ---------------------------------------------------------------- text
+
+
+def graph_text(state: State) -> str:
+    """The drawing of the cards, lines that end in a newline."""
+    return draw(state.tree)
+
+
+def usages_text(state: State) -> str:
+    """Who uses the cards: the JSON of PrintUsages, for people, with a newline at the end."""
+    return msgspec.json.format(msgspec.json.encode(usages(state)), indent=2).decode() + "\n"

@@ -1,0 +1,46 @@
+"""gpu-manager's ``/graph``, ``/usage`` and ``/version``: the display over HTTP.
+
+``WebServer(display.pages.routes(state), ["localhost:5678"])`` serves them as gpu-manager did
+(``--query-addr``, ``--query-port``); any other server of ours may carry the same routes. A source
+that fails is a 503 with the body of the original's gateway.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from vgpu.display.messages import Message, State, graph, usages, version
+from vgpu.reasons import SourceError
+from vgpu.web.message import Handler, Request, Response
+
+UNAVAILABLE = 14
+"""gRPC's status code, which the gateway tells in the body."""
+
+_PATHS: dict[str, Callable[[State], Message]] = {
+    "/graph": graph,
+    "/usage": usages,
+    "/version": version,
+}
+
+
+def routes(state: Callable[[], State]) -> dict[str, Handler]:
+    """Path -> handler; ``state`` is asked at each request, on many threads at once.
+
+    It may raise SourceError.
+    """
+    return {path: _handler(answer, state) for path, answer in _PATHS.items()}
+
+
+def _handler(answer: Callable[[State], Message], state: Callable[[], State]) -> Handler:
+    def handle(_request: Request) -> Response:
+        try:
+            return _json(200, answer(state()))
+        except SourceError as error:
+            words = str(error)
+            return _json(503, {"error": words, "code": UNAVAILABLE, "message": words})
+
+    return handle
+
+
+def _json(status: int, value: object) -> Response:
+    return Response(status, (("Content-Type", "application/json"),), msgspec.json.encode(value))

@@ -1,0 +1,126 @@
+"""The gRPC service ``display.GPUDisplay`` on a unix socket, as gpu-manager serves it.
+
+Needs the extra ``vgpu[pod-resources]``. A socket that somebody else still answers on is left
+alone; one that was left behind is replaced. Only its owner may ask.
+"""
+
+import socket
+import stat
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import msgspec
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.json_format import ParseDict
+
+from vgpu.display.messages import Message, State, graph, usages, version
+from vgpu.reasons import SourceError
+from vgpu.rpc import display_pb2 as pb
+
+SOCKET = "/var/run/gpu-manager.sock"
+"""Where gpu-manager has it."""
+
+SERVICE = "display.GPUDisplay"
+
+_LONGEST_PATH = 107  # sun_path without its NUL, unix(7)
+_MODE = 0o600
+_WORKERS = 2
+
+Answer = pb.GraphResponse | pb.UsageResponse | pb.VersionResponse
+
+_METHODS: dict[str, tuple[Callable[[State], Message], Callable[[], Answer]]] = {
+    "PrintGraph": (graph, pb.GraphResponse),
+    "PrintUsages": (usages, pb.UsageResponse),
+    "Version": (version, pb.VersionResponse),
+}
+
+
+class SocketError(Exception):
+    """The socket cannot be served.
+
+    Attributes:
+        path: where it was to be.
+        problem: what is wrong with that.
+    """
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path = path
+        self.problem = problem
+
+
+class DisplayServer:
+    """Serves the display on ``path`` between :meth:`start` and :meth:`stop`."""
+
+    def __init__(self, state: Callable[[], State], path: str = SOCKET) -> None:
+        """``state`` is asked at each call, from several threads; it may raise SourceError."""
+        self._state = state
+        self._path = path
+        self._server = grpc.server(ThreadPoolExecutor(_WORKERS, thread_name_prefix="display"))
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(
+                self._method(make, answer),
+                request_deserializer=Empty.FromString,
+                response_serializer=_bytes,
+            )
+            for name, (make, answer) in _METHODS.items()
+        }
+        service = grpc.method_handlers_generic_handler(SERVICE, handlers)
+        self._server.add_generic_rpc_handlers((service,))
+
+    def start(self) -> None:
+        """Serve in the background. Raises SocketError."""
+        _require_free(self._path)
+        try:
+            self._server.add_insecure_port(f"unix:{self._path}")
+            Path(self._path).chmod(_MODE)  # nobody is served before start()
+        except (RuntimeError, OSError) as error:
+            raise SocketError(self._path, str(error)) from error
+        self._server.start()
+
+    def stop(self, grace: float = 1.0) -> None:
+        """Take no more calls, end those under way within ``grace`` seconds, remove the socket."""
+        self._server.stop(grace).wait()
+
+    def _method(
+        self, make: Callable[[State], Message], answer: Callable[[], Answer]
+    ) -> Callable[[Empty, grpc.ServicerContext], Answer]:
+        def serve(_request: Empty, context: grpc.ServicerContext) -> Answer:
+            try:
+                message = make(self._state())
+            except SourceError as error:
+                context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            return ParseDict(msgspec.to_builtins(message), answer())
+
+        return serve
+
+
+def _bytes(answer: Answer) -> bytes:
+    return answer.SerializeToString()
+
+
+def _require_free(path: str) -> None:
+    """Say what is wrong with the path: gRPC would take it from a server that still runs."""
+    if len(path.encode()) > _LONGEST_PATH:
+        raise SocketError(path, f"longer than the {_LONGEST_PATH} bytes of a socket's path")
+    try:
+        mode = Path(path).lstat().st_mode
+    except FileNotFoundError:
+        if not Path(path).parent.is_dir():
+            raise SocketError(path, "its folder does not exist") from None
+        return
+    except OSError as error:
+        raise SocketError(path, error.strerror or str(error)) from error
+    if not stat.S_ISSOCK(mode):
+        raise SocketError(path, "something that is no socket is in its place")
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return  # left behind
+        except OSError as error:
+            raise SocketError(path, f"its owner cannot be asked: {error.strerror}") from error
+    raise SocketError(path, "another server answers there; is gpu-manager running?")

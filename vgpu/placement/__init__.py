@@ -1,0 +1,1 @@
+"""Where a request goes: each scheduler's arithmetic as pure functions on plain frozen values."""

@@ -1,0 +1,207 @@
+"""gpu-manager's choice of cards: its three evaluators on the topology tree, and what it refuses.
+
+- **link**, several cards: those that are nearest to one another;
+- **fragment**, one card: from the corner of the tree with the fewest free cards, so that whole
+  corners stay free for link;
+- **share**, a part of a card: the card with the least free that is enough.
+
+The originals are gpu-manager's ``pkg/algorithm/nvidia`` and ``allocateOne`` of
+``pkg/services/allocator/nvidia``. Its ties between inner nodes fall by chance; here the lower
+card wins.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from vgpu.model import Request, Share
+from vgpu.topology import Card, Group, Level, Tree
+from vgpu.units import GAIA_MEMORY_BLOCK, WHOLE_DEVICE_MILLI
+
+
+class Why(StrEnum):
+    """Why there are no cards for a container, in gpu-manager's words where it has any."""
+
+    NO_FREE_CARD = "no free node"
+    TOO_MUCH_MEMORY = "request memory {asked} is larger than {most}"
+    SHARING_OFF = "share mode is not enabled"
+    NEEDS_BOTH = "that cores or memory is zero is not permitted in share mode"
+    ILLEGAL_PREDICATE = "the predicate {told} is not free, or not what is asked for"
+    MISMATCH = "Nvidia node mismatch, pick up:{chosen}  predicate: {told}"
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """No cards; ``words`` is what to tell the kubelet."""
+
+    why: Why
+    words: str
+
+
+Choice = tuple[Card, ...] | Refused
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """How gpu-manager was set up, and whether its weakness is wanted.
+
+    Attributes:
+        share_mode: ``--share-mode``: whether parts of cards are given at all.
+        derive_again: choose a part's card anew and refuse the pod where gpu-admission chose
+            another one, as the original does; else the choice of gpu-admission is law while it is
+            legal, also for whole cards, for which the original ignores it.
+    """
+
+    share_mode: bool = False
+    derive_again: bool = False
+
+
+def allocate(
+    tree: Tree,
+    held: Mapping[tuple[str, str], Sequence[Share]],
+    container: tuple[str, str],
+    request: Request,
+    *,
+    rules: Rules,
+    predicate: Sequence[int] | None = None,
+) -> tuple[Share, ...] | Refused:
+    """The shares of a container, (pod UID, name): those that it has already, or new ones.
+
+    ``tree`` has nothing taken yet: ``held`` tells what every container has. ``predicate`` are the
+    minor numbers that gpu-admission chose.
+    """
+    if container in held:
+        return tuple(held[container])
+    taken = tree.holding(share for shares in held.values() for share in shares)
+    cards = choose(taken, request, rules, predicate)
+    if isinstance(cards, Refused):
+        return cards
+    return tuple(
+        Share(str(card.minor), request.memory_bytes, request.cores_milli) for card in cards
+    )
+
+
+def choose(
+    tree: Tree, request: Request, rules: Rules, predicate: Sequence[int] | None = None
+) -> Choice:
+    """The cards for a request, by the rules of :func:`allocate`."""
+    part = request.cores_milli < WHOLE_DEVICE_MILLI
+    if part and not rules.share_mode:
+        return _refused(Why.SHARING_OFF)
+    if part and not (request.cores_milli and request.memory_bytes):
+        return _refused(Why.NEEDS_BOTH)
+    if predicate is not None and not rules.derive_again:
+        return _predicated(tree, request, predicate)
+    if part:
+        return _part(tree, request, predicate)
+    evaluate = fragment if request.count == 1 else link
+    return evaluate(tree, request.count) or _refused(Why.NO_FREE_CARD)
+
+
+def _part(tree: Tree, request: Request, predicate: Sequence[int] | None) -> Choice:
+    """A card for a part, chosen here; it must be the one that was promised, if any was."""
+    memory = request.memory_bytes or 0
+    cards = share(tree.cards, request.cores_milli, memory)
+    most = max((card.memory_bytes for card in tree.cards), default=0)
+    if not cards and memory > most:
+        return _refused(Why.TOO_MUCH_MEMORY, asked=memory, most=most)
+    if not cards:
+        return _refused(Why.NO_FREE_CARD)
+    if predicate is not None and [card.minor for card in cards] != list(predicate):
+        return _refused(Why.MISMATCH, chosen=_nodes([cards[0].minor]), told=_nodes(predicate))
+    return cards
+
+
+def _predicated(tree: Tree, request: Request, predicate: Sequence[int]) -> Choice:
+    """The cards that were promised, if they are there, free enough, and as many as asked for."""
+    by_minor = {card.minor: card for card in tree.cards}
+    cards = tuple(by_minor[minor] for minor in predicate if minor in by_minor)
+    legal = len(set(predicate)) == len(predicate) == len(cards) == request.count
+    if not legal or not all(fits(card, request) for card in cards):
+        return _refused(Why.ILLEGAL_PREDICATE, told=_nodes(predicate))
+    return cards
+
+
+def fits(card: Card, request: Request) -> bool:
+    """Whether one card can give what the request asks of each."""
+    if request.cores_milli >= WHOLE_DEVICE_MILLI:
+        return card.untouched
+    return card.free_milli >= request.cores_milli and card.free_bytes >= (request.memory_bytes or 0)
+
+
+# ---------------------------------------------------------------- the evaluators
+
+
+def link(tree: Tree, count: int) -> tuple[Card, ...]:
+    """``count`` free cards that are near to one another; none if there are not as many.
+
+    Below the root, the nearest group that has enough; of equal ones that with the fewest.
+    """
+    groups = [
+        next((group for group in path if len(tree.available(group)) >= count), None)
+        for path in tree.paths()
+    ]
+    candidates = [group for group in groups if group is not None]
+    best = min(candidates, key=lambda group: (group.level, *_least(tree, group)), default=tree.root)
+    return _first(tree, best, count)
+
+
+def fragment(tree: Tree, count: int) -> tuple[Card, ...]:
+    """``count`` free cards where the fewest are left; none if there are not as many.
+
+    From the root down, always into the inner node with the fewest free cards that are enough.
+    """
+    group: Group | None = tree.root
+    while group is not None:
+        best = group
+        group = min(
+            (
+                child
+                for child in best.children
+                if child.level is not Level.GPU and len(tree.available(child)) >= count
+            ),
+            key=lambda child: _least(tree, child),
+            default=None,
+        )
+    return _first(tree, best, count)
+
+
+def share(cards: Sequence[Card], cores_milli: int, memory_bytes: int) -> tuple[Card, ...]:
+    """The card with the least free that has this much; none if there is none."""
+    enough = (
+        card
+        for card in least_free(cards)
+        if card.free_milli >= cores_milli and card.free_bytes >= memory_bytes
+    )
+    return tuple(card for card in [next(enough, None)] if card is not None)
+
+
+def least_free(cards: Sequence[Card]) -> list[Card]:
+    """The cards by free cores, free memory in whole blocks, processes and minor number."""
+    return sorted(
+        cards,
+        key=lambda card: (
+            card.free_milli,
+            card.free_bytes // GAIA_MEMORY_BLOCK,
+            len(card.pids),
+            card.minor,
+        ),
+    )
+
+
+def _least(tree: Tree, group: Group) -> tuple[int, int, int]:
+    """Groups by free cards, processes and first card; memory the original counts for none."""
+    pids = sum(len(tree.cards[at].pids) for at in group.cards)
+    return len(tree.available(group)), pids, group.cards[0]
+
+
+def _first(tree: Tree, group: Group, count: int) -> tuple[Card, ...]:
+    free = tree.available(group)
+    return free[:count] if len(free) >= count else ()
+
+
+def _refused(why: Why, **values: object) -> Refused:
+    return Refused(why, why.format(**values))
+
+
+def _nodes(minors: Sequence[int]) -> str:
+    return ",".join(f"/dev/nvidia{minor}" for minor in minors)

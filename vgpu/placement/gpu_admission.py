@@ -1,0 +1,169 @@
+"""gpu-admission's predicate: which node and which cards a pod of gaia gets, before it is bound.
+
+The fullest node that can serve all containers of the pod is the only one returned. Its cards are
+promised in the pod's annotations, and counted from there when the next pod comes. The original is
+gpu-admission's ``pkg/predicate`` and ``pkg/algorithm``.
+
+The original refuses a pod that carries a promise already, so a pod whose binding failed waits
+for ever. Here the promise is kept while it can be, and made anew when it cannot.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from vgpu.kube import Node, Pod, holds_devices
+from vgpu.model import Allocation, Claim, ContainerKind, Phase, Request, Scheme, Share
+from vgpu.placement.gaia import fits, least_free, share
+from vgpu.schemes.gaia import PREDICATE_NODE, Gaia
+from vgpu.schemes.language import ClaimError
+from vgpu.topology import Card, holding
+from vgpu.units import WHOLE_DEVICE_MILLI
+
+NO_CARDS = "no GPU device"
+PLACED_ELSEWHERE = "pod {uid} has already been matched to another node"
+DOES_NOT_FIT = "pod {uid} does not match with this node"
+PREDICATED = "pod {name} had been predicated!"
+
+Cards = tuple[Card, ...]
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The scheduler's answer.
+
+    Attributes:
+        nodes: where the pod may go; one at most if it asks for cards.
+        refused: node -> why not there.
+        claim: what is promised, to be written as annotations; None if nothing is.
+        error: why there is no answer at all; "" if there is one.
+    """
+
+    nodes: tuple[str, ...] = ()
+    refused: Mapping[str, str] = {}
+    claim: Claim | None = None
+    error: str = ""
+
+
+def predicate(
+    pod: Pod,
+    nodes: Sequence[Node],
+    pods: Iterable[Pod],
+    now: float,
+    *,
+    once_only: bool = False,
+) -> Verdict:
+    """Where the pod may go. ``pods`` are all pods there are, ``now`` is unix seconds.
+
+    ``once_only`` refuses a pod that was promised cards before, as the original does. A node is
+    refused while the claim of a pod on it cannot be read: nobody knows then what is free.
+    """
+    gaia = Gaia()
+    try:
+        requests = [r for r in gaia.requests(pod) if r.kind is ContainerKind.APP]
+    except ClaimError as error:
+        return Verdict(error=str(error))
+    if not requests:
+        return Verdict(nodes=tuple(node.name for node in nodes))
+    promise = _promise(gaia, pod)
+    if promise is not None and once_only:
+        return Verdict(error=PREDICATED.format(name=pod.ref.name))
+    free, refused = _free(gaia, nodes, (one for one in pods if one.ref.uid != pod.ref.uid))
+    claim = _kept(promise, free, requests) or _new(pod, free, requests, now)
+    chosen = claim.node if claim else ""
+    words = (PLACED_ELSEWHERE if claim else DOES_NOT_FIT).format(uid=pod.ref.uid)
+    refused |= {name: words for name in free if name != chosen}
+    return Verdict((chosen,) if claim else (), refused, claim)
+
+
+def _promise(gaia: Gaia, pod: Pod) -> Claim | None:
+    """What the pod was promised before; nothing if that cannot be read."""
+    try:
+        return gaia.claim(pod)
+    except ClaimError:
+        return None
+
+
+def _free(
+    gaia: Gaia, nodes: Sequence[Node], pods: Iterable[Pod]
+) -> tuple[dict[str, Cards], dict[str, str]]:
+    """Each node's cards with what is taken of them; and why other nodes are refused."""
+    tenants: dict[str, list[Pod]] = {}
+    for pod in filter(holds_devices, pods):
+        where = pod.node or pod.annotations.get(PREDICATE_NODE, "")
+        tenants.setdefault(where, []).append(pod)
+    free, refused = {}, {}
+    for node in nodes:
+        try:
+            cards = _cards(gaia, node, tenants.get(node.name, ()))
+        except ClaimError as error:
+            refused[node.name] = str(error)
+            continue
+        if cards:
+            free[node.name] = cards
+        else:
+            refused[node.name] = NO_CARDS
+    return free, refused
+
+
+def _cards(gaia: Gaia, node: Node, tenants: Iterable[Pod]) -> Cards:
+    """Raises ClaimError."""
+    cards = [
+        Card(index, index, memory_bytes=device.memory_bytes or 0)
+        for index, device in enumerate(gaia.devices(node))
+        if device.healthy
+    ]
+    claims = [claim for tenant in tenants if (claim := gaia.claim(tenant))]
+    allocations = [allocation for claim in claims for allocation in claim.allocations]
+    return holding(cards, (share for allocation in allocations for share in allocation.shares))
+
+
+def _kept(
+    promise: Claim | None, free: Mapping[str, Cards], requests: Sequence[Request]
+) -> Claim | None:
+    """The promise, if all of it is still there for just these requests."""
+    if promise is None or promise.node not in free:
+        return None
+    cards = free[promise.node]
+    shares = {allocation.container: allocation.shares for allocation in promise.allocations}
+    for request in requests:
+        asked = shares.get(request.container, ())
+        names = {part.device for part in asked}
+        chosen = [card for card in cards if str(card.minor) in names and fits(card, request)]
+        if not len(chosen) == len(asked) == request.count:
+            return None
+        cards = holding(cards, asked)
+    return promise
+
+
+def _new(
+    pod: Pod, free: Mapping[str, Cards], requests: Sequence[Request], now: float
+) -> Claim | None:
+    """A promise on the fullest node that can serve all requests; None if there is none."""
+    for name in sorted(free, key=lambda name: (*_left(free[name]), name)):
+        allocations = _placed(free[name], requests)
+        if allocations is not None:
+            return Claim(Scheme.GAIA, pod.ref, name, allocations, assumed_at=now)
+    return None
+
+
+def _left(cards: Cards) -> tuple[int, int]:
+    return sum(card.free_milli for card in cards), sum(card.free_bytes for card in cards)
+
+
+def _placed(cards: Cards, requests: Sequence[Request]) -> tuple[Allocation, ...] | None:
+    """Cards for all requests, one after another; None if one cannot be served."""
+    allocations = []
+    for request in requests:
+        if request.cores_milli >= WHOLE_DEVICE_MILLI:
+            whole = [card for card in least_free(cards) if card.untouched][: request.count]
+            chosen = whole if len(whole) == request.count else []
+        else:
+            chosen = list(share(cards, request.cores_milli, request.memory_bytes or 0))
+        if not chosen:
+            return None
+        shares = tuple(
+            Share(str(card.minor), request.memory_bytes, request.cores_milli) for card in chosen
+        )
+        allocations.append(Allocation(request.container, shares, Phase.ASSUMED))
+        cards = holding(cards, shares)
+    return tuple(allocations)

@@ -1,0 +1,69 @@
+"""gpushare's extender: whether a node can take a pod, and on which card the pod goes.
+
+A pod goes to one card, with the sum of what its app containers ask for. Of the healthy cards that
+have enough, the fullest is chosen; of equals, the first. Amounts are in units of any size, the
+same throughout.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+
+from vgpu.model import PodRef
+
+
+class Reason(StrEnum):
+    """Why a node does not take a pod, in the extender's words."""
+
+    NOT_SHARED = "The node {node} is not for GPU share, need skip"
+    NO_ROOM = "Insufficient GPU Memory in one device"
+    NOT_PLACED = "The node {node} can't place the pod {pod.name} in ns {pod.namespace}"
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A node does not take a pod: why, and as the extender says it of this node and pod."""
+
+    reason: Reason
+    message: str
+
+
+class Card(msgspec.Struct, frozen=True, gc=False):
+    """A card of a node, by index: all of its memory, and what its pods have of it."""
+
+    index: int
+    total: int
+    used: int = 0
+    healthy: bool = True
+
+    @property
+    def free(self) -> int:
+        """What is left: nothing where more is used than there is."""
+        return max(0, self.total - self.used)
+
+
+def refusal(node: str, cards: Iterable[Card], asked: int) -> Refused | None:
+    """The extender's filter: why the node cannot take a pod that asks for so much; None if it can.
+
+    What matters is the free memory of single cards, not their sum.
+    """
+    cards = tuple(cards)
+    if not any(card.total > 0 for card in cards):
+        return _refused(Reason.NOT_SHARED, node=node)
+    return None if _candidates(cards, asked) else _refused(Reason.NO_ROOM)
+
+
+def choose(node: str, cards: Iterable[Card], asked: int, pod: PodRef) -> Card | Refused:
+    """The extender's bind: the card for the pod. A pod that asks for nothing gets none."""
+    candidates = _candidates(cards, asked)
+    if asked <= 0 or not candidates:
+        return _refused(Reason.NOT_PLACED, node=node, pod=pod)
+    return min(candidates, key=lambda card: (card.free, card.index))
+
+
+def _candidates(cards: Iterable[Card], asked: int) -> list[Card]:
+    return [card for card in cards if card.healthy and card.free >= asked]
+
+
+def _refused(reason: Reason, **about: str | PodRef) -> Refused:
+    return Refused(reason, reason.format(**about))

@@ -1,0 +1,359 @@
+"""Where Volcano's scheduler would put a pod on a node, and how much it likes the node.
+
+The rules are those of its plugin deviceshare with VGPUEnable (``devices/nvidia/vgpu``). Two things
+are done as they were meant, and can be had as they are by :data:`UPSTREAM`: a card that its plugin
+calls unhealthy is not chosen, and spread prefers nodes with idle cards.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import Enum, StrEnum
+from typing import Final
+
+import msgspec
+from msgspec import structs
+
+from vgpu.kube import Pod
+from vgpu.model import Allocation, Claim, ContainerKind, Device, Phase, Request, Share
+from vgpu.placement.volcano_mig import Geometry, choose, slots
+from vgpu.schemes.volcano import mig_slot, physical
+from vgpu.schemes.volcano_dialect import HAMI_CORE, MIG
+from vgpu.schemes.volcano_node import VENDOR
+from vgpu.units import MIB, WHOLE_DEVICE_MILLI, WHOLE_DEVICE_PERCENT
+
+MODE: Final = "volcano.sh/vgpu-mode"
+USE_TYPE: Final = "nvidia.com/use-gputype"
+AVOID_TYPE: Final = "nvidia.com/nouse-gputype"
+USE_UUID: Final = "volcano.sh/vgpu-use-gpuuuid"
+AVOID_UUID: Final = "volcano.sh/vgpu-nouse-gpuuuid"
+GROUP_POLICY: Final = "volcano.sh/vgpu-podgroup-policy"
+GROUP_NAMES: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+
+_BEST: Final = 100.0
+"""What a card adds to the score at most."""
+
+
+class Policy(StrEnum):
+    """In which order cards are tried, and what makes a node better."""
+
+    BINPACK = "binpack"  # the card with most memory in use first
+    SPREAD = "spread"  # the card with fewest users first
+    NONE = ""  # the last card first; all nodes are alike
+
+
+class SpreadScore(Enum):
+    """When spread looks whether a card is idle."""
+
+    BEFORE = "before"  # as meant, and as in older versions: before the container is counted
+    AFTER = "after"  # as it is: after, so that no card ever is
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What is done as it was meant, or as it is.
+
+    Attributes:
+        skip_unhealthy: whether unhealthy cards are passed over.
+        spread_score: when spread looks.
+        weight: what scores are multiplied with (``ScheduleWeight``).
+    """
+
+    skip_unhealthy: bool = True
+    spread_score: SpreadScore = SpreadScore.BEFORE
+    weight: int = 1
+
+
+AS_MEANT: Final = Rules()
+UPSTREAM: Final = Rules(skip_unhealthy=False, spread_score=SpreadScore.AFTER)
+"""Just what the scheduler does."""
+
+
+class Wishes(msgspec.Struct, frozen=True):
+    """What a pod's annotations say about where it wants to be.
+
+    Attributes:
+        mode: hami-core or mig; None is either.
+        use_types, avoid_types: parts of card types; if some are to be used, none is avoided.
+        use_uuids, avoid_uuids: cards.
+        group: its PodGroup as ``<namespace>/<name>``.
+        alone_in_group: whether it shares no card with another pod of its group.
+    """
+
+    mode: str | None = None
+    use_types: tuple[str, ...] = ()
+    avoid_types: tuple[str, ...] = ()
+    use_uuids: tuple[str, ...] = ()
+    avoid_uuids: tuple[str, ...] = ()
+    group: str = ""
+    alone_in_group: bool = False
+
+
+NO_WISHES: Final = Wishes()
+
+
+class Card(msgspec.Struct, frozen=True):
+    """A card and what is taken of it.
+
+    Attributes:
+        device: the card; None for its memory or slots is none of them.
+        users: how many shares are taken.
+        memory_bytes, cores_milli: how much is taken.
+        groups: PodGroups of which a pod is on it.
+        geometries: how it may be cut, in MIG mode.
+        mig_slots: group and position of the MIG slots in use.
+    """
+
+    device: Device
+    users: int = 0
+    memory_bytes: int = 0
+    cores_milli: int = 0
+    groups: frozenset[str] = frozenset()
+    geometries: tuple[Geometry, ...] = ()
+    mig_slots: frozenset[tuple[str, int]] = frozenset()
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Memory, taken or not."""
+        return self.device.memory_bytes or 0
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A node that may be chosen; its cards are in the order of the register."""
+
+    name: str
+    cards: tuple[Card, ...]
+    mode: str = HAMI_CORE
+
+
+class Skip(Enum):
+    """Why a card is passed over, in the order of the checks."""
+
+    UUID = "the pod's annotations exclude this card"
+    UNHEALTHY = "its plugin says that it is unhealthy"
+    SLOTS = "no share is left"
+    GROUP = "another pod of the PodGroup is on it"
+    MEMORY = "not enough memory is left"
+    CORES = "not enough cores are left"
+    EXCLUSIVE = "all its cores are wanted, but it is shared"
+    CORES_GONE = "all its cores are taken"
+    TYPE = "the pod's annotations exclude this type"
+    MIG_SLOT = "no MIG slot is left that is large enough"
+
+
+class RefusalReason(Enum):
+    """Why a node is refused, in the scheduler's own words."""
+
+    MODE = "pod required sharing mode {mode} is not the same as the node mode {node_mode}"
+    CARDS = "no enough gpu cards on node {node}"
+    UUIDS = (
+        f'no GPU matches UUID constraints {USE_UUID}="{{use}}", {AVOID_UUID}="{{avoid}}"'
+        " on node {node}"
+    )
+    FITTING = "not enough gpu fitted on this node"
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why the pod does not fit: for which container, and what was wrong with each card."""
+
+    reason: RefusalReason
+    message: str
+    container: str = ""
+    skipped: tuple[tuple[str, Skip], ...] = ()
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """Where the pod would go: its containers' shares, the cards with them, the node's score."""
+
+    allocations: tuple[Allocation, ...]
+    cards: tuple[Card, ...]
+    score: float
+
+
+# ---------------------------------------------------------------- what is there
+
+
+def wishes(pod: Pod) -> Wishes:
+    """What the pod's annotations say; words are joined by commas, empty ones say nothing."""
+    told = pod.annotations
+    group = next(filter(None, map(told.get, GROUP_NAMES)), "")
+    return Wishes(
+        mode=told.get(MODE),
+        use_types=_words(told, USE_TYPE),
+        avoid_types=_words(told, AVOID_TYPE),
+        use_uuids=_words(told, USE_UUID),
+        avoid_uuids=_words(told, AVOID_UUID),
+        group=f"{pod.ref.namespace}/{group}" if group else "",
+        alone_in_group=told.get(GROUP_POLICY) == "spread",
+    )
+
+
+def book(cards: tuple[Card, ...], held: Iterable[tuple[Claim, str]]) -> tuple[Card, ...]:
+    """The cards with the claims' shares taken, each with the PodGroup of its pod.
+
+    Every share counts. (The scheduler counts a pod once for each card when it rebuilds its books,
+    so that it overcommits: that is a defect of its own.) Shares of other cards are left out.
+    """
+    books = {card.device.uuid: card for card in cards}
+    for claim, group in held:
+        for share in (share for each in claim.allocations for share in each.shares):
+            card = books.get(physical(share.device))
+            if card is not None:
+                books[card.device.uuid] = _take(card, share, group)
+    return tuple(books.values())
+
+
+def _take(card: Card, share: Share, group: str = "") -> Card:
+    """The card with one more share; a MIG slot is taken with all its memory."""
+    slot = mig_slot(share.device)
+    memory = _slot_memory(card, slot) if slot else share.memory_bytes
+    if memory is None:
+        memory = card.capacity_bytes if share.memory_bytes is None else share.memory_bytes
+    return structs.replace(
+        card,
+        users=card.users + 1,
+        memory_bytes=card.memory_bytes + memory,
+        cores_milli=card.cores_milli + (share.cores_milli or 0),
+        groups=card.groups | {group} if group else card.groups,
+        mig_slots=card.mig_slots | {slot} if slot else card.mig_slots,
+    )
+
+
+def _slot_memory(card: Card, named: tuple[str, int]) -> int | None:
+    """A MIG slot's memory in bytes; None if no geometry has it."""
+    known = (slot for geometry in card.geometries for slot in slots(geometry))
+    return next((each.memory_bytes for each in known if (each.group, each.position) == named), None)
+
+
+def _words(told: Mapping[str, str], key: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, told.get(key, "").split(","))))
+
+
+# ---------------------------------------------------------------- the choice
+
+
+def place(
+    requests: Iterable[Request],
+    node: Candidate,
+    wanted: Wishes = NO_WISHES,
+    *,
+    policy: Policy = Policy.NONE,
+    rules: Rules = AS_MEANT,
+    unit_bytes: int = MIB,
+) -> Choice | Refusal:
+    """Where the scheduler would put the containers on the node.
+
+    Each container is given its cards before the next is looked at. Init containers are not looked
+    at. ``unit_bytes`` is the size of one unit of memory: percentages are rounded down to units.
+    """
+    if wanted.mode is not None and wanted.mode != node.mode:
+        return _refusal(RefusalReason.MODE, node, wanted)
+    cards = list(node.cards)
+    touched: set[int] = set()
+    allocations = []
+    score = 0.0
+    for request in (each for each in requests if each.kind is ContainerKind.APP):
+        if request.count > len(cards):
+            return _refusal(RefusalReason.CARDS, node, wanted, request.container)
+        shares: list[Share] = []
+        skipped: list[tuple[str, Skip]] = []
+        for index in _order(cards, policy):
+            if len(shares) == request.count:
+                break
+            card = cards[index]
+            memory = _memory(request, card, unit_bytes)
+            fitting = _fit(card, request, memory, mode=node.mode, wanted=wanted, rules=rules)
+            if isinstance(fitting, Skip):
+                skipped.append((card.device.name, fitting))
+                continue
+            shares.append(Share(fitting, memory, request.cores_milli))
+            cards[index] = _take(card, shares[-1])
+            touched.add(index)
+            score += _score(card, cards[index], policy, rules)
+        if len(shares) < request.count:
+            excluded = not shares and all(skip is Skip.UUID for _, skip in skipped)
+            reason = RefusalReason.UUIDS if excluded else RefusalReason.FITTING
+            return _refusal(reason, node, wanted, request.container, skipped)
+        allocations.append(Allocation(request.container, tuple(shares), Phase.ASSUMED))
+    group = frozenset({wanted.group} - {""})
+    for index in touched:
+        cards[index] = structs.replace(cards[index], groups=cards[index].groups | group)
+    return Choice(tuple(allocations), tuple(cards), score * rules.weight)
+
+
+def _order(cards: list[Card], policy: Policy) -> list[int]:
+    """The cards' positions as they are tried; among equals the first comes first."""
+    positions = range(len(cards))
+    if policy is Policy.BINPACK:
+        return sorted(positions, key=lambda position: -cards[position].memory_bytes)
+    if policy is Policy.SPREAD:
+        return sorted(positions, key=lambda position: cards[position].users)
+    return list(reversed(positions))
+
+
+def _memory(request: Request, card: Card, unit_bytes: int) -> int:
+    """Bytes of this card: as many as asked, or that percentage of it in whole units."""
+    if request.memory_bytes is not None:
+        return request.memory_bytes
+    percentage = WHOLE_DEVICE_PERCENT if request.memory_percent is None else request.memory_percent
+    units = card.capacity_bytes // unit_bytes
+    return units * percentage // WHOLE_DEVICE_PERCENT * unit_bytes
+
+
+def _fit(
+    card: Card, request: Request, memory: int, *, mode: str, wanted: Wishes, rules: Rules
+) -> str | Skip:
+    """The device that the container would be given of this card, or why it is none."""
+    for skip, applies in _checks(card, request, memory, wanted, rules):
+        if applies:
+            return skip
+    if mode != MIG:
+        return card.device.uuid
+    slot = choose(card.geometries, card.mig_slots, memory)
+    return f"{card.device.uuid}[{slot.group}-{slot.position}]" if slot else Skip.MIG_SLOT
+
+
+def _checks(
+    card: Card, request: Request, memory: int, wanted: Wishes, rules: Rules
+) -> tuple[tuple[Skip, bool], ...]:
+    """Everything that can be wrong with a card, in the scheduler's order."""
+    device, cores = card.device, request.cores_milli
+    type_ = (VENDOR + device.model).upper()
+    uses = any(word.upper() in type_ for word in wanted.use_types)
+    avoids = any(word.upper() in type_ for word in wanted.avoid_types)
+    excluded = bool(wanted.use_uuids) and device.uuid not in wanted.use_uuids
+    return (
+        (Skip.UUID, excluded or device.uuid in wanted.avoid_uuids),
+        (Skip.UNHEALTHY, rules.skip_unhealthy and not device.healthy),
+        (Skip.SLOTS, device.slots is not None and device.slots <= card.users),
+        (Skip.GROUP, wanted.alone_in_group and wanted.group in card.groups),
+        (Skip.MEMORY, card.capacity_bytes - card.memory_bytes < memory),
+        (Skip.CORES, card.cores_milli + cores > WHOLE_DEVICE_MILLI),
+        (Skip.EXCLUSIVE, cores == WHOLE_DEVICE_MILLI and card.users > 0),
+        (Skip.CORES_GONE, card.cores_milli == WHOLE_DEVICE_MILLI and cores == 0),
+        (Skip.TYPE, not uses if wanted.use_types else avoids),
+    )
+
+
+def _score(before: Card, after: Card, policy: Policy, rules: Rules) -> float:
+    """What one chosen card adds to the node's score."""
+    if policy is Policy.BINPACK and after.capacity_bytes:
+        return _BEST * after.memory_bytes / after.capacity_bytes
+    if policy is Policy.SPREAD:
+        seen = before if rules.spread_score is SpreadScore.BEFORE else after
+        return _BEST if seen.users == 0 else 0.0
+    return 0.0
+
+
+def _refusal(
+    reason: RefusalReason,
+    node: Candidate,
+    wanted: Wishes,
+    container: str = "",
+    skipped: Iterable[tuple[str, Skip]] = (),
+) -> Refusal:
+    message = reason.value.format(
+        node=node.name,
+        node_mode=node.mode,
+        mode=wanted.mode,
+        use=",".join(wanted.use_uuids),
+        avoid=",".join(wanted.avoid_uuids),
+    )
+    return Refusal(reason, message, container, tuple(skipped))

@@ -1,0 +1,256 @@
+"""The annotations of Volcano's and HAMi's schedulers on a pod, read and written.
+
+One annotation has the devices by container, ``<UUID>,<type>,<memory>,<cores>:`` for each, and the
+containers joined by ``;``. A second one has a copy of it, from which the plugin strikes each
+container as it serves it, in order. A third one tells where the pod stands. Only the first decides
+who has which device; what cannot be read in the others is a doubt of the claim.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from vgpu.kube import Pod
+from vgpu.model import Allocation, Claim, ContainerKind, Device, Phase, Scheme, Share
+from vgpu.schemes.language import ClaimError, doubt
+from vgpu.schemes.text import number, subject_of
+from vgpu.schemes.volcano_dialect import Dialect
+from vgpu.schemes.volcano_text import (
+    MOST,
+    MOST_SECONDS,
+    int32,
+    is_device,
+    mig_slot,
+)
+from vgpu.units import MILLI_PER_PERCENT
+
+VENDOR: Final = "NVIDIA"
+"""The type of our devices. Those of other vendors in the same annotation are not ours to read."""
+
+ENDED: Final = 2**64 - 1
+"""Volcano's ``vgpu-time`` once Allocate is done with the pod, well or not."""
+
+ALLOCATING: Final = "allocating"
+SUCCESS: Final = "success"
+FAILED: Final = "failed"
+
+_FIELDS: Final = 4
+
+_Shares = tuple[Share, ...]
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read(pod: Pod, dialect: Dialect, unit: int, asking: Collection[str]) -> Claim | None:
+    """What the annotations say; None if they name no device.
+
+    ``unit`` is the bytes of one unit of memory in them, ``asking`` has the containers that ask for
+    devices. Raises ClaimError if the devices, or whose they are, cannot be told.
+    """
+    key = dialect.devices if dialect.devices in pod.annotations else dialect.to_allocate
+    segments = _segments(pod, key, unit)
+    if not any(segments):
+        return None
+    names = _names(pod, key, segments, asking)
+    held = [(name, shares) for name, shares in zip(names, segments, strict=False) if shares]
+    doubts: list[str] = []
+    unserved = _unserved(pod, dialect.to_allocate, unit, held, doubts)
+    bind_phase = _bind_phase(pod, dialect.bind_phase, doubts)
+    ended, promised_at = _time(pod, dialect.time, doubts)
+    _, bound_at = _time(pod, dialect.bind_time, doubts)
+    done = bind_phase == SUCCESS or (ended and not bind_phase)
+    waiting = frozenset(names if unserved is None else unserved)
+    return Claim(
+        scheme=Scheme.VOLCANO,
+        pod=pod.ref,
+        node=pod.annotations.get(dialect.node, ""),
+        allocations=tuple(
+            Allocation(
+                name, shares, Phase.ASSIGNED if done or name not in waiting else Phase.ASSUMED
+            )
+            for name, shares in held
+        ),
+        assumed_at=bound_at if promised_at is None else promised_at,
+        unserved=tuple(unserved or ()),
+        failed=bind_phase == FAILED,
+        doubts=tuple(doubts),
+    )
+
+
+def _segments(pod: Pod, key: str, unit: int) -> list[_Shares]:
+    """The shares of each segment; a ``;`` at the end does not begin one. Raises ClaimError."""
+    return [
+        tuple(
+            share
+            for entry in segment.split(":")
+            if entry and (share := _share(pod, key, entry, unit))
+        )
+        for segment in pod.annotations.get(key, "").removesuffix(";").split(";")
+    ]
+
+
+def _share(pod: Pod, key: str, entry: str, unit: int) -> Share | None:
+    """One device; None for another vendor's. Fields beyond the fourth are not looked at."""
+    fields = entry.split(",")
+    if len(fields) < _FIELDS:
+        raise ClaimError(subject_of(pod), key, entry, "not <UUID>,<type>,<memory>,<cores>")
+    if VENDOR not in fields[1]:
+        return None
+    if not is_device(fields[0]):
+        raise ClaimError(subject_of(pod), key, entry, "not a device")
+    memory, cores = int32(fields[2]), int32(fields[3])
+    if memory is None or cores is None:
+        raise ClaimError(subject_of(pod), key, entry, "not numbers of memory and cores")
+    return Share(fields[0], memory * unit, cores * MILLI_PER_PERCENT)
+
+
+def _names(pod: Pod, key: str, segments: list[_Shares], asking: Collection[str]) -> list[str]:
+    """Whose the segments are. Raises ClaimError.
+
+    Volcano writes one for each app container that asks; HAMi for every app container, and of late
+    for the init containers in front of them. That reading is right in which just the containers
+    that ask hold something; where there is none (a resource with a name of the operator's), the
+    number of segments decides.
+    """
+    apps = list(pod.apps)
+    all_ = [one.name for one in pod.containers if one.kind is not ContainerKind.APP] + apps
+    only = [name for name in apps if name in asking]
+    readings = (only, apps, all_)
+    extent = max(position for position, shares in enumerate(segments, 1) if shares)
+    for names in readings:
+        holding = [name for name, shares in zip(names, segments, strict=False) if shares]
+        if extent <= len(names) and holding == [name for name in names if name in asking]:
+            return names
+    for names in readings:
+        if len(names) == len(segments):
+            return names
+    detail = f"{len(segments)} segments for {len(apps)} containers, of which {len(only)} ask"
+    raise ClaimError(subject_of(pod), key, pod.annotations.get(key, ""), detail)
+
+
+def _unserved(
+    pod: Pod, key: str, unit: int, held: list[tuple[str, _Shares]], doubts: list[str]
+) -> list[str] | None:
+    """Those that are still to be served, the last ones; None if that is not told."""
+    if key not in pod.annotations:
+        return None
+    try:
+        pending = [shares for shares in _segments(pod, key, unit) if shares]
+    except ClaimError as error:
+        doubts.append(error.detail)
+        return None
+    last = held[max(0, len(held) - len(pending)) :]
+    if pending != [shares for _, shares in last]:
+        doubts.append(doubt(key, "not the last of the pod's devices", pod.annotations[key]))
+        return None
+    return [name for name, _ in last]
+
+
+def _bind_phase(pod: Pod, key: str, doubts: list[str]) -> str:
+    text = pod.annotations.get(key, "")
+    if text not in ("", ALLOCATING, SUCCESS, FAILED):
+        doubts.append(doubt(key, "not a phase", text))
+        return ""
+    return text
+
+
+def _time(pod: Pod, key: str, doubts: list[str]) -> tuple[bool, int | None]:
+    """Whether it is the time of a pod that Allocate is done with, else the time."""
+    text = pod.annotations.get(key)
+    if text is None or text == str(ENDED):
+        return text is not None, None
+    at = number(text, MOST_SECONDS)
+    if at is None:
+        doubts.append(doubt(key, "not a time in unix seconds", text))
+    return False, at
+
+
+# ---------------------------------------------------------------- writing
+
+
+def write(
+    claim: Claim,
+    dialect: Dialect,
+    unit: int,
+    devices: Mapping[str, Device],
+    containers: Sequence[str] = (),
+) -> dict[str, str]:
+    """The annotations that say just this claim, from which :func:`read` makes it again.
+
+    Times are written in whole seconds, and there is no place for when it was assigned, nor for
+    doubts. HAMi's have a segment for every container, so they need ``containers``: the names of
+    the pod's app containers in the spec's order, behind those of its init containers if one of
+    them asks. Raises ClaimError for what these annotations cannot say.
+    """
+    subject = subject_of(claim.pod)
+    shares = {each.container: each.shares for each in claim.allocations}
+    names = tuple(containers) if dialect.for_all else tuple(shares)
+    if len(set(names)) != len(names) or [name for name in names if name in shares] != [*shares]:
+        raise ClaimError(subject, dialect.devices, ", ".join(shares), "not the pod's containers")
+    if len(shares) != len(claim.allocations) or not all(shares.values()):
+        detail = "a container twice or without devices"
+        raise ClaimError(subject, dialect.devices, ", ".join(shares), detail)
+    served = len(shares) - len(claim.unserved)
+    if claim.unserved != tuple(shares)[max(served, 0) :]:
+        detail = "not the last containers"
+        raise ClaimError(subject, dialect.to_allocate, ", ".join(claim.unserved), detail)
+    bind_phase = _bind_phase_of(claim, dialect.bind_phase, subject)
+
+    def segments(named: Collection[str]) -> str:
+        texts = (
+            "".join(
+                _entry(share, unit, devices, subject, dialect.devices)
+                for share in shares.get(name, ())
+                if name in named
+            )
+            for name in names
+        )
+        return "".join(f"{text};" for text in texts) if dialect.for_all else ";".join(texts)
+
+    written = {
+        dialect.devices: segments(shares),
+        dialect.to_allocate: segments(frozenset(claim.unserved)),
+        dialect.bind_phase: bind_phase,
+    }
+    if claim.node:
+        written[dialect.node] = claim.node
+    if claim.assumed_at is not None:
+        if not 0 <= claim.assumed_at <= MOST_SECONDS:
+            raise ClaimError(subject, dialect.time, str(claim.assumed_at), "not a time to write")
+        written[dialect.time] = written[dialect.bind_time] = str(int(claim.assumed_at))
+    if dialect.time_ends and bind_phase != ALLOCATING:
+        written[dialect.time] = str(ENDED)
+    return written
+
+
+def _bind_phase_of(claim: Claim, key: str, subject: str) -> str:
+    """The phase, if it says that of every container. Raises ClaimError."""
+    told = [each.phase for each in claim.allocations]
+    if claim.scheme is not Scheme.VOLCANO or not told:
+        raise ClaimError(subject, key, claim.scheme, f"{len(told)} containers")
+    if not claim.failed and set(told) == {Phase.ASSIGNED}:
+        return SUCCESS
+    unserved = frozenset(claim.unserved)
+    waiting = [
+        Phase.ASSUMED if each.container in unserved else Phase.ASSIGNED
+        for each in claim.allocations
+    ]
+    if told != waiting:
+        detail = "assumed is just what Allocate has still to hand out"
+        raise ClaimError(subject, key, ", ".join(told), detail)
+    return FAILED if claim.failed else ALLOCATING
+
+
+def _entry(share: Share, unit: int, devices: Mapping[str, Device], subject: str, key: str) -> str:
+    """One device, under its UUID. Raises ClaimError."""
+    device = devices.get(share.device)
+    name = device.uuid if device and device.uuid and not mig_slot(share.device) else share.device
+    if not is_device(name):
+        raise ClaimError(subject, key, name, "not a device")
+    amounts = []
+    for amount, size in ((share.memory_bytes, unit), (share.cores_milli, MILLI_PER_PERCENT)):
+        units, rest = divmod(-1 if amount is None else amount, size)
+        if rest or not 0 <= units <= MOST:
+            raise ClaimError(subject, key, f"{name}: {amount}", f"not a whole number of {size}")
+        amounts.append(units)
+    return f"{name},{VENDOR},{amounts[0]},{amounts[1]}:"

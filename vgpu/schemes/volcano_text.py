@@ -1,0 +1,86 @@
+"""What Volcano's and HAMi's annotations are made of: 32-bit numbers, device names, points in time.
+
+Each reader gives None for any other text, however long. The limits are those of the originals:
+their numbers are Go's int32.
+"""
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import msgspec
+
+from vgpu.schemes.text import number
+
+MOST: Final = 2**31 - 1
+"""The largest number in an annotation."""
+
+MOST_SECONDS: Final = 253402300799
+"""The last second of the year 9999."""
+
+_DEVICE = re.compile(
+    r"(?P<card>[A-Za-z0-9_./-]{1,96})"
+    r"(?:\[(?P<group>[A-Za-z0-9_.]{1,64})-(?P<position>[0-9]{1,4})\])?"
+)
+_WORD = re.compile("[^,;:\x00-\x1f\x7f\ud800-\udfff]{0,128}")
+
+_Instant = Annotated[datetime, msgspec.Meta(tz=True)]
+_STAMP = re.compile(
+    r"(?P<date>[0-9]{4}[-.][0-9]{2}[-.][0-9]{2}) (?P<time>[0-9]{2}:[0-9]{2}:[0-9]{2})"
+    r"(?P<fraction>\.[0-9]{1,9})?(?: (?P<hours>[+-][0-9]{2})(?P<minutes>[0-9]{2})(?: .*)?)?",
+    re.DOTALL,
+)
+
+
+def int32(text: str) -> int | None:
+    """A whole number of 0 to :data:`MOST`."""
+    return number(text, MOST)
+
+
+def is_device(text: str) -> bool:
+    """Whether it can name a device: a UUID, or a MIG slot as ``GPU-<uuid>[<group>-<position>]``."""
+    return _DEVICE.fullmatch(text) is not None
+
+
+def physical(device: str) -> str:
+    """The card or MIG instance behind a device's name: what is in front of a MIG slot's bracket."""
+    match = _DEVICE.fullmatch(device)
+    return match["card"] if match else device
+
+
+def mig_slot(device: str) -> tuple[str, int] | None:
+    """Group and position of a MIG slot's name; None for any other device."""
+    match = _DEVICE.fullmatch(device)
+    return (match["group"], int(match["position"])) if match and match["group"] else None
+
+
+def is_word(text: str) -> bool:
+    """Whether it can stand between separators, as a card's type and mode do."""
+    return _WORD.fullmatch(text) is not None
+
+
+def instant(rfc3339: str) -> float | None:
+    """Unix seconds of a time with its zone, like ``2026-08-20T03:04:05Z``."""
+    try:
+        return msgspec.convert(rfc3339, _Instant).timestamp()
+    except (msgspec.ValidationError, UnicodeEncodeError):  # the latter for a lone surrogate
+        return None
+
+
+def stamp(text: str) -> float | None:
+    """Unix seconds of Go's ``Time.String()``, or of a time without zone, which is taken for UTC.
+
+    Both ``2006-01-02`` and ``2006.01.02`` are dates; what follows the zone (its name, and a
+    monotonic reading like ``m=+0.1``) is not looked at.
+    """
+    match = _STAMP.fullmatch(text)
+    if match is None:
+        return None
+    zone = f"{match['hours']}:{match['minutes']}" if match["hours"] else "Z"
+    date = match["date"].replace(".", "-")
+    return instant(f"{date}T{match['time']}{match['fraction'] or ''}{zone}")
+
+
+def moment(at: float) -> datetime:
+    """The whole second, in UTC, for writing it."""
+    return datetime.fromtimestamp(int(at), UTC)
