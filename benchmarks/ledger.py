@@ -1,0 +1,340 @@
+"""What the ledger costs: one full node with every source, and a whole cluster from the API server.
+
+    python benchmarks/ledger.py [--nodes 5000] [--pods 20000] [--runs 50]
+
+CPU times of this process, best and median of the runs. The node has 8 cards and 240 containers,
+half of them Volcano's and half gaia's, so that each of the seven sources speaks: seven statements
+a container at most. The cluster's pods are Volcano's and gpushare's; the time is that of reading
+their annotations and merging a ledger for every node.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+import msgspec  # noqa: E402
+
+from vgpu.facts import (  # noqa: E402
+    ContainerName,
+    Gpu,
+    GpuProcess,
+    GpuSample,
+    Grant,
+    KubeletSample,
+    LimitFile,
+    LimitSample,
+    Owner,
+    ProcessSample,
+    Region,
+    RegionDevice,
+    RegionFile,
+    RegionProcess,
+    RegionUse,
+    ShimSample,
+)
+from vgpu.kube import Container, ContainerState, Node, Pod, Status  # noqa: E402
+from vgpu.ledger import Statement, merge  # noqa: E402
+from vgpu.ledger.cluster import cluster  # noqa: E402
+from vgpu.ledger.node import node_evidence  # noqa: E402
+from vgpu.model import PodRef, Scheme, Share, Source  # noqa: E402
+from vgpu.schemes.gaia import Gaia  # noqa: E402
+from vgpu.schemes.gpushare import Gpushare  # noqa: E402
+from vgpu.schemes.volcano import Volcano  # noqa: E402
+from vgpu.units import GAIA_MEMORY_BLOCK, GIB  # noqa: E402
+
+CARDS, CONTAINERS = 8, 240
+CARD_BYTES = 80 * GIB
+LANGUAGES = (Volcano(memory_factor=1024), Gaia(), Gpushare())
+NO_USE = RegionUse(0, 0, 0, 0, 0, None)
+
+
+class Held(msgspec.Struct, frozen=True):
+    """As pod-resources tells it."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+
+
+def uuid(node, card):
+    return f"GPU-{node:08x}-0000-4000-8000-{card:012x}"
+
+
+def named(number):
+    return PodRef(f"{number:08x}-1111-4222-8333-000000000000", "team", f"train-{number}")
+
+
+def running(ref, node, limits, annotations):
+    return Pod(
+        ref=ref,
+        node=node,
+        annotations=annotations,
+        containers=(Container("main", limits), Container("proxy")),
+        phase="Running",
+        statuses=(Status("main", ContainerState.RUNNING), Status("proxy", ContainerState.RUNNING)),
+    )
+
+
+# ---------------------------------------------------------------- one full node
+
+
+def volcano_container(number, card):
+    """Pod, grants, region and own checkpoint of a share of 2 GiB and 3 percent."""
+    ref, device = named(number), uuid(0, card)
+    memory, cores = 2, 3
+    limits = {
+        "volcano.sh/vgpu-number": 1,
+        "volcano.sh/vgpu-memory": memory,
+        "volcano.sh/vgpu-cores": cores,
+    }
+    devices = f"{device},NVIDIA,{memory},{cores}:"
+    pod = running(
+        ref,
+        "node-0",
+        limits,
+        {
+            "volcano.sh/vgpu-ids-new": devices,
+            "volcano.sh/devices-to-allocate": ";",
+            "volcano.sh/bind-phase": "success",
+            "volcano.sh/bind-time": "1790000000",
+            "volcano.sh/vgpu-node": "node-0",
+            "volcano.sh/vgpu-time": str(2**64 - 1),
+        },
+    )
+    env = {
+        "NVIDIA_VISIBLE_DEVICES": device,
+        "CUDA_DEVICE_MEMORY_LIMIT_0": f"{memory * 1024}m",
+        "CUDA_DEVICE_SM_LIMIT": str(cores),
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/tmp/vgpu/x.cache",
+    }
+    kinds = {"vgpu-number": "", "vgpu-memory": "-memory", "vgpu-cores": "-core"}
+    grants = [
+        Grant(
+            ref.uid,
+            "main",
+            f"volcano.sh/{name}",
+            tuple(f"{device}{kind}-{number * 40 + i}" for i in range(limits[f"volcano.sh/{name}"])),
+            env if not kind else {},
+        )
+        for name, kind in kinds.items()
+    ]
+    slots = tuple(RegionProcess(pid, 10 * number + pid, 1, (NO_USE,)) for pid in (1, 2))
+    region = Region(
+        "v1.2", (RegionDevice(device, memory * GIB, cores),), slots, 2, 1, 2, 0, 0, 1, 2
+    )
+    file = RegionFile(f"/usr/local/vgpu/{number}.cache", ref.uid, "main", region)
+    own = Statement(
+        Source.OWN_CHECKPOINT,
+        PodRef(ref.uid, "", ""),
+        "main",
+        (Share(device, memory * GIB, cores * 10),),
+        Scheme.VOLCANO,
+        since=1.79e9,
+    )
+    return pod, grants, file, None, own
+
+
+def gaia_container(number, card):
+    """The same of gaia: 8 blocks and 3 percent."""
+    ref, device = named(number), uuid(0, card)
+    blocks, cores = 8, 3
+    limits = {"tencent.com/vcuda-core": cores, "tencent.com/vcuda-memory": blocks}
+    pod = running(
+        ref,
+        "node-0",
+        limits,
+        {
+            "tencent.com/predicate-gpu-idx-0": str(card),
+            "tencent.com/predicate-node": "node-0",
+            "tencent.com/predicate-time": "1790000000000000000",
+            "tencent.com/gpu-assigned": "true",
+        },
+    )
+    grants = [
+        Grant(
+            ref.uid,
+            "main",
+            "tencent.com/vcuda-core",
+            tuple(f"tencent.com/vcuda-core-{number * cores + i}" for i in range(cores)),
+            {"NVIDIA_VISIBLE_DEVICES": device},
+        ),
+        Grant(
+            ref.uid,
+            "main",
+            "tencent.com/vcuda-memory",
+            tuple(
+                f"tencent.com/vcuda-memory-{GAIA_MEMORY_BLOCK}-{number * blocks + i}"
+                for i in range(blocks)
+            ),
+            {},
+        ),
+    ]
+    limit = LimitFile(
+        scheme=Scheme.GAIA,
+        path=f"/etc/gpu-manager/vm/{number}/vcuda.config",
+        pod_uid=ref.uid,
+        container_id=f"{number:064x}",
+        pci_bus_id=f"0000:{card:02x}:00.0",
+        memory_bytes=blocks * GAIA_MEMORY_BLOCK,
+        cores_percent=cores,
+        cores_request_percent=cores,
+    )
+    own = Statement(
+        Source.OWN_CHECKPOINT,
+        PodRef(ref.uid, "", ""),
+        "main",
+        (Share(device, blocks * GAIA_MEMORY_BLOCK, cores * 10),),
+        Scheme.GAIA,
+        since=1.79e9,
+    )
+    return pod, grants, None, limit, own
+
+
+def full_node():
+    """Everything that is read of it, as ``node_evidence`` takes it."""
+    made = []
+    for number in range(CONTAINERS):
+        card = number % CARDS
+        make = volcano_container if card < CARDS // 2 else gaia_container
+        made.append(make(number, card))
+    pods, grants, files, limits, own = zip(*made, strict=True)
+    gpus = tuple(
+        Gpu(
+            uuid(0, card),
+            card,
+            {"pci_bus_id": f"00000000:{card:02x}:00.0", "name": "H200"},
+            {("memory_total_bytes",): float(CARD_BYTES)},
+        )
+        for card in range(CARDS)
+    )
+    everything = tuple(grant for one in grants for grant in one)
+    return {
+        "node": "node-0",
+        "gpu": GpuSample(
+            gpus,
+            processes=tuple(
+                GpuProcess(10 * number + pid, uuid(0, number % CARDS), GIB)
+                for number in range(CONTAINERS)
+                for pid in (1, 2)
+            ),
+            processes_known=frozenset(gpu.uuid for gpu in gpus),
+        ),
+        "process": ProcessSample(
+            owners={
+                10 * number + pid: Owner(f"{number:064x}", pod.ref.uid, "containerd")
+                for number, pod in enumerate(pods)
+                for pid in (1, 2)
+            },
+            sees_host=True,
+            live_pods=frozenset(pod.ref.uid for pod in pods),
+        ),
+        "shim": ShimSample(tuple(file for file in files if file)),
+        "kubelet": KubeletSample(
+            pods={pod.ref.uid: pod.ref for pod in pods},
+            containers={
+                f"{number:064x}": ContainerName("team", pod.ref.name, "main", pod.ref.uid)
+                for number, pod in enumerate(pods)
+            },
+            grants=everything,
+        ),
+        "limits": LimitSample(tuple(limit for limit in limits if limit)),
+        "held": {
+            Held("team", pod.ref.name, "main", grant.resource): frozenset(grant.device_ids)
+            for pod, of_pod in zip(pods, grants, strict=True)
+            for grant in of_pod
+        },
+        "own": own,
+        "pods": pods,
+    }
+
+
+# ---------------------------------------------------------------- a whole cluster
+
+
+def whole_cluster(node_count, pod_count):
+    """Nodes with 8 cards, two thirds of Volcano and one of gpushare, and their pods."""
+    nodes, pods = [], []
+    for n in range(node_count):
+        if n % 3:
+            register = "".join(
+                f"{uuid(n, card)},10,81920,NVIDIA-H200,true,hami-core:" for card in range(CARDS)
+            )
+            nodes.append(Node(f"node-{n}", annotations={"volcano.sh/node-vgpu-register": register}))
+        else:
+            capacity = {"aliyun.com/gpu-mem": CARDS * 80, "aliyun.com/gpu-count": CARDS}
+            nodes.append(Node(f"node-{n}", capacity=capacity, allocatable=capacity))
+    for number in range(pod_count):
+        n, card = number % node_count, (number // node_count) % CARDS
+        if n % 3:
+            limits = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 10240}
+            told = {
+                "volcano.sh/vgpu-ids-new": f"{uuid(n, card)},NVIDIA,10240,0:",
+                "volcano.sh/devices-to-allocate": ";",
+                "volcano.sh/bind-phase": "success",
+                "volcano.sh/bind-time": "1790000000",
+                "volcano.sh/vgpu-node": f"node-{n}",
+                "volcano.sh/vgpu-time": str(2**64 - 1),
+            }
+        else:
+            limits = {"aliyun.com/gpu-mem": 10}
+            told = {
+                "ALIYUN_COM_GPU_MEM_IDX": str(card),
+                "ALIYUN_COM_GPU_MEM_POD": "10",
+                "ALIYUN_COM_GPU_MEM_DEV": "80",
+                "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
+                "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1790000000000000000",
+            }
+        pods.append(running(named(number), f"node-{n}", limits, told))
+    return nodes, pods
+
+
+# ---------------------------------------------------------------- the clock
+
+
+def cpu_seconds(work, runs):
+    """CPU seconds of each run, and the last result."""
+    taken = []
+    for _ in range(runs):
+        started = time.process_time()
+        result = work()
+        taken.append(time.process_time() - started)
+    return taken, result
+
+
+def report(what, taken, bound):
+    best, median = min(taken) * 1000, statistics.median(taken) * 1000
+    print(f"{what:<58} {best:>9.1f} ms {median:>9.1f} ms   (aim {bound})")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=5000)
+    parser.add_argument("--pods", type=int, default=20000)
+    parser.add_argument("--runs", type=int, default=50)
+    options = parser.parse_args()
+
+    print(f"{'':<58} {'best':>12} {'median':>12}")
+    sampled = full_node()
+    taken, evidence = cpu_seconds(lambda: node_evidence(LANGUAGES, **sampled), options.runs)
+    count = len(evidence.statements)
+    report(f"node: samples to {count} statements", taken, "none")
+    taken, ledger = cpu_seconds(lambda: merge(evidence), options.runs)
+    report(f"node: {CARDS} cards, {CONTAINERS} containers merged", taken, "5 ms")
+    assert sum(len(entry.holdings) for entry in ledger.devices) == CONTAINERS, ledger.unplaced
+    assert not ledger.conflicts, ledger.conflicts[:3]
+
+    nodes, pods = whole_cluster(options.nodes, options.pods)
+    languages = (Volcano(memory_factor=1), Gpushare())
+    taken, result = cpu_seconds(lambda: cluster(nodes, pods, languages), 3)
+    report(f"cluster: {options.nodes} nodes, {options.pods} pods", taken, "2000 ms")
+    held = sum(len(e.holdings) for one in result.ledgers.values() for e in one.devices)
+    assert held == options.pods, held
+
+
+if __name__ == "__main__":
+    main()

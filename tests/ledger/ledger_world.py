@@ -1,0 +1,243 @@
+"""A small model of a node and what happens to it, and what each source would say of it.
+
+Every part keeps or loses just what the real one does. The scheduler writes annotations, which
+survive everything. The kubelet frees devices lazily, its checkpoint keeps the dead until it is
+written again, and after a restart it tells nothing through pod-resources until it has synced. Its
+device IDs are not those of the card. Our own checkpoint is of one boot. Regions stay on disk.
+"""
+
+from dataclasses import dataclass, field
+
+from ledger_values import NODE, A, B, said
+
+from vgpu.kube import Container, ContainerState, Pod, Status, holds_devices
+from vgpu.ledger import Evidence, Wanted
+from vgpu.model import Device, Phase, PodRef, Request, Scheme, Source
+from vgpu.units import GIB
+
+CARDS = (
+    Device(uuid=A, index=0, memory_bytes=10 * GIB),
+    Device(uuid=B, index=1, memory_bytes=10 * GIB),
+)
+CAPACITY = {A: 10, B: 10}
+RESOURCE = "r/gpu"
+IDS = tuple(f"id-{number}" for number in range(5))
+
+
+@dataclass
+class ApiPod:
+    """What the API server has of a pod; ``card`` and ``gib`` are in its annotations."""
+
+    uid: str
+    card: str
+    gib: int
+    assigned: bool = False
+    phase: str = "Pending"
+    state: ContainerState | None = None
+    deleted: bool = False
+
+    def pod(self):
+        return Pod(
+            ref=PodRef(self.uid, "team", f"pod-{self.uid}"),
+            node=NODE,
+            containers=(Container("main", {RESOURCE: 1}),),
+            phase=self.phase,
+            statuses=(Status("main", self.state),) if self.state else (),
+            deleted_at=1.0 if self.deleted else None,
+        )
+
+
+@dataclass(frozen=True)
+class Given:
+    """What Allocate gave: the kubelet's ID, and the card that the plugin answered with."""
+
+    device_id: str
+    card: str
+    gib: int
+
+
+@dataclass
+class World:
+    """The node. ``given`` is the truth about every pod that was ever admitted."""
+
+    api: dict = field(default_factory=dict)
+    given: dict = field(default_factory=dict)
+    live: set = field(default_factory=set)
+    cgroups: set = field(default_factory=set)
+    books: dict = field(default_factory=dict)  # in the kubelet's memory
+    checkpoint: dict = field(default_factory=dict)  # its file
+    own: dict = field(default_factory=dict)
+    own_boot: int = 0
+    boot: int = 0
+    regions: set = field(default_factory=set)
+    synced: bool = True
+    plugin_up: bool = True
+    made: int = 0
+
+    # ------------------------------------------------------------ who is what
+
+    def holds(self, uid):
+        """By the API server's word."""
+        return uid in self.api and holds_devices(self.api[uid].pod())
+
+    def active(self, uid):
+        """Whether the kubelet counts the pod: one that was deleted, until its cgroup is gone."""
+        return self.holds(uid) if uid in self.api else uid in self.cgroups
+
+    def holders(self):
+        """Who holds something, and where: by what was given, else by what was promised."""
+        uids = {uid for uid in self.api if self.holds(uid)} | self.live
+        uids |= {uid for uid in self.cgroups if uid not in self.api and uid in self.given}
+        return {
+            uid: self.given[uid].card if uid in self.given else self.api[uid].card for uid in uids
+        }
+
+    # ------------------------------------------------------------ the cluster
+
+    def bind(self, card, gib):
+        """The scheduler counts what the annotations of pods say that are not over.
+
+        Gives the new pod's UID, None if it does not fit.
+        """
+        booked = sum(
+            pod.gib for pod in self.api.values() if pod.card == card and self.holds(pod.uid)
+        )
+        if booked + gib > CAPACITY[card]:
+            return None
+        self.made += 1
+        uid = f"u{self.made}"
+        self.api[uid] = ApiPod(uid, card, gib)
+        return uid
+
+    def delete(self, uid):
+        self.api[uid].deleted = True
+
+    def finalize(self, uid, *, force=False):
+        """The object goes when the kubelet has reported the end; by force at once."""
+        if force or uid not in self.live | self.cgroups:
+            del self.api[uid]
+
+    # ------------------------------------------------------------ the kubelet and the plugin
+
+    def admit(self, uid, *, crossed):
+        """Allocate; ``crossed`` is a plugin that mistakes the pod for another one."""
+        pod = self.api[uid]
+        if not (self.synced and self.plugin_up and self.holds(uid)) or uid in self.given:
+            return
+        self.books = {other: g for other, g in self.books.items() if self.active(other)}
+        free = [one for one in IDS if one not in {g.device_id for g in self.books.values()}]
+        if not free:
+            pod.phase = "Failed"
+            return
+        card = {A: B, B: A}[pod.card] if crossed else pod.card
+        self.given[uid] = self.books[uid] = Given(free[0], card, pod.gib)
+        self.checkpoint = dict(self.books)
+        self.own = {other: g for other, g in self.own.items() if self.own_boot == self.boot}
+        self.own[uid], self.own_boot = self.given[uid], self.boot
+        pod.assigned = True
+        self.cgroups.add(uid)
+
+    def start(self, uid):
+        if uid in self.given and self.holds(uid) and not self.api[uid].deleted:
+            self.api[uid].phase, self.api[uid].state = "Running", ContainerState.RUNNING
+            self.cgroups.add(uid)
+            self.live.add(uid)
+            self.regions.add(uid)
+
+    def stop(self, uid):
+        """The container's processes end; the kubelet reports it."""
+        self.live.discard(uid)
+        if uid in self.api and self.api[uid].state:
+            self.api[uid].state = ContainerState.TERMINATED
+
+    def finish(self, uid, phase):
+        self.stop(uid)
+        self.api[uid].phase = phase
+
+    def remove_cgroup(self, uid):
+        if uid not in self.live and not (self.holds(uid) and uid in self.given):
+            self.cgroups.discard(uid)
+
+    def collect_regions(self):
+        self.regions = {uid for uid in self.regions if uid in self.api or uid in self.live}
+
+    # ------------------------------------------------------------ restarts
+
+    def restart_kubelet(self, *, lose_checkpoint=False):
+        if lose_checkpoint:
+            self.checkpoint = {}
+        self.books, self.synced = dict(self.checkpoint), False
+
+    def up(self):
+        """Kubelet and plugin are ready."""
+        self.synced = self.plugin_up = True
+
+    def reboot(self):
+        """Nothing runs; the API server does not know it yet; disks keep what they have."""
+        self.live, self.cgroups = set(), set()
+        self.boot += 1
+        self.plugin_up = False
+        self.restart_kubelet()
+
+    # ------------------------------------------------------------ what the sources say
+
+    def evidence(self):
+        """Everything that can be read at this moment."""
+        words = {
+            Source.PROCESS: [said(Source.PROCESS, self.given[u].card, uid=u) for u in self.live],
+            Source.CHECKPOINT: [
+                self._word(Source.CHECKPOINT, uid, given.card)
+                for uid, given in self.checkpoint.items()
+            ],
+            Source.SHIM: [
+                said(Source.SHIM, g.card, g.gib, uid=u, alive=u in self.live)
+                for u in self.regions
+                if (g := self.given[u])
+            ],
+            Source.ANNOTATIONS: [
+                said(
+                    Source.ANNOTATIONS,
+                    pod.card,
+                    pod.gib,
+                    uid=uid,
+                    phase=Phase.ASSIGNED if pod.assigned else Phase.ASSUMED,
+                )
+                for uid, pod in self.api.items()
+            ],
+        }
+        if self.synced:
+            words[Source.POD_RESOURCES] = [
+                self._word(Source.POD_RESOURCES, uid, "") for uid in self.books if self.active(uid)
+            ]
+        if self.own_boot == self.boot:
+            words[Source.OWN_CHECKPOINT] = [
+                self._word(Source.OWN_CHECKPOINT, uid, given.card)
+                for uid, given in self.own.items()
+            ]
+        pods = [pod.pod() for pod in self.api.values()]
+        return Evidence(
+            node=NODE,
+            devices=CARDS,
+            statements=tuple(one for those in words.values() for one in those),
+            pods=tuple(pods),
+            pods_complete=True,
+            live_pods=frozenset(self.cgroups),
+            wanted=tuple(
+                Wanted(
+                    pod.ref,
+                    Request("main", 1),
+                    Scheme.VOLCANO,
+                    RESOURCE,
+                    self.api[pod.ref.uid].state is ContainerState.RUNNING,
+                )
+                for pod in pods
+                if holds_devices(pod)
+            ),
+            read=frozenset(words),
+        )
+
+    def _word(self, source, uid, card):
+        """The kubelet's word, or one that repeats it; a card only where the answer is known."""
+        given = self.given[uid]
+        slices = ((RESOURCE, (given.device_id,)),)
+        return said(source, card, given.gib, uid=uid, slices=slices)

@@ -1,0 +1,198 @@
+"""A cluster's ledgers from nodes and pods alone, as ``kubectl get -o json`` has them."""
+
+import pytest
+from ledger_values import A, B, entry, kinds, pod, ref, where
+
+from vgpu.kube import BOUND_DEVICE, Container, ContainerState, Node
+from vgpu.ledger import ConflictKind
+from vgpu.ledger.cluster import cluster
+from vgpu.model import Phase, Scheme, Share, Source
+from vgpu.schemes.gaia import Gaia
+from vgpu.schemes.gpushare import Gpushare
+from vgpu.schemes.kubeshare import KubeShare
+from vgpu.schemes.volcano import HAMI, Volcano
+from vgpu.units import GIB
+
+LANGUAGES = (Volcano(), Volcano(HAMI), Gpushare(), Gaia(), KubeShare())
+REGISTER = f"{A},10,10240,NVIDIA-L40S,true,hami-core:{B},10,10240,NVIDIA-L40S,false,hami-core:"
+VOLCANO_NODE = Node("node-0", annotations={"volcano.sh/node-vgpu-register": REGISTER})
+
+
+def gpushare_node(name="node-0", cards=2):
+    amounts = {"aliyun.com/gpu-mem": 15 * cards, "aliyun.com/gpu-count": cards}
+    return Node(name, capacity=amounts, allocatable=amounts)
+
+
+def gpushare_pod(uid, index=None, units=3, **changes):
+    told = {
+        "ALIYUN_COM_GPU_MEM_IDX": str(index),
+        "ALIYUN_COM_GPU_MEM_POD": str(units),
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "20000000000",
+    }
+    whole = {
+        "containers": (Container("main", {"aliyun.com/gpu-mem": units}),),
+        "annotations": {} if index is None else told,
+    }
+    return pod(uid, **(whole | changes))
+
+
+def volcano_pod(uid, device, memory=1024, **changes):
+    told = {
+        "volcano.sh/vgpu-ids-new": f"{device},NVIDIA,{memory},0:",
+        "volcano.sh/vgpu-node": "node-0",
+        "volcano.sh/bind-phase": "allocating",
+    }
+    limits = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": memory}
+    return pod(uid, containers=(Container("main", limits),), annotations=told, **changes)
+
+
+def of_node(*pods, nodes=(VOLCANO_NODE,), **options):
+    return cluster(nodes, pods, LANGUAGES, **options).ledgers["node-0"]
+
+
+def test_every_node_has_a_ledger_of_its_own():
+    nodes = [gpushare_node("node-0"), gpushare_node("node-1"), Node("cpu-only")]
+    pods = [gpushare_pod("u1", 0), gpushare_pod("u2", 1, node="node-1")]
+    ledgers = cluster(nodes, pods, LANGUAGES).ledgers
+    assert list(ledgers) == ["node-0", "node-1", "cpu-only"]
+    assert where(ledgers["node-0"]) == {("u1", "main"): ["0"]}
+    assert where(ledgers["node-1"]) == {("u2", "main"): ["1"]}
+    assert ledgers["cpu-only"].devices == ()
+    assert ledgers["node-0"].read == {Source.ANNOTATIONS}
+
+
+def test_what_is_held_and_what_is_free():
+    ledger = of_node(volcano_pod("u1", A), volcano_pod("u2", A, 9216))
+    assert entry(ledger, A).held.memory_bytes == 10 * GIB
+    assert entry(ledger, A).held.slots == 2
+    assert entry(ledger, A).free_memory_bytes == 0
+    assert entry(ledger, B).free_memory_bytes == 10 * GIB
+    assert not entry(ledger, B).device.healthy
+    assert ledger.conflicts == ()
+
+
+def test_finished_pods_are_left_out():
+    over = volcano_pod("u1", A, phase="Succeeded", state=ContainerState.TERMINATED)
+    ledger = of_node(over)
+    assert not list(ledger.holdings)
+    assert ledger.leftovers == ()
+
+
+def test_a_pod_that_is_promised_to_a_node_but_not_bound_holds_its_share_there():
+    promised = volcano_pod("u1", A, node="", phase="Pending", state=None)
+    (holding,) = of_node(promised).holdings
+    assert holding.phase is Phase.ASSUMED
+
+
+def test_a_bound_pod_without_a_card_waits():
+    """gpushare: bound before the extender was there, or with an index that cannot be read."""
+    ledger = of_node(gpushare_pod("u1"), nodes=[gpushare_node()])
+    (wanted,) = ledger.waiting
+    assert (wanted.pod, wanted.request.memory_bytes) == (ref("u1"), 3 * GIB)
+    assert not list(ledger.holdings)
+
+
+def test_what_is_bound_nowhere_is_told_apart():
+    nowhere = {"node": "", "phase": "Pending", "state": None}
+    whole = cluster(
+        [gpushare_node()],
+        [gpushare_pod("u1", **nowhere), gpushare_pod("u2", "x", **nowhere)],
+        LANGUAGES,
+    )
+    assert [wanted.pod.uid for wanted in whole.unbound] == ["u1", "u2"]
+    assert [malformed.pod.uid for malformed in whole.malformed] == ["u2"]
+
+
+def test_the_only_card_of_a_gpushare_node_is_granted_without_a_word():
+    """The original plugin then writes nothing on the pod, and its inspect shows it as pending."""
+    ledger = of_node(gpushare_pod("u1"), nodes=[gpushare_node(cards=1)])
+    (holding,) = ledger.holdings
+    assert holding.share == Share("0", 3 * GIB)
+    assert holding.phase is Phase.ASSIGNED
+    assert ledger.waiting == ()
+
+
+def test_gpushares_unhealthy_cards_keep_their_holders():
+    pods = [gpushare_pod("u1", 1)]
+    ledger = of_node(*pods, nodes=[gpushare_node()], unhealthy={"node-0": "1"})
+    assert [e.device.healthy for e in ledger.devices] == [True, False]
+    assert kinds(ledger) == [ConflictKind.DEVICE_UNHEALTHY]
+    broken = of_node(*pods, nodes=[gpushare_node()], unhealthy={"node-0": "all"})
+    assert [e.device.healthy for e in broken.devices] == [True, True]
+    assert kinds(broken) == [ConflictKind.MALFORMED]
+    assert "unhealthy-gpu-node-0" in broken.conflicts[0].detail
+
+
+def test_annotations_that_drifted_from_the_bound_node():
+    """volcano#5532."""
+    nodes = [VOLCANO_NODE, Node("node-1", annotations=VOLCANO_NODE.annotations)]
+    drifted = volcano_pod("u1", A, node="node-1")
+    ledgers = cluster(nodes, [drifted], LANGUAGES).ledgers
+    assert not list(ledgers["node-0"].holdings)
+    assert [holding.share.device for holding in ledgers["node-1"].unplaced] == [""]
+    assert kinds(ledgers["node-1"]) == [ConflictKind.NODE_DIFFERS]
+
+
+def test_a_broken_register_hides_no_pod_and_accuses_no_card():
+    broken = Node("node-0", annotations={"volcano.sh/node-vgpu-register": "nonsense"})
+    ledger = of_node(volcano_pod("u1", A), nodes=[broken])
+    assert [holding.share.device for holding in ledger.unplaced] == [A]
+    assert kinds(ledger) == [ConflictKind.MALFORMED]
+
+
+def test_pods_of_a_node_that_is_no_more_are_not_forgotten():
+    whole = cluster([], [volcano_pod("u1", A)], LANGUAGES)
+    assert [h.share.device for h in whole.ledgers["node-0"].unplaced] == [A]
+
+
+def test_a_card_that_two_systems_tell_of_is_one():
+    both = Node(
+        "node-0",
+        annotations={"hami.io/node-nvidia-register": _hami(A, 0) + _hami(B, 1)},
+        capacity=gpushare_node().capacity,
+        allocatable=gpushare_node().allocatable,
+    )
+    ledger = of_node(gpushare_pod("u1", 1), nodes=[both])
+    assert [e.device.uuid for e in ledger.devices] == [A, B]
+    assert where(ledger) == {("u1", "main"): [B]}
+
+
+def _hami(uuid, index):
+    return f"{uuid},10,15360,100,NVIDIA-L40S,0,true,{index},hami-core:"
+
+
+@pytest.mark.parametrize(
+    ("node", "waits"),
+    [
+        (Node("node-0", annotations={"hami.io/node-nvidia-register": _hami(A, 0)}), True),
+        (Node("node-0", capacity={"nvidia.com/gpu": 8}), False),
+        (VOLCANO_NODE, False),
+    ],
+    ids=["HAMi", "NVIDIA's plugin", "Volcano"],
+)
+def test_whole_gpus_of_nvidias_own_plugin_are_not_waited_for(node, waits):
+    plain = pod("u1", containers=(Container("main", {"nvidia.com/gpu": 1}),))
+    assert bool(of_node(plain, nodes=[node]).waiting) == waits
+
+
+def test_kubeshares_virtual_gpus_are_resolved_as_far_as_a_share_pod_is_bound():
+    told = {
+        "kubeshare/gpu_request": "0.4",
+        "kubeshare/gpu_limit": "1.0",
+        "kubeshare/gpu_mem": "1073741824",
+        "kubeshare/GPUID": "zxcvb",
+    }
+    uuid = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
+    node = Node("node-0", annotations={"kubeshare/gpu_info": f"{uuid}:10240,"})
+    bound = pod("u1", annotations=told | {BOUND_DEVICE: uuid})
+    waiting = pod("u2", annotations=told, phase="Pending", state=None)
+    other = pod("u3", annotations=told | {"kubeshare/GPUID": "qwert"})
+    ledger = of_node(bound, waiting, other, nodes=[node])
+    assert where(ledger) == {
+        ("u1", "main"): [uuid],
+        ("u2", "main"): [uuid],
+        ("u3", "main"): ["qwert"],
+    }
+    assert {h.scheme for h in ledger.holdings} == {Scheme.KUBESHARE}
+    assert ledger.conflicts == ()

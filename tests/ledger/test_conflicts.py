@@ -1,0 +1,318 @@
+"""Every kind of conflict: when there is one, what it names, and when there is none."""
+
+import msgspec
+import pytest
+from ledger_values import CARDS, KUBELET, NODE, A, B, entry, evidence, kinds, pod, ref, said, where
+
+from vgpu.kube import Container
+from vgpu.ledger import ConflictKind, Malformed, Wanted, merge
+from vgpu.model import ContainerKind, Device, PodRef, Request, Scheme, Share, Source
+from vgpu.units import GIB
+
+TWO_PODS = (pod("u1"), pod("u2"))
+
+
+def test_every_kind_is_explained():
+    assert len({kind.explanation for kind in ConflictKind}) == len(ConflictKind)
+
+
+# ---------------------------------------------------------------- of one container
+
+
+def test_the_plugin_gave_another_card_than_the_scheduler_chose():
+    """volcano-vgpu-device-plugin#133: the annotation's card is not the one in use."""
+    annotation, answer = said(Source.ANNOTATIONS, A, 2), said(Source.CHECKPOINT, B, 2)
+    ledger = merge(evidence(annotation, answer))
+    (conflict,) = ledger.conflicts
+    assert conflict.kind is ConflictKind.CARD_DIFFERS
+    assert (conflict.pod, conflict.container, conflict.device) == (ref("u1"), "main", B)
+    assert conflict.statements == (answer, annotation)
+
+
+def test_a_region_that_names_other_cards_than_the_kubelet_gave_adds_no_holder():
+    """A tenant can write his region; what the plugin made visible he cannot change."""
+    forged = said(Source.SHIM, "", shares=tuple(Share(card.uuid, 2 * GIB) for card in CARDS))
+    ledger = merge(evidence(forged, said(Source.CHECKPOINT, A, 2)))
+    assert where(ledger) == {("u1", "main"): [A]}
+    assert kinds(ledger) == [ConflictKind.CARD_DIFFERS]
+
+
+def test_another_size_in_another_source():
+    ledger = merge(evidence(said(Source.ANNOTATIONS, A, 2), said(Source.CHECKPOINT, A, 3)))
+    assert kinds(ledger) == [ConflictKind.SIZE_DIFFERS]
+    assert entry(ledger, A).held.memory_bytes == 3 * GIB
+
+
+def test_cores_differ_by_whole_percents():
+    def cores(one, other):
+        told = said(Source.ANNOTATIONS, A, cores=one), said(Source.CHECKPOINT, A, cores=other)
+        return kinds(merge(evidence(*told)))
+
+    assert cores(250, 260) == [ConflictKind.SIZE_DIFFERS]
+    assert cores(255, 260) == []
+    assert cores(250, None) == []
+
+
+@pytest.mark.parametrize("source", [Source.SHIM, Source.LIMIT_FILE])
+def test_another_limit_than_was_allocated(source):
+    allocation = said(Source.ANNOTATIONS, A, 2, cores=300)
+
+    def limit(gib, cores):
+        return merge(evidence(allocation, said(source, A, gib, cores=cores)))
+
+    assert kinds(limit(2, 300)) == []
+    assert kinds(limit(3, 300)) == [ConflictKind.LIMIT_DIFFERS]
+    assert kinds(limit(None, 300)) == [ConflictKind.LIMIT_DIFFERS]
+    assert kinds(limit(2, None)) == [ConflictKind.LIMIT_DIFFERS]
+    assert entry(limit(3, 300), A).held.memory_bytes == 2 * GIB
+
+
+def test_no_limit_is_right_for_what_has_the_whole_device_or_no_promised_cores():
+    unlimited = said(Source.SHIM, A)
+    assert kinds(merge(evidence(said(Source.ANNOTATIONS, A, 10, cores=1000), unlimited))) == []
+    assert kinds(merge(evidence(said(Source.ANNOTATIONS, A, 10, cores=0), unlimited))) == []
+    assert kinds(merge(evidence(said(Source.ANNOTATIONS, A), unlimited))) == []
+
+
+def test_annotations_that_were_made_for_another_node_do_not_place_the_pod_on_this_one():
+    """volcano#5532; the index or UUID means a card of the other node."""
+    drifted = said(Source.ANNOTATIONS, "0", 2, node="node-1")
+    ledger = merge(evidence(drifted))
+    assert [holding.share for holding in ledger.unplaced] == [Share("", 2 * GIB, None)]
+    (conflict,) = ledger.conflicts
+    assert conflict.kind is ConflictKind.NODE_DIFFERS
+    assert conflict.detail == "node-1"
+    assert conflict.statements == (drifted,)
+    assert kinds(merge(evidence(msgspec.structs.replace(drifted, node=NODE)))) == []
+
+
+def test_a_card_that_the_node_does_not_have():
+    ledger = merge(evidence(said(Source.ANNOTATIONS, "GPU-sold", 2)))
+    assert [holding.share.device for holding in ledger.unplaced] == ["GPU-sold"]
+    assert [(c.kind, c.device) for c in ledger.conflicts] == [
+        (ConflictKind.DEVICE_MISSING, "GPU-sold")
+    ]
+
+
+def test_where_not_all_devices_are_known_none_is_missing():
+    told = said(Source.ANNOTATIONS, "GPU-new", 2)
+    ledger = merge(evidence(told, devices_complete=False))
+    assert [holding.share.device for holding in ledger.unplaced] == ["GPU-new"]
+    assert ledger.conflicts == ()
+
+
+@pytest.mark.parametrize("known", [CARDS, CARDS[1:]], ids=["described", "not described"])
+def test_a_card_that_fell_off_the_bus_keeps_its_holders(known):
+    told = said(Source.CHECKPOINT, A, 2)
+    ledger = merge(evidence(told, devices=known, lost=frozenset({A})))
+    assert entry(ledger, A).lost
+    assert [holding.pod.uid for holding in entry(ledger, A).holdings] == ["u1"]
+    assert kinds(ledger) == [ConflictKind.DEVICE_MISSING]
+
+
+def test_an_unhealthy_card_keeps_its_holders():
+    cards = (Device(uuid=A, healthy=False),)
+    ledger = merge(evidence(said(Source.CHECKPOINT, A, 2), devices=cards))
+    assert len(entry(ledger, A).holdings) == 1
+    assert kinds(ledger) == [ConflictKind.DEVICE_UNHEALTHY]
+
+
+# ---------------------------------------------------------------- of several pods
+
+
+def test_the_same_device_id_in_two_living_pods():
+    """kubernetes#75880: after its checkpoint was lost the kubelet gives the slice again."""
+    ids = (("r/gpu", ("a", "b")),)
+    one = said(Source.CHECKPOINT, A, 2, slices=ids)
+    other = said(Source.POD_RESOURCES, A, 2, uid="u2", slices=(("r/gpu", ("b", "c")),))
+    ledger = merge(evidence(one, other, pods=TWO_PODS))
+    (conflict,) = ledger.conflicts
+    assert conflict.kind is ConflictKind.DOUBLE_BOOKED
+    assert conflict.device == A
+    assert conflict.detail == "r/gpu: b"
+    assert set(conflict.statements) == {one, other}
+
+
+def test_ids_are_of_their_resource_and_of_living_pods():
+    def ledger(other, **around):
+        one = said(Source.CHECKPOINT, A, slices=(("r/gpu", ("a",)),))
+        return merge(evidence(one, other, **({"pods": TWO_PODS} | around)))
+
+    same = said(Source.CHECKPOINT, A, uid="u2", slices=(("r/gpu", ("a",)),))
+    assert kinds(ledger(same)) == [ConflictKind.DOUBLE_BOOKED]
+    assert kinds(ledger(same, pods=(pod("u1"), pod("u2", "Failed")))) == []
+    elsewhere = msgspec.structs.replace(same, slices=(("r/memory", ("a",)),))
+    assert kinds(ledger(elsewhere)) == []
+
+
+def test_app_containers_take_over_the_slices_of_their_pods_init_containers():
+    ids = (("r/gpu", ("a",)),)
+    told = [said(Source.CHECKPOINT, A, container=name, slices=ids) for name in ("main", "init")]
+    assert kinds(merge(evidence(*told))) == []
+
+
+def test_many_shared_ids_are_counted_rather_than_listed():
+    ids = (("r/memory", tuple(f"id-{i:03}" for i in range(500))),)
+    told = [said(Source.CHECKPOINT, A, uid=uid, slices=ids) for uid in ("u1", "u2")]
+    (conflict,) = merge(evidence(*told, pods=TWO_PODS)).conflicts
+    assert conflict.detail.startswith("r/memory: id-000, id-001, ")
+    assert conflict.detail.endswith("id-007 and 492 more")
+
+
+def test_more_than_the_device_has():
+    told = [said(Source.ANNOTATIONS, A, 6, uid=uid, cores=600) for uid in ("u1", "u2")]
+    ledger = merge(evidence(*told, pods=TWO_PODS))
+    (conflict,) = ledger.conflicts
+    assert conflict.kind is ConflictKind.OVERCOMMITTED
+    assert conflict.device == A
+    assert conflict.detail == (
+        f"{12 * GIB} of {10 * GIB} bytes of memory; 1200 of 1000 thousandths of cores"
+    )
+    assert conflict.statements == tuple(told)
+    assert entry(ledger, A).free_memory_bytes == 0
+    assert entry(ledger, A).free_cores_milli == 0
+
+
+def test_more_shares_than_the_device_is_split_into():
+    cards = (Device(uuid=A, slots=1),)
+    told = [said(Source.ANNOTATIONS, A, uid=uid) for uid in ("u1", "u2")]
+    (conflict,) = merge(evidence(*told, pods=TWO_PODS, devices=cards)).conflicts
+    assert conflict.detail == "2 of 1 shares"
+
+
+@pytest.mark.parametrize(
+    ("kind", "held"),
+    [
+        (ContainerKind.INIT, 6),  # runs to its end before the other
+        (ContainerKind.SIDECAR, 11),  # runs beside it
+        (ContainerKind.APP, 11),
+    ],
+)
+def test_containers_that_run_one_after_another_need_their_device_once(kind, held):
+    two = pod("u1", containers=(Container("main"), Container("side", kind=kind)))
+    told = [said(Source.ANNOTATIONS, A, 5), said(Source.ANNOTATIONS, A, 6, container="side")]
+    ledger = merge(evidence(*told, pods=(two,)))
+    assert entry(ledger, A).held.memory_bytes == held * GIB
+    assert (ConflictKind.OVERCOMMITTED in kinds(ledger)) == (held > 10)
+
+
+# ---------------------------------------------------------------- processes and requests
+
+
+def test_a_process_of_a_container_that_was_given_nothing():
+    process = said(Source.PROCESS, A, container="side")
+    ledger = merge(evidence(process, said(Source.CHECKPOINT, B, 2)))
+    assert where(ledger) == {("u1", "main"): [B], ("u1", "side"): [A]}
+    (conflict,) = ledger.conflicts
+    assert conflict.kind is ConflictKind.PROCESS_WITHOUT_ALLOCATION
+    assert (conflict.device, conflict.container) == (A, "side")
+
+
+def test_a_process_outside_of_kubernetes_holds_its_card_by_the_id_of_its_container():
+    docker = said(Source.PROCESS, A, pod=PodRef("", "", ""), container="0123456789ab")
+    ledger = merge(evidence(docker))
+    assert where(ledger) == {("", "0123456789ab"): [A]}
+    assert kinds(ledger) == [ConflictKind.PROCESS_WITHOUT_ALLOCATION]
+
+
+def test_a_process_in_no_container_holds_nothing_and_is_told():
+    host = said(Source.PROCESS, A, pod=PodRef("", "", ""), container="", where="pid 7")
+    ledger = merge(evidence(host))
+    assert where(ledger) == {}
+    (conflict,) = ledger.conflicts
+    assert conflict.kind is ConflictKind.PROCESS_WITHOUT_ALLOCATION
+    assert (conflict.device, conflict.pod, conflict.statements) == (A, None, (host,))
+
+
+def test_a_process_of_an_unnamed_container_is_of_the_one_that_has_its_device():
+    process = said(Source.PROCESS, A, container="")
+    ledger = merge(evidence(process, said(Source.CHECKPOINT, A, 2)))
+    assert where(ledger) == {("u1", "main"): [A]}
+    assert ledger.conflicts == ()
+    (holding,) = ledger.holdings
+    assert holding.sources == (Source.PROCESS, Source.CHECKPOINT)
+    elsewhere = merge(evidence(process, said(Source.CHECKPOINT, B, 2)))
+    assert where(elsewhere) == {("u1", "main"): [B], ("u1", ""): [A]}
+    assert kinds(elsewhere) == [ConflictKind.PROCESS_WITHOUT_ALLOCATION]
+
+
+def test_a_share_of_the_whole_pod_is_that_of_its_containers():
+    """KubeShare's; kernel and region name containers."""
+    claim = said(Source.ANNOTATIONS, A, 2, container="")
+    running = said(Source.PROCESS, A, container="side")
+    ledger = merge(evidence(claim, running))
+    assert where(ledger) == {("u1", ""): [A]}
+    assert ledger.conflicts == ()
+
+
+def test_a_limit_of_the_whole_pod_is_that_of_its_only_container_with_a_share():
+    claim = said(Source.ANNOTATIONS, A, 2)
+    ledger = merge(evidence(claim, said(Source.LIMIT_FILE, A, 3, container="")))
+    assert where(ledger) == {("u1", "main"): [A]}
+    assert kinds(ledger) == [ConflictKind.LIMIT_DIFFERS]
+
+
+def test_a_region_in_a_folder_of_the_wrong_container_is_not_a_second_holder():
+    """HAMi#3079: the plugin names the folder after the init container."""
+    region = said(Source.SHIM, A, 6, container="init")
+    ledger = merge(evidence(region, said(Source.CHECKPOINT, A, 6)))
+    assert where(ledger) == {("u1", "main"): [A]}
+    assert ledger.conflicts == ()
+
+
+def test_a_misnamed_region_says_nothing_of_what_its_pod_holds_elsewhere():
+    region = said(Source.SHIM, A, 6, container="init")
+    cards = said(Source.CHECKPOINT, "", shares=(Share(A, 6 * GIB), Share(B, 6 * GIB)))
+    on = {h.share.device: h.sources for h in merge(evidence(region, cards)).holdings}
+    assert on == {A: (Source.CHECKPOINT, Source.SHIM), B: (Source.CHECKPOINT,)}
+
+
+def wants(*, resource="r/gpu", running=True, container="main"):
+    request = Request(container, 1, memory_bytes=GIB)
+    return (Wanted(ref("u1"), request, Scheme.VOLCANO, resource, running),)
+
+
+@pytest.mark.parametrize("given", [(), (said(Source.ANNOTATIONS, A, 1),)])
+def test_a_container_runs_that_the_kubelet_gave_no_device(given):
+    """kubernetes#116125: a kubelet that lost its checkpoint admits the pod without a device."""
+    ledger = merge(evidence(*given, wanted=wants()))
+    (conflict,) = ledger.conflicts
+    assert conflict.kind is ConflictKind.RUNNING_WITHOUT_DEVICE
+    assert (conflict.pod, conflict.container) == (ref("u1"), "main")
+    assert conflict.statements == given
+
+
+@pytest.mark.parametrize("source", KUBELET)
+def test_one_word_of_the_kubelets_is_enough_to_have_a_device(source):
+    assert kinds(merge(evidence(said(source, ""), wanted=wants()))) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "read"),
+    [
+        (wants(running=False), frozenset(Source)),  # it may still get one
+        (wants(resource=""), frozenset(Source)),  # KubeShare's pods get theirs otherwise
+        (wants(), frozenset({Source.ANNOTATIONS})),  # the kubelet was not asked
+    ],
+)
+def test_missing_data_is_no_evidence_of_a_missing_device(wanted, read):
+    assert kinds(merge(evidence(wanted=wanted, read=read))) == []
+
+
+def test_what_asks_and_holds_nothing_waits():
+    wanted = wants(running=False)
+    assert merge(evidence(wanted=wanted)).waiting == wanted
+    for container in ("main", ""):
+        told = said(Source.ANNOTATIONS, A, 1, container=container)
+        assert merge(evidence(told, wanted=wanted)).waiting == ()
+    whole = wants(container="", resource="")
+    assert merge(evidence(said(Source.ANNOTATIONS, A, 1), wanted=whole)).waiting == ()
+
+
+def test_what_cannot_be_read_is_a_conflict_in_words():
+    broken = Malformed(ref("u1"), "main", Scheme.GAIA, "key: not a number: 'x'")
+    ledger = merge(evidence(malformed=(broken, broken)))
+    (conflict,) = ledger.conflicts
+    assert (conflict.kind, conflict.pod) == (ConflictKind.MALFORMED, ref("u1"))
+    assert conflict.detail == "key: not a number: 'x'"
+    assert ledger.malformed == (broken,)

@@ -1,0 +1,186 @@
+"""Pods as the API server has them, in the four languages, as statements and requests."""
+
+import pytest
+from ledger_values import NODE, A, B, evidence, pod, ref
+
+from vgpu.kube import SHARE_POD, Container, ContainerState, Status
+from vgpu.ledger import Statement, merge
+from vgpu.ledger.from_api import MIG_SLOT, read_pod
+from vgpu.model import ContainerKind, Phase, PodRef, Scheme, Share, Source
+from vgpu.schemes.gaia import Gaia
+from vgpu.schemes.gpushare import Gpushare
+from vgpu.schemes.kubeshare import KubeShare
+from vgpu.schemes.volcano import Volcano
+from vgpu.units import GIB, MIB
+
+LANGUAGES = (Volcano(memory_factor=10), Gpushare(), Gaia(), KubeShare())
+UUID = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
+
+GPUSHARE = pod(
+    "u1",
+    containers=(Container("main", {"aliyun.com/gpu-mem": 3}), Container("proxy")),
+    annotations={
+        "ALIYUN_COM_GPU_MEM_IDX": "1",
+        "ALIYUN_COM_GPU_MEM_POD": "3",
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "20000000000",
+    },
+)
+VOLCANO = pod(
+    "u1",
+    containers=(Container("main", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 1024}),),
+    annotations={
+        "volcano.sh/vgpu-ids-new": f"{A},NVIDIA,1024,50:",
+        "volcano.sh/devices-to-allocate": f"{A},NVIDIA,1024,50:",
+        "volcano.sh/bind-phase": "allocating",
+        "volcano.sh/vgpu-node": "node-0",
+        "volcano.sh/vgpu-time": "10",
+    },
+)
+GAIA = pod(
+    "u1",
+    containers=(Container("main", {"tencent.com/vcuda-core": 50, "tencent.com/vcuda-memory": 30}),),
+    annotations={
+        "tencent.com/predicate-gpu-idx-0": "1",
+        "tencent.com/predicate-node": "node-0",
+        "tencent.com/predicate-time": "10000000000",
+        "tencent.com/gpu-assigned": "false",
+    },
+)
+KUBESHARE = pod(
+    "u1",
+    annotations={
+        "kubeshare/gpu_request": "0.5",
+        "kubeshare/gpu_limit": "1.0",
+        "kubeshare/gpu_mem": "1073741824",
+        "kubeshare/GPUID": "zxcvb",
+        SHARE_POD: "u1",
+    },
+)
+
+
+def expected(scheme, share, phase, since=None, node=NODE):
+    told = (Source.ANNOTATIONS, ref("u1"), "main", (share,), scheme, phase, since)
+    return Statement(*told, node=node, where="annotations of team/pod-u1")
+
+
+@pytest.mark.parametrize(
+    ("said", "statement"),
+    [
+        (GPUSHARE, expected(Scheme.GPUSHARE, Share("1", 3 * GIB), Phase.ASSIGNED, 20.0, "")),
+        (VOLCANO, expected(Scheme.VOLCANO, Share(A, 10240 * MIB, 500), Phase.ASSUMED, 10)),
+        (GAIA, expected(Scheme.GAIA, Share("1", 8053063680, 500), Phase.ASSUMED, 10.0)),
+        (KUBESHARE, expected(Scheme.KUBESHARE, Share("zxcvb", GIB, 500), Phase.ASSUMED)),
+    ],
+    ids=["gpushare", "volcano", "gaia", "kubeshare"],
+)
+def test_a_claim_is_a_statement_for_each_container(said, statement):
+    reading = read_pod(said, LANGUAGES)
+    assert reading.statements == (statement,)
+    assert reading.malformed == ()
+
+
+def test_a_share_of_a_pod_with_several_containers_is_the_pods():
+    two = pod("u1", containers=(Container("a"), Container("b")), annotations=KUBESHARE.annotations)
+    (statement,) = read_pod(two, LANGUAGES).statements
+    assert statement.container == ""
+
+
+def test_a_virtual_gpu_that_is_called_0_is_not_the_card_of_index_0():
+    named = KUBESHARE.annotations | {"kubeshare/GPUID": "0"}
+    (statement,) = read_pod(pod("u1", annotations=named), LANGUAGES).statements
+    assert statement.shares == (Share("", GIB, 500),)
+    assert [h.share.device for h in merge(evidence(statement)).unplaced] == [""]
+
+
+def test_statements_are_about_the_uid_that_the_node_knows():
+    share_pod = pod("sp", annotations=KUBESHARE.annotations | {SHARE_POD: "made"})
+    (statement,) = read_pod(share_pod, LANGUAGES).statements
+    assert statement.pod == PodRef("made", "team", "pod-sp")
+
+
+def test_two_pods_in_one_mig_slot_are_double_booked():
+    def in_slot(uid):
+        told = VOLCANO.annotations | {"volcano.sh/vgpu-ids-new": f"{A}[2-1],NVIDIA,100,50:"}
+        told.pop("volcano.sh/devices-to-allocate")
+        (statement,) = read_pod(
+            pod(uid, containers=VOLCANO.containers, annotations=told), LANGUAGES
+        ).statements
+        return statement
+
+    assert in_slot("u1").slices == ((MIG_SLOT, (f"{A}[2-1]",)),)
+    both = merge(evidence(in_slot("u1"), in_slot("u2"), pods=(pod("u1"), pod("u2"))))
+    assert [conflict.kind for conflict in both.conflicts] == ["double_booked"]
+    assert both.conflicts[0].device == A
+
+
+# ---------------------------------------------------------------- what is asked for
+
+
+def test_what_a_container_asks_for_and_whether_it_runs():
+    states = ((ContainerState.RUNNING, True), (ContainerState.WAITING, False))
+    for state, running in states:
+        asking = pod("u1", containers=GPUSHARE.containers, state=state)
+        (wanted,) = read_pod(asking, LANGUAGES).wanted
+        assert (wanted.pod, wanted.request.container) == (ref("u1"), "main")
+        assert wanted.request.memory_bytes == 3 * GIB
+        assert wanted.resource == "aliyun.com/gpu-mem"
+        assert wanted.running is running
+
+
+def test_no_resource_serves_what_is_asked_for_by_annotation():
+    (wanted,) = read_pod(KUBESHARE, LANGUAGES).wanted
+    assert (wanted.request.container, wanted.resource) == ("", "")
+
+
+def test_nothing_is_waited_for_in_init_containers_and_in_pods_that_have_ended():
+    limits = {"aliyun.com/gpu-mem": 3}
+    init = pod("u1", containers=(Container("main", limits, kind=ContainerKind.INIT),))
+    sidecar = pod("u1", containers=(Container("main", limits, kind=ContainerKind.SIDECAR),))
+    ended = pod("u1", "Failed", containers=(Container("main", limits),))
+    assert read_pod(init, LANGUAGES).wanted == ()
+    assert len(read_pod(sidecar, LANGUAGES).wanted) == 1
+    assert read_pod(ended, LANGUAGES).wanted == ()
+
+
+# ---------------------------------------------------------------- what cannot be read
+
+
+def test_a_broken_annotation_is_a_value_that_names_pod_key_and_text():
+    broken = GPUSHARE.annotations | {"ALIYUN_COM_GPU_MEM_IDX": "first"}
+    told = pod("u1", containers=GPUSHARE.containers, annotations=broken)
+    reading = read_pod(told, LANGUAGES)
+    assert reading.statements == ()
+    (malformed,) = reading.malformed
+    assert (malformed.pod, malformed.scheme) == (ref("u1"), Scheme.GPUSHARE)
+    assert "ALIYUN_COM_GPU_MEM_IDX" in malformed.detail
+    assert "'first'" in malformed.detail
+    assert len(reading.wanted) == 1
+
+
+def test_doubts_of_a_claim_are_kept_beside_it():
+    doubtful = GPUSHARE.annotations | {"ALIYUN_COM_GPU_MEM_POD": "7"}
+    told = pod("u1", containers=GPUSHARE.containers, annotations=doubtful)
+    reading = read_pod(told, LANGUAGES)
+    assert len(reading.statements) == 1
+    (malformed,) = reading.malformed
+    assert "ALIYUN_COM_GPU_MEM_POD" in malformed.detail
+
+
+def test_nobody_needs_to_repair_what_a_finished_pod_says():
+    broken = GPUSHARE.annotations | {"ALIYUN_COM_GPU_MEM_IDX": "first"}
+    told = pod("u1", "Succeeded", containers=GPUSHARE.containers, annotations=broken)
+    assert read_pod(told, LANGUAGES).malformed == ()
+
+
+def test_a_pod_that_shares_nothing_says_nothing():
+    reading = read_pod(pod("u1", statuses=(Status("main", ContainerState.RUNNING),)), LANGUAGES)
+    assert not any((reading.claims, reading.statements, reading.wanted, reading.malformed))
+
+
+def test_other_cards_of_the_same_pod_do_not_get_mixed_up():
+    both = VOLCANO.annotations | {"volcano.sh/vgpu-ids-new": f"{A},NVIDIA,1024,50:{B},NVIDIA,1,0:"}
+    both.pop("volcano.sh/devices-to-allocate")
+    told = pod("u1", containers=VOLCANO.containers, annotations=both)
+    (statement,) = read_pod(told, LANGUAGES).statements
+    assert statement.shares == (Share(A, 10240 * MIB, 500), Share(B, 10 * MIB, 0))

@@ -1,0 +1,217 @@
+"""The kubelet's grants, from its checkpoint and from pod-resources, as statements."""
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vgpu.facts import Grant
+from vgpu.ledger.from_kubelet import grant_statements, identified, visible_devices
+from vgpu.model import PodRef, Scheme, Share, Source
+from vgpu.schemes.gaia import Gaia
+from vgpu.schemes.gpushare import Gpushare
+from vgpu.schemes.gpushare_env import legacy_refusal
+from vgpu.schemes.volcano import HAMI, Volcano
+from vgpu.units import GAIA_MEMORY_BLOCK, GIB, MIB
+
+ONE = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
+TWO = "GPU-b83f0d62-417e-4c9a-a5d8-e06b3f17c942"
+MIG = "MIG-0b1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
+LANGUAGES = (Volcano(memory_factor=1024), Volcano(HAMI), Gpushare(), Gaia())
+
+
+class Held(msgspec.Struct, frozen=True):
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+
+
+def grant(resource, ids, env=None, uid="u1", container="main"):
+    return Grant(uid, container, resource, tuple(ids), env or {})
+
+
+def only(*grants, languages=LANGUAGES, **options):
+    (statement,), malformed = grant_statements(grants, languages, **options)
+    assert malformed == []
+    return statement
+
+
+# ---------------------------------------------------------------- the card and the amount
+
+
+def test_volcanos_card_is_that_of_the_answer_not_that_of_the_device_id():
+    """The kubelet picks any ID; the plugin goes by the scheduler's annotation."""
+    number = grant(
+        "volcano.sh/vgpu-number",
+        [f"{ONE}-3"],
+        {"NVIDIA_VISIBLE_DEVICES": TWO, "CUDA_DEVICE_MEMORY_LIMIT_0": "2048m"},
+    )
+    memory = grant("volcano.sh/vgpu-memory", [f"{ONE}-memory-7", f"{TWO}-memory-1"])
+    cores = grant("volcano.sh/vgpu-cores", [f"{ONE}-core-{i}" for i in range(30)])
+    statement = only(number, memory, cores)
+    assert statement.source is Source.CHECKPOINT
+    assert (statement.pod.uid, statement.container) == ("u1", "main")
+    assert statement.scheme is Scheme.VOLCANO
+    assert statement.shares == (Share(TWO, 2 * GIB, 300),)
+    assert dict(statement.slices) == {
+        "volcano.sh/vgpu-number": number.device_ids,
+        "volcano.sh/vgpu-memory": memory.device_ids,
+    }
+
+
+def test_without_an_answer_ids_only_count():
+    """As pod-resources tells it, and with our own plugin's CDI devices."""
+    number = grant("volcano.sh/vgpu-number", [f"{ONE}-3", f"{TWO}-1"])
+    memory = grant("volcano.sh/vgpu-memory", [f"{ONE}-memory-{i}" for i in range(4)])
+    statement = only(number, memory, source=Source.POD_RESOURCES)
+    assert statement.source is Source.POD_RESOURCES
+    assert statement.shares == (Share("", 4 * GIB), Share("", 4 * GIB))
+
+
+def test_a_plugin_that_keeps_to_its_ids_can_be_named():
+    number = grant("volcano.sh/vgpu-number", [f"{ONE}-3", f"{TWO}-1"])
+    statement = only(number, bound_by_id={Scheme.VOLCANO})
+    assert [share.device for share in statement.shares] == [ONE, TWO]
+
+
+def test_each_device_has_its_own_limit():
+    env = {
+        "NVIDIA_VISIBLE_DEVICES": f"{ONE},{TWO}",
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "1g",
+        "CUDA_DEVICE_MEMORY_LIMIT_1": "3000m",
+    }
+    statement = only(grant("nvidia.com/gpu", [f"{ONE}-0", f"{ONE}-1"], env))
+    assert statement.scheme is Scheme.VOLCANO
+    assert statement.shares == (Share(ONE, GIB), Share(TWO, 3000 * MIB))
+
+
+def test_gpushares_card_is_an_index_and_its_ids_are_units():
+    env = {"NVIDIA_VISIBLE_DEVICES": "1", "ALIYUN_COM_GPU_MEM_CONTAINER": "3"}
+    ids = [f"{ONE}-_-{i}" for i in range(3)]
+    statement = only(grant("aliyun.com/gpu-mem", ids, env))
+    assert statement.scheme is Scheme.GPUSHARE
+    assert statement.shares == (Share("1", 3 * GIB),)
+
+
+def test_a_poisoned_answer_gives_no_card():
+    """gpushare's plugin answers with success, and the container cannot start."""
+    ids = [f"{ONE}-_-{i}" for i in range(3)]
+    statement = only(grant("aliyun.com/gpu-mem", ids, legacy_refusal(3, 3, 15, GIB)))
+    assert statement.shares == (Share("", 3 * GIB),)
+
+
+def test_gaias_ids_are_percents_and_blocks():
+    cores = grant(
+        "tencent.com/vcuda-core",
+        [f"tencent.com/vcuda-core-{i}" for i in range(50)],
+        {"NVIDIA_VISIBLE_DEVICES": ONE},
+    )
+    blocks = grant(
+        "tencent.com/vcuda-memory",
+        [f"tencent.com/vcuda-memory-{GAIA_MEMORY_BLOCK}-{i}" for i in range(30)],
+    )
+    statement = only(cores, blocks)
+    assert statement.shares == (Share(ONE, 8053063680, 500),)
+    whole = grant(
+        "tencent.com/vcuda-core",
+        [f"tencent.com/vcuda-core-{i}" for i in range(200)],
+        {"NVIDIA_VISIBLE_DEVICES": f"{ONE},{TWO}"},
+    )
+    assert only(whole).shares == (Share(ONE, None, 1000), Share(TWO, None, 1000))
+
+
+def test_what_no_system_divides_is_held_whole():
+    """NVIDIA's own plugin, whose IDs are UUIDs and are kept to."""
+    card = only(grant("nvidia.com/gpu", [ONE], {"NVIDIA_VISIBLE_DEVICES": ONE}))
+    assert card.scheme is Scheme.NONE
+    assert card.shares == (Share(ONE, None, 1000),)
+    assert card.slices == (("nvidia.com/gpu", (ONE,)),)
+    instance = only(grant("nvidia.com/mig-1g.10gb", [MIG]), source=Source.POD_RESOURCES)
+    assert instance.shares == (Share(MIG, None, 1000),)
+
+
+def test_a_turn_at_a_device_is_no_share_of_it():
+    """``<uuid>::<i>`` is NVIDIA's time-slicing, and HAMi's too: the answer tells them apart."""
+    ids = [f"{ONE}::4"]
+    own = only(grant("nvidia.com/gpu", ids, {"NVIDIA_VISIBLE_DEVICES": ONE}))
+    assert (own.scheme, own.shares) == (Scheme.NONE, (Share(ONE),))
+    shared = {"NVIDIA_VISIBLE_DEVICES": TWO, "CUDA_DEVICE_MEMORY_LIMIT_0": "1g"}
+    hamis = only(grant("nvidia.com/gpu", ids, shared))
+    assert (hamis.scheme, hamis.shares) == (Scheme.VOLCANO, (Share(TWO, GIB),))
+    unknown = only(grant("nvidia.com/gpu", ids), source=Source.POD_RESOURCES)
+    assert unknown.shares == (Share(""),)
+
+
+def test_what_is_no_gpu_says_nothing():
+    assert grant_statements([grant("rdma/hca", ["mlx5_0"])], LANGUAGES) == ([], [])
+
+
+def test_what_the_language_does_not_allow_is_a_value():
+    half = grant("tencent.com/vcuda-core", [f"tencent.com/vcuda-core-{i}" for i in range(50)])
+    statements, (malformed,) = grant_statements([half], LANGUAGES)
+    assert statements == []
+    assert (malformed.pod, malformed.container) == (PodRef("u1", "", ""), "main")
+    assert "tencent.com/vcuda-memory" in malformed.detail
+
+
+@settings(max_examples=1000)
+@given(
+    st.sampled_from(
+        [
+            "volcano.sh/vgpu-number",
+            "nvidia.com/gpu",
+            "aliyun.com/gpu-mem",
+            "tencent.com/vcuda-core",
+            "x/y",
+        ]
+    ),
+    st.lists(st.text(max_size=12), max_size=4),
+    st.dictionaries(
+        st.sampled_from(["NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_MEMORY_LIMIT_0"]),
+        st.text(max_size=20) | st.sampled_from([ONE, f"{ONE},1", "all", "3000m", "9" * 5000]),
+    ),
+    st.booleans(),
+)
+def test_whatever_the_checkpoint_holds_is_read_or_named(resource, ids, env, by_id):
+    given_out = [grant(resource, ids, env)]
+    statements, malformed = grant_statements(
+        given_out, LANGUAGES, bound_by_id={Scheme.VOLCANO} if by_id else ()
+    )
+    assert all(statement.pod.uid == "u1" for statement in statements)
+    assert all(one.detail for one in malformed)
+
+
+def test_names_of_visible_devices():
+    def visible(text):
+        return visible_devices({"NVIDIA_VISIBLE_DEVICES": text})
+
+    assert visible(f"{ONE}, 1,{MIG}") == (ONE, "1", MIG)
+    for text in ("", "all", "void", "none", "no-gpu-has-8138MiB-to-run", f"{ONE},all", "0:1"):
+        assert visible(text) == ()
+    assert visible_devices({}) == ()
+
+
+# ---------------------------------------------------------------- pod-resources
+
+
+def held(*ids, pod="web-0"):
+    return {Held("team", pod, "main", "r/gpu"): frozenset(ids)}
+
+
+def test_pod_resources_without_a_checkpoint_goes_by_a_name_that_only_one_pod_has():
+    pods = [PodRef("u1", "team", "web-0"), PodRef("u2", "team", "web-1")]
+    assert identified(held("b", "a"), pods) == [grant("r/gpu", ("a", "b"))]
+    replaced = [*pods, PodRef("u3", "team", "web-0")]
+    assert identified(held("a"), replaced) == []
+    assert identified(held("a"), []) == []
+
+
+def test_pod_resources_is_believed_if_the_checkpoint_agrees():
+    """A StatefulSet's pod may be replaced by one of the same name between two reads."""
+    pods = [PodRef("u1", "team", "web-0"), PodRef("u2", "team", "web-0")]
+    checkpoint = [grant("r/gpu", ["a"]), grant("r/gpu", ["b"], uid="u2")]
+    assert identified(held("b"), pods, checkpoint) == [grant("r/gpu", ["b"], uid="u2")]
+    assert identified(held("c"), pods, checkpoint) == []
+    assert identified(held("c"), pods[:1], checkpoint) == []
+    same = [grant("r/gpu", ["a"]), grant("r/gpu", ["a"], uid="u2")]
+    assert identified(held("a"), pods, same) == []

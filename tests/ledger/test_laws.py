@@ -1,0 +1,187 @@
+"""What holds of every ledger, whatever the sources say."""
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ledger_values import evidences, ref, statements, surroundings
+
+from vgpu.kube import holds_devices
+from vgpu.ledger import ConflictKind, merge
+from vgpu.ledger.containers import by_pod
+from vgpu.ledger.precedence import agreed, weighed
+from vgpu.ledger.registry import Registry
+from vgpu.model import Phase, Source
+
+replace = msgspec.structs.replace
+
+THOROUGH = settings(max_examples=1000)
+
+
+def pairs(ledger):
+    """Who holds which device, by pod."""
+    return {(h.pod.uid, entry.device.name) for entry in ledger.devices for h in entry.holdings}
+
+
+def disputed(ledger):
+    """Who is said to be on a device by statements that better ones contradict."""
+    return {
+        (said.pod.uid, entry.device.name) for entry in ledger.devices for said in entry.disputed
+    }
+
+
+def holders(ledger):
+    return {holding.pod.uid for holding in ledger.holdings}
+
+
+def only_loses(before, after):
+    assert holders(after) <= holders(before)
+    assert pairs(after) <= pairs(before) | disputed(before)
+
+
+@THOROUGH
+@given(evidences, st.randoms(use_true_random=False))
+def test_the_order_of_the_evidence_changes_nothing(evidence, random):
+    def shuffled(values):
+        return tuple(random.sample(values, len(values)))
+
+    mixed = replace(
+        evidence,
+        devices=shuffled(evidence.devices),
+        statements=shuffled(evidence.statements),
+        pods=shuffled(evidence.pods),
+        wanted=shuffled(evidence.wanted),
+    )
+    assert merge(mixed) == merge(evidence)
+
+
+@THOROUGH
+@given(evidences)
+def test_saying_everything_twice_changes_nothing(evidence):
+    twice = replace(
+        evidence,
+        devices=evidence.devices * 2,
+        statements=evidence.statements * 2,
+        pods=evidence.pods * 2,
+        wanted=evidence.wanted * 2,
+    )
+    assert merge(twice) == merge(evidence)
+
+
+@THOROUGH
+@given(evidences, st.sampled_from(Source))
+def test_a_missing_source_adds_no_holder_and_gives_no_holder_a_device(evidence, source):
+    without = replace(
+        evidence,
+        statements=tuple(said for said in evidence.statements if said.source is not source),
+        read=evidence.read - {source},
+    )
+    only_loses(merge(evidence), merge(without))
+
+
+@THOROUGH
+@given(evidences)
+def test_not_knowing_which_pods_have_a_cgroup_adds_no_holder(evidence):
+    only_loses(merge(evidence), merge(replace(evidence, live_pods=None)))
+
+
+@THOROUGH
+@given(evidences)
+def test_not_knowing_whether_these_are_all_the_pods_adds_no_holder(evidence):
+    only_loses(merge(evidence), merge(replace(evidence, pods_complete=False)))
+
+
+@THOROUGH
+@given(evidences)
+def test_without_the_api_server_only_what_the_node_shows_alive_holds_more(evidence):
+    before, after = merge(evidence), merge(replace(evidence, pods=(), pods_complete=False))
+    shown = {
+        said.pod.uid
+        for said in evidence.statements
+        if said.alive or said.source is Source.POD_RESOURCES
+    }
+    shown |= evidence.live_pods or frozenset()
+    assert holders(after) - holders(before) <= shown
+    assert holders(after) <= shown | {""}
+
+
+@THOROUGH
+@given(evidences)
+def test_a_pod_that_has_ended_holds_nothing_whatever_is_said(evidence):
+    over = {pod.ref.uid for pod in evidence.pods if not holds_devices(pod)}
+    alive = {said.pod.uid for said in evidence.statements if said.alive}
+    assert not holders(merge(evidence)) & (over - alive)
+
+
+@THOROUGH
+@given(evidences)
+def test_a_container_that_runs_on_a_device_holds_it_whatever_is_said(evidence):
+    found = pairs(merge(evidence))
+    registry = Registry(evidence)
+    for said in evidence.statements:
+        if said.source is Source.PROCESS and (said.pod.uid or said.container):
+            for device in set(registry.cards(said)) & registry.devices.keys():
+                assert (said.pod.uid, device) in found
+
+
+@THOROUGH
+@given(evidences)
+def test_every_statement_about_a_device_is_kept_somewhere(evidence):
+    """Nothing is hidden: a statement agrees, is disputed, unproven, left over or in a conflict."""
+    ledger = merge(evidence)
+    agreeing = {(h.pod.uid, source) for h in ledger.holdings for source in h.sources}
+    kept = {
+        (said.pod.uid, said.source)
+        for those in (
+            ledger.unproven,
+            ledger.leftovers,
+            *(entry.disputed for entry in ledger.devices),
+            *(conflict.statements for conflict in ledger.conflicts),
+        )
+        for said in those
+    }
+    for said in evidence.statements:
+        if said.shares and said.phase is not Phase.RELEASED:
+            assert (said.pod.uid, said.source) in agreeing | kept
+
+
+@THOROUGH
+@given(evidences)
+def test_a_device_bears_no_more_than_it_has_unless_that_is_a_conflict(evidence):
+    ledger = merge(evidence)
+    reported = {
+        conflict.device
+        for conflict in ledger.conflicts
+        if conflict.kind is ConflictKind.OVERCOMMITTED
+    }
+    for entry in ledger.devices:
+        memory, cores = entry.device.memory_bytes, entry.device.cores_milli
+        too_much = entry.held.memory_bytes > (memory or entry.held.memory_bytes)
+        too_much |= entry.held.cores_milli > cores
+        assert too_much == (entry.device.name in reported)
+
+
+@THOROUGH
+@given(evidences)
+def test_no_slice_has_two_holders_unless_that_is_a_conflict(evidence):
+    ledger = merge(evidence)
+    holding = {(h.pod.uid, h.container) for h in ledger.holdings}
+    owners = {}
+    for said in evidence.statements:
+        if said.phase is not Phase.RELEASED and (said.pod.uid, said.container) in holding:
+            for resource, ids in said.slices:
+                for one in ids:
+                    owners.setdefault((resource, one), set()).add(said.pod.uid)
+    doubled = {one for one, uids in owners.items() if len(uids) > 1}
+    reported = [c for c in ledger.conflicts if c.kind is ConflictKind.DOUBLE_BOOKED]
+    for resource, one in doubled:
+        assert any(resource in conflict.detail and one in conflict.detail for conflict in reported)
+
+
+@THOROUGH
+@given(st.lists(statements, min_size=1, max_size=4), surroundings)
+def test_the_short_way_of_settling_a_container_finds_what_the_long_one_does(said, around):
+    registry = Registry(around)
+    one = tuple(replace(statement, pod=ref("u1"), container="main") for statement in said)
+    for those in by_pod(one).get("u1", {}).values():
+        short = agreed(those, registry)
+        assert short is None or short == weighed(those, registry)

@@ -1,0 +1,263 @@
+"""A whole node's ledger from real files in their real formats, read by the real sources."""
+
+import msgspec
+import pytest
+from ledger_values import CARDS, NODE, A, B, kinds, pod, ref, where
+
+from vgpu.facts import (
+    ContainerName,
+    Gpu,
+    GpuProcess,
+    GpuSample,
+    Grant,
+    KubeletSample,
+    Owner,
+    ProcessSample,
+    Region,
+    RegionDevice,
+    RegionFile,
+    ShimSample,
+)
+from vgpu.ledger import ConflictKind, Statement, merge
+from vgpu.ledger.node import node_evidence
+from vgpu.model import Device, Phase, PodRef, Scheme, Share, Source
+from vgpu.schemes.gaia import Gaia
+from vgpu.schemes.gpushare import Gpushare
+from vgpu.schemes.kubeshare import KubeShare
+from vgpu.schemes.volcano import HAMI, Volcano
+from vgpu.simulator.books import claims
+from vgpu.simulator.demo import demo
+from vgpu.simulator.fleet import fleet_node
+from vgpu.simulator.node import SimulatedNode
+from vgpu.sources.kubelet import KubeletSource
+from vgpu.sources.limits import LimitSource
+from vgpu.sources.pods import PodFile
+from vgpu.sources.runtime import ProcessSource
+from vgpu.sources.shim import ShimSource
+from vgpu.units import GIB
+
+START = 1_790_000_000.0
+LANGUAGES = (Volcano(memory_factor=1024), Volcano(HAMI), Gpushare(), Gaia(), KubeShare())
+
+
+class Held(msgspec.Struct, frozen=True):
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+
+
+def sampled(scenario, folder):
+    """Everything that the sources find on the simulated node, as ``node_evidence`` takes it."""
+    node = SimulatedNode(scenario, folder, START)
+    node.write(5)
+    paths = node.paths
+    gpu = node.driver(lambda: 5.0).sample(START)
+    shim = ShimSource(paths.shim_roots).sample()
+    pids = {process.pid for process in gpu.processes}
+    pids |= {slot.host_pid for file in shim.files for slot in file.region.processes}
+    pods = PodFile(paths.pods_file, scenario.node).sample(START).pods
+    kubelet = KubeletSource(paths.log_dir, paths.checkpoint).sample(START)
+    names = {one.ref.uid: one.ref for one in pods if not one.terminal}
+    return {
+        "node": scenario.node,
+        "gpu": gpu,
+        "process": ProcessSource(paths.procfs, paths.cgroupfs).sample(pids),
+        "shim": shim,
+        "kubelet": kubelet,
+        "limits": LimitSource(paths.gaia_dir, paths.kubeshare_dir).sample(),
+        "held": {
+            Held(named.namespace, named.name, grant.container, grant.resource): frozenset(
+                grant.device_ids
+            )
+            for grant in kubelet.grants
+            if (named := names.get(grant.pod_uid))
+        },
+        "pods": pods,
+    }
+
+
+@pytest.fixture
+def samples(tmp_path):
+    return sampled(demo(), tmp_path)
+
+
+def running(scenario):
+    """(UID, container) -> devices and bytes, of what really has shares."""
+    return {
+        (claim.pod.ref.uid, claim.container.name): {
+            share.device: share.memory_bytes for share in claim.container.shares
+        }
+        for claim in claims(scenario, START)
+        if claim.pod.running
+    }
+
+
+def held(ledger):
+    found = {}
+    for holding in ledger.holdings:
+        of_container = found.setdefault((holding.pod.uid, holding.container), {})
+        of_container[holding.share.device] = holding.share.memory_bytes
+    return found
+
+
+WHAT_IS_WRONG = {
+    ConflictKind.OVERCOMMITTED,  # four systems that do not know of one another share the cores
+    ConflictKind.HELD_BY_NOBODY_ALIVE,  # the region of a deleted pod
+    ConflictKind.PROCESS_WITHOUT_ALLOCATION,  # a process of the host
+}
+
+
+def test_all_four_systems_are_read_alike_and_agree(samples):
+    ledger = merge(node_evidence(LANGUAGES, **samples))
+    assert held(ledger) == running(demo())
+    assert {holding.scheme for holding in ledger.holdings} == set(Scheme) - {Scheme.NONE}
+    assert {holding.phase for holding in ledger.holdings} == {Phase.ASSIGNED}
+    assert set(kinds(ledger)) == WHAT_IS_WRONG
+    assert ledger.read == set(Source) - {Source.OWN_CHECKPOINT}
+    assert ledger.unplaced == ledger.waiting == ledger.unproven == ledger.malformed == ()
+
+
+def test_a_full_fleet_node_has_no_conflict(tmp_path):
+    scenario = fleet_node(containers=16)
+    ledger = merge(node_evidence(LANGUAGES, **sampled(scenario, tmp_path)))
+    assert held(ledger) == running(scenario)
+    assert ledger.conflicts == ()
+
+
+@pytest.mark.parametrize("missing", ["pods", "held", "limits", "kubelet", "shim", "gpu"])
+def test_without_a_source_what_is_left_is_still_true(samples, missing):
+    ledger = merge(node_evidence(LANGUAGES, **(samples | {missing: None})))
+    truth = running(demo())
+    for container, devices in held(ledger).items():
+        assert container in truth
+        for device, memory in devices.items():
+            known = truth[container].get(device, 0)
+            assert missing == "gpu" or memory in (None, known)
+    assert set(kinds(ledger)) <= WHAT_IS_WRONG
+
+
+def test_the_node_alone_knows_names_and_shares(samples):
+    off = {"pods": None, "held": None}
+    ledger = merge(node_evidence(LANGUAGES, **(samples | off)))
+    assert held(ledger) == running(demo())
+    assert all(holding.pod.name for holding in ledger.holdings)
+
+
+def test_the_api_server_alone_knows_what_was_promised(samples):
+    only = {key: samples[key] for key in ("node", "pods")}
+    ledger = merge(node_evidence(LANGUAGES, **only))
+    assert set(where(ledger)) == set(running(demo()))
+    assert {holding.source for holding in ledger.holdings} == {Source.ANNOTATIONS}
+    assert ledger.conflicts == ()
+
+
+def test_after_a_crossed_allocation_the_ledger_says_where_the_container_is(samples):
+    """The scheduler wrote the other card on the pod; kubelet, kernel and region know better."""
+    one, two = (card.uuid for card in demo().cards)
+
+    def cross(text):
+        return text.replace(one, "\0").replace(two, one).replace("\0", two)
+
+    pods = tuple(
+        msgspec.structs.replace(
+            pod, annotations={key: cross(text) for key, text in pod.annotations.items()}
+        )
+        if pod.ref.name.startswith("detector")
+        else pod
+        for pod in samples["pods"]
+    )
+    ledger = merge(node_evidence(LANGUAGES, **(samples | {"pods": pods})))
+    assert held(ledger) == running(demo())
+    (conflict,) = [c for c in ledger.conflicts if c.kind is ConflictKind.CARD_DIFFERS]
+    assert conflict.pod.name.startswith("detector")
+    assert conflict.statements[-1].source is Source.ANNOTATIONS
+
+
+# ---------------------------------------------------------------- what the demo has not
+
+
+def driver(*processes, cards=CARDS):
+    gpus = tuple(Gpu(card.uuid, card.index, {}, {}) for card in cards)
+    return GpuSample(gpus, processes=processes, processes_known=frozenset({A, B}))
+
+
+def kernel(**changes):
+    owners = {5: Owner("c" * 64, "u1", "containerd")}
+    sample = ProcessSample(owners, sees_host=True, live_pods=frozenset({"u1"}))
+    return msgspec.structs.replace(sample, **changes)
+
+
+def test_a_process_list_that_contradicts_itself_says_nothing():
+    gpu = driver(GpuProcess(5, "GPU-c", GIB), GpuProcess(5, A, GIB))
+    evidence = node_evidence((), gpu=gpu, process=kernel())
+    assert [share.device for said in evidence.statements for share in said.shares] == [A]
+
+
+def test_foreign_pids_say_nothing():
+    evidence = node_evidence((), gpu=driver(GpuProcess(5, A, GIB)), process=kernel(sees_host=False))
+    assert evidence.statements == ()
+    assert Source.PROCESS not in evidence.read
+
+
+def test_a_region_inside_a_container_counts_where_the_plugin_made_none():
+    region = Region("v1.2", (RegionDevice(A, GIB, 0),), (), 0, 1, 2, 0, None, 1, 2)
+    bare = ((Owner("c" * 64, "u1", "containerd"), "/proc/5/root/tmp/cudevshr.cache", region),)
+    names = {"c" * 64: ContainerName("team", "pod-u1", "main", "u1")}
+    kubelet = KubeletSample({"u1": ref("u1")}, names)
+    process = kernel(bare=bare)
+    alone = node_evidence((), gpu=driver(), process=process, kubelet=kubelet)
+    assert where(merge(alone)) == {("u1", "main"): [A]}
+    plugins = ShimSample((RegionFile("/regions/u1_main", "u1", "main", region),))
+    both = node_evidence((), gpu=driver(), process=process, kubelet=kubelet, shim=plugins)
+    assert [said.where for said in both.statements] == ["/regions/u1_main"]
+
+
+def test_our_own_checkpoint_is_a_source_like_the_others():
+    own = [Statement(Source.OWN_CHECKPOINT, ref("u1"), "main", (Share(B, GIB),))]
+    evidence = node_evidence((), gpu=driver(), process=kernel(), own=own)
+    assert Source.OWN_CHECKPOINT in evidence.read
+    assert where(merge(evidence)) == {("u1", "main"): [B]}
+
+
+def test_a_driver_that_missed_a_card_or_lost_one():
+    gpu = msgspec.structs.replace(driver(cards=CARDS[1:]), complete=False, lost=(A,))
+    evidence = node_evidence((), gpu=gpu)
+    assert not evidence.devices_complete
+    assert evidence.lost == {A}
+    assert node_evidence(()).devices == ()
+    assert not node_evidence(()).devices_complete
+
+
+def test_there_is_as_much_to_share_as_the_plugin_registered():
+    """Memory and cores may be scaled beyond the card."""
+    scaled = Device(uuid=A, memory_bytes=20 * GIB, cores_milli=2000, slots=10, healthy=False)
+    plain = Device(index=1)
+    evidence = node_evidence((), gpu=driver(), registered=(scaled, plain))
+    first, second, third = evidence.devices
+    assert first == msgspec.structs.replace(scaled, index=0)
+    assert (second.uuid, second.slots, third.slots) == (B, None, None)
+
+
+ONE = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
+
+
+def test_kubeshares_holder_pods_hold_nothing_and_name_the_card_of_a_virtual_gpu():
+    holder = PodRef("h1", "kube-system", f"kubeshare-vgpu-{NODE}-zxcvb")
+    nameless = PodRef("h2", "kube-system", f"kubeshare-vgpu-{NODE}-")
+    grants = tuple(Grant(uid, "main", "nvidia.com/gpu", (ONE,), {}) for uid in ("h1", "h2"))
+    claim = {
+        "kubeshare/gpu_request": "0.5",
+        "kubeshare/gpu_limit": "1.0",
+        "kubeshare/gpu_mem": "1073741824",
+        "kubeshare/GPUID": "zxcvb",
+    }
+    evidence = node_evidence(
+        (KubeShare(),),
+        node=NODE,
+        gpu=GpuSample((Gpu(ONE, 0, {}, {}),)),
+        process=kernel(live_pods=frozenset({"u1", "h1", "h2"})),
+        kubelet=KubeletSample({"h1": holder, "h2": nameless}, {}, grants),
+        pods=(pod("u1", annotations=claim),),
+    )
+    assert where(merge(evidence)) == {("u1", "main"): [ONE]}

@@ -1,0 +1,213 @@
+"""Where a container is and how much it has, when sources disagree."""
+
+import pytest
+from ledger_values import A, B, C, entry, evidence, kinds, pod, said, where
+
+from vgpu.ledger import PRECEDENCE, ConflictKind, merge
+from vgpu.model import Device, Phase, Scheme, Share, Source
+from vgpu.units import GIB
+
+ALLOCATIONS = [source for source in PRECEDENCE if source is not Source.PROCESS]
+HERE = [("u1", "main")]
+
+
+@pytest.mark.parametrize("better", range(len(PRECEDENCE) - 1))
+def test_the_more_trusted_source_says_where_the_container_is(better):
+    for worse in range(better + 1, len(PRECEDENCE)):
+        ledger = merge(evidence(said(PRECEDENCE[worse], B), said(PRECEDENCE[better], A)))
+        assert where(ledger) == {("u1", "main"): [A]}
+        assert entry(ledger, B).disputed == (said(PRECEDENCE[worse], B),)
+        assert kinds(ledger) == [ConflictKind.CARD_DIFFERS]
+
+
+def test_the_order_of_trust_is_the_one_that_is_documented():
+    assert PRECEDENCE == (
+        Source.PROCESS,
+        Source.POD_RESOURCES,
+        Source.CHECKPOINT,
+        Source.OWN_CHECKPOINT,
+        Source.SHIM,
+        Source.LIMIT_FILE,
+        Source.ANNOTATIONS,
+    )
+    assert set(PRECEDENCE) == set(Source)
+
+
+def test_sources_that_agree_are_all_named_the_most_trusted_first():
+    ledger = merge(evidence(*(said(source, A, 2) for source in reversed(ALLOCATIONS))))
+    (holding,) = ledger.holdings
+    assert holding.source is Source.POD_RESOURCES
+    assert holding.sources == tuple(ALLOCATIONS)
+    assert ledger.conflicts == ()
+
+
+def test_a_device_has_one_name_in_the_ledger_whatever_a_source_calls_it():
+    """gpushare and gaia name cards by index, KubeShare's GPUIDs are handles."""
+    cards = (Device(uuid=A, index=0, handles=("zxcvb",)), Device(uuid=B, index=1))
+    told = [said(Source.ANNOTATIONS, "0"), said(Source.SHIM, A), said(Source.LIMIT_FILE, "zxcvb")]
+    ledger = merge(evidence(*told, devices=cards))
+    assert where(ledger) == {("u1", "main"): [A]}
+    assert ledger.conflicts == ()
+
+
+def test_a_devices_only_name_is_its_own_even_if_another_has_it_too():
+    cards = (Device(index=0), Device(uuid=A, index=0))
+    assert where(merge(evidence(said(Source.ANNOTATIONS, "0"), devices=cards))) == {
+        ("u1", "main"): ["0"]
+    }
+
+
+def test_a_name_that_two_devices_have_tells_of_neither():
+    cards = (Device(uuid=A, index=0), Device(uuid=B, index=0))
+    ledger = merge(evidence(said(Source.ANNOTATIONS, "0"), devices=cards))
+    assert [holding.share.device for holding in ledger.unplaced] == ["0"]
+    assert ledger.conflicts == ()
+
+
+# ---------------------------------------------------------------- the kernel knows where
+
+
+def test_a_process_on_some_of_the_allocated_devices_takes_none_of_them_away():
+    ledger = merge(
+        evidence(
+            said(Source.PROCESS, A),
+            said(Source.CHECKPOINT, "", shares=(Share(A, GIB), Share(B, GIB))),
+        )
+    )
+    assert where(ledger) == {("u1", "main"): [A, B]}
+    assert [h.source for h in ledger.holdings] == [Source.PROCESS, Source.CHECKPOINT]
+    assert ledger.conflicts == ()
+
+
+def test_the_kernel_says_where_and_the_claim_says_how_much():
+    ledger = merge(evidence(said(Source.PROCESS, B), said(Source.ANNOTATIONS, A, 4, cores=300)))
+    (holding,) = ledger.holdings
+    assert holding.share == Share(B, 4 * GIB, 300)
+    assert holding.source is Source.PROCESS
+    assert holding.scheme is Scheme.VOLCANO
+    assert kinds(ledger) == [ConflictKind.CARD_DIFFERS]
+
+
+def test_processes_on_fewer_other_devices_than_allocated_free_none_of_these():
+    """Which of the two allocated devices is wrong nobody can tell."""
+    allocated = said(Source.CHECKPOINT, "", shares=(Share(A, GIB), Share(B, GIB)))
+    ledger = merge(evidence(said(Source.PROCESS, C), allocated))
+    assert where(ledger) == {("u1", "main"): [A, B, C]}
+    assert kinds(ledger) == [ConflictKind.CARD_DIFFERS]
+
+
+def test_processes_on_as_many_other_devices_show_where_the_container_is():
+    ledger = merge(
+        evidence(
+            said(Source.PROCESS, "", shares=(Share(A), Share(C))),
+            said(Source.CHECKPOINT, "", shares=(Share(A, GIB), Share(B, GIB))),
+        )
+    )
+    assert where(ledger) == {("u1", "main"): [A, C]}
+    assert len(entry(ledger, B).disputed) == 1
+
+
+def test_a_mig_instance_and_its_card_are_one_place():
+    """Annotations name a slot of the card, the plugin's answer names the instance."""
+    devices = (Device(uuid=A, index=0), Device(uuid="MIG-1", parent=A, memory_bytes=5 * GIB))
+    told = [said(Source.ANNOTATIONS, f"{A}[1-0]", 5), said(Source.CHECKPOINT, "MIG-1", 4)]
+    for process in ([], [said(Source.PROCESS, A)], [said(Source.PROCESS, "MIG-1")]):
+        ledger = merge(evidence(*told, *process, devices=devices))
+        assert where(ledger) == {("u1", "main"): ["MIG-1"]}
+        assert ledger.conflicts == ()
+
+
+# ---------------------------------------------------------------- how much
+
+
+def test_the_size_comes_from_the_best_allocation_that_tells_it():
+    ledger = merge(
+        evidence(
+            said(Source.CHECKPOINT, A),
+            said(Source.OWN_CHECKPOINT, A, 3),
+            said(Source.ANNOTATIONS, A, 3, cores=200),
+            said(Source.LIMIT_FILE, A, 3, cores=200),
+        )
+    )
+    (holding,) = ledger.holdings
+    assert holding.share == Share(A, 3 * GIB, 200)
+    assert ledger.conflicts == ()
+
+
+def test_a_limit_tells_the_size_only_where_no_allocation_does():
+    ledger = merge(evidence(said(Source.SHIM, A, 3, cores=200), said(Source.CHECKPOINT, "")))
+    (holding,) = ledger.holdings
+    assert holding.share == Share(A, 3 * GIB, 200)
+
+
+def test_several_shares_of_one_device_add_up():
+    two = (Share(A, 2 * GIB, 100), Share(A, 2 * GIB, 100))
+    counted = (Share("", 2 * GIB, None), Share("", 2 * GIB, None))
+    ledger = merge(
+        evidence(
+            said(Source.ANNOTATIONS, "", shares=two),
+            said(Source.POD_RESOURCES, "", shares=counted),
+        )
+    )
+    (holding,) = ledger.holdings
+    assert holding.share == Share(A, 4 * GIB, 200)
+    assert holding.slots == 2
+    assert ledger.conflicts == ()
+
+
+def test_all_cores_of_a_device_without_a_word_about_memory_are_the_whole_device():
+    """gaia's exclusive cards, and NVIDIA's own plugin."""
+    ledger = merge(evidence(said(Source.ANNOTATIONS, A, cores=1000)))
+    assert entry(ledger, A).held.memory_bytes == 10 * GIB
+    assert entry(ledger, A).free_memory_bytes == 0
+
+
+def test_a_share_whose_device_nobody_tells_is_on_no_device():
+    told = said(Source.POD_RESOURCES, "", shares=(Share("", GIB, 100),) * 2)
+    ledger = merge(evidence(told))
+    (holding,) = ledger.unplaced
+    assert holding.share == Share("", 2 * GIB, 200)
+    assert holding.slots == 2
+    assert ledger.conflicts == ()
+
+
+def test_of_a_device_whose_memory_is_unknown_nobody_knows_what_is_free():
+    ledger = merge(evidence(said(Source.ANNOTATIONS, A, 2), devices=(Device(uuid=A),)))
+    assert entry(ledger, A).free_memory_bytes is None
+    assert entry(ledger, A).held.memory_bytes == 2 * GIB
+
+
+def test_what_a_pod_holds_on_all_devices():
+    told = said(Source.ANNOTATIONS, "", shares=(Share(A), Share(B), Share("GPU-gone")))
+    ledger = merge(evidence(told))
+    assert [holding.share.device for holding in ledger.of_pod("u1")] == [A, B, "GPU-gone"]
+    assert ledger.of_pod("u2") == ()
+
+
+# ---------------------------------------------------------------- since when, and how far
+
+
+def test_one_source_that_knows_it_assigned_makes_it_assigned():
+    ledger = merge(
+        evidence(
+            said(Source.ANNOTATIONS, A, phase=Phase.ASSUMED, since=10.0),
+            said(Source.OWN_CHECKPOINT, A, since=30.0),
+            said(Source.CHECKPOINT, A),
+        )
+    )
+    (holding,) = ledger.holdings
+    assert holding.phase is Phase.ASSIGNED
+    assert holding.since == 30.0
+
+
+def test_a_promise_is_held_from_when_it_was_made():
+    told = said(Source.ANNOTATIONS, A, phase=Phase.ASSUMED, since=10.0)
+    ledger = merge(evidence(told, pods=(pod("u1", "Pending", None),)))
+    (holding,) = ledger.holdings
+    assert (holding.phase, holding.since) == (Phase.ASSUMED, 10.0)
+
+
+def test_what_is_released_is_not_held():
+    ledger = merge(evidence(said(Source.OWN_CHECKPOINT, A, phase=Phase.RELEASED)))
+    assert where(ledger) == {}
+    assert ledger.conflicts == ()

@@ -1,0 +1,21 @@
+"""The ledger: who holds what on which device of a node, how we know, where sources disagree."""
+
+from vgpu.ledger.conflicts import Conflict, ConflictKind
+from vgpu.ledger.entries import DeviceEntry, Held, Holding, Ledger
+from vgpu.ledger.merge import merge
+from vgpu.ledger.statements import PRECEDENCE, Evidence, Malformed, Statement, Wanted
+
+__all__ = [
+    "PRECEDENCE",
+    "Conflict",
+    "ConflictKind",
+    "DeviceEntry",
+    "Evidence",
+    "Held",
+    "Holding",
+    "Ledger",
+    "Malformed",
+    "Statement",
+    "Wanted",
+    "merge",
+]

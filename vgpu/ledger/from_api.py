@@ -1,0 +1,115 @@
+"""What the API server's pods say: their claims as statements, and what they ask for. Pure."""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from vgpu.kube import ContainerState, Pod, holds_devices
+from vgpu.ledger.life import node_uid
+from vgpu.ledger.statements import Malformed, Statement, Wanted
+from vgpu.model import Claim, ContainerKind, Phase, PodRef, Scheme, Share, Source
+from vgpu.schemes.language import ClaimError, Language
+from vgpu.schemes.volcano import mig_slot
+
+MIG_SLOT = "MIG slot"
+"""What Volcano's MIG slots are a resource of; the kubelet does not know them."""
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What one pod says in all languages; ``claims`` are what the statements were made from."""
+
+    claims: tuple[Claim, ...] = ()
+    statements: tuple[Statement, ...] = ()
+    wanted: tuple[Wanted, ...] = ()
+    malformed: tuple[Malformed, ...] = ()
+
+
+def read_pod(pod: Pod, languages: Iterable[Language]) -> Reading:
+    """The pod's claims and requests; what cannot be read is a value, too.
+
+    A pod that has ended asks for nothing more, and nobody needs to repair what it says.
+    """
+    claims: list[Claim] = []
+    wanted: list[Wanted] = []
+    malformed: dict[Malformed, None] = {}
+    ref = node_ref(pod)
+    over = not holds_devices(pod)
+    limits = {resource for container in pod.containers for resource in container.limits}
+    for language in languages:
+        resources = language.resources
+        asks = not over and not (resources and limits.isdisjoint(resources))
+        try:
+            wanted += _wanted(pod, ref, language) if asks else ()
+            claim = language.claim(pod)
+        except ClaimError as error:
+            malformed[Malformed(ref, "", language.scheme, error.detail)] = None
+            continue
+        if claim is not None:
+            claims.append(claim)
+            for doubt in claim.doubts:
+                malformed[Malformed(ref, "", claim.scheme, doubt)] = None
+    return Reading(
+        tuple(claims),
+        tuple(said for claim in claims for said in claim_statements(pod, claim)),
+        tuple(wanted),
+        () if over else tuple(malformed),
+    )
+
+
+def node_ref(pod: Pod) -> PodRef:
+    """The pod by the UID that the node knows it by."""
+    return PodRef(node_uid(pod), pod.ref.namespace, pod.ref.name)
+
+
+def claim_statements(pod: Pod, claim: Claim) -> Iterator[Statement]:
+    """A pod's claim in one language, container by container."""
+    ref = node_ref(pod)
+    for allocation in claim.allocations:
+        assigned = allocation.phase is Phase.ASSIGNED
+        slots = tuple(share.device for share in allocation.shares if mig_slot(share.device))
+        shares = allocation.shares
+        if claim.scheme is Scheme.KUBESHARE:
+            shares = tuple(map(_without_numbers, shares))
+        yield Statement(
+            source=Source.ANNOTATIONS,
+            pod=ref,
+            container=allocation.container or _only_container(pod),
+            shares=shares,
+            scheme=claim.scheme,
+            phase=allocation.phase,
+            since=claim.assigned_at if assigned else claim.assumed_at,
+            node=claim.node,
+            slices=((MIG_SLOT, slots),) if slots else (),
+            where=f"annotations of {ref.namespace}/{ref.name}",
+        )
+
+
+def _without_numbers(share: Share) -> Share:
+    """KubeShare's users may call a virtual GPU 0, which is not the card of index 0."""
+    return msgspec.structs.replace(share, device="") if share.device.isdecimal() else share
+
+
+def _only_container(pod: Pod) -> str:
+    """Whose a share of the whole pod is; "" if several may use it."""
+    return pod.containers[0].name if len(pod.containers) == 1 else ""
+
+
+def _wanted(pod: Pod, ref: PodRef, language: Language) -> Iterator[Wanted]:
+    """What the pod asks for; init containers aside, which get what the others get after them.
+
+    Raises ClaimError.
+    """
+    requests = language.requests(pod)
+    if not requests:
+        return
+    running = {each.name for each in pod.statuses if each.state is ContainerState.RUNNING}
+    served = {
+        container.name: resource
+        for container in pod.containers
+        for resource in reversed(language.resources)
+        if resource in container.limits
+    }
+    for request in requests:
+        if request.kind is not ContainerKind.INIT:
+            name = request.container
+            yield Wanted(ref, request, language.scheme, served.get(name, ""), name in running)

@@ -1,0 +1,179 @@
+"""What the kubelet handed out, as statements: from its checkpoint and from pod-resources. Pure.
+
+The kubelet hands out device IDs, but upstream's plugins do not give a container the device that
+its IDs name: the kubelet picks any of them, and the plugin goes by the scheduler's annotation.
+What it gave stands in the environment of its answer. So IDs count how much a container was given,
+the answer tells of which device, and an answer that tells none is a share of an unknown one.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from vgpu.facts import Grant, Held
+from vgpu.kube import Container, Pod
+from vgpu.ledger.statements import Malformed, Statement
+from vgpu.model import PodRef, Request, Scheme, Share, Source
+from vgpu.schemes.language import VISIBLE_DEVICES, ClaimError, Language
+from vgpu.schemes.volcano import is_shared, memory_limit
+from vgpu.units import WHOLE_DEVICE_MILLI
+
+OWN_RESOURCES = "nvidia.com/"
+"""Those of NVIDIA's own plugin begin so, whose IDs are UUIDs; HAMi's begin so, too."""
+
+_DEVICE = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,90}|[0-9]{1,4}")
+_OWN = re.compile(r"((?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(::[0-9]{1,6})?")
+
+
+def grant_statements(
+    grants: Iterable[Grant],
+    languages: Iterable[Language],
+    source: Source = Source.CHECKPOINT,
+    bound_by_id: Collection[Scheme] = (),
+) -> tuple[list[Statement], list[Malformed]]:
+    """One statement a container and language, from a checkpoint or from :func:`identified`.
+
+    ``bound_by_id`` are the schemes whose plugin on this node does give the device that an ID
+    names.
+    """
+    containers: dict[tuple[str, str], dict[str, Grant]] = {}
+    for grant in grants:
+        containers.setdefault((grant.pod_uid, grant.container), {})[grant.resource] = grant
+    statements: list[Statement] = []
+    malformed: list[Malformed] = []
+    speakers = tuple(languages)
+    for (uid, name), by_resource in containers.items():
+        given = _Given(PodRef(uid, "", ""), name, source, by_resource)
+        statements += given.undivided_devices()
+        for language in speakers:
+            try:
+                statements += given.shares(language, by_id=language.scheme in bound_by_id)
+            except ClaimError as error:
+                malformed.append(Malformed(given.pod, name, language.scheme, error.detail))
+    return statements, malformed
+
+
+class _Given:
+    """What one container was given, by resource."""
+
+    def __init__(
+        self, pod: PodRef, container: str, source: Source, by_resource: Mapping[str, Grant]
+    ) -> None:
+        self.pod = pod
+        self.container = container
+        self.source = source
+        self.env = {k: v for grant in by_resource.values() for k, v in grant.env.items()}
+        shared = is_shared(self.env)
+        self.undivided = {
+            resource: grant.device_ids
+            for resource, grant in by_resource.items()
+            if resource.startswith(OWN_RESOURCES)
+            and not shared
+            and all(map(_OWN.fullmatch, grant.device_ids))
+        }
+        self.ids = {
+            resource: grant.device_ids
+            for resource, grant in by_resource.items()
+            if resource not in self.undivided
+        }
+
+    def undivided_devices(self) -> Iterator[Statement]:
+        """Devices that no sharing system divides; NVIDIA's plugin names them by UUID."""
+        shares = tuple(self._undivided(one) for ids in self.undivided.values() for one in ids)
+        if shares:
+            yield self._statement(shares, Scheme.NONE, self.undivided)
+
+    def _undivided(self, device_id: str) -> Share:
+        """A whole device, or a turn at it (``<uuid>::<i>``).
+
+        Without an environment the turn may be HAMi's, which does not keep to the ID.
+        """
+        matched = _OWN.fullmatch(device_id)
+        device, turn = matched.groups() if matched else ("", "")
+        if turn:
+            return Share(device if self.env else "")
+        return Share(device, None, WHOLE_DEVICE_MILLI)
+
+    def shares(self, language: Language, *, by_id: bool) -> Iterator[Statement]:
+        """What it was given in this language. Raises ClaimError."""
+        if self.ids.keys().isdisjoint(language.resources):
+            return
+        binding = {r: self.ids[r] for r in language.resources if self.ids.get(r)}
+        counted = Container(self.container, {r: len(ids) for r, ids in self.ids.items()})
+        request = next(iter(language.requests(Pod(self.pod, containers=(counted,)))), None)
+        cards = visible_devices(self.env)
+        if not cards and by_id:
+            slots = (language.slot(r, one) for r, ids in binding.items() for one in ids)
+            cards = tuple(dict.fromkeys(slot.device for slot in slots if slot.device))
+        if binding and request:
+            yield self._statement(self._sized(cards, request), language.scheme, binding)
+
+    def _sized(self, cards: tuple[str, ...], request: Request) -> tuple[Share, ...]:
+        """Amounts as enforced by HAMi-core, where the answer says so, else as counted.
+
+        A count of none is not an amount: the scheduler may have chosen one.
+        """
+        shared = is_shared(self.env)
+        return tuple(
+            Share(
+                card,
+                (memory_limit(self.env, i) if shared else None) or request.memory_bytes,
+                request.cores_milli or None,
+            )
+            for i, card in enumerate(cards or ("",) * request.count)
+        )
+
+    def _statement(
+        self, shares: tuple[Share, ...], scheme: Scheme, ids: Mapping[str, tuple[str, ...]]
+    ) -> Statement:
+        return Statement(
+            source=self.source,
+            pod=self.pod,
+            container=self.container,
+            shares=shares,
+            scheme=scheme,
+            slices=tuple(sorted(ids.items())),
+            where=f"{', '.join(sorted(ids))} of {self.pod.uid}",
+        )
+
+
+def visible_devices(env: Mapping[str, str]) -> tuple[str, ...]:
+    """The devices that a plugin's answer names, in the container's order; none if any is unclear.
+
+    ``all``, ``void`` and gpushare's ``no-gpu-has-8138MiB-to-run`` name no device.
+    """
+    devices = tuple(part.strip() for part in env.get(VISIBLE_DEVICES, "").split(","))
+    return devices if all(map(_DEVICE.fullmatch, devices)) else ()
+
+
+# ---------------------------------------------------------------- pod-resources
+
+
+def identified(
+    held: Mapping[Held, frozenset[str]],
+    pods: Iterable[PodRef],
+    checkpoint: Iterable[Grant] | None = None,
+) -> list[Grant]:
+    """What pod-resources tells, under the UID of the pod.
+
+    It tells names only, and between two reads a StatefulSet's pod may have been replaced by one
+    of the same name. So a UID counts if it is the only one of that name and nothing in the
+    checkpoint, where there is one, contradicts it; else it is the only one of them that has these
+    very IDs in the checkpoint. What cannot be identified is left out.
+    """
+    named: dict[tuple[str, str], set[str]] = {}
+    for pod in pods:
+        named.setdefault((pod.namespace, pod.name), set()).add(pod.uid)
+    granted = {
+        (g.pod_uid, g.container, g.resource): frozenset(g.device_ids) for g in checkpoint or ()
+    }
+    found = []
+    for place, ids in held.items():
+        uids = named.get((place.namespace, place.pod), set())
+        known = {uid: granted.get((uid, place.container, place.resource)) for uid in uids}
+        matching = [uid for uid, own in known.items() if own == ids]
+        if not matching and checkpoint is None and len(uids) == 1:
+            matching = [*uids]
+        if ids and len(matching) == 1:
+            grant = Grant(matching[0], place.container, place.resource, tuple(sorted(ids)), {})
+            found.append(grant)
+    return found

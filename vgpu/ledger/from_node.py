@@ -1,0 +1,173 @@
+"""What the driver, the kernel and the files on the node say, as statements. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from vgpu.facts import ContainerName, Gpu, GpuProcess, LimitFile, Owner, RegionFile
+from vgpu.ledger.statements import Malformed, Statement
+from vgpu.model import Device, PodRef, Scheme, Share, Source
+from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
+
+SLOT_DEAD = 0
+"""The status of a region's slot whose process ended."""
+
+_MEMORY = ("memory_total_bytes",)
+
+
+def devices_of(gpus: Iterable[Gpu]) -> Iterator[Device]:
+    """The driver's devices; a card can also be found by its index and its PCI bus id."""
+    for gpu in gpus:
+        memory = gpu.readings.get(_MEMORY)
+        bus = bus_id(gpu.info.get("pci_bus_id", ""))
+        yield Device(
+            uuid=gpu.uuid,
+            index=None if gpu.parent else gpu.index,
+            memory_bytes=None if memory is None else int(memory),
+            model=gpu.info.get("name", ""),
+            handles=(bus,) if bus and not gpu.parent else (),
+            parent=gpu.parent,
+        )
+
+
+def bus_id(text: str) -> str:
+    """A PCI bus id with a four-digit domain in lower case, as gpu-manager writes it; "" if none."""
+    domain, colon, rest = text.strip().lower().partition(":")
+    return domain[-4:].rjust(4, "0") + colon + rest if colon else ""
+
+
+def process_statements(
+    processes: Iterable[GpuProcess],
+    owners: Mapping[int, Owner | None],
+    names: Mapping[str, ContainerName],
+) -> list[Statement]:
+    """One for each container that has processes on devices, one for each process in none.
+
+    ``owners`` has all processes that live; ``names`` is by container id.
+    """
+    pids: dict[tuple[str, str], dict[str, list[int]]] = {}
+    statements = []
+    for process in processes:
+        if process.pid not in owners:
+            continue
+        owner = owners[process.pid]
+        if owner is None:
+            statements.append(_process(PodRef("", "", ""), "", {process.device: [process.pid]}))
+        else:
+            whose = owner.pod_uid, container_name(owner, names)
+            pids.setdefault(whose, {}).setdefault(process.device, []).append(process.pid)
+    for (uid, container), devices in pids.items():
+        statements.append(_process(PodRef(uid, "", ""), container, devices))
+    return statements
+
+
+def container_name(owner: Owner, names: Mapping[str, ContainerName]) -> str:
+    """What the kubelet calls it; of what it does not know, "" in a pod, else the id's beginning."""
+    named = names.get(owner.container_id)
+    if named is not None and named.pod_uid in ("", owner.pod_uid):
+        return named.container
+    return "" if owner.pod_uid else owner.container_id[:12]
+
+
+def _process(pod: PodRef, container: str, devices: Mapping[str, Iterable[int]]) -> Statement:
+    pids = sorted({pid for those in devices.values() for pid in those})
+    return Statement(
+        source=Source.PROCESS,
+        pod=pod,
+        container=container,
+        shares=tuple(Share(device) for device in sorted(devices)),
+        alive=bool(pod.uid or container),
+        where=f"pid {', '.join(map(str, pids))}",
+    )
+
+
+def region_statements(
+    files: Iterable[RegionFile], owners: Mapping[int, Owner | None] | None
+) -> Iterator[Statement]:
+    """One for each region of HAMi-core's; alive if a process of it is known to be of its pod."""
+    for file in files:
+        yield Statement(
+            source=Source.SHIM,
+            pod=PodRef(file.pod_uid, "", ""),
+            container=file.container,
+            shares=tuple(
+                Share(
+                    device.uuid,
+                    device.memory_limit_bytes or None,
+                    _core_limit(device.core_limit_percent),
+                )
+                for device in file.region.devices
+            ),
+            scheme=Scheme.VOLCANO,
+            alive=owners is not None and _runs(file, owners),
+            where=file.path,
+        )
+
+
+def _core_limit(percent: int) -> int | None:
+    """HAMi-core takes none for all."""
+    return percent * MILLI_PER_PERCENT if 0 < percent < WHOLE_DEVICE_PERCENT else None
+
+
+def _runs(file: RegionFile, owners: Mapping[int, Owner | None]) -> bool:
+    """A region names pids as its tenant likes: the kernel decides whose they are."""
+    for slot in file.region.processes:
+        owner = owners.get(slot.host_pid)
+        if slot.status != SLOT_DEAD and owner is not None and owner.pod_uid == file.pod_uid:
+            return True
+    return False
+
+
+def limit_statements(
+    limits: Iterable[LimitFile],
+    pods: Iterable[PodRef],
+    names: Mapping[str, ContainerName],
+) -> tuple[list[Statement], list[Malformed]]:
+    """One for each limit file whose pod is known.
+
+    ``pods`` are those that may be meant by a name, ``names`` is by container id. A container that
+    its pod does not have is refused: a tenant can write the file.
+    """
+    uids: dict[tuple[str, str], set[str]] = {}
+    for pod in pods:
+        uids.setdefault((pod.namespace, pod.name), set()).add(pod.uid)
+    containers: dict[str, set[str]] = {}
+    for known in names.values():
+        containers.setdefault(known.pod_uid, set()).add(known.container)
+    statements: list[Statement] = []
+    malformed: list[Malformed] = []
+    for limit in limits:
+        candidates = {limit.pod_uid} - {""} or uids.get((limit.namespace, limit.pod), set())
+        if len(candidates) != 1:
+            if candidates:
+                detail = f"{limit.path}: {len(candidates)} pods {limit.namespace}/{limit.pod}"
+                malformed.append(Malformed(None, "", limit.scheme, detail))
+            continue
+        pod = PodRef(min(candidates), limit.namespace, limit.pod)
+        own = containers.get(pod.uid, set())
+        named = names.get(limit.container_id)
+        name = named.container if named else limit.container or (min(own) if len(own) == 1 else "")
+        if name and own and name not in own:
+            detail = f"{limit.path}: no container {name}"
+            malformed.append(Malformed(pod, name, limit.scheme, detail))
+        else:
+            statements.append(_limit(limit, pod, name))
+    return statements, malformed
+
+
+def _limit(limit: LimitFile, pod: PodRef, container: str) -> Statement:
+    """Of cores what was asked for: up to the limit it may use what others leave."""
+    asked = limit.cores_request_percent
+    percent = limit.cores_percent if asked is None else asked
+    return Statement(
+        source=Source.LIMIT_FILE,
+        pod=pod,
+        container=container,
+        shares=(
+            Share(
+                limit.device or bus_id(limit.pci_bus_id),
+                limit.memory_bytes,
+                None if percent is None else percent * MILLI_PER_PERCENT,
+            ),
+        ),
+        scheme=limit.scheme,
+        where=limit.path,
+    )

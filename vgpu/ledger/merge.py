@@ -1,0 +1,139 @@
+"""All evidence about a node, merged into its ledger.
+
+The order of the evidence makes no difference, nor does saying a thing twice. Taking a source away
+only takes knowledge away: nobody becomes a holder, and no holder gets a device that was not its
+own or disputed before. (Without the API server's pods it is not known that a pod has ended; then
+what the node itself shows to be alive counts.)
+"""
+
+from collections.abc import Iterable, Mapping
+
+from vgpu.kube import Pod
+from vgpu.ledger import checks
+from vgpu.ledger.conflicts import Conflict, ConflictKind
+from vgpu.ledger.containers import Containers, by_pod
+from vgpu.ledger.entries import DeviceEntry, Holding, Ledger
+from vgpu.ledger.life import Life, life_of, pods_by_node_uid
+from vgpu.ledger.pods import Holder, Known, PodBook, book
+from vgpu.ledger.registry import Registry
+from vgpu.ledger.statements import Evidence, Statement, Wanted
+from vgpu.ledger.totals import excesses, held
+from vgpu.model import ContainerKind, PodRef, Source
+
+NO_POD = ""
+"""The UID of what belongs to no pod."""
+
+_KINDS = {kind: position for position, kind in enumerate(ConflictKind)}
+
+
+def merge(evidence: Evidence) -> Ledger:
+    """The ledger of one node. Never raises: what cannot be is a conflict."""
+    registry = Registry(evidence)
+    pods = pods_by_node_uid(evidence.pods)
+    wanted = sorted(dict.fromkeys(evidence.wanted), key=_asking)
+    malformed = sorted(dict.fromkeys(evidence.malformed), key=repr)
+    said = by_pod(evidence.statements)
+    uncontained = said.get(NO_POD, {}).pop("", ())
+    books = [
+        book(_known(uid, containers, pods, evidence), containers, registry)
+        for uid, containers in sorted(said.items())
+        if containers
+    ]
+    holders = sorted((holder for one in books for holder in one.holders), key=_holding)
+    of_pod: dict[str, list[Holding]] = {}
+    for holder in holders:
+        of_pod.setdefault(holder.holding.pod.uid, []).append(holder.holding)
+    entries, too_much = _devices(registry, holders, books)
+    conflicts = [
+        *too_much,
+        *(conflict for one in books for conflict in one.conflicts),
+        *checks.double_booked((s for one in books for s in one.said), of_pod),
+        *checks.without_device(wanted, said, evidence.read),
+        *checks.by_no_container(uncontained, registry),
+        *checks.unreadable(malformed),
+    ]
+    return Ledger(
+        node=evidence.node,
+        devices=entries,
+        unplaced=tuple(
+            holder.holding
+            for holder in holders
+            if holder.holding.share.device not in registry.devices
+        ),
+        waiting=tuple(checks.waiting(wanted, of_pod)),
+        unproven=tuple(statement for one in books for statement in one.unproven),
+        leftovers=tuple(statement for one in books for statement in one.leftovers),
+        conflicts=tuple(sorted(conflicts, key=_conflict)),
+        malformed=tuple(malformed),
+        read=evidence.read,
+    )
+
+
+def _known(uid: str, containers: Containers, pods: Mapping[str, Pod], evidence: Evidence) -> Known:
+    """What is known of the pod apart from what the statements say of its devices."""
+    life = life_of(uid, pods, evidence)
+    pod = pods.get(uid)
+    if pod is not None:
+        kinds = {
+            container.name: container.kind
+            for container in pod.containers
+            if container.kind is not ContainerKind.APP
+        }
+        ref = PodRef(uid, pod.ref.namespace, pod.ref.name)
+        return Known(ref, life, over=life is Life.ENDED, named=True, kinds=kinds)
+    named = evidence.names.get(uid)
+    told = [statement for said in containers.values() for statement in said]
+    ref = named or max((one.pod for one in told), key=lambda pod: (pod.namespace, pod.name))
+    # Any pod may have a process on a device; only those that share GPUs have to be in the evidence.
+    shares = any(statement.source is not Source.PROCESS for statement in told)
+    over = evidence.pods_complete and shares
+    return Known(PodRef(uid, ref.namespace, ref.name), life, over=over, named=named is not None)
+
+
+def _devices(
+    registry: Registry, holders: Iterable[Holder], books: Iterable[PodBook]
+) -> tuple[tuple[DeviceEntry, ...], list[Conflict]]:
+    """The entries, and where one has more holdings than it can bear."""
+    on: dict[str, list[Holder]] = {name: [] for name in registry.devices}
+    for holder in holders:
+        on.setdefault(holder.holding.share.device, []).append(holder)
+    disputed: dict[str, list[Statement]] = {}
+    for one in books:
+        for where, statement in one.disputed:
+            disputed.setdefault(where, []).append(statement)
+    entries: list[DeviceEntry] = []
+    conflicts: list[Conflict] = []
+    for name, device in registry.devices.items():
+        holdings = tuple(holder.holding for holder in on[name])
+        total = held(holdings)
+        lost = name in registry.lost
+        there = tuple(disputed.get(name, ()))
+        entries.append(DeviceEntry(device, holdings, total, there, lost))
+        excess = "; ".join(excesses(total, device))
+        if excess:
+            parties = tuple(said for holder in on[name] for said in holder.basis)
+            kind = ConflictKind.OVERCOMMITTED
+            conflicts.append(Conflict(kind, name, statements=parties, detail=excess))
+    return tuple(entries), conflicts
+
+
+# ---------------------------------------------------------------- one order for everything
+
+
+def _holding(holder: Holder) -> tuple[str, str, str, str, str]:
+    holding = holder.holding
+    pod = holding.pod
+    return pod.namespace, pod.name, pod.uid, holding.container, holding.share.device
+
+
+def _asking(wanted: Wanted) -> tuple[str | int, ...]:
+    pod, request = wanted.pod, wanted.request
+    name = (pod.namespace, pod.name, pod.uid, request.container, wanted.scheme)
+    return *name, request.count, request.memory_bytes or -1, request.cores_milli
+
+
+def _conflict(conflict: Conflict) -> tuple[int, str, str, str, str, str, list[str]]:
+    pod = conflict.pod or PodRef("", "", "")
+    who = (pod.namespace, pod.name, conflict.container)
+    looks = [statement.where for statement in conflict.statements]
+    return _KINDS[conflict.kind], conflict.device, *who, conflict.detail, looks

@@ -1,0 +1,164 @@
+"""One node's evidence, from all that was sampled there and what the API server says. Pure."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from vgpu.facts import (
+    ContainerName,
+    GpuSample,
+    Grant,
+    Held,
+    KubeletSample,
+    LimitSample,
+    ProcessSample,
+    RegionFile,
+    ShimSample,
+)
+from vgpu.kube import Pod
+from vgpu.ledger.from_api import node_ref, read_pod
+from vgpu.ledger.from_kubelet import grant_statements, identified
+from vgpu.ledger.from_node import (
+    container_name,
+    devices_of,
+    limit_statements,
+    process_statements,
+    region_statements,
+)
+from vgpu.ledger.statements import Evidence, Statement
+from vgpu.model import Device, PodRef, Scheme, Source
+from vgpu.schemes.kubeshare_node import holder, with_handles
+from vgpu.schemes.language import ClaimError, Language
+
+
+def node_evidence(
+    languages: Iterable[Language],
+    *,
+    node: str = "",
+    gpu: GpuSample | None = None,
+    process: ProcessSample | None = None,
+    shim: ShimSample | None = None,
+    kubelet: KubeletSample | None = None,
+    limits: LimitSample | None = None,
+    held: Mapping[Held, frozenset[str]] | None = None,
+    own: Iterable[Statement] | None = None,
+    pods: Sequence[Pod] | None = None,
+    registered: Iterable[Device] = (),
+    bound_by_id: Collection[Scheme] = (),
+) -> Evidence:
+    """All of it; None is what is off, failed or stale.
+
+    ``held`` is pod-resources' answer, ``own`` our own checkpoint's, read only if it was written
+    since the node started; ``pods`` are all of the node's that share GPUs, as the API server knows
+    them. ``registered`` are the devices as the node's plugins tell the API server: with memory or
+    cores scaled, that is more to share than the driver sees.
+    """
+    speakers = tuple(languages)
+    readings = [read_pod(pod, speakers) for pod in pods or ()]
+    names = kubelet.containers if kubelet else {}
+    refs = dict(kubelet.pods if kubelet else {}) | {
+        ref.uid: ref for ref in map(node_ref, pods or ())
+    }
+    owners = process.owners if process and process.sees_host else None
+    said: dict[Source, Iterable[Statement]] = {}
+    malformed = [one for reading in readings for one in reading.malformed]
+    if pods is not None:
+        said[Source.ANNOTATIONS] = [one for reading in readings for one in reading.statements]
+    if own is not None:
+        said[Source.OWN_CHECKPOINT] = own
+    grants: dict[Source, Sequence[Grant]] = {}
+    if kubelet and kubelet.grants is not None:
+        grants[Source.CHECKPOINT] = kubelet.grants
+    if held is not None:
+        grants[Source.POD_RESOURCES] = identified(
+            held, refs.values(), grants.get(Source.CHECKPOINT)
+        )
+    virtual = _holders(refs.values(), node)
+    for source, granted in grants.items():
+        real = [grant for grant in granted if grant.pod_uid not in virtual]
+        said[source], refused = grant_statements(real, speakers, source, bound_by_id)
+        malformed += refused
+    if gpu and owners is not None:
+        known = (one for one in gpu.processes if one.device in gpu.processes_known)
+        said[Source.PROCESS] = process_statements(known, owners, names)
+    if shim or (process and process.bare):
+        said[Source.SHIM] = region_statements(_regions(shim, process, names), owners)
+    if limits:
+        living = _living(refs.values(), process)
+        said[Source.LIMIT_FILE], refused = limit_statements(limits.limits, living, names)
+        malformed += refused
+    uuids = _virtual_gpus(virtual, (grant for granted in grants.values() for grant in granted))
+    return Evidence(
+        node=node,
+        devices=with_handles(_devices(gpu, registered), uuids) if gpu else (),
+        devices_complete=gpu is not None and gpu.complete,
+        lost=frozenset(gpu.lost) if gpu else frozenset(),
+        statements=tuple(one for statements in said.values() for one in statements),
+        pods=tuple(pods or ()),
+        pods_complete=pods is not None,
+        live_pods=process.live_pods if process else None,
+        names=refs,
+        wanted=tuple(one for reading in readings for one in reading.wanted),
+        malformed=tuple(malformed),
+        read=frozenset(said),
+    )
+
+
+def _devices(gpu: GpuSample, registered: Iterable[Device]) -> Iterator[Device]:
+    """The driver's devices, with as much to share as is registered of them."""
+    plugins = {name: device for device in registered for name in device.names}
+    for device in devices_of(gpu.gpus):
+        told = next((plugins[name] for name in device.names if name in plugins), None)
+        if told is None:
+            yield device
+        else:
+            yield msgspec.structs.replace(
+                device,
+                memory_bytes=told.memory_bytes or device.memory_bytes,
+                cores_milli=told.cores_milli,
+                slots=told.slots,
+                healthy=told.healthy,
+            )
+
+
+def _holders(pods: Iterable[PodRef], node: str) -> dict[str, str]:
+    """KubeShare's holder pods: UID -> GPUID. They keep a card for others and use nothing of it."""
+    found = {}
+    for pod in pods:
+        try:
+            holding = holder(Pod(pod, node=node))
+        except ClaimError:
+            found[pod.uid] = ""
+        else:
+            if holding:
+                found[pod.uid] = holding.gpuid
+    return found
+
+
+def _virtual_gpus(holders: Mapping[str, str], grants: Iterable[Grant]) -> dict[str, str]:
+    """GPUID -> UUID of the card that the kubelet gave its holder."""
+    uuids = {}
+    for grant in grants:
+        gpuid = holders.get(grant.pod_uid)
+        if gpuid and len(grant.device_ids) == 1:
+            uuids[gpuid] = grant.device_ids[0].partition("::")[0]
+    return uuids
+
+
+def _regions(
+    shim: ShimSample | None, process: ProcessSample | None, names: Mapping[str, ContainerName]
+) -> list[RegionFile]:
+    """The regions on the node, then those inside of containers that have none there."""
+    files = list(shim.files) if shim else []
+    placed = {(file.pod_uid, file.container) for file in files}
+    for owner, path, region in process.bare if process else ():
+        name = container_name(owner, names)
+        if (owner.pod_uid, name) not in placed:
+            files.append(RegionFile(path, owner.pod_uid, name, region))
+    return files
+
+
+def _living(pods: Iterable[PodRef], process: ProcessSample | None) -> Iterable[PodRef]:
+    """Without those that have no cgroup, where that is known."""
+    live = process.live_pods if process else None
+    return [pod for pod in pods if live is None or pod.uid in live]

@@ -1,0 +1,241 @@
+"""One pod: which of its containers hold something, and what is wrong with each of them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from vgpu.ledger.conflicts import Conflict, ConflictKind
+from vgpu.ledger.containers import Containers
+from vgpu.ledger.entries import Holding
+from vgpu.ledger.life import NORMAL_LEFTOVERS, Life, proves_life
+from vgpu.ledger.precedence import Place, Settled, settle
+from vgpu.ledger.registry import Registry
+from vgpu.ledger.statements import LIMITS, RANK, Statement
+from vgpu.model import ContainerKind, Phase, PodRef, Scheme, Source
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What is known of a pod apart from the statements.
+
+    Attributes:
+        pod: its UID on the node, and its name if anything tells.
+        life: whether it may hold anything.
+        over: the API server says that it has ended, or has no such pod.
+        named: the node still has a name for it.
+        kinds: container -> kind, app containers left out.
+    """
+
+    pod: PodRef
+    life: Life
+    over: bool = False
+    named: bool = False
+    kinds: Mapping[str, ContainerKind] = {}
+
+
+class Holder(msgspec.Struct, frozen=True, gc=False):
+    """A holding and the statements that do not speak against it, the most trusted first."""
+
+    holding: Holding
+    said: tuple[Statement, ...]
+
+    @property
+    def basis(self) -> tuple[Statement, ...]:
+        """The one to show: the best that is about an allocation, else the best."""
+        given = [said for said in self.said if said.source is not Source.PROCESS]
+        return tuple(given or self.said)[:1]
+
+
+class PodBook(msgspec.Struct, frozen=True, gc=False):
+    """What became of one pod's statements.
+
+    ``holders`` are in the order of their containers, ``said`` is all about these containers.
+    ``disputed`` are (device, statement); ``unproven`` may be about a living pod or not, and
+    ``leftovers`` are about one that is no more.
+    """
+
+    holders: tuple[Holder, ...] = ()
+    said: tuple[Statement, ...] = ()
+    disputed: tuple[tuple[str, Statement], ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+    unproven: tuple[Statement, ...] = ()
+    leftovers: tuple[Statement, ...] = ()
+
+
+def book(known: Known, containers: Containers, registry: Registry) -> PodBook:
+    """Settle every container of the pod that holds something."""
+    lives = _lives(known.life, containers)
+    holders: list[Holder] = []
+    heard: list[Statement] = []
+    disputed: list[tuple[str, Statement]] = []
+    conflicts: list[Conflict] = []
+    idle: list[Statement] = []
+    taken: set[str] = set()
+    beside: dict[str, list[Statement]] = {}
+    for container, said in _vague_last(containers):
+        alive = any(statement.alive for statement in said)
+        if not (lives or alive):
+            idle += said
+            continue
+        settled = settle(said, registry)
+        own: Sequence[Place] = settled.places
+        if taken and _is_vague(container, said):
+            own = _left_over(own, taken, beside)
+        taken.update([place.share.device for place in own])
+        found = [_holder(known, container, place, said, alive) for place in own]
+        holders += found
+        heard += said
+        disputed += settled.disputed
+        conflicts += _conflicts(found, said, settled, registry, over=known.over)
+    if beside:
+        holders = [_joined(one, beside.get(one.holding.share.device, ())) for one in holders]
+    unproven = idle if known.life is Life.UNKNOWN else []
+    leftovers = [] if unproven else idle
+    if leftovers:
+        conflicts += _stale(known, leftovers)
+    return PodBook(
+        tuple(holders),
+        tuple(heard),
+        tuple(disputed),
+        tuple(conflicts),
+        tuple(unproven),
+        tuple(leftovers),
+    )
+
+
+def _lives(life: Life, containers: Containers) -> bool:
+    """Whether the pod's containers hold what they were given."""
+    if life in (Life.HOLDS, Life.LEFT):
+        return True
+    everything = (statement for said in containers.values() for statement in said)
+    return life is not Life.ENDED and any(map(proves_life, everything))
+
+
+def _is_vague(container: str, said: Iterable[Statement]) -> bool:
+    """Whether it may well be about another container of the pod, so that it is none of its own.
+
+    Both HAMi's and Volcano's plugins miscount the containers of some pods, and name the folder of
+    a region after the wrong one.
+    """
+    return all(
+        statement.source in LIMITS or (not container and statement.source is Source.PROCESS)
+        for statement in said
+    )
+
+
+def _vague_last(containers: Containers) -> Iterable[tuple[str, tuple[Statement, ...]]]:
+    """In order, but what is vague comes last, to be looked at beside the rest."""
+    if len(containers) == 1:
+        return containers.items()
+    return sorted(containers.items(), key=lambda item: (_is_vague(*item), item[0]))
+
+
+def _left_over(
+    places: Iterable[Place], taken: set[str], beside: dict[str, list[Statement]]
+) -> list[Place]:
+    """Those where no other container of the pod is; the others' statements go to ``beside``."""
+    own = []
+    for place in places:
+        if place.share.device in taken:
+            beside.setdefault(place.share.device, []).extend(place.agreeing)
+        else:
+            own.append(place)
+    return own
+
+
+def _only_processes(said: Sequence[Statement]) -> bool:
+    """Processes come first, so the last statement tells."""
+    return said[-1].source is Source.PROCESS
+
+
+def _joined(holder: Holder, vague: Sequence[Statement]) -> Holder:
+    """With what may be about it or about another container of its pod on the same device."""
+    if not vague:
+        return holder
+    said = tuple(sorted((*holder.said, *vague), key=lambda one: RANK[one.source]))
+    sources = tuple(dict.fromkeys([one.source for one in said]))
+    return Holder(msgspec.structs.replace(holder.holding, sources=sources), said)
+
+
+def _holder(
+    known: Known, container: str, place: Place, said: Iterable[Statement], alive: bool
+) -> Holder:
+    agreeing = place.agreeing
+    granted = [statement for statement in agreeing if statement.phase is Phase.ASSIGNED]
+    times = [one.since for one in granted or agreeing if one.since is not None]
+    schemes = (one.scheme for one in (*agreeing, *said) if one.scheme is not Scheme.NONE)
+    holding = Holding(
+        pod=known.pod,
+        container=container,
+        share=place.share,
+        scheme=next(schemes, Scheme.NONE),
+        phase=Phase.ASSIGNED if granted else Phase.ASSUMED,
+        source=place.source,
+        sources=tuple(dict.fromkeys([one.source for one in agreeing])),
+        since=min(times) if times else None,
+        slots=place.slots,
+        alive=alive,
+        kind=known.kinds.get(container, ContainerKind.APP),
+    )
+    return Holder(holding, agreeing)
+
+
+# ---------------------------------------------------------------- what is wrong
+
+
+def _conflict(
+    kind: ConflictKind, holder: Holder, statements: Iterable[Statement], detail: str = ""
+) -> Conflict:
+    holding = holder.holding
+    device = holding.share.device
+    return Conflict(kind, device, holding.pod, holding.container, tuple(statements), detail)
+
+
+def _conflicts(
+    holders: Sequence[Holder],
+    said: Sequence[Statement],
+    settled: Settled,
+    registry: Registry,
+    *,
+    over: bool,
+) -> Iterator[Conflict]:
+    """What is wrong with one container; ``holders`` has one for each of its devices."""
+    if not holders:
+        return
+    first = holders[0]
+    if over:
+        yield _conflict(ConflictKind.OUTLIVES_POD, first, said)
+    if settled.cards_differ:
+        yield _conflict(ConflictKind.CARD_DIFFERS, first, settled.cards_differ)
+    if settled.foreign:
+        meant = ", ".join(sorted({statement.node for statement in settled.foreign}))
+        yield _conflict(ConflictKind.NODE_DIFFERS, first, settled.foreign, meant)
+    on = {holder.holding.share.device: holder for holder in holders}
+    for device, parties in settled.sizes_differ:
+        yield _conflict(ConflictKind.SIZE_DIFFERS, on[device], parties)
+    for device, parties in settled.limits_differ:
+        yield _conflict(ConflictKind.LIMIT_DIFFERS, on[device], parties)
+    unallocated = _only_processes(said)
+    for device, holder in on.items():
+        if unallocated:
+            yield _conflict(ConflictKind.PROCESS_WITHOUT_ALLOCATION, holder, said)
+        if registry.is_missing(device):
+            yield _conflict(ConflictKind.DEVICE_MISSING, holder, holder.said)
+        elif registry.is_unhealthy(device):
+            yield _conflict(ConflictKind.DEVICE_UNHEALTHY, holder, holder.basis)
+
+
+def _stale(known: Known, idle: Iterable[Statement]) -> Iterator[Conflict]:
+    """What is said of a pod that is no more, by sources that should have noticed."""
+    life = Life.ENDED if known.named else known.life
+    normal = NORMAL_LEFTOVERS.get(life, frozenset())
+    containers: dict[str, list[Statement]] = {}
+    for statement in idle:
+        if statement.source not in normal:
+            containers.setdefault(statement.container, []).append(statement)
+    for container, statements in containers.items():
+        yield Conflict(
+            ConflictKind.HELD_BY_NOBODY_ALIVE,
+            pod=known.pod,
+            container=container,
+            statements=tuple(statements),
+        )

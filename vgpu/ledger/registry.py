@@ -1,0 +1,103 @@
+"""The node's devices under all their names."""
+
+import re
+
+from vgpu.ledger.statements import Evidence, Statement
+from vgpu.model import Device, Share
+
+_PROPER = re.compile(r"(?:GPU|MIG)-.+|[0-9]+")
+"""What only a device's own name looks like."""
+
+
+class Registry:
+    """Finds a device by whatever a source calls it. Made once for a merge, then only read.
+
+    Attributes:
+        devices: name in the ledger -> device, by index, then by name.
+        lost: names of those that no longer answer.
+        complete: whether the node has no others.
+    """
+
+    def __init__(self, evidence: Evidence) -> None:
+        """Take the evidence's devices and the lost ones; a device without any name is left out."""
+        found = {uuid: Device(uuid=uuid, healthy=False) for uuid in evidence.lost}
+        # Of two values for one device the same one counts, whatever their order.
+        for device in sorted(evidence.devices, key=repr):
+            for name in device.names[:1]:
+                found[name] = device
+        names: dict[str, set[str]] = {name: {name} for name in found}
+        for name, device in found.items():
+            for other in device.names[1:]:
+                names.setdefault(other, set()).add(name)
+        self.devices = dict(sorted(found.items(), key=_position))
+        self.lost = evidence.lost
+        self.complete = evidence.devices_complete
+        self._node = evidence.node
+        # What two devices are called names neither, unless it is the only name that one has.
+        self._names = {name: min(those) if len(those) == 1 else "" for name, those in names.items()}
+        self._names |= {name: name for name in found}
+        self._parents = {name: device.parent for name, device in found.items() if device.parent}
+
+    def find(self, name: str) -> str:
+        """The device's name in the ledger; "" if none is called so, or several are.
+
+        ``<UUID>[<group>-<position>]`` is how Volcano names a slice of a card in MIG mode.
+        """
+        found = self._names.get(name)
+        return self._names.get(name.partition("[")[0], "") if found is None else found
+
+    def cards(self, statement: Statement) -> tuple[str, ...]:
+        """The device of each share, "" where it is not told or cannot be known.
+
+        A UUID or index that is not on the node stays as it is if all the node's devices are known:
+        then it is another device for certain, while a handle may be any's. Shares that were meant
+        for another node say nothing about the devices of this one.
+        """
+        if self.is_for_another_node(statement):
+            return ("",) * len(statement.shares)
+        return tuple(
+            self.find(share.device) or self._stranger(share.device) for share in statement.shares
+        )
+
+    def _stranger(self, name: str) -> str:
+        known = not self.complete or name in self._names
+        return name if not known and _PROPER.fullmatch(name) else ""
+
+    def is_for_another_node(self, statement: Statement) -> bool:
+        """Whether its shares were meant for another node."""
+        return bool(statement.node and self._node and statement.node != self._node)
+
+    def is_missing(self, name: str) -> bool:
+        """Whether it is not on the node, or no longer answers."""
+        return name in self.lost or bool(name and self._stranger(name))
+
+    def is_unhealthy(self, name: str) -> bool:
+        """Whether it is on the node and nothing new may go there."""
+        return name in self.devices and not self.devices[name].healthy
+
+    def parent(self, name: str) -> str:
+        """The card of a MIG instance; "" for a card."""
+        return self._parents.get(name, "")
+
+    def card(self, name: str) -> str:
+        """The card that it is, or is a part of."""
+        return self._parents.get(name, name)
+
+    def size(self, name: str, memory: int | None, cores: int | None) -> Share:
+        """A share of the device; one of all its cores, with no word about memory, is all of it."""
+        device = self.devices.get(name)
+        if device and memory is None and cores is not None and cores >= device.cores_milli:
+            memory = device.memory_bytes
+        return Share(name, memory, cores)
+
+    def limits(self, name: str, memory_bytes: int, limit_bytes: int | None) -> bool:
+        """Whether the limit, None if there is none, lets a container have just that memory."""
+        if limit_bytes is not None:
+            return limit_bytes == memory_bytes
+        capacity = self.devices[name].memory_bytes if name in self.devices else None
+        return capacity is not None and memory_bytes >= capacity
+
+
+def _position(item: tuple[str, Device]) -> tuple[bool, int, str]:
+    name, device = item
+    return device.index is None, device.index or 0, name

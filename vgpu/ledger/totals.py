@@ -1,0 +1,48 @@
+"""What the holdings of one device come to, and whether the device has that much."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from vgpu.ledger.entries import Held, Holding
+from vgpu.model import ContainerKind, Device
+
+Amount = Callable[[Holding], int]
+
+AMOUNTS: tuple[Amount, ...] = (
+    lambda holding: holding.share.memory_bytes or 0,
+    lambda holding: holding.share.cores_milli or 0,
+    lambda holding: holding.slots,
+)
+"""As in :class:`~vgpu.ledger.entries.Held`."""
+
+
+def held(holdings: Sequence[Holding]) -> Held:
+    """The sum of the holdings, each pod's at its peak."""
+    if not any(holding.kind is ContainerKind.INIT for holding in holdings):
+        return Held(*(sum(map(amount, holdings)) for amount in AMOUNTS))
+    pods: dict[str, list[Holding]] = {}
+    for holding in holdings:
+        pods.setdefault(holding.pod.uid, []).append(holding)
+    return Held(*(sum(_peak(those, amount) for those in pods.values()) for amount in AMOUNTS))
+
+
+def _peak(holdings: Iterable[Holding], amount: Amount) -> int:
+    """The most that one pod has at a time: its init containers run one by one, before the rest."""
+    sums = dict.fromkeys(ContainerKind, 0)
+    longest = 0
+    for holding in holdings:
+        sums[holding.kind] += amount(holding)
+        if holding.kind is ContainerKind.INIT:
+            longest = max(longest, amount(holding))
+    beside = sums[ContainerKind.SIDECAR]
+    return beside + max(longest, sums[ContainerKind.APP] + sums[ContainerKind.EPHEMERAL])
+
+
+def excesses(total: Held, device: Device) -> Iterator[str]:
+    """What there is too much of, in words; what the device does not tell has no bound."""
+    for what, used, capacity in (
+        ("bytes of memory", total.memory_bytes, device.memory_bytes),
+        ("thousandths of cores", total.cores_milli, device.cores_milli),
+        ("shares", total.slots, device.slots),
+    ):
+        if capacity is not None and used > capacity:
+            yield f"{used} of {capacity} {what}"
