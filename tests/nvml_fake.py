@@ -95,6 +95,15 @@ class Xid:
 
 
 @dataclass
+class Link:
+    """How near two cards are, by UUID: an ``nvmlGpuTopologyLevel_t``; 50 where none is given."""
+
+    a: str
+    b: str
+    level: int
+
+
+@dataclass
 class Fault:
     """Calls of ``symbol`` sleep ``delay_ms``, then return ``code`` (-1: go on as usual)."""
 
@@ -123,6 +132,7 @@ class FakeDriver:
         xids: Sequence[Xid] = (),
         faults: Sequence[Fault] = (),
         *,
+        links: Sequence[Link] = (),
         epoch: int = 0,
         process_struct: int = 24,
     ) -> None:
@@ -136,7 +146,7 @@ class FakeDriver:
         }
         lines = [_line("driver", driver)]
         lines += [_line("device", device.settings) for device in devices]
-        for items in (processes, samples, xids, faults):
+        for items in (processes, samples, xids, faults, links):
             lines += [_line(type(item).__name__.lower(), _settings(item)) for item in items]
         temporary = self.state.with_suffix(".new")
         temporary.write_text("\n".join(lines) + "\n")

@@ -6,21 +6,43 @@ imports none of them.
 
 import importlib
 import platform
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
 
 from vgpu import __version__
 
+PLUGIN = "kubectl-vgpu"
+"""By this name of ours kubectl finds the plugin that it calls ``kubectl vgpu``."""
+
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "exporter": ("exporter.main:command", "Serve this node's GPU metrics to Prometheus."),
+    "inspect": ("vgpu.commands.inspect:command", "Show who holds what on the cluster's GPUs."),
+    "node-resource": (
+        "vgpu.commands.node_resource:command",
+        "Advertise an extended resource on a node, or withdraw it.",
+    ),
+    "top": ("vgpu.commands.top:command", "Watch a node's cards and the containers on them."),
+    "topology": (
+        "vgpu.commands.topology:command",
+        "Print or serve how the cards lie, as gpu-manager does.",
+    ),
+    "completion": ("vgpu.commands.completion:command", "Print a shell's completion script."),
     "demo": ("vgpu.commands.demo:command", "Run the exporter on an embedded simulated node."),
 }
 
 
 class LazyGroup(click.Group):
     """A group that knows its commands by name and loads one when it is called."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run, under the name that was typed."""
+        if Path(sys.argv[0]).name == PLUGIN:
+            kwargs.setdefault("prog_name", PLUGIN.replace("-", " "))
+        return super().main(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         """The names, in the order of the table."""

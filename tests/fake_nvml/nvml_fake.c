@@ -12,6 +12,7 @@
  *   process device=<uuid> pid= used=|na type=CGM sm=|na gi= ci=
  *   sample  device=<uuid> pid= sm= at=<us>  one entry of the utilisation ring, as it is
  *   xid     device=<uuid>|? code=           delivered once; later files only append to the list
+ *   link    a=<uuid> b=<uuid> level=        how near two cards are; 50 (SYSTEM) if not told
  *   fault   symbol=|* code= after= times= delay_ms= device=<uuid>
  *
  * A fault skips its first `after` matching calls, then strikes `times` times (0: for ever): it
@@ -162,22 +163,27 @@ struct xid {
     int device;
     u64 code;
 };
+struct link {
+    int a, b;
+    u64 level;
+};
 struct fault {
     char symbol[64], device[96];
     int code;
     u64 after, times, delay_ms, calls;
 };
 
-enum { DEVICES = 96, PROCESSES = 4096, SAMPLES = 1024, XIDS = 256, FAULTS = 64 };
+enum { DEVICES = 96, PROCESSES = 4096, SAMPLES = 1024, XIDS = 256, LINKS = 256, FAULTS = 64 };
 enum { NO_CODE = -1, UNKNOWN = -1 };
 
 struct state {
     struct driver driver;
-    int device_count, process_count, sample_count, xid_count, fault_count;
+    int device_count, process_count, sample_count, xid_count, link_count, fault_count;
     struct device device[DEVICES];
     struct process process[PROCESSES];
     struct sample sample[SAMPLES];
     struct xid xid[XIDS];
+    struct link link[LINKS];
     struct fault fault[FAULTS];
 };
 
@@ -233,6 +239,7 @@ static const struct {
     KEY(process, sm, U64), KEY(process, gi, U32), KEY(process, ci, U32), KEY(process, type, TEXT),
     KEY(sample, device, PLACE), KEY(sample, pid, U32), KEY(sample, sm, U32), KEY(sample, at, U64),
     KEY(xid, device, PLACE), KEY(xid, code, U64),
+    KEY(link, a, PLACE), KEY(link, b, PLACE), KEY(link, level, U64),
     KEY(fault, symbol, TEXT), KEY(fault, device, TEXT), KEY(fault, code, U32),
     KEY(fault, after, U64), KEY(fault, times, U64), KEY(fault, delay_ms, U64),
 };
@@ -255,6 +262,7 @@ static void *add(struct state *s, const char *kind) {
     if (!strcmp(kind, "sample") && s->sample_count < SAMPLES)
         return memset(&s->sample[s->sample_count++], 0, sizeof(struct sample));
     if (!strcmp(kind, "xid") && s->xid_count < XIDS) return &s->xid[s->xid_count++];
+    if (!strcmp(kind, "link") && s->link_count < LINKS) return &s->link[s->link_count++];
     if (!strcmp(kind, "fault") && s->fault_count < FAULTS) {
         struct fault *f = &s->fault[s->fault_count++];
         *f = (struct fault){.code = NO_CODE};
@@ -578,6 +586,22 @@ nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major,
     ENTER(device, CARDS_AND_INSTANCES);
     *major = 9;
     *minor = 0;
+    return leave(NVML_SUCCESS);
+}
+
+/* Two handles of one card are INTERNAL to each other. */
+nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device, nvmlDevice_t other,
+                                                 nvmlGpuTopologyLevel_t *level) {
+    ENTER(device, CARDS);
+    const struct device *o = device_of(other);
+    LEAVE_IF(!o || !level, NVML_ERROR_INVALID_ARGUMENT);
+    int a = (int)(d - state->device), b = (int)(o - state->device);
+    *level = a == b ? NVML_TOPOLOGY_INTERNAL : NVML_TOPOLOGY_SYSTEM;
+    for (int i = 0; i < state->link_count; i++) {
+        const struct link *l = &state->link[i];
+        if ((l->a == a && l->b == b) || (l->a == b && l->b == a))
+            *level = (nvmlGpuTopologyLevel_t)l->level;
+    }
     return leave(NVML_SUCCESS);
 }
 

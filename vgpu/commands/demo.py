@@ -56,6 +56,7 @@ def on_node(options: Options, node: SimulatedNode) -> Options:
         path_procfs=paths.procfs,
         path_cgroupfs=paths.cgroupfs,
         gpushare_memory_unit=options.gpushare_memory_unit or "GiB",
+        volcano_memory_factor=options.volcano_memory_factor or 1024,
     )
 
 
@@ -81,7 +82,11 @@ def first_look(url: str, page: Page) -> str:
     return "\n".join(lines)
 
 
-@click.command("demo", context_settings={"max_content_width": 100})
+@click.command(
+    "demo",
+    epilog="Example: vgpu demo --once | grep vgpu_allocation_conflicts",
+    context_settings={"max_content_width": 100},
+)
 @all_flags
 @click.pass_context
 def command(ctx: click.Context, /, **_: object) -> None:

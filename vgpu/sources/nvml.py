@@ -10,6 +10,7 @@ import logging
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations
 from time import perf_counter
 from typing import Any
 
@@ -211,6 +212,27 @@ class NvmlSource:
     def calls(self) -> Mapping[str, CallCost]:
         """What the driver calls have cost so far."""
         return self._binding.costs()
+
+    def links(self) -> Mapping[tuple[str, str], int]:
+        """How near the cards of the last sample are: an ``nvmlGpuTopologyLevel_t`` by two UUIDs.
+
+        The card of the lower index comes first. A pair that the driver cannot tell of has no entry.
+        Belongs to the thread that samples. Raises SourceError if the driver as a whole is gone.
+        """
+        found: dict[tuple[str, str], int] = {}
+        cards = self._generation.cards if self._generation else ()
+        for first, second in combinations(cards, 2):
+            try:
+                level: int = self._binding.call(
+                    "nvmlDeviceGetTopologyCommonAncestor", first.handle, second.handle
+                )
+            except CallError as error:
+                if error.code in GONE:
+                    raise _translated(error) from error
+                log.debug("%s", error)
+            else:
+                found[first.uuid, second.uuid] = level
+        return found
 
     def close(self) -> None:
         """Shut the driver down, once."""

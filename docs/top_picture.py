@@ -1,0 +1,112 @@
+"""Writes docs/top.svg and docs/topology.txt: what `vgpu top` and `vgpu topology` show.
+
+    python docs/top_picture.py
+
+The first is a minute of the demo's node, the second a simulated node of eight cards. Both are
+sampled by the exporter's own sampler; time is the scenario's, so nothing is waited for.
+"""
+
+import io
+import logging
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.terminal_theme import DIMMED_MONOKAI
+
+from exporter.flags import DEFAULTS
+from vgpu.commands.demo import on_node
+from vgpu.commands.this_node import Look, ThisNode
+from vgpu.commands.top_frame import Size, State, frame, grown
+from vgpu.commands.top_keys import Sort
+from vgpu.commands.top_reading import read_page
+from vgpu.commands.topology_state import by_links, state_of
+from vgpu.display.messages import graph_text
+from vgpu.facts import GpuSample
+from vgpu.metrics.render import Format
+from vgpu.simulator.demo import demo
+from vgpu.simulator.fleet import fleet_node
+from vgpu.simulator.node import SimulatedNode
+from vgpu.simulator.scenario import Scenario
+from vgpu.topology import Level
+
+HERE = Path(__file__).resolve().parent
+SIZE = Size(126, 22)
+SECONDS = 58  # the demo's faults of its second minute are not in the picture
+
+
+def looks(scenario: Scenario, seconds: int) -> Iterator[Look]:
+    """The node at each second from 0 on."""
+    with tempfile.TemporaryDirectory(prefix="vgpu-picture-") as folder:
+        simulated = SimulatedNode(scenario, folder)
+        second = 0.0
+        options = msgspec.structs.replace(DEFAULTS, collectors=DEFAULTS.collectors - {"xid"})
+        node = ThisNode(
+            on_node(options, simulated),
+            simulated.driver(lambda: second),
+            before=lambda: simulated.write(second),
+        )
+        for at in range(seconds):
+            second = float(at)
+            yield node.look()
+        node.leave(0)
+
+
+def minute() -> State:
+    """What `vgpu top` knows of the demo's node after a minute."""
+    state = State("http://gpu-node-1:9394", clock="03:12:45")
+    for look in looks(demo(), SECONDS):
+        reading = read_page(look.page.exposition.body(Format.TEXT).decode())
+        trends = grown(state.trends, reading)
+        state = msgspec.structs.replace(state, reading=reading, trends=trends)
+    return state
+
+
+def picture(state: State) -> str:
+    """The screen as SVG, in a font that the reader has."""
+    console = Console(
+        record=True,
+        width=SIZE.columns,
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="256",
+    )
+    console.print(frame(state, SIZE, Sort.NAME), no_wrap=True, crop=True)
+    drawn = console.export_svg(title="vgpu top", theme=DIMMED_MONOKAI, unique_id="top")
+    return re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)
+
+
+def drawing() -> str:
+    """Eight cards in two sockets, two behind each switch; five of them are used."""
+    for look in looks(fleet_node(cards=8, containers=5), 1):
+        gpu = look.gpu or GpuSample(())
+        cards = [one.uuid for one in gpu.gpus]
+        links = {
+            (first, second): level(at, other)
+            for at, first in enumerate(cards)
+            for other, second in enumerate(cards)
+        }
+        view = look.page.view
+        told = state_of(view, gpu, look.process, look.kubelet, by_links(links))
+    return graph_text(told)
+
+
+def level(first: int, second: int) -> Level:
+    """What two of the eight have between them."""
+    if first // 4 != second // 4:
+        return Level.SYS
+    return Level.PIX if first // 2 == second // 2 else Level.CPU
+
+
+def main() -> None:
+    """Write both."""
+    logging.getLogger().addHandler(logging.NullHandler())
+    (HERE / "top.svg").write_text(picture(minute()))
+    (HERE / "topology.txt").write_text(drawing())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""The screen of `vgpu top`, from values: what it says, and that it always fits."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from vgpu.commands.top_frame import (
+    LONGEST_TREND,
+    Layout,
+    Size,
+    State,
+    bar,
+    body,
+    frame,
+    grown,
+    middle,
+    percent,
+    short,
+    spark,
+)
+from vgpu.commands.top_keys import Sort
+from vgpu.commands.top_reading import Device, Reading, Share
+
+GIB = 2**30
+CARD = Device("GPU-aaaaaaaa-1", 0, "NVIDIA A10", up=True, used=6 * GIB, total=24 * GIB,
+              utilization=0.5, celsius=41, watts=75, watts_limit=150)  # fmt: skip
+
+
+def share(pod, **known):
+    return Share("ml", pod, "main", f"uid-{pod}", CARD.uuid, "volcano", "assigned", **known)
+
+
+def state(*shares, devices=(CARD,), **known):
+    return State("here", Reading(1000.0, 15.0, devices, shares, **known), clock="12:00:00")
+
+
+def text(shown, columns=80, sort=Sort.NAME, **rest):
+    return frame(shown, Size(columns, **rest), sort).plain
+
+
+def row(shown, pod, columns=80):
+    return next(line for line in text(shown, columns).split("\n") if pod in line)
+
+
+def order(shown, sort):
+    lines = text(shown, sort=sort).split("\n")
+    return [line[5] for line in lines if line[2:5] == "ml/"]
+
+
+# ---------------------------------------------------------------- what it says
+
+
+def test_a_card_tells_how_busy_full_hot_and_hungry_it_is():
+    shown = text(state())
+    assert " GPU 0  NVIDIA A10   GPU-aaaaaaaa   41 °C   75 of 150 W" in shown
+    assert " 50% " in shown
+    assert "6.0G of 24.0G" in shown
+    assert "nobody holds a share of it" in shown
+
+
+def test_a_container_tells_used_limit_accounted_and_utilisation():
+    line = row(
+        state(share("a", used=3 * GIB, limit=4 * GIB, accounted=GIB, utilization=0.25)), "/a/"
+    )
+    assert line.split() == ["ml/a/main", "volcano", "███████▌··", "3.0G", "4.0G", "1.0G", "25%"]
+
+
+def test_what_is_not_known_is_a_dash_and_never_a_zero():
+    line = row(state(share("a")), "/a/")
+    assert line.split() == ["ml/a/main", "volcano", "··········", "–", "–", "–", "–"]
+    assert row(state(share("a", used=0, accounted=0, utilization=0)), "/a/").split()[3:] == [
+        "0", "–", "0", "0%"
+    ]  # fmt: skip
+    assert row(state(share("a", used=0, unlimited=True)), "/a/").split()[4] == "none"
+
+
+@pytest.mark.parametrize(("used", "mark"), [(89, " "), (90, "!"), (100, "!"), (101, ">")])
+def test_a_container_near_or_over_its_limit_is_marked_without_colour(used, mark):
+    assert row(state(share("a", used=used * GIB, limit=100 * GIB)), "/a/")[0] == mark
+
+
+def test_over_the_limit_is_counted_in_the_heading():
+    shown = state(share("a", used=2, limit=1), share("b", used=1, limit=1))
+    assert "1 card, 2 shares, 1 over the limit" in text(shown)
+
+
+def test_what_is_not_as_usual_is_said_in_place_of_the_scheme_or_beside_it():
+    blocked = state(share("a", blocked=True))
+    assert "blocked" in row(blocked, "/a/")
+    assert "volcano   blocked" in row(blocked, "/a/", columns=120)
+    promised = Share("ml", "a", "main", "u", CARD.uuid, "gaia", "assumed")
+    assert "assumed" in row(state(promised), "/a/")
+
+
+def test_the_limits_part_of_the_card_has_a_bar_where_there_is_room():
+    shown = state(share("a", used=3 * GIB, limit=12 * GIB))
+    limit, used = row(shown, "/a/", columns=140).split()[2:4]
+    assert limit == "█████▌·····"  # half of the card
+    assert used == "██▊········"  # a quarter of the limit
+    assert "of card     of limit" in text(shown, 140)
+
+
+def test_containers_that_hold_no_card_come_last():
+    ended = Share("ml", "gone", "main", "u", scheme="volcano", phase="released")
+    lines = text(state(share("a"), idle=(ended,))).split("\n")
+    assert lines[-2] == " on no card"
+    assert lines[-1].split() == ["ml/gone/main", "released", "–", "–", "–", "–"]
+
+
+def test_a_lost_card_and_one_known_from_its_containers_only_do_not_answer():
+    lost = Device("GPU-lost")
+    shown = text(state(devices=(CARD, lost)))
+    assert " GPU ?  GPU-lost   DOES NOT ANSWER" in shown
+    assert "No card answers." in text(state(devices=()))
+
+
+def test_a_card_cut_into_instances_shows_them():
+    instance = Device("MIG-1", 0, parent=CARD.uuid, profile="1g.6gb", up=True)
+    shown = text(state(devices=(CARD, instance)))
+    assert " MIG 1g.6gb  MIG-1" in shown
+    assert shown.count("nobody holds") == 1  # of the instance; the card has its instances
+
+
+# ---------------------------------------------------------------- trouble
+
+
+def test_before_the_first_page_it_waits_or_says_why():
+    assert "waiting for the first page" in text(State("there"))
+    assert " NO ANSWER: refused" in text(State("there", trouble="refused"))
+
+
+def test_a_page_that_stands_still_is_called_stale():
+    reading = Reading(1000.0, 15.0, (CARD,))
+    assert "STALE" not in text(State("there", reading, age=45.0))
+    stale = text(State("there", reading, age=46.0))
+    assert " STALE: the exporter has not sampled for 46 s" in stale
+    trouble = text(State("there", reading, age=5.0, trouble="no answer within 5 s"))
+    assert " NO ANSWER for 5 s: no answer within 5 s - below is the last page" in trouble
+
+
+def test_a_collector_that_fails_and_a_driver_that_hangs_are_said():
+    shown = text(state(failing=("nvml (timeout)",), stuck_seconds=31.0))
+    assert " the driver is overdue by 31 s; failing: nvml (timeout)" in shown
+
+
+# ---------------------------------------------------------------- order
+
+
+def test_each_order_has_the_largest_first_and_the_unknown_last():
+    shown = state(
+        share("a", used=1, limit=30, utilization=0.2),
+        share("b", used=3, unlimited=True, utilization=0.1),
+        share("c", used=2, limit=20, utilization=0.3),
+        share("d"),
+    )
+    assert order(shown, Sort.NAME) == list("abcd")
+    assert order(shown, Sort.MEMORY) == list("bcad")
+    assert order(shown, Sort.UTILIZATION) == list("cabd")
+    assert order(shown, Sort.LIMIT) == list("bacd")
+
+
+# ---------------------------------------------------------------- trends
+
+
+def test_trends_grow_by_a_value_a_reading_and_forget_what_is_gone():
+    first = Reading(1.0, 15.0, (CARD,), (share("a", utilization=0.5),))
+    second = Reading(2.0, 15.0, (CARD,), (share("b"),))
+    trends = grown(grown({}, first), second)
+    assert trends[CARD.uuid,] == (0.5, 0.5)
+    assert [line[1] for line in trends if len(line) > 1] == ["b"]
+    for _ in range(LONGEST_TREND):
+        trends = grown(trends, second)
+    assert len(trends[CARD.uuid,]) == LONGEST_TREND
+
+
+def test_sparks_stand_at_the_right_and_leave_gaps():
+    assert spark((0.0, None, 0.5, 1.0, 7.0), 6) == " ▁ ▅██"
+    assert spark((0.0, 1.0), 1) == "█"
+    assert spark((1.0,), 0) == ""
+
+
+# ---------------------------------------------------------------- it fits
+
+
+NUMBERS = st.none() | st.floats(-1e15, 1e15)
+TEXT = st.text(max_size=40).filter(str.isprintable)
+UUIDS = st.sampled_from(["a", "b"])
+SHARES = st.builds(
+    Share,
+    namespace=TEXT,
+    pod=TEXT,
+    container=TEXT,
+    pod_uid=st.sampled_from(["u1", "u2"]),
+    device=UUIDS,
+    scheme=st.sampled_from(["volcano", "kubeshare"]),
+    phase=st.sampled_from(["assigned", "released"]),
+    blocked=st.booleans(),
+    used=NUMBERS,
+    limit=NUMBERS,
+    unlimited=st.booleans(),
+    accounted=NUMBERS,
+    utilization=NUMBERS,
+)
+DEVICES = st.builds(
+    Device,
+    uuid=UUIDS,
+    index=st.none() | st.integers(0, 99),
+    model=TEXT,
+    up=st.booleans(),
+    used=NUMBERS,
+    total=NUMBERS,
+    unattributed=NUMBERS,
+    utilization=NUMBERS,
+    celsius=NUMBERS,
+    watts=NUMBERS,
+    watts_limit=NUMBERS,
+)
+STATES = st.builds(
+    lambda devices, shares: state(*shares, devices=tuple(devices), idle=tuple(shares)),
+    st.lists(DEVICES, max_size=3),
+    st.lists(SHARES, max_size=5),
+)
+SIZES = st.builds(Size, st.integers(1, 220), st.integers(1, 60))
+
+
+@given(STATES, SIZES, st.sampled_from(Sort), st.integers(0, 99), st.booleans())
+def test_a_frame_is_exactly_as_large_as_the_terminal(shown, size, sort, offset, help_lines):
+    drawn = frame(shown, size, sort, offset, help_lines=help_lines).plain
+    assert [cell_len(line) for line in drawn.split("\n")] == [size.columns] * size.lines
+
+
+@given(st.floats(-1e18, 1e18))
+def test_a_size_never_takes_more_than_its_column(count):
+    assert len(short(count)) <= (5 if 0 <= count < 1e15 else 12)
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (None, "–"), (0, "0"), (1, "<1M"), (2**20, "1M"), (999 * 2**20, "999M"), (GIB, "1.0G"),
+        (79.6 * GIB, "79.6G"), (99.96 * GIB, "100G"), (999.6 * GIB, "1.0T"),
+    ],
+)  # fmt: skip
+def test_sizes_are_told_in_the_largest_unit(count, words):
+    assert short(count) == words
+
+
+@given(st.floats(0, 1) | st.none(), st.integers(0, 60))
+def test_a_bar_has_its_width(filled, width):
+    drawn = bar(filled, width, "green")
+    assert drawn.cell_len == width
+    assert drawn.plain.count("█") == (round((filled or 0) * width * 8) // 8)
+
+
+def test_long_names_keep_their_end():
+    assert middle("research/notebook-anna-0/jupyter", 20) == "resear…nna-0/jupyter"
+    assert middle("short", 20) == "short"
+    assert percent(123.0) == "999%"
+
+
+def test_rows_that_have_gone_leave_no_empty_screen():
+    shown = state(*(share(f"p{n}") for n in range(30)))
+    size = Size(80, 14)
+    assert "23–32 of 32" in frame(shown, size, Sort.NAME, 99).plain
+    assert frame(shown, size, Sort.NAME, 99) == frame(shown, size, Sort.NAME, 22)
+
+
+def test_rows_are_only_made_when_they_are_seen():
+    rows = body(state(*(share(f"p{n}") for n in range(300))), Layout(80), Sort.NAME)
+    assert len(rows) == 302
+    assert rows[-1]().plain.startswith("  ml/p99/main")

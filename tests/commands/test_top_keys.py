@@ -1,0 +1,47 @@
+"""What the terminal sends, as keys: whole, in pieces, and as nonsense."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vgpu.commands.top_keys import KEYS, LONGEST, Command, Move, Sort, scrolled, typed
+
+
+def test_every_key_is_what_the_table_says():
+    for sent, key in KEYS.items():
+        assert typed(sent).keys == (key,)
+
+
+def test_keys_in_one_piece_are_told_apart():
+    assert typed(b"m\x1b[B\x1b[6~q").keys == (
+        Sort.MEMORY,
+        Move.DOWN,
+        Move.PAGE_DOWN,
+        Command.QUIT,
+    )
+
+
+def test_other_keys_mean_nothing_and_hide_nothing():
+    assert typed(b"\x1b[15~x\x1b[1;5Aq\xc3\xa9").keys == (Command.QUIT,)
+    assert typed(b"\x1bq").keys == (Command.QUIT,)  # Escape, then q
+
+
+@given(st.lists(st.sampled_from(sorted(KEYS))), st.data())
+def test_keys_that_arrive_in_pieces_are_the_same_keys(sent, data):
+    stream = b"".join(sent)
+    cut = data.draw(st.integers(0, len(stream)))
+    if stream[cut - 1 : cut] == b"\x1b":
+        cut -= 1  # there Escape itself cannot be told from the beginning of a key
+    first = typed(stream[:cut])
+    second = typed(first.rest + stream[cut:])
+    assert (*first.keys, *second.keys) == tuple(KEYS[key] for key in sent)
+    assert second.rest == b""
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_it_or_pile_up(sent):
+    assert len(typed(sent).rest) <= LONGEST
+
+
+@given(st.integers(0, 50), st.sampled_from(Move), st.integers(1, 50), st.integers(0, 50))
+def test_scrolling_never_leaves_the_rows(offset, move, page, rows):
+    assert 0 <= scrolled(offset, move, page, rows) <= max(0, rows - page)

@@ -1,0 +1,240 @@
+"""`vgpu top` in a real terminal: keys, resizing, signals, and exporters that come and go."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from nvml_fake import Device, FakeDriver, Fault, uuid
+from running_demo import COMMAND, RunningDemo
+from terminal import Terminal
+
+from vgpu.commands.top import command
+
+TOP = (sys.executable, "-c", "from vgpu.commands.top import command; command(prog_name='vgpu top')")
+HERE = (*TOP, "--simulate", "--interval=100ms")
+LEAVE = b"\x1b[0m\x1b[?25h\x1b[?1049l"
+
+
+@pytest.fixture
+def top():
+    """`vgpu top` on a simulated node of its own, in 80 columns and 24 lines."""
+    with Terminal(HERE) as terminal:
+        terminal.wait_for("sorted by name")
+        terminal.wait_for("trainer")
+        yield terminal
+
+
+def names(lines):
+    """The containers of the first card, from top to bottom."""
+    found = []
+    for line in lines[4:]:
+        if line.startswith(" GPU 1"):
+            break
+        if "/" in line[:26]:
+            found.append(line[2:25].rstrip().rpartition("/")[2])
+    return found
+
+
+def gone(terminal):
+    """Whether the terminal is as it was: modes, cursor, and the screen of before."""
+    return terminal.now() == terminal.modes and terminal.written.endswith(LEAVE)
+
+
+def test_cards_and_containers_fill_the_screen(top):
+    lines = top.lines
+    assert lines[0].startswith(" vgpu top  gpu-node-1, sampled directly")
+    assert lines[1].startswith(" 2 cards, 10 shares")
+    assert lines[3].startswith(" GPU 0  NVIDIA A10   GPU-5a1c7e3b")
+    assert any(line.startswith("> researc…etune-0/trainer volcano") for line in lines)
+    assert lines[23].startswith(" h help  q quit   sorted by name")
+
+
+def test_sort_keys_sort_the_containers_of_each_card(top):
+    assert names(top.lines) == ["trainer", "jupyter", "jupyter", "asr", "detector"]
+    top.type("m")
+    by_memory = names(top.wait_for("sorted by memory used"))
+    assert by_memory[0] == "trainer"
+    assert by_memory[-2:] == ["jupyter", "jupyter"]
+    top.type("l")
+    assert names(top.wait_for("sorted by memory limit"))[:2] == ["trainer", "detector"]
+    top.type("u")
+    top.wait_for("sorted by utilisation")
+    top.type("n")
+    top.wait_for("sorted by name")
+
+
+def test_help_takes_a_line_more_and_goes_again(top):
+    top.type("h")
+    assert top.wait_for("near its limit")[22].startswith(" sort: n name")
+    top.type("h")
+    top.wait_for("sorted by name")
+
+
+def test_it_fits_itself_to_the_window(top):
+    top.resize(140, 40)
+    lines = top.wait_for(lambda lines: lines[39].startswith(" h help"))
+    assert "of card" in lines[2]
+    assert any("research/finetune-0/trainer" in line for line in lines)
+    assert re.search(r"\d\d:\d\d:\d\d $", lines[0])
+    top.resize(60, 10)
+    lines = top.wait_for(lambda lines: len(lines) == 10 and "of 16" in lines[9])
+    assert "1–6 of 16" in lines[9]
+
+
+def test_arrows_and_pages_scroll_what_does_not_fit(top):
+    top.resize(80, 10)
+    top.wait_for("1–6 of 16")
+    top.type("\x1b[B\x1bOB")
+    top.wait_for("3–8 of 16")
+    top.type("\x1b[6~")
+    top.wait_for("9–14 of 16")
+    top.type("\x1b[F")
+    top.wait_for("11–16 of 16")
+    top.type("\x1b[A")
+    top.wait_for("10–15 of 16")
+    top.type("\x1b[H")
+    lines = top.wait_for("1–6 of 16")
+    assert lines[3].startswith(" GPU 0")
+
+
+def test_q_quits_and_leaves_the_terminal_as_it_was(top):
+    assert top.now() != top.modes  # keys without Enter
+    top.type("q")
+    assert top.status() == 0
+    assert gone(top)
+
+
+def test_control_c_is_a_way_out_too(top):
+    top.type("\x03")
+    assert top.status() == 0
+    assert gone(top)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_with_the_terminal_as_it_was(top, number):
+    top.process.send_signal(number)
+    assert top.status() == 128 + number
+    assert gone(top)
+
+
+def test_a_defect_leaves_the_terminal_as_it_was_before_its_traceback():
+    crash = (
+        "import vgpu.commands.top as top\n"
+        "top.frame = lambda *_, **__: 1 / 0\n"
+        "top.command(['--simulate'])"
+    )
+    with Terminal([sys.executable, "-c", crash]) as terminal:
+        assert terminal.status() == 1
+        _, _, after = terminal.written.partition(LEAVE)
+        assert b"ZeroDivisionError" in after
+        assert terminal.now() == terminal.modes
+
+
+def test_control_z_gives_the_terminal_back_until_it_is_continued(top):
+    top.type("\x1a")
+    top.wait_for_written(LEAVE)
+    assert os.waitpid(top.process.pid, os.WUNTRACED)[1] & 0xFF == 0x7F  # stopped
+    assert gone(top)
+    top.process.send_signal(signal.SIGCONT)
+    top.screen.reset()
+    top.wait_for("sorted by name")
+    top.type("q")
+    assert top.status() == 0
+
+
+def test_it_never_clears_the_screen_while_it_runs(top):
+    top.type("mhunhl")
+    top.wait_for("sorted by memory limit")
+    assert top.written.count(b"\x1b[2J") == 1
+
+
+def test_a_driver_that_hangs_holds_back_neither_the_keys_nor_the_end(tmp_path):
+    driver = FakeDriver(tmp_path)
+    hang = Fault("nvmlDeviceGetCount_v2", delay_ms=600_000)
+    driver.write(devices=[Device(uuid(0))], faults=[hang])
+    alone = "import vgpu.commands.top as top; top.LOCAL = 'http://127.0.0.1:9'; top.command()"
+    arguments = [sys.executable, "-c", alone, "--sample.timeout=300ms", "--interval=200ms"]
+    with Terminal(arguments, **driver.env()) as terminal:
+        terminal.wait_for("nvml (timeout)")
+        terminal.wait_for("the driver is overdue by")
+        terminal.type("h")
+        terminal.wait_for("near its limit")
+        terminal.type("q")
+        assert terminal.status() == 0
+        assert gone(terminal)
+
+
+# ---------------------------------------------------------------- a real exporter
+
+
+def test_an_exporter_that_stops_leaves_its_page_and_is_found_again(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    with RunningDemo(first) as demo:
+        port = demo.url.rpartition(":")[2]
+        with Terminal([*TOP, f"--url={demo.url}", "--interval=200ms"]) as terminal:
+            terminal.wait_for("> researc…etune-0/trainer")
+            demo.interrupt()
+            lines = terminal.wait_for("NO ANSWER for")
+            assert "connection refused - below is the last page" in lines[1]
+            assert any(line.startswith("> researc…etune-0/trainer") for line in lines)
+            terminal.type("m")  # keys work all the same
+            terminal.wait_for("sorted by memory used")
+            again = (*COMMAND, f"--web.listen-address=127.0.0.1:{port}")
+            with RunningDemo(second, again):
+                terminal.wait_for("2 cards, 10 shares")
+                terminal.type("q")
+                assert terminal.status() == 0
+
+
+def test_one_frame_in_a_pipe_has_no_escape_codes(tmp_path):
+    with RunningDemo(tmp_path) as demo:
+        arguments = [*TOP, "--once", f"--url={demo.url}"]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60)
+    assert "\x1b" not in done.stdout
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f" vgpu top  {demo.url}")
+    assert max(map(len, lines)) <= 80
+    assert "> researc…etune-0/trainer volcano" in done.stdout
+
+
+def test_the_exporter_on_this_node_is_asked_before_the_node_itself(tmp_path):
+    with RunningDemo(tmp_path) as demo:
+        local = f"import vgpu.commands.top as top; top.LOCAL = {demo.url!r}; top.command()"
+        arguments = [sys.executable, "-c", local, "--once"]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.startswith(f" vgpu top  {demo.url} ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--ca-file=ca.pem"], "--ca-file: needs --url"),
+        (["--url=http://host", "--simulate"], "--simulate and --url: choose one"),
+        (["--url=ftp://host"], "give http://HOST:PORT"),
+        (["--simulate", "--pods=/x"], "--pods: --simulate brings its own node"),
+    ],
+)
+def test_flags_that_cannot_work_are_refused(flags, words):
+    result = CliRunner().invoke(command, ["--once", *flags])
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_one_frame_of_nobody_is_an_error_that_says_why(tmp_path):
+    arguments = [*TOP, "--once", "--url=http://127.0.0.1:9"]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "Error: http://127.0.0.1:9: connection refused\n"
+
+
+def test_without_a_terminal_it_asks_for_once():
+    done = subprocess.run(HERE, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "add --once" in done.stderr

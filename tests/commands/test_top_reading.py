@@ -1,0 +1,148 @@
+"""An exporter's page as values: what is there, what is not, and pages that are none."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vgpu.commands.top_reading import Device, PageError, Share, in_order, read_page
+
+CARD = "GPU-a"
+WHO = 'namespace="ml",pod="train-0",container="main",pod_uid="u1"'
+MARK = "vgpu_snapshot_timestamp_seconds 1000\n"
+PAGE = f"""\
+# HELP vgpu_gpu_info what it is
+# TYPE vgpu_gpu_info gauge
+vgpu_gpu_info{{uuid="{CARD}",gpu="3",model="NVIDIA A10"}} 1
+vgpu_gpu_up{{uuid="{CARD}"}} 1
+vgpu_gpu_memory_used_bytes{{uuid="{CARD}"}} 100
+vgpu_gpu_memory_total_bytes{{uuid="{CARD}"}} 400
+vgpu_gpu_utilization_ratio{{uuid="{CARD}"}} 0.5
+vgpu_gpu_temperature_celsius{{uuid="{CARD}"}} 41
+vgpu_gpu_power_usage_watts{{uuid="{CARD}"}} 55.5
+vgpu_gpu_power_limit_watts{{uuid="{CARD}"}} 150
+vgpu_gpu_up{{uuid="GPU-lost"}} 0
+vgpu_container_memory_used_bytes{{{WHO},uuid="{CARD}"}} 90
+vgpu_container_memory_limit_bytes{{{WHO},uuid="{CARD}"}} 100
+vgpu_container_memory_unlimited{{{WHO},uuid="{CARD}"}} 0
+vgpu_container_memory_accounted_bytes{{{WHO},uuid="{CARD}"}} 80
+vgpu_container_sm_utilization_ratio{{{WHO},uuid="{CARD}"}} 0.25
+vgpu_container_info{{{WHO},scheme="volcano",source="shim",layout="v1.2",phase="assigned"}} 1
+vgpu_container_blocked{{{WHO}}} 1
+vgpu_container_info{{namespace="ml",pod="old",container="c",scheme="gaia",phase="released"}} 1
+vgpu_collector_success{{collector="nvml"}} 1
+vgpu_collector_success{{collector="shim"}} 0
+vgpu_collector_failures_total{{collector="shim",reason="timeout"}} 4
+vgpu_driver_call_stuck_seconds 12
+vgpu_sample_interval_seconds 15
+{MARK}"""
+
+
+def test_a_page_tells_cards_containers_and_what_fails():
+    reading = read_page(PAGE)
+    assert reading.devices == (
+        Device(CARD, 3, "NVIDIA A10", "", "", True, 100, 400, None, 0.5, 41, 55.5, 150),
+        Device("GPU-lost"),
+    )
+    assert reading.shares == (
+        Share(
+            "ml",
+            "train-0",
+            "main",
+            "u1",
+            CARD,
+            "volcano",
+            "assigned",
+            blocked=True,
+            used=90,
+            limit=100,
+            accounted=80,
+            utilization=0.25,
+        ),
+    )
+    assert reading.idle == (Share("ml", "old", "c", "", scheme="gaia", phase="released"),)
+    assert reading.failing == ("shim (timeout)",)
+    assert (reading.timestamp, reading.interval, reading.stuck_seconds) == (1000, 15, 12)
+
+
+def test_the_order_of_the_series_does_not_matter():
+    lines = PAGE.splitlines()
+    backwards = read_page("\n".join(reversed(lines)))
+    assert backwards == read_page(PAGE)
+
+
+def test_a_share_that_is_only_promised_is_on_its_card_with_what_was_promised():
+    reading = read_page(
+        f'vgpu_container_memory_allocated_bytes{{{WHO},uuid="{CARD}"}} 70\n'
+        f'vgpu_container_shares_allocated{{{WHO},uuid="{CARD}"}} 1\n'
+        f'vgpu_container_shares_allocated{{{WHO},uuid="GPU-b"}} 1\n'
+        f'vgpu_container_shares_allocated{{pod="p",uuid=""}} 1\n'
+        f'vgpu_container_info{{{WHO},scheme="gaia",phase="assumed"}} 1\n{MARK}'
+    )
+    assert [(s.device, s.limit, s.phase) for s in reading.shares] == [
+        (CARD, 70, "assumed"),
+        ("GPU-b", None, "assumed"),
+    ]
+    assert [s.pod for s in reading.idle] == ["p"]
+    assert [one.uuid for one in reading.devices] == [CARD, "GPU-b"]
+
+
+def test_a_limit_counts_before_what_was_allocated():
+    reading = read_page(
+        f'vgpu_container_memory_allocated_bytes{{{WHO},uuid="{CARD}"}} 70\n'
+        f'vgpu_container_memory_limit_bytes{{{WHO},uuid="{CARD}"}} 60\n{MARK}'
+    )
+    assert reading.shares[0].limit == 60
+
+
+def test_a_container_on_a_card_that_nobody_names_is_still_shown():
+    reading = read_page(f'vgpu_container_memory_used_bytes{{{WHO},uuid="GPU-x"}} 7\n{MARK}')
+    assert reading.devices == (Device("GPU-x"),)
+    assert reading.shares[0].used == 7
+
+
+def test_not_a_number_is_not_known():
+    reading = read_page(f'vgpu_gpu_memory_used_bytes{{uuid="a"}} NaN\n{MARK}')
+    assert reading.devices == ()
+
+
+def test_no_label_can_command_the_terminal():
+    label = 'namespace="\x1b[2J",pod="p\x07",container="c",pod_uid="u",uuid="\x9b31m"'
+    reading = read_page(f"vgpu_container_memory_used_bytes{{{label}}} 7\n{MARK}")
+    assert reading.shares[0].name == "?[2J/p?/c"
+    assert reading.devices[0].uuid == "?31m"
+
+
+@pytest.mark.parametrize(
+    ("page", "why"),
+    [
+        ("", "not a vgpu exporter"),
+        ("<html>Hello</html>", "not a vgpu exporter"),
+        ("process_cpu_seconds_total 1\n", "not a vgpu exporter"),
+        ('vgpu_gpu_up{uuid="a"} one\n' + MARK, "not a metrics page"),
+        ('vgpu_gpu_up{uuid="a" 1\n' + MARK, "not a metrics page"),
+    ],
+)
+def test_what_is_no_page_is_said_to_be_none(page, why):
+    with pytest.raises(PageError, match=why):
+        read_page(page)
+
+
+@given(st.lists(st.sampled_from(PAGE.splitlines()), max_size=30), st.text(max_size=20), st.data())
+def test_a_damaged_page_is_read_or_refused(lines, noise, data):
+    text = "\n".join(lines)
+    cut = data.draw(st.integers(0, len(text)))
+    with contextlib.suppress(PageError):
+        read_page(text[:cut] + noise + text[cut:] + "\n" + MARK)
+
+
+def test_mig_instances_follow_their_card():
+    devices = [
+        Device("MIG-1", 1, parent="GPU-0"),
+        Device("GPU-1", 1),
+        Device("MIG-0", 0, parent="GPU-0"),
+        Device("GPU-0", 0),
+        Device("GPU-?"),
+    ]
+    assert [one.uuid for one in in_order(devices)] == ["GPU-0", "MIG-0", "MIG-1", "GPU-1", "GPU-?"]

@@ -1,0 +1,399 @@
+"""`vgpu topology`: gpu-manager's texts for a node: from its driver, a matrix, or simulated."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from click.testing import CliRunner
+from google.protobuf.empty_pb2 import Empty
+from nvml_fake import Device, FakeDriver, Fault, Link, Process, uuid
+
+from exporter.view import Attribution, CollectorRow, ContainerRow, ShareRow, View
+from vgpu.commands.topology import command
+from vgpu.commands.topology_state import by_links, by_matrix, state_of, unknown
+from vgpu.display.messages import graph_text, usages
+from vgpu.facts import (
+    ContainerName,
+    Gpu,
+    GpuProcess,
+    GpuSample,
+    KubeletSample,
+    Owner,
+    ProcessSample,
+)
+from vgpu.model import Scheme, Source
+from vgpu.reasons import SourceError
+from vgpu.rpc import display_pb2 as pb
+from vgpu.topology import Level, parse_matrix
+from vgpu.units import GIB
+
+PROGRAM = (
+    sys.executable,
+    "-c",
+    "from vgpu.commands.topology import command; command(prog_name='vgpu topology')",
+)
+NEAR = """\
+        GPU0    GPU1    NIC0    CPU Affinity
+GPU0     X      PIX     SYS     0-15
+GPU1    PIX      X      SYS     0-15
+"""
+PATIENCE = 60
+
+
+def card(number, parent="", **info):
+    return Gpu(
+        f"GPU-{number}",
+        number,
+        {"pci_bus_id": f"0000:{number}B:00.0", **info},
+        {("memory_total_bytes",): 16 * GIB, ("memory_used_bytes",): GIB},
+        parent,
+    )
+
+
+def share(pod, device, container="main", **known):
+    return ShareRow(f"uid-{pod}", container, device, "ml", pod, **known)
+
+
+def view(*shares, source=Source.CHECKPOINT, collectors=()):
+    seen = {(one.pod_uid, one.container): one for one in shares}
+    rows = tuple(
+        ContainerRow(*key, one.namespace, one.pod, one.scheme, source) for key, one in seen.items()
+    )
+    attribution = Attribution(containers=rows, shares=shares)
+    return View(0.0, "node", 15.0, attribution, collectors, {}, (), {}, {})
+
+
+TWO = GpuSample((card(1), card(0)))
+
+
+def drawn(seen, gpu=TWO, between=lambda *_: Level.PIX):
+    return graph_text(state_of(seen, gpu, None, None, between))
+
+
+def card_line(text, number):
+    line = next(line for line in text.splitlines() if f"GPU{number} (" in line)
+    return {name: int(value) for name, value in re.findall(r"(\w+): (\d+)", line)}
+
+
+# ---------------------------------------------------------------- the state
+
+
+def test_cards_that_nobody_has_are_available_and_those_with_a_share_are_not():
+    text = drawn(view(share("a", "GPU-1", limit_bytes=4 * GIB, core_limit_percent=30)))
+    assert text.startswith("ROOT:1\n|---PIX (aval: 1, ")
+    assert card_line(text, 1)["allocatableCores"] == 70
+    assert card_line(text, 1)["allocatableMemory"] == 12 * GIB
+    assert card_line(text, 0)["allocatableCores"] == 100
+
+
+def test_what_was_asked_for_counts_before_what_may_be_used():
+    seen = view(share("a", "GPU-0", limit_bytes=1, core_limit_percent=80, core_request_percent=20))
+    assert card_line(drawn(seen), 0)["allocatableCores"] == 80
+
+
+def test_a_scheme_without_cores_promises_none_and_a_whole_card_is_whole():
+    told = share("a", "GPU-0", limit_bytes=GIB, scheme=Scheme.GPUSHARE)
+    assert card_line(drawn(view(told)), 0)["allocatableCores"] == 100
+    whole = share("a", "GPU-0", scheme=Scheme.NONE)
+    assert card_line(drawn(view(whole)), 0)["allocatableCores"] == 0
+
+
+def test_memory_without_a_limit_or_with_an_unknown_one_is_all_taken():
+    for known in ({"unlimited": True}, {}):
+        text = drawn(view(share("a", "GPU-0", scheme=Scheme.VOLCANO, **known)))
+        assert card_line(text, 0)["allocatableMemory"] == 0
+
+
+def test_processes_that_were_promised_nothing_take_nothing():
+    seen = view(share("a", "GPU-0", used_bytes=GIB), source=Source.PROCESS)
+    assert drawn(seen).startswith("ROOT:2\n")
+
+
+def test_a_share_of_an_instance_is_held_on_its_card():
+    instance = Gpu("MIG-7", 0, {}, {("memory_total_bytes",): 5 * GIB}, "GPU-0")
+    gpu = GpuSample((card(0), instance))
+    state = state_of(view(share("a", "MIG-7")), gpu, None, None, lambda *_: None)
+    assert len(state.tree.cards) == 1
+    assert state.tree.cards[0].free_bytes == 11 * GIB
+    assert usages(state).usage["uid-a"].stat["main"].dev[0].card_idx == "0"
+
+
+def test_usage_names_each_containers_cards_pids_and_request():
+    seen = view(
+        share("a", "GPU-0", limit_bytes=4 * GIB, core_limit_percent=50, used_bytes=GIB,
+              sm_utilization=0.37, scheme=Scheme.GAIA),
+        share("a", "GPU-1", limit_bytes=4 * GIB, core_limit_percent=50, scheme=Scheme.GAIA),
+        share("b", "GPU-1", unlimited=True, scheme=Scheme.VOLCANO),
+        share("c", "GPU-1", scheme=Scheme.GPUSHARE),
+    )  # fmt: skip
+    owner = Owner("c" * 64, "uid-a", "containerd")
+    gpu = GpuSample(TWO.gpus, processes=(GpuProcess(9, "GPU-0", GIB), GpuProcess(7, "GPU-0", 1)))
+    process = ProcessSample({9: owner, 7: None}, sees_host=True, live_pods=None)
+    kubelet = KubeletSample({}, {"c" * 64: ContainerName("ml", "a", "main", "uid-a")})
+    state = state_of(seen, gpu, process, kubelet, lambda *_: None)
+    told = usages(state).usage
+    first, second = told["uid-a"].stat["main"].dev
+    assert (first.id, first.card_idx, first.gpu, first.mem, first.pids, first.device_mem) == (
+        "0000:0B:00.0", "0", 37, 1024, (9,), 16384
+    )  # fmt: skip
+    assert (second.card_idx, second.pids) == ("1", ())
+    assert (told["uid-a"].spec["main"].gpu, told["uid-a"].spec["main"].mem) == (1, 8192)
+    assert told["uid-b"].spec["main"].mem == 16384  # all of its card
+    assert told["uid-c"].spec["main"].mem == 0  # not known, so left out
+    assert state.tree.cards[0].pids == (7, 9)
+
+
+def test_gaia_calls_a_card_by_its_minor_number():
+    gpu = GpuSample((card(0, minor="3"), card(1)))
+    cards = state_of(view(), gpu, None, None, lambda *_: None).tree.cards
+    assert [one.minor for one in cards] == [3, 1]
+
+
+# ---------------------------------------------------------------- how they are joined
+
+
+def test_the_drivers_levels_are_those_of_the_tree():
+    between = by_links({("GPU-0", "GPU-1"): 30})
+    assert between(card(0), card(1)) is Level.PHB
+    assert between(card(1), card(2)) is None
+    assert by_links({("GPU-0", "GPU-1"): 35})(card(0), card(1)) is None
+
+
+def test_a_matrix_must_speak_of_as_many_cards():
+    matrix = parse_matrix(NEAR)
+    assert by_matrix(matrix, (card(0), card(1)), "f")(card(0), card(1)) is Level.PIX
+    with pytest.raises(SourceError, match="f: speaks of 2 cards, but the node has 1, up to GPU2"):
+        by_matrix(matrix, (card(2),), "f")
+
+
+def test_all_that_is_unknown_is_said():
+    gpu = GpuSample((card(0), card(1)), lost=("GPU-9",))
+    row = CollectorRow("kubelet", False, 0.1, None, 0.0, {}, {}, {}, "no such file")
+    seen = view(share("a", "GPU-0", scheme=Scheme.GPUSHARE), collectors=(row,))
+    lines = list(unknown(seen, gpu, lambda *_: None))
+    assert [line.split(":")[0] for line in lines] == [
+        "collector kubelet fails",
+        "GPU-9 no longer answers",
+        "how GPU0 is joined to GPU1 is unknown",
+        "the memory limit of ml/a/main is unknown",
+    ]
+    assert list(unknown(view(), TWO, lambda *_: Level.SYS)) == []
+
+
+# ---------------------------------------------------------------- the command
+
+
+def run(*arguments, **rest):
+    return CliRunner().invoke(command, arguments, **rest)
+
+
+def test_the_simulated_node_is_drawn_and_what_is_unknown_is_said_apart():
+    result = run("--simulate")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("ROOT:0\n|---SYS (aval: 0, ")
+    assert result.stdout.count("|   |---GPU") == 2
+    assert "how GPU0 is joined to GPU1 is unknown: taken for SYS" in result.stderr
+
+
+def test_a_matrix_tells_how_the_cards_lie(tmp_path):
+    (tmp_path / "topo.txt").write_text(NEAR)
+    for result in (
+        run("--simulate", "--matrix", str(tmp_path / "topo.txt")),
+        run("--simulate", "--matrix", "-", input=NEAR),
+    ):
+        assert result.stdout.startswith("ROOT:0\n|---PIX (aval: 0, ")
+        assert result.stderr == ""
+
+
+def test_usage_is_the_json_of_gpu_managers_gateway():
+    result = run("--simulate", "--usage")
+    told = json.loads(result.stdout)["usage"]
+    ranker = next(stat for stat in told.values() if "ranker" in stat["stat"])
+    assert ranker["project"] == "recsys"
+    assert ranker["spec"] == {"ranker": {"gpu": 0.2, "mem": 4096}}
+    assert ranker["stat"]["ranker"]["dev"][0]["pids"] == [1168455]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--simulate", "--matrix", "/nowhere"], "--matrix: /nowhere: "),
+        (["--simulate", "--matrix", "/dev/null"], "the output of: nvidia-smi topo -m"),
+        (["serve", "--simulate", "--socket=", "--listen=x"], "--listen 'x': must end in a port"),
+        (["--simulate", "--shim.root=/x"], "--shim.root: --simulate brings its own node"),
+        (["--simulate", "serve"], "--simulate: give flags after 'serve'"),
+        (["--shim.root=/x", "serve"], "--shim.root: give flags after 'serve'"),
+        (["--graph", "extra"], "No such command 'extra'"),
+    ],
+)
+def test_flags_that_cannot_work_are_refused(arguments, words):
+    result = run(*arguments)
+    assert result.exit_code in (1, 2)
+    assert words in result.stderr
+
+
+def test_a_matrix_of_another_node_is_an_error(tmp_path):
+    (tmp_path / "topo.txt").write_text(" GPU0\nGPU0   X")
+    result = run("--simulate", "--matrix", str(tmp_path / "topo.txt"))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "topo.txt: speaks of 1 cards, but the node has 2" in result.stderr
+
+
+# ---------------------------------------------------------------- the real driver's calls
+
+
+@pytest.fixture
+def driver(tmp_path):
+    return FakeDriver(tmp_path)
+
+
+def with_driver(driver, *arguments):
+    """The command as a process that finds this driver."""
+    return subprocess.run(
+        [*PROGRAM, *arguments],
+        env={**os.environ, **driver.env()},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+
+
+def test_nvml_tells_how_the_cards_lie(driver):
+    cards = [Device(uuid(number), total=16 * GIB) for number in range(4)]
+    links = [Link(uuid(0), uuid(1), 10), Link(uuid(2), uuid(3), 20)]
+    driver.write(devices=cards, links=links, processes=[Process(uuid(2), 4711)])
+    done = with_driver(driver)
+    assert done.returncode == 0, done.stderr
+    shape = [line.partition(" (")[0] for line in done.stdout.splitlines()]
+    assert shape == [
+        "ROOT:4",
+        "|---SYS",
+        "|   |---PIX",
+        "|   |   |---GPU0",
+        "|   |   |---GPU1",
+        "|   |---PXB",
+        "|   |   |---GPU2",
+        "|   |   |---GPU3",
+    ]
+    assert "GPU2 (pids: [4711]" in done.stdout
+    assert "joined" not in done.stderr
+
+
+def test_a_driver_that_cannot_tell_leaves_the_links_unknown(driver):
+    fault = Fault("nvmlDeviceGetTopologyCommonAncestor", code=3)
+    driver.write(devices=[Device(uuid(0)), Device(uuid(1))], faults=[fault])
+    done = with_driver(driver)
+    assert done.stdout.startswith("ROOT:2\n|---SYS")
+    assert "how GPU0 is joined to GPU1 is unknown" in done.stderr
+
+
+def test_without_a_driver_it_fails_and_says_what_can_be_done(driver):
+    done = with_driver(driver)  # no state: its kernel module is not loaded
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "DRIVER_NOT_LOADED" in done.stderr
+    assert "--simulate" in done.stderr
+
+
+def test_a_driver_that_hangs_is_given_up_and_the_process_ends(driver):
+    fault = Fault("nvmlDeviceGetCount_v2", delay_ms=600_000)
+    driver.write(devices=[Device(uuid(0))], faults=[fault])
+    done = with_driver(driver, "--sample.timeout=300ms")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no answer before the deadline" in done.stderr
+
+
+# ---------------------------------------------------------------- serving
+
+
+@contextmanager
+def serving(tmp_path, *arguments):
+    """`vgpu topology serve`, once it says so: the process, its socket, its URL."""
+    path = str(tmp_path / "gpu-manager.sock")
+    listen = ["--listen=127.0.0.1:0", f"--socket={path}", "--interval=200ms"]
+    process = subprocess.Popen(
+        [*PROGRAM, "serve", *listen, *arguments], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        url = None
+        for line in process.stderr:
+            if found := re.search(r"msg=serving .*?(http://127\.0\.0\.1:\d+)", line):
+                url = found[1]
+                break
+        assert url, "it ended before it served"
+        yield process, path, url
+    finally:
+        process.kill()
+        process.stderr.close()
+        process.wait(PATIENCE)
+
+
+def ask(path, method, answer):
+    with grpc.insecure_channel(f"unix:{path}") as channel:
+        return channel.unary_unary(
+            f"/display.GPUDisplay/{method}",
+            request_serializer=Empty.SerializeToString,
+            response_deserializer=answer.FromString,
+        )(Empty(), timeout=PATIENCE)
+
+
+def fetch(url):
+    with urllib.request.urlopen(url, timeout=PATIENCE) as reply:
+        return json.loads(reply.read())
+
+
+def test_clients_of_gpu_manager_are_served_until_sigterm(tmp_path):
+    with serving(tmp_path, "--simulate") as (process, path, url):
+        graph = ask(path, "PrintGraph", pb.GraphResponse).graph
+        assert graph.startswith("ROOT:0\n")
+        assert len(ask(path, "PrintUsages", pb.UsageResponse).usage) == 9
+        assert fetch(f"{url}/graph")["graph"].startswith("ROOT:0\n")
+        assert len(fetch(f"{url}/usage")["usage"]) == 9
+        assert fetch(f"{url}/version")["version"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+        assert not Path(path).exists()
+
+
+def test_an_empty_socket_serves_http_alone(tmp_path):
+    with serving(tmp_path, "--simulate", "--socket=") as (_, path, url):
+        assert fetch(f"{url}/version")["version"]
+        assert not Path(path).exists()
+
+
+def test_without_a_driver_the_answer_is_unavailable_in_words(tmp_path):
+    with serving(tmp_path) as (_, path, url):
+        with pytest.raises(grpc.RpcError) as error:
+            ask(path, "PrintGraph", pb.GraphResponse)
+        assert error.value.code() is grpc.StatusCode.UNAVAILABLE
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            fetch(f"{url}/graph")
+        with refused.value as reply:
+            assert reply.code == 503
+            assert json.loads(reply.read())["code"] == 14
+
+
+def refused(*arguments):
+    """What `serve` says when it cannot; as a process, for it blocks signals for good."""
+    command = [*PROGRAM, "serve", "--simulate", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_an_address_or_socket_in_use_is_an_error_that_names_it(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert address in refused(f"--listen={address}", "--socket=")
+    file = tmp_path / "file"
+    file.touch()
+    assert f"--socket: {file}: " in refused("--listen=127.0.0.1:0", f"--socket={file}")

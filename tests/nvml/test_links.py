@@ -1,0 +1,58 @@
+"""How the driver says that cards are joined."""
+
+import time
+
+import pytest
+from nvml_fake import Device, Fault, Link, uuid
+
+from vgpu.reasons import Reason, SourceError
+
+CARDS = [Device(uuid(0)), Device(uuid(1)), Device(uuid(2))]
+LINKS = [Link(uuid(0), uuid(1), 10), Link(uuid(2), uuid(0), 40)]
+CALL = "nvmlDeviceGetTopologyCommonAncestor"
+
+
+def test_each_pair_of_cards_has_its_level_by_uuid(driver, source):
+    driver.write(devices=CARDS, links=LINKS)
+    source.sample(time.time())
+    assert source.links() == {
+        (uuid(0), uuid(1)): 10,
+        (uuid(0), uuid(2)): 40,
+        (uuid(1), uuid(2)): 50,
+    }
+
+
+def test_only_those_who_ask_pay_for_it(driver, source):
+    driver.write(devices=CARDS, links=LINKS)
+    source.sample(time.time())
+    assert driver.calls()[CALL] == 0
+    source.links()
+    assert driver.calls()[CALL] == 3
+
+
+def test_before_the_first_sample_nothing_is_known(driver, source):
+    driver.write(devices=CARDS)
+    assert source.links() == {}
+
+
+def test_a_pair_that_cannot_be_told_is_missing(driver, source):
+    faults = [Fault(CALL, code=999, device=uuid(1))]
+    driver.write(devices=CARDS, links=LINKS, faults=faults)
+    source.sample(time.time())
+    assert source.links() == {(uuid(0), uuid(1)): 10, (uuid(0), uuid(2)): 40}
+
+
+@pytest.mark.parametrize("code", [3, 13])  # not supported, function not found
+def test_a_driver_that_does_not_know_the_question_tells_nothing(driver, source, code):
+    driver.write(devices=CARDS, faults=[Fault(CALL, code=code)])
+    source.sample(time.time())
+    assert source.links() == {}
+
+
+def test_a_driver_that_is_gone_is_an_error(driver, source):
+    driver.write(devices=CARDS)
+    source.sample(time.time())
+    driver.unload()
+    with pytest.raises(SourceError) as error:
+        source.links()
+    assert error.value.reason is Reason.DRIVER_NOT_LOADED

@@ -1,0 +1,118 @@
+"""A program in a real pseudo-terminal, and what a person would see on it.
+
+    with Terminal([sys.executable, "-m", "vgpu", "top"], columns=80, lines=24) as terminal:
+        terminal.wait_for("sorted by name")
+        terminal.type("q")
+
+The other end is pyte's emulation of a VT220 and xterm; it knows no alternate screen, so what the
+program leaves behind is told from the bytes it has ``written``.
+"""
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Sequence
+from typing import Self
+
+import pyte
+
+WAIT_SECONDS = 60.0
+OWN_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    " os.execvp(sys.argv[1], sys.argv[1:])"
+)
+"""Takes the terminal as the session's own, so that its keys and size make signals."""
+
+
+class Terminal:
+    """The program runs between ``with`` and its end, as leader of the terminal's session."""
+
+    def __init__(
+        self, command: Sequence[str], *, columns: int = 80, lines: int = 24, **env: str
+    ) -> None:
+        self._command = command
+        self._env = {**os.environ, "TERM": "xterm-256color", **env}
+        for name in ("COLUMNS", "LINES", "NO_COLOR"):
+            self._env.pop(name, None)
+        self._ours, self._theirs = pty.openpty()
+        self.screen = pyte.Screen(columns, lines)
+        self._stream = pyte.ByteStream(self.screen)
+        self._set_size(columns, lines)
+        self.written = b""
+        self.modes = termios.tcgetattr(self._theirs)
+
+    def __enter__(self) -> Self:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", OWN_TERMINAL, *self._command],
+            env=self._env,
+            stdin=self._theirs,
+            stdout=self._theirs,
+            stderr=self._theirs,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(WAIT_SECONDS)
+        os.close(self._ours)
+        os.close(self._theirs)
+
+    def type(self, keys: str) -> None:
+        """As if typed."""
+        os.write(self._ours, keys.encode())
+
+    def resize(self, columns: int, lines: int) -> None:
+        """As if the window were dragged: the kernel tells the program."""
+        self.screen.resize(lines, columns)
+        self._set_size(columns, lines)
+
+    @property
+    def lines(self) -> list[str]:
+        """What stands on the screen."""
+        return list(self.screen.display)
+
+    def wait_for(self, shown: str | Callable[[list[str]], bool]) -> list[str]:
+        """The screen once the text is on it, or the condition on its lines holds."""
+        if isinstance(shown, str):
+            return self.wait_for(lambda lines: any(shown in line for line in lines))
+        return self._read_until(lambda: shown(self.lines))
+
+    def wait_for_written(self, data: bytes) -> None:
+        """Until the program has written this."""
+        self._read_until(lambda: data in self.written)
+
+    def status(self) -> int:
+        """How the program has ended, as a shell tells it."""
+        self._read_until(lambda: self.process.poll() is not None)
+        self._read(0.1)
+        return self.process.returncode
+
+    def now(self) -> list:
+        """The terminal's modes as they are."""
+        return termios.tcgetattr(self._theirs)
+
+    def _read_until(self, done: Callable[[], bool]) -> list[str]:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not done():
+            if time.monotonic() > deadline:
+                raise AssertionError("never seen; the screen:\n" + "\n".join(self.lines))
+            self._read(0.05)
+        return self.lines
+
+    def _read(self, patience: float) -> None:
+        while select.select([self._ours], [], [], patience)[0]:
+            data = os.read(self._ours, 65536)
+            self.written += data
+            self._stream.feed(data)
+            patience = 0
+
+    def _set_size(self, columns: int, lines: int) -> None:
+        fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))

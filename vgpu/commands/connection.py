@@ -1,0 +1,52 @@
+"""How commands find the API server, and what they say when they cannot."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from vgpu.reasons import SourceError
+
+if TYPE_CHECKING:  # the official client takes a second to import: only those who ask it wait
+    from vgpu.cluster import Cluster
+
+HINTS: Final[Mapping[str, str]] = {
+    "Forbidden": "Ask for that right, or use another --context.",
+    "Unauthorized": "The credentials were refused: log in again, or use another --context.",
+    "NotFound": "Is it spelled right, and is it the right --context?",
+    "Unreachable": "Is it the right --context, and is the server up?",
+}
+"""What to do, by the reason of a ClusterError."""
+
+
+def kubeconfig_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--kubeconfig and --context."""
+    for option in (
+        click.option("--context", default="", metavar="NAME", help="Context of the kubeconfig."),
+        click.option(
+            "--kubeconfig",
+            default="",
+            metavar="FILE",
+            help="How to reach the API server.  [default: $KUBECONFIG, ~/.kube/config, or the"
+            " ServiceAccount of the pod]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def connected(kubeconfig: str, context: str) -> Iterator["Cluster"]:
+    """A connection; whatever fails on it ends the command with status 1 and what to do."""
+    from vgpu.cluster import Cluster, ClusterError  # noqa: PLC0415  # see above
+
+    try:
+        with Cluster.connect(kubeconfig, context) as cluster:
+            yield cluster
+    except ClusterError as error:
+        said = str(error) if error.status else error.message
+        hint = HINTS.get(error.reason)
+        raise click.ClickException(f"{said}\n{hint}" if hint else said) from error
+    except SourceError as error:
+        raise click.ClickException(f"{error}\nThat is no answer of Kubernetes.") from error

@@ -1,0 +1,331 @@
+"""`vgpu inspect`: who holds what on the cluster's shared GPUs, who waits and why, what still fits.
+
+Reads the API server, or a dump of it, and nothing else: it works from anywhere, with nothing
+installed in the cluster.
+"""
+
+import difflib
+import io
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+import msgspec
+
+from vgpu.commands.connection import connected, kubeconfig_flags
+from vgpu.inventory import Inventory, Objects, Units, inventory, of_node, only_node, only_scheme
+from vgpu.kube import Node, Pod
+from vgpu.kube_json import decode_dump
+from vgpu.model import Scheme
+from vgpu.reasons import SourceError
+from vgpu.schemes.gpushare_node import CARDS
+from vgpu.schemes.language import ClaimError
+from vgpu.units import GIB, MIB
+
+if TYPE_CHECKING:
+    from vgpu.cluster import Cluster
+
+SCHEMES: Final = tuple(scheme.value for scheme in Scheme if scheme is not Scheme.NONE)
+MEMORY_UNITS: Final = {"auto": None, "MiB": MIB, "GiB": GIB}
+OUTPUTS: Final = ("table", "wide", "json", "yaml")
+
+EPILOG: Final = """\
+\b
+Examples:
+  vgpu inspect                      the whole cluster
+  vgpu inspect node-7               one node
+  vgpu inspect -o wide | less -S    with UUIDs, models, free memory and sources
+  kubectl get nodes,pods -A -o json | vgpu inspect --from -
+  kubectl get nodes,pods,sharepods -A -o json > dump.json
+  kubectl get configmaps -n kube-system -o json > configs.json
+  vgpu inspect --from dump.json --from configs.json -o json | jq .pending
+  vgpu inspect --scheme gpushare --legacy -d
+                                    as 'kubectl inspect gpushare -d' prints it
+
+\b
+How to read it:
+  █ assigned: the device plugin has handed it out     ░ free
+  ▒ assumed: a scheduler promised it, not handed out yet
+  held/total memory and percent of cores stand beside the bars, then shares held/possible.
+  Pods that have finished hold nothing and are left out.
+
+\b
+What still fits: free memory is of no use where it is scattered over cards in pieces that are
+too small, or where cores or shares have run out. So for each scheme it is counted, card by card,
+how many more of one share there is room for: of the largest request that waits for a node, or,
+if none does, of the most common share (of equally common ones the largest). The memory of these
+shares together is what is usable of the free memory. Cards that are unhealthy, and those of
+nodes that are cordoned or not ready, have no room.
+
+\b
+Status: 0 if it could be read, whatever it says; 1 if it could not; 2 for wrong flags.
+"""
+
+
+class Read(msgspec.Struct, frozen=True):
+    """What was read, and when it was so, unix seconds. ``notes`` say what is missing."""
+
+    objects: Objects
+    as_of: float
+    notes: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------- reading
+
+
+def from_files(paths: Sequence[str]) -> Read:
+    """Dumps of ``kubectl get … -o json``, together. Raises click.ClickException."""
+    nodes: dict[str, Node] = {}
+    pods: dict[str, Pod] = {}
+    share_pods: dict[str, Pod] = {}
+    unhealthy: dict[str, str] = {}
+    others: Counter[str] = Counter()
+    seen = 0
+    times: list[float] = []
+    for path in paths:
+        content, written = _content(path)
+        if not content.strip():
+            raise click.ClickException(f"--from {path}: it is empty. Has kubectl failed?")
+        try:
+            dump = decode_dump(content, path)
+        except SourceError as error:
+            hint = "It is to be the output of: kubectl get nodes,pods -A -o json"
+            raise click.ClickException(f"--from {error}\n{hint}") from error
+        times.append(written)
+        nodes |= {node.name: node for node in dump.nodes}
+        pods |= {pod.ref.uid: pod for pod in dump.pods}
+        share_pods |= {pod.ref.uid: pod for pod in dump.share_pods}
+        unhealthy |= dump.unhealthy
+        others.update(dump.others)
+        seen += dump.total
+    notes = []
+    if not nodes:
+        notes.append("there are no nodes in the dump, so it is not known what cards there are")
+    if not seen:
+        notes.append("there are no pods in the dump: all cards look free")
+    if "ConfigMap" not in others and not unhealthy:
+        notes += _unknown_health(nodes.values(), "there are no ConfigMaps in the dump")
+    objects = Objects(
+        tuple(nodes.values()), tuple(pods.values()), tuple(share_pods.values()), unhealthy
+    )
+    return Read(objects, min(times), tuple(notes))
+
+
+def _content(path: str) -> tuple[bytes, float]:
+    """The bytes, and when they were written. Raises click.ClickException."""
+    if path == "-":
+        if sys.stdin.isatty():
+            raise click.UsageError(
+                "--from - reads standard input, which is the terminal: pipe a dump into it"
+            )
+        return sys.stdin.buffer.read(), time.time()
+    try:
+        file = Path(path)
+        return file.read_bytes(), file.stat().st_mtime
+    except OSError as error:
+        raise click.ClickException(f"--from {path}: {error.strerror}") from error
+
+
+def from_cluster(cluster: "Cluster", node: str) -> Read:
+    """The API server's objects; with a node only what is there, or bound nowhere yet.
+
+    Raises ClusterError, SourceError, and click.ClickException for a node that does not exist.
+    """
+    from vgpu.cluster import ClusterError  # noqa: PLC0415  # slow to import, see connection.py
+
+    as_of = time.time()
+    if node:
+        try:
+            nodes: tuple[Node, ...] = (cluster.node(node),)
+        except ClusterError as error:
+            if error.reason == "NotFound":
+                raise no_such_node(node, (each.name for each in cluster.nodes())) from error
+            raise
+        selectors = [f"spec.nodeName={node}", "spec.nodeName="]
+    else:
+        nodes, selectors = tuple(cluster.nodes()), [""]
+    pods = tuple(
+        pod
+        for selector in selectors
+        for page in cluster.pods(field_selector=selector)
+        for pod in page.pods
+    )
+    notes: list[str] = []
+    share_pods: tuple[Pod, ...] = ()
+    try:
+        share_pods = tuple(cluster.sharepods())
+    except ClusterError as error:
+        if error.reason != "Forbidden":
+            raise
+        notes.append(f"SharePods could not be read: {error.message}")
+    unhealthy = {}
+    if any(each.capacity.get(CARDS) for each in nodes):
+        try:
+            unhealthy = dict(cluster.unhealthy_gpus())
+        except ClusterError as error:
+            if error.reason != "Forbidden":
+                raise
+            notes += _unknown_health(nodes, error.message)
+    return Read(Objects(nodes, pods, share_pods, unhealthy), as_of, tuple(notes))
+
+
+def _unknown_health(nodes: Iterable[Node], why: str) -> Iterator[str]:
+    """That gpushare's unhealthy cards are not known, where there may be some."""
+    if any(node.capacity.get(CARDS) for node in nodes):
+        yield f"which of gpushare's cards are unhealthy is not known: {why}"
+
+
+def no_such_node(name: str, known: Iterable[str]) -> click.ClickException:
+    """The error for a node that does not exist, with the names it may be meant for."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or [
+        each for each in names if name in each
+    ]
+    if near:
+        hint = f"Is it {' or '.join(near[:3])}?"
+    elif names:
+        hint = f"There are {len(names)} nodes: kubectl get nodes"
+    else:
+        hint = "No node is known at all"
+    return click.ClickException(f"there is no node {name!r}. {hint}")
+
+
+# ---------------------------------------------------------------- printing
+
+
+def _nothing(node: str, scheme: str | None) -> str:
+    """What is told where no node is left to be shown, and what was looked for."""
+    by = f" by {scheme}" if scheme else ""
+    return f"Node {node} shares no GPUs{by}." if node else f"No node shares GPUs{by}."
+
+
+def _print(found: Inventory, as_of: float, output: str, nothing: str) -> None:
+    if output in ("table", "wide"):
+        from rich.console import Console  # noqa: PLC0415  # of no use to the other outputs
+
+        from vgpu.commands.inspect_table import show  # noqa: PLC0415
+
+        if isinstance(sys.stdout, io.TextIOWrapper):  # some terminals cannot show every name
+            sys.stdout.reconfigure(errors="replace")
+        console = Console(highlight=False)
+        show(console, found, as_of, wide=output == "wide", nothing=nothing)
+        return
+    from vgpu.commands.inspect_document import document  # noqa: PLC0415
+
+    said = document(found, as_of)
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(said), indent=2))
+    else:
+        # A time as YAML writes it by itself is no RFC 3339, and Go's parsers refuse it.
+        click.echo(msgspec.yaml.encode(msgspec.to_builtins(said)), nl=False)
+
+
+def _print_legacy(read: Read, node: str, *, details: bool) -> None:
+    from vgpu import legacy_inspect  # noqa: PLC0415  # its own rules, for those who ask for them
+
+    print_ = legacy_inspect.details if details else legacy_inspect.summary
+    nodes = [each for each in read.objects.nodes if node in ("", each.name)]
+    try:
+        click.echo(print_(nodes, read.objects.pods), nl=False)
+    except ClaimError as error:
+        raise click.ClickException(str(error)) from error
+
+
+# ---------------------------------------------------------------- the command
+
+
+@click.command("inspect", epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.argument("node", default="", metavar="[NODE]")
+@click.option(
+    "--from",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="Read 'kubectl get nodes,pods -A -o json' from a file, or from - for standard input, and"
+    " ask no API server. SharePods and ConfigMaps in it are used. Repeatable.",
+)
+@kubeconfig_flags
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(OUTPUTS),
+    default="table",
+    show_default=True,
+    help="Form of the output; json and yaml are documented in docs/inspect.md.",
+)
+@click.option("--scheme", type=click.Choice(SCHEMES), help="Only nodes and pods of this one.")
+@click.option(
+    "--volcano.memory-factor",
+    "volcano_factor",
+    type=click.IntRange(1, 1 << 20),
+    default=1,
+    show_default=True,
+    envvar="VGPU_VOLCANO_MEMORY_FACTOR",
+    metavar="MIB",
+    help="What one unit of volcano.sh/vgpu-memory means: the plugin's gpu-memory-factor.",
+)
+@click.option(
+    "--gpushare.memory-unit",
+    "gpushare_unit",
+    type=click.Choice(list(MEMORY_UNITS)),
+    default="auto",
+    show_default=True,
+    envvar="VGPU_GPUSHARE_MEMORY_UNIT",
+    help="What one unit of aliyun.com/gpu-mem means; auto goes by the size of the cards and says"
+    " what it took.",
+)
+@click.option(
+    "--legacy",
+    is_flag=True,
+    help="With --scheme gpushare: what 'kubectl inspect gpushare' prints, byte for byte.",
+)
+@click.option("-d", "--details", is_flag=True, help="With --legacy: a table for every node.")
+def command(
+    *,
+    node: str,
+    files: tuple[str, ...],
+    kubeconfig: str,
+    context: str,
+    output: str,
+    scheme: str | None,
+    volcano_factor: int,
+    gpushare_unit: str,
+    legacy: bool,
+    details: bool,
+) -> None:
+    """Show who holds what on shared GPUs, who waits and why, and what still fits.
+
+    Of the whole cluster, or of one NODE, by what the API server knows: the schedulers' and device
+    plugins' annotations of Volcano vGPU and HAMi, gpushare, gpu-manager and KubeShare.
+    """
+    for wrong, complaint in (
+        (files and (kubeconfig or context), "--from asks no cluster: drop --kubeconfig, --context"),
+        (legacy and scheme != Scheme.GPUSHARE, "--legacy needs --scheme gpushare"),
+        (legacy and output != "table", "--legacy has its own form: drop --output"),
+        (details and not legacy, "--details needs --legacy; without it every card is shown"),
+        (files.count("-") > 1, "--from - can be read once only"),
+    ):
+        if wrong:
+            raise click.UsageError(complaint)
+    if files:
+        read = from_files(files)
+        if node and node not in (names := [each.name for each in read.objects.nodes]):
+            raise no_such_node(node, names)
+    else:
+        with connected(kubeconfig, context) as cluster:
+            read = from_cluster(cluster, node)
+    if legacy:
+        _print_legacy(read, node, details=details)
+        return
+    objects = of_node(read.objects, node) if node else read.objects
+    found = inventory(objects, Units(volcano_factor, MEMORY_UNITS[gpushare_unit]))
+    found = msgspec.structs.replace(found, notes=(*read.notes, *found.notes))
+    if scheme:
+        found = only_scheme(found, Scheme(scheme))
+    if node:
+        found = only_node(found, node)
+    _print(found, read.as_of, output, _nothing(node, scheme))

@@ -1,0 +1,294 @@
+"""``vgpu inspect -o json``: the inventory as a document whose shape stays.
+
+Fields are only ever added within a version. What is not known is null, never 0; times are RFC 3339
+in UTC, amounts are bytes and thousandths of one device's cores. docs/inspect.md describes it.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import msgspec
+
+from vgpu.inventory import Inventory, NodeView, Pending, Probe, Room
+from vgpu.ledger import Conflict, DeviceEntry, Holding
+from vgpu.model import PodRef, Request
+
+API_VERSION = "vgpu.dev/v1alpha1"
+
+
+class _Document(msgspec.Struct, frozen=True, rename="camel"):
+    """What all parts have in common."""
+
+
+class PodName(_Document, frozen=True):
+    """A pod; ``uid`` is that of the node, which for static pods and SharePods is the real pod's."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+class HoldingDocument(_Document, frozen=True):
+    """What one container has of one device."""
+
+    pod: PodName
+    container: str
+    scheme: str
+    phase: str
+    since: datetime | None
+    device: str
+    memory_bytes: int | None
+    cores_milli: int | None
+    shares: int
+    sources: list[str]
+
+
+class DeviceDocument(_Document, frozen=True):
+    """A device and who has of it."""
+
+    name: str
+    uuid: str
+    index: int | None
+    model: str
+    healthy: bool
+    memory_bytes: int | None
+    memory_held_bytes: int
+    memory_free_bytes: int | None
+    cores_milli: int
+    cores_held_milli: int
+    cores_free_milli: int
+    shares: int | None
+    shares_held: int
+    holdings: list[HoldingDocument]
+
+
+class NodeDocument(_Document, frozen=True):
+    """A node; ``known`` is false where pods name it and the API server has no such node."""
+
+    name: str
+    known: bool
+    ready: bool
+    unschedulable: bool
+    schemes: list[str]
+    devices: list[DeviceDocument]
+    unplaced: list[HoldingDocument]
+
+
+class RequestDocument(_Document, frozen=True):
+    """What is asked for, of each of ``count`` devices; null memory is all that the device has."""
+
+    count: int
+    memory_bytes: int | None
+    memory_percent: int | None
+    cores_milli: int
+
+
+class PendingDocument(_Document, frozen=True):
+    """A container without a device; ``node`` is "" if it is bound nowhere."""
+
+    pod: PodName
+    container: str
+    scheme: str
+    node: str
+    reason: str
+    explanation: str
+    detail: str
+    device: str
+    since: datetime | None
+    request: RequestDocument | None
+
+
+class StatementDocument(_Document, frozen=True):
+    """One source's word in a conflict; ``node`` is the one it was made for, "" if not told."""
+
+    source: str
+    pod: PodName
+    container: str
+    node: str
+    where: str
+
+
+class ConflictDocument(_Document, frozen=True):
+    """Something that cannot be; ``pod`` is null where it is of several pods or of none."""
+
+    node: str
+    type: str
+    explanation: str
+    device: str
+    pod: PodName | None
+    container: str
+    detail: str
+    statements: list[StatementDocument]
+
+
+class ProbeDocument(_Document, frozen=True):
+    """The share that was asked about; ``pendingPod`` is null for the most common share."""
+
+    memory_bytes: int | None
+    memory_percent: int | None
+    cores_milli: int
+    pending_pod: PodName | None
+
+
+class RoomDocument(_Document, frozen=True):
+    """What is left of one scheme's devices."""
+
+    scheme: str
+    devices: int
+    memory_bytes: int
+    memory_held_bytes: int
+    memory_free_bytes: int
+    memory_usable_bytes: int | None
+    fits: int | None
+    probe: ProbeDocument | None
+
+
+class InventoryDocument(_Document, frozen=True):
+    """All of it."""
+
+    api_version: str
+    kind: str
+    as_of: datetime
+    nodes: list[NodeDocument]
+    pending: list[PendingDocument]
+    conflicts: list[ConflictDocument]
+    rooms: list[RoomDocument]
+    notes: list[str]
+
+
+def document(found: Inventory, as_of: float) -> InventoryDocument:
+    """The inventory, as it was at a time in unix seconds."""
+    return InventoryDocument(
+        api_version=API_VERSION,
+        kind="Inventory",
+        as_of=datetime.fromtimestamp(as_of, UTC),
+        nodes=[_node(view) for view in found.nodes],
+        pending=[_pending(one) for one in found.pending],
+        conflicts=[
+            _conflict(view.node.name, conflict)
+            for view in found.nodes
+            for conflict in view.ledger.conflicts
+        ],
+        rooms=[_room(room) for room in found.rooms],
+        notes=list(found.notes),
+    )
+
+
+def _node(view: NodeView) -> NodeDocument:
+    return NodeDocument(
+        name=view.node.name,
+        known=view.known,
+        ready=view.node.ready,
+        unschedulable=view.node.unschedulable,
+        schemes=[scheme.value for scheme in view.schemes],
+        devices=[_device(entry) for entry in view.ledger.devices],
+        unplaced=_holdings(view.ledger.unplaced),
+    )
+
+
+def _device(entry: DeviceEntry) -> DeviceDocument:
+    device = entry.device
+    return DeviceDocument(
+        name=device.name,
+        uuid=device.uuid,
+        index=device.index,
+        model=device.model,
+        healthy=device.healthy,
+        memory_bytes=device.memory_bytes,
+        memory_held_bytes=entry.held.memory_bytes,
+        memory_free_bytes=entry.free_memory_bytes,
+        cores_milli=device.cores_milli,
+        cores_held_milli=entry.held.cores_milli,
+        cores_free_milli=entry.free_cores_milli,
+        shares=device.slots,
+        shares_held=entry.held.slots,
+        holdings=_holdings(entry.holdings),
+    )
+
+
+def _holdings(holdings: Iterable[Holding]) -> list[HoldingDocument]:
+    return [
+        HoldingDocument(
+            pod=_pod(holding.pod),
+            container=holding.container,
+            scheme=holding.scheme.value,
+            phase=holding.phase.value,
+            since=_time(holding.since),
+            device=holding.share.device,
+            memory_bytes=holding.share.memory_bytes,
+            cores_milli=holding.share.cores_milli,
+            shares=holding.slots,
+            sources=[source.value for source in holding.sources],
+        )
+        for holding in holdings
+    ]
+
+
+def _pending(one: Pending) -> PendingDocument:
+    asked = one.request
+    return PendingDocument(
+        pod=_pod(one.pod),
+        container=one.container,
+        scheme=one.scheme.value,
+        node=one.node,
+        reason=one.reason.value,
+        explanation=one.reason.explanation,
+        detail=one.detail,
+        device=one.device,
+        since=_time(one.since),
+        request=None if asked is None else _request(asked),
+    )
+
+
+def _request(asked: Request) -> RequestDocument:
+    return RequestDocument(asked.count, asked.memory_bytes, asked.memory_percent, asked.cores_milli)
+
+
+def _conflict(node: str, conflict: Conflict) -> ConflictDocument:
+    return ConflictDocument(
+        node=node,
+        type=conflict.kind.value,
+        explanation=conflict.kind.explanation,
+        device=conflict.device,
+        pod=None if conflict.pod is None else _pod(conflict.pod),
+        container=conflict.container,
+        detail=conflict.detail,
+        statements=[
+            StatementDocument(
+                said.source.value, _pod(said.pod), said.container, said.node, said.where
+            )
+            for said in conflict.statements
+        ],
+    )
+
+
+def _room(room: Room) -> RoomDocument:
+    probe = room.probe
+    return RoomDocument(
+        scheme=room.scheme.value,
+        devices=room.cards,
+        memory_bytes=room.memory_bytes,
+        memory_held_bytes=room.held_bytes,
+        memory_free_bytes=room.free_bytes,
+        memory_usable_bytes=room.usable_bytes if probe else None,
+        fits=room.fits if probe else None,
+        probe=None if probe is None else _probe(probe),
+    )
+
+
+def _probe(probe: Probe) -> ProbeDocument:
+    pod = None if probe.pending is None else _pod(probe.pending)
+    return ProbeDocument(probe.memory_bytes, probe.memory_percent, probe.cores_milli, pod)
+
+
+def _pod(pod: PodRef) -> PodName:
+    return PodName(pod.namespace, pod.name, pod.uid)
+
+
+_LATEST = 253402300799
+"""The last second of the year 9999; what is later was not told by a clock."""
+
+
+def _time(seconds: float | None) -> datetime | None:
+    known = seconds is not None and 0 <= seconds <= _LATEST
+    return datetime.fromtimestamp(seconds, UTC) if known and seconds is not None else None

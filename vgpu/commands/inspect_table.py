@@ -1,0 +1,460 @@
+"""``vgpu inspect``'s table: nodes, their cards as bars, and below each card who has of it.
+
+Lines are made of styled pieces and printed as they are: rich's own Table would measure every cell
+of a cluster's 60,000 lines, which takes half a minute. One layout serves the whole output, so that
+columns stand below one another from node to node.
+"""
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+from rich.console import Console
+from rich.segment import Segment, Segments
+from rich.style import Style
+
+from vgpu.inventory import Inventory, NodeView, Pending, Room
+from vgpu.ledger import Conflict, DeviceEntry, Holding
+from vgpu.model import Phase, PodRef, Request, Scheme
+from vgpu.units import GIB, MIB, MILLI_PER_PERCENT
+
+NARROWEST: Final = 80
+"""Columns below which lines are left to the terminal to wrap."""
+
+_PLAIN: Final = Style()
+_BOLD: Final = Style(bold=True)
+_DIM: Final = Style(dim=True)
+_ASSIGNED: Final = Style(color="cyan")
+_ASSUMED: Final = Style(color="yellow")
+_BAD: Final = Style(color="red", bold=True)
+_PHASES: Final = {Phase.ASSIGNED: _ASSIGNED, Phase.ASSUMED: _ASSUMED, Phase.RELEASED: _DIM}
+
+Piece = tuple[str, Style]
+Line = Sequence[Piece]
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """Columns of a card's line, and of those below it.
+
+    ``name`` is the card's own, ``memory`` and ``cores`` are bars; the numbers beside them have
+    fixed widths, and ``model`` is how much of the name is for the card's model.
+    """
+
+    name: int = 24
+    memory: int = 12
+    cores: int = 8
+    model: int = 0
+    wide: bool = False
+
+    @property
+    def pod(self) -> int:
+        """Columns for a pod's name, below a card's name and bar."""
+        return self.name + 1 + self.memory - 2
+
+    @property
+    def width(self) -> int:
+        """Columns of a line."""
+        return 2 + self.name + self.memory + self.cores + _NUMBERS + 5
+
+
+_AMOUNT, _PERCENT, _SHARES = 15, 8, 5
+_NUMBERS = _AMOUNT + _PERCENT + _SHARES
+_MODEL = 22
+_WITHOUT_CORES = (Scheme.GPUSHARE,)
+"""It shares memory alone."""
+_UUID = 12
+"""Characters that tell the cards of a cluster apart: GPU-8dcd427f."""
+_WIDE_UUID = 40
+
+
+def layout_for(width: int, *, wide: bool, longest: int = 0) -> Layout:
+    """The layout of so many columns: what is over goes to the model's name, then to the bars.
+
+    ``longest`` is that of the pods' names where they are not to be cut, else 0.
+    """
+    least = Layout()
+    if wide:
+        whole = Layout(name=4 + _WIDE_UUID + _MODEL, memory=20, cores=12, model=_MODEL, wide=True)
+    else:
+        over = max(0, width - least.width)
+        model = _MODEL if over > _MODEL else 0
+        over -= model
+        whole = Layout(
+            name=least.name + model,
+            memory=min(40, least.memory + over * 2 // 3),
+            cores=min(24, least.cores + over // 3),
+            model=model,
+        )
+    return msgspec.structs.replace(whole, name=whole.name + max(0, longest - whole.pod))
+
+
+def show(
+    console: Console,
+    found: Inventory,
+    as_of: float,
+    *,
+    wide: bool = False,
+    nothing: str = "No node shares GPUs.",
+) -> None:
+    """Print all of it; ages are those of ``as_of``, unix seconds.
+
+    ``nothing`` stands in place of the nodes where there are none. On a terminal names are cut to
+    its width; elsewhere, and if ``wide``, they are whole.
+    """
+    width = max(NARROWEST, console.width)
+    names = _Names(found, whole=wide)
+    layout = layout_for(
+        width, wide=wide, longest=0 if console.is_terminal and not wide else names.longest
+    )
+    glyphs = _Glyphs() if console.encoding.startswith("utf") else _ASCII
+    table = _Table(layout, glyphs, names, width, as_of, nothing)
+    segments: list[Segment] = []
+    for line in table.lines(found):
+        *before, (last, style) = line or [("", _PLAIN)]
+        pieces = (*before, (last.rstrip(), style))
+        segments += (Segment(printable(text), style) for text, style in pieces if text)
+        segments.append(_NEWLINE)
+    console.print(Segments(segments), end="", crop=False, overflow="ignore", no_wrap=True)
+
+
+def printable(text: str) -> str:
+    """Without what would steer the terminal: names and messages are written by tenants."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+class _Names:
+    """What containers are called: by their pod, unless several of its containers are shown."""
+
+    def __init__(self, found: Inventory, *, whole: bool) -> None:
+        containers: dict[str, set[str]] = {}
+        for view in found.nodes:
+            for holding in view.ledger.holdings:
+                containers.setdefault(holding.pod.uid, set()).add(holding.container)
+        for one in found.pending:
+            containers.setdefault(one.pod.uid, set()).add(one.container)
+        self._several = {uid for uid, names in containers.items() if whole or len(names) > 1}
+        self.longest = max(
+            (
+                len(self.of(holding.pod, holding.container))
+                for view in found.nodes
+                for holding in view.ledger.holdings
+            ),
+            default=0,
+        )
+
+    def of(self, pod: PodRef, container: str) -> str:
+        return who(pod, container if pod.uid in self._several else "")
+
+
+_NEWLINE: Final = Segment("\n")
+
+
+class _Glyphs(msgspec.Struct, frozen=True):
+    held: str = "█"
+    assumed: str = "▒"
+    free: str = "░"
+    cut: str = "…"
+    none: str = "–"
+    between: str = " · "
+
+
+_ASCII: Final = _Glyphs("#", "=", ".", "~", "-", ", ")
+
+
+class _Table(msgspec.Struct, frozen=True):
+    """The lines of one output."""
+
+    layout: Layout
+    glyphs: _Glyphs
+    names: _Names
+    width: int
+    as_of: float
+    nothing: str
+
+    def lines(self, found: Inventory) -> Iterator[Line]:
+        """All lines."""
+        if found.nodes:
+            yield self._header()
+        for view in found.nodes:
+            yield from self._node(view)
+        if not found.nodes:
+            yield [(self.nothing, _BOLD)]
+            yield []
+        yield from self._pending(found.pending)
+        yield from self._conflicts(found.nodes)
+        yield from self._rooms(found.rooms)
+        for note in found.notes:
+            yield from self._wrapped(f"Note: {note}", "", _DIM)
+        yield [(_summary(found, self.as_of), _BOLD)]
+
+    # ------------------------------------------------------------ nodes
+
+    def _header(self) -> Line:
+        layout = self.layout
+        text = (
+            f"  {'CARD':<{layout.name}} {'MEMORY':<{layout.memory}} {'held/total':>{_AMOUNT}}"
+            f" {'CORES':<{layout.cores}} {'held/all':>{_PERCENT}} SHARE"
+        )
+        return [(text, _DIM)]
+
+    def _node(self, view: NodeView) -> Iterator[Line]:
+        entries = view.ledger.devices
+        head: list[Piece] = [(view.node.name, _BOLD)]
+        said = [", ".join(view.schemes)]
+        said.append(f"{len(entries)} card{'' if len(entries) == 1 else 's'}")
+        free = [e.free_memory_bytes or 0 for e in entries if e.device.healthy]
+        if free:
+            said.append(f"{size(sum(free))} free")
+        head.append(("  " + self.glyphs.between.join(said), _DIM))
+        if not view.known:
+            head.append(("  not a node of this cluster", _BAD))
+        elif not view.node.ready:
+            head.append(("  NotReady", _BAD))
+        if view.node.unschedulable:
+            head.append(("  cordoned", _ASSUMED))
+        yield head
+        for entry in entries:
+            yield self._card(entry, cores=view.schemes != _WITHOUT_CORES)
+            for holding in entry.holdings:
+                yield self._holding(holding)
+        if view.ledger.unplaced:
+            yield [("  on no known card", _BAD)]
+            for holding in view.ledger.unplaced:
+                yield self._holding(holding)
+        yield []
+
+    def _card(self, entry: DeviceEntry, *, cores: bool) -> Line:
+        device, held, layout = entry.device, entry.held, self.layout
+        name = card_name(entry, wide=layout.wide)
+        bad = "lost" if entry.lost else "" if device.healthy else "unhealthy"
+        room = layout.name - len(bad) - bool(bad)
+        if layout.model and device.model:
+            name = f"{name:<{4 + (_WIDE_UUID if layout.wide else _UUID)}} {device.model}"
+        pieces: list[Piece] = [("  ", _PLAIN), (self._cut(name, room, tail=0), _BOLD)]
+        pieces.append((f" {bad} " if bad else " ", _BAD))
+        assumed = [h.share for h in entry.holdings if h.phase is Phase.ASSUMED]
+        pieces += self._bar(
+            layout.memory,
+            held.memory_bytes,
+            sum(share.memory_bytes or 0 for share in assumed),
+            device.memory_bytes,
+        )
+        pieces.append((f" {self._of(held.memory_bytes, device.memory_bytes):>{_AMOUNT}} ", _PLAIN))
+        pieces += self._bar(
+            layout.cores,
+            held.cores_milli,
+            sum(share.cores_milli or 0 for share in assumed),
+            device.cores_milli if cores else None,
+        )
+        percent = f"{_percent(held.cores_milli)}/{_percent(device.cores_milli)}%" if cores else ""
+        shares = "" if device.slots is None else f"{held.slots}/{device.slots}"
+        pieces.append((f" {percent:>{_PERCENT}} {shares:>{_SHARES}}", _PLAIN))
+        if layout.wide and entry.free_memory_bytes is not None:
+            pieces.append((f"  {size(entry.free_memory_bytes)} free", _DIM))
+        return pieces
+
+    def _holding(self, holding: Holding) -> Line:
+        layout, share = self.layout, holding.share
+        name = self._cut(self.names.of(holding.pod, holding.container), layout.pod, layout.pod // 2)
+        memory = self.glyphs.none if share.memory_bytes is None else size(share.memory_bytes)
+        cores = self.glyphs.none if not share.cores_milli else f"{_percent(share.cores_milli)}%"
+        pieces: list[Piece] = [
+            (f"    {name:<{layout.pod}} {memory:>{_AMOUNT}} ", _PLAIN),
+            (f"{holding.phase.value:<{layout.cores}}", _PHASES[holding.phase]),
+            (f" {cores:>{_PERCENT}} {self._age(holding.since):>{_SHARES}}", _PLAIN),
+        ]
+        if layout.wide:
+            sources = ", ".join(holding.sources)
+            pieces.append((f"  {holding.scheme} {holding.pod.uid} ({sources})", _DIM))
+        return pieces
+
+    def _bar(self, width: int, held: int, assumed: int, total: int | None) -> Iterator[Piece]:
+        """Held, of it the assumed part last, and free; red where it is more than there is."""
+        if not total:
+            yield " " * width, _PLAIN
+            return
+        filled = min(width, -(-held * width // total))
+        doubtful = filled - min(filled, -(-(held - assumed) * width // total))
+        style = _BAD if held > total else _ASSIGNED
+        yield self.glyphs.held * (filled - doubtful), style
+        yield self.glyphs.assumed * doubtful, _BAD if held > total else _ASSUMED
+        yield self.glyphs.free * (width - filled), _DIM
+
+    def _of(self, held: int, total: int | None) -> str:
+        if total is None:
+            return f"{size(held)}/?"
+        return f"{held / GIB:.1f}/{size(total)}" if total >= GIB else f"{size(held)}/{size(total)}"
+
+    # ------------------------------------------------------------ what is wrong, what fits
+
+    def _pending(self, pending: Sequence[Pending]) -> Iterator[Line]:
+        if not pending:
+            return
+        yield [(f"Without a device: {len(pending)}", _BOLD)]
+        for one in pending:
+            asked = "" if one.request is None else wanted(one.request)
+            where = f" on {one.node}" if one.node else ""
+            age = self._age(one.since)
+            pieces = (self.names.of(one.pod, one.container), asked, f"{one.scheme}{where}", age)
+            yield [("  " + "  ".join(filter(None, pieces)), _PLAIN)]
+            device = f" ({self._on(one.device)})" if one.device else ""
+            detail = f"{device}: {one.detail}" if one.detail else device
+            yield from self._wrapped(f"{one.reason.explanation}{detail}", "      ", _ASSUMED)
+        yield []
+
+    def _conflicts(self, views: Iterable[NodeView]) -> Iterator[Line]:
+        found = [(view, conflict) for view in views for conflict in view.ledger.conflicts]
+        if not found:
+            return
+        yield [(f"Conflicts: {len(found)}", _BOLD)]
+        for view, conflict in found:
+            pod = conflict.pod
+            subject = "" if pod is None else self.names.of(pod, conflict.container)
+            card = self._on(conflict.device) if conflict.device else ""
+            yield [("  " + "  ".join(filter(None, (view.node.name, card, subject))), _PLAIN)]
+            detail = f": {conflict.detail}" if conflict.detail else ""
+            text = f"{conflict.kind.explanation}{detail}{_said(conflict)}"
+            yield from self._wrapped(text, "      ", _BAD)
+        yield []
+
+    def _rooms(self, rooms: Sequence[Room]) -> Iterator[Line]:
+        if not rooms:
+            return
+        yield [("What still fits", _BOLD)]
+        for room in rooms:
+            cards = f"{room.cards} card{'' if room.cards == 1 else 's'}"
+            free = f"{size(room.free_bytes)} free of {size(room.memory_bytes)}"
+            yield [(f"  {room.scheme.value:<10} {cards}, {free}", _PLAIN)]
+            yield from self._wrapped(fitting(room), " " * 13, _PLAIN)
+        yield []
+
+    # ------------------------------------------------------------ text
+
+    def _wrapped(self, text: str, indent: str, style: Style) -> Iterator[Line]:
+        for line in textwrap.wrap(
+            " ".join(text.split()),
+            self.width,
+            initial_indent=indent,
+            subsequent_indent=indent or "  ",
+        ):
+            yield [(line, style)]
+
+    def _cut(self, text: str, width: int, tail: int) -> str:
+        """The text in so many columns; what is too long keeps its last ``tail`` characters.
+
+        Names of pods differ at their end.
+        """
+        if len(text) <= width:
+            return f"{text:<{width}}"
+        return text[: width - tail - 1] + self.glyphs.cut + text[len(text) - tail :]
+
+    def _on(self, device: str) -> str:
+        return f"card {device if self.layout.wide else device[:_UUID]}"
+
+    def _age(self, since: float | None) -> str:
+        return "" if since is None else age(self.as_of - since)
+
+
+def card_name(entry: DeviceEntry, *, wide: bool = False) -> str:
+    """A card by its index and the beginning of its UUID, as far as they are known."""
+    device = entry.device
+    uuid = device.uuid if wide else device.uuid[:_UUID]
+    if device.index is None:
+        return uuid
+    return f"{device.index} {uuid}" if uuid else f"card {device.index}"
+
+
+_MOST_GIB: Final = 10_240
+"""More is told in TiB; of a card it never is."""
+
+
+def who(pod: PodRef, container: str) -> str:
+    """A container by its pod's name."""
+    name = f"{pod.namespace}/{pod.name}" if pod.name else f"pod {pod.uid}"
+    return f"{name}/{container}" if container else name
+
+
+def size(amount: int) -> str:
+    """An amount of memory for people."""
+    if amount >= _MOST_GIB * GIB:
+        return f"{amount / 1024 / GIB:.1f} TiB"
+    return f"{amount / GIB:.1f} GiB" if amount >= GIB or not amount else f"{amount // MIB} MiB"
+
+
+def _percent(milli: int) -> str:
+    return f"{milli / MILLI_PER_PERCENT:.4g}"
+
+
+def wanted(request: Request) -> str:
+    """What is asked for, in words."""
+    count = f"{request.count} times " if request.count != 1 else ""
+    return count + _share(request.memory_bytes, request.memory_percent, request.cores_milli)
+
+
+def _share(memory_bytes: int | None, memory_percent: int | None, cores_milli: int) -> str:
+    if memory_bytes is not None:
+        memory = size(memory_bytes)
+    else:
+        memory = "a whole card" if memory_percent in (None, 100) else f"{memory_percent}% of memory"
+    return f"{memory}, {_percent(cores_milli)}% of cores" if cores_milli else memory
+
+
+def fitting(room: Room) -> str:
+    """How much of what is free is of use, in words."""
+    probe = room.probe
+    if probe is None:
+        return "nothing is held and nothing waits, so there is no usual share to try"
+    share = _share(probe.memory_bytes, probe.memory_percent, probe.cores_milli)
+    whose = f"as {who(probe.pending, '')} wants" if probe.pending else "the most common share"
+    part = f" ({room.usable_bytes * 100 // room.free_bytes}%)" if room.free_bytes else ""
+    usable = f"{size(room.usable_bytes)} of the free memory{part} usable"
+    return f"room for {room.fits} more of {share} ({whose}): {usable}"
+
+
+_AGES: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+def age(seconds: float) -> str:
+    """A time in its largest unit; nothing for what is yet to come."""
+    for length, unit in _AGES:
+        if seconds >= length:
+            return f"{int(seconds // length)}{unit}"
+    return "0s" if seconds >= 0 else ""
+
+
+_MOST_SAID: Final = 4
+
+
+def _said(conflict: Conflict) -> str:
+    """Whose word it is, if the conflict is of several containers."""
+    if conflict.pod is not None or not conflict.statements:
+        return ""
+    names = [who(said.pod, said.container) for said in conflict.statements]
+    more = f" and {len(names) - _MOST_SAID} more" if len(names) > _MOST_SAID else ""
+    return f" (by {', '.join(names[:_MOST_SAID])}{more})"
+
+
+def _summary(found: Inventory, as_of: float) -> str:
+    holders = {h.pod.uid for view in found.nodes for h in view.ledger.holdings}
+    conflicts = sum(len(view.ledger.conflicts) for view in found.nodes)
+    cards = sum(len(view.ledger.devices) for view in found.nodes)
+    parts = (
+        (len(found.nodes), "node"),
+        (cards, "card"),
+        (len(holders), "pod with devices"),
+        (len(found.pending), "without"),
+        (conflicts, "conflict"),
+    )
+    counts = ", ".join(f"{count} {_plural(noun, count)}" for count, noun in parts)
+    when = datetime.fromtimestamp(as_of, UTC)
+    return f"{counts}, as of {when:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _plural(noun: str, count: int) -> str:
+    first, _, rest = noun.partition(" ")
+    many = count != 1 and first != "without"
+    return f"{first}{'s' if many else ''}{' ' if rest else ''}{rest}"

@@ -1,0 +1,134 @@
+"""This node, looked at without a running exporter: the exporter's own sampler, asked directly.
+
+Where a node's things are is said by the exporter's flags and environment variables, so that what
+works for one works for the other; ``--simulate`` puts an embedded simulated node in their place.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+import click
+import msgspec
+
+from exporter.collector import Collector
+from exporter.compat import Compat
+from exporter.flags import DEFAULTS, Options, field, is_typed
+from exporter.main import build_info, leave, node_name, open_collectors
+from exporter.main import command as exporter_command
+from exporter.sampler import Collectors, Page, Sampler, Settings
+from vgpu.commands.demo import NODE_FLAGS, on_node
+from vgpu.facts import GpuSample, GpuSource, KubeletSample, ProcessSample
+from vgpu.simulator.demo import demo
+from vgpu.simulator.node import SimulatedNode
+
+FLAGS = (
+    *NODE_FLAGS,
+    "--gpushare.memory-unit",
+    "--volcano.memory-factor",
+    "--sample.timeout",
+)
+"""Those of the exporter that these commands take."""
+
+AnyCommand = TypeVar("AnyCommand", bound=click.Command)
+
+Links = Mapping[tuple[str, str], int]
+"""As :meth:`vgpu.sources.nvml.NvmlSource.links`."""
+
+SIMULATE = click.Option(
+    ["--simulate"], is_flag=True, help="Look at an embedded simulated node: no GPU needed."
+)
+
+
+def node_flags(command: AnyCommand) -> AnyCommand:
+    """Give the command ``--simulate`` and the exporter's flags about the node."""
+    wanted = {field(name) for name in FLAGS}
+    command.params.append(SIMULATE)
+    command.params += [param for param in exporter_command.params if param.name in wanted]
+    return command
+
+
+class Look(msgspec.Struct, frozen=True):
+    """One sample: the page with its view, and what it was made of; None is off, failed or stale."""
+
+    page: Page
+    gpu: GpuSample | None
+    process: ProcessSample | None
+    kubelet: KubeletSample | None
+
+
+class ThisNode:
+    """Samples when asked. One thread asks."""
+
+    def __init__(
+        self,
+        options: Options,
+        driver: GpuSource,
+        links: Callable[[], Links] = dict,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``links`` asks the driver how the cards are joined, ``before`` comes before a sample."""
+        self.name = node_name(options)
+        self._options = options
+        self._before = before
+        self._collectors: Collectors = open_collectors(options, driver)
+        self._links = Collector("links", lambda _: links())
+        settings = Settings(
+            node=self.name,
+            interval=options.sample_interval,
+            timeout=options.sample_timeout,
+            compat=(Compat.NONE,),
+            gpushare_unit_bytes=options.gpushare_unit_bytes,
+            volcano_unit_bytes=options.volcano_unit_bytes,
+            build=build_info(),
+        )
+        self._sampler = Sampler(settings, self._collectors, driver, dict)
+
+    def look(self) -> Look:
+        """Sample now. Takes at most twice ``--sample.timeout``, whatever the driver does."""
+        self._before()
+        begun = time.monotonic()
+        page = self._sampler.sample()
+        on = self._collectors
+        return Look(
+            page,
+            on.nvml.data(begun) if on.nvml else None,
+            on.process.data(begun) if on.process else None,
+            on.kubelet.data(begun) if on.kubelet else None,
+        )
+
+    def links(self) -> Links:
+        """How the cards of the last sample are joined; what the driver does not tell is missing."""
+        begun = time.monotonic()
+        self._links.begin(None)
+        self._links.finish(begun + self._options.sample_timeout)
+        return self._links.data(begun) or {}
+
+    def leave(self, status: int) -> int:
+        """Let go of the driver; the status to exit with. Ends the process if a call hangs."""
+        return leave(self._sampler, status)
+
+
+@contextmanager
+def this_node(ctx: click.Context, interval: float = DEFAULTS.sample_interval) -> Iterator[ThisNode]:
+    """The node that the flags of ``ctx`` describe; ``interval`` seconds lie between two looks."""
+    told = {field(name): ctx.params[field(name)] for name in FLAGS}
+    options = Options(**told, sample_interval=interval, collectors=DEFAULTS.collectors - {"xid"})
+    if ctx.params["simulate"]:
+        taken = [name for name in NODE_FLAGS if is_typed(ctx, field(name))]
+        if taken:
+            raise click.UsageError(f"{', '.join(taken)}: --simulate brings its own node", ctx)
+        with tempfile.TemporaryDirectory(prefix="vgpu-node-") as folder:
+            simulated = SimulatedNode(demo(), folder)
+            yield ThisNode(
+                on_node(options, simulated),
+                simulated.driver(),
+                before=lambda: simulated.write(time.time() - simulated.start),
+            )
+        return
+    from vgpu.sources.nvml import NvmlSource  # noqa: PLC0415  # ctypes and pynvml only if asked
+
+    driver = NvmlSource()
+    yield ThisNode(options, driver, driver.links)

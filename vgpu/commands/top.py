@@ -1,0 +1,255 @@
+"""`vgpu top`: a node's cards and who is on them, live in the terminal.
+
+One thread asks for pages, so that a slow exporter never holds a key back; the other waits for
+pages, keys and signals, and draws. An exporter that stops answering leaves its last page standing
+under a red line, and is asked again and again.
+"""
+
+import logging
+import os
+import queue
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+import msgspec
+from rich.console import Console
+
+from exporter.flags import DEFAULT_PORT, Duration, is_typed
+from exporter.main import EXIT_FAILURE
+from vgpu.commands.this_node import node_flags, this_node
+from vgpu.commands.top_frame import Layout, Size, State, body, frame, grown, room_for_rows
+from vgpu.commands.top_keys import Command, Key, Move, Sort, scrolled, typed
+from vgpu.commands.top_reading import PageError, Reading, read_page
+from vgpu.commands.top_screen import Events, Screen, events
+from vgpu.commands.top_source import Access, BadOption, Exporter, Sampled, Source, Unanswered
+
+LOCAL = f"http://localhost:{DEFAULT_PORT}"
+TICK_SECONDS = 1.0
+"""How often the age of a page moves on while nothing else does."""
+
+EPILOG = """\
+\b
+Examples:
+  vgpu top                                  on a GPU node
+  vgpu top --url http://gpu-node-1:9394     any exporter
+  vgpu top --once | less                    one frame, plain text
+  vgpu top --simulate                       no GPU needed
+  kubectl port-forward pod/EXPORTER-POD 9394 & vgpu top --url http://localhost:9394
+"""
+
+ACCESS = ("ca_file", "cert", "key", "username", "password_file")
+
+
+def ask(source: Source) -> Reading | str:
+    """A page as values, or why there is none."""
+    try:
+        return read_page(source.page())
+    except (Unanswered, PageError) as error:
+        return str(error)
+
+
+class Poller:
+    """Asks ``source`` every ``interval`` seconds in a thread of its own, never twice at once."""
+
+    def __init__(self, source: Source, interval: float, told: Events) -> None:
+        """``told`` hears of each answer."""
+        self.answers: queue.SimpleQueue[Reading | str] = queue.SimpleQueue()
+        self._source = source
+        self._interval = interval
+        self._told = told
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="poller", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more; an answer that is still awaited is given up."""
+        self._ended.set()
+
+    def _loop(self) -> None:
+        while not self._ended.is_set():
+            begun = time.monotonic()
+            self.answers.put(ask(self._source))
+            self._told.tell()
+            self._ended.wait(max(0.0, begun + self._interval - time.monotonic()))
+
+
+class Live:
+    """What is shown and how; changed by answers and keys only."""
+
+    def __init__(self, source: str, interval: float) -> None:
+        self.state = State(source, interval=interval)
+        self.sort = Sort.NAME
+        self.offset = 0
+        self.help_lines = False
+        self._sampled = time.monotonic()
+
+    def answered(self, answer: Reading | str) -> None:
+        """A page counts as new only if the exporter has sampled since: clocks may differ."""
+        if isinstance(answer, str):
+            self.state = msgspec.structs.replace(self.state, trouble=answer)
+            return
+        trends, before = self.state.trends, self.state.reading
+        if before is None or answer.timestamp != before.timestamp:
+            self._sampled = time.monotonic()
+            trends = grown(trends, answer)
+        self.state = msgspec.structs.replace(self.state, reading=answer, trends=trends, trouble="")
+
+    def pressed(self, key: Key, size: Size) -> None:
+        """Do what the key means, unless it concerns the terminal."""
+        if isinstance(key, Sort):
+            self.sort = key
+        elif isinstance(key, Move):
+            rows = len(body(self.state, Layout(size.columns), self.sort))
+            self.offset = scrolled(
+                self.offset, key, room_for_rows(size, help_lines=self.help_lines), rows
+            )
+        elif key is Command.HELP:
+            self.help_lines = not self.help_lines
+
+    def draw(self, screen: Screen) -> None:
+        """Show all as it is now."""
+        now = msgspec.structs.replace(
+            self.state,
+            age=time.monotonic() - self._sampled,
+            clock=time.strftime("%H:%M:%S"),
+        )
+        size = screen.size()
+        text = frame(now, size, self.sort, self.offset, help_lines=self.help_lines)
+        screen.draw(text, size)
+
+
+def watch(source: Source, interval: float) -> int:
+    """Show ``source`` until q or a signal; the exit status."""
+    keyboard = sys.stdin.fileno()
+    with events() as told, Screen(keyboard, sys.stdout.fileno()) as screen:
+        live = Live(source.name, interval)
+        poller = Poller(source, interval, told)
+        waited = [told.source, *([keyboard] if os.isatty(keyboard) else [])]
+        try:
+            rest = b""
+            while True:
+                live.draw(screen)
+                ready, _, _ = select.select(waited, [], [], TICK_SECONDS)
+                signals = told.read() if told.source in ready else frozenset()
+                if ended := signals & {signal.SIGTERM, signal.SIGHUP}:
+                    return 128 + min(ended)
+                if signal.SIGTSTP in signals:
+                    screen.stop()
+                if signal.SIGWINCH in signals:
+                    screen.repaint()
+                while not poller.answers.empty():
+                    live.answered(poller.answers.get())
+                sent = os.read(keyboard, 4096) if keyboard in ready else b""
+                if keyboard in ready and not sent:
+                    return 128 + signal.SIGHUP  # the terminal is gone
+                typing = typed(rest + sent)
+                rest = typing.rest
+                for key in typing.keys:
+                    live.pressed(key, screen.size())
+                if Command.REPAINT in typing.keys:
+                    screen.repaint()
+                if Command.QUIT in typing.keys or signal.SIGINT in signals:
+                    return 0
+        except OSError:
+            return 128 + signal.SIGHUP  # likewise, found out by writing
+        finally:
+            poller.stop()
+
+
+def once(source: Source) -> int:
+    """Print one frame; the exit status."""
+    answer = ask(source)
+    if isinstance(answer, str):
+        click.echo(f"Error: {source.name}: {answer}", err=True)
+        return EXIT_FAILURE
+    state = State(
+        source.name,
+        answer,
+        grown({}, answer),
+        clock=time.strftime("%H:%M:%S"),
+    )
+    console = Console(highlight=False)
+    text = frame(state, Size(console.width), Sort.NAME)
+    if console.is_terminal:
+        console.print(text, no_wrap=True, overflow="ignore", crop=False)
+    else:
+        click.echo("\n".join(line.rstrip() for line in text.plain.split("\n")))
+    return 0
+
+
+@contextmanager
+def found_source(ctx: click.Context, url: str | None, interval: float) -> Iterator[Source]:
+    """Whom to ask: ``--url``, else the exporter on this node, else the node itself."""
+    access = Access(**{name: ctx.params[name] for name in ACCESS})
+    given = [f"--{name.replace('_', '-')}" for name in ACCESS if is_typed(ctx, name)]
+    if url is None and given:
+        raise click.UsageError(f"{', '.join(given)}: needs --url", ctx)
+    if url is not None and ctx.params["simulate"]:
+        raise click.UsageError("--simulate and --url: choose one", ctx)
+    try:
+        exporter = Exporter(url or LOCAL, access)
+    except BadOption as error:
+        raise click.UsageError(str(error), ctx) from error
+    if url is None and (ctx.params["simulate"] or not listens(exporter)):
+        logging.getLogger().addHandler(logging.NullHandler())  # the screen is no place for a log
+        with this_node(ctx, interval) as node:
+            yield Sampled(node)
+    else:
+        yield exporter
+
+
+def listens(exporter: Exporter) -> bool:
+    """Whether anybody is there, even one that answers badly: that is told, not worked around."""
+    try:
+        exporter.page()
+    except Unanswered as error:
+        return not error.refused
+    return True
+
+
+@node_flags
+@click.command(
+    "top",
+    context_settings={"max_content_width": 100},
+    epilog=EPILOG,
+)
+@click.option(
+    "--url",
+    metavar="URL",
+    help="The exporter to ask, such as http://gpu-node-1:9394. Default: the one on this node; if"
+    " there is none, the node itself is sampled.",
+)
+@click.option("--once", "only_once", is_flag=True, help="Print one frame and exit.")
+@click.option(
+    "--interval",
+    type=Duration(),
+    default="2s",
+    show_default=True,
+    metavar="DURATION",
+    help="Time between two questions. An exporter has news at its --sample.interval only.",
+)
+@click.option("--ca-file", type=click.Path(), metavar="FILE", help="CA of an https exporter.")
+@click.option("--cert", type=click.Path(), metavar="FILE", help="Client certificate, if it asks.")
+@click.option("--key", type=click.Path(), metavar="FILE", help="Its key, if not in --cert.")
+@click.option("--username", metavar="NAME", help="For basic authentication.")
+@click.option("--password-file", type=click.Path(), metavar="FILE", help="Its password.")
+@click.pass_context
+def command(
+    ctx: click.Context, /, url: str | None, only_once: bool, interval: float, **_: object
+) -> None:
+    """Watch this node's cards and the containers on them.
+
+    Keys: n m u l sort by name, memory used, utilisation, memory limit; arrows and PgUp PgDn
+    scroll; h explains; q quits.
+    """
+    if not only_once and (not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb"):
+        raise click.UsageError("the output is no terminal that can be drawn on: add --once", ctx)
+    with found_source(ctx, url, interval) as source:
+        status = once(source) if only_once else watch(source, interval)
+        ctx.exit(source.leave(status))

@@ -1,0 +1,429 @@
+"""What `vgpu top` shows, as one text of exactly the terminal's size. Pure.
+
+Two lines of heading, the cards with their containers, one line of keys; what does not fit is
+scrolled. A dash is what the exporter could not read. Colour never says anything alone: a container
+near its limit has a ``!`` before its name, one beyond it a ``>``.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+import msgspec
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from vgpu.commands.top_keys import Sort
+from vgpu.commands.top_reading import Device, Reading, Share
+
+NEAR = 0.9
+"""Of the limit; from here on a container is marked."""
+
+LONGEST_TREND = 240
+"""Samples kept of each line's utilisation: more than any terminal shows."""
+
+MISSED = 3
+"""Intervals without a new sample after which a page is called stale."""
+
+WIDE = 100
+"""Columns from which on the state and the limit's part of the card have columns of their own."""
+
+HELP = (
+    " sort: n name  m memory  u utilisation  l limit   ↑↓ PgUp PgDn   h less  q quit",
+    " ! near its limit  > over it  acct: by the shim  sm: of the card  – unknown",
+)
+"""What the keys do, and what the marks mean."""
+
+BLOCKS = " ▏▎▍▌▋▊▉█"
+SPARKS = "▁▂▃▄▅▆▇█"
+UNITS = "MGT"  # MiB, GiB, TiB
+UNKNOWN = "–"
+
+Row = Callable[[], Text]
+"""A line that is only made when it is seen."""
+
+Trend = tuple[float | None, ...]
+Trends = Mapping[tuple[str, ...], Trend]
+"""The utilisation of each line, the newest last; by device, or by container and device."""
+
+
+class Size(msgspec.Struct, frozen=True):
+    """Of the terminal; ``lines`` None is as many as it takes."""
+
+    columns: int
+    lines: int | None = None
+
+
+class State(msgspec.Struct, frozen=True):
+    """All that is shown.
+
+    Attributes:
+        source: whom we ask.
+        reading: the newest page; None before the first.
+        trends: of utilisation.
+        trouble: why the last question was not answered; "" if it was.
+        age: seconds since the exporter's last new sample came.
+        interval: seconds between our questions.
+        clock: the time of day.
+    """
+
+    source: str
+    reading: Reading | None = None
+    trends: Trends = {}
+    trouble: str = ""
+    age: float = 0.0
+    interval: float = 2.0
+    clock: str = ""
+
+
+def grown(trends: Trends, reading: Reading) -> Trends:
+    """The trends with this reading's values; lines that are gone are forgotten."""
+    now: dict[tuple[str, ...], float | None] = {
+        (one.uuid,): one.utilization for one in reading.devices
+    }
+    now |= {_line(one): one.utilization for one in reading.shares}
+    return {line: (*trends.get(line, ()), value)[-LONGEST_TREND:] for line, value in now.items()}
+
+
+def frame(
+    state: State, size: Size, sort: Sort, offset: int = 0, *, help_lines: bool = False
+) -> Text:
+    """The screen, without a newline at its end; ``offset`` is the first row that is seen."""
+    columns = max(1, size.columns)
+    layout = Layout(columns)
+    rows = body(state, layout, sort)
+    top = [title(state, columns), note(state, columns), heading(layout)]
+    if size.lines is None:
+        lines = [*top, *(row() for row in rows)]
+        return Text("\n").join(_fitted(line, columns, fill=False) for line in lines)
+    room = room_for_rows(size, help_lines=help_lines)
+    offset = min(offset, max(0, len(rows) - room))
+    seen = [row() for row in rows[offset : offset + room]]
+    blank = [Text("")] * (room - len(seen))
+    foot = HELP if help_lines else (foot_line(sort, offset, len(seen), len(rows)),)
+    lines = [*top, *seen, *blank, *(Text(line, style="reverse") for line in foot)]
+    return Text("\n").join(_fitted(line, columns, fill=True) for line in lines[: size.lines])
+
+
+def room_for_rows(size: Size, *, help_lines: bool) -> int:
+    """How many rows :func:`frame` shows at a time: all but the heading's three and the foot."""
+    return max(1, (size.lines or 0) - 3 - (len(HELP) if help_lines else 1))
+
+
+def _fitted(line: Text, columns: int, *, fill: bool) -> Text:
+    line = line.copy()
+    line.truncate(columns, pad=fill)
+    return line
+
+
+# ---------------------------------------------------------------- heading and foot
+
+
+def title(state: State, columns: int) -> Text:
+    """Who is asked, and the time."""
+    name, clock = f" vgpu top  {state.source}", f"{state.clock} "
+    return Text(set_cell_size(name, columns - len(clock)) + clock, style="bold reverse")
+
+
+def note(state: State, columns: int) -> Text:
+    """What is wrong with what is shown; else how much there is."""
+    reading = state.reading
+    since = f"for {state.age:.0f} s"
+    if state.trouble:
+        words = f"NO ANSWER {since if reading else ''}: {state.trouble}".replace(" :", ":")
+        shown = " - below is the last page" if reading else ""
+        return Text(set_cell_size(f" {words}{shown}", columns), style="bold white on red")
+    if reading is None:
+        return Text(" waiting for the first page", style="dim")
+    if state.age > MISSED * max(state.interval, reading.interval):
+        words = f" STALE: the exporter has not sampled {since}"
+        return Text(set_cell_size(words, columns), style="bold white on red")
+    problems = [f"failing: {', '.join(reading.failing)}"] if reading.failing else []
+    if reading.stuck_seconds:
+        problems.insert(0, f"the driver is overdue by {reading.stuck_seconds:.0f} s")
+    if problems:
+        return Text(f" {'; '.join(problems)}", style="bold red")
+    cards = sum(not one.parent for one in reading.devices)
+    over = sum(_filled(share) > 1 for share in reading.shares)
+    words = f" {_count(cards, 'card')}, {_count(len(reading.shares), 'share')}"
+    return Text.assemble(words, (f", {over} over the limit" if over else "", "bold red"))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def heading(layout: "Layout") -> Text:
+    """The names of the columns."""
+    line = "  " + " ".join(
+        _aligned(column.title, column.width, right=column.right) for column in layout.columns
+    )
+    return Text(line, style="dim")
+
+
+def foot_line(sort: Sort, first: int, seen: int, rows: int) -> str:
+    """How it is sorted, and which of the rows are seen."""
+    where = f"   {first + 1}–{first + seen} of {rows} ↑↓" if seen < rows else ""
+    return f" h help  q quit   sorted by {sort.value}{where}"
+
+
+# ---------------------------------------------------------------- columns
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One column of the containers: its heading, cells, and what is in it."""
+
+    title: str
+    width: int
+    cell: Callable[[Share, "Place"], Text]
+    right: bool = False
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a line is: on which device, and in which layout."""
+
+    device: Device
+    layout: "Layout"
+
+
+class Layout:
+    """Which columns fit, and how wide they are."""
+
+    def __init__(self, columns: int) -> None:
+        self.wide = columns >= WIDE
+        fixed = 2 + 9 + 4 * 5 + 8 + (10 if self.wide else 0)
+        rest = max(0, columns - fixed)
+        self.spark = min(40, rest // 5) if rest >= 30 else 0
+        self.bar = min(30, max(8, rest // (8 if self.wide else 4))) if rest >= 30 else 0
+        bars = 2 if self.wide else 1
+        self.name = min(70, max(8, rest - self.spark - bars * (self.bar + (bars - 1))))
+        self.columns = tuple(self._columns())
+
+    def _columns(self) -> Iterator[Column]:
+        yield Column("container", self.name, _name)
+        if self.wide:
+            yield Column("scheme", 9, lambda share, _: Text(share.scheme))
+            yield Column("state", 9, lambda share, _: Text(*_state(share)))
+            yield Column("of card", self.bar, _limit_bar)
+        else:
+            yield Column("scheme", 9, _scheme_or_state)
+        if self.bar:
+            yield Column("of limit", self.bar, _used_bar)
+        yield Column("used", 5, lambda share, _: Text(short(share.used), _colour(share)), True)
+        yield Column("limit", 5, lambda share, _: Text(_limit(share)), True)
+        yield Column("acct", 5, lambda share, _: Text(short(share.accounted)), True)
+        yield Column("sm", 4, lambda share, _: Text(percent(share.utilization)), True)
+
+
+def _aligned(text: str, width: int, *, right: bool) -> str:
+    if right:
+        text = " " * (width - cell_len(text)) + text
+    return set_cell_size(text, width)
+
+
+def _name(share: Share, at: Place) -> Text:
+    return Text(middle(share.name, at.layout.name))
+
+
+def _state(share: Share) -> tuple[str, str]:
+    """The word for what is not as usual, and its style."""
+    if share.blocked:
+        return "blocked", "yellow"
+    return ("", "") if share.phase == "assigned" else (share.phase, "yellow")
+
+
+def _scheme_or_state(share: Share, _: Place) -> Text:
+    word, style = _state(share)
+    return Text(word or share.scheme, style)
+
+
+def _limit_bar(share: Share, at: Place) -> Text:
+    if not share.device:
+        return Text("")
+    limit = at.device.total if share.unlimited else share.limit
+    return bar(ratio(limit, at.device.total), at.layout.bar, "blue")
+
+
+def _used_bar(share: Share, at: Place) -> Text:
+    if not share.device:
+        return Text("")
+    if share.limit is None:
+        return bar(ratio(share.used, at.device.total), at.layout.bar, "dim")
+    return bar(ratio(share.used, share.limit), at.layout.bar, _colour(share) or "green")
+
+
+def _limit(share: Share) -> str:
+    return "none" if share.unlimited else short(share.limit)
+
+
+def _filled(share: Share) -> float:
+    """Used of the limit; 0 where either is unknown."""
+    return ratio(share.used, share.limit) or 0.0
+
+
+def _colour(share: Share) -> str:
+    part = _filled(share)
+    return "bold red" if part > 1 else "yellow" if part >= NEAR else ""
+
+
+# ---------------------------------------------------------------- rows
+
+
+def body(state: State, layout: Layout, sort: Sort) -> list[Row]:
+    """All rows: each device with its containers, then those that hold none."""
+    reading = state.reading
+    if reading is None:
+        return []
+    on: dict[str, list[Share]] = {}
+    for share in sorted(reading.shares, key=ORDER[sort]):
+        on.setdefault(share.device, []).append(share)
+    parents = {device.parent for device in reading.devices}
+    rows: list[Row] = []
+    for device in reading.devices:
+        place = Place(device, layout)
+        rows.append(partial(device_row, place))
+        if device.up:
+            rows.append(partial(meters, place, state.trends.get((device.uuid,), ())))
+        rows += [
+            partial(share_row, share, place, state.trends.get(_line(share), ()))
+            for share in on.get(device.uuid, ())
+        ]
+        if device.up and device.uuid not in on and device.uuid not in parents:
+            rows.append(partial(Text, "  nobody holds a share of it", style="dim"))
+    if not reading.devices:
+        rows.append(partial(Text, " No card answers."))
+    if reading.idle:
+        rows.append(partial(Text, " on no card", style="bold"))
+        nowhere = Place(Device(""), layout)
+        idle = sorted(reading.idle, key=ORDER[Sort.NAME])
+        rows += [partial(share_row, share, nowhere, ()) for share in idle]
+    return rows
+
+
+def device_row(at: Place) -> Text:
+    """What a device is."""
+    device = at.device
+    if device.parent:
+        name = f" MIG {device.profile or device.index}"
+    else:
+        name = " GPU ?" if device.index is None else f" GPU {device.index}"
+    facts = [device.model, device.uuid[:12]]
+    facts += [f"{device.celsius:.0f} °C"] if device.celsius is not None else []
+    if device.watts is not None:
+        limit = "" if device.watts_limit is None else f" of {device.watts_limit:.0f}"
+        facts.append(f"{device.watts:.0f}{limit} W")
+    if device.unattributed and device.unattributed > 0 and at.layout.wide:
+        facts.append(f"{short(device.unattributed)} in no container")
+    line = Text.assemble((name, "bold"), "  ", "   ".join(fact for fact in facts if fact))
+    return line if device.up else line.append("   DOES NOT ANSWER", style="bold red")
+
+
+def meters(at: Place, trend: Trend) -> Text:
+    """How busy and how full a device is."""
+    device, layout = at.device, at.layout
+    width = max(6, layout.bar + layout.name // 4)
+    return Text.assemble(
+        "   busy ",
+        bar(device.utilization, width, "green"),
+        f" {percent(device.utilization):>4} ",
+        (spark(trend, layout.spark), "cyan"),
+        "   mem ",
+        bar(ratio(device.used, device.total), width, "green"),
+        f" {short(device.used)} of {short(device.total)}",
+    )
+
+
+def share_row(share: Share, at: Place, trend: Trend) -> Text:
+    """One container."""
+    part = _filled(share)
+    mark = ">" if part > 1 else "!" if part >= NEAR else " "
+    line = Text.assemble((mark, _colour(share)), " ")
+    for column in at.layout.columns:
+        cell = column.cell(share, at)
+        if column.right:
+            cell.pad_left(max(0, column.width - cell.cell_len))
+        cell.truncate(column.width, pad=True)
+        line.append_text(cell).append(" ")
+    return line.append(spark(trend, at.layout.spark), style="cyan")
+
+
+def _by_name(share: Share) -> tuple[str, ...]:
+    return (share.name, share.pod_uid)
+
+
+def _largest(value: Callable[[Share], float | None]) -> Callable[[Share], tuple[object, ...]]:
+    """The largest first, the unknown last."""
+
+    def order(share: Share) -> tuple[object, ...]:
+        found = value(share)
+        return (found is None, -(found or 0.0), _by_name(share))
+
+    return order
+
+
+ORDER: Mapping[Sort, Callable[[Share], tuple[object, ...]]] = {
+    Sort.NAME: _by_name,
+    Sort.MEMORY: _largest(lambda share: share.used),
+    Sort.UTILIZATION: _largest(lambda share: share.utilization),
+    Sort.LIMIT: _largest(lambda share: float("inf") if share.unlimited else share.limit),
+}
+
+
+def _line(share: Share) -> tuple[str, ...]:
+    return (share.namespace, share.pod, share.container, share.pod_uid, share.device)
+
+
+# ---------------------------------------------------------------- numbers and bars
+
+
+def ratio(part: float | None, whole: float | None) -> float | None:
+    """None where either is unknown, or there is no whole."""
+    return None if part is None or not whole else part / whole
+
+
+def bar(filled: float | None, width: int, style: str) -> Text:
+    """A bar to an eighth of a cell; dots are the rest, and all of it where nothing is known."""
+    eighths = round(min(1.0, max(0.0, filled or 0.0)) * width * 8)
+    whole, part = divmod(eighths, 8)
+    solid = "█" * whole + (BLOCKS[part] if part else "")
+    return Text.assemble((solid, style), ("·" * (width - len(solid)), "dim"))
+
+
+def spark(trend: Trend, width: int) -> str:
+    """The newest values, at the right; a blank is what was not known."""
+    newest = trend[-width:] if width else ()
+    top = len(SPARKS) - 1
+    drawn = (
+        " " if value is None else SPARKS[round(min(1.0, max(0.0, value)) * top)] for value in newest
+    )
+    return "".join(drawn).rjust(width)
+
+
+def percent(part: float | None) -> str:
+    """A ratio for people."""
+    return UNKNOWN if part is None else f"{min(part, 9.99):.0%}"
+
+
+def short(count: float | None) -> str:
+    """Bytes in at most five characters: 512M, 9.7G, 79.6G, in MiB and GiB."""
+    if count is None:
+        return UNKNOWN
+    if not count:
+        return "0"
+    size = abs(count) / 2**20
+    unit = 0
+    while size >= 999.5 and unit < len(UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    sign = "-" if count < 0 else ""
+    if not unit:
+        return f"{sign}{size:.0f}M" if size >= 0.5 else f"{sign}<1M"
+    return f"{sign}{size:.{0 if size >= 99.95 else 1}f}{UNITS[unit]}"
+
+
+def middle(text: str, width: int) -> str:
+    """The text, its middle left out where it is too long: the end tells pods apart."""
+    if cell_len(text) <= width:
+        return text
+    keep = max(0, width - 1)
+    head = keep // 3
+    tail = keep - head
+    return f"{text[:head]}…{text[len(text) - tail :]}" if width > 0 else ""

@@ -1,0 +1,103 @@
+"""The keys of `vgpu top`: what a terminal sends, as what is meant. Pure."""
+
+import re
+from enum import Enum, auto
+
+import msgspec
+
+
+class Sort(Enum):
+    """What the containers of a card are sorted by; the value is the word on the screen."""
+
+    NAME = "name"
+    MEMORY = "memory used"
+    UTILIZATION = "utilisation"
+    LIMIT = "memory limit"
+
+
+class Move(Enum):
+    """Where to scroll."""
+
+    UP = auto()
+    DOWN = auto()
+    PAGE_UP = auto()
+    PAGE_DOWN = auto()
+    TOP = auto()
+    BOTTOM = auto()
+
+
+class Command(Enum):
+    """What else a key can mean."""
+
+    QUIT = auto()
+    HELP = auto()
+    REPAINT = auto()
+
+
+Key = Sort | Move | Command
+
+KEYS: dict[bytes, Key] = {
+    b"q": Command.QUIT,
+    b"\x03": Command.QUIT,  # Ctrl-C, where the terminal does not make a signal of it
+    b"h": Command.HELP,
+    b"?": Command.HELP,
+    b"\x0c": Command.REPAINT,
+    b"n": Sort.NAME,
+    b"m": Sort.MEMORY,
+    b"u": Sort.UTILIZATION,
+    b"l": Sort.LIMIT,
+    # xterm's ctlseqs: cursor keys in normal and application mode; the rest by VT220 and xterm
+    b"\x1b[A": Move.UP,
+    b"\x1bOA": Move.UP,
+    b"k": Move.UP,
+    b"\x1b[B": Move.DOWN,
+    b"\x1bOB": Move.DOWN,
+    b"j": Move.DOWN,
+    b"\x1b[5~": Move.PAGE_UP,
+    b"\x1b[6~": Move.PAGE_DOWN,
+    b" ": Move.PAGE_DOWN,
+    b"\x1b[H": Move.TOP,
+    b"\x1bOH": Move.TOP,
+    b"\x1b[1~": Move.TOP,
+    b"g": Move.TOP,
+    b"\x1b[F": Move.BOTTOM,
+    b"\x1bOF": Move.BOTTOM,
+    b"\x1b[4~": Move.BOTTOM,
+    b"G": Move.BOTTOM,
+}
+
+LONGEST = 32  # bytes of an escape sequence; more is no key
+_TOKEN = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1bO.|.", re.DOTALL)
+_UNFINISHED = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|O)\Z")
+
+
+class Typed(msgspec.Struct, frozen=True):
+    """The keys that were typed, and the beginning of one that has not arrived whole."""
+
+    keys: tuple[Key, ...]
+    rest: bytes
+
+
+def typed(sent: bytes) -> Typed:
+    """What the terminal has sent, as keys; what is no key of ours is passed over."""
+    unfinished = _UNFINISHED.search(sent)
+    whole = sent[: unfinished.start()] if unfinished else sent
+    rest = sent[len(whole) :]
+    meant = (KEYS.get(token) for token in _TOKEN.findall(whole))
+    return Typed(
+        tuple(key for key in meant if key is not None), rest if len(rest) <= LONGEST else b""
+    )
+
+
+def scrolled(offset: int, move: Move, page: int, lines: int) -> int:
+    """The new first line of ``lines``, of which ``page`` are seen at a time."""
+    last = max(0, lines - page)
+    target = {
+        Move.UP: offset - 1,
+        Move.DOWN: offset + 1,
+        Move.PAGE_UP: offset - page,
+        Move.PAGE_DOWN: offset + page,
+        Move.TOP: 0,
+        Move.BOTTOM: last,
+    }[move]
+    return min(max(0, target), last)

@@ -1,0 +1,263 @@
+"""An exporter's metrics page as values: its cards, and the containers on them. Pure.
+
+Only the page counts, so that a frame shows what Prometheus would store. A value that the page does
+not have is None. Whatever answered may be anything: a page that cannot be read is a PageError, and
+no control character of it reaches a terminal.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+WANTED = (
+    "vgpu_gpu_",
+    "vgpu_container_",
+    "vgpu_collector_success",
+    "vgpu_collector_failures_total",
+    "vgpu_driver_call_stuck_seconds",
+    "vgpu_sample_interval_seconds",
+    "vgpu_snapshot_timestamp_seconds",
+)
+"""How the series begin that are looked at; the others of a large page are not even parsed."""
+
+MARK = "vgpu_snapshot_timestamp_seconds"
+"""Every page of a vgpu exporter has it."""
+
+Labels = Mapping[str, str]
+
+
+class PageError(Exception):
+    """What answered is no metrics page of a vgpu exporter; the message says why."""
+
+
+class Device(msgspec.Struct, frozen=True):
+    """A card, or a MIG instance of ``parent``. Bytes, degrees Celsius, watts, ratio 0 to 1.
+
+    ``up`` is False for a device that was there and is lost, and for one that is only known from
+    its containers.
+    """
+
+    uuid: str
+    index: int | None = None
+    model: str = ""
+    parent: str = ""
+    profile: str = ""
+    up: bool = False
+    used: float | None = None
+    total: float | None = None
+    unattributed: float | None = None
+    utilization: float | None = None
+    celsius: float | None = None
+    watts: float | None = None
+    watts_limit: float | None = None
+
+
+class Share(msgspec.Struct, frozen=True):
+    """A container on a device. Bytes; utilisation as a ratio of the whole device.
+
+    ``limit`` is what it may use; where nobody tells that, what it was allocated.
+    """
+
+    namespace: str
+    pod: str
+    container: str
+    pod_uid: str
+    device: str = ""
+    scheme: str = ""
+    phase: str = ""
+    blocked: bool = False
+    used: float | None = None
+    limit: float | None = None
+    unlimited: bool = False
+    accounted: float | None = None
+    utilization: float | None = None
+
+    @property
+    def name(self) -> str:
+        """namespace/pod/container, or what is known instead."""
+        pod = f"{self.namespace}/{self.pod}" if self.pod else self.pod_uid or "(no pod)"
+        return f"{pod}/{self.container}" if self.container else pod
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """One page. ``idle`` are containers on no device that is known: most have ended.
+
+    Attributes:
+        timestamp: when the exporter sampled, by its own clock.
+        interval: the seconds between two of its samples.
+        failing: the collectors whose last pass failed; with the reason, if all had the same.
+        stuck_seconds: how long the driver has been overdue with an answer.
+    """
+
+    timestamp: float
+    interval: float = 0.0
+    devices: tuple[Device, ...] = ()
+    shares: tuple[Share, ...] = ()
+    idle: tuple[Share, ...] = ()
+    failing: tuple[str, ...] = ()
+    stuck_seconds: float = 0.0
+
+
+DEVICE_FIELDS = {
+    "vgpu_gpu_memory_used_bytes": "used",
+    "vgpu_gpu_memory_total_bytes": "total",
+    "vgpu_gpu_memory_unattributed_bytes": "unattributed",
+    "vgpu_gpu_utilization_ratio": "utilization",
+    "vgpu_gpu_temperature_celsius": "celsius",
+    "vgpu_gpu_power_usage_watts": "watts",
+    "vgpu_gpu_power_limit_watts": "watts_limit",
+}
+SHARE_FIELDS = {
+    "vgpu_container_memory_used_bytes": "used",
+    "vgpu_container_memory_limit_bytes": "limit",
+    "vgpu_container_memory_allocated_bytes": "allocated",
+    "vgpu_container_memory_accounted_bytes": "accounted",
+    "vgpu_container_sm_utilization_ratio": "utilization",
+}
+UNLIMITED = "vgpu_container_memory_unlimited"
+HELD = "vgpu_container_shares_allocated"
+"""Also of a share whose size nobody tells, and of one that is only promised yet."""
+
+CONTAINER = ("namespace", "pod", "container", "pod_uid")
+
+
+def read_page(text: str) -> Reading:
+    """The page as values. Raises PageError."""
+    page = _Page()
+    try:
+        for name, labels, value in _samples(text):
+            page.add(name, labels, value)
+    except (ValueError, KeyError, IndexError) as error:
+        raise PageError(f"not a metrics page: {error}") from error
+    if page.timestamp is None:
+        raise PageError(f"not a vgpu exporter: the page has no {MARK}")
+    return page.reading(page.timestamp)
+
+
+def _samples(text: str) -> Iterator[tuple[str, Labels, float]]:
+    wanted = "\n".join(line for line in text.split("\n") if line.startswith(WANTED))
+    for family in text_string_to_metric_families(wanted + "\n"):
+        for sample in family.samples:
+            labels = {name: printable(value) for name, value in sample.labels.items()}
+            yield sample.name, labels, sample.value
+
+
+class _Page:
+    """The values under construction, series by series, in any order."""
+
+    def __init__(self) -> None:
+        self.timestamp: float | None = None
+        self.interval = self.stuck = 0.0
+        self.failing: list[str] = []
+        self.reasons: dict[str, list[str]] = {}
+        self.devices: dict[str, dict[str, object]] = {}
+        self.shares: dict[tuple[str, ...], dict[str, object]] = {}
+        self.containers: dict[tuple[str, ...], dict[str, object]] = {}
+
+    def add(self, name: str, labels: Labels, value: float) -> None:
+        """Take a series; one that is not looked at is passed over."""
+        if not math.isfinite(value):
+            return
+        if name == MARK:
+            self.timestamp = value
+        elif name == "vgpu_sample_interval_seconds":
+            self.interval = value
+        elif name == "vgpu_driver_call_stuck_seconds":
+            self.stuck = value
+        elif name == "vgpu_collector_success" and not value:
+            self.failing.append(labels.get("collector", ""))
+        elif name == "vgpu_collector_failures_total":
+            reasons = self.reasons.setdefault(labels.get("collector", ""), [])
+            reasons.append(labels.get("reason", ""))
+        elif name == "vgpu_container_info":
+            facts = {key: labels.get(key, "") for key in ("scheme", "phase")}
+            self.containers.setdefault(_key(labels), {}).update(facts)
+        elif name == "vgpu_container_blocked":
+            self.containers.setdefault(_key(labels), {})["blocked"] = bool(value)
+        elif "uuid" in labels:
+            self._add_of_device(name, labels, value)
+
+    def _add_of_device(self, name: str, labels: Labels, value: float) -> None:
+        uuid = labels["uuid"]
+        if field := SHARE_FIELDS.get(name):
+            self._share(labels)[field] = value
+        elif name == UNLIMITED:
+            self._share(labels)["unlimited"] = bool(value)
+        elif name == HELD:
+            self._share(labels)
+        elif field := DEVICE_FIELDS.get(name):
+            self.devices.setdefault(uuid, {})[field] = value
+        elif name == "vgpu_gpu_up":
+            self.devices.setdefault(uuid, {})["up"] = bool(value)
+        elif name == "vgpu_gpu_info":
+            index = labels.get("gpu", "")
+            self.devices.setdefault(uuid, {}).update(
+                index=int(index) if index.isdecimal() else None,
+                model=labels.get("model", ""),
+                parent=labels.get("parent_uuid", ""),
+                profile=labels.get("mig_profile", ""),
+            )
+
+    def _share(self, labels: Labels) -> dict[str, object]:
+        return self.shares.setdefault((*_key(labels), labels["uuid"]), {})
+
+    def reading(self, timestamp: float) -> Reading:
+        """All of it, devices in the order of their cards."""
+        of_device: dict[tuple[str, ...], Mapping[str, object]] = {**self.shares}
+        sharing = {share[:-1] for share in self.shares}
+        of_device.update({(*key, ""): {} for key in self.containers if key not in sharing})
+        told = [
+            _share_of(key, {**self.containers.get(key[:-1], {}), **fields})
+            for key, fields in of_device.items()
+        ]
+        shares = [share for share in told if share.device]
+        for share in shares:
+            self.devices.setdefault(share.device, {})
+        return Reading(
+            timestamp,
+            self.interval,
+            in_order(msgspec.convert({"uuid": u, **f}, Device) for u, f in self.devices.items()),
+            tuple(shares),
+            tuple(share for share in told if not share.device),
+            tuple(self._with_reason(name) for name in sorted(self.failing)),
+            self.stuck,
+        )
+
+    def _with_reason(self, collector: str) -> str:
+        reasons = self.reasons.get(collector, [])
+        return f"{collector} ({reasons[0]})" if len(reasons) == 1 else collector
+
+
+def _key(labels: Labels) -> tuple[str, ...]:
+    return tuple(labels.get(name, "") for name in CONTAINER)
+
+
+def _share_of(key: tuple[str, ...], fields: Mapping[str, object]) -> Share:
+    named = dict(zip((*CONTAINER, "device"), key, strict=True))
+    told = {"limit": fields.get("allocated"), **fields}
+    return msgspec.convert({**named, **told}, Share)
+
+
+def in_order(devices: Iterable[Device]) -> tuple[Device, ...]:
+    """By index, each card before its MIG instances; those without an index last."""
+    everything = list(devices)
+    index = {one.uuid: one.index for one in everything}
+
+    def position(device: Device) -> tuple[float, bool, float, str]:
+        card = index.get(device.parent) if device.parent else device.index
+        own = device.index
+        return (
+            float("inf") if card is None else card,
+            bool(device.parent),
+            float("inf") if own is None else own,
+            device.uuid,
+        )
+
+    return tuple(sorted(everything, key=position))
+
+
+def printable(text: str) -> str:
+    """The text with a ? for whatever a terminal might obey."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)

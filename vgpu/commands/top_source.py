@@ -1,0 +1,203 @@
+"""Where `vgpu top` gets its pages: an exporter over HTTP, or this node's own sampler.
+
+Every way in which an exporter can fail to answer is an Unanswered whose message a person can act
+on. It is asked directly: no proxy of the environment, no redirect, each question on a connection
+of its own.
+"""
+
+import os
+import ssl
+import sys
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+from vgpu.commands.this_node import ThisNode
+from vgpu.metrics.render import Format
+from vgpu.reasons import SourceError
+from vgpu.sources.files import read_file
+
+TIMEOUT_SECONDS = 5.0
+PAGE_LIMIT = 64 * 2**20
+"""Bytes; a node with thousands of containers has a tenth of it."""
+
+LEAVING_SECONDS = 1.0
+"""How long a sample under way is waited for at the end."""
+
+CHUNK = 64 * 1024
+PASSWORD_LIMIT = 4096
+HINTS = {
+    401: "it asks for a password: --username and --password-file",
+    404: "the path of its metrics belongs into --url",
+}
+
+
+class Unanswered(Exception):  # noqa: N818  # it is no error of ours
+    """No page came; the message says why. ``refused``: nobody listens there."""
+
+    def __init__(self, why: str, *, refused: bool = False) -> None:
+        super().__init__(why)
+        self.refused = refused
+
+
+class BadOption(Exception):  # noqa: N818  # as click calls its own
+    """A flag cannot be used as it was given; the message names it."""
+
+
+class Source(Protocol):
+    """Somebody who has metrics pages."""
+
+    name: str
+
+    def page(self) -> str:
+        """The newest page. Raises Unanswered."""
+        ...
+
+    def leave(self, status: int) -> int:
+        """Let go of all, the last thing before the end; the status to exit with."""
+        ...
+
+
+class Access(msgspec.Struct, frozen=True):
+    """What the exporter's web config may ask of its clients; all are paths but the name."""
+
+    ca_file: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    username: str | None = None
+    password_file: str | None = None
+
+
+class Exporter:
+    """An exporter by its URL."""
+
+    def __init__(self, url: str, access: Access, timeout: float = TIMEOUT_SECONDS) -> None:
+        """Read the certificates and the password. Raises BadOption."""
+        try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+            host, self._port = parts.hostname, parts.port
+        except ValueError as error:
+            raise BadOption(f"--url {url!r}: {error}") from error
+        if parts.scheme not in ("http", "https") or not host or not parts.netloc.isprintable():
+            raise BadOption(f"--url {url!r}: give http://HOST:PORT or https://HOST:PORT")
+        if parts.username is not None:
+            raise BadOption("--url: a password in it would be seen; use --password-file")
+        self._host = host
+        path = parts.path if parts.path.strip("/") else "/metrics"
+        self._target = f"{path}?{parts.query}" if parts.query else path
+        if not (self._target.isascii() and self._target.isprintable()) or " " in self._target:
+            raise BadOption(f"--url {url!r}: its path has characters that need %-encoding")
+        self.name = f"{parts.scheme}://{parts.netloc}"
+        self._tls = _tls(access) if parts.scheme == "https" else None
+        if self._tls is None and (access.ca_file or access.cert or access.key):
+            raise BadOption("--ca-file, --cert and --key need an https --url")
+        self._headers = {"Accept": "text/plain;version=0.0.4", **_authorization(access)}
+        self._timeout = timeout
+
+    def page(self) -> str:
+        """Ask once. Raises Unanswered."""
+        connection = (
+            HTTPConnection(self._host, self._port, timeout=self._timeout)
+            if self._tls is None
+            else HTTPSConnection(self._host, self._port, timeout=self._timeout, context=self._tls)
+        )
+        try:
+            connection.request("GET", self._target, headers=self._headers)
+            response = connection.getresponse()
+            if response.status != 200:
+                hint = HINTS.get(response.status, "is this a vgpu exporter?")
+                raise Unanswered(f"HTTP status {response.status}: {hint}")
+            return self._body(response).decode("utf-8", "replace")
+        except ssl.SSLCertVerificationError as error:
+            raise Unanswered(f"its certificate: {error.verify_message} (--ca-file)") from error
+        except TimeoutError as error:
+            raise Unanswered(f"no answer within {self._timeout:.0f} s") from error
+        except (OSError, HTTPException, UnicodeError) as error:
+            refused = isinstance(error, ConnectionRefusedError)
+            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise Unanswered(why.lower(), refused=refused) from error
+        finally:
+            connection.close()
+
+    def leave(self, status: int) -> int:
+        """Nothing is kept between two questions."""
+        return status
+
+    def _body(self, response: HTTPResponse) -> bytes:
+        """All of it, unless it is too large or trickles in for too long."""
+        deadline = time.monotonic() + self._timeout
+        body = bytearray()
+        while chunk := response.read1(CHUNK):
+            body += chunk
+            if len(body) > PAGE_LIMIT:
+                raise Unanswered(f"the page is larger than {PAGE_LIMIT >> 20} MiB")
+            if time.monotonic() > deadline:
+                raise TimeoutError
+        if response.length:  # still to come; read1 does not mind
+            raise Unanswered("the page was cut short")
+        return bytes(body)
+
+
+def _tls(access: Access) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=access.ca_file)
+    except (OSError, ValueError) as error:
+        raise BadOption(f"--ca-file {access.ca_file}: {_words(error)}") from error
+    if access.cert is None:
+        if access.key is not None:
+            raise BadOption("--key needs --cert")
+        return context
+    try:
+        context.load_cert_chain(access.cert, access.key, password=_no_password)
+    except (OSError, ValueError) as error:
+        told = f"--cert {access.cert}" + (f" --key {access.key}" if access.key else "")
+        raise BadOption(f"{told}: {_words(error)}") from error
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted")
+
+
+def _words(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or "no certificate in it"
+
+
+def _authorization(access: Access) -> Mapping[str, str]:
+    if access.username is None and access.password_file is None:
+        return {}
+    if access.username is None or access.password_file is None:
+        raise BadOption("--username and --password-file belong together")
+    try:
+        password = read_file(access.password_file, PASSWORD_LIMIT, follow=True).rstrip(b"\r\n")
+    except SourceError as error:
+        raise BadOption(f"--password-file: {error}") from error
+    pair = access.username.encode() + b":" + password
+    return {"Authorization": f"Basic {b64encode(pair).decode()}"}
+
+
+class Sampled:
+    """This node, sampled with every page."""
+
+    def __init__(self, node: ThisNode) -> None:
+        self.name = f"{node.name}, sampled directly"
+        self._node = node
+        self._sampling = threading.Lock()
+
+    def page(self) -> str:
+        """Sample once."""
+        with self._sampling:
+            return self._node.look().page.exposition.body(Format.TEXT).decode()
+
+    def leave(self, status: int) -> int:
+        """Ends the process if the driver does not answer: nobody may close it meanwhile."""
+        if not self._sampling.acquire(timeout=LEAVING_SECONDS):
+            sys.stdout.flush()
+            os._exit(status)
+        return self._node.leave(status)

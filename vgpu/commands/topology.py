@@ -1,0 +1,262 @@
+"""`vgpu topology`: how this node's cards lie and who uses them, as gpu-manager tells it.
+
+Once as text, or served for good: the gRPC service ``display.GPUDisplay`` and its pages over HTTP,
+for clients that were written for gpu-manager. What is unknown is said on standard error, never
+made up.
+"""
+
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import click
+
+from exporter.flags import Duration, is_typed
+from exporter.main import ENDING, EXIT_FAILURE
+from vgpu import logs
+from vgpu.commands.this_node import AnyCommand, ThisNode, node_flags, this_node
+from vgpu.commands.topology_state import by_links, by_matrix, state_of, unknown, whole_cards
+from vgpu.display.messages import State, graph_text, usages_text
+from vgpu.display.pages import routes
+from vgpu.reasons import Reason, SourceError
+from vgpu.sources.files import read_file
+from vgpu.topology import MATRIX_LIMIT, Level, parse_matrix
+from vgpu.web.server import ListenError, WebServer
+
+log = logging.getLogger(__name__)
+
+SOCKET = "/var/run/gpu-manager.sock"
+ADDRESS = "localhost:5678"
+"""Where gpu-manager serves: the socket, ``--query-addr`` and ``--query-port``."""
+
+EPILOG = """\
+\b
+Examples:
+  vgpu topology                     the drawing
+  vgpu topology --usage | jq .usage
+  nvidia-smi topo -m | vgpu topology --matrix -
+"""
+
+SERVE_EPILOG = """\
+\b
+Examples:
+  vgpu topology serve
+  vgpu topology serve --simulate --socket '' --listen localhost:5678
+  curl -s localhost:5678/graph | jq -r .graph
+"""
+
+Matrix = tuple[tuple[Level, ...], ...]
+
+MATRIX = click.Option(
+    ["--matrix"],
+    type=click.Path(),
+    metavar="FILE",
+    help="The output of 'nvidia-smi topo -m', where the driver cannot tell how cards are joined;"
+    " - is standard input.",
+)
+
+
+def matrix_flag(command: AnyCommand) -> AnyCommand:
+    """Give the command ``--matrix``."""
+    command.params.append(MATRIX)
+    return command
+
+
+class Display:
+    """A node's state, looked at anew with every :meth:`look`; any thread may ask for it."""
+
+    def __init__(self, node: ThisNode, matrix: Matrix | None, subject: str) -> None:
+        """``subject`` is what the matrix is called in errors."""
+        self._node = node
+        self._matrix = matrix
+        self._subject = subject
+        self._seen: State | SourceError = SourceError(Reason.TIMEOUT, "node", "not looked at yet")
+        self.unknown: tuple[str, ...] = ()
+        """What the last look could not tell."""
+
+    def look(self) -> None:
+        """Look now; a failure is kept for those who ask."""
+        try:
+            self._seen = self._look()
+        except SourceError as error:
+            self._seen, self.unknown = error, (str(error),)
+
+    def state(self) -> State:
+        """What was seen last. Raises SourceError if that failed."""
+        seen = self._seen
+        if isinstance(seen, SourceError):
+            raise seen
+        return seen
+
+    def _look(self) -> State:
+        look = self._node.look()
+        view, gpu = look.page.view, look.gpu
+        if gpu is None:
+            nvml = next(row for row in view.collectors if row.name == "nvml")
+            reason = Reason.TIMEOUT if nvml.stuck_seconds else Reason.DRIVER_ERROR
+            raise SourceError(reason, "driver", nvml.last_error)
+        if self._matrix is None:
+            between = by_links(self._node.links())
+        else:
+            between = by_matrix(self._matrix, whole_cards(gpu), self._subject)
+        self.unknown = tuple(unknown(view, gpu, between))
+        return state_of(view, gpu, look.process, look.kubelet, between)
+
+
+def display(ctx: click.Context, node: ThisNode) -> Display:
+    """The display of the node with the matrix that the flags name."""
+    path: str | None = ctx.params["matrix"]
+    if path is None:
+        return Display(node, None, "")
+    try:
+        return Display(node, parse_matrix(matrix_text(path), path), path)
+    except SourceError as error:
+        hint = "It is to be the output of: nvidia-smi topo -m"
+        raise click.ClickException(f"--matrix: {error}\n{hint}") from error
+
+
+def matrix_text(path: str) -> str:
+    """The content of the file, or of standard input. Raises SourceError."""
+    if path == "-":
+        return sys.stdin.buffer.read(MATRIX_LIMIT + 1).decode("utf-8", "replace")
+    return read_file(path, MATRIX_LIMIT, follow=True).decode("utf-8", "replace")
+
+
+@node_flags
+@matrix_flag
+@click.group(
+    "topology",
+    invoke_without_command=True,
+    context_settings={"max_content_width": 100},
+    epilog=EPILOG,
+)
+@click.option(
+    "--graph",
+    "what",
+    flag_value="graph",
+    default="graph",
+    help="How the cards lie and what is free of them.  [default]",
+)
+@click.option("--usage", "what", flag_value="usage", help="Which pods use them, as JSON.")
+@click.pass_context
+def command(ctx: click.Context, /, what: str, **_: object) -> None:
+    """Print this node's cards as gpu-manager does (PrintGraph, PrintUsages).
+
+    Memory is in bytes, cores in percent; 'aval' counts the cards that nobody has any part of.
+    Shares of all schemes count. Goes to the driver directly; no exporter need run.
+    """
+    if ctx.invoked_subcommand is not None:
+        typed = [one.opts[0] for one in ctx.command.params if is_typed(ctx, one.name or "")]
+        if typed:
+            said = f"{', '.join(typed)}: give flags after '{ctx.invoked_subcommand}'"
+            raise click.UsageError(said, ctx)
+        return
+    logs.configure("error", "logfmt")
+    text = {"graph": graph_text, "usage": usages_text}[what]
+    with this_node(ctx) as node:
+        shown = display(ctx, node)
+        shown.look()
+        try:
+            click.echo(text(shown.state()), nl=False)
+        except SourceError as error:
+            hint = "" if ctx.params["simulate"] else " (--simulate shows a simulated node)"
+            click.echo(f"Error: {error}{hint}", err=True)
+            ctx.exit(node.leave(EXIT_FAILURE))
+        for line in shown.unknown:
+            click.echo(f"vgpu topology: {line}", err=True)
+        ctx.exit(node.leave(0))
+
+
+@node_flags
+@matrix_flag
+@command.command("serve", epilog=SERVE_EPILOG, context_settings={"max_content_width": 100})
+@click.option(
+    "--socket",
+    default=SOCKET,
+    show_default=True,
+    metavar="PATH",
+    help="Unix socket of the gRPC service display.GPUDisplay; needs vgpu[pod-resources]. An"
+    " empty PATH serves none.",
+)
+@click.option(
+    "--listen",
+    multiple=True,
+    default=[ADDRESS],
+    show_default=True,
+    metavar="ADDRESS",
+    help="Address of /graph, /usage and /version; repeatable.",
+)
+@click.option(
+    "--interval",
+    type=Duration(),
+    default="5s",
+    show_default=True,
+    metavar="DURATION",
+    help="Time between two looks at the node. Who asks gets the last one's answer.",
+)
+@click.pass_context
+def serve(
+    ctx: click.Context, /, socket: str, listen: tuple[str, ...], interval: float, **_: object
+) -> None:
+    """Serve the same to clients of gpu-manager, until SIGTERM or Ctrl-C."""
+    logs.configure("info", "logfmt")
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # before the first thread, which inherits it
+    with this_node(ctx, interval) as node:
+        shown = display(ctx, node)
+        ended = threading.Event()
+        watcher = threading.Thread(
+            target=watch, args=(shown, interval, ended), name="display-watch", daemon=True
+        )
+        shown.look()  # who comes first gets an answer too
+        web = WebServer(routes(shown.state), listen)
+        try:
+            web.start()
+            stop = serve_socket(shown, socket)
+        except ListenError as error:
+            said = f"--listen {error.address!r}: {error.problem}"
+            raise click.ClickException(said) from error
+        watcher.start()
+        log.info("serving", extra={"addresses": ",".join(web.urls), "socket": socket})
+        received = signal.Signals(signal.sigwait(ENDING))
+        log.info("stopping", extra={"reason": received.name})
+        ended.set()
+        stop()
+        web.stop()
+        watcher.join(1.0)
+        ctx.exit(node.leave(0))
+
+
+def serve_socket(shown: Display, path: str) -> Callable[[], None]:
+    """Serve gRPC at ``path``, unless it is empty; what stops it."""
+    if not path:
+        return lambda: None
+    try:
+        from vgpu.display.service import DisplayServer, SocketError  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        said = "--socket needs vgpu[pod-resources]; --socket '' serves HTTP alone"
+        raise click.UsageError(said) from error
+    server = DisplayServer(shown.state, path)
+    try:
+        server.start()
+    except SocketError as error:
+        server.stop()
+        raise click.ClickException(f"--socket: {error}") from error
+    return server.stop
+
+
+def watch(shown: Display, interval: float, ended: threading.Event) -> None:
+    """Look every ``interval`` seconds; what is unknown is logged when it changes."""
+    told: tuple[str, ...] = ()
+    due = time.monotonic()
+    while True:
+        if shown.unknown != told:
+            told = shown.unknown
+            for line in told or ("everything is known again",):
+                log.warning("%s", line)
+        due = max(due + interval, time.monotonic())
+        if ended.wait(due - time.monotonic()):
+            return
+        shown.look()
