@@ -7,10 +7,10 @@ BIN     = $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint docs screenshot bench soak lock clean
+.PHONY: help demo test test-fast cluster-tools lint docs screenshot bench bench-cluster soak fuzz lock clean
 
 help: ## What there is to make
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 demo: $(VENV)/.runtime ## Run the exporter on a simulated node (ARGS=--once prints one sample)
 	@$(BIN)/python -m vgpu demo $(ARGS)
@@ -22,7 +22,10 @@ test: $(VENV)/.dev lint ## All checks and tests
 	$(BIN)/coverage report
 
 test-fast: $(VENV)/.dev ## Tests without those that take longer than a few seconds
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow and not cluster" $(ARGS)
+
+cluster-tools: $(VENV)/.runtime ## Build the Kubernetes of the tests, once (ARGS=--prune deletes old ones)
+	@PYTHONPATH=tests/cluster $(BIN)/python -m bed.tools $(ARGS)
 
 lint: $(VENV)/.dev ## ruff, mypy, import-linter, generated files up to date
 	$(BIN)/ruff check .
@@ -37,8 +40,14 @@ docs: $(VENV)/.dev ## Write the generated documentation
 screenshot: $(VENV)/.dev ## Take the picture of the README anew
 	$(BIN)/python docs/screenshot.py
 
-bench: $(VENV)/.dev ## Measure the exporter beside nvitop-exporter
+bench: $(VENV)/.dev ## Measure the exporter, decoding, the ledger and inspect, beside their peers
 	$(BIN)/python benchmarks/exporter.py $(ARGS)
+	$(BIN)/python benchmarks/decode.py
+	$(BIN)/python benchmarks/ledger.py
+	$(BIN)/python benchmarks/inspection.py
+
+bench-cluster: $(VENV)/.dev ## Measure large simulated clusters (ARGS="--nodes 5000 --pods 10000")
+	PYTHONPATH=tests:tests/cluster $(BIN)/python benchmarks/cluster.py $(ARGS)
 
 soak: $(VENV)/.dev ## A day of samples and scrapes, accelerated
 	$(BIN)/python benchmarks/soak.py $(ARGS)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from exporter.accounting import account
+from exporter.allocations import by_pod
 from exporter.view import (
     Attribution,
     ContainerRow,
@@ -31,10 +32,12 @@ from vgpu.facts import (
     RegionProcess,
     ShimSample,
 )
+from vgpu.ledger import Holding, Ledger
 from vgpu.model import Phase, PodRef, Scheme, Source
 from vgpu.reasons import Reason, Rejection
 from vgpu.schemes import gpushare, volcano
 from vgpu.schemes.hami_core import LAYOUTS
+from vgpu.sources.pods import PodSample
 
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 SLOT_DEAD = 0
@@ -49,13 +52,30 @@ RESOURCE_SCHEMES: Mapping[str, Scheme] = {
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """What the collectors brought; None is a collector that is off, failed or stale."""
+    """What the collectors brought; None is a collector that is off, failed or stale.
+
+    ``kubelet`` has the names that ``pods`` tell, too: :func:`with_names`.
+    """
 
     gpu: GpuSample | None = None
     shim: ShimSample | None = None
     kubelet: KubeletSample | None = None
     limits: LimitSample | None = None
     process: ProcessSample | None = None
+    pods: PodSample | None = None
+
+
+def with_names(kubelet: KubeletSample | None, pods: PodSample | None) -> KubeletSample | None:
+    """What the kubelet left on the node, with the names that the API server tells."""
+    if pods is None:
+        return kubelet
+    if kubelet is None:
+        return KubeletSample(pods.names, pods.containers)
+    return msgspec.structs.replace(
+        kubelet,
+        pods={**kubelet.pods, **pods.names},
+        containers={**kubelet.containers, **pods.containers},
+    )
 
 
 def pids_of_interest(gpu: GpuSample | None, shim: ShimSample | None) -> set[int]:
@@ -67,14 +87,23 @@ def pids_of_interest(gpu: GpuSample | None, shim: ShimSample | None) -> set[int]
     return pids
 
 
-def attribute(observation: Observation, gpushare_unit_bytes: int | None = None) -> Attribution:
-    """Join one observation; ``gpushare_unit_bytes`` is what a unit of aliyun.com/gpu-mem means."""
+def attribute(
+    observation: Observation,
+    gpushare_unit_bytes: int | None = None,
+    ledger: Ledger | None = None,
+) -> Attribution:
+    """Join one observation; ``gpushare_unit_bytes`` is what a unit of aliyun.com/gpu-mem means.
+
+    The ledger of the same observation decides on schemes and phases.
+    """
     join = _Join(observation, gpushare_unit_bytes)
     join.add_regions()
     join.add_grants()
     join.add_limits()
     join.add_bare_regions()
     join.add_processes()
+    if ledger is not None:
+        join.settle(ledger)
     return join.result()
 
 
@@ -106,7 +135,8 @@ class _Join:
         self.names_in: dict[str, set[str]] = {}
         for known in self.named.values():
             self.names_in.setdefault(known.pod_uid, set()).add(known.container)
-        self.statuses = kubelet.statuses if kubelet else None
+        self.statuses = seen.pods.statuses if seen.pods else None
+        self.finished = seen.pods.finished if seen.pods else frozenset[tuple[str, str]]()
         self.phases = {s.ref.uid: s.phase for s in self.statuses or ()}
         self.grants: dict[tuple[str, str], list[Grant]] = {}
         for grant in (kubelet.grants if kubelet else None) or ():
@@ -133,6 +163,10 @@ class _Join:
             return pod_uid in self.live_pods
         phase = self.phases.get(pod_uid)
         return None if phase is None else phase not in TERMINAL_PHASES
+
+    def is_over(self, pod_uid: str, container: str) -> bool:
+        """Whether the container's pod has ended, or it is an init container that has."""
+        return self.alive(pod_uid) is False or (pod_uid, container) in self.finished
 
     def name(self, pod_uid: str) -> tuple[str, str]:
         ref = self.pods.get(pod_uid)
@@ -180,7 +214,7 @@ class _Join:
 
     def add_regions(self) -> None:
         for file in self.seen.shim.files if self.seen.shim else ():
-            if self.alive(file.pod_uid) is False:
+            if self.is_over(file.pod_uid, file.container):
                 namespace, pod = self.name(file.pod_uid)
                 leftover = Orphan(file.path, file.pod_uid, file.container, namespace, pod)
                 if pod or file.pod_uid in self.phases:
@@ -252,7 +286,7 @@ class _Join:
 
     def add_grants(self) -> None:
         for (pod_uid, container), grants in self.grants.items():
-            if not self.alive(pod_uid):
+            if not self.alive(pod_uid) or (pod_uid, container) in self.finished:
                 continue  # dead entries in the checkpoint are normal, so it proves no life
             for grant in grants:
                 scheme = scheme_of(grant)
@@ -294,6 +328,8 @@ class _Join:
             name = self.limited_container(pod_uid, limit)
             if name is None:
                 self.reject("limits", limit.path, Reason.FORGED, f"no container {limit.container}")
+                continue
+            if (pod_uid, name) in self.finished:
                 continue
             row = self.container(pod_uid, name, limit.scheme, Source.LIMIT_FILE)
             self.set_limit(self.share(row, device), limit)
@@ -385,6 +421,35 @@ class _Join:
         for share in self.shares.values():
             if share.container and (share.pod_uid, share.device) in unnamed:
                 share.used_bytes = share.processes = share.sm_utilization = None
+
+    # ------------------------------------------------------------ the ledger
+
+    def settle(self, ledger: Ledger) -> None:
+        """Scheme and phase as the ledger has them; who was only promised a share gets a row."""
+        rows: dict[str, list[ContainerRow]] = {}
+        for row in self.containers.values():
+            rows.setdefault(row.pod_uid, []).append(row)
+        for pod_uid, held in by_pod(ledger.holdings).items():
+            of_pod = rows.get(pod_uid, [])
+            for row in of_pod:
+                holding = held.get(row.container) or held.get("")
+                if holding is not None:
+                    self.settle_row(row, holding)
+            names = {row.container for row in of_pod}
+            for name, holding in held.items():
+                absent = name not in names if name else not of_pod
+                if absent and (pod_uid, name) not in self.finished:
+                    ref, scheme, source = holding.pod, holding.scheme, holding.source
+                    row = ContainerRow(pod_uid, name, ref.namespace, ref.name, scheme, source)
+                    self.containers[pod_uid, name] = row
+                    self.settle_row(row, holding)
+
+    @staticmethod
+    def settle_row(row: ContainerRow, holding: Holding) -> None:
+        if holding.scheme is not Scheme.NONE:
+            row.scheme = holding.scheme
+        if row.phase is not Phase.RELEASED:
+            row.phase = holding.phase
 
     # ------------------------------------------------------------ the result
 

@@ -25,6 +25,7 @@ COLLECTORS: dict[str, tuple[bool, str]] = {
     "kubelet": (True, "pod names and the device checkpoint"),
     "limits": (True, "limit files of gpu-manager and KubeShare"),
     "process": (True, "processes to containers, through /proc and cgroups"),
+    "api": (False, "this node's pods from the API server, watched: annotations, names, phases"),
     "bare": (False, "regions inside containers (/tmp/cudevshr.cache); needs SYS_PTRACE"),
 }
 """Name -> (on by default, help)."""
@@ -37,12 +38,12 @@ FLAG_OF_COLLECTOR = {
     "--kubelet.log-dir": "kubelet",
     "--kubelet.checkpoint": "kubelet",
     "--kubelet.pod-resources": "kubelet",
-    "--pods": "kubelet",
     "--limits.gaia-dir": "limits",
     "--limits.kubeshare-dir": "limits",
     "--path.procfs": "process",
     "--path.cgroupfs": "process",
     "--gpushare.memory-unit": "kubelet",
+    "--kubeconfig": "api",
     "--nvml.pcie-throughput": "nvml",
     "--nvml.expected-gpus": "nvml",
 }
@@ -102,6 +103,8 @@ class Options(msgspec.Struct, frozen=True):
     path_procfs: str = "/proc"
     path_cgroupfs: str = "/sys/fs/cgroup"
     gpushare_memory_unit: str | None = None
+    volcano_memory_factor: int | None = None
+    kubeconfig: str | None = None
     nvml_pcie_throughput: bool = False
     nvml_expected_gpus: int | None = None
     once: bool = False
@@ -112,6 +115,12 @@ class Options(msgspec.Struct, frozen=True):
     def gpushare_unit_bytes(self) -> int | None:
         """What one unit of aliyun.com/gpu-mem means, if the operator has said so."""
         return MEMORY_UNITS.get(self.gpushare_memory_unit or "")
+
+    @property
+    def volcano_unit_bytes(self) -> int | None:
+        """What one unit of volcano.sh/vgpu-memory means, if the operator has said so."""
+        factor = self.volcano_memory_factor
+        return None if factor is None else factor * MIB
 
 
 def field(flag: str) -> str:
@@ -218,7 +227,7 @@ FLAGS = (
     ),
     flag(
         "--pods",
-        "A dump of 'kubectl get pods -A -o json' for names and phases; read again on change."
+        "A dump of 'kubectl get pods -A -o json' in place of --collector.api; read again on change."
         " Add --field-selector spec.nodeName=NODE: reading other nodes' pods costs memory.",
         metavar="FILE",
     ),
@@ -230,6 +239,18 @@ FLAGS = (
         "--gpushare.memory-unit",
         "What one unit of aliyun.com/gpu-mem means. Without it gpushare's limits are not told.",
         type=click.Choice(list(MEMORY_UNITS)),
+    ),
+    flag(
+        "--volcano.memory-factor",
+        "MiB of one unit of volcano.sh/vgpu-memory: the plugin's --gpu-memory-factor. Without it"
+        " what Volcano's annotations say of memory is not told.",
+        type=click.IntRange(min=1, max=2**20),
+        metavar="MIB",
+    ),
+    flag(
+        "--kubeconfig",
+        "How to reach the API server. Default: $KUBECONFIG, ~/.kube/config, the pod's own account.",
+        metavar="FILE",
     ),
     flag(
         "--nvml.pcie-throughput",
@@ -297,7 +318,14 @@ def conflicts(options: Options, told: frozenset[str], typed: frozenset[str]) -> 
         )
     if options.compat_breakdown and not chosen & set(CONFLICTING):
         found.append("--compat-breakdown needs --compat volcano or --compat hami-legacy")
+    if Compat.VOLCANO_SCHEDULER in chosen and options.volcano_memory_factor is None:
+        found.append(
+            "--compat volcano-scheduler counts memory in Volcano's units: say how many MiB one is"
+            " with --volcano.memory-factor (Volcano's own default is 1)"
+        )
     on = options.collectors
+    if "api" in on and options.pods:
+        found.append("--collector.api and --pods tell the same things: choose one")
     if not on - NEEDS.keys():
         found.append("every collector is switched off (--no-collector.…): nothing to export")
     for name, needed in NEEDS.items():

@@ -23,6 +23,7 @@ from vgpu.cli import version_option
 from vgpu.facts import GpuSource
 from vgpu.metrics.render import Format
 from vgpu.reasons import SourceError
+from vgpu.sources.pods import PodFile, PodWatch
 from vgpu.web.config import WebConfigError, WebConfigFile
 from vgpu.web.server import ListenError, WebServer
 
@@ -88,9 +89,7 @@ def open_collectors(options: Options, driver: GpuSource | None) -> Collectors:
             kubelet = KubeletSource(
                 log_dir=options.kubelet_log_dir,
                 checkpoint=options.kubelet_checkpoint,
-                pods_file=options.pods,
                 pod_resources=options.kubelet_pod_resources,
-                node=node_name(options),
             )
         except SourceError as error:  # the extra is not installed
             raise click.UsageError(f"--kubelet.pod-resources: {error.detail}") from error
@@ -100,12 +99,29 @@ def open_collectors(options: Options, driver: GpuSource | None) -> Collectors:
 
         limits = LimitSource(options.limits_gaia_dir, options.limits_kubeshare_dir)
         opened.limits = Collector("limits", lambda _: limits.sample())
+    opened.pods = open_pods(options)
     if "process" in on:
         from vgpu.sources.runtime import ProcessSource  # noqa: PLC0415
 
         process = ProcessSource(options.path_procfs, options.path_cgroupfs, bare="bare" in on)
         opened.process = Collector("process", process.sample)
     return opened
+
+
+def open_pods(options: Options) -> Collector[Any] | None:
+    """Where the pods are told: the API server, or a dump. None is nowhere."""
+    node = node_name(options)
+    if "api" in options.collectors:
+        from exporter.api import NodePods  # noqa: PLC0415  # the client library is large
+
+        try:
+            api = NodePods.connect(options.kubeconfig or "", node)
+        except SourceError as error:
+            raise click.UsageError(f"--collector.api: {error.detail}") from error
+        return Collector("api", PodWatch(api, api.subject).sample)
+    if options.pods:
+        return Collector("pods", PodFile(options.pods, node).sample)
+    return None
 
 
 def make_sampler(
@@ -119,6 +135,7 @@ def make_sampler(
         compat=options.compat,
         compat_breakdown=options.compat_breakdown,
         gpushare_unit_bytes=options.gpushare_unit_bytes,
+        volcano_unit_bytes=options.volcano_unit_bytes,
         expected_gpus=options.nvml_expected_gpus,
         build=build_info(),
     )
@@ -178,7 +195,16 @@ def leave(sampler: Sampler, status: int) -> int:
     return status
 
 
-@click.command("exporter", context_settings={"max_content_width": 100})
+EPILOG = """\
+\b
+Examples:
+  vgpu exporter --collector.api --node-name "$NODE_NAME"
+  vgpu exporter --compat volcano --compat volcano-scheduler --volcano.memory-factor 1
+  vgpu exporter --once | grep vgpu_collector_success
+"""
+
+
+@click.command("exporter", epilog=EPILOG, context_settings={"max_content_width": 100})
 @all_flags
 @version_option
 @click.pass_context

@@ -1,14 +1,31 @@
 """What is wrong, in words, for people who look at the status page. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 
 import msgspec
 
 from exporter.view import ContainerRow, Orphan, ShareRow, View
+from vgpu.ledger import Conflict, ConflictKind, Statement
+from vgpu.model import PodRef, Share, Source
 from vgpu.reasons import Reason
+from vgpu.units import percent
 
 RECENT_XID_SECONDS = 3600.0
+
+MAX_PARTIES = 4
+"""So many of the statements that conflict are quoted; the rest are counted."""
+
+SERIOUS = frozenset(
+    {
+        ConflictKind.CARD_DIFFERS,
+        ConflictKind.NODE_DIFFERS,
+        ConflictKind.DOUBLE_BOOKED,
+        ConflictKind.RUNNING_WITHOUT_DEVICE,
+        ConflictKind.DEVICE_MISSING,
+    }
+)
+"""Somebody works on what is not theirs, or on nothing."""
 
 
 class Severity(IntEnum):
@@ -32,6 +49,7 @@ def problems(view: View) -> list[Problem]:
         *collector_problems(view),
         *device_problems(view),
         *share_problems(view),
+        *conflict_problems(view),
         *leftovers(view),
     ]
     return sorted(found)
@@ -81,6 +99,68 @@ def share_problems(view: View) -> Iterator[Problem]:
             yield Problem(Severity.WARNING, f"{who(row)} is held back for a higher priority.")
 
 
+def conflict_problems(view: View) -> Iterator[Problem]:
+    """Where the sources of the ledger disagree; orphaned regions are told as leftovers."""
+    if view.books is None:
+        return
+    ledger = view.books.ledger
+    names = {holding.pod.uid: holding.pod for holding in ledger.holdings}
+    orphaned = {orphan.path for orphan in view.attribution.orphans or ()}
+    for conflict in ledger.conflicts:
+        paths = {said.where for said in conflict.statements}
+        if not paths or not paths <= orphaned:
+            yield Problem(_severity(conflict), in_words(conflict, names))
+
+
+def _severity(conflict: Conflict) -> Severity:
+    if conflict.kind in SERIOUS:
+        return Severity.ERROR
+    outside = conflict.kind is ConflictKind.PROCESS_WITHOUT_ALLOCATION and conflict.pod is None
+    return Severity.NOTE if outside else Severity.WARNING
+
+
+def in_words(conflict: Conflict, names: Mapping[str, PodRef]) -> str:
+    """Whose it is, what is wrong, and what each source says; ``names`` is by pod UID."""
+    subject = named(conflict.pod, conflict.container) if conflict.pod else conflict.device
+    shares = [_about(said, conflict.device) for said in conflict.statements]
+    one_device = all(share.device == conflict.device for those in shares for share in those)
+    parties = [
+        _said(said, those, conflict, names.get(said.pod.uid, said.pod), named_device=not one_device)
+        for said, those in list(zip(conflict.statements, shares, strict=True))[:MAX_PARTIES]
+    ]
+    more = len(conflict.statements) - len(parties)
+    parties += [f"{more} more"] if more else []
+    detail = f" ({conflict.detail})" if conflict.detail else ""
+    text = f"{conflict.kind.explanation}{detail}{': ' if parties else ''}{'; '.join(parties)}."
+    return f"{subject}: {text}" if subject else text
+
+
+def _about(said: Statement, device: str) -> list[Share]:
+    """Its shares of the device, else all of them."""
+    return [share for share in said.shares if share.device == device] or list(said.shares)
+
+
+def _said(
+    said: Statement, shares: list[Share], conflict: Conflict, pod: PodRef, *, named_device: bool
+) -> str:
+    """``<source> says <shares> (<where>)``; whose, too, if the conflict is not one pod's."""
+    whose = f" of {named(pod, said.container)}" if conflict.pod is None and pod.uid else ""
+    if said.source is Source.PROCESS:
+        there = ", ".join(share.device for share in shares)
+        return f"{said.where}{whose} is on {there}"
+    where = f" ({said.where})" if said.where and conflict.pod else ""
+    words = ", ".join(_share(share, named_device=named_device) for share in shares) or "nothing"
+    return f"{said.source.value} says{whose} {words}{where}"
+
+
+def _share(share: Share, *, named_device: bool) -> str:
+    """As much as is told of it."""
+    parts = [] if share.memory_bytes is None else [size(share.memory_bytes)]
+    parts += [] if share.cores_milli is None else [f"{percent(share.cores_milli)} % of the cores"]
+    there = f" on {share.device or 'an unknown device'}" if named_device else ""
+    return f"{' and '.join(parts) or 'a share'}{there}"
+
+
 def leftovers(view: View) -> Iterator[Problem]:
     """Failed pods and regions that nobody owns."""
     for status in view.attribution.statuses or ():
@@ -96,8 +176,13 @@ def leftovers(view: View) -> Iterator[Problem]:
 
 def who(row: ShareRow | ContainerRow | Orphan) -> str:
     """namespace/pod/container, or what is known instead."""
-    pod = f"{row.namespace}/{row.pod}" if row.pod else row.pod_uid or "outside Kubernetes"
-    return f"{pod}/{row.container}" if row.container else pod
+    return named(PodRef(row.pod_uid, row.namespace, row.pod), row.container)
+
+
+def named(pod: PodRef, container: str) -> str:
+    """The same of a pod and the name of its container."""
+    name = f"{pod.namespace}/{pod.name}" if pod.name else pod.uid or "outside Kubernetes"
+    return f"{name}/{container}" if container else name
 
 
 def size(count: float) -> str:

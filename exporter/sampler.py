@@ -13,9 +13,12 @@ from typing import Any
 import msgspec
 
 from exporter import compat as compatibility
-from exporter.attribution import Observation, attribute, pids_of_interest
+from exporter.allocations import Books, books
+from exporter.attribution import Observation, attribute, pids_of_interest, with_names
+from exporter.bookkeeping import Bookkeeper
 from exporter.collector import Collector
 from exporter.families import OWN_TABLES
+from exporter.languages import languages
 from exporter.view import Attribution, CollectorRow, View
 from vgpu.facts import GpuSample, GpuSource
 from vgpu.metrics.render import Exposition, Format, Renderer
@@ -47,6 +50,7 @@ class Settings(msgspec.Struct, frozen=True):
     compat: tuple[compatibility.Compat, ...] = (compatibility.Compat.VOLCANO,)
     compat_breakdown: bool = False
     gpushare_unit_bytes: int | None = None
+    volcano_unit_bytes: int | None = None
     expected_gpus: int | None = None
     build: Mapping[str, str] = {}
 
@@ -58,11 +62,12 @@ class Collectors(msgspec.Struct):
     shim: Collector[Any] | None = None
     kubelet: Collector[Any] | None = None
     limits: Collector[Any] | None = None
+    pods: Collector[Any] | None = None
     process: Collector[Any] | None = None
 
     def all(self) -> list[Collector[Any]]:
         """Those that are on, in the order of the page."""
-        every = (self.nvml, self.shim, self.kubelet, self.limits, self.process)
+        every = (self.nvml, self.shim, self.kubelet, self.limits, self.pods, self.process)
         return [collector for collector in every if collector is not None]
 
 
@@ -89,6 +94,8 @@ class Sampler:
         self._own_numbers = own_numbers
         tables = (*OWN_TABLES, *compatibility.tables(settings.compat, settings.compat_breakdown))
         self._renderer = Renderer(tables)
+        spoken = languages(settings.gpushare_unit_bytes, settings.volcano_unit_bytes)
+        self._bookkeeper = Bookkeeper(spoken, settings.node)
         self._most_gpus = 0
         self._asked: dict[tuple[Format, bool], int] = {}
         self._passes = 0
@@ -199,7 +206,10 @@ class Sampler:
     def sample(self) -> Page:
         """One pass of everything; publishes and returns the new page."""
         now = time.time()
-        page = self._render(now, self._attribute(self._observe(now)))
+        seen = self._observe(now)
+        kept = self._books(seen)
+        heard_at = seen.pods.heard_at if seen.pods else None
+        page = self._render(now, self._attribute(seen, kept), kept, heard_at)
         for form, asked in list(self._asked.items()):
             if self._passes - asked <= KEEP_READY_PAGES:
                 page.exposition.body(*form)
@@ -213,7 +223,8 @@ class Sampler:
     def _observe(self, now: float) -> Observation:
         """Let the collectors run side by side; the kernel is asked for the pids they brought."""
         on, timeout = self._collectors, self._settings.timeout
-        first = [c for c in (on.nvml, on.shim, on.kubelet, on.limits) if c is not None]
+        early = (on.nvml, on.shim, on.kubelet, on.limits, on.pods)
+        first = [collector for collector in early if collector is not None]
         deadline = time.monotonic() + timeout
         for collector in first:
             collector.begin(now)
@@ -229,24 +240,43 @@ class Sampler:
             on.process.begin(pids_of_interest(gpu, shim))
             on.process.finish(time.monotonic() + timeout)
             process = on.process.data(oldest) if on.process.ok else None
+        pods = on.pods.data(oldest) if on.pods else None
         return Observation(
             gpu=gpu,
             shim=shim,
-            kubelet=on.kubelet.data(oldest) if on.kubelet else None,
+            kubelet=with_names(on.kubelet.data(oldest) if on.kubelet else None, pods),
             limits=on.limits.data(oldest) if on.limits else None,
             process=process,
+            pods=pods,
         )
 
-    def _attribute(self, observation: Observation) -> Attribution:
+    def _books(self, seen: Observation) -> Books | None:
+        """A defect of ours costs the ledger, and nothing else."""
+        try:
+            ledger = self._bookkeeper.ledger(seen)
+            return books(ledger, seen.pods.finished if seen.pods else frozenset())
+        except Exception:
+            self._defects += 1
+            log.exception("the ledger failed on a defect")
+            return None
+
+    def _attribute(self, observation: Observation, kept: Books | None) -> Attribution:
         """A defect of ours must not leave an old page standing: it costs the data, not the page."""
         try:
-            return attribute(observation, self._settings.gpushare_unit_bytes)
+            ledger = kept.ledger if kept else None
+            return attribute(observation, self._settings.gpushare_unit_bytes, ledger)
         except Exception:
             self._defects += 1
             log.exception("the join failed on a defect")
             return Attribution()
 
-    def _render(self, now: float, attribution: Attribution) -> Page:
+    def _render(
+        self,
+        now: float,
+        attribution: Attribution,
+        kept: Books | None = None,
+        heard_at: float | None = None,
+    ) -> Page:
         settings, driver = self._settings, self._driver
         answering = sum(row.answers and not row.gpu.parent for row in attribution.gpus)
         self._most_gpus = max(self._most_gpus, answering)
@@ -265,11 +295,14 @@ class Sampler:
             build=settings.build,
             own={
                 **self._own_numbers(),
+                **({} if heard_at is None else {"vgpu_api_heard_timestamp_seconds": heard_at}),
                 "vgpu_join_failures_total": self._defects,
                 "vgpu_dropped_series": self._dropped,
             },
             skipped_series=compatibility.nameless(attribution, settings.compat),
             gpus_expected=expected,
+            books=kept,
+            volcano_unit_bytes=settings.volcano_unit_bytes,
         )
         exposition = self._renderer.render(view)
         self._dropped = exposition.dropped

@@ -8,8 +8,10 @@ from html import escape
 from pathlib import Path
 from string import Template
 
+from exporter.allocations import Allocated
 from exporter.problems import Problem, Severity, problems, size, who
 from exporter.view import GpuRow, ShareRow, View
+from vgpu.units import percent
 
 REFRESH_SECONDS = 5
 
@@ -59,8 +61,9 @@ def cards(view: View) -> Iterator[str]:
     by_device: dict[str, list[ShareRow]] = {}
     for share in sorted(view.attribution.shares, key=who):
         by_device.setdefault(share.device, []).append(share)
+    allocated = {each.device.name: each for each in view.books.devices} if view.books else {}
     for row in view.attribution.gpus:
-        yield card(row, by_device.pop(row.gpu.uuid, []))
+        yield card(row, by_device.pop(row.gpu.uuid, []), allocated.get(row.gpu.uuid))
     for uuid, shares in by_device.items():
         note = '<span class="dim">known from its containers only</span>'
         yield section(escape(uuid), note, share_rows(shares, None))
@@ -72,7 +75,7 @@ def section(title: str, note: str, *parts: str) -> str:
     return f"<section>{head}{''.join(parts)}</section>"
 
 
-def card(row: GpuRow, shares: list[ShareRow]) -> str:
+def card(row: GpuRow, shares: list[ShareRow], allocated: Allocated | None) -> str:
     """One device: title, bar, facts, containers."""
     gpu = row.gpu
     title = escape(gpu.info.get("name", "") or gpu.uuid)
@@ -81,7 +84,7 @@ def card(row: GpuRow, shares: list[ShareRow]) -> str:
     read = {key[0]: value for key, value in gpu.readings.items() if len(key) == 1}
     total = read.get("memory_total_bytes", 0.0)
     index = f"MIG {escape(gpu.info.get('mig_profile', ''))}" if gpu.parent else f"GPU {gpu.index}"
-    told = "".join(f"<span>{fact}</span>" for fact in facts(row, read))
+    told = "".join(f"<span>{fact}</span>" for fact in facts(row, read, allocated))
     return section(
         f"{index} · {title}",
         f'<span class="dim">{escape(gpu.uuid)}</span>',
@@ -120,10 +123,14 @@ def piece(part: float, colour: str, title: str) -> str:
     return f'<i style="width:{part:.2%};background:{colour}" title="{escape(title)}"></i>'
 
 
-def facts(row: GpuRow, read: dict[str, float]) -> Iterator[str]:
+def facts(row: GpuRow, read: dict[str, float], allocated: Allocated | None) -> Iterator[str]:
     """The device's numbers, those that it has."""
     if "memory_used_bytes" in read and "memory_total_bytes" in read:
         yield f"memory {size(read['memory_used_bytes'])} of {size(read['memory_total_bytes'])}"
+    if allocated is not None:
+        memory = known(allocated.memory_bytes)
+        cores = percent(allocated.cores_milli)
+        yield f"allocated {memory} and {cores} % of the cores in {allocated.shares} shares"
     if row.unattributed_bytes is not None:
         yield f"of it {size(row.unattributed_bytes)} in no container"
     if "utilization_ratio" in read:

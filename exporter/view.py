@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from exporter.allocations import Books
 from vgpu.facts import CallCost, Gpu, PodStatus, XidCount
 from vgpu.model import Phase, Scheme, Source
 from vgpu.reasons import Reason, Rejection
@@ -135,7 +136,9 @@ class CollectorRow(msgspec.Struct, frozen=True):
 class View(msgspec.Struct, frozen=True):
     """Everything that one rendered page is made of.
 
-    ``own`` are numbers about this process, by the name of their family.
+    ``own`` are numbers about this process, by the name of their family. ``books`` is None before
+    the first sample. ``volcano_unit_bytes`` is what a unit of volcano.sh/vgpu-memory means, None
+    if not told.
     """
 
     timestamp: float
@@ -150,3 +153,5 @@ class View(msgspec.Struct, frozen=True):
     xids_watched: frozenset[str] = frozenset()
     skipped_series: int = 0
     gpus_expected: int | None = None
+    books: Books | None = None
+    volcano_unit_bytes: int | None = None

@@ -1,24 +1,28 @@
 """Makes the helpers beside the tests importable."""
 
 import logging
+import signal
 import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE / "e2e")]
+sys.path[:0] = [str(HERE), str(HERE / "e2e"), str(HERE / "cluster")]
 
-settings.register_profile("untimed", deadline=None)  # a deadline would be a timed assertion
+# A deadline would be a timed assertion, and so is the check that examples are made fast enough.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True)
-def logging_as_it_was():
-    """A command that a test runs configures the root logger; the next test must not see it."""
+def process_as_it_was():
+    """A command that a test runs sets up logging and blocks signals; the next must not see it."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     root.handlers[:] = handlers
     root.setLevel(level)

@@ -228,6 +228,35 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
     env: Mapping[str, str]
 
 
+class Held(msgspec.Struct, frozen=True, gc=False):
+    """Who holds devices of one resource, as pod-resources tells it: without a pod UID."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+
+
+class KubeletSample(msgspec.Struct, frozen=True):
+    """One pass over what the kubelet leaves on the node. Each part is None if not readable.
+
+    Attributes:
+        pods: pod UID -> names, from log folders and pod-resources.
+        containers: container id -> names, from log links.
+        grants: the checkpoint's entries.
+        held: pod-resources' answer: holder -> device IDs.
+    """
+
+    pods: Mapping[str, PodRef]
+    containers: Mapping[str, ContainerName]
+    grants: tuple[Grant, ...] | None = None
+    rejections: tuple[Rejection, ...] = ()
+    held: Mapping[Held, frozenset[str]] | None = None
+
+
+# ---------------------------------------------------------------- the API server
+
+
 class PodStatus(msgspec.Struct, frozen=True, gc=False):
     """A pod as the API server knows it: phase and reason, and whether it asks for a GPU."""
 
@@ -235,23 +264,6 @@ class PodStatus(msgspec.Struct, frozen=True, gc=False):
     phase: str
     reason: str
     wants_gpu: bool
-
-
-class KubeletSample(msgspec.Struct, frozen=True):
-    """One pass over what the kubelet leaves on the node. Each part is None if not readable.
-
-    Attributes:
-        pods: pod UID -> names, from log folders, the pods file and pod-resources.
-        containers: container id -> names, from log links and the pods file.
-        grants: the checkpoint's entries.
-        statuses: from the pods file.
-    """
-
-    pods: Mapping[str, PodRef]
-    containers: Mapping[str, ContainerName]
-    grants: tuple[Grant, ...] | None = None
-    statuses: tuple[PodStatus, ...] | None = None
-    rejections: tuple[Rejection, ...] = ()
 
 
 # ---------------------------------------------------------------- limit files

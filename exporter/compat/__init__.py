@@ -1,7 +1,8 @@
 """The metric sets of the original monitors, so that existing dashboards keep working.
 
 Names, labels and units are the originals', wrong units included; the numbers come from the same
-place (the driver for the host, the shim region for containers, live slots only). One deviation:
+place (the driver for the host, the shim region for containers, live slots only; for a scheduler's
+set, the ledger). One deviation:
 ``Device_memory_desc_of_container`` is a gauge of total bytes without the breakdown as labels,
 since each allocation would make a new series; ``breakdown=True`` brings the labels back.
 
@@ -14,6 +15,7 @@ from enum import StrEnum
 from exporter.compat.gaia import gaia
 from exporter.compat.hami import hami
 from exporter.compat.legacy import hami_legacy, volcano
+from exporter.compat.scheduler import volcano_scheduler
 from exporter.view import Attribution
 from vgpu.metrics.family import Table
 from vgpu.model import Scheme
@@ -23,6 +25,7 @@ class Compat(StrEnum):
     """The values of ``--compat``."""
 
     VOLCANO = "volcano"
+    VOLCANO_SCHEDULER = "volcano-scheduler"
     HAMI_LEGACY = "hami-legacy"
     HAMI = "hami"
     GAIA = "gaia"
@@ -35,6 +38,7 @@ CONFLICTING = (Compat.VOLCANO, Compat.HAMI_LEGACY)
 
 SETS: dict[Compat, Callable[[bool], tuple[Table, ...]]] = {
     Compat.VOLCANO: volcano,
+    Compat.VOLCANO_SCHEDULER: volcano_scheduler,
     Compat.HAMI_LEGACY: hami_legacy,
     Compat.HAMI: hami,
     Compat.GAIA: gaia,

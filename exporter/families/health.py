@@ -141,6 +141,12 @@ SELF = Table(
             ),
             unit="seconds",
         ),
+        _own(
+            "vgpu_api_heard_timestamp_seconds",
+            "When the API server last sent an event or a bookmark, in unix time; what it said"
+            " counts for three minutes (--collector.api).",
+            unit="timestamp",
+        ),
         Family(
             "vgpu_compat_skipped_series",
             GAUGE,

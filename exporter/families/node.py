@@ -62,13 +62,15 @@ NODE = Table(
         Family(
             "vgpu_released_regions",
             GAUGE,
-            "Shim regions of pods that have ended but still exist; their series are withdrawn.",
+            "Shim regions of pods that have ended but still exist, and of init containers that are"
+            " known to be done; their series are withdrawn.",
             lambda view: length(view.attribution.released),
         ),
         Family(
             "vgpu_pods",
             GAUGE,
-            "Pods of this node that ask for a shared GPU, by phase and reason (--pods).",
+            "Pods of this node that ask for a shared GPU, by phase and reason (--collector.api or"
+            " --pods).",
             pods_by_phase,
             ("phase", "reason"),
         ),

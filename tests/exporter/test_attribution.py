@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.attribution import Observation, attribute, normal_bus_id
+from exporter.attribution import Observation, attribute, normal_bus_id, with_names
 from vgpu.facts import (
     ContainerName,
     Gpu,
@@ -16,7 +16,6 @@ from vgpu.facts import (
     LimitFile,
     LimitSample,
     Owner,
-    PodStatus,
     ProcessSample,
     Region,
     RegionDevice,
@@ -25,8 +24,10 @@ from vgpu.facts import (
     RegionUse,
     ShimSample,
 )
+from vgpu.kube import Pod
 from vgpu.model import Phase, PodRef, Scheme, Source
 from vgpu.reasons import Reason
+from vgpu.sources.pods import PodSample, pod_sample
 from vgpu.units import GIB, MIB
 
 A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
@@ -61,12 +62,11 @@ def kernel(owners=None, live=(POD,), sees_host=True):
     return ProcessSample(found, sees_host, None if live is None else frozenset(live))
 
 
-def kubelet(grants=None, statuses=None, containers=()):
+def kubelet(grants=None, containers=()):
     return KubeletSample(
         pods={POD: PodRef(POD, "ml", "train"), POD2: PodRef(POD2, "ml", "infer")},
         containers={cid: ContainerName("ml", pod, name, uid) for cid, pod, name, uid in containers},
         grants=grants,
-        statuses=statuses,
     )
 
 
@@ -205,10 +205,30 @@ def test_a_region_of_a_pod_without_a_cgroup_is_released_or_orphaned_and_not_expo
     assert [o.pod_uid for o in result.orphans] == [stranger]
 
 
+def test_the_api_servers_names_join_and_go_before_those_that_the_kubelet_left():
+    left = kubelet(grants=(), containers=[("c1", "train", "main", ""), ("c2", "infer", "main", "")])
+    told = PodSample(
+        pods=(),
+        complete=False,
+        names={POD: PodRef(POD, "ml", "renamed"), "u3": PodRef("u3", "ml", "static")},
+        containers={"c1": ContainerName("ml", "train", "main", POD)},
+    )
+    both = with_names(left, told)
+    assert both == msgspec.structs.replace(
+        left, pods=left.pods | told.names, containers=left.containers | told.containers
+    )
+    assert both.pods[POD].name == "renamed"
+    assert both.pods[POD2].name == "infer"
+    assert both.containers["c1"].pod_uid == POD
+    assert with_names(left, None) is left
+    assert with_names(None, told) == KubeletSample(told.names, told.containers)
+    assert with_names(None, None) is None
+
+
 def test_without_cgroups_the_pods_phase_decides_and_without_both_the_region_stands():
-    ended = (PodStatus(PodRef(POD, "ml", "train"), "Succeeded", "", True),)
-    assert node(shim=shim(slot()), kubelet=kubelet(statuses=ended)).shares == ()
-    assert len(node(shim=shim(slot()), kubelet=kubelet(statuses=())).shares) == 1
+    ended = Pod(PodRef(POD, "ml", "train"), node="n", phase="Succeeded")
+    assert node(shim=shim(slot()), pods=pod_sample([ended], complete=False)).shares == ()
+    assert len(node(shim=shim(slot()), pods=pod_sample([], complete=False)).shares) == 1
     assert len(node(shim=shim(slot())).shares) == 1
 
 

@@ -4,11 +4,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from exporter import compat
+from exporter.allocations import books
 from exporter.compat import Compat
 from exporter.view import Accounted, Attribution, ContainerRow, GpuRow, ShareRow, View
 from vgpu.facts import Gpu
+from vgpu.ledger import DeviceEntry, Held, Holding, Ledger
 from vgpu.metrics.render import Format, Renderer
-from vgpu.model import Scheme, Source
+from vgpu.model import Device, Phase, PodRef, Scheme, Share, Source
 from vgpu.units import GIB, MIB
 
 UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
@@ -39,6 +41,7 @@ HAMI = {
     "device_uuid": UUID,
     "zone": "vGPU",
 }
+CARD = {"devID": UUID, "NodeName": "node-1"}
 GAIA = {"pod_name": "old", "namespace": "ml", "node": "node-1", "container_name": "web"}
 
 LEGACY_VDEVICE_ROWS = [
@@ -54,6 +57,17 @@ ROWS = {
         ("HostGPUMemoryUsage", HOST, 5 * GIB),
         ("HostCoreUtilization", HOST, 42),
         *LEGACY_VDEVICE_ROWS,
+    ],
+    Compat.VOLCANO_SCHEDULER: [
+        ("volcano_vgpu_device_shared_number", CARD, 5),
+        ("volcano_vgpu_device_allocated_memory", CARD, 640),
+        ("volcano_vgpu_device_allocated_cores", CARD, 50),
+        ("volcano_vgpu_device_memory_limit", CARD, 4914),
+        *(
+            (f"volcano_vgpu_device_{what}_allocation_for_a_certain_pod", {**CARD, **pod}, value)
+            for what, value in (("memory", 128), ("core", 10))
+            for pod in [{"podName": f"pod-{number}"} for number in range(5)]
+        ),
     ],
     Compat.HAMI_LEGACY: [
         ("HostGPUMemoryUsage", LEGACY_HOST, 5 * GIB),
@@ -91,7 +105,35 @@ ROWS = {
         ("container_request_gpu_memory", {**GAIA, "req_of_gpu_memory": "total"}, 7680),
     ],
 }
-"""Worked by hand from the view below: name, labels, value."""
+"""Worked by hand from the view below: name, labels, value.
+
+Of Volcano's scheduler it is the published example, an L40S of 49140 MiB in units of 10 MiB with
+five pods of 128 units: 640, where the original had 2048, since it added up its running totals.
+"""
+
+
+def holding(pod, namespace="ml", scheme=Scheme.VOLCANO, device=UUID, units=128):
+    memory = None if units is None else units * 10 * MIB
+    return Holding(
+        PodRef(f"{namespace}/{pod}", namespace, pod),
+        "main",
+        Share(device, memory, 100),
+        scheme,
+        Phase.ASSIGNED,
+        Source.CHECKPOINT,
+        (Source.CHECKPOINT,),
+    )
+
+
+FIVE = tuple(holding(f"pod-{number}") for number in range(5))
+
+
+def five_pods(*others, holdings=FIVE, mig=()):
+    card = Device(UUID, 0, 49140 * MIB)
+    entries = [DeviceEntry(card, (*holdings, *others), Held())]
+    if mig:
+        entries.append(DeviceEntry(Device(MIG, parent=UUID), mig, Held()))
+    return books(Ledger("node-1", tuple(entries)))
 
 
 def accounted(**changes):
@@ -99,7 +141,7 @@ def accounted(**changes):
     return Accounted(**(fields | {"phantom": 0, "processes": 1, "sm_utilization": 1.37} | changes))
 
 
-def view(*extra_shares):
+def view(*extra_shares, kept=None):
     readings = {
         ("memory_used_bytes",): 4.5 * GIB,
         ("memory_reserved_bytes",): 0.5 * GIB,
@@ -151,6 +193,8 @@ def view(*extra_shares):
         xids=(),
         build={"version": "1.2.3", "python_version": "3.11.2", "platform": "linux/x86_64"},
         own={},
+        books=kept or five_pods(),
+        volcano_unit_bytes=10 * MIB,
     )
 
 
@@ -178,6 +222,46 @@ def test_a_container_whose_pod_has_no_name_is_left_out_and_counted():
     assert served(Compat.VOLCANO, seen=view(nameless))[1] == ROWS[Compat.VOLCANO]
     assert compat.nameless(view(nameless).attribution, [Compat.VOLCANO]) == 1
     assert compat.nameless(view(nameless).attribution, [Compat.NONE]) == 0
+
+
+def scheduled(**kept):
+    """What the scheduler's set tells, by name and, of pods, by their name."""
+    _, rows = served(Compat.VOLCANO_SCHEDULER, seen=view(kept=five_pods(**kept)))
+    prefix = "volcano_vgpu_device_"
+    return {(name.removeprefix(prefix), at.get("podName")): value for name, at, value in rows}
+
+
+POD_MEMORY = "memory_allocation_for_a_certain_pod"
+
+
+def test_pods_of_one_name_in_two_namespaces_are_one_series_with_their_sum():
+    found = scheduled(holdings=(holding("web", "a"), holding("web", "b")))
+    assert found[POD_MEMORY, "web"] == 256
+    assert found["allocated_memory", None] == 256
+    assert found["shared_number", None] == 2
+
+
+def test_the_scheduler_of_volcano_knows_of_volcanos_pods_alone():
+    found = scheduled(holdings=(holding("web"), holding("old", scheme=Scheme.GAIA)))
+    assert found["allocated_memory", None] == 128
+    assert (POD_MEMORY, "old") not in found
+
+
+def test_a_card_that_nobody_shares_is_told_as_zero():
+    found = scheduled(holdings=())
+    assert found["shared_number", None] == found["allocated_memory", None] == 0
+
+
+def test_a_sum_of_which_a_part_is_unknown_is_absent():
+    found = scheduled(holdings=(holding("web"), holding("mystery", units=None)))
+    assert ("allocated_memory", None) not in found
+    assert (POD_MEMORY, "mystery") not in found
+    assert found[POD_MEMORY, "web"] == 128
+
+
+def test_what_is_held_of_a_mig_instance_is_held_of_its_card():
+    found = scheduled(holdings=(), mig=(holding("web", device=MIG),))
+    assert found["allocated_memory", None] == found[POD_MEMORY, "web"] == 128
 
 
 def test_a_mig_instance_in_a_container_has_its_info_metric():

@@ -64,7 +64,10 @@ def test_flags_and_environment_variables_say_the_same():
         (["--compat=volcano", "--compat=hami-legacy"], ["volcano", "hami-legacy"]),
         (["--compat=hami", "--compat-breakdown"], ["--compat-breakdown"]),
         (["--shim.root=/x", "--no-collector.shim"], ["--shim.root", "--no-collector.shim"]),
-        (["--pods=/x", "--no-collector.kubelet"], ["--pods", "--no-collector.kubelet"]),
+        (["--pods=/x", "--collector.api"], ["--pods", "--collector.api"]),
+        (["--kubeconfig=/x"], ["--kubeconfig", "--no-collector.api"]),
+        (["--compat=volcano-scheduler"], ["volcano-scheduler", "--volcano.memory-factor"]),
+        (["--volcano.memory-factor=0"], ["--volcano.memory-factor"]),
         (["--nvml.pcie-throughput", "--no-collector.nvml"], ["--nvml.pcie-throughput"]),
         (["--collector.xid", "--no-collector.nvml"], ["--collector.xid", "--collector.nvml"]),
         (["--collector.bare", "--no-collector.process"], ["--collector.bare"]),
@@ -92,6 +95,36 @@ def test_switching_everything_off_is_refused():
         f"--no-collector.{name}" for name in ("nvml", "xid", "shim", "kubelet", "limits", "process")
     ]
     assert "nothing to export" in parsed(*off)
+
+
+def test_the_pods_need_no_kubelet_collector():
+    assert parsed("--pods=/x", "--no-collector.kubelet").pods == "/x"
+
+
+def test_a_cluster_that_is_not_configured_is_said_at_the_start(tmp_path):
+    arguments = ["--collector.api", f"--kubeconfig={tmp_path / 'none'}", "--no-collector.nvml"]
+    result = CliRunner().invoke(exporter_main.command, [*arguments, "--no-collector.xid"])
+    assert result.exit_code == 2
+    assert "--collector.api" in result.output
+    assert "no such file" in result.output
+
+
+def test_neither_the_kubernetes_client_nor_rich_is_loaded_unless_asked_for():
+    program = (
+        "import sys\n"
+        "from vgpu.cli import main\n"
+        "try:\n"
+        "    main(['exporter', '--once', '--no-collector.nvml', '--no-collector.xid'])\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code, end.code\n"
+        "heavy = {'kubernetes', 'rich', 'grpc', 'yaml', 'pynvml'} & sys.modules.keys()\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "vgpu_allocation_conflicts" in done.stdout
 
 
 def test_a_missing_extra_is_named(monkeypatch):

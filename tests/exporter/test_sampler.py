@@ -98,6 +98,23 @@ def test_with_a_failing_driver_its_series_go_and_the_others_stay(bench):
     assert starting(series(bench.sampler.sample()), "vgpu_container_memory_used")
 
 
+def test_a_broken_dump_of_the_pods_costs_what_it_alone_tells(bench):
+    dump = Path(bench.node.paths.pods_file)
+    whole = dump.read_bytes()
+    dump.write_bytes(whole[:-1])
+    found = series(bench.sampler.sample())
+    assert found['vgpu_collector_failures_total{collector="pods",reason="malformed"}'] == 1
+    assert found['vgpu_collector_success{collector="kubelet"}'] == 1
+    assert not starting(found, "vgpu_pods{")
+    used = starting(found, "vgpu_container_memory_used_bytes")
+    assert used
+    dump.write_bytes(whole)
+    mended = series(bench.sampler.sample())
+    assert mended['vgpu_collector_success{collector="pods"}'] == 1
+    assert starting(mended, "vgpu_pods{")
+    assert starting(mended, "vgpu_container_memory_used_bytes") == used
+
+
 def test_a_hung_driver_is_told_withdrawn_when_stale_and_never_called_twice(make_bench):
     bench = make_bench(sample_interval=0.05, sample_timeout=0.05)
     until(lambda: series(bench.sampler.sample()).get('vgpu_collector_success{collector="nvml"}'))
@@ -222,9 +239,22 @@ def test_a_defect_in_the_join_costs_the_data_and_not_the_page(bench, monkeypatch
     found = series(bench.sampler.sample())
     assert found["vgpu_join_failures_total"] == 1
     assert found['vgpu_collector_success{collector="nvml"}'] == 1
-    assert not starting(found, "vgpu_container_")
+    assert not starting(found, "vgpu_container_info")
+    assert starting(found, "vgpu_container_memory_allocated_bytes")
     monkeypatch.undo()
-    assert starting(series(bench.sampler.sample()), "vgpu_container_")
+    assert starting(series(bench.sampler.sample()), "vgpu_container_info")
+
+
+def test_a_defect_in_the_ledger_costs_the_ledger_and_nothing_else(bench, monkeypatch):
+    whole = series(bench.sampler.sample())
+    monkeypatch.setattr(sampler_module, "books", lambda *_: 1 // 0)
+    found = series(bench.sampler.sample())
+    assert found["vgpu_join_failures_total"] == 1
+    assert not starting(found, "vgpu_allocation_")
+    assert not starting(found, "vgpu_gpu_memory_allocated_bytes")
+    names = ("vgpu_container_info", "vgpu_container_memory_used_bytes")
+    for name in names:
+        assert starting(found, name).keys() == starting(whole, name).keys() != set()
 
 
 def test_owners_of_an_earlier_pass_are_never_joined_with_new_pids(make_bench):

@@ -1,6 +1,5 @@
 """What a sample of the kubelet's leavings holds, piece by piece."""
 
-import json
 import subprocess
 import sys
 import time
@@ -34,14 +33,6 @@ def reasons(sample):
     return [(rejection.subject, rejection.reason) for rejection in sample.rejections]
 
 
-def write_pods(path, *pods):
-    items = [
-        {"metadata": {"name": name, "namespace": "default", "uid": uid}, "status": status}
-        for name, uid, status in pods
-    ]
-    path.write_text(json.dumps({"items": items}))
-
-
 def test_folders_links_and_checkpoint_make_one_sample(node):
     source = KubeletSource(str(node / "pods"), str(node / "checkpoint"))
     sample = source.sample(time.time())
@@ -49,7 +40,6 @@ def test_folders_links_and_checkpoint_make_one_sample(node):
     assert sample.containers == {ID: ContainerName("default", "web-0", "main", UID)}
     assert sample.grants is not None
     assert [(grant.pod_uid, grant.device_ids) for grant in sample.grants] == [("uid-0", ())]
-    assert sample.statuses is None
 
 
 def test_two_pods_of_one_name_leave_the_containers_uid_open(node):
@@ -59,14 +49,11 @@ def test_two_pods_of_one_name_leave_the_containers_uid_open(node):
 
 
 def test_what_is_missing_is_told_and_the_rest_is_there(node):
-    source = KubeletSource(str(node / "pods"), str(node / "none"), str(node / "no-pods"))
+    source = KubeletSource(str(node / "pods"), str(node / "none"))
     sample = source.sample(time.time())
     assert sample.pods == {UID: PodRef(UID, "default", "web-0")}
-    assert (sample.grants, sample.statuses) == (None, None)
-    assert reasons(sample) == [
-        (str(node / "none"), Reason.ABSENT),
-        (str(node / "no-pods"), Reason.ABSENT),
-    ]
+    assert sample.grants is None
+    assert reasons(sample) == [(str(node / "none"), Reason.ABSENT)]
 
 
 def test_nothing_at_all_is_an_error_that_names_every_piece(tmp_path):
@@ -131,34 +118,11 @@ def test_new_pods_are_seen_in_the_next_sample(node):
     assert new in source.sample(time.time()).pods
 
 
-def test_the_pods_file_names_what_the_folders_do_not_and_is_read_again(node):
-    dump = node / "pods.json"
-    failed = {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
-    write_pods(dump, ("gone", "uid-gone", failed))
-    (node / "link.json").symlink_to(dump)  # as in a ConfigMap's volume
-    source = KubeletSource(str(node / "pods"), None, str(node / "link.json"))
-    sample = source.sample(time.time())
-    assert sample.pods == {
-        UID: PodRef(UID, "default", "web-0"),
-        "uid-gone": PodRef("uid-gone", "default", "gone"),
-    }
-    assert sample.statuses is not None
-    assert [(s.ref.uid, s.phase, s.reason) for s in sample.statuses] == [
-        ("uid-gone", "Failed", "UnexpectedAdmissionError")
-    ]
-    write_pods(dump)
-    assert source.sample(time.time()).statuses == ()
-    dump.write_text("{")
-    sample = source.sample(time.time())
-    assert sample.statuses is None
-    assert reasons(sample) == [(str(node / "link.json"), Reason.MALFORMED)]
-
-
 def test_pod_resources_without_its_extra_is_an_error_that_names_it(node, monkeypatch):
     monkeypatch.delitem(sys.modules, "vgpu.sources.podresources", raising=False)
     monkeypatch.setitem(sys.modules, "grpc", None)
     with pytest.raises(SourceError) as refused:
-        KubeletSource(str(node / "pods"), None, None, "/kubelet.sock")
+        KubeletSource(str(node / "pods"), None, "/kubelet.sock")
     assert refused.value.reason is Reason.NOT_INSTALLED
     assert "pip install vgpu[pod-resources]" in refused.value.detail
 

@@ -187,7 +187,7 @@ def test_a_sample_has_the_names_that_pod_resources_and_the_checkpoint_give(kubel
     )
     ids = ["GPU-ad63c684-5593-111a-cbb1-c1451ebcd0aa-3"]
     kubelet.answer = lambda: one_entry_per_device(("ns", "train", "main", "nvidia.com/gpu", ids))
-    source = KubeletSource(None, str(tmp_path / "checkpoint"), None, kubelet.path)
+    source = KubeletSource(None, str(tmp_path / "checkpoint"), kubelet.path)
     uid = "9a422c32-4fc2-11e9-bb64-505dac4c3a38"
     assert source.sample(time.time()).pods == {uid: PodRef(uid, "ns", "train")}
     kubelet.answer = pb.ListPodResourcesResponse

@@ -15,6 +15,7 @@ from vgpu.simulator.tree import allocate_response, tree
 from vgpu.sources.allocate_response import environment
 from vgpu.sources.kubelet import KubeletSource
 from vgpu.sources.limits import LimitSource
+from vgpu.sources.pods import PodFile
 from vgpu.sources.runtime import ProcessSource
 from vgpu.sources.shim import ShimSource
 
@@ -35,8 +36,11 @@ def read_regions(node):
 
 def read_kubelet(node):
     paths = node.paths
-    source = KubeletSource(paths.log_dir, paths.checkpoint, paths.pods_file)
-    return source.sample(START)
+    return KubeletSource(paths.log_dir, paths.checkpoint).sample(START)
+
+
+def read_pods(node):
+    return PodFile(node.paths.pods_file, node.scenario.node).sample(START)
 
 
 def read_processes(node, pids):
@@ -133,7 +137,7 @@ def test_the_checkpoint_verifies_and_holds_the_grants(node):
 
 
 def test_every_pod_that_ran_is_named_by_its_log_folder(node):
-    sample = KubeletSource(node.paths.log_dir, None, None).sample(START)
+    sample = KubeletSource(node.paths.log_dir, None).sample(START)
     ran = {pod.ref for pod in node.scenario.pods if not pod.deleted and pod.phase != "Failed"}
     assert set(sample.pods.values()) == ran
     assert {
@@ -147,7 +151,7 @@ def test_every_pod_that_ran_is_named_by_its_log_folder(node):
 
 
 def test_the_pods_file_tells_phases_and_who_wants_a_gpu(node):
-    statuses = {status.ref: status for status in read_kubelet(node).statuses}
+    statuses = {status.ref: status for status in read_pods(node).statuses}
     assert statuses.keys() == {pod.ref for pod in node.scenario.pods if not pod.deleted}
     assert all(status.wants_gpu for status in statuses.values())
     assert sorted((s.phase, s.reason) for s in statuses.values() if s.phase != "Running") == [
@@ -160,7 +164,7 @@ def test_the_orphan_is_known_by_its_region_alone(node):
     (deleted,) = (pod for pod in node.scenario.pods if pod.deleted)
     kubelet, (files, _) = read_kubelet(node), read_regions(node)
     assert deleted.ref.uid in {file.pod_uid for file in files.values()}
-    assert deleted.ref.uid not in kubelet.pods
+    assert deleted.ref.uid not in {*kubelet.pods, *read_pods(node).names}
     assert deleted.ref.uid not in read_processes(node, ()).live_pods
 
 
@@ -285,4 +289,4 @@ def test_a_node_of_240_containers_is_read_back_whole(tmp_path):
     node.write(0)
     files, rejections = read_regions(node)
     assert (len(files), rejections) == (240, ())
-    assert len(read_kubelet(node).pods) == 240
+    assert len(read_kubelet(node).pods) == len(read_pods(node).pods) == 240

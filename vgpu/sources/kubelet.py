@@ -6,18 +6,14 @@ the sample is absent. A file or folder is parsed again only when it changed.
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from vgpu.facts import ContainerName, Grant, KubeletSample
+from vgpu.facts import ContainerName, Grant, Held, KubeletSample
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.sources.files import Remembered, printable, read_file
 from vgpu.sources.kubelet_checkpoint import CHECKPOINT_LIMIT, parse_checkpoint
 from vgpu.sources.kubelet_names import read_container_links, read_pod_folders
-from vgpu.sources.kubelet_podlist import PODS_FILE_LIMIT, PodList, parse_pods
-
-if TYPE_CHECKING:
-    from vgpu.sources.podresources import Held
 
 T = TypeVar("T")
 
@@ -26,7 +22,7 @@ DEFAULT_CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoin
 
 
 def name_grants(
-    grants: Iterable[Grant], held: Mapping["Held", frozenset[str]]
+    grants: Iterable[Grant], held: Mapping[Held, frozenset[str]]
 ) -> tuple[dict[str, PodRef], tuple[Rejection, ...]]:
     """Pod UID -> names, by joining the checkpoint with what pod-resources tells.
 
@@ -59,11 +55,9 @@ class KubeletSource:
         self,
         log_dir: str | None = DEFAULT_LOG_DIR,
         checkpoint: str | None = DEFAULT_CHECKPOINT,
-        pods_file: str | None = None,
         pod_resources: str | None = None,
-        node: str = "",
     ) -> None:
-        """Any of the paths may be None: not configured. Of the pods file only ``node``'s count.
+        """Any of the paths may be None: not configured.
 
         The container links are looked for in the folder ``containers`` beside ``log_dir``;
         ``pod_resources`` is the path of the kubelet's socket, and of use only with a checkpoint.
@@ -75,7 +69,6 @@ class KubeletSource:
             log_dir and str(Path(log_dir).parent / "containers"), read_container_links
         )
         self._checkpoint = _remember(checkpoint, _load_checkpoint)
-        self._pods_file = _remember(pods_file, lambda path: _load_pods(path, node))
         self._held = _pod_resources(pod_resources) if pod_resources else None
         # A UID's name never changes, so a silent socket takes no name away.
         self._named: dict[str, PodRef] = {}
@@ -95,9 +88,8 @@ class KubeletSource:
                 return None
 
         folders, links = read(self._folders), read(self._links)
-        checkpoint, dump = read(self._checkpoint), read(self._pods_file)
-        held = read(self._held)
-        if all(piece is None for piece in (folders, links, checkpoint, dump, held)):
+        checkpoint, held = read(self._checkpoint), read(self._held)
+        if all(piece is None for piece in (folders, links, checkpoint, held)):
             reason = failures[0].reason if failures else Reason.ABSENT
             detail = "; ".join(map(str, failures)) or "no folder, file or socket is configured"
             raise SourceError(reason, "kubelet", detail)
@@ -119,16 +111,10 @@ class KubeletSource:
         if folders:
             pods |= folders[0]
             rejections += folders[1]
-        if dump:
-            pods |= dump.pods
         if links:
             containers = _with_uids(links[0], pods.values())
             rejections += links[1]
-        if dump:
-            containers |= dump.containers
-        return KubeletSample(
-            pods, containers, grants, dump.statuses if dump else None, tuple(rejections)
-        )
+        return KubeletSample(pods, containers, grants, tuple(rejections), held)
 
 
 def _with_uids(
@@ -155,12 +141,7 @@ def _load_checkpoint(path: str) -> tuple[tuple[Grant, ...], tuple[Rejection, ...
     return parse_checkpoint(read_file(path, CHECKPOINT_LIMIT), printable(path))
 
 
-def _load_pods(path: str, node: str) -> PodList:
-    # A ConfigMap's files are symlinks, and this path is the operator's own.
-    return parse_pods(read_file(path, PODS_FILE_LIMIT, follow=True), printable(path), node)
-
-
-def _pod_resources(socket: str) -> "Callable[[float], Mapping[Held, frozenset[str]]]":
+def _pod_resources(socket: str) -> Callable[[float], Mapping[Held, frozenset[str]]]:
     """The socket's reader; gRPC is only loaded here."""
     try:
         from vgpu.sources.podresources import PodResourcesSource  # noqa: PLC0415

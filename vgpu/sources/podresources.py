@@ -1,6 +1,6 @@
 """The kubelet's pod-resources API: which pod, by name, holds which device IDs.
 
-Needs the extra ``vgpu[pod-resources]``; the only module that imports gRPC. As measured on a real
+Needs the extra ``vgpu[pod-resources]``; the only reader that imports gRPC. As measured on a real
 kubelet, its List answers with one entry for each device in random order, is empty for about a
 second after a restart, and is refused above 100 calls a second.
 """
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import grpc
-import msgspec
 
+from vgpu.facts import Held
 from vgpu.reasons import Reason, SourceError
 from vgpu.rpc.podresources_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
 from vgpu.sources.files import printable, translated
@@ -25,15 +25,6 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 5000),  # gRPC's default keeps us away for two minutes
     ("grpc.enable_http_proxy", 0),
 )
-
-
-class Held(msgspec.Struct, frozen=True, gc=False):
-    """Who holds devices of one resource. The API has no pod UID."""
-
-    namespace: str
-    pod: str
-    container: str
-    resource: str
 
 
 class PodResourcesSource:

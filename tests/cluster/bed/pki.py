@@ -3,7 +3,7 @@
 All keys are P-256: made in a millisecond, and what the API server signs tokens with as well.
 """
 
-import datetime
+import datetime as dt
 from collections.abc import Iterable
 from ipaddress import ip_address
 from pathlib import Path
@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-LIFETIME = datetime.timedelta(days=30)
-BACKDATED = datetime.timedelta(minutes=10)
+LIFETIME = dt.timedelta(days=30)
+BACKDATED = dt.timedelta(minutes=10)
 
 
 class KeyPair(NamedTuple):
@@ -120,7 +120,7 @@ def _host(host: str) -> x509.GeneralName:
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
 ) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
+    now = dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

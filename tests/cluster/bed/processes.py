@@ -16,7 +16,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import IO, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -53,6 +53,33 @@ def wait_until(
         if time.monotonic() > deadline:
             raise AssertionError(f"never {what}; at last: {last!r}\n{context()}".rstrip())
         time.sleep(0.05)
+
+
+def output(
+    command: Sequence[str | Path],
+    *,
+    env: Mapping[str, str] | None = None,
+    stdin: int | IO[bytes] = subprocess.DEVNULL,
+    text: str | None = None,
+) -> str:
+    """What a command prints; ``text`` or else ``stdin`` is its input.
+
+    Raises:
+        subprocess.CalledProcessError: with its ``stderr``.
+    """
+    given = {"stdin": stdin} if text is None else {"input": text}
+    try:
+        return subprocess.run(
+            [*DIES_WITH_US, *command],
+            **given,
+            env={**ENVIRONMENT, **(env or {})},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    except subprocess.CalledProcessError as error:
+        error.add_note(error.stderr)
+        raise
 
 
 def child_of(pid: int) -> int | None:

@@ -10,7 +10,7 @@ Any number of sessions run side by side; each takes the first free number ``n`` 
 
 All of this outlives a process, so a sweeper stands by: a process of its own session that waits
 until this one is gone, however it ended, and then removes everything. A normal end takes the same
-way. Should the sweeper be killed too, the next session that takes the number sweeps first.
+way. Should the sweeper be killed too, the next session sweeps first.
 
 A number is held by an abstract unix socket of the name ``vgpu-bed-<n>``: like the bridge it
 belongs to the network namespace, and the kernel frees it with its last holder, the sweeper.
@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -41,15 +41,20 @@ class Workplace:
     """One bed's own place; close() leaves nothing of it behind."""
 
     def __init__(self) -> None:
-        """Take the first free number.
+        """Take the first free number, and sweep what killed sweepers have left.
 
         Raises:
             RuntimeError: all are taken.
         """
-        number, held = _free_number()
-        self.number, self.bridge = number, _bridge(number)
-        self.folder = Path(tempfile.gettempdir()) / f"vgpu-bed-{number}"
+        _sweep_leftovers()
+        for number in NUMBERS:
+            if held := _hold(number):
+                break
+        else:
+            raise RuntimeError("all test beds of this machine are in use")
+        self.number, self.bridge, self.folder = number, _bridge(number), _folder(number)
         self.address = f"{self._subnet}.0.1"
+        self._nodes = set(NODES)
         self._ports = iter(range(6443, 10000))
         self._sweeper = subprocess.Popen(
             [sys.executable, "-IS", __file__, str(number), self.folder],
@@ -71,7 +76,6 @@ class Workplace:
             f"link set {self.bridge} up",
         ]
         try:
-            _sweep(number, self.folder)  # what a killed sweeper left
             self.folder.mkdir(mode=0o700)
             ip_batch([*up, *routes])
         except BaseException:
@@ -88,6 +92,22 @@ class Workplace:
     def _subnet(self) -> str:
         return f"10.{180 + self.number}"
 
+    def take_node(self) -> int:
+        """The lowest number that no node has.
+
+        Raises:
+            RuntimeError: all are taken.
+        """
+        if not self._nodes:
+            raise RuntimeError(f"a workplace has no room for more than {len(NODES)} nodes")
+        number = min(self._nodes)
+        self._nodes.remove(number)
+        return number
+
+    def give_back_node(self, number: int) -> None:
+        """A node is gone."""
+        self._nodes.add(number)
+
     def node_address(self, node: int) -> str:
         """The address of the node with this number."""
         return f"{self._subnet}.0.{100 + node}"
@@ -96,12 +116,22 @@ class Workplace:
         """Where its pods have theirs."""
         return f"{self._subnet}.{100 + node}.0/24"
 
-    def cgroup(self, node: str) -> str:
-        """The name of a node's cgroup, which is made."""
-        name = f"{_cgroup_prefix(self.number)}{node}"
-        for hierarchy in cgroup_hierarchies():
-            _make_cgroup(hierarchy / name)
-        return name
+    def cgroups(self, node: str) -> list[Path]:
+        """A node's cgroups, one of each hierarchy, each with a leaf ``init``; they are made."""
+        cgroups = []
+        for hierarchy in _cgroup_hierarchies():
+            if (controllers := hierarchy / "cgroup.controllers").exists():  # version 2
+                for controller in controllers.read_text().split():
+                    (hierarchy / "cgroup.subtree_control").write_text(f"+{controller}")
+            cgroup = hierarchy / f"{_cgroup_prefix(self.number)}{node}"
+            for folder in (cgroup, cgroup / "init"):
+                _make_cgroup(folder)
+            cgroups.append(cgroup)
+        return cgroups
+
+    def remove_cgroups(self, node: str) -> None:
+        """Remove a node's cgroups with all that they hold."""
+        _insist(lambda: _remove_cgroups(f"{_cgroup_prefix(self.number)}{node}"))
 
     def subfolder(self, name: str) -> Path:
         """A new folder, ``name`` or ``name-2`` and so on."""
@@ -142,7 +172,7 @@ def ip_batch(commands: list[str], *, enter: tuple[str, ...] = ()) -> None:
     )
 
 
-def cgroup_hierarchies() -> Iterator[Path]:
+def _cgroup_hierarchies() -> Iterator[Path]:
     """The mount points of the cgroup hierarchies, of either version."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         place, _, kind = line.partition(" - ")
@@ -151,26 +181,15 @@ def cgroup_hierarchies() -> Iterator[Path]:
 
 
 def _make_cgroup(cgroup: Path) -> None:
-    parent = cgroup.parent
-    if (controllers := parent / "cgroup.controllers").exists():  # version 2
-        for controller in controllers.read_text().split():
-            (parent / "cgroup.subtree_control").write_text(f"+{controller}")
     cgroup.mkdir(exist_ok=True)
-    for file in ("cpuset.cpus", "cpuset.mems"):  # empty in a new one of version 1
-        if (cgroup / file).exists() and not controllers.exists():
-            (cgroup / file).write_text((parent / file).read_text())
+    for file in ("cpuset.cpus", "cpuset.mems"):  # in version 1 a new one has none
+        own, parents = cgroup / file, cgroup.parent / file
+        if own.exists() and parents.exists() and not own.read_text().strip():
+            own.write_text(parents.read_text())
 
 
-def _free_number() -> tuple[int, socket.socket]:
-    for number in NUMBERS:
-        held = socket.socket(socket.AF_UNIX)
-        try:
-            held.bind(f"\0vgpu-bed-{number}")
-        except OSError:
-            held.close()
-        else:
-            return number, held
-    raise RuntimeError(f"all {len(NUMBERS)} test beds of this machine are in use")
+def _folder(number: int) -> Path:
+    return Path(tempfile.gettempdir()) / f"vgpu-bed-{number}"
 
 
 def _bridge(number: int) -> str:
@@ -181,28 +200,58 @@ def _cgroup_prefix(number: int) -> str:
     return f"vgpu-bed-{number}-"
 
 
+def _hold(number: int) -> socket.socket | None:
+    """What holds the number while it is open, here or in a child; None when it is taken."""
+    held = socket.socket(socket.AF_UNIX)
+    try:
+        held.bind(f"\0vgpu-bed-{number}")
+    except OSError:
+        held.close()
+        return None
+    return held
+
+
 # --------------------------------------------------------------------------------- the sweeper
 
 
+def _sweep_leftovers() -> None:
+    """Sweep the beds that nobody holds any more."""
+    for number in NUMBERS:
+        if _folder(number).exists() and (held := _hold(number)):
+            with held:
+                _sweep(number, _folder(number))
+
+
 def _sweep(number: int, folder: Path) -> None:
-    """Remove all of a bed, as soon as what was killed with it is gone."""
+    """Remove all of a bed."""
+
+    def sweep() -> None:
+        _remove_cgroups(f"{_cgroup_prefix(number)}*")
+        if _bridge(number) in (name for _, name in socket.if_nameindex()):
+            ip_batch([f"link delete {_bridge(number)}"])
+        _refuse_mounts_below(folder)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+
+    _insist(sweep)
+
+
+def _insist(remove: Callable[[], None]) -> None:
+    """Again and again: what was killed needs a moment to be gone, and writes until then."""
     deadline = time.monotonic() + SWEEP_SECONDS
     while True:
         try:
-            for hierarchy in cgroup_hierarchies():
-                for cgroup in hierarchy.glob(f"{_cgroup_prefix(number)}*"):
-                    _empty(cgroup)
-            if _bridge(number) in (name for _, name in socket.if_nameindex()):
-                ip_batch([f"link delete {_bridge(number)}"])
-            _refuse_mounts_below(folder)
-            with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(folder)
+            return remove()
         except (OSError, subprocess.CalledProcessError):
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
-        else:
-            return
+
+
+def _remove_cgroups(pattern: str) -> None:
+    for hierarchy in _cgroup_hierarchies():
+        for cgroup in hierarchy.glob(pattern):
+            _empty(cgroup)
 
 
 def _empty(cgroup: Path) -> None:

@@ -1,0 +1,84 @@
+"""What the ledger's holdings come to, as the families and the status page tell it. Pure."""
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+
+import msgspec
+
+from vgpu.ledger import ConflictKind, Holding, Ledger
+from vgpu.ledger.totals import held
+from vgpu.model import Device, Source
+
+_NOTHING_GIVEN = (Source.PROCESS,)
+
+
+class Allocated(msgspec.Struct, frozen=True):
+    """What is allocated of one device, whether it is used or not.
+
+    ``memory_bytes`` is None where a part of the sum is unknown.
+    """
+
+    device: Device
+    memory_bytes: int | None
+    cores_milli: int
+    shares: int
+
+
+class Books(msgspec.Struct, frozen=True):
+    """One sample's ledger, and what it comes to.
+
+    ``devices`` has every device; ``holdings`` is what each container was given of each.
+    """
+
+    ledger: Ledger
+    devices: tuple[Allocated, ...] = ()
+    holdings: tuple[Holding, ...] = ()
+
+
+def books(ledger: Ledger, finished: AbstractSet[tuple[str, str]] = frozenset()) -> Books:
+    """Add the ledger up; init containers that are ``finished`` (pod UID, name) have nothing left.
+
+    A device's sum has each pod at its peak: what its finished init containers had is its app
+    containers' to use, and nobody else's.
+    """
+    return Books(
+        ledger,
+        tuple(
+            _sum(entry.device, [holding for holding in entry.holdings if is_allocation(holding)])
+            for entry in ledger.devices
+        ),
+        tuple(
+            holding
+            for holding in ledger.holdings
+            if is_allocation(holding)
+            and (holding.alive or (holding.pod.uid, holding.container) not in finished)
+        ),
+    )
+
+
+def is_allocation(holding: Holding) -> bool:
+    """Whether it was given something; else it only has a process on the device."""
+    return holding.sources != _NOTHING_GIVEN
+
+
+def _sum(device: Device, holdings: list[Holding]) -> Allocated:
+    total = held(holdings)
+    unknown = any(holding.share.memory_bytes is None for holding in holdings)
+    memory = None if unknown else total.memory_bytes
+    return Allocated(device, memory, total.cores_milli, total.slots)
+
+
+def conflict_counts(ledger: Ledger) -> Mapping[ConflictKind, int]:
+    """How many there are of each kind, none included."""
+    counts = dict.fromkeys(ConflictKind, 0)
+    for conflict in ledger.conflicts:
+        counts[conflict.kind] += 1
+    return counts
+
+
+def by_pod(holdings: Iterable[Holding]) -> dict[str, dict[str, Holding]]:
+    """UID -> container -> its first holding; scheme and phase are the same on all its devices."""
+    found: dict[str, dict[str, Holding]] = {}
+    for holding in holdings:
+        found.setdefault(holding.pod.uid, {}).setdefault(holding.container, holding)
+    return found

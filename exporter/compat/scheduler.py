@@ -1,0 +1,152 @@
+"""Volcano's scheduler: what it has promised of each card, as this node's ledger has it.
+
+The original adds a card's running total again for each pod, and sets everything to 0 at each update
+of the node (volcano#4595); here each share counts once. It has no namespace label: pods of one
+name in two namespaces are one series, with their sum. Memory is in units of volcano.sh/vgpu-memory.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from exporter.compat.rows import GAUGE
+from exporter.view import View
+from vgpu.ledger import Holding
+from vgpu.metrics.family import Family, Table, Value
+from vgpu.model import Device, Scheme
+from vgpu.units import MIB, percent
+
+
+class HeldRow(msgspec.Struct, frozen=True, gc=False):
+    """What Volcano's pods hold of a card, all of them or those called ``pod``.
+
+    ``memory_bytes`` is None if unknown; ``card_bytes`` is the card's own memory.
+    """
+
+    device: str
+    node: str
+    pod: str
+    unit_bytes: int
+    card_bytes: int | None
+    memory_bytes: int | None
+    cores_milli: int
+    shares: int
+
+
+def cards(view: View) -> Iterator[HeldRow]:
+    """Every card, idle ones included."""
+    return (held_row(view, device, "", held) for device, held in held_by_card(view))
+
+
+def pods(view: View) -> Iterator[HeldRow]:
+    """Every name of pods, by card; pods whose name is unknown are left out."""
+    for device, held in held_by_card(view):
+        by_name: dict[str, list[Holding]] = {}
+        for holding in held:
+            by_name.setdefault(holding.pod.name, []).append(holding)
+        by_name.pop("", None)
+        for name, those in by_name.items():
+            yield held_row(view, device, name, those)
+
+
+def held_by_card(view: View) -> list[tuple[Device, list[Holding]]]:
+    """What Volcano's pods hold of each card; of a MIG instance they hold it of its card."""
+    if view.books is None:
+        return []
+    devices = {each.device.name: each.device for each in view.books.devices}
+    held: dict[str, list[Holding]] = {
+        name: [] for name, device in devices.items() if not device.parent
+    }
+    for holding in view.books.holdings:
+        device = devices.get(holding.share.device)
+        card = device and (device.parent or device.name)
+        if holding.scheme is Scheme.VOLCANO and card in held:
+            held[card].append(holding)
+    return [(devices[name], holdings) for name, holdings in held.items()]
+
+
+def held_row(view: View, card: Device, pod: str, held: Sequence[Holding]) -> HeldRow:
+    """The sum of these holdings."""
+    sizes = [holding.share.memory_bytes for holding in held]
+    known = [size for size in sizes if size is not None]
+    return HeldRow(
+        card.name,
+        view.node,
+        pod,
+        view.volcano_unit_bytes or MIB,
+        card.memory_bytes,
+        sum(known) if len(known) == len(sizes) else None,
+        sum(holding.share.cores_milli or 0 for holding in held),
+        sum(holding.slots for holding in held),
+    )
+
+
+def _units(pick: Callable[[HeldRow], int | None]) -> Callable[[HeldRow], Value]:
+    def value(row: HeldRow) -> Value:
+        size = pick(row)
+        return None if size is None else size // row.unit_bytes
+
+    return value
+
+
+def volcano_scheduler(breakdown: bool = False) -> tuple[Table, ...]:  # noqa: ARG001  # one shape for all sets
+    """The vGPU gauges of Volcano's scheduler, for the cards of this node."""
+    return (
+        Table(
+            title="Cards",
+            rows=cards,
+            labels=("devID", "NodeName"),
+            key=lambda row: (row.device, row.node),
+            families=(
+                Family(
+                    "volcano_vgpu_device_shared_number",
+                    GAUGE,
+                    "Shares of the card that containers hold.",
+                    lambda row: row.shares,
+                ),
+                Family(
+                    "volcano_vgpu_device_allocated_memory",
+                    GAUGE,
+                    "Memory of these shares, in units of --volcano.memory-factor MiB.",
+                    _units(lambda row: row.memory_bytes),
+                ),
+                Family(
+                    "volcano_vgpu_device_allocated_cores",
+                    GAUGE,
+                    "Cores of these shares, in percent of the card.",
+                    lambda row: percent(row.cores_milli),
+                ),
+                Family(
+                    "volcano_vgpu_device_memory_limit",
+                    GAUGE,
+                    "Memory of the card, in units of --volcano.memory-factor MiB.",
+                    _units(lambda row: row.card_bytes),
+                ),
+            ),
+        ),
+        Table(
+            title="Pods on cards",
+            note=(
+                "There is no namespace label: pods of one name in several namespaces are one series"
+                " with their sum. `vgpu_container_memory_allocated_bytes` tells them apart."
+            ),
+            rows=pods,
+            labels=("devID", "NodeName", "podName"),
+            key=lambda row: (row.device, row.node, row.pod),
+            families=(
+                Family(
+                    "volcano_vgpu_device_memory_allocation_for_a_certain_pod",
+                    GAUGE,
+                    "Memory that the pods of this name hold of the card, in units of"
+                    " --volcano.memory-factor MiB.",
+                    _units(lambda row: row.memory_bytes),
+                ),
+                Family(
+                    "volcano_vgpu_device_core_allocation_for_a_certain_pod",
+                    GAUGE,
+                    "Cores that they hold, in percent of the card.",
+                    lambda row: percent(row.cores_milli),
+                ),
+            ),
+        ),
+    )

@@ -1,0 +1,67 @@
+"""The sharing systems' languages as this node's operator has set them up.
+
+What a unit of memory means is told by the operator and never guessed: of a language whose unit is
+not told, amounts that count in it are unknown.
+"""
+
+import msgspec
+
+from vgpu.kube import Pod
+from vgpu.model import Claim, Request
+from vgpu.schemes.gaia import Gaia
+from vgpu.schemes.gpushare import Gpushare
+from vgpu.schemes.kubeshare import KubeShare
+from vgpu.schemes.language import Language
+from vgpu.schemes.volcano import HAMI, Volcano
+from vgpu.units import MIB
+
+
+def languages(
+    gpushare_unit_bytes: int | None, volcano_unit_bytes: int | None
+) -> tuple[Language, ...]:
+    """All languages; the units are of aliyun.com/gpu-mem and of volcano.sh/vgpu-memory.
+
+    HAMi counts in MiB wherever it does not say otherwise.
+    """
+    return (
+        Volcano(memory_factor=volcano_unit_bytes // MIB) if volcano_unit_bytes else _Volcano(),
+        Volcano(HAMI),
+        Gpushare(gpushare_unit_bytes) if gpushare_unit_bytes else _Gpushare(),
+        Gaia(),
+        KubeShare(),
+    )
+
+
+class _Volcano(Volcano, frozen=True):
+    def requests(self, pod: Pod) -> tuple[Request, ...]:
+        return _without_memory(super().requests(pod))
+
+    def claim(self, pod: Pod) -> Claim | None:
+        return _claim_without_memory(super().claim(pod))
+
+
+class _Gpushare(Gpushare, frozen=True):
+    def requests(self, pod: Pod) -> tuple[Request, ...]:
+        return _without_memory(super().requests(pod))
+
+    def claim(self, pod: Pod) -> Claim | None:
+        return _claim_without_memory(super().claim(pod))
+
+
+def _without_memory(requests: tuple[Request, ...]) -> tuple[Request, ...]:
+    return tuple(msgspec.structs.replace(request, memory_bytes=None) for request in requests)
+
+
+def _claim_without_memory(claim: Claim | None) -> Claim | None:
+    return claim and msgspec.structs.replace(
+        claim,
+        allocations=tuple(
+            msgspec.structs.replace(
+                allocation,
+                shares=tuple(
+                    msgspec.structs.replace(share, memory_bytes=None) for share in allocation.shares
+                ),
+            )
+            for allocation in claim.allocations
+        ),
+    )

@@ -1,0 +1,1 @@
+"""A real Kubernetes for the tests, made of programs that this machine builds and runs itself."""

@@ -1,0 +1,142 @@
+"""The exporter follows its node's pods at a real API server."""
+
+import pytest
+from bed import objects
+from bed.processes import wait_until
+from live import LiveExporter
+
+from exporter.api import NodePods
+from vgpu.reasons import SourceError
+from vgpu.simulator.demo import demo
+from vgpu.sources.pods import PodWatch
+
+PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
+NODE = "gpu-node-1"
+"""The node of the demo's scenario. Nothing but its name is needed at the API server."""
+
+GPU = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
+PROMISED = {
+    "volcano.sh/vgpu-node": NODE,
+    "volcano.sh/vgpu-ids-new": f"{GPU},NVIDIA,2048,10:",
+    "volcano.sh/devices-to-allocate": f"{GPU},NVIDIA,2048,10:",
+    "volcano.sh/bind-phase": "allocating",
+}
+
+
+def bound(name, namespace, node=NODE, **changes):
+    limits = {"volcano.sh/vgpu-number": 1}
+    return objects.pod(name, namespace, nodeName=node, limits=limits, **changes)
+
+
+@pytest.fixture
+def follow(api):
+    """Starts a watch as a client with just the given rules."""
+    made = []
+
+    def start(*rules, node=NODE):
+        pods = NodePods.connect(str(api.client_for(*rules).kubeconfig), node)
+        made.append(PodWatch(pods, pods.subject))
+        return made[-1]
+
+    yield start
+    for watch in made:
+        watch.close()
+
+
+def seen(watch, namespace):
+    """name -> pod, of one namespace; nothing while the watch has nothing to tell."""
+    try:
+        pods = watch.sample(0.0).pods
+    except SourceError:
+        return {}
+    return {pod.ref.name: pod for pod in pods if pod.ref.namespace == namespace}
+
+
+def test_a_pod_is_seen_when_it_is_made_changed_and_deleted(api, api_namespace, follow):
+    first = api.client.create(bound("first", api_namespace))
+    watch = follow(PODS)
+    wait_until(lambda: seen(watch, api_namespace).keys() == {"first"}, "the list is seen")
+    second = api.client.create(bound("second", api_namespace))
+    wait_until(lambda: "second" in seen(watch, api_namespace), "a new pod is seen")
+    api.client.patch(second, {"metadata": {"annotations": PROMISED}})
+    wait_until(
+        lambda: PROMISED.items() <= seen(watch, api_namespace)["second"].annotations.items(),
+        "an annotation is seen",
+    )
+    api.client.patch(first, {"status": {"phase": "Failed", "reason": "Evicted"}}, "status")
+    wait_until(lambda: seen(watch, api_namespace)["first"].phase == "Failed", "a phase is seen")
+    path = f"/api/v1/namespaces/{api_namespace}/pods/second"
+    api.client.delete(path, grace_seconds=0)
+    wait_until(lambda: seen(watch, api_namespace).keys() == {"first"}, "the deletion is seen")
+
+
+def test_the_pods_of_other_nodes_are_never_sent(api, api_namespace, follow):
+    api.client.create(bound("mine", api_namespace))
+    api.client.create(bound("theirs", api_namespace, node="gpu-node-2"))
+    watch = follow(PODS)
+    wait_until(lambda: seen(watch, api_namespace), "the list is seen")
+    assert seen(watch, api_namespace).keys() == {"mine"}
+    api.client.create(bound("theirs-too", api_namespace, node="gpu-node-2"))
+    api.client.create(bound("mine-too", api_namespace))
+    wait_until(lambda: "mine-too" in seen(watch, api_namespace), "the watch is seen")
+    assert seen(watch, api_namespace).keys() == {"mine", "mine-too"}
+
+
+def test_pods_that_share_no_gpu_are_known_too(api, api_namespace, follow):
+    api.client.create(objects.pod("plain", api_namespace, nodeName=NODE))
+    watch = follow(PODS)
+    wait_until(lambda: "plain" in seen(watch, api_namespace), "it is seen")
+    (status,) = [s for s in watch.sample(0.0).statuses if s.ref.namespace == api_namespace]
+    assert not status.wants_gpu
+
+
+@pytest.mark.parametrize("missing", ["list", "watch"])
+def test_a_missing_right_is_told_by_name(api, api_namespace, follow, missing):
+    api.client.create(bound("first", api_namespace))
+    rights = {**PODS, "verbs": [verb for verb in PODS["verbs"] if verb != missing]}
+    watch = follow(rights)
+
+    def told():
+        try:
+            found = [refused.detail for refused in watch.sample(0.0).rejections]
+        except SourceError as error:
+            found = [error.detail]
+        return any(
+            "Forbidden" in text and f'cannot {missing} resource "pods"' in text for text in found
+        )
+
+    wait_until(told, f"that it may not {missing} is told")
+
+
+def test_a_node_that_nobody_knows_is_said_to_be_the_wrong_name(follow):
+    with pytest.raises(SourceError, match="--node-name"):
+        follow(PODS, node="no-such-node").sample(0.0)
+
+
+def test_the_exporter_publishes_what_a_scheduler_has_promised(api, api_namespace, tmp_path):
+    api.client.create(bound("waiting", api_namespace, annotations=PROMISED))
+    reader = api.client_for(PODS)
+    flags = (
+        "--pods=",
+        "--collector.api",
+        f"--kubeconfig={reader.kubeconfig}",
+        "--volcano.memory-factor=1",
+        "--sample.interval=250ms",
+    )
+    with LiveExporter(tmp_path, demo(), *flags) as exporter:
+
+        def about(series, name):
+            marks = (name, f'namespace="{api_namespace}"', 'pod="waiting"')
+            return {at: value for at, value in series.items() if all(mark in at for mark in marks)}
+
+        def promised(series):
+            return any('phase="assumed"' in at for at in about(series, "vgpu_container_info"))
+
+        series = exporter.wait_for(promised, "the promise")
+        (size,) = about(series, "vgpu_container_memory_allocated_bytes").values()
+        assert size == 2048 * 2**20
+        assert series['vgpu_collector_success{collector="api"}'] == 1
+        assert series['vgpu_allocation_source_read{source="annotations"}'] == 1
+        assert series["vgpu_api_heard_timestamp_seconds"] > 0
+        api.client.delete(f"/api/v1/namespaces/{api_namespace}/pods/waiting", grace_seconds=0)
+        exporter.wait_for(lambda series: not promised(series), "the end of the promise")

@@ -1,0 +1,421 @@
+"""The ledger as the exporter keeps and publishes it."""
+
+import msgspec
+import pytest
+from live import parse
+
+from exporter.allocations import books
+from exporter.attribution import Observation, attribute, with_names
+from exporter.bookkeeping import Bookkeeper, believed
+from exporter.families import OWN_TABLES
+from exporter.languages import languages
+from exporter.problems import conflict_problems
+from exporter.statuspage import render
+from exporter.view import Attribution, View
+from vgpu.facts import (
+    ContainerName,
+    Gpu,
+    GpuProcess,
+    GpuSample,
+    Grant,
+    Held,
+    KubeletSample,
+    Owner,
+    ProcessSample,
+    Region,
+    RegionDevice,
+    RegionFile,
+    ShimSample,
+)
+from vgpu.kube import Container, ContainerState, Pod, Status
+from vgpu.ledger import ConflictKind
+from vgpu.metrics.render import Format, Renderer
+from vgpu.model import ContainerKind, Phase, PodRef, Scheme, Source
+from vgpu.schemes.gpushare import Gpushare
+from vgpu.schemes.volcano import Volcano
+from vgpu.sources.pods import pod_sample
+from vgpu.units import GIB, MIB
+
+NODE = "node-1"
+A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
+WEB = PodRef("11111111-1111-1111-1111-111111111111", "ml", "web")
+NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
+
+CARDS = GpuSample(
+    gpus=tuple(
+        Gpu(uuid, index, {"name": "X"}, {("memory_total_bytes",): 24.0 * GIB})
+        for index, uuid in enumerate((A, B))
+    ),
+    processes_known=frozenset((A, B)),
+)
+
+
+def pod(card=A, units=4096, phase="Running", ref=WEB, served=True, **changes):
+    """A pod of one container to which Volcano's scheduler has given units of a card's memory."""
+    annotations = {
+        "volcano.sh/vgpu-node": NODE,
+        "volcano.sh/vgpu-ids-new": f"{card},NVIDIA,{units},30:",
+        "volcano.sh/bind-phase": "success" if served else "allocating",
+        "volcano.sh/devices-to-allocate": "" if served else f"{card},NVIDIA,{units},30:",
+    }
+    state = ContainerState.RUNNING if phase == "Running" else ContainerState.WAITING
+    whole = Pod(
+        ref,
+        node=NODE,
+        annotations=annotations,
+        containers=(Container("main", {NUMBER: 1, MEMORY: units}),),
+        phase=phase,
+        statuses=(Status("main", state, id="c1"),),
+    )
+    return msgspec.structs.replace(whole, **changes)
+
+
+def grant(card=A, mib=4096, container="main", uid=WEB.uid):
+    env = {"NVIDIA_VISIBLE_DEVICES": card}
+    shared = {"CUDA_DEVICE_MEMORY_LIMIT_0": f"{mib}m", "CUDA_DEVICE_SM_LIMIT": "30"}
+    return Grant(uid, container, NUMBER, (f"{card}-0",), env | shared)
+
+
+def kubelet(*grants):
+    return KubeletSample({WEB.uid: WEB}, {}, grants)
+
+
+def kernel(owners=None, live=(WEB.uid,)):
+    return ProcessSample(owners or {}, True, frozenset(live))
+
+
+def region(container="main", pod_uid=WEB.uid):
+    devices = (RegionDevice(A, 4 * GIB, 30),)
+    made = Region("v1.2", devices, (), 0, 1, 0, 1, 1000, 1, 2)
+    return RegionFile(f"/root/{pod_uid}_{container}/x.cache", pod_uid, container, made)
+
+
+def observation(pods=None, *, complete=True, **parts):
+    known = None if pods is None else pod_sample(pods, complete=complete)
+    fields = {"gpu": CARDS, "process": kernel(), "kubelet": kubelet()} | parts
+    fields["kubelet"] = with_names(fields["kubelet"], known)
+    return Observation(pods=known, **fields)
+
+
+def keeper(gpushare_unit=GIB, volcano_unit=MIB):
+    return Bookkeeper(languages(gpushare_unit, volcano_unit), NODE)
+
+
+def ledger(pods=None, **parts):
+    return keeper().ledger(observation(pods, **parts))
+
+
+def view(seen):
+    """What is published of an observation."""
+    book = keeper().ledger(seen)
+    return View(
+        timestamp=1000.0,
+        node=NODE,
+        interval=15.0,
+        attribution=attribute(seen, None, book),
+        collectors=(),
+        calls={},
+        xids=(),
+        build={},
+        own={},
+        books=books(book, seen.pods.finished if seen.pods else frozenset()),
+    )
+
+
+def series(seen):
+    text = Renderer(OWN_TABLES).render(view(seen)).body(Format.TEXT).decode()
+    return parse(text)
+
+
+def named(found, name):
+    return {at: value for at, value in found.items() if at.partition("{")[0] == name}
+
+
+def conflicts(found):
+    """type -> count, those that are none left out."""
+    counts = named(found, "vgpu_allocation_conflicts").items()
+    return {at.split('"')[1]: value for at, value in counts if value}
+
+
+# ---------------------------------------------------------------- what is published
+
+
+def test_what_a_container_was_given_is_told_by_container_and_by_device():
+    found = series(observation([pod()], kubelet=kubelet(grant())))
+    assert list(named(found, "vgpu_container_memory_allocated_bytes").values()) == [4 * GIB]
+    assert list(named(found, "vgpu_container_core_allocated_ratio").values()) == [0.3]
+    assert list(named(found, "vgpu_container_shares_allocated").values()) == [1]
+    assert found[f'vgpu_gpu_memory_allocated_bytes{{uuid="{A}"}}'] == 4 * GIB
+    assert found[f'vgpu_gpu_core_allocated_ratio{{uuid="{A}"}}'] == 0.3
+    assert found[f'vgpu_gpu_shares_allocated{{uuid="{A}"}}'] == 1
+    for name in ("memory_allocated_bytes", "core_allocated_ratio", "shares_allocated"):
+        assert found[f'vgpu_gpu_{name}{{uuid="{B}"}}'] == 0
+
+
+def test_every_type_of_conflict_is_told_and_zero_where_there_is_none():
+    seen = observation([pod()], kubelet=kubelet(grant()))
+    found = named(series(seen), "vgpu_allocation_conflicts")
+    assert {at.split('"')[1] for at in found} == {kind.value for kind in ConflictKind}
+    assert set(found.values()) == {0}
+
+
+def test_which_sources_the_ledger_has_read_is_told():
+    found = series(observation([pod()]))
+    read = {at.split('"')[1] for at, value in found.items() if "source_read" in at and value}
+    assert read == {"process", "kubelet-checkpoint", "annotations"}
+    assert len(named(found, "vgpu_allocation_source_read")) == len(Source)
+
+
+def test_another_card_than_the_scheduler_promised_is_a_conflict_in_words():
+    seen = observation([pod(card=B)], kubelet=kubelet(grant(card=A)))
+    assert conflicts(series(seen)) == {"card_differs": 1}
+    (problem,) = conflict_problems(view(seen))
+    assert problem.severity.name == "ERROR"
+    for part in ("ml/web/main", "kubelet-checkpoint", "annotations", A, B):
+        assert part in problem.text
+    assert problem.text.encode() in render(view(seen), 1000.0, "/metrics")
+
+
+def test_a_process_in_a_container_that_was_given_nothing_is_no_allocation():
+    processes = (GpuProcess(100, A, GIB),)
+    gpu = msgspec.structs.replace(CARDS, processes=processes)
+    owners = kernel({100: Owner("c1", WEB.uid, "containerd")})
+    found = series(observation(gpu=gpu, process=owners))
+    assert conflicts(found) == {"process_without_allocation": 1}
+    assert not named(found, "vgpu_container_memory_allocated_bytes")
+    assert found[f'vgpu_gpu_shares_allocated{{uuid="{A}"}}'] == 0
+    assert found[f'vgpu_gpu_memory_allocated_bytes{{uuid="{A}"}}'] == 0
+
+
+def test_a_share_of_unknown_size_makes_the_devices_sum_absent():
+    bare = Grant(WEB.uid, "main", NUMBER, (f"{A}-0",), {"NVIDIA_VISIBLE_DEVICES": A})
+    found = series(observation(kubelet=kubelet(bare)))
+    assert f'vgpu_gpu_memory_allocated_bytes{{uuid="{A}"}}' not in found
+    assert found[f'vgpu_gpu_shares_allocated{{uuid="{A}"}}'] == 1
+    assert found[f'vgpu_gpu_memory_allocated_bytes{{uuid="{B}"}}'] == 0
+
+
+def test_before_the_first_sample_nothing_is_said_of_allocations():
+    first = View(1000.0, NODE, 15.0, Attribution(), (), {}, (), {}, {})
+    text = Renderer(OWN_TABLES).render(first).body(Format.TEXT).decode()
+    assert "alloc" not in "".join(line for line in text.splitlines() if line[:1] != "#")
+    assert not list(conflict_problems(first))
+
+
+# ---------------------------------------------------------------- schemes and phases
+
+
+def info(found):
+    """(container, scheme, source, phase) of each."""
+    rows = [dict(pair.split("=") for pair in at[at.index("{") + 1 : -1].split(",")) for at in found]
+    keys = ("container", "scheme", "source", "phase")
+    return [tuple(row[key].strip('"') for key in keys) for row in rows]
+
+
+def infos(seen):
+    return info(named(series(seen), "vgpu_container_info"))
+
+
+def test_who_was_only_promised_a_share_is_there_as_assumed():
+    waiting = pod(phase="Pending", served=False)
+    seen = observation([waiting], process=kernel(live=()))
+    assert infos(seen) == [("main", "volcano", "annotations", "assumed")]
+
+
+def test_a_grant_of_the_kubelet_makes_it_assigned():
+    seen = observation([pod(served=False)], kubelet=kubelet(grant()))
+    assert infos(seen) == [("main", "volcano", "kubelet-checkpoint", "assigned")]
+
+
+def test_a_process_of_a_pod_that_only_its_annotations_know_has_their_scheme():
+    names = KubeletSample({}, {"c1": ContainerName("ml", "web", "main", WEB.uid)})
+    gpu = msgspec.structs.replace(CARDS, processes=(GpuProcess(100, A, GIB),))
+    owners = kernel({100: Owner("c1", WEB.uid, "containerd")})
+    seen = observation([pod()], gpu=gpu, process=owners, kubelet=names)
+    assert infos(seen) == [("main", "volcano", "process", "assigned")]
+
+
+def test_a_pod_that_has_ended_holds_nothing_whatever_it_says():
+    found = series(observation([pod(phase="Failed")], process=kernel(live=())))
+    assert not named(found, "vgpu_container_info")
+    assert found[f'vgpu_gpu_memory_allocated_bytes{{uuid="{A}"}}'] == 0
+
+
+# ---------------------------------------------------------------- init containers
+
+
+def with_init(reason):
+    """A pod whose init container has ended for ``reason``."""
+    fetch = Container("fetch", {NUMBER: 1}, ContainerKind.INIT)
+    ended = Status("fetch", ContainerState.TERMINATED, kind=ContainerKind.INIT, reason=reason)
+    whole = pod(annotations={})
+    return msgspec.structs.replace(
+        whole, containers=(*whole.containers, fetch), statuses=(*whole.statuses, ended)
+    )
+
+
+INIT = {
+    "shim": ShimSample((region("fetch"), region("main"))),
+    "kubelet": kubelet(grant(container="fetch"), grant()),
+}
+
+
+def shares(found, name):
+    return {
+        part for at in named(found, name) for part in at.split('"') if part in ("fetch", "main")
+    }
+
+
+@pytest.mark.parametrize(
+    ("pods", "kept"),
+    [
+        ([with_init("Completed")], {"main"}),
+        ([with_init("Error")], {"main", "fetch"}),  # it will be started again
+        (None, {"main", "fetch"}),  # nobody can tell
+    ],
+)
+def test_a_finished_init_container_keeps_no_share_once_the_pods_spec_is_known(pods, kept):
+    found = series(observation(pods, **INIT))
+    assert shares(found, "vgpu_container_memory_limit_bytes") == kept
+    assert shares(found, "vgpu_container_memory_allocated_bytes") == kept
+    phases = {(row[0], row[3]) for row in infos(observation(pods, **INIT))}
+    assert phases == {
+        ("main", "assigned"),
+        ("fetch", "assigned" if "fetch" in kept else "released"),
+    }
+    assert found[f'vgpu_gpu_memory_allocated_bytes{{uuid="{A}"}}'] == (4 if pods else 8) * GIB
+
+
+def test_a_process_in_an_init_container_counts_whatever_the_api_server_says_of_it():
+    gpu = msgspec.structs.replace(CARDS, processes=(GpuProcess(100, A, GIB),))
+    owners = kernel({100: Owner("c9", WEB.uid, "containerd")})
+    names = {"c9": ContainerName("ml", "web", "fetch", WEB.uid)}
+    told = msgspec.structs.replace(INIT["kubelet"], containers=names)
+    seen = observation([with_init("Completed")], gpu=gpu, process=owners, kubelet=told)
+    found = series(seen)
+    assert shares(found, "vgpu_container_memory_used_bytes") == {"main", "fetch"}
+    assert shares(found, "vgpu_container_memory_allocated_bytes") == {"main", "fetch"}
+
+
+# ---------------------------------------------------------------- pods, and what to believe of them
+
+
+def test_a_running_pod_of_an_old_dump_counts_only_while_it_has_a_cgroup():
+    gone, waiting = pod(), pod(ref=PodRef("2" * 36, "ml", "new"), phase="Pending")
+    dump = pod_sample([gone, waiting], complete=False)
+    assert believed(dump, kernel(live=())) == (waiting,)
+    assert believed(dump, None) == (gone, waiting)
+    assert believed(pod_sample([gone], complete=True), kernel(live=())) == (gone,)
+
+
+@pytest.mark.parametrize(("complete", "told"), [(True, {"outlives_pod": 1}), (False, {})])
+def test_only_the_api_server_itself_can_say_that_a_pod_is_gone(complete, told):
+    other = pod(ref=PodRef("2" * 36, "ml", "other"), annotations={}, containers=())
+    seen = observation([other], complete=complete, kubelet=kubelet(grant()))
+    assert conflicts(series(seen)) == told
+
+
+def test_the_api_servers_names_are_joined_with_the_kubelets():
+    pods = pod_sample([pod()], complete=True)
+    both = with_names(KubeletSample({"u": PodRef("u", "x", "y")}, {}, ()), pods)
+    assert both.pods.keys() == {"u", WEB.uid}
+    assert both.containers["c1"].container == "main"
+    assert both.grants == ()
+    alone = with_names(None, pods)
+    assert alone.pods == {WEB.uid: WEB}
+    assert alone.grants is None
+    assert with_names(None, None) is None
+
+
+# ---------------------------------------------------------------- units
+
+
+def test_an_amount_in_units_that_nobody_has_told_is_unknown_and_no_conflict():
+    seen = observation([pod(units=4)], kubelet=kubelet(grant()))
+    assert Bookkeeper(languages(None, None), NODE).ledger(seen).conflicts == ()
+    told = keeper(volcano_unit=GIB).ledger(seen)
+    assert told.conflicts == ()
+    assert [h.share.memory_bytes for h in told.holdings] == [4 * GIB]
+    wrong = keeper(volcano_unit=MIB).ledger(seen)
+    assert [conflict.kind for conflict in wrong.conflicts] == [ConflictKind.SIZE_DIFFERS]
+
+
+def test_a_language_without_its_unit_knows_everything_but_the_memory():
+    asking = pod()
+    nameless, *_ = languages(None, None)
+    (request,) = nameless.requests(asking)
+    assert (request.count, request.memory_bytes) == (1, None)
+    (allocation,) = nameless.claim(asking).allocations
+    assert [(s.device, s.memory_bytes, s.cores_milli) for s in allocation.shares] == [
+        (A, None, 300)
+    ]
+    known, _, gpushare, *_ = languages(GIB, 10 * MIB)
+    assert known == Volcano(memory_factor=10)
+    assert gpushare == Gpushare(GIB)
+    assert {language.scheme for language in languages(None, None)} == set(Scheme) - {Scheme.NONE}
+
+
+def test_a_pod_that_says_nothing_says_nothing_in_a_language_without_its_unit():
+    silent = pod(annotations={}, containers=())
+    for language in languages(None, None):
+        assert language.claim(silent) is None
+        assert language.requests(silent) == ()
+
+
+# ---------------------------------------------------------------- what is not done twice
+
+
+def test_what_did_not_change_is_not_merged_again():
+    books_ = keeper()
+    pods, grants = [pod()], (grant(),)
+    first = books_.ledger(observation(pods, kubelet=KubeletSample({}, {}, grants)))
+    again = books_.ledger(observation(pods, kubelet=KubeletSample({}, {}, grants)))
+    assert again is first
+
+
+def test_what_changed_is_read_again():
+    books_ = keeper()
+    before = books_.ledger(observation([pod()], kubelet=kubelet(grant())))
+    after = books_.ledger(observation([pod(card=B)], kubelet=kubelet(grant(card=B))))
+    assert [h.share.device for h in before.holdings] == [A]
+    assert [h.share.device for h in after.holdings] == [B]
+    without = books_.ledger(observation(kubelet=kubelet()))
+    assert not list(without.holdings)
+    assert Source.ANNOTATIONS not in without.read
+
+
+def test_a_ledger_does_not_depend_on_what_was_kept_before():
+    kept = keeper()
+    for seen in (
+        observation([pod()], kubelet=kubelet(grant())),
+        observation([pod(card=B)], kubelet=kubelet(grant())),
+        observation(None, kubelet=None),
+        observation([pod(phase="Failed")], kubelet=kubelet(grant(card=B))),
+    ):
+        assert kept.ledger(seen) == keeper().ledger(seen)
+
+
+def test_released_is_never_taken_back_by_a_word():
+    seen = observation([with_init("Completed")], **INIT)
+    rows = attribute(seen, None, keeper().ledger(seen)).containers
+    assert {row.container: row.phase for row in rows}["fetch"] is Phase.RELEASED
+
+
+def test_an_orphaned_region_is_told_once():
+    seen = observation(
+        shim=ShimSample((region(),)), process=kernel(live=()), kubelet=KubeletSample({}, {}, ())
+    )
+    shown = view(seen)
+    assert conflicts(series(seen)) == {"held_by_nobody_alive": 1}
+    assert len(shown.attribution.orphans) == 1
+    assert not list(conflict_problems(shown))
+
+
+def test_what_pod_resources_tells_is_a_source_of_its_own():
+    held = {Held("ml", "web", "main", NUMBER): frozenset({f"{A}-0"})}
+    told = msgspec.structs.replace(kubelet(grant()), held=held)
+    ledger = keeper().ledger(observation([pod()], kubelet=told))
+    assert Source.POD_RESOURCES in ledger.read
+    (holding,) = ledger.holdings
+    assert Source.POD_RESOURCES in holding.sources

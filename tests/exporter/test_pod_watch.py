@@ -1,0 +1,246 @@
+"""Following a node's pods: what is handed out, when it is withdrawn, and how failures are borne.
+
+The server is played by a script here, for what a real one does not do on demand; the real one is
+in tests/cluster/test_exporter_api.py.
+"""
+
+import queue
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vgpu.kube import Container, ContainerState, Pod, Status
+from vgpu.kube_json import Event, EventType
+from vgpu.model import ContainerKind, PodRef
+from vgpu.reasons import Reason, SourceError
+from vgpu.sources.pods import (
+    LONGEST_PAUSE_SECONDS,
+    STALE_SECONDS,
+    Expired,
+    PodWatch,
+    pause_seconds,
+    pod_sample,
+)
+
+WAIT = 30.0
+END = object()
+
+
+def pod(name, phase="Running", **changes):
+    return Pod(ref=PodRef(f"uid-{name}", "team", name), node="n", phase=phase, **changes)
+
+
+def event(type_, subject=None, version="2"):
+    return Event(type_, version, pod=subject)
+
+
+FORBIDDEN = SourceError(Reason.FORBIDDEN, "server", "Forbidden: cannot list pods")
+
+
+class Server:
+    """Answers lists from ``lists`` and fills watches from ``said``, in order; errors are raised."""
+
+    def __init__(self, *lists):
+        self.lists = list(lists)
+        self.said = queue.Queue()
+        self.watched_from = []
+        self.listed = 0
+
+    def list(self):
+        self.listed += 1
+        answer = self.lists.pop(0) if len(self.lists) > 1 else self.lists[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer, str(100 * self.listed)
+
+    def watch(self, version):
+        self.watched_from.append(version)
+        while (said := self.said.get(timeout=WAIT)) is not END:
+            if isinstance(said, Exception):
+                raise said
+            yield said
+
+
+@pytest.fixture
+def follow():
+    """Starts a watch of a script; its clock stands still, and it does not pause."""
+    made = []
+
+    def start(*lists):
+        server = Server(*lists)
+        server.pauses = []
+        server.now = 1000.0
+        watch = PodWatch(server, "server", pause=server.pauses.append, clock=lambda: server.now)
+        made.append((watch, server))
+        return watch, server
+
+    yield start
+    for watch, server in made:
+        watch.close()
+        server.said.put(END)
+        server.said.put(event(EventType.BOOKMARK))
+
+
+def names(watch):
+    return {pod.ref.name for pod in watch.sample(5000.0).pods}
+
+
+def until(condition):
+    deadline = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def refused(watch):
+    try:
+        watch.sample(5000.0)
+    except SourceError as error:
+        return error
+    return None
+
+
+def test_pods_are_listed_once_and_then_followed(follow):
+    watch, server = follow([pod("a")])
+    assert names(watch) == {"a"}
+    server.said.put(event(EventType.ADDED, pod("b")))
+    until(lambda: names(watch) == {"a", "b"})
+    server.said.put(event(EventType.MODIFIED, pod("b", phase="Failed")))
+    until(lambda: {s.ref.name: s.phase for s in watch.sample(0.0).statuses}["b"] == "Failed")
+    server.said.put(event(EventType.DELETED, pod("b")))
+    until(lambda: names(watch) == {"a"})
+    assert server.listed == 1
+
+
+def test_without_news_the_same_values_are_handed_out(follow):
+    watch, server = follow([pod("a")])
+    first = watch.sample(5000.0)
+    server.now += 60
+    server.said.put(event(EventType.BOOKMARK, version="9"))
+    until(lambda: watch.sample(5000.0).heard_at == 5000.0)
+    assert watch.sample(5000.0).pods is first.pods
+
+
+def test_a_watch_goes_on_from_the_last_version_that_was_heard(follow):
+    watch, server = follow([pod("a")])
+    watch.sample(0.0)
+    server.said.put(event(EventType.BOOKMARK, version="107"))
+    server.said.put(END)
+    until(lambda: server.watched_from == ["100", "107"])
+    assert server.listed == 1
+
+
+def test_a_version_that_is_too_old_is_listed_anew(follow):
+    watch, server = follow([pod("a")], [pod("b")])
+    watch.sample(0.0)
+    server.said.put(Expired(Reason.UNREADABLE, "server", "Expired: too old"))
+    until(lambda: names(watch) == {"b"})
+    until(lambda: server.watched_from == ["100", "200"])
+    assert watch.sample(0.0).rejections == ()
+
+
+def test_a_broken_connection_is_told_and_the_pods_stand_meanwhile(follow):
+    watch, server = follow([pod("a")])
+    watch.sample(0.0)
+    server.said.put(SourceError(Reason.UNREACHABLE, "server", "Unreachable: it broke"))
+    until(lambda: watch.sample(0.0).rejections)
+    assert names(watch) == {"a"}
+    assert server.listed == 1
+    server.said.put(event(EventType.BOOKMARK))
+    until(lambda: not watch.sample(0.0).rejections)
+
+
+def test_what_was_said_long_ago_is_withdrawn_with_the_reason(follow):
+    watch, server = follow([pod("a")])
+    assert watch.sample(5000.0).heard_at == 5000.0
+    server.now += STALE_SECONDS
+    assert watch.sample(5000.0).heard_at == 5000.0 - STALE_SECONDS
+    server.now += 1
+    assert refused(watch).reason is Reason.TIMEOUT
+    server.said.put(FORBIDDEN)
+    until(lambda: refused(watch).detail == FORBIDDEN.detail)
+    server.said.put(event(EventType.BOOKMARK))
+    until(lambda: refused(watch) is None)
+
+
+def test_a_list_that_is_refused_is_the_reason_until_it_works(follow):
+    watch, server = follow(FORBIDDEN, FORBIDDEN, [pod("a")])
+    while (error := refused(watch)) is not None:
+        assert (error.reason, error.detail) == (FORBIDDEN.reason, FORBIDDEN.detail)
+    assert names(watch) == {"a"}
+    assert len(server.pauses) == 2
+
+
+def test_a_node_without_any_pod_is_the_wrong_name_and_no_evidence(follow):
+    watch, server = follow([])
+    error = refused(watch)
+    assert error.reason is Reason.ABSENT
+    assert "--node-name" in error.detail
+    server.said.put(event(EventType.ADDED, pod("a")))
+    until(lambda: refused(watch) is None)
+
+
+def test_an_event_that_cannot_be_read_is_mended_by_a_list(follow):
+    watch, server = follow([pod("a")], [pod("b")])
+    watch.sample(0.0)
+    server.said.put(SourceError(Reason.MALFORMED, "server", "not JSON"))
+    until(lambda: names(watch) == {"b"})
+
+
+def test_a_defect_of_ours_does_not_end_the_watch(follow):
+    watch, server = follow([pod("a")], [pod("b")])
+    watch.sample(0.0)
+    server.said.put(ZeroDivisionError("a defect"))
+    until(lambda: names(watch) == {"b"})
+
+
+def test_a_server_that_ends_every_watch_at_once_is_asked_ever_more_rarely(follow, monkeypatch):
+    monkeypatch.setattr("vgpu.sources.pods.random.random", lambda: 1.0)
+    watch, server = follow([pod("a")])
+    watch.sample(0.0)
+    for _ in range(4):
+        server.said.put(END)
+    until(lambda: len(server.pauses) == 4)
+    assert server.pauses == [1.0, 2.0, 4.0, 8.0]
+    server.said.put(event(EventType.BOOKMARK))
+    server.said.put(END)
+    until(lambda: len(server.pauses) == 5)
+    assert server.pauses[-1] == 1.0
+
+
+@given(st.integers(1, 10_000), st.floats(0, 1))
+def test_a_pause_is_between_nothing_and_twice_the_last_ones_longest(attempts, luck):
+    seconds = pause_seconds(attempts, luck)
+    assert 0 <= seconds <= min(LONGEST_PAUSE_SECONDS, 2 ** min(attempts - 1, 10))
+    assert pause_seconds(attempts, 1.0) >= pause_seconds(max(1, attempts - 1), 1.0)
+
+
+# ---------------------------------------------------------------- what pods tell
+
+
+def init(state, reason="", name="fetch"):
+    containers = (Container("main"), Container(name, kind=ContainerKind.INIT))
+    status = Status(name, state, id="c1", kind=ContainerKind.INIT, reason=reason)
+    return pod("a", containers=containers, statuses=(status,))
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "finished"),
+    [
+        (ContainerState.TERMINATED, "Completed", True),
+        (ContainerState.TERMINATED, "Error", False),  # it will be started again
+        (ContainerState.RUNNING, "", False),
+        (ContainerState.WAITING, "CrashLoopBackOff", False),
+    ],
+)
+def test_only_an_init_container_that_did_its_work_is_finished(state, reason, finished):
+    sample = pod_sample([init(state, reason)], complete=True)
+    assert sample.finished == ({("uid-a", "fetch")} if finished else frozenset())
+    assert sample.containers["c1"].container == "fetch"
+
+
+def test_an_app_container_that_ended_may_be_started_again():
+    status = Status("main", ContainerState.TERMINATED, reason="Completed")
+    assert not pod_sample([pod("a", statuses=(status,))], complete=True).finished
