@@ -260,5 +260,5 @@ def overfull(held):
     return False
 
 
-TestBooksInAnyOrder = BooksMachine.TestCase
+TestBooksInAnyOrder = pytest.mark.slow(BooksMachine.TestCase)
 TestBooksInAnyOrder.settings = settings(max_examples=300, stateful_step_count=50)

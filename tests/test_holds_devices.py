@@ -83,6 +83,7 @@ pods = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(pods)
 @settings(max_examples=1000)
 def test_a_live_container_holds_its_devices_unless_the_pod_has_ended(one):
@@ -100,6 +101,7 @@ def test_only_the_end_of_its_containers_or_of_the_pod_frees_a_pods_devices(one):
         assert one.terminal or (one.deleted_at is not None and no_container)
 
 
+@pytest.mark.slow
 @given(pods)
 @settings(max_examples=1000)
 def test_neither_the_order_of_containers_nor_other_facts_matter(one):

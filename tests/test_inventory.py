@@ -407,6 +407,7 @@ ANNOTATIONS = st.dictionaries(KEYS, WORDS, max_size=4)
 LIMITS = st.dictionaries(RESOURCES, st.integers(0, 400), max_size=3)
 
 
+@pytest.mark.slow
 @given(
     pods=st.lists(st.tuples(st.sampled_from(["", "n", "other"]), LIMITS, ANNOTATIONS), max_size=4),
     nodes=st.lists(st.tuples(LIMITS, ANNOTATIONS), max_size=2),

@@ -584,6 +584,7 @@ pods = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(pods, max_size=4))
 @settings(max_examples=1000)
 def test_what_is_dropped_early_is_exactly_what_does_not_share(items):
@@ -593,6 +594,7 @@ def test_what_is_dropped_early_is_exactly_what_does_not_share(items):
     assert everything.pods == tuple(decode_pod(text(item)) for item in items)
 
 
+@pytest.mark.slow
 @given(pods)
 @settings(max_examples=1000)
 def test_a_pod_is_the_same_by_every_way_in(told):

@@ -169,6 +169,7 @@ def test_a_text_without_end_is_not_read():
     assert error.value.reason is Reason.TOO_LARGE
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(
     st.text(max_size=60)

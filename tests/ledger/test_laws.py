@@ -1,6 +1,7 @@
 """What holds of every ledger, whatever the sources say."""
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_values import evidences, ref, statements, surroundings
@@ -38,6 +39,7 @@ def only_loses(before, after):
     assert pairs(after) <= pairs(before) | disputed(before)
 
 
+@pytest.mark.slow
 @THOROUGH
 @given(evidences, st.randoms(use_true_random=False))
 def test_the_order_of_the_evidence_changes_nothing(evidence, random):
@@ -54,6 +56,7 @@ def test_the_order_of_the_evidence_changes_nothing(evidence, random):
     assert merge(mixed) == merge(evidence)
 
 
+@pytest.mark.slow
 @THOROUGH
 @given(evidences)
 def test_saying_everything_twice_changes_nothing(evidence):
@@ -67,6 +70,7 @@ def test_saying_everything_twice_changes_nothing(evidence):
     assert merge(twice) == merge(evidence)
 
 
+@pytest.mark.slow
 @THOROUGH
 @given(evidences, st.sampled_from(Source))
 def test_a_missing_source_adds_no_holder_and_gives_no_holder_a_device(evidence, source):
@@ -78,6 +82,7 @@ def test_a_missing_source_adds_no_holder_and_gives_no_holder_a_device(evidence, 
     only_loses(merge(evidence), merge(without))
 
 
+@pytest.mark.slow
 @THOROUGH
 @given(evidences)
 def test_not_knowing_which_pods_have_a_cgroup_adds_no_holder(evidence):
@@ -90,6 +95,7 @@ def test_not_knowing_whether_these_are_all_the_pods_adds_no_holder(evidence):
     only_loses(merge(evidence), merge(replace(evidence, pods_complete=False)))
 
 
+@pytest.mark.slow
 @THOROUGH
 @given(evidences)
 def test_without_the_api_server_only_what_the_node_shows_alive_holds_more(evidence):
@@ -177,6 +183,7 @@ def test_no_slice_has_two_holders_unless_that_is_a_conflict(evidence):
         assert any(resource in conflict.detail and one in conflict.detail for conflict in reported)
 
 
+@pytest.mark.slow
 @THOROUGH
 @given(st.lists(statements, min_size=1, max_size=4), surroundings)
 def test_the_short_way_of_settling_a_container_finds_what_the_long_one_does(said, around):

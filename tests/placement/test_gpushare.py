@@ -88,6 +88,7 @@ CARDS = st.lists(st.builds(Card, st.just(0), AMOUNTS, AMOUNTS, st.booleans()), m
 )
 
 
+@pytest.mark.slow
 @given(CARDS, st.integers(1, 20))
 @settings(max_examples=1000)
 def test_filter_and_bind_agree_and_no_smaller_rest_was_passed_over(node_cards, asked):

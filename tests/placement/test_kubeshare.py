@@ -169,6 +169,7 @@ demands = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(demands, max_size=12), st.sampled_from(Policy), st.randoms(use_true_random=False))
 @settings(max_examples=1000)
 def test_no_card_is_promised_twice_and_no_wish_is_broken(pods, policy, random):
@@ -200,6 +201,7 @@ def test_no_card_is_promised_twice_and_no_wish_is_broken(pods, policy, random):
         assert len(homes) <= 1
 
 
+@pytest.mark.slow
 @given(st.lists(demands, max_size=6), demands, st.sampled_from(Policy))
 @settings(max_examples=1000)
 def test_a_pod_that_fits_nowhere_really_fits_nowhere(held, pod, policy):
@@ -313,6 +315,7 @@ steps = st.tuples(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(steps, max_size=25))
 @settings(max_examples=1000)
 def test_in_any_order_of_steps_no_virtual_gpu_is_over_full_or_empty(walk):
@@ -388,6 +391,7 @@ clients = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(clients, max_size=6))
 @settings(max_examples=1000)
 def test_the_order_is_by_exact_fractions_and_leaves_out_who_is_spent(some):

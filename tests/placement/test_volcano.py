@@ -449,6 +449,7 @@ asked_ = st.lists(
 )
 
 
+@pytest.mark.slow
 @many
 @given(cards_, st.lists(asked_, max_size=5), st.sampled_from(Policy))
 def test_no_card_is_ever_given_away_beyond_what_it_has(cards, pods, policy):

@@ -246,6 +246,7 @@ def claims(draw):
     return containers, Claim(Scheme.GAIA, REF, node, tuple(allocations), assumed_at=at)
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(claims().filter(lambda drawn: drawn[1].allocations))
 def test_what_was_written_is_read(drawn):
@@ -326,6 +327,7 @@ IDS = (f"{CORE}-", f"{MEMORY}-268435456-", f"{CORE}-7", f"{MEMORY}-268435456-700
 LIMITS = st.sampled_from((0, 1, 50, 99, 100, 150, 200, 10**30, -5))
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(
     st.dictionaries(KEYS, st.text(max_size=40) | LIKELY | BROKEN, max_size=6),

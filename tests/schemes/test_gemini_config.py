@@ -111,6 +111,7 @@ PODS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(st.lists(PODS, unique_by=lambda pod: pod.pod, max_size=5))
 def test_what_was_written_is_read(pods):

@@ -332,6 +332,7 @@ def mutated(draw, text):
     return text[:start] + draw(st.text(string.printable, max_size=4)) + text[end:]
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.sampled_from(ANNOTATIONS),
@@ -455,6 +456,7 @@ def test_a_card_of_unknown_size_cannot_be_claimed():
 TIMES = st.integers(2**23, 2**32).map(float) | st.floats(2**23, 2**32)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.dictionaries(st.integers(0, 3), st.integers(1, 15)), min_size=1, max_size=3),
     st.sampled_from([Phase.ASSUMED, Phase.ASSIGNED]),

@@ -55,6 +55,7 @@ def test_a_number_that_is_none_is_not_told(text):
 NAMES = st.sampled_from([*env(), "OTHER"])
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(st.dictionaries(NAMES, st.text(max_size=50) | st.integers().map(str)))
 def test_any_environment_is_read(environment):

@@ -230,6 +230,7 @@ def test_a_quarter_of_a_mebibyte_is_read_or_refused_at_once(good, reader):
 PIECES = st.sampled_from(HOSTILE) | st.text(st.characters(), max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(st.sampled_from(READERS), st.integers(0, 200), st.integers(0, 5), PIECES)
 @example((NODE_TEXTS["hamivgpu"], read_node("hamivgpu")), 4, 0, "\udfff")

@@ -343,6 +343,7 @@ keys = st.sampled_from(
 told = st.dictionaries(keys, texts, max_size=4)
 
 
+@pytest.mark.slow
 @given(told, told, st.sampled_from(["", "n1"]), st.sampled_from([None, REAL]))
 @settings(max_examples=1000)
 def test_any_text_is_understood_or_refused_by_pod_key_and_text(annotations, labels, node, owner):

@@ -162,6 +162,7 @@ shared = st.builds(
 ports = st.builds(TenantPort, names, names, st.integers(0, 65535))
 
 
+@pytest.mark.slow
 @given(st.lists(shared, max_size=3), st.lists(ports, max_size=3))
 @settings(max_examples=1000)
 def test_every_line_and_file_that_is_written_is_read_back(pods, managers):

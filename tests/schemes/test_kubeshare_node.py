@@ -67,6 +67,7 @@ def test_a_holder_that_does_not_say_what_it_holds_is_refused():
         assert refused.value.subject == f"kube-system/{one.ref.name}"
 
 
+@pytest.mark.slow
 @given(
     st.text("ab-.9", min_size=1, max_size=12),
     st.text("xyz-", min_size=1, max_size=6),

@@ -126,6 +126,7 @@ CORES = st.integers(0, 6400)
 INTS = st.integers(0, 2**31 - 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(
     st.builds(

@@ -196,6 +196,7 @@ def test_a_card_of_unknown_slots_is_split_in_ten():
     assert len(list(VOLCANO.device_ids(NUMBER, (Device("GPU-a"),)))) == 10
 
 
+@pytest.mark.slow
 @many
 @given(
     cards=st.lists(
@@ -341,6 +342,7 @@ def test_a_share_that_could_not_be_enforced_is_refused(share):
         VOLCANO.edits(POD, given_shares(share), by_name(*L40S))
 
 
+@pytest.mark.slow
 @many
 @given(
     st.lists(

@@ -439,6 +439,7 @@ def situations(draw):
     return language, Pod(POD, containers=tuple(specs)), tuple(names), claim
 
 
+@pytest.mark.slow
 @many
 @given(situations())
 def test_every_claim_that_is_written_is_read_back(situation):
@@ -460,6 +461,7 @@ def mutated(draw):
     return text[:start] + draw(broken_texts) + text[draw(st.integers(start, len(text))) :]
 
 
+@pytest.mark.slow
 @many
 @given(
     st.sampled_from([LANGUAGE, HAMI_LANGUAGE]),

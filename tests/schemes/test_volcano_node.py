@@ -199,6 +199,7 @@ cards = st.lists(
 FORMS = [(VOLCANO, 5), (VOLCANO, 0), (HAMI, 7), (HAMI, 8), (HAMI, 9), (HAMI, 0)]
 
 
+@pytest.mark.slow
 @many
 @given(cards, st.sampled_from(FORMS))
 def test_every_card_that_is_registered_is_read_back(cards, form):
@@ -226,6 +227,7 @@ def broken_registers(draw):
     return text[:start] + draw(st.text(max_size=9)) + text[draw(st.integers(start, len(text))) :]
 
 
+@pytest.mark.slow
 @many
 @given(st.text() | broken_registers(), st.sampled_from([LANGUAGE, HAMI_LANGUAGE]))
 def test_any_register_gives_devices_or_a_typed_error(text, language):
