@@ -32,14 +32,15 @@ from vgpu.facts import (
     RegionProcess,
     ShimSample,
 )
+from vgpu.kube import TERMINAL_PHASES
 from vgpu.ledger import Holding, Ledger
+from vgpu.ledger.from_node import bus_id
 from vgpu.model import Phase, PodRef, Scheme, Source
 from vgpu.reasons import Reason, Rejection
 from vgpu.schemes import gpushare, volcano
 from vgpu.schemes.hami_core import LAYOUTS
 from vgpu.sources.pods import PodSample
 
-TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 SLOT_DEAD = 0
 """A slot whose process ended: the shim clears its status but not what it accounted."""
 
@@ -125,7 +126,7 @@ class _Join:
         self.gpus: dict[str, Gpu] = {g.uuid: g for g in gpu.gpus} if gpu else {}
         cards = [g for g in self.gpus.values() if not g.parent]
         self.by_index = {g.index: g.uuid for g in cards}
-        self.by_bus = {normal_bus_id(g.info.get("pci_bus_id", "")): g.uuid for g in cards}
+        self.by_bus = {bus_id(g.info.get("pci_bus_id", "")): g.uuid for g in cards}
         self.by_bus.pop("", None)
         complete = gpu is not None and gpu.complete
         self.known_devices = frozenset((*self.gpus, *gpu.lost)) if gpu and complete else None
@@ -318,7 +319,7 @@ class _Join:
             pod_uid = limit.pod_uid or self.only_uid(limit)
             if not pod_uid or self.alive(pod_uid) is False:
                 continue
-            device = limit.device or self.by_bus.get(normal_bus_id(limit.pci_bus_id), "")
+            device = limit.device or self.by_bus.get(bus_id(limit.pci_bus_id), "")
             if self.is_unknown(device):
                 told = device or limit.pci_bus_id
                 self.reject("limits", limit.path, Reason.UNKNOWN_DEVICE, told)
@@ -505,9 +506,3 @@ def scheme_of(grant: Grant) -> Scheme | None:
     if grant.resource == "nvidia.com/gpu":
         return Scheme.VOLCANO if volcano.is_shared(grant.env) else Scheme.NONE
     return RESOURCE_SCHEMES.get(grant.resource)
-
-
-def normal_bus_id(text: str) -> str:
-    """A PCI bus id with a four-digit domain in lower case, as gpu-manager writes it."""
-    domain, colon, rest = text.strip().lower().partition(":")
-    return domain[-4:].rjust(4, "0") + colon + rest if colon else ""

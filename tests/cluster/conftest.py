@@ -5,26 +5,20 @@ leaves the shared node Ready. What kills or reboots nodes makes its own with ``n
 """
 
 import itertools
-import sys
 from contextlib import ExitStack
 from functools import cache
-from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-
-from bed import crds, product  # noqa: E402
-from bed import tools as bed_tools  # noqa: E402 - needs the path above
-from bed.cluster import start_cluster  # noqa: E402
-from bed.fleet import start_fleet  # noqa: E402
-from bed.images import bed_images  # noqa: E402
-from bed.monitoring import Alertmanager, Prometheus  # noqa: E402
-from bed.node import Node  # noqa: E402
-from bed.population import Population  # noqa: E402
-from bed.workplace import Workplace  # noqa: E402
-from fixtures import missing, required_root, required_tool  # noqa: E402
+from bed import crds, product
+from bed import tools as bed_tools
+from bed.cluster import start_cluster
+from bed.fleet import start_fleet
+from bed.images import bed_images
+from bed.monitoring import Alertmanager, Prometheus
+from bed.node import Node
+from bed.population import Population
+from bed.workplace import Workplace
+from fixtures import missing, required_root, required_tool
 
 PROGRAMS = {
     "containerd": "containerd",

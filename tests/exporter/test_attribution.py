@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.attribution import Observation, attribute, normal_bus_id, with_names
+from exporter.attribution import Observation, attribute, with_names
 from vgpu.facts import (
     ContainerName,
     Gpu,
@@ -25,6 +25,7 @@ from vgpu.facts import (
     ShimSample,
 )
 from vgpu.kube import Pod
+from vgpu.ledger.from_node import bus_id
 from vgpu.model import Phase, PodRef, Scheme, Source
 from vgpu.reasons import Reason
 from vgpu.sources.pods import PodSample, pod_sample
@@ -410,8 +411,8 @@ def test_the_order_of_the_drivers_processes_changes_nothing(order):
 
 
 def test_bus_ids_of_the_driver_and_of_gpu_manager_meet():
-    assert normal_bus_id("00000000:3B:00.0") == normal_bus_id("0000:3b:00.0") == "0000:3b:00.0"
-    assert normal_bus_id("nonsense") == ""
+    assert bus_id("00000000:3B:00.0") == bus_id("0000:3b:00.0") == "0000:3b:00.0"
+    assert bus_id("nonsense") == ""
 
 
 def test_a_process_of_an_unnamed_container_makes_its_pods_zeros_unknown():

@@ -11,6 +11,7 @@ import msgspec
 
 from vgpu.model import Scheme
 from vgpu.schemes import gemini_config, vcuda_config
+from vgpu.schemes.gaia_cgroup import container_path
 from vgpu.simulator.books import Claim, annotations, claims, grants, registered, requests
 from vgpu.simulator.scenario import Container, Pod, Scenario
 from vgpu.sources.kubelet_checkpoint import fnv1a_32
@@ -110,15 +111,11 @@ def _limit_files(all_claims: tuple[Claim, ...]) -> dict[str, bytes]:
 def cgroup_of(pod: Pod, container: Container) -> str:
     """The container's cgroup, relative to the root of the hierarchy.
 
-    A guaranteed pod's slice is directly below ``kubepods.slice``; a dash in the UID would mean
-    a level to systemd, so it is written as an underscore.
+    A guaranteed pod's slice is directly below ``kubepods.slice``.
     """
-    parents, prefix = "kubepods.slice", "kubepods"
-    if pod.qos != "guaranteed":
-        prefix = f"kubepods-{pod.qos}"
-        parents += f"/{prefix}.slice"
-    uid = pod.ref.uid.replace("-", "_")
-    return f"{parents}/{prefix}-pod{uid}.slice/cri-containerd-{container.id}.scope"
+    classes = [] if pod.qos == "guaranteed" else [pod.qos]
+    names = ["kubepods", *classes, f"pod{pod.ref.uid}"]
+    return container_path(names, container.id, "containerd", systemd=True).removeprefix("/")
 
 
 # ---------------------------------------------------------------- kubectl get pods -A -o json
