@@ -27,6 +27,7 @@ import nvml_fake  # noqa: E402
 from kubelet_server import Kubelet, one_entry_per_device  # noqa: E402
 from live import LiveExporter, fake_devices, fake_processes  # noqa: E402
 
+from benchmarks.budgets import Budgets  # noqa: E402
 from vgpu.simulator.books import grants  # noqa: E402
 from vgpu.simulator.fleet import fleet_node  # noqa: E402
 
@@ -37,6 +38,14 @@ LIKE_PROMETHEUS = {
     "User-Agent": "Prometheus/2.42.0",
 }
 CARDS = 8
+
+BUDGETS = (
+    ("p50", "scrape, median", 1.0, "ms"),
+    ("delay", "scrape, median, with 1 ms a driver call", 1.0, "ms"),
+    ("cpu_minute", "CPU a minute", 300.0, "ms"),
+    ("rss", "RSS", 64.0, "MiB"),
+)
+"""Of every size: half a percent of a core, and a scrape that only copies bytes."""
 
 
 def cpu_seconds(pid):
@@ -281,18 +290,22 @@ def main():
     if args.minutes:
         with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as name:
             measure_minutes(Path(name), map(int, args.sizes.split(",")), args.minutes)
+    budgets = Budgets()
     for row in rows:
-        if "delay" in row:
-            size = f"{row['containers']} containers"
-            print(f"{size}, 1 ms a driver call: p50 {row['delay']:.2f} ms")
+        size = f"{row['containers']} containers"
+        if row["who"] == "vgpu":
             print(f"{size}, with pod-resources over grpc: RSS {row['grpc']:.1f} MiB")
+            for key, what, most, unit in BUDGETS:
+                held = budgets.hold(f"{size}, {what}", row[key], most, unit)
+                print(f"{size}, {what}: {row[key]:.2f} {unit}; {held}")
         if "ratio" in row:
             scrape_ratio, cpu_ratio = row["ratio"]
             print(
-                f"{row['containers']} containers: nvitop-exporter takes {scrape_ratio:.0f}x as long"
-                f" a scrape and {cpu_ratio:.0f}x the CPU a minute"
+                f"{size}: nvitop-exporter takes {scrape_ratio:.0f}x as long a scrape and"
+                f" {cpu_ratio:.0f}x the CPU a minute"
             )
+    return budgets.status()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

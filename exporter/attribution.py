@@ -7,8 +7,6 @@ Where a link of that chain is missing the value is absent; nothing is shared out
 
 from collections.abc import Iterable, Mapping
 
-import msgspec
-
 from exporter.accounting import account
 from exporter.allocations import by_pod
 from exporter.view import (
@@ -21,16 +19,11 @@ from exporter.view import (
 from vgpu.facts import (
     ContainerName,
     Gpu,
-    GpuSample,
     Grant,
-    KubeletSample,
     LimitFile,
-    LimitSample,
     Owner,
-    ProcessSample,
     Region,
     RegionProcess,
-    ShimSample,
 )
 from vgpu.kube import TERMINAL_PHASES
 from vgpu.ledger import Holding, Ledger
@@ -39,7 +32,7 @@ from vgpu.model import Phase, PodRef, Scheme, Source
 from vgpu.reasons import Reason, Rejection
 from vgpu.schemes import gpushare, volcano
 from vgpu.schemes.hami_core import LAYOUTS
-from vgpu.sources.pods import PodSample
+from vgpu.sources.observation import Observation
 
 SLOT_DEAD = 0
 """A slot whose process ended: the shim clears its status but not what it accounted."""
@@ -50,42 +43,6 @@ RESOURCE_SCHEMES: Mapping[str, Scheme] = {
     "tencent.com/vcuda-core": Scheme.GAIA,
 }
 """The binding resource of each scheme, as the kubelet's checkpoint names it."""
-
-
-class Observation(msgspec.Struct, frozen=True):
-    """What the collectors brought; None is a collector that is off, failed or stale.
-
-    ``kubelet`` has the names that ``pods`` tell, too: :func:`with_names`.
-    """
-
-    gpu: GpuSample | None = None
-    shim: ShimSample | None = None
-    kubelet: KubeletSample | None = None
-    limits: LimitSample | None = None
-    process: ProcessSample | None = None
-    pods: PodSample | None = None
-
-
-def with_names(kubelet: KubeletSample | None, pods: PodSample | None) -> KubeletSample | None:
-    """What the kubelet left on the node, with the names that the API server tells."""
-    if pods is None:
-        return kubelet
-    if kubelet is None:
-        return KubeletSample(pods.names, pods.containers)
-    return msgspec.structs.replace(
-        kubelet,
-        pods={**kubelet.pods, **pods.names},
-        containers={**kubelet.containers, **pods.containers},
-    )
-
-
-def pids_of_interest(gpu: GpuSample | None, shim: ShimSample | None) -> set[int]:
-    """The host pids whose owners the join will ask for."""
-    pids = {process.pid for process in gpu.processes} if gpu else set()
-    if shim:
-        for file in shim.files:
-            pids.update(slot.host_pid for slot in file.region.processes if slot.host_pid > 0)
-    return pids
 
 
 def attribute(

@@ -1,8 +1,4 @@
-"""The exporter's flags: each also an environment variable, and combinations that cannot work.
-
-``--web.listen-address`` is also ``VGPU_WEB_LISTEN_ADDRESS``; a repeatable flag takes a
-space-separated list there.
-"""
+"""The exporter's flags: each also an environment variable, and combinations that cannot work."""
 
 import re
 from collections.abc import Callable
@@ -10,11 +6,11 @@ from typing import Any
 
 import click
 import msgspec
-from click.core import ParameterSource
 
 from exporter.compat import CONFLICTING, Compat
 from vgpu import logs
-from vgpu.units import GIB, MIB
+from vgpu.flags import MEMORY_UNITS, Duration, env, field, is_typed
+from vgpu.units import MIB
 
 DEFAULT_PORT = 9394
 
@@ -25,7 +21,7 @@ COLLECTORS: dict[str, tuple[bool, str]] = {
     "kubelet": (True, "pod names and the device checkpoint"),
     "limits": (True, "limit files of gpu-manager and KubeShare"),
     "process": (True, "processes to containers, through /proc and cgroups"),
-    "api": (False, "this node's pods from the API server, watched: annotations, names, phases"),
+    "api": (False, "this node and its pods from the API server, watched: annotations, phases"),
     "bare": (False, "regions inside containers (/tmp/cudevshr.cache); needs SYS_PTRACE"),
 }
 """Name -> (on by default, help)."""
@@ -49,35 +45,9 @@ FLAG_OF_COLLECTOR = {
 }
 """Flags that mean nothing without their collector."""
 
-MEMORY_UNITS = {"MiB": MIB, "GiB": GIB}
-
 PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 
 RESERVED_PATHS = frozenset({"/", "/-/healthy", "/-/ready", "/healthz", "/readyz"})
-
-
-class Duration(click.ParamType[float]):
-    """Seconds, written as Prometheus writes durations: 15s, 500ms, 1m30s, or a bare number."""
-
-    name = "duration"
-    _pattern = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """To seconds; refuses what is not positive."""
-        if isinstance(value, float):
-            return value
-        text = str(value)
-        seconds = 0.0
-        if re.fullmatch(r"\d+(\.\d+)?", text):
-            seconds = float(text)
-        elif match := self._pattern.fullmatch(text):
-            factors = (3600.0, 60.0, 1.0, 0.001)
-            seconds = sum(float(g) * f for g, f in zip(match.groups(), factors, strict=True) if g)
-        if not 0 < seconds < 86400:
-            self.fail(f"{text!r} is not a duration such as 15s, 500ms or 1m30s", param, ctx)
-        return seconds
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -121,16 +91,6 @@ class Options(msgspec.Struct, frozen=True):
         """What one unit of volcano.sh/vgpu-memory means, if the operator has said so."""
         factor = self.volcano_memory_factor
         return None if factor is None else factor * MIB
-
-
-def field(flag: str) -> str:
-    """The Python name of a flag: --web.listen-address is web_listen_address."""
-    return flag.lstrip("-").replace(".", "_").replace("-", "_")
-
-
-def env(flag: str) -> str:
-    """The environment variable of a flag."""
-    return "VGPU_" + field(flag).upper()
 
 
 DEFAULTS = Options()
@@ -292,13 +252,6 @@ def options_from(ctx: click.Context) -> Options:
     for complaint in conflicts(options, told, typed):
         raise click.UsageError(complaint, ctx)
     return options
-
-
-def is_typed(ctx: click.Context, name: str, *, or_set: bool = False) -> bool:
-    """Whether a flag, by its Python name, was typed; with ``or_set`` the environment counts too."""
-    source = ctx.get_parameter_source(name)
-    environment = or_set and source is ParameterSource.ENVIRONMENT
-    return source is ParameterSource.COMMANDLINE or environment
 
 
 def conflicts(options: Options, told: frozenset[str], typed: frozenset[str]) -> list[str]:

@@ -4,16 +4,20 @@ What a unit of memory means is told by the operator and never guessed: of a lang
 not told, amounts that count in it are unknown.
 """
 
+from typing import TypeVar
+
 import msgspec
 
-from vgpu.kube import Pod
-from vgpu.model import Claim, Request
+from vgpu.kube import Node, Pod
+from vgpu.model import Claim, Device, Request, Share
 from vgpu.schemes.gaia import Gaia
 from vgpu.schemes.gpushare import Gpushare
 from vgpu.schemes.kubeshare import KubeShare
 from vgpu.schemes.language import Language
 from vgpu.schemes.volcano import HAMI, Volcano
 from vgpu.units import MIB
+
+_Sized = TypeVar("_Sized", Request, Share, Device)
 
 
 def languages(
@@ -39,6 +43,9 @@ class _Volcano(Volcano, frozen=True):
     def claim(self, pod: Pod) -> Claim | None:
         return _claim_without_memory(super().claim(pod))
 
+    def devices(self, node: Node) -> tuple[Device, ...]:
+        return _without_memory(super().devices(node))
+
 
 class _Gpushare(Gpushare, frozen=True):
     def requests(self, pod: Pod) -> tuple[Request, ...]:
@@ -48,20 +55,15 @@ class _Gpushare(Gpushare, frozen=True):
         return _claim_without_memory(super().claim(pod))
 
 
-def _without_memory(requests: tuple[Request, ...]) -> tuple[Request, ...]:
-    return tuple(msgspec.structs.replace(request, memory_bytes=None) for request in requests)
+def _without_memory(each: tuple[_Sized, ...]) -> tuple[_Sized, ...]:
+    return tuple(msgspec.structs.replace(one, memory_bytes=None) for one in each)
 
 
 def _claim_without_memory(claim: Claim | None) -> Claim | None:
     return claim and msgspec.structs.replace(
         claim,
         allocations=tuple(
-            msgspec.structs.replace(
-                allocation,
-                shares=tuple(
-                    msgspec.structs.replace(share, memory_bytes=None) for share in allocation.shares
-                ),
-            )
+            msgspec.structs.replace(allocation, shares=_without_memory(allocation.shares))
             for allocation in claim.allocations
         ),
     )

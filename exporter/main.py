@@ -2,29 +2,28 @@
 
 import logging
 import os
-import platform
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import click
-from prometheus_client import ProcessCollector
-from prometheus_client.registry import CollectorRegistry
 
-from exporter.collector import Collector
 from exporter.compat import Compat
 from exporter.flags import Options, all_flags, options_from
 from exporter.pages import routes
-from exporter.sampler import Collectors, Page, Sampler, Settings
-from vgpu import __version__, logs
+from exporter.sampler import Page, Sampler, Settings
+from vgpu import logs
 from vgpu.cli import version_option
 from vgpu.facts import GpuSource
 from vgpu.metrics.render import Format
 from vgpu.reasons import SourceError
-from vgpu.sources.pods import PodFile, PodWatch
+from vgpu.sources.collector import Collector
+from vgpu.sources.observation import Collectors
+from vgpu.sources.pods import PodFile
 from vgpu.web.config import WebConfigError, WebConfigFile
+from vgpu.web.process import build_info, own_numbers
 from vgpu.web.server import ListenError, WebServer
 
 log = logging.getLogger(__name__)
@@ -33,30 +32,6 @@ EXIT_FAILURE = 1
 
 ENDING = {signal.SIGTERM, signal.SIGINT}
 """The signals that end the process in good order."""
-
-
-def build_info() -> Mapping[str, str]:
-    """What is running, for the build_info metrics and the log."""
-    return {
-        "version": __version__,
-        "revision": os.environ.get("VGPU_REVISION", ""),
-        "python_version": platform.python_version(),
-        "platform": f"{platform.system().lower()}/{platform.machine()}",
-    }
-
-
-def own_numbers(config: WebConfigFile | None) -> Callable[[], Mapping[str, float]]:
-    """A reader of the numbers about this process, by the name of their family."""
-    source = ProcessCollector(registry=CollectorRegistry())
-
-    def read() -> Mapping[str, float]:
-        numbers = {s.name: s.value for metric in source.collect() for s in metric.samples}
-        if config is not None:
-            numbers["vgpu_web_config_last_reload_successful"] = int(config.last_reload_ok)
-            numbers["vgpu_web_config_reload_failures_total"] = config.reload_failures
-        return numbers
-
-    return read
 
 
 def node_name(options: Options) -> str:
@@ -112,13 +87,13 @@ def open_pods(options: Options) -> Collector[Any] | None:
     """Where the pods are told: the API server, or a dump. None is nowhere."""
     node = node_name(options)
     if "api" in options.collectors:
-        from exporter.api import NodePods  # noqa: PLC0415  # the client library is large
+        from exporter.api import watch  # noqa: PLC0415  # the client library is large
 
         try:
-            api = NodePods.connect(options.kubeconfig or "", node)
+            followed = watch(options.kubeconfig or "", node)
         except SourceError as error:
             raise click.UsageError(f"--collector.api: {error.detail}") from error
-        return Collector("api", PodWatch(api, api.subject).sample)
+        return Collector("api", followed.sample)
     if options.pods:
         return Collector("pods", PodFile(options.pods, node).sample)
     return None

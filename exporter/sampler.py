@@ -8,21 +8,21 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import msgspec
 
 from exporter import compat as compatibility
 from exporter.allocations import Books, books
-from exporter.attribution import Observation, attribute, pids_of_interest, with_names
-from exporter.bookkeeping import Bookkeeper
-from exporter.collector import Collector
+from exporter.attribution import attribute
 from exporter.families import OWN_TABLES
 from exporter.languages import languages
-from exporter.view import Attribution, CollectorRow, View
-from vgpu.facts import GpuSample, GpuSource
+from exporter.view import Attribution, View
+from vgpu.facts import GpuSource
 from vgpu.metrics.render import Exposition, Format, Renderer
 from vgpu.reasons import Rejection
+from vgpu.sources.bookkeeping import Bookkeeper
+from vgpu.sources.collector import CollectorRow
+from vgpu.sources.observation import Collectors, Observation, observe
 
 log = logging.getLogger(__name__)
 
@@ -53,22 +53,6 @@ class Settings(msgspec.Struct, frozen=True):
     volcano_unit_bytes: int | None = None
     expected_gpus: int | None = None
     build: Mapping[str, str] = {}
-
-
-class Collectors(msgspec.Struct):
-    """The collectors that are switched on; their names are the label ``collector``."""
-
-    nvml: Collector[Any] | None = None
-    shim: Collector[Any] | None = None
-    kubelet: Collector[Any] | None = None
-    limits: Collector[Any] | None = None
-    pods: Collector[Any] | None = None
-    process: Collector[Any] | None = None
-
-    def all(self) -> list[Collector[Any]]:
-        """Those that are on, in the order of the page."""
-        every = (self.nvml, self.shim, self.kubelet, self.limits, self.pods, self.process)
-        return [collector for collector in every if collector is not None]
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -206,7 +190,8 @@ class Sampler:
     def sample(self) -> Page:
         """One pass of everything; publishes and returns the new page."""
         now = time.time()
-        seen = self._observe(now)
+        stale = STALE_INTERVALS * self._settings.interval
+        seen = observe(self._collectors, now, self._settings.timeout, stale)
         kept = self._books(seen)
         heard_at = seen.pods.heard_at if seen.pods else None
         page = self._render(now, self._attribute(seen, kept), kept, heard_at)
@@ -219,36 +204,6 @@ class Sampler:
         if nvml is not None and nvml.fatal is not None:
             self.fatal = str(nvml.fatal)
         return page
-
-    def _observe(self, now: float) -> Observation:
-        """Let the collectors run side by side; the kernel is asked for the pids they brought."""
-        on, timeout = self._collectors, self._settings.timeout
-        early = (on.nvml, on.shim, on.kubelet, on.limits, on.pods)
-        first = [collector for collector in early if collector is not None]
-        deadline = time.monotonic() + timeout
-        for collector in first:
-            collector.begin(now)
-        for collector in first:
-            collector.finish(deadline)
-        oldest = time.monotonic() - STALE_INTERVALS * self._settings.interval
-        gpu = on.nvml.data(oldest) if on.nvml else None
-        if gpu is not None and on.nvml is not None and not on.nvml.ok:
-            gpu = without_processes(gpu)
-        shim = on.shim.data(oldest) if on.shim else None
-        process = None
-        if on.process is not None:
-            on.process.begin(pids_of_interest(gpu, shim))
-            on.process.finish(time.monotonic() + timeout)
-            process = on.process.data(oldest) if on.process.ok else None
-        pods = on.pods.data(oldest) if on.pods else None
-        return Observation(
-            gpu=gpu,
-            shim=shim,
-            kubelet=with_names(on.kubelet.data(oldest) if on.kubelet else None, pods),
-            limits=on.limits.data(oldest) if on.limits else None,
-            process=process,
-            pods=pods,
-        )
 
     def _books(self, seen: Observation) -> Books | None:
         """A defect of ours costs the ledger, and nothing else."""
@@ -312,11 +267,3 @@ class Sampler:
         """The collectors' health, with what the join refused of theirs."""
         for collector in self._collectors.all():
             yield collector.health(tuple(r for name, r in rejected if name == collector.name))
-
-
-def without_processes(sample: GpuSample) -> GpuSample:
-    """A stale sample: its devices are still told, but its pids may be somebody else's by now."""
-    nobody: frozenset[str] = frozenset()
-    return msgspec.structs.replace(
-        sample, processes=(), processes_known=nobody, utilization={}, utilization_known=nobody
-    )

@@ -7,7 +7,8 @@ import msgspec
 from exporter.allocations import Books
 from vgpu.facts import CallCost, Gpu, PodStatus, XidCount
 from vgpu.model import Phase, Scheme, Source
-from vgpu.reasons import Reason, Rejection
+from vgpu.reasons import Rejection
+from vgpu.sources.collector import CollectorRow
 
 
 class Accounted(msgspec.Struct, frozen=True, gc=False):
@@ -110,27 +111,6 @@ class Attribution(msgspec.Struct, frozen=True):
     released: tuple[Orphan, ...] | None = None
     statuses: tuple[PodStatus, ...] | None = None
     rejected: tuple[tuple[str, Rejection], ...] = ()
-
-
-class CollectorRow(msgspec.Struct, frozen=True):
-    """The health of one collector; its data is elsewhere.
-
-    ``success`` and ``duration`` (of the last finished pass, in seconds) are None before the first
-    pass. ``stuck_seconds`` is how long the pass under way has missed its deadline, 0 if it has
-    not. ``rejected`` counts the inputs refused in the last pass by reason, the two totals count
-    since start.
-    """
-
-    name: str
-    success: bool | None
-    duration: float | None
-    last_success: float | None
-    stuck_seconds: float
-    failures: Mapping[Reason, int]
-    rejected: Mapping[Reason, int]
-    rejections: Mapping[Reason, int]
-    last_error: str = ""
-    examples: tuple[str, ...] = ()
 
 
 class View(msgspec.Struct, frozen=True):

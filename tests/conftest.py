@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE / "e2e"), str(HERE / "cluster")]
+sys.path[:0] = [str(HERE), *(str(HERE / name) for name in ("e2e", "cluster", "reconciler"))]
+
+from oldest_client import OldestClient  # noqa: E402  # needs the path above
 
 # A deadline would be a timed assertion, and so is the check that examples are made fast enough.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -26,3 +28,9 @@ def process_as_it_was():
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+@pytest.fixture(scope="session")
+def oldest_client(tmp_path_factory):
+    """The oldest Kubernetes client that we allow."""
+    return OldestClient(tmp_path_factory.mktemp("kubernetes-oldest"))

@@ -1,22 +1,25 @@
 """The API server's client against what a real one rarely answers: errors and broken bodies."""
 
 import json
+import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kubernetes import client
+from msgspec.structs import replace
+from urllib3.connection import HTTPConnection
 
-from vgpu.cluster import (
-    MOST_WAIT_SECONDS,
-    WATCH_SECONDS,
-    WATCH_TIMEOUT,
-    Cluster,
-    ClusterError,
-)
-from vgpu.kube_json import EventType
+from vgpu.cluster import Cluster, ClusterError, bodies, followed
+from vgpu.cluster.connection import MOST_WAIT_SECONDS
+from vgpu.kube import EventNote, Lease, NoteType
+from vgpu.kube_json import EventType, Expired
+from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError
 
 
@@ -29,6 +32,7 @@ class Answers(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers = list(answers)
         self.requests = []
+        self.types = []
 
     def handle_error(self, request, client_address):
         """A client that has had enough is no news."""
@@ -41,6 +45,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         parts = urlsplit(self.path)
         self.server.requests.append((self.command, parts.path, parse_qs(parts.query), body))
+        self.server.types.append(self.headers["Content-Type"])
         status, headers, body = self.server.answers.pop(0)
         self.send_response(status)
         for name, value in ({"Content-Length": str(len(body))} | headers).items():
@@ -51,7 +56,7 @@ class Handler(BaseHTTPRequestHandler):
         if headers.get("Connection") == "close":
             self.close_connection = True
 
-    do_PATCH = do_GET  # noqa: N815  # http.server's name
+    do_PATCH = do_POST = do_PUT = do_GET  # noqa: N815  # http.server's names
 
     def log_message(self, *_):
         """Silence."""
@@ -77,8 +82,9 @@ def pod(name):
     }
 
 
-def page(*names, token=""):
-    return answer({"metadata": {"continue": token}, "items": [pod(name) for name in names]})
+def page(*names, token="", version=""):
+    meta = {"continue": token, "resourceVersion": version}
+    return answer({"metadata": meta, "items": [pod(name) for name in names]})
 
 
 @contextmanager
@@ -137,6 +143,16 @@ def test_an_expired_list_that_cannot_go_on_is_an_error(token):
     assert (info.value.status, info.value.reason) == (410, "Expired")
 
 
+def test_a_version_is_asked_for_once_and_the_token_knows_the_rest():
+    """The server refuses both at once."""
+    with serving(page("a", token="1"), page("b")) as (cluster, server):
+        list(cluster.pods(resource_version="0", limit=7, namespace="team"))
+    first, second = (query for _, _, query, _ in server.requests)
+    assert (first["resourceVersion"], first["limit"]) == (["0"], ["7"])
+    assert ("resourceVersion" in second, second["continue"]) == (False, ["1"])
+    assert {path for _, path, _, _ in server.requests} == {"/api/v1/namespaces/team/pods"}
+
+
 def test_share_pods_are_pods_and_none_where_kubeshare_is_not_installed():
     listed = answer({"items": [pod("shared")]})
     with serving(listed) as (cluster, server):
@@ -171,6 +187,28 @@ def test_names_cannot_leave_their_place_in_a_path():
     with serving(status(404, "NotFound")) as (cluster, server), pytest.raises(ClusterError):
         cluster.node("../pods?watch=1")
     assert server.requests[0][1] == "/api/v1/nodes/..%2Fpods%3Fwatch%3D1"
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_name_of_dots_is_no_step_in_a_path(name):
+    with serving(status(404, "NotFound")) as (cluster, server), pytest.raises(ClusterError):
+        cluster.pod("ns", name)
+    dots = name.replace(".", "%2E")
+    assert server.requests[0][1] == f"/api/v1/namespaces/ns/pods/{dots}"
+
+
+def test_an_object_without_a_name_is_not_found_and_never_all_of_them():
+    with serving() as (cluster, server):
+        for request in (
+            lambda: cluster.node(""),
+            lambda: cluster.pod("ns", ""),
+            lambda: cluster.patch_node("", "1", {}),
+        ):
+            with pytest.raises(ClusterError) as info:
+                request()
+            assert info.value.status == 404
+        assert cluster.lease("ns", "") is None
+        assert server.requests == []
 
 
 # ---------------------------------------------------------------- a busy server
@@ -227,6 +265,320 @@ def test_a_dry_run_says_so_to_the_server():
     assert server.requests[0][2] == {"dryRun": ["All"]}
 
 
+def test_a_write_that_finds_nobody_is_not_tried_again(waits, monkeypatch):
+    connect = HTTPConnection.connect
+    tries = []
+    monkeypatch.setattr(HTTPConnection, "connect", lambda self: (tries.append(1), connect(self)))
+    with serving() as (cluster, server):
+        server.server_close()
+        with pytest.raises(ClusterError) as info:
+            cluster.evict(REF, "1")
+        assert info.value.reason == "Unreachable"
+        assert len(tries) == 1
+        assert cluster.requests == {("create", "0"): 1}
+        with pytest.raises(ClusterError):
+            cluster.node("n")
+        assert len(tries) > 2  # as a read is
+
+
+# ---------------------------------------------------------------- writing
+
+REF = PodRef("u-1", "ns", "p")
+LEASE = Lease("ns", "l", "7", "me", 15, 1735689600.25, None, 3)
+NOTE = EventNote("Pod", "v1", "ns", "p", "u-1", "Evicted", "why", 1735689600.9, NoteType.WARNING)
+NAMED = {"metadata": {"name": "n", "namespace": "ns", "uid": "u", "resourceVersion": "8"}}
+META = {"namespace": "ns", "name": "c"}
+OURS = {"labels": {"app.kubernetes.io/name": "vgpu"}}
+PATCHES = {"a": "b", "c": None}
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""A DNS subdomain: what the server takes for a name."""
+
+
+@pytest.mark.parametrize(
+    ("write", "request_", "body"),
+    [
+        (
+            lambda cluster, **dry: cluster.evict(REF, "7", **dry),
+            "POST /api/v1/namespaces/ns/pods/p/eviction application/json",
+            {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"namespace": "ns", "name": "p"},
+                "deleteOptions": {"preconditions": {"uid": "u-1", "resourceVersion": "7"}},
+            },
+        ),
+        (
+            lambda cluster, **dry: cluster.patch_pod(REF, "7", PATCHES, **dry),
+            "PATCH /api/v1/namespaces/ns/pods/p application/merge-patch+json",
+            {"metadata": {"resourceVersion": "7", "uid": "u-1", "annotations": PATCHES}},
+        ),
+        (
+            lambda cluster, **dry: cluster.patch_node("n", "7", PATCHES, **dry),
+            "PATCH /api/v1/nodes/n application/merge-patch+json",
+            {"metadata": {"resourceVersion": "7", "annotations": PATCHES}},
+        ),
+        (
+            lambda cluster, **dry: cluster.patch_sharepod(REF, "7", {}, **dry),
+            "PATCH /apis/kubeshare.nthu/v1/namespaces/ns/sharepods/p application/merge-patch+json",
+            {"metadata": {"resourceVersion": "7", "uid": "u-1", "annotations": {}}},
+        ),
+        (
+            lambda cluster, **dry: cluster.patch_sharepod(REF, "7", {}, node=None, **dry),
+            "PATCH /apis/kubeshare.nthu/v1/namespaces/ns/sharepods/p application/merge-patch+json",
+            {
+                "metadata": {"resourceVersion": "7", "uid": "u-1", "annotations": {}},
+                "spec": {"nodeName": None},
+            },
+        ),
+    ],
+)
+def test_a_change_of_somebody_elses_object_names_the_very_state_that_it_was_made_for(
+    write, request_, body
+):
+    with serving(answer(NAMED), answer(NAMED)) as (cluster, server):
+        write(cluster)
+        write(cluster, dry_run=True)
+    for (method, path, _, sent), content_type in zip(server.requests, server.types, strict=True):
+        assert f"{method} {path} {content_type}" == request_
+        assert json.loads(sent) == body
+    assert [query for _, _, query, _ in server.requests] == [{}, {"dryRun": ["All"]}]
+
+
+@pytest.mark.parametrize(
+    ("write", "request_", "body"),
+    [
+        (
+            lambda cluster: cluster.write_config_map("ns", "c", {"k": "v"}, ""),
+            "POST /api/v1/namespaces/ns/configmaps",
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": META | OURS, "data": {"k": "v"}},
+        ),
+        (
+            lambda cluster: cluster.write_config_map("ns", "c", {}, "7"),
+            "PUT /api/v1/namespaces/ns/configmaps/c",
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": META | OURS | {"resourceVersion": "7"},
+                "data": {},
+            },
+        ),
+        (
+            lambda cluster: cluster.write_lease(LEASE),
+            "PUT /apis/coordination.k8s.io/v1/namespaces/ns/leases/l",
+            {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"namespace": "ns", "name": "l", "resourceVersion": "7"},
+                "spec": {
+                    "holderIdentity": "me",
+                    "leaseDurationSeconds": 15,
+                    "acquireTime": "2025-01-01T00:00:00.250000Z",
+                    "leaseTransitions": 3,
+                },
+            },
+        ),
+        (
+            lambda cluster: cluster.write_lease(Lease("ns", "l")),
+            "POST /apis/coordination.k8s.io/v1/namespaces/ns/leases",
+            {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"namespace": "ns", "name": "l"},
+                "spec": {},
+            },
+        ),
+    ],
+)
+def test_an_object_of_ours_is_created_or_just_the_state_that_was_read_replaced(
+    write, request_, body
+):
+    with serving(answer(NAMED)) as (cluster, server):
+        write(cluster)
+    ((method, path, query, sent),) = server.requests
+    assert f"{method} {path}" == request_
+    assert (json.loads(sent), query) == (body, {})
+
+
+def test_the_new_version_of_what_was_written_is_told():
+    read = {"metadata": NAMED["metadata"], "data": {"k": "v"}}
+    lease = {
+        "metadata": NAMED["metadata"],
+        "spec": {
+            "holderIdentity": "me",
+            "acquireTime": "2025-01-01T00:00:00.250000Z",
+            "renewTime": None,
+        },
+    }
+    told = answer(read), answer(read), answer(lease), status(404, "NotFound")
+    with serving(*told) as (cluster, _):
+        assert cluster.write_config_map("ns", "c", {"k": "v"}, "7") == "8"
+        assert cluster.versioned_config_map("ns", "c") == ({"k": "v"}, "8")
+        assert cluster.lease("ns", "n") == Lease("ns", "n", "8", "me", 0, 1735689600.25)
+        assert cluster.lease("ns", "n") is None
+
+
+def test_an_event_is_said_once_and_then_counted():
+    exists = status(409, "AlreadyExists")
+    counted = answer({**NAMED, "count": 4})
+    with serving(answer(NAMED), exists, counted, answer(NAMED)) as (cluster, server):
+        cluster.write_event(NOTE)
+        cluster.write_event(replace(NOTE, at=NOTE.at + 60))
+    created, again, read, counted = server.requests
+    event = json.loads(created[3])
+    name = event["metadata"]["name"]
+    assert json.loads(again[3])["metadata"]["name"] == name
+    assert event == {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"namespace": "ns", "name": name},
+        "involvedObject": {
+            "kind": "Pod",
+            "apiVersion": "v1",
+            "namespace": "ns",
+            "name": "p",
+            "uid": "u-1",
+        },
+        "reason": "Evicted",
+        "message": "why",
+        "type": "Warning",
+        "source": {"component": "vgpu-reconciler"},
+        "firstTimestamp": "2025-01-01T00:00:00Z",
+        "lastTimestamp": "2025-01-01T00:00:00Z",
+        "count": 1,
+    }
+    place = f"/api/v1/namespaces/ns/events/{name}"
+    assert [read[:2], counted[:2]] == [("GET", place), ("PATCH", place)]
+    assert json.loads(counted[3]) == {"count": 5, "lastTimestamp": "2025-01-01T00:01:00Z"}
+
+
+@given(
+    st.lists(
+        st.builds(
+            EventNote,
+            kind=st.sampled_from(["Pod", "Node"]),
+            api_version=st.just("v1"),
+            namespace=st.sampled_from(["", "ns"]),
+            name=st.sampled_from(["p", "a" * 253, "a" * 199 + ".-b"]),
+            uid=st.sampled_from(["u", "v"]),
+            reason=st.sampled_from(["A", "B"]),
+            message=st.one_of(st.sampled_from(["", "é" * 600, "x" * 2000]), st.text()),
+            at=st.floats(0, 2e9),
+            type=st.sampled_from(NoteType),
+            component=st.sampled_from(["vgpu-reconciler", "vgpu-device-plugin"]),
+        ),
+        min_size=2,
+        max_size=2,
+    )
+)
+def test_only_what_is_the_same_but_for_its_time_has_the_same_name(notes):
+    first, second = (bodies.event(note) for note in notes)
+    for event in (first, second):
+        assert NAME.fullmatch(event["metadata"]["name"])
+        assert len(event["metadata"]["name"]) <= 253
+        assert len(event["message"].encode()) <= 1024
+    timeless = {"metadata": 0, "firstTimestamp": 0, "lastTimestamp": 0}
+    assert (first["metadata"] == second["metadata"]) == (first | timeless == second | timeless)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "clipped"),
+    [
+        ("abcd", 4, "abcd"),
+        ("abcde", 4, "a…"),
+        ("éé", 4, "éé"),
+        ("ééé", 5, "é…"),
+        ("ééé", 4, "…"),  # half a letter is none
+        ("\ud800", 4, "?"),
+    ],
+)
+def test_a_long_message_ends_where_a_letter_ends(text, limit, clipped):
+    assert bodies.clipped(text, limit) == clipped
+
+
+def test_an_event_of_what_has_no_namespace_is_in_the_default_one():
+    event = bodies.event(replace(NOTE, kind="Node", namespace=""))
+    assert event["metadata"]["namespace"] == "default"
+    assert "namespace" not in event["involvedObject"]
+
+
+def test_an_event_that_is_refused_is_not_counted():
+    with serving(status(403, "Forbidden")) as (cluster, _), pytest.raises(ClusterError) as info:
+        cluster.write_event(NOTE)
+    assert info.value.status == 403
+
+
+# ---------------------------------------------------------------- counting
+
+
+def test_every_request_is_counted_by_verb_and_answer(waits):
+    refused = [status(404, "NotFound"), answer(b"{}", 429, Retry_After="1"), page("a"), watch()]
+    written = [answer(NAMED), status(409, "Conflict"), answer(NAMED)]
+    with serving(*refused, *written) as (cluster, _):
+        assert cluster.config_map("ns", "n") is None
+        list(cluster.pods())
+        list(cluster.watch_pods("1"))
+        cluster.patch_node("n", "1", {})
+        with pytest.raises(ClusterError):
+            cluster.write_lease(LEASE)
+        cluster.evict(REF, "1")
+        assert cluster.requests == {
+            ("get", "404"): 1,
+            ("list", "429"): 1,
+            ("list", "200"): 1,
+            ("watch", "200"): 1,
+            ("patch", "200"): 1,
+            ("update", "409"): 1,
+            ("create", "200"): 1,
+        }
+
+
+def test_requests_of_many_threads_are_all_counted():
+    with serving(*[answer(NAMED)] * 400) as (cluster, _):
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(cluster.node, ["n"] * 400))
+        assert cluster.requests == {("get", "200"): 400}
+
+
+# ---------------------------------------------------------------- followed by a mirror
+
+
+def test_a_list_to_be_followed_is_watched_from_its_first_page():
+    """Where the token expired, later pages are of a later time: what was missed is told again."""
+    expired = status(410, "Expired", "too old", **{"continue": "2"})
+    told = page("a", token="1", version="7"), expired, page("b", version="9")
+    with serving(*told) as (cluster, _):
+        pods, version = followed.pods(cluster).list()
+    assert [pod.ref.name for pod in pods] == ["a", "b"]
+    assert version == "7"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "reason", "expired"),
+    [
+        (status(403, "Forbidden"), Reason.FORBIDDEN, False),
+        (status(401, "Unauthorized"), Reason.FORBIDDEN, False),
+        (status(410, "Expired"), Reason.UNREADABLE, True),
+        (status(404, "NotFound"), Reason.ABSENT, True),
+        (status(500, "InternalError"), Reason.UNREADABLE, False),
+    ],
+)
+def test_a_refused_watch_is_told_as_a_source_tells_it(refusal, reason, expired):
+    with serving(refusal) as (cluster, _):
+        with pytest.raises(SourceError) as info:
+            list(followed.nodes(cluster).watch("1"))
+        assert info.value.subject == cluster.server
+    assert (info.value.reason, isinstance(info.value, Expired)) == (reason, expired)
+
+
+def test_only_share_pods_may_be_unknown_to_the_server():
+    missing = status(404, "NotFound")
+    with serving(missing, missing, missing) as (cluster, _):
+        assert followed.sharepods(cluster).list() == ([], "")
+        for kind in (followed.nodes(cluster), followed.pods(cluster)):
+            with pytest.raises(SourceError):
+                kind.list()
+
+
 # ---------------------------------------------------------------- what is no answer of Kubernetes
 
 PROXY = b"<html><body>502 Bad Gateway \xff</body></html>"
@@ -267,13 +619,23 @@ def test_a_page_that_is_none_is_malformed_and_names_the_server(body):
     "read",
     [
         lambda cluster: cluster.node("n"),
+        lambda cluster: cluster.pod("a", "b"),
+        lambda cluster: cluster.sharepod("a", "b"),
+        lambda cluster: cluster.lease("a", "b"),
         lambda cluster: cluster.capacity("n"),
         lambda cluster: list(cluster.nodes()),
         lambda cluster: list(cluster.sharepods()),
         lambda cluster: cluster.config_map("a", "b"),
         lambda cluster: cluster.unhealthy_gpus(),
         lambda cluster: list(cluster.watch_pods("1")),
+        lambda cluster: list(cluster.watch_nodes("1")),
+        lambda cluster: list(cluster.watch_sharepods("1")),
         lambda cluster: cluster.patch_node_status("n", []),
+        lambda cluster: cluster.patch_node("n", "1", {}),
+        lambda cluster: cluster.patch_pod(REF, "1", {}),
+        lambda cluster: cluster.patch_sharepod(REF, "1", {}),
+        lambda cluster: cluster.write_config_map("a", "b", {}, ""),
+        lambda cluster: cluster.write_lease(LEASE),
     ],
 )
 def test_html_in_place_of_json_is_malformed_everywhere(read):
@@ -337,13 +699,62 @@ def test_an_event_is_told_as_soon_as_it_is_there():
     for each in (in_chunks, unfinished):
         with serving(each) as (cluster, _):
             events = cluster.watch_pods("1")
-            assert [next(events).pod.ref.name for _ in range(2)] == ["a", "a"]
+            assert [next(events).object.ref.name for _ in range(2)] == ["a", "a"]
             events.close()
 
 
-def test_a_watch_may_be_silent_as_long_as_the_server_keeps_it_open():
-    assert WATCH_TIMEOUT.total is None
-    assert WATCH_TIMEOUT.read_timeout > WATCH_SECONDS
+def test_a_watch_may_be_silent_as_long_as_the_server_keeps_it_open_and_no_longer(monkeypatch):
+    """A connection that is half open would hang for ever."""
+    monkeypatch.setattr("vgpu.cluster.reads.WATCH_SECONDS", (1, 1))
+    monkeypatch.setattr("vgpu.cluster.connection.STREAM_GRACE_SECONDS", 0.05)
+    told = line("ADDED", {"kind": "Pod", **pod("a")})
+    monkeypatch.setattr(Handler, "timeout", 20)  # then the server breaks off, which is another end
+    hangs = answer(told, Content_Length="9999")
+    with serving(hangs) as (cluster, server):
+        events = cluster.watch_pods("1")
+        assert next(events).object.ref.name == "a"
+        with pytest.raises(ClusterError, match="timed out"):
+            next(events)
+    assert server.requests[0][2]["timeoutSeconds"] == ["1"]
+
+
+def test_watches_do_not_all_end_at_once():
+    with serving(*[watch()] * 20) as (cluster, server):
+        for _ in range(20):
+            list(cluster.watch_nodes("1"))
+    seconds = {int(query["timeoutSeconds"][0]) for _, _, query, _ in server.requests}
+    assert len(seconds) > 1
+    assert all(240 <= each <= 300 for each in seconds)
+
+
+def test_a_line_without_end_is_malformed(monkeypatch):
+    monkeypatch.setattr("vgpu.cluster.connection.LONGEST_LINE", 1000)
+    with serving(watch(b"x" * 5000)) as (cluster, _), pytest.raises(SourceError) as info:
+        list(cluster.watch_pods("1"))
+    assert info.value.reason is Reason.MALFORMED
+
+
+@pytest.mark.parametrize(
+    ("follow", "path", "told"),
+    [
+        (Cluster.watch_pods, "/api/v1/pods", {"kind": "Pod", **pod("a")}),
+        (
+            Cluster.watch_sharepods,
+            "/apis/kubeshare.nthu/v1/sharepods",
+            {"kind": "SharePod", **pod("a")},
+        ),
+        (Cluster.watch_nodes, "/api/v1/nodes", {"kind": "Node", "metadata": {"name": "a"}}),
+    ],
+)
+def test_each_kind_is_watched_where_it_is_and_takes_no_other(follow, path, told):
+    other = {"kind": "Secret", "metadata": {"name": "s"}}
+    with serving(watch(line("ADDED", told), line("ADDED", other))) as (cluster, server):
+        events = follow(cluster, "7", label_selector="a=b")
+        assert next(events).object is not None
+        with pytest.raises(SourceError, match="Secret"):
+            next(events)
+    method, asked, query, _ = server.requests[0]
+    assert (method, asked, query["labelSelector"]) == ("GET", path, ["a=b"])
 
 
 def test_a_watch_that_is_too_old_is_an_error_in_the_stream_or_before_it():
@@ -368,7 +779,7 @@ def test_a_watch_that_breaks_off_is_unreachable(broken):
         told = b"%x\r\n%s\r\n" % (len(told), told)
     with serving(answer(told, Connection="close", **broken)) as (cluster, _):
         events = cluster.watch_pods("1")
-        assert next(events).pod.ref.name == "a"
+        assert next(events).object.ref.name == "a"
         with pytest.raises(ClusterError) as info:
             next(events)
     assert info.value.reason == "Unreachable"

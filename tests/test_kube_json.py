@@ -13,6 +13,7 @@ from vgpu.kube import (
     SHARE_POD,
     Container,
     ContainerState,
+    Lease,
     Node,
     Owner,
     Pod,
@@ -28,12 +29,16 @@ from vgpu.kube_json import (
     decode_capacity,
     decode_config_map,
     decode_dump,
-    decode_event,
+    decode_event_count,
+    decode_lease,
     decode_node,
+    decode_node_event,
     decode_nodes,
     decode_pod,
+    decode_pod_event,
     decode_pods,
     decode_share_pod,
+    decode_share_pod_event,
     decode_share_pods,
 )
 from vgpu.kube_projection import RESOURCES, shares_gpus, whole
@@ -86,13 +91,28 @@ def test_everything_that_the_product_needs_of_a_pod_is_kept_and_nothing_else():
             labels={"sharedgpu/gpu_limit": "0.5", "app": "web"},
             ownerReferences=[
                 {"kind": "Thing", "name": "thing", "uid": "u1"},
-                {"kind": "ReplicaSet", "name": "web-1", "uid": "u2", "controller": True},
+                {
+                    "apiVersion": "apps/v1",
+                    "kind": "ReplicaSet",
+                    "name": "web-1",
+                    "uid": "u2",
+                    "controller": True,
+                },
             ],
-            managedFields=[{"manager": "kubelet", "fieldsV1": {"f:status": {}}}],
+            managedFields=[
+                {
+                    "manager": "kubelet",
+                    "subresource": "status",
+                    "time": "2025-01-01T00:01:01Z",
+                    "fieldsV1": {"f:status": {}},
+                }
+            ],
         ),
         "spec": {
             "nodeName": "node1",
             "priority": 1000,
+            "restartPolicy": "OnFailure",
+            "schedulingGates": [{"name": "example.com/wait"}],
             "containers": [{"name": "main", "image": "x", "resources": VGPU}],
             "initContainers": [
                 {"name": "first", "resources": {"limits": {"nvidia.com/gpu": "1k"}}},
@@ -103,6 +123,7 @@ def test_everything_that_the_product_needs_of_a_pod_is_kept_and_nothing_else():
             "phase": "Failed",
             "reason": "UnexpectedAdmissionError",
             "message": "Pod was rejected",
+            "startTime": "2025-01-01T00:00:02Z",
             "conditions": [
                 {"type": "Ready", "status": "False"},
                 {
@@ -165,8 +186,12 @@ def test_everything_that_the_product_needs_of_a_pod_is_kept_and_nothing_else():
         created_at=1735689600.0,
         deleted_at=1735689630.0,
         scheduled_at=1735689601.0,
-        owner=Owner("ReplicaSet", "web-1", "u2"),
+        owner=Owner("ReplicaSet", "web-1", "u2", "apps/v1"),
         priority=1000,
+        started_at=1735689602.0,
+        status_at=1735689661.0,
+        gated=True,
+        restart_policy="OnFailure",
     )
 
 
@@ -320,6 +345,7 @@ def test_everything_that_the_product_needs_of_a_node_is_kept():
     told = node(
         metadata={
             "name": "node1",
+            "uid": "u1",
             "resourceVersion": "4",
             "annotations": {"hamivgpu": "2025-01-01T00:00:00Z", "kubeshare/gpu_info": "GPU-1:1,"},
             "labels": {"gpushare": "true", "kubernetes.io/os": "linux"},
@@ -345,6 +371,7 @@ def test_everything_that_the_product_needs_of_a_node_is_kept():
         address="10.0.0.1",
         ready=True,
         unschedulable=True,
+        uid="u1",
     )
     page = text({"items": [told], "metadata": {"continue": "more", "resourceVersion": "7"}})
     assert decode_nodes(page) == NodePage((decode_node(text(told)),), "more", "7")
@@ -367,8 +394,8 @@ def test_a_capacity_is_told_as_it_is_written():
 
 def test_the_data_of_a_configmap_may_be_missing():
     told = {"metadata": {"name": "a"}}
-    assert decode_config_map(text({**told, "data": {"gpus": "0,1"}})) == {"gpus": "0,1"}
-    assert decode_config_map(text(told)) == {}
+    assert decode_config_map(text({**told, "data": {"gpus": "0,1"}})) == ({"gpus": "0,1"}, "")
+    assert decode_config_map(text(told)) == ({}, "")
 
 
 # ---------------------------------------------------------------- events
@@ -378,33 +405,43 @@ def event(kind, about):
     return text({"type": kind, "object": about})
 
 
+every_watch = pytest.mark.parametrize(
+    "decode", [decode_pod_event, decode_node_event, decode_share_pod_event]
+)
+
+
 def test_a_watch_tells_what_became_of_pods_and_nodes():
     told = {"kind": "Pod", **pod(meta={"resourceVersion": "5"})}
-    assert decode_event(event("MODIFIED", told)) == Event(
-        EventType.MODIFIED, "5", pod=decode_pod(text(told))
+    assert decode_pod_event(event("MODIFIED", told)) == Event(
+        EventType.MODIFIED, "5", decode_pod(text(told))
     )
-    assert decode_event(event("DELETED", node())).node == Node("node1")
+    told = {"kind": "Node", **node()}
+    assert decode_node_event(event("DELETED", told)).object == Node("node1")
     share_pod = {"kind": "SharePod", **pod(spec={})}
-    assert decode_event(event("ADDED", share_pod)).pod == decode_share_pod(text(share_pod))
+    assert decode_share_pod_event(event("ADDED", share_pod)).object == decode_share_pod(
+        text(share_pod)
+    )
 
 
 def test_a_pod_that_has_ceased_to_share_is_told_too():
-    told = decode_event(event("MODIFIED", {"kind": "Pod", **plain()}))
-    assert told.pod is not None
-    assert not shares_gpus(told.pod)
+    told = decode_pod_event(event("MODIFIED", {"kind": "Pod", **plain()}))
+    assert told.object is not None
+    assert not shares_gpus(told.object)
 
 
-def test_a_bookmark_has_a_version_and_no_object():
+@every_watch
+def test_a_bookmark_has_a_version_and_no_object(decode):
     bookmark = {
         "kind": "Pod",
         "metadata": {"resourceVersion": "12746", "creationTimestamp": None},
         "spec": {"containers": None},
         "status": {},
     }
-    assert decode_event(event("BOOKMARK", bookmark)) == Event(EventType.BOOKMARK, "12746")
+    assert decode(event("BOOKMARK", bookmark)) == Event(EventType.BOOKMARK, "12746")
 
 
-def test_the_end_of_a_watch_comes_in_the_servers_words():
+@every_watch
+def test_the_end_of_a_watch_comes_in_the_servers_words(decode):
     gone = {
         "kind": "Status",
         "status": "Failure",
@@ -412,14 +449,119 @@ def test_the_end_of_a_watch_comes_in_the_servers_words():
         "reason": "Expired",
         "code": 410,
     }
-    assert decode_event(event("ERROR", gone)) == Event(
+    assert decode(event("ERROR", gone)) == Event(
         EventType.ERROR, error=ApiError(410, "Expired", "too old resource version: 1 (2)")
     )
 
 
-def test_an_event_of_another_kind_is_malformed():
-    assert "'Secret'" in refusal(decode_event, event("ADDED", {"kind": "Secret"}))
-    refusal(decode_event, event("RENAMED", node()))
+@every_watch
+def test_an_event_of_another_kind_is_malformed(decode):
+    """Also one that would pass for the right kind by what it has."""
+    assert "'Secret'" in refusal(decode, event("ADDED", {"kind": "Secret"}))
+    assert "'Secret'" in refusal(decode, event("ADDED", {"kind": "Secret", **pod()}))
+    assert "''" in refusal(decode, event("ADDED", pod()))
+    refusal(decode, event("RENAMED", {"kind": "Pod", **pod()}))
+
+
+@every_watch
+def test_a_bookmark_and_an_error_are_told_by_their_type_alone(decode):
+    """Whatever object they carry."""
+    told = pod(meta={"resourceVersion": "9"})
+    for kind in ("Pod", "Node", "SharePod"):
+        assert decode(event("BOOKMARK", {"kind": kind, **told})) == Event(EventType.BOOKMARK, "9")
+        assert decode(event("ERROR", {"kind": kind, **told})).error == ApiError()
+
+
+def test_an_event_that_cannot_be_read_names_its_object():
+    broken = {"kind": "Pod", **pod("web-7", spec={"containers": 3})}
+    assert refusal(decode_pod_event, event("ADDED", broken)).startswith("team/web-7: ")
+    broken = {"kind": "Pod", **pod("web-8", status={"phase": 3})}
+    assert refusal(decode_pod_event, event("ADDED", broken)).startswith("team/web-8: ")
+
+
+# ---------------------------------------------------------------- who wrote a status, and when
+
+
+def written(manager, time, subresource="status"):
+    return {"manager": manager, "subresource": subresource, "time": time, "fieldsV1": {"f:x": {}}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "at"),
+    [
+        (None, None),
+        ([], None),
+        ([written("kubectl", "2025-01-01T00:00:00Z", "")], None),
+        ([written("kubelet", None)], None),
+        ([written("kubelet", "2025-01-01T00:00:10Z")], 10),
+        # The kubelet's newest, whatever others have written since.
+        (
+            [
+                written("kubelet", "2025-01-01T00:00:20Z"),
+                written("kubelet", "2025-01-01T00:00:10Z"),
+                written("kube-controller-manager", "2025-01-01T00:01:00Z"),
+                written("kubectl", "2025-01-01T00:02:00Z", ""),
+            ],
+            20,
+        ),
+        # Where the kubelet never wrote, the newest of the others.
+        (
+            [
+                written("kube-scheduler", "2025-01-01T00:00:30Z"),
+                written("kube-controller-manager", "2025-01-01T00:00:40Z"),
+            ],
+            40,
+        ),
+    ],
+)
+def test_when_a_status_was_written_is_what_the_managed_fields_tell(fields, at):
+    new_year = 1735689600.0
+    for phase in ("Pending", "Failed"):
+        told = pod(meta={"managedFields": fields}, status={"phase": phase})
+        assert decode_pod(text(told)).status_at == (None if at is None else new_year + at)
+    running = pod(meta={"managedFields": fields}, status={"phase": "Running"})
+    assert decode_pod(text(running)).status_at is None
+
+
+def test_managed_fields_that_cannot_be_read_are_the_pods_fault_if_they_count():
+    broken = {"managedFields": [{"manager": 3}]}
+    told = pod("web-7", meta=broken, status={"phase": "Failed"})
+    assert refusal(decode_pod, text(told)).startswith("team/web-7: ")
+    assert decode_pod(text(pod(meta=broken, status={"phase": "Running"}))).phase == "Running"
+
+
+def test_gates_and_the_restart_policy_are_what_the_spec_says():
+    plainest = decode_pod(text(pod()))
+    assert (plainest.gated, plainest.restart_policy, plainest.started_at) == (False, "Always", None)
+    spec = {"schedulingGates": [{"name": "a.io/b"}], "restartPolicy": "Never"}
+    told = decode_pod(text(pod(spec=spec, status={"startTime": "2025-01-01T00:00:00Z"})))
+    assert (told.gated, told.restart_policy, told.started_at) == (True, "Never", 1735689600.0)
+
+
+# ---------------------------------------------------------------- Leases and Events
+
+
+def test_a_lease_is_read_with_its_microseconds():
+    spec = {
+        "holderIdentity": "a",
+        "leaseDurationSeconds": 15,
+        "acquireTime": "2025-01-01T00:00:00.250000Z",
+        "renewTime": "2025-01-01T00:00:05.000001Z",
+        "leaseTransitions": 2,
+    }
+    told = {"kind": "Lease", "metadata": metadata("l", resourceVersion="7"), "spec": spec}
+    assert decode_lease(text(told)) == Lease(
+        "team", "l", "7", "a", 15, 1735689600.25, 1735689605.000001, 2
+    )
+    nothing = dict.fromkeys(spec)
+    assert decode_lease(text({**told, "spec": nothing})) == Lease("team", "l", "7")
+
+
+def test_an_event_without_a_count_was_never_counted():
+    told = {"metadata": metadata("e")}
+    assert decode_event_count(text(told)) == 0
+    assert decode_event_count(text({**told, "count": None})) == 0
+    assert decode_event_count(text({**told, "count": 3})) == 3
 
 
 # ---------------------------------------------------------------- dumps
@@ -600,7 +742,7 @@ def test_what_is_dropped_early_is_exactly_what_does_not_share(items):
 def test_a_pod_is_the_same_by_every_way_in(told):
     alone = decode_pod(text(told))
     told = {"kind": "Pod", **told}
-    assert decode_event(event("ADDED", told)).pod == alone
+    assert decode_pod_event(event("ADDED", told)).object == alone
     assert decode_dump(text(told), keep=Keep.ALL).pods == (alone,)
     assert decode_dump(text({"kind": "List", "items": [told]}), keep=Keep.ALL).pods == (alone,)
 
@@ -614,7 +756,11 @@ DECODERS = (
     decode_pod,
     decode_share_pod,
     decode_node,
-    decode_event,
+    decode_lease,
+    decode_event_count,
+    decode_pod_event,
+    decode_node_event,
+    decode_share_pod_event,
     decode_dump,
 )
 VALID = text(

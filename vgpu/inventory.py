@@ -11,19 +11,19 @@ from typing import Final
 
 import msgspec
 
-from vgpu.kube import BOUND_DEVICE, ContainerState, Node, Pod
+from vgpu.kube import ContainerState, Node, Pod
 from vgpu.ledger import DeviceEntry, Holding, Ledger, Malformed, Wanted
 from vgpu.ledger.cluster import Cluster, cluster
 from vgpu.ledger.from_api import read_pod
 from vgpu.ledger.life import pods_by_node_uid
-from vgpu.model import Claim, Phase, PodRef, Request, Scheme
+from vgpu.model import Phase, PodRef, Request, Scheme
 from vgpu.reasons import Explained
 from vgpu.schemes import gaia_node, gpushare_node, volcano_legacy
 from vgpu.schemes.gaia import Gaia
 from vgpu.schemes.gpushare import Gpushare
 from vgpu.schemes.kubeshare import KubeShare
 from vgpu.schemes.kubeshare_node import GPU_INFO
-from vgpu.schemes.kubeshare_sharepod import GPUID, join
+from vgpu.schemes.kubeshare_sharepod import join
 from vgpu.schemes.language import Language
 from vgpu.schemes.volcano import HAMI, VOLCANO, Volcano
 from vgpu.units import GIB, MIB
@@ -181,31 +181,15 @@ _HAMI_MARK: Final = "hami.io/"
 
 def inventory(objects: Objects, units: Units) -> Inventory:
     """Everything about the objects that a person asks for. Never raises."""
-    joined = join(objects.pods, objects.share_pods)
-    registered = {node.name for node in objects.nodes if HAMI.register in node.annotations}
-    whole = [pod for pod in joined if _has_whole_cards(pod, registered)]
-    strangers = {pod.ref.uid for pod in whole}
-    pods = tuple(pod for pod in joined if pod.ref.uid not in strangers)
-    unit, unit_notes = _gpushare_unit(objects.nodes, units)
-    speakers = _spoken(
-        objects.nodes,
-        pods,
-        (
-            Volcano(VOLCANO, units.volcano_factor),
-            Volcano(HAMI, units.volcano_factor),
-            Gpushare(unit),
-            Gaia(),
-            _KubeShareOfCluster(bound=_bound_cards(joined)),
-        ),
-    )
-    found = cluster(objects.nodes, pods, speakers, objects.unhealthy)
+    said = speech(objects, units)
+    found = cluster(objects.nodes, said.pods, said.languages, objects.unhealthy)
     views = tuple(sorted(_views(objects.nodes, found), key=lambda view: view.node.name))
-    pending = tuple(sorted(_pending(found, views, pods, speakers), key=_order))
-    notes = [*unit_notes, *_volcano_notes(views, units)]
-    if whole:
+    pending = tuple(sorted(_pending(found, views, said.pods, said.languages), key=_order))
+    notes = [*said.notes, *_volcano_notes(views, units)]
+    if said.whole:
         notes.append(
             "pods with whole GPUs of NVIDIA's own device plugin, which shares none, are not shown:"
-            f" {len(whole)}"
+            f" {len(said.whole)}"
         )
     return Inventory(views, pending, tuple(_rooms(views, pending)), tuple(notes))
 
@@ -231,46 +215,42 @@ def only_node(found: Inventory, name: str) -> Inventory:
 # ---------------------------------------------------------------- languages and their units
 
 
-class _KubeShareOfCluster(KubeShare, frozen=True):
-    """KubeShare's language where a virtual GPU's card is told by another SharePod on it.
+class Speech(msgspec.Struct, frozen=True):
+    """Who of the objects shares GPUs, and how they are to be read.
 
     Attributes:
-        bound: (node, GPUID) -> the card's UUID.
+        pods: those that share, with what their SharePods know of them; SharePods without a pod too.
+        languages: those that somebody here speaks, in their units.
+        whole: UIDs of pods with whole GPUs of NVIDIA's own device plugin, which shares none.
+        notes: what was assumed of the units, in words.
     """
 
-    bound: Mapping[tuple[str, str], str] = {}
-
-    def claim(self, pod: Pod) -> Claim | None:
-        """As KubeShare's; a virtual GPU that nobody here knows is on no known card."""
-        claim = super().claim(pod)
-        gpuid = pod.annotations.get(GPUID, "")
-        if claim is None or not gpuid:
-            return claim
-        card = self.bound.get((claim.node, gpuid), "")
-        return msgspec.structs.replace(
-            claim,
-            allocations=tuple(
-                msgspec.structs.replace(
-                    allocation,
-                    shares=tuple(
-                        msgspec.structs.replace(share, device=card)
-                        if share.device == gpuid
-                        else share
-                        for share in allocation.shares
-                    ),
-                )
-                for allocation in claim.allocations
-            ),
-        )
+    pods: tuple[Pod, ...]
+    languages: tuple[Language, ...]
+    whole: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
 
 
-def _bound_cards(pods: Iterable[Pod]) -> dict[tuple[str, str], str]:
-    """(node, GPUID) -> the card, where a SharePod tells it."""
-    return {
-        (pod.node, pod.annotations[GPUID]): pod.annotations[BOUND_DEVICE]
-        for pod in pods
-        if pod.annotations.get(BOUND_DEVICE) and pod.annotations.get(GPUID)
-    }
+def every_language(volcano_factor: int = 1, gpushare_unit: int = GIB) -> tuple[Language, ...]:
+    """All languages, in these units (:class:`Units`)."""
+    return (
+        Volcano(VOLCANO, volcano_factor),
+        Volcano(HAMI),
+        Gpushare(gpushare_unit),
+        Gaia(),
+        KubeShare(),
+    )
+
+
+def speech(objects: Objects, units: Units) -> Speech:
+    """Who shares GPUs, and in which languages. Never raises."""
+    joined = join(objects.pods, objects.share_pods)
+    registered = {node.name for node in objects.nodes if HAMI.register in node.annotations}
+    whole = frozenset(pod.ref.uid for pod in joined if _has_whole_cards(pod, registered))
+    pods = tuple(pod for pod in joined if pod.ref.uid not in whole)
+    unit, notes = _gpushare_unit(objects.nodes, units)
+    languages = every_language(units.volcano_factor, unit)
+    return Speech(pods, _spoken(objects.nodes, pods, languages), whole, notes)
 
 
 def _has_whole_cards(pod: Pod, hami_nodes: set[str]) -> bool:

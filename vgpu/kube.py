@@ -1,12 +1,14 @@
-"""Pods and nodes as the API server knows them, cut down to what sharing GPUs needs.
+"""Pods, nodes and the few other objects of the API server, cut down to what sharing GPUs needs.
 
 Frozen values, compact enough for every GPU pod of a large cluster to be kept: of annotations and
 labels only those that a scheme reads are here. :mod:`vgpu.kube_json` makes them from the API
 server's JSON.
 """
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -24,6 +26,9 @@ BOUND_DEVICE = "vgpu.dev/bound-device"
 
 MANAGER_PORT = "vgpu.dev/manager-port"
 """The port of a SharePod's pod manager (status.PodManagerPort)."""
+
+_MADE_BY_API_SERVER: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""A UID that the API server gives. A kubelet's are hashes without dashes."""
 
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
@@ -53,7 +58,8 @@ class Status(msgspec.Struct, frozen=True, gc=False):
     """A container's status; times are unix seconds.
 
     ``id`` has no ``<runtime>://`` in front. ``finished_at`` is None while it runs, ``reason`` and
-    ``message`` are those of the state it is in.
+    ``message`` are those of the state it is in. ``last_…`` are those of its end before that, the
+    message only where the runtime wrote it.
     """
 
     name: str
@@ -64,6 +70,8 @@ class Status(msgspec.Struct, frozen=True, gc=False):
     message: str = ""
     finished_at: float | None = None
     restarts: int = 0
+    last_reason: str = ""
+    last_message: str = ""
 
 
 class Owner(msgspec.Struct, frozen=True, gc=False):
@@ -72,6 +80,7 @@ class Owner(msgspec.Struct, frozen=True, gc=False):
     kind: str
     name: str
     uid: str
+    api_version: str = ""
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False):
@@ -89,6 +98,12 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         scheduled_at: when the condition PodScheduled became what it is.
         unschedulable: the scheduler's own words for why it is not bound; "" if it is.
         priority: higher is more important.
+        started_at: when the kubelet had taken it in (status.startTime).
+        status_at: when the kubelet last wrote the status, as metadata.managedFields tell; if the
+            kubelet never did, when anybody did. Told of Pending and Failed pods only, and of no
+            SharePod.
+        gated: whether a scheduling gate still keeps every scheduler from it.
+        restart_policy: Always, OnFailure or Never.
     """
 
     ref: PodRef
@@ -107,11 +122,21 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     unschedulable: str = ""
     owner: Owner | None = None
     priority: int = 0
+    started_at: float | None = None
+    status_at: float | None = None
+    gated: bool = False
+    restart_policy: str = "Always"
 
     @property
     def kubelet_uid(self) -> str:
-        """The UID on the node's own disk and cgroups: a static pod's is not the API server's."""
-        return self.annotations.get(MIRROR, self.ref.uid)
+        """The UID on the node's own disk and cgroups: a static pod's is not the API server's.
+
+        Anybody may write that annotation on a pod: it is never believed to be another pod's UID.
+        """
+        static = self.annotations.get(MIRROR)
+        if static is None or _MADE_BY_API_SERVER.fullmatch(static):
+            return self.ref.uid
+        return static
 
     @property
     def apps(self) -> tuple[str, ...]:
@@ -136,6 +161,58 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     address: str = ""
     ready: bool = False
     unschedulable: bool = False
+    uid: str = ""
+
+
+class Lease(msgspec.Struct, frozen=True, gc=False):
+    """A claim to be the only one who does something (coordination.k8s.io/v1).
+
+    Attributes:
+        resource_version: of the state that was read; "" if there is none yet.
+        holder: who has it; "" if nobody.
+        duration_seconds: so long after ``renewed_at`` nobody else may take it.
+        acquired_at, renewed_at: unix seconds, exact to a microsecond; None if not set.
+        transitions: how often it has changed hands.
+    """
+
+    namespace: str
+    name: str
+    resource_version: str = ""
+    holder: str = ""
+    duration_seconds: int = 0
+    acquired_at: float | None = None
+    renewed_at: float | None = None
+    transitions: int = 0
+
+
+class NoteType(StrEnum):
+    """How serious an event is; Kubernetes has no others."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+class EventNote(msgspec.Struct, frozen=True, gc=False):
+    """Something to be said of an object as a Kubernetes Event.
+
+    Attributes:
+        kind, api_version, namespace, name, uid: the object; its namespace is "" if it has none.
+        reason: one word in CamelCase, for programs.
+        message: for people; no more than 1,024 bytes of it are written.
+        at: when it happened, in unix seconds.
+        component: who says it.
+    """
+
+    kind: str
+    api_version: str
+    namespace: str
+    name: str
+    uid: str
+    reason: str
+    message: str
+    at: float
+    type: NoteType = NoteType.NORMAL
+    component: str = "vgpu-reconciler"
 
 
 def holds_devices(pod: Pod) -> bool:

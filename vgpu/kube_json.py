@@ -6,15 +6,21 @@ subject and, where one can be told, the object. What is kept of an object is
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, StrEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from vgpu import kube_wire as wire
-from vgpu.kube import Node, Pod
-from vgpu.kube_projection import project_node, project_pod, project_share_pod, wire_shares_gpus
+from vgpu.kube import Lease, Node, Pod
+from vgpu.kube_projection import (
+    project_lease,
+    project_node,
+    project_pod,
+    project_share_pod,
+    wire_shares_gpus,
+)
 from vgpu.reasons import Reason, SourceError
 
 _API_VERSIONS: Final = {
@@ -29,8 +35,14 @@ _UNHEALTHY: Final = "unhealthy-gpu-"
 """gpushare's ConfigMaps: this, then the node's name."""
 
 
+_DATED: Final = frozenset({"Pending", "Failed"})
+"""Phases of pods whose last status has a time: these may have to be told from a dead kubelet's."""
+
 _LONGEST_NAME: Final = 253
 """Characters that an object's name may have; an error repeats no more."""
+
+_LONGEST_KIND: Final = 64
+"""Characters of a kind that an error repeats."""
 
 _LONGEST_DETAIL: Final = 300
 """Characters of what a decoder says, which repeats what it has read."""
@@ -44,6 +56,8 @@ class Keep(Enum):
 
 
 # ---------------------------------------------------------------- what is given
+
+_Object = TypeVar("_Object")
 
 
 class PodPage(msgspec.Struct, frozen=True):
@@ -80,6 +94,9 @@ class EventType(StrEnum):
     ERROR = "ERROR"  # the watch has ended
 
 
+_CHANGES: Final = frozenset({EventType.ADDED, EventType.MODIFIED, EventType.DELETED})
+
+
 class ApiError(msgspec.Struct, frozen=True):
     """A failure in the server's words; ``code`` is an HTTP status, 0 if not told."""
 
@@ -88,18 +105,21 @@ class ApiError(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class Event(msgspec.Struct, frozen=True):
-    """One line of a watch: a pod or node as it is now, or was last; for ERROR the failure.
+class Event(msgspec.Struct, Generic[_Object], frozen=True):
+    """One line of a watch: an object as it is now, or was last; for ERROR the failure.
 
     A pod is given whether it shares GPUs or not, since it may have ceased to:
-    :func:`shares_gpus` tells.
+    :func:`~vgpu.kube_projection.shares_gpus` tells.
     """
 
     type: EventType
     resource_version: str = ""
-    pod: Pod | None = None
-    node: Node | None = None
+    object: _Object | None = None
     error: ApiError | None = None
+
+
+class Expired(SourceError):  # noqa: N818  # it is what happened, and no fault of anybody's
+    """The version to watch from is too old for the server: all has to be listed anew."""
 
 
 class Dump(msgspec.Struct, frozen=True):
@@ -124,26 +144,33 @@ class Dump(msgspec.Struct, frozen=True):
 # ---------------------------------------------------------------- the readers
 
 _T = TypeVar("_T")
+_Wire = TypeVar("_Wire", wire.PodFields, wire.SharePodFields, wire.NodeFields)
 _Decoder = msgspec.json.Decoder
 _Content = bytes | msgspec.Raw
 
 
-class _EventLine(wire.Wire, frozen=True):
+class _Line(wire.Wire, Generic[_T], frozen=True):
     type: EventType
-    object: msgspec.Raw
+    object: _T
 
 
 _POD = _Decoder(wire.PodFields)
 _NODE = _Decoder(wire.NodeFields)
 _SHARE_POD = _Decoder(wire.SharePodFields)
 _CONFIG_MAP = _Decoder(wire.ConfigMapFields)
+_LEASE = _Decoder(wire.LeaseFields)
+_EVENT = _Decoder(wire.EventFields)
 _POD_STATUS = _Decoder(wire.PodStatus)
+_MANAGED_FIELDS = _Decoder(list[wire.ManagedFields] | None)
 _POD_LIST = _Decoder(wire.PodList)
 _NODE_LIST = _Decoder(wire.NodeList)
 _SHARE_POD_LIST = _Decoder(wire.SharePodList)
 _ANY_LIST = _Decoder(wire.AnyList)
 _ANY_OBJECT = _Decoder(wire.AnyObject)
-_EVENT = _Decoder(_EventLine)
+_POD_LINE = _Decoder(_Line[wire.PodFields])
+_NODE_LINE = _Decoder(_Line[wire.NodeFields])
+_SHARE_POD_LINE = _Decoder(_Line[wire.SharePodFields])
+_ANY_LINE = _Decoder(_Line[msgspec.Raw])
 _API_ERROR = _Decoder(ApiError)
 
 
@@ -205,28 +232,41 @@ def decode_capacity(content: _Content, subject: str = "node") -> Mapping[str, st
     return {name: str(quantity) for name, quantity in capacity.items()}
 
 
-def decode_config_map(content: _Content, subject: str = "configmap") -> Mapping[str, str]:
-    """The data of one ConfigMap. Raises SourceError MALFORMED."""
-    return _decode_object(content, _CONFIG_MAP, subject).data or {}
+def decode_config_map(
+    content: _Content, subject: str = "configmap"
+) -> tuple[Mapping[str, str], str]:
+    """The data of one ConfigMap, and its resource version. Raises SourceError MALFORMED."""
+    config = _decode_object(content, _CONFIG_MAP, subject)
+    return config.data or {}, config.metadata.resource_version
 
 
-def decode_event(line: bytes, subject: str = "watch") -> Event:
-    """One line of a watch of pods, SharePods or nodes. Raises SourceError MALFORMED."""
-    event = _decode(line, _EVENT, subject)
-    if event.type is EventType.ERROR:
-        return Event(event.type, error=_decode(event.object, _API_ERROR, subject))
-    about = _decode(event.object, _ANY_OBJECT, subject)
-    version = about.metadata.resource_version
-    if event.type is EventType.BOOKMARK:
-        return Event(event.type, version)
-    match about.kind:
-        case "Pod":
-            return Event(event.type, version, pod=decode_pod(event.object, subject))
-        case "SharePod":
-            return Event(event.type, version, pod=decode_share_pod(event.object, subject))
-        case "Node":
-            return Event(event.type, version, node=decode_node(event.object, subject))
-    raise SourceError(Reason.MALFORMED, subject, f"an event of kind {about.kind[:64]!r}")
+def decode_lease(content: _Content, subject: str = "lease") -> Lease:
+    """One Lease. Raises SourceError MALFORMED."""
+    return project_lease(_decode_object(content, _LEASE, subject))
+
+
+def decode_event_count(content: _Content, subject: str = "event") -> int:
+    """How often a core Event was said. Raises SourceError MALFORMED."""
+    return _decode_object(content, _EVENT, subject).count or 0
+
+
+def decode_pod_event(line: bytes, subject: str = "watch") -> Event[Pod]:
+    """One line of a watch of pods. Raises SourceError MALFORMED."""
+    return _decode_event(line, subject, _POD_LINE, kind="Pod", project=_pod, decode=decode_pod)
+
+
+def decode_share_pod_event(line: bytes, subject: str = "watch") -> Event[Pod]:
+    """One line of a watch of SharePods. Raises SourceError MALFORMED."""
+    return _decode_event(
+        line, subject, _SHARE_POD_LINE, kind="SharePod", project=_share_pod, decode=decode_share_pod
+    )
+
+
+def decode_node_event(line: bytes, subject: str = "watch") -> Event[Node]:
+    """One line of a watch of nodes. Raises SourceError MALFORMED."""
+    return _decode_event(
+        line, subject, _NODE_LINE, kind="Node", project=project_node, decode=decode_node
+    )
 
 
 def decode_dump(content: bytes, subject: str = "dump", *, keep: Keep = Keep.SHARING) -> Dump:
@@ -281,11 +321,56 @@ def _decode(content: _Content, decoder: _Decoder[_T], subject: str) -> _T:
 
 
 def _pod(pod: wire.PodFields, subject: str) -> Pod:
+    meta = pod.metadata
     try:
         status = _decode(pod.status, _POD_STATUS, subject)
+        written = None
+        if status.phase in _DATED:
+            written = _decode(meta.managed_fields, _MANAGED_FIELDS, subject)
     except SourceError as error:
-        raise _named(error, pod.metadata.namespace, pod.metadata.name) from error
-    return project_pod(pod, status)
+        raise _named(error, meta.namespace, meta.name) from error
+    return project_pod(pod, status, written or ())
+
+
+def _share_pod(pod: wire.SharePodFields, _: str) -> Pod:
+    return project_share_pod(pod)
+
+
+def _decode_event(
+    line: bytes,
+    subject: str,
+    decoder: _Decoder[_Line[_Wire]],
+    *,
+    kind: str,
+    project: Callable[[_Wire, str], _T],
+    decode: Callable[[msgspec.Raw, str], _T],
+) -> Event[_T]:
+    """Nearly every line is an object of the kind, and decoded in one go; the rest in two."""
+    try:
+        event = decoder.decode(line)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return _decode_rare_event(line, kind, decode, subject)
+    told = event.object
+    if event.type not in _CHANGES or told.kind != kind:
+        return _decode_rare_event(line, kind, decode, subject)
+    return Event(event.type, told.metadata.resource_version, project(told, subject))
+
+
+def _decode_rare_event(
+    line: bytes, kind: str, decode: Callable[[msgspec.Raw, str], _T], subject: str
+) -> Event[_T]:
+    """Bookmarks, the end of the watch, and what cannot be read, to say whose fault it is."""
+    event = _decode(line, _ANY_LINE, subject)
+    if event.type is EventType.ERROR:
+        return Event(event.type, error=_decode(event.object, _API_ERROR, subject))
+    about = _decode(event.object, _ANY_OBJECT, subject)
+    version = about.metadata.resource_version
+    if event.type is EventType.BOOKMARK:
+        return Event(event.type, version)
+    if about.kind != kind:
+        detail = f"an event of kind {about.kind[:_LONGEST_KIND]!r} in place of {kind}"
+        raise SourceError(Reason.MALFORMED, subject, detail)
+    return Event(event.type, version, decode(event.object, subject))
 
 
 def _decode_object(content: _Content, decoder: _Decoder[_T], subject: str) -> _T:

@@ -7,7 +7,7 @@ KubeShare comes in the shape of a pod, with what only it knows in the annotation
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from fractions import Fraction
 from functools import lru_cache
@@ -20,6 +20,7 @@ from vgpu.kube import (
     SHARE_POD,
     Container,
     ContainerState,
+    Lease,
     Node,
     Owner,
     Pod,
@@ -81,6 +82,13 @@ _NATIVE: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 _DERIVED: Final = frozenset({SHARE_POD, BOUND_DEVICE, MANAGER_PORT})
 """These say what a SharePod's status says: nobody may write them by hand."""
 
+_KUBELET: Final = "kubelet"
+"""The name that it writes under."""
+
+NEVER_STARTED: Final = frozenset({"StartError", "ContainerCannotRun"})
+"""Reasons of an end that the runtime (containerd, Docker) tells. A message with another reason is
+the container's own, who may write there what it likes, and as much."""
+
 _REMEMBERED: Final = 4096
 """Distinct keys; a cluster has a few hundred."""
 
@@ -116,7 +124,8 @@ def _is_mark(key: str) -> bool:
 
 
 @lru_cache(_REMEMBERED)
-def _is_kept(key: str) -> bool:
+def is_kept(key: str) -> bool:
+    """Whether an annotation or label of this key is kept of an object: the others are not seen."""
     return key.startswith((*MARKS, *ALSO_KEPT)) and key not in _DERIVED
 
 
@@ -131,9 +140,11 @@ def wire_shares_gpus(pod: wire.PodFields) -> bool:
     )
 
 
-def project_pod(pod: wire.PodFields, status: wire.PodStatus) -> Pod:
-    """A pod."""
-    return _project(pod.metadata, pod.spec, status, _NOTHING)
+def project_pod(
+    pod: wire.PodFields, status: wire.PodStatus, written: Sequence[wire.ManagedFields] = ()
+) -> Pod:
+    """A pod; ``written`` are its managedFields where it is to tell when its status was written."""
+    return _project(pod.metadata, pod.spec, status, _NOTHING, _status_at(written))
 
 
 def project_share_pod(pod: wire.SharePodFields) -> Pod:
@@ -149,7 +160,11 @@ def project_share_pod(pod: wire.SharePodFields) -> Pod:
 
 
 def _project(
-    meta: wire.PodMeta, spec: wire.PodSpec, status: wire.PodStatus, derived: Mapping[str, str]
+    meta: wire.PodMeta,
+    spec: wire.PodSpec,
+    status: wire.PodStatus,
+    derived: Mapping[str, str],
+    status_at: float | None = None,
 ) -> Pod:
     containers = _containers(spec)
     scheduled = next((c for c in status.conditions or () if c.type == "PodScheduled"), None)
@@ -173,13 +188,32 @@ def _project(
         else "",
         owner=_owner(meta.owner_references),
         priority=spec.priority or 0,
+        started_at=_seconds(status.start_time),
+        status_at=status_at,
+        gated=bool(spec.scheduling_gates),
+        restart_policy=sys.intern(spec.restart_policy or "Always"),
     )
+
+
+def _status_at(written: Sequence[wire.ManagedFields]) -> float | None:
+    """When the kubelet last wrote the status; if it never did, when anybody did."""
+    times = [
+        (each.manager == _KUBELET, each.time.timestamp())
+        for each in written
+        if each.subresource == "status" and each.time is not None
+    ]
+    return max(times)[1] if times else None
 
 
 def _owner(references: list[wire.OwnerFields] | None) -> Owner | None:
     for reference in references or ():
         if reference.controller:
-            return Owner(sys.intern(reference.kind), reference.name, reference.uid)
+            return Owner(
+                sys.intern(reference.kind),
+                reference.name,
+                reference.uid,
+                sys.intern(reference.api_version),
+            )
     return None
 
 
@@ -216,6 +250,7 @@ def _status(status: wire.StatusFields, kind: ContainerKind) -> Status:
     elif status.state.running is not None:
         state, detail = ContainerState.RUNNING, status.state.running
     detail = detail or wire.StateDetail()
+    last = status.last_state.terminated or wire.StateDetail()
     return Status(
         name=sys.intern(status.name),
         state=state,
@@ -225,6 +260,8 @@ def _status(status: wire.StatusFields, kind: ContainerKind) -> Status:
         message=detail.message,
         finished_at=_seconds(detail.finished_at),
         restarts=status.restart_count,
+        last_reason=sys.intern(last.reason),
+        last_message=last.message if last.reason in NEVER_STARTED else "",
     )
 
 
@@ -247,11 +284,27 @@ def project_node(node: wire.NodeFields, subject: str) -> Node:
         address=next(internal, ""),
         ready=any(c.type == "Ready" and c.status == "True" for c in status.conditions or ()),
         unschedulable=bool(node.spec.unschedulable),
+        uid=meta.uid,
+    )
+
+
+def project_lease(lease: wire.LeaseFields) -> Lease:
+    """A Lease."""
+    meta, spec = lease.metadata, lease.spec
+    return Lease(
+        namespace=meta.namespace,
+        name=meta.name,
+        resource_version=meta.resource_version,
+        holder=spec.holder_identity or "",
+        duration_seconds=spec.lease_duration_seconds or 0,
+        acquired_at=_seconds(spec.acquire_time),
+        renewed_at=_seconds(spec.renew_time),
+        transitions=spec.lease_transitions or 0,
     )
 
 
 def _kept(texts: dict[str, str] | None) -> Mapping[str, str]:
-    kept = {sys.intern(key): text for key, text in (texts or _NOTHING).items() if _is_kept(key)}
+    kept = {sys.intern(key): text for key, text in (texts or _NOTHING).items() if is_kept(key)}
     return kept or _NOTHING
 
 

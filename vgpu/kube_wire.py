@@ -30,6 +30,7 @@ class OwnerFields(Wire, frozen=True):
     name: str
     uid: str
     controller: bool | None = None
+    api_version: str = ""
 
 
 class Meta(Wire, frozen=True):
@@ -43,14 +44,26 @@ class Meta(Wire, frozen=True):
     labels: dict[str, str] | None = None
 
 
+class ManagedFields(Wire, frozen=True):
+    """One of ``metadata.managedFields``: who wrote a part of the object last, and when."""
+
+    manager: str = ""
+    subresource: str = ""
+    time: Time = None
+
+
 class PodMeta(Meta, frozen=True, kw_only=True):
-    """``metadata`` of a pod, which has an identity."""
+    """``metadata`` of a pod, which has an identity.
+
+    Its :class:`ManagedFields`, a third of most pods, are decoded later, and only where they count.
+    """
 
     namespace: str
     uid: str
     creation_timestamp: Time = None
     deletion_timestamp: Time = None
     owner_references: list[OwnerFields] | None = None
+    managed_fields: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Resources(Wire, frozen=True):
@@ -68,11 +81,19 @@ class ContainerFields(Wire, frozen=True):
     restart_policy: str | None = None
 
 
+class SchedulingGate(Wire, frozen=True):
+    """One of ``spec.schedulingGates``."""
+
+    name: str = ""
+
+
 class PodSpec(Wire, frozen=True):
     """``spec`` of a pod."""
 
     node_name: str = ""
     priority: Count | None = None
+    restart_policy: str | None = None
+    scheduling_gates: list[SchedulingGate] | None = None
     containers: list[ContainerFields] | None = None
     init_containers: list[ContainerFields] | None = None
 
@@ -109,6 +130,7 @@ class StatusFields(Wire, frozen=True):
     name: str
     container_id: str = msgspec.field(name="containerID", default="")
     state: State = State()
+    last_state: State = State()
     restart_count: Count = 0
 
 
@@ -118,6 +140,7 @@ class PodStatus(Wire, frozen=True):
     phase: str = ""
     reason: str = ""
     message: str = ""
+    start_time: Time = None
     conditions: list[Condition] | None = None
     container_statuses: list[StatusFields] | None = None
     init_container_statuses: list[StatusFields] | None = None
@@ -130,6 +153,7 @@ class PodFields(Wire, frozen=True):
     metadata: PodMeta
     spec: PodSpec = PodSpec()
     status: msgspec.Raw = msgspec.Raw(b"{}")
+    kind: str = ""
 
 
 class RealPod(Wire, frozen=True):
@@ -153,6 +177,7 @@ class SharePodFields(Wire, frozen=True):
     metadata: PodMeta
     spec: PodSpec = PodSpec()
     status: SharePodStatus = SharePodStatus()
+    kind: str = ""
 
 
 class Address(Wire, frozen=True):
@@ -183,6 +208,31 @@ class NodeFields(Wire, frozen=True):
     metadata: Meta
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+    kind: str = ""
+
+
+class LeaseSpec(Wire, frozen=True):
+    """``spec`` of a Lease."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: Count | None = None
+    acquire_time: Time = None
+    renew_time: Time = None
+    lease_transitions: Count | None = None
+
+
+class LeaseFields(Wire, frozen=True):
+    """A Lease."""
+
+    metadata: Meta
+    spec: LeaseSpec = LeaseSpec()
+
+
+class EventFields(Wire, frozen=True):
+    """A core Event; null for a count is none."""
+
+    metadata: Meta
+    count: Count | None = None
 
 
 class ConfigMapFields(Wire, frozen=True):

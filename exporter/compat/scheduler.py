@@ -20,7 +20,7 @@ from vgpu.units import MIB, percent
 class HeldRow(msgspec.Struct, frozen=True, gc=False):
     """What Volcano's pods hold of a card, all of them or those called ``pod``.
 
-    ``memory_bytes`` is None if unknown; ``card_bytes`` is the card's own memory.
+    ``memory_bytes`` is None if unknown; ``card_bytes`` is what the card has to share.
     """
 
     device: str

@@ -7,9 +7,10 @@ To add a metric, add a row to a table: ``devices``, ``node``, ``containers``,
 from exporter.families.allocations import CONTAINER_ALLOCATIONS, DEVICE_ALLOCATIONS, LEDGER
 from exporter.families.containers import CONTAINERS, SHARES
 from exporter.families.devices import GPUS, XID_WATCH, XIDS
-from exporter.families.health import CALLS, COLLECTORS, PROCESS, SELF, WEB
+from exporter.families.health import CALLS, COLLECTORS, SELF
 from exporter.families.node import NODE
 from vgpu.metrics.family import Table
+from vgpu.metrics.own import PROCESS, WEB
 
 OWN_TABLES: tuple[Table, ...] = (
     GPUS,

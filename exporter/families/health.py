@@ -1,11 +1,12 @@
-"""Families about ourselves: the collectors, the driver calls, the process."""
+"""Families about ourselves: the collectors, the driver calls, the sampling."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from exporter.view import CollectorRow
 from vgpu.facts import CallCost
 from vgpu.metrics.family import Family, Kind, Labelled, Table
+from vgpu.metrics.own import BUILD_INFO, own_family
+from vgpu.sources.collector import CollectorRow
 
 GAUGE, COUNTER = Kind.GAUGE, Kind.COUNTER
 
@@ -98,25 +99,13 @@ def _cost(item: tuple[str, CallCost]) -> CallCost:
     return item[1]
 
 
-def _own(name: str, help_: str, kind: Kind = GAUGE, unit: str = "") -> Family:
-    return Family(name, kind, help_, lambda view: view.own.get(name), unit=unit)
-
-
-BUILD_LABELS = ("version", "revision", "python_version")
-
 SELF = Table(
     title="The exporter itself",
     rows=lambda view: (view,),
     labels=(),
     key=lambda _: (),
     families=(
-        Family(
-            "vgpu_build_info",
-            GAUGE,
-            "Always 1; what is running.",
-            lambda view: {tuple(view.build.get(name, "") for name in BUILD_LABELS): 1},
-            BUILD_LABELS,
-        ),
+        BUILD_INFO,
         Family(
             "vgpu_snapshot_timestamp_seconds",
             GAUGE,
@@ -141,7 +130,7 @@ SELF = Table(
             ),
             unit="seconds",
         ),
-        _own(
+        own_family(
             "vgpu_api_heard_timestamp_seconds",
             "When the API server last sent an event or a bookmark, in unix time; what it said"
             " counts for three minutes (--collector.api).",
@@ -153,50 +142,14 @@ SELF = Table(
             "Series of the compatibility sets left out because the pod's name is unknown.",
             lambda view: view.skipped_series,
         ),
-        _own(
+        own_family(
             "vgpu_dropped_series",
             "Rows of the page before that were left out because another had the same labels.",
         ),
-        _own(
+        own_family(
             "vgpu_join_failures_total",
             "Samples whose data was lost to a defect of the exporter; the log has the details.",
             COUNTER,
-        ),
-    ),
-)
-
-
-WEB = Table(
-    title="The web config file",
-    note="Only with --web.config.file.",
-    rows=lambda view: (view,),
-    labels=(),
-    key=lambda _: (),
-    families=(
-        _own(
-            "vgpu_web_config_last_reload_successful",
-            "1 if the file as it is now is in force, 0 if it is broken and an older one is.",
-        ),
-        _own("vgpu_web_config_reload_failures_total", "Attempts to read a broken file.", COUNTER),
-    ),
-)
-
-PROCESS = Table(
-    title="The exporter's process",
-    note="As every Prometheus client has them (prometheus_client's ProcessCollector).",
-    rows=lambda view: (view,),
-    labels=(),
-    key=lambda _: (),
-    families=(
-        _own("process_cpu_seconds_total", "CPU time used (/proc/self/stat).", COUNTER, "seconds"),
-        _own("process_open_fds", "Open file descriptors (/proc/self/fd)."),
-        _own("process_max_fds", "The most file descriptors allowed (/proc/self/limits)."),
-        _own("process_virtual_memory_bytes", "Virtual memory (/proc/self/stat).", unit="bytes"),
-        _own("process_resident_memory_bytes", "Resident memory (/proc/self/stat).", unit="bytes"),
-        _own(
-            "process_start_time_seconds",
-            "When the process started, in unix time (/proc/self/stat).",
-            unit="seconds",
         ),
     ),
 )

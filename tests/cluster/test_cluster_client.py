@@ -1,19 +1,25 @@
 """The product's client of the API server, and `vgpu inspect` with it, against a real one."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 import sample_cluster as sample
 from bed import crds, objects
 from bed.cluster import start_cluster
+from bed.processes import wait_until
 from click.testing import CliRunner
+from msgspec.structs import replace
 
-from vgpu import cluster as client_module
 from vgpu.cli import main
-from vgpu.cluster import Cluster, ClusterError
+from vgpu.cluster import Cluster, ClusterError, followed, reads
+from vgpu.kube import EventNote, Lease, NoteType
 from vgpu.kube_json import EventType
+from vgpu.model import PodRef
+from vgpu.sources.mirror import Mirror
 
 GPUSHARE = {"aliyun.com/gpu-mem": "8"}
+NOW = datetime(2025, 1, 1, tzinfo=UTC).timestamp()
 
 
 @pytest.fixture
@@ -66,15 +72,83 @@ def make_nodes(api):
         api.client.delete(each)
 
 
+@pytest.fixture
+def make_sharepod(api, api_namespace):
+    """Creates SharePods; they are deleted at the end."""
+    crds.load(api.client, crds.SHARE_POD)
+    made = []
+
+    def make(name):
+        told = sample.share_pod(name, "", "0.4", 2**30)
+        told["metadata"] = {
+            "name": name,
+            "namespace": api_namespace,
+            "annotations": told["metadata"]["annotations"],
+        }
+        del told["status"]
+        made.append(api.client.create(told))
+        return made[-1]
+
+    yield make
+    for each in made:
+        if api.client.find(each):
+            api.client.delete(each)
+
+
+def refused(status, reason, request, *args, **kwargs):
+    """What the server says against a request, and that it does."""
+    with pytest.raises(ClusterError) as info:
+        request(*args, **kwargs)
+    assert (info.value.status, info.value.reason) == (status, reason)
+    return info.value.message
+
+
 # ------------------------------------------------------------------------------------ reading
 
 
-def test_a_list_is_read_page_by_page(cluster, pods, api_namespace, monkeypatch):
-    monkeypatch.setattr(client_module, "PAGE_SIZE", 2)
-    pages = list(cluster.pods(namespace=api_namespace))
+def test_a_list_is_read_page_by_page(cluster, pods, api_namespace):
+    pages = list(cluster.pods(namespace=api_namespace, limit=2))
     assert [page.total for page in pages] == [2, 2, 2]
     assert [pod.ref.name for page in pages for pod in page.pods] == [f"p{n}" for n in range(5)]
     assert [bool(page.continue_token) for page in pages] == [True, True, False]
+
+
+def test_a_list_from_the_servers_memory_can_be_watched_from(cluster, api, pods, api_namespace):
+    listed = list(cluster.pods(namespace=api_namespace, resource_version="0", limit=2))
+    assert [pod.ref.name for page in listed for pod in page.pods] == [f"p{n}" for n in range(5)]
+    api.client.delete(pods[0], grace_seconds=0)
+    watch = cluster.watch_pods(listed[0].resource_version, namespace=api_namespace)
+    assert next(event for event in watch if event.type is EventType.DELETED).object.ref.name == "p0"
+
+
+def test_a_pod_is_read_alone_with_who_it_is(cluster, pods, api_namespace):
+    told = pods[2]["metadata"]
+    pod = cluster.pod(api_namespace, "p2")
+    assert pod.ref == PodRef(told["uid"], api_namespace, "p2")
+    assert (pod.resource_version, pod.phase) == (told["resourceVersion"], "Pending")
+    with pytest.raises(ClusterError) as info:
+        cluster.pod(api_namespace, "p9")
+    assert (info.value.status, info.value.reason) == (404, "NotFound")
+
+
+def test_when_the_kubelet_wrote_a_status_is_known_from_who_wrote_what(cluster, api, api_namespace):
+    made = api.client.create(objects.pod("a", api_namespace, schedulingGates=[{"name": "x.io/y"}]))
+    waiting = cluster.pod(api_namespace, "a")
+    assert waiting.gated
+    assert waiting.status_at is None  # the scheduler has not said a word
+    for manager, reason in (("kubelet", "UnexpectedAdmissionError"), ("gc", "Evicted")):
+        status = {"phase": "Failed", "reason": reason, "startTime": "2025-01-01T00:00:00Z"}
+        api.client.patch(made, {"status": status}, "status", fieldManager=manager)
+    failed = cluster.pod(api_namespace, "a")
+    written = {
+        each["manager"]: each["time"]
+        for each in api.client.get(made)["metadata"]["managedFields"]
+        if each.get("subresource") == "status"
+    }
+    assert set(written) == {"kubelet", "gc"}
+    assert failed.status_at == datetime.fromisoformat(written["kubelet"]).timestamp()
+    assert failed.started_at == datetime(2025, 1, 1, tzinfo=UTC).timestamp()
+    assert failed.restart_policy == "Always"
 
 
 def test_selectors_are_the_servers(cluster, pods, api_namespace):
@@ -104,23 +178,24 @@ def test_configmaps_are_read_alone_and_by_what_they_are(cluster, api, api_namesp
     assert cluster.config_map("kube-system", "unhealthy-gpu-infer-1") is None
 
 
-def test_a_kind_that_is_not_installed_is_not_found(cluster):
-    with pytest.raises(ClusterError) as info:
-        list(cluster._pages("/apis/nobody.example/v1/things", {}, client_module.decode_pods))
-    assert info.value.status == 404
+def test_a_kind_that_is_not_installed_is_not_found(workplace, tools):
+    with (
+        start_cluster(workplace, tools, name="bare", controllers=False) as api,
+        Cluster.connect(str(api.kubeconfig)) as cluster,
+    ):
+        with pytest.raises(ClusterError) as info:
+            list(cluster.sharepod_pages())
+        assert info.value.status == 404  # a page of text, and no Status
+        assert list(cluster.sharepods()) == []
+        assert followed.sharepods(cluster).list() == ([], "")
 
 
-def test_share_pods_are_read(cluster, api, api_namespace):
-    crds.load(api.client, crds.SHARE_POD)
-    told = sample.share_pod("jupyter", "", "0.4", 2**30)
-    told["metadata"] = {key: told["metadata"][key] for key in ("name", "annotations")} | {
-        "namespace": api_namespace
-    }
-    del told["status"]
-    made = api.client.create(told)
+def test_share_pods_are_read(cluster, make_sharepod, api_namespace):
+    made = make_sharepod("jupyter")
     found = {pod.ref.name: pod for pod in cluster.sharepods()}
     assert found["jupyter"].annotations["kubeshare/gpu_request"] == "0.4"
-    api.client.delete(made)
+    assert cluster.sharepod(api_namespace, "jupyter") == found["jupyter"]
+    assert found["jupyter"].ref.uid == made["metadata"]["uid"]
 
 
 # ------------------------------------------------------------------------------------ watching
@@ -129,16 +204,16 @@ def test_share_pods_are_read(cluster, api, api_namespace):
 def test_a_watch_tells_what_happens_and_how_far_it_has_come(
     cluster, api, pods, api_namespace, monkeypatch
 ):
-    monkeypatch.setattr(client_module, "WATCH_SECONDS", 12)  # a bookmark comes shortly before
+    monkeypatch.setattr(reads, "WATCH_SECONDS", (12, 12))  # a bookmark comes shortly before
     (page,) = cluster.pods(namespace=api_namespace)
     api.client.patch(pods[0], {"metadata": {"annotations": {"ALIYUN_COM_GPU_MEM_IDX": "1"}}})
     watch = cluster.watch_pods(page.resource_version)
     first = next(watch)
-    assert (first.type, first.pod.ref.name) == (EventType.MODIFIED, "p0")
-    assert first.pod.annotations == {"ALIYUN_COM_GPU_MEM_IDX": "1"}
+    assert (first.type, first.object.ref.name) == (EventType.MODIFIED, "p0")
+    assert first.object.annotations == {"ALIYUN_COM_GPU_MEM_IDX": "1"}
     api.client.delete(pods[1], grace_seconds=0)
     events = list(watch)
-    assert (EventType.DELETED, "p1") in [(e.type, e.pod.ref.name) for e in events if e.pod]
+    assert (EventType.DELETED, "p1") in [(e.type, e.object.ref.name) for e in events if e.object]
     assert events[-1].type is EventType.BOOKMARK
     assert int(events[-1].resource_version) > int(page.resource_version)
 
@@ -153,6 +228,300 @@ def test_a_watch_from_before_what_the_server_remembers_is_expired(workplace, too
         with Cluster.connect(str(api.kubeconfig)) as cluster, pytest.raises(ClusterError) as info:
             list(cluster.watch_pods("1"))
     assert (info.value.status, info.value.reason) == (410, "Expired")
+
+
+def test_nodes_are_watched(cluster, api, make_nodes):
+    version = next(cluster.node_pages(limit=1)).resource_version
+    make_nodes(sample.gpushare_node("infer-7", cards=2))
+    watch = cluster.watch_nodes(version, field_selector="metadata.name=infer-7")
+    first, second = next(watch), next(watch)
+    assert (first.type, first.object.capacity) == (EventType.ADDED, {})
+    assert (second.type, second.object.capacity["aliyun.com/gpu-count"]) == (EventType.MODIFIED, 2)
+    assert second.object.uid == api.client.get("/api/v1/nodes/infer-7")["metadata"]["uid"]
+
+
+def test_share_pods_are_watched(cluster, api, make_sharepod):
+    made = make_sharepod("before")
+    version = next(cluster.sharepod_pages()).resource_version
+    watch = cluster.watch_sharepods(version)
+    make_sharepod("jupyter")
+    api.client.delete(made)
+    events = [next(watch), next(watch)]
+    assert [(each.type, each.object.ref.name) for each in events] == [
+        (EventType.ADDED, "jupyter"),
+        (EventType.DELETED, "before"),
+    ]
+
+
+@pytest.fixture
+def mirror(request):
+    """Starts to follow; ends with the test."""
+
+    def start(kind, key):
+        made = Mirror(kind, "the server", key=key)
+        request.addfinalizer(made.close)
+        made.start()
+        return made
+
+    return start
+
+
+def test_a_mirror_outlives_the_api_server(workplace, tools, mirror):
+    """What happened while it was away is known afterwards."""
+    with (
+        start_cluster(workplace, tools, name="mirrored", controllers=False) as api,
+        api.namespace() as namespace,
+        Cluster.connect(str(api.kubeconfig)) as cluster,
+    ):
+        first = api.client.create(objects.pod("first", namespace, limits=GPUSHARE))
+        pods = mirror(followed.pods(cluster), lambda pod: pod.ref.name)
+        nodes = mirror(followed.nodes(cluster), lambda node: node.name)
+        share_pods = mirror(followed.sharepods(cluster), lambda pod: pod.ref.name)
+
+        def seen(*names):
+            return wait_until(lambda: set(pods.state().objects) == set(names), names)
+
+        seen("first")
+        wait_until(lambda: nodes.state().synced, "nodes are listed")
+        wait_until(lambda: share_pods.state().synced, "that there are no SharePods is known")
+        api.restart_api()
+        assert pods.state().objects
+        api.client.create(objects.pod("second", namespace, limits=GPUSHARE))
+        api.client.delete(first, grace_seconds=0)
+        seen("second")
+        wait_until(lambda: pods.state().failure is None, "it is heard again")
+        assert pods.state().synced
+        # Two kinds are watched, each before and after.
+        wait_until(lambda: cluster.requests["watch", "200"] >= 4, "both are watched again")
+
+
+def test_a_mirror_lists_anew_where_the_server_has_forgotten_its_version(
+    api, cluster, mirror, pods, api_namespace
+):
+    following = followed.pods(cluster)
+    given = []
+
+    class Behind:
+        """Its first list is of before what the server remembers."""
+
+        def list(self):
+            objects, version = following.list()
+            given.append(version if given else "1")
+            return objects, given[-1]
+
+        watch = staticmethod(following.watch)
+
+    api.restart_api()
+    seen = mirror(Behind(), lambda pod: pod.ref.name)
+    wait_until(lambda: len(given) == 2, "it has listed anew")
+    api.client.create(objects.pod("later", api_namespace, limits=GPUSHARE))
+    wait_until(lambda: "later" in seen.state().objects, "it is followed")
+    assert {pod["metadata"]["name"] for pod in pods} <= seen.state().objects.keys()
+    assert cluster.requests["watch", "200"] + cluster.requests.get(("watch", "410"), 0) == 2
+
+
+# ------------------------------------------------------------------------------------ writing
+
+
+def test_only_the_very_pod_in_the_very_state_is_evicted(cluster, api, pods, api_namespace):
+    pod = cluster.pod(api_namespace, "p0")
+    other = PodRef("11111111-2222-3333-4444-555555555555", api_namespace, "p0")
+    api.client.patch(pods[0], {"metadata": {"annotations": {"a": "b"}}})
+    now = cluster.pod(api_namespace, "p0")
+    said = refused(409, "Conflict", cluster.evict, pod.ref, pod.resource_version)
+    assert pod.resource_version in said
+    said = refused(409, "Conflict", cluster.evict, other, now.resource_version)
+    assert other.uid in said
+    cluster.evict(now.ref, now.resource_version, dry_run=True)
+    assert api.client.find(pods[0])["metadata"].get("deletionTimestamp") is None
+    cluster.evict(now.ref, now.resource_version)
+    assert api.client.find(pods[0]) is None
+    refused(404, "NotFound", cluster.evict, now.ref, now.resource_version)
+    assert cluster.requests["create", "409"] == 2
+
+
+def test_a_disruption_budget_protects_a_running_pod(cluster, api, api_namespace):
+    made = api.client.create(objects.pod("web", api_namespace, labels={"app": "web"}))
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    api.client.patch(made, {"status": status}, "status")
+    api.client.create(
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": "web", "namespace": api_namespace},
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}},
+        }
+    )
+    pod = cluster.pod(api_namespace, "web")
+    with pytest.raises(ClusterError) as info:
+        cluster.evict(pod.ref, pod.resource_version)
+    assert (info.value.status, info.value.reason) == (429, "TooManyRequests")
+    assert cluster.requests["create", "429"] == 1  # asked once
+    api.client.patch(made, {"status": {"phase": "Failed"}}, "status")
+    failed = cluster.pod(api_namespace, "web")
+    cluster.evict(failed.ref, failed.resource_version)
+
+
+def test_annotations_of_a_pod_are_written_if_nothing_has_changed(cluster, api, pods, api_namespace):
+    pod = cluster.pod(api_namespace, "p1")
+    tried = cluster.patch_pod(
+        pod.ref, pod.resource_version, {"volcano.sh/bind-phase": "x"}, dry_run=True
+    )
+    assert tried.annotations == {"volcano.sh/bind-phase": "x"}
+    assert cluster.pod(api_namespace, "p1") == pod
+    marked = cluster.patch_pod(
+        pod.ref, pod.resource_version, {"volcano.sh/bind-phase": "failed", "vgpu.dev/a": "b"}
+    )
+    assert marked.annotations == {"volcano.sh/bind-phase": "failed", "vgpu.dev/a": "b"}
+    assert cluster.pod(api_namespace, "p1") == marked
+    refused(409, "Conflict", cluster.patch_pod, pod.ref, pod.resource_version, {"vgpu.dev/a": "c"})
+    cleared = cluster.patch_pod(pod.ref, marked.resource_version, {"volcano.sh/bind-phase": None})
+    assert cleared.annotations == {"vgpu.dev/a": "b"}
+
+
+def test_another_pod_of_the_same_name_is_not_touched(cluster, api, pods, api_namespace):
+    before = cluster.pod(api_namespace, "p1")
+    api.client.delete(pods[1], grace_seconds=0)
+    api.client.create(objects.pod("p1", api_namespace, limits=GPUSHARE))
+    now = cluster.pod(api_namespace, "p1")
+    change = {"vgpu.dev/a": "c"}
+    refused(409, "Conflict", cluster.patch_pod, before.ref, before.resource_version, change)
+    refused(422, "Invalid", cluster.patch_pod, before.ref, now.resource_version, change)
+    refused(409, "Conflict", cluster.evict, before.ref, before.resource_version)
+    assert cluster.pod(api_namespace, "p1") == now
+
+
+def test_annotations_of_a_node_are_written_if_nothing_has_changed(cluster, make_nodes):
+    make_nodes(sample.gpushare_node("infer-8", cards=2))
+    node = cluster.node("infer-8")
+    lock = {"volcano.sh/mutex.lock": "2025-01-01T00:00:00Z,ns,pod"}
+    locked = cluster.patch_node("infer-8", node.resource_version, lock)
+    assert locked.annotations == {**node.annotations, **lock}
+    clear = {"volcano.sh/mutex.lock": None}
+    said = refused(409, "Conflict", cluster.patch_node, "infer-8", node.resource_version, clear)
+    assert "infer-8" in said
+    tried = cluster.patch_node("infer-8", locked.resource_version, clear, dry_run=True)
+    assert tried.annotations == node.annotations
+    assert cluster.node("infer-8").annotations == locked.annotations
+    cleared = cluster.patch_node("infer-8", locked.resource_version, clear)
+    assert cleared.annotations == node.annotations
+
+
+def test_a_share_pod_is_bound_and_set_free_again(cluster, make_sharepod, api_namespace):
+    make_sharepod("jupyter")
+    free = cluster.sharepod(api_namespace, "jupyter")
+    assert free.node == ""
+    bound = cluster.patch_sharepod(
+        free.ref, free.resource_version, {"kubeshare/GPUID": "zxcvb"}, node="node-1"
+    )
+    assert (bound.node, bound.annotations["kubeshare/GPUID"]) == ("node-1", "zxcvb")
+    marked = cluster.patch_sharepod(bound.ref, bound.resource_version, {"vgpu.dev/a": "b"})
+    assert marked.node == "node-1"
+    clear = {"kubeshare/GPUID": None}
+    stale = (bound.ref, bound.resource_version, clear)
+    refused(409, "Conflict", cluster.patch_sharepod, *stale, node=None)
+    freed = cluster.patch_sharepod(marked.ref, marked.resource_version, clear, node=None)
+    assert freed.node == ""
+    assert freed.annotations == {
+        key: text for key, text in marked.annotations.items() if key not in clear
+    }
+
+
+def test_a_configmap_is_written_by_who_has_seen_its_last_state(cluster, api, api_namespace):
+    where = (api_namespace, "vgpu-reconcile-state")
+    assert cluster.versioned_config_map(*where) is None
+    first = cluster.write_config_map(*where, {"a": "1"}, "")
+    assert cluster.versioned_config_map(*where) == ({"a": "1"}, first)
+    refused(409, "AlreadyExists", cluster.write_config_map, *where, {"a": "2"}, "")
+    second = cluster.write_config_map(*where, {"b": "2"}, first)
+    assert cluster.versioned_config_map(*where) == ({"b": "2"}, second)
+    refused(409, "Conflict", cluster.write_config_map, *where, {"a": "3"}, first)
+    written = api.client.get(f"/api/v1/namespaces/{api_namespace}/configmaps/{where[1]}")
+    assert written["metadata"]["labels"] == {"app.kubernetes.io/name": "vgpu"}
+
+
+def test_a_lease_is_taken_renewed_and_released(cluster, api_namespace):
+    where = (api_namespace, "vgpu-reconciler")
+    assert cluster.lease(*where) is None
+    taken = cluster.write_lease(
+        Lease(*where, holder="a", duration_seconds=15, acquired_at=NOW + 0.125, renewed_at=NOW)
+    )
+    assert cluster.lease(*where) == taken
+    assert (taken.holder, taken.acquired_at, taken.renewed_at) == ("a", NOW + 0.125, NOW)
+    renewed = cluster.write_lease(replace(taken, renewed_at=NOW + 5.25, transitions=1))
+    assert (renewed.renewed_at, renewed.transitions) == (NOW + 5.25, 1)
+    stolen = replace(taken, holder="b")
+    refused(409, "Conflict", cluster.write_lease, stolen)
+    refused(409, "AlreadyExists", cluster.write_lease, replace(stolen, resource_version=""))
+    cluster.write_lease(replace(renewed, holder=""))
+    assert cluster.lease(*where).holder == ""
+
+
+def note(kind, api_version, obj, message, **changes):
+    """Something to be said of an object."""
+    meta = obj["metadata"]
+    return EventNote(
+        kind=kind,
+        api_version=api_version,
+        namespace=meta.get("namespace", ""),
+        name=meta["name"],
+        uid=meta["uid"],
+        reason="VgpuEvicted",
+        message=message,
+        at=NOW,
+        **changes,
+    )
+
+
+def test_an_event_that_is_said_again_is_counted_up(cluster, api, pods):
+    said = note("Pod", "v1", pods[0], "its card is lost", type=NoteType.WARNING)
+    cluster.write_event(said)
+    (event,) = api.client.events(pods[0])
+    assert (event["type"], event["reason"], event["count"]) == ("Warning", "VgpuEvicted", 1)
+    assert event["source"] == {"component": "vgpu-reconciler"}
+    cluster.write_event(replace(said, at=NOW + 60))
+    cluster.write_event(note("Pod", "v1", pods[0], "something else"))
+    again, other = sorted(api.client.events(pods[0]), key=lambda each: -each["count"])
+    assert (again["message"], again["count"]) == ("its card is lost", 2)
+    assert (again["firstTimestamp"], again["lastTimestamp"]) == (
+        "2025-01-01T00:00:00Z",
+        "2025-01-01T00:01:00Z",
+    )
+    assert (other["message"], other["count"], other["type"]) == ("something else", 1, "Normal")
+
+
+def test_events_of_nodes_and_share_pods_are_where_kubectl_looks(
+    cluster, api, make_nodes, make_sharepod
+):
+    make_nodes(sample.gpushare_node("infer-9", cards=2))
+    node = api.client.get("/api/v1/nodes/infer-9")
+    share_pod = make_sharepod("jupyter")
+    cluster.write_event(note("Node", "v1", node, "lock cleared", type=NoteType.NORMAL))
+    cluster.write_event(note("SharePod", "kubeshare.nthu/v1", share_pod, "x" * 2000))
+    assert "lock cleared" in api.kubectl("describe", "node", "infer-9")
+    (event,) = api.client.events(share_pod)
+    assert len(event["message"].encode()) == 1024
+
+
+def test_missing_rights_to_write_are_named(cluster_of):
+    nobody = cluster_of(rule("pods", "list"))
+    pod = PodRef("u", "default", "p")
+    lease = Lease("default", "l", holder="a", duration_seconds=15)
+    for right, request in (
+        ('create resource "pods/eviction"', lambda: nobody.evict(pod, "1")),
+        ('patch resource "pods"', lambda: nobody.patch_pod(pod, "1", {})),
+        ('patch resource "nodes"', lambda: nobody.patch_node("n", "1", {})),
+        ('create resource "configmaps"', lambda: nobody.write_config_map("default", "c", {}, "")),
+        ('update resource "configmaps"', lambda: nobody.write_config_map("default", "c", {}, "1")),
+        ('create resource "leases"', lambda: nobody.write_lease(lease)),
+        (
+            'create resource "events"',
+            lambda: nobody.write_event(
+                EventNote("Pod", "v1", "default", "p", "u", reason="A", message="", at=NOW)
+            ),
+        ),
+    ):
+        assert f"cannot {right}" in refused(403, "Forbidden", request)
 
 
 # ------------------------------------------------------------------------------------ refusals

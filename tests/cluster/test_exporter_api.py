@@ -5,14 +5,18 @@ from bed import objects
 from bed.processes import wait_until
 from live import LiveExporter
 
-from exporter.api import NodePods
-from vgpu.reasons import SourceError
+from exporter.api import watch as watch_node
+from vgpu.cluster import Cluster
+from vgpu.cluster.followed import pods_of_node
+from vgpu.reasons import Reason, SourceError
 from vgpu.simulator.demo import demo
 from vgpu.sources.pods import PodWatch
+from vgpu.units import MIB
 
 PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
+NODES = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}
 NODE = "gpu-node-1"
-"""The node of the demo's scenario. Nothing but its name is needed at the API server."""
+"""The node of the demo's scenario. Mostly nothing but its name is needed at the API server."""
 
 GPU = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
 PROMISED = {
@@ -34,7 +38,8 @@ def follow(api):
     made = []
 
     def start(*rules, node=NODE):
-        pods = NodePods.connect(str(api.client_for(*rules).kubeconfig), node)
+        server = Cluster.connect(str(api.client_for(*rules).kubeconfig))
+        pods = pods_of_node(server, node)
         made.append(PodWatch(pods, pods.subject))
         return made[-1]
 
@@ -111,6 +116,77 @@ def test_a_missing_right_is_told_by_name(api, api_namespace, follow, missing):
 def test_a_node_that_nobody_knows_is_said_to_be_the_wrong_name(follow):
     with pytest.raises(SourceError, match="--node-name"):
         follow(PODS, node="no-such-node").sample(0.0)
+
+
+# ---------------------------------------------------------------- the node's own object
+
+OVERSOLD = "".join(
+    f"{card.uuid},1000,{10 * card.memory_bytes // MIB},1000,NVIDIA-X,0,true,{card.index},hami-core:"
+    for card in demo().cards
+)
+"""Ten times of everything, as HAMi's plugin registers cards that it scales."""
+
+
+@pytest.fixture
+def oversold(api):
+    """The demo's node at the API server."""
+    about = {"name": NODE, "annotations": {"hami.io/node-nvidia-register": OVERSOLD}}
+    made = api.client.create({"apiVersion": "v1", "kind": "Node", "metadata": about})
+    yield made
+    api.client.delete(made)
+
+
+@pytest.fixture
+def look(api):
+    """Starts to follow the node itself too, as the exporter does."""
+    made = []
+
+    def start(*rules):
+        made.append(watch_node(str(api.client_for(*rules).kubeconfig), NODE))
+        return made[-1]
+
+    yield start
+    for followed in made:
+        followed.close()
+
+
+def test_the_nodes_own_object_comes_with_its_pods(api, api_namespace, oversold, look):
+    api.client.create(bound("first", api_namespace))
+    sample = look(PODS, NODES).sample(0.0)
+    assert sample.node.name == NODE
+    assert sample.node.annotations["hami.io/node-nvidia-register"] == OVERSOLD
+    assert sample.rejections == ()
+
+
+def test_without_the_right_to_nodes_the_pods_are_told_and_what_is_missing(
+    api, api_namespace, oversold, look
+):
+    api.client.create(bound("first", api_namespace))
+    sample = look(PODS).sample(0.0)
+    assert "first" in {pod.ref.name for pod in sample.pods}
+    assert sample.node is None
+    (refused,) = sample.rejections
+    assert (refused.subject, refused.reason) == (f"node {NODE}", Reason.FORBIDDEN)
+    assert 'cannot get resource "nodes"' in refused.detail
+
+
+def test_the_exporter_measures_oversold_cards_by_what_is_registered(
+    api, api_namespace, oversold, tmp_path
+):
+    api.client.create(bound("first", api_namespace))
+
+    def answered(series):
+        return series.get('vgpu_collector_success{collector="api"}')
+
+    overcommitted = 'vgpu_allocation_conflicts{type="overcommitted"}'
+    rejected = 'vgpu_collector_rejected{collector="api",reason="forbidden"}'
+    for name, rules, refusals in (("blind", (PODS,), 1), ("sees", (PODS, NODES), None)):
+        flags = ("--pods=", "--collector.api", "--sample.interval=250ms")
+        kubeconfig = f"--kubeconfig={api.client_for(*rules).kubeconfig}"
+        with LiveExporter(tmp_path / name, demo(), *flags, kubeconfig) as exporter:
+            series = exporter.wait_for(answered, "the API server's word")
+        assert series.get(rejected) == refusals
+        assert bool(series[overcommitted]) == bool(refusals)
 
 
 def test_the_exporter_publishes_what_a_scheduler_has_promised(api, api_namespace, tmp_path):

@@ -5,7 +5,12 @@ from click.testing import CliRunner
 
 from vgpu.cli import COMMANDS, main
 
-SUBCOMMANDS = (("topology", "serve"), ("node-resource", "set"), ("node-resource", "unset"))
+SUBCOMMANDS = (
+    ("topology", "serve"),
+    ("node-resource", "set"),
+    ("node-resource", "unset"),
+    *(("reconcile", name) for name in ("plan", "apply", "run", "report", "restore")),
+)
 
 
 @pytest.mark.parametrize("words", [*((name,) for name in COMMANDS), *SUBCOMMANDS])

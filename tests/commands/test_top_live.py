@@ -187,7 +187,7 @@ def test_an_exporter_that_stops_leaves_its_page_and_is_found_again(tmp_path):
             terminal.wait_for("sorted by memory used")
             again = (*COMMAND, f"--web.listen-address=127.0.0.1:{port}")
             with RunningDemo(second, again):
-                terminal.wait_for("2 cards, 10 shares")
+                terminal.wait_for("2 cards, 11 shares")
                 terminal.type("q")
                 assert terminal.status() == 0
 

@@ -12,12 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
+import msgspec
 import pytest
 from click.testing import CliRunner
 from google.protobuf.empty_pb2 import Empty
 from nvml_fake import Device, FakeDriver, Fault, Link, Process, uuid
 
-from exporter.view import Attribution, CollectorRow, ContainerRow, ShareRow, View
+from exporter.allocations import books
+from exporter.attribution import attribute
+from exporter.languages import languages
+from exporter.view import Attribution, ShareRow, View
 from vgpu.commands.topology import command
 from vgpu.commands.topology_state import by_links, by_matrix, state_of, unknown
 from vgpu.display.messages import graph_text, usages
@@ -30,9 +34,16 @@ from vgpu.facts import (
     Owner,
     ProcessSample,
 )
-from vgpu.model import Scheme, Source
+from vgpu.kube import Container, Pod
+from vgpu.ledger import Evidence, Statement, merge
+from vgpu.ledger.from_node import devices_of
+from vgpu.model import PodRef, Scheme, Share, Source
 from vgpu.reasons import SourceError
 from vgpu.rpc import display_pb2 as pb
+from vgpu.sources.bookkeeping import Bookkeeper
+from vgpu.sources.collector import CollectorRow
+from vgpu.sources.observation import Observation
+from vgpu.sources.pods import pod_sample
 from vgpu.topology import Level, parse_matrix
 from vgpu.units import GIB
 
@@ -47,6 +58,7 @@ GPU0     X      PIX     SYS     0-15
 GPU1    PIX      X      SYS     0-15
 """
 PATIENCE = 60
+NODE = "node"
 
 
 def card(number, parent="", **info):
@@ -59,17 +71,30 @@ def card(number, parent="", **info):
     )
 
 
-def share(pod, device, container="main", **known):
+def given(pod, device, memory=None, cores=None, *, container="main", scheme=Scheme.VOLCANO, **told):
+    """One source's word: the container has this share of the device."""
+    ref = PodRef(f"uid-{pod}", "ml", pod)
+    share = Share(device, memory, cores)
+    whole = Statement(Source.CHECKPOINT, ref, container, (share,), scheme)
+    return msgspec.structs.replace(whole, **told)
+
+
+def used(pod, device, container="main", **known):
+    """What the container uses of the device."""
     return ShareRow(f"uid-{pod}", container, device, "ml", pod, **known)
 
 
-def view(*shares, source=Source.CHECKPOINT, collectors=()):
-    seen = {(one.pod_uid, one.container): one for one in shares}
-    rows = tuple(
-        ContainerRow(*key, one.namespace, one.pod, one.scheme, source) for key, one in seen.items()
+def view(*statements, uses=(), gpu=None, collectors=()):
+    """A sample whose ledger is made of the statements, all of living pods."""
+    ledger = merge(
+        Evidence(
+            devices=tuple(devices_of((gpu or TWO).gpus)),
+            statements=statements,
+            live_pods=frozenset(statement.pod.uid for statement in statements),
+        )
     )
-    attribution = Attribution(containers=rows, shares=shares)
-    return View(0.0, "node", 15.0, attribution, collectors, {}, (), {}, {})
+    seen = Attribution(shares=tuple(uses))
+    return View(0.0, NODE, 15.0, seen, collectors, {}, (), {}, {}, books=books(ledger))
 
 
 TWO = GpuSample((card(1), card(0)))
@@ -88,40 +113,80 @@ def card_line(text, number):
 
 
 def test_cards_that_nobody_has_are_available_and_those_with_a_share_are_not():
-    text = drawn(view(share("a", "GPU-1", limit_bytes=4 * GIB, core_limit_percent=30)))
+    text = drawn(view(given("a", "GPU-1", 4 * GIB, 300)))
     assert text.startswith("ROOT:1\n|---PIX (aval: 1, ")
     assert card_line(text, 1)["allocatableCores"] == 70
     assert card_line(text, 1)["allocatableMemory"] == 12 * GIB
     assert card_line(text, 0)["allocatableCores"] == 100
 
 
-def test_what_was_asked_for_counts_before_what_may_be_used():
-    seen = view(share("a", "GPU-0", limit_bytes=1, core_limit_percent=80, core_request_percent=20))
-    assert card_line(drawn(seen), 0)["allocatableCores"] == 80
+def test_a_share_known_only_by_its_pods_annotation_is_drawn():
+    told = {
+        "volcano.sh/vgpu-node": NODE,
+        "volcano.sh/vgpu-ids-new": "GPU-1,NVIDIA,4,30:",
+        "volcano.sh/devices-to-allocate": "GPU-1,NVIDIA,4,30:",
+        "volcano.sh/bind-phase": "allocating",
+    }
+    limits = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 4}
+    waiting = Pod(
+        PodRef("uid-a", "ml", "a"),
+        node=NODE,
+        annotations=told,
+        containers=(Container("main", limits),),
+        phase="Pending",
+    )
+    seen = Observation(gpu=TWO, pods=pod_sample([waiting], complete=True))
+    ledger = Bookkeeper(languages(None, GIB), NODE).ledger(seen)
+    attribution = attribute(seen, None, ledger)
+    assert not attribution.shares  # nothing on the node knows of it yet
+    promised = msgspec.structs.replace(view(), attribution=attribution, books=books(ledger))
+    text = drawn(promised)
+    assert text.startswith("ROOT:1\n")
+    assert card_line(text, 1)["allocatableCores"] == 70
+    assert card_line(text, 1)["allocatableMemory"] == 12 * GIB
+    told = usages(state_of(promised, TWO, None, None, lambda *_: None)).usage["uid-a"]
+    assert (told.project, told.spec["main"].gpu, told.spec["main"].mem) == ("ml", 0.3, 4096)
+    assert [one.card_idx for one in told.stat["main"].dev] == ["1"]
+    assert list(unknown(promised, TWO, lambda *_: Level.PIX)) == []
+
+
+def test_cores_and_memory_are_taken_apart_from_one_another():
+    halves = [given(pod, "GPU-0", 4 * GIB, 500) for pod in "ab"]
+    told = card_line(drawn(view(*halves)), 0)
+    assert (told["allocatableCores"], told["allocatableMemory"]) == (0, 8 * GIB)
+
+
+def test_who_has_all_cores_has_all_memory():
+    told = card_line(drawn(view(given("a", "GPU-0", 4 * GIB, 1000))), 0)
+    assert (told["allocatableCores"], told["allocatableMemory"]) == (0, 0)
 
 
 def test_a_scheme_without_cores_promises_none_and_a_whole_card_is_whole():
-    told = share("a", "GPU-0", limit_bytes=GIB, scheme=Scheme.GPUSHARE)
-    assert card_line(drawn(view(told)), 0)["allocatableCores"] == 100
-    whole = share("a", "GPU-0", scheme=Scheme.NONE)
-    assert card_line(drawn(view(whole)), 0)["allocatableCores"] == 0
+    part = given("a", "GPU-0", GIB, scheme=Scheme.GPUSHARE)
+    assert card_line(drawn(view(part)), 0)["allocatableCores"] == 100
+    whole = card_line(drawn(view(given("a", "GPU-0", cores=1000, scheme=Scheme.NONE))), 0)
+    assert (whole["allocatableCores"], whole["allocatableMemory"]) == (0, 0)
 
 
 def test_memory_without_a_limit_or_with_an_unknown_one_is_all_taken():
-    for known in ({"unlimited": True}, {}):
-        text = drawn(view(share("a", "GPU-0", scheme=Scheme.VOLCANO, **known)))
+    for uses in ([used("a", "GPU-0", unlimited=True)], []):
+        text = drawn(view(given("a", "GPU-0"), uses=uses))
         assert card_line(text, 0)["allocatableMemory"] == 0
 
 
 def test_processes_that_were_promised_nothing_take_nothing():
-    seen = view(share("a", "GPU-0", used_bytes=GIB), source=Source.PROCESS)
+    squatter = given("a", "GPU-0", source=Source.PROCESS, scheme=Scheme.NONE, alive=True)
+    seen = view(squatter, uses=[used("a", "GPU-0", used_bytes=GIB)])
     assert drawn(seen).startswith("ROOT:2\n")
+    (told,) = usages(state_of(seen, TWO, None, None, lambda *_: None)).usage.values()
+    assert (told.spec["main"].gpu, told.stat["main"].dev[0].mem) == (0, 1024)
 
 
 def test_a_share_of_an_instance_is_held_on_its_card():
     instance = Gpu("MIG-7", 0, {}, {("memory_total_bytes",): 5 * GIB}, "GPU-0")
     gpu = GpuSample((card(0), instance))
-    state = state_of(view(share("a", "MIG-7")), gpu, None, None, lambda *_: None)
+    seen = view(given("a", "MIG-7", GIB, 1000), gpu=gpu)
+    state = state_of(seen, gpu, None, None, lambda *_: None)
     assert len(state.tree.cards) == 1
     assert state.tree.cards[0].free_bytes == 11 * GIB
     assert usages(state).usage["uid-a"].stat["main"].dev[0].card_idx == "0"
@@ -129,12 +194,17 @@ def test_a_share_of_an_instance_is_held_on_its_card():
 
 def test_usage_names_each_containers_cards_pids_and_request():
     seen = view(
-        share("a", "GPU-0", limit_bytes=4 * GIB, core_limit_percent=50, used_bytes=GIB,
-              sm_utilization=0.37, scheme=Scheme.GAIA),
-        share("a", "GPU-1", limit_bytes=4 * GIB, core_limit_percent=50, scheme=Scheme.GAIA),
-        share("b", "GPU-1", unlimited=True, scheme=Scheme.VOLCANO),
-        share("c", "GPU-1", scheme=Scheme.GPUSHARE),
-    )  # fmt: skip
+        msgspec.structs.replace(
+            given("a", "GPU-0", scheme=Scheme.GAIA),
+            shares=tuple(Share(f"GPU-{n}", 4 * GIB, 500) for n in (0, 1)),
+        ),
+        given("b", "GPU-1"),
+        given("c", "GPU-1", scheme=Scheme.GPUSHARE),
+        uses=[
+            used("a", "GPU-0", used_bytes=GIB, sm_utilization=0.37),
+            used("b", "GPU-1", unlimited=True),
+        ],
+    )
     owner = Owner("c" * 64, "uid-a", "containerd")
     gpu = GpuSample(TWO.gpus, processes=(GpuProcess(9, "GPU-0", GIB), GpuProcess(7, "GPU-0", 1)))
     process = ProcessSample({9: owner, 7: None}, sees_host=True, live_pods=None)
@@ -150,6 +220,12 @@ def test_usage_names_each_containers_cards_pids_and_request():
     assert told["uid-b"].spec["main"].mem == 16384  # all of its card
     assert told["uid-c"].spec["main"].mem == 0  # not known, so left out
     assert state.tree.cards[0].pids == (7, 9)
+
+
+def test_without_a_ledger_nothing_is_drawn_as_free():
+    blind = msgspec.structs.replace(view(), books=None)
+    with pytest.raises(SourceError, match="ledger"):
+        drawn(blind)
 
 
 def test_gaia_calls_a_card_by_its_minor_number():
@@ -178,13 +254,15 @@ def test_a_matrix_must_speak_of_as_many_cards():
 def test_all_that_is_unknown_is_said():
     gpu = GpuSample((card(0), card(1)), lost=("GPU-9",))
     row = CollectorRow("kubelet", False, 0.1, None, 0.0, {}, {}, {}, "no such file")
-    seen = view(share("a", "GPU-0", scheme=Scheme.GPUSHARE), collectors=(row,))
+    lost = given("b", "GPU-9", GIB)
+    seen = view(given("a", "GPU-0", scheme=Scheme.GPUSHARE), lost, gpu=gpu, collectors=(row,))
     lines = list(unknown(seen, gpu, lambda *_: None))
-    assert [line.split(":")[0] for line in lines] == [
+    assert [line.partition(":")[0] for line in lines] == [
         "collector kubelet fails",
         "GPU-9 no longer answers",
         "how GPU0 is joined to GPU1 is unknown",
-        "the memory limit of ml/a/main is unknown",
+        "the memory of ml/a/main is unknown",
+        "ml/b/main holds a share of a card that is not known here (GPU-9)",
     ]
     assert list(unknown(view(), TWO, lambda *_: Level.SYS)) == []
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.attribution import Observation, attribute, with_names
+from exporter.attribution import attribute
 from vgpu.facts import (
     ContainerName,
     Gpu,
@@ -28,6 +28,7 @@ from vgpu.kube import Pod
 from vgpu.ledger.from_node import bus_id
 from vgpu.model import Phase, PodRef, Scheme, Source
 from vgpu.reasons import Reason
+from vgpu.sources.observation import Observation, with_names
 from vgpu.sources.pods import PodSample, pod_sample
 from vgpu.units import GIB, MIB
 

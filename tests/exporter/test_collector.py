@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from exporter.collector import MAX_EXAMPLES, Collector
 from vgpu.facts import ShimSample
 from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.sources.collector import MAX_EXAMPLES, Collector
 
 LONG = 30.0
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from exporter import main as exporter_main
 from exporter.compat import Compat
-from exporter.flags import DEFAULTS, FLAGS, Duration, Options, all_flags, options_from
+from exporter.flags import DEFAULTS, FLAGS, Options, all_flags, options_from
 from vgpu.cli import main as vgpu
+from vgpu.flags import Duration
 
 
 def parsed(*arguments, env=None):

@@ -5,8 +5,7 @@ import pytest
 from live import parse
 
 from exporter.allocations import books
-from exporter.attribution import Observation, attribute, with_names
-from exporter.bookkeeping import Bookkeeper, believed
+from exporter.attribution import attribute
 from exporter.families import OWN_TABLES
 from exporter.languages import languages
 from exporter.problems import conflict_problems
@@ -27,12 +26,15 @@ from vgpu.facts import (
     RegionFile,
     ShimSample,
 )
-from vgpu.kube import Container, ContainerState, Pod, Status
+from vgpu.kube import Container, ContainerState, Node, Pod, Status
 from vgpu.ledger import ConflictKind
 from vgpu.metrics.render import Format, Renderer
 from vgpu.model import ContainerKind, Phase, PodRef, Scheme, Source
 from vgpu.schemes.gpushare import Gpushare
 from vgpu.schemes.volcano import Volcano
+from vgpu.sources.bookkeeping import Bookkeeper, believed
+from vgpu.sources.observation import Observation, with_names
+from vgpu.sources.own_node import NodeSample
 from vgpu.sources.pods import pod_sample
 from vgpu.units import GIB, MIB
 
@@ -419,3 +421,93 @@ def test_what_pod_resources_tells_is_a_source_of_its_own():
     assert Source.POD_RESOURCES in ledger.read
     (holding,) = ledger.holdings
     assert Source.POD_RESOURCES in holding.sources
+
+
+# ---------------------------------------------------------------- what the plugins registered
+
+OVERSOLD = (
+    f"{A},10,49152,200,NVIDIA-X,0,true,0,hami-core:{B},10,24576,100,NVIDIA-X,0,true,1,hami-core:"
+)
+
+
+def own_node(register=OVERSOLD):
+    return Node(NODE, annotations={"hami.io/node-nvidia-register": register})
+
+
+def hami(name, mib):
+    """A pod of HAMi's with that much of the first card, and 100 % of its cores."""
+    told = {
+        "hami.io/vgpu-node": NODE,
+        "hami.io/vgpu-devices-allocated": f"{A},NVIDIA,{mib},100:;",
+        "hami.io/bind-phase": "success",
+    }
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib, "nvidia.com/gpucores": 100}
+    ref = PodRef(f"uid-{name}", "ml", name)
+    return pod(ref=ref, annotations=told, containers=(Container("main", limits),))
+
+
+def with_own_node(pods, node):
+    live = kernel(live=[one.ref.uid for one in pods])
+    seen = observation(pods, process=live, kubelet=None)
+    told = NodeSample(**msgspec.structs.asdict(seen.pods), node=node)
+    return msgspec.structs.replace(seen, pods=told)
+
+
+TWICE = [hami("a", 20480), hami("b", 20480)]
+
+
+@pytest.mark.parametrize(
+    ("node", "told"),
+    [
+        (None, {"overcommitted": 1}),  # the driver's word is all there is
+        (own_node(), {}),
+        (own_node(f"{A},10,24576,100,NVIDIA-X,0,true,0,hami-core:"), {"overcommitted": 1}),
+        (own_node("nonsense"), {"overcommitted": 1, "malformed": 1}),
+        (Node(NODE, capacity={"aliyun.com/gpu-count": 2, "aliyun.com/gpu-mem": 2}), None),
+    ],
+    ids=["unknown", "oversold", "plain", "illegible", "averages"],
+)
+def test_cards_that_are_oversold_on_purpose_are_measured_by_what_is_registered(node, told):
+    seen = with_own_node(TWICE, node)
+    assert conflicts(series(seen)) == ({"overcommitted": 1} if told is None else told)
+
+
+def test_more_than_was_registered_is_overcommitted():
+    seen = with_own_node([*TWICE, hami("c", 20480)], own_node())
+    assert conflicts(series(seen)) == {"overcommitted": 1}
+
+
+def test_a_register_that_changed_counts_from_the_next_sample_on():
+    books_ = keeper()
+    plain = own_node(f"{A},10,24576,100,NVIDIA-X,0,true,0,hami-core:")
+    before = books_.ledger(with_own_node(TWICE, plain))
+    assert [one.kind for one in before.conflicts] == [ConflictKind.OVERCOMMITTED]
+    assert books_.ledger(with_own_node(TWICE, own_node())).conflicts == ()
+
+
+def test_amounts_in_units_that_nobody_has_told_leave_the_drivers_memory():
+    told = {"volcano.sh/node-vgpu-register": f"{A},10,48,NVIDIA,true,hami-core:"}
+    seen = with_own_node([pod(units=4)], Node(NODE, annotations=told))
+    cards = {one.device.uuid: one.device for one in keeper(volcano_unit=None).ledger(seen).devices}
+    assert (cards[A].memory_bytes, cards[A].slots) == (24 * GIB, 10)
+
+
+def test_kubeshares_holder_pods_are_no_allocation():
+    uuid = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
+    holder = PodRef("h1", "kube-system", f"kubeshare-vgpu-{NODE}-zxcvb")
+    held = Grant("h1", "main", "nvidia.com/gpu", (uuid,), {"NVIDIA_VISIBLE_DEVICES": uuid})
+    claim = {
+        "kubeshare/gpu_request": "0.5",
+        "kubeshare/gpu_limit": "1.0",
+        "kubeshare/gpu_mem": str(GIB),
+        "kubeshare/GPUID": "zxcvb",
+    }
+    seen = observation(
+        [pod(annotations=claim, containers=(Container("main"),))],
+        gpu=GpuSample((Gpu(uuid, 0, {}, {("memory_total_bytes",): 24.0 * GIB}),)),
+        process=kernel(live=(WEB.uid, "h1")),
+        kubelet=KubeletSample({"h1": holder}, {}, (held,)),
+    )
+    found = series(seen)
+    assert found[f'vgpu_gpu_memory_allocated_bytes{{uuid="{uuid}"}}'] == GIB
+    assert found[f'vgpu_gpu_shares_allocated{{uuid="{uuid}"}}'] == 1

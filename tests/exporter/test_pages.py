@@ -7,11 +7,12 @@ import re
 import pytest
 
 from exporter import statuspage
-from exporter.pages import routes, wanted_format
+from exporter.pages import routes
 from exporter.problems import problems, size
 from exporter.view import Attribution, ShareRow, View
 from vgpu.metrics.render import Format
 from vgpu.web.message import Request
+from vgpu.web.metrics import wanted_format
 
 
 def ask(paths, path, **headers):

@@ -4,63 +4,22 @@ The server is played by a script here, for what a real one does not do on demand
 in tests/cluster/test_exporter_api.py.
 """
 
-import queue
-import time
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from scripted_api import END, ScriptedApi, event, until
 
 from vgpu.kube import Container, ContainerState, Pod, Status
-from vgpu.kube_json import Event, EventType
+from vgpu.kube_json import EventType, Expired
 from vgpu.model import ContainerKind, PodRef
 from vgpu.reasons import Reason, SourceError
-from vgpu.sources.pods import (
-    LONGEST_PAUSE_SECONDS,
-    STALE_SECONDS,
-    Expired,
-    PodWatch,
-    pause_seconds,
-    pod_sample,
-)
-
-WAIT = 30.0
-END = object()
+from vgpu.sources.mirror import STALE_SECONDS
+from vgpu.sources.pods import PodWatch, pod_sample
 
 
 def pod(name, phase="Running", **changes):
     return Pod(ref=PodRef(f"uid-{name}", "team", name), node="n", phase=phase, **changes)
 
 
-def event(type_, subject=None, version="2"):
-    return Event(type_, version, pod=subject)
-
-
 FORBIDDEN = SourceError(Reason.FORBIDDEN, "server", "Forbidden: cannot list pods")
-
-
-class Server:
-    """Answers lists from ``lists`` and fills watches from ``said``, in order; errors are raised."""
-
-    def __init__(self, *lists):
-        self.lists = list(lists)
-        self.said = queue.Queue()
-        self.watched_from = []
-        self.listed = 0
-
-    def list(self):
-        self.listed += 1
-        answer = self.lists.pop(0) if len(self.lists) > 1 else self.lists[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer, str(100 * self.listed)
-
-    def watch(self, version):
-        self.watched_from.append(version)
-        while (said := self.said.get(timeout=WAIT)) is not END:
-            if isinstance(said, Exception):
-                raise said
-            yield said
 
 
 @pytest.fixture
@@ -69,10 +28,8 @@ def follow():
     made = []
 
     def start(*lists):
-        server = Server(*lists)
-        server.pauses = []
-        server.now = 1000.0
-        watch = PodWatch(server, "server", pause=server.pauses.append, clock=lambda: server.now)
+        server = ScriptedApi(*lists)
+        watch = PodWatch(server, "server", pause=server.pauses.append, clock=server.clock)
         made.append((watch, server))
         return watch, server
 
@@ -85,13 +42,6 @@ def follow():
 
 def names(watch):
     return {pod.ref.name for pod in watch.sample(5000.0).pods}
-
-
-def until(condition):
-    deadline = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def refused(watch):
@@ -194,27 +144,6 @@ def test_a_defect_of_ours_does_not_end_the_watch(follow):
     watch.sample(0.0)
     server.said.put(ZeroDivisionError("a defect"))
     until(lambda: names(watch) == {"b"})
-
-
-def test_a_server_that_ends_every_watch_at_once_is_asked_ever_more_rarely(follow, monkeypatch):
-    monkeypatch.setattr("vgpu.sources.pods.random.random", lambda: 1.0)
-    watch, server = follow([pod("a")])
-    watch.sample(0.0)
-    for _ in range(4):
-        server.said.put(END)
-    until(lambda: len(server.pauses) == 4)
-    assert server.pauses == [1.0, 2.0, 4.0, 8.0]
-    server.said.put(event(EventType.BOOKMARK))
-    server.said.put(END)
-    until(lambda: len(server.pauses) == 5)
-    assert server.pauses[-1] == 1.0
-
-
-@given(st.integers(1, 10_000), st.floats(0, 1))
-def test_a_pause_is_between_nothing_and_twice_the_last_ones_longest(attempts, luck):
-    seconds = pause_seconds(attempts, luck)
-    assert 0 <= seconds <= min(LONGEST_PAUSE_SECONDS, 2 ** min(attempts - 1, 10))
-    assert pause_seconds(attempts, 1.0) >= pause_seconds(max(1, attempts - 1), 1.0)
 
 
 # ---------------------------------------------------------------- what pods tell

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from vgpu.kube import Container, ContainerState, Pod, Status
 from vgpu.ledger import Evidence, Statement, Wanted
+from vgpu.ledger.statements import LIMITS
 from vgpu.model import (
     ContainerKind,
     Device,
@@ -127,7 +128,7 @@ def any_statement(random):
         since=random.choice([None, 1.0, 2.0]),
         alive=process or (source is Source.SHIM and random.random() < 0.5),
         node=random.choice(["", "", NODE, "other"]) if annotated else "",
-        slices=() if process else any_slices(random),
+        slices=() if process or source in LIMITS else any_slices(random),  # they name no IDs
         where=random.choice(["", "here"]),
     )
 

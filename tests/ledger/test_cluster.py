@@ -192,7 +192,31 @@ def test_kubeshares_virtual_gpus_are_resolved_as_far_as_a_share_pod_is_bound():
     assert where(ledger) == {
         ("u1", "main"): [uuid],
         ("u2", "main"): [uuid],
-        ("u3", "main"): ["qwert"],
+        ("u3", "main"): [""],
     }
     assert {h.scheme for h in ledger.holdings} == {Scheme.KUBESHARE}
     assert ledger.conflicts == ()
+
+
+@pytest.mark.parametrize("gpuid", ["0", "GPU-1", "zxcvb"])
+def test_a_virtual_gpu_is_no_missing_card_whatever_it_is_called(gpuid):
+    told = {
+        "kubeshare/gpu_request": "0.4",
+        "kubeshare/gpu_limit": "1.0",
+        "kubeshare/gpu_mem": "1073741824",
+        "kubeshare/GPUID": gpuid,
+    }
+    one, two = (f"GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b0{n}" for n in (5, 6))
+    node = Node(
+        "node-0",
+        annotations={"kubeshare/gpu_info": f"{two}:10240,"},
+        capacity=gpushare_node().capacity,  # its cards have indices
+    )
+    waiting = pod("u1", annotations=told, phase="Pending", state=None)
+    unknown = of_node(waiting, nodes=[node])
+    assert where(unknown) == {("u1", "main"): [""]}
+    assert unknown.conflicts == ()
+    known = of_node(waiting, pod("u2", annotations=told | {BOUND_DEVICE: two}), nodes=[node])
+    assert where(known) == {("u1", "main"): [two], ("u2", "main"): [two]}
+    gone = of_node(waiting, pod("u2", annotations=told | {BOUND_DEVICE: one}), nodes=[node])
+    assert {conflict.kind for conflict in gone.conflicts} == {ConflictKind.DEVICE_MISSING}

@@ -37,6 +37,16 @@ def test_a_region_that_names_other_cards_than_the_kubelet_gave_adds_no_holder():
     assert kinds(ledger) == [ConflictKind.CARD_DIFFERS]
 
 
+def test_limits_that_may_be_another_containers_and_name_different_cards_are_kept():
+    process = said(Source.PROCESS, A, container="side")
+    region, file = said(Source.SHIM, A, 2), said(Source.LIMIT_FILE, B, 2)
+    ledger = merge(evidence(process, region, file, said(Source.CHECKPOINT, A, 2, container="side")))
+    assert where(ledger) == {("u1", "side"): [A]}
+    (conflict,) = ledger.conflicts
+    assert (conflict.kind, conflict.container) == (ConflictKind.CARD_DIFFERS, "main")
+    assert (conflict.pod, conflict.statements) == (ref("u1"), (region, file))
+
+
 def test_another_size_in_another_source():
     ledger = merge(evidence(said(Source.ANNOTATIONS, A, 2), said(Source.CHECKPOINT, A, 3)))
     assert kinds(ledger) == [ConflictKind.SIZE_DIFFERS]

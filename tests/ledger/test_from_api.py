@@ -86,13 +86,6 @@ def test_a_share_of_a_pod_with_several_containers_is_the_pods():
     assert statement.container == ""
 
 
-def test_a_virtual_gpu_that_is_called_0_is_not_the_card_of_index_0():
-    named = KUBESHARE.annotations | {"kubeshare/GPUID": "0"}
-    (statement,) = read_pod(pod("u1", annotations=named), LANGUAGES).statements
-    assert statement.shares == (Share("", GIB, 500),)
-    assert [h.share.device for h in merge(evidence(statement)).unplaced] == [""]
-
-
 def test_statements_are_about_the_uid_that_the_node_knows():
     share_pod = pod("sp", annotations=KUBESHARE.annotations | {SHARE_POD: "made"})
     (statement,) = read_pod(share_pod, LANGUAGES).statements
@@ -126,6 +119,14 @@ def test_what_a_container_asks_for_and_whether_it_runs():
         assert wanted.request.memory_bytes == 3 * GIB
         assert wanted.resource == "aliyun.com/gpu-mem"
         assert wanted.running is running
+
+
+def test_a_quantity_that_is_no_number_is_told_of_a_pod_without_annotations():
+    broken = Container("main", broken={"volcano.sh/vgpu-number": "1500m"})
+    reading = read_pod(pod("u1", containers=(broken,)), LANGUAGES)
+    (malformed,) = reading.malformed
+    assert (malformed.pod, malformed.scheme) == (ref("u1"), Scheme.VOLCANO)
+    assert "1500m" in malformed.detail
 
 
 def test_no_resource_serves_what_is_asked_for_by_annotation():

@@ -19,6 +19,7 @@ from vgpu.facts import (
     ShimSample,
 )
 from vgpu.ledger import ConflictKind, Statement, merge
+from vgpu.ledger.memory import Memory
 from vgpu.ledger.node import node_evidence
 from vgpu.model import Device, Phase, PodRef, Scheme, Share, Source
 from vgpu.schemes.gaia import Gaia
@@ -174,6 +175,14 @@ def test_after_a_crossed_allocation_the_ledger_says_where_the_container_is(sampl
     assert conflict.statements[-1].source is Source.ANNOTATIONS
 
 
+def test_what_is_remembered_makes_no_difference(samples):
+    memory = Memory()
+    for missing in ("", "pods", "", "kubelet", "held", ""):
+        given = samples | ({missing: None} if missing else {})
+        remembering = node_evidence(LANGUAGES, memory=memory, **given)
+        assert remembering == node_evidence(LANGUAGES, **given)
+
+
 # ---------------------------------------------------------------- what the demo has not
 
 
@@ -237,6 +246,14 @@ def test_there_is_as_much_to_share_as_the_plugin_registered():
     first, second, third = evidence.devices
     assert first == msgspec.structs.replace(scaled, index=0)
     assert (second.uuid, second.slots, third.slots) == (B, None, None)
+
+
+def test_without_the_driver_the_cards_are_those_that_are_registered_by_uuid():
+    """Which card an index is, nobody can tell then."""
+    card, same, nameless = Device(uuid=A, slots=10), Device(uuid=A, slots=4), Device(index=1)
+    evidence = node_evidence((), registered=(card, same, nameless))
+    assert evidence.devices == (card,)
+    assert not evidence.devices_complete
 
 
 ONE = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"

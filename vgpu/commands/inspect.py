@@ -5,18 +5,15 @@ installed in the cluster.
 """
 
 import difflib
-import io
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
 
-from vgpu.commands.connection import connected, kubeconfig_flags
+from vgpu.connection import connected, kubeconfig_flags, read_dump
 from vgpu.inventory import Inventory, Objects, Units, inventory, of_node, only_node, only_scheme
 from vgpu.kube import Node, Pod
 from vgpu.kube_json import decode_dump
@@ -87,9 +84,7 @@ def from_files(paths: Sequence[str]) -> Read:
     seen = 0
     times: list[float] = []
     for path in paths:
-        content, written = _content(path)
-        if not content.strip():
-            raise click.ClickException(f"--from {path}: it is empty. Has kubectl failed?")
+        content, written = read_dump(path)
         try:
             dump = decode_dump(content, path)
         except SourceError as error:
@@ -113,21 +108,6 @@ def from_files(paths: Sequence[str]) -> Read:
         tuple(nodes.values()), tuple(pods.values()), tuple(share_pods.values()), unhealthy
     )
     return Read(objects, min(times), tuple(notes))
-
-
-def _content(path: str) -> tuple[bytes, float]:
-    """The bytes, and when they were written. Raises click.ClickException."""
-    if path == "-":
-        if sys.stdin.isatty():
-            raise click.UsageError(
-                "--from - reads standard input, which is the terminal: pipe a dump into it"
-            )
-        return sys.stdin.buffer.read(), time.time()
-    try:
-        file = Path(path)
-        return file.read_bytes(), file.stat().st_mtime
-    except OSError as error:
-        raise click.ClickException(f"--from {path}: {error.strerror}") from error
 
 
 def from_cluster(cluster: "Cluster", node: str) -> Read:
@@ -205,14 +185,10 @@ def _nothing(node: str, scheme: str | None) -> str:
 
 def _print(found: Inventory, as_of: float, output: str, nothing: str) -> None:
     if output in ("table", "wide"):
-        from rich.console import Console  # noqa: PLC0415  # of no use to the other outputs
+        from vgpu.commands.inspect_table import show  # noqa: PLC0415  # of no use to the others
+        from vgpu.terminal import standard_output  # noqa: PLC0415
 
-        from vgpu.commands.inspect_table import show  # noqa: PLC0415
-
-        if isinstance(sys.stdout, io.TextIOWrapper):  # some terminals cannot show every name
-            sys.stdout.reconfigure(errors="replace")
-        console = Console(highlight=False)
-        show(console, found, as_of, wide=output == "wide", nothing=nothing)
+        show(standard_output(), found, as_of, wide=output == "wide", nothing=nothing)
         return
     from vgpu.commands.inspect_document import document  # noqa: PLC0415
 

@@ -1,8 +1,6 @@
 """``vgpu inspect``'s table: nodes, their cards as bars, and below each card who has of it.
 
-Lines are made of styled pieces and printed as they are: rich's own Table would measure every cell
-of a cluster's 60,000 lines, which takes half a minute. One layout serves the whole output, so that
-columns stand below one another from node to node.
+One layout serves the whole output, so that columns stand below one another from node to node.
 """
 
 import textwrap
@@ -12,27 +10,15 @@ from typing import Final
 
 import msgspec
 from rich.console import Console
-from rich.segment import Segment, Segments
 from rich.style import Style
 
 from vgpu.inventory import Inventory, NodeView, Pending, Room
 from vgpu.ledger import Conflict, DeviceEntry, Holding
 from vgpu.model import Phase, PodRef, Request, Scheme
+from vgpu.terminal import BAD, BOLD, DIM, DOUBTFUL, GOOD, NARROWEST, PLAIN, Line, Piece, age, write
 from vgpu.units import GIB, MIB, MILLI_PER_PERCENT
 
-NARROWEST: Final = 80
-"""Columns below which lines are left to the terminal to wrap."""
-
-_PLAIN: Final = Style()
-_BOLD: Final = Style(bold=True)
-_DIM: Final = Style(dim=True)
-_ASSIGNED: Final = Style(color="cyan")
-_ASSUMED: Final = Style(color="yellow")
-_BAD: Final = Style(color="red", bold=True)
-_PHASES: Final = {Phase.ASSIGNED: _ASSIGNED, Phase.ASSUMED: _ASSUMED, Phase.RELEASED: _DIM}
-
-Piece = tuple[str, Style]
-Line = Sequence[Piece]
+_PHASES: Final = {Phase.ASSIGNED: GOOD, Phase.ASSUMED: DOUBTFUL, Phase.RELEASED: DIM}
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -110,20 +96,7 @@ def show(
     )
     glyphs = _Glyphs() if console.encoding.startswith("utf") else _ASCII
     table = _Table(layout, glyphs, names, width, as_of, nothing)
-    segments: list[Segment] = []
-    for line in table.lines(found):
-        *before, (last, style) = line or [("", _PLAIN)]
-        pieces = (*before, (last.rstrip(), style))
-        segments += (Segment(printable(text), style) for text, style in pieces if text)
-        segments.append(_NEWLINE)
-    console.print(Segments(segments), end="", crop=False, overflow="ignore", no_wrap=True)
-
-
-def printable(text: str) -> str:
-    """Without what would steer the terminal: names and messages are written by tenants."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else "?" for char in text)
+    write(console, table.lines(found))
 
 
 class _Names:
@@ -148,9 +121,6 @@ class _Names:
 
     def of(self, pod: PodRef, container: str) -> str:
         return who(pod, container if pod.uid in self._several else "")
-
-
-_NEWLINE: Final = Segment("\n")
 
 
 class _Glyphs(msgspec.Struct, frozen=True):
@@ -182,14 +152,14 @@ class _Table(msgspec.Struct, frozen=True):
         for view in found.nodes:
             yield from self._node(view)
         if not found.nodes:
-            yield [(self.nothing, _BOLD)]
+            yield [(self.nothing, BOLD)]
             yield []
         yield from self._pending(found.pending)
         yield from self._conflicts(found.nodes)
         yield from self._rooms(found.rooms)
         for note in found.notes:
-            yield from self._wrapped(f"Note: {note}", "", _DIM)
-        yield [(_summary(found, self.as_of), _BOLD)]
+            yield from self._wrapped(f"Note: {note}", "", DIM)
+        yield [(_summary(found, self.as_of), BOLD)]
 
     # ------------------------------------------------------------ nodes
 
@@ -199,30 +169,30 @@ class _Table(msgspec.Struct, frozen=True):
             f"  {'CARD':<{layout.name}} {'MEMORY':<{layout.memory}} {'held/total':>{_AMOUNT}}"
             f" {'CORES':<{layout.cores}} {'held/all':>{_PERCENT}} SHARE"
         )
-        return [(text, _DIM)]
+        return [(text, DIM)]
 
     def _node(self, view: NodeView) -> Iterator[Line]:
         entries = view.ledger.devices
-        head: list[Piece] = [(view.node.name, _BOLD)]
+        head: list[Piece] = [(view.node.name, BOLD)]
         said = [", ".join(view.schemes)]
         said.append(f"{len(entries)} card{'' if len(entries) == 1 else 's'}")
         free = [e.free_memory_bytes or 0 for e in entries if e.device.healthy]
         if free:
             said.append(f"{size(sum(free))} free")
-        head.append(("  " + self.glyphs.between.join(said), _DIM))
+        head.append(("  " + self.glyphs.between.join(said), DIM))
         if not view.known:
-            head.append(("  not a node of this cluster", _BAD))
+            head.append(("  not a node of this cluster", BAD))
         elif not view.node.ready:
-            head.append(("  NotReady", _BAD))
+            head.append(("  NotReady", BAD))
         if view.node.unschedulable:
-            head.append(("  cordoned", _ASSUMED))
+            head.append(("  cordoned", DOUBTFUL))
         yield head
         for entry in entries:
             yield self._card(entry, cores=view.schemes != _WITHOUT_CORES)
             for holding in entry.holdings:
                 yield self._holding(holding)
         if view.ledger.unplaced:
-            yield [("  on no known card", _BAD)]
+            yield [("  on no known card", BAD)]
             for holding in view.ledger.unplaced:
                 yield self._holding(holding)
         yield []
@@ -234,8 +204,8 @@ class _Table(msgspec.Struct, frozen=True):
         room = layout.name - len(bad) - bool(bad)
         if layout.model and device.model:
             name = f"{name:<{4 + (_WIDE_UUID if layout.wide else _UUID)}} {device.model}"
-        pieces: list[Piece] = [("  ", _PLAIN), (self._cut(name, room, tail=0), _BOLD)]
-        pieces.append((f" {bad} " if bad else " ", _BAD))
+        pieces: list[Piece] = [("  ", PLAIN), (self._cut(name, room, tail=0), BOLD)]
+        pieces.append((f" {bad} " if bad else " ", BAD))
         assumed = [h.share for h in entry.holdings if h.phase is Phase.ASSUMED]
         pieces += self._bar(
             layout.memory,
@@ -243,7 +213,7 @@ class _Table(msgspec.Struct, frozen=True):
             sum(share.memory_bytes or 0 for share in assumed),
             device.memory_bytes,
         )
-        pieces.append((f" {self._of(held.memory_bytes, device.memory_bytes):>{_AMOUNT}} ", _PLAIN))
+        pieces.append((f" {self._of(held.memory_bytes, device.memory_bytes):>{_AMOUNT}} ", PLAIN))
         pieces += self._bar(
             layout.cores,
             held.cores_milli,
@@ -252,9 +222,9 @@ class _Table(msgspec.Struct, frozen=True):
         )
         percent = f"{_percent(held.cores_milli)}/{_percent(device.cores_milli)}%" if cores else ""
         shares = "" if device.slots is None else f"{held.slots}/{device.slots}"
-        pieces.append((f" {percent:>{_PERCENT}} {shares:>{_SHARES}}", _PLAIN))
+        pieces.append((f" {percent:>{_PERCENT}} {shares:>{_SHARES}}", PLAIN))
         if layout.wide and entry.free_memory_bytes is not None:
-            pieces.append((f"  {size(entry.free_memory_bytes)} free", _DIM))
+            pieces.append((f"  {size(entry.free_memory_bytes)} free", DIM))
         return pieces
 
     def _holding(self, holding: Holding) -> Line:
@@ -263,26 +233,26 @@ class _Table(msgspec.Struct, frozen=True):
         memory = self.glyphs.none if share.memory_bytes is None else size(share.memory_bytes)
         cores = self.glyphs.none if not share.cores_milli else f"{_percent(share.cores_milli)}%"
         pieces: list[Piece] = [
-            (f"    {name:<{layout.pod}} {memory:>{_AMOUNT}} ", _PLAIN),
+            (f"    {name:<{layout.pod}} {memory:>{_AMOUNT}} ", PLAIN),
             (f"{holding.phase.value:<{layout.cores}}", _PHASES[holding.phase]),
-            (f" {cores:>{_PERCENT}} {self._age(holding.since):>{_SHARES}}", _PLAIN),
+            (f" {cores:>{_PERCENT}} {self._age(holding.since):>{_SHARES}}", PLAIN),
         ]
         if layout.wide:
             sources = ", ".join(holding.sources)
-            pieces.append((f"  {holding.scheme} {holding.pod.uid} ({sources})", _DIM))
+            pieces.append((f"  {holding.scheme} {holding.pod.uid} ({sources})", DIM))
         return pieces
 
     def _bar(self, width: int, held: int, assumed: int, total: int | None) -> Iterator[Piece]:
         """Held, of it the assumed part last, and free; red where it is more than there is."""
         if not total:
-            yield " " * width, _PLAIN
+            yield " " * width, PLAIN
             return
         filled = min(width, -(-held * width // total))
         doubtful = filled - min(filled, -(-(held - assumed) * width // total))
-        style = _BAD if held > total else _ASSIGNED
+        style = BAD if held > total else GOOD
         yield self.glyphs.held * (filled - doubtful), style
-        yield self.glyphs.assumed * doubtful, _BAD if held > total else _ASSUMED
-        yield self.glyphs.free * (width - filled), _DIM
+        yield self.glyphs.assumed * doubtful, BAD if held > total else DOUBTFUL
+        yield self.glyphs.free * (width - filled), DIM
 
     def _of(self, held: int, total: int | None) -> str:
         if total is None:
@@ -294,42 +264,42 @@ class _Table(msgspec.Struct, frozen=True):
     def _pending(self, pending: Sequence[Pending]) -> Iterator[Line]:
         if not pending:
             return
-        yield [(f"Without a device: {len(pending)}", _BOLD)]
+        yield [(f"Without a device: {len(pending)}", BOLD)]
         for one in pending:
             asked = "" if one.request is None else wanted(one.request)
             where = f" on {one.node}" if one.node else ""
             age = self._age(one.since)
             pieces = (self.names.of(one.pod, one.container), asked, f"{one.scheme}{where}", age)
-            yield [("  " + "  ".join(filter(None, pieces)), _PLAIN)]
+            yield [("  " + "  ".join(filter(None, pieces)), PLAIN)]
             device = f" ({self._on(one.device)})" if one.device else ""
             detail = f"{device}: {one.detail}" if one.detail else device
-            yield from self._wrapped(f"{one.reason.explanation}{detail}", "      ", _ASSUMED)
+            yield from self._wrapped(f"{one.reason.explanation}{detail}", "      ", DOUBTFUL)
         yield []
 
     def _conflicts(self, views: Iterable[NodeView]) -> Iterator[Line]:
         found = [(view, conflict) for view in views for conflict in view.ledger.conflicts]
         if not found:
             return
-        yield [(f"Conflicts: {len(found)}", _BOLD)]
+        yield [(f"Conflicts: {len(found)}", BOLD)]
         for view, conflict in found:
             pod = conflict.pod
             subject = "" if pod is None else self.names.of(pod, conflict.container)
             card = self._on(conflict.device) if conflict.device else ""
-            yield [("  " + "  ".join(filter(None, (view.node.name, card, subject))), _PLAIN)]
+            yield [("  " + "  ".join(filter(None, (view.node.name, card, subject))), PLAIN)]
             detail = f": {conflict.detail}" if conflict.detail else ""
             text = f"{conflict.kind.explanation}{detail}{_said(conflict)}"
-            yield from self._wrapped(text, "      ", _BAD)
+            yield from self._wrapped(text, "      ", BAD)
         yield []
 
     def _rooms(self, rooms: Sequence[Room]) -> Iterator[Line]:
         if not rooms:
             return
-        yield [("What still fits", _BOLD)]
+        yield [("What still fits", BOLD)]
         for room in rooms:
             cards = f"{room.cards} card{'' if room.cards == 1 else 's'}"
             free = f"{size(room.free_bytes)} free of {size(room.memory_bytes)}"
-            yield [(f"  {room.scheme.value:<10} {cards}, {free}", _PLAIN)]
-            yield from self._wrapped(fitting(room), " " * 13, _PLAIN)
+            yield [(f"  {room.scheme.value:<10} {cards}, {free}", PLAIN)]
+            yield from self._wrapped(fitting(room), " " * 13, PLAIN)
         yield []
 
     # ------------------------------------------------------------ text
@@ -413,17 +383,6 @@ def fitting(room: Room) -> str:
     part = f" ({room.usable_bytes * 100 // room.free_bytes}%)" if room.free_bytes else ""
     usable = f"{size(room.usable_bytes)} of the free memory{part} usable"
     return f"room for {room.fits} more of {share} ({whose}): {usable}"
-
-
-_AGES: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
-
-
-def age(seconds: float) -> str:
-    """A time in its largest unit; nothing for what is yet to come."""
-    for length, unit in _AGES:
-        if seconds >= length:
-            return f"{int(seconds // length)}{unit}"
-    return "0s" if seconds >= 0 else ""
 
 
 _MOST_SAID: Final = 4

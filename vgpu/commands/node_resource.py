@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from vgpu.commands.connection import connected, kubeconfig_flags
+from vgpu.connection import connected, kubeconfig_flags
 
 _PART: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _DOMAIN: Final = re.compile(rf"{_PART}(\.{_PART})*")

@@ -13,16 +13,19 @@ from typing import TypeVar
 import click
 import msgspec
 
-from exporter.collector import Collector
 from exporter.compat import Compat
-from exporter.flags import DEFAULTS, Options, field, is_typed
-from exporter.main import build_info, leave, node_name, open_collectors
+from exporter.flags import DEFAULTS, Options
 from exporter.main import command as exporter_command
-from exporter.sampler import Collectors, Page, Sampler, Settings
+from exporter.main import leave, node_name, open_collectors
+from exporter.sampler import Page, Sampler, Settings
 from vgpu.commands.demo import NODE_FLAGS, on_node
 from vgpu.facts import GpuSample, GpuSource, KubeletSample, ProcessSample
+from vgpu.flags import field, is_typed
 from vgpu.simulator.demo import demo
 from vgpu.simulator.node import SimulatedNode
+from vgpu.sources.collector import Collector
+from vgpu.sources.observation import Collectors
+from vgpu.web.process import build_info
 
 FLAGS = (
     *NODE_FLAGS,

@@ -20,7 +20,7 @@ import click
 import msgspec
 from rich.console import Console
 
-from exporter.flags import DEFAULT_PORT, Duration, is_typed
+from exporter.flags import DEFAULT_PORT
 from exporter.main import EXIT_FAILURE
 from vgpu.commands.this_node import node_flags, this_node
 from vgpu.commands.top_frame import Layout, Size, State, body, frame, grown, room_for_rows
@@ -28,6 +28,7 @@ from vgpu.commands.top_keys import Command, Key, Move, Sort, scrolled, typed
 from vgpu.commands.top_reading import PageError, Reading, read_page
 from vgpu.commands.top_screen import Events, Screen, events
 from vgpu.commands.top_source import Access, BadOption, Exporter, Sampled, Source, Unanswered
+from vgpu.flags import Duration, is_typed
 
 LOCAL = f"http://localhost:{DEFAULT_PORT}"
 TICK_SECONDS = 1.0

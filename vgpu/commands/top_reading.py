@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from vgpu.terminal import printable
+
 WANTED = (
     "vgpu_gpu_",
     "vgpu_container_",
@@ -256,8 +258,3 @@ def in_order(devices: Iterable[Device]) -> tuple[Device, ...]:
         )
 
     return tuple(sorted(everything, key=position))
-
-
-def printable(text: str) -> str:
-    """The text with a ? for whatever a terminal might obey."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)

@@ -14,13 +14,13 @@ from collections.abc import Callable
 
 import click
 
-from exporter.flags import Duration, is_typed
 from exporter.main import ENDING, EXIT_FAILURE
 from vgpu import logs
 from vgpu.commands.this_node import AnyCommand, ThisNode, node_flags, this_node
 from vgpu.commands.topology_state import by_links, by_matrix, state_of, unknown, whole_cards
 from vgpu.display.messages import State, graph_text, usages_text
 from vgpu.display.pages import routes
+from vgpu.flags import Duration, is_typed
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.files import read_file
 from vgpu.topology import MATRIX_LIMIT, Level, parse_matrix

@@ -1,25 +1,32 @@
 """What gpu-manager's display tells of a node, made of one sample of the exporter. Pure.
 
-Every scheme's shares count, not gaia's alone: a card that volcano has given away is not free.
-What a container asked for is what its limit says. ``clusterName`` and ``SUBMITTER`` are known to
-the API server only, which is not asked: they stay empty.
+Who holds what is the ledger's to say: every scheme's shares count, not gaia's alone, and a promised
+share as much as one in use, for a card that is promised away is not free. Who uses what is the
+attribution's. ``clusterName`` and ``SUBMITTER`` are known to the API server only, which is not
+asked: they stay empty.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import msgspec
+
+from exporter.allocations import Books
 from exporter.view import ShareRow, View
 from vgpu import __version__
 from vgpu.display.messages import CardUse, ContainerUse, PodUse, State
 from vgpu.facts import Gpu, GpuSample, KubeletSample, ProcessSample
 from vgpu.ledger.from_node import container_name
-from vgpu.model import PodRef, Scheme, Share, Source
+from vgpu.model import PodRef, Share
 from vgpu.reasons import Reason, SourceError
 from vgpu.topology import Card, Level, grow
-from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_MILLI
+from vgpu.units import WHOLE_DEVICE_MILLI
 
 Pair = tuple[str, str]
-Pids = Mapping[tuple[str, str, str], tuple[int, ...]]
-"""(pod UID, container, device) -> pids."""
+_Place = tuple[str, str, str]
+"""Pod UID, container, device."""
+
+_Held = tuple[int, int]
+"""Bytes of memory, thousandths of cores."""
 
 Between = Callable[[Gpu, Gpu], Level | None]
 """How near two cards are; None is unknown."""
@@ -59,31 +66,23 @@ def state_of(
     kubelet: KubeletSample | None,
     between: Between,
 ) -> State:
-    """The state; a link that is unknown is taken for the farthest, so that no card seems near."""
+    """The state; a link that is unknown is taken for the farthest, so that no card seems near.
+
+    Raises SourceError INTERNAL if the sample has no ledger: then nobody knows what is free.
+    """
+    books = view.books
+    if books is None:
+        raise SourceError(Reason.INTERNAL, "ledger")
     gpus = whole_cards(gpu)
     card_of = {one.uuid: one.parent or one.uuid for one in gpu.gpus}
+    held = _held(books, gpu)
     tree = grow(
-        (_card(one, gpu, card_of) for one in gpus),
+        (_card(one, gpu, card_of, held) for one in gpus),
         lambda low, high: between(gpus[low], gpus[high]) or Level.SYS,
     )
-    tree = tree.holding(_promised(view, gpu))
-    cards = {card.uuid: card for card in tree.cards}
-    pids = _pids(gpu, process, kubelet)
-    pods: dict[str, list[ShareRow]] = {}
-    for share in view.attribution.shares:
-        if share.pod_uid and card_of.get(share.device) in cards:
-            pods.setdefault(share.pod_uid, []).append(share)
-    return State(
-        tree,
-        tuple(
-            PodUse(
-                PodRef(uid, shares[0].namespace, shares[0].pod),
-                tuple(_containers(shares, cards, card_of, pids)),
-            )
-            for uid, shares in pods.items()
-        ),
-        __version__,
-    )
+    named = {card.uuid: card for card in tree.cards}
+    cards = {uuid: named[card] for uuid, card in card_of.items() if card in named}
+    return State(tree, tuple(_pods(books, view, cards, _pids(gpu, process, kubelet))), __version__)
 
 
 def unknown(view: View, gpu: GpuSample, between: Between) -> Iterator[str]:
@@ -102,13 +101,23 @@ def unknown(view: View, gpu: GpuSample, between: Between) -> Iterator[str]:
                 f"how GPU{first.index} is joined to {others} is unknown: taken for SYS"
                 " (--matrix FILE can tell, from 'nvidia-smi topo -m')"
             )
-    for share in _held(view):
-        if share.limit_bytes is None and not share.unlimited:
-            who = f"{share.namespace or '?'}/{share.pod or share.pod_uid}/{share.container}"
-            yield f"the memory limit of {who} is unknown: all of {share.device} counts as taken"
+    uses, here = _uses(view), {one.uuid for one in gpu.gpus}
+    for holding in view.books.holdings if view.books else ():
+        pod, share = holding.pod, holding.share
+        names = (pod.namespace or "?", pod.name or pod.uid, holding.container)
+        who = "/".join(filter(None, names))
+        use = uses.get((pod.uid, holding.container, share.device))
+        if share.device not in here:
+            told = f" ({share.device})" if share.device else ""
+            yield f"{who} holds a share of a card that is not known here{told}: it is not drawn"
+        elif share.memory_bytes is None and not (use and use.unlimited):
+            yield f"the memory of {who} is unknown: all of {share.device} counts as taken"
 
 
-def _card(gpu: Gpu, sample: GpuSample, card_of: Mapping[str, str]) -> Card:
+def _card(
+    gpu: Gpu, sample: GpuSample, card_of: Mapping[str, str], held: Mapping[str, _Held]
+) -> Card:
+    held_bytes, held_milli = held.get(gpu.uuid, (0, 0))
     pids = {one.pid for one in sample.processes if card_of.get(one.device) == gpu.uuid}
     minor = gpu.info.get("minor", "")
     return Card(
@@ -116,51 +125,51 @@ def _card(gpu: Gpu, sample: GpuSample, card_of: Mapping[str, str]) -> Card:
         minor=int(minor) if minor.isdecimal() else gpu.index,
         uuid=gpu.uuid,
         bus_id=gpu.info.get("pci_bus_id", ""),
-        memory_bytes=int(gpu.readings.get(("memory_total_bytes",), 0)),
+        memory_bytes=_memory(gpu),
+        held_milli=held_milli,
+        held_bytes=held_bytes,
         used_bytes=int(gpu.readings.get(("memory_used_bytes",), 0)),
         pids=tuple(sorted(pids)),
     )
 
 
-def _held(view: View) -> Iterator[ShareRow]:
-    """The shares that were promised; to processes that just run somewhere nobody promised any."""
-    seen = view.attribution
-    squatters = {
-        (row.pod_uid, row.container) for row in seen.containers if row.source is Source.PROCESS
+def _memory(gpu: Gpu) -> int:
+    return int(gpu.readings.get(("memory_total_bytes",), 0))
+
+
+def _held(books: Books, gpu: GpuSample) -> dict[str, _Held]:
+    """What is taken of each card.
+
+    All its memory, if the size of one of its shares is unknown, or if one has all its cores. Of a
+    card in MIG mode the memory of the instances that are taken; nobody tells their part of its
+    cores.
+    """
+    whole = {
+        holding.share.device
+        for holding in books.holdings
+        if (holding.share.cores_milli or 0) >= WHOLE_DEVICE_MILLI
     }
-    return (share for share in seen.shares if (share.pod_uid, share.container) not in squatters)
-
-
-def _promised(view: View, gpu: GpuSample) -> Iterator[Share]:
-    """The shares on cards; of a MIG instance its memory, for nobody tells its part of the cores."""
-    devices = {one.uuid: one for one in gpu.gpus}
-    for share in _held(view):
-        device = devices.get(share.device)
-        if device is None:
+    taken = {one.device.uuid: one for one in books.devices if one.shares}
+    held: dict[str, _Held] = {}
+    for device in gpu.gpus:
+        allocated = taken.get(device.uuid)
+        if allocated is None:
             continue
-        if device.parent:
-            memory = device.readings.get(("memory_total_bytes",), 0)
-            yield Share(device.parent, int(memory), cores_milli=0)
-        else:
-            yield Share(device.uuid, share.limit_bytes, _cores(share))
-
-
-def _cores(share: ShareRow) -> int:
-    """What was promised of the cores; a scheme that does not speak of them promises none."""
-    percent = share.core_request_percent
-    if percent is None:
-        percent = share.core_limit_percent
-    if percent is None:
-        return WHOLE_DEVICE_MILLI if share.scheme is Scheme.NONE else 0
-    return percent * MILLI_PER_PERCENT
+        known = None if device.parent or device.uuid in whole else allocated.memory_bytes
+        memory, cores = held.get(device.parent or device.uuid, (0, 0))
+        held[device.parent or device.uuid] = (
+            memory + (_memory(device) if known is None else known),
+            cores + (0 if device.parent else allocated.cores_milli),
+        )
+    return held
 
 
 def _pids(
     gpu: GpuSample, process: ProcessSample | None, kubelet: KubeletSample | None
-) -> dict[tuple[str, str, str], tuple[int, ...]]:
+) -> dict[_Place, tuple[int, ...]]:
     owners = process.owners if process and process.sees_host else {}
     names = kubelet.containers if kubelet else {}
-    found: dict[tuple[str, str, str], tuple[int, ...]] = {}
+    found: dict[_Place, tuple[int, ...]] = {}
     for one in sorted(gpu.processes, key=lambda one: one.pid):
         owner = owners.get(one.pid)
         if owner is not None:
@@ -169,29 +178,52 @@ def _pids(
     return found
 
 
-def _containers(
-    shares: Sequence[ShareRow],
-    cards: Mapping[str, Card],
-    card_of: Mapping[str, str],
-    pids: Pids,
-) -> Iterator[ContainerUse]:
-    """A pod's containers; a limit that is unknown is left out, as the original leaves out zeros."""
-    by_container: dict[str, list[ShareRow]] = {}
-    for share in shares:
-        by_container.setdefault(share.container, []).append(share)
-    for name, own in by_container.items():
-        everything = any(share.unlimited for share in own)
-        yield ContainerUse(
-            name=name,
-            cores_milli=sum(map(_cores, own)),
-            memory_bytes=None if everything else sum(share.limit_bytes or 0 for share in own),
-            cards=tuple(
-                CardUse(
-                    card=cards[card_of[share.device]],
-                    sm_percent=round(100 * (share.sm_utilization or 0.0)),
-                    used_bytes=share.used_bytes or 0,
-                    pids=pids.get((share.pod_uid, share.container, share.device), ()),
-                )
-                for share in own
-            ),
-        )
+def _uses(view: View) -> dict[_Place, ShareRow]:
+    return {(row.pod_uid, row.container, row.device): row for row in view.attribution.shares}
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """A container on one card: what it holds of it, and what it uses."""
+
+    card: Card
+    share: Share | None
+    use: ShareRow | None
+    pids: tuple[int, ...]
+
+
+def _pods(
+    books: Books, view: View, cards: Mapping[str, Card], pids: Mapping[_Place, tuple[int, ...]]
+) -> Iterator[PodUse]:
+    """Who holds something of a card, or uses one that it was not given."""
+    uses = _uses(view)
+    held = {(one.pod.uid, one.container, one.share.device): one for one in books.holdings}
+    refs = {row.pod_uid: PodRef(row.pod_uid, row.namespace, row.pod) for row in uses.values()}
+    refs |= {holding.pod.uid: holding.pod for holding in held.values()}
+    pods: dict[str, dict[str, list[_Part]]] = {}
+    for place in dict.fromkeys((*held, *uses)):
+        uid, container, device = place
+        if uid and device in cards:
+            share = held[place].share if place in held else None
+            part = _Part(cards[device], share, uses.get(place), pids.get(place, ()))
+            pods.setdefault(uid, {}).setdefault(container, []).append(part)
+    for uid, containers in pods.items():
+        yield PodUse(refs[uid], tuple(_container(name, its) for name, its in containers.items()))
+
+
+def _container(name: str, parts: Sequence[_Part]) -> ContainerUse:
+    """One container; memory that is unknown is left out, as the original leaves out zeros."""
+    shares = [part.share for part in parts if part.share]
+    everything = any(part.use.unlimited for part in parts if part.use)
+    return ContainerUse(
+        name=name,
+        cores_milli=sum(share.cores_milli or 0 for share in shares),
+        memory_bytes=None if everything else sum(share.memory_bytes or 0 for share in shares),
+        cards=tuple(map(_card_use, parts)),
+    )
+
+
+def _card_use(part: _Part) -> CardUse:
+    if part.use is None:
+        return CardUse(part.card, pids=part.pids)
+    busy = round(100 * (part.use.sm_utilization or 0.0))
+    return CardUse(part.card, busy, part.use.used_bytes or 0, part.pids)

@@ -4,17 +4,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from vgpu.kube import BOUND_DEVICE, Node, Pod, holds_devices
+from vgpu.kube import Node, Pod, holds_devices
 from vgpu.ledger.entries import Ledger
-from vgpu.ledger.from_api import Reading, claim_statements, read_pod
+from vgpu.ledger.from_api import Reading, claim_statements, read_pod, registered
 from vgpu.ledger.from_kubelet import OWN_RESOURCES
 from vgpu.ledger.merge import merge
 from vgpu.ledger.statements import Evidence, Malformed, Statement, Wanted
+from vgpu.ledger.virtual_gpus import of_share_pods, on_cards
 from vgpu.model import Device, Source
 from vgpu.schemes.gpushare import Gpushare
 from vgpu.schemes.gpushare_node import unhealthy_cards, with_health
 from vgpu.schemes.kubeshare_node import with_handles
-from vgpu.schemes.kubeshare_sharepod import GPUID
 from vgpu.schemes.language import ClaimError, Language
 
 _Read = tuple[Pod, Reading]
@@ -54,17 +54,18 @@ def cluster(
         if not holds_devices(pod):
             continue
         reading = read_pod(pod, speakers)
-        home = pod.node or next((claim.node for claim in reading.claims if claim.node), "")
-        if home:
-            at_home.setdefault(home, []).append((pod, reading))
+        where = home(pod, reading)
+        if where:
+            at_home.setdefault(where, []).append((pod, reading))
         else:
             homeless.append(reading)
+    cards = unhealthy or {}
     ledgers = {
-        node.name: _ledger(node, at_home.pop(node.name, ()), speakers, unhealthy or {})
+        node.name: _ledger(node, at_home.pop(node.name, ()), speakers, cards.get(node.name, ""))
         for node in nodes
     }
     for name in sorted(at_home):
-        ledgers[name] = _ledger(Node(name), at_home[name], speakers, {})
+        ledgers[name] = _ledger(Node(name), at_home[name], speakers)
     return Cluster(
         ledgers,
         tuple(wanted for reading in homeless for wanted in reading.wanted),
@@ -72,25 +73,38 @@ def cluster(
     )
 
 
-def _ledger(
-    node: Node, pods: Sequence[_Read], languages: Iterable[Language], unhealthy: Mapping[str, str]
+def home(pod: Pod, reading: Reading) -> str:
+    """The node that a pod is bound to, else the one that it is promised to; "" if there is none."""
+    return pod.node or next((claim.node for claim in reading.claims if claim.node), "")
+
+
+def node_ledger(
+    node: Node, pods: Iterable[Pod], languages: Sequence[Language], unhealthy: str = ""
 ) -> Ledger:
-    statements = [said for _, reading in pods for said in reading.statements]
-    malformed = [one for _, reading in pods for one in reading.malformed]
+    """The ledger of one node; ``pods`` are those at home there that hold devices.
+
+    The rest is as for :func:`cluster`, ``unhealthy`` the text of this node's ConfigMap.
+    """
+    return _ledger(node, [(pod, read_pod(pod, languages)) for pod in pods], languages, unhealthy)
+
+
+def _ledger(
+    node: Node, pods: Sequence[_Read], languages: Iterable[Language], unhealthy: str = ""
+) -> Ledger:
+    uuids = of_share_pods(pod for pod, _ in pods)
+    statements = [
+        said for pod, reading in pods for said in on_cards(pod, reading.statements, uuids)
+    ]
+    told, illegible = registered(node, languages)
+    malformed = [*(one for _, reading in pods for one in reading.malformed), *illegible]
     devices: list[Device] = []
     spoken: set[str] = set()
-    legible = True
-    for language in languages:
-        try:
-            cards = language.devices(node)
-        except ClaimError as error:
-            malformed.append(Malformed(None, "", language.scheme, str(error)))
-            legible = False
-            continue
+    for language, its_cards in told:
+        cards = its_cards
         if isinstance(language, Gpushare):
             statements += _silent_grants(language, cards, pods)
             try:
-                cards = with_health(cards, unhealthy_cards(unhealthy.get(node.name, ""), node.name))
+                cards = with_health(cards, unhealthy_cards(unhealthy, node.name))
             except ClaimError as error:
                 malformed.append(Malformed(None, "", language.scheme, str(error)))
         if cards:
@@ -99,8 +113,8 @@ def _ledger(
     return merge(
         Evidence(
             node=node.name,
-            devices=with_handles(_each_once(devices), _virtual_gpus(pods)),
-            devices_complete=legible and bool(devices),
+            devices=with_handles(_each_once(devices), uuids),
+            devices_complete=not illegible and bool(devices),
             statements=tuple(statements),
             pods=tuple(pod for pod, _ in pods),
             pods_complete=True,
@@ -114,12 +128,6 @@ def _ledger(
             read=frozenset({Source.ANNOTATIONS}),
         )
     )
-
-
-def _virtual_gpus(pods: Iterable[_Read]) -> dict[str, str]:
-    """KubeShare's GPUID -> UUID, as far as a SharePod is bound there."""
-    told = ((pod.annotations.get(GPUID), pod.annotations.get(BOUND_DEVICE)) for pod, _ in pods)
-    return {gpuid: uuid for gpuid, uuid in told if gpuid and uuid}
 
 
 def _silent_grants(

@@ -1,13 +1,13 @@
-"""What the API server's pods say: their claims as statements, and what they ask for. Pure."""
+"""What the API server says: pods' claims as statements, what they ask for, a node's cards. Pure."""
 
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from vgpu.kube import ContainerState, Pod, holds_devices
+from vgpu.kube import ContainerState, Node, Pod, holds_devices
 from vgpu.ledger.life import node_uid
 from vgpu.ledger.statements import Malformed, Statement, Wanted
-from vgpu.model import Claim, ContainerKind, Phase, PodRef, Scheme, Share, Source
+from vgpu.model import Claim, ContainerKind, Device, Phase, PodRef, Source
 from vgpu.schemes.language import ClaimError, Language
 from vgpu.schemes.volcano import mig_slot
 
@@ -34,10 +34,12 @@ def read_pod(pod: Pod, languages: Iterable[Language]) -> Reading:
     malformed: dict[Malformed, None] = {}
     ref = node_ref(pod)
     over = not holds_devices(pod)
-    limits = {resource for container in pod.containers for resource in container.limits}
+    asked = {
+        name for container in pod.containers for name in (*container.limits, *container.broken)
+    }
     for language in languages:
         resources = language.resources
-        asks = not over and not (resources and limits.isdisjoint(resources))
+        asks = not over and not (resources and asked.isdisjoint(resources))
         try:
             wanted += _wanted(pod, ref, language) if asks else ()
             claim = language.claim(pod)
@@ -56,6 +58,20 @@ def read_pod(pod: Pod, languages: Iterable[Language]) -> Reading:
     )
 
 
+def registered(
+    node: Node, languages: Iterable[Language]
+) -> tuple[list[tuple[Language, tuple[Device, ...]]], list[Malformed]]:
+    """The cards that the node says it has, in each language that can be read."""
+    told: list[tuple[Language, tuple[Device, ...]]] = []
+    malformed: list[Malformed] = []
+    for language in languages:
+        try:
+            told.append((language, language.devices(node)))
+        except ClaimError as error:
+            malformed.append(Malformed(None, "", language.scheme, str(error)))
+    return told, malformed
+
+
 def node_ref(pod: Pod) -> PodRef:
     """The pod by the UID that the node knows it by."""
     return PodRef(node_uid(pod), pod.ref.namespace, pod.ref.name)
@@ -67,14 +83,11 @@ def claim_statements(pod: Pod, claim: Claim) -> Iterator[Statement]:
     for allocation in claim.allocations:
         assigned = allocation.phase is Phase.ASSIGNED
         slots = tuple(share.device for share in allocation.shares if mig_slot(share.device))
-        shares = allocation.shares
-        if claim.scheme is Scheme.KUBESHARE:
-            shares = tuple(map(_without_numbers, shares))
         yield Statement(
             source=Source.ANNOTATIONS,
             pod=ref,
             container=allocation.container or _only_container(pod),
-            shares=shares,
+            shares=allocation.shares,
             scheme=claim.scheme,
             phase=allocation.phase,
             since=claim.assigned_at if assigned else claim.assumed_at,
@@ -82,11 +95,6 @@ def claim_statements(pod: Pod, claim: Claim) -> Iterator[Statement]:
             slices=((MIG_SLOT, slots),) if slots else (),
             where=f"annotations of {ref.namespace}/{ref.name}",
         )
-
-
-def _without_numbers(share: Share) -> Share:
-    """KubeShare's users may call a virtual GPU 0, which is not the card of index 0."""
-    return msgspec.structs.replace(share, device="") if share.device.isdecimal() else share
 
 
 def _only_container(pod: Pod) -> str:

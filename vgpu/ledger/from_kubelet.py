@@ -9,6 +9,8 @@ the answer tells of which device, and an answer that tells none is a share of an
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+import msgspec
+
 from vgpu.facts import Grant, Held
 from vgpu.kube import Container, Pod
 from vgpu.ledger.statements import Malformed, Statement
@@ -24,6 +26,13 @@ _DEVICE = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,90}|[0-9]{1,4}")
 _OWN = re.compile(r"((?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(::[0-9]{1,6})?")
 
 
+class Given(msgspec.Struct, frozen=True):
+    """What one container was given."""
+
+    statements: tuple[Statement, ...]
+    malformed: tuple[Malformed, ...] = ()
+
+
 def grant_statements(
     grants: Iterable[Grant],
     languages: Iterable[Language],
@@ -35,21 +44,61 @@ def grant_statements(
     ``bound_by_id`` are the schemes whose plugin on this node does give the device that an ID
     names.
     """
+    reader = GrantReader(languages, source, bound_by_id)
+    given = [reader.read(*place, its) for place, its in by_container(grants).items()]
+    return (
+        [statement for one in given for statement in one.statements],
+        [malformed for one in given for malformed in one.malformed],
+    )
+
+
+def by_container(grants: Iterable[Grant]) -> dict[tuple[str, str], dict[str, Grant]]:
+    """(pod UID, container) -> its grants by resource."""
     containers: dict[tuple[str, str], dict[str, Grant]] = {}
     for grant in grants:
         containers.setdefault((grant.pod_uid, grant.container), {})[grant.resource] = grant
-    statements: list[Statement] = []
-    malformed: list[Malformed] = []
-    speakers = tuple(languages)
-    for (uid, name), by_resource in containers.items():
-        given = _Given(PodRef(uid, "", ""), name, source, by_resource)
-        statements += given.undivided_devices()
-        for language in speakers:
+    return containers
+
+
+class GrantReader:
+    """Reads container by container, in all languages; arguments as of :func:`grant_statements`."""
+
+    def __init__(
+        self, languages: Iterable[Language], source: Source, bound_by_id: Collection[Scheme] = ()
+    ) -> None:
+        self._speakers = [_Speaker(one, by_id=one.scheme in bound_by_id) for one in languages]
+        self._source = source
+
+    def read(self, uid: str, container: str, by_resource: Mapping[str, Grant]) -> Given:
+        """What one container was given."""
+        given = _Given(PodRef(uid, "", ""), container, self._source, by_resource)
+        statements = [*given.undivided_devices()]
+        malformed = []
+        for speaker in self._speakers:
             try:
-                statements += given.shares(language, by_id=language.scheme in bound_by_id)
+                statements += given.shares(speaker)
             except ClaimError as error:
-                malformed.append(Malformed(given.pod, name, language.scheme, error.detail))
-    return statements, malformed
+                scheme = speaker.language.scheme
+                malformed.append(Malformed(given.pod, container, scheme, error.detail))
+        return Given(tuple(statements), tuple(malformed))
+
+
+class _Speaker:
+    """A language; what so many units ask for is asked of it once, for many are given the same."""
+
+    def __init__(self, language: Language, *, by_id: bool) -> None:
+        self.language = language
+        self.resources = language.resources
+        self.by_id = by_id
+        self._requests: dict[tuple[str, tuple[tuple[str, int], ...]], Request | None] = {}
+
+    def request(self, container: str, counts: Mapping[str, int]) -> Request | None:
+        """What a container asks for that was given so many units. Raises ClaimError."""
+        key = (container, tuple(counts.items()))
+        if key not in self._requests:
+            pod = Pod(PodRef("", "", ""), containers=(Container(container, counts),))
+            self._requests[key] = next(iter(self.language.requests(pod)), None)
+        return self._requests[key]
 
 
 class _Given:
@@ -93,15 +142,15 @@ class _Given:
             return Share(device if self.env else "")
         return Share(device, None, WHOLE_DEVICE_MILLI)
 
-    def shares(self, language: Language, *, by_id: bool) -> Iterator[Statement]:
+    def shares(self, speaker: _Speaker) -> Iterator[Statement]:
         """What it was given in this language. Raises ClaimError."""
-        if self.ids.keys().isdisjoint(language.resources):
+        if self.ids.keys().isdisjoint(speaker.resources):
             return
-        binding = {r: self.ids[r] for r in language.resources if self.ids.get(r)}
-        counted = Container(self.container, {r: len(ids) for r, ids in self.ids.items()})
-        request = next(iter(language.requests(Pod(self.pod, containers=(counted,)))), None)
+        language = speaker.language
+        binding = {r: self.ids[r] for r in speaker.resources if self.ids.get(r)}
+        request = speaker.request(self.container, {r: len(ids) for r, ids in self.ids.items()})
         cards = visible_devices(self.env)
-        if not cards and by_id:
+        if not cards and speaker.by_id:
             slots = (language.slot(r, one) for r, ids in binding.items() for one in ids)
             cards = tuple(dict.fromkeys(slot.device for slot in slots if slot.device))
         if binding and request:

@@ -16,8 +16,8 @@ from vgpu.facts import (
     ShimSample,
 )
 from vgpu.kube import Pod
-from vgpu.ledger.from_api import node_ref, read_pod
-from vgpu.ledger.from_kubelet import grant_statements, identified
+from vgpu.ledger.from_api import node_ref
+from vgpu.ledger.from_kubelet import identified
 from vgpu.ledger.from_node import (
     container_name,
     devices_of,
@@ -25,10 +25,12 @@ from vgpu.ledger.from_node import (
     process_statements,
     region_statements,
 )
+from vgpu.ledger.memory import Memory
 from vgpu.ledger.statements import Evidence, Statement
+from vgpu.ledger.virtual_gpus import holders, of_holders, of_share_pods, on_cards
 from vgpu.model import Device, PodRef, Scheme, Source
-from vgpu.schemes.kubeshare_node import holder, with_handles
-from vgpu.schemes.language import ClaimError, Language
+from vgpu.schemes.kubeshare_node import with_handles
+from vgpu.schemes.language import Language
 
 
 def node_evidence(
@@ -43,18 +45,23 @@ def node_evidence(
     held: Mapping[Held, frozenset[str]] | None = None,
     own: Iterable[Statement] | None = None,
     pods: Sequence[Pod] | None = None,
+    pods_complete: bool = True,
     registered: Iterable[Device] = (),
     bound_by_id: Collection[Scheme] = (),
+    memory: Memory | None = None,
 ) -> Evidence:
     """All of it; None is what is off, failed or stale.
 
     ``held`` is pod-resources' answer, ``own`` our own checkpoint's, read only if it was written
-    since the node started; ``pods`` are all of the node's that share GPUs, as the API server knows
-    them. ``registered`` are the devices as the node's plugins tell the API server: with memory or
-    cores scaled, that is more to share than the driver sees.
+    since the node started; ``pods`` are the node's that share GPUs, as the API server knows them,
+    and ``pods_complete`` whether there are no others. ``registered`` are the devices as the node's
+    plugins tell the API server: with memory or cores scaled, that is more to share than the driver
+    sees. ``memory`` spares reading again what has not changed since it was used last, with the same
+    languages.
     """
     speakers = tuple(languages)
-    readings = [read_pod(pod, speakers) for pod in pods or ()]
+    memory = memory or Memory()
+    readings = memory.readings(pods or (), speakers)
     names = kubelet.containers if kubelet else {}
     refs = dict(kubelet.pods if kubelet else {}) | {
         ref.uid: ref for ref in map(node_ref, pods or ())
@@ -62,10 +69,6 @@ def node_evidence(
     owners = process.owners if process and process.sees_host else None
     said: dict[Source, Iterable[Statement]] = {}
     malformed = [one for reading in readings for one in reading.malformed]
-    if pods is not None:
-        said[Source.ANNOTATIONS] = [one for reading in readings for one in reading.statements]
-    if own is not None:
-        said[Source.OWN_CHECKPOINT] = own
     grants: dict[Source, Sequence[Grant]] = {}
     if kubelet and kubelet.grants is not None:
         grants[Source.CHECKPOINT] = kubelet.grants
@@ -73,11 +76,23 @@ def node_evidence(
         grants[Source.POD_RESOURCES] = identified(
             held, refs.values(), grants.get(Source.CHECKPOINT)
         )
-    virtual = _holders(refs.values(), node)
+    virtual = holders(refs.values(), node)
+    uuids = of_share_pods(pods or ()) | of_holders(
+        virtual, (grant for granted in grants.values() for grant in granted)
+    )
+    if pods is not None:
+        said[Source.ANNOTATIONS] = [
+            one
+            for pod, reading in zip(pods, readings, strict=True)
+            for one in on_cards(pod, reading.statements, uuids)
+        ]
+    if own is not None:
+        said[Source.OWN_CHECKPOINT] = own
     for source, granted in grants.items():
-        real = [grant for grant in granted if grant.pod_uid not in virtual]
-        said[source], refused = grant_statements(real, speakers, source, bound_by_id)
-        malformed += refused
+        real = (grant for grant in granted if grant.pod_uid not in virtual)
+        given = memory.given(real, speakers, source, bound_by_id)
+        said[source] = [statement for one in given for statement in one.statements]
+        malformed += (wrong for one in given for wrong in one.malformed)
     if gpu and owners is not None:
         known = (one for one in gpu.processes if one.device in gpu.processes_known)
         said[Source.PROCESS] = process_statements(known, owners, names)
@@ -87,15 +102,14 @@ def node_evidence(
         living = _living(refs.values(), process)
         said[Source.LIMIT_FILE], refused = limit_statements(limits.limits, living, names)
         malformed += refused
-    uuids = _virtual_gpus(virtual, (grant for granted in grants.values() for grant in granted))
     return Evidence(
         node=node,
-        devices=with_handles(_devices(gpu, registered), uuids) if gpu else (),
+        devices=with_handles(_devices(gpu, registered), uuids),
         devices_complete=gpu is not None and gpu.complete,
         lost=frozenset(gpu.lost) if gpu else frozenset(),
         statements=tuple(one for statements in said.values() for one in statements),
         pods=tuple(pods or ()),
-        pods_complete=pods is not None,
+        pods_complete=pods is not None and pods_complete,
         live_pods=process.live_pods if process else None,
         names=refs,
         wanted=tuple(one for reading in readings for one in reading.wanted),
@@ -104,11 +118,19 @@ def node_evidence(
     )
 
 
-def _devices(gpu: GpuSample, registered: Iterable[Device]) -> Iterator[Device]:
-    """The driver's devices, with as much to share as is registered of them."""
-    plugins = {name: device for device in registered for name in device.names}
+def _devices(gpu: GpuSample | None, registered: Iterable[Device]) -> Iterator[Device]:
+    """The driver's devices, with as much to share as is registered of them.
+
+    Only of what is registered by UUID: else the sizes are averages of all cards of the node, and
+    without the driver nobody knows which card an index is. Of two plugins' words on one card the
+    first counts.
+    """
+    plugins = {one.uuid: one for one in reversed(tuple(registered)) if one.uuid}
+    if gpu is None:
+        yield from plugins.values()
+        return
     for device in devices_of(gpu.gpus):
-        told = next((plugins[name] for name in device.names if name in plugins), None)
+        told = plugins.get(device.uuid)
         if told is None:
             yield device
         else:
@@ -119,30 +141,6 @@ def _devices(gpu: GpuSample, registered: Iterable[Device]) -> Iterator[Device]:
                 slots=told.slots,
                 healthy=told.healthy,
             )
-
-
-def _holders(pods: Iterable[PodRef], node: str) -> dict[str, str]:
-    """KubeShare's holder pods: UID -> GPUID. They keep a card for others and use nothing of it."""
-    found = {}
-    for pod in pods:
-        try:
-            holding = holder(Pod(pod, node=node))
-        except ClaimError:
-            found[pod.uid] = ""
-        else:
-            if holding:
-                found[pod.uid] = holding.gpuid
-    return found
-
-
-def _virtual_gpus(holders: Mapping[str, str], grants: Iterable[Grant]) -> dict[str, str]:
-    """GPUID -> UUID of the card that the kubelet gave its holder."""
-    uuids = {}
-    for grant in grants:
-        gpuid = holders.get(grant.pod_uid)
-        if gpuid and len(grant.device_ids) == 1:
-            uuids[gpuid] = grant.device_ids[0].partition("::")[0]
-    return uuids
 
 
 def _regions(

@@ -85,7 +85,11 @@ def book(known: Known, containers: Containers, registry: Registry) -> PodBook:
         holders += found
         heard += said
         disputed += settled.disputed
-        conflicts += _conflicts(found, said, settled, registry, over=known.over)
+        if found:
+            conflicts += _conflicts(found, said, settled, registry, over=known.over)
+        elif settled.cards_differ:  # it may be another container's, but is at odds with itself
+            differ = settled.cards_differ
+            conflicts.append(Conflict(ConflictKind.CARD_DIFFERS, "", known.pod, container, differ))
     if beside:
         holders = [_joined(one, beside.get(one.holding.share.device, ())) for one in holders]
     unproven = idle if known.life is Life.UNKNOWN else []
@@ -199,8 +203,6 @@ def _conflicts(
     over: bool,
 ) -> Iterator[Conflict]:
     """What is wrong with one container; ``holders`` has one for each of its devices."""
-    if not holders:
-        return
     first = holders[0]
     if over:
         yield _conflict(ConflictKind.OUTLIVES_POD, first, said)

@@ -37,6 +37,17 @@ def _peak(holdings: Iterable[Holding], amount: Amount) -> int:
     return beside + max(longest, sums[ContainerKind.APP] + sums[ContainerKind.EPHEMERAL])
 
 
+def exceeded(total: Held, device: Device) -> tuple[Amount, ...]:
+    """The amounts of which there is too much."""
+    capacities = (device.memory_bytes, device.cores_milli, device.slots)
+    used = (total.memory_bytes, total.cores_milli, total.slots)
+    return tuple(
+        amount
+        for amount, capacity, sum_ in zip(AMOUNTS, capacities, used, strict=True)
+        if capacity is not None and sum_ > capacity
+    )
+
+
 def excesses(total: Held, device: Device) -> Iterator[str]:
     """What there is too much of, in words; what the device does not tell has no bound."""
     for what, used, capacity in (

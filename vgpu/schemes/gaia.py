@@ -114,6 +114,10 @@ class Gaia(msgspec.Struct, frozen=True):
             doubts=(*_index_doubts(pod, apps, requests, shares), *flag_doubts, *time_doubts),
         )
 
+    def claim_keys(self, pod: Pod) -> tuple[str, ...]:
+        """The annotations of gpu-admission and gpu-manager."""
+        return tuple(sorted(filter(_is_claim, pod.annotations)))
+
     def annotations(
         self, claim: Claim, devices: Mapping[str, Device], containers: Sequence[str] = ()
     ) -> dict[str, str]:

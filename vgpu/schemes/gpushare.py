@@ -111,6 +111,10 @@ class Gpushare(msgspec.Struct, frozen=True):
             doubts=told.doubts,
         )
 
+    def claim_keys(self, pod: Pod) -> tuple[str, ...]:
+        """The annotations of both forms."""
+        return tuple(sorted(pod.annotations.keys() & set(ANNOTATIONS)))
+
     def sole_card(self, pod: Pod, devices: tuple[Device, ...]) -> Claim | None:
         """What a bound pod without annotations gets on a node with exactly one card.
 

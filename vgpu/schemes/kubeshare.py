@@ -64,6 +64,14 @@ class KubeShare(msgspec.Struct, frozen=True):
         """What the pod's annotations say about its devices; None if nothing. Raises ClaimError."""
         return kubeshare_sharepod.claim(pod) or kubeshare_labels.claim(pod)
 
+    def claim_keys(self, pod: Pod) -> tuple[str, ...]:
+        """The GPUID, and in release 2 all of its annotations: there the user asks by labels.
+
+        A GPUID may be the user's own choice, together with a node; no annotation tells.
+        """
+        ours = {kubeshare_sharepod.GPUID, *kubeshare_labels.CLAIM}
+        return tuple(sorted(ours & pod.annotations.keys()))
+
     def annotations(
         self,
         claim: Claim,

@@ -28,6 +28,13 @@ from vgpu.units import WHOLE_DEVICE_MILLI, percent
 PREFIX: Final = "sharedgpu/"
 GPU_UUID: Final = PREFIX + "gpu_uuid"
 
+CLAIM: Final = (
+    GPU_UUID,
+    PREFIX + MEMORY,
+    *(PREFIX + name for name in ("cell_id", "gpu_manager_port", "gpu_model")),
+)
+"""The annotations that the scheduler answers with."""
+
 
 def requests(pod: Pod) -> tuple[Request, ...]:
     """0 ≤ request ≤ limit ≤ 1.0, or a whole number of GPUs as both; both zero is nothing.

@@ -127,6 +127,14 @@ class Language(Protocol):
         """
         ...
 
+    def claim_keys(self, pod: Pod) -> tuple[str, ...]:
+        """The pod's annotations that its claim is made of, sorted; without them it has none.
+
+        What schedulers and plugins write, as far as it is there, and nothing that the pod's user
+        asks for: the requests stay what they are.
+        """
+        ...
+
     def annotations(
         self, claim: Claim, devices: Mapping[str, Device], containers: Sequence[str] = ()
     ) -> dict[str, str]:

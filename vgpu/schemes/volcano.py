@@ -101,17 +101,28 @@ class Volcano(msgspec.Struct, frozen=True):
         Only app containers are served: Volcano's scheduler does not look at the others at all,
         and HAMi's only of late. Raises ClaimError.
         """
-        found = (self._request(pod, container) for container in pod.containers)
+        asking = (each for each in pod.containers if each.limits or each.broken)
+        found = (self._request(pod, container) for container in asking)
         return tuple(request for request in found if request and request.count)
 
     def claim(self, pod: Pod) -> Claim | None:
         """What the annotations say, of either plugin's and any age. Raises ClaimError."""
+        said = self.dialect
+        if pod.annotations.keys().isdisjoint(
+            (said.devices, said.to_allocate, volcano_legacy.INDEX)
+        ):
+            return None
         requests = self.requests(pod)
         asking = frozenset(request.container for request in requests)
         claim = volcano_claim.read(pod, self.dialect, self.unit_bytes, asking)
         if claim is None and self._has_legacy:
             return volcano_legacy.claim(pod, requests)
         return claim
+
+    def claim_keys(self, pod: Pod) -> tuple[str, ...]:
+        """The annotations of either plugin's claim."""
+        legacy = volcano_legacy.CLAIM if self._has_legacy else ()
+        return tuple(sorted({*self.dialect.claim, *legacy} & pod.annotations.keys()))
 
     def annotations(
         self, claim: Claim, devices: Mapping[str, Device], containers: Sequence[str] = ()
@@ -230,5 +241,8 @@ class Volcano(msgspec.Struct, frozen=True):
 
 def _amounts(pod: Pod, container: Container, resources: Sequence[str]) -> dict[str, int]:
     """How much of each resource the container asks for. Raises ClaimError."""
-    amounts = {name: amount(pod, container, name, MOST) for name in resources}
-    return {name: units for name, units in amounts.items() if name in container.limits}
+    return {
+        name: amount(pod, container, name, MOST)
+        for name in resources
+        if name in container.limits or name in container.broken
+    }

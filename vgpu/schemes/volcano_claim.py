@@ -223,6 +223,25 @@ def write(
     return written
 
 
+def struck(text: str) -> str:
+    """``to_allocate`` as the plugin leaves it when it has handed out all that is its own.
+
+    It strikes the entries and keeps the separators of containers. The same text if nothing of it
+    is left to be handed out.
+    """
+    if VENDOR not in text:
+        return text
+    return ";".join(
+        ":".join(entry for entry in segment.split(":") if not _is_ours(entry))
+        for segment in text.split(";")
+    )
+
+
+def _is_ours(entry: str) -> bool:
+    fields = entry.split(",", 2)
+    return len(fields) > 1 and VENDOR in fields[1]
+
+
 def _bind_phase_of(claim: Claim, key: str, subject: str) -> str:
     """The phase, if it says that of every container. Raises ClaimError."""
     told = [each.phase for each in claim.allocations]

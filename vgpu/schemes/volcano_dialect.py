@@ -93,6 +93,12 @@ class Dialect(msgspec.Struct, frozen=True):
         """All extended resources that a request is made of."""
         return (self.number, self.memory, self.percentage, self.cores)
 
+    @property
+    def claim(self) -> tuple[str, ...]:
+        """All pod annotations that a claim is made of."""
+        stages = (self.node, self.time, self.bind_time, self.bind_phase)
+        return (self.devices, self.to_allocate, *stages)
+
 
 VOLCANO: Final = Dialect(
     number="volcano.sh/vgpu-number",

@@ -20,6 +20,9 @@ NUMBER: Final = "volcano.sh/gpu-number"
 INDEX: Final = "volcano.sh/gpu-index"
 ASSIGNED: Final = "volcano.sh/gpu-assigned"
 TIME: Final = "volcano.sh/predicate-time"
+CLAIM: Final = (INDEX, ASSIGNED, TIME)
+"""The pod annotations that a claim is made of."""
+
 UNHEALTHY: Final = "volcano.sh/gpu-unhealthy-ids"
 
 _MOST_CARDS = 1024

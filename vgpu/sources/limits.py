@@ -16,6 +16,9 @@ from vgpu.schemes import gemini_config, vcuda_config
 from vgpu.sources.files import Remembered, list_folder, printable, read_file
 from vgpu.units import percent
 
+DEFAULT_GAIA_DIR = "/etc/gpu-manager/vm"
+DEFAULT_KUBESHARE_DIR = "/kubeshare/scheduler/config"
+
 MAX_ENTRIES = 4_096
 """Entries read from one folder."""
 
@@ -35,8 +38,8 @@ class LimitSource:
 
     def __init__(
         self,
-        gaia_dir: str = "/etc/gpu-manager/vm",
-        kubeshare_dir: str = "/kubeshare/scheduler/config",
+        gaia_dir: str = DEFAULT_GAIA_DIR,
+        kubeshare_dir: str = DEFAULT_KUBESHARE_DIR,
     ) -> None:
         """``gaia_dir`` holds ``<podUID>/<containerID>/vcuda.config``, the other ``<GPU UUID>``."""
         self._gaia_dir = gaia_dir

@@ -146,18 +146,10 @@ class ProcessSource:
         except SourceError as error:
             rejections.append(error.rejection())
         bare = tuple(self._bare_regions(owners, rejections)) if self._bare else ()
-        sees_host = self._sees_host()
+        sees_host = sees_host_processes(self._procfs)
         if not sees_host:
             rejections.append(Rejection(printable(self._procfs), Reason.FOREIGN_PIDS))
         return ProcessSample(owners, sees_host and not hidden, live_pods, bare, tuple(rejections))
-
-    def _sees_host(self) -> bool:
-        """Whether our pids are the host's, and hidepid does not keep others' from us."""
-        try:
-            namespace = Path(self._procfs, "self/ns/pid").readlink()
-        except OSError:
-            return False
-        return str(namespace) == HOST_PID_NAMESPACE and Path(self._procfs, "1").exists()
 
     def _bare_regions(
         self, owners: dict[int, Owner | None], rejections: list[Rejection]
@@ -173,6 +165,15 @@ class ProcessSource:
             else:
                 path = f"{self._procfs}/{pid}/root/{shim.BARE_FOLDER}/{shim.BARE_CACHE}"
                 yield owner, path, region
+
+
+def sees_host_processes(procfs: str) -> bool:
+    """Whether our pids are the host's, and hidepid does not keep others' from us."""
+    try:
+        namespace = Path(procfs, "self/ns/pid").readlink()
+    except OSError:
+        return False
+    return str(namespace) == HOST_PID_NAMESPACE and Path(procfs, "1").exists()
 
 
 def _parse(content: bytes) -> Owner | None:

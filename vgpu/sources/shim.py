@@ -41,11 +41,11 @@ _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _ROOT_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOLDER_FLAGS = _ROOT_FLAGS | os.O_NOFOLLOW
 
-# <podUID>_<container>: a UUID, or the hash that is a static pod's UID; a DNS label.
-_FOLDER_NAME = re.compile(
+FOLDER_NAME = re.compile(
     r"(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32})"
     r"_[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 )
+"""``<podUID>_<container>``: a UUID, or the hash that is a static pod's UID; a DNS label."""
 
 # ---------------------------------------------------------------- one file
 
@@ -279,7 +279,7 @@ def _list_root(fd: int, path: str, stamp: tuple[int, int, int], limit: int) -> _
     names, bad_names, no_folders = [], [], []
     with os.scandir(fd) as entries:
         for entry in itertools.islice(entries, limit):
-            if not _FOLDER_NAME.fullmatch(entry.name):
+            if not FOLDER_NAME.fullmatch(entry.name):
                 bad_names.append(entry.name)
             elif not entry.is_dir(follow_symlinks=False):
                 no_folders.append(entry.name)

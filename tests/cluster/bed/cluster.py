@@ -63,10 +63,7 @@ class Cluster:
         """Start the programs, and wait until they serve."""
         self.controllers = controllers
         self._start("etcd", self._etcd_flags())
-        apiserver = self._start("kube-apiserver", self._apiserver_flags())
-        apiserver.wait_until(
-            lambda: self.client.raw("GET", "/readyz").status == 200, "ready", failures=NOT_YET
-        )
+        self.start_api()
         if controllers:
             manager = self._start("kube-controller-manager", self._controller_manager_flags())
             self._start("kube-scheduler", self._scheduler_flags())
@@ -81,6 +78,15 @@ class Cluster:
         self.daemons.clear()
         if etcd:
             etcd.stop()
+
+    def restart_api(self) -> None:
+        """Kill the API server alone and start it anew: watches break, and it remembers none."""
+        self.kill_api()
+        self.start_api()
+
+    def kill_api(self) -> None:
+        """Kill the API server alone."""
+        self.daemons.pop("kube-apiserver").kill()
 
     def close(self) -> None:
         """Kill every program and close every client."""
@@ -232,6 +238,13 @@ class Cluster:
         daemon = Daemon(program, command, self.folder / f"{program}.log")
         self.daemons[program] = daemon
         return daemon
+
+    def start_api(self) -> None:
+        """Start the API server, and wait until it serves."""
+        apiserver = self._start("kube-apiserver", self._apiserver_flags())
+        apiserver.wait_until(
+            lambda: self.client.raw("GET", "/readyz").status == 200, "ready", failures=NOT_YET
+        )
 
     def _etcd_flags(self) -> list[str]:
         client, peer = self._etcd

@@ -1,7 +1,10 @@
-"""How commands find the API server, and what they say when they cannot."""
+"""How commands find the API server, or a dump of it, and what they say when they cannot."""
 
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -16,6 +19,7 @@ HINTS: Final[Mapping[str, str]] = {
     "Unauthorized": "The credentials were refused: log in again, or use another --context.",
     "NotFound": "Is it spelled right, and is it the right --context?",
     "Unreachable": "Is it the right --context, and is the server up?",
+    "WrongClock": "Ages cannot be told: set this machine's clock right, or run it elsewhere.",
 }
 """What to do, by the reason of a ClusterError."""
 
@@ -50,3 +54,25 @@ def connected(kubeconfig: str, context: str) -> Iterator["Cluster"]:
         raise click.ClickException(f"{said}\n{hint}" if hint else said) from error
     except SourceError as error:
         raise click.ClickException(f"{error}\nThat is no answer of Kubernetes.") from error
+
+
+def read_dump(path: str) -> tuple[bytes, float]:
+    """What ``--from`` names, ``-`` for standard input, and when it was written, in unix seconds.
+
+    Raises click.ClickException.
+    """
+    if path == "-":
+        if sys.stdin.isatty():
+            raise click.UsageError(
+                "--from - reads standard input, which is the terminal: pipe a dump into it"
+            )
+        content, written = sys.stdin.buffer.read(), time.time()
+    else:
+        try:
+            file = Path(path)
+            content, written = file.read_bytes(), file.stat().st_mtime
+        except OSError as error:
+            raise click.ClickException(f"--from {path}: {error.strerror}") from error
+    if not content.strip():
+        raise click.ClickException(f"--from {path}: it is empty. Has kubectl failed?")
+    return content, written

@@ -1,0 +1,118 @@
+"""The node's own object beside its pods: when it is read, and what a refusal costs.
+
+The server is played by a script here; the real one is in tests/cluster/test_exporter_api.py.
+"""
+
+import queue
+import time
+
+import pytest
+
+from vgpu.kube import Node, Pod
+from vgpu.kube_json import Event, EventType, Expired
+from vgpu.model import PodRef
+from vgpu.reasons import Reason, SourceError
+from vgpu.sources.own_node import NodeWatch
+
+WAIT = 30.0
+END = object()
+FORBIDDEN = SourceError(Reason.FORBIDDEN, "node n", 'Forbidden: cannot get resource "nodes"')
+
+
+class Server:
+    """One pod, a watch that is fed by ``said``, and a node that is asked for ``asked`` times."""
+
+    def __init__(self, *nodes):
+        self.nodes = list(nodes)
+        self.said = queue.Queue()
+        self.asked = 0
+        self.opened = 0
+
+    def list(self):
+        return [Pod(PodRef("u", "team", "a"), node="n")], "100"
+
+    def watch(self, version):
+        self.opened += 1
+        while (said := self.said.get(timeout=WAIT)) is not END:
+            if isinstance(said, Exception):
+                raise said
+            yield said
+
+    def read(self):
+        answer = self.nodes[min(self.asked, len(self.nodes) - 1)]
+        self.asked += 1
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def follow():
+    made = []
+
+    def start(*nodes):
+        server = Server(*nodes)
+        watch = NodeWatch(server, server.read, "server")
+        made.append((watch, server))
+        return watch, server
+
+    yield start
+    for watch, server in made:
+        watch.close()
+        server.said.put(END)
+
+
+def until(condition):
+    deadline = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def bookmark(version):
+    return Event(EventType.BOOKMARK, version)
+
+
+def test_the_first_sample_has_pods_and_node(follow):
+    watch, server = follow(Node("n", resource_version="1"))
+    sample = watch.sample(5000.0)
+    assert [pod.ref.name for pod in sample.pods] == ["a"]
+    assert sample.node == Node("n", resource_version="1")
+    assert sample.rejections == ()
+    until(lambda: server.opened)
+    assert server.asked == 1
+
+
+def test_it_is_read_again_whenever_the_watch_is_opened_anew_and_never_for_an_event(follow):
+    watch, server = follow(Node("n", resource_version="1"), Node("n", resource_version="2"))
+    watch.sample(0.0)
+    server.said.put(bookmark("101"))
+    server.said.put(END)
+    until(lambda: server.opened == 2)
+    assert watch.sample(0.0).node.resource_version == "2"
+    assert server.asked == 2
+    server.said.put(Expired(Reason.UNREADABLE, "server", "too old"))
+    until(lambda: server.opened == 3)
+    assert server.asked == 3
+
+
+def test_a_missing_right_is_a_rejection_beside_the_pods(follow):
+    watch, _ = follow(FORBIDDEN)
+    sample = watch.sample(0.0)
+    assert sample.node is None
+    assert [pod.ref.name for pod in sample.pods] == ["a"]
+    (refused,) = sample.rejections
+    assert (refused.subject, refused.reason) == ("node n", Reason.FORBIDDEN)
+    assert refused.detail == FORBIDDEN.detail
+
+
+def test_what_was_read_before_stands_while_it_is_refused(follow):
+    watch, server = follow(Node("n"), FORBIDDEN, Node("n"))
+    watch.sample(0.0)
+    server.said.put(bookmark("101"))
+    server.said.put(END)
+    until(lambda: watch.sample(0.0).rejections)
+    assert watch.sample(0.0).node == Node("n")
+    server.said.put(bookmark("102"))
+    server.said.put(END)
+    until(lambda: not watch.sample(0.0).rejections)

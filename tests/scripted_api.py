@@ -1,0 +1,56 @@
+"""The API server as a mirror sees it, played by a script, for what a real one rarely does.
+
+server = ScriptedApi(["first list"], ["second list"])
+server.said.put(event(EventType.ADDED, "an object"))  # or an error, or END
+"""
+
+import queue
+import time
+
+from vgpu.kube_json import Event
+
+WAIT = 30.0
+END = object()
+
+
+def event(type_, subject=None, version="2"):
+    return Event(type_, version, subject)
+
+
+class ScriptedApi:
+    """Answers lists from ``lists`` and fills watches from ``said``, in order; errors are raised.
+
+    Its clock stands still at ``now``, and whoever should pause notes that in ``pauses`` instead.
+    """
+
+    def __init__(self, *lists):
+        self.lists = list(lists)
+        self.said = queue.Queue()
+        self.watched_from = []
+        self.listed = 0
+        self.pauses = []
+        self.now = 1000.0
+
+    def clock(self):
+        return self.now
+
+    def list(self):
+        self.listed += 1
+        answer = self.lists.pop(0) if len(self.lists) > 1 else self.lists[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer, str(100 * self.listed)
+
+    def watch(self, version):
+        self.watched_from.append(version)
+        while (said := self.said.get(timeout=WAIT)) is not END:
+            if isinstance(said, Exception):
+                raise said
+            yield said
+
+
+def until(condition):
+    deadline = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

@@ -1,0 +1,240 @@
+"""Following one kind of object: what is kept, when it counts, and how failures are borne."""
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted_api import END, WAIT, ScriptedApi, event, until
+
+from vgpu.kube_json import EventType, Expired
+from vgpu.reasons import Reason, SourceError
+from vgpu.sources.mirror import (
+    ABSENT_PAUSE_SECONDS,
+    IN_THE_WAY,
+    LONGEST_PAUSE_SECONDS,
+    STALE_SECONDS,
+    Mirror,
+    pause_seconds,
+)
+
+
+@pytest.fixture
+def follow():
+    """Starts a mirror of a script. Its objects are texts; what is before the = is the key."""
+    made = []
+
+    def start(*lists, **options):
+        server = ScriptedApi(*lists)
+        options = {"pause": server.pauses.append, "clock": server.clock} | options
+        mirror = Mirror(server, "server", key=lambda text: text.partition("=")[0], **options)
+        made.append((mirror, server))
+        mirror.start()
+        return mirror, server
+
+    yield start
+    for mirror, server in made:
+        mirror.close()
+        server.said.put(END)
+        server.said.put(event(EventType.BOOKMARK))
+
+
+def objects(mirror):
+    return set(mirror.state().objects.values())
+
+
+def failed(reason):
+    return SourceError(reason, "server", f"it was {reason.value}")
+
+
+def bookmark(server):
+    server.said.put(event(EventType.BOOKMARK))
+
+
+def test_before_the_first_list_nothing_is_known(follow):
+    """Not even that there is nothing."""
+    came = threading.Event()
+
+    class Slow(ScriptedApi):
+        def list(self):
+            came.wait(WAIT)
+            return super().list()
+
+    server = Slow(["a=1"])
+    mirror = Mirror(server, "server", key=str, clock=server.clock)
+    assert mirror.state().synced is False
+    assert mirror.start()
+    assert not mirror.start()
+    assert not mirror.wait(0.01)
+    assert (mirror.state().silent, mirror.state().objects) == (None, {})
+    came.set()
+    assert mirror.wait(WAIT)
+    until(lambda: mirror.state().synced)
+    mirror.close()
+    bookmark(server)
+
+
+def test_objects_are_told_apart_by_their_key_and_the_newest_counts(follow):
+    mirror, server = follow(["a=1", "b=1", "a=2"])
+    until(lambda: objects(mirror) == {"a=2", "b=1"})
+    server.said.put(event(EventType.MODIFIED, "b=2"))
+    until(lambda: objects(mirror) == {"a=2", "b=2"})
+    server.said.put(event(EventType.DELETED, "a=3"))
+    until(lambda: objects(mirror) == {"b=2"})
+    assert mirror.state().objects.keys() == {"b"}
+
+
+def test_what_is_not_to_be_kept_is_dropped_as_soon_as_it_is_seen(follow):
+    mirror, server = follow(["a=1", "b=0"], keep=lambda text: not text.endswith("=0"))
+    until(lambda: objects(mirror) == {"a=1"})
+    server.said.put(event(EventType.ADDED, "c=0"))
+    server.said.put(event(EventType.ADDED, "d=1"))
+    until(lambda: objects(mirror) == {"a=1", "d=1"})
+    server.said.put(event(EventType.MODIFIED, "a=0"))
+    until(lambda: objects(mirror) == {"d=1"})
+
+
+def test_who_waits_is_woken_by_every_change_and_failure_and_by_nothing_else(follow):
+    woken = threading.Semaphore(0)
+    mirror, server = follow(["a=1"], changed=woken.release, keep=lambda text: "=0" not in text)
+    assert woken.acquire(timeout=WAIT)  # the list
+    bookmark(server)
+    server.said.put(event(EventType.ADDED, "b=0"))
+    server.said.put(event(EventType.ADDED, "c=1"))
+    assert woken.acquire(timeout=WAIT)
+    assert objects(mirror) == {"a=1", "c=1"}
+    assert not woken.acquire(blocking=False)
+    server.said.put(failed(Reason.UNREACHABLE))
+    assert woken.acquire(timeout=WAIT)
+    assert mirror.state().failure.reason is Reason.UNREACHABLE
+
+
+def test_without_a_change_the_same_mapping_is_handed_out_and_it_never_changes(follow):
+    mirror, server = follow(["a=1"])
+    until(lambda: objects(mirror) == {"a=1"})
+    first = mirror.state().objects
+    server.now += 30
+    bookmark(server)
+    until(lambda: mirror.state().silent == 0)
+    assert mirror.state().objects is first
+    server.said.put(event(EventType.MODIFIED, "a=2"))
+    until(lambda: objects(mirror) == {"a=2"})
+    assert first == {"a": "a=1"}
+
+
+def test_nothing_is_forgotten_before_a_new_list_is_complete(follow):
+    mirror, server = follow(["a=1"], failed(Reason.UNREADABLE), ["b=1"])
+    until(lambda: objects(mirror) == {"a=1"})
+    seen = []
+
+    def list_and_look():
+        state = mirror.state()
+        seen.append((set(state.objects), state.failure and state.failure.reason))
+        return ScriptedApi.list(server)
+
+    server.list = list_and_look
+    server.said.put(Expired(Reason.UNREADABLE, "server", "too old"))
+    until(lambda: objects(mirror) == {"b=1"})
+    assert seen == [({"a"}, None), ({"a"}, Reason.UNREADABLE)]  # to be too late is no failure
+
+
+def test_silence_makes_it_stale_and_a_word_mends_that(follow):
+    mirror, server = follow(["a=1"])
+    until(lambda: mirror.state().synced)
+    server.now += STALE_SECONDS
+    assert mirror.state().synced
+    server.now += 1
+    state = mirror.state()
+    assert (state.synced, state.silent) == (False, STALE_SECONDS + 1)
+    assert state.objects == {"a": "a=1"}
+    bookmark(server)
+    until(lambda: mirror.state().synced)
+
+
+@pytest.mark.parametrize("reason", sorted(IN_THE_WAY))
+def test_what_only_stood_in_the_way_costs_no_list(follow, reason):
+    mirror, server = follow(["a=1"])
+    server.said.put(event(EventType.MODIFIED, "a=2", version="107"))
+    server.said.put(failed(reason))
+    until(lambda: server.watched_from == ["100", "107"])
+    assert mirror.state().failure.reason is reason
+    bookmark(server)
+    until(lambda: mirror.state().failure is None)
+    assert server.listed == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [failed(Reason.UNREADABLE), failed(Reason.MALFORMED), ZeroDivisionError("a defect")],
+    ids=str,
+)
+def test_whatever_else_ends_a_watch_is_mended_by_a_list(follow, error):
+    mirror, server = follow(["a=1"], ["b=1"])
+    until(lambda: objects(mirror) == {"a=1"})
+    server.said.put(error)
+    until(lambda: objects(mirror) == {"b=1"})
+    assert mirror.state().failure is None
+
+
+def test_a_watch_without_a_word_may_be_of_a_version_that_never_was(follow):
+    """As after etcd was set back to a backup: the server waits for that version for ever."""
+    mirror, server = follow(["a=1"], ["b=1"])
+    until(lambda: objects(mirror) == {"a=1"})
+    server.said.put(END)
+    until(lambda: objects(mirror) == {"b=1"})
+    assert server.watched_from[:2] == ["100", "200"]
+
+
+def test_a_kind_that_the_server_does_not_have_is_asked_for_from_time_to_time(follow):
+    paused, go_on = threading.Event(), threading.Event()
+
+    def pause(seconds):
+        assert seconds == ABSENT_PAUSE_SECONDS
+        paused.set()
+        go_on.wait(WAIT)
+
+    class Optional(ScriptedApi):
+        def list(self):
+            found, version = super().list()
+            return found, version if found else ""
+
+    server = Optional([], ["a=1"])
+    mirror = Mirror(server, "server", key=str, pause=pause, clock=server.clock)
+    mirror.start()
+    assert paused.wait(WAIT)
+    assert mirror.state().synced
+    assert server.watched_from == []
+    go_on.set()
+    until(lambda: objects(mirror) == {"a=1"})
+    until(lambda: server.watched_from == ["200"])
+    mirror.close()
+    bookmark(server)
+
+
+def test_a_server_that_ends_every_watch_at_once_is_asked_ever_more_rarely(follow, monkeypatch):
+    monkeypatch.setattr("vgpu.sources.mirror.random.random", lambda: 1.0)
+    _, server = follow(["a=1"])
+    for _ in range(4):
+        server.said.put(END)
+    until(lambda: len(server.pauses) == 4)
+    assert server.pauses == [1.0, 2.0, 4.0, 8.0]
+    bookmark(server)
+    server.said.put(END)
+    until(lambda: len(server.pauses) == 5)
+    assert server.pauses[-1] == 1.0
+
+
+def test_one_that_is_closed_follows_no_longer(follow):
+    mirror, server = follow(["a=1"])
+    until(lambda: objects(mirror) == {"a=1"})
+    mirror.close()
+    server.said.put(event(EventType.ADDED, "b=1"))
+    mirror._thread.join(WAIT)
+    assert not mirror._thread.is_alive()
+
+
+@given(st.integers(1, 10_000), st.floats(0, 1))
+def test_a_pause_is_between_nothing_and_twice_the_last_ones_longest(attempts, luck):
+    seconds = pause_seconds(attempts, luck)
+    assert 0 <= seconds <= min(LONGEST_PAUSE_SECONDS, 2 ** min(attempts - 1, 10))
+    assert pause_seconds(attempts, 1.0) >= pause_seconds(max(1, attempts - 1), 1.0)

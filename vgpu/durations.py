@@ -1,0 +1,37 @@
+"""Durations as Prometheus writes them: 15s, 500ms, 1m30s, or a bare number of seconds. Pure."""
+
+import re
+from typing import Final
+
+_NUMBER: Final = re.compile(r"\d{1,12}(?:\.\d{1,9})?", re.ASCII)
+_PATTERN: Final = re.compile(
+    r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,9})?)s)?(?:(\d{1,9})ms)?",
+    re.ASCII,
+)
+_FACTORS: Final = (86400.0, 3600.0, 60.0, 1.0, 0.001)
+_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "m"))
+
+
+def parse_duration(text: str) -> float:
+    """Seconds. Raises ValueError for what is no duration."""
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    match = _PATTERN.fullmatch(text)
+    if match is None or not text:
+        raise ValueError(f"{text!r} is not a duration such as 15s, 500ms or 1m30s")
+    return sum(
+        float(number) * factor
+        for number, factor in zip(match.groups(), _FACTORS, strict=True)
+        if number
+    )
+
+
+def duration_text(seconds: float) -> str:
+    """The shortest text that :func:`parse_duration` reads as so many seconds."""
+    if seconds != int(seconds) or not seconds:
+        return f"{seconds:.9f}".rstrip("0").rstrip(".") + "s"
+    rest, parts = int(seconds), []
+    for length, unit in _UNITS:
+        count, rest = divmod(rest, length)
+        parts.append(f"{count}{unit}" if count else "")
+    return "".join(parts) + (f"{rest}s" if rest else "")

@@ -1,0 +1,71 @@
+"""KubeShare's virtual GPUs: which card each is, and the pods that only hold one for others. Pure.
+
+A SharePod is promised a GPUID, a name that its scheduler made up; until a holder pod or a bound
+SharePod tells the card, it is on no known one, whatever the name looks like.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec import structs
+
+from vgpu.facts import Grant
+from vgpu.kube import BOUND_DEVICE, Pod
+from vgpu.ledger.statements import Statement
+from vgpu.model import PodRef, Scheme, Share
+from vgpu.schemes.kubeshare_node import HOLDER_NAMESPACE, holder
+from vgpu.schemes.kubeshare_sharepod import GPUID
+from vgpu.schemes.language import ClaimError
+
+
+def holders(pods: Iterable[PodRef], node: str) -> dict[str, str]:
+    """The holder pods: UID -> GPUID. They keep a card for others and use nothing of it."""
+    found = {}
+    for pod in pods:
+        if pod.namespace != HOLDER_NAMESPACE:
+            continue
+        try:
+            holding = holder(Pod(pod, node=node))
+        except ClaimError:
+            found[pod.uid] = ""
+        else:
+            if holding:
+                found[pod.uid] = holding.gpuid
+    return found
+
+
+def of_holders(gpuids: Mapping[str, str], grants: Iterable[Grant]) -> dict[str, str]:
+    """GPUID -> UUID of the card that the kubelet gave its holder; ``gpuids`` is by holder."""
+    uuids = {}
+    for grant in grants:
+        gpuid = gpuids.get(grant.pod_uid)
+        if gpuid and len(grant.device_ids) == 1:
+            uuids[gpuid] = grant.device_ids[0].partition("::")[0]
+    return uuids
+
+
+def of_share_pods(pods: Iterable[Pod]) -> dict[str, str]:
+    """GPUID -> UUID, as far as a SharePod is bound there."""
+    told = ((pod.annotations.get(GPUID), pod.annotations.get(BOUND_DEVICE)) for pod in pods)
+    return {gpuid: uuid for gpuid, uuid in told if gpuid and uuid}
+
+
+def on_cards(
+    pod: Pod, statements: Iterable[Statement], uuids: Mapping[str, str]
+) -> Iterator[Statement]:
+    """What a pod's annotations say, with the card of its virtual GPU; "" if nothing tells it.
+
+    A GPUID is never taken for a card's own name: users may call a virtual GPU 0 or GPU-1.
+    """
+    gpuid = pod.annotations.get(GPUID, "")
+    for said in statements:
+        if gpuid and said.scheme is Scheme.KUBESHARE:
+            shares = tuple(_on_card(share, gpuid, uuids) for share in said.shares)
+            yield structs.replace(said, shares=shares)
+        else:
+            yield said
+
+
+def _on_card(share: Share, gpuid: str, uuids: Mapping[str, str]) -> Share:
+    if share.device != gpuid:  # its SharePod is bound, and tells the card itself
+        return share
+    return structs.replace(share, device=uuids.get(gpuid, ""))

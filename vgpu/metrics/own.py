@@ -1,0 +1,69 @@
+"""What every program of ours says of itself: its build, its process, its web config file.
+
+Each table is over a view with ``build`` and ``own``, as :mod:`vgpu.web.process` reads them.
+"""
+
+from typing import Final
+
+from vgpu.metrics.family import Family, Kind, Table
+
+
+def own_family(name: str, help_: str, kind: Kind = Kind.GAUGE, unit: str = "") -> Family:
+    """A family whose number is that of its name in the view's ``own``."""
+    return Family(name, kind, help_, lambda view: view.own.get(name), unit=unit)
+
+
+_BUILD_LABELS: Final = ("version", "revision", "python_version")
+
+BUILD_INFO: Final = Family(
+    "vgpu_build_info",
+    Kind.GAUGE,
+    "Always 1; what is running.",
+    lambda view: {tuple(view.build.get(name, "") for name in _BUILD_LABELS): 1},
+    _BUILD_LABELS,
+)
+
+WEB: Final = Table(
+    title="The web config file",
+    note="Only with --web.config.file.",
+    rows=lambda view: (view,),
+    labels=(),
+    key=lambda _: (),
+    families=(
+        own_family(
+            "vgpu_web_config_last_reload_successful",
+            "1 if the file as it is now is in force, 0 if it is broken and an older one is.",
+        ),
+        own_family(
+            "vgpu_web_config_reload_failures_total",
+            "Attempts to read a broken file.",
+            Kind.COUNTER,
+        ),
+    ),
+)
+
+PROCESS: Final = Table(
+    title="The process",
+    note="As every Prometheus client has them (prometheus_client's ProcessCollector).",
+    rows=lambda view: (view,),
+    labels=(),
+    key=lambda _: (),
+    families=(
+        own_family(
+            "process_cpu_seconds_total", "CPU time used (/proc/self/stat).", Kind.COUNTER, "seconds"
+        ),
+        own_family("process_open_fds", "Open file descriptors (/proc/self/fd)."),
+        own_family("process_max_fds", "The most file descriptors allowed (/proc/self/limits)."),
+        own_family(
+            "process_virtual_memory_bytes", "Virtual memory (/proc/self/stat).", unit="bytes"
+        ),
+        own_family(
+            "process_resident_memory_bytes", "Resident memory (/proc/self/stat).", unit="bytes"
+        ),
+        own_family(
+            "process_start_time_seconds",
+            "When the process started, in unix time (/proc/self/stat).",
+            unit="seconds",
+        ),
+    ),
+)

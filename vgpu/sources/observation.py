@@ -1,0 +1,107 @@
+"""One look at a node: all its sources side by side, and what they brought.
+
+The collectors of one look run at the same time and share a deadline; the kernel is asked last, for
+the pids that the driver and the shims have named.
+"""
+
+import time
+from typing import Any
+
+import msgspec
+
+from vgpu.facts import GpuSample, KubeletSample, LimitSample, ProcessSample, ShimSample
+from vgpu.sources.collector import Collector
+from vgpu.sources.pods import PodSample
+
+
+class Collectors(msgspec.Struct):
+    """The collectors that are switched on; their names are the label ``collector``."""
+
+    nvml: Collector[Any] | None = None
+    shim: Collector[Any] | None = None
+    kubelet: Collector[Any] | None = None
+    limits: Collector[Any] | None = None
+    pods: Collector[Any] | None = None
+    process: Collector[Any] | None = None
+
+    def all(self) -> list[Collector[Any]]:
+        """Those that are on, in the order of the page."""
+        every = (self.nvml, self.shim, self.kubelet, self.limits, self.pods, self.process)
+        return [collector for collector in every if collector is not None]
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """What the collectors brought; None is a collector that is off, failed or stale.
+
+    ``kubelet`` has the names that ``pods`` tell, too: :func:`with_names`.
+    """
+
+    gpu: GpuSample | None = None
+    shim: ShimSample | None = None
+    kubelet: KubeletSample | None = None
+    limits: LimitSample | None = None
+    process: ProcessSample | None = None
+    pods: PodSample | None = None
+
+
+def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observation:
+    """Let the collectors run; ``now`` is unix seconds.
+
+    Each may take ``timeout`` seconds. Of one that fails or is late, data that is younger than
+    ``stale`` seconds still counts, but no pid of it.
+    """
+    first = [one for one in on.all() if one is not on.process]
+    deadline = time.monotonic() + timeout
+    for collector in first:
+        collector.begin(now)
+    for collector in first:
+        collector.finish(deadline)
+    oldest = time.monotonic() - stale
+    gpu = on.nvml.data(oldest) if on.nvml else None
+    if gpu is not None and on.nvml is not None and not on.nvml.ok:
+        gpu = without_processes(gpu)
+    shim = on.shim.data(oldest) if on.shim else None
+    process = None
+    if on.process is not None:
+        on.process.begin(pids_of_interest(gpu, shim))
+        on.process.finish(time.monotonic() + timeout)
+        process = on.process.data(oldest) if on.process.ok else None
+    pods = on.pods.data(oldest) if on.pods else None
+    return Observation(
+        gpu=gpu,
+        shim=shim,
+        kubelet=with_names(on.kubelet.data(oldest) if on.kubelet else None, pods),
+        limits=on.limits.data(oldest) if on.limits else None,
+        process=process,
+        pods=pods,
+    )
+
+
+def with_names(kubelet: KubeletSample | None, pods: PodSample | None) -> KubeletSample | None:
+    """What the kubelet left on the node, with the names that the API server tells."""
+    if pods is None:
+        return kubelet
+    if kubelet is None:
+        return KubeletSample(pods.names, pods.containers)
+    return msgspec.structs.replace(
+        kubelet,
+        pods={**kubelet.pods, **pods.names},
+        containers={**kubelet.containers, **pods.containers},
+    )
+
+
+def pids_of_interest(gpu: GpuSample | None, shim: ShimSample | None) -> set[int]:
+    """The host pids whose owners the join will ask for."""
+    pids = {process.pid for process in gpu.processes} if gpu else set()
+    if shim:
+        for file in shim.files:
+            pids.update(slot.host_pid for slot in file.region.processes if slot.host_pid > 0)
+    return pids
+
+
+def without_processes(sample: GpuSample) -> GpuSample:
+    """A stale sample: its devices are still told, but its pids may be somebody else's by now."""
+    nobody: frozenset[str] = frozenset()
+    return msgspec.structs.replace(
+        sample, processes=(), processes_known=nobody, utilization={}, utilization_known=nobody
+    )

@@ -1,0 +1,86 @@
+"""One node at the API server: its pods, followed by a watch, and beside them its own object.
+
+The object tells how much of each card the node's plugins have registered. It is read when the pods
+are listed and whenever their watch is opened anew, which is every few minutes. It is not watched:
+what is registered changes rarely, while plugins write the object every half minute. What is refused
+of it is a rejection and no failure: the pods are worth having without it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from vgpu.kube import Node, Pod
+from vgpu.kube_json import Event
+from vgpu.reasons import Rejection, SourceError
+from vgpu.sources.mirror import Api
+from vgpu.sources.pods import PodSample, PodWatch
+
+
+class NodeSample(PodSample, frozen=True):
+    """The node's pods; ``node`` is None as long as the node itself could not be read."""
+
+    node: Node | None = None
+
+
+def with_node(
+    pods: PodSample, node: Node | None, rejections: Iterable[Rejection] = ()
+) -> NodeSample:
+    """A node's pods and the node itself; ``rejections`` are why it could not be read."""
+    told = msgspec.structs.asdict(pods)
+    told["rejections"] = (*pods.rejections, *rejections)
+    return NodeSample(**told, node=node)
+
+
+class NodeWatch:
+    """Follows a node's pods as :class:`PodWatch` does, and knows the node's object."""
+
+    def __init__(self, pods: Api[Pod], read: Callable[[], Node], subject: str) -> None:
+        """``pods`` are the node's, ``read`` asks for the node and raises SourceError.
+
+        ``subject`` is what failures of the watch are said of.
+        """
+        self._both = _Both(pods, read)
+        self._watch = PodWatch(self._both, subject)
+
+    def sample(self, now: float) -> NodeSample:
+        """Pods and node as of now; ``now`` is unix seconds. Raises as :meth:`PodWatch.sample`."""
+        pods, node = self._watch.sample(now), self._both.told
+        return with_node(pods, node.node, node.rejections)
+
+    def close(self) -> None:
+        """Follow no longer; a read under way is left to itself."""
+        self._watch.close()
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """The node as it was last read, and why it could not be read since."""
+
+    node: Node | None = None
+    rejections: tuple[Rejection, ...] = ()
+
+
+class _Both:
+    """The pods' API, by which the node is read on the way; one thread uses it, any may look."""
+
+    def __init__(self, pods: Api[Pod], read: Callable[[], Node]) -> None:
+        self._pods = pods
+        self._read = read
+        self._listed = ""
+        self.told = _Told()
+
+    def list(self) -> tuple[Sequence[Pod], str]:
+        found, self._listed = self._pods.list()
+        self._look()
+        return found, self._listed
+
+    def watch(self, version: str) -> Iterator[Event[Pod]]:
+        if version != self._listed:  # else it was read just now
+            self._look()
+        yield from self._pods.watch(version)
+
+    def _look(self) -> None:
+        try:
+            self.told = _Told(self._read())
+        except SourceError as error:
+            self.told = _Told(self.told.node, (error.rejection(),))

@@ -1,0 +1,65 @@
+"""Lines for people: styled pieces, printed as they are, with nothing in them that a terminal obeys.
+
+rich's own Table would measure every cell of a cluster's 60,000 lines, which takes half a minute.
+"""
+
+import io
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.segment import Segment, Segments
+from rich.style import Style
+
+NARROWEST: Final = 80
+"""Columns below which lines are left to the terminal to wrap."""
+
+PLAIN: Final = Style()
+BOLD: Final = Style(bold=True)
+DIM: Final = Style(dim=True)
+GOOD: Final = Style(color="cyan")
+DOUBTFUL: Final = Style(color="yellow")
+BAD: Final = Style(color="red", bold=True)
+
+Piece = tuple[str, Style]
+Line = Sequence[Piece]
+
+_NEWLINE: Final = Segment("\n")
+
+
+def standard_output(*, stderr: bool = False) -> Console:
+    """Standard output, or standard error, in characters that it can show."""
+    stream = sys.stderr if stderr else sys.stdout
+    if isinstance(stream, io.TextIOWrapper):  # some terminals cannot show every name
+        stream.reconfigure(errors="replace")
+    return Console(highlight=False, stderr=stderr)
+
+
+def write(console: Console, lines: Iterable[Line]) -> None:
+    """Print the lines, each as long as it is."""
+    segments: list[Segment] = []
+    for line in lines:
+        *before, (last, style) = line or [("", PLAIN)]
+        pieces = (*before, (last.rstrip(), style))
+        segments += (Segment(printable(text), style) for text, style in pieces if text)
+        segments.append(_NEWLINE)
+    console.print(Segments(segments), end="", crop=False, overflow="ignore", no_wrap=True)
+
+
+def printable(text: str) -> str:
+    """Without what would steer the terminal: names and messages are written by tenants."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+_AGES: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+def age(seconds: float) -> str:
+    """A time in its largest unit; nothing for what is yet to come."""
+    for length, unit in _AGES:
+        if seconds >= length:
+            return f"{int(seconds // length)}{unit}"
+    return "0s" if seconds >= 0 else ""

@@ -1,0 +1,42 @@
+"""A page of metrics over HTTP: in the format that the client prefers, compressed if it may be."""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from vgpu.metrics.render import Format
+from vgpu.web.message import Handler, Request, Response, accepts_gzip
+
+_OPENMETRICS: Final = "application/openmetrics-text"
+_TEXT: Final = "text/plain"
+_WEIGHT: Final = re.compile(r"[01](\.\d{0,3})?")
+
+
+def wanted_format(accept: str) -> Format:
+    """OpenMetrics 1.0 if the client wants it at least as much as text, else text 0.0.4."""
+    weights: dict[str, float] = {}
+    for part in accept.split(","):
+        media, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        told = dict(p.split("=", 1) for p in parameters if "=" in p)
+        if media != _OPENMETRICS or told.get("version", "1.0.0") == "1.0.0":
+            weight = told.get("q", "1")
+            known = float(weight) if _WEIGHT.fullmatch(weight) else 0.0
+            weights[media] = max(known, weights.get(media, 0.0))
+    wanted = weights.get(_OPENMETRICS, 0.0)
+    return Format.OPENMETRICS if wanted and wanted >= weights.get(_TEXT, 0.0) else Format.TEXT
+
+
+def metrics_page(body: Callable[[Format, bool], bytes | None], not_yet: Response) -> Handler:
+    """Answers with ``body(format, compressed)``; None there is ``not_yet``."""
+
+    def metrics(request: Request) -> Response:
+        fmt = wanted_format(request.headers.get("accept", ""))
+        gzip = accepts_gzip(request.headers.get("accept-encoding"))
+        content = body(fmt, gzip)
+        if content is None:
+            return not_yet
+        headers = (("Content-Type", fmt.value), ("Vary", "Accept, Accept-Encoding"))
+        packed = (*headers, ("Content-Encoding", "gzip")) if gzip else headers
+        return Response(200, packed, content)
+
+    return metrics
