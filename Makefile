@@ -7,12 +7,12 @@ BIN     = $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast cluster-tools lint docs screenshot bench bench-cluster soak fuzz lock clean
+.PHONY: help demo test test-fast cluster-tools lint docs screenshot dashboards bench bench-cluster soak fuzz lock clean
 
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-demo: $(VENV)/.runtime ## Run the exporter on a simulated node (ARGS=--once prints one sample)
+demo: $(VENV)/.runtime ## Run exporter and reconciler on a simulated cluster (ARGS=--once prints one sample)
 	@$(BIN)/python -m vgpu demo $(ARGS)
 
 test: $(VENV)/.dev lint ## All checks and tests
@@ -33,18 +33,21 @@ lint: $(VENV)/.dev ## ruff, mypy, import-linter, generated files up to date
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/generate.py --check
+	$(BIN)/python -m grafana.generate --check
 
-docs: $(VENV)/.dev ## Write the generated documentation
+docs: $(VENV)/.dev ## Write the generated documentation and rules
 	$(BIN)/python docs/generate.py
+	$(BIN)/python -m grafana.generate
 
 screenshot: $(VENV)/.dev ## Take the picture of the README anew
 	$(BIN)/python docs/screenshot.py
 
-bench: $(VENV)/.dev ## Measure the exporter, decoding, the ledger and inspect, beside their peers
-	$(BIN)/python benchmarks/exporter.py $(ARGS)
-	$(BIN)/python benchmarks/decode.py
-	$(BIN)/python benchmarks/ledger.py
-	$(BIN)/python benchmarks/inspection.py
+dashboards: $(VENV)/.dev ## Take the pictures of the dashboards anew (five minutes)
+	$(BIN)/python docs/dashboards_capture.py
+
+bench: $(VENV)/.dev ## Measure each part beside its peers; exits with 1 if a budget is passed over
+	@status=0; for one in "exporter.py $(ARGS)" decode.py ledger.py inspection.py reconcile.py controller.py; do \
+	  $(BIN)/python benchmarks/$$one || status=1; done; exit $$status
 
 bench-cluster: $(VENV)/.dev ## Measure large simulated clusters (ARGS="--nodes 5000 --pods 10000")
 	PYTHONPATH=tests:tests/cluster $(BIN)/python benchmarks/cluster.py $(ARGS)
@@ -63,6 +66,9 @@ lock: $(VENV)/.python ## Resolve the requirements anew
 	  --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url \
 	  --no-emit-find-links pyproject.toml --extra pod-resources $${set#*:} \
 	  -o requirements/$${set%%:*}.lock; done
+	echo kubernetes==35.0.0 | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
+	  --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links - \
+	  -o requirements/kubernetes-oldest.lock
 
 clean: ## Remove what make has made
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis .coverage*

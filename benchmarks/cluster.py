@@ -1,17 +1,24 @@
 """What large simulated clusters cost on this machine, as root; never in CI.
 
-    python benchmarks/cluster.py [--nodes 5000] [--pods 10000] [--scheme volcano]
+    python benchmarks/cluster.py [--nodes 5000] [--pods 10000] [--scheme volcano] [--sick 1000]
 
 A fleet of the test bed (etcd, an API server and kwok) is populated from nothing, packed, and
 started again from what was packed, as the tests do it. Then everything in it is listed, in pages of
 500 as the product asks for it and in one piece, and the programs' memory is read. The listing is
 the server's time and the wire's: the answer is read and thrown away.
+
+Then so many pods more come that are sick, in four ways, and ``vgpu reconcile`` runs on the cluster:
+a plan, and plans applied until nothing more is to be done, each a process of its own.
 """
 
 import argparse
+import json
+import re
+import subprocess
 import sys
 import tempfile
 import time
+from itertools import cycle, islice
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,12 +26,25 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "cluster")]
 
 from bed.fleet import start_fleet, take_snapshot  # noqa: E402
 from bed.population import SCHEMES, Population, node_name  # noqa: E402
+from bed.stages import Life  # noqa: E402
 from bed.tools import ToolsMissing, ensure  # noqa: E402
 from bed.workplace import Workplace  # noqa: E402
 
 MIB = 2**20
 PAGE = 500
 MEMORY = {"VmRSS": "now", "VmHWM": "peak"}
+
+SICK = (
+    Life.UNEXPECTED_ADMISSION_ERROR,
+    Life.OUT_OF_RESOURCE,
+    Life.PRESTART_FAILED,
+    Life.NO_GPU_TO_RUN,
+)
+NO_WAITING = {  # for pods that are seconds old; and as much in a cycle as there is
+    "ages": dict.fromkeys(("failed", "assumed", "clock_skew"), "0s"),
+    "limits": {"per_cycle": 2000, "per_node": 100, "per_namespace": 2000, "per_owner": 1.0},
+}
+MOST_CYCLES = 5
 
 
 def listing(client, path, **query):
@@ -47,7 +67,7 @@ def memory(daemon):
     return [int(fields[name].split()[0]) / 1024 for name in MEMORY]
 
 
-def measure(population, tools):
+def measure(population, tools, sick):
     with Workplace() as workplace, tempfile.TemporaryDirectory() as folder:
         snapshot = Path(folder, "fleet.tgz")
         print("made from nothing")
@@ -60,6 +80,8 @@ def measure(population, tools):
             print(f"  {'until it serves':<36}{time.monotonic() - started:>9.1f} s")
             show_lists(fleet)
             show_memory(fleet)
+            if sick:
+                show_reconciler(fleet, sick, Path(folder))
 
 
 def show_lists(fleet):
@@ -83,6 +105,60 @@ def show_memory(fleet):
         print(f"  {name:<36}" + "".join(f"{mib:>9.0f}" for mib in memory(daemon)))
 
 
+def make_sick(fleet, count):
+    """So many pods more, each of a ReplicaSet, sick in four ways in turn."""
+    sets = fleet.client.list("/apis/apps/v1/replicasets", limit=count)
+    now, first = int(time.time()), fleet.population.pods
+    lives = islice(cycle(SICK), count)
+    fleet.add(
+        *(
+            fleet.population.pod(
+                first + number, owner=sets[number % len(sets)], bound=now, life=life
+            )
+            for number, life in enumerate(lives)
+        )
+    )
+
+
+# A child inherits the peak memory of whoever forked it; so a small process does that.
+MEASURED = """
+import resource, subprocess, sys
+subprocess.call(sys.argv[1:])
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, file=sys.stderr)
+"""
+
+
+def reconcile(fleet, folder, *command):
+    """Run it; what it printed, and wall seconds, CPU seconds and peak MiB."""
+    config = folder / "reconcile.json"
+    config.write_text(json.dumps(NO_WAITING))
+    line = [sys.executable, "-c", MEASURED, sys.executable, "-m", "vgpu", "reconcile", *command]
+    line += ["--config", str(config), "--kubeconfig", str(fleet.client.kubeconfig)]
+    started = time.monotonic()
+    ran = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True)
+    wall = time.monotonic() - started
+    return ran.stdout, wall, *map(float, ran.stderr.splitlines()[-1].split())
+
+
+def show_reconciler(fleet, sick, folder):
+    make_sick(fleet, sick)
+    print(f"vgpu reconcile, {sick} pods more, all of them sick" + " " * 5 + "wall s  CPU s  MiB")
+    said, *used = reconcile(fleet, folder, "plan", "-o", "json")
+    actions = len(json.loads(said)["actions"])
+    print(f"  plan, {actions} actions" + " " * 20 + "{:>9.1f}{:>7.1f}{:>5.0f}".format(*used))
+    for number in range(1, MOST_CYCLES + 1):
+        audit = str(folder / "audit.jsonl")
+        apply = ("apply", "--yes", "--audit", audit, "-o", "prometheus")
+        said, *used = reconcile(fleet, folder, *apply)
+        done = sum(map(int, re.findall(r'_actions_total\{.*outcome="done".*\} (\d+)', said)))
+        asked = sum(map(int, re.findall(r"_api_requests_total\{.*\} (\d+)", said)))
+        numbers = "{:>9.1f}{:>7.1f}{:>5.0f}".format(*used)
+        print(f"  cycle {number}: {done} done, {asked} requests".ljust(40) + numbers)
+        if not done:
+            return
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -90,13 +166,14 @@ def main():
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--pods", type=int, default=10000)
     parser.add_argument("--scheme", choices=SCHEMES, default="volcano")
+    parser.add_argument("--sick", type=int, default=1000, help="0: leave the reconciler out")
     args = parser.parse_args()
     try:
         tools = ensure()
     except ToolsMissing as error:
         sys.exit(str(error))
     print(f"{args.nodes} nodes, {args.pods} pods, {args.scheme}")
-    measure(Population(args.nodes, args.pods, args.scheme), tools)
+    measure(Population(args.nodes, args.pods, args.scheme), tools, args.sick)
 
 
 if __name__ == "__main__":

@@ -25,13 +25,20 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "vgpu.commands.node_resource:command",
         "Advertise an extended resource on a node, or withdraw it.",
     ),
+    "reconcile": (
+        "reconciler.main:command",
+        "Find what shared GPUs left failed, stuck or forgotten, and repair it.",
+    ),
     "top": ("vgpu.commands.top:command", "Watch a node's cards and the containers on them."),
     "topology": (
         "vgpu.commands.topology:command",
         "Print or serve how the cards lie, as gpu-manager does.",
     ),
     "completion": ("vgpu.commands.completion:command", "Print a shell's completion script."),
-    "demo": ("vgpu.commands.demo:command", "Run the exporter on an embedded simulated node."),
+    "demo": (
+        "vgpu.commands.demo:command",
+        "Run exporter and reconciler on a simulated cluster.",
+    ),
 }
 
 

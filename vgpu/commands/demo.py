@@ -1,22 +1,30 @@
-"""`vgpu demo`: the real exporter on an embedded simulated node.
+"""`vgpu demo`: the real exporter on an embedded simulated node, and the real reconciler around it.
 
 Everything the exporter reads from files is written in its real format into a temporary folder
-and read through the real sources; only the driver is simulated. Takes the exporter's flags.
+and read through the real sources; only the driver is simulated. The reconciler repairs what is
+wrong in a small simulated cluster of which the node is one. Takes the exporter's flags.
 """
 
 import tempfile
 import threading
 import time
+from pathlib import Path
+from typing import Self
 
 import click
 import msgspec
 
-from exporter.flags import Options, all_flags, field, is_typed, options_from
+from exporter.flags import Options, all_flags, options_from
 from exporter.main import run
 from exporter.problems import problems, size, who
 from exporter.sampler import Page
 from vgpu import logs
+from vgpu.commands.demo_repair import repair
+from vgpu.flags import field, is_typed
+from vgpu.simulator.apiserver import ApiServer
+from vgpu.simulator.cluster import SimulatedCluster
 from vgpu.simulator.demo import demo
+from vgpu.simulator.neighbourhood import neighbourhood
 from vgpu.simulator.node import SimulatedNode
 
 WRITE_SECONDS = 1.0
@@ -78,8 +86,43 @@ def first_look(url: str, page: Page) -> str:
     lines += [
         f"    {problem.severity.name.lower():<8} {problem.text}" for problem in problems(page.view)
     ]
-    lines += ["", "  Ctrl-C ends it.", ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, ""])
+
+
+class DemoNode:
+    """The embedded node and the cluster that it is in, each second as the scenario has them."""
+
+    def __init__(self, folder: str) -> None:
+        """Its files are written below ``folder``, for the first time at once."""
+        start = time.time()
+        self.cluster = SimulatedCluster(neighbourhood(start), start)
+        self.files = SimulatedNode(demo(), folder, start)
+        self.driver = self.files.driver()
+        self._version = -1
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._move_on, name="demo-node", daemon=True)
+        self._write()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _move_on(self) -> None:
+        while not self._ended.wait(WRITE_SECONDS):
+            self._write()
+
+    def _write(self) -> None:
+        version = self.cluster.store.version
+        if version != self._version:
+            self._version = version
+            scenario = self.cluster.node(self.files.scenario.node)
+            self.driver.become(scenario)
+            self.files.become(scenario, self.cluster.pods())
+        self.files.write(time.time() - self.files.start)
 
 
 @click.command(
@@ -90,9 +133,10 @@ def first_look(url: str, page: Page) -> str:
 @all_flags
 @click.pass_context
 def command(ctx: click.Context, /, **_: object) -> None:
-    """Run the exporter on an embedded simulated node: no GPU, no cluster needed.
+    """Run the exporter on an embedded simulated node, and repair what is wrong around it.
 
-    Takes the exporter's flags, such as --once and --web.listen-address.
+    No GPU, no cluster needed: both are simulated. Takes the exporter's flags, such as --once and
+    --web.listen-address.
     """
     options = options_from(ctx)
     taken = [name for name in NODE_FLAGS if is_typed(ctx, field(name))]
@@ -101,25 +145,23 @@ def command(ctx: click.Context, /, **_: object) -> None:
     if not is_typed(ctx, "sample_interval", or_set=True):
         options = msgspec.structs.replace(options, sample_interval=SAMPLE_SECONDS)
     logs.configure(options.log_level, options.log_format)
-    with tempfile.TemporaryDirectory(prefix="vgpu-demo-") as folder:
-        node = SimulatedNode(demo(), folder)
-        started = time.time()
-        node.write(0.0)
-        ended = threading.Event()
+    with (
+        tempfile.TemporaryDirectory(prefix="vgpu-demo-") as folder,
+        DemoNode(folder) as node,
+        ApiServer(node.cluster.store) as api,
+    ):
+        kubeconfig = Path(folder, "kubeconfig")
+        kubeconfig.write_text(api.kubeconfig())
 
-        def move_on() -> None:
-            while not ended.wait(WRITE_SECONDS):
-                node.write(time.time() - started)
+        def announce(url: str, page: Page) -> None:
+            click.echo(first_look(url, page))
+            repair(str(kubeconfig))
+            logs.configure(options.log_level, options.log_format)  # each command has its own
+            click.echo("  Ctrl-C ends it.\n")
 
-        writer = threading.Thread(target=move_on, name="demo-node", daemon=True)
-        writer.start()
-        try:
-            status = run(
-                on_node(options, node),
-                node.driver() if "nvml" in options.collectors else None,
-                lambda url, page: click.echo(first_look(url, page)),
-            )
-        finally:
-            ended.set()
-            writer.join()
+        status = run(
+            on_node(options, node.files),
+            node.driver if "nvml" in options.collectors else None,
+            announce,
+        )
     ctx.exit(status)

@@ -15,7 +15,9 @@ from vgpu.model import Scheme
 from vgpu.simulator.scenario import HAMI_ROOT, Card, Container, Pod, Scenario
 from vgpu.units import GAIA_MEMORY_BLOCK, GIB, MIB, MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
 
-_SPLIT = 40  # vGPUs of one card
+SPLIT = 40
+"""vGPUs of one card."""
+
 _NEVER = str(2**64 - 1)  # volcano.sh/vgpu-time once Allocate has answered
 
 
@@ -78,7 +80,7 @@ def claims(scenario: Scenario, start: float) -> tuple[Claim, ...]:
             pod=pod,
             container=container,
             cards=tuple(cards[share.device] for share in container.shares),
-            start=int(start),
+            start=int(start + pod.created),
         )
         for pod, container in scenario.containers()
         if container.shares and not pod.deleted
@@ -101,7 +103,7 @@ def _vgpus(name: str) -> Resource:
     return Resource(
         name,
         lambda claim: len(claim.cards),
-        lambda _: _SPLIT,
+        lambda _: SPLIT,
         lambda card, j: f"{card.uuid}-{j}",
     )
 
@@ -171,41 +173,45 @@ def requests(claim: Claim) -> dict[str, str]:
 # ---------------------------------------------------------------- annotations
 
 
-def _volcano_annotations(claim: Claim) -> dict[str, str]:
-    devices = claim.devices(GIB)
-    refused = claim.pod.phase == "Failed"  # what Allocate was to hand out is still there
-    return {
-        "volcano.sh/vgpu-node": claim.node,
-        "volcano.sh/vgpu-ids-new": devices,
-        "volcano.sh/devices-to-allocate": devices if refused else "",
-        "volcano.sh/vgpu-time": _NEVER,
-        "volcano.sh/bind-time": str(claim.start),
-        "volcano.sh/bind-phase": "failed" if refused else "success",
-    }
+_BIND_PHASES: Mapping[str, str] = {"Failed": "failed", "Pending": "allocating"}
+"""By the pod's phase; all others were served. What Allocate was to hand out is still there."""
+
+
+def _bind_phase(claim: Claim) -> str:
+    return _BIND_PHASES.get(claim.pod.phase, "success")
 
 
 _ANNOTATIONS: Mapping[System, Callable[[Claim], dict[str, str]]] = {
     System.HAMI: lambda claim: {
         "hami.io/vgpu-node": claim.node,
         "hami.io/vgpu-devices-allocated": claim.devices(MIB) + ";",
-        "hami.io/vgpu-devices-to-allocate": ";",
+        "hami.io/vgpu-devices-to-allocate": (
+            ";" if claim.pod.admitted else claim.devices(MIB) + ";"
+        ),
         "hami.io/vgpu-time": str(claim.start),
         "hami.io/bind-time": str(claim.start),
-        "hami.io/bind-phase": "success",
+        "hami.io/bind-phase": _bind_phase(claim),
     },
-    System.VOLCANO: _volcano_annotations,
+    System.VOLCANO: lambda claim: {
+        "volcano.sh/vgpu-node": claim.node,
+        "volcano.sh/vgpu-ids-new": claim.devices(GIB),
+        "volcano.sh/devices-to-allocate": "" if claim.pod.admitted else claim.devices(GIB),
+        "volcano.sh/vgpu-time": str(claim.start) if claim.pod.phase == "Pending" else _NEVER,
+        "volcano.sh/bind-time": str(claim.start),
+        "volcano.sh/bind-phase": _bind_phase(claim),
+    },
     System.GPUSHARE: lambda claim: {
         "ALIYUN_COM_GPU_MEM_IDX": str(claim.cards[0].index),
         "ALIYUN_COM_GPU_MEM_POD": str(claim.memory // GIB),
         "ALIYUN_COM_GPU_MEM_DEV": str(claim.cards[0].memory_bytes // GIB),
-        "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": str(claim.pod.admitted).lower(),
         "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(claim.start * 10**9),
     },
     System.GAIA: lambda claim: {
         "tencent.com/predicate-node": claim.node,
         "tencent.com/predicate-time": str(claim.start * 10**9),
         "tencent.com/predicate-gpu-idx-0": str(claim.cards[0].index),
-        "tencent.com/gpu-assigned": "true",
+        "tencent.com/gpu-assigned": str(claim.pod.admitted).lower(),
     },
     System.KUBESHARE: lambda claim: {
         "kubeshare/gpu_request": f"{(claim.container.cores_request_percent or 0) / 100:g}",
@@ -260,7 +266,7 @@ def grants(scenario: Scenario) -> Iterator[Grant]:
     """
     free: dict[tuple[str, str], Iterator[int]] = {}
     for claim in claims(scenario, 0):
-        if claim.pod.phase == "Failed":
+        if not claim.pod.admitted:
             continue
         for position, resource in enumerate(_RESOURCES[claim.system]):
             cards = [

@@ -7,6 +7,8 @@ any container sits on a card. After 20 s the A10 reports XID 31; from 60 to 90 s
 ``notebook-anna`` is cut down to 12 bytes.
 """
 
+from typing import Any
+
 from vgpu.model import PodRef, Scheme, Share
 from vgpu.simulator.scenario import (
     HAMI_ROOT,
@@ -58,7 +60,7 @@ L40S = Card(
 _BURST, _SAW = Shape.BURST, Shape.SAW
 
 
-def _pod(
+def make_pod(
     path: str,
     scheme: Scheme,
     shares: tuple[Share, ...],
@@ -66,13 +68,12 @@ def _pod(
     *,
     shim: Shim | None = None,
     cores_request_percent: int | None = None,
-    qos: str = "burstable",
-    phase: str = "Running",
-    reason: str = "",
-    message: str = "",
-    deleted: bool = False,
+    **of_pod: Any,
 ) -> Pod:
-    """A pod of one container; ``path`` is ``<namespace>/<pod>/<container>``."""
+    """A pod of one container.
+
+    ``path`` is ``<namespace>/<pod>/<container>``, ``of_pod`` are fields of the pod.
+    """
     namespace, name, container = path.split("/")
     return Pod(
         ref=PodRef(uid=identity(f"{namespace}/{name}"), namespace=namespace, name=name),
@@ -87,15 +88,12 @@ def _pod(
                 cores_request_percent=cores_request_percent,
             ),
         ),
-        qos=qos,
-        phase=phase,
-        reason=reason,
-        message=message,
-        deleted=deleted,
+        **of_pod,
     )
 
 
-def _share(card: Card, gib: int, cores: int | None = None) -> Share:
+def make_share(card: Card, gib: int, cores: int | None = None) -> Share:
+    """A share of a card: GiB, and percent of its cores."""
     return Share(
         device=card.uuid,
         memory_bytes=gib * GIB,
@@ -103,7 +101,8 @@ def _share(card: Card, gib: int, cores: int | None = None) -> Share:
     )
 
 
-def _shim(layout: str, root: str, *, priority: int = 1, preemptible: bool = False) -> Shim:
+def make_shim(layout: str, root: str, *, priority: int = 1, preemptible: bool = False) -> Shim:
+    """The books of a container's preloaded library; their file is named after layout and root."""
     cache = identity(f"region {layout} in {root}")
     return Shim(layout=layout, root=root, cache=cache, priority=priority, preemptible=preemptible)
 
@@ -119,10 +118,10 @@ def _sm(
 
 
 # Works every other minute, at high priority.
-_CHAT = _pod(
+_CHAT = make_pod(
     "serving/chat-7c9d8b6f5d-x2k4q/vllm",
     Scheme.VOLCANO,
-    (_share(L40S, 20, 35),),
+    (make_share(L40S, 20, 35),),
     (
         Process(
             pid=1184201,
@@ -139,14 +138,15 @@ _CHAT = _pod(
             sm=_sm(0, 0.08, 120, _BURST),
         ),
     ),
-    shim=_shim("v1.2", HAMI_ROOT, priority=0),
+    shim=make_shim("v1.2", HAMI_ROOT, priority=0),
     qos="guaranteed",
+    owner="ReplicaSet/chat-7c9d8b6f5d",
 )
 # May run only in between.
-_EMBEDDINGS = _pod(
+_EMBEDDINGS = make_pod(
     "batch/embeddings-29361600-q9vxz/worker",
     Scheme.VOLCANO,
-    (_share(L40S, 8, 25),),
+    (make_share(L40S, 8, 25),),
     (
         Process(
             pid=1190022,
@@ -155,12 +155,13 @@ _EMBEDDINGS = _pod(
             sm=_sm(0, 0.22, 120, _BURST, phase=60),
         ),
     ),
-    shim=_shim("v1.1", OLD_VOLCANO_ROOT, preemptible=True),
+    shim=make_shim("v1.1", OLD_VOLCANO_ROOT, preemptible=True),
+    owner="Job/embeddings-29361600",
 )
-_DETECTOR = _pod(
+_DETECTOR = make_pod(
     "vision/detector-5f6b7c8d94-h8mzt/detector",
     Scheme.VOLCANO,
-    (_share(A10, 5, 30),),
+    (make_share(A10, 5, 30),),
     (
         Process(
             pid=1171530,
@@ -170,13 +171,14 @@ _DETECTOR = _pod(
             sm=_sm(0.05, 0.28, 40),
         ),
     ),
-    shim=_shim("v1.1c", HAMI_ROOT),
+    shim=make_shim("v1.1c", HAMI_ROOT),
+    owner="ReplicaSet/detector-5f6b7c8d94",
 )
 # NCCL's buffers come from an allocator that the shim does not see: over the limit on the A10.
-_FINETUNE = _pod(
+_FINETUNE = make_pod(
     "research/finetune-0/trainer",
     Scheme.VOLCANO,
-    (_share(A10, 5, 40), _share(L40S, 5, 40)),
+    (make_share(A10, 5, 40), make_share(L40S, 5, 40)),
     (
         Process(
             pid=1180907,
@@ -195,22 +197,24 @@ _FINETUNE = _pod(
             sm=_sm(0.15, 0.3, 25, phase=5),
         ),
     ),
-    shim=_shim("v1.2", VOLCANO_ROOT),
+    shim=make_shim("v1.2", VOLCANO_ROOT),
     qos="guaranteed",
+    owner="StatefulSet/finetune",
 )
 # Holds its share and does nothing with it.
-_NOTEBOOK_ANNA = _pod(
+_NOTEBOOK_ANNA = make_pod(
     "research/notebook-anna-0/jupyter",
     Scheme.VOLCANO,
-    (_share(A10, 3, 10),),
+    (make_share(A10, 3, 10),),
     (Process(pid=1155210),),
-    shim=_shim("v1.2", HAMI_ROOT),
+    shim=make_shim("v1.2", HAMI_ROOT),
+    owner="StatefulSet/notebook-anna",
 )
 # Its kernel was killed for want of memory; nothing has tidied the region up since.
-_NOTEBOOK_BAO = _pod(
+_NOTEBOOK_BAO = make_pod(
     "research/notebook-bao-0/jupyter",
     Scheme.VOLCANO,
-    (_share(A10, 3, 20),),
+    (make_share(A10, 3, 20),),
     (
         Process(pid=1155604),
         Process(
@@ -224,18 +228,20 @@ _NOTEBOOK_BAO = _pod(
             end=End.KILLED,
         ),
     ),
-    shim=_shim("v0", OLD_VOLCANO_ROOT),
+    shim=make_shim("v0", OLD_VOLCANO_ROOT),
+    owner="StatefulSet/notebook-bao",
 )
-_WHISPER = _pod(
+_WHISPER = make_pod(
     "speech/whisper-6d5c7f9b8-4wq7n/asr",
     Scheme.GPUSHARE,
-    (_share(A10, 4),),
+    (make_share(A10, 4),),
     (Process(pid=1166041, card=0, data=_gib(2, 3, 50), sm=_sm(0, 0.2, 35, _SAW)),),
+    owner="ReplicaSet/whisper-6d5c7f9b8",
 )
-_RANKER = _pod(
+_RANKER = make_pod(
     "recsys/ranker-84b5c6d7f-zk2lp/ranker",
     Scheme.GAIA,
-    (_share(L40S, 4, 20),),
+    (make_share(L40S, 4, 20),),
     (
         Process(
             pid=1168455,
@@ -245,38 +251,42 @@ _RANKER = _pod(
             sm=_sm(0.04, 0.18, 55),
         ),
     ),
+    owner="ReplicaSet/ranker-84b5c6d7f",
 )
-_LAB = _pod(
+_LAB = make_pod(
     "teaching/lab-17/lab",
     Scheme.KUBESHARE,
-    (_share(L40S, 3, 20),),
+    (make_share(L40S, 3, 20),),
     (Process(pid=1169713, card=1, data=_gib(1, 2.5, 65, _SAW), sm=_sm(0.02, 0.15, 45)),),
     cores_request_percent=10,
 )
 # The kubelet refused it for good; it holds nothing, and nobody takes it away.
-_REFUSED = _pod(
+_REFUSED = make_pod(
     "batch/embeddings-29361540-7kd2p/worker",
     Scheme.VOLCANO,
-    (_share(L40S, 8, 25),),
+    (make_share(L40S, 8, 25),),
     phase="Failed",
     reason="UnexpectedAdmissionError",
     message=(
         "Pod was rejected: Allocate failed due to rpc error: code = Unknown"
         " desc = device number not matched, which is unexpected"
     ),
+    owner="Job/embeddings-29361540",
+    created=-540.0,
 )
-_COMPLETED = _pod(
+_COMPLETED = make_pod(
     "batch/dataprep-29361480-m4s8j/prepare",
     Scheme.VOLCANO,
-    (_share(A10, 3, 20),),
+    (make_share(A10, 3, 20),),
     (Process(pid=1102338, card=0, data=constant(GIB), sm=constant(0.2), since=-7200, until=-3600),),
-    shim=_shim("v1.1", OLD_VOLCANO_ROOT),
+    shim=make_shim("v1.1", OLD_VOLCANO_ROOT),
     phase="Succeeded",
+    owner="Job/dataprep-29361480",
 )
-_DELETED = _pod(
+_DELETED = make_pod(
     "research/old-experiment-0/trainer",
     Scheme.VOLCANO,
-    (_share(A10, 8),),
+    (make_share(A10, 8),),
     (
         Process(
             pid=904411,
@@ -288,7 +298,7 @@ _DELETED = _pod(
             end=End.KILLED,
         ),
     ),
-    shim=_shim("p0", HAMI_ROOT),
+    shim=make_shim("p0", HAMI_ROOT),
     deleted=True,
 )
 

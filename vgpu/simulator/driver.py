@@ -109,6 +109,10 @@ class SimulatedDriver:
         self._recovered = threading.Event()
         self._lost: frozenset[str] = frozenset()
 
+    def become(self, scenario: Scenario) -> None:
+        """From now on the node is this; only pods may differ."""
+        self._scenario = scenario
+
     # ------------------------------------------------------------ faults
 
     def fail(self, reason: Reason) -> None:
@@ -144,8 +148,9 @@ class SimulatedDriver:
             self._count("sample", time.perf_counter() - begun)
 
     def _read(self, t: float, lost: frozenset[str]) -> GpuSample:
-        uses = [use for use in uses_at(self._scenario, t) if use.card not in lost]
-        states = [state for state in cards_at(self._scenario, t) if state.card.uuid not in lost]
+        scenario = self._scenario
+        uses = [use for use in uses_at(scenario, t) if use.card not in lost]
+        states = [state for state in cards_at(scenario, t) if state.card.uuid not in lost]
         answering = frozenset(state.card.uuid for state in states)
         return GpuSample(
             gpus=tuple(
@@ -157,7 +162,7 @@ class SimulatedDriver:
                 )
                 for state in states
             ),
-            lost=tuple(card.uuid for card in self._scenario.cards if card.uuid in lost),
+            lost=tuple(card.uuid for card in scenario.cards if card.uuid in lost),
             processes=tuple(GpuProcess(use.pid, use.card, use.used_bytes) for use in uses),
             processes_known=answering,
             utilization={(use.pid, use.card): use.sm_percent / 100 for use in uses},

@@ -1,7 +1,8 @@
 """A simulated node on disk: everything that an exporter reads from files, in its real format.
 
-``write(t)`` makes the files say what is true at ``t``. Regions are updated in place as the shim
-does it, with its seqlock; every other file is replaced at once, and only when it changed.
+``write(t)`` makes the files say what is true at ``t``; ``become`` changes the story. Regions are
+updated in place as the shim does it, with its seqlock; every other file is replaced at once, and
+only when it changed.
 """
 
 import contextlib
@@ -64,11 +65,7 @@ class SimulatedNode:
             gaia_dir=str(self.folder / tree.GAIA_DIR),
             kubeshare_dir=str(self.folder / tree.KUBESHARE_DIR),
         )
-        self._region_paths = {
-            container.id: self.folder / region_path(pod, container)
-            for pod, container in scenario.containers()
-            if container.shim is not None
-        }
+        self._pods: bytes | None = None
         self._alive: frozenset[int] | None = None
         self._tree = tree.Tree({}, {})
         self._regions: dict[str, Region] = {}
@@ -79,11 +76,23 @@ class SimulatedNode:
         """The node's driver; ``clock`` gives the seconds since ``start``, real if None."""
         return SimulatedDriver(self.scenario, self.start, clock)
 
+    def become(self, scenario: Scenario, pods: bytes) -> None:
+        """From the next ``write`` on the node is this; ``pods`` is what is listed of its pods.
+
+        Only pods may differ.
+        """
+        self.scenario = scenario
+        self._pods = pods
+        self._alive = None
+
     def write(self, t: float) -> None:
         """Make the files say what is true ``t`` seconds after the start."""
         alive = alive_at(self.scenario, t)
         if alive != self._alive:
-            self._replace(tree.tree(self.scenario, alive, self.start))
+            new = tree.tree(self.scenario, alive, self.start)
+            if self._pods is not None:
+                new.files[tree.PODS_FILE] = self._pods
+            self._replace(new)
             self._alive = alive
         self._write_regions(regions_at(self.scenario, t, self.start), damaged_at(self.scenario, t))
 
@@ -103,7 +112,7 @@ class SimulatedNode:
             gone = self.folder / path
             gone.unlink()
             with contextlib.suppress(OSError):  # not empty yet
-                gone.parent.rmdir()
+                os.removedirs(gone.parent)
         self._tree = new
 
     def _put(self, path: str, content: bytes) -> None:
@@ -118,8 +127,12 @@ class SimulatedNode:
 
     def _write_regions(self, regions: dict[str, Region], damaged: dict[str, int]) -> None:
         self._updates += 1
+        paths = {
+            container.id: self.folder / region_path(pod, container)
+            for pod, container in self.scenario.containers()
+        }
         for container_id, region in regions.items():
-            path = self._region_paths[container_id]
+            path = paths[container_id]
             cut, was_cut = container_id in damaged, container_id in self._damaged
             if container_id not in self._regions or (was_cut and not cut):
                 _create(path, region)

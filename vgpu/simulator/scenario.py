@@ -119,7 +119,11 @@ class Container(msgspec.Struct, frozen=True, gc=False):
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False):
-    """One pod. A ``deleted`` one is known to nobody any more; only its regions are left."""
+    """One pod. A ``deleted`` one is known to nobody any more; only its regions are left.
+
+    ``owner`` is its controller, ``<kind>/<name>``, "" if it has none; ``created`` is when it was
+    made and scheduled.
+    """
 
     ref: PodRef
     containers: tuple[Container, ...]
@@ -128,6 +132,13 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     reason: str = ""
     message: str = ""
     deleted: bool = False
+    owner: str = ""
+    created: float = 0.0
+
+    @property
+    def admitted(self) -> bool:
+        """Whether its devices were given to it."""
+        return self.phase not in {"Pending", "Failed"}
 
     @property
     def running(self) -> bool:

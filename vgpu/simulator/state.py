@@ -131,8 +131,8 @@ def regions_at(scenario: Scenario, t: float, start: float = 0.0) -> dict[str, Re
     """What each shim has written, by container id; left-over regions included."""
     return {
         container.id: _region(scenario, container, container.shim, t, start)
-        for _, container in scenario.containers()
-        if container.shim is not None
+        for pod, container in scenario.containers()
+        if container.shim is not None and pod.admitted
     }
 
 

@@ -5,14 +5,14 @@ driver and containerd, kubelet state below ``var``, the sharing systems where th
 """
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 
 import msgspec
 
 from vgpu.model import Scheme
 from vgpu.schemes import gemini_config, vcuda_config
 from vgpu.schemes.gaia_cgroup import container_path
-from vgpu.simulator.books import Claim, annotations, claims, grants, registered, requests
+from vgpu.simulator.books import Claim, claims, grants, registered
+from vgpu.simulator.objects import pod_objects, pods_file, stamp
 from vgpu.simulator.scenario import Container, Pod, Scenario
 from vgpu.sources.kubelet_checkpoint import fnv1a_32
 from vgpu.units import WHOLE_DEVICE_PERCENT
@@ -41,18 +41,18 @@ def tree(scenario: Scenario, alive: frozenset[int], start: float) -> Tree:
     """What is on disk while the processes ``alive`` run; ``start`` is unix seconds."""
     files = dict(_host_files(scenario, alive))
     links = {f"{PROCFS}/self/ns/pid": _HOST_NAMESPACE}
-    created = datetime.fromtimestamp(int(start), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     for pod, container in scenario.containers():
         if pod.running:
             files |= _container_files(pod, container, alive)
         if pod.running or pod.phase == "Succeeded":
             folder = f"{pod.ref.namespace}_{pod.ref.name}_{pod.ref.uid}/{container.name}"
             link = f"{pod.ref.name}_{pod.ref.namespace}_{container.name}-{container.id}.log"
-            files[f"{LOG_DIR}/{folder}/0.log"] = f"{created} stdout F started\n".encode()
+            began = stamp(start + pod.created)
+            files[f"{LOG_DIR}/{folder}/0.log"] = f"{began} stdout F started\n".encode()
             links[f"var/log/containers/{link}"] = f"../pods/{folder}/0.log"
     all_claims = claims(scenario, start)
     files |= _limit_files(all_claims)
-    files[PODS_FILE] = pods_file(scenario, all_claims, created)
+    files[PODS_FILE] = pods_file(pod_objects(scenario, start))
     files[CHECKPOINT] = checkpoint(scenario)
     return Tree(files, links)
 
@@ -78,6 +78,8 @@ def _limit_files(all_claims: tuple[Claim, ...]) -> dict[str, bytes]:
     """What gpu-manager leaves for each container, and KubeShare for each card that it shares."""
     files, tenants = {}, dict[str, list[gemini_config.SharedPod]]()
     for claim in all_claims:
+        if not claim.pod.admitted:
+            continue
         ref, card = claim.pod.ref, claim.cards[0]
         if claim.container.scheme is Scheme.GAIA:
             config = vcuda_config.VcudaConfig(
@@ -116,69 +118,6 @@ def cgroup_of(pod: Pod, container: Container) -> str:
     classes = [] if pod.qos == "guaranteed" else [pod.qos]
     names = ["kubepods", *classes, f"pod{pod.ref.uid}"]
     return container_path(names, container.id, "containerd", systemd=True).removeprefix("/")
-
-
-# ---------------------------------------------------------------- kubectl get pods -A -o json
-
-
-def pods_file(scenario: Scenario, all_claims: tuple[Claim, ...], created: str) -> bytes:
-    """All pods that exist, as the API server tells them."""
-    items = [
-        _pod(scenario.node, pod, [claim for claim in all_claims if claim.pod is pod], created)
-        for pod in scenario.pods
-        if not pod.deleted
-    ]
-    pods = {"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": items}
-    return msgspec.json.encode(pods)
-
-
-def _pod(node: str, pod: Pod, pod_claims: list[Claim], created: str) -> dict[str, object]:
-    limits = {claim.container.name: requests(claim) for claim in pod_claims}
-    status: dict[str, object] = {"phase": pod.phase, "startTime": created}
-    if pod.reason:
-        status |= {"reason": pod.reason, "message": pod.message}
-    if pod.phase != "Failed":  # a refused pod never had a container
-        status["containerStatuses"] = [_container_status(pod, c, created) for c in pod.containers]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": pod.ref.name,
-            "namespace": pod.ref.namespace,
-            "uid": pod.ref.uid,
-            "creationTimestamp": created,
-            "annotations": {
-                key: value for claim in pod_claims for key, value in annotations(claim).items()
-            },
-        },
-        "spec": {
-            "nodeName": node,
-            "containers": [
-                {
-                    "name": container.name,
-                    "image": f"registry.example/{container.name}:1.0",
-                    "resources": {
-                        "limits": limits.get(container.name, {}),
-                        "requests": limits.get(container.name, {}),
-                    },
-                }
-                for container in pod.containers
-            ],
-        },
-        "status": status,
-    }
-
-
-def _container_status(pod: Pod, container: Container, created: str) -> dict[str, object]:
-    container_id = f"containerd://{container.id}"
-    ended = {"exitCode": 0, "reason": "Completed", "containerID": container_id}
-    return {
-        "name": container.name,
-        "containerID": container_id,
-        "ready": pod.running,
-        "restartCount": 0,
-        "state": {"running": {"startedAt": created}} if pod.running else {"terminated": ended},
-    }
 
 
 # ---------------------------------------------------------------- the kubelet's checkpoint

@@ -1,0 +1,70 @@
+"""Writes docs/reconcile.svg: what `vgpu reconcile apply` prints of the demo's cluster.
+
+    python docs/reconcile_capture.py
+
+One rule is off, whose finding (a card of the demo is overcommitted) has more lines than all others.
+"""
+
+import re
+import tempfile
+from pathlib import Path
+
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
+
+from reconciler.apply.applier import Applier
+from reconciler.cycle import Cycles
+from reconciler.observe.cluster import ListingObserver
+from reconciler.policy import Mode, Policy
+from reconciler.reasons import Rule
+from reconciler.report_table import show_outcomes, show_plan, show_result
+from reconciler.session import NoAudit
+from vgpu.cluster import Cluster
+from vgpu.inventory import Units
+from vgpu.simulator.apiserver import ApiServer
+from vgpu.simulator.cluster import SimulatedCluster
+from vgpu.simulator.neighbourhood import neighbourhood
+from vgpu.units import GIB
+
+PICTURE = Path(__file__).resolve().parent / "reconcile.svg"
+COLUMNS = 100
+START = 1_790_000_000.0
+TITLE = "vgpu reconcile apply --yes --rule double_booked=off"
+
+
+def print_to(console: Console) -> None:
+    """Make the plan and apply it, as the command does."""
+    simulated = SimulatedCluster(neighbourhood(START), START)
+    with tempfile.TemporaryDirectory() as folder, ApiServer(simulated.store) as api:
+        kubeconfig = Path(folder, "kubeconfig")
+        kubeconfig.write_text(api.kubeconfig())
+        with Cluster.connect(str(kubeconfig)) as cluster:
+            cycles = Cycles(
+                ListingObserver(cluster, Units(1024, GIB)),
+                Policy(modes={Rule.DOUBLE_BOOKED: Mode.OFF}),
+                apply=Applier(cluster, NoAudit()).apply,
+                clock=lambda: START,
+            )
+            made = cycles.make()
+            show_plan(console, made.plan)
+            results = []
+            for result in cycles.apply(made):
+                results.append(result)
+                show_result(console, result)
+            show_outcomes(console, [result.outcome for result in results])
+
+
+def main() -> None:
+    """Print it into a picture."""
+    with Path("/dev/null").open("w") as nowhere:
+        console = Console(
+            file=nowhere, record=True, width=COLUMNS, force_terminal=True, highlight=False
+        )
+        print_to(console)
+        # Fonts from elsewhere would not be loaded inside of a page; any monospaced one will do.
+        template = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+        console.save_svg(str(PICTURE), title=TITLE, code_format=template, unique_id="reconcile")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Applies a plan: one action after the other, each told before and after, none at any price.
+
+Before each action we must still lead and have time; its intent is in the audit. What a disruption
+budget refuses waits at the end of the queue, so that it holds up nobody; when the API server is
+too busy all wait. One failure never stops the others, but where the server does not answer several
+times in a row nothing more is tried.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from reconciler.apply.acts import Actor, Answer
+from reconciler.apply.events import event_notes
+from reconciler.apply.hands import Hands
+from reconciler.apply.removal import Remover
+from reconciler.model import Entry, Plan, Result
+from reconciler.reasons import Outcome
+from vgpu.cluster import ClusterError
+from vgpu.reasons import SourceError
+from vgpu.schemes.language import Language
+
+log = logging.getLogger(__name__)
+
+MOST_UNREACHED: Final = 3
+"""After so many actions in a row without an answer nothing more is tried."""
+
+
+class Audit(Protocol):
+    """Where actions are told; both raise AuditError."""
+
+    def intent(self, plan: Plan, entry: Entry) -> None:
+        """Before anything is done."""
+        ...
+
+    def result(self, plan: Plan, result: Result) -> None:
+        """What became of it."""
+        ...
+
+
+class _Turn(msgspec.Struct, frozen=True):
+    """An action that is to be tried, not before that time; ``last`` is what came of it so far."""
+
+    entry: Entry
+    not_before: float = 0.0
+    last: Answer | None = None
+
+
+class Applier:
+    """Applies plans, one at a time. A plan's results come as soon as they are there."""
+
+    def __init__(
+        self,
+        hands: Hands,
+        audit: Audit,
+        *,
+        remover: Remover | None = None,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+        deadline_seconds: float = 120.0,
+        dry_run: bool = False,
+        leads: Callable[[], bool] = lambda: True,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``remover`` removes shims' folders, on a node.
+
+        ``clock`` tells unix seconds, ``monotonic`` seconds that never go back; ``sleep`` waits so
+        many, and is true if we are to stop. A plan is given ``deadline_seconds``. With ``dry_run``
+        the API server is asked and nothing is kept. ``leads`` says whether we may still act,
+        ``stopping`` whether we were told to begin nothing more.
+        """
+        self._hands = hands
+        self._audit = audit
+        self._remover = remover
+        self._dry_run = dry_run
+        self._clock = clock
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._deadline_seconds = deadline_seconds
+        self._leads = leads
+        self._stopping = stopping
+        self._untold = ""
+
+    def apply(self, plan: Plan, languages: Sequence[Language] = ()) -> Iterator[Result]:
+        """A result for each action of the plan, as they come.
+
+        ``languages`` are those in which the pods speak that a node lock may serve. Raises
+        AuditError where an action could not be told: it was not begun, or it was the last.
+        """
+        actor = Actor(
+            self._hands, languages, self._remover, dry_run=self._dry_run, leads=self._leads
+        )
+        for entry, answer in self._answers(plan, actor):
+            result = Result(entry, answer.outcome, answer.detail, self._clock())
+            try:
+                self._audit.result(plan, result)
+            finally:
+                yield result
+            self._announce(result, answer)
+
+    def _answers(self, plan: Plan, actor: Actor) -> Iterator[tuple[Entry, Answer]]:
+        deadline = self._monotonic() + self._deadline_seconds
+        turns = deque(_Turn(entry) for entry in plan.actions)
+        unreached = 0
+        stopped = False
+        while turns:
+            turn = turns.popleft()
+            stopped = stopped or self._stopping()
+            pause = turn.not_before - self._monotonic()
+            if pause > 0 and not stopped and self._leads():
+                stopped = bool(self._sleep(pause))
+            halted = self._halted(deadline, unreached, stopped=stopped)
+            if halted is not None:
+                yield turn.entry, turn.last or halted
+                continue
+            if turn.last is None:
+                self._audit.intent(plan, turn.entry)
+            answer = actor.act(turn.entry)
+            unreached = unreached + 1 if answer.unreached else 0
+            again = self._monotonic() + (answer.wait or 0.0)
+            if answer.wait is None or again >= deadline:
+                yield turn.entry, answer
+                continue
+            later = _Turn(turn.entry, again, answer)
+            if answer.outcome is Outcome.THROTTLED:
+                turns.appendleft(later)
+            else:
+                turns.append(later)
+
+    def _halted(self, deadline: float, unreached: int, *, stopped: bool) -> Answer | None:
+        """Why nothing more is tried."""
+        if stopped:
+            return Answer(Outcome.OUT_OF_TIME, "told to stop")
+        if not self._leads():
+            return Answer(Outcome.NOT_LEADER)
+        if unreached >= MOST_UNREACHED:
+            detail = f"not tried: the API server did not answer {unreached} times in a row"
+            return Answer(Outcome.OUT_OF_TIME, detail)
+        if self._monotonic() >= deadline:
+            return Answer(Outcome.OUT_OF_TIME, f"{self._deadline_seconds:.0f} s have passed")
+        return None
+
+    def _announce(self, result: Result, answer: Answer) -> None:
+        """Say it as Kubernetes Events; whatever comes of that changes nothing."""
+        if self._dry_run or answer.unreached:
+            return
+        for note in event_notes(result, answer.seen):
+            try:
+                self._hands.write_event(note)
+            except (ClusterError, SourceError) as error:
+                if str(error) != self._untold:
+                    log.warning("an event could not be written: %s", error)
+                self._untold = str(error)

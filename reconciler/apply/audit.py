@@ -1,0 +1,276 @@
+"""The audit: what was about to be done, and what became of it, a line of JSON each.
+
+An intent is on the disk before its action begins, with the before-image of what is changed, so
+that after a crash :mod:`reconciler.apply.restore` knows what to look at. An audit that cannot be
+written is an error before anything is done, and nothing is done without it.
+"""
+
+import getpass
+import logging
+import os
+import socket
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from enum import StrEnum
+from types import TracebackType
+from typing import Annotated, BinaryIO, Final, Self
+
+import msgspec
+
+from reconciler.model import Action, Entry, Plan, Result, Subject
+from reconciler.reasons import Cause, Outcome, Rule
+
+log = logging.getLogger(__name__)
+
+STANDARD: Final = "-"
+"""The path that stands for standard output, or input when it is read."""
+
+LONGEST_LINE: Final = 4 * 1024 * 1024
+"""Bytes. An object has at most 256 KiB of annotations; a before-image and an after-image of them,
+escaped, are far less than this."""
+
+_TORN: Final = b" #torn\n"
+"""Ends a line that an earlier process has not finished; no JSON can end so."""
+
+_FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+class Event(StrEnum):
+    """What a line is about."""
+
+    INTENT = "intent"  # is about to be done
+    RESULT = "result"  # what became of it
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line.
+
+    Attributes:
+        time: when it was written.
+        plan: the plan's id.
+        event: what the line is about.
+        rule, cause, subject, evidence: as of the finding.
+        action: what is done, with its preconditions; of an edit the before- and the after-image.
+        outcome: of a result.
+        detail: the words of the API server or file system.
+        by: who did it.
+    """
+
+    time: Annotated[datetime, msgspec.Meta(tz=True)]
+    plan: str
+    event: Event
+    rule: Rule
+    cause: Cause
+    subject: Subject
+    action: Action
+    evidence: tuple[str, ...] = ()
+    outcome: Outcome | None = None
+    detail: str = ""
+    by: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The same for an intent and its result."""
+        return self.plan, self.subject.key
+
+
+class AuditError(Exception):
+    """The audit cannot be written or read.
+
+    Attributes:
+        path: which.
+        line: the line that cannot be read, 0 for the file as a whole.
+        detail: what is wrong.
+    """
+
+    def __init__(self, path: str, detail: str, line: int = 0) -> None:
+        super().__init__(f"{path}, line {line}: {detail}" if line else f"{path}: {detail}")
+        self.path = path
+        self.line = line
+        self.detail = detail
+
+
+# ---------------------------------------------------------------- writing
+
+
+class Audit:
+    """Lines are appended, each flushed and synced. A context manager: it closes its file."""
+
+    def __init__(
+        self, sink: "_File | _Output", path: str, *, by: str, clock: Callable[[], float]
+    ) -> None:
+        """Use :meth:`open`."""
+        self._sink = sink
+        self._path = path
+        self._by = by
+        self._clock = clock
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        *,
+        by: str = "",
+        clock: Callable[[], float] = time.time,
+        flag: str = "--audit",
+    ) -> Self:
+        """Append to the file, which is made if need be; ``-`` is standard output.
+
+        ``by`` is who acts, ``clock`` tells unix seconds, ``flag`` is what errors name. Raises
+        AuditError.
+        """
+        named = f"{flag} {path}"
+        try:
+            sink = _Output() if path == STANDARD else _File(path)
+        except (OSError, ValueError) as error:
+            raise AuditError(named, _said(error)) from error
+        return cls(sink, named, by=by or whoami(), clock=clock)
+
+    def intent(self, plan: Plan, entry: Entry) -> None:
+        """Before anything is done. Raises AuditError: then it must not be done."""
+        self._write(plan, entry, Event.INTENT)
+
+    def result(self, plan: Plan, result: Result) -> None:
+        """What became of it. Raises AuditError."""
+        self._write(plan, result.entry, Event.RESULT, result.outcome, result.detail)
+
+    def close(self) -> None:
+        """Write no more."""
+        self._sink.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _write(
+        self,
+        plan: Plan,
+        entry: Entry,
+        event: Event,
+        outcome: Outcome | None = None,
+        detail: str = "",
+    ) -> None:
+        finding = entry.finding
+        if finding.action is None:
+            return  # nothing is done, nothing is to be told
+        record = Record(
+            time=datetime.fromtimestamp(self._clock(), UTC),
+            plan=plan.id,
+            event=event,
+            rule=finding.rule,
+            cause=finding.cause,
+            subject=finding.subject,
+            action=finding.action,
+            evidence=finding.evidence,
+            outcome=outcome,
+            detail=detail,
+            by=self._by,
+        )
+        try:
+            self._sink.append(msgspec.json.encode(record) + b"\n")
+        except (OSError, ValueError) as error:
+            raise AuditError(self._path, _said(error)) from error
+
+
+class _File:
+    """A file, or what stands in its place; a regular one is synced after every line."""
+
+    def __init__(self, path: str) -> None:
+        """Raises OSError."""
+        self._fd = os.open(path, _FLAGS, 0o600)
+        try:
+            self._syncs = stat.S_ISREG(os.fstat(self._fd).st_mode)
+            if self._syncs and self._ends_torn():
+                self.append(_TORN)
+        except OSError:
+            self.close()
+            raise
+
+    def append(self, line: bytes) -> None:
+        """Raises OSError."""
+        rest = memoryview(line)
+        while rest:
+            rest = rest[os.write(self._fd, rest) :]
+        if self._syncs:
+            os.fsync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _ends_torn(self) -> bool:
+        """Whether an earlier process died in the middle of a line, which ours must not continue."""
+        size = os.fstat(self._fd).st_size
+        return size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
+
+
+class _Output:
+    """Standard output, which others write to as well."""
+
+    def append(self, line: bytes) -> None:
+        """Raises OSError."""
+        sys.stdout.write(line.decode())
+        sys.stdout.flush()
+
+    def close(self) -> None:
+        pass
+
+
+def whoami() -> str:
+    """The user and the machine or pod, as far as they have names."""
+    user = f"uid {os.geteuid()}"
+    with suppress(KeyError, OSError, ImportError):  # an image without /etc/passwd
+        user = getpass.getuser()
+    return f"{user}@{socket.gethostname()}"
+
+
+def _said(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read(path: str) -> Iterator[Record]:
+    """All records of an audit, the oldest first; ``-`` is standard input.
+
+    A line that was cut short, at the end of the file or where a process died, is logged and left
+    out. Raises AuditError, which names the line.
+    """
+    try:
+        with _reader(path) as file:
+            yield from _records(file, path)
+    except OSError as error:
+        raise AuditError(path, _said(error)) from error
+
+
+def _reader(path: str) -> BinaryIO:
+    return open(0 if path == STANDARD else path, "rb", closefd=path != STANDARD)
+
+
+def _records(file: BinaryIO, path: str) -> Iterator[Record]:
+    decoder = msgspec.json.Decoder(Record)
+    number = 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise AuditError(path, f"longer than {LONGEST_LINE} bytes", number)
+        torn = line.endswith(_TORN) or not line.endswith(b"\n")
+        if not line.strip():
+            continue
+        try:
+            yield decoder.decode(line.removesuffix(_TORN))
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            if not torn:
+                raise AuditError(path, str(error), number) from error
+            log.warning("%s, line %d: left out: it was cut short", path, number)

@@ -1,0 +1,86 @@
+"""What it means when an action is refused: the API server's answers, and our own reasons. Pure."""
+
+from typing import Final
+
+import msgspec
+
+from reconciler.reasons import Outcome
+from vgpu.cluster import ClusterError
+from vgpu.reasons import SourceError
+
+PDB_WAIT_SECONDS: Final = 10.0
+"""After which a disruption budget is asked again where the server does not say; it says 10, too."""
+
+THROTTLE_WAIT_SECONDS: Final = 1.0
+"""The same of a busy API server."""
+
+
+class Refused(Exception):  # noqa: N818  # an answer, not a fault
+    """An action was not done.
+
+    Attributes:
+        outcome: what became of it instead.
+        detail: in the words of who refused it.
+        wait: seconds after which another try may succeed; None if none would.
+        lost: it may have been done all the same: the answer did not come, or was no answer.
+        unreached: there was no answer at all.
+    """
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        detail: str,
+        *,
+        wait: float | None = None,
+        lost: bool = False,
+        unreached: bool = False,
+    ) -> None:
+        super().__init__(f"{outcome}: {detail}")
+        self.outcome = outcome
+        self.detail = detail
+        self.wait = wait
+        self.lost = lost
+        self.unreached = unreached
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """An HTTP status, what the message must contain, and what that means."""
+
+    status: int
+    phrase: str
+    outcome: Outcome
+    wait: float | None = None
+
+
+_ROWS: Final = (
+    _Row(404, "", Outcome.GONE),
+    _Row(410, "", Outcome.GONE),
+    _Row(409, "", Outcome.CHANGED),
+    _Row(429, "disruption budget", Outcome.BLOCKED_BY_PDB, PDB_WAIT_SECONDS),
+    _Row(403, "poddisruptionbudget", Outcome.BLOCKED_BY_PDB, PDB_WAIT_SECONDS),
+    _Row(429, "", Outcome.THROTTLED, THROTTLE_WAIT_SECONDS),
+    _Row(500, "more than one PodDisruptionBudget", Outcome.SEVERAL_PDBS),
+    _Row(401, "", Outcome.FORBIDDEN),
+    _Row(403, " cannot ", Outcome.FORBIDDEN),
+)
+"""The first that fits counts; a 403 of an admission webhook or a quota fits none.
+
+Texts: pkg/registry/core/pod/storage/eviction.go and the authorizer's ForbiddenMessage.
+"""
+
+_UNSURE: Final = range(500, 600)
+"""Of etcd or a proxy in between: what was asked for may have arrived."""
+
+
+def refused(error: ClusterError | SourceError) -> Refused:
+    """What the client's error means."""
+    if isinstance(error, SourceError):  # an answer that is not Kubernetes'
+        return Refused(Outcome.FAILED, str(error), lost=True)
+    told = "; ".join((*error.causes, error.message)) or error.reason
+    for row in _ROWS:
+        if row.status == error.status and row.phrase in error.message:
+            wait = None if row.wait is None else max(error.retry_after or 0.0, 0.0) or row.wait
+            return Refused(row.outcome, told, wait=wait)
+    unreached = error.status == 0
+    lost = unreached or error.status in _UNSURE
+    return Refused(Outcome.FAILED, str(error), lost=lost, unreached=unreached)

@@ -1,0 +1,1 @@
+"""The commands of `vgpu reconcile`, one a file."""

@@ -1,0 +1,201 @@
+"""`vgpu reconcile apply`: a plan is made, shown and done, once."""
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import click
+from rich.console import Console
+
+from reconciler.apply.audit import STANDARD, AuditError
+from reconciler.commands.common import (
+    AUDIT_FILE,
+    AUDIT_HELP,
+    JSON,
+    NOTHING,
+    PARTLY,
+    PROMETHEUS,
+    TEXT,
+    WANTED,
+    opened_audit,
+    print_metrics,
+    refuse_blindness,
+)
+from reconciler.cycle import Cycle, Cycles, Ending, Made, applied
+from reconciler.flags import (
+    CONTEXT,
+    log_flags,
+    options_from,
+    output_flag,
+    policy_flags,
+    where_flags,
+)
+from reconciler.model import Result
+from reconciler.policy import Mode
+from reconciler.report import json_text, plan_document
+from reconciler.report_table import show_outcomes, show_plan, show_result
+from reconciler.service import ENDING_SIGNALS
+from reconciler.session import session
+from vgpu.terminal import standard_output
+
+FRESH_SECONDS: Final = 60.0
+"""Whoever takes longer to say yes has read of a world that may have passed."""
+
+
+@click.command(
+    "apply",
+    context_settings=CONTEXT,
+    epilog="""\
+\b
+Examples:
+  vgpu reconcile apply
+  vgpu reconcile apply --rule refused=apply --max-per-cycle 5 --yes
+  vgpu reconcile apply --server-dry-run
+  vgpu reconcile apply --namespace ml --audit /var/lib/vgpu/audit/today.jsonl
+
+\b
+Status: 0 if all was done, or needed no more to be done since it was gone or had changed; 3 if you
+said no; 4 if something was not done, or the circuit breaker has tripped; 1 for an error, 2 for
+wrong flags.
+""",
+)
+@click.option(
+    "--audit",
+    default=AUDIT_FILE,
+    show_default=True,
+    metavar="FILE",
+    help=f"{AUDIT_HELP} A dry run has none.",
+)
+@click.option(
+    "--server-dry-run",
+    is_flag=True,
+    allow_from_autoenv=False,
+    help="Let the API server check everything and keep nothing.",
+)
+@click.option(
+    "-y",
+    "--yes",
+    is_flag=True,
+    allow_from_autoenv=False,
+    help="Do not ask, as is done on a terminal.",
+)
+@where_flags
+@policy_flags
+@output_flag(TEXT, JSON, PROMETHEUS)
+@log_flags("warn")
+@click.pass_context
+def apply(
+    ctx: click.Context, /, *, audit: str, server_dry_run: bool, yes: bool, output: str, **_: Any
+) -> None:
+    """Make a plan, show it, and do it, once. What is shown is what is done."""
+    options = options_from(ctx)
+    if audit == STANDARD and output != TEXT and not server_dry_run:
+        complaint = f"--audit - and --output {output} both write standard output: choose one"
+        raise click.UsageError(complaint, ctx)
+    aside = output != TEXT or audit == STANDARD
+    console = standard_output(stderr=aside)
+    stopping = threading.Event()
+
+    def show(made: Made, remark: str = "") -> None:
+        if output == TEXT or (asks and made.plan.actions):
+            if remark:
+                console.print(remark, style="bold")
+            show_plan(console, made.plan)
+
+    asks = not yes and sys.stdin.isatty() and sys.stdout.isatty()
+    with opened_audit("" if server_dry_run else audit) as book, session(options) as opened:
+        cycles = Cycles(
+            opened.observer,
+            options.settings.policy,
+            store=opened.store(),
+            apply=opened.apply(book, dry_run=server_dry_run, stopping=stopping),
+            keeps=not server_dry_run,
+        )
+
+        def confirm(made: Made) -> bool:
+            where = opened.cluster.server
+            return click.confirm(f"At {where}. Do it ({len(made.plan.actions)})?", err=aside)
+
+        made = agreed(cycles.make, show, confirm if asks else None)
+        if made is None:
+            ctx.exit(WANTED)
+        with stopped_by_signals(stopping):
+            cycle = _apply(cycles, made, console if output == TEXT else None)
+        if output == TEXT and cycle.results and not server_dry_run and audit != STANDARD:
+            console.print(f"To undo what can be: vgpu reconcile restore {audit}", style="dim")
+        if output == JSON:
+            click.echo(json_text(plan_document(made.plan, cycle.results)))
+        elif output == PROMETHEUS:
+            print_metrics(options, Mode.APPLY, cycle, opened.cluster.requests)
+    refuse_blindness(made)
+    if cycle.error:
+        raise click.ClickException(cycle.error)
+    ctx.exit(NOTHING if cycle.ending is Ending.APPLIED else PARTLY)
+
+
+def agreed(
+    look: Callable[[], Made],
+    show: Callable[..., None],
+    confirm: Callable[[Made], bool] | None,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> Made | None:
+    """The plan that is to be done, None if somebody said no; without ``confirm`` nobody is asked.
+
+    A plan to which somebody agrees late is made again, and if it is another one they are asked
+    again: what they have agreed to is what is done, and no older than they were fast.
+    """
+    made = look()
+    show(made)
+    while confirm is not None and made.plan.actions:
+        asked_at = monotonic()
+        if not confirm(made):
+            return None
+        if monotonic() - asked_at <= FRESH_SECONDS:
+            break
+        before, made = made, look()
+        if made.plan.id == before.plan.id:
+            break
+        show(made, "The plan has changed while it was read; this is the one of now:")
+    return made
+
+
+@contextmanager
+def stopped_by_signals(stopping: threading.Event) -> Iterator[None]:
+    """SIGTERM and Ctrl-C let the action under way end and begin no other; a second ends at once."""
+    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def stop(*_: object) -> None:
+        stopping.set()
+        restore()
+
+    for number in ENDING_SIGNALS:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        restore()
+
+
+def _apply(cycles: Cycles, made: Made, console: Console | None) -> Cycle:
+    """Apply the plan; each result is shown as it comes."""
+    results: list[Result] = []
+    complaint = ""
+    began = time.monotonic()
+    try:
+        for result in cycles.apply(made):
+            results.append(result)
+            if console is not None:
+                show_result(console, result)
+    except AuditError as error:
+        complaint = str(error)
+    if console is not None:
+        show_outcomes(console, (result.outcome for result in results))
+    return applied(made, results, time.monotonic() - began, complaint)

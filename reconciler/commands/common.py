@@ -1,0 +1,55 @@
+"""What the commands have in common: exit statuses, the audit, metrics as a form of output."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+import click
+
+from reconciler.apply.audit import Audit, AuditError
+from reconciler.cycle import Cycle, Made
+from reconciler.flags import Options
+from reconciler.metrics import Numbers
+from reconciler.model import View
+from reconciler.policy import Mode
+from reconciler.session import NoAudit
+from vgpu.metrics.render import Format
+from vgpu.web.process import build_info
+
+NOTHING, WANTED, PARTLY = 0, 3, 4
+"""Exit statuses; 1 is an error, 2 is for wrong flags."""
+
+AUDIT_FILE: Final = "vgpu-audit.jsonl"
+AUDIT_HELP: Final = "Append what is done to this file, a line of JSON each; - is standard output."
+
+TEXT, JSON, PROMETHEUS = "text", "json", "prometheus"
+"""Forms of output."""
+
+
+@contextmanager
+def opened_audit(path: str) -> Iterator[Audit | NoAudit]:
+    """The audit, "" for none. Raises click.ClickException if it cannot be written."""
+    if not path:
+        yield NoAudit()
+        return
+    try:
+        audit = Audit.open(path)
+    except AuditError as error:
+        raise click.ClickException(str(error)) from error
+    with audit:
+        yield audit
+
+
+def refuse_blindness(made: Made) -> None:
+    """Raises click.ClickException if not all pods were seen: an empty plan is no good news then."""
+    if View.PODS not in made.snapshot.complete:
+        raise click.ClickException("not all pods could be seen, so nothing could be judged")
+
+
+def print_metrics(
+    options: Options, mode: Mode, cycle: Cycle, requests: Mapping[tuple[str, str], int]
+) -> None:
+    """Print the reconciler's own metrics after this one cycle, as text."""
+    numbers = Numbers(options.scope, mode, requests=lambda: requests, build=build_info())
+    numbers.note(cycle)
+    click.echo(numbers.render().body(Format.TEXT), nl=False)

@@ -1,0 +1,99 @@
+"""`vgpu reconcile report`: what is wrong, who has the most of it, and what was done about it."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from reconciler.apply.audit import AuditError, Event
+from reconciler.apply.audit import read as read_audit
+from reconciler.commands.common import (
+    AUDIT_FILE,
+    JSON,
+    PROMETHEUS,
+    TEXT,
+    print_metrics,
+    refuse_blindness,
+)
+from reconciler.cycle import Cycles, planned
+from reconciler.flags import (
+    CONTEXT,
+    log_flags,
+    options_from,
+    output_flag,
+    policy_flags,
+    where_flags,
+)
+from reconciler.model import Snapshot
+from reconciler.policy import Mode
+from reconciler.report import Done, done_of, json_text, report_document
+from reconciler.report_table import show_report
+from reconciler.session import session
+from vgpu.terminal import standard_output
+
+
+@click.command(
+    "report",
+    context_settings=CONTEXT,
+    epilog="""\
+\b
+Examples:
+  vgpu reconcile report
+  vgpu reconcile report --audit /var/lib/vgpu/audit/today.jsonl -o json | jq .done
+  vgpu reconcile report -o prometheus > /var/lib/node_exporter/reconcile.prom
+
+\b
+Status: 0 if it could be read, whatever it says; 1 if it could not; 2 for wrong flags.
+""",
+)
+@click.option(
+    "--audit",
+    default="",
+    metavar="FILE",
+    help=f"Where `apply` and `run` have told what they did.  [default: {AUDIT_FILE}, if there is"
+    " one]",
+)
+@where_flags
+@policy_flags
+@output_flag(TEXT, JSON, PROMETHEUS)
+@log_flags("warn")
+@click.pass_context
+def report(ctx: click.Context, /, *, audit: str, output: str, **_: Any) -> None:
+    """Show what is wrong, rule by rule, who has the most of it, and what was done about it."""
+    options = options_from(ctx)
+    done = _done(audit)
+    with session(options) as opened:
+        made = Cycles(opened.observer, options.settings.policy, store=opened.store()).make()
+        requests = dict(opened.cluster.requests)
+    if output == PROMETHEUS:
+        print_metrics(options, Mode.PLAN, planned(made), requests)
+    else:
+        document = report_document(made.plan, _owners(made.snapshot), done)
+        if output == JSON:
+            click.echo(json_text(document))
+        else:
+            show_report(standard_output(), made.plan, document)
+    refuse_blindness(made)
+
+
+def _done(path: str) -> tuple[Done, ...] | None:
+    """What an audit tells; None if there is none. Raises click.ClickException."""
+    if not path and not Path(AUDIT_FILE).exists():
+        return None
+    try:
+        return done_of(
+            (record.rule, record.outcome, record.time)
+            for record in read_audit(path or AUDIT_FILE)
+            if record.event is Event.RESULT and record.outcome is not None
+        )
+    except AuditError as error:
+        raise click.ClickException(f"--audit {error}") from error
+
+
+def _owners(snapshot: Snapshot) -> dict[str, str]:
+    """The controllers of pods, by UID."""
+    return {
+        pod.owner.uid: f"{pod.owner.kind} {pod.ref.namespace}/{pod.owner.name}"
+        for pod in (*snapshot.pods, *snapshot.share_pods)
+        if pod.owner is not None
+    }

@@ -1,0 +1,193 @@
+"""One cycle: look, plan, and if we are to, apply; what was learnt is kept for the next.
+
+A look that fails leads to no plan: missing data is not evidence, and the next cycle looks again.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Final, Protocol
+
+import msgspec
+
+from reconciler.apply.audit import AuditError
+from reconciler.memory import Memory, learn
+from reconciler.model import Plan, Result, Snapshot, View
+from reconciler.observe import Observer
+from reconciler.plan import make_plan
+from reconciler.policy import Policy
+from reconciler.report import succeeded
+from vgpu.cluster import ClusterError
+from vgpu.reasons import Explained, SourceError
+from vgpu.schemes.language import Language
+
+
+class Stage(StrEnum):
+    """A part of a cycle."""
+
+    OBSERVE = "observe"
+    PLAN = "plan"
+    APPLY = "apply"
+
+
+class Ending(Explained):
+    """How a cycle ended."""
+
+    PLANNED = "planned", "a plan was made, and was not to be applied"
+    APPLIED = "applied", "a plan was made, and all of it was done or needed no more to be done"
+    PARTLY = "partly", "a plan was made, and not all of it could be done"
+    BLIND = "blind", "the pods could not all be seen, so nothing was judged"
+    UNTOLD = "untold", "the audit could not be written, so nothing more was done"
+    STANDBY = "standby", "another reconciler leads, so nothing was looked at"
+
+
+SEEING: Final = frozenset({Ending.PLANNED, Ending.APPLIED, Ending.PARTLY})
+"""Endings of cycles that had a plan, and did with it what they were to."""
+
+
+class Store(Protocol):
+    """Where memory is kept from one process to the next."""
+
+    def load(self) -> Memory:
+        """What was kept; an empty memory where there is none."""
+        ...
+
+    def save(self, memory: Memory) -> Memory:
+        """Keep it; what is to be remembered now, which others may have written too."""
+        ...
+
+
+Apply = Callable[[Plan, Sequence[Language]], Iterator[Result]]
+"""Applies a plan; the languages are those of the look that it was made from. Raises AuditError."""
+
+
+class Made(msgspec.Struct, frozen=True):
+    """A plan, what it was made from, and how long that took, in seconds by stage."""
+
+    plan: Plan
+    snapshot: Snapshot
+    languages: tuple[Language, ...]
+    memory: Memory
+    seconds: Mapping[Stage, float]
+
+    @property
+    def blind(self) -> str:
+        """Why the plan says nothing: not all pods were seen; "" if they were."""
+        if View.PODS in self.snapshot.complete:
+            return ""
+        return "; ".join(("not all pods could be seen, so nothing is judged", *self.plan.notes))
+
+
+class Cycle(msgspec.Struct, frozen=True):
+    """What became of one cycle.
+
+    Attributes:
+        began: unix seconds.
+        ending: how it ended.
+        plan: None if there was none.
+        results: of its actions, as far as they were tried.
+        seconds: by stage, those that took place.
+        error: what went wrong, in words; "" if nothing did.
+    """
+
+    began: float
+    ending: Ending
+    plan: Plan | None = None
+    results: tuple[Result, ...] = ()
+    seconds: Mapping[Stage, float] = {}
+    error: str = ""
+
+
+def planned(made: Made) -> Cycle:
+    """The cycle of a plan that is not to be applied, or says nothing."""
+    if made.blind:
+        began = made.plan.made_at
+        return Cycle(began, Ending.BLIND, seconds=made.seconds, error=made.blind)
+    return Cycle(made.plan.made_at, Ending.PLANNED, made.plan, seconds=made.seconds)
+
+
+def applied(made: Made, results: Sequence[Result], seconds: float, error: str = "") -> Cycle:
+    """The cycle of a plan whose actions had these results; ``error`` is what the audit said."""
+    whole = succeeded(results) and not made.plan.breaker.tripped
+    ending = Ending.UNTOLD if error else Ending.APPLIED if whole else Ending.PARTLY
+    stages = {**made.seconds, Stage.APPLY: seconds}
+    return Cycle(made.plan.made_at, ending, made.plan, tuple(results), stages, error)
+
+
+class Cycles:
+    """Runs cycles, one at a time."""
+
+    def __init__(
+        self,
+        observer: Observer,
+        policy: Policy,
+        *,
+        store: Store | None = None,
+        apply: Apply | None = None,
+        keeps: bool = True,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Without ``apply`` plans are only made; without ``keeps`` the store is only read.
+
+        ``clock`` tells unix seconds, ``monotonic`` seconds that never go back.
+        """
+        self._observer = observer
+        self._policy = policy
+        self._store = store
+        self._apply = apply
+        self._keeps = keeps
+        self._clock = clock
+        self._monotonic = monotonic
+        self._memory: Memory | None = None
+        self._kept = Memory()
+
+    def run(self) -> Cycle:
+        """A whole cycle; what the outside world does wrong is told in it, never raised."""
+        began = self._clock()
+        try:
+            made = self.make()
+        except (SourceError, ClusterError) as error:
+            return Cycle(began, Ending.BLIND, error=str(error))
+        if made.blind or self._apply is None:
+            return planned(made)
+        results: list[Result] = []
+        error_text = ""
+        start = self._monotonic()
+        try:
+            results.extend(self.apply(made))
+        except AuditError as error:
+            error_text = str(error)
+        return applied(made, results, self._monotonic() - start, error_text)
+
+    def make(self) -> Made:
+        """Look, and make a plan. Raises SourceError, ClusterError."""
+        start = self._monotonic()
+        sight = self._observer.look(self._clock())
+        looked = self._monotonic()
+        if self._memory is None:
+            self._memory = self._kept = self._store.load() if self._store else Memory()
+        plan, self._memory = make_plan(sight.snapshot, self._policy, self._memory, sight.languages)
+        seconds = {Stage.OBSERVE: looked - start, Stage.PLAN: self._monotonic() - looked}
+        return Made(plan, sight.snapshot, sight.languages, self._memory, seconds)
+
+    def apply(self, made: Made) -> Iterator[Result]:
+        """The results of the plan's actions as they come; then what was learnt is kept.
+
+        It is kept as well if whoever asks stops asking. Raises AuditError.
+        """
+        if self._apply is None:
+            return
+        results: list[Result] = []
+        try:
+            for result in self._apply(made.plan, made.languages):
+                results.append(result)
+                yield result
+        finally:
+            self._memory = learn(made.memory, results, self._clock(), self._policy.backoff)
+            if self._store is not None and self._keeps and self._memory != self._kept:
+                self._memory = self._kept = self._store.save(self._memory)
+
+    def forget(self) -> None:
+        """Another one may have led meanwhile: read again what it has kept."""
+        self._memory = None

@@ -1,0 +1,41 @@
+"""`vgpu reconcile`: find what shared GPUs left failed, stuck or forgotten, and repair it.
+
+======= =====================================================================
+plan    what would be done, and why the rest would not
+apply   that, once
+run     that, again and again
+report  what is wrong, and what was done, in few words
+restore what was changed, as it was
+======= =====================================================================
+"""
+
+import click
+
+from reconciler.commands.apply import apply
+from reconciler.commands.plan import plan
+from reconciler.commands.report import report
+from reconciler.commands.restore import restore_command
+from reconciler.commands.run import run
+
+
+@click.group(
+    "reconcile",
+    context_settings={"max_content_width": 100},
+    epilog="""\
+\b
+Examples:
+  vgpu reconcile plan                     what is wrong, and what would be done
+  kubectl get nodes,pods -A -o json | vgpu reconcile plan --from -
+  vgpu reconcile apply                    do it, once
+  vgpu reconcile run --mode apply         do it, again and again
+
+Run 'vgpu reconcile COMMAND --help' for a command's flags; each is also an environment variable,
+--state-namespace is VGPU_STATE_NAMESPACE.
+""",
+)
+def command() -> None:
+    """Find what shared GPUs left failed, stuck or forgotten, and repair it."""
+
+
+for _each in (plan, apply, run, report, restore_command):
+    command.add_command(_each)

@@ -1,0 +1,299 @@
+"""The reconciler's own metric families, and the numbers behind them.
+
+To add a metric, add a row to a table; ``docs/metrics.md`` is generated from them. Nothing here has
+a label for a pod or a node: of those there are too many.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from reconciler.cycle import SEEING, Cycle, Ending, Stage
+from reconciler.model import Kind as Subject
+from reconciler.model import Plan, Scope
+from reconciler.policy import Mode
+from reconciler.reasons import Outcome, Rule, Skip
+from reconciler.schedule import Missed
+from vgpu.metrics.family import Family, Kind, Labelled, Table
+from vgpu.metrics.own import BUILD_INFO, PROCESS, WEB
+from vgpu.metrics.render import Exposition, Renderer
+
+GAUGE, COUNTER = Kind.GAUGE, Kind.COUNTER
+
+Requests = Mapping[tuple[str, str], int]
+"""Requests to the API server, by verb and HTTP status."""
+
+
+class View(msgspec.Struct, frozen=True):
+    """All numbers at one time.
+
+    Attributes:
+        plan: the newest; None while there is none, or while another reconciler leads.
+        cycles: by how they ended.
+        actions: by rule and outcome.
+        missed: cycles that were due and did not take place.
+        seconds: of the newest cycle, by stage.
+        last_cycle, last_success: when such a cycle began, unix seconds; None before the first.
+        leads: None if there is no election.
+        scope, mode: as this process runs.
+        requests: to the API server.
+        build, own: see :mod:`vgpu.metrics.own`.
+    """
+
+    plan: Plan | None
+    cycles: Mapping[Ending, int]
+    actions: Mapping[tuple[Rule, Outcome], int]
+    missed: Mapping[Missed, int]
+    seconds: Mapping[Stage, float]
+    last_cycle: float | None
+    last_success: float | None
+    leads: bool | None
+    scope: Scope
+    mode: Mode
+    requests: Requests
+    build: Mapping[str, str]
+    own: Mapping[str, float]
+
+
+# ---------------------------------------------------------------- the tables
+
+_LOOKED_AT: Final = (Subject.POD, Subject.SHARE_POD, Subject.NODE, Subject.FOLDER)
+
+
+def _of_plan(count: Callable[[Plan], Labelled]) -> Callable[[View], Labelled]:
+    """Numbers of the newest plan; none without one."""
+    return lambda view: {} if view.plan is None else count(view.plan)
+
+
+def _found(plan: Plan) -> Labelled:
+    counts = Counter(entry.finding.rule for entry in plan.entries)
+    return {(rule.value,): counts[rule] for rule in Rule}
+
+
+def _wanted(plan: Plan) -> Labelled:
+    counts = Counter((entry.finding.rule, entry.finding.effect) for entry in plan.actions)
+    return {(rule.value, effect.value): count for (rule, effect), count in counts.items()}
+
+
+def _skipped(plan: Plan) -> Labelled:
+    counts = Counter(entry.skip for entry in plan.skipped)
+    return {(skip.value,): counts[skip] for skip in Skip}
+
+
+def _one_row(title: str, *families: Family, note: str = "") -> Table:
+    return Table(title, lambda view: (view,), (), lambda _: (), families, note)
+
+
+PLAN: Final = _one_row(
+    "The newest plan",
+    Family(
+        "vgpu_reconcile_subjects",
+        GAUGE,
+        "How many were looked at.",
+        _of_plan(lambda plan: {(kind.value,): plan.subjects.get(kind, 0) for kind in _LOOKED_AT}),
+        ("kind",),
+    ),
+    Family(
+        "vgpu_reconcile_findings",
+        GAUGE,
+        "Subjects with which something is wrong, by the rule that leads; each counts once.",
+        _of_plan(_found),
+        ("rule",),
+    ),
+    Family(
+        "vgpu_reconcile_planned_actions",
+        GAUGE,
+        "Of these, those to be acted on; effect recovery brings something back to work, tidying"
+        " removes what has its replacement, repair makes the books say what is.",
+        _of_plan(_wanted),
+        ("rule", "effect"),
+    ),
+    Family(
+        "vgpu_reconcile_skipped",
+        GAUGE,
+        "Of these, those left alone although a rule would act, by the first reason that applies.",
+        _of_plan(_skipped),
+        ("reason",),
+    ),
+    Family(
+        "vgpu_reconcile_notes",
+        GAUGE,
+        "How many notes there are on what could not be seen or was assumed; the log has them.",
+        lambda view: None if view.plan is None else len(view.plan.notes),
+    ),
+    Family(
+        "vgpu_reconcile_breaker_tripped",
+        GAUGE,
+        "1 if more subjects want an action than may at once, so that nothing is done.",
+        lambda view: None if view.plan is None else int(view.plan.breaker.tripped),
+    ),
+    Family(
+        "vgpu_reconcile_breaker_wanted_actions",
+        GAUGE,
+        "How many subjects want an action; of tidying and repairs, what one rule wants in one"
+        " namespace counts once.",
+        lambda view: None if view.plan is None else view.plan.breaker.wanted,
+    ),
+    Family(
+        "vgpu_reconcile_breaker_allowed_actions",
+        GAUGE,
+        "How many may want one before the circuit breaker trips.",
+        lambda view: None if view.plan is None else view.plan.breaker.allowed,
+    ),
+    note="Only of the reconciler that leads.",
+)
+
+CYCLES: Final = _one_row(
+    "Cycles",
+    Family(
+        "vgpu_reconcile_actions_total",
+        COUNTER,
+        "Actions tried, by what became of them.",
+        lambda view: {
+            (rule.value, outcome.value): count for (rule, outcome), count in view.actions.items()
+        },
+        ("rule", "outcome"),
+    ),
+    Family(
+        "vgpu_reconcile_cycles_total",
+        COUNTER,
+        "Cycles, by how they ended.",
+        lambda view: {(ending.value,): view.cycles.get(ending, 0) for ending in Ending},
+        ("result",),
+    ),
+    Family(
+        "vgpu_reconcile_missed_cycles_total",
+        COUNTER,
+        "Cycles that were due and did not take place, or not to their end.",
+        lambda view: {(reason.value,): view.missed.get(reason, 0) for reason in Missed},
+        ("reason",),
+    ),
+    Family(
+        "vgpu_reconcile_cycle_duration_seconds",
+        GAUGE,
+        "How long the newest cycle took.",
+        lambda view: sum(view.seconds.values()) if view.seconds else None,
+        unit="seconds",
+    ),
+    Family(
+        "vgpu_reconcile_stage_duration_seconds",
+        GAUGE,
+        "How long each of its stages took.",
+        lambda view: {(stage.value,): seconds for stage, seconds in view.seconds.items()},
+        ("stage",),
+        unit="seconds",
+    ),
+    Family(
+        "vgpu_reconcile_last_cycle_timestamp_seconds",
+        GAUGE,
+        "When the newest cycle began, in unix time.",
+        lambda view: view.last_cycle,
+        unit="timestamp",
+    ),
+    Family(
+        "vgpu_reconcile_last_success_timestamp_seconds",
+        GAUGE,
+        "When the newest cycle began that had a plan and could write its audit, in unix time.",
+        lambda view: view.last_success,
+        unit="timestamp",
+    ),
+)
+
+SELF: Final = _one_row(
+    "The reconciler itself",
+    Family(
+        "vgpu_reconcile_info",
+        GAUGE,
+        "Always 1; from where it looks, and whether it applies its plans.",
+        lambda view: {(view.scope.value, view.mode.value): 1},
+        ("scope", "mode"),
+    ),
+    Family(
+        "vgpu_reconcile_leader",
+        GAUGE,
+        "1 if this process leads, 0 if another does (--leader-elect).",
+        lambda view: None if view.leads is None else int(view.leads),
+    ),
+    Family(
+        "vgpu_reconcile_api_requests_total",
+        COUNTER,
+        "Requests to the API server; code 0 is that no answer came.",
+        lambda view: view.requests,
+        ("verb", "code"),
+    ),
+    BUILD_INFO,
+)
+
+TABLES: Final = (PLAN, CYCLES, SELF, WEB, PROCESS)
+
+# ---------------------------------------------------------------- the numbers
+
+
+class Numbers:
+    """Counts what cycles do. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        mode: Mode,
+        *,
+        leads: Callable[[], bool] | None = None,
+        requests: Callable[[], Requests] = dict,
+        build: Mapping[str, str] | None = None,
+        own: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
+        """``leads`` None is no election; the others tell numbers that are counted elsewhere."""
+        self._scope = scope
+        self._mode = mode
+        self._leads = leads
+        self._requests = requests
+        self._build = build or {}
+        self._own = own
+        self._lock = threading.Lock()
+        self._renderer = Renderer(TABLES)
+        self._newest: Cycle | None = None
+        self._last_success: float | None = None
+        self._cycles: Counter[Ending] = Counter()
+        self._actions: Counter[tuple[Rule, Outcome]] = Counter()
+        self._missed: Counter[Missed] = Counter()
+
+    def note(self, cycle: Cycle) -> None:
+        """A cycle has ended."""
+        with self._lock:
+            self._newest = cycle
+            self._cycles[cycle.ending] += 1
+            for result in cycle.results:
+                self._actions[result.entry.finding.rule, result.outcome] += 1
+            if cycle.ending in SEEING:
+                self._last_success = cycle.began
+
+    def note_missed(self, reason: Missed) -> None:
+        """A cycle did not take place."""
+        with self._lock:
+            self._missed[reason] += 1
+
+    def render(self) -> Exposition:
+        """The page as of now."""
+        with self._lock:
+            return self._renderer.render(self._view())
+
+    def _view(self) -> View:
+        newest = self._newest
+        return View(
+            plan=newest.plan if newest else None,
+            cycles=self._cycles,
+            actions=self._actions,
+            missed=self._missed,
+            seconds=newest.seconds if newest else {},
+            last_cycle=newest.began if newest else None,
+            last_success=self._last_success,
+            leads=None if self._leads is None else self._leads(),
+            scope=self._scope,
+            mode=self._mode,
+            requests=self._requests(),
+            build=self._build,
+            own=self._own(),
+        )

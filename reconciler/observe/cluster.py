@@ -1,0 +1,137 @@
+"""A whole cluster as its API server tells it: read once, or followed by a long-running loop.
+
+What is read: pods that share GPUs, nodes, KubeShare's SharePods, gpushare's ConfigMaps about
+unhealthy cards. Nodes come before pods, so that the pod which a node's lock serves is there to be
+seen, and pods before SharePods, so that a holder pod's SharePod is.
+"""
+
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+
+from msgspec import structs
+
+from reconciler.books import Books
+from reconciler.model import Scope, Snapshot, View
+from reconciler.observe import Sight
+from reconciler.observe.kinds import Kinds, Listed, Seen, Watched
+from vgpu.cluster import Cluster, ClusterError
+from vgpu.inventory import Objects, Speech, Units, speech
+from vgpu.kube import Node, Pod
+from vgpu.schemes.gpushare import Gpushare
+from vgpu.schemes.kubeshare_node import holder
+from vgpu.schemes.language import ClaimError
+
+
+class _ClusterObserver:
+    """Looks at a cluster; what did not change since the look before is not judged anew."""
+
+    def __init__(self, cluster: Cluster, units: Units, kinds: Kinds, *, continuous: bool) -> None:
+        self._cluster = cluster
+        self._units = units
+        self._kinds = kinds
+        self._continuous = continuous
+        self._books = Books()
+
+    def look(self, now: float) -> Sight:
+        """What is there; ``now`` is unix seconds. Raises ClusterError, SourceError."""
+        nodes = self._kinds.nodes()
+        pods = self._kinds.pods()
+        share_pods = self._kinds.share_pods()
+        objects = Objects(nodes.objects, pods.objects, share_pods.objects)
+        said = speech(objects, self._units)
+        unhealthy, note = self._unhealthy(said)
+        seen: dict[View, Seen[Node] | Seen[Pod]] = {
+            View.NODES: nodes,
+            View.PODS: pods,
+            View.SHARE_PODS: share_pods,
+        }
+        return sight(
+            Snapshot(
+                now=now,
+                complete=frozenset(view for view, kind in seen.items() if kind.complete),
+                continuous=self._continuous,
+                notes=tuple(filter(None, (*(kind.note for kind in seen.values()), note))),
+            ),
+            objects,
+            said,
+            self._books,
+            unhealthy,
+        )
+
+    def close(self) -> None:
+        """Look no longer."""
+        self._kinds.close()
+
+    def _unhealthy(self, said: Speech) -> tuple[Mapping[str, str], str]:
+        """What gpushare's ConfigMaps say, if anybody shares in its way; and why that is unknown."""
+        if not any(isinstance(language, Gpushare) for language in said.languages):
+            return {}, ""
+        try:
+            return self._cluster.unhealthy_gpus(), ""
+        except ClusterError as error:
+            if error.status != HTTPStatus.FORBIDDEN:
+                raise
+            return {}, f"gpushare's unhealthy cards are not known: {error.message}"
+
+
+class ListingObserver(_ClusterObserver):
+    """For one look: everything is read when it is asked for."""
+
+    def __init__(self, cluster: Cluster, units: Units) -> None:
+        """``cluster`` stays its maker's to close."""
+        super().__init__(cluster, units, Listed(cluster), continuous=False)
+
+
+class WatchingObserver(_ClusterObserver):
+    """For a loop: everything is followed, and a look costs at most one small request."""
+
+    def __init__(self, cluster: Cluster, units: Units, *, kinds: Kinds | None = None) -> None:
+        """``cluster`` stays its maker's to close, after this; it is followed from now on."""
+        super().__init__(cluster, units, kinds or Watched(cluster), continuous=True)
+
+
+def sight(
+    known: Snapshot,
+    objects: Objects,
+    said: Speech,
+    books: Books,
+    unhealthy: Mapping[str, str],
+) -> Sight:
+    """What is known of a look, with its objects and their ledgers; without all pods there are none.
+
+    A ledger of some of the pods would call a card free that is not.
+    """
+    pods = tuple(_sharing(objects.pods, said.whole))
+    notes = [*known.notes, *said.notes]
+    if others := len(objects.pods) - len(pods):
+        notes.append(f"{others} pods with whole GPUs of NVIDIA's own device plugin are left alone")
+    ledgers = {}
+    if View.PODS in known.complete:
+        ledgers = books.ledgers(objects.nodes, said.pods, said.languages, unhealthy)
+    return Sight(
+        structs.replace(
+            known,
+            scope=Scope.CLUSTER,
+            nodes=objects.nodes,
+            pods=pods,
+            share_pods=objects.share_pods,
+            ledgers=ledgers,
+            notes=tuple(notes),
+        ),
+        said.languages,
+    )
+
+
+def _sharing(pods: tuple[Pod, ...], whole: frozenset[str]) -> Iterator[Pod]:
+    """Those that share GPUs; a holder pod has a whole one, and keeps it for others to share."""
+    for pod in pods:
+        if pod.ref.uid not in whole or is_holder(pod):
+            yield pod
+
+
+def is_holder(pod: Pod) -> bool:
+    """Whether it is one of KubeShare's holder pods, also if it does not say of what."""
+    try:
+        return holder(pod) is not None
+    except ClaimError:
+        return True

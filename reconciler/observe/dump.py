@@ -1,0 +1,90 @@
+"""A cluster as ``kubectl get nodes,pods,sharepods,configmaps -A -o json`` has printed it.
+
+Whether a dump has everything cannot be known; what it certainly lacks is told. Where it has no
+SharePods, they count as seen only if nothing in it speaks of KubeShare.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from reconciler.books import Books
+from reconciler.model import Snapshot, View
+from reconciler.observe import Sight
+from reconciler.observe.cluster import is_holder, sight
+from vgpu.inventory import Objects, Units, speech
+from vgpu.kube import Pod
+from vgpu.kube_json import decode_dump
+from vgpu.schemes.kubeshare_sharepod import PREFIX
+
+
+class _ListMeta(msgspec.Struct, frozen=True):
+    continue_token: str | None = msgspec.field(name="continue", default=None)
+
+
+class _List(msgspec.Struct, frozen=True):
+    metadata: _ListMeta | None = None
+
+
+class DumpObserver:
+    """Looks at a dump. Every look sees the same."""
+
+    def __init__(self, content: bytes, subject: str, units: Units) -> None:
+        """``subject`` is what errors are said of: the file's name."""
+        self._content = content
+        self._subject = subject
+        self._units = units
+
+    def look(self, now: float) -> Sight:
+        """What the dump has; ``now`` is when it was taken. Raises SourceError MALFORMED."""
+        dump = decode_dump(self._content, self._subject)
+        nodes = tuple({node.name: node for node in dump.nodes}.values())
+        objects = Objects(nodes, _each(dump.pods), _each(dump.share_pods), dump.unhealthy)
+        said = speech(objects, self._units)
+        missing = {
+            View.NODES: "" if dump.nodes else "the dump has no nodes",
+            View.PODS: "" if dump.total else "the dump has no pods",
+            View.SHARE_PODS: (
+                "the dump has no SharePods, though KubeShare is in use"
+                if not dump.share_pods and _speaks_of_kubeshare(objects)
+                else ""
+            ),
+        }
+        cut = self._is_cut()
+        notes = [note for note in missing.values() if note]
+        if cut:
+            notes.append("the dump is one page of a longer list: nothing in it is complete")
+        complete = frozenset(view for view, note in missing.items() if not (note or cut))
+        return sight(
+            Snapshot(now=now, complete=complete, notes=tuple(notes)),
+            objects,
+            said,
+            Books(),
+            dump.unhealthy,
+        )
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _is_cut(self) -> bool:
+        """Whether it is one page of an API server's answer."""
+        try:
+            told = msgspec.json.decode(self._content, type=_List).metadata
+        except msgspec.DecodeError:
+            return False
+        return bool(told and told.continue_token)
+
+
+def _each(pods: Iterable[Pod]) -> tuple[Pod, ...]:
+    """Each once, though several lists were put together; the last word counts."""
+    return tuple({pod.ref.uid: pod for pod in pods}.values())
+
+
+def _speaks_of_kubeshare(objects: Objects) -> bool:
+    """Whether KubeShare 1 is in use: its successor has no SharePods."""
+    keys: set[str] = set()
+    for node in objects.nodes:
+        keys.update(node.annotations)
+    for pod in objects.pods:
+        keys.update(pod.annotations, pod.labels)
+    return any(key.startswith(PREFIX) for key in keys) or any(map(is_holder, objects.pods))

@@ -1,0 +1,183 @@
+"""Pods, nodes and SharePods at the API server, each with whether all of them were seen.
+
+Listed: every look reads them anew, page by page. A list is whole only if all its pages are of one
+resource version: else objects may be missing that were there all the time. Followed: a watch each,
+so that a look costs no request; a kind is whole only while its watch is heard.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from operator import attrgetter
+from typing import Final, Generic, Protocol, TypeVar
+
+import msgspec
+
+from vgpu.cluster import Cluster, ClusterError, followed
+from vgpu.kube import Node, Pod
+from vgpu.kube_json import NodePage, PodPage
+from vgpu.kube_projection import shares_gpus
+from vgpu.sources.mirror import STALE_SECONDS, Mirror
+
+TRIES: Final = 3
+"""A list of which a part has expired is read so often."""
+
+FIRST_LISTS_SECONDS: Final = 60.0
+"""So long the first look waits for the first lists: 100,000 pods take some ten seconds."""
+
+_Object = TypeVar("_Object")
+_Page = TypeVar("_Page", PodPage, NodePage)
+
+
+class Seen(msgspec.Struct, Generic[_Object], frozen=True):
+    """The objects of one kind; ``note`` says why they are not all, "" if they are."""
+
+    objects: tuple[_Object, ...] = ()
+    note: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether these are all."""
+        return not self.note
+
+
+class Kinds(Protocol):
+    """All of a cluster; of pods those that share GPUs. Each raises ClusterError, SourceError."""
+
+    def nodes(self) -> Seen[Node]:
+        """The nodes."""
+        ...
+
+    def pods(self) -> Seen[Pod]:
+        """The pods that share GPUs, KubeShare's holder pods among them."""
+        ...
+
+    def share_pods(self) -> Seen[Pod]:
+        """KubeShare's SharePods; where it is not installed, none are all."""
+        ...
+
+    def close(self) -> None:
+        """Ask no longer."""
+        ...
+
+
+# ---------------------------------------------------------------- listed
+
+
+class Listed:
+    """Read anew each time."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        """``cluster`` stays its maker's to close."""
+        self._cluster = cluster
+
+    def nodes(self) -> Seen[Node]:
+        """Who may not read nodes sees none."""
+        try:
+            pages, note = whole("nodes", self._cluster.node_pages)
+        except ClusterError as error:
+            return _unseen("nodes", error)
+        return Seen(tuple(node for page in pages for node in page.nodes), note)
+
+    def pods(self) -> Seen[Pod]:
+        """Who may not read pods can judge nothing: that is an error."""
+        pages, note = whole("pods", self._cluster.pods)
+        return Seen(tuple(pod for page in pages for pod in page.pods), note)
+
+    def share_pods(self) -> Seen[Pod]:
+        """Who may not read SharePods sees none."""
+        try:
+            pages, note = whole("SharePods", self._cluster.sharepod_pages)
+        except ClusterError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return Seen()
+            return _unseen("SharePods", error)
+        return Seen(tuple(pod for page in pages for pod in page.pods), note)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def whole(what: str, pages: Callable[[], Iterator[_Page]]) -> tuple[tuple[_Page, ...], str]:
+    """All pages of one list, and why it is not whole, "" if it is. Raises as ``pages`` does."""
+    found: tuple[_Page, ...] = ()
+    for _ in range(TRIES):
+        try:
+            found = tuple(pages())
+        except ClusterError as error:
+            if error.status != HTTPStatus.GONE:
+                raise
+            continue
+        if len({page.resource_version for page in found}) == 1:
+            return found, ""
+    return found, f"not all {what} are seen: their list expired while it was read, {TRIES} times"
+
+
+def _unseen(what: str, error: ClusterError) -> Seen[_Object]:
+    """None of a kind that we may not read. Raises the error if it is another."""
+    if error.status != HTTPStatus.FORBIDDEN:
+        raise error
+    return Seen((), f"{what} are not seen: {error.message}")
+
+
+# ---------------------------------------------------------------- followed
+
+
+class Watched:
+    """Followed from the start on."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        stale_seconds: float = STALE_SECONDS,
+        first_lists_seconds: float = FIRST_LISTS_SECONDS,
+    ) -> None:
+        """``cluster`` stays its maker's to close, after this.
+
+        ``stale_seconds`` is how long the server may be silent, ``first_lists_seconds`` what is
+        waited for all first lists together.
+        """
+        uid = attrgetter("ref.uid")
+        self._pods = Mirror(
+            followed.pods(cluster), "pods", key=uid, keep=shares_gpus, stale_seconds=stale_seconds
+        )
+        self._nodes = Mirror(
+            followed.nodes(cluster), "nodes", key=attrgetter("name"), stale_seconds=stale_seconds
+        )
+        self._share_pods = Mirror(
+            followed.sharepods(cluster), "SharePods", key=uid, stale_seconds=stale_seconds
+        )
+        self._mirrors = (self._pods, self._nodes, self._share_pods)
+        self._deadline = time.monotonic() + first_lists_seconds
+        for mirror in self._mirrors:
+            mirror.start()
+
+    def nodes(self) -> Seen[Node]:
+        """The nodes as they were last heard of."""
+        return self._seen("nodes", self._nodes)
+
+    def pods(self) -> Seen[Pod]:
+        """The pods as they were last heard of."""
+        return self._seen("pods", self._pods)
+
+    def share_pods(self) -> Seen[Pod]:
+        """The SharePods as they were last heard of."""
+        return self._seen("SharePods", self._share_pods)
+
+    def close(self) -> None:
+        """Follow no longer."""
+        for mirror in self._mirrors:
+            mirror.close()
+
+    def _seen(self, what: str, mirror: Mirror[_Object]) -> Seen[_Object]:
+        """Only a watch that is heard at this moment has seen everything."""
+        mirror.wait(max(0.0, self._deadline - time.monotonic()))
+        state = mirror.state()
+        note = ""
+        if state.failure is not None:
+            note = f"not all {what} are seen: {state.failure}"
+        elif not state.synced:
+            silence = "yet" if state.silent is None else f"for {state.silent:.0f} s"
+            note = f"not all {what} are seen: the API server has said nothing of them {silence}"
+        return Seen(tuple(state.objects.values()), note)

@@ -1,0 +1,314 @@
+"""One node as its own sources tell it, beside what the API server says of its pods.
+
+Everything is read by the same collectors as the exporter's, side by side and with a deadline: a
+driver that hangs costs what it knows, and nothing else. A view counts as complete only if the
+sources that decide were read: a missing one only removes knowledge.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from reconciler.model import Scope, Snapshot, View
+from reconciler.observe import Sight, folders
+from reconciler.observe.cluster import is_holder
+from reconciler.observe.kinds import whole
+from vgpu.cluster import Cluster, followed
+from vgpu.facts import GpuSource
+from vgpu.inventory import Objects, Speech, Units, every_language, speech
+from vgpu.kube import Pod
+from vgpu.kube_json import Keep
+from vgpu.kube_projection import shares_gpus
+from vgpu.ledger.life import node_uid
+from vgpu.reasons import Reason, SourceError
+from vgpu.schemes.language import Language
+from vgpu.sources.bookkeeping import Bookkeeper
+from vgpu.sources.collector import Collector
+from vgpu.sources.files import printable
+from vgpu.sources.kubelet import DEFAULT_CHECKPOINT, DEFAULT_LOG_DIR, KubeletSource
+from vgpu.sources.limits import DEFAULT_GAIA_DIR, DEFAULT_KUBESHARE_DIR, LimitSource
+from vgpu.sources.observation import Collectors, Observation, observe
+from vgpu.sources.own_node import NodeSample, NodeWatch, with_node
+from vgpu.sources.pods import pod_sample
+from vgpu.sources.runtime import ProcessSource
+from vgpu.sources.shim import DEFAULT_ROOTS, ShimSource
+from vgpu.units import GIB
+
+TIMEOUT_SECONDS: Final = 10.0
+"""What each source may take of a look."""
+
+CLOSING_SECONDS: Final = 3.0
+"""What the driver is given to let go."""
+
+Told = Callable[[float], NodeSample]
+"""Asks for the node's pods and the node itself; the argument is unix seconds. Raises SourceError.
+"""
+
+
+class Places(msgspec.Struct, frozen=True):
+    """Where a node's things are.
+
+    Attributes:
+        shim_roots: folders of shims' folders.
+        procfs, cgroupfs: the host's.
+        log_dir: the kubelet's folder of log folders.
+        checkpoint: the kubelet's, of devices.
+        pod_resources: the kubelet's socket; None is not asked.
+        gaia_dir, kubeshare_dir: limit files.
+    """
+
+    shim_roots: tuple[str, ...] = DEFAULT_ROOTS
+    procfs: str = "/proc"
+    cgroupfs: str = "/sys/fs/cgroup"
+    log_dir: str = DEFAULT_LOG_DIR
+    checkpoint: str = DEFAULT_CHECKPOINT
+    pod_resources: str | None = None
+    gaia_dir: str = DEFAULT_GAIA_DIR
+    kubeshare_dir: str = DEFAULT_KUBESHARE_DIR
+
+
+class NodeObserver:
+    """Looks at one node. One thread asks."""
+
+    def __init__(
+        self,
+        cluster: Cluster | None,
+        node: str,
+        places: Places,
+        units: Units,
+        *,
+        continuous: bool = False,
+        driver: GpuSource | None = None,
+        told: Told | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+    ) -> None:
+        """``cluster`` stays its maker's to close, after this; without it no pod is known.
+
+        A ``continuous`` look follows the node's pods, another lists them. ``driver`` is let go by
+        :meth:`close`. ``told`` is asked for the pods in place of the cluster. Raises SourceError
+        NOT_INSTALLED if pod-resources is to be asked and cannot be.
+        """
+        self._node = node
+        self._places = places
+        self._units = units
+        self._continuous = continuous
+        self._driver = driver
+        self._timeout = timeout
+        self._watch: NodeWatch | None = None
+        if told is None and cluster is not None:
+            told = self._follow(cluster) if continuous else partial(_list, cluster, node)
+        self._on = _collectors(places, driver, told)
+        self._folders = Collector("folders", partial(_folders, places))
+        self._mapped = Collector("mapped", partial(_mapped, places))
+        self._bookkeeper = Bookkeeper((), node)
+        self._languages: tuple[Language, ...] = ()
+
+    def look(self, now: float) -> Sight:
+        """What is there; ``now`` is unix seconds. Takes at most three time-outs."""
+        seen = observe(self._on, now, self._timeout, stale=self._timeout)
+        pods = seen.pods if isinstance(seen.pods, NodeSample) else None
+        notes = list(self._failures())
+        complete = set()
+        if pods is not None and pods.complete:
+            if _is_elsewhere(pods, seen):
+                notes.append(
+                    f"none of {self._node}'s pods has a cgroup here: is this another node?"
+                    " (--node-name)"
+                )
+                pods, seen = None, msgspec.structs.replace(seen, pods=None)
+            else:
+                complete.add(View.PODS)
+        node = pods.node if pods else None
+        if node is not None:
+            complete.add(View.NODES)
+        said = self._said(pods)
+        ledger = self._kept_books(said).ledger(seen)
+        if blind := ", ".join(_missing(seen)):
+            notes.append(f"the node's own books are not complete: {blind}")
+        elif View.PODS in complete:
+            complete.add(View.LEDGER)
+        found = folders.Found()
+        if pods is not None and View.PODS in complete:
+            found = self._find_folders(pods, seen)
+            if found.note:
+                notes.append(found.note)
+            else:
+                complete.add(View.FOLDERS)
+        placed = {folder.pod_uid for folder in found.folders}
+        return Sight(
+            Snapshot(
+                now=now,
+                scope=Scope.NODE,
+                complete=frozenset(complete),
+                nodes=(node,) if node else (),
+                pods=tuple(pod for pod in pods.pods if _counts(pod, said, placed)) if pods else (),
+                ledgers={self._node: ledger},
+                folders=found.folders,
+                live_pods=seen.process.live_pods if seen.process else None,
+                continuous=self._continuous,
+                notes=(*notes, *said.notes),
+            ),
+            said.languages,
+        )
+
+    def mapped(self, path: str) -> bool:
+        """Whether a process uses what is in a shim's folder now.
+
+        Raises SourceError: as :func:`reconciler.observe.folders.mapped`, and TIMEOUT.
+        """
+        begun = time.monotonic()
+        if self._mapped.begin(path):
+            self._mapped.finish(begun + self._timeout)
+        used = self._mapped.data(begun)
+        if used is None:
+            raise SourceError(Reason.TIMEOUT, printable(path), self._mapped.health().last_error)
+        if isinstance(used, SourceError):
+            raise used
+        return used
+
+    def close(self) -> None:
+        """Look no longer, and let go of the driver, unless a call hangs in it."""
+        if self._watch is not None:
+            self._watch.close()
+        if self._driver is not None and not (self._on.nvml and self._on.nvml.stuck):
+            closing = threading.Thread(target=self._driver.close, name="closing", daemon=True)
+            closing.start()
+            closing.join(CLOSING_SECONDS)
+
+    # ------------------------------------------------------------ parts of a look
+
+    def _follow(self, cluster: Cluster) -> Told:
+        pods = followed.pods_of_node(cluster, self._node)
+        node = partial(followed.read_node, cluster, self._node)
+        self._watch = NodeWatch(pods, node, cluster.server)
+        return self._watch.sample
+
+    def _failures(self) -> Iterator[str]:
+        """Which sources failed, and why."""
+        for collector in self._on.all():
+            health = collector.health()
+            if not health.success:
+                yield f"{health.name} is not read: {health.last_error}"
+
+    def _said(self, pods: NodeSample | None) -> Speech:
+        """Who shares GPUs here, in which languages; in any where the API server does not tell."""
+        if pods is None:
+            units = self._units
+            spoken = every_language(units.volcano_factor, units.gpushare_unit or GIB)
+            return Speech((), spoken)
+        nodes = (pods.node,) if pods.node else ()
+        sharing = tuple(pod for pod in pods.pods if shares_gpus(pod))
+        return speech(Objects(nodes, sharing), self._units)
+
+    def _kept_books(self, said: Speech) -> Bookkeeper:
+        """The bookkeeper of these languages; another one has to read everything anew."""
+        if said.languages != self._languages:
+            self._languages = said.languages
+            self._bookkeeper = Bookkeeper(said.languages, self._node)
+        return self._bookkeeper
+
+    def _find_folders(self, pods: NodeSample, seen: Observation) -> folders.Found:
+        """The shims' folders; nothing that the API server or the kernel knows is an orphan."""
+        live = _live_pods(seen)
+        if not live:
+            return folders.Found(
+                note="the shims' folders are not judged: no cgroup of a pod is seen"
+            )
+        begun = time.monotonic()
+        known = live.union(*map(_uids, pods.pods))
+        if self._folders.begin(known):
+            self._folders.finish(begun + self._timeout)
+        found = self._folders.data(begun) if self._folders.ok else None
+        if found is None:
+            error = self._folders.health().last_error
+            return folders.Found(note=f"the shims' folders are not seen: {error}")
+        return found
+
+
+# ---------------------------------------------------------------- what is asked
+
+
+def _collectors(places: Places, driver: GpuSource | None, told: Told | None) -> Collectors:
+    """One for each source. Raises SourceError."""
+    shim = ShimSource(places.shim_roots, required=False)
+    kubelet = KubeletSource(places.log_dir, places.checkpoint, places.pod_resources)
+    limits = LimitSource(places.gaia_dir, places.kubeshare_dir)
+    process = ProcessSource(places.procfs, places.cgroupfs)
+    return Collectors(
+        nvml=Collector("nvml", driver.sample) if driver else None,
+        shim=Collector("shim", lambda _: shim.sample()),
+        kubelet=Collector("kubelet", kubelet.sample),
+        limits=Collector("limits", lambda _: limits.sample()),
+        pods=Collector("api", told) if told else None,
+        process=Collector("process", process.sample),
+    )
+
+
+def _folders(places: Places, known: frozenset[str]) -> folders.Found:
+    return folders.find_folders(places.shim_roots, known.__contains__, places.procfs)
+
+
+def _mapped(places: Places, path: str) -> bool | SourceError:
+    """Whether a folder is used, or why that cannot be told: a collector keeps no errors."""
+    try:
+        return folders.mapped(path, places.procfs)
+    except SourceError as error:
+        return error
+
+
+def _list(cluster: Cluster, node: str, _: float) -> NodeSample:
+    """The node's pods and the node, read now. Raises SourceError; ABSENT if it has no pod."""
+    selector = f"spec.nodeName={node}"
+    with followed.told(cluster.server):
+        pages, note = whole("pods", lambda: cluster.pods(keep=Keep.ALL, field_selector=selector))
+    pods = pod_sample((pod for page in pages for pod in page.pods), complete=not note)
+    if not pods.pods:
+        raise SourceError(Reason.ABSENT, cluster.server, f"no pod is on {node} (--node-name)")
+    try:
+        return with_node(pods, followed.read_node(cluster, node))
+    except SourceError as error:
+        return with_node(pods, None, (error.rejection(),))
+
+
+# ---------------------------------------------------------------- what it is worth
+
+
+def _missing(seen: Observation) -> Iterator[str]:
+    """Of the sources that decide where a container is, those that were not read."""
+    kubelet, process = seen.kubelet, seen.process
+    if kubelet is None or (kubelet.grants is None and kubelet.held is None):
+        yield "the kubelet's grants"
+    if process is None or not process.sees_host:
+        yield "the host's processes"
+    if process is None or process.live_pods is None:
+        yield "cgroups"
+
+
+def _live_pods(seen: Observation) -> frozenset[str]:
+    """UIDs of pods that have a cgroup; none where that is not known."""
+    return (seen.process.live_pods if seen.process else None) or frozenset()
+
+
+def _is_elsewhere(pods: NodeSample, seen: Observation) -> bool:
+    """Whether the API server's pods are those of another machine: pods run here, but none of them.
+
+    A wrong name would make an orphan of everything on this node.
+    """
+    live = _live_pods(seen)
+    return bool(live) and live.isdisjoint(map(node_uid, pods.pods))
+
+
+def _uids(pod: Pod) -> frozenset[str]:
+    """What a folder may be named after: a static pod has two UIDs."""
+    return frozenset({pod.ref.uid, node_uid(pod)})
+
+
+def _counts(pod: Pod, said: Speech, placed: set[str]) -> bool:
+    """Whether a pod is part of the picture: it shares GPUs, or has a shim's folder."""
+    if not placed.isdisjoint(_uids(pod)):
+        return True
+    return shares_gpus(pod) and (pod.ref.uid not in said.whole or is_holder(pod))

@@ -1,0 +1,362 @@
+"""Findings in, plan out: who may be acted on, in what order, and how many at a time. Pure.
+
+Every subject appears once: as an action, or left alone with the first reason that applies, or as
+something that can only be reported. The order of the input does not matter. Reasons are asked in
+this order: what protects the subject, what the rule itself objects, whether its node could do any
+better, its age, its owner's back-off, the rule's mode; then, for all together, the circuit breaker
+and the limits.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from reconciler.memory import Memory, attempt_key, remember
+from reconciler.model import (
+    Breaker,
+    Edit,
+    Entry,
+    Evict,
+    Finding,
+    Kind,
+    Plan,
+    Scope,
+    Snapshot,
+    Subject,
+    View,
+)
+from reconciler.policy import REPORTED, Limits, Mode, Policy
+from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.rules import RULES
+from reconciler.scene import RUNNING, SUCCEEDED, Scene
+from vgpu.kube import MIRROR, Node, Pod
+from vgpu.schemes.language import Language
+
+OPT_OUT: Final = "vgpu.dev/reconcile"
+"""With the value ``false`` a pod is never touched, nor is a node and anything on it."""
+
+
+def make_plan(
+    snapshot: Snapshot, policy: Policy, memory: Memory, languages: Sequence[Language]
+) -> tuple[Plan, Memory]:
+    """The plan for what is seen, and the memory with what was found."""
+    scene = Scene(snapshot, languages)
+    findings = tuple(find(scene, policy))
+    remembered = remember(memory, findings, snapshot.now)
+    return resolve(scene, policy, remembered, findings), remembered
+
+
+def find(scene: Scene, policy: Policy) -> Iterator[Finding]:
+    """Everything that the rules that are on find; what they could not see well enough, too."""
+    for entry in RULES:
+        if policy.mode(entry.rule) is Mode.OFF or scene.snapshot.scope not in entry.scopes:
+            continue
+        blind = not scene.has(*entry.needs)
+        for finding in entry.find(scene, policy):
+            if blind and finding.objection is None:
+                yield msgspec.structs.replace(finding, objection=Skip.INCOMPLETE_VIEW)
+            else:
+                yield finding
+
+
+def resolve(scene: Scene, policy: Policy, memory: Memory, findings: Iterable[Finding]) -> Plan:
+    """The plan for these findings."""
+    entries = [
+        _lead(of_subject, scene, policy, memory) for of_subject in _by_subject(findings).values()
+    ]
+    reported = [entry for entry in entries if entry.finding.action is None]
+    refused = [entry for entry in entries if entry.finding.action and entry.skip]
+    wanted = sorted(
+        (entry for entry in entries if entry.finding.action and not entry.skip),
+        key=lambda entry: _urgency(entry, memory, scene.now),
+    )
+    breaker = _breaker(wanted, scene, policy.limits)
+    if breaker.tripped:
+        detail = (
+            f"{breaker.wanted} troubles among {breaker.pods} GPU pods; at most {breaker.allowed}"
+        )
+        refused += [_skipped(entry, Skip.BREAKER_TRIPPED, detail) for entry in wanted]
+        wanted = []
+    budget = _Budget(scene, policy.limits)
+    actions = []
+    for entry in wanted:
+        limit = budget.take(entry)
+        if limit is None:
+            actions.append(entry)
+        else:
+            refused.append(_skipped(entry, *limit))
+    return Plan(
+        id=_plan_id(actions),
+        made_at=scene.now,
+        scope=scene.snapshot.scope,
+        actions=tuple(actions),
+        skipped=tuple(sorted(refused, key=_place)),
+        findings=tuple(sorted(reported, key=_place)),
+        breaker=breaker,
+        subjects={
+            Kind.POD: len(scene.snapshot.pods),
+            Kind.SHARE_POD: len(scene.snapshot.share_pods),
+            Kind.NODE: len(scene.snapshot.nodes),
+            Kind.FOLDER: len(scene.snapshot.folders),
+        },
+        notes=scene.snapshot.notes,
+    )
+
+
+# ---------------------------------------------------------------- one subject
+
+_ORDER: Final[Mapping[Rule, int]] = {rule: number for number, rule in enumerate(Rule)}
+
+_Verdict = tuple[Skip, str] | None
+"""Why not, and the rest of it in words; None if it may be done."""
+
+
+def _by_subject(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
+    found: dict[str, list[Finding]] = {}
+    for finding in findings:
+        found.setdefault(finding.subject.key, []).append(finding)
+    return found
+
+
+def _lead(findings: list[Finding], scene: Scene, policy: Policy, memory: Memory) -> Entry:
+    """The entry of one subject: the first rule that may act, else the first that would."""
+    ordered = sorted(findings, key=_precedence) if len(findings) > 1 else findings
+    verdicts = [(each, objection(each, scene, policy, memory)) for each in ordered if each.action]
+    free = (each for each in verdicts if each[1] is None)
+    leading, verdict = next(free, verdicts[0] if verdicts else (ordered[0], None))
+    also = tuple(dict.fromkeys(each.rule for each in ordered if each.rule is not leading.rule))
+    pod = _pod(leading.subject, scene)
+    owner = pod.owner.uid if pod and pod.owner else ""
+    return Entry(leading, also, owner, *(verdict or ()))
+
+
+def _precedence(finding: Finding) -> tuple[int, bytes]:
+    """By rule; the rest only makes the order the same each time."""
+    return _ORDER[finding.rule], msgspec.json.encode(finding, order="deterministic")
+
+
+def _pod(subject: Subject, scene: Scene) -> Pod | None:
+    """The pod or SharePod that the subject is; None if it is none, or is not there."""
+    pods = {Kind.POD: scene.pods, Kind.SHARE_POD: scene.share_pods}.get(subject.kind, {})
+    return pods.get(subject.uid)
+
+
+def objection(finding: Finding, scene: Scene, policy: Policy, memory: Memory) -> _Verdict:
+    """Why the finding's action may not be taken for itself, None if it may."""
+    protection = _protection(finding, scene, policy)
+    if protection is not None:
+        return protection, ""
+    moot = finding.objection or _no_better(finding, scene)
+    if moot is not None:
+        return moot, ""
+    wait = _seconds_to_ripe(finding, memory, scene.now, policy.ages.clock_skew)
+    if wait > 0:
+        return Skip.TOO_YOUNG, f"{wait:.0f} s to go"
+    pause = _pause(finding, scene, policy, memory)
+    if pause > 0:
+        return Skip.BACKING_OFF, f"{pause:.0f} s to go"
+    if policy.mode(finding.rule) is Mode.PLAN:
+        return Skip.RULE_MODE_PLAN, f"rules.{finding.rule}.mode: apply"
+    return None
+
+
+def _no_better(finding: Finding, scene: Scene) -> Skip | None:
+    """Why the pod that its owner makes in its place would fare no better.
+
+    While a node or its plugin is away, the API server shows its devices as gone and its pods as
+    stuck, which is no evidence against them; and a pod that is nowhere yet can still go anywhere.
+    What has failed for good will not change any more, and on the node itself there is better
+    evidence.
+    """
+    pod = _pod(finding.subject, scene)
+    if pod is None or pod.owner is None or pod.terminal:
+        return None
+    recovers = isinstance(finding.action, Evict) and finding.effect is Effect.RECOVERY
+    from_afar = scene.snapshot.scope is Scope.CLUSTER
+    return scene.plugin_objection(pod) if recovers and from_afar else None
+
+
+def _seconds_to_ripe(finding: Finding, memory: Memory, now: float, skew: float) -> float:
+    """How long it must still have been so."""
+    if finding.grace <= 0:
+        return 0.0
+    return finding.grace + skew - (now - memory.since(finding, now))
+
+
+def _pause(finding: Finding, scene: Scene, policy: Policy, memory: Memory) -> float:
+    """Tidying makes nobody create a pod, so that it cannot loop."""
+    loops = isinstance(finding.action, Evict) and finding.effect is Effect.RECOVERY
+    pod = _pod(finding.subject, scene)
+    if not loops or pod is None or pod.owner is None:
+        return 0.0
+    key = attempt_key(pod.owner.uid, finding.subject.node)
+    return memory.pause(key, scene.now, policy.backoff)
+
+
+# ---------------------------------------------------------------- what protects a pod
+
+_JOB: Final = "Job"
+_DAEMON_SET: Final = "DaemonSet"
+
+_Guards = tuple[tuple[Skip, Callable[[Pod, Policy], bool]], ...]
+
+_ANY_POD: Final[_Guards] = (
+    (Skip.OPTED_OUT, lambda pod, _: _opted_out(pod)),
+    (
+        Skip.OTHER_NAMESPACE,
+        lambda pod, policy: bool(policy.namespaces) and pod.ref.namespace not in policy.namespaces,
+    ),
+    (
+        Skip.PROTECTED_NAMESPACE,
+        lambda pod, policy: pod.ref.namespace in policy.protected_namespaces,
+    ),
+    (Skip.STATIC_POD, lambda pod, _: MIRROR in pod.annotations or _owned_by(pod, "Node")),
+    (Skip.TERMINATING, lambda pod, _: pod.deleted_at is not None),
+)
+"""For every change of a pod."""
+
+_EVICTED_POD: Final[_Guards] = (
+    (Skip.COMPLETED, lambda pod, _: pod.phase == SUCCEEDED),
+    (Skip.DAEMON_SET_POD, lambda pod, _: _owned_by(pod, _DAEMON_SET)),
+    (Skip.JOB_POD, lambda pod, policy: _owned_by(pod, _JOB) and _JOB not in policy.owners),
+    (Skip.BARE_POD, lambda pod, policy: pod.owner is None and not policy.evict_bare),
+    (
+        Skip.OWNER_KIND,
+        lambda pod, policy: pod.owner is not None and pod.owner.kind not in policy.owners,
+    ),
+    (Skip.HIGH_PRIORITY, lambda pod, policy: pod.priority > policy.priority_ceiling),
+    (Skip.RUNNING, lambda pod, policy: pod.phase == RUNNING and not policy.evict_running),
+)
+"""For evictions, after those."""
+
+_HOLDER: Final = frozenset({Skip.BARE_POD, Skip.PROTECTED_NAMESPACE, Skip.RUNNING})
+"""KubeShare's holder pods are bare, in kube-system, and run."""
+
+
+def _exempt(finding: Finding) -> frozenset[Skip]:
+    """What does not protect from this finding's action."""
+    if finding.cause is Cause.ORPHANED_HOLDER:
+        return _HOLDER
+    return frozenset({Skip.RUNNING} if finding.rule in REPORTED else ())  # what these find runs
+
+
+def _opted_out(thing: Pod | Node) -> bool:
+    return thing.annotations.get(OPT_OUT) == "false"
+
+
+def _owned_by(pod: Pod, kind: str) -> bool:
+    return pod.owner is not None and pod.owner.kind == kind
+
+
+def _protection(finding: Finding, scene: Scene, policy: Policy) -> Skip | None:
+    subject = finding.subject
+    node = scene.nodes.get(subject.home)
+    if node is None and subject.kind is Kind.NODE:
+        return Skip.NODE_UNKNOWN
+    if node is None and subject.home and not scene.has(View.NODES):
+        return Skip.INCOMPLETE_VIEW  # it may have opted out
+    if node is not None and _opted_out(node):
+        return Skip.OPTED_OUT
+    if subject.kind not in (Kind.POD, Kind.SHARE_POD):
+        return Skip.OTHER_NAMESPACE if policy.namespaces else None
+    pod = _pod(subject, scene)
+    if pod is None:
+        return Skip.INCOMPLETE_VIEW
+    guards = _ANY_POD if isinstance(finding.action, Edit) else (*_ANY_POD, *_EVICTED_POD)
+    exempt = _exempt(finding)
+    return next((skip for skip, holds in guards if skip not in exempt and holds(pod, policy)), None)
+
+
+# ---------------------------------------------------------------- all together
+
+_EFFECTS: Final[Mapping[Effect, int]] = {effect: number for number, effect in enumerate(Effect)}
+
+
+def _urgency(entry: Entry, memory: Memory, now: float) -> tuple[float, int, float, int, Subject]:
+    """Recovery first, then the oldest; but what came to nothing stands behind all the rest.
+
+    Else a few pods that the API server never lets go would use up the limits in every cycle.
+    """
+    finding = entry.finding
+    failed = memory.failed.get(finding.key, 0.0)
+    since = memory.since(finding, now)
+    return failed, _EFFECTS[finding.effect], since, _ORDER[finding.rule], finding.subject
+
+
+def _place(entry: Entry) -> tuple[int, Subject]:
+    return _ORDER[entry.finding.rule], entry.finding.subject
+
+
+def _skipped(entry: Entry, skip: Skip, detail: str) -> Entry:
+    return msgspec.structs.replace(entry, skip=skip, detail=detail)
+
+
+def _breaker(wanted: Iterable[Entry], scene: Scene, limits: Limits) -> Breaker:
+    """What is evicted to recover counts one by one.
+
+    Tidying and repairs take nothing away from anybody, and one tenant can ask for thousands with
+    one template: what a rule wants of them in one namespace counts once. So nobody can trip the
+    breaker for all, and a controller whose pods are refused again and again does not stop the
+    tidying that it needs.
+    """
+    troubles = len({_trouble(entry.finding) for entry in wanted})
+    pods = len(scene.snapshot.pods)
+    allowed = max(limits.breaker_floor, int(pods * limits.breaker))
+    return Breaker(troubles, allowed, pods)
+
+
+def _trouble(finding: Finding) -> tuple[str, ...]:
+    """The same for what counts once."""
+    namespace = finding.subject.namespace
+    if finding.effect is Effect.RECOVERY or not namespace:
+        return (finding.subject.key,)
+    return finding.rule, namespace
+
+
+class _Budget:
+    """What may still be done in this cycle."""
+
+    def __init__(self, scene: Scene, limits: Limits) -> None:
+        self._scene = scene
+        self._limits = limits
+        self._total = 0
+        self._nodes: Counter[str] = Counter()
+        self._namespaces: Counter[str] = Counter()
+        self._owners: Counter[str] = Counter()
+
+    def take(self, entry: Entry) -> _Verdict:
+        """Count the action, or say which limit is reached."""
+        limits, namespace = self._limits, entry.finding.subject.namespace
+        node = entry.finding.subject.home
+        disrupts = self._disrupts(entry)
+        if disrupts and self._owners[entry.owner] >= (most := self._of_owner(entry.owner)):
+            return Skip.OWNER_LIMIT, f"{most} of its owner's pods"
+        if node and self._nodes[node] >= limits.per_node:
+            return Skip.NODE_LIMIT, f"{limits.per_node} on {node}"
+        if namespace and self._namespaces[namespace] >= limits.per_namespace:
+            return Skip.NAMESPACE_LIMIT, f"{limits.per_namespace} in {namespace}"
+        if self._total >= limits.per_cycle:
+            return Skip.CYCLE_LIMIT, f"{limits.per_cycle} in one cycle"
+        self._total += 1
+        self._nodes[node] += 1
+        self._namespaces[namespace] += 1
+        self._owners[entry.owner] += disrupts
+        return None
+
+    def _disrupts(self, entry: Entry) -> bool:
+        """Whether it takes away a replica that may be of use."""
+        pod = _pod(entry.finding.subject, self._scene)
+        evicts = isinstance(entry.finding.action, Evict)
+        return evicts and bool(entry.owner) and pod is not None and not pod.terminal
+
+    def _of_owner(self, owner: str) -> int:
+        return max(1, int(self._scene.replicas[owner] * self._limits.per_owner))
+
+
+def _plan_id(actions: Iterable[Entry]) -> str:
+    """The same for the same actions in the same order."""
+    said = msgspec.json.encode([entry.finding.action for entry in actions], order="sorted")
+    return hashlib.sha256(said).hexdigest()[:12]

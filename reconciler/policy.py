@@ -1,0 +1,110 @@
+"""What the operator allows: which rules may act, on whom, how fast, and after how long."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from reconciler.reasons import Rule
+
+
+class Mode(StrEnum):
+    """How far a rule may go."""
+
+    OFF = "off"  # it does not look
+    PLAN = "plan"  # it looks and tells
+    APPLY = "apply"  # it acts where the reconciler is told to
+
+
+REPORTED: Final = frozenset(
+    {
+        Rule.DOUBLE_BOOKED,
+        Rule.RUNNING_WITHOUT_DEVICE,
+        Rule.LOST_DEVICE,
+        Rule.UNOWNED_PROCESS,
+    }
+)
+"""Rules that only report unless they are set to apply: then they evict, running pods too."""
+
+DEFAULT_MODES: Final[Mapping[Rule, Mode]] = {
+    rule: Mode.PLAN if rule in REPORTED or rule is Rule.KUBESHARE else Mode.APPLY for rule in Rule
+}
+
+RECREATED: Final = ("ReplicaSet", "ReplicationController", "StatefulSet")
+"""Kinds of owners that make a pod again at no cost of their own."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How much may be done in one cycle; attempts count, not only successes.
+
+    ``per_owner`` is the part of an owner's living replicas that may be evicted, at least one.
+    ``breaker`` is the part of all GPU pods that may want action at once; below
+    ``breaker_floor`` candidates it never trips. Of tidying and repairs, what one rule wants in
+    one namespace counts once.
+    """
+
+    per_cycle: int = 50
+    per_node: int = 5
+    per_namespace: int = 10
+    per_owner: float = 0.34
+    breaker: float = 0.2
+    breaker_floor: int = 10
+
+
+class Ages(msgspec.Struct, frozen=True):
+    """How long things must have been so, in seconds.
+
+    ``failed``: a failure. ``assumed``: a promise that nobody kept; longer than the time-outs of
+    the schedulers' locks (300 s), so that they have given up before us. ``lock``: a lock whose
+    owner is gone. ``handshake``: a node given up although its plugin lives. ``drift``: a
+    disagreement about a card. ``orphan``: what lost its owner. ``clock_skew`` is added to all of
+    them: so wrong may another machine's clock be without anything being done too early.
+    """
+
+    failed: float = 60.0
+    assumed: float = 300.0
+    lock: float = 60.0
+    handshake: float = 120.0
+    drift: float = 60.0
+    orphan: float = 300.0
+    clock_skew: float = 60.0
+
+
+class Backoff(msgspec.Struct, frozen=True):
+    """After an eviction, an owner's pods on that node are left alone: ``first`` seconds, then
+    twice as long each time, up to ``longest``; forgotten when nothing happened for twice that.
+    """
+
+    first: float = 120.0
+    longest: float = 1800.0
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """All of it.
+
+    Attributes:
+        modes: by rule; a rule that is not here has its default.
+        limits, ages, backoff: see there.
+        owners: kinds of controllers whose pods may be evicted.
+        evict_bare: also pods that nobody makes again.
+        evict_running: also running pods, where a rule says that this helps.
+        namespaces: only pods in these, if any are named; then nothing of nodes either.
+        protected_namespaces: nothing is done here; KubeShare's holder pods excepted.
+        priority_ceiling: pods of a higher priority are left alone.
+    """
+
+    modes: Mapping[Rule, Mode] = {}
+    limits: Limits = Limits()
+    ages: Ages = Ages()
+    backoff: Backoff = Backoff()
+    owners: tuple[str, ...] = RECREATED
+    evict_bare: bool = False
+    evict_running: bool = False
+    namespaces: tuple[str, ...] = ()
+    protected_namespaces: tuple[str, ...] = ("kube-system",)
+    priority_ceiling: int = 1_000_000_000
+
+    def mode(self, rule: Rule) -> Mode:
+        """How far the rule may go."""
+        return self.modes.get(rule, DEFAULT_MODES[rule])

@@ -1,0 +1,66 @@
+"""The rules, one table: which function finds what, from where, and what it must have seen in full.
+
+A rule is a pure function of a scene and a policy. It says what is wrong, what would mend it and
+since when it is so; it does not ask who may be touched or how often: that is the plan's part.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from reconciler.model import Finding, Scope, View
+from reconciler.policy import Policy
+from reconciler.reasons import Rule
+from reconciler.rules.assumed import assumed_expired, assumed_unbound
+from reconciler.rules.conflicts import (
+    double_booked,
+    lost_device,
+    running_without_device,
+    unowned_process,
+)
+from reconciler.rules.drift import card_drift, recover
+from reconciler.rules.kubeshare import kubeshare
+from reconciler.rules.leftover_claim import leftover_claim
+from reconciler.rules.node_marks import stale_handshake, stale_lock
+from reconciler.rules.refused import refused
+from reconciler.rules.shim_folders import orphan_shim_dir
+from reconciler.rules.waiting import no_gpu_matched, prestart_failed
+from reconciler.scene import Scene
+
+BOTH: Final = frozenset(Scope)
+CLUSTER: Final = frozenset({Scope.CLUSTER})
+NODE: Final = frozenset({Scope.NODE})
+
+
+class RuleEntry(msgspec.Struct, frozen=True):
+    """One rule; ``needs`` is what must have been seen in full for it to act."""
+
+    rule: Rule
+    find: Callable[[Scene, Policy], Iterator[Finding]]
+    scopes: frozenset[Scope] = CLUSTER
+    needs: frozenset[View] = frozenset({View.PODS})
+
+
+_PODS_AND_NODES: Final = frozenset({View.PODS, View.NODES})
+_LEDGER: Final = frozenset({View.PODS, View.LEDGER})
+
+RULES: Final = (
+    RuleEntry(Rule.REFUSED, refused),
+    RuleEntry(Rule.PRESTART_FAILED, prestart_failed, needs=_PODS_AND_NODES),
+    RuleEntry(Rule.NO_GPU_MATCHED, no_gpu_matched, needs=_PODS_AND_NODES),
+    RuleEntry(Rule.ASSUMED_EXPIRED, assumed_expired, needs=_PODS_AND_NODES),
+    RuleEntry(Rule.ASSUMED_UNBOUND, assumed_unbound),
+    RuleEntry(Rule.STALE_LOCK, stale_lock, needs=_PODS_AND_NODES),
+    RuleEntry(Rule.STALE_HANDSHAKE, stale_handshake, needs=_PODS_AND_NODES),
+    RuleEntry(Rule.LEFTOVER_CLAIM, leftover_claim),
+    RuleEntry(Rule.CARD_DRIFT, card_drift, NODE, _LEDGER),
+    RuleEntry(Rule.RECOVER, recover, BOTH),
+    RuleEntry(Rule.DOUBLE_BOOKED, double_booked, BOTH),
+    RuleEntry(Rule.RUNNING_WITHOUT_DEVICE, running_without_device, BOTH),
+    RuleEntry(Rule.LOST_DEVICE, lost_device, BOTH),
+    RuleEntry(Rule.UNOWNED_PROCESS, unowned_process, NODE, _LEDGER),
+    RuleEntry(Rule.ORPHAN_SHIM_DIR, orphan_shim_dir, NODE, frozenset({View.PODS, View.FOLDERS})),
+    RuleEntry(Rule.KUBESHARE, kubeshare, needs=frozenset({View.PODS, View.SHARE_PODS})),
+)
+"""In the order of :class:`Rule`."""

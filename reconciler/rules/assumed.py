@@ -1,0 +1,120 @@
+"""Promises of devices that nobody kept: bound pods that Allocate passed by, pods never bound."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from reconciler.model import Finding
+from reconciler.policy import Policy
+from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.rules.parts import edit_pod, evict, is_due, latest, of_pod, quoted
+from reconciler.scene import PENDING, Scene, Spoken
+from vgpu.kube import Pod
+from vgpu.model import Claim, Phase, Scheme
+from vgpu.schemes.gpushare_node import CARDS
+
+_NAMED: Final = 16
+"""Devices of a container that evidence names."""
+
+
+def assumed_expired(scene: Scene, policy: Policy) -> Iterator[Finding]:
+    """Evict bound pods that still wait for what they were promised, once the plugin is ready.
+
+    The kubelet calls Allocate when it admits a pod. One that is past its time was passed over, for
+    another of the same size mostly, and will not be asked for again.
+    """
+    for pod in scene.snapshot.pods:
+        if pod.phase != PENDING or not pod.node:
+            continue
+        claims = [claim for claim in scene.claims(pod) if _is_owed(claim)]
+        if not claims:
+            yield from _malformed(Rule.ASSUMED_EXPIRED, scene, pod)
+            continue
+        since = latest((*(claim.assumed_at for claim in claims), pod.scheduled_at, pod.started_at))
+        if is_due(scene, policy, since, policy.ages.assumed):
+            yield Finding(
+                rule=Rule.ASSUMED_EXPIRED,
+                cause=Cause.NEVER_ASSIGNED,
+                subject=of_pod(pod),
+                evidence=tuple(line for claim in claims for line in _evidence(claim)),
+                since=since,
+                grace=policy.ages.assumed,
+                action=evict(pod),
+                objection=scene.plugin_objection(pod) or _waits_for_others(scene, pod, claims),
+            )
+
+
+def assumed_unbound(scene: Scene, policy: Policy) -> Iterator[Finding]:
+    """Remove the claims of pods that were never bound: a promise is made just before binding.
+
+    A claim may also have come with the pod, copied from another one; it is no older than the pod.
+    """
+    for pod in scene.snapshot.pods:
+        if pod.phase != PENDING or pod.node or pod.gated:
+            continue
+        spoken = [said for said in scene.spoken(pod) if said.claim is not None]
+        claims = scene.claims(pod)
+        if not claims:
+            yield from _malformed(Rule.ASSUMED_UNBOUND, scene, pod)
+            continue
+        promised = latest(at for claim in claims for at in (claim.assumed_at, claim.assigned_at))
+        since = None if promised is None else latest((promised, pod.created_at))
+        if is_due(scene, policy, since, policy.ages.assumed):
+            scheduler = f"its scheduler: {quoted(pod.unschedulable)}"
+            yield Finding(
+                rule=Rule.ASSUMED_UNBOUND,
+                cause=Cause.NEVER_BOUND,
+                subject=of_pod(pod),
+                evidence=(
+                    *(line for claim in claims for line in _evidence(claim)),
+                    *((scheduler,) if pod.unschedulable else ()),
+                ),
+                since=since,
+                grace=policy.ages.assumed,
+                effect=Effect.REPAIR,
+                action=edit_pod(pod, dict.fromkeys(_claim_keys(spoken, pod))),
+            )
+
+
+def _is_owed(claim: Claim) -> bool:
+    """Whether Allocate has something left to hand out. KubeShare has no Allocate."""
+    if claim.scheme is Scheme.KUBESHARE:
+        return False
+    return claim.failed or any(each.phase is Phase.ASSUMED for each in claim.allocations)
+
+
+def _waits_for_others(scene: Scene, pod: Pod, claims: Sequence[Claim]) -> Skip | None:
+    """Why a pod that the kubelet has admitted may be served although no annotation says so.
+
+    gpu-manager marks a pod only when its container starts, after images, volumes and init
+    containers. gpushare's plugin never marks one that it found no match for on a node with one
+    card: it gives it that card.
+    """
+    node = scene.nodes.get(pod.node)
+    silent = {Scheme.GAIA}
+    if node is not None and node.capacity.get(CARDS) == 1:
+        silent.add(Scheme.GPUSHARE)
+    admitted = bool(pod.statuses)
+    served = admitted and all(claim.scheme in silent for claim in claims)
+    return Skip.WAITS_FOR_OTHERS if served else None
+
+
+def _claim_keys(spoken: Sequence[Spoken], pod: Pod) -> list[str]:
+    return sorted({key for said in spoken for key in said.language.claim_keys(pod)})
+
+
+def _evidence(claim: Claim) -> Iterator[str]:
+    for allocation in claim.allocations:
+        devices = ", ".join(share.device for share in allocation.shares[:_NAMED])
+        yield f"{claim.scheme}: {allocation.phase} {allocation.container or 'pod'}: {devices}"
+    if not claim.allocations:
+        yield f"{claim.scheme}: promised, but no device is named"
+    if claim.failed:
+        yield f"{claim.scheme}: the plugin says that it could not serve it"
+    yield from claim.doubts
+
+
+def _malformed(rule: Rule, scene: Scene, pod: Pod) -> Iterator[Finding]:
+    """A waiting pod whose claim nobody can read: no machine should guess what was meant."""
+    errors = tuple(str(said.error) for said in scene.spoken(pod) if said.error is not None)
+    if errors:
+        yield Finding(rule, Cause.MALFORMED, of_pod(pod), errors)

@@ -1,0 +1,216 @@
+"""What the ledger calls a conflict that no edit of the books can mend.
+
+These rules report. Only where the operator has set one to apply does it evict a pod for each
+thing that is wrong: the one whose device it is, or of several holders the one that costs least.
+One of several is evicted only if better sources than annotations and shims' files place them all
+there: those are the tenants' own to write, and a lie must not cost somebody else's pod.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from reconciler.model import Finding, Kind, Scope, Subject, View
+from reconciler.policy import Mode, Policy
+from reconciler.reasons import Cause, Rule, Skip
+from reconciler.rules.ledger_words import (
+    People,
+    at_most,
+    of_device,
+    of_holding,
+    of_statements,
+)
+from reconciler.rules.parts import evict, of_pod
+from reconciler.rules.whereabouts import TRUSTED
+from reconciler.scene import Scene
+from vgpu.kube import Pod
+from vgpu.ledger import Conflict, ConflictKind, Holding, Ledger
+from vgpu.ledger.checks import KUBELET
+from vgpu.ledger.totals import exceeded
+
+CAUSES: Final[Mapping[ConflictKind, tuple[Rule, Cause]]] = {
+    ConflictKind.DOUBLE_BOOKED: (Rule.DOUBLE_BOOKED, Cause.SAME_SLICE),
+    ConflictKind.OVERCOMMITTED: (Rule.DOUBLE_BOOKED, Cause.OVERCOMMITTED),
+    ConflictKind.RUNNING_WITHOUT_DEVICE: (Rule.RUNNING_WITHOUT_DEVICE, Cause.NO_GRANT),
+    ConflictKind.DEVICE_MISSING: (Rule.LOST_DEVICE, Cause.DEVICE_MISSING),
+    ConflictKind.DEVICE_UNHEALTHY: (Rule.LOST_DEVICE, Cause.DEVICE_UNHEALTHY),
+    ConflictKind.PROCESS_WITHOUT_ALLOCATION: (
+        Rule.UNOWNED_PROCESS,
+        Cause.PROCESS_WITHOUT_ALLOCATION,
+    ),
+}
+"""Which rule tells of which conflict; the others are other rules' or need nobody's hand."""
+
+
+def double_booked(scene: Scene, policy: Policy) -> Iterator[Finding]:
+    """More is held of a device than there is, or the same slice twice."""
+    return _found(Rule.DOUBLE_BOOKED, scene, policy)
+
+
+def running_without_device(scene: Scene, policy: Policy) -> Iterator[Finding]:
+    """Containers that run without the device that they ask for."""
+    return _found(Rule.RUNNING_WITHOUT_DEVICE, scene, policy)
+
+
+def lost_device(scene: Scene, policy: Policy) -> Iterator[Finding]:
+    """Holders of devices that are gone or unhealthy."""
+    return _found(Rule.LOST_DEVICE, scene, policy)
+
+
+def unowned_process(scene: Scene, policy: Policy) -> Iterator[Finding]:
+    """Processes on devices of which their container was given nothing."""
+    return _found(Rule.UNOWNED_PROCESS, scene, policy)
+
+
+class _Wrong(msgspec.Struct, frozen=True):
+    """One thing that is wrong; ``pod`` is whose eviction would help, None if nobody's is known."""
+
+    cause: Cause
+    subject: Subject
+    evidence: tuple[str, ...]
+    pod: Pod | None = None
+    objection: Skip | None = None
+
+
+def _found(rule: Rule, scene: Scene, policy: Policy) -> Iterator[Finding]:
+    """The rule's findings: one for each cause and subject."""
+    people = People(scene)
+    acts = policy.mode(rule) is Mode.APPLY
+    found: dict[tuple[Cause, str], list[_Wrong]] = {}
+    for name in sorted(scene.snapshot.ledgers):
+        ledger = scene.snapshot.ledgers[name]
+        wrongs = (
+            *_conflicts(rule, ledger, people, scene),
+            *_waiting(rule, ledger, people, scene),
+        )
+        for wrong in wrongs:
+            found.setdefault((wrong.cause, wrong.subject.key), []).append(wrong)
+    for (cause, _), those in found.items():
+        first = those[0]
+        pod = first.pod if acts else None
+        yield Finding(
+            rule=rule,
+            cause=cause,
+            subject=first.subject,
+            evidence=tuple(dict.fromkeys(line for wrong in those for line in wrong.evidence)),
+            grace=policy.ages.drift,
+            action=None if pod is None else evict(pod),
+            objection=first.objection,
+        )
+
+
+# ---------------------------------------------------------------- what is wrong
+
+
+def _conflicts(rule: Rule, ledger: Ledger, people: People, scene: Scene) -> Iterator[_Wrong]:
+    for conflict in ledger.conflicts:
+        of, cause = CAUSES.get(conflict.kind, (None, None))
+        if of is not rule or cause is None or _is_unproven(conflict, ledger):
+            continue
+        parties = _parties(conflict, ledger) if rule is Rule.DOUBLE_BOOKED else ()
+        objection = _objection(conflict, parties, ledger, scene)
+        pod = _victim(parties, people)
+        if pod is not None:
+            subject = of_pod(pod)
+        elif conflict.pod is not None:
+            subject, pod = people.subject(conflict.pod, ledger.node), people.pod(conflict.pod.uid)
+        else:
+            subject = Subject(Kind.DEVICE, "", conflict.device, "", node=ledger.node)
+        evidence = tuple(_evidence(conflict, parties, ledger, objection))
+        yield _Wrong(cause, subject, evidence, pod, objection)
+
+
+def _is_unproven(conflict: Conflict, ledger: Ledger) -> bool:
+    """Whether only the kubelet could tell that the pod was given nothing, and was not heard."""
+    unowned = conflict.kind is ConflictKind.PROCESS_WITHOUT_ALLOCATION and conflict.pod is not None
+    return unowned and ledger.read.isdisjoint(KUBELET)
+
+
+def _waiting(rule: Rule, ledger: Ledger, people: People, scene: Scene) -> Iterator[_Wrong]:
+    """Who runs without a claim, by the API server's word.
+
+    On an unknown node nobody can tell: gpushare's plugin writes nothing if there is one card only.
+    """
+    told = scene.snapshot.scope is Scope.CLUSTER and ledger.node in scene.nodes
+    if rule is not Rule.RUNNING_WITHOUT_DEVICE or not told:
+        return
+    unread = {wrong.pod.uid: wrong.detail for wrong in ledger.malformed if wrong.pod is not None}
+    for wanted in ledger.waiting:
+        if not wanted.running:
+            continue
+        subject = people.subject(wanted.pod, ledger.node)
+        asks = f"{wanted.request.container} runs and asks for {wanted.resource or 'a GPU'}"
+        if wanted.pod.uid in unread:
+            yield _Wrong(Cause.MALFORMED, subject, (asks, unread[wanted.pod.uid]))
+        else:
+            evidence = (asks, "no annotation names a device")
+            objection = scene.node_objection(ledger.node)
+            pod = people.pod(wanted.pod.uid)
+            yield _Wrong(Cause.NO_CLAIM, subject, evidence, pod, objection)
+
+
+def _objection(
+    conflict: Conflict, parties: Iterable[Holding], ledger: Ledger, scene: Scene
+) -> Skip | None:
+    """What the API server says of a node that is not ready is old, unlike the node's own word.
+
+    Only its registers tell whether a node offers more than its cards have, and means to.
+    """
+    from_afar = scene.snapshot.scope is Scope.CLUSTER
+    if from_afar and (objection := scene.node_objection(ledger.node)) is not None:
+        return objection
+    if conflict.kind is ConflictKind.OVERCOMMITTED and not scene.has(View.NODES):
+        return Skip.INCOMPLETE_VIEW
+    proven = all(holding.source in TRUSTED for holding in parties)
+    return None if proven else Skip.NO_NODE_EVIDENCE
+
+
+# ---------------------------------------------------------------- of several holders
+
+
+def _parties(conflict: Conflict, ledger: Ledger) -> tuple[Holding, ...]:
+    """All that hold the slice, or have something of that of which there is too much."""
+    if conflict.kind is ConflictKind.OVERCOMMITTED:
+        return tuple(
+            holding
+            for entry in ledger.devices
+            if entry.device.name == conflict.device
+            for holding in entry.holdings
+            if any(amount(holding) for amount in exceeded(entry.held, entry.device))
+        )
+    uids = {said.pod.uid for said in conflict.statements}
+    return tuple(holding for holding in ledger.holdings if holding.pod.uid in uids)
+
+
+def _victim(parties: Iterable[Holding], people: People) -> Pod | None:
+    """The holder that costs least: one that goes already, then of the least priority the youngest.
+
+    So no second one is taken while the first is on its way. None if the snapshot knows none.
+    """
+    pods = (people.pod(holding.pod.uid) for holding in parties)
+    return min((pod for pod in pods if pod is not None), key=_cost, default=None)
+
+
+def _cost(pod: Pod) -> tuple[bool, int, float, str]:
+    return pod.deleted_at is None, pod.priority, -(pod.created_at or 0.0), pod.ref.uid
+
+
+# ---------------------------------------------------------------- in words
+
+
+def _evidence(
+    conflict: Conflict, parties: tuple[Holding, ...], ledger: Ledger, objection: Skip | None
+) -> Iterator[str]:
+    on = f" on {conflict.device}" if conflict.device else ""
+    detail = f": {conflict.detail}" if conflict.detail else ""
+    yield f"node {ledger.node}{on}: {conflict.kind.explanation}{detail}"
+    for one in ledger.devices:
+        if one.device.name == conflict.device:
+            yield of_device(one.device)
+    if parties:
+        yield from at_most([of_holding(holding) for holding in parties])
+    else:
+        yield from of_statements(conflict.statements)
+    if objection is Skip.INCOMPLETE_VIEW and conflict.kind is ConflictKind.OVERCOMMITTED:
+        yield "the node was not read: it may offer more than the device has, and mean to"

@@ -1,0 +1,250 @@
+"""What KubeShare has lost track of: holder pods that nobody needs, SharePods that are stuck. Pure.
+
+KubeShare-Sched answers a SharePod with a node and a GPUID; the device manager makes a holder pod
+that keeps a card under that name, then the real pod. It removes the holder with the last SharePod,
+if it is there to see it. (KubeShare branch release-1.0, ``pkg/scheduler``, ``pkg/devicemanager``.)
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from reconciler.model import Edit, Finding, UnusedGuard, View
+from reconciler.policy import Policy
+from reconciler.reasons import Cause, Effect, Rule
+from reconciler.rules.ledger_words import of_share_pod
+from reconciler.rules.parts import evict, of_pod, quoted
+from reconciler.scene import FAILED, SUCCEEDED, Scene
+from vgpu.kube import SHARE_POD, Container, ContainerState, Pod, Status, holds_devices
+from vgpu.schemes import kubeshare_sharepod
+from vgpu.schemes.kubeshare import GPU_RESOURCE
+from vgpu.schemes.kubeshare_node import HOLDER_NAMESPACE, Holder, holder
+from vgpu.schemes.kubeshare_sharepod import GPUID, OWNER, PREFIX
+from vgpu.schemes.kubeshare_text import REQUEST, decimal
+from vgpu.schemes.language import ClaimError
+from vgpu.units import WHOLE_DEVICE_MILLI
+
+_MADE_UP: Final = re.compile("[a-z]{5}")
+"""A GPUID by KubeShare-Sched; another one is its user's choice, and not ours to take away."""
+
+_FINISHED: Final[Mapping[str, frozenset[str]]] = {
+    "OnFailure": frozenset({SUCCEEDED}),
+    "Never": frozenset({SUCCEEDED, FAILED}),
+}
+"""restartPolicy -> phases in which a SharePod is over; in others its pod is made again."""
+
+_COMPLETED: Final = "Completed"
+"""The kubelet's reason for a container that ended well."""
+
+_WHOLE: Final = 1.0
+"""What the device manager lets the requests of one card add up to, in float64."""
+
+
+class _Cards(msgspec.Struct, frozen=True):
+    """Who is there.
+
+    Attributes:
+        holders: the holder pods that say what they hold.
+        unread: whether there are others.
+        users: the pods that use a virtual GPU, by its GPUID.
+        share_pods: the live SharePods of a virtual GPU, by its GPUID.
+        made: the pods that were made for a SharePod, by its UID.
+    """
+
+    holders: Sequence[tuple[Holder, Pod]]
+    unread: bool
+    users: Mapping[str, Sequence[Pod]]
+    share_pods: Mapping[str, Sequence[Pod]]
+    made: Mapping[str, Sequence[Pod]]
+
+    def users_of(self, gpuid: str, node: str) -> Sequence[Pod]:
+        """Who uses or is to use a virtual GPU there; who is not bound yet may mean any node."""
+        named = (*self.share_pods.get(gpuid, ()), *self.users.get(gpuid, ()))
+        return [user for user in named if user.node in ("", node)]
+
+
+def kubeshare(scene: Scene, policy: Policy) -> Iterator[Finding]:
+    """Evict holders that no SharePod needs; give SharePods that are stuck back to their scheduler.
+
+    Unless all SharePods were seen nothing is found: every holder would look like an orphan.
+    """
+    if not scene.has(View.SHARE_PODS):
+        return
+    cards = survey(scene)
+    for holding, pod in cards.holders:
+        yield from _orphan(holding, pod, cards, policy)
+    for share_pod in scene.snapshot.share_pods:
+        yield from _stuck(share_pod, cards, policy)
+        yield from _restarting(share_pod, cards, policy)
+
+
+def survey(scene: Scene) -> _Cards:
+    """Who is there, in a scene with all SharePods."""
+    holders: list[tuple[Holder, Pod]] = []
+    unread = False
+    users: dict[str, list[Pod]] = {}
+    made: dict[str, list[Pod]] = {}
+    for pod in scene.snapshot.pods:
+        gpuid = pod.annotations.get(GPUID)
+        if gpuid and holds_devices(pod):
+            users.setdefault(gpuid, []).append(pod)
+        if pod.owner is not None and pod.owner.kind == OWNER:
+            made.setdefault(pod.owner.uid, []).append(pod)
+        if pod.ref.namespace == HOLDER_NAMESPACE:
+            try:
+                holding = holder(pod)
+            except ClaimError:
+                unread = True
+                continue
+            if holding is not None:
+                holders.append((holding, pod))
+    share_pods: dict[str, list[Pod]] = {}
+    for share_pod in scene.snapshot.share_pods:
+        gpuid = share_pod.annotations.get(GPUID)
+        if gpuid and not _is_finished(share_pod):
+            share_pods.setdefault(gpuid, []).append(share_pod)
+    return _Cards(holders, unread, users, share_pods, made)
+
+
+def _is_finished(share_pod: Pod) -> bool:
+    """Whether KubeShare-Sched counts it no more."""
+    return share_pod.phase in _FINISHED.get(share_pod.restart_policy, ())
+
+
+# ---------------------------------------------------------------- holders
+
+
+def _orphan(holding: Holder, pod: Pod, cards: _Cards, policy: Policy) -> Iterator[Finding]:
+    """A holder that keeps exactly one card, for nobody. Another pod is not KubeShare's to make.
+
+    KubeShare's have no owner: one that has is somebody else's pod with a name or label like it.
+    """
+    alike = pod.owner is None and _asks_for_one_card(pod.containers)
+    if not holds_devices(pod) or not alike or cards.users_of(holding.gpuid, holding.node):
+        return
+    yield Finding(
+        rule=Rule.KUBESHARE,
+        cause=Cause.ORPHANED_HOLDER,
+        subject=of_pod(pod),
+        evidence=(
+            f"it keeps a card of node {holding.node} as virtual GPU {quoted(holding.gpuid)}",
+            "no SharePod that lives, and no pod, uses it there",
+        ),
+        grace=policy.ages.orphan,
+        effect=Effect.RECOVERY,
+        action=evict(pod, UnusedGuard(holding.node, holding.gpuid)),
+    )
+
+
+def _asks_for_one_card(containers: Sequence[Container]) -> bool:
+    asked = [container.limits for container in containers if container.limits]
+    broken = any(container.broken for container in containers)
+    return asked == [{GPU_RESOURCE: 1}] and not broken
+
+
+# ---------------------------------------------------------------- SharePods
+
+
+def _stuck(share_pod: Pod, cards: _Cards, policy: Policy) -> Iterator[Finding]:
+    """A SharePod that was placed, but for which the device manager does not make a pod."""
+    gpuid = share_pod.annotations.get(GPUID, "")
+    made = share_pod.annotations.get(SHARE_POD) or cards.made.get(share_pod.ref.uid)
+    if not gpuid or not share_pod.node or made or _is_finished(share_pod):
+        return
+    held = any((one.node, one.gpuid) == (share_pod.node, gpuid) for one, _ in cards.holders)
+    if held:
+        cause, evidence = Cause.FLOAT_SUM, _float_sum(share_pod, gpuid, cards)
+    elif cards.unread:  # one of them may be its holder
+        return
+    else:
+        cause, evidence = Cause.VANISHED_GPUID, ("no holder pod keeps a card under that name",)
+    if not evidence:
+        return
+    place = f"it was given virtual GPU {quoted(gpuid)} on node {share_pod.node}, but no pod"
+    own = not _MADE_UP.fullmatch(gpuid)
+    remark = ("the name is not one that KubeShare makes up: its user must decide",) if own else ()
+    yield Finding(
+        rule=Rule.KUBESHARE,
+        cause=cause,
+        subject=of_share_pod(share_pod),
+        evidence=(place, *evidence, *remark),
+        grace=policy.ages.assumed,
+        effect=Effect.RECOVERY,
+        action=None if own else _give_back(share_pod, gpuid),
+    )
+
+
+def _give_back(share_pod: Pod, gpuid: str) -> Edit:
+    """As it was before KubeShare-Sched placed it."""
+    return Edit(
+        of_share_pod(share_pod),
+        share_pod.resource_version,
+        {GPUID: gpuid},
+        {GPUID: None},
+        unbind=share_pod.node,
+    )
+
+
+def _float_sum(share_pod: Pod, gpuid: str, cards: _Cards) -> tuple[str, ...]:
+    """What shows that it fits, and that the device manager does not see it; empty if it does.
+
+    It adds float64 in the order in which the SharePods came to it, where the scheduler counts in
+    thousandths: 20 times 0.05 is more than 1 to it (``pkg/devicemanager/gpupool.go``).
+    """
+    served = [
+        each
+        for each in cards.share_pods.get(gpuid, ())
+        if each.node == share_pod.node and each.annotations.get(SHARE_POD)
+    ]
+    served.sort(key=lambda each: (each.created_at or 0.0, each.ref.uid))
+    parties = [*served, share_pod]
+    try:
+        requests = [one for each in parties for one in kubeshare_sharepod.requests(each)]
+    except ClaimError:
+        return ()
+    exact = sum(request.cores_milli for request in requests)
+    texts = [each.annotations[PREFIX + REQUEST] for each in parties]
+    # Not sum(): since Python 3.12 it adds more precisely than the device manager does.
+    total = 0.0
+    for text in texts:
+        total += float(text)
+    if exact > WHOLE_DEVICE_MILLI or total <= _WHOLE:
+        return ()
+    return (
+        f"requests of {gpuid!r}: {' + '.join(texts)} = {decimal(exact)}, but {total!r} in float64",
+        "it fits exactly, so it may be put there again: a request smaller by 0.001 ends that",
+    )
+
+
+def _restarting(share_pod: Pod, cards: _Cards, policy: Policy) -> Iterator[Finding]:
+    """A SharePod whose work is done, and which does it again since nothing tells it to stop."""
+    if share_pod.restart_policy in _FINISHED:
+        return
+    told = (share_pod, *cards.made.get(share_pod.ref.uid, ()))
+    ended = [
+        f"container {status.name} has completed, and was restarted {status.restarts} times"
+        for pod in told
+        for status in pod.statuses
+        if _has_completed(status)
+    ]
+    ended += [f"its pod is {pod.phase}" for pod in told if pod.phase == SUCCEEDED]
+    if ended:
+        yield Finding(
+            rule=Rule.KUBESHARE,
+            cause=Cause.COMPLETED_FOR_EVER,
+            subject=of_share_pod(share_pod),
+            evidence=(
+                *dict.fromkeys(ended),
+                f"restartPolicy is {share_pod.restart_policy}: OnFailure or Never lets it end",
+            ),
+            grace=policy.ages.orphan,
+        )
+
+
+def _has_completed(status: Status) -> bool:
+    """Whether it ended well and nothing came of it since; mostly it is backing off."""
+    if status.state is ContainerState.TERMINATED:
+        return status.reason == _COMPLETED
+    return status.state is ContainerState.WAITING and status.last_reason == _COMPLETED

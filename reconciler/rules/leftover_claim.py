@@ -1,0 +1,64 @@
+"""Pods that need no device any more, but are still candidates for Allocate.
+
+Volcano's plugin finds the pod that the kubelet means by what stands in ``devices-to-allocate``, and
+looks neither at the pod's phase nor at whether it was served: the next pod on the node may be
+given what this one says.
+"""
+
+from collections.abc import Iterator
+
+from reconciler.model import Finding
+from reconciler.policy import Policy
+from reconciler.reasons import Cause, Effect, Rule
+from reconciler.rules.parts import edit_pod, ended_at, of_pod, quoted
+from reconciler.scene import RUNNING, Scene
+from vgpu.kube import ContainerState, Pod
+from vgpu.schemes.volcano import Volcano
+from vgpu.schemes.volcano_claim import SUCCESS, struck
+from vgpu.schemes.volcano_dialect import Dialect
+
+
+def leftover_claim(scene: Scene, policy: Policy) -> Iterator[Finding]:
+    """Strike what is left to be handed out, as the plugin does.
+
+    The annotation stays, empty: that is what everybody who reads it knows. Which devices the pod
+    was given is in another one.
+    """
+    dialects = [each.dialect for each in scene.languages if isinstance(each, Volcano)]
+    for pod in scene.snapshot.pods:
+        for dialect in dialects:
+            text = pod.annotations.get(dialect.to_allocate)
+            if text:
+                yield from _leftover(policy, pod, dialect, text)
+
+
+def _leftover(policy: Policy, pod: Pod, dialect: Dialect, text: str) -> Iterator[Finding]:
+    rest = struck(text)
+    if rest == text:
+        return
+    if pod.terminal:
+        cause, told = Cause.ENDED_WITH_CLAIM, f"phase {pod.phase}"
+        since, grace = ended_at(pod), policy.ages.failed
+    elif _is_served(pod, dialect):
+        cause, told = Cause.SERVED_WITH_CLAIM, f"{dialect.bind_phase}: {SUCCESS}, and it runs"
+        since, grace = None, policy.ages.drift
+    else:
+        return
+    yield Finding(
+        rule=Rule.LEFTOVER_CLAIM,
+        cause=cause,
+        subject=of_pod(pod),
+        evidence=(f"{dialect.to_allocate}: {quoted(text)}", told),
+        since=since,
+        grace=grace,
+        effect=Effect.REPAIR,
+        action=edit_pod(pod, {dialect.to_allocate: rest}),
+    )
+
+
+def _is_served(pod: Pod, dialect: Dialect) -> bool:
+    """Whether Allocate has nothing left to do for it, and what it has is told elsewhere."""
+    if pod.phase != RUNNING or pod.annotations.get(dialect.bind_phase) != SUCCESS:
+        return False
+    running = {one.name for one in pod.statuses if one.state is ContainerState.RUNNING}
+    return dialect.devices in pod.annotations and running.issuperset(pod.apps)

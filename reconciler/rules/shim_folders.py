@@ -1,0 +1,86 @@
+"""Folders that a shim's plugin has left behind for pods that are no more. Pure.
+
+The originals remove such a folder when it is five minutes old and its pod is not in their list, so
+that one empty answer of the API server takes the folders of living pods away (HAMi#576). Here a pod
+must have been gone all the time, without a cgroup on the node, and nobody may use the files.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from reconciler.model import Finding, Kind, RemoveFolder, ShimFolder, Subject
+from reconciler.policy import Policy
+from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.scene import Scene
+from vgpu.kube import Pod
+from vgpu.ledger.life import node_uid
+
+
+def orphan_shim_dir(scene: Scene, policy: Policy) -> Iterator[Finding]:
+    """Remove folders whose pod is gone; not before the pod's object is, however long it has ended.
+
+    A plugin removes and makes the folder itself when it serves a container, and an ended pod's
+    container may be started again.
+    """
+    snapshot = scene.snapshot
+    if not snapshot.folders:
+        return
+    living, ended = _uids(scene)
+    node = next(iter(scene.nodes)) if len(scene.nodes) == 1 else ""
+    for folder in sorted(snapshot.folders, key=lambda each: each.path):
+        if not _is_named_so(folder) or folder.pod_uid in living:
+            continue
+        if snapshot.live_pods is not None and folder.pod_uid in snapshot.live_pods:
+            continue
+        yield Finding(
+            rule=Rule.ORPHAN_SHIM_DIR,
+            cause=Cause.POD_GONE,
+            subject=Subject(Kind.FOLDER, "", folder.path, folder.pod_uid, node=node),
+            evidence=tuple(_evidence(folder, scene, ended)),
+            grace=policy.ages.orphan,
+            effect=Effect.TIDYING,
+            action=RemoveFolder(folder.path, folder.pod_uid, folder.identity),
+            objection=_objection(folder, scene, ended),
+        )
+
+
+def _uids(scene: Scene) -> tuple[frozenset[str], Mapping[str, Pod]]:
+    """UIDs that a folder may be named after: of pods that live, and of those that have ended.
+
+    A static pod has two, and which one a plugin takes depends on whom it asks.
+    """
+    living: set[str] = set()
+    ended: dict[str, Pod] = {}
+    for pod in (*scene.snapshot.pods, *scene.snapshot.share_pods):
+        for uid in {pod.ref.uid, node_uid(pod)}:
+            if pod.terminal:
+                ended[uid] = pod
+            else:
+                living.add(uid)
+    return frozenset(living), ended
+
+
+def _is_named_so(folder: ShimFolder) -> bool:
+    """Whether it is a shim's: ``<podUID>_<container>``."""
+    name = f"{folder.pod_uid}_{folder.container}"
+    return bool(folder.pod_uid and folder.container) and folder.path.rpartition("/")[2] == name
+
+
+def _objection(folder: ShimFolder, scene: Scene, ended: Mapping[str, Pod]) -> Skip | None:
+    if folder.pod_uid in ended:
+        return Skip.TERMINAL_POD_EXISTS
+    if folder.mapped:
+        return Skip.STILL_MAPPED
+    if scene.snapshot.live_pods is None:
+        return Skip.INCOMPLETE_VIEW
+    return None if scene.snapshot.continuous else Skip.ONE_SHOT
+
+
+def _evidence(folder: ShimFolder, scene: Scene, ended: Mapping[str, Pod]) -> Iterator[str]:
+    pod = ended.get(folder.pod_uid)
+    if pod is not None:
+        yield f"its pod {pod.ref.namespace}/{pod.ref.name} is {pod.phase}"
+        return
+    yield f"no pod of UID {folder.pod_uid} on this node"
+    seen = scene.snapshot.live_pods is not None
+    yield "no cgroup of that pod" if seen else "cgroups could not be read"
+    yield "a process uses its files" if folder.mapped else "no process uses its files"

@@ -1,0 +1,96 @@
+"""Pods whose containers cannot start, by what the kubelet says that they wait for.
+
+The device plugin's answer is cached by the kubelet and used again for each start, so such a pod
+never recovers by itself; only a new pod asks anew.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from reconciler.model import Finding
+from reconciler.policy import Policy
+from reconciler.reasons import Cause, Effect, Rule
+from reconciler.rules.parts import evict, of_pod, quoted
+from reconciler.rules.refused import effect_of_eviction
+from reconciler.scene import SUCCEEDED, Scene
+from vgpu.kube import ContainerState, Pod, Status
+from vgpu.kube_projection import NEVER_STARTED, asks_for_gpus
+
+_Patterns = tuple[tuple[Cause, re.Pattern[str]], ...]
+
+_PATTERNS: Final[Mapping[Rule, _Patterns]] = {
+    Rule.PRESTART_FAILED: (  # gpu-manager, and its successor vgpu-manager
+        (Cause.PRESTART_CHECK_FAILED, re.compile("PreStartContainer check failed")),
+        (Cause.ALLOCATE_CHECK_FAILED, re.compile("Allocate check failed")),
+    ),
+    Rule.NO_GPU_MATCHED: (  # gpushare, and volcano-sh/devices, which came of it
+        (Cause.NO_GPU_TO_RUN, re.compile("no-gpu-has-[0-9]{1,19}[A-Za-z]{1,4}-to-run")),
+    ),
+}
+"""What a container's message says, by the rule that looks for it."""
+
+_OF_ITS_IMAGE: Final = frozenset(
+    {
+        *("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName"),
+        *("ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed"),
+    }
+)
+"""Reasons to wait whose messages repeat the image's name, which is its user's to choose
+(``pkg/kubelet/images/types.go``)."""
+
+_CONTEXT: Final = 100
+"""Characters in front of the found text that evidence repeats."""
+
+
+def prestart_failed(scene: Scene, policy: Policy) -> Iterator[Finding]:
+    """Evict what the plugin refuses to start, once it is ready."""
+    return _find(Rule.PRESTART_FAILED, scene, policy)
+
+
+def no_gpu_matched(scene: Scene, policy: Policy) -> Iterator[Finding]:
+    """Evict what was given a poisoned environment, once the plugin is ready."""
+    return _find(Rule.NO_GPU_MATCHED, scene, policy)
+
+
+def _find(rule: Rule, scene: Scene, policy: Policy) -> Iterator[Finding]:
+    for pod in scene.snapshot.pods:
+        found = None if pod.phase == SUCCEEDED else _search(pod, _PATTERNS[rule])
+        if found is not None and asks_for_gpus(pod):
+            cause, status, message = found
+            effect = effect_of_eviction(scene, pod)
+            yield Finding(
+                rule=rule,
+                cause=cause,
+                subject=of_pod(pod),
+                evidence=(
+                    f"container {status.name} is {status.state}: {quoted(status.reason)}",
+                    f"message {quoted(message)}",
+                ),
+                since=status.finished_at if pod.status_at is None else pod.status_at,
+                grace=policy.ages.failed,
+                effect=effect,
+                action=evict(pod),
+                objection=None if effect is Effect.TIDYING else scene.plugin_objection(pod),
+            )
+
+
+def _search(pod: Pod, patterns: _Patterns) -> tuple[Cause, Status, str] | None:
+    """The first container that says it, and its words from a little before on."""
+    for status in pod.statuses:
+        for message in _told_by_the_node(status):
+            for cause, pattern in patterns:
+                match = pattern.search(message)
+                if match is not None:
+                    return cause, status, message[max(0, match.start() - _CONTEXT) :]
+    return None
+
+
+def _told_by_the_node(status: Status) -> Iterator[str]:
+    """Messages that are the kubelet's or the runtime's; in a back-off the last end tells why."""
+    ended = status.state is ContainerState.TERMINATED and status.reason in NEVER_STARTED
+    waits = status.state is ContainerState.WAITING and status.reason not in _OF_ITS_IMAGE
+    if status.message and (ended or waits):
+        yield status.message
+    if status.state is ContainerState.WAITING and status.last_reason in NEVER_STARTED:
+        yield status.last_message

@@ -1,0 +1,179 @@
+"""A snapshot with its indexes: what rules ask of it, answered once. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from reconciler.model import OwnerState, Snapshot, View
+from reconciler.reasons import Skip
+from vgpu.kube import ContainerState, Node, Pod, holds_devices
+from vgpu.kube_projection import RESOURCES
+from vgpu.ledger.cluster import home
+from vgpu.ledger.from_api import read_pod
+from vgpu.model import Claim, Phase
+from vgpu.schemes.kubeshare_sharepod import join
+from vgpu.schemes.language import ClaimError, Language
+
+PENDING, RUNNING, SUCCEEDED, FAILED = "Pending", "Running", "Succeeded", "Failed"
+
+
+class Spoken:
+    """A pod's claim in one language; ``error`` is what is wrong with it, if it cannot be read."""
+
+    __slots__ = ("claim", "error", "language")
+
+    def __init__(self, language: Language, claim: Claim | None, error: ClaimError | None) -> None:
+        """One of claim and error is None."""
+        self.language, self.claim, self.error = language, claim, error
+
+
+class Scene:
+    """A snapshot as rules see it. All answers are the same for the same snapshot."""
+
+    def __init__(self, snapshot: Snapshot, languages: Sequence[Language]) -> None:
+        """``languages`` are those that somebody in the cluster speaks."""
+        self.snapshot = snapshot
+        self.now = snapshot.now
+        self.languages = tuple(languages)
+        self._spoken: dict[str, tuple[Spoken, ...]] = {}
+
+    def has(self, *views: View) -> bool:
+        """Whether all of these were seen in full."""
+        return self.snapshot.complete.issuperset(views)
+
+    # ------------------------------------------------------------ indexes
+
+    @cached_property
+    def pods(self) -> Mapping[str, Pod]:
+        """By UID."""
+        return {pod.ref.uid: pod for pod in self.snapshot.pods}
+
+    @cached_property
+    def share_pods(self) -> Mapping[str, Pod]:
+        """KubeShare's, by UID."""
+        return {pod.ref.uid: pod for pod in self.snapshot.share_pods}
+
+    @cached_property
+    def pods_by_name(self) -> Mapping[tuple[str, str], Pod]:
+        """By namespace and name."""
+        return {(pod.ref.namespace, pod.ref.name): pod for pod in self.snapshot.pods}
+
+    @cached_property
+    def nodes(self) -> Mapping[str, Node]:
+        """By name."""
+        return {node.name: node for node in self.snapshot.nodes}
+
+    @cached_property
+    def replicas(self) -> Mapping[str, int]:
+        """How many pods that may be of use each controller has, by its UID."""
+        return Counter(
+            pod.owner.uid
+            for pod in self.snapshot.pods
+            if pod.owner is not None and pod.deleted_at is None and not pod.terminal
+        )
+
+    @cached_property
+    def newest_replica(self) -> Mapping[str, float]:
+        """When the newest of a controller's pods that may be of use was made, by its UID."""
+        found: dict[str, float] = {}
+        for pod in self.snapshot.pods:
+            if pod.owner is not None and pod.deleted_at is None and not pod.terminal:
+                made = found.get(pod.owner.uid, 0.0)
+                found[pod.owner.uid] = max(made, pod.created_at or 0.0)
+        return found
+
+    @cached_property
+    def waiting_on_node(self) -> Mapping[str, tuple[Pod, ...]]:
+        """Pods that Allocate may still serve, by the node that they are bound or promised to."""
+        found: dict[str, list[Pod]] = {}
+        for pod in self.snapshot.pods:
+            waits = self.owner_state(pod) is OwnerState.WAITS and not pod.gated
+            if pod.phase == PENDING and waits:  # behind a gate no scheduler has seen it
+                homes = {pod.node} | {claim.node for claim in self.claims(pod)}
+                for home in homes - {""}:
+                    found.setdefault(home, []).append(pod)
+        return {node: tuple(pods) for node, pods in found.items()}
+
+    @cached_property
+    def at_home(self) -> Mapping[str, tuple[Pod, ...]]:
+        """Pods with what their SharePods know of them, by the node that they are at home on."""
+        found: dict[str, list[Pod]] = {}
+        for pod in join(self.snapshot.pods, self.snapshot.share_pods):
+            found.setdefault(home(pod, read_pod(pod, self.languages)), []).append(pod)
+        return {node: tuple(pods) for node, pods in found.items()}
+
+    # ------------------------------------------------------------ one pod
+
+    def spoken(self, pod: Pod) -> tuple[Spoken, ...]:
+        """What the pod says about its devices, in each language in which it says anything."""
+        found = self._spoken.get(pod.ref.uid)
+        if found is None:
+            found = tuple(said for each in self.languages if (said := _speak(each, pod)))
+            self._spoken[pod.ref.uid] = found
+        return found
+
+    def claims(self, pod: Pod) -> tuple[Claim, ...]:
+        """What of that can be read."""
+        return tuple(said.claim for said in self.spoken(pod) if said.claim is not None)
+
+    def owner_state(self, pod: Pod | None) -> OwnerState:
+        """How it is with a pod that a node lock may serve; None is one that does not exist.
+
+        A claim that cannot be read may be one that is still to be kept, whatever others say.
+        """
+        said = () if pod is None else self.spoken(pod)
+        legible = all(each.error is None for each in said)
+        return owner_state(pod, self.claims(pod) if pod is not None and legible else ())
+
+    def node_objection(self, name: str) -> Skip | None:
+        """Why nothing that a node's pods say can be acted on."""
+        if not self.has(View.NODES):
+            return Skip.INCOMPLETE_VIEW
+        node = self.nodes.get(name)
+        if node is None:
+            return Skip.NODE_UNKNOWN
+        return None if node.ready else Skip.NODE_NOT_READY
+
+    def plugin_objection(self, pod: Pod) -> Skip | None:
+        """Why another try of this pod on its node would fail again."""
+        objection = self.node_objection(pod.node)
+        if objection is not None:
+            return objection
+        allocatable = self.nodes[pod.node].allocatable
+        asked = {
+            name
+            for container in pod.containers
+            for name, number in container.limits.items()
+            if number and name.startswith(RESOURCES)
+        }
+        # Some are counted by the scheduler alone, such as HAMi's gpumem: no node offers them.
+        offered = [allocatable[name] for name in asked if name in allocatable]
+        return None if not asked or (offered and all(offered)) else Skip.PLUGIN_NOT_READY
+
+
+def owner_state(pod: Pod | None, claims: Sequence[Claim]) -> OwnerState:
+    """How it is with the pod that a node lock serves, given what its annotations claim."""
+    if pod is None:
+        return OwnerState.GONE
+    if not holds_devices(pod):
+        return OwnerState.ENDED if pod.terminal else OwnerState.TERMINATING
+    if pod.deleted_at is not None:
+        return OwnerState.TERMINATING
+    runs = any(status.state is ContainerState.RUNNING for status in pod.statuses)
+    served = runs or pod.phase == RUNNING or (bool(claims) and all(map(_assigned, claims)))
+    return OwnerState.SERVED if served else OwnerState.WAITS
+
+
+def _assigned(claim: Claim) -> bool:
+    """Whether Allocate is done with it: with every container, it is called for one at a time."""
+    return not claim.unserved and all(
+        allocation.phase is Phase.ASSIGNED for allocation in claim.allocations
+    )
+
+
+def _speak(language: Language, pod: Pod) -> Spoken | None:
+    try:
+        claim = language.claim(pod)
+    except ClaimError as error:
+        return Spoken(language, None, error)
+    return None if claim is None else Spoken(language, claim, None)

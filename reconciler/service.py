@@ -1,0 +1,192 @@
+"""The long-running reconciler: cycles on a schedule while it leads, its metrics and probes.
+
+SIGTERM and SIGINT end it in good order: no further action is begun, the one under way is waited
+for, and only then is the Lease given back, so that nobody acts beside us.
+"""
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from reconciler.cycle import Cycle, Cycles, Ending
+from reconciler.leader import Leader
+from reconciler.metrics import Numbers
+from reconciler.schedule import Missed
+from vgpu.web.message import Handler, Request, Response
+from vgpu.web.metrics import metrics_page
+
+log = logging.getLogger(__name__)
+
+ENDING_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+
+ELECTION_SECONDS: Final = 10.0
+"""So long the first cycle waits to learn who leads."""
+
+LEAVING_SECONDS: Final = 20.0
+"""So long the end waits for the action under way; a kubelet kills after 30."""
+
+HUNG_SECONDS: Final = 300.0
+"""A cycle that takes so much longer than its deadline will not end by itself."""
+
+_PLAIN: Final = (("Content-Type", "text/plain; charset=utf-8"),)
+_STEP_SECONDS: Final = 0.1
+
+
+class Loop:
+    """Cycles, one at a time, while we lead and until we are told to stop."""
+
+    def __init__(
+        self,
+        cycles: Cycles,
+        numbers: Numbers,
+        leader: Leader | None,
+        stopping: threading.Event,
+        *,
+        deadline: float,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``leader`` None is no election; ``deadline`` is what applying a plan may take."""
+        self._cycles = cycles
+        self._numbers = numbers
+        self._leader = leader
+        self._stopping = stopping
+        self._patience = deadline + HUNG_SECONDS
+        self._clock = clock
+        self._monotonic = monotonic
+        self._running = threading.Lock()
+        self._since: float | None = None
+        self._notes: tuple[str, ...] = ()
+        self.ready = False
+
+    def cycle(self) -> None:
+        """One cycle. Only a defect of this program raises."""
+        with self._running:
+            if self._stopping.is_set():
+                return
+            self._since = self._monotonic()
+            try:
+                cycle = self._cycle()
+            finally:
+                self._since = None
+            self._numbers.note(cycle)
+            tell(cycle)
+            if cycle.plan is not None:
+                for note in cycle.plan.notes:
+                    if note not in self._notes:
+                        log.warning("note: %s", note)
+                self._notes = cycle.plan.notes
+            self.ready = self.ready or cycle.ending is not Ending.BLIND
+
+    def missed(self, reason: Missed, error: BaseException | None) -> None:
+        """A cycle did not take place, or not to its end."""
+        self._numbers.note_missed(reason)
+        log.error("a cycle was missed: %s", reason.explanation, exc_info=error)
+
+    @property
+    def hung(self) -> bool:
+        """Whether a cycle has been under way for longer than it can take."""
+        since = self._since
+        return since is not None and self._monotonic() - since > self._patience
+
+    def finish(self, timeout: float) -> bool:
+        """Wait for the cycle under way; whether none is any more."""
+        if not self._running.acquire(timeout=timeout):
+            return False
+        self._running.release()
+        return True
+
+    def _cycle(self) -> Cycle:
+        leader = self._leader
+        if leader is None or self._leads(leader):
+            return self._cycles.run()
+        self._cycles.forget()
+        now = self._clock()
+        if leader.holder in ("", leader.identity):
+            return Cycle(now, Ending.BLIND, error="the Lease can be neither read nor renewed")
+        return Cycle(now, Ending.STANDBY)
+
+    def _leads(self, leader: Leader) -> bool:
+        """Whether we lead; in the beginning that takes a moment to be known."""
+        until = self._monotonic() + ELECTION_SECONDS
+        while not (leader.leads() or leader.holder) and self._monotonic() < until:
+            if self._stopping.wait(_STEP_SECONDS):
+                break
+        return leader.leads()
+
+
+def tell(cycle: Cycle) -> None:
+    """Log what became of a cycle and of its actions."""
+    for result in cycle.results:
+        finding = result.entry.finding
+        subject = finding.subject
+        log.info(
+            "action",
+            extra={
+                "rule": finding.rule,
+                "reason": finding.cause,
+                "kind": subject.kind,
+                "subject": f"{subject.namespace}/{subject.name}".lstrip("/"),
+                "node": subject.node,
+                "outcome": result.outcome,
+                "detail": result.detail,
+            },
+        )
+    plan = cycle.plan
+    told: dict[str, object] = {"result": cycle.ending}
+    if plan is not None:
+        told |= {
+            "plan": plan.id,
+            "actions": len(plan.actions),
+            "skipped": len(plan.skipped),
+            "findings": len(plan.findings),
+            "breaker_tripped": plan.breaker.tripped,
+        }
+    told["seconds"] = f"{sum(cycle.seconds.values()):.3f}"
+    if cycle.error:
+        log.warning("cycle: %s", cycle.error, extra=told)
+    else:
+        log.info("cycle", extra=told)
+
+
+def routes(loop: Loop, numbers: Numbers) -> Mapping[str, Handler]:
+    """The paths that are served."""
+
+    def healthy(_: Request) -> Response:
+        if loop.hung:
+            return Response(503, _PLAIN, b"a cycle has been under way for too long\n")
+        return Response(200, _PLAIN, b"vgpu reconciler is healthy\n")
+
+    def ready(_: Request) -> Response:
+        if not loop.ready:
+            return Response(503, _PLAIN, b"no cycle has ended yet\n")
+        return Response(200, _PLAIN, b"vgpu reconciler is ready\n")
+
+    page = metrics_page(
+        lambda fmt, gzip: numbers.render().body(fmt, gzip), Response(503, _PLAIN, b"")
+    )
+    return {
+        "/metrics": page,
+        "/-/healthy": healthy,
+        "/healthz": healthy,
+        "/-/ready": ready,
+        "/readyz": ready,
+    }
+
+
+def leave(loop: Loop, leader: Leader | None, stopping: threading.Event) -> None:
+    """Begin nothing more, wait for what is under way, then lead no longer.
+
+    What hangs ends the process, and the Lease expires by itself.
+    """
+    stopping.set()
+    if not loop.finish(LEAVING_SECONDS):
+        log.error("the cycle under way does not end: leaving it, and the Lease, behind")
+        logging.shutdown()
+        os._exit(1)
+    if leader is not None:
+        leader.stop()

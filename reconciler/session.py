@@ -1,0 +1,145 @@
+"""What a command works with, opened as its flags say: the API server, eyes, hands and memory."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+
+from reconciler.apply.applier import Applier, Audit
+from reconciler.apply.removal import Remover
+from reconciler.cycle import Apply
+from reconciler.flags import Options
+from reconciler.model import Entry, Plan, Result, Scope
+from reconciler.observe import Observer, Sight, folders
+from reconciler.observe.cluster import ListingObserver, WatchingObserver
+from reconciler.observe.node import NodeObserver
+from reconciler.store import CONFIG_MAP, MemoryStore
+from vgpu.cluster import Cluster, ClusterError
+from vgpu.connection import connected
+
+LEAST_MARGIN_SECONDS: Final = 5.0
+"""Clocks that are kept by NTP differ by far less, whatever margin ages are given."""
+
+
+class NoAudit:
+    """For a dry run, of which there is nothing to be told."""
+
+    def intent(self, plan: Plan, entry: Entry) -> None:
+        """Tell nobody."""
+
+    def result(self, plan: Plan, result: Result) -> None:
+        """Tell nobody."""
+
+
+class LateObserver:
+    """An observer that is made when it is first asked: who stands by follows nothing."""
+
+    def __init__(self, make: Callable[[], Observer], check: Callable[[], None]) -> None:
+        """``make`` makes it; ``check`` raises after a look that cannot be judged."""
+        self._make = make
+        self._check = check
+        self._made: Observer | None = None
+
+    def look(self, now: float) -> Sight:
+        """As :meth:`reconciler.observe.Observer.look`."""
+        if self._made is None:
+            self._made = self._make()
+        sight = self._made.look(now)
+        self._check()
+        return sight
+
+    def mapped(self, path: str) -> bool:
+        """As :meth:`NodeObserver.mapped`; a folder that nobody has looked for counts as used."""
+        return self._made.mapped(path) if isinstance(self._made, NodeObserver) else True
+
+    def close(self) -> None:
+        """Look no longer."""
+        if self._made is not None:
+            self._made.close()
+
+
+class Session(msgspec.Struct, frozen=True):
+    """One API server, and how to look at it and change it."""
+
+    options: Options
+    cluster: Cluster
+    observer: LateObserver
+
+    def store(self) -> MemoryStore:
+        """Where memory is kept; each node has its own."""
+        return MemoryStore(self.cluster, self.options.state_namespace, self.own_name(CONFIG_MAP))
+
+    def own_name(self, name: str) -> str:
+        """The name of an object of the whole cluster's reconciler, or of this node's."""
+        return f"{name}-{self.options.node}" if self.options.scope is Scope.NODE else name
+
+    def apply(
+        self,
+        audit: Audit,
+        *,
+        dry_run: bool = False,
+        leads: Callable[[], bool] = lambda: True,
+        stopping: threading.Event,
+    ) -> Apply:
+        """How a plan is applied; the others are the arguments of :class:`Applier`.
+
+        Once ``stopping`` is set nothing more is begun.
+        """
+        remover = None
+        if self.options.scope is Scope.NODE:
+            roots = self.options.places.shim_roots
+            remover = Remover(roots, folders.identity, self.observer.mapped)
+        return Applier(
+            self.cluster,
+            audit,
+            remover=remover,
+            deadline_seconds=self.options.settings.deadline,
+            dry_run=dry_run,
+            leads=leads,
+            sleep=stopping.wait,
+            stopping=stopping.is_set,
+        ).apply
+
+
+@contextmanager
+def session(options: Options, *, continuous: bool = False) -> Iterator[Session]:
+    """A session; a ``continuous`` one follows what another lists. Raises click.ClickException."""
+    with connected(options.kubeconfig, options.context) as cluster:
+        observer = LateObserver(
+            lambda: _observer(options, cluster, continuous=continuous),
+            lambda: expect_right_clock(cluster, options.settings.policy.ages.clock_skew),
+        )
+        try:
+            yield Session(options, cluster, observer)
+        finally:
+            observer.close()
+
+
+def expect_right_clock(cluster: Cluster, margin: float) -> None:
+    """Raises ClusterError WrongClock: by a clock that is further off no age is what it seems."""
+    ahead = cluster.clock_ahead
+    if abs(ahead) > max(margin, LEAST_MARGIN_SECONDS):
+        where = "ahead of" if ahead > 0 else "behind"
+        told = f"this machine's clock is {abs(ahead):.0f} s {where} that of {cluster.server}"
+        raise ClusterError(0, "WrongClock", told)
+
+
+def _observer(options: Options, cluster: Cluster, *, continuous: bool) -> Observer:
+    if options.scope is Scope.CLUSTER:
+        make = WatchingObserver if continuous else ListingObserver
+        return make(cluster, options.units)
+    driver = None
+    if options.driver:
+        from vgpu.sources.nvml import NvmlSource  # noqa: PLC0415  # ctypes and pynvml only if asked
+
+        driver = NvmlSource()
+    return NodeObserver(
+        cluster,
+        options.node,
+        options.places,
+        options.units,
+        continuous=continuous,
+        driver=driver,
+    )

@@ -1,0 +1,114 @@
+"""A simulated GPU node whose pods exist on a real API server, under the UIDs that it gave them.
+
+The files are those of :mod:`vgpu.simulator`, in their real formats; the pods are as the simulator
+says, and what is wrong with them a test adds.
+"""
+
+import json
+from pathlib import Path
+
+import samples
+from bed.client import Object
+from msgspec.structs import replace
+from reconciling import Stage
+
+from vgpu.model import Device, PodRef
+from vgpu.schemes.volcano import HAMI, VOLCANO, Volcano
+from vgpu.simulator.demo import demo
+from vgpu.simulator.node import SimulatedNode, region_path
+from vgpu.simulator.scenario import Scenario
+from vgpu.units import GIB
+
+SECOND = 5.0
+"""Of the demo's story."""
+
+
+class NodeOnStage:
+    """The demo's node. ``sim`` is its files and driver, ``pods`` its objects by name."""
+
+    def __init__(self, stage: Stage, namespace: str, folder: Path) -> None:
+        scenario = _in(demo(), namespace)
+        draft = SimulatedNode(scenario, folder / "draft")
+        draft.write(SECOND)
+        wanted = json.loads(Path(draft.paths.pods_file).read_bytes())["items"]
+        made = [_put(stage, pod) for pod in wanted]
+        uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in made}
+        self.pods = dict(zip(uids, made, strict=True))
+        self.name = scenario.node
+        self.object = stage.put(_node(scenario))
+        self.sim = SimulatedNode(_with_uids(scenario, uids), folder / "node")
+        self.sim.write(SECOND)
+
+    def pod(self, prefix: str) -> Object:
+        """The pod whose name begins so, as it was made."""
+        (found,) = (pod for name, pod in self.pods.items() if name.startswith(prefix))
+        return found
+
+    def flags(self) -> list[str]:
+        """Where the node's things are; it has no driver that a command could ask."""
+        paths = self.sim.paths
+        return [
+            "--scope=node",
+            f"--node-name={self.name}",
+            "--no-collector.nvml",
+            "--volcano.memory-factor=1024",
+            "--gpushare.memory-unit=GiB",
+            *(f"--shim.root={root}" for root in paths.shim_roots),
+            f"--path.procfs={paths.procfs}",
+            f"--path.cgroupfs={paths.cgroupfs}",
+            f"--kubelet.log-dir={paths.log_dir}",
+            f"--kubelet.checkpoint={paths.checkpoint}",
+            f"--limits.gaia-dir={paths.gaia_dir}",
+            f"--limits.kubeshare-dir={paths.kubeshare_dir}",
+        ]
+
+    @property
+    def orphan(self) -> Path:
+        """The folder that a deleted pod has left behind, or had."""
+        ((pod, container),) = (
+            (pod, one) for pod, one in self.sim.scenario.containers() if pod.deleted
+        )
+        return (self.sim.folder / region_path(pod, container)).parent
+
+    @property
+    def folders(self) -> set[Path]:
+        """All shims' folders."""
+        return {path for root in self.sim.paths.shim_roots for path in Path(root).glob("*_*")}
+
+
+def _in(scenario: Scenario, namespace: str) -> Scenario:
+    """The same, with all pods in one namespace."""
+    pods = [replace(pod, ref=replace(pod.ref, namespace=namespace)) for pod in scenario.pods]
+    return replace(scenario, pods=tuple(pods))
+
+
+def _with_uids(scenario: Scenario, uids: dict[str, str]) -> Scenario:
+    """The same, under the UIDs of the API server; a deleted pod keeps its own."""
+
+    def renamed(ref: PodRef) -> PodRef:
+        return replace(ref, uid=uids.get(ref.name, ref.uid))
+
+    return replace(
+        scenario, pods=tuple(replace(pod, ref=renamed(pod.ref)) for pod in scenario.pods)
+    )
+
+
+def _put(stage: Stage, pod: Object) -> Object:
+    """The pod as it is created, then as its kubelet tells."""
+    metadata = {
+        key: value
+        for key, value in pod["metadata"].items()
+        if key not in ("uid", "creationTimestamp")
+    }
+    made = stage.put({**pod, "metadata": metadata, "status": {}})
+    return stage.client.patch(made, {"status": pod["status"]}, "status", fieldManager="kubelet")
+
+
+def _node(scenario: Scenario):
+    """The node with its cards registered by the plugins of Volcano and HAMi."""
+    cards = [
+        Device(card.uuid, card.index, card.memory_bytes // GIB * GIB, slots=10)
+        for card in scenario.cards
+    ]
+    told = Volcano(VOLCANO, 1024).register(cards) | Volcano(HAMI).register(cards)
+    return replace(samples.node(scenario.node), annotations=told)

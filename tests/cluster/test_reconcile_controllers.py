@@ -1,0 +1,486 @@
+"""The reconciler among the others: controllers that make pods anew, a kubelet that refuses them.
+
+And what a long-running one has to live through: API servers that restart, forget or have no time.
+"""
+
+import secrets
+import signal
+import threading
+from contextlib import closing, contextmanager
+from urllib.request import urlopen
+
+import pytest
+import samples
+from bed import objects
+from bed.client import Refused
+from bed.cluster import start_cluster
+from bed.deviceplugin import DevicePlugin, in_the_environment
+from bed.processes import Daemon, wait_until
+from prometheus_client.parser import text_string_to_metric_families
+from reconciling import (
+    AT_ONCE,
+    CLUSTER_RIGHTS,
+    Command,
+    forget_state,
+    is_evicted,
+    staged,
+    with_rights,
+)
+from samples import replace
+
+from reconciler.apply.applier import Applier
+from reconciler.apply.audit import Audit
+from reconciler.cycle import Cycles, Ending
+from reconciler.observe.cluster import ListingObserver
+from reconciler.plan import OPT_OUT
+from reconciler.policy import Ages, Limits, Policy
+from reconciler.reasons import Outcome, Rule
+from vgpu.cluster import Cluster
+from vgpu.inventory import Units
+from vgpu.model import Phase, PodRef
+
+VGPU = "volcano.sh/vgpu-number"
+EAGER = Policy(ages=Ages(*[0.0] * len(Ages.__struct_fields__)))
+
+
+# ---------------------------------------------------------------- controllers and a kubelet
+
+
+@pytest.fixture(scope="module")
+def reconciler(control_plane):
+    return with_rights(control_plane, *CLUSTER_RIGHTS)
+
+
+@pytest.fixture
+def command(control_plane, reconciler, namespace, tmp_path):
+    """It touches nothing but this test's namespace."""
+    config = AT_ONCE | {"namespaces": [namespace], "limits": {"breaker": 1.0}}
+    yield Command(reconciler, tmp_path, config)
+    forget_state(control_plane.client)
+
+
+class Plugin:
+    """A device plugin of Volcano's resource, of which the next few Allocates fail."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+
+    def answer(self, ids):
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("device number not matched")
+        return in_the_environment(ids)
+
+
+@pytest.fixture
+def plugin(node):
+    plugin = Plugin()
+    with DevicePlugin(node, VGPU, [f"card-{at}" for at in range(8)], plugin.answer) as served:
+        served.wait_counted(8)
+        yield plugin
+
+
+def pods_of(client, namespace):
+    return client.list(f"/api/v1/namespaces/{namespace}/pods")
+
+
+def uids(pods):
+    return {pod["metadata"]["uid"] for pod in pods}
+
+
+def test_what_the_kubelet_refused_is_tidied_up_and_its_replacement_runs_on(
+    control_plane, namespace, plugin, command
+):
+    client = control_plane.client
+    plugin.failures = 2
+    web = client.create(objects.deployment("web", namespace, limits={VGPU: 1}))
+    client.wait_for(web, lambda web: web["status"].get("readyReplicas") == 1, "one ready")
+    pods = pods_of(client, namespace)
+    (well,) = (pod for pod in pods if objects.ready(pod))
+    sick = [pod for pod in pods if pod["status"]["phase"] == "Failed"]
+    assert {pod["status"]["reason"] for pod in sick} == {"UnexpectedAdmissionError"}
+
+    applied = command.apply()
+    assert {entry["uid"] for entry in applied.actions} == uids(sick)
+    assert {(entry["rule"], entry["effect"]) for entry in applied.actions} == {
+        ("refused", "tidying")
+    }
+    assert {entry["outcome"] for entry in applied.actions} == {"done"}
+    assert uids(pods_of(client, namespace)) == uids([well])
+    assert client.get(well)["status"]["containerStatuses"][0]["restartCount"] == 0
+    assert command.plan().actions == []
+    (owner,) = client.list(f"/apis/apps/v1/namespaces/{namespace}/replicasets")
+    told = {event["reason"]: event["count"] for event in client.events(owner)}
+    assert told["VgpuEvicted"] == len(sick)
+
+
+def never_served(name, namespace, node):
+    """The template of a pod that was promised a card, and that waits for what never comes."""
+    ref = PodRef("", namespace, name)
+    promise = samples.claimed("volcano", ref, node.name, phase=Phase.ASSUMED)
+    return objects.pod(
+        name,
+        namespace,
+        image="localhost/no-such-image:1",
+        limits={VGPU: 1},
+        labels={"app": name},
+        annotations=promise,
+        nodeSelector={"kubernetes.io/hostname": node.name},
+    )
+
+
+def controlled(kind, name, namespace, node, **spec):
+    """A controller of such pods."""
+    template = never_served(name, namespace, node)
+    template = {
+        "metadata": {key: template["metadata"][key] for key in ("labels", "annotations")},
+        "spec": template["spec"],
+    }
+    selector = {"matchLabels": {"app": name}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"replicas": 1, "selector": selector, "template": template, **spec},
+    }
+
+
+def waits(client, namespace, app, but=()):
+    """The pod of a controller that its kubelet has taken in, and that does not start."""
+
+    def found():
+        pods = client.list(f"/api/v1/namespaces/{namespace}/pods", labelSelector=f"app={app}")
+        fresh = [pod for pod in pods if pod["metadata"]["uid"] not in but]
+        return [pod for pod in fresh if pod["status"].get("containerStatuses")]
+
+    (pod,) = wait_until(found, f"a pod of {app} waits")
+    return pod
+
+
+def test_a_stuck_pod_of_a_deployment_is_made_again_and_then_left_alone_for_a_while(
+    control_plane, node, namespace, plugin, command
+):
+    client = control_plane.client
+    client.create(controlled("Deployment", "web", namespace, node))
+    first = waits(client, namespace, "web")
+    applied = command.apply()
+    (entry,) = applied.actions
+    assert (entry["rule"], entry["uid"]) == ("assumed_expired", first["metadata"]["uid"])
+    assert (entry["effect"], entry["outcome"]) == ("recovery", "done")
+    client.wait_gone(first)
+    second = waits(client, namespace, "web", uids([first]))
+    # It is as stuck as the first: no loop comes of it, not even where another process looks.
+    again = command.apply()
+    assert again.actions == []
+    assert {(entry["uid"], entry["skip"]) for entry in again.skipped} == {
+        (second["metadata"]["uid"], "backing_off")
+    }
+
+
+@pytest.mark.usefixtures("plugin")
+def test_a_stuck_pod_of_a_stateful_set_is_made_again_and_an_old_plan_leaves_that_one_alone(
+    control_plane, node, namespace, reconciler, tmp_path
+):
+    client = control_plane.client
+    client.create(controlled("StatefulSet", "db", namespace, node, serviceName="db"))
+    first = waits(client, namespace, "db")
+    with (
+        Cluster.connect(str(reconciler.kubeconfig)) as cluster,
+        Audit.open(str(tmp_path / "audit.jsonl")) as audit,
+    ):
+        policy = replace(EAGER, namespaces=(namespace,))
+        cycles = Cycles(
+            ListingObserver(cluster, Units()), policy, apply=Applier(cluster, audit).apply
+        )
+        old = cycles.make()
+        assert [entry.finding.subject.name for entry in old.plan.actions] == ["db-0"]
+        assert [result.outcome for result in cycles.apply(old)] == [Outcome.DONE]
+        client.wait_gone(first)
+        second = waits(client, namespace, "db", uids([first]))
+        assert second["metadata"]["name"] == "db-0"
+        assert [result.outcome for result in cycles.apply(old)] == [Outcome.GONE]
+    assert not is_evicted(client, second)
+
+
+def test_a_jobs_pod_is_only_told(control_plane, namespace, plugin, command):
+    client = control_plane.client
+    plugin.failures = 1
+    template = objects.pod("once", namespace, limits={VGPU: 1})["spec"]
+    job = client.create(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "once", "namespace": namespace},
+            "spec": {
+                "backoffLimit": 0,
+                "template": {"spec": {**template, "restartPolicy": "Never"}},
+            },
+        }
+    )
+    client.wait_for(job, lambda job: objects.condition(job, "Failed") == "True", "Failed")
+    (pod,) = pods_of(client, namespace)
+    assert pod["status"]["reason"] == "UnexpectedAdmissionError"
+    applied = command.apply()
+    assert [(entry["uid"], entry["skip"]) for entry in applied.skipped] == [
+        (pod["metadata"]["uid"], "job_pod")
+    ]
+    assert not is_evicted(client, pod)
+
+
+# ---------------------------------------------------------------- an API server with troubles
+
+
+@pytest.fixture(scope="module")
+def troubled(workplace, tools):
+    """A cluster of this module's own, whose API server may be killed."""
+    with start_cluster(workplace, tools, name="troubled", controllers=False) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def account(troubled):
+    return with_rights(troubled, *CLUSTER_RIGHTS)
+
+
+@pytest.fixture
+def stage(troubled):
+    with staged(troubled.client) as stage:
+        stage.put(samples.node("gpu-1", "volcano"))
+        yield stage
+        forget_state(troubled.client)
+
+
+@pytest.fixture
+def space(troubled):
+    with troubled.namespace() as name:
+        yield name
+
+
+class Loop(Daemon):
+    """`vgpu reconcile run` in another process, every second."""
+
+    def __init__(self, command, cluster, folder):
+        self.url = f"http://{cluster.workplace.address}:{cluster.workplace.port()}"
+        line = command.line(
+            "run",
+            "--mode=apply",
+            "--every=1s",
+            f"--audit={command.audit}",
+            f"--web.listen-address={self.url.removeprefix('http://')}",
+            *command.flags(),
+        )
+        super().__init__("reconcile", line, folder / "run.log", env=command.environment)
+
+    @property
+    def done(self):
+        """How many actions were done."""
+        return self.count("vgpu_reconcile_actions_total", outcome="done")
+
+    def count(self, name, **labels):
+        """One of its metrics, added up over all other labels."""
+        with closing(urlopen(f"{self.url}/metrics", timeout=30)) as page:
+            families = text_string_to_metric_families(page.read().decode())
+            return sum(
+                sample.value
+                for family in families
+                for sample in family.samples
+                if sample.name == name and labels.items() <= sample.labels.items()
+            )
+
+
+@pytest.fixture
+def loop(troubled, account, tmp_path):
+    command = Command(account, tmp_path, AT_ONCE)
+    with Loop(command, troubled, tmp_path) as loop:
+        yield loop
+        if loop.running:
+            assert loop.stop() == 0
+
+
+def falls_ill(stage, space, name):
+    """A pod that was refused just now."""
+    return stage.put(samples.refused(samples.pod(name, namespace=space)))
+
+
+def news(client, pod):
+    """Something happens to a pod, of which the API server tells at once; else it does in a minute.
+
+    Until then nobody can know that a watch which was broken has missed nothing.
+    """
+    return client.patch(pod, {"metadata": {"labels": {"news": secrets.token_hex(4)}}})
+
+
+def test_it_goes_on_after_the_api_server_was_restarted(troubled, stage, space, loop):
+    client = troubled.client
+    first = falls_ill(stage, space, "first")
+    loop.wait_until(lambda: is_evicted(client, first), "the first is evicted")
+    troubled.restart_api()
+    well, second = (
+        stage.put(samples.pod("well", namespace=space)),
+        falls_ill(stage, space, "second"),
+    )
+    loop.wait_until(
+        lambda: news(client, well) and is_evicted(client, second), "the second is evicted"
+    )
+    loop.wait_until(lambda: loop.done == 2, "both were told")
+
+
+def test_what_it_missed_is_listed_anew(troubled, stage, space, loop):
+    """Its version is one that the API server does not know any more: that is a 410."""
+    client = troubled.client
+    first = falls_ill(stage, space, "first")
+    loop.wait_until(lambda: is_evicted(client, first), "the first is evicted")
+    listed = loop.count("vgpu_reconcile_api_requests_total", verb="list")
+    loop.signal(signal.SIGSTOP)
+    troubled.restart_api()  # what happens from now on, it is not told
+    second = falls_ill(stage, space, "second")
+    client.delete(falls_ill(stage, space, "gone"), grace_seconds=0)
+    troubled.restart_api()  # what happened until now, this one has not seen
+    loop.signal(signal.SIGCONT)
+    loop.wait_until(lambda: is_evicted(client, second), "the second is evicted")
+    loop.wait_until(lambda: loop.done == 2, "both were told")
+    assert loop.count("vgpu_reconcile_api_requests_total", verb="list") > listed
+
+
+class Deadly(Audit):
+    """An audit at whose third action the API server dies."""
+
+    server = None
+    begun = 0
+
+    def intent(self, plan, entry):
+        super().intent(plan, entry)
+        self.begun += 1
+        if self.begun == 3:
+            self.server.kill()
+
+
+def test_an_api_server_that_dies_in_mid_cycle_costs_the_rest_of_that_cycle_only(
+    troubled, account, stage, space, tmp_path
+):
+    pods = [falls_ill(stage, space, f"sick-{at}") for at in range(8)]
+    policy = replace(EAGER, limits=Limits(per_node=100))
+    with (
+        Cluster.connect(str(account.kubeconfig)) as cluster,
+        Deadly.open(str(tmp_path / "audit.jsonl")) as audit,
+    ):
+        audit.server = troubled.daemons["kube-apiserver"]
+        apply = Applier(cluster, audit).apply
+        cycles = Cycles(ListingObserver(cluster, Units()), policy, apply=apply)
+        outcomes = [result.outcome for result in cycles.apply(cycles.make())]
+        done, failed, late = Outcome.DONE, Outcome.FAILED, Outcome.OUT_OF_TIME
+        assert outcomes == [*[done] * 2, *[failed] * 3, *[late] * 3]
+        assert cycles.run().ending is Ending.BLIND
+        troubled.restart_api()
+        again = cycles.run()
+        assert [result.outcome for result in again.results] == [done] * 6
+    assert all(is_evicted(troubled.client, pod) for pod in pods)
+
+
+LEVEL = "one-at-a-time"
+
+
+@contextmanager
+def no_time_for_evictions(client, account, pod):
+    """The API server takes one eviction of an account at a time, and is busy with one for a while.
+
+    It tries for ten seconds to evict what is not there; meanwhile it refuses any other (429).
+    """
+    version = "flowcontrol.apiserver.k8s.io/v1"
+    *_, namespace, name = account.user.split(":")
+    limits = {
+        "nominalConcurrencyShares": 0,
+        "lendablePercent": 0,
+        "borrowingLimitPercent": 0,
+        "limitResponse": {"type": "Reject"},
+    }
+    subject = {"kind": "ServiceAccount", "serviceAccount": {"name": name, "namespace": namespace}}
+    evictions = {
+        "verbs": ["create"],
+        "apiGroups": [""],
+        "resources": ["pods/eviction"],
+        "namespaces": ["*"],
+    }
+    level = {
+        "apiVersion": version,
+        "kind": "PriorityLevelConfiguration",
+        "metadata": {"name": LEVEL},
+        "spec": {"type": "Limited", "limited": limits},
+    }
+    flow = {
+        "apiVersion": version,
+        "kind": "FlowSchema",
+        "metadata": {"name": LEVEL},
+        "spec": {
+            "matchingPrecedence": 2,
+            "priorityLevelConfiguration": {"name": LEVEL},
+            "rules": [{"subjects": [subject], "resourceRules": [evictions]}],
+        },
+    }
+    made = [client.create(each) for each in (level, flow)]
+    uid = made[0]["metadata"]["uid"]
+    wait_until(lambda: level_of_evictions(account, pod) == uid, "evictions are limited")
+    stranger = "00000000-0000-0000-0000-000000000000"
+
+    def evict():
+        with pytest.raises(Refused):
+            account.evict(pod, uid=stranger)
+
+    busy = threading.Thread(target=evict)
+    busy.start()
+    try:
+        wait_until(lambda: under_way(client), "the API server is busy")
+        yield
+    finally:
+        busy.join()
+        for each in reversed(made):
+            client.delete(each)
+
+
+def level_of_evictions(account, pod):
+    """The UID of the priority level by which the API server treats an account's evictions."""
+    about = {key: pod["metadata"][key] for key in ("name", "namespace")}
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": about}
+    answer = account.raw("POST", account.path(pod, "eviction"), eviction, dryRun="All")
+    return answer.headers["X-Kubernetes-PF-PriorityLevel-UID"]
+
+
+def under_way(client):
+    """How many evictions the API server is busy with."""
+    text = client.raw("GET", "/metrics").data.decode()
+    prefix = "apiserver_flowcontrol_current_executing_requests{"
+    lines = (line for line in text.splitlines() if line.startswith(prefix) and LEVEL in line)
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+@pytest.fixture
+def two(troubled, stage, space):
+    """Two refused pods, the first of which is left alone."""
+    busy, sick = falls_ill(stage, space, "busy"), falls_ill(stage, space, "sick")
+    opt_out = {"metadata": {"annotations": {OPT_OUT: "false"}}}
+    return troubled.client.patch(busy, opt_out), sick
+
+
+def test_an_api_server_that_has_no_time_is_waited_for(troubled, account, two, tmp_path):
+    busy, sick = two
+    with (
+        no_time_for_evictions(troubled.client, account, busy),
+        Cluster.connect(str(account.kubeconfig)) as cluster,
+        Audit.open(str(tmp_path / "audit.jsonl")) as audit,
+    ):
+        apply = Applier(cluster, audit).apply
+        cycles = Cycles(ListingObserver(cluster, Units()), EAGER, apply=apply)
+        made = cycles.make()
+        assert [entry.finding.rule for entry in made.plan.actions] == [Rule.REFUSED]
+        assert [result.outcome for result in cycles.apply(made)] == [Outcome.DONE]
+        assert cluster.requests["create", "429"]
+    assert is_evicted(troubled.client, sick)
+
+
+def test_an_api_server_that_has_no_time_until_the_end_is_told(troubled, account, two, tmp_path):
+    busy, sick = two
+    command = Command(account, tmp_path, AT_ONCE | {"deadline": "1s"})
+    with no_time_for_evictions(troubled.client, account, busy):
+        applied = command.apply()
+    assert (applied.code, applied.actions[0]["outcome"]) == (4, "throttled")
+    assert not is_evicted(troubled.client, sick)

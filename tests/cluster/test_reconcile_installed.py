@@ -1,0 +1,321 @@
+"""The reconciler as people install it: the files of deploy/, the product's image, a real node."""
+
+import json
+import re
+from uuid import uuid4
+
+import pytest
+import urllib3
+import yaml
+from bed import objects
+from bed.deviceplugin import DevicePlugin, in_the_environment
+from bed.processes import wait_until
+from fixtures import ROOT
+from reconciling import HOME
+
+from vgpu.sources.runtime import HOST_PID_NAMESPACE
+
+RESOURCE = "volcano.sh/vgpu-number"
+DEPLOY = ROOT / "deploy"
+RBAC = [DEPLOY / "rbac" / f"{name}.yaml" for name in ("reconciler", "reconciler-node")]
+MANIFESTS = sorted(path for name in ("rbac", "reconciler") for path in (DEPLOY / name).rglob("*"))
+AT_ONCE = "\nages: {failed: 0s}\n"
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{HOME}/leases/vgpu-reconciler"
+PODS = f"/api/v1/namespaces/{HOME}/pods"
+DONE = 'vgpu_reconcile_actions_total{rule="refused",outcome="done"}'
+KEPT = "example.com/kept"
+"""A finalizer: what became of a pod can still be read when it has ended."""
+
+
+def documents(path):
+    return [document for document in yaml.safe_load_all(path.read_text()) if document]
+
+
+@pytest.fixture(scope="module")
+def home(control_plane):
+    """The reconciler's namespace, ServiceAccounts and rights, as in deploy/rbac."""
+    client = control_plane.client
+    made = [client.apply(document) for path in RBAC for document in documents(path)]
+    (space,) = [each for each in made if each["kind"] == "Namespace"]
+    account = f"/api/v1/namespaces/{HOME}/serviceaccounts/default"
+    wait_until(lambda: client.find(account), "the namespace is furnished")
+    yield client
+    for each in made:
+        if each["kind"].startswith("ClusterRole"):
+            client.delete(each)
+    client.delete(space)
+    client.wait_gone(space)
+
+
+@pytest.fixture
+def install(home, product_image):
+    """Applies a file of deploy/reconciler with the bed's image; all is taken away at the end.
+
+    ``change`` is given each of its objects, and changes in it what a user might.
+    """
+    made = []
+
+    def start(name, change):
+        for document in documents(DEPLOY / "reconciler" / f"{name}.yaml"):
+            if spec := pod_spec(document):
+                spec["containers"][0]["image"] = product_image
+            change(document)
+            made.append(home.apply(document))
+        return made[-1]
+
+    yield start
+    for each in reversed(made):
+        home.delete(each, propagation="Foreground")
+        home.wait_gone(each)
+    wait_until(lambda: not home.list(PODS), "its pods are gone")
+
+
+def pod_spec(document):
+    """The pod's spec in a workload, None in anything else."""
+    spec = document.get("spec", {})
+    spec = spec.get("jobTemplate", {}).get("spec", spec)
+    return spec.get("template", {}).get("spec")
+
+
+def mount(spec, name, path, **volume):
+    """One volume more."""
+    (container,) = spec["containers"]
+    container.setdefault("volumeMounts", []).append({"name": name, "mountPath": path})
+    spec.setdefault("volumes", []).append({"name": name, **volume})
+
+
+def at_once(document):
+    """Acts at once, and every second."""
+    if document["kind"] == "ConfigMap":
+        config = document["data"]["reconcile.yaml"].replace("every: 2m", "every: 1s")
+        document["data"]["reconcile.yaml"] = config + AT_ONCE
+
+
+@pytest.fixture
+def sick_deployment(home, node, namespace):
+    """Starts a Deployment whose first pod the kubelet really refuses, and which replaces it.
+
+    The plugin fails the first Allocate, as one does that has just been restarted.
+    """
+    fails = []
+
+    def answer(ids):
+        if fails:
+            fails.clear()
+            raise RuntimeError("the plugin is starting")
+        return in_the_environment(ids)
+
+    def start(name):
+        fails.append(True)
+        home.create(objects.deployment(name, namespace, limits={RESOURCE: 1}))
+        wait_until(lambda: not fails, "Allocate has failed")
+
+    with DevicePlugin(node, RESOURCE, [f"gpu-{number}" for number in range(4)], answer) as plugin:
+        plugin.wait_counted(4)
+        yield start
+
+
+@pytest.fixture
+def refused(home, namespace, sick_deployment):
+    """The pod that was refused, when another is in its place."""
+    sick_deployment("train")
+
+    def found():
+        pods = home.list(f"/api/v1/namespaces/{namespace}/pods")
+        failed = [pod for pod in pods if pod["status"].get("phase") == "Failed"]
+        return failed if any(map(objects.ready, pods)) else []
+
+    (pod,) = wait_until(found, "one pod was refused, and another is in its place")
+    assert pod["status"]["reason"] == "UnexpectedAdmissionError"
+    return pod
+
+
+def metrics(pod):
+    """The page of a pod that runs, "" while it does not answer."""
+    address = f"http://{pod['status'].get('podIP', '')}:9396/metrics"
+    try:
+        return urllib3.request("GET", address, retries=False, timeout=5).data.decode()
+    except urllib3.exceptions.HTTPError:
+        return ""
+
+
+def value(page, series):
+    """A series' number on a page, None if it is not there."""
+    found = re.search(rf"^{re.escape(series)} (\S+)$", page, re.MULTILINE)
+    return float(found[1]) if found else None
+
+
+def audit(log):
+    """The audit's records in a log."""
+    return [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+
+
+def leading(home):
+    """The replicas that say it: 1 -> the one that leads, 0 -> the one that does not."""
+    pods = [pod for pod in home.list(PODS) if "deletionTimestamp" not in pod["metadata"]]
+    said = {value(metrics(pod), "vgpu_reconcile_leader"): pod for pod in pods}
+    return {leads: pod for leads, pod in said.items() if leads is not None}
+
+
+def end(pod):
+    """How the pod's container ended, None while it runs."""
+    (status,) = pod["status"]["containerStatuses"]
+    return status["state"].get("terminated")
+
+
+# ---------------------------------------------------------------- the files
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_the_api_server_accepts_each_file_to_the_letter(control_plane, home, path):
+    how = ("--server-side", "--dry-run=server", "--validate=strict", "--force-conflicts")
+    told = control_plane.kubectl("apply", *how, "--filename", str(path))
+    assert len(told.splitlines()) == len(documents(path))
+
+
+# ---------------------------------------------------------------- the CronJob
+
+
+def test_the_cron_jobs_job_evicts_a_refused_pod_and_its_log_is_the_audit(
+    control_plane, home, install, refused
+):
+    cron_job = install("cronjob", at_once)
+    home.patch(cron_job, {"spec": {"suspend": True}})  # nothing runs but what is run here
+    how = ("create", "job", "once", "--from=cronjob/vgpu-reconciler", f"--namespace={HOME}")
+    control_plane.kubectl(*how)
+    job = home.get(f"/apis/batch/v1/namespaces/{HOME}/jobs/once")
+    home.wait_for(job, lambda job: objects.condition(job, "Complete") == "True", "Complete")
+    (ran,) = home.list(PODS, labelSelector="job-name=once")
+    log = home.logs(ran)
+    assert home.find(refused) is None, log
+    records = audit(log)
+    told = [(record["event"], record.get("outcome")) for record in records]
+    assert told == [("intent", None), ("result", "done")]
+    assert records[0]["subject"]["name"] == refused["metadata"]["name"]
+    reasons = {event["reason"] for event in home.events(refused)}
+    assert "VgpuEvicted" in reasons
+    home.delete(job, propagation="Foreground")
+    home.wait_gone(job)
+
+
+# ---------------------------------------------------------------- the Deployment
+
+
+def test_one_of_two_replicas_repairs_and_the_other_takes_over(
+    home, install, refused, sick_deployment
+):
+    workload = install("deployment", at_once)
+    home.wait_for(workload, lambda it: it["status"].get("availableReplicas") == 2, "available")
+    home.wait_gone(refused)
+
+    def told():
+        said = leading(home)
+        return said if sorted(said) == [0, 1] else None
+
+    both = wait_until(told, "one of two leads")
+    leader, other = both[1], both[0]
+    wait_until(lambda: value(metrics(leader), DONE) == 1, "it tells what it did")
+    assert value(metrics(other), DONE) is None
+
+    home.patch(leader, {"metadata": {"finalizers": [KEPT]}})
+    home.delete(leader)
+    ended = home.wait_for(leader, end, "ended by SIGTERM")
+    assert end(ended)["exitCode"] == 0
+    home.patch(leader, {"metadata": {"finalizers": None}})
+    home.wait_gone(leader)
+    wait_until(lambda: 1 in leading(home), "another leads")
+    sick_deployment("again")
+    wait_until(lambda: value(metrics(leading(home)[1]), DONE) == 1, "that one repairs")
+
+    home.patch(workload, {"spec": {"replicas": 0}})
+    wait_until(lambda: not home.list(PODS), "all have ended")
+    assert not home.get(LEASE)["spec"].get("holderIdentity")
+
+
+def test_prometheus_scrapes_it(home, install, prometheus):
+    install("deployment", at_once)
+    pods = wait_until(lambda: sorted(leading(home)) == [0, 1] and leading(home), "both serve")
+    server = prometheus(*(f"{pod['status']['podIP']}:9396" for pod in pods.values()))
+    server.wait_for("vgpu_reconcile_cycles_total")
+    wait_until(lambda: server.value("sum(up)") == 2, "both are scraped")
+    wait_until(lambda: server.value("sum(vgpu_reconcile_leader)") == 1, "one leads")
+
+
+# ---------------------------------------------------------------- the DaemonSet
+
+SHIMS = "/usr/local/vgpu/containers"
+AGES = "ages: {orphan: 1s, clock_skew: 0s}\n"
+
+
+@pytest.fixture
+def host_proc(node):
+    """What stands for /proc on a node that is a machine of its own.
+
+    The bed's node has a namespace of its own for its processes, and the reconciler sees that these
+    are not all. Here they are made out to be: its real processes, below what only a real host has.
+    """
+    folder = "/var/lib/host-proc"
+    node.run(["mkdir", "-p", f"{folder}/self/ns"])
+    node.run(["ln", "-sfn", HOST_PID_NAMESPACE, f"{folder}/self/ns/pid"])
+
+    def fill():
+        for pid in node.run(["ls", "/proc"]).split():
+            if pid.isdecimal():
+                node.run(["ln", "-sfn", f"/proc/{pid}", f"{folder}/{pid}"])
+        return folder
+
+    yield fill
+    node.run(["rm", "-r", folder])
+
+
+@pytest.fixture
+def left_behind(node, home, namespace):
+    """Two folders of shims whose pods are no more, and a pod that uses the second one."""
+    folders = [f"{SHIMS}/{uuid4()}_main" for _ in range(2)]
+    for folder in folders:
+        node.run(["mkdir", "-p", folder])
+        node.run(["cp", "/etc/hostname", f"{folder}/region.cache"])
+    user = objects.pod(
+        "user",
+        namespace,
+        command=["sh", "-c", "exec sleep 100000000 </left/region.cache"],
+        nodeName=node.name,
+        securityContext={"runAsUser": 1000},
+    )
+    mount(user["spec"], "left", "/left", hostPath={"path": folders[1]})
+    user = home.create(user)
+    home.wait_for(user, objects.ready, "Ready")
+    yield *map(node.path, folders), user
+    node.run(["rm", "-rf", *folders])
+
+
+def test_the_nodes_own_reconciler_removes_a_folder_once_nobody_uses_it(
+    home, install, left_behind, host_proc
+):
+    idle, used, user = left_behind
+    procfs = host_proc()
+
+    def change(document):
+        if document["kind"] == "ConfigMap":
+            ((name, text),) = document["data"].items()
+            document["data"] = {name: text.replace("every: 2m", "every: 1s") + AGES}
+            return
+        spec = pod_spec(document)
+        (old,) = [each for each in spec["volumes"] if each["name"] == "shims-old"]
+        old["hostPath"]["path"] = "/var/lib/vgpu-old"  # the node's /tmp is the machine's
+        mount(spec, "proc", "/host/proc", hostPath={"path": procfs})
+        spec["containers"][0]["args"].append("--path.procfs=/host/proc")
+
+    workload = install("node-daemonset", change)
+    home.wait_for(workload, lambda it: it["status"].get("numberReady") == 1, "ready")
+    (pod,) = home.list(PODS)
+    wait_until(lambda: not idle.exists(), "the folder is gone", context=lambda: home.logs(pod))
+    mapped = 'vgpu_reconcile_skipped{reason="still_mapped"}'
+    wait_until(lambda: value(metrics(pod), mapped) == 1, "it is told that one is used")
+    assert used.exists()
+    home.delete(user)
+    wait_until(lambda: not used.exists(), "the other is gone, too", context=lambda: home.logs(pod))
+    told = audit(home.logs(pod))
+    assert [each["subject"]["name"] for each in told if each.get("outcome") == "done"] == [
+        f"{SHIMS}/{folder.name}" for folder in (idle, used)
+    ]

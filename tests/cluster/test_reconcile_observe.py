@@ -1,0 +1,198 @@
+"""The reconciler looks at a real API server: once, or all the time."""
+
+from contextlib import closing
+
+import pytest
+from bed import objects
+from bed.population import CARD_MIB, card_uuid, node_name
+from bed.processes import wait_until
+from bed.stages import Life
+
+from reconciler.model import View
+from reconciler.observe.cluster import ListingObserver, WatchingObserver
+from reconciler.observe.kinds import Watched
+from reconciler.observe.node import NodeObserver, Places
+from vgpu.cluster import Cluster, ClusterError
+from vgpu.inventory import Units
+from vgpu.ledger import ConflictKind
+
+NODES, PODS = 1000, 5000
+ALL = {View.PODS, View.NODES, View.SHARE_PODS}
+
+
+@pytest.fixture(scope="module")
+def thousand(fleet):
+    return fleet(NODES, PODS)
+
+
+@pytest.fixture(scope="module")
+def cluster(thousand):
+    with Cluster.connect(str(thousand.cluster.kubeconfig)) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def watching(cluster):
+    with closing(WatchingObserver(cluster, Units())) as observer:
+        yield observer
+
+
+@pytest.fixture
+def broken(thousand):
+    """A pod that holds all of a card, beside those that have shares of it."""
+    whole = thousand.population.pod(PODS)
+    annotations = whole["metadata"]["annotations"]
+    uuid = card_uuid(whole["spec"]["nodeName"], 0)
+    annotations["volcano.sh/vgpu-ids-new"] = f"{uuid},NVIDIA,{CARD_MIB},0:"
+    (made,) = thousand.add(whole)
+    yield made
+    if thousand.client.find(made):
+        thousand.client.delete(made, grace_seconds=0)
+
+
+def look(observer, now=1.0):
+    return observer.look(now).snapshot
+
+
+def by_uid(snapshot):
+    return {pod.ref.uid: pod for pod in snapshot.pods}
+
+
+def test_a_large_cluster_is_listed_in_full(cluster):
+    snapshot = look(ListingObserver(cluster, Units()))
+    assert (len(snapshot.nodes), len(snapshot.pods)) == (NODES, PODS)
+    assert snapshot.complete == ALL  # KubeShare is not installed: there are no SharePods to miss
+    assert snapshot.ledgers == {}
+    assert snapshot.notes == ()
+
+
+def test_listing_and_watching_see_the_same(cluster, watching, broken):
+    wait_until(lambda: broken["metadata"]["uid"] in by_uid(look(watching)), "the pod is seen")
+    listed, watched = look(ListingObserver(cluster, Units())), look(watching)
+    assert by_uid(watched) == by_uid(listed)
+    assert {node.name: node for node in watched.nodes} == {n.name: n for n in listed.nodes}
+    assert watched.ledgers == listed.ledgers
+    assert watched.complete == listed.complete
+    assert (watched.continuous, listed.continuous) == (True, False)
+    (ledger,) = watched.ledgers.values()
+    assert ledger.node == broken["spec"]["nodeName"]
+    assert ConflictKind.OVERCOMMITTED in {conflict.kind for conflict in ledger.conflicts}
+
+
+def test_a_look_of_a_loop_costs_no_request(cluster, watching):
+    assert look(watching).complete == ALL
+    before = dict(cluster.requests)
+    look(watching)
+    assert {key: n for key, n in cluster.requests.items() if key[0] != "watch"} == {
+        key: n for key, n in before.items() if key[0] != "watch"
+    }
+
+
+def test_a_pod_is_seen_when_it_is_made_changed_and_deleted(thousand, watching):
+    made = thousand.population.pod(PODS + 1, life=Life.UNEXPECTED_ADMISSION_ERROR)
+    (refused,) = thousand.add(made)
+    uid = refused["metadata"]["uid"]
+
+    def pod():
+        return by_uid(look(watching)).get(uid)
+
+    wait_until(lambda: pod() and pod().phase == "Failed", "the refusal is seen")
+    thousand.client.patch(refused, {"metadata": {"annotations": {"vgpu.dev/reconcile": "false"}}})
+    wait_until(lambda: "vgpu.dev/reconcile" in pod().annotations, "the annotation is seen")
+    thousand.client.delete(refused, grace_seconds=0)
+    wait_until(lambda: pod() is None, "the deletion is seen")
+
+
+def test_while_the_api_server_is_away_nothing_is_complete_and_nothing_is_forgotten(
+    thousand, watching
+):
+    before = by_uid(look(watching))
+    thousand.cluster.kill_api()
+    # That there are no SharePods is asked once a minute.
+    wait_until(lambda: look(watching).complete <= {View.SHARE_PODS}, "the failure is known")
+    snapshot = look(watching)
+    thousand.cluster.start_api()
+    assert by_uid(snapshot).keys() == before.keys()
+    assert not snapshot.ledgers
+    assert any("not all pods are seen" in note for note in snapshot.notes)
+    # In a quiet cluster the first sign of life would be a bookmark, after a minute.
+    for path in (f"/api/v1/nodes/{node_name(0)}", "/api/v1/namespaces/team-0/pods/{}"):
+        name = next(pod.ref.name for pod in before.values() if pod.ref.namespace == "team-0")
+        touched = thousand.client.get(path.format(name))
+        thousand.client.patch(touched, {"metadata": {"annotations": {"vgpu.dev/touched": "yes"}}})
+    wait_until(lambda: look(watching).complete == ALL, "every view is complete", seconds=180)
+    assert by_uid(look(watching)).keys() == before.keys()
+
+
+def test_one_node_is_seen_with_its_pods_alone(cluster, tmp_path):
+    """Of the node's own sources there are none here, and that is told."""
+    nowhere = Places(
+        shim_roots=(),
+        procfs=str(tmp_path / "proc"),
+        cgroupfs=str(tmp_path / "cgroup"),
+        log_dir=str(tmp_path / "logs"),
+        checkpoint=str(tmp_path / "checkpoint"),
+    )
+    name = node_name(7)
+    for continuous in (True, False):
+        observer = NodeObserver(cluster, name, nowhere, Units(), continuous=continuous)
+        with closing(observer):
+            snapshot = look(observer)
+        assert snapshot.complete == {View.PODS, View.NODES}
+        assert [node.name for node in snapshot.nodes] == [name]
+        assert len(snapshot.pods) == PODS // NODES
+        assert {pod.node for pod in snapshot.pods} == {name}
+        assert any("the node's own books are not complete" in note for note in snapshot.notes)
+
+
+@pytest.mark.parametrize("continuous", [True, False])
+def test_a_node_that_does_not_exist_has_no_complete_view(cluster, continuous):
+    with closing(
+        NodeObserver(cluster, "no-such-node", Places(), Units(), continuous=continuous)
+    ) as observer:
+        snapshot = look(observer)
+    assert View.PODS not in snapshot.complete
+    assert not snapshot.folders
+    assert any("--node-name" in note for note in snapshot.notes)
+
+
+# ---------------------------------------------------------------- rights
+
+
+def rule(resource, *verbs):
+    return {"apiGroups": [""], "resources": [resource], "verbs": list(verbs)}
+
+
+@pytest.fixture
+def cluster_of(api):
+    """Connects as a client with these rights only."""
+    opened = []
+
+    def connect(*rules):
+        opened.append(Cluster.connect(str(api.client_for(*rules).kubeconfig)))
+        return opened[-1]
+
+    yield connect
+    for each in opened:
+        each.close()
+
+
+def test_a_right_that_is_missing_costs_its_own_view_and_is_told(api, api_namespace, cluster_of):
+    asked = {"aliyun.com/gpu-mem": 8}
+    api.client.create(objects.pod("one", api_namespace, limits=asked))
+    reader = cluster_of(rule("pods", "list", "watch"))
+    listed = look(ListingObserver(reader, Units()))
+    assert listed.complete == {View.PODS}
+    assert "one" in {pod.ref.name for pod in listed.pods}
+    said = "\n".join(listed.notes)
+    assert all(word in said for word in ('"nodes"', '"sharepods"', "unhealthy cards"))
+    with closing(WatchingObserver(reader, Units(), kinds=Watched(reader))) as watching:
+        assert look(watching).complete == listed.complete
+
+
+def test_without_the_right_to_read_pods_there_is_nothing_to_judge(cluster_of):
+    reader = cluster_of(rule("nodes", "list", "watch"))
+    with pytest.raises(ClusterError, match="Forbidden"):
+        look(ListingObserver(reader, Units()))
+    with closing(WatchingObserver(reader, Units())) as watching:
+        assert View.PODS not in look(watching).complete

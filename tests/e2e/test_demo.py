@@ -1,0 +1,101 @@
+"""What `vgpu demo` shows: the exporter, a plan made and applied, and a cluster to try more on."""
+
+import re
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from live import parse
+from running_demo import COMMAND, WAIT_SECONDS, RunningDemo
+
+from vgpu.simulator.neighbourhood import neighbourhood
+
+pytestmark = pytest.mark.slow
+
+REFUSED, HEIR = "ranker-84b5c6d7f-9tq4m", "tts-5c6d7f8b9-7wzrn"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    with RunningDemo(tmp_path_factory.mktemp("demo")) as demo:
+        yield demo
+
+
+@pytest.fixture
+def env(running):
+    """The variables that the demo says to set."""
+    exports = re.findall(r"^\$ export (.*)$", running.printed(), re.MULTILINE)
+    return dict(word.split("=", 1) for line in exports for word in shlex.split(line))
+
+
+def vgpu(*words, env):
+    done = subprocess.run(
+        [sys.executable, "-m", "vgpu", *words],
+        env=env | {"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_SECONDS,
+    )
+    assert done.stderr == ""
+    return done
+
+
+def test_a_plan_is_shown_and_applied_and_the_next_one_has_nothing_to_do(running):
+    _, applied, planned = running.printed().split("\n$ vgpu reconcile ")
+    assert applied.startswith("apply --yes --audit=")
+    wanted = int(re.search(r"^To be done: (\d+)$", applied, re.MULTILINE)[1])
+    done = re.findall(r"^  done +\w+: (?:evict|clear) (.+)$", applied, re.MULTILINE)
+    assert len(done) == wanted > 5
+    assert f"recsys/{REFUSED}" in done
+    assert f"\n{wanted} done\n" in applied
+    assert planned.startswith("plan\n")
+    assert "To be done" not in planned
+    assert re.search(r"^0 actions, [1-9]\d* left alone", planned, re.MULTILINE)
+
+
+def test_the_exporters_page_is_that_of_the_pods_after_it(running):
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        series = parse(urlopen(f"{running.url}/metrics").read().decode())
+        used = [
+            value
+            for name, value in series.items()
+            if name.startswith("vgpu_container_memory_used_bytes") and f'pod="{HEIR}"' in name
+        ]
+        if used and used[0] > 0:
+            break
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    page = urlopen(running.url).read().decode()
+    assert HEIR in page
+    assert REFUSED not in page
+    assert not any(f'pod="{REFUSED}"' in name for name in series)
+
+
+def test_what_it_says_to_try_can_be_tried(running, env):
+    commands = re.findall(r"^    \S+ -m vgpu (.*)$", running.printed(), re.MULTILINE)
+    inspect, restore, plan = (shlex.split(command) for command in commands)
+    shown = vgpu(*inspect, env=env)
+    assert shown.returncode == 0
+    assert all(node.node in shown.stdout for node in neighbourhood(0.0).nodes)
+    assert "4 done, 3 irreversible" in vgpu(*restore, env=env).stdout
+    again = vgpu(*plan, env=env)
+    assert again.returncode == 3
+    assert "To be done: 4\n" in again.stdout
+
+
+def test_the_audit_is_beside_the_kubeconfig(env):
+    audit = Path(env["KUBECONFIG"]).with_name("audit.jsonl")
+    assert len(audit.read_text().splitlines()) >= 14
+
+
+def test_once_prints_a_page_and_nothing_else():
+    command = [*COMMAND, "--once"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT_SECONDS)
+    assert done.stdout.startswith("# HELP ")
+    assert 'pod="tts-5c6d7f8b9-k8x2v"' in "".join(parse(done.stdout))  # nothing is repaired

@@ -1,0 +1,34 @@
+"""Plans made by hand, of objects as they are now: what apply and restore are tried with."""
+
+from reconciler.model import Breaker, Edit, Entry, Evict, Finding, Kind, Plan, Scope, Subject
+from reconciler.reasons import Cause, Rule
+from vgpu.kube import SHARE_POD, Node
+
+
+def subject_of(each, part=""):
+    if isinstance(each, Node):
+        return Subject(Kind.NODE, "", each.name, each.uid, part, each.name)
+    kind = Kind.SHARE_POD if SHARE_POD in each.annotations else Kind.POD
+    return Subject(kind, each.ref.namespace, each.ref.name, each.ref.uid, part, each.node)
+
+
+def evicting(pod, rule=Rule.REFUSED, cause=Cause.UNEXPECTED_ADMISSION_ERROR):
+    """An entry that evicts this pod as it is now."""
+    return entry(subject_of(pod), Evict(pod.ref, pod.resource_version), rule, cause)
+
+
+def editing(each, after, rule=Rule.LEFTOVER_CLAIM, cause=Cause.ENDED_WITH_CLAIM, **fields):
+    """An entry that changes annotations of this object as it is now."""
+    before = {key: each.annotations.get(key) for key in after}
+    version = "" if isinstance(each, Node) else each.resource_version
+    subject = subject_of(each, next(iter(after)) if isinstance(each, Node) else "")
+    return entry(subject, Edit(subject, version, before, after, **fields), rule, cause)
+
+
+def entry(subject, action, rule, cause):
+    finding = Finding(rule, cause, subject, ("as seen",), action=action)
+    return Entry(finding, owner="uid-of-owner")
+
+
+def plan(*entries, identity="plan-1"):
+    return Plan(identity, 0.0, Scope.CLUSTER, entries, (), (), Breaker(len(entries), 10, 100))

@@ -1,0 +1,135 @@
+"""What pods, owners and nodes are told of an action."""
+
+import pytest
+from reconcile_plans import editing, evicting
+from reconcile_plans import entry as made
+from samples import NOW, ended, node, owner, pod, refused, replace, share_pod
+
+from reconciler.apply.events import event_notes
+from reconciler.model import Kind, RemoveFolder, Result, Subject
+from reconciler.reasons import Cause, Outcome, Rule
+from vgpu.kube import NoteType
+
+SICK = refused(pod("a"))
+LEFT = ended(pod("b", annotations={"left": "over"}))
+MARKED = node("gpu-1", annotations={"m": "1"}, uid="uid-of-gpu-1")
+
+
+def notes(entry, outcome=Outcome.DONE, about=None):
+    return event_notes(Result(entry, outcome, "as said", NOW), about)
+
+
+def test_an_eviction_is_told_in_words():
+    (note,) = notes(evicting(SICK))
+    assert (note.kind, note.api_version, note.namespace, note.name) == ("Pod", "v1", "ml", "a")
+    assert (note.uid, note.reason, note.type) == (SICK.ref.uid, "VgpuEvicted", NoteType.NORMAL)
+    assert note.at == NOW
+    assert note.message == (
+        f"the pod was evicted: {Rule.REFUSED.explanation}: "
+        f"{Cause.UNEXPECTED_ADMISSION_ERROR.explanation} (refused/unexpected_admission_error)"
+    )
+
+
+def test_what_was_refused_is_told_in_words():
+    (note,) = notes(evicting(SICK), Outcome.BLOCKED_BY_PDB)
+    assert note.message.startswith(
+        f"the pod was not evicted, since {Outcome.BLOCKED_BY_PDB.explanation}: "
+    )
+
+
+def test_its_owner_hears_of_it_without_the_pods_name():
+    _, note = notes(evicting(SICK), about=SICK)
+    assert (note.kind, note.api_version, note.name) == ("ReplicaSet", "apps/v1", "train")
+    assert (note.namespace, note.uid) == ("ml", owner().uid)
+    assert note.message.startswith("one of its pods on gpu-1: the pod was evicted: ")
+    again = replace(SICK, ref=replace(SICK.ref, uid="other", name="another"))
+    assert notes(evicting(again), about=again)[1] == note
+
+
+def test_a_pod_that_nobody_made_has_nobody_to_tell():
+    bare = refused(pod("a", kind=None))
+    assert len(notes(evicting(bare), about=bare)) == 1
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [
+        (Outcome.DONE, "VgpuEvicted"),
+        (Outcome.BLOCKED_BY_PDB, "VgpuEvictionBlocked"),
+        (Outcome.SEVERAL_PDBS, "VgpuEvictionBlocked"),
+        (Outcome.THROTTLED, "VgpuEvictionFailed"),
+        (Outcome.FORBIDDEN, "VgpuEvictionFailed"),
+        (Outcome.FAILED, "VgpuEvictionFailed"),
+        (Outcome.DRY_RUN, None),
+        (Outcome.GONE, None),
+        (Outcome.CHANGED, None),
+        (Outcome.NOT_LEADER, None),
+        (Outcome.OUT_OF_TIME, None),
+    ],
+)
+def test_only_what_was_done_or_refused_is_told(outcome, reason):
+    told = notes(evicting(SICK), outcome, SICK)
+    assert {note.reason for note in told} == ({reason} if reason else set())
+    expected = NoteType.NORMAL if outcome is Outcome.DONE else NoteType.WARNING
+    assert {note.type for note in told} <= {expected}
+
+
+def test_every_outcome_is_decided_here():
+    """A new outcome must be thought of above."""
+    assert len(Outcome) == 11
+
+
+def test_what_is_said_again_is_the_same():
+    """So that it is counted: no time, no number of the refusal, is in the message."""
+    first = event_notes(Result(evicting(SICK), Outcome.BLOCKED_BY_PDB, "1 healthy", NOW))
+    again = event_notes(Result(evicting(SICK), Outcome.BLOCKED_BY_PDB, "2 healthy", NOW))
+    assert first == again
+    assert "as said" not in first[0].message
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        (editing(LEFT, {"left": None}), ("Pod", "ml", "b", "VgpuClaimCleared")),
+        (editing(LEFT, {"left": "1"}, Rule.RECOVER), ("Pod", "ml", "b", "VgpuClaimRecovered")),
+        (editing(MARKED, {"m": None}, Rule.STALE_LOCK), ("Node", "", "gpu-1", "VgpuLockCleared")),
+        (
+            editing(MARKED, {"m": None}, Rule.STALE_HANDSHAKE),
+            ("Node", "", "gpu-1", "VgpuHandshakeCleared"),
+        ),
+        (
+            editing(share_pod("jupyter"), {"m": None}, Rule.KUBESHARE),
+            ("SharePod", "ml", "jupyter", "VgpuSharePodReset"),
+        ),
+        (
+            editing(LEFT, {"left": None}, Rule.DOUBLE_BOOKED),
+            ("Pod", "ml", "b", "VgpuRepaired"),
+        ),
+    ],
+)
+def test_each_edit_has_a_word(entry, told):
+    (note,) = notes(entry)
+    assert (note.kind, note.namespace, note.name, note.reason) == told
+
+
+def test_a_nodes_event_is_of_the_node_not_of_its_annotation():
+    (note,) = notes(editing(MARKED, {"m": None}, Rule.STALE_LOCK))
+    assert note.uid == "uid-of-gpu-1"
+
+
+def folder(name_of_node):
+    subject = Subject(Kind.FOLDER, "", "/x/uid_main", "uid", node=name_of_node)
+    action = RemoveFolder("/x/uid_main", "uid", (1, 2, 3))
+    return made(subject, action, Rule.ORPHAN_SHIM_DIR, Cause.POD_GONE)
+
+
+def test_a_removed_folder_is_told_of_its_node():
+    (note,) = notes(folder("gpu-1"))
+    assert (note.kind, note.name, note.reason) == ("Node", "gpu-1", "VgpuFolderRemoved")
+    assert notes(folder("")) == ()
+
+
+def test_what_is_only_reported_is_no_event():
+    found = evicting(SICK)
+    only = replace(found, finding=replace(found.finding, action=None))
+    assert notes(only) == ()

@@ -1,0 +1,847 @@
+"""What no plan ever does, whatever is seen and whatever happens between the look and the deed.
+
+The first half is about the plan for any findings, the second about the real rules: on snapshots of
+anything, and in a model cluster in which everything goes wrong while one or two reconcilers work.
+"""
+
+from collections import Counter
+from functools import cache
+from math import ceil, prod
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from reconcile_world import LOCKED, ROOM, STYLES, Controller, Hands, World
+from samples import (
+    HOUR,
+    LANGUAGES,
+    NOW,
+    SPOKEN,
+    assumed,
+    editing,
+    ended,
+    evicting,
+    handshake,
+    holder,
+    labelled,
+    lock,
+    no_gpu_matched,
+    node,
+    owner,
+    planned,
+    pod,
+    prestart_failed,
+    real_pod,
+    refused,
+    removing,
+    replace,
+    reporting,
+    share_pod,
+    snapshot,
+    terminating,
+    unbound,
+    with_ledgers,
+)
+
+from reconciler.apply.acts import Actor
+from reconciler.memory import Attempt, Memory, attempt_key, learn, remember
+from reconciler.model import (
+    Action,
+    Edit,
+    Evict,
+    Kind,
+    RemoveFolder,
+    Result,
+    Scope,
+    ShimFolder,
+    View,
+)
+from reconciler.plan import make_plan
+from reconciler.policy import RECREATED, Ages, Backoff, Limits, Mode, Policy
+from reconciler.reasons import Cause, Effect, Outcome, Rule, Skip
+from reconciler.rules import RULES
+from vgpu.kube import MIRROR
+from vgpu.model import Phase
+
+THOROUGH = settings(max_examples=1000)
+
+# ---------------------------------------------------------------- any findings
+
+KINDS = ("ReplicaSet", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "Node", "Workflow", None)
+NAMES = tuple(f"pod-{number}" for number in range(6))
+HOMES = ("gpu-1", "gpu-2", "gpu-3")
+OPT_OUT = {"vgpu.dev/reconcile": "false"}
+ODDITIES = {
+    **{f"none {number}": {} for number in range(8)},
+    "opted out": {"annotations": OPT_OUT},
+    "opted in": {"annotations": {"vgpu.dev/reconcile": "true"}},
+    "mirror": {"annotations": {MIRROR: "uid"}},
+    "important": {"priority": 2_000_000_000},
+    "deleted": {"deleted_at": NOW},
+}
+
+
+PHASES = ("Pending", "Running", "Succeeded", "Failed")
+NAMESPACES = ("ml", "ml", "team-a", "kube-system")
+TRAITS = (HOMES, PHASES, NAMESPACES, KINDS, tuple(ODDITIES))
+
+
+@cache
+def like(name, traits):
+    home, phase, namespace, kind, odd = traits
+    return pod(name, node=home, phase=phase, namespace=namespace, kind=kind, **ODDITIES[odd])
+
+
+@cache
+def open_or_closed(name, is_open):
+    return node(name, annotations=None if is_open else OPT_OUT)
+
+
+SPREAD = 2_654_435_761
+"""A prime: multiplied by it, the small numbers that hypothesis prefers lie far apart."""
+
+
+def one_of_each(draw, *choices):
+    """One of each of these sequences, all in one draw: that is many times as fast."""
+    total = prod(map(len, choices))
+    number = draw(st.integers(0, total - 1)) * SPREAD % total
+    chosen = []
+    for choice in choices:
+        number, index = divmod(number, len(choice))
+        chosen.append(choice[index])
+    return tuple(chosen)
+
+
+FOLDERS = [
+    ShimFolder(f"/shim/{number}", "uid-of-dead", "main", (1, 2, 3), mapped=False)
+    for number in range(3)
+]
+WHEN = [
+    {"since": since, "grace": grace, "objection": objection}
+    for since in (None, NOW - HOUR, NOW - 90, NOW + 30)
+    for grace in (0.0, 60.0)
+    for objection in (None, None, Skip.PLUGIN_NOT_READY)
+]
+
+
+def finding_about(draw, pods, nodes):
+    """A finding of any rule about any of them, of any age, with and without an action."""
+    when, effect, rule, what, one, here, folder = one_of_each(
+        draw, WHEN, tuple(Effect), tuple(Rule), range(10), pods, nodes, FOLDERS
+    )
+    fields = when | {"effect": effect}
+    if what == 0:
+        return editing(here, rule=rule, **fields)
+    if what == 1:
+        return removing(folder, **fields)
+    if what == 2:
+        return reporting(one, rule)
+    if what == 3:
+        return editing(one, "hami.io/vgpu-node", rule, **fields)
+    return evicting(one, rule, Cause.ORPHANED_HOLDER if what == 4 else Cause.NEVER_BOUND, **fields)
+
+
+@st.composite
+def scenes(draw):
+    """A snapshot, findings about what is in it, and what is remembered of them."""
+    count, closed, paused, findings = one_of_each(
+        draw, range(1, 7), (*[None] * 9, *HOMES), ((), (), HOMES[:1], HOMES), range(13)
+    )
+    pods = [like(name, one_of_each(draw, *TRAITS)) for name in NAMES[:count]]
+    nodes = [open_or_closed(name, name != closed) for name in HOMES]
+    found = [finding_about(draw, pods, nodes) for _ in range(findings)]
+    before = one_of_each(draw, *[("seen", "new", "failed")] * findings)
+    memory = Memory(
+        seen={
+            each.key: NOW - 600 for each, word in zip(found, before, strict=True) if word != "new"
+        },
+        failed={
+            each.key: NOW - 60 for each, word in zip(found, before, strict=True) if word == "failed"
+        },
+        attempts={attempt_key(owner().uid, name): Attempt(3, NOW - 30) for name in paused},
+    )
+    return snapshot(*pods, *nodes), found, remember(memory, found, NOW)
+
+
+@st.composite
+def policies(draw):
+    cycle, per_node, namespace, floor, more, bare, running, only, mode = one_of_each(
+        draw,
+        range(1, 7),
+        range(1, 5),
+        range(1, 5),
+        (3, 100),
+        ((), ("Job", "DaemonSet", "Node")),
+        (False, True),
+        (False, True),
+        (*[()] * 7, ("ml",)),
+        (None, Mode.PLAN, Mode.APPLY, Mode.APPLY),
+    )
+    return Policy(
+        modes={} if mode is None else dict.fromkeys(tuple(Rule)[:: cycle + 1], mode),
+        limits=Limits(cycle, per_node, namespace, breaker_floor=floor),
+        owners=(*RECREATED, *more),
+        evict_bare=bare,
+        evict_running=running,
+        namespaces=only,
+    )
+
+
+def of_pod(seen, entry):
+    uid = entry.finding.subject.uid
+    return next((each for each in (*seen.pods, *seen.share_pods) if each.ref.uid == uid), None)
+
+
+def forbidden(entry, seen, policy):
+    """Why nobody should ever see this action; written apart from the plan, flag by flag."""
+    action, subject = entry.finding.action, entry.finding.subject
+    home = subject.name if subject.kind is Kind.NODE else subject.node
+    here = next((each for each in seen.nodes if each.name == home), None)
+    if here is not None and here.annotations.get("vgpu.dev/reconcile") == "false":
+        return "the node is opted out"
+    if subject.kind not in (Kind.POD, Kind.SHARE_POD):
+        return "a node's, and namespaces are named" if policy.namespaces else ""
+    one = of_pod(seen, entry)
+    if one is None:
+        return "nobody has seen it"
+    of_holder = entry.finding.cause is Cause.ORPHANED_HOLDER
+    kind = one.owner.kind if one.owner else None
+    wrong = {
+        "opted out": one.annotations.get("vgpu.dev/reconcile") == "false",
+        "not chosen": bool(policy.namespaces) and one.ref.namespace not in policy.namespaces,
+        "protected": one.ref.namespace == "kube-system" and not of_holder,
+        "static": MIRROR in one.annotations or kind == "Node",
+        "terminating": one.deleted_at is not None,
+    }
+    if isinstance(action, Evict):
+        reports = entry.finding.rule in (
+            Rule.DOUBLE_BOOKED,
+            Rule.RUNNING_WITHOUT_DEVICE,
+            Rule.LOST_DEVICE,
+            Rule.UNOWNED_PROCESS,
+        )
+        wrong |= {
+            "completed": one.phase == "Succeeded",
+            "a DaemonSet's": kind == "DaemonSet",
+            "bare": kind is None and not policy.evict_bare and not of_holder,
+            "of a kind that nobody makes again": kind is not None and kind not in policy.owners,
+            "too important": one.priority > policy.priority_ceiling,
+            "running": one.phase == "Running"
+            and not (policy.evict_running or reports or of_holder),
+        }
+    return ", ".join(reason for reason, holds in wrong.items() if holds)
+
+
+@pytest.mark.slow
+@THOROUGH
+@given(scenes(), policies())
+def test_1_2_3_13_a_plan_keeps_its_promises(scene, policy):
+    seen, found, memory = scene
+    plan = planned(seen, *found, policy=policy, memory=memory)
+    for entry in plan.actions:
+        assert forbidden(entry, seen, policy) == ""
+        assert_names_what_was_seen(entry, seen)
+    assert_within_limits(plan, seen, policy)
+    assert_told_once(plan, found)
+
+
+def assert_names_what_was_seen(entry, seen):
+    action = entry.finding.action
+    if isinstance(action, Evict):
+        one = of_pod(seen, entry)
+        assert (action.pod, action.resource_version) == (one.ref, one.resource_version)
+    if isinstance(action, Edit):
+        assert action.before.keys() == action.after.keys()
+        assert (action.resource_version == "") == (action.target.kind is Kind.NODE)
+
+
+def assert_within_limits(plan, seen, policy):
+    homes = Counter(entry.finding.subject.home for entry in plan.actions)
+    spaces = Counter(entry.finding.subject.namespace for entry in plan.actions)
+    del homes[""], spaces[""]
+    assert len(plan.actions) <= policy.limits.per_cycle
+    assert max(homes.values(), default=0) <= policy.limits.per_node
+    assert max(spaces.values(), default=0) <= policy.limits.per_namespace
+    assert not (plan.actions and plan.breaker.tripped)
+    evicted = [entry for entry in plan.actions if isinstance(entry.finding.action, Evict)]
+    alive = [entry for entry in evicted if not of_pod(seen, entry).terminal and entry.owner]
+    for uid, count in Counter(entry.owner for entry in alive).items():
+        mine = [one for one in seen.pods if one.owner and one.owner.uid == uid]
+        living = [one for one in mine if not one.terminal and one.deleted_at is None]
+        assert count <= max(1, 0.34 * len(living))
+
+
+def assert_told_once(plan, found):
+    told = Counter(entry.finding.subject.key for entry in plan.entries)
+    assert told == Counter({each.subject.key for each in found})
+    assert all(entry.skip is None for entry in (*plan.actions, *plan.findings))
+    assert all(entry.skip is not None for entry in plan.skipped)
+    assert all(entry.finding.action is not None for entry in (*plan.actions, *plan.skipped))
+    assert all(entry.finding.action is None for entry in plan.findings)
+
+
+@pytest.mark.slow
+@THOROUGH
+@given(scenes(), policies(), st.randoms(use_true_random=False))
+def test_6_the_order_of_the_input_changes_nothing(scene, policy, random):
+    seen, found, memory = scene
+
+    def shuffled(values):
+        return tuple(random.sample(values, len(values)))
+
+    mixed = replace(seen, pods=shuffled(seen.pods), nodes=shuffled(seen.nodes))
+    once = planned(seen, *found, policy=policy, memory=memory)
+    assert planned(mixed, *shuffled(found), policy=policy, memory=memory) == once
+    assert remember(memory, shuffled(found), NOW) == remember(memory, found, NOW)
+
+
+def wanted(plan):
+    """The subjects that would be acted on if there were no limits."""
+    return {
+        entry.finding.subject.key
+        for entry in plan.entries
+        if entry.finding.action and (entry.skip is None or entry.skip.endswith("_limit"))
+    }
+
+
+@pytest.mark.slow
+@THOROUGH
+@given(scenes(), policies())
+def test_8_a_quiet_cluster_is_done_after_as_many_cycles_as_the_limit_needs(scene, policy):
+    """With what is done taken away and what stays put: the limit of a cycle alone decides."""
+    seen, found, memory = scene
+    wide = replace(policy.limits, per_node=99, per_namespace=99, per_owner=1.0, breaker_floor=99)
+    policy = replace(policy, limits=wide)
+    candidates = len(wanted(planned(seen, *found, policy=policy, memory=memory)))
+    for _ in range(ceil(candidates / policy.limits.per_cycle)):
+        plan = planned(seen, *found, policy=policy, memory=memory)
+        done = {entry.finding.subject.key for entry in plan.actions}
+        assert done
+        found = [each for each in found if each.subject.key not in done]
+    assert not planned(seen, *found, policy=policy, memory=memory).actions
+
+
+@pytest.mark.slow
+@THOROUGH
+@given(scenes(), policies(), st.sets(st.integers(0, 11)))
+def test_8_what_never_works_starves_nobody(scene, policy, stuck):
+    """Each cycle tries what it may; some never work. Everybody is tried within as many cycles."""
+    seen, found, memory = scene
+    policy = replace(policy, limits=replace(policy.limits, breaker_floor=99))
+    never = {each.subject.key for number, each in enumerate(found) if number in stuck}
+    first = planned(seen, *found, policy=policy, memory=memory)
+    expected = wanted(first)
+    patient = Backoff(first=0, longest=0)
+    policy = replace(policy, backoff=patient)
+    tried = set()
+    for _ in range(2 * len(expected)):
+        plan = planned(seen, *found, policy=policy, memory=memory)
+        done = [entry for entry in plan.actions if entry.finding.subject.key not in never]
+        stood = [entry for entry in plan.actions if entry not in done]
+        tried |= {entry.finding.subject.key for entry in plan.actions}
+        results = [Result(entry, Outcome.DONE) for entry in done]
+        results += [Result(entry, Outcome.FAILED) for entry in stood]
+        memory = learn(memory, results, seen.now, patient)
+        gone = {entry.finding.subject.key for entry in done}
+        found = [each for each in found if each.subject.key not in gone]
+        seen = replace(seen, now=seen.now + 1)
+        memory = remember(memory, found, seen.now)
+    assert expected <= tried
+
+
+def test_10_there_is_no_action_that_deletes():
+    assert set(get_args(Action)) == {Evict, Edit, RemoveFolder}
+
+
+# ---------------------------------------------------------------- any snapshot, the real rules
+
+
+SITUATIONS = {
+    "well": lambda style, name, where, card: [pod(name, style, node=where, card=card)],
+    "refused": lambda style, name, where, card: [refused(pod(name, style, node=where))],
+    "refused as a set": lambda style, name, where, card: [
+        refused(pod(name, style, node=where, kind="StatefulSet"))
+    ],
+    "refused and bare": lambda style, name, where, card: [
+        refused(pod(name, style, node=where, kind=None))
+    ],
+    "wedged": lambda style, name, where, card: [prestart_failed(pod(name, style, node=where))],
+    "poisoned": lambda style, name, where, card: [no_gpu_matched(pod(name, style, node=where))],
+    "passed over": lambda style, name, where, card: [assumed(name, style, node=where, card=card)],
+    "never bound": lambda style, name, where, card: [unbound(name, style, node=where, card=card)],
+    "ended": lambda style, name, where, card: [ended(pod(name, style, node=where))],
+    "ended unserved": lambda style, name, where, card: [ended(assumed(name, style), "Failed")],
+    "being deleted": lambda style, name, where, card: [terminating(pod(name, style, node=where))],
+    "runs unassigned": lambda style, name, where, card: [
+        assumed(name, style, node=where, card=card, phase="Running")
+    ],
+    "runs unclaimed": lambda style, name, where, card: [
+        pod(name, style, node=where, claim=None, phase="Running")
+    ],
+    "opted out": lambda style, name, where, card: [
+        refused(pod(name, style, node=where, annotations={"vgpu.dev/reconcile": "false"}))
+    ],
+    "protected": lambda style, name, where, card: [
+        refused(pod(name, style, node=where, namespace="kube-system"))
+    ],
+    "share pod": lambda style, name, where, card: [share_pod(name, node=where)],
+    "share pod served": lambda style, name, where, card: [
+        share_pod(name, node=where),
+        real_pod(share_pod(name, node=where)),
+    ],
+    "share pod refused": lambda style, name, where, card: [
+        share_pod(name, node=where),
+        refused(real_pod(share_pod(name, node=where))),
+    ],
+    "share pod astray": lambda style, name, where, card: [
+        share_pod(name, node=where, gpuid="gone", bound=False, served=False)
+    ],
+    "holder": lambda style, name, where, card: [holder(where, name)],
+    "labelled": lambda style, name, where, card: [labelled(name, where)],
+}
+"""Everything that a pod may be, by a word; two of them may be on one card."""
+
+
+@cache
+def situation(word, style, number, where, card):
+    return SITUATIONS[word](style, f"pod-{number}", where, card)
+
+
+@st.composite
+def clusters(draw):
+    """A snapshot with anything in it, an hour old or of just now."""
+    objects = []
+    count, earlier, booked = one_of_each(draw, range(9), (-HOUR, -1800.0, 0.0), (False, True))
+    for number in range(count):
+        word, style, where, card = one_of_each(
+            draw, list(SITUATIONS), list(LANGUAGES), HOMES, (0, 1)
+        )
+        objects += situation(word, style, number, where, card)
+    held = [None, pod("long-gone"), *(each for each in objects if each.phase == "Pending")]
+    for where in HOMES:
+        of, age, style, locked, given_up, odd = one_of_each(
+            draw, held, (10, 400, HOUR), LOCKED, range(3), range(4), range(9)
+        )
+        told = lock(of, age, style) if locked == 2 else {}
+        told |= handshake(style=style) if given_up == 3 else {}
+        told |= OPT_OUT if odd == 8 else {}
+        objects.append(node(where, plugin=odd not in (6, 7), ready=odd != 5, annotations=told))
+    seen = snapshot(*objects, now=NOW + earlier)
+    return with_ledgers(seen) if booked else seen
+
+
+EVERYTHING = Policy(modes=dict.fromkeys(Rule, Mode.APPLY), limits=Limits(breaker_floor=99))
+"""Every rule acts."""
+
+
+def plan_of(seen, policy=EVERYTHING, memory=None):
+    return make_plan(seen, policy, memory or Memory(), SPOKEN)[0]
+
+
+def long_seen(seen, policy=EVERYTHING):
+    """The memory of somebody who has seen all of this for a day."""
+    _, memory = make_plan(replace(seen, now=seen.now - 24 * HOUR), policy, Memory(), SPOKEN)
+    return memory
+
+
+@pytest.mark.slow
+@THOROUGH
+@given(clusters(), policies())
+def test_the_rules_never_act_on_what_is_protected(seen, policy):
+    acts = replace(policy, modes=dict.fromkeys(Rule, Mode.APPLY))
+    for entry in plan_of(seen, acts, long_seen(seen, acts)).actions:
+        assert forbidden(entry, seen, acts) == ""
+
+
+@pytest.mark.slow
+@THOROUGH
+@given(clusters())
+def test_an_action_of_a_rule_is_done_to_its_subject_as_it_was_seen(seen):
+    for entry in plan_of(seen, memory=long_seen(seen)).entries:
+        action, subject = entry.finding.action, entry.finding.subject
+        assert entry.finding.evidence
+        assert all(entry.finding.evidence)
+        one = of_pod(seen, entry)
+        if isinstance(action, Evict):
+            assert subject.kind is Kind.POD
+            assert (action.pod, action.resource_version) == (one.ref, one.resource_version)
+        if isinstance(action, Edit):
+            assert action.target == subject
+            told = one or next(each for each in seen.nodes if each.name == subject.name)
+            assert action.before == {key: told.annotations.get(key) for key in action.before}
+            assert action.before.keys() == action.after.keys()
+            assert action.before != action.after or action.unbind
+            version = "" if subject.kind is Kind.NODE else one.resource_version
+            assert action.resource_version == version
+
+
+@pytest.mark.slow
+@THOROUGH
+@given(clusters())
+def test_4_no_lock_goes_while_a_pod_may_still_be_served_on_its_node(seen):
+    """And of the pods that may be served none loses its claim."""
+    waits = [one for one in seen.pods if one.phase == "Pending" and one.deleted_at is None]
+    waits = [one for one in waits if not one.terminal and one.annotations]
+    for entry in plan_of(seen, memory=long_seen(seen)).actions:
+        action, subject = entry.finding.action, entry.finding.subject
+        if not isinstance(action, Edit):
+            continue
+        if entry.finding.rule is Rule.STALE_LOCK:
+            (text,) = action.before.values()
+            named = [one for one in waits if text.endswith(f",{one.ref.namespace},{one.ref.name}")]
+            anonymous = "," not in text
+            near = [one for one in waits if anonymous and _is_promised(one, subject.name)]
+            assert not near
+            assert not [one for one in named if _is_promised(one, subject.name)]
+            assert action.guards
+        if subject.kind is Kind.POD and entry.finding.rule is Rule.ASSUMED_UNBOUND:
+            assert of_pod(seen, entry).node == ""
+
+
+def _is_promised(one, where):
+    """Whether Allocate may be called for it on this node, by the plainest reading."""
+    said = [each.claim(one) for each in SPOKEN]
+    claims = [each for each in said if each is not None]
+    if not claims or where not in {one.node, *(each.node for each in claims)}:
+        return False
+    phases = {held.phase for each in claims for held in each.allocations}
+    runs = any(each.state == "running" for each in one.statuses)
+    return Phase.ASSUMED in phases and not runs
+
+
+@pytest.mark.slow
+@THOROUGH
+@given(clusters(), st.sampled_from(list(Scope)), st.randoms(use_true_random=False))
+def test_6_the_rules_see_the_same_in_any_order(seen, scope, random):
+    def shuffled(values):
+        return tuple(random.sample(values, len(values)))
+
+    seen = replace(seen, scope=scope)
+    mixed = replace(
+        seen,
+        pods=shuffled(seen.pods),
+        share_pods=shuffled(seen.share_pods),
+        nodes=shuffled(seen.nodes),
+        ledgers=dict(shuffled(list(seen.ledgers.items()))),
+    )
+    memory = long_seen(seen)
+    once = make_plan(seen, EVERYTHING, memory, SPOKEN)
+    assert make_plan(mixed, EVERYTHING, memory, SPOKEN) == once
+
+
+NEEDS = {entry.rule: entry.needs for entry in RULES}
+
+
+@pytest.mark.slow
+@THOROUGH
+@given(clusters(), st.sampled_from(list(Scope)), st.sets(st.sampled_from(list(View))))
+def test_11_what_was_not_seen_in_full_moves_nobody(seen, scope, missing):
+    memory = long_seen(replace(seen, scope=scope))
+    blind = replace(seen, scope=scope, complete=frozenset(View) - missing)
+    for entry in plan_of(blind, memory=memory).actions:
+        assert View.PODS not in missing
+        assert not NEEDS[entry.finding.rule] & missing
+
+
+@pytest.mark.slow
+@THOROUGH
+@given(clusters(), st.integers(0, 60))
+def test_11_a_pod_that_is_missing_from_a_list_that_says_so_moves_nobody(seen, which):
+    """Half a list, honestly told to be half: nothing that was there before is acted on as gone."""
+    if seen.pods:
+        gap = seen.pods[which % len(seen.pods)]
+        half = tuple(one for one in seen.pods if one is not gap)
+        blind = replace(seen, pods=half, complete=seen.complete - {View.PODS})
+        assert not plan_of(blind, memory=long_seen(seen)).actions
+
+
+@pytest.mark.slow
+@THOROUGH
+@given(clusters())
+def test_11_a_node_that_is_not_ready_or_without_plugin_loses_no_living_pod(seen):
+    nodes = {each.name: each for each in seen.nodes}
+    for entry in plan_of(seen, memory=long_seen(seen)).actions:
+        one = of_pod(seen, entry)
+        lives = one is not None and not one.terminal and one.owner is not None
+        if lives and isinstance(entry.finding.action, Evict):
+            assert nodes[one.node].ready
+            asks = any(container.limits for container in one.containers)
+            assert any(nodes[one.node].allocatable.values()) or not asks
+
+
+def skewed(seen, skew):
+    """What we see if our own clock is so many seconds ahead of everybody else's."""
+    return replace(seen, now=seen.now + skew)
+
+
+@pytest.mark.slow
+@THOROUGH
+@given(clusters(), st.floats(-60, 60), st.floats(0, 800))
+def test_12_a_clock_that_is_wrong_by_a_minute_makes_nothing_happen_too_early(seen, skew, age):
+    """With true clocks and no margin at all, each of the actions would be in time."""
+    seen = replace(seen, now=NOW - HOUR + age)
+    exact = replace(EVERYTHING, ages=Ages(clock_skew=0.0))
+    in_time = {entry.finding.subject.key for entry in plan_of(seen, exact).actions}
+    for entry in plan_of(skewed(seen, skew)).actions:
+        assert entry.finding.subject.key in in_time
+
+
+@pytest.mark.slow
+@THOROUGH
+@given(clusters(), st.sampled_from(list(Scope)))
+def test_13_the_rules_tell_every_subject_once(seen, scope):
+    plan = plan_of(replace(seen, scope=scope))
+    told = Counter(entry.finding.subject.key for entry in plan.entries)
+    assert set(told.values()) <= {1}
+
+
+# ---------------------------------------------------------------- a cluster in which all goes wrong
+
+TIGHT = Policy(limits=Limits(per_cycle=3, per_node=2, per_namespace=3, breaker_floor=99))
+KINDS_OF_CONTROLLERS = ("ReplicaSet", "ReplicaSet", "StatefulSet", "DaemonSet", "Job")
+
+
+class Reconciler:
+    """One that looks, plans, and may be stopped between any two of its deeds."""
+
+    def __init__(self, world):
+        self.world = world
+        self.memory = Memory()
+        self.plan = None
+
+    def look(self):
+        seen = self.world.look()
+        self.plan, self.memory = make_plan(seen, TIGHT, self.memory, SPOKEN)
+        self.check(seen)
+
+    def check(self, seen):
+        plan = self.plan
+        for entry in plan.actions:
+            assert forbidden(entry, seen, TIGHT) == ""
+            assert_names_what_was_seen(entry, seen)
+        assert_within_limits(plan, seen, TIGHT)
+        keys = [entry.finding.subject.key for entry in plan.entries]
+        assert len(keys) == len(set(keys))
+        turned = replace(seen, pods=seen.pods[::-1], nodes=seen.nodes[::-1])
+        assert make_plan(turned, TIGHT, self.memory, SPOKEN)[0] == plan
+
+    def apply(self, most=99):
+        """The first so many actions; if they are not all, the rest and what was learnt are lost."""
+        done = [self.act(entry) for entry in self.plan.actions[:most]]
+        if most >= len(self.plan.actions):
+            self.memory = learn(self.memory, done, self.world.now, TIGHT.backoff)
+        return done
+
+    def act(self, entry):
+        world, action = self.world, entry.finding.action
+        booked, version = world.booked(), world.version
+        pods = dict(world.pods)
+        unsafe = self.unsafe(entry)
+        answer = Actor(Hands(world), SPOKEN).act(entry)
+        assert "defect" not in answer.detail
+        if answer.outcome is Outcome.DONE:
+            assert not unsafe, unsafe
+            if isinstance(action, Evict):
+                gone = pods[action.pod.uid]
+                assert gone.resource_version == action.resource_version
+        else:
+            assert (world.pods, world.version) == (pods, version)
+        for name, held in world.booked().items():
+            assert held <= booked[name]
+        return Result(entry, answer.outcome, answer.detail)
+
+    def unsafe(self, entry):
+        """By the truth of the world: who could still be served by what this takes away."""
+        world, action, subject = self.world, entry.finding.action, entry.finding.subject
+        if not isinstance(action, Edit):
+            return ""
+        if entry.finding.rule is Rule.STALE_LOCK:
+            ((text,), served) = action.before.values(), world.locked_by.get(subject.name)
+            owners = {
+                uid
+                for uid, one in world.pods.items()
+                if uid == served or text.endswith(f",{one.ref.namespace},{one.ref.name}")
+            }
+            if any(map(world.may_be_served, owners)):
+                return f"one of {owners} may still be served under this lock"
+        bound = subject.kind is Kind.POD and world.pods.get(subject.uid)
+        if bound and bound.node and world.may_be_served(subject.uid):
+            return f"{subject.uid} may still be served by this claim"
+        return ""
+
+
+def locked_by_nobody(style):
+    """A world in which a lock has lost its owner, and a reconciler that is about to clear it."""
+    world = World()
+    wanted = Controller("StatefulSet", "set", style, 1)
+    world.controllers[wanted.owner.uid] = wanted
+    world.control()
+    (first,) = world.pods
+    world.schedule(first, 2 if style == "hami" else 1)
+    world.remove(first)
+    world.now += HOUR
+    one = Reconciler(world)
+    one.look()
+    assert len(one.plan.actions) == 1
+    return world, one
+
+
+@pytest.mark.parametrize("style", LOCKED)
+def test_4_a_lock_without_an_owner_is_cleared(style):
+    world, one = locked_by_nobody(style)
+    assert [each.outcome for each in one.apply()] == [Outcome.DONE]
+    assert not world.locked()
+
+
+@pytest.mark.parametrize("style", LOCKED)
+def test_4_a_lock_stays_if_somebody_waits_by_the_time_that_it_would_be_cleared(style):
+    """A pod under the old one's name, promised by a scheduler that has not come to its lock."""
+    world, one = locked_by_nobody(style)
+    world.control()
+    (second,) = world.pods
+    world.cards[second] = 0
+    world.claim(second, world.node_for(second), Phase.ASSUMED)
+    assert [each.outcome for each in one.apply()] == [Outcome.CHANGED]
+    assert world.locked()
+
+
+class Cluster(RuleBasedStateMachine):
+    """One step is one event anywhere. Two reconcilers look and act, each when it likes."""
+
+    def __init__(self):
+        super().__init__()
+        self.world = World()
+        self.reconcilers = [Reconciler(self.world), Reconciler(self.world)]
+
+    def pick(self, data):
+        return data.draw(st.sampled_from(sorted(self.world.pods)))
+
+    @precondition(lambda self: len(self.world.controllers) < 4)
+    @rule(
+        kind=st.sampled_from(KINDS_OF_CONTROLLERS),
+        style=st.sampled_from(sorted(STYLES.values())),
+        replicas=st.integers(1, 3),
+    )
+    def somebody_wants_pods(self, kind, style, replicas):
+        wanted = Controller(kind, f"set-{len(self.world.controllers)}", style, replicas)
+        self.world.controllers[wanted.owner.uid] = wanted
+        self.world.control()
+
+    @rule()
+    def controllers_work(self):
+        self.world.control()
+
+    @rule(style=st.sampled_from(sorted(STYLES.values())))
+    def somebody_makes_a_bare_pod(self, style):
+        if len(self.world.pods) < 12:
+            self.world.make(Controller(None, "bare", style, 1))
+
+    @precondition(lambda self: self.world.pods)
+    @rule(data=st.data(), writes=st.integers(1, 3))
+    def a_scheduler_works_and_may_die(self, data, writes):
+        self.world.schedule(self.pick(data), writes)
+
+    @precondition(lambda self: self.world.pods)
+    @rule(data=st.data())
+    def a_kubelet_calls_allocate(self, data):
+        self.world.admit(self.pick(data))
+
+    @precondition(lambda self: self.world.pods)
+    @rule(data=st.data())
+    def a_plugin_serves_nobody(self, data):
+        self.world.pass_over(self.pick(data))
+
+    @precondition(lambda self: self.world.pods)
+    @rule(data=st.data())
+    def a_container_is_not_let_start(self, data):
+        self.world.wedge(self.pick(data))
+
+    @precondition(lambda self: self.world.pods)
+    @rule(data=st.data())
+    def a_container_starts(self, data):
+        self.world.start(self.pick(data))
+
+    @precondition(lambda self: self.world.pods)
+    @rule(data=st.data(), phase=st.sampled_from(["Succeeded", "Failed"]))
+    def a_pod_ends(self, data, phase):
+        self.world.finish(self.pick(data), phase)
+
+    @precondition(lambda self: self.world.pods)
+    @rule(data=st.data())
+    def a_user_deletes_a_pod(self, data):
+        self.world.remove(self.pick(data))
+
+    @precondition(lambda self: self.world.pods)
+    @rule(data=st.data())
+    def a_webhook_never_lets_a_pod_go(self, data):
+        self.world.stubborn.add(self.pick(data))
+
+    @rule(name=st.sampled_from(sorted(STYLES)), plugin=st.booleans(), ready=st.booleans())
+    def a_node_changes(self, name, plugin, ready):
+        here = self.world.nodes[name]
+        offered = node(name, STYLES[name], plugin=plugin).allocatable
+        self.world.write(replace(here, allocatable=offered, ready=ready))
+
+    @rule(seconds=st.sampled_from([10, 130, 400, 2000]))
+    def time_passes(self, seconds):
+        self.world.now += seconds
+
+    @rule(which=st.integers(0, 1))
+    def a_reconciler_looks(self, which):
+        self.reconcilers[which].look()
+
+    @rule(which=st.integers(0, 1), most=st.sampled_from([0, 1, 2, 99]), twice=st.booleans())
+    def a_reconciler_acts_and_may_die(self, which, most, twice):
+        one = self.reconcilers[which]
+        if one.plan is None:
+            return
+        done = one.apply(most)
+        if twice:
+            before = (dict(self.world.pods), dict(self.world.nodes))
+            again = one.apply(len(done))
+            repeated = [
+                two for first, two in zip(done, again, strict=True) if first.outcome is Outcome.DONE
+            ]
+            assert Outcome.DONE not in {each.outcome for each in repeated}
+            assert (self.world.pods, self.world.nodes) == before
+        one.plan = None
+
+    @invariant()
+    def nobody_has_another_ones_devices(self):
+        locked = {uid for uid in self.world.crossed() if self.world.styles[uid] in LOCKED}
+        assert not locked
+
+    @invariant()
+    def nothing_is_booked_twice(self):
+        assert max(self.world.booked().values()) <= ROOM
+
+    def cycle(self, one):
+        """An hour in which everybody else does what is theirs; how much there was to be done."""
+        self.world.now += HOUR
+        self.world.quiet()
+        one.look()
+        one.apply()
+        return sum(1 for entry in one.plan.entries if entry.finding.action)
+
+    def teardown(self):
+        """When nothing goes wrong any more, one reconciler alone comes to an end, and cures all."""
+        self.world.stubborn.clear()
+        last = Reconciler(self.world)
+        self.world.heal()
+        candidates = self.cycle(last)
+        for _ in range(candidates + 1):
+            self.cycle(last)
+        assert last.plan.actions == ()
+        for one in self.world.pods.values():
+            kind = one.owner.kind if one.owner else None
+            if kind in TIGHT.owners:
+                assert one.reason != "UnexpectedAdmissionError"
+                assert one.phase != "Pending" or one.ref.uid not in self.world.admitted
+        gone = {name for name, uid in self.world.locked_by.items() if uid not in self.world.pods}
+        assert not gone & self.world.locked()
+
+
+Cluster.TestCase.settings = settings(max_examples=1000, stateful_step_count=30)
+TestCluster = pytest.mark.slow(Cluster.TestCase)

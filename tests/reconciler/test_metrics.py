@@ -1,0 +1,173 @@
+"""The reconciler's own metrics: what is counted, what is absent, and how little of it there is."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.parser import text_string_to_metric_families as text_format
+from samples import NOW, SPOKEN, assumed, node, pod, prestart_failed, refused, snapshot
+
+from reconciler.cycle import SEEING, Cycle, Ending, Stage
+from reconciler.memory import Memory
+from reconciler.metrics import TABLES, Numbers
+from reconciler.model import Result, Scope
+from reconciler.plan import make_plan
+from reconciler.policy import Limits, Mode, Policy
+from reconciler.reasons import Outcome, Rule, Skip
+from reconciler.schedule import Missed
+from vgpu.metrics.lint import lint
+from vgpu.metrics.render import Format
+
+SICK = snapshot(
+    refused(pod("sick-0")),
+    refused(pod("sick-1")),
+    prestart_failed(pod("sick-2")),
+    assumed("bare-0", kind=None),
+    node("gpu-1"),
+)
+
+
+def planned(seen=SICK, **policy):
+    return make_plan(seen, Policy(**policy), Memory(), SPOKEN)[0]
+
+
+def cycle(ending=Ending.PLANNED, began=NOW, plan=None, **fields):
+    return Cycle(began, ending, plan, **fields)
+
+
+def series(numbers):
+    """Samples by name and labels."""
+    text = numbers.render().body(Format.TEXT).decode()
+    return {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_format(text)
+        for sample in family.samples
+    }
+
+
+@pytest.fixture
+def numbers():
+    return Numbers(Scope.CLUSTER, Mode.APPLY)
+
+
+def test_the_tables_follow_our_rules_and_have_no_label_for_a_pod_or_a_node():
+    assert lint(TABLES) == []
+    labels = {label for table in TABLES for label in table.labels}
+    labels |= {label for table in TABLES for family in table.families for label in family.extra}
+    assert not labels & {"pod", "node", "namespace", "uid", "name", "owner"}
+
+
+def test_every_rule_and_every_reason_has_a_number_even_if_it_is_zero(numbers):
+    numbers.note(cycle(plan=planned()))
+    found = series(numbers)
+    assert {rule: found["vgpu_reconcile_findings", rule] for rule in Rule} == {
+        **dict.fromkeys(Rule, 0),
+        Rule.REFUSED: 2,
+        Rule.PRESTART_FAILED: 1,
+        Rule.ASSUMED_EXPIRED: 1,
+    }
+    assert {skip: found["vgpu_reconcile_skipped", skip] for skip in Skip} == {
+        **dict.fromkeys(Skip, 0),
+        Skip.BARE_POD: 1,
+    }
+    assert found["vgpu_reconcile_planned_actions", "refused", "tidying"] == 2
+    assert found["vgpu_reconcile_planned_actions", "prestart_failed", "recovery"] == 1
+    assert found["vgpu_reconcile_subjects", "Pod"] == 4
+    assert found["vgpu_reconcile_breaker_tripped",] == 0
+    assert found["vgpu_reconcile_breaker_wanted_actions",] == 2
+
+
+def test_a_tripped_breaker_is_told(numbers):
+    numbers.note(cycle(plan=planned(limits=Limits(breaker=0.0, breaker_floor=0))))
+    found = series(numbers)
+    assert found["vgpu_reconcile_breaker_tripped",] == 1
+    assert found["vgpu_reconcile_breaker_allowed_actions",] == 0
+    assert found["vgpu_reconcile_skipped", "breaker_tripped"] == 3
+
+
+def test_actions_are_counted_by_rule_and_outcome_over_all_cycles(numbers):
+    plan = planned()
+    outcomes = (Outcome.DONE, Outcome.DONE, Outcome.BLOCKED_BY_PDB)
+    results = tuple(map(Result, plan.actions, outcomes))
+    for _ in range(2):
+        numbers.note(cycle(Ending.PARTLY, plan=plan, results=results))
+    found = {
+        key[1:]: number for key, number in series(numbers).items() if "actions_total" in key[0]
+    }
+    assert sum(found.values()) == 6
+    assert found["done", "refused"] + found.get(("done", "prestart_failed"), 0) == 4
+    assert series(numbers)["vgpu_reconcile_cycles_total", "partly"] == 2
+
+
+@pytest.mark.parametrize("ending", [Ending.BLIND, Ending.STANDBY])
+def test_without_a_plan_nothing_of_an_older_one_is_told(numbers, ending):
+    numbers.note(cycle(plan=planned(), seconds={Stage.OBSERVE: 1.0}))
+    numbers.note(cycle(ending, NOW + 60))
+    found = series(numbers)
+    plan_families = ("subjects", "findings", "planned", "skipped", "breaker")
+    assert not [
+        key
+        for key in found
+        if key[0].startswith(tuple(f"vgpu_reconcile_{each}" for each in plan_families))
+    ]
+    assert ("vgpu_reconcile_cycle_duration_seconds",) not in found
+    assert found["vgpu_reconcile_last_cycle_timestamp_seconds",] == NOW + 60
+    assert found["vgpu_reconcile_last_success_timestamp_seconds",] == NOW
+
+
+def test_before_the_first_cycle_there_are_counters_and_nothing_else(numbers):
+    found = series(numbers)
+    assert {key: number for key, number in found.items() if "_total" not in key[0]} == {
+        ("vgpu_reconcile_info", "apply", "cluster"): 1,
+        ("vgpu_build_info",): 1,
+    }
+    assert found["vgpu_reconcile_cycles_total", "blind"] == 0
+    assert found["vgpu_reconcile_missed_cycles_total", "still_running"] == 0
+
+
+def test_how_long_a_cycle_took_is_told_whole_and_by_stage(numbers):
+    numbers.note(cycle(seconds={Stage.OBSERVE: 1.5, Stage.PLAN: 0.25}))
+    found = series(numbers)
+    assert found["vgpu_reconcile_cycle_duration_seconds",] == 1.75
+    assert found["vgpu_reconcile_stage_duration_seconds", "observe"] == 1.5
+
+
+def test_missed_cycles_leadership_and_requests_are_told():
+    led = [True]
+    numbers = Numbers(
+        Scope.CLUSTER,
+        Mode.PLAN,
+        leads=lambda: led[0],
+        requests=lambda: {("list", "200"): 3, ("create", "0"): 1},
+    )
+    numbers.note_missed(Missed.STILL_RUNNING)
+    found = series(numbers)
+    assert found["vgpu_reconcile_missed_cycles_total", "still_running"] == 1
+    assert found["vgpu_reconcile_leader",] == 1
+    assert found["vgpu_reconcile_api_requests_total", "200", "list"] == 3
+    led[0] = False
+    assert series(numbers)["vgpu_reconcile_leader",] == 0
+
+
+def test_without_an_election_nobody_is_called_leader(numbers):
+    assert ("vgpu_reconcile_leader",) not in series(numbers)
+
+
+@given(st.lists(st.sampled_from(Ending), max_size=20))
+def test_counters_are_the_sum_of_all_cycles_and_the_last_success_never_lies(endings):
+    numbers = Numbers(Scope.NODE, Mode.APPLY)
+    for number, ending in enumerate(endings):
+        numbers.note(cycle(ending, float(number)))
+    found = series(numbers)
+    counted = {ending: found["vgpu_reconcile_cycles_total", ending] for ending in Ending}
+    assert counted == {ending: endings.count(ending) for ending in Ending}
+    successes = [number for number, ending in enumerate(endings) if ending in SEEING]
+    last = found.get(("vgpu_reconcile_last_success_timestamp_seconds",))
+    assert last == (successes[-1] if successes else None)
+
+
+def test_both_formats_are_read_by_prometheus_own_parsers(numbers):
+    numbers.note(cycle(plan=planned()))
+    page = numbers.render()
+    assert len(list(openmetrics(page.body(Format.OPENMETRICS).decode()))) > 10
+    assert len(list(text_format(page.body(Format.TEXT).decode()))) > 10

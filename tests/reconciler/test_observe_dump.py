@@ -1,0 +1,142 @@
+"""What a dump of kubectl shows, and what it says of what it lacks."""
+
+import json
+
+import pytest
+import sample_cluster as sample
+
+from reconciler.model import Scope, View
+from reconciler.observe.dump import DumpObserver
+from vgpu.inventory import Units
+from vgpu.ledger import ConflictKind
+from vgpu.model import Scheme
+from vgpu.reasons import Reason, SourceError
+
+ALL = {View.NODES, View.PODS, View.SHARE_PODS}
+
+
+def look(objects=None, **list_fields):
+    content = json.dumps({**sample.dump(objects), **list_fields}).encode()
+    return DumpObserver(content, "dump.json", Units()).look(sample.NOW)
+
+
+def without(*kinds):
+    return [each for each in sample.items() if each["kind"] not in kinds]
+
+
+def test_a_whole_cluster_is_seen_in_full():
+    snapshot = look().snapshot
+    assert snapshot.complete == ALL
+    assert snapshot.scope is Scope.CLUSTER
+    assert snapshot.now == sample.NOW
+    assert len(snapshot.nodes) == 7
+    assert {pod.ref.name for pod in snapshot.share_pods} == {"jupyter-0"}
+    assert not snapshot.continuous
+
+
+def test_lists_that_were_put_together_show_everything_once():
+    twice = look([*sample.items(), *sample.items()])
+    assert twice == look()
+
+
+def test_the_languages_that_somebody_speaks_are_known():
+    assert {language.scheme for language in look().languages} == {
+        Scheme.VOLCANO,
+        Scheme.GPUSHARE,
+        Scheme.GAIA,
+        Scheme.KUBESHARE,
+    }
+
+
+def test_pods_with_whole_cards_of_nvidias_own_plugin_are_left_alone():
+    snapshot = look().snapshot
+    assert "whole-card" not in {pod.ref.name for pod in snapshot.pods}
+    assert any("1 pods with whole GPUs" in note for note in snapshot.notes)
+
+
+def test_kubeshares_holder_pods_stay_though_they_have_whole_cards():
+    holding = sample.pod(
+        "kubeshare-vgpu-kube-1-abcde",
+        "kube-1",
+        {"nvidia.com/gpu": 1},
+        namespace="kube-system",
+        labels={"kubeshare/role": "dummyPod", "kubeshare/GPUID": "abcde"},
+    )
+    names = {pod.ref.name for pod in look([*sample.items(), holding]).snapshot.pods}
+    assert holding["metadata"]["name"] in names
+
+
+def test_the_pods_are_as_the_api_server_has_them():
+    """What a SharePod knows of its pod is for the ledger: an action compares with the original."""
+    (real,) = (pod for pod in look().snapshot.pods if pod.ref.uid == "real-jupyter-0")
+    assert not any(key.startswith("vgpu.dev/") for key in real.annotations)
+
+
+def test_ledgers_are_those_in_which_something_is_wrong():
+    ledgers = look().snapshot.ledgers
+    assert ledgers.keys() == {"a100-2", "infer-1"}
+    assert {one.kind for one in ledgers["a100-2"].conflicts} == {ConflictKind.DEVICE_UNHEALTHY}
+
+
+@pytest.mark.parametrize(
+    ("kind", "view", "said"),
+    [
+        ("Node", View.NODES, "no nodes"),
+        ("Pod", View.PODS, "no pods"),
+        ("SharePod", View.SHARE_PODS, "no SharePods"),
+    ],
+)
+def test_a_kind_that_the_dump_lacks_is_not_seen(kind, view, said):
+    snapshot = look(without(kind)).snapshot
+    assert snapshot.complete == ALL - {view}
+    assert any(said in note for note in snapshot.notes)
+
+
+def test_without_pods_there_are_no_ledgers():
+    assert not look(without("Pod")).snapshot.ledgers
+
+
+def test_pods_none_of_which_shares_a_gpu_are_all_the_same_seen():
+    snapshot = look([sample.node("plain"), sample.pod("web", "plain")]).snapshot
+    assert snapshot.complete == ALL
+    assert not snapshot.pods
+
+
+def test_where_nothing_speaks_of_kubeshare_there_are_no_share_pods_to_miss():
+    objects = [sample.gpushare_node("infer-1"), sample.gpushare_pod("one", "infer-1", 11, 0)]
+    assert look(objects).snapshot.complete == ALL
+
+
+@pytest.mark.parametrize("trace", ["node", "pod", "holder"])
+def test_any_trace_of_kubeshare_makes_missing_share_pods_unknown(trace):
+    objects = {
+        "node": sample.kubeshare_node("kube-1", 31),
+        "pod": sample.real_pod(sample.share_pod("j", "kube-1", "0.4", sample.GIB)),
+        "holder": sample.pod(
+            "kubeshare-dummypod-kube-1-abc",
+            "kube-1",
+            {"nvidia.com/gpu": 1},
+            namespace="kube-system",
+        ),
+    }
+    others = [sample.node("plain"), sample.pod("web", "plain")]
+    assert View.SHARE_PODS not in look([objects[trace], *others]).snapshot.complete
+
+
+def test_one_page_of_a_longer_list_is_no_complete_view():
+    snapshot = look(metadata={"continue": "token"}).snapshot
+    assert not snapshot.complete
+    assert snapshot.pods
+    assert not snapshot.ledgers  # of some of the pods they would call cards free that are not
+    assert any("one page" in note for note in snapshot.notes)
+
+
+def test_a_list_that_ends_here_is_complete():
+    assert look(metadata={"continue": "", "resourceVersion": ""}).snapshot.complete == ALL
+
+
+def test_what_is_no_dump_names_the_file():
+    with pytest.raises(SourceError) as caught:
+        DumpObserver(b"no json", "dump.json", Units()).look(0.0)
+    assert caught.value.reason is Reason.MALFORMED
+    assert caught.value.subject == "dump.json"

@@ -1,0 +1,403 @@
+"""A node as its own sources show it: the simulated node's real files, and what goes wrong there."""
+
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+import samples
+
+from reconciler.model import Scope, View
+from reconciler.observe.node import NodeObserver, Places
+from vgpu.inventory import Units
+from vgpu.kube import Container, Pod
+from vgpu.kube_json import Keep, decode_pods
+from vgpu.ledger import ConflictKind
+from vgpu.ledger.conflicts import Conflict
+from vgpu.model import Device, PodRef, Scheme, Source
+from vgpu.reasons import Reason, SourceError
+from vgpu.schemes.gpushare import Gpushare
+from vgpu.schemes.volcano import VOLCANO, Volcano
+from vgpu.simulator.demo import A10, L40S, demo
+from vgpu.simulator.node import SimulatedNode
+from vgpu.sources.own_node import with_node
+from vgpu.sources.pods import pod_sample
+from vgpu.units import GIB
+
+replace = msgspec.structs.replace
+
+FULL = {View.PODS, View.NODES, View.LEDGER, View.FOLDERS}
+IDS = "volcano.sh/vgpu-ids-new"
+
+
+class Bench:
+    """The demo's node, with an API server's word on its pods that tests can change."""
+
+    def __init__(self, folder):
+        self.sim = SimulatedNode(demo(), folder)
+        self.sim.write(5.0)
+        page = decode_pods(Path(self.sim.paths.pods_file).read_bytes(), keep=Keep.ALL)
+        self.pods = {pod.ref.name: pod for pod in page.pods}
+        self.node = samples.node(self.sim.scenario.node, "volcano", "gpushare")
+        self.node = replace(self.node, annotations={})
+        self.failure = None
+        self.places = Places(
+            **{
+                name: getattr(self.sim.paths, name)
+                for name in Places.__struct_fields__
+                if hasattr(self.sim.paths, name)
+            }
+        )
+        self.made = []
+
+    def told(self, _):
+        if self.failure is not None:
+            raise self.failure
+        return with_node(pod_sample(self.pods.values(), complete=True), self.node)
+
+    def observer(self, **options):
+        places = replace(self.places, **options.pop("places", {}))
+        options = {"told": self.told, "driver": self.sim.driver(lambda: 5.0), **options}
+        units = Units(volcano_factor=1024, gpushare_unit=GIB)
+        name = self.sim.scenario.node
+        self.made.append(NodeObserver(None, name, places, units, **{"timeout": 30.0} | options))
+        return self.made[-1]
+
+    def look(self, **options):
+        return self.observer(**options).look(self.sim.start + 5).snapshot
+
+    def one(self, name):
+        """The pod whose name begins so."""
+        (found,) = (pod for key, pod in self.pods.items() if key.startswith(name))
+        return found
+
+    def change(self, pod, **fields):
+        self.pods[pod.ref.name] = replace(pod, **fields)
+
+
+@pytest.fixture
+def bench(tmp_path):
+    made = Bench(tmp_path)
+    yield made
+    for observer in made.made:
+        observer.close()
+
+
+def ledger_of(snapshot):
+    (ledger,) = snapshot.ledgers.values()
+    return ledger
+
+
+def conflicts(snapshot, kind) -> list[Conflict]:
+    return [one for one in ledger_of(snapshot).conflicts if one.kind is kind]
+
+
+def scenario_pods(bench, **fields):
+    return [
+        pod
+        for pod in bench.sim.scenario.pods
+        if all(getattr(pod, name) == value for name, value in fields.items())
+    ]
+
+
+# ---------------------------------------------------------------- a node that can be read
+
+
+def test_where_every_source_can_be_read_everything_is_complete(bench):
+    snapshot = bench.look()
+    assert snapshot.complete == FULL
+    assert snapshot.scope is Scope.NODE
+    assert snapshot.nodes == (bench.node,)
+    assert snapshot.live_pods
+    assert snapshot.ledgers.keys() == {bench.sim.scenario.node}
+
+
+def test_a_look_of_a_loop_says_so(bench):
+    assert bench.look(continuous=True).continuous
+    assert not bench.look().continuous
+
+
+def test_the_ledger_is_made_from_all_sources(bench):
+    assert ledger_of(bench.look()).read >= {
+        Source.PROCESS,
+        Source.CHECKPOINT,
+        Source.SHIM,
+        Source.LIMIT_FILE,
+        Source.ANNOTATIONS,
+    }
+
+
+def test_the_pods_are_those_that_share_gpus(bench):
+    stranger = Pod(PodRef("web", "ml", "web"), node=bench.node.name, phase="Running")
+    bench.pods["web"] = stranger
+    names = {pod.ref.name for pod in bench.look().pods}
+    assert "web" not in names
+    assert {pod.ref.name for pod in scenario_pods(bench, deleted=False) if pod.containers} >= names
+
+
+def test_a_pod_with_whole_cards_of_nvidias_own_plugin_is_left_alone(bench):
+    whole = Pod(
+        PodRef("whole", "ml", "whole"),
+        node=bench.node.name,
+        containers=(Container("main", {"nvidia.com/gpu": 1}),),
+        phase="Running",
+    )
+    bench.pods["whole"] = whole
+    for pod in list(bench.pods.values()):  # nobody speaks HAMi's language
+        if "nvidia.com/gpu" in {name for each in pod.containers for name in each.limits}:
+            bench.pods.pop(pod.ref.name)
+    bench.pods["whole"] = whole
+    assert whole not in bench.look().pods
+
+
+def test_a_second_look_sees_what_changed(bench):
+    observer = bench.observer()
+    first = observer.look(bench.sim.start + 5).snapshot
+    detector = bench.one("detector")
+    bench.change(detector, phase="Failed")
+    second = observer.look(bench.sim.start + 6).snapshot
+    assert detector in first.pods
+    assert bench.one("detector") in second.pods
+    assert second.now == bench.sim.start + 6
+
+
+# ---------------------------------------------------------------- faults
+
+
+def cross(bench):
+    """A pod on the one card whose annotations say the other."""
+    detector = bench.one("detector")
+    crossed = {key: text.replace(A10.uuid, L40S.uuid) for key, text in detector.annotations.items()}
+    assert crossed != detector.annotations
+    bench.change(detector, annotations=crossed)
+    return detector
+
+
+def test_a_container_on_another_card_than_its_annotation_says_is_a_conflict(bench):
+    detector = cross(bench)
+    snapshot = bench.look()
+    (conflict,) = conflicts(snapshot, ConflictKind.CARD_DIFFERS)
+    assert conflict.pod.uid == detector.ref.uid
+    (holding,) = ledger_of(snapshot).of_pod(detector.ref.uid)
+    assert holding.share.device == A10.uuid
+    assert holding.source is Source.PROCESS
+
+
+def test_without_a_driver_the_kubelets_books_decide_about_the_card(bench):
+    cross(bench)
+    register(bench)
+    snapshot = bench.look(driver=None)
+    assert View.LEDGER in snapshot.complete
+    (conflict,) = conflicts(snapshot, ConflictKind.CARD_DIFFERS)
+    assert conflict.statements[0].source is Source.CHECKPOINT
+    (holding,) = ledger_of(snapshot).of_pod(conflict.pod.uid)
+    assert holding.share.device == A10.uuid
+
+
+def test_a_container_that_outlives_its_pod_is_a_conflict(bench):
+    detector = bench.one("detector")
+    bench.change(detector, phase="Failed", statuses=())
+    (conflict,) = conflicts(bench.look(), ConflictKind.OUTLIVES_POD)
+    assert conflict.pod.uid == detector.ref.uid
+
+
+def test_a_process_of_no_container_is_a_conflict(bench):
+    assert conflicts(bench.look(), ConflictKind.PROCESS_WITHOUT_ALLOCATION)
+
+
+def register(bench, **sizes):
+    """Volcano's plugin registers this many GiB of each card; by default those of the card."""
+    cards = [
+        Device(card.uuid, None, sizes.get(name, card.memory_bytes // GIB) * GIB, slots=10)
+        for name, card in (("a10", A10), ("l40s", L40S))
+    ]
+    bench.node = replace(bench.node, annotations=Volcano(VOLCANO, 1024).register(cards))
+
+
+def test_what_is_held_is_compared_with_what_is_registered(bench):
+    """Who scales a card on purpose registers more of it than the driver sees."""
+    register(bench, a10=4, l40s=400)
+    (conflict,) = (
+        one
+        for one in conflicts(bench.look(), ConflictKind.OVERCOMMITTED)
+        if "of memory" in one.detail
+    )
+    assert conflict.device == A10.uuid
+
+
+# ---------------------------------------------------------------- folders
+
+
+def folders_of(bench, pod):
+    """The paths of the shims' folders that are named after a pod."""
+    return [
+        path for root in bench.places.shim_roots for path in Path(root).glob(f"{pod.ref.uid}_*")
+    ]
+
+
+def test_the_folder_of_a_deleted_pod_is_seen_and_nobody_uses_it(bench):
+    (gone,) = scenario_pods(bench, deleted=True)
+    (folder,) = (one for one in bench.look().folders if one.pod_uid == gone.ref.uid)
+    assert not folder.mapped
+    assert folder.path.startswith(bench.places.shim_roots)
+
+
+def test_the_folders_of_all_other_pods_count_as_used(bench):
+    (gone,) = scenario_pods(bench, deleted=True)
+    others = [one for one in bench.look().folders if one.pod_uid != gone.ref.uid]
+    assert others
+    assert all(folder.mapped for folder in others)
+
+
+def test_a_pod_that_has_ended_is_known_with_its_folder(bench):
+    (ended,) = scenario_pods(bench, phase="Succeeded")
+    snapshot = bench.look()
+    assert ended.ref.uid in {folder.pod_uid for folder in snapshot.folders}
+    assert ended.ref.uid in {pod.ref.uid for pod in snapshot.pods}
+
+
+def test_a_pod_with_a_folder_is_in_the_picture_whatever_it_asks_for(bench):
+    detector = bench.one("detector")
+    plain = replace(detector, annotations={}, labels={}, containers=(Container("detector"),))
+    bench.pods[detector.ref.name] = plain
+    assert plain in bench.look().pods
+
+
+def test_a_pod_that_only_the_kernel_knows_keeps_its_folder(bench):
+    detector = bench.one("detector")
+    del bench.pods[detector.ref.name]
+    (folder,) = (one for one in bench.look().folders if one.pod_uid == detector.ref.uid)
+    assert folder.mapped
+
+
+def test_whether_a_folder_is_used_can_be_asked_again(bench):
+    (gone,) = scenario_pods(bench, deleted=True)
+    observer = bench.observer()
+    (folder,) = (
+        one
+        for one in observer.look(bench.sim.start + 5).snapshot.folders
+        if one.pod_uid == gone.ref.uid
+    )
+    assert observer.mapped(folder.path) is False
+    shutil.rmtree(folder.path)
+    with pytest.raises(SourceError) as caught:
+        observer.mapped(folder.path)
+    assert caught.value.reason is Reason.ABSENT
+
+
+def test_a_kernel_that_does_not_answer_leaves_the_use_of_a_folder_untold(bench):
+    """A process that hangs in the driver holds the lock of its mappings."""
+    (gone,) = scenario_pods(bench, deleted=True)
+    maps = Path(bench.places.procfs, "1", "maps")
+    os.mkfifo(maps)  # as a file of /proc that blocks
+    observer = bench.observer(timeout=0.2)
+    snapshot = observer.look(bench.sim.start + 5).snapshot
+    assert snapshot.complete == FULL - {View.FOLDERS}
+    assert any("no answer before the deadline" in note for note in snapshot.notes)
+    (folder,) = folders_of(bench, gone)
+    with pytest.raises(SourceError) as caught:
+        observer.mapped(str(folder))
+    assert caught.value.reason is Reason.TIMEOUT
+    maps.write_bytes(b"")  # lets both go
+
+
+# ---------------------------------------------------------------- what is missing
+
+
+def test_without_the_api_server_nothing_can_be_acted_on(bench):
+    bench.failure = SourceError(Reason.UNREACHABLE, "https://api", "refused")
+    snapshot = bench.look()
+    assert not snapshot.complete
+    assert not snapshot.pods
+    assert not snapshot.folders
+    assert any("api is not read" in note for note in snapshot.notes)
+    assert ledger_of(snapshot).read >= {Source.PROCESS, Source.CHECKPOINT}
+
+
+def test_without_an_api_server_to_ask_every_language_is_understood(bench):
+    sight = bench.observer(told=None).look(bench.sim.start + 5)
+    assert {language.scheme for language in sight.languages} == {*Scheme} - {Scheme.NONE}
+    assert not sight.snapshot.complete
+
+
+def test_a_list_of_some_of_the_pods_is_no_complete_view(bench):
+    def some(_):
+        return with_node(pod_sample(bench.pods.values(), complete=False), bench.node)
+
+    snapshot = bench.look(told=some)
+    assert snapshot.complete == {View.NODES}
+
+
+def test_without_the_right_to_read_nodes_only_the_node_is_missing(bench):
+    def told(_):
+        return with_node(pod_sample(bench.pods.values(), complete=True), None)
+
+    snapshot = bench.look(told=told)
+    assert snapshot.complete == FULL - {View.NODES}
+    assert snapshot.nodes == ()
+
+
+@pytest.mark.parametrize(
+    ("place", "views", "said"),
+    [
+        ("checkpoint", {View.LEDGER}, "the kubelet's grants"),
+        ("procfs", {View.LEDGER, View.FOLDERS}, "the host's processes"),
+        ("cgroupfs", {View.LEDGER, View.FOLDERS}, "cgroups"),
+    ],
+)
+def test_a_source_that_decides_and_cannot_be_read_makes_its_views_incomplete(
+    bench, place, views, said, tmp_path
+):
+    snapshot = bench.look(places={place: str(tmp_path / "nothing")})
+    assert snapshot.complete == FULL - views
+    assert any(said in note for note in snapshot.notes)
+
+
+@pytest.mark.parametrize("place", ["gaia_dir", "kubeshare_dir", "log_dir"])
+def test_a_source_that_does_not_decide_may_be_missing(bench, place, tmp_path):
+    assert bench.look(places={place: str(tmp_path / "nothing")}).complete == FULL
+
+
+def test_other_processes_than_the_hosts_decide_nothing(bench):
+    link = Path(bench.places.procfs, "self/ns/pid")
+    link.unlink()
+    link.symlink_to("pid:[4026532000]")
+    snapshot = bench.look()
+    assert snapshot.complete == {View.PODS, View.NODES}
+    assert not snapshot.folders
+
+
+def test_the_pods_of_another_node_are_not_taken_for_this_ones(bench):
+    """With a wrong --node-name every folder here would be an orphan."""
+    bench.pods = {"other": samples.pod("other", node="gpu-2")}
+    snapshot = bench.look()
+    assert not snapshot.complete
+    assert not snapshot.pods
+    assert not snapshot.folders
+    assert any("--node-name" in note for note in snapshot.notes)
+
+
+def test_a_driver_that_hangs_costs_only_what_it_knows(bench):
+    driver = bench.sim.driver(lambda: 5.0)
+    driver.hang(60.0)
+    snapshot = bench.look(driver=driver, timeout=0.5)
+    assert snapshot.complete == FULL
+    assert any("nvml is not read" in note for note in snapshot.notes)
+    assert Source.PROCESS not in ledger_of(snapshot).read
+    driver.recover()
+
+
+def test_gpushares_unit_is_as_told(bench):
+    sight = bench.observer().look(bench.sim.start + 5)
+    (gpushare,) = (one for one in sight.languages if one.scheme is Scheme.GPUSHARE)
+    assert gpushare == Gpushare(GIB)
+
+
+def test_a_node_that_speaks_one_language_is_read_in_that_one(bench):
+    for name, pod in list(bench.pods.items()):
+        if IDS not in pod.annotations:
+            del bench.pods[name]
+    bench.node = samples.node(bench.node.name, "volcano")
+    (language,) = bench.observer().look(bench.sim.start + 5).languages
+    assert language.dialect is VOLCANO

@@ -1,0 +1,757 @@
+"""What becomes of findings: who is acted on, who is left alone and why, in what order."""
+
+from itertools import permutations
+
+import msgspec
+import pytest
+from samples import (
+    HOUR,
+    NOW,
+    SPOKEN,
+    assumed,
+    editing,
+    evicting,
+    holder,
+    node,
+    owner,
+    planned,
+    pod,
+    refused,
+    removing,
+    replace,
+    reporting,
+    share_pod,
+    snapshot,
+    subject,
+    terminating,
+    unbound,
+)
+
+import reconciler.plan
+from reconciler.memory import Attempt, Memory, attempt_key
+from reconciler.model import Edit, Evict, Kind, RemoveFolder, Scope, ShimFolder, View
+from reconciler.plan import make_plan
+from reconciler.policy import RECREATED, REPORTED, Ages, Limits, Mode, Policy
+from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.rules import RULES, RuleEntry
+from vgpu.kube import MIRROR
+
+SICK = refused(pod())
+OPT_OUT = {"vgpu.dev/reconcile": "false"}
+FOLDER = ShimFolder("/shim/uid-of-dead_main", "uid-of-dead", "main", (1, 2, 3), mapped=False)
+BREAKER_OFF = Limits(breaker=1.0, breaker_floor=10**6)
+
+
+def sick(number, **options):
+    return refused(pod(f"train-{number}", **options))
+
+
+def skip_of(plan):
+    """The one reason of a plan with one subject."""
+    (entry,) = plan.entries
+    return entry.skip
+
+
+def skips(plan):
+    return {entry.finding.subject.name: entry.skip for entry in plan.skipped}
+
+
+def names(entries):
+    return [entry.finding.subject.name for entry in entries]
+
+
+# ---------------------------------------------------------------- the reasons, one by one
+
+ALONE = {
+    Skip.OPTED_OUT: refused(pod(annotations=OPT_OUT)),
+    Skip.PROTECTED_NAMESPACE: refused(pod(namespace="kube-system")),
+    Skip.STATIC_POD: refused(pod(annotations={MIRROR: "uid"})),
+    Skip.DAEMON_SET_POD: refused(pod(kind="DaemonSet")),
+    Skip.BARE_POD: refused(pod(kind=None)),
+    Skip.JOB_POD: refused(pod(kind="Job")),
+    Skip.OWNER_KIND: refused(pod(kind="Workflow")),
+    Skip.TERMINATING: terminating(SICK),
+    Skip.COMPLETED: pod(phase="Succeeded"),
+    Skip.RUNNING: pod(phase="Running"),
+    Skip.HIGH_PRIORITY: refused(pod(priority=2_000_000_000)),
+}
+"""What protects a pod from an eviction that would else be made."""
+
+
+def test_a_sick_pod_without_any_protection_is_evicted_as_it_was_seen():
+    plan = planned(snapshot(SICK), evicting(SICK))
+    (entry,) = plan.actions
+    assert entry.finding.action == Evict(SICK.ref, SICK.resource_version)
+    assert (entry.skip, entry.detail, entry.owner) == (None, "", owner().uid)
+    assert not plan.skipped
+    assert not plan.findings
+
+
+@pytest.mark.parametrize(("skip", "protected"), ALONE.items(), ids=ALONE)
+def test_a_protected_pod_is_not_evicted(skip, protected):
+    assert skip_of(planned(snapshot(protected), evicting(protected))) is skip
+
+
+def test_a_mirror_pod_owned_by_its_node_is_static_too():
+    static = refused(pod(kind="Node"))
+    assert skip_of(planned(snapshot(static), evicting(static))) is Skip.STATIC_POD
+
+
+def test_a_pod_that_was_not_seen_is_left_alone():
+    assert skip_of(planned(snapshot(), evicting(SICK))) is Skip.INCOMPLETE_VIEW
+
+
+def test_a_pod_replaced_under_the_same_name_is_another_one():
+    other = refused(pod(uid="uid-of-the-next"))
+    assert skip_of(planned(snapshot(other), evicting(SICK))) is Skip.INCOMPLETE_VIEW
+
+
+def test_a_node_that_was_not_seen_is_left_alone():
+    assert skip_of(planned(snapshot(), editing(node("gpu-9")))) is Skip.NODE_UNKNOWN
+
+
+def test_a_node_is_edited_without_a_version_because_only_the_values_count():
+    here = node()
+    (entry,) = planned(snapshot(here), editing(here)).actions
+    assert entry.finding.action.resource_version == ""
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [evicting(SICK), editing(node()), removing(FOLDER)],
+    ids=["pod", "node", "folder"],
+)
+def test_nothing_on_an_opted_out_node_is_touched(finding):
+    closed = node(annotations=OPT_OUT)
+    assert skip_of(planned(snapshot(SICK, closed), finding)) is Skip.OPTED_OUT
+
+
+def test_only_the_word_false_opts_out():
+    told = refused(pod(annotations={"vgpu.dev/reconcile": "true"}))
+    assert planned(snapshot(told), evicting(told)).actions
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [evicting(SICK), editing(node()), removing(FOLDER)],
+    ids=["pod", "node", "folder"],
+)
+def test_with_namespaces_named_nothing_outside_of_them_is_touched(finding):
+    policy = Policy(namespaces=("team-a",))
+    seen = snapshot(SICK, node())
+    assert skip_of(planned(seen, finding, policy=policy)) is Skip.OTHER_NAMESPACE
+
+
+def test_a_named_namespace_is_acted_in():
+    assert planned(snapshot(SICK), evicting(SICK), policy=Policy(namespaces=("ml",))).actions
+
+
+def test_a_rules_own_objection_is_told():
+    finding = evicting(SICK, objection=Skip.PLUGIN_NOT_READY)
+    assert skip_of(planned(snapshot(SICK), finding)) is Skip.PLUGIN_NOT_READY
+
+
+def test_a_living_pod_is_not_evicted_while_its_plugin_is_away_whatever_a_rule_thinks():
+    lives, away = assumed(), node(plugin=False)
+    finding = evicting(lives, Rule.LOST_DEVICE)
+    policy = Policy(modes={Rule.LOST_DEVICE: Mode.APPLY})
+    assert planned(snapshot(lives, node()), finding, policy=policy).actions
+    assert skip_of(planned(snapshot(lives, away), finding, policy=policy)) is Skip.PLUGIN_NOT_READY
+    down = node(ready=False)
+    assert skip_of(planned(snapshot(lives, down), finding, policy=policy)) is Skip.NODE_NOT_READY
+    elsewhere = snapshot(lives, node("gpu-2"))
+    assert skip_of(planned(elsewhere, finding, policy=policy)) is Skip.NODE_UNKNOWN
+
+
+def test_a_pod_that_is_nowhere_yet_is_not_evicted_to_be_placed_anew():
+    nowhere = unbound()
+    finding = evicting(nowhere, Rule.ASSUMED_EXPIRED)
+    assert skip_of(planned(snapshot(nowhere), finding)) is Skip.NODE_UNKNOWN
+
+
+def test_the_plugins_absence_is_no_excuse_where_nobody_is_made_anew_or_the_node_itself_looked():
+    away = node(plugin=False)
+    assert planned(snapshot(SICK, away), evicting(SICK)).actions
+    lives = assumed()
+    tidy = evicting(lives, effect=Effect.TIDYING)
+    assert planned(snapshot(lives, away), tidy).actions
+    assert planned(snapshot(lives, away, scope=Scope.NODE), evicting(lives)).actions
+
+
+def test_what_is_not_old_enough_waits():
+    young = evicting(SICK, since=NOW - 1, grace=60)
+    (entry,) = planned(snapshot(SICK), young).skipped
+    assert (entry.skip, entry.detail) == (Skip.TOO_YOUNG, "119 s to go")
+
+
+def test_an_owner_whose_pod_was_evicted_a_moment_ago_is_left_alone():
+    memory = Memory(attempts={attempt_key(owner().uid, "gpu-1"): Attempt(1, NOW - 20)})
+    (entry,) = planned(snapshot(SICK), evicting(SICK), memory=memory).skipped
+    assert (entry.skip, entry.detail) == (Skip.BACKING_OFF, "100 s to go")
+
+
+def test_a_rule_that_only_plans_does_not_act():
+    policy = Policy(modes={Rule.REFUSED: Mode.PLAN})
+    assert skip_of(planned(snapshot(SICK), evicting(SICK), policy=policy)) is Skip.RULE_MODE_PLAN
+
+
+def test_many_at_once_trip_the_breaker_and_nothing_is_done():
+    pods = [sick(number) for number in range(11)]
+    plan = planned(snapshot(*pods), *map(evicting, pods))
+    assert not plan.actions
+    assert set(skips(plan).values()) == {Skip.BREAKER_TRIPPED}
+    assert {entry.detail for entry in plan.skipped} == {"11 troubles among 11 GPU pods; at most 10"}
+    assert plan.breaker.tripped
+
+
+def spread(count):
+    """Sick pods that share nothing: neither owner, node nor namespace."""
+    return [
+        refused(
+            pod(
+                f"train-{number}",
+                node=f"gpu-{number}",
+                namespace=f"team-{number}",
+                owner=owner(name=f"set-{number}"),
+            )
+        )
+        for number in range(count)
+    ]
+
+
+def limited(pods, **limits):
+    """The plan for these sick pods under these limits alone."""
+    policy = Policy(limits=replace(BREAKER_OFF, **limits))
+    return planned(snapshot(*pods), *map(evicting, pods), policy=policy)
+
+
+def test_a_cycle_has_a_limit():
+    plan = limited(spread(7), per_cycle=4)
+    assert len(plan.actions) == 4
+    assert set(skips(plan).values()) == {Skip.CYCLE_LIMIT}
+
+
+def test_a_node_has_a_limit():
+    pods = [replace(each, node="gpu-1") for each in spread(7)]
+    plan = limited(pods, per_node=3)
+    assert len(plan.actions) == 3
+    assert set(skips(plan).values()) == {Skip.NODE_LIMIT}
+
+
+def test_a_nodes_own_annotations_count_for_it():
+    here = node()
+    keys = ("hami.io/mutex.lock", "hamivgpu", "vgpu4pd")
+    plan = planned(
+        snapshot(here),
+        *(editing(here, key) for key in keys),
+        policy=Policy(limits=Limits(per_node=2)),
+    )
+    assert len(plan.actions) == 2
+    assert skips(plan) == {"gpu-1": Skip.NODE_LIMIT}
+
+
+def test_a_namespace_has_a_limit():
+    pods = [replace(each, ref=replace(each.ref, namespace="ml")) for each in spread(7)]
+    plan = limited(pods, per_namespace=2)
+    assert len(plan.actions) == 2
+    assert set(skips(plan).values()) == {Skip.NAMESPACE_LIMIT}
+
+
+def test_objects_without_a_namespace_are_not_limited_as_if_they_had_one():
+    nodes = [node(f"gpu-{number}") for number in range(8)]
+    plan = planned(
+        snapshot(*nodes), *map(editing, nodes), policy=Policy(limits=Limits(per_namespace=1))
+    )
+    assert len(plan.actions) == 8
+
+
+def test_of_an_owners_replicas_only_a_part_is_evicted_at_once():
+    pods = [assumed(f"train-{number}", node=f"gpu-{number}") for number in range(9)]
+    plan = planned(snapshot(*pods), *(evicting(each, Rule.ASSUMED_EXPIRED) for each in pods))
+    assert len(plan.actions) == 3  # 34 % of 9
+    assert set(skips(plan).values()) == {Skip.OWNER_LIMIT}
+
+
+def test_of_an_owners_replicas_at_least_one_is_evicted():
+    lonely = assumed()
+    assert planned(snapshot(lonely), evicting(lonely, Rule.ASSUMED_EXPIRED)).actions
+
+
+def test_replicas_that_are_of_no_use_are_not_counted_with_the_living():
+    dead = [sick(number, node=f"gpu-{number}") for number in range(6)]
+    going = [terminating(pod(f"going-{number}")) for number in range(6)]
+    alive = [assumed(f"alive-{number}", node=f"gpu-{number}") for number in range(3)]
+    plan = planned(
+        snapshot(*dead, *going, *alive), *(evicting(each, Rule.ASSUMED_EXPIRED) for each in alive)
+    )
+    assert len(plan.actions) == 1
+
+
+def test_tidying_dead_replicas_takes_none_from_their_owner():
+    dead = [sick(number, node=f"gpu-{number}") for number in range(6)]
+    assert len(limited(dead).actions) == 6
+
+
+def test_every_reason_of_the_plan_is_reached_by_a_test():
+    """The others are objections of rules, and reached by their tests."""
+    here = {*ALONE, Skip.INCOMPLETE_VIEW, Skip.NODE_UNKNOWN, Skip.OTHER_NAMESPACE}
+    when = {Skip.TOO_YOUNG, Skip.BACKING_OFF, Skip.RULE_MODE_PLAN, Skip.BREAKER_TRIPPED}
+    limits = {Skip.OWNER_LIMIT, Skip.NODE_LIMIT, Skip.NAMESPACE_LIMIT, Skip.CYCLE_LIMIT}
+    of_rules = {
+        Skip.NODE_NOT_READY,
+        Skip.PLUGIN_NOT_READY,
+        Skip.NO_NODE_EVIDENCE,
+        Skip.WAITS_FOR_OTHERS,
+        Skip.OWNER_WAITS,
+        Skip.OWNER_TERMINATES,
+        Skip.WOULD_OVERBOOK,
+        Skip.STILL_MAPPED,
+        Skip.TERMINAL_POD_EXISTS,
+        Skip.ONE_SHOT,
+    }
+    assert here | when | limits | of_rules == set(Skip)
+
+
+# ---------------------------------------------------------------- flags
+
+FLAGS = {
+    Skip.BARE_POD: Policy(evict_bare=True),
+    Skip.RUNNING: Policy(evict_running=True),
+    Skip.JOB_POD: Policy(owners=(*RECREATED, "Job")),
+    Skip.OWNER_KIND: Policy(owners=(*RECREATED, "Workflow")),
+    Skip.PROTECTED_NAMESPACE: Policy(protected_namespaces=()),
+    Skip.HIGH_PRIORITY: Policy(priority_ceiling=2_000_000_000),
+}
+
+
+@pytest.mark.parametrize(("skip", "policy"), FLAGS.items(), ids=FLAGS)
+def test_a_flag_lifts_its_own_protection(skip, policy):
+    assert planned(snapshot(ALONE[skip]), evicting(ALONE[skip]), policy=policy).actions
+
+
+@pytest.mark.parametrize(
+    ("lifted", "protected"), [(flag, each) for flag in FLAGS for each in ALONE if each is not flag]
+)
+def test_a_flag_lifts_no_other_protection(lifted, protected):
+    plan = planned(snapshot(ALONE[protected]), evicting(ALONE[protected]), policy=FLAGS[lifted])
+    assert skip_of(plan) is protected
+
+
+@pytest.mark.parametrize(
+    "skip", [Skip.OPTED_OUT, Skip.STATIC_POD, Skip.DAEMON_SET_POD, Skip.TERMINATING, Skip.COMPLETED]
+)
+def test_no_flag_at_all_lifts_these(skip):
+    everything = Policy(
+        modes=dict.fromkeys(Rule, Mode.APPLY),
+        limits=BREAKER_OFF,
+        owners=("ReplicaSet", "DaemonSet", "Job", "Node"),
+        evict_bare=True,
+        evict_running=True,
+        protected_namespaces=(),
+        priority_ceiling=2**31,
+    )
+    for rule in Rule:
+        finding = evicting(ALONE[skip], rule)
+        assert skip_of(planned(snapshot(ALONE[skip]), finding, policy=everything)) is skip
+
+
+# ---------------------------------------------------------------- what protects from a change
+
+EDITS_PROTECTED = {Skip.OPTED_OUT, Skip.PROTECTED_NAMESPACE, Skip.STATIC_POD, Skip.TERMINATING}
+
+
+@pytest.mark.parametrize(("skip", "protected"), ALONE.items(), ids=ALONE)
+def test_of_the_protections_only_some_are_against_changes_of_annotations(skip, protected):
+    finding = editing(protected, "volcano.sh/vgpu-node", Rule.LEFTOVER_CLAIM)
+    expected = skip if skip in EDITS_PROTECTED else None
+    assert skip_of(planned(snapshot(protected), finding)) is expected
+
+
+@pytest.mark.parametrize("skip", EDITS_PROTECTED - {Skip.STATIC_POD})
+def test_a_share_pod_is_protected_as_a_pod_is(skip):
+    sick = share_pod(namespace="kube-system" if skip is Skip.PROTECTED_NAMESPACE else "ml")
+    if skip is Skip.OPTED_OUT:
+        sick = share_pod(annotations=OPT_OUT)
+    if skip is Skip.TERMINATING:
+        sick = terminating(sick)
+    finding = editing(sick, "kubeshare/GPUID", Rule.KUBESHARE, Cause.VANISHED_GPUID)
+    policy = Policy(modes={Rule.KUBESHARE: Mode.APPLY})
+    assert skip_of(planned(snapshot(sick), finding, policy=policy)) is skip
+
+
+# ---------------------------------------------------------------- the exemptions
+
+ORPHAN = {"rule": Rule.KUBESHARE, "cause": Cause.ORPHANED_HOLDER}
+KUBESHARE_ACTS = Policy(modes={Rule.KUBESHARE: Mode.APPLY})
+
+
+def test_an_orphaned_holder_is_evicted_though_bare_running_and_in_kube_system():
+    kept = holder()
+    assert planned(snapshot(kept), evicting(kept, **ORPHAN), policy=KUBESHARE_ACTS).actions
+
+
+@pytest.mark.parametrize(
+    ("skip", "fields"),
+    {
+        Skip.OPTED_OUT: {"annotations": OPT_OUT},
+        Skip.STATIC_POD: {"annotations": {MIRROR: "uid"}},
+        Skip.DAEMON_SET_POD: {"owner": owner("DaemonSet")},
+        Skip.JOB_POD: {"owner": owner("Job")},
+        Skip.TERMINATING: {"deleted_at": NOW},
+        Skip.COMPLETED: {"phase": "Succeeded"},
+        Skip.HIGH_PRIORITY: {"priority": 2_000_000_000},
+    }.items(),
+)
+def test_a_holder_is_exempt_from_no_other_protection(skip, fields):
+    kept = holder(**fields)
+    plan = planned(snapshot(kept), evicting(kept, **ORPHAN), policy=KUBESHARE_ACTS)
+    assert skip_of(plan) is skip
+
+
+def test_a_holder_outside_of_the_named_namespaces_is_left_alone():
+    kept = holder()
+    policy = replace(KUBESHARE_ACTS, namespaces=("ml",))
+    plan = planned(snapshot(kept), evicting(kept, **ORPHAN), policy=policy)
+    assert skip_of(plan) is Skip.OTHER_NAMESPACE
+
+
+@pytest.mark.parametrize("cause", set(Cause) - {Cause.ORPHANED_HOLDER})
+def test_no_other_cause_evicts_a_holder(cause):
+    kept = holder()
+    finding = evicting(kept, Rule.KUBESHARE, cause)
+    assert skip_of(planned(snapshot(kept), finding, policy=KUBESHARE_ACTS)) is (
+        Skip.PROTECTED_NAMESPACE
+    )
+
+
+@pytest.mark.parametrize("rule", Rule)
+def test_running_pods_are_evicted_only_by_rules_that_are_reported_unless_told_otherwise(rule):
+    runs = pod()
+    policy = Policy(modes={rule: Mode.APPLY})
+    expected = None if rule in REPORTED else Skip.RUNNING
+    assert skip_of(planned(snapshot(runs), evicting(runs, rule), policy=policy)) is expected
+
+
+@pytest.mark.parametrize("rule", REPORTED)
+def test_rules_that_only_report_by_default_do_not_act_by_default(rule):
+    runs = pod()
+    assert skip_of(planned(snapshot(runs), evicting(runs, rule))) is Skip.RULE_MODE_PLAN
+
+
+# ---------------------------------------------------------------- which reason, which rule
+
+LADDER = (
+    (Skip.OPTED_OUT, {"annotations": OPT_OUT}),
+    (Skip.PROTECTED_NAMESPACE, {"namespace": "kube-system"}),
+    (Skip.TERMINATING, {"deleted_at": NOW}),
+    (Skip.JOB_POD, {"owner": owner("Job")}),
+    (Skip.HIGH_PRIORITY, {"priority": 2_000_000_000}),
+    (Skip.NODE_NOT_READY, {}),
+    (Skip.TOO_YOUNG, {}),
+    (Skip.BACKING_OFF, {}),
+    (Skip.RULE_MODE_PLAN, {}),
+    (None, {}),
+)
+"""Everything that can be wrong with acting on one pod, the first reason first."""
+
+
+@pytest.mark.parametrize("rung", range(len(LADDER)), ids=[str(skip) for skip, _ in LADDER])
+def test_the_first_reason_that_applies_is_told(rung):
+    told = [skip for skip, _ in LADDER[rung:]]
+    fields = {}
+    for _, more in reversed(LADDER[rung:]):
+        fields |= more
+    one = refused(pod(**fields))
+    finding = evicting(
+        one,
+        since=NOW if Skip.TOO_YOUNG in told else NOW - HOUR,
+        grace=60,
+        objection=Skip.NODE_NOT_READY if Skip.NODE_NOT_READY in told else None,
+    )
+    uid = one.owner.uid
+    attempts = {attempt_key(uid, "gpu-1"): Attempt(1, NOW)} if Skip.BACKING_OFF in told else {}
+    modes = {Rule.REFUSED: Mode.PLAN} if Skip.RULE_MODE_PLAN in told else {}
+    plan = planned(
+        snapshot(one), finding, policy=Policy(modes=modes), memory=Memory(attempts=attempts)
+    )
+    assert skip_of(plan) is told[0]
+
+
+def test_a_subject_that_several_rules_found_appears_once_and_names_them():
+    both = [
+        evicting(SICK, Rule.PRESTART_FAILED),
+        reporting(SICK, Rule.LOST_DEVICE),
+        evicting(SICK, Rule.REFUSED),
+    ]
+    for order in permutations(both):
+        (entry,) = planned(snapshot(SICK), *order).entries
+        assert entry.finding.rule is Rule.REFUSED
+        assert entry.also == (Rule.PRESTART_FAILED, Rule.LOST_DEVICE)
+
+
+def test_the_first_rule_that_may_act_acts():
+    blocked = evicting(SICK, Rule.REFUSED, objection=Skip.NODE_NOT_READY)
+    free = editing(SICK, "hami.io/vgpu-node", Rule.LEFTOVER_CLAIM)
+    (entry,) = planned(snapshot(SICK), free, blocked).actions
+    assert entry.finding.rule is Rule.LEFTOVER_CLAIM
+    assert entry.also == (Rule.REFUSED,)
+
+
+def test_of_several_rules_that_may_not_act_the_first_tells_its_reason():
+    first = evicting(SICK, Rule.REFUSED, objection=Skip.NODE_NOT_READY)
+    second = evicting(SICK, Rule.PRESTART_FAILED, objection=Skip.PLUGIN_NOT_READY)
+    assert skip_of(planned(snapshot(SICK), second, first)) is Skip.NODE_NOT_READY
+
+
+def test_what_could_be_acted_on_leads_what_can_only_be_reported():
+    told = reporting(SICK, Rule.REFUSED)
+    acts = evicting(SICK, Rule.LOST_DEVICE, objection=Skip.NO_NODE_EVIDENCE)
+    (entry,) = planned(snapshot(SICK), told, acts).skipped
+    assert (entry.finding.rule, entry.also) == (Rule.LOST_DEVICE, (Rule.REFUSED,))
+
+
+def test_what_can_only_be_reported_is_no_skip():
+    plan = planned(snapshot(SICK), reporting(SICK))
+    assert names(plan.findings) == ["train-0"]
+    assert skip_of(plan) is None
+
+
+def test_two_annotations_of_one_node_are_two_subjects():
+    here = node()
+    plan = planned(snapshot(here), editing(here), editing(here, "hamivgpu"))
+    assert len(plan.actions) == 2
+
+
+def test_cards_of_the_same_number_on_two_nodes_are_two_subjects():
+    first, second = (
+        replace(
+            reporting(SICK),
+            subject=replace(subject(SICK), kind=Kind.DEVICE, name="0", node=name),
+        )
+        for name in ("gpu-1", "gpu-2")
+    )
+    assert len(planned(snapshot(), first, second).findings) == 2
+
+
+def test_two_folders_of_one_pod_are_two_subjects():
+    other = replace(FOLDER, path="/shim/uid-of-dead_init", container="init")
+    plan = planned(snapshot(scope=Scope.NODE), removing(FOLDER), removing(other))
+    assert len(plan.actions) == 2
+
+
+# ---------------------------------------------------------------- order
+
+BY_URGENCY = {
+    "recovery": {"effect": Effect.RECOVERY, "since": NOW - 100},
+    "younger recovery": {"effect": Effect.RECOVERY, "since": NOW - 90},
+    "tidying": {"effect": Effect.TIDYING, "since": NOW - 5000},
+    "repair": {"effect": Effect.REPAIR, "since": NOW - 9000},
+}
+
+
+def test_recovery_comes_first_and_then_what_has_been_so_the_longest():
+    pods = {name: refused(pod(name, owner=owner(name=name))) for name in BY_URGENCY}
+    findings = [evicting(pods[name], **fields) for name, fields in BY_URGENCY.items()]
+    for order in permutations(findings):
+        assert names(planned(snapshot(*pods.values()), *order).actions) == list(BY_URGENCY)
+
+
+def test_what_came_to_nothing_stands_behind_the_rest_so_that_it_starves_nobody():
+    stuck, free = (refused(pod(name, owner=owner(name=name))) for name in ("a-stuck", "b-free"))
+    findings = [evicting(stuck, since=NOW - 9000), evicting(free, effect=Effect.REPAIR)]
+    policy = Policy(limits=Limits(per_node=1))
+    seen = snapshot(stuck, free)
+    assert names(planned(seen, *findings, policy=policy).actions) == ["a-stuck"]
+    memory = Memory(failed={findings[0].key: NOW - 60})
+    assert names(planned(seen, *findings, policy=policy, memory=memory).actions) == ["b-free"]
+
+
+def test_skips_and_reports_are_told_by_rule_and_name():
+    blocked = {"objection": Skip.NODE_NOT_READY}
+    pods = [pod(name) for name in ("c", "a", "b")]
+    rules = (Rule.REFUSED, Rule.LOST_DEVICE, Rule.REFUSED)
+    skipped = [evicting(one, rule, **blocked) for one, rule in zip(pods, rules, strict=True)]
+    plan = planned(snapshot(*pods), *skipped)
+    assert names(plan.skipped) == ["b", "c", "a"]
+
+
+# ---------------------------------------------------------------- ages
+
+AGES = (
+    # since, first seen, ripe
+    (NOW - 119, None, False),  # the grace of 60 s and the margin for clocks of 60 s
+    (NOW - 120, None, True),
+    (None, NOW - 119, False),
+    (None, NOW - 120, True),
+    (NOW - 10, NOW - 120, True),  # another's clock is ahead: our own sight counts
+    (NOW + HOUR, NOW - 120, True),
+    (NOW + HOUR, None, False),
+    (None, None, False),
+    (None, NOW + HOUR, False),  # our own clock was ahead
+)
+
+
+@pytest.mark.parametrize(("since", "seen", "ripe"), AGES)
+def test_an_age_counts_from_the_older_of_what_is_told_and_what_was_seen(since, seen, ripe):
+    finding = evicting(SICK, since=since, grace=60)
+    memory = Memory() if seen is None else Memory(seen={finding.key: seen})
+    plan = planned(snapshot(SICK), finding, memory=memory)
+    assert skip_of(plan) is (None if ripe else Skip.TOO_YOUNG)
+
+
+def test_without_a_grace_nothing_is_too_young():
+    assert planned(snapshot(SICK), evicting(SICK, since=NOW + HOUR, grace=0)).actions
+
+
+def test_the_margin_for_clocks_is_the_operators():
+    policy = Policy(ages=Ages(clock_skew=0))
+    finding = evicting(SICK, since=NOW - 60, grace=60)
+    assert planned(snapshot(SICK), finding, policy=policy).actions
+
+
+# ---------------------------------------------------------------- back-off
+
+
+@pytest.mark.parametrize(
+    ("count", "minutes"), [(1, 2), (2, 4), (3, 8), (4, 16), (5, 30), (6, 30), (2**64, 30)]
+)
+def test_the_pause_doubles_from_two_to_thirty_minutes(count, minutes):
+    for elapsed, skip in ((minutes * 60 - 1, Skip.BACKING_OFF), (minutes * 60, None)):
+        attempt = Attempt(count, NOW - elapsed)
+        memory = Memory(attempts={attempt_key(owner().uid, "gpu-1"): attempt})
+        assert skip_of(planned(snapshot(SICK), evicting(SICK), memory=memory)) is skip
+
+
+def test_another_node_and_another_owner_do_not_pause():
+    attempt = Attempt(9, NOW)
+    keys = (attempt_key(owner().uid, "gpu-2"), attempt_key("uid-of-another", "gpu-1"))
+    memory = Memory(attempts=dict.fromkeys(keys, attempt))
+    assert planned(snapshot(SICK), evicting(SICK), memory=memory).actions
+
+
+PAUSED = Memory(attempts={attempt_key(owner().uid, "gpu-1"): Attempt(9, NOW)})
+
+
+def test_tidying_never_backs_off():
+    finding = evicting(SICK, effect=Effect.TIDYING)
+    assert planned(snapshot(SICK), finding, memory=PAUSED).actions
+
+
+def test_changes_of_annotations_never_back_off():
+    finding = editing(SICK, "hami.io/vgpu-node", effect=Effect.RECOVERY)
+    assert planned(snapshot(SICK), finding, memory=PAUSED).actions
+
+
+def test_a_bare_pod_has_no_owner_to_back_off_for():
+    bare = refused(pod(kind=None))
+    policy = Policy(evict_bare=True)
+    memory = Memory(attempts={attempt_key("", "gpu-1"): Attempt(9, NOW)})
+    assert planned(snapshot(bare), evicting(bare), policy=policy, memory=memory).actions
+
+
+# ---------------------------------------------------------------- the breaker
+
+
+@pytest.mark.parametrize(
+    ("sick_pods", "all_pods", "tripped"),
+    [(10, 10, False), (11, 11, True), (11, 54, True), (11, 55, False), (21, 100, True)],
+)
+def test_the_breaker_trips_above_a_fifth_of_all_pods_but_not_below_eleven(
+    sick_pods, all_pods, tripped
+):
+    ill = spread(sick_pods)
+    well = [pod(f"well-{number}") for number in range(all_pods - sick_pods)]
+    plan = planned(snapshot(*ill, *well), *map(evicting, ill))
+    assert plan.breaker.tripped is tripped
+    assert len(plan.actions) == (0 if tripped else sick_pods)
+
+
+@pytest.mark.parametrize("effect", [Effect.TIDYING, Effect.REPAIR])
+def test_what_one_rule_tidies_in_one_namespace_is_one_trouble(effect):
+    dead = [sick(number, node=f"gpu-{number}") for number in range(30)]
+    plan = planned(snapshot(*dead), *(evicting(each, effect=effect) for each in dead))
+    assert (plan.breaker.wanted, len(plan.actions)) == (1, 10)
+    apart = spread(30)
+    plan = planned(snapshot(*apart), *(evicting(each, effect=effect) for each in apart))
+    assert (plan.breaker.wanted, plan.breaker.tripped) == (30, True)
+
+
+def test_what_would_not_be_acted_on_anyway_does_not_trip_the_breaker():
+    ill = spread(30)
+    findings = [evicting(each, objection=Skip.NODE_NOT_READY) for each in ill[:25]]
+    plan = planned(snapshot(*ill), *findings, *map(evicting, ill[25:]))
+    assert plan.breaker.wanted == 5
+    assert len(plan.actions) == 5
+
+
+# ---------------------------------------------------------------- the plan as a value
+
+
+def test_the_same_actions_have_the_same_id_and_others_another():
+    seen = snapshot(SICK, sick(1))
+    once = planned(seen, evicting(SICK))
+    later = planned(replace(seen, now=NOW + 5), evicting(SICK, evidence=("in other words",)))
+    assert once.id == later.id
+    changed = replace(SICK, resource_version="2")
+    assert planned(snapshot(changed), evicting(changed)).id != once.id
+    assert planned(seen, evicting(SICK), evicting(sick(1))).id != once.id
+    assert planned(seen).id == planned(seen, reporting(SICK)).id
+
+
+def test_a_plan_is_written_and_read_back_as_it_was():
+    here = node()
+    findings = [evicting(SICK), editing(here), removing(FOLDER), reporting(sick(1))]
+    plan = planned(snapshot(SICK, sick(1), here), *findings)
+    assert {type(entry.finding.action) for entry in plan.actions} == {Evict, Edit, RemoveFolder}
+    assert msgspec.json.decode(msgspec.json.encode(plan), type=type(plan)) == plan
+
+
+def test_a_plan_says_how_much_was_looked_at():
+    plan = planned(snapshot(SICK, share_pod(), folders=(FOLDER,), notes=("mind the gap",)))
+    assert plan.subjects == {"Pod": 1, "SharePod": 1, "Node": 1, "Folder": 1}
+    assert plan.notes == ("mind the gap",)
+
+
+# ---------------------------------------------------------------- the rules
+
+
+def test_the_table_has_every_rule_in_order():
+    assert [entry.rule for entry in RULES] == list(Rule)
+
+
+def rules(monkeypatch, **fields):
+    """A rule that finds all failed pods, in the place of the real ones."""
+
+    def find(scene, policy):
+        return (evicting(each) for each in scene.snapshot.pods if each.phase == "Failed")
+
+    monkeypatch.setattr(reconciler.plan, "RULES", (RuleEntry(Rule.REFUSED, find, **fields),))
+
+
+def test_what_was_not_seen_in_full_is_no_evidence(monkeypatch):
+    rules(monkeypatch, needs=frozenset({View.PODS, View.NODES}))
+    for seen in ({View.PODS}, {View.NODES}, set()):
+        plan, _ = make_plan(snapshot(SICK, complete=frozenset(seen)), Policy(), Memory(), SPOKEN)
+        assert skip_of(plan) is Skip.INCOMPLETE_VIEW
+    plan, _ = make_plan(snapshot(SICK), Policy(), Memory(), SPOKEN)
+    assert plan.actions
+
+
+def test_a_rule_that_is_off_does_not_look(monkeypatch):
+    rules(monkeypatch)
+    policy = Policy(modes={Rule.REFUSED: Mode.OFF})
+    plan, memory = make_plan(snapshot(SICK), policy, Memory(), SPOKEN)
+    assert not plan.entries
+    assert memory == Memory()
+
+
+def test_a_rule_looks_only_from_where_it_can_see(monkeypatch):
+    rules(monkeypatch, scopes=frozenset({Scope.NODE}))
+    assert not make_plan(snapshot(SICK), Policy(), Memory(), SPOKEN)[0].entries
+    assert make_plan(snapshot(SICK, scope=Scope.NODE), Policy(), Memory(), SPOKEN)[0].entries
+
+
+def test_what_is_found_is_remembered_for_the_next_look(monkeypatch):
+    rules(monkeypatch)
+    _, memory = make_plan(snapshot(SICK), Policy(), Memory(), SPOKEN)
+    assert memory.seen == {evicting(SICK).key: NOW}

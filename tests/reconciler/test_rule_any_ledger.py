@@ -1,0 +1,76 @@
+"""Whatever stands in pods and nodes, the rules on ledgers give findings that a person can read."""
+
+import pytest
+from hypothesis import given as for_all
+from hypothesis import settings
+from hypothesis import strategies as st
+from node_samples import SCHEMES, given, ledger
+from samples import SPOKEN, replace, with_ledgers
+from test_rule_any_text import HOSTILE, SNAPSHOTS
+
+from reconciler.model import Edit, Scope, ShimFolder
+from reconciler.policy import Mode, Policy
+from reconciler.reasons import Rule
+from reconciler.rules.conflicts import (
+    double_booked,
+    lost_device,
+    running_without_device,
+    unowned_process,
+)
+from reconciler.rules.drift import card_drift, recover
+from reconciler.rules.kubeshare import kubeshare
+from reconciler.rules.shim_folders import orphan_shim_dir
+from reconciler.scene import Scene
+from vgpu.model import Source
+
+RULES = (
+    *(double_booked, running_without_device, lost_device, unowned_process),
+    *(card_drift, recover, kubeshare, orphan_shim_dir),
+)
+POLICIES = (Policy(), Policy(modes=dict.fromkeys(Rule, Mode.APPLY)))
+
+
+def looks(seen, random):
+    """The same from the cluster and from node gpu-1, whose sources say anything of the pods."""
+    yield with_ledgers(seen)
+    said = [
+        given(
+            pod,
+            random.choice(sorted(SCHEMES)),
+            card=random.choice([None, 0, 1]),
+            source=random.choice([*Source]),
+            container=random.choice(["main", "", *HOSTILE]),
+            where=random.choice(HOSTILE),
+        )
+        for pod in seen.pods * 2
+    ]
+    folders = tuple(
+        ShimFolder(f"/x/{uid}_{name}", uid, name, (0, 0, 0), random.choice([True, False]))
+        for uid, name in zip(HOSTILE, reversed(HOSTILE), strict=True)
+    )
+    books = ledger(seen.pods, said)
+    yield replace(
+        seen,
+        scope=Scope.NODE,
+        ledgers={"gpu-1": books},
+        folders=folders,
+        live_pods=random.choice([None, frozenset(HOSTILE[:3])]),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+@settings(max_examples=100)
+@for_all(seen=SNAPSHOTS, random=st.randoms(use_true_random=False))
+def test_no_text_makes_a_rule_fail_and_every_finding_says_what_it_saw(rule, seen, random):
+    for look in looks(seen, random):
+        for policy in POLICIES:
+            for finding in rule(Scene(look, SPOKEN), policy):
+                assert finding.evidence
+                assert all(isinstance(line, str) and line for line in finding.evidence)
+                assert finding.key
+                if isinstance(finding.action, Edit):
+                    pod = next(p for p in look.pods if p.ref.uid == finding.subject.uid)
+                    before = finding.action.before
+                    assert before == {key: pod.annotations.get(key) for key in before}
+                    assert before != finding.action.after

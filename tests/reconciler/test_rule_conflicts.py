@@ -1,0 +1,435 @@
+"""What the ledger calls a conflict: told with all that shows it, acted on only when told to."""
+
+import pytest
+from hypothesis import given as for_all
+from hypothesis import settings
+from hypothesis import strategies as st
+from node_samples import SCHEMES, given, on_node
+from samples import (
+    CARD,
+    HOUR,
+    LANGUAGES,
+    MINUTE,
+    NOW,
+    SHARE,
+    SPOKEN,
+    cards,
+    ended,
+    node,
+    owner,
+    pod,
+    real_pod,
+    replace,
+    share_pod,
+    snapshot,
+    terminating,
+    uuid,
+    with_ledgers,
+)
+
+from reconciler.memory import Memory
+from reconciler.model import Evict, Kind, Scope, View
+from reconciler.plan import make_plan
+from reconciler.policy import Mode, Policy
+from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.rules.conflicts import (
+    CAUSES,
+    double_booked,
+    lost_device,
+    running_without_device,
+    unowned_process,
+)
+from reconciler.scene import Scene
+from vgpu.facts import Gpu, GpuSample
+from vgpu.kube import MIRROR, Container, ContainerState, Status
+from vgpu.ledger import ConflictKind, merge
+from vgpu.ledger.node import node_evidence
+from vgpu.model import Phase, PodRef, Source
+from vgpu.units import GIB
+
+RULES = (double_booked, running_without_device, lost_device, unowned_process)
+STYLES = ("volcano", "hami", "gpushare", "gaia")
+HERE, THERE = uuid("gpu-1", 0), uuid("gpu-1", 1)
+
+
+def applied(rule):
+    return Policy(modes={rule: Mode.APPLY})
+
+
+def find(rule, seen, policy=None):
+    return list(rule(Scene(seen, SPOKEN), policy or Policy()))
+
+
+def only(rule, seen, policy=None):
+    (finding,) = find(rule, seen, policy)
+    return finding
+
+
+def text(finding):
+    return "\n".join(finding.evidence)
+
+
+# ---------------------------------------------------------------- more than there is
+
+
+def crowd(style="volcano", number=6, **options):
+    """One more on card 0 than there is room for, each of another owner."""
+    return [
+        pod(f"train-{at}", style, owner=owner(name=f"train-{at}"), **options)
+        for at in range(number)
+    ]
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("look", [lambda *pods: with_ledgers(snapshot(*pods)), on_node])
+def test_a_device_with_more_holders_than_it_can_bear_is_told_with_all_of_them(style, look):
+    found = find(double_booked, look(*crowd(style)))
+    (finding,) = [each for each in found if each.cause is Cause.OVERCOMMITTED]
+    assert (finding.rule, finding.action) == (Rule.DOUBLE_BOOKED, None)
+    assert finding.subject.kind is Kind.POD
+    told = text(finding)
+    assert f"{6 * SHARE} of {CARD} bytes of memory" in told
+    assert "40960 MiB" in told
+    for at in range(6):
+        assert f"ml/train-{at}/main holds 8192 MiB" in told
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_full_device_is_healthy(style):
+    pods = crowd(style, 5)
+    said = [given(each, style, cores=200 if style == "gaia" else None) for each in pods]
+    for seen in (with_ledgers(snapshot(*pods)), on_node(*pods, said=said)):
+        assert [finding for rule in RULES for finding in find(rule, seen)] == []
+
+
+def test_the_youngest_of_the_least_priority_goes_and_nobody_else():
+    pods = crowd()
+    pods[1] = replace(pods[1], priority=-1, created_at=NOW - HOUR)
+    pods[4] = replace(pods[4], priority=-1, created_at=NOW - MINUTE)
+    pods[5] = replace(pods[5], created_at=NOW)
+    finding = only(double_booked, on_node(*pods), applied(Rule.DOUBLE_BOOKED))
+    assert finding.action == Evict(pods[4].ref, pods[4].resource_version)
+    assert finding.subject.uid == pods[4].ref.uid
+    assert finding.effect is Effect.RECOVERY
+    assert finding.grace == Policy().ages.drift
+
+
+def test_who_has_nothing_of_what_there_is_too_much_of_is_not_blamed():
+    """gpushare counts no cores: its pod is no part of it, though it is the youngest."""
+    large = [replace(card, memory_bytes=9 * CARD) for card in cards("gpu-1")]
+    guest = pod("guest", "gpushare", owner=owner(name="guest"), created_at=NOW)
+    seen = on_node(*crowd("gaia"), guest, devices=large)
+    finding = only(double_booked, seen, applied(Rule.DOUBLE_BOOKED))
+    assert finding.subject.name.startswith("train-")
+    assert "guest" not in text(finding)
+
+
+def test_while_one_holder_is_on_its_way_no_other_is_sent_after_it():
+    pods = crowd()
+    pods[0] = terminating(replace(pods[0], priority=9))
+    policy = applied(Rule.DOUBLE_BOOKED)
+    plan, memory = make_plan(on_node(*pods), policy, Memory(), SPOKEN)
+    plan, _ = make_plan(replace(on_node(*pods), now=NOW + HOUR), policy, memory, SPOKEN)
+    assert plan.actions == ()
+    assert [(entry.finding.subject.uid, entry.skip) for entry in plan.skipped] == [
+        (pods[0].ref.uid, Skip.TERMINATING)
+    ]
+
+
+def test_a_victim_runs_and_is_evicted_all_the_same_once_the_rule_may():
+    policy = applied(Rule.DOUBLE_BOOKED)
+    pods = crowd()
+    seen = on_node(*pods, said=[given(each) for each in pods])
+    _, memory = make_plan(seen, policy, Memory(), SPOKEN)
+    plan, _ = make_plan(replace(seen, now=NOW + HOUR), policy, memory, SPOKEN)
+    assert len(plan.actions) == 1
+    reported, _ = make_plan(seen, Policy(), memory, SPOKEN)
+    assert (reported.actions, len(reported.findings)) == ((), 1)
+
+
+def test_nobody_is_evicted_from_a_node_that_is_not_ready_on_the_api_servers_word_alone():
+    seen = with_ledgers(snapshot(node(ready=False), *crowd()))
+    finding = only(double_booked, seen, applied(Rule.DOUBLE_BOOKED))
+    assert finding.objection is Skip.NODE_NOT_READY
+
+
+def test_two_crowded_devices_have_a_victim_each():
+    pods = [*crowd(), *(replace(pod(f"more-{at}", card=1)) for at in range(6))]
+    found = find(double_booked, on_node(*pods), applied(Rule.DOUBLE_BOOKED))
+    assert len(found) == 2
+    assert len({finding.subject.uid for finding in found}) == 2
+
+
+def test_a_pod_that_has_ended_crowds_nobody():
+    pods = crowd()
+    pods[3] = ended(pods[3])
+    assert find(double_booked, on_node(*pods)) == []
+
+
+def test_the_same_slice_in_two_hands_is_told_with_both():
+    pods = [pod("one"), pod("two", card=1)]
+    slices = (("volcano.sh/vgpu-number", (f"{HERE}-0",)),)
+    said = [given(each, card=card, slices=slices) for card, each in enumerate(pods)]
+    finding = only(double_booked, on_node(*pods, said=said), applied(Rule.DOUBLE_BOOKED))
+    assert finding.cause is Cause.SAME_SLICE
+    assert finding.subject.uid in {each.ref.uid for each in pods}
+    told = text(finding)
+    assert f"{HERE}-0" in told
+    assert "ml/one/main holds" in told
+    assert "ml/two/main holds" in told
+
+
+def test_a_holder_that_the_snapshot_does_not_know_is_told_of_the_device_and_never_evicted():
+    seen = on_node(*crowd())
+    finding = only(double_booked, replace(seen, pods=()), applied(Rule.DOUBLE_BOOKED))
+    assert finding.action is None
+    assert (finding.subject.kind, finding.subject.name) == (Kind.DEVICE, HERE)
+    assert finding.subject.node == "gpu-1"
+
+
+def test_a_node_that_registers_more_than_its_card_has_means_it():
+    scaled = [replace(device, memory_bytes=2 * CARD) for device in cards("gpu-1")]
+    told = LANGUAGES["volcano"].register(tuple(scaled))
+    big = node("gpu-1", "volcano", annotations=told)
+    assert find(double_booked, with_ledgers(snapshot(big, *crowd()))) == []
+
+
+def test_what_a_node_registers_counts_where_its_driver_is_asked_too():
+    pods = crowd()
+    gpu = GpuSample(
+        gpus=tuple(
+            Gpu(device.uuid, device.index, {"name": "A100"}, {("memory_total_bytes",): CARD})
+            for device in cards("gpu-1")
+        )
+    )
+    known = {"node": "gpu-1", "gpu": gpu, "pods": pods}
+    scaled = [replace(device, memory_bytes=2 * CARD) for device in cards("gpu-1")]
+    seen = snapshot(*pods, scope=Scope.NODE)
+    plain = replace(seen, ledgers={"gpu-1": merge(node_evidence(SPOKEN, **known))})
+    meant = merge(node_evidence(SPOKEN, **known, registered=scaled))
+    assert len(find(double_booked, plain)) == 1
+    assert find(double_booked, replace(seen, ledgers={"gpu-1": meant})) == []
+
+
+def test_without_the_nodes_own_register_too_much_may_be_meant():
+    seen = replace(on_node(*crowd()), complete=frozenset({View.PODS, View.LEDGER}))
+    finding = only(double_booked, seen, applied(Rule.DOUBLE_BOOKED))
+    assert finding.objection is Skip.INCOMPLETE_VIEW
+    assert "may offer more" in text(finding)
+
+
+# ---------------------------------------------------------------- runs without
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_who_runs_without_the_kubelets_grant_is_told_by_the_node(style):
+    train = pod(style=style, claim=None, phase="Running")
+    seen = on_node(train)
+    finding = only(running_without_device, seen, applied(Rule.RUNNING_WITHOUT_DEVICE))
+    assert finding.cause is Cause.NO_GRANT
+    assert finding.action == Evict(train.ref, train.resource_version)
+    assert only(running_without_device, seen).action is None
+    assert find(running_without_device, on_node(train, said=[given(train, style)])) == []
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_who_runs_without_a_claim_is_told_by_the_cluster(style):
+    train = pod(style=style, claim=None, phase="Running")
+    seen = with_ledgers(snapshot(train))
+    finding = only(running_without_device, seen, applied(Rule.RUNNING_WITHOUT_DEVICE))
+    assert finding.cause is Cause.NO_CLAIM
+    assert (finding.subject.uid, finding.objection) == (train.ref.uid, None)
+    assert isinstance(finding.action, Evict)
+    assert "no annotation names a device" in text(finding)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_who_waits_for_its_device_is_not_one_who_runs_without(style):
+    waits = pod(style=style, claim=None, phase="Pending")
+    assert find(running_without_device, with_ledgers(snapshot(waits))) == []
+    assert find(running_without_device, with_ledgers(snapshot(pod(style=style)))) == []
+
+
+def test_a_claim_that_cannot_be_read_is_not_one_that_is_not_there():
+    train = pod(annotations={"volcano.sh/vgpu-ids-new": "x"})
+    seen = with_ledgers(snapshot(train))
+    finding = only(running_without_device, seen, applied(Rule.RUNNING_WITHOUT_DEVICE))
+    assert (finding.cause, finding.action) == (Cause.MALFORMED, None)
+    assert "volcano.sh/vgpu-ids-new" in text(finding)
+
+
+def test_on_a_node_that_is_not_known_a_silent_grant_cannot_be_excluded():
+    train = pod(style="gpushare", claim=None, phase="Running")
+    seen = with_ledgers(snapshot(train))
+    assert find(running_without_device, replace(seen, nodes=())) == []
+
+
+def test_what_a_node_that_is_not_ready_says_is_no_reason_to_evict():
+    train = pod(claim=None, phase="Running")
+    seen = with_ledgers(snapshot(node(ready=False), train))
+    finding = only(running_without_device, seen, applied(Rule.RUNNING_WITHOUT_DEVICE))
+    assert finding.objection is Skip.NODE_NOT_READY
+
+
+def test_two_containers_without_a_device_are_one_finding():
+    limits = pod().containers[0].limits
+    train = pod(
+        claim=None,
+        phase="Running",
+        containers=(Container("one", limits), Container("two", limits)),
+        statuses=tuple(Status(name, ContainerState.RUNNING) for name in ("one", "two")),
+    )
+    finding = only(running_without_device, on_node(train))
+    assert (
+        only(running_without_device, with_ledgers(snapshot(train))).evidence[0]
+        != (finding.evidence[0])
+    )
+
+
+# ---------------------------------------------------------------- lost devices
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_the_holder_of_a_device_that_no_longer_answers_is_told(style):
+    train = pod(style=style)
+    seen = on_node(train, said=[given(train, style)], known={"lost": frozenset({HERE})})
+    finding = only(lost_device, seen, applied(Rule.LOST_DEVICE))
+    assert finding.cause is Cause.DEVICE_MISSING
+    assert finding.subject.uid == train.ref.uid
+    assert isinstance(finding.action, Evict)
+    assert HERE in text(finding)
+    assert f"kubelet-checkpoint of {train.ref.uid}" in text(finding)
+
+
+def test_the_holder_of_an_unhealthy_device_is_told_from_afar_too():
+    sick = tuple(replace(device, healthy=bool(device.index)) for device in cards("gpu-1"))
+    told = LANGUAGES["volcano"].register(sick)
+    near, far = pod("near"), pod("far", card=1)
+    seen = with_ledgers(snapshot(node("gpu-1", "volcano", annotations=told), near, far))
+    finding = only(lost_device, seen)
+    assert (finding.cause, finding.subject.uid) == (Cause.DEVICE_UNHEALTHY, near.ref.uid)
+    assert find(lost_device, on_node(near, far, devices=sick)) != []
+
+
+def test_a_pod_on_two_lost_devices_is_one_finding():
+    train = pod(annotations={"volcano.sh/vgpu-ids-new": f"{HERE},NVIDIA,1,0:{THERE},NVIDIA,1,0:"})
+    finding = only(lost_device, on_node(train, known={"lost": frozenset({HERE, THERE})}))
+    assert HERE in text(finding)
+    assert THERE in text(finding)
+
+
+# ---------------------------------------------------------------- processes of nobody
+
+
+def test_a_process_in_no_container_is_told_of_the_device():
+    alone = replace(given(pod(), source=Source.PROCESS), pod=PodRef("", "", ""), container="")
+    said = replace(alone, alive=False, where="pid 4711")
+    finding = only(unowned_process, on_node(said=[said]), applied(Rule.UNOWNED_PROCESS))
+    assert (finding.subject.kind, finding.subject.name) == (Kind.DEVICE, HERE)
+    assert (finding.subject.node, finding.action) == ("gpu-1", None)
+    assert "pid 4711" in text(finding)
+
+
+def test_two_processes_on_one_device_are_one_finding_and_on_two_nodes_two():
+    alone = replace(given(pod(), source=Source.PROCESS), pod=PodRef("", "", ""), container="")
+    said = [replace(alone, where=f"pid {pid}") for pid in (1, 2)]
+    seen = on_node(said=said)
+    finding = only(unowned_process, seen)
+    assert "pid 1" in text(finding)
+    assert "pid 2" in text(finding)
+    both = {name: replace(seen.ledgers["gpu-1"], node=name) for name in ("gpu-1", "gpu-2")}
+    found = find(unowned_process, replace(seen, ledgers=both))
+    assert len({each.subject.key for each in found}) == len(found) == 2
+
+
+def test_a_container_on_a_device_that_it_was_not_given_is_told_and_its_pod_may_go():
+    train = pod(claim=None, phase="Running")
+    seen = on_node(train, said=[given(train, source=Source.PROCESS, where="pid 12")])
+    finding = only(unowned_process, seen, applied(Rule.UNOWNED_PROCESS))
+    assert finding.cause is Cause.PROCESS_WITHOUT_ALLOCATION
+    assert finding.action == Evict(train.ref, train.resource_version)
+    assert "pid 12" in text(finding)
+    unknown = only(unowned_process, replace(seen, pods=()), applied(Rule.UNOWNED_PROCESS))
+    assert (unknown.action, unknown.subject.uid) == (None, train.ref.uid)
+
+
+def test_without_the_kubelets_word_nobody_was_given_nothing():
+    train = pod(claim=None, phase="Running")
+    read = {"read": frozenset({Source.PROCESS, Source.ANNOTATIONS})}
+    seen = on_node(train, said=[given(train, source=Source.PROCESS)], known=read)
+    assert find(unowned_process, seen) == []
+
+
+# ---------------------------------------------------------------- who is meant
+
+
+def test_a_static_pod_is_known_by_the_uid_that_its_kubelet_has():
+    static = pod(claim=None, phase="Running", annotations={MIRROR: "hash-of-its-file"})
+    seen = on_node(static, said=[given(static, source=Source.PROCESS)])
+    finding = only(unowned_process, seen, applied(Rule.UNOWNED_PROCESS))
+    assert finding.subject.uid == static.ref.uid
+    plan, _ = make_plan(seen, applied(Rule.UNOWNED_PROCESS), Memory(), SPOKEN)
+    assert Skip.STATIC_POD in [entry.skip for entry in plan.skipped]
+
+
+def test_a_share_pod_without_a_pod_is_nothing_that_could_be_evicted():
+    waits = share_pod(served=False, bound=True)
+    seen = on_node(waits, known={"lost": frozenset({HERE})})
+    finding = only(lost_device, seen, applied(Rule.LOST_DEVICE))
+    assert (finding.subject.kind, finding.action) == (Kind.SHARE_POD, None)
+    served = share_pod()
+    real = real_pod(served)
+    seen = on_node(real, served, known={"lost": frozenset({HERE})})
+    finding = only(lost_device, seen, applied(Rule.LOST_DEVICE))
+    assert (finding.subject.kind, finding.subject.uid) == (Kind.POD, real.ref.uid)
+
+
+def test_every_cause_of_the_table_belongs_to_a_rule_that_looks():
+    rules = {Rule.DOUBLE_BOOKED, Rule.RUNNING_WITHOUT_DEVICE, Rule.LOST_DEVICE}
+    assert {rule for rule, _ in CAUSES.values()} == rules | {Rule.UNOWNED_PROCESS}
+    assert ConflictKind.CARD_DIFFERS not in CAUSES
+
+
+# ---------------------------------------------------------------- whatever is said
+
+
+def any_look(random):
+    """A node on which anything may be said of pods of all styles."""
+    pods, said = [], []
+    for number in range(random.randint(0, 7)):
+        style = random.choice(sorted(SCHEMES))
+        claim = random.choice([None, Phase.ASSUMED, Phase.ASSIGNED])
+        fields = {"priority": random.randint(-1, 1), "created_at": NOW - random.randint(0, 3)}
+        one = pod(f"pod-{number}", style, claim=claim, card=random.randrange(2), **fields)
+        if random.random() < 0.2:
+            one = random.choice([ended, terminating])(one)
+        pods.append(one)
+        for source in random.sample([*Source], random.randint(0, 3)):
+            slices = (("r/gpu", (random.choice("abc"),)),) if random.random() < 0.5 else ()
+            card, memory = random.choice([None, 0, 1]), random.choice([GIB, 30 * GIB, None])
+            said.append(given(one, style, card=card, source=source, memory=memory, slices=slices))
+    unhealthy = random.random() < 0.3
+    devices = tuple(replace(card, healthy=not unhealthy) for card in cards("gpu-1"))
+    lost = frozenset(random.sample([HERE, THERE], random.randint(0, 1)))
+    return pods, said, {"devices": devices, "known": {"lost": lost}}
+
+
+@settings(max_examples=200)
+@for_all(st.randoms(use_true_random=False))
+def test_findings_are_in_any_order_the_same_each_subject_once_and_always_with_evidence(random):
+    pods, said, known = any_look(random)
+    first = on_node(*pods, said=said, **known)
+    random.shuffle(pods)
+    random.shuffle(said)
+    second = on_node(*pods, said=said, **known)
+    for rule in RULES:
+        for policy in (Policy(), Policy(modes=dict.fromkeys(Rule, Mode.APPLY))):
+            found = find(rule, first, policy)
+            assert found == find(rule, second, policy)
+            keys = [(finding.cause, finding.subject.key) for finding in found]
+            assert len(set(keys)) == len(keys)
+            for finding in found:
+                assert all(finding.evidence)
+                assert finding.evidence
+                assert finding.action is None or policy.modes
+                assert finding.action is None or finding.action.pod.uid == finding.subject.uid

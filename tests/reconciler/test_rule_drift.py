@@ -1,0 +1,702 @@
+"""Annotations of running pods are made to say where their containers are; and never too much."""
+
+import json
+
+import pytest
+from hypothesis import given as for_all
+from hypothesis import settings
+from hypothesis import strategies as st
+from node_samples import SCHEMES, given, ledger, on_node
+from samples import (
+    CARD,
+    HOUR,
+    LANGUAGES,
+    NOW,
+    SHARE,
+    SPOKEN,
+    assumed,
+    cards,
+    ended,
+    owner,
+    pod,
+    real_pod,
+    replace,
+    share_pod,
+    snapshot,
+    terminating,
+    uuid,
+)
+
+from reconciler.memory import Memory
+from reconciler.model import Kind
+from reconciler.plan import make_plan
+from reconciler.policy import Policy
+from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.rules.drift import card_drift, recover
+from reconciler.scene import Scene
+from vgpu.kube import Container, ContainerState, Status
+from vgpu.ledger import ConflictKind, Evidence, Statement, merge
+from vgpu.model import (
+    Allocation,
+    Claim,
+    Device,
+    Phase,
+    PodRef,
+    Scheme,
+    Share,
+    Source,
+)
+from vgpu.schemes.gaia_checkpoint import parse_checkpoint
+from vgpu.units import GAIA_MEMORY_BLOCK, GIB, MIB
+
+REPAIRED = ("volcano", "hami", "gpushare", "gaia")
+CORES = {"volcano": None, "hami": None, "gpushare": None, "gaia": 200}
+HERE, THERE = uuid("gpu-1", 0), uuid("gpu-1", 1)
+
+
+def find(rule, seen, languages=SPOKEN):
+    return list(rule(Scene(seen, languages), Policy()))
+
+
+def only(rule, seen):
+    (finding,) = find(rule, seen)
+    return finding
+
+
+def edited(one, action):
+    told = one.annotations | {k: text for k, text in action.after.items() if text is not None}
+    return replace(one, annotations=told)
+
+
+def says(one, style):
+    """(container, card, phase) of the claim."""
+    claim = LANGUAGES[style].claim(one)
+    names = {name: device.uuid for device in cards("gpu-1") for name in device.names}
+    return [
+        (each.container, names[share.device], each.phase)
+        for each in claim.allocations
+        for share in each.shares
+    ]
+
+
+def kubelet_gave(to, style, card=1, **changes):
+    return given(to, style, card=card, cores=CORES[style], **changes)
+
+
+# ---------------------------------------------------------------- card_drift
+
+
+@pytest.mark.parametrize("style", REPAIRED)
+@pytest.mark.parametrize("source", [Source.CHECKPOINT, Source.PROCESS, Source.OWN_CHECKPOINT])
+def test_annotations_are_made_to_name_the_card_that_the_container_has(style, source):
+    train = pod(style=style)
+    seen = on_node(train, said=[kubelet_gave(train, style, source=source)])
+    finding = only(card_drift, seen)
+    assert (finding.rule, finding.cause) == (Rule.CARD_DRIFT, Cause.CARD_DIFFERS)
+    assert (finding.effect, finding.objection) == (Effect.REPAIR, None)
+    assert finding.grace == Policy().ages.drift
+    assert (finding.subject.kind, finding.subject.uid) == (Kind.POD, train.ref.uid)
+    assert says(edited(train, finding.action), style) == [("main", THERE, Phase.ASSIGNED)]
+    text = "\n".join(finding.evidence)
+    assert f"{source} of {train.ref.uid}" in text
+    assert THERE in text
+    assert "annotations of ml/train-0" in text
+
+
+KEY = {
+    "volcano": ("volcano.sh/vgpu-ids-new", f"{THERE},NVIDIA,8192,0:"),
+    "hami": ("hami.io/vgpu-devices-allocated", f"{THERE},NVIDIA,8192,0:;"),
+    "gpushare": ("ALIYUN_COM_GPU_MEM_IDX", "1"),
+    "gaia": ("tencent.com/predicate-gpu-idx-0", "1"),
+}
+
+
+@pytest.mark.parametrize("style", REPAIRED)
+def test_only_the_annotation_with_the_card_changes_and_the_before_image_is_exact(style):
+    train = pod(style=style, annotations={"tencent.com/predicate-time": "1789996400000000007"})
+    action = only(card_drift, on_node(train, said=[kubelet_gave(train, style)])).action
+    key, text = KEY[style]
+    assert action.after == {key: text}
+    assert action.before == {key: train.annotations[key]}
+    assert action.resource_version == train.resource_version
+    assert action.target.uid == train.ref.uid
+
+
+def test_a_time_that_no_float_can_hold_is_not_rounded():
+    train = pod(
+        style="gpushare", annotations={"ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1789996400000000007"}
+    )
+    action = only(card_drift, on_node(train, said=[kubelet_gave(train, "gpushare")])).action
+    assert action.after == {"ALIYUN_COM_GPU_MEM_IDX": "1"}
+
+
+def test_both_forms_of_gpushare_are_kept_in_step():
+    train = pod(
+        style="gpushare",
+        annotations={"scheduler.framework.gpushare.allocation": '{"0":{"0":8}}'},
+    )
+    action = only(card_drift, on_node(train, said=[kubelet_gave(train, "gpushare")])).action
+    assert action.after == {
+        "ALIYUN_COM_GPU_MEM_IDX": "1",
+        "scheduler.framework.gpushare.allocation": '{"0":{"1":8}}',
+    }
+
+
+def test_of_ack_alone_only_the_allocation_is_written():
+    told = {
+        "scheduler.framework.gpushare.allocation": '{"0":{"0":8}}',
+        "scheduler.framework.gpushare.assigned": "true",
+    }
+    train = replace(pod(style="gpushare", claim=None, phase="Running"), annotations=told)
+    action = only(card_drift, on_node(train, said=[kubelet_gave(train, "gpushare")])).action
+    assert action.after == {"scheduler.framework.gpushare.allocation": '{"0":{"1":8}}'}
+
+
+@pytest.mark.parametrize("style", REPAIRED)
+def test_a_pod_whose_annotations_are_right_is_not_found(style):
+    train = pod(style=style)
+    seen = on_node(train, said=[kubelet_gave(train, style, card=0)])
+    assert find(card_drift, seen) == find(recover, seen) == []
+
+
+@pytest.mark.parametrize("source", [Source.SHIM, Source.LIMIT_FILE])
+def test_a_file_that_its_tenant_can_write_moves_nobody(source):
+    train = pod()
+    seen = on_node(train, said=[given(train, card=1, source=source)])
+    kinds = {conflict.kind for conflict in seen.ledgers["gpu-1"].conflicts}
+    assert ConflictKind.CARD_DIFFERS in kinds
+    assert find(card_drift, seen) == []
+
+
+def test_a_kubelet_that_does_not_name_a_card_moves_nobody():
+    train = pod()
+    seen = on_node(
+        train,
+        said=[given(train, card=None), given(train, card=1, source=Source.SHIM)],
+    )
+    assert find(card_drift, seen) == []
+
+
+def test_a_container_that_does_not_run_yet_is_left_to_its_plugin():
+    train = replace(pod(phase="Pending"), statuses=(Status("main", ContainerState.WAITING),))
+    assert find(card_drift, on_node(train, said=[given(train, card=1)])) == []
+
+
+@pytest.mark.parametrize("style", REPAIRED)
+def test_no_repair_books_more_of_a_card_than_there_is(style):
+    train = pod(style=style)
+    others = [
+        pod(f"other-{number}", style, card=1, owner=owner(name=f"other-{number}"))
+        for number in range(5)
+    ]
+    said = [kubelet_gave(train, style)]
+    said += [kubelet_gave(other, style) for other in others]
+    finding = only(card_drift, on_node(train, *others, said=said))
+    assert finding.objection is Skip.WOULD_OVERBOOK
+    assert finding.action is not None
+    assert any(f"{6 * SHARE} of {CARD} bytes" in line for line in finding.evidence)
+    fits = only(card_drift, on_node(train, *others[1:], said=said))
+    assert fits.objection is None
+
+
+def test_repairs_that_fit_one_by_one_but_not_together_are_not_proposed_together():
+    moved = [pod(f"train-{number}") for number in range(2)]
+    others = [pod(f"other-{number}", card=1) for number in range(4)]
+    said = [given(each, card=1) for each in (*moved, *others)]
+    found = find(card_drift, on_node(*moved, *others, said=said))
+    assert [finding.objection for finding in found] == [None, Skip.WOULD_OVERBOOK]
+
+
+def test_a_repair_and_a_recovery_share_the_room():
+    moved, late = pod("a-moved"), pod("b-late", claim=None, phase="Running")
+    others = [pod(f"other-{number}", card=1) for number in range(4)]
+    seen = on_node(moved, late, *others, said=[given(moved, card=1), given(late, card=1)])
+    assert only(card_drift, seen).objection is None
+    assert only(recover, seen).objection is Skip.WOULD_OVERBOOK
+
+
+def test_what_kubeshare_has_of_a_card_counts_though_its_share_pods_are_not_seen():
+    train = pod(card=1)
+    sharers = [real_pod(share_pod(f"jupyter-{number}")) for number in range(5)]
+    said = [given(train, card=0)]
+    full = only(card_drift, on_node(train, *sharers, said=said))
+    assert full.objection is Skip.WOULD_OVERBOOK
+    assert only(card_drift, on_node(train, *sharers[1:], said=said)).objection is None
+
+
+def test_crossed_pods_on_full_cards_are_shown_but_neither_goes_first():
+    left, right = pod("left", card=0), pod("right", card=1)
+    fill = [pod(f"fill-{c}-{n}", card=c) for c in (0, 1) for n in range(4)]
+    said = [given(left, card=1), given(right, card=0)]
+    found = find(card_drift, on_node(left, right, *fill, said=said))
+    assert [finding.objection for finding in found] == [Skip.WOULD_OVERBOOK] * 2
+
+
+def test_pods_that_have_ended_take_no_room():
+    train = pod()
+    others = [pod(f"other-{number}", card=1) for number in range(5)]
+    others[0] = ended(others[0])
+    finding = only(card_drift, on_node(train, *others, said=[given(train, card=1)]))
+    assert finding.objection is None
+
+
+def test_where_nobody_can_tell_which_share_is_where_it_is_only_reported():
+    train = pod()
+    said = [given(train, card=1, shares=(Share(HERE, SHARE), Share(THERE, SHARE)))]
+    finding = only(card_drift, on_node(train, said=said))
+    assert finding.action is None
+
+
+def test_a_claim_of_more_shares_than_there_are_is_only_reported():
+    two = {"volcano.sh/vgpu-ids-new": f"{HERE},NVIDIA,8192,0:" * 2}
+    train = pod(annotations=two)
+    finding = only(card_drift, on_node(train, said=[given(train, card=1)]))
+    assert finding.action is None
+
+
+def two_containers(style="volcano", **options):
+    """A pod of two containers, one on each card by its annotations."""
+    limits = pod(style=style).containers[0].limits
+    names = ("one", "two")
+    claim = Claim(
+        SCHEMES[style],
+        PodRef("two", "ml", "two"),
+        "gpu-1",
+        tuple(
+            Allocation(
+                name,
+                (
+                    Share(
+                        str(at) if style == "gaia" else uuid("gpu-1", at),
+                        SHARE,
+                        200 if style == "gaia" else 0,
+                    ),
+                ),
+                Phase.ASSIGNED,
+            )
+            for at, name in enumerate(names)
+        ),
+    )
+    devices = {name: device for device in cards("gpu-1") for name in device.names}
+    return pod(
+        "two",
+        style,
+        uid="two",
+        claim=None,
+        phase="Running",
+        containers=tuple(Container(name, limits) for name in names),
+        statuses=tuple(Status(name, ContainerState.RUNNING) for name in names),
+        annotations=LANGUAGES[style].annotations(claim, devices, names),
+        **options,
+    )
+
+
+@pytest.mark.parametrize("style", ["volcano", "hami", "gaia"])
+def test_crossed_containers_of_one_pod_are_put_right_at_once(style):
+    train = two_containers(style)
+    said = [
+        kubelet_gave(train, style, card=1, container="one"),
+        kubelet_gave(train, style, card=0, container="two"),
+    ]
+    finding = only(card_drift, on_node(train, said=said))
+    assert finding.objection is None
+    assert says(edited(train, finding.action), style) == [
+        ("one", THERE, Phase.ASSIGNED),
+        ("two", HERE, Phase.ASSIGNED),
+    ]
+
+
+def test_a_virtual_gpu_of_kubeshare_cannot_move():
+    asked = share_pod()
+    real = real_pod(asked)
+    said = [given(real, "kubeshare", card=1, source=Source.PROCESS)]
+    finding = only(card_drift, on_node(real, asked, said=said))
+    assert finding.action is None
+    assert finding.subject.uid == real.ref.uid
+
+
+def test_a_part_of_a_card_in_mig_mode_is_only_reported():
+    name = f"{HERE}[0-1]"
+    train = pod()
+    told = {"volcano.sh/vgpu-ids-new": f"{name},NVIDIA,8192,0:"}
+    train = replace(train, annotations=train.annotations | told)
+    assert only(card_drift, on_node(train, said=[given(train, card=1)])).action is None
+
+
+def test_a_pod_that_the_snapshot_does_not_know_is_left_alone():
+    train = pod()
+    seen = on_node(train, said=[given(train, card=1)])
+    assert find(card_drift, replace(seen, pods=())) == []
+
+
+@pytest.mark.parametrize("style", REPAIRED)
+def test_after_the_repair_nothing_is_found_any_more(style):
+    train = pod(style=style)
+    said = [kubelet_gave(train, style)]
+    repaired = edited(train, only(card_drift, on_node(train, said=said)).action)
+    seen = on_node(repaired, said=said)
+    assert find(card_drift, seen) == find(recover, seen) == []
+
+
+def test_the_plan_repairs_after_the_grace_and_leaves_alone_who_opted_out():
+    train = pod()
+    seen = on_node(train, said=[given(train, card=1)])
+    plan, memory = make_plan(seen, Policy(), Memory(), SPOKEN)
+    assert [entry.skip for entry in plan.skipped] == [Skip.TOO_YOUNG]
+    later = replace(seen, now=NOW + HOUR)
+    plan, _ = make_plan(later, Policy(), memory, SPOKEN)
+    assert [entry.finding.rule for entry in plan.actions] == [Rule.CARD_DRIFT]
+    out = replace(train, annotations=train.annotations | {"vgpu.dev/reconcile": "false"})
+    plan, _ = make_plan(on_node(out, said=[given(out, card=1)]), Policy(), memory, SPOKEN)
+    assert [entry.skip for entry in plan.skipped] == [Skip.OPTED_OUT]
+
+
+# ---------------------------------------------------------------- recover: never marked as assigned
+
+
+def forgotten(style="volcano", **options):
+    """Promised card 0, and it runs; nobody has marked it as served."""
+    return assumed(
+        style=style,
+        phase="Running",
+        statuses=(Status("main", ContainerState.RUNNING),),
+        started_at=STARTED,
+        **options,
+    )
+
+
+STARTED = NOW - 3000
+MARKS = {
+    "volcano": {"volcano.sh/bind-phase": "success", "volcano.sh/vgpu-time": str(2**64 - 1)},
+    "hami": {"hami.io/bind-phase": "success"},
+    "gpushare": {
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(int(STARTED) * 10**9),
+    },
+    "gaia": {"tencent.com/gpu-assigned": "true"},
+}
+
+
+@pytest.mark.parametrize("style", REPAIRED)
+@pytest.mark.parametrize("card", [0, 1])
+def test_what_runs_is_marked_as_the_plugin_would_have_on_the_card_that_it_has(style, card):
+    train = forgotten(style)
+    seen = on_node(train, said=[kubelet_gave(train, style, card)])
+    assert find(card_drift, seen) == []
+    finding = only(recover, seen)
+    assert (finding.rule, finding.cause) == (Rule.RECOVER, Cause.RUNS_UNASSIGNED)
+    assert (finding.effect, finding.objection) == (Effect.REPAIR, None)
+    assert MARKS[style].items() <= finding.action.after.items()
+    repaired = edited(train, finding.action)
+    assert says(repaired, style) == [("main", (HERE, THERE)[card], Phase.ASSIGNED)]
+    assert LANGUAGES[style].claim(repaired).unserved == ()
+    key, moved = KEY[style]
+    assert finding.action.after.get(key) == (moved if card else None)
+    assert finding.action.before == {
+        key: train.annotations.get(key) for key in finding.action.after
+    }
+    seen = on_node(repaired, said=[kubelet_gave(repaired, style, card)])
+    assert find(card_drift, seen) == find(recover, seen) == []
+
+
+@pytest.mark.parametrize("style", REPAIRED)
+def test_the_time_of_the_promise_stays_as_it_was(style):
+    train = forgotten(style, annotations={"tencent.com/predicate-time": "1789996400000000007"})
+    after = only(recover, on_node(train, said=[kubelet_gave(train, style)])).action.after
+    assert "tencent.com/predicate-time" not in after
+    assert not {key for key in after if key.endswith("bind-time")}
+
+
+@pytest.mark.parametrize("style", REPAIRED)
+def test_without_a_word_of_the_node_the_card_is_not_known(style):
+    train = forgotten(style)
+    for seen in (
+        snapshot(train),
+        on_node(train),
+        on_node(train, said=[given(train, style, card=1, source=Source.SHIM)]),
+    ):
+        finding = only(recover, seen)
+        assert finding.objection is Skip.NO_NODE_EVIDENCE
+        assert finding.cause is Cause.RUNS_UNASSIGNED
+        assert finding.action is not None
+
+
+@pytest.mark.parametrize("style", REPAIRED)
+def test_a_healthy_pod_needs_no_recovery(style):
+    train = pod(style=style)
+    assert find(recover, snapshot(train)) == []
+    assert find(recover, on_node(train, said=[kubelet_gave(train, style, 0)])) == []
+
+
+@pytest.mark.parametrize("style", REPAIRED)
+def test_a_promise_to_a_pod_that_does_not_run_is_not_ours_to_keep(style):
+    waits = assumed(style=style)
+    starts = replace(forgotten(style), statuses=(Status("main", ContainerState.WAITING),))
+    for train in (waits, starts):
+        assert find(recover, snapshot(train)) == []
+        assert find(recover, on_node(train, said=[kubelet_gave(train, style)])) == []
+
+
+def test_a_pod_of_which_one_container_still_waits_is_left_alone():
+    train = two_containers("gaia")
+    told = train.annotations | {"tencent.com/gpu-assigned": "false"}
+    statuses = (Status("one", ContainerState.RUNNING), Status("two", ContainerState.WAITING))
+    train = replace(train, annotations=told, statuses=statuses)
+    said = [kubelet_gave(train, "gaia", 0, container="one")]
+    assert find(recover, on_node(train, said=said)) == []
+
+
+def test_a_recovery_that_would_overbook_the_card_is_not_proposed():
+    train = forgotten()
+    others = [pod(f"other-{number}", card=1) for number in range(5)]
+    finding = only(recover, on_node(train, *others, said=[given(train, card=1)]))
+    assert finding.objection is Skip.WOULD_OVERBOOK
+
+
+# ---------------------------------------------------------------- recover: annotations lost
+
+
+@pytest.mark.parametrize("style", REPAIRED)
+@pytest.mark.parametrize("card", [0, 1])
+def test_lost_annotations_of_a_running_pod_are_written_anew(style, card):
+    train = pod(style=style, claim=None, phase="Running")
+    said = [kubelet_gave(train, style, card)]
+    finding = only(recover, on_node(train, said=said))
+    assert (finding.rule, finding.cause) == (Rule.RECOVER, Cause.RUNS_UNCLAIMED)
+    repaired = edited(train, finding.action)
+    assert says(repaired, style) == [("main", (HERE, THERE)[card], Phase.ASSIGNED)]
+    claim = LANGUAGES[style].claim(repaired)
+    assert claim.allocations[0].shares[0].memory_bytes == SHARE
+    seen = on_node(repaired, said=said)
+    assert find(card_drift, seen) == find(recover, seen) == []
+
+
+def test_gpu_managers_own_repair_of_running_pods_is_done_too():
+    train = replace(
+        pod(style="gaia"),
+        annotations={"tencent.com/gpu-assigned": "true", "tencent.com/predicate-node": "gpu-1"},
+    )
+    finding = only(recover, on_node(train, said=[kubelet_gave(train, "gaia")]))
+    assert finding.action.after == {"tencent.com/predicate-gpu-idx-0": "1"}
+
+
+def test_annotations_that_cannot_be_read_are_written_anew():
+    train = pod(style="gaia", annotations={"tencent.com/predicate-gpu-idx-0": "x"})
+    finding = only(recover, on_node(train, said=[kubelet_gave(train, "gaia")]))
+    assert finding.cause is Cause.MALFORMED
+    assert finding.action.before == {"tencent.com/predicate-gpu-idx-0": "x"}
+    assert finding.action.after == {"tencent.com/predicate-gpu-idx-0": "1"}
+
+
+@pytest.mark.parametrize("style", REPAIRED)
+@pytest.mark.parametrize("source", [Source.SHIM, Source.LIMIT_FILE])
+def test_a_tenants_file_alone_recovers_nothing(style, source):
+    train = pod(style=style, claim=None, phase="Running")
+    assert find(recover, on_node(train, said=[given(train, style, card=1, source=source)])) == []
+
+
+def test_the_only_card_of_gpushares_node_is_given_without_a_word():
+    train = pod(style="gpushare", claim=None, phase="Running")
+    said = [kubelet_gave(train, "gpushare", 0)]
+    assert find(recover, on_node(train, said=said, devices=cards("gpu-1")[:1])) == []
+
+
+def test_a_whole_gpu_of_nvidias_own_plugin_is_nobodys_loss():
+    train = pod(style="hami", claim=None, phase="Running")
+    train = replace(train, containers=(Container("main", {"nvidia.com/gpu": 1}),))
+    said = [given(train, "hami", scheme=Scheme.NONE, memory=None, cores=1000)]
+    assert find(recover, on_node(train, said=said)) == []
+
+
+def test_memory_that_the_scheduler_chose_is_taken_from_what_is_enforced():
+    limits = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory-percentage": 25}
+    train = pod(claim=None, phase="Running", containers=(Container("main", limits),))
+    finding = only(recover, on_node(train, said=[given(train, memory=10 * GIB, card=1)]))
+    (allocation,) = LANGUAGES["volcano"].claim(edited(train, finding.action)).allocations
+    assert allocation.shares == (Share(THERE, 10 * GIB, 0),)
+
+
+def test_a_container_with_fewer_cards_than_it_asked_for_is_no_case_for_repair():
+    limits = {"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 1024}
+    train = pod(claim=None, phase="Running", containers=(Container("main", limits),))
+    assert find(recover, on_node(train, said=[given(train, memory=GIB)])) == []
+
+
+OLD = {"volcano.sh/gpu-memory": SHARE // MIB}
+
+
+@pytest.mark.parametrize(("assigned", "rule"), [("true", card_drift), ("false", recover)])
+def test_the_older_volcano_plugins_annotations_are_only_read(assigned, rule):
+    told = {
+        "volcano.sh/gpu-index": "0",
+        "volcano.sh/gpu-assigned": assigned,
+        "volcano.sh/predicate-time": "1789996400000000000",
+    }
+    train = pod(claim=None, phase="Running", containers=(Container("main", OLD),))
+    train = replace(train, annotations=told)
+    assert only(rule, on_node(train, said=[given(train, card=1)])).action is None
+
+
+def test_what_the_older_volcano_plugin_has_lost_is_not_said_in_another_form():
+    train = pod(claim=None, phase="Running", containers=(Container("main", OLD),))
+    assert find(recover, on_node(train, said=[given(train, card=1)])) == []
+
+
+# ---------------------------------------------------------------- gpu-manager's recovery
+
+
+def test_after_gpu_managers_restart_only_the_living_pod_holds_its_card():
+    """TestAllocatorRecover of gpu-manager: three cards in its checkpoint, two of the dead."""
+    content = json.dumps(
+        {
+            "PodGPUMapping": {
+                uid: {
+                    "main": {
+                        "Devices": [f"/dev/nvidia{card}"],
+                        "Cores": 100,
+                        "Memory": GAIA_MEMORY_BLOCK,
+                    }
+                }
+                for card, uid in enumerate(("pending-uid", "failed-uid", "exited-uid"))
+            }
+        }
+    ).encode()
+    limits = {"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": 1}
+
+    def made(uid, phase, **fields):
+        return pod(
+            uid,
+            "gaia",
+            uid=uid,
+            claim=None,
+            phase=phase,
+            containers=(Container("main", limits),),
+            **fields,
+        )
+
+    ended_container = (Status("main", ContainerState.TERMINATED),)
+    pods = (
+        made("pending-uid", "Pending"),
+        made("failed-uid", "Failed"),
+        made("exited-uid", "Running", deleted_at=NOW, statuses=ended_container),
+    )
+    six = tuple(Device(f"GPU-{at}", at, 8 * GIB) for at in range(6))
+    said = tuple(
+        Statement(
+            Source.OWN_CHECKPOINT,
+            PodRef(uid, "", ""),
+            allocation.container,
+            allocation.shares,
+            Scheme.GAIA,
+            allocation.phase,
+        )
+        for uid, allocations in parse_checkpoint(content).items()
+        for allocation in allocations
+    )
+    books = merge(
+        Evidence(
+            "gpu-1", six, statements=said, pods=pods, pods_complete=True, read=frozenset(Source)
+        )
+    )
+    assert [holding.pod.uid for holding in books.holdings] == ["pending-uid"]
+    assert [entry.free_cores_milli for entry in books.devices] == [0] + [1000] * 5
+    assert [entry.held.slots for entry in books.devices] == [1] + [0] * 5
+
+
+# ---------------------------------------------------------------- whatever is said
+
+
+def any_look(random):
+    """A node of pods in all styles, of which sources say anything."""
+    pods, said = [], []
+    for number in range(random.randint(1, 6)):
+        style = random.choice(REPAIRED)
+        claim = random.choice([None, Phase.ASSUMED, Phase.ASSIGNED, Phase.ASSIGNED])
+        one = pod(
+            f"pod-{number}",
+            style,
+            card=random.randrange(2),
+            claim=claim,
+            phase=random.choice(["Running", "Running", "Running", "Pending", "Failed"]),
+            statuses=(Status("main", random.choice([ContainerState.RUNNING, *ContainerState])),),
+        )
+        if random.random() < 0.2:
+            one = terminating(one)
+        if one.annotations and random.random() < 0.1:
+            key = random.choice(sorted(one.annotations))
+            one = replace(one, annotations=one.annotations | {key: random.choice(["", "x", "7"])})
+        pods.append((one, style))
+        for source in random.sample([*Source], random.randint(0, 3)):
+            if source is not Source.ANNOTATIONS:
+                card = random.choice([None, 0, 1, 1])
+                memory = random.choice([SHARE, SHARE, 30 * GIB, None])
+                said.append(kubelet_gave(one, style, card, source=source, memory=memory))
+    return pods, said
+
+
+SMALL = tuple(replace(device, memory_bytes=2 * SHARE) for device in cards("gpu-1"))
+
+
+def sums(pods):
+    """By card, what all annotations together claim."""
+    told = ledger([one for one, _ in pods], devices=SMALL)
+    return {entry.device.name: entry.held for entry in told.devices}
+
+
+@settings(max_examples=200)
+@for_all(st.randoms(use_true_random=False))
+def test_no_set_of_repairs_raises_any_sum_above_its_card(random):
+    pods, said = any_look(random)
+    seen = on_node(*(one for one, _ in pods), said=said, devices=SMALL)
+    found = [*find(card_drift, seen), *find(recover, seen)]
+    actions = {
+        finding.subject.uid: finding.action
+        for finding in found
+        if finding.action and finding.objection is None
+    }
+    done = {uid for uid in actions if random.random() < 0.7}  # a cycle may stop anywhere
+    after = [
+        (edited(one, actions[one.ref.uid]) if one.ref.uid in done else one, style)
+        for one, style in pods
+    ]
+    before, now = sums(pods), sums(after)
+    for name, held in now.items():
+        rises = (
+            held.memory_bytes > before[name].memory_bytes
+            or held.cores_milli > before[name].cores_milli
+            or held.slots > before[name].slots
+        )
+        fits = held.memory_bytes <= 2 * SHARE and held.cores_milli <= 1000 and held.slots <= 10
+        assert fits or not rises
+
+
+@settings(max_examples=100)
+@for_all(st.randoms(use_true_random=False))
+def test_the_order_of_what_is_said_makes_no_difference(random):
+    pods, said = any_look(random)
+    ones = [one for one, _ in pods]
+    first = on_node(*ones, said=said)
+    random.shuffle(said)
+    random.shuffle(ones)
+    second = on_node(*ones, said=said)
+    for rule in (card_drift, recover):
+        assert find(rule, first) == find(rule, second)
+
+
+@settings(max_examples=100)
+@for_all(st.randoms(use_true_random=False))
+def test_every_repair_says_where_the_container_is_and_is_found_once(random):
+    pods, said = any_look(random)
+    seen = on_node(*(one for one, _ in pods), said=said)
+    known = {one.ref.uid: (one, style) for one, style in pods}
+    for rule in (card_drift, recover):
+        for finding in find(rule, seen):
+            if finding.action is None or finding.objection is Skip.NO_NODE_EVIDENCE:
+                continue
+            one, style = known[finding.subject.uid]
+            holdings = seen.ledgers["gpu-1"].of_pod(one.ref.uid)
+            told = says(edited(one, finding.action), style)
+            assert sorted(card for _, card, _ in told) == sorted(
+                holding.share.device for holding in holdings
+            )
+            assert finding.action.before.keys() == finding.action.after.keys()

@@ -1,0 +1,67 @@
+"""What the demo's terminal shows of `vgpu reconcile`: a plan, made and applied, and the next one.
+
+The commands that are shown are the commands that run, in this process, with the real client.
+"""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+UNITS: Final = {"VGPU_VOLCANO_MEMORY_FACTOR": "1024", "VGPU_GPUSHARE_MEMORY_UNIT": "GiB"}
+"""What the units of the demo's pods mean."""
+
+_INTRODUCTION: Final = """\
+  The node is one of three of a simulated cluster, where things have failed, got
+  stuck or been forgotten. A plan is made and applied, then the next one is made:
+"""
+
+
+def repair(kubeconfig: str) -> None:
+    """Make a plan for the cluster, apply it, and make the next one."""
+    audit = str(Path(kubeconfig).with_name("audit.jsonl"))
+    click.echo(_INTRODUCTION)
+    _export(KUBECONFIG=kubeconfig)
+    _export(**UNITS)
+    _reconcile("apply", "--yes", f"--audit={audit}")
+    _reconcile("plan")
+    click.echo("  To try more, type in another terminal the two lines with export, and then:")
+    click.echo(f"    {_ourselves()} inspect")
+    click.echo(f"    {_ourselves()} reconcile restore {audit}")
+    click.echo(f"    {_ourselves()} reconcile plan")
+    click.echo()
+
+
+def _export(**settings: str) -> None:
+    """Set environment variables, for the commands that follow."""
+    os.environ.update(settings)
+    _show("export", *(f"{name}={text}" for name, text in settings.items()))
+
+
+def _reconcile(*words: str) -> None:
+    from reconciler.main import command  # noqa: PLC0415  # the client library is large
+
+    _show("vgpu", "reconcile", *words)
+    try:
+        command.main([*words], prog_name="vgpu reconcile", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+    click.echo()
+
+
+def _show(*words: str) -> None:
+    click.secho(f"$ {shlex.join(words)}", bold=True)
+
+
+def _ourselves() -> str:
+    """How this program was called, for others to do the same."""
+    called = Path(sys.argv[0])
+    if called.name != "__main__.py":
+        return shlex.quote(called.name)
+    python = Path(sys.executable)
+    if python.is_relative_to(Path.cwd()):
+        python = python.relative_to(Path.cwd())
+    return f"{shlex.quote(str(python))} -m vgpu"

@@ -1,0 +1,101 @@
+"""Simulated nodes behind one simulated API server, and what is behind that: controllers, kubelets.
+
+The API server's objects are the truth about pods. A node's story follows them: a pod that is
+evicted ends on its node, and one that a controller makes in its place begins there.
+"""
+
+import time
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import structs
+
+from vgpu.simulator.objects import node_object, pod_objects, pods_file
+from vgpu.simulator.scenario import Pod, Process, Scenario
+from vgpu.simulator.store import NODES, PODS, Json, Kind, Store, merged
+
+
+class Story(msgspec.Struct, frozen=True):
+    """What a cluster is at its beginning, and what will become of it.
+
+    Attributes:
+        nodes: each with its pods.
+        deviations: by ``<node>`` or ``<namespace>/<pod>``, where an object is not as its scenario
+            has it: a patch (RFC 7386).
+        heirs: by ``<namespace>/<pod>``, the pod that its controller makes when it is evicted.
+    """
+
+    nodes: tuple[Scenario, ...]
+    deviations: Mapping[str, Json] = {}
+    heirs: Mapping[str, Pod] = {}
+
+
+class SimulatedCluster:
+    """A story as it goes on. Safe to use from several threads."""
+
+    def __init__(self, story: Story, start: float) -> None:
+        """``start`` is the unix time of second 0."""
+        self.store = Store()
+        self._start = start
+        self._heirs = story.heirs
+        self._deviations = story.deviations
+        self._nodes = {node.node: node for node in story.nodes}
+        for node in story.nodes:
+            self._create(NODES, node_object(node))
+            for pod in pod_objects(node, start):
+                self._create(PODS, pod)
+        self.store.on_gone = self._gone
+
+    def node(self, name: str) -> Scenario:
+        """The node as it is now."""
+        return self._nodes[name]
+
+    def pods(self) -> bytes:
+        """What ``kubectl get pods -A -o json`` prints now."""
+        return pods_file(self.store.list(PODS).items)
+
+    def _create(self, kind: Kind, subject: Json) -> None:
+        meta = subject["metadata"]
+        called = "/".join(filter(None, (meta.get("namespace"), meta["name"])))
+        self.store.create(kind, merged(subject, self._deviations.get(called, {})))
+
+    def _gone(self, subject: Json) -> None:
+        """The kubelet ends the pod, and its controller makes another one on the same node."""
+        t = time.time() - self._start
+        meta = subject["metadata"]
+        heir = self._heirs.get(f"{meta['namespace']}/{meta['name']}")
+        for name, node in self._nodes.items():
+            if not any(pod.ref.uid == meta["uid"] for pod in node.pods):
+                continue
+            pods = tuple(_ended(pod, t) if pod.ref.uid == meta["uid"] else pod for pod in node.pods)
+            if heir is not None:
+                pods += (_begun(heir, t),)
+            self._nodes[name] = structs.replace(node, pods=pods)
+            if heir is not None:
+                *_, made = pod_objects(self._nodes[name], self._start)
+                self._create(PODS, made)
+
+
+def _ended(pod: Pod, t: float) -> Pod:
+    """A pod that was taken away: its processes are gone, and nobody knows it any more."""
+    return structs.replace(_with_processes(pod, until=t), deleted=True)
+
+
+def _begun(pod: Pod, t: float) -> Pod:
+    """A pod that was just made."""
+    return structs.replace(_with_processes(pod, since=t), created=t)
+
+
+def _with_processes(pod: Pod, since: float | None = None, until: float | None = None) -> Pod:
+    def lived(process: Process) -> Process:
+        return structs.replace(
+            process,
+            since=process.since if since is None else max(process.since, since),
+            until=process.until if until is None else min(process.until, until),
+        )
+
+    containers = tuple(
+        structs.replace(each, processes=tuple(map(lived, each.processes)))
+        for each in pod.containers
+    )
+    return structs.replace(pod, containers=containers)

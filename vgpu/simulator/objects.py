@@ -1,0 +1,142 @@
+"""A simulated node and its pods as the API server tells them: JSON values."""
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+
+import msgspec
+
+from vgpu.model import Device
+from vgpu.schemes.gpushare_node import CARDS
+from vgpu.schemes.volcano import HAMI, VOLCANO, Volcano
+from vgpu.simulator.books import SPLIT, Claim, System, annotations, claims, registered, requests
+from vgpu.simulator.scenario import Container, Pod, Scenario, identity
+from vgpu.simulator.store import Json
+from vgpu.units import GIB, MIB
+
+
+def stamp(seconds: float) -> str:
+    """Unix seconds as Kubernetes writes them."""
+    return f"{datetime.fromtimestamp(int(seconds), UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def pods_file(pods: Iterable[Json]) -> bytes:
+    """What ``kubectl get pods -A -o json`` prints of them."""
+    whole = {"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}}
+    return msgspec.json.encode(whole | {"items": list(pods)})
+
+
+# ---------------------------------------------------------------- pods
+
+
+def pod_objects(scenario: Scenario, start: float) -> Iterator[Json]:
+    """All pods of the node that exist; ``start`` is the unix time of second 0."""
+    all_claims = claims(scenario, start)
+    for pod in scenario.pods:
+        if not pod.deleted:
+            own = [claim for claim in all_claims if claim.pod is pod]
+            yield _pod(scenario.node, pod, own, stamp(start + pod.created))
+
+
+def _pod(node: str, pod: Pod, pod_claims: list[Claim], created: str) -> Json:
+    limits = {claim.container.name: requests(claim) for claim in pod_claims}
+    status: Json = {"phase": pod.phase, "startTime": created}
+    if pod.reason:
+        status |= {"reason": pod.reason, "message": pod.message}
+    if pod.admitted:
+        status["containerStatuses"] = [_container_status(pod, c, created) for c in pod.containers]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod.ref.name,
+            "namespace": pod.ref.namespace,
+            "uid": pod.ref.uid,
+            "creationTimestamp": created,
+            "annotations": {
+                key: value for claim in pod_claims for key, value in annotations(claim).items()
+            },
+            **_owned(pod),
+        },
+        "spec": {
+            "nodeName": node,
+            "containers": [
+                {
+                    "name": container.name,
+                    "image": f"registry.example/{container.name}:1.0",
+                    "resources": {
+                        "limits": limits.get(container.name, {}),
+                        "requests": limits.get(container.name, {}),
+                    },
+                }
+                for container in pod.containers
+            ],
+        },
+        "status": status,
+    }
+
+
+def _owned(pod: Pod) -> Json:
+    if not pod.owner:
+        return {}
+    kind, name = pod.owner.split("/")
+    owner = {
+        "apiVersion": "batch/v1" if kind == "Job" else "apps/v1",
+        "kind": kind,
+        "name": name,
+        "uid": identity(f"{pod.ref.namespace}/{pod.owner}"),
+        "controller": True,
+    }
+    return {"ownerReferences": [owner]}
+
+
+def _container_status(pod: Pod, container: Container, created: str) -> Json:
+    container_id = f"containerd://{container.id}"
+    ended = {"exitCode": 0, "reason": "Completed", "containerID": container_id}
+    return {
+        "name": container.name,
+        "containerID": container_id,
+        "ready": pod.running,
+        "restartCount": 0,
+        "state": {"running": {"startedAt": created}} if pod.running else {"terminated": ended},
+    }
+
+
+# ---------------------------------------------------------------- the node
+
+
+def node_object(scenario: Scenario) -> Json:
+    """The node: what the plugins of the systems in use on it offer, and which cards they register.
+
+    Of the registers only one is there, HAMi's if it can be: by it alone who counts cards by number
+    is seen to mean the same ones. gpu-memory-factor is 1024, as in :mod:`vgpu.simulator.books`.
+    """
+    devices = tuple(
+        Device(card.uuid, card.index, card.memory_bytes, slots=SPLIT, model=card.name)
+        for card in scenario.cards
+    )
+    systems = {claim.system for claim in claims(scenario, 0)}
+    marks: dict[str, str] = {}
+    if System.HAMI in systems:
+        marks |= Volcano(HAMI).register(devices)
+    elif System.VOLCANO in systems:
+        marks |= Volcano(VOLCANO, GIB // MIB).register(devices)
+    offered = {name: str(len(ids)) for name, ids in registered(scenario).items()}
+    if System.GPUSHARE in systems:
+        offered[CARDS] = str(len(devices))
+    quantities = {"cpu": "64", "memory": "512Gi", "pods": "110", **offered}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": scenario.node,
+            "uid": identity(f"node {scenario.node}"),
+            "annotations": marks,
+            "labels": {"kubernetes.io/hostname": scenario.node},
+        },
+        "spec": {},
+        "status": {
+            "capacity": quantities,
+            "allocatable": quantities,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }

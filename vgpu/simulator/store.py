@@ -1,0 +1,345 @@
+"""The objects of a simulated API server, each change of which has a version of its own.
+
+A simulator: it keeps the promises that clients of Kubernetes build on, and no others. Lists are of
+one version, page by page; watches tell every change after a version, or that it is too old; a write
+that names a version or an identity is a conflict where the object has another one. An eviction
+takes the object away at once: there is no grace period and no disruption budget.
+"""
+
+import copy
+import itertools
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+Json = dict[str, Any]
+
+HISTORY: Final = 10_000
+"""So many changes are remembered for watches."""
+
+OPEN_LISTS: Final = 100
+"""So many lists of which pages are still to come are remembered."""
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of object: how it calls itself, in which group, and whether it has a namespace."""
+
+    name: str
+    api_version: str
+    plural: str
+    namespaced: bool = True
+
+
+PODS: Final = Kind("Pod", "v1", "pods")
+NODES: Final = Kind("Node", "v1", "nodes", namespaced=False)
+KINDS: Final = (
+    PODS,
+    NODES,
+    Kind("ConfigMap", "v1", "configmaps"),
+    Kind("Event", "v1", "events"),
+    Kind("Lease", "coordination.k8s.io/v1", "leases"),
+    Kind("SharePod", "kubeshare.nthu/v1", "sharepods"),
+)
+"""All that there are."""
+
+
+class Refusal(Exception):  # noqa: N818  # the server's answer, and no fault of its own
+    """A request that is not granted.
+
+    Attributes:
+        code: the HTTP status.
+        reason: in Kubernetes' words.
+        message: for people.
+        token: with which an expired list can be gone on with.
+    """
+
+    def __init__(self, code: HTTPStatus, reason: str, message: str, token: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.token = token
+
+
+class Selector(msgspec.Struct, frozen=True):
+    """Which objects are meant: of a namespace ("" for all), with these fields and labels."""
+
+    namespace: str = ""
+    fields: Mapping[str, str] = {}
+    labels: Mapping[str, str] = {}
+
+    def chooses(self, subject: Json) -> bool:
+        """Whether it means the object; a field that is not there is empty."""
+        meta = subject["metadata"]
+        labels = meta.get("labels") or {}
+        return (
+            self.namespace in ("", meta.get("namespace"))
+            and all(_field(subject, path) == text for path, text in self.fields.items())
+            and all(labels.get(key) == text for key, text in self.labels.items())
+        )
+
+
+EVERYTHING: Final = Selector()
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A part of a list; ``token`` is for the rest, "" if this is all."""
+
+    items: tuple[Json, ...]
+    version: int
+    token: str = ""
+
+
+class _Change(msgspec.Struct, frozen=True):
+    """What became of an object; None is that it was not there, or is no more."""
+
+    version: int
+    kind: Kind
+    before: Json | None
+    after: Json | None
+
+
+_Key = tuple[str, str, str]
+
+_PRECONDITIONS: Final = {"uid": "UID", "resourceVersion": "ResourceVersion"}
+"""Of an eviction, and what they are called in messages."""
+
+
+class Store:
+    """All objects. Safe to use from several threads; what it gives away is nobody's to change."""
+
+    def __init__(self) -> None:
+        self._objects: dict[_Key, Json] = {}
+        self._changed = threading.Condition(threading.RLock())
+        self._history: deque[_Change] = deque(maxlen=HISTORY)
+        self._open: dict[str, tuple[int, Kind, Selector, tuple[Json, ...]]] = {}
+        self._numbers = itertools.count(1)
+        self._version = 0
+        self._closed = False
+        self.on_gone: Callable[[Json], None] = lambda _: None
+        """Told of each object that is gone, in the same breath: nobody sees the time between."""
+
+    @property
+    def version(self) -> int:
+        """Of the newest change."""
+        return self._version
+
+    def close(self) -> None:
+        """End all watches."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    # ------------------------------------------------------------ reads
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Json:
+        """One object. Raises Refusal NotFound."""
+        with self._changed:
+            try:
+                return self._objects[kind.plural, namespace, name]
+            except KeyError:
+                message = f'{kind.plural} "{name}" not found'
+                raise Refusal(HTTPStatus.NOT_FOUND, "NotFound", message) from None
+
+    def list(self, kind: Kind, selector: Selector = EVERYTHING, limit: int = 0) -> Page:
+        """The first page of the objects that are chosen; ``limit`` 0 is all of them."""
+        with self._changed:
+            found = tuple(
+                subject
+                for key, subject in sorted(self._objects.items())
+                if key[0] == kind.plural and selector.chooses(subject)
+            )
+            return self._page(self._version, kind, selector, found, limit)
+
+    def go_on(self, token: str, limit: int = 0) -> Page:
+        """The next page of a list. Raises Refusal Expired."""
+        with self._changed:
+            version, kind, selector, rest = self._open.pop(token, (0, PODS, Selector(), ()))
+            if not version:
+                message = "The provided continue parameter is too old"
+                raise Refusal(HTTPStatus.GONE, "Expired", message)
+            return self._page(version, kind, selector, rest, limit)
+
+    def _page(
+        self, version: int, kind: Kind, selector: Selector, found: tuple[Json, ...], limit: int
+    ) -> Page:
+        if not limit or len(found) <= limit:
+            return Page(found, version)
+        token = f"{version}-{next(self._numbers)}"
+        self._open[token] = (version, kind, selector, found[limit:])
+        while len(self._open) > OPEN_LISTS:
+            del self._open[next(iter(self._open))]
+        return Page(found[:limit], version, token)
+
+    def watch(
+        self, kind: Kind, selector: Selector, version: int, bookmark_seconds: float
+    ) -> Iterator[tuple[str, Json]]:
+        """Type and object of each event after ``version``, as they come, until :meth:`close`.
+
+        A bookmark follows what is of no interest, and silence of so many seconds. Raises Refusal
+        Expired before the first event, if not all changes since then are remembered.
+        """
+        with self._changed:
+            oldest = self._history[0].version if self._history else self._version + 1
+            if version < oldest - 1:
+                message = f"too old resource version: {version} ({oldest - 1})"
+                raise Refusal(HTTPStatus.GONE, "Expired", message)
+        return self._events(kind, selector, version, bookmark_seconds)
+
+    def _events(
+        self, kind: Kind, selector: Selector, version: int, bookmark_seconds: float
+    ) -> Iterator[tuple[str, Json]]:
+        while not self._closed:
+            news = self._news(version, bookmark_seconds)
+            version = max([version, *(change.version for change in news)])
+            told = [event for change in news if (event := _event(change, kind, selector))]
+            yield from told
+            if not told:
+                meta = {"resourceVersion": str(version)}
+                yield (
+                    "BOOKMARK",
+                    {"kind": kind.name, "apiVersion": kind.api_version, "metadata": meta},
+                )
+
+    def _news(self, version: int, seconds: float) -> tuple[_Change, ...]:
+        """The changes after ``version``; waits for the first of them, but no longer than that."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._version > version, seconds)
+            return tuple(change for change in self._history if change.version > version)
+
+    # ------------------------------------------------------------ writes
+
+    def create(self, kind: Kind, subject: Json, *, dry_run: bool = False) -> Json:
+        """A new object, as it then is. Raises Refusal AlreadyExists."""
+        with self._changed:
+            made = copy.deepcopy(subject)
+            meta = made["metadata"]
+            key = (kind.plural, meta.get("namespace", ""), meta["name"])
+            if key in self._objects:
+                message = f'{kind.plural} "{meta["name"]}" already exists'
+                raise Refusal(HTTPStatus.CONFLICT, "AlreadyExists", message)
+            made |= {"kind": kind.name, "apiVersion": kind.api_version}
+            meta.setdefault("uid", str(uuid.uuid4()))
+            meta.setdefault("creationTimestamp", f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
+            return self._keep(kind, key, None, made, dry_run=dry_run)
+
+    def replace(self, kind: Kind, subject: Json, *, dry_run: bool = False) -> Json:
+        """The object becomes this. Raises Refusal NotFound, Conflict, Invalid."""
+        with self._changed:
+            meta = subject["metadata"]
+            before = self.get(kind, meta.get("namespace", ""), meta["name"])
+            kept = {key: before["metadata"][key] for key in ("uid", "creationTimestamp")}
+            whole = subject | {"metadata": kept | meta}
+            return self._update(kind, before, copy.deepcopy(whole), dry_run=dry_run)
+
+    def patch(
+        self, kind: Kind, namespace: str, name: str, patch: Json, *, dry_run: bool = False
+    ) -> Json:
+        """Merge a patch into the object (RFC 7386). Raises as :meth:`replace`."""
+        with self._changed:
+            before = self.get(kind, namespace, name)
+            after = merged(copy.deepcopy(before), patch)
+            return self._update(kind, before, after, dry_run=dry_run)
+
+    def evict(
+        self, namespace: str, name: str, preconditions: Mapping[str, str], *, dry_run: bool = False
+    ) -> None:
+        """Take a pod away, if it has that ``uid`` and ``resourceVersion``.
+
+        Raises Refusal NotFound, Conflict.
+        """
+        with self._changed:
+            before = self.get(PODS, namespace, name)
+            for field, word in _PRECONDITIONS.items():
+                wanted, found = preconditions.get(field), before["metadata"][field]
+                if wanted not in (None, found):
+                    message = (
+                        f"Precondition failed: {word} in precondition: {wanted},"
+                        f" {word} in object meta: {found}"
+                    )
+                    raise _conflict(PODS, name, message)
+            if not dry_run:
+                del self._objects[PODS.plural, namespace, name]
+                self._note(PODS, before, None)
+                self.on_gone(before)
+
+    def _update(self, kind: Kind, before: Json, after: Json, *, dry_run: bool) -> Json:
+        """Raises Refusal Conflict, Invalid."""
+        was, meta = before["metadata"], after["metadata"]
+        name = was["name"]
+        if meta.get("resourceVersion", "") not in ("", was["resourceVersion"]):
+            message = (
+                "the object has been modified; please apply your changes to the latest version"
+                " and try again"
+            )
+            raise _conflict(kind, name, message)
+        for field in ("uid", "name", "namespace"):
+            if meta.get(field) != was.get(field):
+                message = f'{kind.name} "{name}" is invalid: metadata.{field}: field is immutable'
+                raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", message)
+        after |= {"kind": kind.name, "apiVersion": kind.api_version}
+        key = (kind.plural, was.get("namespace", ""), name)
+        return self._keep(kind, key, before, after, dry_run=dry_run)
+
+    def _keep(
+        self, kind: Kind, key: _Key, before: Json | None, after: Json, *, dry_run: bool
+    ) -> Json:
+        """The object with its version; what changes nothing makes no new one."""
+        if before is not None:
+            after["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"]
+            if after == before:
+                return before
+        if not dry_run:
+            after["metadata"]["resourceVersion"] = str(self._version + 1)
+            self._objects[key] = after
+            self._note(kind, before, after)
+        return after
+
+    def _note(self, kind: Kind, before: Json | None, after: Json | None) -> None:
+        self._version += 1
+        self._history.append(_Change(self._version, kind, before, after))
+        self._changed.notify_all()
+
+
+def merged(target: Json, patch: Json) -> Json:
+    """The target with the patch merged into it (RFC 7386); neither is changed."""
+    result = dict(target)
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict):
+            old = result.get(key)
+            result[key] = merged(old if isinstance(old, dict) else {}, value)
+        else:
+            result[key] = copy.deepcopy(value)
+    return result
+
+
+def _event(change: _Change, kind: Kind, selector: Selector) -> tuple[str, Json] | None:
+    """What a watch tells of a change: an object that is chosen no more is gone to it."""
+    if change.kind != kind:
+        return None
+    was = change.before is not None and selector.chooses(change.before)
+    if change.after is not None and selector.chooses(change.after):
+        return ("MODIFIED" if was else "ADDED"), change.after
+    if not was or change.before is None:
+        return None
+    return "DELETED", merged(change.before, {"metadata": {"resourceVersion": str(change.version)}})
+
+
+def _field(subject: Json, path: str) -> str:
+    value: Any = subject
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return "" if value is None else str(value)
+
+
+def _conflict(kind: Kind, name: str, message: str) -> Refusal:
+    told = f'Operation cannot be fulfilled on {kind.plural} "{name}": {message}'
+    return Refusal(HTTPStatus.CONFLICT, "Conflict", told)
