@@ -1,0 +1,495 @@
+"""The alerts. Each says in its description what to do first, and has a runbook of its name.
+
+An event is told by its timestamp or by a level that stays: `increase()` does not see the first
+event of a series. Nothing is added up over a label that says where to look.
+"""
+
+import re
+from typing import Final
+
+from grafana.promql import CARD, CONTAINER, TARGET, Alert, Group, Severity, any_of, gained, named
+from grafana.settings import (
+    ACTIVE_SECONDS,
+    API_ERROR_RATIO,
+    API_ERRORS,
+    CYCLE_SECONDS,
+    EXPORTER,
+    FAILURES,
+    FULL_RATIO,
+    GAP_RATIO,
+    GPUS_REMEMBERED,
+    HARMLESS_REFUSALS,
+    LOCKS,
+    MISSED_CYCLES,
+    NEAR_LIMIT_RATIO,
+    OTHER_CONFLICTS,
+    OTHER_RULES,
+    OVER_LIMIT_RATIO,
+    POWER_BRAKE,
+    RECONCILER,
+    SCRAPE_SECONDS,
+    SERIOUS_CONFLICTS,
+    SLOW_PART,
+    STALE_INTERVALS,
+    STUCK_PODS,
+    THERMAL,
+    XID_SECONDS,
+    XIDS_CRITICAL,
+    XIDS_WARNING,
+)
+from vgpu.ledger import ConflictKind
+from vgpu.reasons import Reason
+
+FAILED_ACTIONS: Final = f'vgpu_reconcile_actions_total{{outcome=~"{any_of(FAILURES)}"}}'
+
+CRITICAL, WARNING, INFO = Severity.CRITICAL, Severity.WARNING, Severity.INFO
+
+TEMPLATE: Final = re.compile(r"\{\{ \$labels\.(\w+) \}\}")
+"""A label in a text, as Prometheus fills it in."""
+
+THE_NODE: Final = "{{ $labels.instance }}"
+THE_CARD: Final = "{{ $labels.uuid }} on {{ $labels.instance }}"
+THE_CONTAINER: Final = "{{ $labels.namespace }}/{{ $labels.pod }}/{{ $labels.container }}"
+RATIO: Final = "{{ $value | humanizePercentage }}"
+TIME: Final = "{{ $value | humanizeDuration }}"
+COUNT: Final = "{{ $value | humanize }}"
+
+EXPORTERS: Final = Group(
+    "vgpu-exporters",
+    (
+        Alert(
+            "VgpuExporterDown",
+            WARNING,
+            f"up{{{EXPORTER}}} == 0",
+            "10m",
+            f"The exporter on {THE_NODE} cannot be scraped",
+            "Nothing is known of this node's GPUs. First: is the exporter's pod there running,"
+            " and what does its log say last?",
+        ),
+        Alert(
+            "VgpuExportersAbsent",
+            CRITICAL,
+            f"last_over_time(cluster:vgpu_gpus:sum[1d]) unless on (cluster) up{{{EXPORTER}}}",
+            "15m",
+            "Prometheus has no exporter to scrape any more",
+            f"{COUNT} GPUs were seen within the last day, and now no exporter is a target. First:"
+            " look for the scrape job, its ServiceMonitor or PodMonitor, and the DaemonSet.",
+        ),
+        Alert(
+            "VgpuDriverNotAnswering",
+            CRITICAL,
+            'vgpu_collector_success{collector="nvml"} == 0',
+            "5m",
+            f"The NVIDIA driver on {THE_NODE} does not answer",
+            "The driver cannot be read, and its series are withdrawn. First: run nvidia-smi on the"
+            " node, and look at dmesg for NVRM lines; if it hangs, drain the node.",
+        ),
+        Alert(
+            "VgpuCollectorFailing",
+            WARNING,
+            'vgpu_collector_success{collector!="nvml"} == 0',
+            "15m",
+            f"The collector {{{{ $labels.collector }}}} on {THE_NODE} brings no data",
+            "What only this collector can tell is missing. First: see the reason in"
+            " vgpu_collector_failures_total, or the words on the exporter's status page.",
+        ),
+        Alert(
+            "VgpuDataStale",
+            WARNING,
+            "time() - vgpu_snapshot_timestamp_seconds"
+            f" > {STALE_INTERVALS} * vgpu_sample_interval_seconds + {SCRAPE_SECONDS}",
+            "5m",
+            f"The exporter on {THE_NODE} serves an old page",
+            f"The page is {TIME} old: the exporter answers, but samples no more. First: compare"
+            " the node's clock with this server's; if both are right, restart the exporter.",
+        ),
+        Alert(
+            "VgpuCollectionSlow",
+            WARNING,
+            f"vgpu_collector_duration_seconds > on ({TARGET}) group_left ()"
+            f" ({SLOW_PART} * vgpu_sample_interval_seconds)",
+            "15m",
+            f"The collector {{{{ $labels.collector }}}} on {THE_NODE} is slow",
+            f"A pass takes {TIME}. First: look at the node's load and disk; for nvml, see which"
+            " call takes long in vgpu_nvml_call_seconds_total.",
+        ),
+        Alert(
+            "VgpuExporterDefect",
+            WARNING,
+            "increase(vgpu_join_failures_total[15m]) > 0 or vgpu_dropped_series > 0",
+            "5m",
+            f"The exporter on {THE_NODE} lost data to a defect of its own",
+            f"{COUNT} samples or series were left out. First: save the exporter's log, which has"
+            " the details, and report it.",
+        ),
+        Alert(
+            "VgpuWebConfigBroken",
+            WARNING,
+            "vgpu_web_config_last_reload_successful == 0",
+            "5m",
+            f"The web config file of {THE_NODE} is broken",
+            "The version before it stays in force; a restart would fail. First: run promtool check"
+            " web-config on the file, and look at the log.",
+        ),
+    ),
+)
+
+DEVICES: Final = Group(
+    "vgpu-devices",
+    (
+        Alert(
+            "VgpuGpuMissing",
+            CRITICAL,
+            "vgpu_gpus < vgpu_gpus_expected"
+            f" or vgpu_gpus < max_over_time(vgpu_gpus_expected[{GPUS_REMEMBERED}])",
+            "5m",
+            f"A GPU is missing on {THE_NODE}",
+            f"Only {COUNT} cards answer. First: cordon the node, see which card is gone in"
+            " vgpu_gpu_up and why in dmesg (XID 79: it fell off the bus).",
+        ),
+        Alert(
+            "VgpuXidCritical",
+            CRITICAL,
+            "time() - vgpu_gpu_xid_last_timestamp_seconds"
+            f'{{xid=~"{any_of(XIDS_CRITICAL)}"}} < {XID_SECONDS}',
+            "",
+            f"XID {{{{ $labels.xid }}}} on {THE_CARD}",
+            f"Reported {TIME} ago: the card is broken until it is reset or replaced. First: cordon"
+            " the node and see who works on the card in vgpu_container_processes.",
+        ),
+        Alert(
+            "VgpuXidWarning",
+            WARNING,
+            "time() - vgpu_gpu_xid_last_timestamp_seconds"
+            f'{{xid=~"{any_of(XIDS_WARNING)}"}} < {XID_SECONDS}',
+            "",
+            f"XID {{{{ $labels.xid }}}} on {THE_CARD}",
+            f"Reported {TIME} ago: an error of the card's memory ended one program, the others go"
+            " on. First: plan a reset of the card when it is next free.",
+        ),
+        Alert(
+            "VgpuXidsUnheard",
+            INFO,
+            "vgpu_gpu_xid_watched == 0",
+            "15m",
+            f"XID errors of {THE_CARD} are not recorded",
+            "That no XID is told means nothing for this card. First: is the collector xid switched"
+            " off? Else the exporter's log says why the driver refused.",
+        ),
+        Alert(
+            "VgpuEccUncorrected",
+            WARNING,
+            'vgpu_gpu_ecc_errors_total{type="uncorrected", lifetime="volatile"} > 0',
+            "",
+            f"Uncorrected memory errors on {THE_CARD}",
+            f"{COUNT} since the driver was loaded; what hit them has failed or computed wrong."
+            " First: look for XIDs 48, 94 and 95, then reset the card when it is free.",
+        ),
+        Alert(
+            "VgpuRowRemapFailed",
+            CRITICAL,
+            "vgpu_gpu_row_remap_failure == 1",
+            "",
+            f"The memory of {THE_CARD} cannot be repaired any more",
+            "A remapping of memory rows has failed: no spare rows are left. First: cordon the node,"
+            " and have the card replaced.",
+        ),
+        Alert(
+            "VgpuResetDue",
+            WARNING,
+            "vgpu_gpu_row_remap_pending == 1 or vgpu_gpu_retired_pages_pending == 1",
+            "1h",
+            f"{THE_CARD} waits for a reset",
+            "Broken memory is set aside only when the card is reset. First: drain the node when it"
+            " suits, and run nvidia-smi --gpu-reset or reboot.",
+        ),
+        Alert(
+            "VgpuThermalSlowdown",
+            WARNING,
+            f'vgpu_gpu_clock_event_active{{reason=~"{any_of(THERMAL)}"}} == 1',
+            "5m",
+            f"{THE_CARD} is too hot",
+            "The driver slows it down ({{ $labels.reason }}). First: compare its temperature with"
+            " its neighbours', then look at fans, airflow and the room.",
+        ),
+        Alert(
+            "VgpuPowerBrake",
+            WARNING,
+            f'vgpu_gpu_clock_event_active{{reason=~"{any_of(POWER_BRAKE)}"}} == 1',
+            "5m",
+            f"{THE_CARD} is held down by its power supply",
+            "The machine asserts the external power brake. First: look at the power supplies and"
+            " the power cap of chassis and rack.",
+        ),
+        Alert(
+            "VgpuAttributionGap",
+            WARNING,
+            f"vgpu_gpu_memory_unattributed_bytes / vgpu_gpu_memory_total_bytes > {GAP_RATIO}",
+            "15m",
+            f"Memory of {THE_CARD} is used by no container",
+            f"{RATIO} of it is gone, and no scheduler counts it. First: run vgpu top on the node,"
+            " or nvidia-smi, and see whose the processes are.",
+        ),
+    ),
+)
+
+ON_CARD: Final = (
+    f"max by ({CONTAINER}, uuid) (vgpu_container_memory_accounted_bytes) * 0"
+    f" + on ({CONTAINER}) group_left () max by ({CONTAINER})"
+)
+"""What follows of a container, on each card that its region names."""
+
+HELD_BACK: Final = f"{ON_CARD} (vgpu_container_priority and (vgpu_container_blocked == 1))"
+HIGHEST: Final = (
+    f"min by ({CARD}) ({ON_CARD} (vgpu_container_priority and (time()"
+    f" - vgpu_container_last_kernel_timestamp_seconds < {ACTIVE_SECONDS})))"
+)
+"""The highest priority (0 is the highest) that works on a card."""
+
+CONTAINERS: Final = Group(
+    "vgpu-containers",
+    (
+        Alert(
+            "VgpuContainerMemoryNearLimit",
+            INFO,
+            named(
+                "vgpu_container_memory_used_bytes / vgpu_container_memory_limit_bytes"
+                f" > {NEAR_LIMIT_RATIO} <= {OVER_LIMIT_RATIO}"
+            ),
+            "15m",
+            f"{THE_CONTAINER} is near its GPU memory limit",
+            f"It uses {RATIO} of its limit on {THE_CARD}. First: does the program take all memory"
+            " that it finds on purpose? Else give it more before it fails.",
+        ),
+        Alert(
+            "VgpuContainerOverLimit",
+            WARNING,
+            named(
+                "vgpu_container_memory_used_bytes / vgpu_container_memory_limit_bytes"
+                f" > {OVER_LIMIT_RATIO}"
+            ),
+            "5m",
+            f"{THE_CONTAINER} is over its GPU memory limit",
+            f"It uses {RATIO} of its limit on {THE_CARD}, at its neighbours' cost. First: compare"
+            " with vgpu_container_memory_accounted_bytes to see what the shim misses.",
+        ),
+        Alert(
+            "VgpuContainerBlocked",
+            WARNING,
+            named(
+                f"(vgpu_container_blocked == 1) unless on ({CONTAINER})"
+                f" ({HELD_BACK} > on ({CARD}) group_left () {HIGHEST})"
+            ),
+            "5m",
+            f"{THE_CONTAINER} is held back for nobody",
+            f"The shim stops its kernels on {THE_NODE}, but nothing of a higher priority works on"
+            " its cards. First: is the original monitor, which lifts the block, running there?",
+        ),
+        Alert(
+            "VgpuShimLayoutUnknown",
+            WARNING,
+            'vgpu_collector_rejected{collector=~"shim|bare", '
+            f'reason="{Reason.UNKNOWN_LAYOUT}"}} > 0',
+            "15m",
+            f"Shim regions on {THE_NODE} have an unknown layout",
+            f"{COUNT} containers have no limit and no accounted memory here. First: was the sharing"
+            " system updated? The status page names the files.",
+        ),
+        Alert(
+            "VgpuShimUnreadable",
+            WARNING,
+            'vgpu_collector_rejected{collector=~"shim|bare", '
+            f'reason!~"{any_of((Reason.UNKNOWN_LAYOUT, *HARMLESS_REFUSALS))}"}} > 0',
+            "15m",
+            f"Shim regions on {THE_NODE} are refused: {{{{ $labels.reason }}}}",
+            f"{COUNT} regions, which their tenants can write, are not what they should be. First:"
+            " the exporter's status page names the files and so the pods.",
+        ),
+    ),
+)
+
+
+def _conflicts(*types: str) -> str:
+    return f'vgpu_allocation_conflicts{{type=~"{any_of(types)}"}} > 0'
+
+
+ALLOCATIONS: Final = Group(
+    "vgpu-allocations",
+    (
+        Alert(
+            "VgpuDoubleBooked",
+            CRITICAL,
+            _conflicts(ConflictKind.DOUBLE_BOOKED),
+            "5m",
+            f"Two pods hold the same slice of a GPU on {THE_NODE}",
+            f"{COUNT} slices were given out twice. First: the exporter's status page names the"
+            " pods; evict the younger one, its controller makes it anew.",
+        ),
+        Alert(
+            "VgpuOvercommitted",
+            WARNING,
+            _conflicts(ConflictKind.OVERCOMMITTED),
+            "10m",
+            f"More of a GPU is given out than it has on {THE_NODE}",
+            f"{COUNT} cards are concerned; whoever asks for memory last will fail. First: is the"
+            " card oversold on purpose? Else vgpu inspect shows who holds it.",
+        ),
+        Alert(
+            "VgpuOvercommitPressure",
+            WARNING,
+            f"vgpu_gpu_memory_used_bytes / vgpu_gpu_memory_total_bytes > {FULL_RATIO}"
+            " and vgpu_gpu_memory_allocated_bytes > vgpu_gpu_memory_total_bytes",
+            "5m",
+            f"{THE_CARD} is oversold and nearly full",
+            f"{RATIO} of its memory is in use, and more is promised than it has. First: see who"
+            " uses most in vgpu_container_memory_used_bytes, and move one of them.",
+        ),
+        Alert(
+            "VgpuAllocationConflict",
+            WARNING,
+            _conflicts(*SERIOUS_CONFLICTS),
+            "15m",
+            f"Somebody works on a GPU that is not theirs on {THE_NODE}",
+            f"{COUNT} conflicts of type {{{{ $labels.type }}}}. First: the exporter's status page"
+            " says whose they are, and what each source says.",
+        ),
+        Alert(
+            "VgpuBooksDiffer",
+            INFO,
+            _conflicts(*OTHER_CONFLICTS),
+            "1h",
+            f"The books of {THE_NODE} differ",
+            f"{COUNT} conflicts of type {{{{ $labels.type }}}}. First: the exporter's status page"
+            " says whose they are; most the reconciler repairs.",
+        ),
+    ),
+)
+
+
+def _found(*rules: str) -> str:
+    return f'vgpu_reconcile_findings{{rule=~"{any_of(rules)}"}} > 0'
+
+
+def _cycles(*results: str) -> str:
+    matcher = f'{{result=~"{any_of(results)}"}}'
+    return f"sum without (result) (increase(vgpu_reconcile_cycles_total{matcher}[30m])) > 0"
+
+
+RECONCILERS: Final = Group(
+    "vgpu-reconcilers",
+    (
+        Alert(
+            "VgpuStuckPods",
+            WARNING,
+            _found(*STUCK_PODS),
+            "1h",
+            "Pods that want a GPU are stuck: {{ $labels.rule }}",
+            f"{COUNT} pods have been failed or waiting for an hour without being repaired. First:"
+            " vgpu reconcile plan names them, and says why each is left alone.",
+        ),
+        Alert(
+            "VgpuNodeLockStuck",
+            WARNING,
+            _found(*LOCKS),
+            "15m",
+            "A GPU node is locked and nobody needs the lock",
+            f"{COUNT} nodes take no new GPU pod. First: vgpu reconcile plan names the node, the"
+            " lock's owner, and why the lock is kept.",
+        ),
+        Alert(
+            "VgpuFindingsPersist",
+            INFO,
+            _found(*OTHER_RULES),
+            "1h",
+            "The reconciler keeps finding {{ $labels.rule }}",
+            f"{COUNT} subjects, for an hour. First: vgpu reconcile plan says what would be done,"
+            " and why it is not; the rule may be set to plan only.",
+        ),
+        Alert(
+            "VgpuReconcilerDown",
+            WARNING,
+            f"up{{{RECONCILER}}} == 0",
+            "10m",
+            f"The reconciler {THE_NODE} cannot be scraped",
+            "If no other one leads, nothing is repaired. First: is its pod running, and what does"
+            " its log say last?",
+        ),
+        Alert(
+            "VgpuReconcilerAbsent",
+            WARNING,
+            "last_over_time(cluster:vgpu_reconcilers:count[1d])"
+            f" unless on (cluster) up{{{RECONCILER}}}",
+            "15m",
+            "No reconciler is scraped any more",
+            f"{COUNT} ran within the last day. First: look for its Deployment and its scrape job.",
+        ),
+        Alert(
+            "VgpuReconcilerStalled",
+            WARNING,
+            f"time() - vgpu_reconcile_last_cycle_timestamp_seconds > {CYCLE_SECONDS}",
+            "5m",
+            f"The reconciler {THE_NODE} has stopped looking",
+            f"Its newest cycle began {TIME} ago. First: does its schedule (--every, --cron) want"
+            " it so? Else see /-/healthy and the log, and restart it.",
+        ),
+        Alert(
+            "VgpuReconcileFailing",
+            WARNING,
+            f"{_cycles('blind', 'untold')} unless {_cycles('planned', 'applied', 'partly')}",
+            "10m",
+            f"The reconciler {THE_NODE} fails in every cycle",
+            "For half an hour it could not see what is there, or not write its audit. First: its"
+            " log has the API server's words; look for a missing right or a full disk.",
+        ),
+        Alert(
+            "VgpuReconcileCyclesMissed",
+            WARNING,
+            f"increase(vgpu_reconcile_missed_cycles_total[1h]) > {MISSED_CYCLES}",
+            "",
+            f"The reconciler {THE_NODE} misses cycles: {{{{ $labels.reason }}}}",
+            f"{COUNT} in an hour. First: failed is a defect, whose details are in the log; else"
+            " compare vgpu_reconcile_stage_duration_seconds with --every.",
+        ),
+        Alert(
+            "VgpuReconcileActionsFailing",
+            WARNING,
+            f"{gained(FAILED_ACTIONS, '1h')} > 0",
+            "15m",
+            "Repairs end as {{ $labels.outcome }}",
+            f"{COUNT} actions of rule {{{{ $labels.rule }}}} in an hour. First: the log's lines"
+            " msg=action name the subjects and have the API server's words.",
+        ),
+        Alert(
+            "VgpuBreakerTripped",
+            CRITICAL,
+            "vgpu_reconcile_breaker_tripped == 1",
+            "10m",
+            "Too much is broken at once: the reconciler does nothing",
+            "More pods want an action than its circuit breaker allows. First: find the common cause"
+            " in vgpu reconcile report; what it asks for is a person.",
+        ),
+        Alert(
+            "VgpuReconcilerNoLeader",
+            WARNING,
+            "max by (cluster, namespace, job) (vgpu_reconcile_leader) == 0",
+            "10m",
+            "No reconciler leads",
+            "All of {{ $labels.job }} wait for another, and nothing is repaired. First: kubectl get"
+            " lease vgpu-reconciler -o yaml says who holds it.",
+        ),
+        Alert(
+            "VgpuReconcilerApiErrors",
+            WARNING,
+            "sum without (verb, code) (rate(vgpu_reconcile_api_requests_total"
+            f'{{code=~"{API_ERRORS}"}}[15m]))'
+            " / sum without (verb, code) (rate(vgpu_reconcile_api_requests_total[15m]))"
+            f" > {API_ERROR_RATIO}",
+            "15m",
+            f"Requests of the reconciler {THE_NODE} fail",
+            f"{RATIO} of its requests to the API server. First: by code: 0 is the network, 401 and"
+            " 403 are rights, 5xx the API server itself.",
+        ),
+    ),
+)
+
+GROUPS: Final = (EXPORTERS, DEVICES, CONTAINERS, ALLOCATIONS, RECONCILERS)

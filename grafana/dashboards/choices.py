@@ -1,0 +1,39 @@
+"""What a person can choose at the top of a dashboard: by default, all there is."""
+
+from typing import Final
+
+from grafana.dashboards.model import Variable
+from grafana.dashboards.selecting import CLUSTER as IN_CLUSTER
+from grafana.promql import named
+
+_CONTAINERS: Final = f"vgpu_container_info{{{IN_CLUSTER}}}"
+
+CLUSTER: Final = Variable(
+    "cluster", "Cluster", "label_values(vgpu_snapshot_timestamp_seconds, cluster)", ""
+)
+NODE: Final = Variable(
+    "node",
+    "Node",
+    f"label_values(vgpu_snapshot_timestamp_seconds{{{IN_CLUSTER}}}, instance)",
+    "",
+    several=False,
+)
+NAMESPACE: Final = Variable(
+    "namespace",
+    "Namespace",
+    f"query_result(group by (namespace) ({named(_CONTAINERS, 'namespace')}))",
+    "namespace",
+)
+SCHEME: Final = Variable("scheme", "Sharing system", f"label_values({_CONTAINERS}, scheme)", "")
+POD: Final = Variable(
+    "pod",
+    "Pod",
+    f"query_result(group by (pod) ({named(_CONTAINERS, 'pod')}))",
+    "pod",
+)
+RECONCILER: Final = Variable(
+    "reconciler",
+    "Reconciler",
+    f"label_values(vgpu_reconcile_info{{{IN_CLUSTER}}}, instance)",
+    "",
+)

@@ -1,0 +1,385 @@
+"""All nodes: can it be believed, what is there, who has it and does not use it, what is wrong."""
+
+from typing import Final
+
+from grafana.dashboards import choices, links
+from grafana.dashboards.model import (
+    NONE_IS_BETTER,
+    NONE_IS_GOOD,
+    Colour,
+    Column,
+    Dashboard,
+    Query,
+    Row,
+    Table,
+    Unit,
+    bars,
+    graph,
+    stat,
+)
+from grafana.dashboards.selecting import CLUSTER, free_memory, or_zero
+from grafana.promql import shareable
+from grafana.settings import EXPORTER
+
+NO_RULES: Final = "no exporter is scraped, or the recording rules are not loaded"
+NO_EXPORTER: Final = "no exporter is scraped"
+
+FREE: Final = free_memory(CLUSTER)
+FREE_PART: Final = f"({FREE}) / vgpu_gpu_memory_total_bytes"
+SHARES: Final = shareable(f"vgpu_gpu_shares_allocated{{{CLUSTER}}}")
+
+PIECES: Final = (
+    ("all of it free", 1, 2),
+    ("75 % to all", 0.75, 1),
+    ("50 to 75 %", 0.5, 0.75),
+    ("25 to 50 %", 0.25, 0.5),
+    ("up to 25 %", 0, 0.25),
+)
+"""Cards by the part of their memory that is still to be given out: from, to."""
+
+
+def recorded(name: str) -> str:
+    """A sum over clusters, by the recording rules."""
+    return f"cluster:{name}:sum{{{CLUSTER}}}"
+
+
+def by_namespace(metric: str) -> str:
+    """The same by namespace."""
+    return f"cluster_namespace:{metric}:sum{{{CLUSTER}}}"
+
+
+def by_node(metric: str) -> str:
+    """The same by node."""
+    return f"instance:{metric}:sum{{{CLUSTER}}}"
+
+
+TRUST: Final = Row(
+    "Can it be believed, and is anything wrong?",
+    (
+        stat(
+            "Exporters down",
+            "Exporters that are scrape targets and do not answer: of their nodes nothing is known.",
+            Unit.COUNT,
+            f"sum(up{{{EXPORTER}, {CLUSTER}}} == bool 0)",
+            "no scrape job of exporters, or it has another name",
+            steps=NONE_IS_GOOD,
+            link=links.runbook("VgpuExporterDown"),
+        ),
+        stat(
+            "Cards missing",
+            "Cards that were there, or should be, and do not answer.",
+            Unit.COUNT,
+            f"sum({recorded('vgpu_gpus_expected')}) - sum({recorded('vgpu_gpus')})",
+            NO_RULES,
+            steps=NONE_IS_GOOD,
+            link=links.runbook("VgpuGpuMissing"),
+        ),
+        stat(
+            "Collectors failing",
+            "Parts of exporters whose last pass brought no data. What they tell is missing here.",
+            Unit.COUNT,
+            f"sum(vgpu_collector_success{{{CLUSTER}}} == bool 0)",
+            NO_EXPORTER,
+            steps=NONE_IS_BETTER,
+            link=links.runbook("VgpuCollectorFailing"),
+        ),
+        stat(
+            "Conflicts",
+            "Disagreements between the sources about who holds what; by type further down.",
+            Unit.COUNT,
+            f"sum(cluster_type:vgpu_allocation_conflicts:sum{{{CLUSTER}}})",
+            NO_RULES,
+            steps=NONE_IS_BETTER,
+            link=links.runbook("VgpuAllocationConflict"),
+        ),
+        stat(
+            "Failed pods",
+            "Pods that wanted a shared GPU and failed, and that nobody has taken away.",
+            Unit.COUNT,
+            or_zero(
+                f'sum(vgpu_pods{{{CLUSTER}, phase="Failed"}})',
+                f'vgpu_allocation_source_read{{{CLUSTER}, source="annotations"}} == 1',
+            ),
+            "no exporter reads pods (--collector.api)",
+            steps=NONE_IS_BETTER,
+            link=links.runbook("VgpuStuckPods"),
+        ),
+        stat(
+            "Findings",
+            "Subjects with which the reconciler finds something wrong.",
+            Unit.COUNT,
+            f"sum(vgpu_reconcile_findings{{{CLUSTER}}})",
+            "no reconciler is scraped, or none of them has a plan",
+            steps=NONE_IS_BETTER,
+            link=links.RECONCILER,
+        ),
+    ),
+)
+
+CAPACITY: Final = Row(
+    "What there is, what is given out, what is used",
+    (
+        stat(
+            "Cards",
+            "Cards that answer; MIG instances are part of their card.",
+            Unit.COUNT,
+            f"sum({recorded('vgpu_gpus')})",
+            NO_RULES,
+        ),
+        stat(
+            "Memory given out",
+            "Part of all memory that containers were given, used or not.",
+            Unit.RATIO,
+            f"sum({recorded('vgpu_gpu_memory_allocated_bytes')})"
+            f" / sum({recorded('vgpu_gpu_memory_total_bytes')})",
+            NO_RULES,
+            steps=((None, Colour.PLAIN), (1.001, Colour.ODD)),
+        ),
+        stat(
+            "Memory in use",
+            "Part of all memory that is in use, by whomever.",
+            Unit.RATIO,
+            f"sum({recorded('vgpu_gpu_memory_used_bytes')})"
+            f" / sum({recorded('vgpu_gpu_memory_total_bytes')})",
+            NO_RULES,
+        ),
+        stat(
+            "Waste",
+            "Part of the memory that was given out and that its holders do not use.",
+            Unit.RATIO,
+            f"sum({recorded('vgpu_container_memory_unused_bytes')})"
+            f" / sum({recorded('vgpu_gpu_memory_allocated_bytes')})",
+            NO_RULES,
+            steps=((None, Colour.PLAIN), (0.5, Colour.ODD)),
+        ),
+        stat(
+            "Largest free piece",
+            "The largest share of memory that still fits on one card.",
+            Unit.BYTES,
+            f"max({FREE})",
+            "no exporter is scraped, or no card's shares are all known",
+        ),
+        stat(
+            "Free, but in pieces",
+            "Part of the free memory that lies on cards of which something is given out:"
+            " fragmentation. Not a number if nothing is free.",
+            Unit.RATIO,
+            f"sum(({FREE}) * (vgpu_gpu_shares_allocated > bool 0)) / sum({FREE})",
+            "no exporter is scraped, or nothing is free",
+            steps=((None, Colour.PLAIN), (0.5, Colour.ODD)),
+        ),
+        graph(
+            "Memory",
+            "All memory of all cards, what of it is given out, and what is in use. In use above"
+            " given out: somebody uses what is not theirs.",
+            Unit.BYTES,
+            (
+                Query(f"sum({recorded('vgpu_gpu_memory_total_bytes')})", "there is"),
+                Query(f"sum({recorded('vgpu_gpu_memory_allocated_bytes')})", "given out"),
+                Query(f"sum({recorded('vgpu_gpu_memory_used_bytes')})", "in use"),
+                Query(f"sum({recorded('vgpu_gpu_memory_unattributed_bytes')})", "in no container"),
+            ),
+            NO_RULES,
+        ),
+        graph(
+            "Given out and not used, by namespace",
+            "The ten namespaces that keep the most memory to themselves and do not use it.",
+            Unit.BYTES,
+            (
+                Query(
+                    "topk(10, sum by (namespace)"
+                    f" ({by_namespace('vgpu_container_memory_unused_bytes')}))",
+                    "{{namespace}}",
+                ),
+            ),
+            NO_RULES,
+            stacked=True,
+        ),
+    ),
+)
+
+SHAPE: Final = Row(
+    "How it is cut up, and who disagrees",
+    (
+        bars(
+            "Cards by free memory",
+            "Fragmentation: a share needs its memory on one card, so many half free cards are"
+            " not as good as a few that are all free.",
+            Unit.COUNT,
+            tuple(
+                Query(f"sum(({FREE_PART} >= bool {low}) * ({FREE_PART} < bool {high}))", name)
+                for name, low, high in PIECES
+            ),
+            NO_EXPORTER,
+        ),
+        bars(
+            "Conflicts by type",
+            "Where the sources disagree, or what they say cannot be. A zero counts only for"
+            " sources that are read (`vgpu_allocation_source_read`).",
+            Unit.COUNT,
+            (
+                Query(
+                    "sort_desc(sum by (type)"
+                    f" (cluster_type:vgpu_allocation_conflicts:sum{{{CLUSTER}}}))",
+                    "{{type}}",
+                ),
+            ),
+            NO_RULES,
+            steps=NONE_IS_BETTER,
+            link=links.runbook("VgpuAllocationConflict"),
+        ),
+        bars(
+            "Containers by sharing system",
+            "Containers that hold a share, by the system that gave it to them.",
+            Unit.COUNT,
+            (
+                Query(
+                    f"sum by (scheme) (cluster_scheme:vgpu_containers:count{{{CLUSTER}}})",
+                    "{{scheme}}",
+                ),
+            ),
+            "no container holds a share, no exporter is scraped, or no recording rules are loaded",
+        ),
+    ),
+)
+
+NAMESPACES: Final = Row(
+    "Namespaces",
+    (
+        Table(
+            "Who has what",
+            "Each namespace's memory and cores: given, and used. Click on a name for its"
+            " workloads.",
+            {"cluster": "Cluster", "namespace": "Namespace"},
+            (
+                Column("Given", by_namespace("vgpu_container_memory_allocated_bytes"), Unit.BYTES),
+                Column("Used", by_namespace("vgpu_container_memory_used_bytes"), Unit.BYTES),
+                Column(
+                    "Used of given",
+                    f"{by_namespace('vgpu_container_memory_used_bytes')}"
+                    " / cluster_namespace:vgpu_container_memory_allocated_bytes:sum",
+                    Unit.RATIO,
+                    bar=True,
+                ),
+                Column("Unused", by_namespace("vgpu_container_memory_unused_bytes"), Unit.BYTES),
+                Column("Cards given", by_namespace("vgpu_container_core_allocated_ratio")),
+                Column("Cards used", by_namespace("vgpu_container_sm_utilization_ratio")),
+            ),
+            "Unused",
+            "no container holds a share, no exporter is scraped, or no recording rules are loaded",
+            links={"Namespace": links.NAMESPACE},
+        ),
+    ),
+)
+
+NODES: Final = Row(
+    "Nodes",
+    (
+        Table(
+            "Nodes",
+            "One line each; click on a node for its cards and who holds them. An old page or a"
+            " missing card says that the rest of the line cannot be believed.",
+            {"cluster": "Cluster", "instance": "Node"},
+            (
+                Column("Cards", f"vgpu_gpus{{{CLUSTER}}}"),
+                Column(
+                    "Missing",
+                    f"vgpu_gpus_expected{{{CLUSTER}}} - vgpu_gpus",
+                    steps=NONE_IS_GOOD,
+                ),
+                Column(
+                    "Given out",
+                    f"{by_node('vgpu_gpu_memory_allocated_bytes')}"
+                    " / instance:vgpu_gpu_memory_total_bytes:sum",
+                    Unit.RATIO,
+                    bar=True,
+                ),
+                Column(
+                    "In use",
+                    f"{by_node('vgpu_gpu_memory_used_bytes')}"
+                    " / instance:vgpu_gpu_memory_total_bytes:sum",
+                    Unit.RATIO,
+                    bar=True,
+                ),
+                Column("Free", by_node("vgpu_gpu_memory_unallocated_bytes"), Unit.BYTES),
+                Column(
+                    "In no container",
+                    by_node("vgpu_gpu_memory_unattributed_bytes"),
+                    Unit.BYTES,
+                ),
+                Column(
+                    "Utilisation",
+                    f"instance:vgpu_gpu_utilization_ratio:avg{{{CLUSTER}}}",
+                    Unit.RATIO,
+                ),
+                Column("Power", by_node("vgpu_gpu_power_usage_watts"), Unit.WATTS),
+                Column(
+                    "Conflicts",
+                    f"sum by (cluster, instance) (vgpu_allocation_conflicts{{{CLUSTER}}})",
+                    steps=NONE_IS_BETTER,
+                ),
+                Column(
+                    "Age of page",
+                    f"time() - vgpu_snapshot_timestamp_seconds{{{CLUSTER}}}",
+                    Unit.SECONDS,
+                    steps=((None, Colour.GOOD), (120, Colour.BAD)),
+                ),
+            ),
+            "Conflicts",
+            NO_EXPORTER,
+            links={"Node": links.NODE},
+        ),
+    ),
+)
+
+REPAIR: Final = Row(
+    "The reconciler",
+    (
+        graph(
+            "Findings by rule",
+            "What is wrong and stays wrong. A line that does not fall is not repaired: the"
+            " reconciler's own dashboard says why.",
+            Unit.COUNT,
+            (
+                Query(
+                    or_zero(
+                        f"sum by (rule) (vgpu_reconcile_findings{{{CLUSTER}}}) > 0",
+                        f"vgpu_reconcile_findings{{{CLUSTER}}}",
+                        rule="nothing found",
+                    ),
+                    "{{rule}}",
+                ),
+            ),
+            "no reconciler is scraped, or none of them has a plan",
+            stacked=True,
+            link=links.RECONCILER,
+        ),
+        graph(
+            "Failed and waiting pods",
+            "Pods of shared GPUs that do not run, by phase and reason, as the exporters see them.",
+            Unit.COUNT,
+            (
+                Query(
+                    or_zero(
+                        "sum by (phase, reason)"
+                        f' (vgpu_pods{{{CLUSTER}, phase!~"Running|Succeeded"}})',
+                        f'vgpu_allocation_source_read{{{CLUSTER}, source="annotations"}} == 1',
+                        phase="none",
+                    ),
+                    "{{phase}} {{reason}}",
+                ),
+            ),
+            "no exporter reads pods (--collector.api)",
+            stacked=True,
+        ),
+    ),
+)
+
+FLEET: Final = Dashboard(
+    "vgpu-fleet",
+    "vgpu / Fleet",
+    "All nodes with shared GPUs: can it be believed, what is there, who has it, what is wrong.",
+    (choices.CLUSTER,),
+    (TRUST, CAPACITY, SHAPE, NAMESPACES, NODES, REPAIR),
+    "6h",
+)

@@ -1,0 +1,25 @@
+"""Where clicks lead: from one dashboard to the next with what is chosen, and to the runbooks."""
+
+from typing import Final
+
+from grafana.dashboards.model import Link
+
+_KEEP: Final = "${datasource:queryparam}&${__url_time_range}"
+
+NODE: Final = Link("This node", f"/d/vgpu-node?{_KEEP}&var-node=${{__data.fields.Node}}")
+NAMESPACE: Final = Link(
+    "Its workloads",
+    f"/d/vgpu-workload?{_KEEP}&${{cluster:queryparam}}&var-namespace=${{__data.fields.Namespace}}",
+)
+POD: Final = Link(
+    "This pod",
+    f"/d/vgpu-workload?{_KEEP}&${{cluster:queryparam}}&var-namespace=${{__data.fields.Namespace}}"
+    "&var-pod=${__data.fields.Pod}",
+)
+RECONCILER: Final = Link("What it does", f"/d/vgpu-reconciler?{_KEEP}&${{cluster:queryparam}}")
+RULE: Final = Link("Runbook", "${runbooks}/${__field.labels.rule}.md")
+
+
+def runbook(alert: str) -> Link:
+    """The page of an alert that is about the same."""
+    return Link("Runbook", f"${{runbooks}}/alerts/{alert}.md")

@@ -1,0 +1,180 @@
+"""A dashboard as a value: rows of panels, each with its questions in PromQL. ``build.py`` draws it.
+
+What all panels have in common is decided there, so that a panel says only what is its own.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+
+class Unit(StrEnum):
+    """Grafana's names of units."""
+
+    COUNT = "short"
+    BYTES = "bytes"
+    RATIO = "percentunit"
+    SECONDS = "s"
+    CELSIUS = "celsius"
+    WATTS = "watt"
+    PER_SECOND = "reqps"
+    AGO = "dateTimeFromNow"
+
+
+class Colour(StrEnum):
+    """What a colour says: nothing, well, look at it, act. Grey is that nothing is known."""
+
+    PLAIN = "blue"
+    GOOD = "green"
+    ODD = "orange"
+    BAD = "red"
+    UNKNOWN = "#808080"
+
+
+Steps = tuple[tuple[float | None, Colour], ...]
+"""From which value on which colour holds; None is the bottom."""
+
+PLAIN: Final[Steps] = ((None, Colour.PLAIN),)
+NONE_IS_GOOD: Final[Steps] = ((None, Colour.GOOD), (1, Colour.BAD))
+NONE_IS_BETTER: Final[Steps] = ((None, Colour.GOOD), (1, Colour.ODD))
+
+
+class Kind(StrEnum):
+    """How a panel draws: numbers of now, bars of now, or lines over time."""
+
+    STAT = "stat"
+    BARS = "bargauge"
+    GRAPH = "timeseries"
+
+
+class Link(msgspec.Struct, frozen=True):
+    """Where a click on a value leads; ``url`` in Grafana's words, with its variables."""
+
+    title: str
+    url: str
+
+
+class Query(msgspec.Struct, frozen=True):
+    """A question, and the name of what is answered: ``legend`` with ``{{label}}``."""
+
+    expr: str
+    legend: str = ""
+
+
+class Panel(msgspec.Struct, frozen=True):
+    """Numbers, bars or lines.
+
+    Attributes:
+        title, about: what is seen, and how to read it.
+        empty: what it means if there is nothing to see; never that all is well.
+        width, height: in Grafana's grid, which is 24 wide.
+        steps: colours by value.
+        words: text in the place of some values.
+        stacked: the lines of a graph are parts of a whole.
+        most: where the axis or the bars end, None for wherever the values do.
+    """
+
+    kind: Kind
+    title: str
+    about: str
+    unit: Unit
+    queries: tuple[Query, ...]
+    empty: str
+    width: int = 6
+    height: int = 7
+    steps: Steps = PLAIN
+    words: Mapping[float, str] = {}
+    stacked: bool = False
+    most: float | None = None
+    link: Link | None = None
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column of a table: a number for each row.
+
+    ``expr`` is aggregated to the table's labels, and to ``more`` if it brings labels of its own.
+    """
+
+    title: str
+    expr: str
+    unit: Unit = Unit.COUNT
+    steps: Steps = ()
+    words: Mapping[float, str] = {}
+    bar: bool = False
+    more: Mapping[str, str] = {}
+
+
+class Table(msgspec.Struct, frozen=True):
+    """A row for each set of labels, as of now.
+
+    Attributes:
+        labels: what tells rows apart, by the title of its column; "" hides it.
+        columns: at least two.
+        order: the title of the column to sort by, highest first.
+        links: by the title of the column that they are on.
+    """
+
+    title: str
+    about: str
+    labels: Mapping[str, str]
+    columns: tuple[Column, ...]
+    order: str
+    empty: str
+    width: int = 24
+    height: int = 9
+    links: Mapping[str, Link] = {}
+
+
+class Row(msgspec.Struct, frozen=True):
+    """Panels under a heading, from left to right and line by line."""
+
+    title: str
+    panels: tuple[Panel | Table, ...]
+
+
+class Variable(msgspec.Struct, frozen=True):
+    """What a person chooses at the top, out of the values of a label.
+
+    ``several`` are allowed, and all of them, unless it is one thing that is looked at.
+    """
+
+    name: str
+    title: str
+    query: str
+    label: str
+    several: bool = True
+
+
+class Dashboard(msgspec.Struct, frozen=True):
+    """A page; ``uid`` is its address and the name of its file, ``since`` how far it looks back."""
+
+    uid: str
+    title: str
+    about: str
+    variables: tuple[Variable, ...]
+    rows: tuple[Row, ...]
+    since: str
+
+
+def stat(title: str, about: str, unit: Unit, expr: str, empty: str, **more: object) -> Panel:
+    """One number of now."""
+    made = Panel(Kind.STAT, title, about, unit, (Query(expr),), empty, 4, 4)
+    return msgspec.structs.replace(made, **more)
+
+
+def graph(
+    title: str, about: str, unit: Unit, queries: tuple[Query, ...], empty: str, **more: object
+) -> Panel:
+    """Lines over time."""
+    made = Panel(Kind.GRAPH, title, about, unit, queries, empty, 12, 8)
+    return msgspec.structs.replace(made, **more)
+
+
+def bars(
+    title: str, about: str, unit: Unit, queries: tuple[Query, ...], empty: str, **more: object
+) -> Panel:
+    """A bar of now for each series."""
+    made = Panel(Kind.BARS, title, about, unit, queries, empty, 8, 9)
+    return msgspec.structs.replace(made, **more)

@@ -1,0 +1,392 @@
+"""One node: its cards, who holds what of them, how they fare, and whether that can be believed."""
+
+from typing import Final
+
+from grafana.dashboards import choices, links
+from grafana.dashboards.model import (
+    NONE_IS_BETTER,
+    NONE_IS_GOOD,
+    Colour,
+    Column,
+    Dashboard,
+    Query,
+    Row,
+    Table,
+    Unit,
+    bars,
+    graph,
+    stat,
+)
+from grafana.dashboards.selecting import NODE, with_card, with_scheme
+from grafana.promql import CARD, named
+from grafana.settings import NEAR_LIMIT_RATIO, OVER_LIMIT_RATIO
+
+NO_EXPORTER: Final = "the node's exporter is not scraped"
+NO_DRIVER: Final = "the driver does not answer, or the node's exporter is not scraped"
+NO_SHARES: Final = "no container holds a share, or the node's exporter is not scraped"
+
+CARD_NAME: Final = "{{gpu}} {{model}}"
+CONTAINER_NAME: Final = "{{namespace}}/{{pod}}/{{container}}"
+
+
+def of_node(metric: str, more: str = "") -> str:
+    """The node's series of it."""
+    return f"{metric}{{{NODE}{more}}}"
+
+
+def held(metric: str, beside: str = "") -> str:
+    """The same of containers, with their own names and their scheme."""
+    return named(with_scheme(of_node(metric) + beside))
+
+
+TRUST: Final = Row(
+    "Can it be believed, and is anything wrong?",
+    (
+        stat(
+            "Age of page",
+            "How long ago the exporter last sampled the node.",
+            Unit.SECONDS,
+            f"time() - max({of_node('vgpu_snapshot_timestamp_seconds')})",
+            NO_EXPORTER,
+            steps=((None, Colour.GOOD), (120, Colour.BAD)),
+            link=links.runbook("VgpuDataStale"),
+        ),
+        stat(
+            "Driver call stuck",
+            "How long a call into the NVIDIA driver has been past its deadline.",
+            Unit.SECONDS,
+            f"max({of_node('vgpu_driver_call_stuck_seconds')})",
+            NO_EXPORTER,
+            steps=((None, Colour.GOOD), (1, Colour.BAD)),
+            link=links.runbook("VgpuDriverNotAnswering"),
+        ),
+        stat(
+            "Collectors failing",
+            "Parts of the exporter whose last pass brought no data; which, is further down.",
+            Unit.COUNT,
+            f"sum({of_node('vgpu_collector_success')} == bool 0)",
+            NO_EXPORTER,
+            steps=NONE_IS_BETTER,
+            link=links.runbook("VgpuCollectorFailing"),
+        ),
+        stat(
+            "Cards missing",
+            "Cards that were there within a day and do not answer now.",
+            Unit.COUNT,
+            f"sum(max_over_time({of_node('vgpu_gpus_expected')}[1d]))"
+            f" - sum({of_node('vgpu_gpus')})",
+            NO_DRIVER,
+            steps=NONE_IS_GOOD,
+            link=links.runbook("VgpuGpuMissing"),
+        ),
+        stat(
+            "Conflicts",
+            "Disagreements between the sources about who holds what; by type further down.",
+            Unit.COUNT,
+            f"sum({of_node('vgpu_allocation_conflicts')})",
+            NO_EXPORTER,
+            steps=NONE_IS_BETTER,
+            link=links.runbook("VgpuAllocationConflict"),
+        ),
+        stat(
+            "Processes in no container",
+            "Processes on the cards that belong to no container: nobody accounts for them.",
+            Unit.COUNT,
+            f"sum({of_node('vgpu_gpu_unattributed_processes')})",
+            "the driver does not answer, or processes cannot be told apart (hostPID)",
+            steps=NONE_IS_BETTER,
+            link=links.runbook("VgpuAttributionGap"),
+        ),
+    ),
+)
+
+XID_AGE: Final = (
+    f"max by ({CARD}) ({of_node('vgpu_gpu_xid_last_timestamp_seconds')}) * 1000"
+    f" or on ({CARD}) ({of_node('vgpu_gpu_xid_watched')} - 1)"
+)
+"""When the newest XID was heard, in ms; 0 if none was, -1 if nobody listens."""
+
+CARDS: Final = Row(
+    "The cards",
+    (
+        Table(
+            "Cards",
+            'One line for each card, and for each MIG instance. "Given" is what containers hold,'
+            ' used or not; "in no container" is in use and nobody\'s.',
+            {"uuid": "UUID"},
+            (
+                Column(
+                    "State",
+                    with_card(of_node("vgpu_gpu_up")),
+                    steps=((None, Colour.BAD), (1, Colour.GOOD)),
+                    words={0: "LOST", 1: "answers"},
+                    more={"gpu": "Card", "model": "Model"},
+                ),
+                Column("Memory", of_node("vgpu_gpu_memory_total_bytes"), Unit.BYTES),
+                Column("Given", of_node("vgpu_gpu_memory_allocated_bytes"), Unit.BYTES),
+                Column("Used", of_node("vgpu_gpu_memory_used_bytes"), Unit.BYTES),
+                Column(
+                    "In no container", of_node("vgpu_gpu_memory_unattributed_bytes"), Unit.BYTES
+                ),
+                Column("Cores given", of_node("vgpu_gpu_core_allocated_ratio"), Unit.RATIO),
+                Column("Utilisation", of_node("vgpu_gpu_utilization_ratio"), Unit.RATIO, bar=True),
+                Column("Temperature", of_node("vgpu_gpu_temperature_celsius"), Unit.CELSIUS),
+                Column("Power", of_node("vgpu_gpu_power_usage_watts"), Unit.WATTS),
+                Column(
+                    "Uncorrected ECC",
+                    of_node(
+                        "vgpu_gpu_ecc_errors_total", ', type="uncorrected", lifetime="volatile"'
+                    ),
+                    steps=NONE_IS_GOOD,
+                ),
+                Column(
+                    "Newest XID",
+                    XID_AGE,
+                    Unit.AGO,
+                    steps=((None, Colour.ODD), (0, Colour.GOOD), (1, Colour.ODD)),
+                    words={0: "none heard", -1: "nobody listens"},
+                ),
+            ),
+            "Given",
+            NO_DRIVER,
+            height=6,
+        ),
+    ),
+)
+
+HOLDERS: Final = Row(
+    "Who holds what",
+    (
+        Table(
+            "Who holds what",
+            'One line for each container and card. "Given" is the share, "limit" what is'
+            ' enforced, "used" what the driver sees, "accounted" what the sharing system\'s'
+            " library believes; where they differ something is wrong.",
+            {
+                "namespace": "Namespace",
+                "pod": "Pod",
+                "container": "Container",
+                "pod_uid": "",
+                "uuid": "UUID",
+            },
+            (
+                Column(
+                    "Given",
+                    held("vgpu_container_memory_allocated_bytes"),
+                    Unit.BYTES,
+                    more={"scheme": "System", "phase": "Phase"},
+                ),
+                Column("Limit", named(of_node("vgpu_container_memory_limit_bytes")), Unit.BYTES),
+                Column("Used", named(of_node("vgpu_container_memory_used_bytes")), Unit.BYTES),
+                Column(
+                    "Accounted",
+                    named(of_node("vgpu_container_memory_accounted_bytes")),
+                    Unit.BYTES,
+                ),
+                Column(
+                    "Used of limit",
+                    named(
+                        f"{of_node('vgpu_container_memory_used_bytes')}"
+                        " / vgpu_container_memory_limit_bytes"
+                    ),
+                    Unit.RATIO,
+                    steps=(
+                        (None, Colour.GOOD),
+                        (NEAR_LIMIT_RATIO, Colour.ODD),
+                        (OVER_LIMIT_RATIO, Colour.BAD),
+                    ),
+                ),
+                Column("SM", named(of_node("vgpu_container_sm_utilization_ratio")), Unit.RATIO),
+                Column("Core limit", named(of_node("vgpu_container_core_limit_ratio")), Unit.RATIO),
+                Column("Processes", named(of_node("vgpu_container_processes"))),
+            ),
+            "Used of limit",
+            NO_SHARES,
+            links={"Pod": links.POD},
+            height=10,
+        ),
+    ),
+)
+
+TIME: Final = Row(
+    "Over time",
+    (
+        graph(
+            "Memory in use, by card",
+            "What the driver says is in use on each card, by whomever.",
+            Unit.BYTES,
+            (Query(with_card(of_node("vgpu_gpu_memory_used_bytes")), CARD_NAME),),
+            NO_DRIVER,
+        ),
+        graph(
+            "Memory in use, by container",
+            "What the processes of each container use, over all its cards.",
+            Unit.BYTES,
+            (
+                Query(
+                    "sum by (namespace, pod, container)"
+                    f" ({named(of_node('vgpu_container_memory_used_bytes'))})",
+                    CONTAINER_NAME,
+                ),
+            ),
+            NO_SHARES,
+            stacked=True,
+        ),
+        graph(
+            "Utilisation, by card",
+            "Part of the time in which a kernel ran. A card may be at 100 % and do little.",
+            Unit.RATIO,
+            (Query(with_card(of_node("vgpu_gpu_utilization_ratio")), CARD_NAME),),
+            NO_DRIVER,
+            most=1,
+        ),
+        graph(
+            "SM utilisation, by container",
+            "What the processes of each container use of the cards' multiprocessors.",
+            Unit.RATIO,
+            (
+                Query(
+                    "sum by (namespace, pod, container)"
+                    f" ({named(of_node('vgpu_container_sm_utilization_ratio'))})",
+                    CONTAINER_NAME,
+                ),
+            ),
+            NO_SHARES,
+            stacked=True,
+        ),
+    ),
+)
+
+HEALTH: Final = Row(
+    "How the cards fare",
+    (
+        graph(
+            "Temperature",
+            "Of each card, and where the driver begins to slow it down.",
+            Unit.CELSIUS,
+            (
+                Query(with_card(of_node("vgpu_gpu_temperature_celsius")), CARD_NAME),
+                Query(
+                    "min("
+                    + of_node("vgpu_gpu_temperature_threshold_celsius", ', threshold="slowdown"')
+                    + ")",
+                    "slows down",
+                ),
+            ),
+            NO_DRIVER,
+        ),
+        graph(
+            "Power",
+            "What each card draws, and the least of their limits.",
+            Unit.WATTS,
+            (
+                Query(with_card(of_node("vgpu_gpu_power_usage_watts")), CARD_NAME),
+                Query(f"min({of_node('vgpu_gpu_power_limit_watts')})", "limit"),
+            ),
+            NO_DRIVER,
+        ),
+        graph(
+            "XID errors",
+            "How many of each the exporter has heard since it started: the level, since a rate"
+            ' would not see the first. "None heard" is drawn only where somebody listens.',
+            Unit.COUNT,
+            (
+                Query(with_card(of_node("vgpu_gpu_xid_errors_total")), "{{gpu}}: XID {{xid}}"),
+                Query(
+                    f"0 * ({with_card(of_node('vgpu_gpu_xid_watched') + ' == 1')})"
+                    f" unless on ({CARD}) vgpu_gpu_xid_errors_total",
+                    "{{gpu}}: none heard",
+                ),
+            ),
+            "nobody listens for XIDs (collector xid)",
+            link=links.runbook("VgpuXidCritical"),
+        ),
+        graph(
+            "Why clocks are held down",
+            "Part of the time for which each reason held; an idle card is no reason. What is hot"
+            " or short of power is slow.",
+            Unit.RATIO,
+            (
+                Query(
+                    "max by (reason) (avg_over_time("
+                    + of_node("vgpu_gpu_clock_event_active", ', reason!="gpu_idle"')
+                    + "[$__rate_interval]))",
+                    "{{reason}}",
+                ),
+            ),
+            NO_DRIVER,
+            most=1,
+            link=links.runbook("VgpuThermalSlowdown"),
+        ),
+    ),
+)
+
+SOURCES: Final = Row(
+    "Where this comes from",
+    (
+        Table(
+            "Collectors",
+            "The parts of the exporter: whether the last pass brought data, how long it took, and"
+            " how many inputs it refused.",
+            {"collector": "Collector"},
+            (
+                Column(
+                    "Last pass",
+                    of_node("vgpu_collector_success"),
+                    steps=((None, Colour.BAD), (1, Colour.GOOD)),
+                    words={0: "FAILED", 1: "good"},
+                ),
+                Column("Took", of_node("vgpu_collector_duration_seconds"), Unit.SECONDS),
+                Column(
+                    "Last good",
+                    f"{of_node('vgpu_collector_last_success_timestamp_seconds')} * 1000",
+                    Unit.AGO,
+                ),
+                Column(
+                    "Refused",
+                    f"sum by (collector) ({of_node('vgpu_collector_rejected')})"
+                    f" or on (collector) 0 * {of_node('vgpu_collector_success')}",
+                    steps=NONE_IS_BETTER,
+                ),
+            ),
+            "Refused",
+            NO_EXPORTER,
+            width=12,
+        ),
+        bars(
+            "Conflicts by type",
+            "Whose they are, and what each source says, is on the exporter's status page.",
+            Unit.COUNT,
+            (
+                Query(
+                    f"sort_desc(sum by (type) ({of_node('vgpu_allocation_conflicts')}))",
+                    "{{type}}",
+                ),
+            ),
+            NO_EXPORTER,
+            steps=NONE_IS_BETTER,
+            width=6,
+        ),
+        bars(
+            "Sources of the ledger",
+            "1 for what the ledger was made with. A conflict that only an absent source would show"
+            " is not seen.",
+            Unit.COUNT,
+            (Query(f"max by (source) ({of_node('vgpu_allocation_source_read')})", "{{source}}"),),
+            NO_EXPORTER,
+            steps=((None, Colour.UNKNOWN), (1, Colour.GOOD)),
+            words={0: "not read", 1: "read"},
+            most=1,
+            width=6,
+        ),
+    ),
+)
+
+BY_NODE: Final = Dashboard(
+    "vgpu-node",
+    "vgpu / Node",
+    "One node: its cards, who holds what of them, and how they fare.",
+    (choices.CLUSTER, choices.NODE),
+    (TRUST, CARDS, HOLDERS, TIME, HEALTH, SOURCES),
+    "1h",
+)

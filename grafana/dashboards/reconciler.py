@@ -1,0 +1,280 @@
+"""The reconciler: what it finds, what it does about it, what it leaves alone, how it fares."""
+
+from typing import Final
+
+from grafana.dashboards import choices, links
+from grafana.dashboards.model import (
+    NONE_IS_BETTER,
+    NONE_IS_GOOD,
+    Colour,
+    Column,
+    Dashboard,
+    Query,
+    Row,
+    Table,
+    Unit,
+    bars,
+    graph,
+    stat,
+)
+from grafana.dashboards.selecting import RECONCILER, or_zero
+from grafana.promql import any_of, gained
+from grafana.settings import API_ERRORS, CYCLE_SECONDS, FAILURES
+
+NO_RECONCILER: Final = "no reconciler is scraped"
+NO_PLAN: Final = "no reconciler is scraped, or none of them has a plan"
+
+
+def of_it(metric: str, more: str = "") -> str:
+    """The chosen reconcilers' series of it."""
+    return f"{metric}{{{RECONCILER}{more}}}"
+
+
+def growth(metric: str, by: str) -> str:
+    """How much a counter grew that is there from the beginning, by label."""
+    return f"sum by ({by}) (increase({of_it(metric)}[$__rate_interval]))"
+
+
+FOUND: Final = of_it("vgpu_reconcile_findings")
+
+FAILED: Final = of_it("vgpu_reconcile_actions_total", f', outcome=~"{any_of(FAILURES)}"')
+
+SUMMARY: Final = Row(
+    "In short",
+    (
+        stat(
+            "Since the last good cycle",
+            "A cycle is good if it had a plan and could write its audit.",
+            Unit.SECONDS,
+            f"time() - max({of_it('vgpu_reconcile_last_success_timestamp_seconds')})",
+            "no reconciler is scraped, or none has ended a cycle well",
+            steps=((None, Colour.GOOD), (CYCLE_SECONDS, Colour.BAD)),
+            link=links.runbook("VgpuReconcilerStalled"),
+        ),
+        stat(
+            "Circuit breaker",
+            "It trips, and nothing is done, if more subjects want an action than may at once.",
+            Unit.COUNT,
+            f"max({of_it('vgpu_reconcile_breaker_tripped')})",
+            NO_PLAN,
+            steps=NONE_IS_GOOD,
+            words={0: "closed", 1: "TRIPPED"},
+            link=links.runbook("VgpuBreakerTripped"),
+        ),
+        stat(
+            "Findings",
+            "Subjects with which something is wrong.",
+            Unit.COUNT,
+            f"sum({FOUND})",
+            NO_PLAN,
+            steps=NONE_IS_BETTER,
+        ),
+        stat(
+            "To be acted on",
+            "Of these, those for which the newest plan has an action.",
+            Unit.COUNT,
+            or_zero(f"sum({of_it('vgpu_reconcile_planned_actions')})", FOUND),
+            NO_PLAN,
+        ),
+        stat(
+            "Left alone",
+            "Of these, those that are not touched although a rule would; why is further down.",
+            Unit.COUNT,
+            f"sum({of_it('vgpu_reconcile_skipped')})",
+            NO_PLAN,
+        ),
+        stat(
+            "Actions that failed, 1 h",
+            "Actions whose outcome needs a person if it comes again and again. Counted from the"
+            " first: `increase()` would not see it.",
+            Unit.COUNT,
+            or_zero(
+                f"sum({gained(FAILED, '1h')})",
+                of_it("vgpu_reconcile_cycles_total"),
+            ),
+            NO_RECONCILER,
+            steps=NONE_IS_GOOD,
+            link=links.runbook("VgpuReconcileActionsFailing"),
+        ),
+    ),
+)
+
+WHICH: Final = Row(
+    "Reconcilers",
+    (
+        Table(
+            "Reconcilers",
+            "One line for each process. Of several for a cluster one leads; the others have no"
+            " plan. In mode plan it tells and does nothing.",
+            {"cluster": "Cluster", "instance": "Reconciler"},
+            (
+                Column(
+                    "Runs",
+                    of_it("vgpu_reconcile_info"),
+                    more={"scope": "Looks at", "mode": "Mode"},
+                    words={1: "yes"},
+                ),
+                Column(
+                    "Leads",
+                    of_it("vgpu_reconcile_leader"),
+                    words={0: "stands by", 1: "leads"},
+                ),
+                Column(
+                    "Last cycle",
+                    f"{of_it('vgpu_reconcile_last_cycle_timestamp_seconds')} * 1000",
+                    Unit.AGO,
+                ),
+                Column(
+                    "Last good one",
+                    f"{of_it('vgpu_reconcile_last_success_timestamp_seconds')} * 1000",
+                    Unit.AGO,
+                ),
+                Column("Took", of_it("vgpu_reconcile_cycle_duration_seconds"), Unit.SECONDS),
+                Column("Want an action", of_it("vgpu_reconcile_breaker_wanted_actions")),
+                Column("May at once", of_it("vgpu_reconcile_breaker_allowed_actions")),
+            ),
+            "Want an action",
+            NO_RECONCILER,
+            height=5,
+        ),
+    ),
+)
+
+FINDINGS: Final = Row(
+    "What it finds, and what becomes of it",
+    (
+        bars(
+            "Findings by rule",
+            "Each subject counts once, under the rule that leads. A click opens the rule's"
+            " runbook.",
+            Unit.COUNT,
+            (Query(f"sort_desc(sum by (rule) ({FOUND}))", "{{rule}}"),),
+            NO_PLAN,
+            steps=NONE_IS_BETTER,
+            link=links.RULE,
+            height=11,
+        ),
+        bars(
+            "Left alone, by reason",
+            "The first reason that applies to each. `vgpu reconcile plan` names the subjects.",
+            Unit.COUNT,
+            (
+                Query(
+                    or_zero(
+                        f"sort_desc(sum by (reason) ({of_it('vgpu_reconcile_skipped')}) > 0)",
+                        of_it("vgpu_reconcile_skipped"),
+                        reason="none left alone",
+                    ),
+                    "{{reason}}",
+                ),
+            ),
+            NO_PLAN,
+            height=11,
+        ),
+        bars(
+            "To be acted on, by effect",
+            "Recovery brings something back to work, tidying removes what has its replacement,"
+            " repair makes the books say what is.",
+            Unit.COUNT,
+            (
+                Query(
+                    or_zero(
+                        f"sum by (rule, effect) ({of_it('vgpu_reconcile_planned_actions')})",
+                        FOUND,
+                        rule="no action is planned",
+                    ),
+                    "{{effect}} {{rule}}",
+                ),
+            ),
+            NO_PLAN,
+            height=11,
+        ),
+        graph(
+            "Findings over time",
+            "A line that does not fall is not repaired.",
+            Unit.COUNT,
+            (Query(f"sum by (rule) ({FOUND})", "{{rule}}"),),
+            NO_PLAN,
+            stacked=True,
+        ),
+        graph(
+            "Actions tried since it started",
+            "By what became of them. The level, since a rate would not see the first of each.",
+            Unit.COUNT,
+            (
+                Query(
+                    or_zero(
+                        f"sum by (outcome) ({of_it('vgpu_reconcile_actions_total')})",
+                        of_it("vgpu_reconcile_cycles_total"),
+                        outcome="none tried",
+                    ),
+                    "{{outcome}}",
+                ),
+            ),
+            NO_RECONCILER,
+            stacked=True,
+        ),
+    ),
+)
+
+CYCLES: Final = Row(
+    "How it fares",
+    (
+        graph(
+            "Cycles",
+            "By how they ended: blind ones could not see all pods and judged nothing, untold ones"
+            " could not write the audit.",
+            Unit.COUNT,
+            (Query(growth("vgpu_reconcile_cycles_total", "result"), "{{result}}"),),
+            NO_RECONCILER,
+            stacked=True,
+        ),
+        graph(
+            "Missed cycles",
+            "Cycles that were due and did not take place, or not to their end.",
+            Unit.COUNT,
+            (Query(growth("vgpu_reconcile_missed_cycles_total", "reason"), "{{reason}}"),),
+            NO_RECONCILER,
+            stacked=True,
+            link=links.runbook("VgpuReconcileCyclesMissed"),
+        ),
+        graph(
+            "How long a cycle takes",
+            "The newest cycle of each, by stage.",
+            Unit.SECONDS,
+            (
+                Query(
+                    f"max by (stage) ({of_it('vgpu_reconcile_stage_duration_seconds')})",
+                    "{{stage}}",
+                ),
+            ),
+            "no reconciler is scraped, or none has begun a cycle",
+            stacked=True,
+        ),
+        graph(
+            "Requests to the API server",
+            "By what was answered; code 0 is that no answer came. Errors that need a person are"
+            f" {API_ERRORS.replace('|', ', ')}.",
+            Unit.PER_SECOND,
+            (
+                Query(
+                    "sum by (verb, code)"
+                    f" (rate({of_it('vgpu_reconcile_api_requests_total')}[$__rate_interval]))",
+                    "{{verb}} {{code}}",
+                ),
+            ),
+            "no reconciler is scraped, or none has asked yet",
+            stacked=True,
+            link=links.runbook("VgpuReconcilerApiErrors"),
+        ),
+    ),
+)
+
+REPAIRING: Final = Dashboard(
+    "vgpu-reconciler",
+    "vgpu / Reconciler",
+    "What the reconciler finds, what it does about it, what it leaves alone and why.",
+    (choices.CLUSTER, choices.RECONCILER),
+    (SUMMARY, WHICH, FINDINGS, CYCLES),
+    "6h",
+)

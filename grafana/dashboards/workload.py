@@ -1,0 +1,290 @@
+"""The containers of a namespace: what they may use, use and account, and what they only keep."""
+
+from typing import Final
+
+from grafana.dashboards import choices, links
+from grafana.dashboards.model import (
+    NONE_IS_BETTER,
+    NONE_IS_GOOD,
+    Colour,
+    Column,
+    Dashboard,
+    Query,
+    Row,
+    Table,
+    Unit,
+    bars,
+    graph,
+    stat,
+)
+from grafana.dashboards.selecting import CHOSEN, or_zero, with_scheme, workload
+from grafana.promql import CONTAINER
+from grafana.settings import NEAR_LIMIT_RATIO, OVER_LIMIT_RATIO
+
+NO_SHARES: Final = "what is chosen holds no share, or its exporter is not scraped"
+NO_SHIM: Final = "no library accounts for what is chosen, or its exporter is not scraped"
+
+NAME: Final = "{{namespace}}/{{pod}}/{{container}}"
+NAMES: Final = "namespace, pod, container"
+SHOWN: Final = 20
+"""So many containers have a line in a graph: the largest."""
+
+
+def of_containers(metric: str, beside: str = "", more: str = "") -> str:
+    """What is chosen of it."""
+    return workload(f"{metric}{{{CHOSEN}{more}}}", beside)
+
+
+GIVEN: Final = of_containers("vgpu_container_memory_allocated_bytes")
+USED: Final = of_containers("vgpu_container_memory_used_bytes")
+ACCOUNTED: Final = of_containers("vgpu_container_memory_accounted_bytes")
+OF_LIMIT: Final = of_containers(
+    "vgpu_container_memory_used_bytes", "/ vgpu_container_memory_limit_bytes"
+)
+UNUSED: Final = (
+    "clamp_min("
+    + of_containers("vgpu_container_memory_allocated_bytes", "- vgpu_container_memory_used_bytes")
+    + ", 0)"
+)
+BUSIEST: Final = workload(f"max_over_time(vgpu_container_sm_utilization_ratio{{{CHOSEN}}}[1h])")
+LIMIT_STEPS: Final = (
+    (None, Colour.GOOD),
+    (NEAR_LIMIT_RATIO, Colour.ODD),
+    (OVER_LIMIT_RATIO, Colour.BAD),
+)
+
+
+def largest(expr: str) -> tuple[Query, ...]:
+    """A line for each of the largest."""
+    return (Query(f"topk({SHOWN}, sum by ({NAMES}) ({expr}))", NAME),)
+
+
+SUMMARY: Final = Row(
+    "In short",
+    (
+        stat(
+            "Shares",
+            "Shares that are held: a container on a card is one.",
+            Unit.COUNT,
+            f"count({GIVEN})",
+            NO_SHARES,
+        ),
+        stat(
+            "Near their limit",
+            f"Shares that use between {NEAR_LIMIT_RATIO:.0%} and {OVER_LIMIT_RATIO:.0%} of their"
+            " memory limit: the next allocation may fail.",
+            Unit.COUNT,
+            f"sum(({OF_LIMIT} > bool {NEAR_LIMIT_RATIO}) * ({OF_LIMIT} <= bool"
+            f" {OVER_LIMIT_RATIO}))",
+            "nothing that is chosen has both a limit and a measured use",
+            steps=NONE_IS_BETTER,
+            link=links.runbook("VgpuContainerMemoryNearLimit"),
+        ),
+        stat(
+            "Over their limit",
+            "Shares that use more than their memory limit, at their neighbours' cost.",
+            Unit.COUNT,
+            f"sum({OF_LIMIT} > bool {OVER_LIMIT_RATIO})",
+            "nothing that is chosen has both a limit and a measured use",
+            steps=NONE_IS_GOOD,
+            link=links.runbook("VgpuContainerOverLimit"),
+        ),
+        stat(
+            "Idle",
+            "Shares that are held and whose processes used no multiprocessor for an hour.",
+            Unit.COUNT,
+            f"sum({BUSIEST} == bool 0)",
+            "no utilisation is measured of what is chosen",
+            steps=NONE_IS_BETTER,
+        ),
+        stat(
+            "Held back",
+            "Containers whose kernels are stopped for one of higher priority.",
+            Unit.COUNT,
+            f"sum({of_containers('vgpu_container_blocked')})",
+            NO_SHIM,
+            steps=NONE_IS_BETTER,
+            link=links.runbook("VgpuContainerBlocked"),
+        ),
+        stat(
+            "Not measured",
+            "Shares that are held but whose use is not known: they are in no sum below.",
+            Unit.COUNT,
+            or_zero(
+                "count("
+                + of_containers(
+                    "vgpu_container_memory_allocated_bytes",
+                    f"unless on ({CONTAINER}, uuid) vgpu_container_memory_used_bytes",
+                )
+                + ")",
+                GIVEN,
+            ),
+            NO_SHARES,
+            steps=NONE_IS_BETTER,
+        ),
+    ),
+)
+
+CONTAINERS: Final = Row(
+    "Containers",
+    (
+        Table(
+            "What each has, may use and uses",
+            'One line for each container and card. "Given" is the share, "limit" what is'
+            ' enforced, "used" what the driver sees, "accounted" what the sharing system\'s'
+            " library believes. Idle ones: given much, used little, no kernel for long.",
+            {
+                "cluster": "Cluster",
+                "instance": "Node",
+                "namespace": "Namespace",
+                "pod": "Pod",
+                "container": "Container",
+                "pod_uid": "",
+                "uuid": "",
+            },
+            (
+                Column(
+                    "Given",
+                    workload(with_scheme(f"vgpu_container_memory_allocated_bytes{{{CHOSEN}}}")),
+                    Unit.BYTES,
+                    more={"scheme": "System", "phase": "Phase"},
+                ),
+                Column("Limit", of_containers("vgpu_container_memory_limit_bytes"), Unit.BYTES),
+                Column("Used", USED, Unit.BYTES),
+                Column("Accounted", ACCOUNTED, Unit.BYTES),
+                Column("Used of limit", OF_LIMIT, Unit.RATIO, steps=LIMIT_STEPS),
+                Column("SM", of_containers("vgpu_container_sm_utilization_ratio"), Unit.RATIO),
+                Column("Core limit", of_containers("vgpu_container_core_limit_ratio"), Unit.RATIO),
+                Column("Most SM in 1 h", BUSIEST, Unit.RATIO),
+                Column("Unused", UNUSED, Unit.BYTES),
+            ),
+            "Used of limit",
+            NO_SHARES,
+            height=11,
+            links={"Node": links.NODE, "Pod": links.POD},
+        ),
+    ),
+)
+
+MEMORY: Final = Row(
+    "Memory",
+    (
+        graph(
+            "Used",
+            f"What the driver sees, of the {SHOWN} largest.",
+            Unit.BYTES,
+            largest(USED),
+            "nothing of what is chosen is measured",
+            stacked=True,
+        ),
+        graph(
+            "Used of the limit",
+            f"At 100 % the next allocation fails; above it the limit does not hold. The {SHOWN}"
+            " nearest.",
+            Unit.RATIO,
+            (Query(f"topk({SHOWN}, max by ({NAMES}) ({OF_LIMIT}))", NAME),),
+            "nothing that is chosen has both a limit and a measured use",
+        ),
+        graph(
+            "Used beyond what is accounted",
+            "What the driver sees and the sharing system's library does not: what is not held to"
+            " the limit. Below zero the library still counts what is free.",
+            Unit.BYTES,
+            (
+                Query(
+                    f"topk({SHOWN}, sum by ({NAMES}) ("
+                    + of_containers(
+                        "vgpu_container_memory_used_bytes",
+                        "- vgpu_container_memory_accounted_bytes",
+                    )
+                    + "))",
+                    NAME,
+                ),
+            ),
+            NO_SHIM,
+        ),
+        graph(
+            "Accounted, by kind",
+            "What the sharing systems' libraries say it is for, and what killed processes still"
+            " claim.",
+            Unit.BYTES,
+            (
+                Query(
+                    "sum by (kind)"
+                    f" ({of_containers('vgpu_container_memory_accounted_kind_bytes')})",
+                    "{{kind}}",
+                ),
+                Query(
+                    f"sum({of_containers('vgpu_container_memory_phantom_bytes')})",
+                    "of killed processes",
+                ),
+            ),
+            NO_SHIM,
+            stacked=True,
+        ),
+    ),
+)
+
+CORES: Final = Row(
+    "Work, and who only keeps",
+    (
+        graph(
+            "SM utilisation",
+            f"Of the {SHOWN} busiest; 100 % is one whole card.",
+            Unit.RATIO,
+            largest(of_containers("vgpu_container_sm_utilization_ratio")),
+            "no utilisation is measured of what is chosen",
+            stacked=True,
+        ),
+        graph(
+            "SM utilisation of the core limit",
+            "Above 100 % the limit does not hold; the libraries hold it on average, not at each"
+            " moment.",
+            Unit.RATIO,
+            (
+                Query(
+                    f"topk({SHOWN}, max by ({NAMES}) ("
+                    + of_containers(
+                        "vgpu_container_sm_utilization_ratio",
+                        "/ vgpu_container_core_limit_ratio",
+                    )
+                    + "))",
+                    NAME,
+                ),
+            ),
+            "nothing that is chosen has both a core limit and a measured use",
+        ),
+        bars(
+            "Memory given and not used",
+            "The ten shares with the most.",
+            Unit.BYTES,
+            (Query(f"sort_desc(topk(10, sum by ({NAMES}) ({UNUSED})))", NAME),),
+            NO_SHARES,
+            width=12,
+        ),
+        bars(
+            "Time since the last kernel",
+            "The ten containers that have launched none for longest, as their library tells.",
+            Unit.SECONDS,
+            (
+                Query(
+                    f"sort_desc(topk(10, max by ({NAMES}) (time() - "
+                    + of_containers("vgpu_container_last_kernel_timestamp_seconds")
+                    + ")))",
+                    NAME,
+                ),
+            ),
+            NO_SHIM,
+            width=12,
+        ),
+    ),
+)
+
+WORKLOAD: Final = Dashboard(
+    "vgpu-workload",
+    "vgpu / Workload",
+    "Containers with shared GPUs: what they may use, use and account, and what they only keep.",
+    (choices.CLUSTER, choices.NAMESPACE, choices.SCHEME, choices.POD),
+    (SUMMARY, CONTAINERS, MEMORY, CORES),
+    "1h",
+)

@@ -1,0 +1,97 @@
+"""A rule as a value, and the few turns of PromQL that several rules share."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+TARGET: Final = "cluster, job, instance"
+CARD: Final = f"{TARGET}, uuid"
+CONTAINER: Final = f"{TARGET}, pod_uid, container, exported_container"
+"""What identifies a scrape target, a device of it, a container on it: for `on (…)`.
+
+A label that nobody has set is empty, so that `cluster` costs a single cluster nothing."""
+
+NODE: Final = f"{TARGET}, node"
+"""For `by (…)`: a `node` label that the scrape job gives its targets is kept."""
+
+
+class Severity(StrEnum):
+    """How loud an alert is."""
+
+    CRITICAL = "critical"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """An alert.
+
+    Attributes:
+        name: ``Vgpu…``; its runbook has the same name.
+        severity: critical wakes somebody, warning waits for the morning, info is for looking up.
+        expr: PromQL.
+        pending: how long it must be true (``for``), "" if not at all.
+        summary: what is wrong, in a line.
+        description: what that is in numbers, and the first thing to do.
+    """
+
+    name: str
+    severity: Severity
+    expr: str
+    pending: str
+    summary: str
+    description: str
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A recording rule; ``name`` is ``level:metric:operation``, ``about`` says what it is."""
+
+    name: str
+    expr: str
+    about: str
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Rules that are evaluated one after another."""
+
+    name: str
+    rules: tuple[Alert | Record, ...]
+
+
+def any_of(values: Iterable[object]) -> str:
+    """A pattern for `=~` that matches just these."""
+    return "|".join(map(str, values))
+
+
+def gained(metric: str, window: str) -> str:
+    """By how much counters grew in the window, those from nothing that were born in it.
+
+    ``increase`` does not see the first event of a series that begins with it. After a restart what
+    has been counted since then is told.
+    """
+    return f"(({metric} - {metric} offset {window} >= 0) or {metric})"
+
+
+def named(expr: str, *labels: str) -> str:
+    """The expression with the container's own names in ``labels``.
+
+    Without ``honor_labels: true`` they are in ``exported_…``, beside those of the exporter's pod;
+    with it there is no such label, and nothing is replaced. Without it, too, a container whose pod
+    has no known name seems to be one of the exporter's namespace: Prometheus drops empty labels.
+    """
+    for label in labels or ("namespace", "pod", "container"):
+        expr = f'label_replace({expr}, "{label}", "$1", "exported_{label}", "(.+)")'
+    return expr
+
+
+_SPLIT_CARDS: Final = (
+    f'label_replace(group by ({TARGET}, parent_uuid) (vgpu_gpu_info{{parent_uuid!=""}}),'
+    ' "uuid", "$1", "parent_uuid", "(.+)")'
+)
+
+
+def shareable(metric: str) -> str:
+    """The metric of every device that can be given out: not of cards that are split by MIG."""
+    return f"{metric} unless on ({CARD}) {_SPLIT_CARDS}"

@@ -1,0 +1,112 @@
+"""Recording rules: what dashboards ask of a node, a cluster or a namespace, added up once.
+
+What is unknown is in no sum: a card with a share of unknown size counts neither as allocated nor as
+free, and a promised share that nobody runs in has no unused memory.
+"""
+
+from typing import Final
+
+from grafana.promql import NODE, Group, Record, named, shareable
+
+UNUSED: Final = (
+    "clamp_min(vgpu_container_memory_allocated_bytes - vgpu_container_memory_used_bytes, 0)"
+)
+UNALLOCATED: Final = (
+    f"clamp_min(({shareable('vgpu_gpu_memory_total_bytes')}) - vgpu_gpu_memory_allocated_bytes, 0)"
+)
+
+SUMS: Final = (
+    ("vgpu_gpu_memory_total_bytes", shareable("vgpu_gpu_memory_total_bytes"), "memory there is"),
+    ("vgpu_gpu_memory_used_bytes", shareable("vgpu_gpu_memory_used_bytes"), "memory in use"),
+    ("vgpu_gpu_memory_allocated_bytes", "vgpu_gpu_memory_allocated_bytes", "memory given out"),
+    ("vgpu_gpu_memory_unallocated_bytes", UNALLOCATED, "memory still to be given out"),
+    ("vgpu_container_memory_unused_bytes", UNUSED, "waste: memory given out that is not used"),
+    (
+        "vgpu_gpu_memory_unattributed_bytes",
+        shareable("vgpu_gpu_memory_unattributed_bytes"),
+        "memory in use that belongs to no container",
+    ),
+    (
+        "vgpu_gpu_core_allocated_ratio",
+        "vgpu_gpu_core_allocated_ratio",
+        "cores given out",
+    ),
+    ("vgpu_gpu_shares_allocated", "vgpu_gpu_shares_allocated", "shares that containers hold"),
+    ("vgpu_gpu_power_usage_watts", "vgpu_gpu_power_usage_watts", "power drawn"),
+)
+"""(metric, what is added up, what the sum is), of each node and each cluster."""
+
+BY_NAMESPACE: Final = (
+    ("vgpu_container_memory_allocated_bytes", "vgpu_container_memory_allocated_bytes", "given"),
+    ("vgpu_container_memory_used_bytes", "vgpu_container_memory_used_bytes", "used"),
+    ("vgpu_container_memory_unused_bytes", UNUSED, "given and not used"),
+    ("vgpu_container_core_allocated_ratio", "vgpu_container_core_allocated_ratio", "cores given"),
+    ("vgpu_container_sm_utilization_ratio", "vgpu_container_sm_utilization_ratio", "cores used"),
+)
+
+GROUPS: Final = (
+    Group(
+        "vgpu-nodes",
+        (
+            *(
+                Record(f"instance:{name}:sum", f"sum by ({NODE}) ({expr})", f"{about}, by node")
+                for name, expr, about in SUMS
+            ),
+            Record(
+                "instance:vgpu_gpu_utilization_ratio:avg",
+                f"avg by ({NODE}) (vgpu_gpu_utilization_ratio)",
+                "utilisation of its cards, by node",
+            ),
+        ),
+    ),
+    Group(
+        "vgpu-clusters",
+        (
+            *(
+                Record(
+                    f"cluster:{name}:sum",
+                    f"sum by (cluster) ({expr})",
+                    f"{about}, by cluster",
+                )
+                for name, expr, about in SUMS
+            ),
+            Record(
+                "cluster:vgpu_gpu_utilization_ratio:avg",
+                "avg by (cluster) (vgpu_gpu_utilization_ratio)",
+                "utilisation of its cards, by cluster",
+            ),
+            Record("cluster:vgpu_gpus:sum", "sum by (cluster) (vgpu_gpus)", "cards that answer"),
+            Record(
+                "cluster:vgpu_gpus_expected:sum",
+                "sum by (cluster) (vgpu_gpus_expected)",
+                "cards that should answer",
+            ),
+            Record(
+                "cluster_scheme:vgpu_containers:count",
+                'count by (cluster, scheme) (vgpu_container_info{phase!="released"})',
+                "containers that hold shares, by sharing system",
+            ),
+            Record(
+                "cluster_type:vgpu_allocation_conflicts:sum",
+                "sum by (cluster, type) (vgpu_allocation_conflicts)",
+                "disagreements between the sources, by type",
+            ),
+            Record(
+                "cluster:vgpu_reconcilers:count",
+                'count by (cluster) (vgpu_reconcile_info{scope="cluster"})',
+                "reconcilers that look at the whole cluster",
+            ),
+        ),
+    ),
+    Group(
+        "vgpu-namespaces",
+        tuple(
+            Record(
+                f"cluster_namespace:{name}:sum",
+                f"sum by (cluster, namespace) ({named(expr, 'namespace')})",
+                f"{about}, by namespace",
+            )
+            for name, expr, about in BY_NAMESPACE
+        ),
+    ),
+)

@@ -1,0 +1,105 @@
+"""Every selector and threshold of the rules, to be changed here; then run `make docs`."""
+
+from typing import Final
+
+from exporter.problems import SERIOUS
+from reconciler.reasons import Outcome, Rule
+from vgpu.ledger import ConflictKind
+from vgpu.reasons import Reason
+
+EXPORTER: Final = 'job=~"vgpu(-exporter)?"'
+"""The exporters' scrape job. Only `up` needs it: our own series are known by their names."""
+
+RECONCILER: Final = 'job=~"vgpu-reconciler.*"'
+"""The reconcilers' scrape jobs, of either scope."""
+
+RUNBOOKS: Final = "docs/runbooks/alerts"
+"""What runbook links begin with: the folder in this repository, or wherever you publish it."""
+
+# ---------------------------------------------------------------- the exporter
+
+STALE_INTERVALS: Final = 4
+"""A page is stale when it is older than so many sampling intervals,"""
+
+SCRAPE_SECONDS: Final = 120
+"""and so much more, for the time between two scrapes and for clocks that differ."""
+
+SLOW_PART: Final = 0.5
+"""A collector is slow when a pass takes more than this part of the sampling interval."""
+
+# ---------------------------------------------------------------- devices
+
+GPUS_REMEMBERED: Final = "1d:15m"
+"""For how long a card that is gone is missed: a day, looked at every 15 minutes."""
+
+XID_SECONDS: Final = 3600
+"""So long an XID error is news, as on the exporter's status page."""
+
+XIDS_CRITICAL: Final = (48, 62, 64, 74, 79, 95, 119, 120)
+"""The card, not the program on it, is broken (NVIDIA's XID catalogue)."""
+
+XIDS_WARNING: Final = (94,)
+"""A memory error that was contained: the card works on, but wants a reset."""
+
+GAP_RATIO: Final = 0.1
+"""So much of a card's memory may be used outside all containers."""
+
+THERMAL: Final = ("hw_thermal_slowdown", "sw_thermal_slowdown")
+POWER_BRAKE: Final = ("hw_power_brake_slowdown",)
+
+# ---------------------------------------------------------------- containers
+
+NEAR_LIMIT_RATIO: Final = 0.95
+OVER_LIMIT_RATIO: Final = 1.05
+"""Used memory by limit. The driver and the shim count contexts a little differently, hence the 5 %
+before a limit counts as passed."""
+
+ACTIVE_SECONDS: Final = 120
+"""A container is active if it launched a kernel within this time."""
+
+HARMLESS_REFUSALS: Final = (Reason.ABSENT, Reason.INITIALIZING, Reason.CHANGED_WHILE_READ)
+"""Reasons of refused regions that come and go by themselves."""
+
+# ---------------------------------------------------------------- allocations
+
+FULL_RATIO: Final = 0.95
+"""An oversold card is under pressure when so much of its memory is in use."""
+
+OWN_ALERTS: Final = (ConflictKind.DOUBLE_BOOKED, ConflictKind.OVERCOMMITTED)
+SERIOUS_CONFLICTS: Final = tuple(sorted(SERIOUS - set(OWN_ALERTS)))
+OTHER_CONFLICTS: Final = tuple(sorted(set(ConflictKind) - SERIOUS - set(OWN_ALERTS)))
+"""Conflicts by how loud they are; what is serious the exporter's status page decides."""
+
+# ---------------------------------------------------------------- the reconciler
+
+STUCK_PODS: Final = (
+    Rule.REFUSED,
+    Rule.PRESTART_FAILED,
+    Rule.NO_GPU_MATCHED,
+    Rule.ASSUMED_EXPIRED,
+    Rule.ASSUMED_UNBOUND,
+    Rule.KUBESHARE,
+)
+LOCKS: Final = (Rule.STALE_LOCK,)
+OTHER_RULES: Final = tuple(rule for rule in Rule if rule not in {*STUCK_PODS, *LOCKS})
+"""Rules of the reconciler by the alert that tells that they keep finding something."""
+
+CYCLE_SECONDS: Final = 1800
+"""A reconciler is stalled when it has begun no cycle for so long; by default it does every 2 m."""
+
+MISSED_CYCLES: Final = 3
+"""So many cycles an hour may be missed."""
+
+FAILURES: Final = (
+    Outcome.FORBIDDEN,
+    Outcome.FAILED,
+    Outcome.SEVERAL_PDBS,
+    Outcome.THROTTLED,
+    Outcome.OUT_OF_TIME,
+)
+"""Outcomes of actions that need a person if they come again and again."""
+
+API_ERRORS: Final = "0|401|403|5.."
+"""Codes of failed requests; 404, 409 and 429 are answers that the reconciler asks for."""
+
+API_ERROR_RATIO: Final = 0.1

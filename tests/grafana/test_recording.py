@@ -1,0 +1,152 @@
+"""The recording rules add up what dashboards ask for, in two clusters at once."""
+
+import re
+
+import pytest
+from promtool import inputs, passes, renamed
+
+from grafana.recording import GROUPS
+
+RECORDS = [rule for group in GROUPS for rule in group.rules]
+
+PARENT, LEFT, RIGHT, WHOLE, ODD = "GPU-0", "MIG-1", "MIG-2", "GPU-3", "GPU-4"
+TOTAL = {PARENT: 100, LEFT: 40, RIGHT: 40, WHOLE: 80, ODD: 80}
+ALLOCATED = {LEFT: 30, RIGHT: 0, WHOLE: 120}
+"""The whole card is oversold; a share of unknown size is on the odd one."""
+
+
+def of(name, values):
+    return {f'vgpu_gpu_{name}{{uuid="{uuid}"}}': f"{value}x5" for uuid, value in values.items()}
+
+
+def share(name, namespace, pod, value, uuid=WHOLE):
+    who = f'namespace="{namespace}",pod="{pod}",container="main",pod_uid="{pod}",uuid="{uuid}"'
+    return {f"vgpu_container_{name}{{{who}}}": f"{value}x5"}
+
+
+NODE = {
+    f'vgpu_gpu_info{{uuid="{PARENT}",model="H100"}}': "1x5",
+    f'vgpu_gpu_info{{uuid="{LEFT}",model="H100",parent_uuid="{PARENT}"}}': "1x5",
+    f'vgpu_gpu_info{{uuid="{RIGHT}",model="H100",parent_uuid="{PARENT}"}}': "1x5",
+    f'vgpu_gpu_info{{uuid="{WHOLE}",model="H100"}}': "1x5",
+    f'vgpu_gpu_info{{uuid="{ODD}",model="H100"}}': "1x5",
+    **of("memory_total_bytes", TOTAL),
+    **of("memory_used_bytes", {PARENT: 50, LEFT: 20, RIGHT: 0, WHOLE: 60, ODD: 5}),
+    **of("memory_allocated_bytes", ALLOCATED),
+    **of("memory_unattributed_bytes", {PARENT: 30, LEFT: 2, RIGHT: 0, WHOLE: 3, ODD: 1}),
+    **of("core_allocated_ratio", {LEFT: 0.5, WHOLE: 1}),
+    **of("shares_allocated", {LEFT: 1, WHOLE: 3}),
+    **of("power_usage_watts", {PARENT: 300, WHOLE: 200}),
+    **of("utilization_ratio", {WHOLE: 0.5, ODD: 0.5}),
+    "vgpu_gpus": "3x5",
+    "vgpu_gpus_expected": "4x5",
+    **share("memory_allocated_bytes", "team", "train", 100),
+    **share("memory_used_bytes", "team", "train", 60),
+    **share("memory_allocated_bytes", "team", "over", 20),
+    **share("memory_used_bytes", "team", "over", 25),
+    **share("memory_allocated_bytes", "lab", "promised", 30, LEFT),
+    **share("core_allocated_ratio", "team", "train", 0.5),
+    **share("sm_utilization_ratio", "team", "train", 0.4),
+    'vgpu_container_info{pod_uid="a",scheme="volcano",phase="assigned"}': "1x5",
+    'vgpu_container_info{pod_uid="b",scheme="volcano",phase="assumed"}': "1x5",
+    'vgpu_container_info{pod_uid="c",scheme="volcano",phase="released"}': "1x5",
+    'vgpu_container_info{pod_uid="d",scheme="gaia",phase="assigned"}': "1x5",
+    'vgpu_allocation_conflicts{type="overcommitted"}': "1x5",
+    'vgpu_reconcile_info{scope="cluster",mode="plan"}': "1x5",
+    'vgpu_reconcile_info{scope="node",mode="plan"}': "1x5",
+}
+
+SUMS = {
+    "vgpu_gpu_memory_total_bytes": 240,  # the instances, not the card that they are of
+    "vgpu_gpu_memory_used_bytes": 85,
+    "vgpu_gpu_memory_allocated_bytes": 150,
+    "vgpu_gpu_memory_unallocated_bytes": 50,  # 10 + 40, none of the oversold, none of the odd
+    "vgpu_container_memory_unused_bytes": 40,  # who is over its limit makes up for nobody
+    "vgpu_gpu_memory_unattributed_bytes": 6,
+    "vgpu_gpu_core_allocated_ratio": 1.5,
+    "vgpu_gpu_shares_allocated": 4,
+    "vgpu_gpu_power_usage_watts": 500,
+}
+LEVELS = {
+    "cluster:vgpu_gpu_utilization_ratio:avg": {"": 0.5},
+    "cluster:vgpu_gpus:sum": {"": 3},
+    "cluster:vgpu_gpus_expected:sum": {"": 4},
+    "cluster_scheme:vgpu_containers:count": {'scheme="volcano"': 2, 'scheme="gaia"': 1},
+    "cluster_type:vgpu_allocation_conflicts:sum": {'type="overcommitted"': 1},
+    "cluster:vgpu_reconcilers:count": {"": 1},
+    "cluster_namespace:vgpu_container_memory_allocated_bytes:sum": {
+        'namespace="team"': 120,
+        'namespace="lab"': 30,
+    },
+    "cluster_namespace:vgpu_container_memory_used_bytes:sum": {'namespace="team"': 85},
+    "cluster_namespace:vgpu_container_memory_unused_bytes:sum": {'namespace="team"': 40},
+    "cluster_namespace:vgpu_container_core_allocated_ratio:sum": {'namespace="team"': 0.5},
+    "cluster_namespace:vgpu_container_sm_utilization_ratio:sum": {'namespace="team"': 0.4},
+    **{f"cluster:{name}:sum": {"": value} for name, value in SUMS.items()},
+}
+INSTANCE = {
+    "instance:vgpu_gpu_utilization_ratio:avg": 0.5,
+    **{f"instance:{name}:sum": value for name, value in SUMS.items()},
+}
+
+CLUSTERS = ("north", "south")
+NODES = 2
+
+
+def fleet(of_node):
+    """Two clusters of two such nodes each; in one of them only, there is a ``node`` label."""
+    series = []
+    for cluster in CLUSTERS:
+        for number in range(NODES):
+            target = {"cluster": cluster, "job": "vgpu", "instance": f"node-{number}"}
+            named = {"node": f"n{number}"} if cluster == "north" else {}
+            series += inputs(of_node, **target, **named)
+    return series
+
+
+def sample(record, value, *labels):
+    return {"labels": f"{record}{{{','.join(filter(None, labels))}}}", "value": value}
+
+
+def expected():
+    """Of each record, its samples; sums of a cluster are those of its nodes."""
+    found = {}
+    for record, value in INSTANCE.items():
+        found[record] = [
+            sample(
+                record,
+                value,
+                f'cluster="{cluster}",job="vgpu",instance="node-{number}"',
+                f'node="n{number}"' if cluster == "north" else "",
+            )
+            for cluster in CLUSTERS
+            for number in range(NODES)
+        ]
+    for record, values in LEVELS.items():
+        times = 1 if record.endswith(":avg") else NODES
+        found[record] = [
+            sample(record, value * times, f'cluster="{cluster}"', labels)
+            for cluster in CLUSTERS
+            for labels, value in values.items()
+        ]
+    return found
+
+
+@pytest.mark.parametrize("of_node", [NODE, renamed(NODE)], ids=["honor_labels", "exported_"])
+def test_sums_are_right_and_apart_by_cluster(tmp_path, of_node):
+    tests = [
+        {"expr": record, "eval_time": "4m", "exp_samples": samples}
+        for record, samples in expected().items()
+    ]
+    passes(tmp_path, {"input_series": fleet(of_node), "promql_expr_test": tests})
+
+
+def test_each_record_is_tested():
+    assert {record.name for record in RECORDS} == set(expected())
+    assert len(RECORDS) == len(expected())
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
+def test_a_name_is_level_metric_operation(record):
+    assert re.fullmatch(r"[a-z_]+:[a-z_]+:(sum|avg|count)", record.name)
+    assert record.about

@@ -1,0 +1,192 @@
+"""Rules and runbooks speak of what is there: metrics, labels, values, alerts, files."""
+
+import re
+
+import click
+import pytest
+from click.testing import CliRunner
+from fixtures import ROOT
+
+from exporter.families import OWN_TABLES
+from exporter.flags import COLLECTORS
+from grafana import alerts, generate, recording
+from reconciler.cycle import Ending
+from reconciler.metrics import TABLES
+from reconciler.model import Scope
+from reconciler.reasons import Outcome, Rule
+from vgpu.cli import main as cli
+from vgpu.ledger import ConflictKind
+from vgpu.model import Phase
+from vgpu.reasons import Reason
+from vgpu.sources.nvml_queries import CLOCK_EVENTS
+
+LABELS = {
+    family.name: {*table.labels, *family.extra}
+    for table in (*OWN_TABLES, *TABLES)
+    for family in table.families
+}
+RULES = [rule for group in (*alerts.GROUPS, *recording.GROUPS) for rule in group.rules]
+RECORDED = {record.name for group in recording.GROUPS for record in group.rules}
+TARGET = {"cluster", "job", "instance", "node", "namespace"}
+CONTAINER = {"namespace", "pod", "container"}
+
+VALUES = {
+    "collector": set(COLLECTORS),
+    "reason": {*map(str, Reason), *CLOCK_EVENTS},
+    "type": {*map(str, ConflictKind), "corrected", "uncorrected"},
+    "lifetime": {"volatile", "aggregate"},
+    "rule": set(map(str, Rule)),
+    "result": set(map(str, Ending)),
+    "outcome": set(map(str, Outcome)),
+    "scope": set(map(str, Scope)),
+    "phase": set(map(str, Phase)),
+}
+FREE = {"xid", "code", "job", "parent_uuid"}
+"""Labels whose values are not ours to say."""
+
+SELECTOR = re.compile(r"(?<![\w:])(up|vgpu_\w+|[a-z_]+:vgpu_\w+:\w+)(?:\{([^}]*)\})?")
+MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"')
+GROUPING = re.compile(r"\b(?:by|without|on|group_left)\s*\(([^()]*)\)")
+STRING = re.compile(r'"[^"]*"')
+
+
+def ids(rules):
+    return [rule.name for rule in rules]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=ids(RULES))
+def test_metrics_labels_and_values_are_there(rule):
+    found = SELECTOR.findall(rule.expr)
+    assert found
+    known = set(TARGET)
+    for metric, matchers in found:
+        assert metric in LABELS or metric in RECORDED or metric == "up", metric
+        has = LABELS.get(metric, {"job"})
+        known |= has
+        if has >= CONTAINER:
+            known |= {f"exported_{label}" for label in CONTAINER}
+        for label, values in MATCHER.findall(matchers):
+            assert label in has, (metric, label)
+            if label not in FREE:
+                assert set(values.split("|")) <= VALUES[label], (metric, label)
+    for labels in GROUPING.findall(rule.expr):
+        assert {label.strip() for label in labels.split(",") if label.strip()} <= known
+
+
+@pytest.mark.parametrize("rule", RULES, ids=ids(RULES))
+def test_no_rule_adds_up_over_clusters(rule):
+    for labels in re.findall(r"\b(?:by|on)\s*\(([^()]*)\)", rule.expr):
+        assert "cluster" in labels
+    assert not re.search(r"\b(sum|min|max|avg|count|group)\s*\(", rule.expr), (
+        "neither by nor without"
+    )
+    assert "absent(" not in rule.expr, "it would not know which cluster"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=ids(RULES))
+def test_counters_are_read_as_rates_or_levels(rule):
+    """`increase()` of a series that begins with its first event does not see that event."""
+    begin_at_zero = {
+        "vgpu_join_failures_total",
+        "vgpu_reconcile_cycles_total",
+        "vgpu_reconcile_missed_cycles_total",
+    }
+    come_again = {"vgpu_reconcile_actions_total", "vgpu_reconcile_api_requests_total"}
+    for metric in re.findall(r"(?:increase|rate)\((\w+)", rule.expr):
+        assert metric in begin_at_zero | come_again
+
+
+# ---------------------------------------------------------------- runbooks
+
+RUNBOOKS = ROOT / "docs" / "runbooks" / "alerts"
+PAGES = sorted(page for page in RUNBOOKS.glob("*.md") if page.name != "README.md")
+ALERTS = {rule.name: rule for group in alerts.GROUPS for rule in group.rules}
+HEADINGS = ["Meaning", "Impact", "Diagnosis", "Mitigation"]
+CODE = re.compile(r"`([^`]+)`")
+LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+METRIC = re.compile(
+    r"(?<![\w:])vgpu_(?:gpu|container|collector|allocation|reconcile|web|driver)\w*"
+)
+
+
+def test_each_alert_has_a_runbook_and_each_runbook_an_alert():
+    assert {page.stem for page in PAGES} == set(ALERTS)
+
+
+def flags_of(command):
+    """Of the command and of all below it."""
+    found = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found |= flags_of(command.get_command(context, name))
+    return found
+
+
+FLAGS = flags_of(cli)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_and_flags_of_a_runbook_are_there(page):
+    for span in CODE.findall(page.read_text()):
+        words = span.split()
+        if words[0] == "vgpu" or words[0].startswith("--"):
+            assert {word.partition("=")[0] for word in words if word.startswith("--")} <= FLAGS
+        command = cli
+        for word in words[1:] if words[0] == "vgpu" else ():
+            if isinstance(command, click.Group):
+                command = command.get_command(click.Context(command), word)
+                assert command, span
+
+
+def test_links_of_the_index_lead_somewhere():
+    text = (RUNBOOKS / "README.md").read_text()
+    assert [link for link in LINK.findall(text) if not (RUNBOOKS / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_runbook_has_its_headings_and_speaks_of_what_is_there(page):
+    text = page.read_text()
+    lines = text.splitlines()
+    assert lines[0] == f"# {page.stem}"
+    assert [line[3:] for line in lines if line.startswith("## ")] == HEADINGS
+    assert f"Severity: {ALERTS[page.stem].severity}." in text
+    assert {found for found in METRIC.findall(text) if not found.endswith("_")} <= set(LABELS)
+    named = {word for word in CODE.findall(text) if re.fullmatch(r"Vgpu\w+", word)}
+    named |= set(re.findall(r"\[(Vgpu\w+)\]", text))
+    assert named <= set(ALERTS)
+    assert [link for link in LINK.findall(text) if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("alert", ALERTS.values(), ids=ALERTS)
+def test_metrics_that_an_alert_names_are_there(alert):
+    assert set(METRIC.findall(alert.description)) <= set(LABELS)
+
+
+# ---------------------------------------------------------------- the files
+
+
+def generated(*flags):
+    return CliRunner().invoke(generate.main, flags)
+
+
+def test_the_generated_files_are_what_the_tables_say():
+    checked = generated("--check")
+    assert checked.exit_code == 0, checked.output
+
+
+def test_a_file_that_is_missing_or_was_changed_is_told_and_written_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    for name in generate.FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    assert generated("--check").exit_code == 1
+    assert generated().exit_code == 0
+    assert generated("--check").exit_code == 0
+    with (tmp_path / "grafana/rules/vgpu-alerts.yaml").open("a") as file:
+        file.write("# by hand")
+    told = generated("--check")
+    assert told.exit_code == 1
+    assert (
+        told.stderr
+        == "grafana/rules/vgpu-alerts.yaml is not what the tables say: run `make docs`\n"
+    )
