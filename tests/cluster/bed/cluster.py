@@ -15,7 +15,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import urllib3
@@ -109,7 +109,7 @@ class Cluster:
         """A new namespace; at the end it is emptied and deleted.
 
         Without controllers nobody makes its default ServiceAccount, which pods need, but us; nor
-        does anybody delete what is in it.
+        does anybody delete what is in it, or wait for the end of a pod.
         """
         name = f"{prefix}-{next(self._numbers)}"
         about = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
@@ -126,7 +126,9 @@ class Cluster:
         yield name
         self.client.delete(space)
         pods = f"/api/v1/namespaces/{name}/pods"
-        self.client.raw("DELETE", pods, {"gracePeriodSeconds": 1})
+        self.client.raw("DELETE", pods, {"gracePeriodSeconds": 1 if self.controllers else 0})
+        with suppress(Refused):  # where there are no SharePods
+            self.client.raw("DELETE", f"/apis/kubeshare.nthu/v1/namespaces/{name}/sharepods")
         if self.controllers:
             wait_until(lambda: not self.client.list(pods), f"{name}: without pods")
 
