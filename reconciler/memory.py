@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from reconciler.model import Evict, Finding, Result
+from reconciler.model import Finding, Result
 from reconciler.policy import Backoff
-from reconciler.reasons import Effect, Outcome
+from reconciler.reasons import Outcome
 
 MOST: Final = 1500
 """Entries of each kind: together below a ConfigMap's 1 MiB, even where nodes have long names."""
@@ -110,8 +110,7 @@ def learn(memory: Memory, results: Iterable[Result], now: float, backoff: Backof
             failed.pop(finding.key, None)
         elif result.outcome not in _NOT_TRIED:
             failed[finding.key] = now
-        loops = isinstance(finding.action, Evict) and finding.effect is Effect.RECOVERY
-        if loops and result.entry.owner and result.outcome not in _NOBODY_EVICTED:
+        if finding.replaces and result.entry.owner and result.outcome not in _NOBODY_EVICTED:
             key = attempt_key(result.entry.owner, finding.subject.node)
             before = attempts.get(key, Attempt(0, now))
             attempts[key] = Attempt(before.count + 1, now)

@@ -239,6 +239,11 @@ class Finding(msgspec.Struct, frozen=True):
     objection: Skip | None = None
 
     @property
+    def replaces(self) -> bool:
+        """Whether acting makes an owner create another pod: it evicts, and not to tidy up."""
+        return isinstance(self.action, Evict) and self.effect is Effect.RECOVERY
+
+    @property
     def key(self) -> str:
         """What memory calls it: with another text in its annotations it is another finding.
 

@@ -174,9 +174,8 @@ def _no_better(finding: Finding, scene: Scene) -> Skip | None:
     pod = _pod(finding.subject, scene)
     if pod is None or pod.owner is None or pod.terminal:
         return None
-    recovers = isinstance(finding.action, Evict) and finding.effect is Effect.RECOVERY
     from_afar = scene.snapshot.scope is Scope.CLUSTER
-    return scene.plugin_objection(pod) if recovers and from_afar else None
+    return scene.plugin_objection(pod) if finding.replaces and from_afar else None
 
 
 def _seconds_to_ripe(finding: Finding, memory: Memory, now: float, skew: float) -> float:
@@ -188,9 +187,8 @@ def _seconds_to_ripe(finding: Finding, memory: Memory, now: float, skew: float) 
 
 def _pause(finding: Finding, scene: Scene, policy: Policy, memory: Memory) -> float:
     """Tidying makes nobody create a pod, so that it cannot loop."""
-    loops = isinstance(finding.action, Evict) and finding.effect is Effect.RECOVERY
     pod = _pod(finding.subject, scene)
-    if not loops or pod is None or pod.owner is None:
+    if not finding.replaces or pod is None or pod.owner is None:
         return 0.0
     key = attempt_key(pod.owner.uid, finding.subject.node)
     return memory.pause(key, scene.now, policy.backoff)
