@@ -109,7 +109,8 @@ class NodeObserver:
 
     def look(self, now: float) -> Sight:
         """What is there; ``now`` is unix seconds. Takes at most three time-outs."""
-        seen = observe(self._on, now, self._timeout, stale=self._timeout)
+        # One may use up all of its time; what the others brought meanwhile still counts.
+        seen = observe(self._on, now, self._timeout, stale=2 * self._timeout)
         pods = seen.pods if isinstance(seen.pods, NodeSample) else None
         notes = list(self._failures())
         complete = set()
