@@ -7,7 +7,7 @@ BIN     = $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast cluster-tools lint docs screenshot dashboards bench bench-cluster soak fuzz lock clean
+.PHONY: help demo test test-fast cluster-tools lint docs manifests site screenshot dashboards bench bench-cluster soak fuzz lock clean
 
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -34,10 +34,19 @@ lint: $(VENV)/.dev ## ruff, mypy, import-linter, generated files up to date
 	$(BIN)/lint-imports
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python -m grafana.generate --check
+	$(BIN)/python -m deploy.generate --check
 
 docs: $(VENV)/.dev ## Write the generated documentation and rules
 	$(BIN)/python docs/generate.py
 	$(BIN)/python -m grafana.generate
+	$(BIN)/python -m deploy.generate
+
+manifests: $(VENV)/.dev ## Render deploy/manifests from the chart (needs the cluster tools)
+	$(BIN)/python -m deploy.manifests --helm "$$(PYTHONPATH=tests:tests/cluster $(BIN)/python -c \
+	  'from bed.tools import Tool, ensure; print(ensure(Tool.HELM).path(Tool.HELM))')"
+
+site: $(VENV)/.dev ## Build the documentation as a site into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 screenshot: $(VENV)/.dev ## Take the picture of the README anew
 	$(BIN)/python docs/screenshot.py
@@ -46,7 +55,8 @@ dashboards: $(VENV)/.dev ## Take the pictures of the dashboards anew (five minut
 	$(BIN)/python docs/dashboards_capture.py
 
 bench: $(VENV)/.dev ## Measure each part beside its peers; exits with 1 if a budget is passed over
-	@status=0; for one in "exporter.py $(ARGS)" decode.py ledger.py inspection.py reconcile.py controller.py; do \
+	@status=0; for one in "exporter.py $(ARGS)" decode.py ledger.py inspection.py reconcile.py controller.py \
+	  plugin_lists.py plugin.py; do \
 	  $(BIN)/python benchmarks/$$one || status=1; done; exit $$status
 
 bench-cluster: $(VENV)/.dev ## Measure large simulated clusters (ARGS="--nodes 5000 --pods 10000")
@@ -64,14 +74,17 @@ lock: $(VENV)/.python ## Resolve the requirements anew
 	$(BIN)/pip install --quiet uv
 	for set in "runtime:" "dev:--group dev"; do $(BIN)/uv pip compile --quiet --universal \
 	  --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url \
-	  --no-emit-find-links pyproject.toml --extra pod-resources $${set#*:} \
+	  --no-emit-find-links pyproject.toml --extra pod-resources --extra device-plugin $${set#*:} \
 	  -o requirements/$${set%%:*}.lock; done
+	echo hatchling | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
+	  --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links \
+	  --constraints requirements/dev.lock - -o requirements/build.lock
 	echo kubernetes==35.0.0 | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links - \
 	  -o requirements/kubernetes-oldest.lock
 
 clean: ## Remove what make has made
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) site .cache .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis .coverage*
 
 $(VENV)/.python:
 	@command -v $(PYTHON) >/dev/null || \

@@ -57,6 +57,7 @@ def attribute(
     join = _Join(observation, gpushare_unit_bytes)
     join.add_regions()
     join.add_grants()
+    join.add_own()
     join.add_limits()
     join.add_bare_regions()
     join.add_processes()
@@ -99,6 +100,8 @@ class _Join:
         self.grants: dict[tuple[str, str], list[Grant]] = {}
         for grant in (kubelet.grants if kubelet else None) or ():
             self.grants.setdefault((grant.pod_uid, grant.container), []).append(grant)
+        own = seen.own.statements if seen.own else ()
+        self.own = {(said.pod.uid, said.container): said for said in own}
         process = seen.process
         self.owners = process.owners if process and process.sees_host else None
         self.live_pods = process.live_pods if process else None
@@ -233,12 +236,13 @@ class _Join:
         return owner is not None and (not pod_uid or owner.pod_uid == pod_uid)
 
     def granted_devices(self, pod_uid: str, container: str) -> frozenset[str] | None:
-        """The UUIDs that the plugin's answer made visible; None if no answer names UUIDs."""
+        """The UUIDs that the plugin made visible; None if neither answer nor checkpoint tells."""
         for grant in self.grants.get((pod_uid, container), ()):
             uuids = volcano.visible_uuids(grant.env)
             if uuids:
                 return frozenset(uuids)
-        return None
+        said = self.own.get((pod_uid, container))
+        return frozenset(share.device for share in said.shares) if said else None
 
     # ------------------------------------------------------------ the kubelet's checkpoint
 
@@ -268,6 +272,22 @@ class _Join:
             return [(device, limit)] if device else []
         uuids = volcano.visible_uuids(grant.env)
         return [(uuid, volcano.memory_limit(grant.env, i)) for i, uuid in enumerate(uuids)]
+
+    # ------------------------------------------------------------ our own plugin's checkpoint
+
+    def add_own(self) -> None:
+        """What the kubelet's answers do not say where the runtime knows CDI."""
+        for (pod_uid, container), said in self.own.items():
+            if not self.alive(pod_uid) or (pod_uid, container) in self.finished:
+                continue
+            for given in said.shares:
+                if self.is_unknown(given.device):
+                    self.reject("plugin", said.where, Reason.UNKNOWN_DEVICE, given.device)
+                    continue
+                row = self.container(pod_uid, container, said.scheme, Source.OWN_CHECKPOINT)
+                share = self.share(row, given.device)
+                if share.limit_bytes is None and not share.unlimited:
+                    share.limit_bytes = given.memory_bytes
 
     # ------------------------------------------------------------ limit files
 

@@ -20,6 +20,7 @@ COLLECTORS: dict[str, tuple[bool, str]] = {
     "shim": (True, "shared regions of HAMi-core and Volcano vGPU"),
     "kubelet": (True, "pod names and the device checkpoint"),
     "limits": (True, "limit files of gpu-manager and KubeShare"),
+    "plugin": (True, "what our own device plugin has bound, from its checkpoint"),
     "process": (True, "processes to containers, through /proc and cgroups"),
     "api": (False, "this node and its pods from the API server, watched: annotations, phases"),
     "bare": (False, "regions inside containers (/tmp/cudevshr.cache); needs SYS_PTRACE"),
@@ -36,6 +37,7 @@ FLAG_OF_COLLECTOR = {
     "--kubelet.pod-resources": "kubelet",
     "--limits.gaia-dir": "limits",
     "--limits.kubeshare-dir": "limits",
+    "--plugin.state-dir": "plugin",
     "--path.procfs": "process",
     "--path.cgroupfs": "process",
     "--gpushare.memory-unit": "kubelet",
@@ -70,6 +72,7 @@ class Options(msgspec.Struct, frozen=True):
     pods: str | None = None
     limits_gaia_dir: str = "/etc/gpu-manager/vm"
     limits_kubeshare_dir: str = "/kubeshare/scheduler/config"
+    plugin_state_dir: str = "/var/lib/vgpu"
     path_procfs: str = "/proc"
     path_cgroupfs: str = "/sys/fs/cgroup"
     gpushare_memory_unit: str | None = None
@@ -193,6 +196,7 @@ FLAGS = (
     ),
     flag("--limits.gaia-dir", "gpu-manager's folder of vcuda.config files.", metavar="DIR"),
     flag("--limits.kubeshare-dir", "KubeShare's folder of per-GPU config files.", metavar="DIR"),
+    flag("--plugin.state-dir", "Our own device plugin's folder of checkpoints.", metavar="DIR"),
     flag("--path.procfs", "The host's /proc.", metavar="DIR"),
     flag("--path.cgroupfs", "The host's cgroup file system.", metavar="DIR"),
     flag(

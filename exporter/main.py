@@ -74,6 +74,11 @@ def open_collectors(options: Options, driver: GpuSource | None) -> Collectors:
 
         limits = LimitSource(options.limits_gaia_dir, options.limits_kubeshare_dir)
         opened.limits = Collector("limits", lambda _: limits.sample())
+    if "plugin" in on:
+        from vgpu.sources.own_checkpoint import OwnCheckpointSource  # noqa: PLC0415
+
+        own = OwnCheckpointSource(options.plugin_state_dir, options.path_procfs)
+        opened.own = Collector("plugin", own.sample)
     opened.pods = open_pods(options)
     if "process" in on:
         from vgpu.sources.runtime import ProcessSource  # noqa: PLC0415

@@ -126,6 +126,12 @@ _NODE_FLAGS: Final = {
         _PLACES.kubeshare_dir,
         metavar="DIR",
     ),
+    "--plugin.state-dir": _node(
+        "--plugin.state-dir",
+        "Our own device plugin's folder of checkpoints.",
+        _PLACES.state_dir,
+        metavar="DIR",
+    ),
     "--path.procfs": _node("--path.procfs", "The host's /proc.", _PLACES.procfs, metavar="DIR"),
     "--path.cgroupfs": _node(
         "--path.cgroupfs", "The host's cgroup file system.", _PLACES.cgroupfs, metavar="DIR"
@@ -306,6 +312,7 @@ def options_from(ctx: click.Context) -> Options:
             pod_resources=given["kubelet_pod_resources"],
             gaia_dir=given["limits_gaia_dir"],
             kubeshare_dir=given["limits_kubeshare_dir"],
+            state_dir=given["plugin_state_dir"],
         ),
         driver=given["collector_nvml"],
         units=Units(

@@ -322,6 +322,7 @@ class _Budget:
         self._limits = limits
         self._total = 0
         self._nodes: Counter[str] = Counter()
+        self._crossed: set[str] = set()
         self._namespaces: Counter[str] = Counter()
         self._owners: Counter[str] = Counter()
 
@@ -332,6 +333,9 @@ class _Budget:
         disrupts = self._disrupts(entry)
         if disrupts and self._owners[entry.owner] >= (most := self._of_owner(entry.owner)):
             return Skip.OWNER_LIMIT, f"{most} of its owner's pods"
+        crossed = entry.finding.cause is Cause.CROSSED
+        if crossed and node in self._crossed:  # replaced together they may cross again
+            return Skip.ONE_AT_A_TIME, f"on {node}"
         if node and self._nodes[node] >= limits.per_node:
             return Skip.NODE_LIMIT, f"{limits.per_node} on {node}"
         if namespace and self._namespaces[namespace] >= limits.per_namespace:
@@ -339,6 +343,8 @@ class _Budget:
         if self._total >= limits.per_cycle:
             return Skip.CYCLE_LIMIT, f"{limits.per_cycle} in one cycle"
         self._total += 1
+        if crossed:
+            self._crossed.add(node)
         self._nodes[node] += 1
         self._namespaces[namespace] += 1
         self._owners[entry.owner] += disrupts

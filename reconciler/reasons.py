@@ -41,6 +41,7 @@ class Cause(Explained):
     PRESTART_CHECK_ERROR = "prestart_check_error", "the plugin failed the pod after its check"
     # prestart_failed
     PRESTART_CHECK_FAILED = "prestart_check_failed", "PreStartContainer refused the container"
+    CROSSED = "crossed", "without CDI the kubelet has for it what was meant for another pod"
     ALLOCATE_CHECK_FAILED = "allocate_check_failed", "Allocate refused the container"
     # no_gpu_matched
     NO_GPU_TO_RUN = "no_gpu_to_run", "its environment was poisoned with no-gpu-has-…-to-run"
@@ -117,6 +118,7 @@ class Skip(Explained):
     WOULD_OVERBOOK = "would_overbook", "the repair would book more of a device than there is"
     STILL_MAPPED = "still_mapped", "a process still uses the file"
     TERMINAL_POD_EXISTS = "terminal_pod_exists", "its pod has ended but is still there"
+    ONE_AT_A_TIME = "one_at_a_time", "another pod of its node that was crossed goes first"
     ONE_SHOT = "one_shot", "only the long-running loop may do this"
     # what protects it
     OPTED_OUT = "opted_out", 'it or its node is annotated vgpu.dev/reconcile: "false"'

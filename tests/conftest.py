@@ -9,7 +9,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), *(str(HERE / name) for name in ("e2e", "cluster", "reconciler"))]
+sys.path[:0] = [
+    str(HERE),
+    *(str(HERE / name) for name in ("e2e", "cluster", "reconciler", "deviceplugin")),
+]
 
 from oldest_client import OldestClient  # noqa: E402  # needs the path above
 

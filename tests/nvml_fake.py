@@ -92,6 +92,7 @@ class Xid:
 
     device: str
     code: int
+    type: int = pynvml.nvmlEventTypeXidCriticalError
 
 
 @dataclass

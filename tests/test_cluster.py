@@ -1,22 +1,27 @@
 """The API server's client against what a real one rarely answers: errors and broken bodies."""
 
+import itertools
 import json
 import re
+import subprocess
+import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kubernetes import client
 from msgspec.structs import replace
 from urllib3.connection import HTTPConnection
 
-from vgpu.cluster import Cluster, ClusterError, bodies, followed
-from vgpu.cluster.connection import MOST_WAIT_SECONDS
+from vgpu.cluster import Cluster, ClusterError, access, bodies, followed
+from vgpu.cluster.access import Access
+from vgpu.cluster.connection import GATHER_SECONDS, MOST_WAIT_SECONDS
 from vgpu.kube import EventNote, Lease, NoteType
 from vgpu.kube_json import EventType, Expired
 from vgpu.model import PodRef
@@ -88,14 +93,14 @@ def page(*names, token="", version=""):
 
 
 @contextmanager
-def serving(*answers):
+def serving(*answers, **options):
     """A client of a server with these answers, and the server."""
     with Answers(answers) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}/"
         try:
-            with Cluster(client.Configuration(host=url)) as cluster:
+            with Cluster(Access.anonymous(url), **options) as cluster:
                 yield cluster, server
         finally:
             server.shutdown()
@@ -271,7 +276,7 @@ def test_a_write_that_finds_nobody_is_not_tried_again(waits, monkeypatch):
     monkeypatch.setattr(HTTPConnection, "connect", lambda self: (tries.append(1), connect(self)))
     with Answers(()) as server:
         url = f"http://127.0.0.1:{server.server_port}"
-    with Cluster(client.Configuration(host=url)) as cluster:
+    with Cluster(Access.anonymous(url)) as cluster:
         with pytest.raises(ClusterError) as info:
             cluster.evict(REF, "1")
         assert info.value.reason == "Unreachable"
@@ -317,6 +322,11 @@ NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])
             lambda cluster, **dry: cluster.patch_node("n", "7", PATCHES, **dry),
             "PATCH /api/v1/nodes/n application/merge-patch+json",
             {"metadata": {"resourceVersion": "7", "annotations": PATCHES}},
+        ),
+        (
+            lambda cluster, **dry: cluster.patch_node("n", "7", {}, labels=PATCHES, **dry),
+            "PATCH /api/v1/nodes/n application/merge-patch+json",
+            {"metadata": {"resourceVersion": "7", "annotations": {}, "labels": PATCHES}},
         ),
         (
             lambda cluster, **dry: cluster.patch_sharepod(REF, "7", {}, **dry),
@@ -704,6 +714,30 @@ def test_an_event_is_told_as_soon_as_it_is_there():
             events.close()
 
 
+@pytest.mark.parametrize(("gather", "slept"), [({}, {GATHER_SECONDS}), ({"gather": 0}, set())])
+def test_who_needs_each_event_at_once_does_not_let_them_gather(gather, slept, monkeypatch):
+    sleeps, seconds = [], itertools.count()
+    clock = SimpleNamespace(time=time.time, monotonic=lambda: next(seconds), sleep=sleeps.append)
+    monkeypatch.setattr("vgpu.cluster.connection.time", clock)
+    told = watch(line("ADDED", {"kind": "Pod", **pod("a")}))
+    with serving(told, **gather) as (cluster, _):
+        assert len(list(cluster.watch_pods("1"))) == 1
+    assert set(sleeps) == slept
+
+
+def test_one_node_is_followed_by_its_name_from_the_servers_memory():
+    told = {"kind": "Node", "metadata": {"name": "n", "resourceVersion": "8"}}
+    listed = answer({"metadata": {"resourceVersion": "7"}, "items": [told]})
+    with serving(listed, watch(line("MODIFIED", told))) as (cluster, server):
+        followed_ = followed.node(cluster, "n")
+        (node,), version = followed_.list()
+        (event,) = followed_.watch(version)
+    assert (node.name, version, event.object.name) == ("n", "7", "n")
+    (_, _, asked, _), (_, _, watched, _) = server.requests
+    assert asked["fieldSelector"] == watched["fieldSelector"] == ["metadata.name=n"]
+    assert (asked["resourceVersion"], watched["resourceVersion"]) == (["0"], ["7"])
+
+
 def test_a_watch_may_be_silent_as_long_as_the_server_keeps_it_open_and_no_longer(monkeypatch):
     """A connection that is half open would hang for ever."""
     monkeypatch.setattr("vgpu.cluster.reads.WATCH_SECONDS", (1, 1))
@@ -792,7 +826,7 @@ def test_a_watch_that_breaks_off_is_unreachable(broken):
 def test_a_server_that_is_not_there_is_unreachable(waits):
     with Answers(()) as server:
         url = f"http://127.0.0.1:{server.server_port}"
-    with Cluster(client.Configuration(host=url)) as cluster, pytest.raises(ClusterError) as info:
+    with Cluster(Access.anonymous(url)) as cluster, pytest.raises(ClusterError) as info:
         list(cluster.pods())
     assert (info.value.status, info.value.reason) == (0, "Unreachable")
     assert cluster.server in info.value.message
@@ -867,15 +901,66 @@ def test_a_kubeconfig_that_is_not_there_is_said_to_be_so(no_cluster, monkeypatch
 
 
 def test_in_a_pod_its_service_account_is_used(no_cluster, monkeypatch):
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
-    token, ca = no_cluster / "token", no_cluster / "ca.crt"
-    token.write_text("secret")
-    ca.write_text("certificate")
-    loader = "kubernetes.config.incluster_config"
-    monkeypatch.setattr(f"{loader}.SERVICE_TOKEN_FILENAME", str(token))
-    monkeypatch.setattr(f"{loader}.SERVICE_CERT_FILENAME", str(ca))
+    for name, text in account(no_cluster).items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.setattr(access, "ACCOUNT", str(no_cluster))
     assert Cluster.connect().server == "https://10.0.0.1:443"
+
+
+def account(folder, host="10.0.0.1"):
+    """A pod's, in the folder; the variables that belong to it."""
+    (folder / "token").write_text("secret\n")
+    (folder / "ca.crt").write_text("certificate")
+    return {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": "443"}
+
+
+def test_an_address_of_ipv6_is_one(tmp_path):
+    environ = account(tmp_path, "fd00::1")
+    assert access.as_pod(environ, str(tmp_path)).server == "https://[fd00::1]:443"
+
+
+def test_a_pod_s_server_has_to_prove_itself(tmp_path):
+    made = access.as_pod(account(tmp_path), str(tmp_path)).pool.connection_pool_kw
+    assert made["cert_reqs"] == "CERT_REQUIRED"
+    assert made["ca_certs"] == str(tmp_path / "ca.crt")
+
+
+def test_a_pod_s_token_is_read_again_and_one_that_is_missing_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(access, "TOKEN_SECONDS", -1.0)
+    found = access.as_pod(account(tmp_path), str(tmp_path))
+    assert found.credentials() == {"authorization": "Bearer secret"}
+    (tmp_path / "token").write_text("renewed")
+    assert found.credentials() == {"authorization": "Bearer renewed"}
+    (tmp_path / "token").unlink()
+    assert found.credentials() == {"authorization": "Bearer renewed"}
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("token", ""),
+        ("token", None),
+        ("token", "two\nlines"),
+        ("token", "n\xf6"),
+        ("ca.crt", None),
+        ("ca.crt", ""),
+    ],
+)
+def test_half_an_account_is_no_cluster(no_cluster, monkeypatch, file, content):
+    for name, text in account(no_cluster).items():
+        monkeypatch.setenv(name, text)
+    (no_cluster / file).unlink()
+    if content is not None:
+        (no_cluster / file).write_text(content)
+    monkeypatch.setattr(access, "ACCOUNT", str(no_cluster))
+    with pytest.raises(ClusterError, match=f"pass --kubeconfig FILE.*{file}") as info:
+        Cluster.connect()
+    assert (info.value.status, info.value.reason) == (0, "NoConfiguration")
+
+
+def test_the_official_client_costs_nothing_where_no_kubeconfig_is_read():
+    program = "import sys, vgpu.cluster; sys.exit('kubernetes' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_the_token_is_sent(no_cluster):

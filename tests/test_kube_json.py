@@ -242,6 +242,31 @@ def test_a_quantity_that_is_no_whole_number_is_kept_as_its_text():
     assert decode_pods(pod_list(told)).pods
 
 
+@pytest.mark.parametrize(
+    ("env", "kept"),
+    [
+        (None, {}),
+        ([{"name": "PATH", "value": "/bin"}], {}),
+        ([{"name": "CUDA_DISABLE_CONTROL", "value": "true"}], {"CUDA_DISABLE_CONTROL": "true"}),
+        (
+            [{"name": "CUDA_DISABLE_CONTROL", "value": each} for each in ("true", "false")],
+            {"CUDA_DISABLE_CONTROL": "false"},
+        ),
+        ([{"name": "CUDA_DISABLE_CONTROL", "valueFrom": {}}], {"CUDA_DISABLE_CONTROL": ""}),
+        ([{"name": "A", "value": "CUDA_DISABLE_CONTROL"}], {}),
+        ("CUDA_DISABLE_CONTROL", {}),
+        ([{"name": 1, "value": "CUDA_DISABLE_CONTROL"}], {}),
+    ],
+)
+def test_of_a_containers_environment_what_a_scheme_reads_is_kept(env, kept):
+    told = {
+        "metadata": {"name": "p", "namespace": "n", "uid": "u"},
+        "spec": {"containers": [{"name": "c", "env": env}]},
+    }
+    (container,) = decode_pod(json.dumps(told).encode()).containers
+    assert container.env == kept
+
+
 def test_times_without_a_zone_are_refused_by_the_pods_name():
     naive = pod(meta={"creationTimestamp": "2025-01-01T00:00:00"})
     assert refusal(decode_pod, text(naive)).startswith("team/web: ")

@@ -20,6 +20,10 @@ PLUGIN = "kubectl-vgpu"
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "exporter": ("exporter.main:command", "Serve this node's GPU metrics to Prometheus."),
+    "device-plugin": (
+        "deviceplugin.main:command",
+        "Give this node's GPUs to pods, as a device plugin of the kubelet.",
+    ),
     "inspect": ("vgpu.commands.inspect:command", "Show who holds what on the cluster's GPUs."),
     "node-resource": (
         "vgpu.commands.node_resource:command",

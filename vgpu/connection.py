@@ -11,7 +11,7 @@ import click
 
 from vgpu.reasons import SourceError
 
-if TYPE_CHECKING:  # the official client takes a second to import: only those who ask it wait
+if TYPE_CHECKING:  # it takes a while to import: only those who ask it wait
     from vgpu.cluster import Cluster
 
 HINTS: Final[Mapping[str, str]] = {

@@ -45,13 +45,15 @@ class Container(msgspec.Struct, frozen=True, gc=False):
     """A container of a pod's spec; ``limits`` holds the extended resources it asks for, in units.
 
     Extended resources cannot be overcommitted: requests, where given, equal limits. A quantity
-    that is not a whole number is kept as its text in ``broken``.
+    that is not a whole number is kept as its text in ``broken``. ``env`` holds the variables that
+    a scheme reads, as far as the spec itself gives their value.
     """
 
     name: str
     limits: Mapping[str, int] = {}
     kind: ContainerKind = ContainerKind.APP
     broken: Mapping[str, str] = {}
+    env: Mapping[str, str] = {}
 
 
 class Status(msgspec.Struct, frozen=True, gc=False):

@@ -13,6 +13,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Final
 
+import msgspec
+
 from vgpu import kube_wire as wire
 from vgpu.kube import (
     BOUND_DEVICE,
@@ -75,6 +77,9 @@ ALSO_KEPT: Final = (
     "clusterName",
 )
 """Annotations and labels that begin so are kept of objects that are kept anyway."""
+
+KEPT_ENV: Final = "CUDA_DISABLE_CONTROL"
+"""The one environment variable of containers that is kept: HAMi-core's."""
 
 _NATIVE: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 """All that most containers ask for."""
@@ -228,7 +233,24 @@ def _containers(spec: wire.PodSpec) -> tuple[Container, ...]:
 
 def _container(container: wire.ContainerFields, kind: ContainerKind) -> Container:
     limits, broken = _limits(container.resources)
-    return Container(sys.intern(container.name), limits, kind, broken)
+    return Container(sys.intern(container.name), limits, kind, broken, _env(container.env))
+
+
+_ENV: Final = msgspec.json.Decoder(list[wire.EnvFields] | None)
+_KEPT_ENV: Final = KEPT_ENV.encode()
+
+
+def _env(fields: msgspec.Raw) -> Mapping[str, str]:
+    """Of variables of the same name the last counts, as it does in the container."""
+    text = bytes(fields)
+    if _KEPT_ENV not in text:
+        return _NOTHING
+    try:
+        told = _ENV.decode(text) or ()
+    except msgspec.DecodeError:  # no server sends that: it is as if there were none
+        return _NOTHING
+    values = [each.value for each in told if each.name == KEPT_ENV]
+    return {KEPT_ENV: values[-1]} if values else _NOTHING
 
 
 def _statuses(status: wire.PodStatus, containers: tuple[Container, ...]) -> tuple[Status, ...]:

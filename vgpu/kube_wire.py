@@ -73,12 +73,23 @@ class Resources(Wire, frozen=True):
     requests: Quantities = None
 
 
+class EnvFields(Wire, frozen=True):
+    """One of a container's ``env``; a value from elsewhere is not in the spec."""
+
+    name: str = ""
+    value: str = ""
+
+
 class ContainerFields(Wire, frozen=True):
-    """A container of a pod's spec."""
+    """A container of a pod's spec.
+
+    Its :class:`EnvFields`, most of many pods, are decoded later, and only where one is read.
+    """
 
     name: str = ""
     resources: Resources = Resources()
     restart_policy: str | None = None
+    env: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class SchedulingGate(Wire, frozen=True):

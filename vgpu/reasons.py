@@ -38,7 +38,7 @@ class Reason(Explained):
     UNKNOWN_LAYOUT = "unknown_layout", "file size and version words match no known region layout"
     BAD_MAGIC = "bad_magic", "the region does not begin with the shim's magic number"
     INITIALIZING = "initializing", "the shim has not finished writing the region"
-    TRUNCATED = "truncated", "the file became shorter while it was read"
+    TRUNCATED = "truncated", "the file ends before its content does"
     CHANGED_WHILE_READ = "changed_while_read", "no consistent copy after several tries"
     DEVICE_COUNT = "device_count_out_of_range", "device_num is outside 0..16"
     PROCESS_COUNT = "process_count_out_of_range", "proc_num is outside 0..1024"
@@ -52,6 +52,11 @@ class Reason(Explained):
     INCONSISTENT_SUMS = "inconsistent_sums", "memory totals smaller than the sum of their parts"
     BAD_DIRECTORY_NAME = "bad_directory_name", "the folder is not named <podUID>_<container>"
     AMBIGUOUS = "ambiguous", "several candidates where exactly one is allowed"
+
+    # Our own checkpoint
+    FUTURE_VERSION = "future_version", "written by a later version of this program"
+    OTHER_NODE = "other_node", "written for another node"
+    OTHER_SCHEME = "other_scheme", "written for another sharing system than its name says"
 
     # The driver
     LIBRARY_NOT_FOUND = "library_not_found", "libnvidia-ml.so.1 is not installed"

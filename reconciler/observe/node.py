@@ -32,6 +32,7 @@ from vgpu.sources.files import printable
 from vgpu.sources.kubelet import DEFAULT_CHECKPOINT, DEFAULT_LOG_DIR, KubeletSource
 from vgpu.sources.limits import DEFAULT_GAIA_DIR, DEFAULT_KUBESHARE_DIR, LimitSource
 from vgpu.sources.observation import Collectors, Observation, observe
+from vgpu.sources.own_checkpoint import DEFAULT_STATE_DIR, OwnCheckpointSource
 from vgpu.sources.own_node import NodeSample, NodeWatch, with_node
 from vgpu.sources.pods import pod_sample
 from vgpu.sources.runtime import ProcessSource
@@ -59,6 +60,7 @@ class Places(msgspec.Struct, frozen=True):
         checkpoint: the kubelet's, of devices.
         pod_resources: the kubelet's socket; None is not asked.
         gaia_dir, kubeshare_dir: limit files.
+        state_dir: our own device plugin's checkpoints.
     """
 
     shim_roots: tuple[str, ...] = DEFAULT_ROOTS
@@ -69,6 +71,7 @@ class Places(msgspec.Struct, frozen=True):
     pod_resources: str | None = None
     gaia_dir: str = DEFAULT_GAIA_DIR
     kubeshare_dir: str = DEFAULT_KUBESHARE_DIR
+    state_dir: str = DEFAULT_STATE_DIR
 
 
 class NodeObserver:
@@ -238,12 +241,14 @@ def _collectors(places: Places, driver: GpuSource | None, told: Told | None) -> 
     shim = ShimSource(places.shim_roots, required=False)
     kubelet = KubeletSource(places.log_dir, places.checkpoint, places.pod_resources)
     limits = LimitSource(places.gaia_dir, places.kubeshare_dir)
+    own = OwnCheckpointSource(places.state_dir, places.procfs)
     process = ProcessSource(places.procfs, places.cgroupfs)
     return Collectors(
         nvml=Collector("nvml", driver.sample) if driver else None,
         shim=Collector("shim", lambda _: shim.sample()),
         kubelet=Collector("kubelet", kubelet.sample),
         limits=Collector("limits", lambda _: limits.sample()),
+        own=Collector("plugin", own.sample),
         pods=Collector("api", told) if told else None,
         process=Collector("process", process.sample),
     )
@@ -283,6 +288,8 @@ def _missing(seen: Observation) -> Iterator[str]:
     kubelet, process = seen.kubelet, seen.process
     if kubelet is None or (kubelet.grants is None and kubelet.held is None):
         yield "the kubelet's grants"
+    if seen.own is None or seen.own.rejections:
+        yield "our own device plugin's checkpoint"
     if process is None or not process.sees_host:
         yield "the host's processes"
     if process is None or process.live_pods is None:

@@ -16,12 +16,14 @@ from reconciler.rules.refused import effect_of_eviction
 from reconciler.scene import SUCCEEDED, Scene
 from vgpu.kube import ContainerState, Pod, Status
 from vgpu.kube_projection import NEVER_STARTED, asks_for_gpus
+from vgpu.plugin_words import CHECK_FAILED, CROSSED
 
 _Patterns = tuple[tuple[Cause, re.Pattern[str]], ...]
 
 _PATTERNS: Final[Mapping[Rule, _Patterns]] = {
-    Rule.PRESTART_FAILED: (  # gpu-manager, and its successor vgpu-manager
-        (Cause.PRESTART_CHECK_FAILED, re.compile("PreStartContainer check failed")),
+    Rule.PRESTART_FAILED: (  # gpu-manager, its successor vgpu-manager, and our own plugin
+        (Cause.CROSSED, re.compile(f"{CHECK_FAILED}.*{CROSSED}", re.DOTALL)),
+        (Cause.PRESTART_CHECK_FAILED, re.compile(CHECK_FAILED)),
         (Cause.ALLOCATE_CHECK_FAILED, re.compile("Allocate check failed")),
     ),
     Rule.NO_GPU_MATCHED: (  # gpushare, and volcano-sh/devices, which came of it

@@ -23,11 +23,12 @@ from vgpu.display.messages import (
     usages_text,
 )
 from vgpu.display.pages import routes
-from vgpu.display.service import DisplayServer, SocketError
+from vgpu.display.service import DisplayServer
 from vgpu.model import PodRef, Share
 from vgpu.reasons import Reason, SourceError
 from vgpu.rpc import display_pb2 as pb
 from vgpu.topology import Card, Level, grow
+from vgpu.unix_socket import SocketError
 from vgpu.web.server import WebServer
 
 GIB = 2**30

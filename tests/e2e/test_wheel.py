@@ -98,7 +98,7 @@ def test_its_licence_command_and_extra_are_told(wheel):
         "vgpu": "vgpu.cli:main",
         "kubectl-vgpu": "vgpu.cli:main",
     }
-    assert distribution.metadata.get_all("Provides-Extra") == ["pod-resources"]
+    assert distribution.metadata.get_all("Provides-Extra") == ["device-plugin", "pod-resources"]
     assert distribution.metadata["License-Expression"] == "Apache-2.0"
 
 
@@ -131,4 +131,8 @@ def test_what_needs_grpc_says_which_extra_is_missing(binaries, tmp_path):
     assert done.returncode != 0
     assert "vgpu[pod-resources]" in done.stderr
     assert "--kubelet.pod-resources" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = run(tmp_path, binaries / "vgpu", "device-plugin", "--scheme=volcano")
+    assert done.returncode != 0
+    assert "vgpu[device-plugin]" in done.stderr
     assert "Traceback" not in done.stderr

@@ -25,10 +25,12 @@ from vgpu.facts import (
     ShimSample,
 )
 from vgpu.kube import Pod
+from vgpu.ledger import Statement
 from vgpu.ledger.from_node import bus_id
-from vgpu.model import Phase, PodRef, Scheme, Source
+from vgpu.model import Phase, PodRef, Scheme, Share, Source
 from vgpu.reasons import Reason
 from vgpu.sources.observation import Observation, with_names
+from vgpu.sources.own_checkpoint import OwnSample
 from vgpu.sources.pods import PodSample, pod_sample
 from vgpu.units import GIB, MIB
 
@@ -505,3 +507,59 @@ def test_orphans_are_unknown_where_nothing_tells_which_pods_live():
     assert node(shim=shim()).orphans is None
     assert node(process=kernel()).orphans is None
     assert node(shim=shim(), process=kernel()).orphans == ()
+
+
+# ---------------------------------------------------------------- our own plugin's checkpoint
+
+
+def own(*shares, pod=POD, container="main", scheme=Scheme.GPUSHARE):
+    ref = PodRef(pod, "ml", "train")
+    return OwnSample(
+        (Statement(Source.OWN_CHECKPOINT, ref, container, shares, scheme, where="/state/x"),)
+    )
+
+
+VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+def test_with_cdi_our_own_checkpoint_tells_card_and_limit():
+    grants = (Grant(POD, "main", "aliyun.com/gpu-mem", ("x",), VOID),)
+    result = node(
+        gpu=driver((100, A, GIB)),
+        process=kernel([(100, "c1", POD)]),
+        kubelet=kubelet(grants, containers=[("c1", "train", "main", POD)]),
+        own=own(Share(A, 2 * GIB)),
+    )
+    row = share(result)
+    assert (row.limit_bytes, row.used_bytes, row.scheme) == (2 * GIB, GIB, Scheme.GPUSHARE)
+    assert result.containers[0].source is Source.OWN_CHECKPOINT
+
+
+def test_a_region_that_names_another_card_than_we_have_bound_is_refused():
+    forged = shim(devices=((B, 3 * GIB, 30),))
+    cards = driver(gpus=(GPU, gpu(B, 1)))
+    grants = (Grant(POD, "main", "volcano.sh/vgpu-number", ("x",), VOID),)
+    bound = own(Share(A, GIB), scheme=Scheme.VOLCANO)
+    result = node(
+        gpu=cards, process=kernel(), shim=forged, kubelet=kubelet(grants=grants), own=bound
+    )
+    assert reasons(result) == [("shim", Reason.DEVICE_NOT_ALLOCATED)]
+    assert [(row.device, row.limit_bytes) for row in result.shares] == [(A, GIB)]
+
+
+def test_what_the_shim_enforces_is_the_limit_not_what_we_have_bound():
+    bound = own(Share(A, GIB), scheme=Scheme.VOLCANO)
+    result = node(gpu=driver(), process=kernel(), shim=shim(), own=bound)
+    assert share(result).limit_bytes == 3 * GIB
+
+
+@pytest.mark.parametrize("live", [(), None])
+def test_what_we_have_bound_proves_no_life(live):
+    result = node(gpu=driver(), process=kernel(live=live), own=own(Share(A, GIB)))
+    assert (result.shares, result.containers) == ((), ())
+
+
+def test_a_card_that_we_have_bound_and_the_node_has_not_is_told():
+    result = node(gpu=driver(), process=kernel(), own=own(Share(B, GIB)))
+    assert reasons(result) == [("plugin", Reason.UNKNOWN_DEVICE)]
+    assert result.shares == ()

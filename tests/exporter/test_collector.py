@@ -95,6 +95,14 @@ def test_data_that_is_too_old_is_withdrawn():
     assert collector.data(time.monotonic() + 1) is None
 
 
+def test_a_collector_that_is_closed_leaves_no_thread():
+    collector = Collector("x", lambda _: 1)
+    take(collector)
+    collector.close()
+    collector._thread.join(30)
+    assert not collector._thread.is_alive()
+
+
 def test_refused_inputs_are_counted_and_logged_once_while_they_last(caplog):
     bad = Rejection("/a\nb", Reason.TRUNCATED, "short")
     samples = [(bad,), (bad,), (), (bad,)]
@@ -105,7 +113,7 @@ def test_refused_inputs_are_counted_and_logged_once_while_they_last(caplog):
     row = collector.health()
     assert row.rejected == {Reason.TRUNCATED: 1}
     assert row.rejections == {Reason.TRUNCATED: 3}
-    assert row.examples == ("'/a\\nb': the file became shorter while it was read (short)",)
+    assert row.examples == ("'/a\\nb': the file ends before its content does (short)",)
     assert len(caplog.records) == 2
 
 

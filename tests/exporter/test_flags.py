@@ -92,9 +92,8 @@ def test_what_cannot_work_is_refused_by_name(arguments, named):
 
 
 def test_switching_everything_off_is_refused():
-    off = [
-        f"--no-collector.{name}" for name in ("nvml", "xid", "shim", "kubelet", "limits", "process")
-    ]
+    on = ("nvml", "xid", "shim", "kubelet", "limits", "plugin", "process")
+    off = [f"--no-collector.{name}" for name in on]
     assert "nothing to export" in parsed(*off)
 
 

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import msgspec
+import own_state
 import pytest
 from live import parse
 
@@ -12,7 +13,7 @@ from exporter import sampler as sampler_module
 from exporter.sampler import STALE_INTERVALS
 from vgpu.facts import RegionDevice
 from vgpu.metrics.render import Format
-from vgpu.model import Scheme
+from vgpu.model import Scheme, Source
 from vgpu.reasons import Reason
 from vgpu.schemes import hami_core
 
@@ -72,6 +73,27 @@ def test_the_demos_troubles_are_all_told(bench):
     assert len(view.attribution.released) == 1
     page = bench.sampler.sample()
     assert 'vgpu_pods{phase="Failed",reason="UnexpectedAdmissionError"} 1' in page_text(page)
+
+
+def test_what_our_own_plugin_has_bound_is_a_source_of_this_boot(bench):
+    ledger = bench.sampler.sample().view.books.ledger
+    found = series(bench.sampler.sample())
+    assert found['vgpu_collector_success{collector="plugin"}'] == 1
+    (before,) = (one for one in ledger.holdings if one.pod.name.startswith("detector"))
+    path = own_state.keep(bench.node.paths, before)
+    holdings = bench.sampler.sample().view.books.ledger.holdings
+    told = [one for one in holdings if Source.OWN_CHECKPOINT in one.sources]
+    assert [(one.pod, one.container) for one in told] == [(before.pod, before.container)]
+    path.write_bytes(b"damaged")
+    found = series(bench.sampler.sample())
+    assert found['vgpu_collector_failures_total{collector="plugin",reason="malformed"}'] == 1
+    assert found['vgpu_allocation_source_read{source="own-checkpoint"}'] == 0
+    assert found['vgpu_collector_success{collector="kubelet"}'] == 1
+    own_state.keep(bench.node.paths, before, boot_id="before")
+    view = bench.sampler.sample().view
+    assert all(row.success for row in view.collectors)
+    told = [one for one in view.books.ledger.holdings if Source.OWN_CHECKPOINT in one.sources]
+    assert told == []
 
 
 def test_a_new_sample_is_a_new_page_and_the_old_one_stays_whole(bench):

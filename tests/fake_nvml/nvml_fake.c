@@ -11,7 +11,8 @@
  *           with parent=<uuid> gi= ci=: a MIG instance, in index order under its card
  *   process device=<uuid> pid= used=|na type=CGM sm=|na gi= ci=
  *   sample  device=<uuid> pid= sm= at=<us>  one entry of the utilisation ring, as it is
- *   xid     device=<uuid>|? code=           delivered once; later files only append to the list
+ *   xid     device=<uuid>|? code= type=     delivered once; later files only append to the list;
+ *           type is an nvmlEventType, of an XID if not told
  *   link    a=<uuid> b=<uuid> level=        how near two cards are; 50 (SYSTEM) if not told
  *   fault   symbol=|* code= after= times= delay_ms= device=<uuid>
  *
@@ -118,7 +119,7 @@ _Static_assert(nvmlTemperature_v1 == 0x0100000C, "version word of the temperatur
     X(remapped_correctable, 0) X(remapped_uncorrectable, 0) X(remap_pending, 0)             \
     X(remap_failure, 0) X(pcie_replays, 0) X(pcie_generation, 5) X(pcie_width, 16)          \
     X(pcie_rx, 0) X(pcie_tx, 0) X(nvlinks, 18) X(nvlinks_active, 18) X(events, 1)           \
-    X(process_lists, 1) X(sees_all_instances, 1) X(idle_code, NVML_ERROR_NOT_FOUND)         \
+    X(ecc_events, 1) X(process_lists, 1) X(sees_all_instances, 1) X(idle_code, NVML_ERROR_NOT_FOUND)         \
     X(mig, 0) X(max_mig, 7) X(minor, NA) X(gi, NO_INSTANCE) X(ci, NO_INSTANCE) X(lost, 0)
 
 enum number {
@@ -161,7 +162,7 @@ struct sample {
 };
 struct xid {
     int device;
-    u64 code;
+    u64 code, type;
 };
 struct link {
     int a, b;
@@ -238,7 +239,7 @@ static const struct {
     KEY(process, device, PLACE), KEY(process, pid, U32), KEY(process, used, U64),
     KEY(process, sm, U64), KEY(process, gi, U32), KEY(process, ci, U32), KEY(process, type, TEXT),
     KEY(sample, device, PLACE), KEY(sample, pid, U32), KEY(sample, sm, U32), KEY(sample, at, U64),
-    KEY(xid, device, PLACE), KEY(xid, code, U64),
+    KEY(xid, device, PLACE), KEY(xid, code, U64), KEY(xid, type, U64),
     KEY(link, a, PLACE), KEY(link, b, PLACE), KEY(link, level, U64),
     KEY(fault, symbol, TEXT), KEY(fault, device, TEXT), KEY(fault, code, U32),
     KEY(fault, after, U64), KEY(fault, times, U64), KEY(fault, delay_ms, U64),
@@ -261,7 +262,11 @@ static void *add(struct state *s, const char *kind) {
     }
     if (!strcmp(kind, "sample") && s->sample_count < SAMPLES)
         return memset(&s->sample[s->sample_count++], 0, sizeof(struct sample));
-    if (!strcmp(kind, "xid") && s->xid_count < XIDS) return &s->xid[s->xid_count++];
+    if (!strcmp(kind, "xid") && s->xid_count < XIDS) {
+        struct xid *x = &s->xid[s->xid_count++];
+        *x = (struct xid){.type = nvmlEventTypeXidCriticalError};
+        return x;
+    }
     if (!strcmp(kind, "link") && s->link_count < LINKS) return &s->link[s->link_count++];
     if (!strcmp(kind, "fault") && s->fault_count < FAULTS) {
         struct fault *f = &s->fault[s->fault_count++];
@@ -910,8 +915,14 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
 /* ---------------------------------------------------------------- events */
 
 struct nvmlEventSet_st {
-    bool registered[DEVICES];
+    u64 registered[DEVICES]; /* the event types */
 };
+
+static u64 supported_events(const struct device *d) {
+    if (!d->n[N_events]) return 0;
+    return nvmlEventTypeXidCriticalError |
+           (d->n[N_ecc_events] ? nvmlEventTypeDoubleBitEccError : 0);
+}
 
 nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set) {
     ENTER_SYSTEM();
@@ -928,26 +939,26 @@ nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set) {
 
 nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, u64 *types) {
     ENTER(device, CARDS);
-    return leave(give_u64(types, d->n[N_events] ? nvmlEventTypeXidCriticalError : 0));
+    return leave(give_u64(types, supported_events(d)));
 }
 
 nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, u64 types, nvmlEventSet_t set) {
     ENTER(device, CARDS);
     LEAVE_IF(!set, NVML_ERROR_INVALID_ARGUMENT);
-    LEAVE_IF(!d->n[N_events], NVML_ERROR_NOT_SUPPORTED);
-    set->registered[d - state->device] = types & nvmlEventTypeXidCriticalError;
+    LEAVE_IF(types & ~supported_events(d), NVML_ERROR_NOT_SUPPORTED);
+    set->registered[d - state->device] |= types;
     return leave(NVML_SUCCESS);
 }
 
-/* The next XID that `set` is to see; the lock is held. */
+/* The next event that `set` is to see; the lock is held. */
 static bool next_event(nvmlEventSet_t set, nvmlEventData_t *data) {
     for (int i = 0; i < state->xid_count; i++) {
         const struct xid *x = &state->xid[i];
-        if (delivered[i] || (x->device >= 0 && !set->registered[x->device])) continue;
+        if (delivered[i] || (x->device >= 0 && !(set->registered[x->device] & x->type))) continue;
         delivered[i] = true;
         *data = (nvmlEventData_t){
             .device = x->device >= 0 ? handle_of(x->device) : (nvmlDevice_t)(uintptr_t)0xdead0,
-            .eventType = nvmlEventTypeXidCriticalError,
+            .eventType = x->type,
             .eventData = x->code,
             .gpuInstanceId = NO_INSTANCE,
             .computeInstanceId = NO_INSTANCE,

@@ -2,6 +2,7 @@
 
 import pytest
 
+from deviceplugin.metrics import TABLES as PLUGIN_TABLES
 from exporter import compat
 from exporter.families import OWN_TABLES
 from vgpu.metrics.family import Family, Kind, Table
@@ -15,6 +16,10 @@ def complaints(name="vgpu_x_bytes", help_="Help.", labels=(), kind=Kind.GAUGE, u
 
 def test_our_own_families_are_clean():
     assert lint(OWN_TABLES) == []
+
+
+def test_the_device_plugins_families_are_clean():
+    assert lint(PLUGIN_TABLES) == []
 
 
 @pytest.mark.parametrize("breakdown", [False, True])

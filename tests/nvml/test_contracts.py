@@ -151,6 +151,19 @@ def test_only_samples_newer_than_the_last_seen_are_told(driver):
     assert code_of(pynvml.nvmlDeviceGetProcessUtilization, card, 2000) == Code.NOT_FOUND
 
 
+def test_events_that_a_card_does_not_have_cannot_be_registered(driver):
+    driver.write(devices=[Device(uuid(0)), Device(uuid(1), ecc_events=0)])
+    pynvml.nvmlInit()
+    events = pynvml.nvmlEventSetCreate()
+    xid, ecc = pynvml.nvmlEventTypeXidCriticalError, pynvml.nvmlEventTypeDoubleBitEccError
+    for index, types in ((0, xid | ecc), (1, xid)):
+        card = pynvml.nvmlDeviceGetHandleByIndex(index)
+        assert pynvml.nvmlDeviceGetSupportedEventTypes(card) == types
+        pynvml.nvmlDeviceRegisterEvents(card, types, events)
+    code = code_of(pynvml.nvmlDeviceRegisterEvents, card, xid | ecc, events)
+    assert code == Code.NOT_SUPPORTED
+
+
 def test_events_are_told_once_by_the_handle_that_was_registered(driver):
     driver.write(devices=[Device(uuid(0)), Device(uuid(1))], xids=[Xid(uuid(1), 31)])
     pynvml.nvmlInit()

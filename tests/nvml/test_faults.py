@@ -82,6 +82,20 @@ def test_attempts_to_get_a_lost_card_back_become_rare(driver, source):
     assert source.sample(time.time()).generation <= 10
 
 
+def test_for_health_a_lost_card_is_looked_for_more_often(driver):
+    source = NvmlSource(health_only=True)
+    driver.write(devices=two_cards())
+    source.sample(time.time())
+    driver.write(devices=two_cards(lost=1))
+    for _ in range(100):
+        source.sample(time.time())
+    driver.write(devices=two_cards())
+    for _ in range(17):
+        sample = source.sample(time.time())
+    assert uuids(sample) == [uuid(0), uuid(1)]
+    source.close()
+
+
 def test_a_second_loss_is_not_made_to_wait_for_the_first(driver, source):
     driver.write(devices=two_cards())
     source.sample(time.time())

@@ -5,7 +5,7 @@ import time
 
 import pynvml
 import pytest
-from nvml_fake import NA, Device, FakeDriver, Fault, uuid
+from nvml_fake import NA, Device, FakeDriver, Fault, Process, uuid
 
 from vgpu.reasons import Reason
 from vgpu.sources.nvml import NvmlSource
@@ -168,6 +168,31 @@ def test_pcie_throughput_is_not_called_unless_asked_for(driver, source):
     assert got["pcie_throughput_bytes_per_second", "tx"] == 9000
     assert driver.calls()["nvmlDeviceGetPcieThroughput"] == 2
     asked.close()
+
+
+def test_for_health_only_what_tells_of_it_is_asked(driver):
+    driver.write(
+        devices=[Device(uuid(0), ecc_uncorrected_volatile=3, remap_pending=1, retired_pending=0)],
+        processes=[Process(uuid(0), 4711)],
+    )
+    source = NvmlSource(health_only=True)
+    source.sample(time.time())
+    before = driver.calls()
+    sample = source.sample(time.time())
+    assert driver.calls() - before == {
+        "nvmlDeviceGetMemoryInfo_v2": 1,
+        "nvmlDeviceGetTotalEccErrors": 1,
+        "nvmlDeviceGetRetiredPagesPendingStatus": 1,
+        "nvmlDeviceGetRemappedRows": 1,
+        "nvmlDeviceGetMigMode": 1,
+    }
+    (gpu,) = sample.gpus
+    assert gpu.info["name"] == "NVIDIA H100 80GB HBM3"
+    assert gpu.readings["memory_total_bytes",] == 80 << 30
+    assert gpu.readings["ecc_errors", "uncorrected", "volatile"] == 3
+    assert (gpu.readings["row_remap_pending",], gpu.readings["retired_pages_pending",]) == (1, 0)
+    assert (sample.processes, sample.processes_known) == ((), frozenset())
+    source.close()
 
 
 def test_memory_falls_back_to_version_1_which_knows_no_reserve(tmp_path, monkeypatch):

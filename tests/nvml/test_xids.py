@@ -3,6 +3,8 @@
 import threading
 import time
 
+import pynvml
+import pytest
 from nvml_fake import Device, FakeDriver, Fault, Xid, uuid
 
 from vgpu.sources.nvml import NvmlSource
@@ -154,3 +156,54 @@ def test_the_driver_is_not_shut_down_under_a_waiting_thread(driver, source):
     source.close()
     assert source.calls()["nvmlEventSetWait"].count == 1  # it has come out
     watcher.join()
+
+
+# ---------------------------------------------------------------- double-bit errors
+
+
+def double_bit(device):
+    return Xid(device, 0, type=pynvml.nvmlEventTypeDoubleBitEccError)
+
+
+@pytest.fixture
+def health_source(driver):
+    source = NvmlSource(health_only=True)
+    yield source
+    source.close()
+
+
+def test_a_double_bit_error_counts_as_its_xid_for_who_asks_for_health(driver, health_source):
+    driver.write(devices=[Device(uuid(0)), Device(uuid(1))], xids=[double_bit(uuid(1))])
+    health_source.sample(time.time())
+    health_source.wait_xids(1)
+    assert counts(health_source) == {(uuid(1), 48): 1}
+
+
+def test_others_hear_no_double_bit_errors(driver, source):
+    """The driver tells an XID for each: they would count twice."""
+    driver.write(devices=[Device(uuid(0))], xids=[double_bit(uuid(0)), Xid(uuid(0), 48)])
+    source.sample(time.time())
+    source.wait_xids(1)
+    source.wait_xids(0.1)
+    assert counts(source) == {(uuid(0), 48): 1}
+    assert driver.calls()["nvmlDeviceGetSupportedEventTypes"] == 0
+
+
+def test_only_events_that_a_card_has_are_asked_for(driver, health_source):
+    devices = [Device(uuid(0), ecc_events=0), Device(uuid(1))]
+    driver.write(devices=devices, xids=[Xid(uuid(0), 79), double_bit(uuid(1))])
+    health_source.sample(time.time())
+    health_source.wait_xids(1)
+    health_source.wait_xids(1)
+    assert counts(health_source) == {(uuid(0), 79): 1, (uuid(1), 48): 1}
+
+
+def test_a_card_that_cannot_tell_its_events_is_asked_for_xids(tmp_path, monkeypatch):
+    driver = FakeDriver(tmp_path, hide=frozenset({"nvmlDeviceGetSupportedEventTypes"}))
+    driver.load(monkeypatch)
+    driver.write(devices=[Device(uuid(0))], xids=[Xid(uuid(0), 79)])
+    source = NvmlSource(health_only=True)
+    source.sample(time.time())
+    source.wait_xids(1)
+    assert counts(source) == {(uuid(0), 79): 1}
+    source.close()

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import msgspec
+import own_state
 import pytest
 import samples
 
@@ -354,9 +355,26 @@ def test_a_source_that_decides_and_cannot_be_read_makes_its_views_incomplete(
     assert any(said in note for note in snapshot.notes)
 
 
-@pytest.mark.parametrize("place", ["gaia_dir", "kubeshare_dir", "log_dir"])
+@pytest.mark.parametrize("place", ["gaia_dir", "kubeshare_dir", "log_dir", "state_dir"])
 def test_a_source_that_does_not_decide_may_be_missing(bench, place, tmp_path):
     assert bench.look(places={place: str(tmp_path / "nothing")}).complete == FULL
+
+
+def test_what_our_own_plugin_has_bound_is_read_and_decides(bench):
+    (before,) = (
+        one for one in ledger_of(bench.look()).holdings if one.pod.name.startswith("detector")
+    )
+    path = own_state.keep(bench.sim.paths, before)
+    snapshot = bench.look()
+    assert snapshot.complete == FULL
+    assert Source.OWN_CHECKPOINT in ledger_of(snapshot).read
+    holdings = ledger_of(snapshot).holdings
+    told = [one.pod for one in holdings if Source.OWN_CHECKPOINT in one.sources]
+    assert told == [before.pod]
+    path.write_bytes(b"damaged")
+    snapshot = bench.look()
+    assert snapshot.complete == FULL - {View.LEDGER}
+    assert any("our own device plugin's checkpoint" in note for note in snapshot.notes)
 
 
 def test_other_processes_than_the_hosts_decide_nothing(bench):

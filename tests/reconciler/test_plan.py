@@ -238,6 +238,14 @@ def test_a_node_has_a_limit():
     assert set(skips(plan).values()) == {Skip.NODE_LIMIT}
 
 
+def test_of_a_nodes_crossed_pods_one_goes_at_a_time():
+    pods = [replace(each, node=f"gpu-{number % 2}") for number, each in enumerate(spread(6))]
+    crossed = [replace(evicting(each), cause=Cause.CROSSED) for each in pods]
+    plan = planned(snapshot(*pods), *crossed)
+    assert len(plan.actions) == 2
+    assert set(skips(plan).values()) == {Skip.ONE_AT_A_TIME}
+
+
 def test_a_nodes_own_annotations_count_for_it():
     here = node()
     keys = ("hami.io/mutex.lock", "hamivgpu", "vgpu4pd")
@@ -297,6 +305,7 @@ def test_every_reason_of_the_plan_is_reached_by_a_test():
     here = {*ALONE, Skip.INCOMPLETE_VIEW, Skip.NODE_UNKNOWN, Skip.OTHER_NAMESPACE}
     when = {Skip.TOO_YOUNG, Skip.BACKING_OFF, Skip.RULE_MODE_PLAN, Skip.BREAKER_TRIPPED}
     limits = {Skip.OWNER_LIMIT, Skip.NODE_LIMIT, Skip.NAMESPACE_LIMIT, Skip.CYCLE_LIMIT}
+    limits |= {Skip.ONE_AT_A_TIME}
     of_rules = {
         Skip.NODE_NOT_READY,
         Skip.PLUGIN_NOT_READY,

@@ -58,6 +58,13 @@ def test_a_container_that_the_plugin_refuses_to_start_gets_a_new_pod(style):
     )
 
 
+def test_a_pod_that_has_anothers_answer_is_told_apart():
+    message = "PreStartContainer check failed: a/b main: the answer was made for another pod; it"
+    finding = only(find_prestart, prestart_failed(pod(style="volcano"), message))
+    assert finding.cause is Cause.CROSSED
+    assert finding.objection is None
+
+
 def test_the_words_may_stand_anywhere_in_the_message():
     wrapped = "rpc error: code = Unknown desc = " + "x" * 5_000 + " Allocate check failed, no node"
     finding = only(find_prestart, prestart_failed(GAIA, wrapped))

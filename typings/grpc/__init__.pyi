@@ -2,16 +2,26 @@
 
 import enum
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, NoReturn, TypeVar
+from types import TracebackType
+from typing import Any, Generic, NoReturn, Self, TypeVar, overload
+
+from grpc import aio
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
 
 class StatusCode(enum.Enum):
+    DEADLINE_EXCEEDED = ...
+    FAILED_PRECONDITION = ...
+    INTERNAL = ...
+    INVALID_ARGUMENT = ...
+    NOT_FOUND = ...
+    PERMISSION_DENIED = ...
     RESOURCE_EXHAUSTED = ...
     UNAVAILABLE = ...
+    UNIMPLEMENTED = ...
 
 class RpcError(Exception):
     # A failed unary call raises an error that is also its grpc.Call.
@@ -22,6 +32,13 @@ class UnaryUnaryMultiCallable(Generic[_Request, _Response]):
     def __call__(self, request: _Request, timeout: float | None = None) -> _Response: ...
 
 class Channel:
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
     def unary_unary(
         self,
         method: str,
@@ -34,17 +51,34 @@ def insecure_channel(target: str, options: Sequence[tuple[str, int]] = ()) -> Ch
 
 class ServicerContext:
     def abort(self, code: StatusCode, details: str) -> NoReturn: ...
+    # False, and nothing is called, where the call has ended already.
+    def add_callback(self, callback: Callable[[], object]) -> bool: ...
+    def is_active(self) -> bool: ...
 
 class RpcMethodHandler(Generic[_Request, _Response]): ...
 class GenericRpcHandler: ...
 
+# The behavior of a server of grpc.aio is a coroutine.
+@overload
+def unary_unary_rpc_method_handler(
+    behavior: Callable[[_Request, aio.ServicerContext], Coroutine[Any, Any, _Response]],
+    request_deserializer: Callable[[bytes], _Request],
+    response_serializer: Callable[[_Response], bytes],
+) -> RpcMethodHandler[_Request, _Response]: ...
+@overload
 def unary_unary_rpc_method_handler(
     behavior: Callable[[_Request, ServicerContext], _Response],
     request_deserializer: Callable[[bytes], _Request],
     response_serializer: Callable[[_Response], bytes],
 ) -> RpcMethodHandler[_Request, _Response]: ...
+
+# Without a serializer the behavior gives bytes.
+def unary_stream_rpc_method_handler(
+    behavior: Callable[[_Request, ServicerContext], Iterator[bytes]],
+    request_deserializer: Callable[[bytes], _Request],
+) -> RpcMethodHandler[_Request, bytes]: ...
 def method_handlers_generic_handler(
-    service: str, method_handlers: Mapping[str, RpcMethodHandler[_Request, _Response]]
+    service: str, method_handlers: Mapping[str, RpcMethodHandler[Any, Any]]
 ) -> GenericRpcHandler: ...
 
 class Server:

@@ -1,7 +1,9 @@
 """The API server: pages and watches of pods, nodes and SharePods, and the product's few writes.
 
 ========== ======================================================================================
-connection the way there: configuration, requests, refusals; alone imports the official client
+access     which server, and as whom; a pod's own account
+kubeconfig the same by a kubeconfig; alone imports the official client
+connection the way there: requests, refusals
 paths      where the kinds live
 reads      lists, watches and single objects, decoded by :mod:`vgpu.kube_json`
 bodies     what is sent by the writes; pure

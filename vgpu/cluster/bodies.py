@@ -38,12 +38,17 @@ def eviction(pod: PodRef, resource_version: str) -> Body:
     }
 
 
-def annotations_patch(
-    annotations: Mapping[str, str | None], resource_version: str, uid: str = ""
+def marks_patch(
+    annotations: Mapping[str, str | None],
+    resource_version: str,
+    uid: str = "",
+    labels: Mapping[str, str | None] | None = None,
 ) -> Body:
     """A merge patch that is a conflict if anything of the object has changed; None removes."""
-    metadata = {"resourceVersion": resource_version, "annotations": dict(annotations)}
-    return {"metadata": metadata | ({"uid": uid} if uid else {})}
+    metadata: Body = {"resourceVersion": resource_version, "annotations": dict(annotations)}
+    metadata |= {"uid": uid} if uid else {}
+    metadata |= {"labels": dict(labels)} if labels else {}
+    return {"metadata": metadata}
 
 
 def node_name_patch(node: str | msgspec.UnsetType | None) -> Body:

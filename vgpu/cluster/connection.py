@@ -1,28 +1,25 @@
-"""The way to one API server, as one user: its address and credentials, requests, and refusals.
+"""The way to one API server, as one user: requests, and refusals.
 
-The official client finds the server and proves who we are; nothing else of it is used, here or
-anywhere. What the server refuses, and what does not reach it, is a :class:`ClusterError`. Reads are
+What the server refuses, and what does not reach it, is a :class:`ClusterError`. Reads are
 tried again when the server is busy or a connection breaks; writes never are, since they may have
 arrived. Every request is counted. Safe to use from several threads.
 """
 
 import json
-import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from enum import Enum
-from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 from urllib.parse import urlencode
 
 import msgspec
 import urllib3
-from kubernetes import client, config
 
+from vgpu.cluster.access import Access, NoAccess, find
 from vgpu.reasons import Reason, SourceError
 
 READ_TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)
@@ -32,7 +29,7 @@ STREAM_GRACE_SECONDS: Final = 15
 """So much longer than the server was to keep a stream open is waited for its end."""
 
 GATHER_SECONDS: Final = 0.5
-"""So long a stream's reader that has caught up lets further lines gather."""
+"""So long a stream's reader that has caught up lets further lines gather, unless told otherwise."""
 
 AT_ONCE_SECONDS: Final = 0.005
 """A read that takes longer had to wait for its line."""
@@ -148,48 +145,53 @@ class _Status(msgspec.Struct, frozen=True):
 class Connection:
     """One API server, as one user. A context manager: it closes its connections at the end."""
 
-    def __init__(self, configuration: client.Configuration) -> None:
-        """Speak to the server that the client library's configuration names."""
-        self._configuration = configuration
-        self._pool = client.ApiClient(configuration).rest_client.pool_manager
+    def __init__(
+        self, access: Access, *, gather: float = GATHER_SECONDS, patience: float = 0.0
+    ) -> None:
+        """Speak to this server.
+
+        ``gather``: so many seconds a stream's reader that has caught up lets further lines gather;
+        0 is for who needs each as soon as it is there. ``patience``: after so many seconds of
+        silence a request has failed, and is not tried again; 0 is as long as READ_TIMEOUT, and
+        reads are.
+        """
+        self._access = access
+        self._timeout = urllib3.Timeout(patience, patience) if patience else READ_TIMEOUT
+        self._again = _ONCE if patience else _AGAIN
+        self._gather = gather
         self._lock = threading.Lock()
         self._requests: Counter[tuple[str, str]] = Counter()
-        self.server = configuration.host.rstrip("/")
+        self.server = access.server
         self.clock_ahead = 0.0
         """Seconds that this machine's clock is ahead of the server's, behind it if negative: at
         least so many, by the newest answer. 0 if they may agree, or nothing tells."""
 
     @classmethod
-    def connect(cls, kubeconfig: str = "", context: str = "") -> Self:
+    def connect(
+        cls,
+        kubeconfig: str = "",
+        context: str = "",
+        *,
+        gather: float = GATHER_SECONDS,
+        patience: float = 0.0,
+    ) -> Self:
         """The cluster of a kubeconfig, or of the pod that this runs in.
 
         In order: ``kubeconfig``; ``$KUBECONFIG``; ``~/.kube/config`` if there is one; the pod's
         ServiceAccount. A kubeconfig that is named and cannot be used is never passed over.
+        ``gather`` and ``patience`` as in ``__init__``.
 
         Raises:
             ClusterError: NoConfiguration.
         """
-        configuration = client.Configuration(host="")
-        path = kubeconfig or os.environ.get("KUBECONFIG", "")
-        home = Path.home() / ".kube" / "config"
-        if not path and (context or home.exists()):
-            path = str(home)
-        if path:
-            _from_kubeconfig(path, context, configuration)
-        else:
-            try:
-                config.load_incluster_config(configuration)
-            except config.ConfigException as error:
-                hint = (
-                    "no cluster is configured: pass --kubeconfig FILE or set KUBECONFIG"
-                    f" ({home} does not exist, and this is not a pod)"
-                )
-                raise ClusterError(0, "NoConfiguration", hint) from error
-        return cls(configuration)
+        try:
+            return cls(find(kubeconfig, context), gather=gather, patience=patience)
+        except NoAccess as error:
+            raise ClusterError(0, "NoConfiguration", str(error)) from error
 
     def close(self) -> None:
         """Close all connections."""
-        self._pool.clear()
+        self._access.pool.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -228,8 +230,9 @@ class Connection:
     def _stream(self, path: str, query: Mapping[str, str], seconds: float) -> Iterator[bytes]:
         """The lines of a watch, which the server was asked to keep open for ``seconds``.
 
-        The first after a silence as soon as it is there, others a moment later and together: to
-        wake up for each costs thirty times what reading it does. What follows the last is no line.
+        The first after a silence as soon as it is there, others a moment later and together (see
+        ``gather``): to wake up for each costs thirty times what reading it does. What follows the
+        last is no line.
         Raises ClusterError, also where the stream breaks off; SourceError for a line without end.
         """
         silence = urllib3.Timeout(connect=10, read=seconds + STREAM_GRACE_SECONDS)
@@ -244,8 +247,8 @@ class Connection:
                 if len(rest) > LONGEST_LINE:
                     detail = f"a line of more than {LONGEST_LINE} bytes"
                     raise SourceError(Reason.MALFORMED, self.server + path, detail)
-                if caught_up:
-                    time.sleep(GATHER_SECONDS)
+                if caught_up and self._gather:
+                    time.sleep(self._gather)
                 asked_at = time.monotonic()
             if response.length_remaining:
                 missing = f"{response.length_remaining} bytes are missing"
@@ -265,24 +268,27 @@ class Connection:
         body: bytes | None = None,
         content_type: str = "",
         *,
-        timeout: urllib3.Timeout = READ_TIMEOUT,
+        timeout: urllib3.Timeout | None = None,
         preload: bool = True,
     ) -> urllib3.BaseHTTPResponse:
-        headers = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": "vgpu"}
-        for auth in self._configuration.auth_settings().values():
-            headers[auth["key"]] = auth["value"]
+        headers = {
+            "Accept": "application/json",
+            "Accept-Encoding": "gzip",
+            "User-Agent": "vgpu",
+            **self._access.credentials(),
+        }
         if body is not None:
             headers["Content-Type"] = content_type
         sent_at = time.time()
         try:
-            response = self._pool.request(
+            response = self._access.pool.request(
                 verb.method,
                 f"{self.server}{path}" + (f"?{urlencode(query)}" if query else ""),
                 body=body,
                 headers=headers,
-                retries=_AGAIN if verb.method == "GET" else _ONCE,
+                retries=self._again if verb.method == "GET" else _ONCE,
                 redirect=False,  # an API server does not send us elsewhere; a login page would
-                timeout=timeout,
+                timeout=timeout or self._timeout,
                 preload_content=preload,
             )
         except urllib3.exceptions.HTTPError as error:
@@ -319,17 +325,6 @@ def clock_ahead(date: str, sent_at: float, received_at: float) -> float:
     if told + 1 < sent_at:
         return sent_at - told - 1
     return min(0.0, received_at - told)
-
-
-def _from_kubeconfig(path: str, context: str, configuration: client.Configuration) -> None:
-    """Raises ClusterError NoConfiguration."""
-    try:
-        config.load_kube_config(path, context or None, configuration, persist_config=False)
-    except Exception as error:  # the library checks little of the file: anything may come of it
-        missing = "" if any(map(os.path.exists, path.split(os.pathsep))) else "no such file: "
-        raise ClusterError(0, "NoConfiguration", f"{path}: {missing}{error}") from error
-    if not configuration.host:
-        raise ClusterError(0, "NoConfiguration", f"{path}: the cluster has no server")
 
 
 def _refusal(response: urllib3.BaseHTTPResponse) -> ClusterError:

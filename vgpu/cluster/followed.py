@@ -112,6 +112,19 @@ def read_node(server: Reader, name: str) -> Node:
         return server.node(name)
 
 
+def node(server: Reader, name: str) -> Followed[Node]:
+    """One node alone; as with its pods, from what the API server itself remembers."""
+    chosen = f"metadata.name={name}"
+    return Followed(
+        server.server,
+        lambda: (
+            (page.nodes, page.resource_version)
+            for page in server.node_pages(resource_version="0", field_selector=chosen)
+        ),
+        lambda version: server.watch_nodes(version, field_selector=chosen),
+    )
+
+
 def nodes(server: Reader) -> Followed[Node]:
     """All nodes."""
     return Followed(

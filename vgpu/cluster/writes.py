@@ -55,7 +55,7 @@ class Cluster(Reader):
     ) -> Pod:
         """Set annotations of a pod, None to remove one; the pod as it then is."""
         path = Kind.PODS.one(pod.namespace, pod.name)
-        body = bodies.annotations_patch(annotations, resource_version, pod.uid)
+        body = bodies.marks_patch(annotations, resource_version, pod.uid)
         return decode_pod(self._merge(path, body, dry_run=dry_run), self.server + path)
 
     def patch_sharepod(
@@ -72,7 +72,7 @@ class Cluster(Reader):
         ``node`` is where it is to be bound, None for nowhere; without it that stays.
         """
         path = Kind.SHARE_PODS.one(sharepod.namespace, sharepod.name)
-        body = bodies.annotations_patch(annotations, resource_version, sharepod.uid)
+        body = bodies.marks_patch(annotations, resource_version, sharepod.uid)
         body |= bodies.node_name_patch(node)
         return decode_share_pod(self._merge(path, body, dry_run=dry_run), self.server + path)
 
@@ -82,11 +82,12 @@ class Cluster(Reader):
         resource_version: str,
         annotations: Mapping[str, str | None],
         *,
+        labels: Mapping[str, str | None] | None = None,
         dry_run: bool = False,
     ) -> Node:
-        """Set annotations of a node, None to remove one; the node as it then is."""
+        """Set annotations and labels of a node, None to remove one; the node as it then is."""
         path = Kind.NODES.one("", name)
-        body = bodies.annotations_patch(annotations, resource_version)
+        body = bodies.marks_patch(annotations, resource_version, labels=labels)
         return decode_node(self._merge(path, body, dry_run=dry_run), self.server + path)
 
     def patch_node_status(

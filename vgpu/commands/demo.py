@@ -43,6 +43,7 @@ NODE_FLAGS = (
     "--pods",
     "--limits.gaia-dir",
     "--limits.kubeshare-dir",
+    "--plugin.state-dir",
     "--path.procfs",
     "--path.cgroupfs",
 )
@@ -61,6 +62,7 @@ def on_node(options: Options, node: SimulatedNode) -> Options:
         pods=paths.pods_file,
         limits_gaia_dir=paths.gaia_dir,
         limits_kubeshare_dir=paths.kubeshare_dir,
+        plugin_state_dir=paths.state_dir,
         path_procfs=paths.procfs,
         path_cgroupfs=paths.cgroupfs,
         gpushare_memory_unit=options.gpushare_memory_unit or "GiB",

@@ -24,6 +24,7 @@ from vgpu.flags import Duration, is_typed
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.files import read_file
 from vgpu.topology import MATRIX_LIMIT, Level, parse_matrix
+from vgpu.unix_socket import SocketError
 from vgpu.web.server import ListenError, WebServer
 
 log = logging.getLogger(__name__)
@@ -234,7 +235,7 @@ def serve_socket(shown: Display, path: str) -> Callable[[], None]:
     if not path:
         return lambda: None
     try:
-        from vgpu.display.service import DisplayServer, SocketError  # noqa: PLC0415  # an extra
+        from vgpu.display.service import DisplayServer  # noqa: PLC0415  # an extra
     except ImportError as error:
         said = "--socket needs vgpu[pod-resources]; --socket '' serves HTTP alone"
         raise click.UsageError(said) from error

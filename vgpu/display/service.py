@@ -4,7 +4,6 @@ Needs the extra ``vgpu[pod-resources]``. A socket that somebody else still answe
 alone; one that was left behind is replaced. Only its owner may ask.
 """
 
-import socket
 import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,13 +17,13 @@ from google.protobuf.json_format import ParseDict
 from vgpu.display.messages import Message, State, graph, usages, version
 from vgpu.reasons import SourceError
 from vgpu.rpc import display_pb2 as pb
+from vgpu.unix_socket import SocketError, is_served, require_short
 
 SOCKET = "/var/run/gpu-manager.sock"
 """Where gpu-manager has it."""
 
 SERVICE = "display.GPUDisplay"
 
-_LONGEST_PATH = 107  # sun_path without its NUL, unix(7)
 _MODE = 0o600
 _WORKERS = 2
 
@@ -35,20 +34,6 @@ _METHODS: dict[str, tuple[Callable[[State], Message], Callable[[], Answer]]] = {
     "PrintUsages": (usages, pb.UsageResponse),
     "Version": (version, pb.VersionResponse),
 }
-
-
-class SocketError(Exception):
-    """The socket cannot be served.
-
-    Attributes:
-        path: where it was to be.
-        problem: what is wrong with that.
-    """
-
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(f"{path}: {problem}")
-        self.path = path
-        self.problem = problem
 
 
 class DisplayServer:
@@ -103,8 +88,7 @@ def _bytes(answer: Answer) -> bytes:
 
 def _require_free(path: str) -> None:
     """Say what is wrong with the path: gRPC would take it from a server that still runs."""
-    if len(path.encode()) > _LONGEST_PATH:
-        raise SocketError(path, f"longer than the {_LONGEST_PATH} bytes of a socket's path")
+    require_short(path)
     try:
         mode = Path(path).lstat().st_mode
     except FileNotFoundError:
@@ -115,12 +99,9 @@ def _require_free(path: str) -> None:
         raise SocketError(path, error.strerror or str(error)) from error
     if not stat.S_ISSOCK(mode):
         raise SocketError(path, "something that is no socket is in its place")
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            return  # left behind
-        except OSError as error:
-            raise SocketError(path, f"its owner cannot be asked: {error.strerror}") from error
-    raise SocketError(path, "another server answers there; is gpu-manager running?")
+    try:
+        served = is_served(path)
+    except OSError as error:
+        raise SocketError(path, f"its owner cannot be asked: {error.strerror}") from error
+    if served:
+        raise SocketError(path, "another server answers there; is gpu-manager running?")

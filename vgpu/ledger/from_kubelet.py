@@ -3,7 +3,8 @@
 The kubelet hands out device IDs, but upstream's plugins do not give a container the device that
 its IDs name: the kubelet picks any of them, and the plugin goes by the scheduler's annotation.
 What it gave stands in the environment of its answer. So IDs count how much a container was given,
-the answer tells of which device, and an answer that tells none is a share of an unknown one.
+the answer tells of which device, and an answer that tells none is a share of an unknown one. Our
+own plugin's tells none where the runtime knows CDI: its own checkpoint does.
 """
 
 import re
@@ -15,7 +16,7 @@ from vgpu.facts import Grant, Held
 from vgpu.kube import Container, Pod
 from vgpu.ledger.statements import Malformed, Statement
 from vgpu.model import PodRef, Request, Scheme, Share, Source
-from vgpu.schemes.language import VISIBLE_DEVICES, ClaimError, Language
+from vgpu.schemes.language import NO_DEVICES, VISIBLE_DEVICES, ClaimError, Language
 from vgpu.schemes.volcano import is_shared, memory_limit
 from vgpu.units import WHOLE_DEVICE_MILLI
 
@@ -111,7 +112,7 @@ class _Given:
         self.container = container
         self.source = source
         self.env = {k: v for grant in by_resource.values() for k, v in grant.env.items()}
-        shared = is_shared(self.env)
+        shared = is_shared(self.env) or self.env.get(VISIBLE_DEVICES) == NO_DEVICES
         self.undivided = {
             resource: grant.device_ids
             for resource, grant in by_resource.items()

@@ -37,6 +37,10 @@ Units = Mapping[str, Mapping[int, int]]
 """Container -> card -> units of memory, in the pod's order and by ascending index."""
 
 _STATES = ((ASSIGNED, CHANGED_AT), (ACK_ASSIGNED, ACK_CHANGED_AT))
+
+FLAGS: Final = (ASSIGNED, ACK_ASSIGNED)
+"""Of either form; a pod that has none is passed over by the original plugin."""
+
 _PASSED_OVER = "missing, so the original plugin passes over the pod"
 
 _Amount = Annotated[int, msgspec.Meta(ge=0, le=MOST_UNITS)]
@@ -183,6 +187,21 @@ def write_by_container(told: Told, numbers: Mapping[str, int], subject: str) -> 
         ALLOCATION: msgspec.json.encode(numbered).decode(),
         **_write_state(_STATES[1], told, subject),
     }
+
+
+def assigned(pod: Pod, now: float) -> dict[str, str]:
+    """What the plugin writes on a pod that it has served; {} if that is written already.
+
+    Of the forms that the pod has. Raises ClaimError for a time that cannot be written.
+    """
+    told = pod.annotations
+    forms = zip((INDEX, ALLOCATION), _STATES, strict=True)
+    states = [state for key, state in forms if key in told or state[0] in told]
+    written: dict[str, str] = {}
+    for flag, at in states:
+        if told.get(flag) != "true":
+            written |= {flag: "true", at: nanoseconds(now, subject_of(pod), at)}
+    return written
 
 
 def _write_state(keys: tuple[str, str], told: Told, subject: str) -> dict[str, str]:

@@ -27,8 +27,11 @@ MOST_CARDS = 1024
 MOST_UNITS = 10**9 - 1
 """Units that are read in one number."""
 
+UNHEALTHY_NAMESPACE = "kube-system"
+"""Of the ConfigMap ``unhealthy-gpu-<node>``, see :func:`unhealthy_name`."""
+
 UNHEALTHY_KEY = "gpus"
-"""Of the data of the ConfigMap ``kube-system/unhealthy-gpu-<node>``."""
+"""Of its data."""
 
 _NO_ISOLATION_LABEL = "cgpu.disable.isolation"
 _ID = re.compile(r"([A-Za-z0-9-]{1,64})-_-(0|[1-9][0-9]{0,8})")
@@ -67,6 +70,11 @@ def isolation(node: Node) -> bool:
     return node.labels.get(_NO_ISOLATION_LABEL) != "true"
 
 
+def unhealthy_name(node: str) -> str:
+    """Of the ConfigMap that says which of a node's cards are unhealthy."""
+    return f"unhealthy-gpu-{node}"
+
+
 def unhealthy_cards(text: str, node: str) -> frozenset[int]:
     """The cards by index that the node's ConfigMap declares unhealthy: ``0,2``; "" is none.
 
@@ -76,7 +84,7 @@ def unhealthy_cards(text: str, node: str) -> frozenset[int]:
     for token in text.split(",") if text else ():
         card = card_number(token.strip(" "))
         if card is None:
-            subject = f"configmap kube-system/unhealthy-gpu-{node}"
+            subject = f"configmap {UNHEALTHY_NAMESPACE}/{unhealthy_name(node)}"
             raise ClaimError(subject, UNHEALTHY_KEY, text, f"{token[:16]!r} is not a card")
         found.add(card)
     return frozenset(found)

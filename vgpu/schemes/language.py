@@ -18,6 +18,9 @@ from vgpu.reasons import Reason, SourceError
 VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 """The variable by which NVIDIA's container runtime is told a container's devices."""
 
+NO_DEVICES: Final = "void"
+"""Its value for none: our own plugin's answer where CDI brings the rest."""
+
 _QUOTED: Final = 120
 """Characters of a text that a message repeats."""
 

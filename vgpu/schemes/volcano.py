@@ -6,7 +6,7 @@ language; its parts are in the modules ``volcano_…``.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -129,6 +129,17 @@ class Volcano(msgspec.Struct, frozen=True):
     ) -> dict[str, str]:
         """The annotations that say just this claim, see :func:`volcano_claim.write`."""
         return volcano_claim.write(claim, self.dialect, self.unit_bytes, devices, containers)
+
+    def struck(self, pod: Pod, waiting: Collection[str]) -> str:
+        """What is left to be handed out while these containers of the pod's claim still wait.
+
+        See :func:`volcano_claim.struck_but`. Raises ClaimError.
+        """
+        key = self.dialect.to_allocate
+        claim = self.claim(pod)
+        held = claim.allocations if claim else ()
+        shares = (each.shares for each in held if each.container in waiting)
+        return volcano_claim.struck_but(pod, key, self.unit_bytes, shares)
 
     def edits(
         self,

@@ -6,7 +6,8 @@ container as it serves it, in order. A third one tells where the pod stands. Onl
 who has which device; what cannot be read in the others is a doubt of the claim.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from vgpu.kube import Pod
@@ -79,14 +80,14 @@ def read(pod: Pod, dialect: Dialect, unit: int, asking: Collection[str]) -> Clai
 
 def _segments(pod: Pod, key: str, unit: int) -> list[_Shares]:
     """The shares of each segment; a ``;`` at the end does not begin one. Raises ClaimError."""
-    return [
-        tuple(
-            share
-            for entry in segment.split(":")
-            if entry and (share := _share(pod, key, entry, unit))
-        )
-        for segment in pod.annotations.get(key, "").removesuffix(";").split(";")
-    ]
+    text = pod.annotations.get(key, "").removesuffix(";")
+    return [_shares(pod, key, segment, unit) for segment in text.split(";")]
+
+
+def _shares(pod: Pod, key: str, segment: str, unit: int) -> _Shares:
+    """Raises ClaimError."""
+    entries = filter(None, segment.split(":"))
+    return tuple(share for entry in entries if (share := _share(pod, key, entry, unit)))
 
 
 def _share(pod: Pod, key: str, entry: str, unit: int) -> Share | None:
@@ -235,6 +236,21 @@ def struck(text: str) -> str:
         ":".join(entry for entry in segment.split(":") if not _is_ours(entry))
         for segment in text.split(";")
     )
+
+
+def struck_but(pod: Pod, key: str, unit: int, waiting: Iterable[_Shares]) -> str:
+    """``to_allocate`` (``key``) as the plugin leaves it while containers with these shares wait.
+
+    Entries are struck only, never added. Of containers with equal shares the last ones wait: they
+    are served in their order, and so it is read. Raises ClaimError for entries that are none.
+    """
+    left = Counter(waiting)
+    kept: list[str] = []
+    for segment in reversed(pod.annotations.get(key, "").split(";")):
+        shares = _shares(pod, key, segment, unit)
+        kept.append(segment if left[shares] else struck(segment))
+        left[shares] -= bool(left[shares])
+    return ";".join(reversed(kept))
 
 
 def _is_ours(entry: str) -> bool:

@@ -11,7 +11,7 @@ from vgpu.model import Allocation, Device, PodRef, Share
 from vgpu.schemes.language import VISIBLE_DEVICES, ClaimError, Edits, Mount
 from vgpu.schemes.text import subject_of
 from vgpu.schemes.volcano_dialect import Paths
-from vgpu.schemes.volcano_text import mig_slot
+from vgpu.schemes.volcano_text import BOOLEANS, mig_slot
 from vgpu.units import MIB, percent
 
 MEMORY_LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
@@ -19,6 +19,9 @@ CORE_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
 SHARED_CACHE: Final = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
 OVERSUBSCRIBE: Final = "CUDA_OVERSUBSCRIBE"
 CORE_POLICY: Final = "GPU_CORE_UTILIZATION_POLICY"
+
+DISABLE_CONTROL: Final = "CUDA_DISABLE_CONTROL"
+"""Set by a container's own user: the library is to stay out of its processes."""
 
 LOCK_FOLDER: Final = "/tmp/vgpulock"  # noqa: S108  # HAMi-core's own, shared by all containers
 PRELOAD: Final = "/etc/ld.so.preload"
@@ -34,6 +37,14 @@ _MOST_DIGITS = 15
 def is_shared(env: Mapping[str, str]) -> bool:
     """Whether the environment is that of a share, not of a whole card."""
     return any(name.startswith(_SHARED) for name in env)
+
+
+def is_controlled(env: Mapping[str, str]) -> bool:
+    """Whether the library is to be loaded into a container with this environment of its own.
+
+    As HAMi's plugin reads it; Volcano's takes any value, even ``false``, for a wish to be left out.
+    """
+    return not BOOLEANS.get(env.get(DISABLE_CONTROL, ""), False)
 
 
 def visible_uuids(env: Mapping[str, str]) -> tuple[str, ...]:
@@ -56,6 +67,11 @@ def memory_limit(env: Mapping[str, str], position: int) -> int | None:
 
 
 # ---------------------------------------------------------------- writing
+
+
+def cache_folder(paths: Paths, pod: PodRef, container: str) -> str:
+    """A container's folder of region files on the host."""
+    return f"{paths.containers}/{pod.uid}_{container}"
 
 
 def edits(
@@ -91,7 +107,7 @@ def edits(
         env[OVERSUBSCRIBE] = "true"
     if core_policy:
         env[CORE_POLICY] = core_policy
-    cache = f"{paths.containers}/{pod.uid}_{allocation.container}"
+    cache = cache_folder(paths, pod, allocation.container)
     mounts = (
         Mount(paths.library, paths.library_target, read_only=True),
         Mount(cache, paths.cache_target, read_only=False),

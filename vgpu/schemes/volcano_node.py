@@ -15,7 +15,16 @@ from vgpu.kube import Node
 from vgpu.model import Device, PodRef
 from vgpu.schemes.language import ClaimError, Handshake, HandshakeState, NodeLock
 from vgpu.schemes.volcano_dialect import HAMI_CORE, SPLIT_COUNT, Dialect
-from vgpu.schemes.volcano_text import MOST, instant, int32, is_device, is_word, moment, stamp
+from vgpu.schemes.volcano_text import (
+    BOOLEANS,
+    MOST,
+    instant,
+    int32,
+    is_device,
+    is_word,
+    moment,
+    stamp,
+)
 from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
 
 VENDOR: Final = "NVIDIA-"
@@ -61,12 +70,6 @@ class Registration(
 
 _JSON = msgspec.json.Decoder(tuple[Registration, ...])
 
-_BOOLEANS: Final = {
-    **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
-    **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
-}
-"""What Go's ``strconv.ParseBool`` reads."""
-
 
 def _numa(text: str) -> int | None:
     value = int32(text.removeprefix("-"))
@@ -86,7 +89,7 @@ _COLUMNS: Final[dict[str, Callable[[str], object]]] = {
     "type": _word,
     "numa": _numa,
     "mode": _word,
-    "healthy": _BOOLEANS.get,
+    "healthy": BOOLEANS.get,
 }
 """How each column of a card is read; None is a text that is none."""
 

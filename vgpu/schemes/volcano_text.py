@@ -18,6 +18,12 @@ MOST: Final = 2**31 - 1
 MOST_SECONDS: Final = 253402300799
 """The last second of the year 9999."""
 
+BOOLEANS: Final = {
+    **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
+    **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
+}
+"""What Go's ``strconv.ParseBool`` reads."""
+
 _DEVICE = re.compile(
     r"(?P<card>[A-Za-z0-9_./-]{1,96})"
     r"(?:\[(?P<group>[A-Za-z0-9_.]{1,64})-(?P<position>[0-9]{1,4})\])?"

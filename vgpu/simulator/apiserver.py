@@ -7,6 +7,7 @@ may do everything. What a real API server does is what the tests with a real one
 
 import json
 import re
+import ssl
 import sys
 import threading
 import time
@@ -74,9 +75,16 @@ class _Target(msgspec.Struct, frozen=True):
 class ApiServer:
     """Serves a store from :meth:`start` to the end of the block."""
 
-    def __init__(self, store: Store, *, bookmark_seconds: float = BOOKMARK_SECONDS) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        bookmark_seconds: float = BOOKMARK_SECONDS,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         """It listens at once, on a port of the kernel's choice."""
-        self._server = _Server(store, bookmark_seconds)
+        self._scheme = "https" if tls else "http"
+        self._server = _Server(store, bookmark_seconds, tls)
         self._store = store
         self._thread = threading.Thread(
             target=self._server.serve_forever,
@@ -88,7 +96,7 @@ class ApiServer:
     @property
     def url(self) -> str:
         """Where it listens."""
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_port}"
 
     def kubeconfig(self) -> str:
         """A kubeconfig that leads here."""
@@ -122,14 +130,18 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, store: Store, bookmark_seconds: float) -> None:
+    def __init__(self, store: Store, bookmark_seconds: float, tls: ssl.SSLContext | None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        if tls:
+            self.socket = tls.wrap_socket(
+                self.socket, server_side=True, do_handshake_on_connect=False
+            )
         self.store = store
         self.bookmark_seconds = bookmark_seconds
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that has had enough is no news; anything else is a defect here."""
-        if not isinstance(sys.exception(), ConnectionError):
+        if not isinstance(sys.exception(), ConnectionError | ssl.SSLError):
             super().handle_error(request, client_address)
 
 

@@ -32,6 +32,7 @@ class Paths(msgspec.Struct, frozen=True):
     pods_file: str
     gaia_dir: str
     kubeshare_dir: str
+    state_dir: str
 
 
 def region_path(pod: Pod, container: Container) -> str:
@@ -64,6 +65,7 @@ class SimulatedNode:
             pods_file=str(self.folder / tree.PODS_FILE),
             gaia_dir=str(self.folder / tree.GAIA_DIR),
             kubeshare_dir=str(self.folder / tree.KUBESHARE_DIR),
+            state_dir=str(self.folder / tree.STATE_DIR),
         )
         self._pods: bytes | None = None
         self._alive: frozenset[int] | None = None

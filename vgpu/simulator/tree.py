@@ -24,6 +24,7 @@ CHECKPOINT = "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 PODS_FILE = "pods.json"
 GAIA_DIR = "etc/gpu-manager/vm"
 KUBESHARE_DIR = "kubeshare/scheduler/config"
+STATE_DIR = "var/lib/vgpu"  # empty: other plugins than ours run here
 
 _HOST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel
 _HOST_CGROUP = "user.slice/user-1000.slice/session-3.scope"

@@ -56,6 +56,7 @@ class Bookkeeper:
             kubelet=kubelet,
             limits=seen.limits,
             held=kubelet.held if kubelet else None,
+            own=seen.own.statements if seen.own else None,
             pods=None if pods is None else believed(pods, seen.process),
             pods_complete=pods is not None and pods.complete,
             registered=cards,

@@ -73,6 +73,7 @@ class Collector(Generic[T]):
         self._late: tuple[Rejection, ...] = ()
         self._finished = False
         self._began = 0.0
+        self._closed = False
         self.fatal: SourceError | None = None
         """Set when the source said that this process cannot go on (a replaced driver)."""
         self._thread = threading.Thread(target=self._loop, name=f"collector-{name}", daemon=True)
@@ -91,6 +92,11 @@ class Collector(Generic[T]):
         self._idle.clear()
         self._work.set()
         return True
+
+    def close(self) -> None:
+        """Take no more passes: the thread ends, after the pass under way."""
+        self._closed = True
+        self._work.set()
 
     def finish(self, deadline: float) -> None:
         """Wait for the pass under way until ``deadline`` (monotonic seconds), unless it is late."""
@@ -149,6 +155,8 @@ class Collector(Generic[T]):
         while True:
             self._work.wait()
             self._work.clear()
+            if self._closed:
+                return
             self._pass(self._argument)
             self._idle.set()
 

@@ -21,14 +21,15 @@ from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.sources.nvml_calls import GONE, LOST, CallError, Code
 from vgpu.sources.nvml_device import Card, Reading
 from vgpu.sources.nvml_processes import PROCESS, PROCESS_R530, SAMPLE
-from vgpu.sources.nvml_queries import CARD, CARD_WITH_PCIE_THROUGHPUT, DRIVER_INFO
-from vgpu.sources.nvml_xids import XidWatch
+from vgpu.sources.nvml_queries import CARD, CARD_HEALTH, CARD_WITH_PCIE_THROUGHPUT, DRIVER_INFO
+from vgpu.sources.nvml_xids import DOUBLE_BIT_ECC_ERROR, XidWatch
 
 log = logging.getLogger(__name__)
 
 MOST_CARDS = 256
 MOST_ENTRIES = 65536  # of a list that the driver fills
 LONGEST_PATIENCE = 256  # samples between two attempts to get a lost card back
+LONGEST_PATIENCE_FOR_HEALTH = 16  # new pods wait for the card
 
 # Not an NVMLError, and not there before nvidia-ml-py 12.550.
 _MISMATCH: type[Exception] = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
@@ -162,15 +163,24 @@ class NvmlSource:
     generation, at once for a fresh loss, then at ever longer intervals.
     """
 
-    def __init__(self, *, slow_every: int = 4, pcie_throughput: bool = False) -> None:
+    def __init__(
+        self, *, slow_every: int = 4, pcie_throughput: bool = False, health_only: bool = False
+    ) -> None:
         """Make a source that asks what hardly changes at every ``slow_every``-th sample only.
 
         ``pcie_throughput`` adds two calls for each card that hold the driver for 20 ms each.
+        ``health_only`` asks for nothing but what there is to share and whether it is well, hears
+        double-bit ECC events as well, and looks for a lost card more often.
         """
         self._slow_every = slow_every
         self._tables = CARD_WITH_PCIE_THROUGHPUT if pcie_throughput else CARD
+        self._longest_patience = LONGEST_PATIENCE
         self._binding = Binding()
         self._watch = XidWatch(self._binding)
+        if health_only:
+            self._tables = CARD_HEALTH
+            self._longest_patience = LONGEST_PATIENCE_FOR_HEALTH
+            self._watch = XidWatch(self._binding, also=DOUBLE_BIT_ECC_ERROR)
         self._generation: _Generation | None = None
         self._begun = 0
         self._seen: dict[str, int] = {}  # UUID -> index of all cards that have ever answered
@@ -294,7 +304,7 @@ class NvmlSource:
             self._patience = 1
         elif generation.ends_at is None:
             generation.ends_at = generation.samples + self._patience
-            self._patience = min(2 * self._patience, LONGEST_PATIENCE)
+            self._patience = min(2 * self._patience, self._longest_patience)
         self._lost = lost
 
     def _begin(self) -> _Generation:

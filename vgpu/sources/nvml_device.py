@@ -143,8 +143,8 @@ class Card(Device):
 
     def _reset(self) -> None:
         super()._reset()
-        self._lists = list(PROCESS_LISTS)
-        self._tells_utilization = True
+        self._lists = list(PROCESS_LISTS) if self._tables.processes else []
+        self._tells_utilization = self._tables.processes
         self._since = 0
         self._instances: dict[str, Device] = {}
 

@@ -105,6 +105,8 @@ _MEMORY = Query(
     otherwise=Query("nvmlDeviceGetMemoryInfo", _MEMORY_PARTS),
 )
 
+_MIG = Query("nvmlDeviceGetMigMode", {MIG_MODE: itemgetter(0)})
+
 FAST: tuple[Query, ...] = (
     _MEMORY,
     Query(
@@ -145,9 +147,27 @@ FAST: tuple[Query, ...] = (
         _CLOCK_EVENTS,
         otherwise=Query("nvmlDeviceGetCurrentClocksThrottleReasons", _CLOCK_EVENTS),
     ),
-    Query("nvmlDeviceGetMigMode", {MIG_MODE: itemgetter(0)}),
+    _MIG,
 )
 """Asked at each sample."""
+
+ECC_UNCORRECTED = ("ecc_errors", "uncorrected", "volatile")
+RETIRED_PAGES_PENDING = ("retired_pages_pending",)
+ROW_REMAP_PENDING = ("row_remap_pending",)
+ROW_REMAP_FAILURE = ("row_remap_failure",)
+
+_RETIRED_PENDING = Query(
+    "nvmlDeviceGetRetiredPagesPendingStatus", {RETIRED_PAGES_PENDING: _number()}
+)
+_REMAPPED_ROWS = Query(
+    "nvmlDeviceGetRemappedRows",
+    {
+        ("remapped_rows", "correctable"): itemgetter(0),
+        ("remapped_rows", "uncorrectable"): itemgetter(1),
+        ROW_REMAP_PENDING: itemgetter(2),
+        ROW_REMAP_FAILURE: itemgetter(3),
+    },
+)
 
 SLOW: tuple[Query, ...] = (
     Query(
@@ -188,16 +208,8 @@ SLOW: tuple[Query, ...] = (
             "double_bit": 1,
         }.items()  # NVML_PAGE_RETIREMENT_CAUSE_*
     ),
-    _one("retired_pages_pending", "nvmlDeviceGetRetiredPagesPendingStatus"),
-    Query(
-        "nvmlDeviceGetRemappedRows",
-        {
-            ("remapped_rows", "correctable"): itemgetter(0),
-            ("remapped_rows", "uncorrectable"): itemgetter(1),
-            ("row_remap_pending",): itemgetter(2),
-            ("row_remap_failure",): itemgetter(3),
-        },
-    ),
+    _RETIRED_PENDING,
+    _REMAPPED_ROWS,
     _one("pcie_replays", "nvmlDeviceGetPcieReplayCounter"),
     _one("pcie_link_generation", "nvmlDeviceGetCurrPcieLinkGeneration"),
     _one("pcie_link_width", "nvmlDeviceGetCurrPcieLinkWidth"),
@@ -248,13 +260,27 @@ DRIVER_INFO: Info = {
 
 
 class Tables(msgspec.Struct, frozen=True):
-    """What to ask of a device: at each sample, at every n-th, and once."""
+    """What to ask of a device: at each sample, at every n-th, once; and whether who runs on it."""
 
     fast: tuple[Query, ...]
     slow: tuple[Query, ...]
     info: Info
+    processes: bool = True
 
 
 CARD = Tables(FAST, SLOW, CARD_INFO)
 CARD_WITH_PCIE_THROUGHPUT = Tables(FAST, SLOW + PCIE_THROUGHPUT, CARD_INFO)
+CARD_HEALTH = Tables(
+    (
+        _MEMORY,
+        Query("nvmlDeviceGetTotalEccErrors", {ECC_UNCORRECTED: _number()}, (1, 0)),
+        _RETIRED_PENDING,
+        _REMAPPED_ROWS,
+        _MIG,
+    ),
+    (),
+    CARD_INFO,
+    processes=False,
+)
+"""Only what there is to share, and whether the card is well."""
 INSTANCE = Tables((_MEMORY,), (), INSTANCE_INFO)  # the rest belongs to its card

@@ -1,5 +1,7 @@
 """Counts XID errors, from one thread that waits while another samples and re-initialises.
 
+A double-bit ECC event, where it is asked for, is counted as the XID that goes with it.
+
 Promises: counts survive driver generations; waiting never raises, never spins and never holds a
 lock in a driver call; the driver is not shut down under a waiter that still answers.
 """
@@ -17,6 +19,8 @@ from vgpu.sources.nvml_calls import CallError, Code, Driver
 log = logging.getLogger(__name__)
 
 XID_CRITICAL_ERROR = 0x8  # nvmlEventTypeXidCriticalError
+DOUBLE_BIT_ECC_ERROR = 0x2  # nvmlEventTypeDoubleBitEccError
+XID_OF_DOUBLE_BIT = 48
 SLICE_SECONDS = 2.0
 """The longest a waiter stays inside the driver, and so the longest a re-initialisation waits."""
 
@@ -40,8 +44,13 @@ class _Events:
 class XidWatch:
     """``attach`` and ``detach`` belong to the sampling thread, ``wait`` to another one."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, also: int = 0) -> None:
+        """Make a watch for XIDs; ``also`` are the bits of further events, for cards that have them.
+
+        The driver tells a double-bit error in both ways: one error then counts twice.
+        """
         self._driver = driver
+        self._also = also
         self._lock = threading.Lock()  # held for assignments only
         self._events: _Events | None = None
         self._idle = threading.Event()
@@ -108,8 +117,11 @@ class XidWatch:
             if error.code != Code.TIMEOUT:
                 log.debug("%s", error)
             return False
+        uuid = events.uuids.get(_address(event.device), UNKNOWN_DEVICE)
         if event.eventType == XID_CRITICAL_ERROR:
-            self._count(events.uuids.get(_address(event.device), UNKNOWN_DEVICE), event.eventData)
+            self._count(uuid, event.eventData)
+        elif event.eventType == DOUBLE_BIT_ECC_ERROR:
+            self._count(uuid, XID_OF_DOUBLE_BIT)
         return True
 
     def _count(self, uuid: str, xid: int) -> None:
@@ -129,7 +141,8 @@ class XidWatch:
         heard: set[str] = set()
         for place, (uuid, handle) in enumerate(cards):
             try:
-                self._driver.call("nvmlDeviceRegisterEvents", handle, XID_CRITICAL_ERROR, events)
+                types = XID_CRITICAL_ERROR | self._further(handle)
+                self._driver.call("nvmlDeviceRegisterEvents", handle, types, events)
                 heard.add(uuid)
             except CallError as error:
                 log.warning("XID errors of %s cannot be counted: %s", uuid, error)
@@ -140,6 +153,17 @@ class XidWatch:
             self._call_quietly("nvmlEventSetFree", events)
             return None, frozenset()
         return events, frozenset(heard)
+
+    def _further(self, handle: Any) -> int:
+        """Of the further events, those that the card has: asking for another one fails."""
+        if not self._also:
+            return 0
+        try:
+            supported: int = self._driver.call("nvmlDeviceGetSupportedEventTypes", handle)
+        except CallError as error:
+            log.debug("%s", error)
+            return 0
+        return supported & self._also
 
     def _call_quietly(self, name: str, *args: Any) -> None:
         try:

@@ -11,6 +11,7 @@ import msgspec
 
 from vgpu.facts import GpuSample, KubeletSample, LimitSample, ProcessSample, ShimSample
 from vgpu.sources.collector import Collector
+from vgpu.sources.own_checkpoint import OwnSample
 from vgpu.sources.pods import PodSample
 
 
@@ -21,25 +22,28 @@ class Collectors(msgspec.Struct):
     shim: Collector[Any] | None = None
     kubelet: Collector[Any] | None = None
     limits: Collector[Any] | None = None
+    own: Collector[Any] | None = None
     pods: Collector[Any] | None = None
     process: Collector[Any] | None = None
 
     def all(self) -> list[Collector[Any]]:
         """Those that are on, in the order of the page."""
-        every = (self.nvml, self.shim, self.kubelet, self.limits, self.pods, self.process)
-        return [collector for collector in every if collector is not None]
+        told = (self.nvml, self.shim, self.kubelet, self.limits, self.own, self.pods)
+        return [collector for collector in (*told, self.process) if collector is not None]
 
 
 class Observation(msgspec.Struct, frozen=True):
     """What the collectors brought; None is a collector that is off, failed or stale.
 
-    ``kubelet`` has the names that ``pods`` tell, too: :func:`with_names`.
+    ``kubelet`` has the names that ``pods`` tell, too: :func:`with_names`. ``own`` is what our own
+    plugins keep.
     """
 
     gpu: GpuSample | None = None
     shim: ShimSample | None = None
     kubelet: KubeletSample | None = None
     limits: LimitSample | None = None
+    own: OwnSample | None = None
     process: ProcessSample | None = None
     pods: PodSample | None = None
 
@@ -72,6 +76,7 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
         shim=shim,
         kubelet=with_names(on.kubelet.data(oldest) if on.kubelet else None, pods),
         limits=on.limits.data(oldest) if on.limits else None,
+        own=on.own.data(oldest) if on.own else None,
         process=process,
         pods=pods,
     )

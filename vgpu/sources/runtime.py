@@ -197,7 +197,23 @@ def read_live_pods(cgroupfs: str) -> frozenset[str] | None:
     Raises SourceError where the tree cannot be read whole: a part would call live pods dead.
     """
     trees = _kubelet_trees(cgroupfs)
-    return frozenset(uid for tree in trees for uid in _pods_below(tree)) if trees else None
+    return frozenset(uid for tree in trees for uid, _ in _pods_below(tree)) if trees else None
+
+
+def read_containers(cgroupfs: str, uid: str) -> dict[str, str]:
+    """The containers of a pod that have a cgroup below the pod's own: ID -> the cgroup's folder.
+
+    The pod's sandbox is among them. Raises SourceError.
+    """
+    folders = (
+        folder
+        for tree in _kubelet_trees(cgroupfs)
+        for pod, pod_folder in _pods_below(tree)
+        if pod == uid
+        for folder in _folders(pod_folder)
+    )
+    found = ((_container(folder.rpartition("/")[2]), folder) for folder in folders)
+    return {container[0]: folder for container, folder in found if container}
 
 
 def _kubelet_trees(cgroupfs: str) -> list[str]:
@@ -225,12 +241,15 @@ def _is_tree(path: str) -> bool:
     return name.rpartition("-")[2] == "kubepods"
 
 
-def _pods_below(tree: str) -> Iterator[str]:
-    """UIDs in the tree and in its folders for the QoS classes; guaranteed pods have none."""
+def _pods_below(tree: str) -> Iterator[tuple[str, str]]:
+    """UIDs, with the pods' folders, in the tree and in those of the QoS classes.
+
+    Guaranteed pods have no such class.
+    """
     for child in _folders(tree):
         name = child.rpartition("/")[2]
         if uid := pod_uid(name, in_kubernetes=True):
-            yield uid
+            yield uid, child
         elif name.removesuffix(".slice").endswith(QOS_CLASSES):
             yield from _pods_below(child)
 

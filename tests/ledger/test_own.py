@@ -1,0 +1,244 @@
+"""With CDI the kubelet knows how much a container was given, and our own plugin of which card."""
+
+import msgspec
+import pytest
+from ledger_values import NODE, kinds
+
+from vgpu.facts import Gpu, GpuSample, Grant, Held, KubeletSample, ProcessSample
+from vgpu.kube import Container, ContainerState, Pod, Status
+from vgpu.ledger import ConflictKind, merge
+from vgpu.ledger.from_own import own_statements
+from vgpu.ledger.node import node_evidence
+from vgpu.model import (
+    Allocation,
+    Claim,
+    ContainerKind,
+    Device,
+    Phase,
+    PodRef,
+    Scheme,
+    Share,
+    Source,
+)
+from vgpu.own_checkpoint import Checkpoint
+from vgpu.schemes.gaia import Gaia
+from vgpu.schemes.gpushare import Gpushare
+from vgpu.schemes.language import Language
+from vgpu.schemes.volcano import HAMI, Volcano
+from vgpu.tenants import Binding, Tenant
+from vgpu.units import GIB
+
+ONE = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
+TWO = "GPU-b83f0d62-417e-4c9a-a5d8-e06b3f17c942"
+VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
+UID = "u1"
+NOW = 1_790_000_000.0
+
+
+class Case(msgspec.Struct):
+    """A pod with 2 GiB on the second card, in one language.
+
+    ``grants`` are (resource, device IDs): the kubelet picked those of the first card, or none's.
+    """
+
+    language: Language
+    limits: dict[str, int]
+    grants: list[tuple[str, list[str]]]
+    cores: int | None
+
+
+CASES = {
+    "volcano": Case(
+        Volcano(memory_factor=1024),
+        {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 2, "volcano.sh/vgpu-cores": 30},
+        [
+            ("volcano.sh/vgpu-number", [f"{ONE}-3"]),
+            ("volcano.sh/vgpu-memory", [f"{ONE}-memory-{i}" for i in range(2)]),
+            ("volcano.sh/vgpu-cores", [f"{ONE}-core-{i}" for i in range(30)]),
+        ],
+        300,
+    ),
+    "hami": Case(
+        Volcano(HAMI),
+        {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 2048, "nvidia.com/gpucores": 30},
+        [("nvidia.com/gpu", [f"{ONE}::3"])],
+        300,
+    ),
+    "gpushare": Case(
+        Gpushare(),
+        {"aliyun.com/gpu-mem": 2},
+        [("aliyun.com/gpu-mem", [f"{ONE}-_-{i}" for i in range(2)])],
+        None,
+    ),
+    "gaia": Case(
+        Gaia(),
+        {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 8},
+        [
+            ("tencent.com/vcuda-core", [f"tencent.com/vcuda-core-{i}" for i in range(30)]),
+            ("tencent.com/vcuda-memory", [f"tencent.com/vcuda-memory-{i}" for i in range(8)]),
+        ],
+        300,
+    ),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    return CASES[request.param]
+
+
+DEVICES = tuple(
+    Device(uuid=uuid, index=index, memory_bytes=10 * GIB) for index, uuid in enumerate((ONE, TWO))
+)
+
+
+def claim_on(case, card):
+    """The pod's annotations, by the scheme's own language."""
+    shares = (Share(card, 2 * GIB, case.cores),)
+    claim = Claim(
+        case.language.scheme,
+        pod(case, {}).ref,
+        NODE,
+        (Allocation("main", shares, Phase.ASSIGNED),),
+        assumed_at=NOW,
+        assigned_at=NOW,
+    )
+    named = {name: device for device in DEVICES for name in device.names}
+    return case.language.annotations(claim, named, ("main",))
+
+
+def pod(case, annotations):
+    return Pod(
+        ref=PodRef(UID, "ml", "train"),
+        node=NODE,
+        containers=(Container("main", case.limits),),
+        phase="Running",
+        statuses=(Status("main", ContainerState.RUNNING),),
+        annotations=annotations,
+    )
+
+
+def ledger(case, *, own=TWO, annotated=None, grants=True, resources=False, env=VOID):
+    """What is made of the node's sources. None is a source that says nothing of the pod."""
+    tenant = Tenant(
+        PodRef(UID, "ml", "train"),
+        (Allocation("main", (Share(own or "", 2 * GIB, case.cores),), Phase.ASSIGNED),),
+        (Binding("main", "0" * 24, (Share(own or "", 2 * GIB, case.cores),), NOW),),
+    )
+    kept = Checkpoint(NODE, case.language.scheme, "boot", NOW, (tenant,) if own else ())
+    granted = [
+        Grant(UID, "main", resource, tuple(ids), env if position == 0 else {})
+        for position, (resource, ids) in enumerate(case.grants)
+    ]
+    held = {Held("ml", "train", "main", resource): frozenset(ids) for resource, ids in case.grants}
+    gpus = tuple(Gpu(device.uuid, device.index, {}, {}) for device in DEVICES)
+    evidence = node_evidence(
+        (case.language,),
+        node=NODE,
+        gpu=GpuSample(gpus),
+        process=ProcessSample({}, sees_host=True, live_pods=frozenset({UID})),
+        kubelet=KubeletSample({}, {}, tuple(granted) if grants else None),
+        held=held if resources else None,
+        own=own_statements(kept, "/var/lib/vgpu/checkpoint.json"),
+        pods=(pod(case, claim_on(case, annotated) if annotated else {}),),
+    )
+    return merge(evidence)
+
+
+def held(found):
+    return [(one.share.device, one.share.memory_bytes, one.source) for one in found.holdings]
+
+
+def test_the_card_is_that_of_our_own_checkpoint(case):
+    found = ledger(case)
+    assert held(found) == [(TWO, 2 * GIB, Source.OWN_CHECKPOINT)]
+    assert kinds(found) == []
+    (holding,) = found.holdings
+    assert (holding.scheme, holding.phase) == (case.language.scheme, Phase.ASSIGNED)
+    assert {Source.CHECKPOINT, Source.OWN_CHECKPOINT} <= {*holding.sources}
+
+
+@pytest.mark.parametrize("grants", [True, False])
+def test_pod_resources_which_tell_no_card_leave_it_so(case, grants):
+    found = ledger(case, resources=True, grants=grants)
+    assert held(found) == [(TWO, 2 * GIB, Source.OWN_CHECKPOINT)]
+    assert kinds(found) == []
+    (holding,) = found.holdings
+    assert Source.POD_RESOURCES in holding.sources
+
+
+def test_annotations_that_agree_change_nothing(case):
+    found = ledger(case, annotated=TWO)
+    assert held(found) == [(TWO, 2 * GIB, Source.OWN_CHECKPOINT)]
+    assert kinds(found) == []
+
+
+def test_annotations_that_disagree_follow_and_are_told(case):
+    found = ledger(case, annotated=ONE)
+    assert held(found) == [(TWO, 2 * GIB, Source.OWN_CHECKPOINT)]
+    assert kinds(found) == [ConflictKind.CARD_DIFFERS]
+    assert [said.source for said in found.conflicts[0].statements] == [
+        Source.OWN_CHECKPOINT,
+        Source.ANNOTATIONS,
+    ]
+    (disputed,) = [entry for entry in found.devices if entry.disputed]
+    assert disputed.device.uuid == ONE
+
+
+def test_without_our_checkpoint_the_annotations_tell_the_card(case):
+    found = ledger(case, own=None, annotated=TWO)
+    assert held(found) == [(TWO, 2 * GIB, Source.ANNOTATIONS)]
+    assert kinds(found) == []
+
+
+def test_without_either_the_container_is_somewhere(case):
+    """The ID that the kubelet picked is not the card, also where it looks like NVIDIA's own."""
+    found = ledger(case, own=None)
+    ((device, _, source),) = held(found)
+    assert (device, source) == ("", Source.CHECKPOINT)
+    assert [holding.scheme for holding in found.unplaced] == [case.language.scheme]
+
+
+def test_what_an_answer_names_comes_before_what_we_have_kept():
+    """After the way back to the original plugin our checkpoint is still of this boot."""
+    found = ledger(CASES["volcano"], env={"NVIDIA_VISIBLE_DEVICES": ONE})
+    assert held(found) == [(ONE, 2 * GIB, Source.CHECKPOINT)]
+    assert kinds(found) == [ConflictKind.CARD_DIFFERS]
+
+
+def test_what_an_init_container_has_is_counted_once():
+    share = Share(TWO, 2 * GIB, 300)
+    tenant = Tenant(
+        PodRef(UID, "ml", "train"),
+        (Allocation("main", (share,), Phase.ASSIGNED), Allocation("side", (), Phase.ASSIGNED)),
+        (
+            Binding("fetch", "0" * 24, (Share(TWO, GIB, 300),), NOW),
+            Binding("main", "1" * 24, (share,), NOW + 1),
+        ),
+        since=NOW - 1,
+    )
+    said = own_statements(Checkpoint(NODE, Scheme.VOLCANO, "boot", NOW, (tenant,)), "here")
+    told = [(one.container, one.since, one.shares) for one in said]
+    assert told == [
+        ("fetch", NOW, (Share(TWO, GIB, 300),)),
+        ("main", NOW + 1, (share,)),
+        ("side", NOW - 1, ()),
+    ]
+    both = (Container("fetch", kind=ContainerKind.INIT), Container("main"))
+    evidence = node_evidence(
+        (),
+        gpu=GpuSample(tuple(Gpu(device.uuid, device.index, {}, {}) for device in DEVICES)),
+        own=said,
+        pods=(
+            Pod(
+                ref=tenant.pod,
+                node=NODE,
+                containers=both,
+                phase="Pending",
+                statuses=(Status("fetch", ContainerState.RUNNING),),
+            ),
+        ),
+    )
+    (entry,) = [one for one in merge(evidence).devices if one.device.uuid == TWO]
+    assert len(entry.holdings) == 2
+    assert entry.held.memory_bytes == 2 * GIB

@@ -1,0 +1,125 @@
+"""Our own checkpoint's format: who holds what of a node for one scheme, as bytes and back.
+
+``{"version":1,"sha256":"…","data":{…}}``: the digest is over the bytes of ``data`` exactly as they
+stand there. In ``data`` are the node, the scheme, the boot of the node and the time in which it was
+written, and the tenants with their allocations and bindings (:mod:`vgpu.tenants`). A field that is
+not known is passed over, so what only adds fields keeps the version.
+"""
+
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Final, TypeVar
+
+import msgspec
+
+from vgpu.model import Scheme
+from vgpu.reasons import Reason, SourceError
+from vgpu.tenants import Tenant
+
+T = TypeVar("T")
+
+VERSION: Final = 1
+
+LIMIT: Final = 16 * 1024 * 1024
+"""Bytes. A container takes about 300, and no node has 50,000."""
+
+_TRUNCATED: Final = "Input data was truncated"
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """What is in it.
+
+    Attributes:
+        node: the node's name.
+        scheme: whose plugin wrote it.
+        boot_id: the kernel's, of the boot in which it was written.
+        written_at: unix seconds.
+        tenants: by UID.
+    """
+
+    node: str
+    scheme: Scheme
+    boot_id: str
+    written_at: float
+    tenants: tuple[Tenant, ...]
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+class _Envelope(msgspec.Struct):
+    version: int
+    sha256: str
+    data: msgspec.Raw
+
+
+def file_name(scheme: Scheme) -> str:
+    """Of a scheme's checkpoint, in the folder of the node's state."""
+    return f"checkpoint-{scheme}.json"
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    """The bytes; the same for the same content, in whatever order the tenants are."""
+    tenants = tuple(sorted(checkpoint.tenants, key=lambda tenant: tenant.pod))
+    data = msgspec.json.encode(msgspec.structs.replace(checkpoint, tenants=tenants))
+    envelope = _Envelope(VERSION, sha256(data).hexdigest(), msgspec.Raw(data))
+    return msgspec.json.encode(envelope) + b"\n"
+
+
+def decode(content: bytes, subject: str, scheme: Scheme, node: str = "") -> Checkpoint:
+    """What the bytes say; ``subject`` is the file's path, for errors.
+
+    Raises SourceError: EMPTY, TRUNCATED, MALFORMED, FUTURE_VERSION, CHECKSUM_MISMATCH, OTHER_SCHEME
+    than the one expected, and OTHER_NODE where one is expected.
+    """
+    if not content:
+        raise SourceError(Reason.EMPTY, subject)
+    version = _decoded(content, _Version, subject).version
+    if version > VERSION:
+        detail = f"it is of version {version}, and read can be up to {VERSION}"
+        raise SourceError(Reason.FUTURE_VERSION, subject, detail)
+    if version < VERSION:
+        raise SourceError(Reason.MALFORMED, subject, f"there is no version {version}")
+    envelope = _decoded(content, _Envelope, subject)
+    digest = sha256(envelope.data).hexdigest()
+    if envelope.sha256 != digest:
+        detail = f"it says {envelope.sha256[:64]!r}, its content gives {digest}"
+        raise SourceError(Reason.CHECKSUM_MISMATCH, subject, detail)
+    checkpoint = _decoded(bytes(envelope.data), Checkpoint, subject)
+    if wrong := _nonsense(checkpoint.tenants):
+        raise SourceError(Reason.MALFORMED, subject, wrong)
+    if checkpoint.scheme is not scheme:
+        raise SourceError(Reason.OTHER_SCHEME, subject, f"it is of {checkpoint.scheme}")
+    if node and checkpoint.node != node:
+        detail = f"it is of the node {checkpoint.node[:253]!r}, and this is {node}"
+        raise SourceError(Reason.OTHER_NODE, subject, detail)
+    return checkpoint
+
+
+def _decoded(content: bytes, type_: type[T], subject: str) -> T:
+    """Raises SourceError TRUNCATED, MALFORMED."""
+    try:
+        return msgspec.json.decode(content, type=type_)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        reason = Reason.TRUNCATED if str(error) == _TRUNCATED else Reason.MALFORMED
+        raise SourceError(reason, subject, str(error)) from error
+
+
+def _nonsense(tenants: Iterable[Tenant]) -> str:
+    """What cannot be, in words; "" if all can."""
+    uids: set[str] = set()
+    for tenant in tenants:
+        uid = tenant.pod.uid
+        if not uid or uid in uids:
+            return f"the pod {uid[:64]!r} is there twice" if uid else "a pod without a UID"
+        uids.add(uid)
+        for held in (tenant.allocations, tenant.bindings):
+            names = [one.container for one in held]
+            if len(set(names)) < len(names):
+                return f"pod {uid[:64]!r}: a container is there twice: {names}"[:300]
+        bound = (share for binding in tenant.bindings for share in binding.shares)
+        for share in (*tenant.shares, *bound):
+            if not share.device or (share.memory_bytes or 0) < 0 or (share.cores_milli or 0) < 0:
+                return f"pod {uid[:64]!r}: a share that cannot be: {share}"[:300]
+    return ""

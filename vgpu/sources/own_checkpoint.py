@@ -1,0 +1,80 @@
+"""The checkpoints that our own plugins keep on the node, one for each scheme that they serve.
+
+Only what was written since the node started counts: its containers have all been made since. A
+checkpoint that is not there is a scheme that is not served here. One is read again only when it
+changed.
+"""
+
+from functools import partial
+
+import msgspec
+
+from vgpu.ledger.from_own import own_statements
+from vgpu.ledger.statements import Statement
+from vgpu.model import Scheme
+from vgpu.own_checkpoint import LIMIT, decode, file_name
+from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.sources.files import Remembered, printable, read_file
+
+DEFAULT_STATE_DIR = "/var/lib/vgpu"
+
+_BOOT_ID = "sys/kernel/random/boot_id"
+_BOOT_ID_LIMIT = 64
+
+
+class OwnSample(msgspec.Struct, frozen=True):
+    """One pass over the checkpoints of all schemes."""
+
+    statements: tuple[Statement, ...]
+    rejections: tuple[Rejection, ...] = ()
+
+
+def boot_id(procfs: str = "/proc") -> str:
+    """The kernel's name for the time since the node started. Raises SourceError UNREADABLE."""
+    path = f"{procfs}/{_BOOT_ID}"
+    try:
+        told = read_file(path, _BOOT_ID_LIMIT).decode("ascii", "replace").strip()
+    except SourceError as error:  # never as if there were nothing to read it for
+        raise SourceError(Reason.UNREADABLE, error.subject, error.detail) from error
+    if not told:
+        raise SourceError(Reason.UNREADABLE, printable(path), "it is empty")
+    return told
+
+
+class OwnCheckpointSource:
+    """The checkpoints of one node."""
+
+    def __init__(self, state_dir: str = DEFAULT_STATE_DIR, procfs: str = "/proc") -> None:
+        """``state_dir`` is the plugins' folder, ``procfs`` the host's /proc."""
+        self._procfs = procfs
+        self._files = [
+            Remembered(f"{state_dir}/{file_name(scheme)}", partial(self._load, scheme))
+            for scheme in Scheme
+            if scheme is not Scheme.NONE
+        ]
+        self._boot = ""
+
+    def sample(self, now: float) -> OwnSample:
+        """Read everything once; ``now`` is unix seconds.
+
+        Raises SourceError when there is something and none of it could be read.
+        """
+        statements: list[Statement] = []
+        failures: list[SourceError] = []
+        read = 0
+        for file in self._files:
+            try:
+                statements += file.get(now)
+                read += 1
+            except SourceError as error:
+                if error.reason is not Reason.ABSENT:
+                    failures.append(error)
+        if failures and not read:
+            raise failures[0]
+        return OwnSample(tuple(statements), tuple(error.rejection() for error in failures))
+
+    def _load(self, scheme: Scheme, path: str) -> tuple[Statement, ...]:
+        where = printable(path)
+        kept = decode(read_file(path, LIMIT), where, scheme)
+        self._boot = self._boot or boot_id(self._procfs)
+        return tuple(own_statements(kept, where)) if kept.boot_id == self._boot else ()
