@@ -1,1 +1,19 @@
-"""The device plugin's room: the kubelet's services, binding, recovery. Nothing lives here yet."""
+"""Gives a node's GPUs to pods, as a device plugin of the kubelet that knows for whom it answers.
+
+Where to look, in the order in which a container comes by:
+
+- ``model``, ``desk``, ``reasons``: assignments, tenants and bindings; the books; every refusal.
+  ``role``, ``ports``, ``steps``: what the parts are to one another. Pure.
+- ``roles/``: what is different for each scheme. ``gaia/``: what gpu-manager's library needs.
+- ``lists``, ``offers``, ``server``, ``registration``, ``keeper``, ``registrar``: the kubelet's
+  side.
+- ``clerk``, ``candidates``: what Allocate and PreStartContainer answer.
+- ``assignments``, ``answers``: the kubelet's checkpoint and our answers in it. ``binding``,
+  ``gate``: what follows from them, pure; ``binder``: the thread that does it.
+- ``cdi``, ``late_files``, ``checkpoint``, ``shim_files``: what is written on the node.
+- ``recovery``, ``takeover``, ``leaving``: who holds what at the start, who has left, pure;
+  ``looking``, ``recovering``, ``migration``: the evidence for it.
+- ``health``, ``health_case``, ``health_rules``: which cards are well, pure; ``health_watch``.
+- ``pods``, ``telling``, ``to_tell``, ``events``, ``tidings``: the API server, asked and told.
+- ``flags``, ``main``, ``plugin``, ``building``, ``service``: the program. ``metrics``, ``pages``.
+"""

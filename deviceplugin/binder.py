@@ -1,0 +1,441 @@
+"""Makes the bindings: follows the kubelet's checkpoint and keeps the desk, on one thread.
+
+Right after Allocate the kubelet writes for whom the answer was. From there to a container that can
+be made it is one way, of which each step can be repeated: decide, write our own checkpoint, write
+what the container is made with. Others are told afterwards (:mod:`deviceplugin.telling`). What a
+crash cut off the next look goes on with, since it asks nothing but files and the API server.
+"""
+
+import errno
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from msgspec.structs import replace
+
+from deviceplugin.binding import Round, bind_all, gift
+from deviceplugin.desk import Desk
+from deviceplugin.gate import State, by_ids, objection
+from deviceplugin.model import Assignment, Binding, Conflict, Tenant
+from deviceplugin.pods import Pods
+from deviceplugin.ports import Handout, Store
+from deviceplugin.reasons import Refused, Why
+from deviceplugin.recovery import Recovered
+from deviceplugin.role import Role
+from deviceplugin.steps import At, Step
+from vgpu.kube import Pod
+from vgpu.model import Device
+from vgpu.plugin_words import CROSSED
+from vgpu.reasons import SourceError
+
+log = logging.getLogger(__name__)
+
+EXPECTING_SECONDS: Final = 0.002
+"""Between two glances while an answer waits for its owner: the kubelet writes in milliseconds."""
+
+IDLE_SECONDS: Final = 2.0
+"""Between two looks otherwise: what was refused may have healed."""
+
+LEAVING_SECONDS: Final = 10.0
+"""Between two looks at who has left."""
+
+MAKING_ROOM_SECONDS: Final = 0.5
+"""The same, while somebody waits for what others may have left."""
+
+PATIENCE_SECONDS: Final = 30.0
+"""So long an answer may wait for its owner; then the kubelet that asked has died."""
+
+
+class Table(Protocol):
+    """The kubelet's checkpoint."""
+
+    def stamp(self) -> object:
+        """Changes whenever the file does."""
+        ...
+
+    def read(self) -> tuple[Assignment, ...]:
+        """Its entries of the binding resource. Raises SourceError."""
+        ...
+
+
+class Watcher(Protocol):
+    """Who is told what the binder does."""
+
+    def recovered(self, desk: Desk) -> None:
+        """This is the desk to begin with."""
+        ...
+
+    def prepare(self, tenant: Tenant) -> None:
+        """A container of it is about to be made. Raises OSError if it must not be yet."""
+        ...
+
+    def bound(self, tenant: Tenant, binding: Binding, seconds: float | None) -> None:
+        """A container is bound, so long after Allocate, where that is known."""
+        ...
+
+    def refused(self, error: Refused) -> None:
+        """A container cannot be bound, for a reason that was not told of it before."""
+        ...
+
+    def left(self, tenant: Tenant) -> None:
+        """A tenant is gone."""
+        ...
+
+    def unsaved(self) -> None:
+        """Our checkpoint could not be written."""
+        ...
+
+    def conflicts(self, found: tuple[Conflict, ...]) -> None:
+        """These are all that there are now."""
+        ...
+
+    def changed(self) -> None:
+        """The desk, or who is refused, is another."""
+        ...
+
+
+Recover = Callable[[Iterable[Tenant]], Recovered]
+"""Finds out who holds what, given the tenants that are known by now."""
+
+Gone = Callable[[State, Mapping[str, Pod] | None, Collection[str]], Iterable[str]]
+"""The UIDs of tenants that have left, by what the kubelet and the API server know.
+
+The last are those of tenants that the API server has shown at any time.
+"""
+
+
+class Binder:
+    """See the module. Safe to be asked from any thread."""
+
+    def __init__(
+        self,
+        table: Table,
+        pods: Pods,
+        handout: Handout,
+        store: Store,
+        watcher: Watcher,
+        *,
+        role: Role,
+        node: str,
+        gone: Gone,
+        at: At,
+    ) -> None:
+        self._table = table
+        self._pods = pods
+        self._handout = handout
+        self._store = store
+        self._watcher = watcher
+        self._role = role
+        self._node = node
+        self._recover: Recover | None = None
+        self._gone = gone
+        self._at = at
+        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._condition = threading.Condition()
+        # Below is changed under the condition, the state by the binder's thread alone.
+        self._state: State | None = None
+        self._expected: dict[str, float] = {}
+        self._devices: tuple[Device, ...] | None = None
+        # Below is the binder's thread's own.
+        self._settled = False
+        self._stamp: object = None
+        self._unread = ""  # why the kubelet's checkpoint could not be read
+        self._swept_at = float("-inf")
+        self._shown: frozenset[str] = frozenset()
+        self._thread = threading.Thread(target=self._work, name="binder", daemon=True)
+
+    # ------------------------------------------------------------ anybody's side
+
+    def start(self, recover: Recover) -> None:
+        """Recover, then follow."""
+        self._recover = recover
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Follow no longer; what is under way is finished."""
+        self._stopping.set()
+        self._wake.set()
+        with self._condition:
+            self._condition.notify_all()  # nobody who waits for an answer keeps the process
+        if self._thread.ident is not None:
+            self._thread.join(PATIENCE_SECONDS)
+
+    def look(self) -> None:
+        """Look again now: something that matters has changed."""
+        self._wake.set()
+
+    def offer(self, devices: tuple[Device, ...]) -> None:
+        """The node's devices are these now, or have another health."""
+        with self._condition:
+            self._devices = devices
+        self._wake.set()
+
+    def recovered(self, seconds: float) -> bool:
+        """Wait until who holds what is known; whether it is."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._state or self._stopping.is_set(), seconds)
+            return self._state is not None
+
+    def state(self) -> State:
+        """What was last found. Raises Refused NOT_RECOVERED."""
+        if self._state is None:
+            raise Refused(Why.NOT_RECOVERED, Why.NOT_RECOVERED.explanation)
+        return self._state
+
+    def expecting(self) -> int:
+        """How many answers wait for their owner."""
+        with self._condition:
+            return len(self._expected)
+
+    def expect(self, name: str) -> None:
+        """The kubelet is about to have an answer under this name."""
+        with self._condition:
+            self._expected[name] = time.monotonic()
+        self._wake.set()
+
+    def settled(self, seconds: float) -> bool:
+        """Wait until all answers that were expected have an owner; whether they have."""
+        with self._condition:
+            self._condition.wait_for(lambda: not self._expected or self._stopping.is_set(), seconds)
+            return not self._expected
+
+    def started(self, ids: frozenset[str], seconds: float) -> None:
+        """Wait until the container with these IDs may start. Raises Refused."""
+        asked_at = time.monotonic()
+        until = asked_at + seconds
+        self._wake.set()
+        with self._condition:
+            while (refused := objection(self._state, ids, asked_at)) is not None:
+                rest = until - time.monotonic()
+                if refused.final or rest <= 0 or self._stopping.is_set():
+                    raise refused
+                self._condition.wait(rest)  # until the next look is published
+
+    # ------------------------------------------------------------ the thread's side
+
+    def _work(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                if not self._settled and (self._state is None or self._pods.known() is not None):
+                    self._begin()
+                self._look(self.state())
+            except Exception:
+                log.exception("binding failed on a defect")
+                self._stopping.wait(IDLE_SECONDS)
+            self._doze()
+
+    def _begin(self) -> None:
+        """The desk to begin with; again, if the API server had more to tell and was not heard."""
+        if self._recover is None:
+            return
+        heard = self._pods.known() is not None
+        known = self._state.desk.tenants.values() if self._state else ()
+        found = self._recover(known)
+        self._settled = heard or not found.unsettled
+        if self._settled:
+            self._recover = None  # and what it has seen
+        self._watcher.recovered(found.desk)
+        self._watcher.conflicts(found.conflicts)
+        self._publish(State(found.desk, ready=self._handout.written()))
+        self._stamp = None
+
+    def _doze(self) -> None:
+        """Until there is something to look at."""
+        short = self._state is not None and self._state.waits_for_room
+        until = time.monotonic() + (MAKING_ROOM_SECONDS if short else IDLE_SECONDS)
+        while time.monotonic() < until:
+            if self._wake.wait(EXPECTING_SECONDS if self.expecting() else IDLE_SECONDS):
+                self._wake.clear()
+                return
+            if self._table.stamp() != self._stamp:
+                return
+
+    def _look(self, before: State) -> None:
+        """One look at devices, at who has left, and at what is assigned."""
+        state = self._swept(self._with_assignments(self._with_devices(before)))
+        with self._condition:
+            recent = frozenset(self._expected)
+        found = bind_all(self._role, self._node, state, self._find, recent=recent, now=time.time())
+        state = self._carried_out(state, found)
+        self._forget({one.name for one in state.all_assignments()})
+        self._publish(state)
+        if state.desk is not before.desk or state.refusals.keys() != before.refusals.keys():
+            self._watcher.changed()
+
+    def _with_devices(self, state: State) -> State:
+        with self._condition:
+            devices, self._devices = self._devices, None
+        if devices is None or devices == state.desk.devices:
+            return state
+        desk, conflicts = state.desk.with_devices(devices)
+        self._watcher.conflicts(conflicts)
+        return replace(state, desk=desk)
+
+    def _with_assignments(self, state: State) -> State:
+        now = time.monotonic()
+        stamp = self._table.stamp()
+        if stamp == self._stamp and not self._unread:
+            return replace(state, read_at=now)
+        self._stamp = stamp
+        try:
+            found = self._table.read()
+        except SourceError as error:  # the kubelet will write it anew, and whole
+            if str(error) != self._unread:
+                log.warning("the kubelet's checkpoint cannot be read: %s", error)
+            self._unread = str(error)
+            return state
+        self._unread = ""
+        return replace(state, assignments=by_ids(found), read_at=now)
+
+    def _swept(self, state: State) -> State:
+        """Without tenants that have left, and without what they were given."""
+        known = self._pods.known()
+        self._shown = (self._shown | frozenset(known or ())) & state.desk.tenants.keys()
+        pause = MAKING_ROOM_SECONDS if state.waits_for_room else LEAVING_SECONDS
+        if time.monotonic() - self._swept_at < pause:
+            return state
+        self._swept_at = time.monotonic()
+        desk = state.desk
+        leaving = [desk.tenants[uid] for uid in self._gone(state, known, self._shown)]
+        for tenant in leaving:
+            desk = desk.left(tenant.pod.uid)
+        try:
+            if leaving:
+                self._store.save(desk.tenants.values())
+        except OSError as error:
+            self._watcher.unsaved()
+            log.warning("our checkpoint cannot be written: %s", error)
+            return state
+        for tenant in leaving:
+            log.info("a tenant has left", extra=_who(tenant))
+            self._watcher.left(tenant)
+        if known is None or not self._settled:  # who else has been given something is not known
+            return replace(state, desk=desk)
+        kept = {one.name for tenant in desk.tenants.values() for one in tenant.bindings}
+        with self._condition:
+            kept |= self._expected.keys()
+        kept |= {one.name for one in state.all_assignments() if one.pod_uid in desk.tenants}
+        try:
+            self._handout.keep_only(kept)
+        except OSError as error:
+            log.warning("what a container was given cannot be removed: %s", error)
+        return replace(state, desk=desk, ready=state.ready & kept)
+
+    def _carried_out(self, state: State, found: Round) -> State:
+        """What is decided made durable, then what the containers are made with."""
+        refusals = dict(found.refusals)
+        desk, bound = found.desk, found.bound
+        if desk is not state.desk:
+            self._at(Step.BINDING_DECIDED)
+            try:
+                self._store.save(desk.tenants.values())
+                self._at(Step.CHECKPOINT_WRITTEN)
+            except OSError as error:
+                self._watcher.unsaved()
+                detail = f"our checkpoint cannot be written: {error}"
+                for one, pod in bound:
+                    refused = Refused(Why.NOT_WRITTEN, detail, pod.ref, one.container)
+                    refusals[one.pod_uid, one.container] = refused
+                desk, bound = state.desk, ()
+        ready = set(state.ready)
+        for one, pod in bound:
+            if one.name in ready:
+                continue  # it was given its things by the plugin before us
+            try:
+                self._hand_out(desk, one, pod)
+                ready.add(one.name)
+            except Refused as error:
+                refusals[one.pod_uid, one.container] = error
+        for key, refused in refusals.items():
+            self._tell(refused, state.refusals.get(key))
+        return replace(state, desk=desk, refusals=refusals, ready=frozenset(ready))
+
+    def _hand_out(self, desk: Desk, assignment: Assignment, pod: Pod) -> None:
+        """Write what the container is made with. Raises Refused."""
+        tenant = desk.tenants[assignment.pod_uid]
+        binding = desk.binding_of(assignment)
+        if binding is None:
+            raise Refused(Why.INTERNAL, Why.INTERNAL.explanation, pod.ref, assignment.container)
+        given = gift(self._role, desk, pod, binding)
+        early = self._handout.early(binding.name, given.edits, given.late_env)
+        if self._handout.guesses and early != assignment.answer:
+            detail = f"{CROSSED}; this one has {_shares(binding)}"
+            raise Refused(Why.CROSSED, detail, pod.ref, binding.container)
+        try:
+            for folder in self._role.folders(tenant.pod, binding.container):
+                _make(folder.path, folder.mode)
+            self._watcher.prepare(tenant)
+            self._handout.write(binding.name, given.edits, given.late_env)
+        except OSError as error:
+            raise Refused(Why.NOT_WRITTEN, str(error), pod.ref, binding.container) from error
+        self._at(Step.FILES_WRITTEN)
+        with self._condition:
+            asked_at = self._expected.get(binding.name)
+        seconds = None if asked_at is None else time.monotonic() - asked_at
+        told = {"container": binding.container, "shares": _shares(binding), "share": binding.name}
+        counted = {"ids": len(assignment.ids), "seconds": seconds}
+        log.info("bound", extra={**_who(tenant), **told, **counted})
+        self._watcher.bound(tenant, binding, seconds)
+
+    def _tell(self, error: Refused, before: Refused | None) -> None:
+        """Say a refusal once. What nobody knows is the kubelet's memory of pods that are gone."""
+        same = before is not None and (before.why, before.detail) == (error.why, error.detail)
+        if error.pod is not None and not same:
+            log.warning("not bound", extra={"reason": error.why.value, "detail": str(error)})
+            self._watcher.refused(error)
+
+    def _find(self, assignment: Assignment) -> Pod | None:
+        """The pod; the API server is asked only about answers that were given just now.
+
+        Before it is known who was there, nobody new is served.
+        """
+        if not self._settled and assignment.pod_uid not in self.state().desk.tenants:
+            return None
+        pod = self._pods.find(assignment.pod_uid)
+        with self._condition:
+            expected = assignment.name in self._expected
+        if pod is None and expected:
+            pod = (self._pods.ask() or {}).get(assignment.pod_uid)
+        return pod
+
+    def _forget(self, assigned: set[str]) -> None:
+        """Answers that have found their owner, or never will."""
+        oldest = time.monotonic() - PATIENCE_SECONDS
+        with self._condition:
+            expected = self._expected.items()
+            kept = {name: at for name, at in expected if name not in assigned and at >= oldest}
+            self._expected = kept
+
+    def _publish(self, state: State) -> None:
+        with self._condition:
+            self._state = state
+            self._condition.notify_all()
+
+
+def _make(path: str, mode: int) -> None:
+    """A folder of ours; its mode is set whatever the umask. Raises OSError, also for a link."""
+    Path(path).mkdir(parents=True, exist_ok=True)
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(folder).st_uid != os.geteuid():
+            raise OSError(errno.EPERM, "it is somebody else's", path)
+        os.fchmod(folder, mode)
+    finally:
+        os.close(folder)
+
+
+def _who(tenant: Tenant) -> dict[str, object]:
+    return {"namespace": tenant.pod.namespace, "pod": tenant.pod.name, "uid": tenant.pod.uid}
+
+
+def _shares(binding: Binding) -> str:
+    """Of a container, for people."""
+    return "; ".join(
+        f"{share.device} {share.memory_bytes} bytes, {share.cores_milli} thousandths of cores"
+        for share in binding.shares
+    )

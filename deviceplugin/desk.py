@@ -1,0 +1,252 @@
+"""The plugin's books: who is a tenant, which container is bound to what, what room is left.
+
+A value: every function gives a new desk, and one that refuses changes nothing. All that decides
+about a container is here, and nothing here waits, reads or writes. Promises, in any order of
+allocating, binding, starting, restarting and leaving: a card is never given beyond what it has; a
+container has at most one binding, of the shares that its own pod's claim names; admitting or
+binding again what is there already changes nothing; a desk made anew of the same tenants is the
+same desk.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final, Self
+
+import msgspec
+from msgspec.structs import replace
+
+from deviceplugin.model import Assignment, Binding, Conflict, Tenant
+from deviceplugin.reasons import Refused, Why
+from vgpu.books import Books, BooksError, Refusal
+from vgpu.kube import Container, Pod
+from vgpu.model import Allocation, ContainerKind, Device, Request, Share
+
+_NAMED: Final = 4
+"""Holders that a refusal names."""
+
+
+class Desk(msgspec.Struct, frozen=True):
+    """One node's desk. Made by :meth:`of` or :meth:`over`.
+
+    Attributes:
+        devices: the node's, as they are shared, with their health.
+        named: the same by every name that only one of them has.
+        tenants: by the UID that the node knows the pod by.
+        books: what they hold, by that UID; a lost card is not in them.
+        unbooked: UIDs of tenants that hold more than there is, found so when the plugin started or
+            when a card became smaller: on their devices nothing more is given.
+    """
+
+    devices: tuple[Device, ...]
+    named: Mapping[str, Device]
+    tenants: Mapping[str, Tenant]
+    books: Books
+    unbooked: frozenset[str]
+
+    @classmethod
+    def of(cls, devices: Iterable[Device]) -> Self:
+        """A desk without tenants. Raises BooksError where two devices have the same UUID."""
+        devices = tuple(devices)
+        times = Counter(name for device in devices for name in set(device.names))
+        named = {name: device for device in devices for name in device.names if times[name] == 1}
+        return cls(devices, named, {}, Books.of(devices), frozenset())
+
+    @classmethod
+    def over(
+        cls, devices: Iterable[Device], tenants: Iterable[Tenant]
+    ) -> tuple[Self, tuple[Conflict, ...]]:
+        """The desk of tenants that are there already, whatever they hold.
+
+        What cannot be is a conflict; where they hold too much of a device, it is of those that
+        were admitted last. Raises BooksError as :meth:`of`.
+        """
+        desk = cls.of(devices)
+        books, unbooked = desk.books, set()
+        conflicts = []
+        seated = {tenant.pod.uid: tenant for tenant in tenants}
+        for uid in sorted(seated, key=lambda uid: (seated[uid].since, uid)):
+            tenant = seated[uid]
+            there = tuple(share for share in tenant.shares if share.device in desk.named)
+            if lost := sorted({share.device for share in tenant.shares} - desk.named.keys()):
+                conflicts.append(Conflict(tenant.pod, f"not on this node: {', '.join(lost)}"))
+            try:
+                books = books.hold(uid, there)
+            except BooksError as error:
+                unbooked.add(uid)
+                conflicts.append(Conflict(tenant.pod, f"it holds more than there is: {error}"))
+        whole = replace(desk, tenants=seated, books=books, unbooked=frozenset(unbooked))
+        return whole, tuple(conflicts)
+
+    # ------------------------------------------------------------ tenants
+
+    def admitted(self, pod: Pod, allocations: tuple[Allocation, ...], now: float) -> Self:
+        """The desk with the pod as a tenant; the same if it is one.
+
+        ``allocations`` name devices by any of their names. Raises Refused UNKNOWN_DEVICE,
+        UNHEALTHY_DEVICE, NO_ROOM, MALFORMED.
+        """
+        ref = replace(pod.ref, uid=pod.kubelet_uid)
+        if ref.uid in self.tenants:
+            return self
+        own = tuple(
+            replace(each, shares=tuple(self._by_uuid(share, pod) for share in each.shares))
+            for each in allocations
+        )
+        tenant = Tenant(ref, own, since=now)
+        for device in sorted({share.device for share in tenant.shares}):
+            self._require_healthy(device, pod)
+            holders = self._unbooked_on(device)
+            if holders:
+                detail = f"{device} is given out beyond what it has, to {holders}"
+                raise Refused(Why.NO_ROOM, detail, pod.ref)
+        try:
+            books = self.books.hold(ref.uid, tenant.shares)
+        except BooksError as error:
+            why = Why.MALFORMED if error.reason is Refusal.NEGATIVE else Why.NO_ROOM
+            held = self._holders_on(error.device)
+            detail = f"{error}; held by {held}" if held else str(error)
+            raise Refused(why, detail, pod.ref) from error
+        return replace(self, tenants={**self.tenants, ref.uid: tenant}, books=books)
+
+    def left(self, uid: str) -> Self:
+        """The desk without a tenant; the same if it is none."""
+        if uid not in self.tenants:
+            return self
+        tenants = {other: tenant for other, tenant in self.tenants.items() if other != uid}
+        if self.unbooked:  # there may be room now for those who held too much
+            return self.over(self.devices, tenants.values())[0]
+        return replace(self, tenants=tenants, books=self.books.release(uid))
+
+    def with_devices(self, devices: Iterable[Device]) -> tuple[Self, tuple[Conflict, ...]]:
+        """The desk over other devices, or the same with another health; the tenants stay.
+
+        What no longer fits is a conflict: a card may be lost. Raises BooksError as :meth:`of`.
+        """
+        return self.over(devices, self.tenants.values())
+
+    # ------------------------------------------------------------ containers
+
+    def bound(
+        self, assignment: Assignment, pod: Pod, requests: Iterable[Request], now: float
+    ) -> Self:
+        """The desk with the container bound under the assignment's name; the same if it is so.
+
+        The pod is a tenant already, and the answer is one of ours. A container that had another
+        name keeps its shares, however its devices are. Raises Refused NOT_ASKED, NO_CLAIM,
+        OTHER_COUNT, UNKNOWN_DEVICE, UNHEALTHY_DEVICE, INTERNAL.
+        """
+        tenant = self.tenants[assignment.pod_uid]
+        before = tenant.binding(assignment.container)
+        if before and before.name == assignment.name:
+            return self
+        self._require_unused(assignment, pod)
+        shares = before.shares if before else self._shares(tenant, assignment, pod, requests)
+        binding = Binding(assignment.container, assignment.name, shares, now)
+        others = tuple(one for one in tenant.bindings if one.container != assignment.container)
+        renewed = replace(tenant, bindings=(*others, binding), foreign=False)
+        return replace(self, tenants={**self.tenants, tenant.pod.uid: renewed})
+
+    def binding_of(self, assignment: Assignment) -> Binding | None:
+        """The binding under the assignment's very name."""
+        tenant = self.tenants.get(assignment.pod_uid)
+        found = tenant.binding(assignment.container) if tenant else None
+        return found if found and assignment.name and found.name == assignment.name else None
+
+    def _shares(
+        self, tenant: Tenant, assignment: Assignment, pod: Pod, requests: Iterable[Request]
+    ) -> tuple[Share, ...]:
+        """What the container may use. Raises Refused."""
+        name = assignment.container
+        request = next((each for each in requests if each.container == name), None)
+        spec = next((each for each in pod.containers if each.name == name), None)
+        own = tenant.allocation(name)
+        if spec is None or request is None:
+            raise Refused(Why.NOT_ASKED, Why.NOT_ASKED.explanation, pod.ref, name)
+        if own is not None and len(own.shares) != request.count:
+            detail = f"it asks for {request.count} devices and was promised {len(own.shares)}"
+            raise Refused(Why.OTHER_COUNT, detail, pod.ref, name)
+        shares = own.shares if own is not None else _inherited(tenant, spec, request, pod)
+        for share in shares:
+            self._require_healthy(share.device, pod, name)
+        return shares
+
+    def _require_healthy(self, device: str, pod: Pod, container: str = "") -> None:
+        """Raises Refused for one that is lost or unhealthy: nobody begins anything there."""
+        found = self.named.get(device)
+        if found is None:
+            raise Refused(Why.UNKNOWN_DEVICE, f"{device} is lost", pod.ref, container)
+        if not found.healthy:
+            raise Refused(Why.UNHEALTHY_DEVICE, f"{device} is unhealthy", pod.ref, container)
+
+    def _require_unused(self, assignment: Assignment, pod: Pod) -> None:
+        """Raises Refused: one name is one container's, or it would be made with another's shares.
+
+        The names are random, so that this cannot be, as long as the kubelet's checkpoint is right.
+        """
+        for tenant in self.tenants.values():
+            for binding in tenant.bindings:
+                if binding.name == assignment.name:
+                    whose = f"{tenant.pod.namespace}/{tenant.pod.name} {binding.container}"
+                    detail = f"the kubelet has the answer {binding.name} twice; {whose} has it"
+                    raise Refused(Why.INTERNAL, detail, pod.ref, assignment.container)
+
+    # ------------------------------------------------------------ who is where
+
+    def _by_uuid(self, share: Share, pod: Pod) -> Share:
+        device = self.named.get(share.device)
+        if device is None or not device.uuid:
+            known = ", ".join(sorted(one.uuid for one in self.devices)) or "none"
+            detail = f"there is no device {share.device}; there are {known}"
+            raise Refused(Why.UNKNOWN_DEVICE, detail, pod.ref)
+        return replace(share, device=device.uuid)
+
+    def _unbooked_on(self, device: str) -> str:
+        return _names(self.tenants[uid] for uid in self.unbooked if self._uses(uid, device))
+
+    def _holders_on(self, device: str) -> str:
+        return _names(self.tenants[uid] for uid in self.tenants if self._uses(uid, device))
+
+    def _uses(self, uid: str, device: str) -> bool:
+        return any(share.device == device for share in self.tenants[uid].shares)
+
+
+def _inherited(
+    tenant: Tenant, container: Container, request: Request, pod: Pod
+) -> tuple[Share, ...]:
+    """What an init container uses before the pod's own containers do. Raises Refused.
+
+    The schedulers promise it nothing. It gets the devices of the first app container that was
+    promised as many, with as much memory and as many cores of each as it asks for. A sidecar's are
+    in use meanwhile.
+    """
+    if container.kind is not ContainerKind.INIT:
+        detail = f"no devices are promised to this {container.kind} container"
+        raise Refused(Why.NO_CLAIM, detail, pod.ref, container.name)
+    for each in tenant.allocations:
+        if (
+            each.container in pod.apps
+            and len(each.shares) == request.count
+            and all(_covers(share, request) for share in each.shares)
+        ):
+            return tuple(
+                Share(
+                    share.device,
+                    request.memory_bytes or share.memory_bytes,
+                    request.cores_milli or share.cores_milli,
+                )
+                for share in each.shares
+            )
+    detail = "an init container may ask for no more than one of the containers after it"
+    raise Refused(Why.NO_CLAIM, detail, pod.ref, container.name)
+
+
+def _covers(share: Share, request: Request) -> bool:
+    """Whether the share has as much as is asked for; a percentage is of all that there is."""
+    memory = share.memory_bytes is None or (request.memory_bytes or 0) <= share.memory_bytes
+    return memory and request.cores_milli <= (share.cores_milli or 0)
+
+
+def _names(tenants: Iterable[Tenant]) -> str:
+    names = sorted(f"{tenant.pod.namespace}/{tenant.pod.name}" for tenant in tenants)
+    rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + rest

@@ -1,0 +1,81 @@
+"""Files and links that are there whole or not at all, whoever dies in between.
+
+What is new is made beside its place, synced, and renamed into it. So a reader sees the old or the
+new, never a part, and who has the old one open or mounted keeps it. Another file of the same name
+is never written into.
+"""
+
+import os
+from pathlib import Path
+from typing import Final
+
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def beside(path: Path) -> Path:
+    """Where the new one is made. No one who looks for ``*.json`` or ``*.so`` takes it for one."""
+    return path.with_name(f".{path.name}.new")
+
+
+def write(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Put a file in place; ``mode`` counts whatever the umask. Raises OSError."""
+    new = beside(path)
+    new.unlink(missing_ok=True)
+    try:
+        _make(new, content, mode)
+        new.rename(path)
+    except OSError:
+        discard(new)
+        raise
+    sync(path.parent)
+
+
+def link(path: Path, target: str) -> None:
+    """Put a symbolic link in place. Raises OSError."""
+    new = beside(path)
+    new.unlink(missing_ok=True)
+    new.symlink_to(target)
+    try:
+        new.rename(path)
+    except OSError:
+        discard(new)
+        raise
+    sync(path.parent)
+
+
+def keep_as(path: Path, other: Path) -> None:
+    """Let ``other`` be what ``path`` is now, whatever is put there later. Raises OSError."""
+    new = beside(other)
+    new.unlink(missing_ok=True)
+    new.hardlink_to(path)
+    new.rename(other)
+    new.unlink(missing_ok=True)  # of two names for one file a rename leaves both
+
+
+def sync(folder: Path) -> None:
+    """Let the names in a folder survive a loss of power. Raises OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def discard(path: Path) -> None:
+    """Remove a file if that can be done."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return
+
+
+def _make(path: Path, content: bytes, mode: int) -> None:
+    fd = os.open(path, _NEW, mode)
+    try:
+        os.fchmod(fd, mode)
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)

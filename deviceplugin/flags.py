@@ -1,0 +1,351 @@
+"""The flags of ``vgpu device-plugin``, as one table and as checked options."""
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+import msgspec
+
+from vgpu import logs
+from vgpu.flags import Duration, env, field, is_typed
+from vgpu.model import Scheme
+from vgpu.units import GIB, MIB
+
+DEFAULT_PORT: Final = 9395
+SERVED: Final = (Scheme.VOLCANO, Scheme.GPUSHARE, Scheme.GAIA)
+"""KubeShare has holder pods in place of a plugin of its own."""
+
+AUTO: Final = "auto"
+_MOST_FACTOR: Final = 2**20
+_UNIT: Final = re.compile(r"([1-9][0-9]{0,6})(MiB|GiB)")
+_LABEL: Final = re.compile(r"[A-Za-z0-9./_-]{1,317}=[A-Za-z0-9._-]{0,63}")
+
+
+class Unit(click.ParamType[int]):
+    """Bytes of one unit of aliyun.com/gpu-mem: GiB, MiB, or so many of them."""
+
+    name = "unit"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """To bytes; refuses what is no amount."""
+        if isinstance(value, int):
+            return value
+        text = str(value)
+        match = _UNIT.fullmatch(text if text[:1].isdigit() else f"1{text}")
+        if match is None:
+            self.fail(f"{text!r} is not GiB, MiB or a number of them such as 256MiB", param, ctx)
+        return int(match[1]) * (GIB if match[2] == "GiB" else MIB)
+
+
+class Factor(click.ParamType[int | None]):
+    """MiB of one unit of memory; None is ``auto``."""
+
+    name = "factor"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | None:
+        """To a number; refuses what is none."""
+        text = str(value)
+        if text == AUTO:
+            return None
+        if not text.isascii() or not text.isdigit() or not 0 < int(text[:8]) <= _MOST_FACTOR:
+            self.fail(f"{text!r} is not a number of MiB, nor {AUTO}", param, ctx)
+        return int(text)
+
+
+class Label(click.ParamType[tuple[str, str]]):
+    """A label of the node: KEY=VALUE."""
+
+    name = "label"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """To key and value; refuses what the API server would."""
+        text = str(value)
+        if not _LABEL.fullmatch(text):
+            self.fail(f"{text!r} is not KEY=VALUE", param, ctx)
+        key, _, told = text.partition("=")
+        return key, told
+
+
+class Options(msgspec.Struct, frozen=True):
+    """The flags, parsed and checked."""
+
+    scheme: Scheme = Scheme.VOLCANO
+    node_name: str = ""
+    kubeconfig: str = ""
+    web_listen_address: tuple[str, ...] = (f":{DEFAULT_PORT}",)
+    web_config_file: str | None = None
+    cdi: bool = True
+    cdi_spec_dir: str = "/var/run/cdi"
+    state_dir: str = "/var/lib/vgpu"
+    run_dir: str = "/run/vgpu"
+    kubelet_dir: str = "/var/lib/kubelet/device-plugins"
+    kubelet_pod_resources: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
+    kubelet_log_dir: str = "/var/log/pods"
+    path_procfs: str = "/proc"
+    path_cgroupfs: str = "/sys/fs/cgroup"
+    volcano_dialect: str = "volcano"
+    volcano_split_count: int = 10
+    volcano_memory_factor: int | None = 1
+    volcano_memory_scaling: float = 1.0
+    volcano_core_scaling: float = 1.0
+    volcano_handshake: str = AUTO
+    volcano_shim_library: str | None = None
+    volcano_shim_dir: str = "/usr/local/vgpu"
+    volcano_oversubscribe: bool = False
+    volcano_core_policy: str = "disable"
+    gpushare_memory_unit: int = GIB
+    gaia_limits_dir: str = "/etc/gpu-manager/vm"
+    gaia_driver_dir: str = "/etc/gpu-manager/vdriver"
+    gaia_control_library: str | None = None
+    gaia_host_root: str = "/"
+    gaia_node_label: tuple[tuple[str, str], ...] = ()
+    gaia_share_mode: bool = True
+    gaia_checkpoint: str = "/etc/gpu-manager/checkpoint/gpumanager_internal_checkpoint"
+    health_ignore_xids: str = "13,31,43,45,68,109"
+    health_interval: float = 15.0
+    health_recovery: float = 300.0
+    prestart_timeout: float = 20.0
+    legacy_refusal: bool = False
+    log_level: str = "info"
+    log_format: str = "logfmt"
+
+    @property
+    def kubelet_checkpoint(self) -> str:
+        """The kubelet's own file of devices."""
+        return f"{self.kubelet_dir}/kubelet_internal_checkpoint"
+
+    @property
+    def kubelet_socket(self) -> str:
+        """Where the kubelet takes plugins."""
+        return f"{self.kubelet_dir}/kubelet.sock"
+
+
+DEFAULTS: Final = Options()
+
+SCHEME_OF: Final = {"volcano": Scheme.VOLCANO, "gpushare": Scheme.GPUSHARE, "gaia": Scheme.GAIA}
+"""The first word of a flag that means something with one scheme only."""
+
+
+def flag(name: str, help_: str, *, also_env: str = "", **kwargs: Any) -> Callable[[Any], Any]:
+    """One option of the command; its default is that of :class:`Options`."""
+    on = name.partition("/")[0]
+    names = [env(on), also_env] if also_env else env(on)
+    default = getattr(DEFAULTS, field(on))
+    if not kwargs.get("required"):
+        kwargs.setdefault("default", default)
+    if default is True:
+        help_ += "  [default: on]"
+    kwargs.setdefault("show_default", default not in (None, True, False, "", ()))
+    return click.option(name, field(on), help=help_, envvar=names, **kwargs)
+
+
+FLAGS: Final = (
+    flag(
+        "--scheme",
+        "Whose pods are served.",
+        type=click.Choice([scheme.value for scheme in SERVED]),
+        required=True,
+        show_default=False,
+    ),
+    flag(
+        "--node-name",
+        "Name of this node. Default: the host's name.",
+        also_env="NODE_NAME",
+        metavar="NAME",
+    ),
+    flag(
+        "--kubeconfig",
+        "How to reach the API server. Default: $KUBECONFIG, ~/.kube/config, the pod's own account.",
+        metavar="FILE",
+    ),
+    flag(
+        "--web.listen-address",
+        "Address to serve metrics on; repeatable. An empty host is every address.",
+        multiple=True,
+        metavar="ADDRESS",
+    ),
+    flag(
+        "--web.config.file",
+        "TLS, client certificates and basic authentication, in exporter-toolkit's format.",
+        metavar="FILE",
+    ),
+    flag(
+        "--cdi/--no-cdi",
+        "Give containers their share by CDI, so that nothing is ever made for a guessed pod."
+        " Without it (containerd before 1.7, or enable_cdi off) the card is chosen by the"
+        " original's rule, and a wrong guess is refused at the container's start.",
+    ),
+    flag("--cdi.spec-dir", "Where the container runtime looks for CDI specs.", metavar="DIR"),
+    flag("--state-dir", "Where our own checkpoint is kept.", metavar="DIR"),
+    flag(
+        "--run-dir", "Where limits are written without CDI; forgotten at a reboot.", metavar="DIR"
+    ),
+    flag("--kubelet.dir", "The kubelet's folder of device plugins.", metavar="DIR"),
+    flag("--kubelet.pod-resources", "The kubelet's pod-resources socket.", metavar="SOCKET"),
+    flag("--kubelet.log-dir", "The kubelet's pod logs, for the containers' names.", metavar="DIR"),
+    flag("--path.procfs", "The host's /proc.", metavar="DIR"),
+    flag("--path.cgroupfs", "The host's cgroup file system.", metavar="DIR"),
+    flag(
+        "--volcano.dialect",
+        "Whose names: Volcano's vGPU plugin, or HAMi.",
+        type=click.Choice(["volcano", "hami"]),
+    ),
+    flag(
+        "--volcano.split-count",
+        "Shares that a card is cut into (device-split-count).",
+        type=click.IntRange(1, 1000),
+        metavar="N",
+    ),
+    flag(
+        "--volcano.memory-factor",
+        "MiB of one unit of volcano.sh/vgpu-memory (gpu-memory-factor): a contract with everybody"
+        " who writes a request. 'auto' takes the smallest that this node's list allows, and refuses"
+        " to serve where another node has taken another.",
+        type=Factor(),
+        metavar="MIB",
+        default="1",
+    ),
+    flag(
+        "--volcano.memory-scaling",
+        "Share so many times a card's memory (device-memory-scaling).",
+        type=click.FloatRange(0.01, 100),
+        metavar="RATIO",
+    ),
+    flag(
+        "--volcano.core-scaling",
+        "Share so many times a card's cores (device-cores-scaling).",
+        type=click.FloatRange(0.01, 100),
+        metavar="RATIO",
+    ),
+    flag(
+        "--volcano.handshake",
+        "Tell the scheduler that the plugin lives: when it asks (Volcano up to 1.15, HAMi), always,"
+        " or never.",
+        type=click.Choice([AUTO, "on", "off"]),
+    ),
+    flag(
+        "--volcano.shim-library",
+        "A libvgpu.so to put on the host. Default: the one that is there.",
+        metavar="FILE",
+    ),
+    flag("--volcano.shim-dir", "Where libvgpu.so is on the host.", metavar="DIR"),
+    flag(
+        "--volcano.oversubscribe",
+        "Let containers take memory from the host beyond the card's (CUDA_OVERSUBSCRIBE).",
+        is_flag=True,
+    ),
+    flag(
+        "--volcano.core-policy",
+        "GPU_CORE_UTILIZATION_POLICY of containers.",
+        type=click.Choice(["disable", "force", "default"]),
+    ),
+    flag(
+        "--gpushare.memory-unit",
+        "What one unit of aliyun.com/gpu-mem means: GiB, MiB, or so many of them (256MiB).",
+        type=Unit(),
+        metavar="UNIT",
+        default="GiB",
+    ),
+    flag("--gaia.limits-dir", "Where pods' vcuda.config files are.", metavar="DIR"),
+    flag("--gaia.driver-dir", "Where the driver's libraries are mirrored.", metavar="DIR"),
+    flag(
+        "--gaia.control-library",
+        "The library that enforces limits (libcuda-control.so).",
+        metavar="FILE",
+    ),
+    flag("--gaia.host-root", "The host's root, to find the driver's libraries.", metavar="DIR"),
+    flag(
+        "--gaia.node-label",
+        "A label for the node (gpu-manager's --node-labels); repeatable.",
+        type=Label(),
+        multiple=True,
+        metavar="KEY=VALUE",
+    ),
+    flag("--gaia.share-mode/--no-gaia.share-mode", "Share parts of cards, not only whole ones."),
+    flag(
+        "--gaia.checkpoint",
+        "gpu-manager's own checkpoint, read once when the plugin starts for the first time.",
+        metavar="FILE",
+    ),
+    flag(
+        "--health.ignore-xids",
+        "XIDs that say nothing against the card: those of applications.",
+        metavar="XID,…",
+    ),
+    flag(
+        "--health.interval",
+        "Time between looks at the cards; XIDs are heard at once.",
+        type=Duration(),
+        metavar="DURATION",
+        default="15s",
+    ),
+    flag(
+        "--health.recovery",
+        "So long without anything bad, and a card is healthy again; longer each time it fails.",
+        type=Duration(),
+        metavar="DURATION",
+        default="5m",
+    ),
+    flag(
+        "--prestart-timeout",
+        "How long a container's start waits for its binding before the kubelet has to ask again.",
+        type=Duration(),
+        metavar="DURATION",
+        default="20s",
+    ),
+    flag(
+        "--legacy-refusal",
+        "With gpushare, answer what cannot be served as the original does, with an environment with"
+        " which the container fails, in place of an error.",
+        is_flag=True,
+    ),
+    flag("--log.level", "Least severe log line.", type=click.Choice(logs.LEVELS)),
+    flag("--log.format", "Form of the log.", type=click.Choice(logs.FORMATS)),
+)
+
+
+def all_flags(command: Any) -> Any:
+    """Every flag of the plugin, in the order of its help."""
+    for option in reversed(FLAGS):
+        command = option(command)
+    return command
+
+
+def options_from(ctx: click.Context) -> Options:
+    """The flags of a call as :class:`Options`. Raises click.UsageError that names the flags."""
+    given = dict(ctx.params)
+    given["scheme"] = Scheme(given["scheme"])
+    options = Options(**given)
+    typed = frozenset(name for name in ctx.params if is_typed(ctx, name))
+    for complaint in conflicts(options, typed):
+        raise click.UsageError(complaint, ctx)
+    return options
+
+
+def conflicts(options: Options, typed: frozenset[str]) -> list[str]:
+    """Why these flags cannot work together; ``typed`` are the Python names of those typed.
+
+    What the environment says of other schemes is no mistake: it may serve several programs.
+    """
+    found = []
+    for name in sorted(typed):
+        scheme = SCHEME_OF.get(name.partition("_")[0])
+        if scheme not in (None, options.scheme):
+            flag = "--" + name.replace("_", ".", 1).replace("_", "-")
+            found.append(f"{flag} is of no use with --scheme {options.scheme}")
+    if options.legacy_refusal and options.scheme is not Scheme.GPUSHARE:
+        found.append("--legacy-refusal is gpushare's: the other originals refuse by themselves")
+    if options.volcano_memory_factor is None and options.volcano_dialect == "hami":
+        found.append(
+            "--volcano.memory-factor auto: HAMi's plugin lists no memory, so nothing limits"
+        )
+    if "cdi_spec_dir" in typed and not options.cdi:
+        found.append("--cdi.spec-dir is of no use with --no-cdi")
+    if "run_dir" in typed and options.cdi:
+        found.append("--run-dir is of no use with --cdi")
+    return found

@@ -1,0 +1,246 @@
+"""Which files of the host are the NVIDIA driver's, for containers that are given its folder.
+
+Libraries are found as the dynamic loader finds them, by ``ld.so.cache``, or where there is none in
+the usual folders; programs in the usual folders. The lists are those of gpu-manager's
+``volume.conf``, with the libraries that newer drivers need for computing.
+"""
+
+import hashlib
+import logging
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from deviceplugin.gaia import ldcache
+from deviceplugin.gaia.host_root import regular_file, resolved
+from vgpu.reasons import Reason, SourceError
+from vgpu.sources.files import list_folder, read_file
+
+log = logging.getLogger(__name__)
+
+CUDA: Final = "libcuda.so"
+NVML: Final = "libnvidia-ml.so"
+
+LIBRARIES: Final = (
+    CUDA,
+    NVML,
+    "libnvidia-ptxjitcompiler.so",
+    "libnvidia-fatbinaryloader.so",
+    "libnvidia-opencl.so",
+    "libnvidia-compiler.so",
+    "libvdpau_nvidia.so",
+    "libnvidia-encode.so",
+    "libnvcuvid.so",
+    "libnvidia-fbc.so",
+    "libnvidia-ifr.so",
+    "libGL.so",
+    "libGLX.so",
+    "libOpenGL.so",
+    "libGLESv1_CM.so",
+    "libGLESv2.so",
+    "libEGL.so",
+    "libGLdispatch.so",
+    "libGLX_nvidia.so",
+    "libEGL_nvidia.so",
+    "libGLESv2_nvidia.so",
+    "libGLESv1_CM_nvidia.so",
+    "libnvidia-eglcore.so",
+    "libnvidia-egl-wayland.so",
+    "libnvidia-glcore.so",
+    "libnvidia-tls.so",
+    "libnvidia-glsi.so",
+    "libnvidia-opticalflow.so",
+    "libnvidia-gpucomp.so",
+    # not in volume.conf
+    "libcudadebugger.so",
+    "libnvidia-allocator.so",
+    "libnvidia-cfg.so",
+    "libnvidia-nvvm.so",
+    "libnvidia-pkcs11.so",
+    "libnvidia-pkcs11-openssl3.so",
+)
+
+PROGRAMS: Final = (
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+    "nvidia-debugdump",
+    "nvidia-persistenced",
+    "nvidia-smi",
+)
+
+_CACHE: Final = "/etc/ld.so.cache"
+_LIBRARY_FOLDERS: Final = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/lib/i386-linux-gnu",
+    "/usr/lib32",
+)
+_PROGRAM_FOLDERS: Final = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin")
+_MOST_ENTRIES: Final = 65_536
+
+_VERSION: Final = re.compile(r"[0-9]+(?:\.[0-9]+)+")
+_NAME: Final = re.compile(r"(?P<stem>.+\.so)(?:\.(?P<version>[0-9]+(?:\.[0-9]+)*))?")
+
+
+class HostFile(msgspec.Struct, frozen=True, order=True):
+    """A regular file: its path here, and what changes when it does."""
+
+    path: str
+    size: int
+    mtime_ns: int
+
+    @property
+    def name(self) -> str:
+        """Without its folder."""
+        return self.path.rpartition("/")[2]
+
+
+class Library(msgspec.Struct, frozen=True):
+    """What an ELF file says of itself; ``soname`` is "" if it has none."""
+
+    bits: int
+    soname: str = ""
+    needed: tuple[str, ...] = ()
+
+
+class Driver(msgspec.Struct, frozen=True):
+    """The driver of a host.
+
+    Attributes:
+        version: as its libraries are called, ``580.95.05``.
+        libraries: in the loader's order.
+        programs: by the name they are called by.
+    """
+
+    version: str
+    libraries: tuple[HostFile, ...]
+    programs: Mapping[str, HostFile]
+
+
+def survey(root: str = "/") -> Driver:
+    """The driver of the host whose root is ``root`` here.
+
+    Raises SourceError LIBRARY_NOT_FOUND, or MALFORMED while parts of two drivers lie there.
+    """
+    known = list(_cached(root))
+    if not any(_stem(name) == CUDA for name, _ in known):
+        known = list(_lying_about(root))
+    version = _version(root, known)
+    wanted = ((name, path) for name, path in known if _is_of(name, version))
+    files = dict.fromkeys(file for _, path in wanted for file in _file(root, path))
+    same = {f"{stem}.{version}" for stem in (CUDA, NVML)}
+    libraries = (one for one in files if _stem(one.name) not in (CUDA, NVML) or one.name in same)
+    return Driver(version, tuple(libraries), _programs(root, PROGRAMS))
+
+
+def digest(driver: Driver, more: Iterable[HostFile] = ()) -> str:
+    """Twelve digits that change with any of the files, or one ``more``."""
+    files = [*driver.libraries, *driver.programs.values(), *more]
+    lines = [f"{file.path}\0{file.size}\0{file.mtime_ns}\n" for file in files]
+    return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+
+
+def find_library(root: str, stem: str) -> HostFile | None:
+    """A library of the host by its name without a version."""
+    known = (pair for source in (_cached, _lying_about) for pair in source(root))
+    return next((file for file in _files(root, known, stem)), None)
+
+
+def find_program(root: str, name: str) -> HostFile | None:
+    """A program of the host."""
+    return _programs(root, (name,)).get(name)
+
+
+def here(path: str) -> HostFile | None:
+    """A regular file by its path here."""
+    return next(_file("/", path), None)
+
+
+# ---------------------------------------------------------------- looking
+
+
+def _cached(root: str) -> ldcache.Libraries:
+    """What the loader knows; nothing where that cannot be told."""
+    try:
+        path = resolved(root, _CACHE)
+        return ldcache.parse(read_file(path, ldcache.CACHE_LIMIT), path)
+    except OSError:
+        return ()
+    except SourceError as error:
+        log.warning("the usual folders are searched for the driver: %s", error)
+        return ()
+
+
+def _lying_about(root: str) -> Iterator[tuple[str, str]]:
+    for folder in _LIBRARY_FOLDERS:
+        try:
+            entries, _ = list_folder(resolved(root, folder), _MOST_ENTRIES)
+        except (OSError, SourceError):
+            continue
+        for name in sorted(entry.name for entry in entries):
+            if _stem(name) in LIBRARIES:
+                yield name, f"{folder}/{name}"
+
+
+def _version(root: str, known: Collection[tuple[str, str]]) -> str:
+    """By the name of the file that programs get for CUDA. Raises SourceError."""
+    names = {
+        stem: next((one.name for one in _files(root, known, stem)), "") for stem in (CUDA, NVML)
+    }
+    if not all(names.values()):
+        absent = " and ".join(f"{stem}.1" for stem, name in names.items() if not name)
+        detail = f"no {absent} by {_CACHE}, nor in {', '.join(_LIBRARY_FOLDERS)}"
+        raise SourceError(Reason.LIBRARY_NOT_FOUND, root, detail)
+    versions = {name.removeprefix(f"{stem}.") for stem, name in names.items()}
+    if len(versions) > 1 or not _VERSION.fullmatch(version := versions.pop()):
+        detail = f"not of one version: {', '.join(names.values())}; is it being installed?"
+        raise SourceError(Reason.MALFORMED, root, detail)
+    return version
+
+
+def _files(root: str, known: Iterable[tuple[str, str]], stem: str) -> Iterator[HostFile]:
+    """The files that programs get who ask for the library, with a major version or without."""
+    for name, path in known:
+        if _stem(name) == stem and "." not in _said_version(name):
+            yield from _file(root, path)
+
+
+def _is_of(name: str, version: str) -> bool:
+    """Whether a library is the driver's: one of another version was left behind.
+
+    Names have the driver's version, or one number, or nothing.
+    """
+    said = _said_version(name)
+    return _stem(name) in LIBRARIES and ("." not in said or said == version)
+
+
+def _stem(name: str) -> str:
+    """A library's name without its version; "" if it is none."""
+    match = _NAME.fullmatch(name)
+    return match["stem"] if match else ""
+
+
+def _said_version(name: str) -> str:
+    """The version in a library's name; "" if there is none."""
+    match = _NAME.fullmatch(name)
+    return (match["version"] or "") if match else ""
+
+
+def _file(root: str, path: str) -> Iterator[HostFile]:
+    found = regular_file(root, path)
+    if found:
+        yield HostFile(found[0], found[1].st_size, found[1].st_mtime_ns)
+
+
+def _programs(root: str, names: Iterable[str]) -> dict[str, HostFile]:
+    """The first of each name."""
+    found: dict[str, HostFile] = {}
+    for name in names:
+        for folder in _PROGRAM_FOLDERS:
+            for file in _file(root, f"{folder}/{name}"):
+                found.setdefault(name, file)
+    return found

@@ -1,0 +1,275 @@
+"""The sockets on which gaia's library registers the container that it is loaded in.
+
+One socket for each pod, ``vcuda.sock`` in the pod's own folder: whose it is, is known by the socket
+and not by what its tenant says. Promises: one pod's calls, however many, cost no more than a few
+looks a second at that pod; a library that dials at any time finds a socket, or none before the pod
+has any share; nothing that a request says becomes part of a path.
+
+All sockets are served by one event loop on one thread (a ``grpc.Server`` for each pod would be a
+thread for each that wakes up every second), and looked for by another.
+"""
+
+import asyncio
+import logging
+import re
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+
+import grpc
+import grpc.aio
+import msgspec
+
+from deviceplugin.gaia.registrar import Look
+from vgpu.reasons import SourceError
+from vgpu.rpc import vcuda_pb2 as pb
+from vgpu.unix_socket import SocketError, require_short
+
+log = logging.getLogger(__name__)
+
+SERVICE: Final = "vcuda.VCUDAService"
+
+PATIENCE_SECONDS: Final = 20.0
+"""So long a call waits for its container to be known; the library's container ends if it fails."""
+
+PAUSE_SECONDS: Final = 0.1
+"""Between two looks at one pod."""
+
+_ANSWER_SECONDS: Final = 10.0
+"""For the loop to do what it is told; far more than it takes."""
+
+_MODE: Final = 0o666
+"""Whoever can reach the socket may connect: the containers of its pod, as any user."""
+
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", 8192),
+    ("grpc.max_allowed_incoming_connections", 128),  # processes of a pod that start at once
+    ("grpc.max_concurrent_streams", 128),
+    ("grpc.server_handshake_timeout_ms", 5_000),
+    ("grpc.max_connection_idle_ms", 30_000),  # the library's client asks once and goes
+    ("grpc.so_reuseport", 0),
+)
+_MOST_CALLS: Final = 512
+_MOST_TEXT: Final = 64
+
+_ID: Final = re.compile(r"[0-9a-f]{64}")
+_NAME: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+
+T = TypeVar("T")
+Asks = Callable[[str, frozenset[str]], Look]
+"""Looks at a pod, see :meth:`Registrar.look`."""
+
+
+class Refusal(Exception):  # noqa: N818  # it is an answer, not a failure of ours
+    """Why a call is refused.
+
+    Attributes:
+        code: as gRPC has them.
+    """
+
+    def __init__(self, code: grpc.StatusCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """Which container a call is about: by its ID, or else by its name."""
+
+    container: str
+    by_name: bool
+
+
+def asked(request: pb.VDeviceRequest, uid: str) -> Asked:
+    """What a call on the pod's socket asks. Raises Refusal for what cannot be of that pod."""
+    if request.pod_uid != uid:
+        text = f"this is the socket of pod {uid}, not of {request.pod_uid[:_MOST_TEXT]!r}"
+        raise Refusal(grpc.StatusCode.PERMISSION_DENIED, text)
+    by_name = bool(request.container_name)  # gpu-manager, too, looks at the name first
+    said = request.container_name if by_name else request.container_id
+    if not (_NAME if by_name else _ID).fullmatch(said):
+        text = f"no container is called {said[:_MOST_TEXT]!r}"
+        raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, text)
+    return Asked(said, by_name)
+
+
+def found(asks: Asked, look: Look) -> bool:
+    """Whether the container's files are there; False while that may still come. Raises Refusal."""
+    if asks.container in (look.by_name if asks.by_name else look.served):
+        return True
+    if asks.by_name:  # any that waits may be it; or it was asked for when the look had begun
+        coming = bool(look.waiting) or asks.container in look.served.values()
+    else:
+        coming = asks.container in look.waiting
+    if coming:
+        return False
+    text = f"{asks.container} is no running container of this pod that has a share of a card"
+    raise Refusal(grpc.StatusCode.NOT_FOUND, text)
+
+
+class _Pod:
+    """One pod's calls; of the loop's thread alone."""
+
+    def __init__(self, uid: str, look: Asks, workers: ThreadPoolExecutor) -> None:
+        self.uid = uid
+        self._look = look
+        self._workers = workers
+        self._by_name: frozenset[str] = frozenset()  # what has its files under its name
+        self._asked: set[str] = set()  # what is to have them with the next look
+        self._looking: asyncio.Task[None] | None = None
+        self._begun_at = float("-inf")
+        self._result: Look | Refusal = Look()
+
+    async def register(
+        self, request: pb.VDeviceRequest, context: grpc.aio.ServicerContext
+    ) -> pb.VDeviceResponse:
+        """The one call."""
+        try:
+            asks = asked(request, self.uid)
+            await self._served(asks)
+        except Refusal as refusal:
+            told = {"uid": self.uid, "detail": str(refusal)}
+            log.debug("a container could not be registered", extra=told)
+            await context.abort(refusal.code, str(refusal))
+        return pb.VDeviceResponse()
+
+    async def _served(self, asks: Asked) -> None:
+        """Wait until the container's files are written. Raises Refusal."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + PATIENCE_SECONDS
+        while not found(asks, await self._fresh(asks)):
+            if loop.time() >= until:
+                text = f"the kubelet does not say which container {asks.container} is"
+                raise Refusal(grpc.StatusCode.UNAVAILABLE, text)
+
+    async def _fresh(self, asks: Asked) -> Look:
+        """What a look says that began after now; others who wait for one share it.
+
+        Raises Refusal.
+        """
+        asked_at = asyncio.get_running_loop().time()
+        if asks.by_name:
+            self._asked.add(asks.container)
+        while self._begun_at < asked_at:
+            if self._looking is None:
+                self._looking = asyncio.create_task(self._look_again())
+            await asyncio.shield(self._looking)  # a client that goes leaves the others theirs
+        if isinstance(self._result, Refusal):
+            raise self._result
+        return self._result
+
+    async def _look_again(self) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, self._begun_at + PAUSE_SECONDS - loop.time()))
+        begun_at = loop.time()
+        names = self._by_name | self._asked
+        self._asked.clear()
+        try:
+            look = await loop.run_in_executor(self._workers, self._look, self.uid, names)
+        except (SourceError, OSError) as error:
+            self._result = Refusal(grpc.StatusCode.UNAVAILABLE, str(error))
+        except Exception:
+            log.exception("registering failed on a defect")
+            self._result = Refusal(grpc.StatusCode.INTERNAL, "a defect in the device plugin")
+        else:
+            self._result = look
+            self._by_name = look.by_name
+        finally:
+            self._begun_at = begun_at
+            self._looking = None
+
+
+class VcudaServers:
+    """The sockets of all pods. Safe to be told from any thread."""
+
+    def __init__(self, look: Asks) -> None:
+        """``look`` is called on a thread of its own; it may raise SourceError and OSError."""
+        self._look = look
+        self._loop: asyncio.AbstractEventLoop
+        self._thread = threading.Thread(target=self._run, name="vcuda", daemon=True)
+        self._workers = ThreadPoolExecutor(1, thread_name_prefix="vcuda-look")
+        self._changing = threading.Lock()
+        self._serving: dict[str, tuple[Path, grpc.aio.Server]] = {}
+
+    def start(self) -> None:
+        """Begin; there is no socket yet."""
+        self._loop = asyncio.new_event_loop()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Serve nobody; the files stay, for they may be the next plugin's by now."""
+        with self._changing:
+            for _, server in self._serving.values():
+                self._do(server.stop(None))
+            self._serving.clear()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_ANSWER_SECONDS)
+        self._workers.shutdown(cancel_futures=True)
+
+    def open(self, uid: str, path: str) -> None:
+        """Serve the pod on this socket, in place of whatever was there; it has a folder.
+
+        Nothing changes for a pod that is served there already. Raises OSError.
+        """
+        try:
+            require_short(path)
+        except SocketError as error:
+            raise OSError(str(error)) from error
+        with self._changing:
+            before = self._serving.get(uid)
+            if before and before[0] == Path(path) and before[0].is_socket():
+                return
+            fresh = _beside(Path(path))
+            fresh.unlink(missing_ok=True)
+            server = self._do(self._serve(uid, fresh))
+            try:
+                fresh.chmod(_MODE)
+                fresh.rename(path)  # who dials finds the socket before or this one
+            except OSError:
+                self._do(server.stop(None))
+                raise
+            self._serving[uid] = (Path(path), server)
+            if before:
+                self._do(before[1].stop(None))
+
+    def close(self, uid: str) -> None:
+        """Serve the pod no more. Raises OSError."""
+        with self._changing:
+            path, server = self._serving.pop(uid, (None, None))
+            if path and server:
+                path.unlink(missing_ok=True)
+                self._do(server.stop(None))
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
+
+    def _do(self, work: Coroutine[object, object, T]) -> T:
+        """Raises what the work raises, and TimeoutError, which is an OSError."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_ANSWER_SECONDS)
+
+    async def _serve(self, uid: str, path: Path) -> grpc.aio.Server:
+        server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MOST_CALLS)
+        method = grpc.unary_unary_rpc_method_handler(
+            _Pod(uid, self._look, self._workers).register,
+            request_deserializer=pb.VDeviceRequest.FromString,
+            response_serializer=_bytes,
+        )
+        handlers = grpc.method_handlers_generic_handler(SERVICE, {"RegisterVDevice": method})
+        server.add_generic_rpc_handlers((handlers,))
+        try:
+            server.add_insecure_port(f"unix:{path}")
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
+        await server.start()
+        return server
+
+
+def _bytes(answer: pb.VDeviceResponse) -> bytes:
+    return answer.SerializeToString()
+
+
+def _beside(path: Path) -> Path:
+    """Another name in the same folder, no longer than this one: sockets' paths are short."""
+    return path.with_name(f".{path.name[1:-1]}~")

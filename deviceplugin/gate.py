@@ -1,0 +1,83 @@
+"""Whether a container may start: PreStartContainer's answer, from what the binder last found."""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from deviceplugin.desk import Desk
+from deviceplugin.model import Assignment
+from deviceplugin.reasons import Refused, Why
+
+Key = tuple[str, str]
+"""UID and container."""
+
+Assignments = Mapping[frozenset[str], tuple[Assignment, ...]]
+"""The kubelet's, by their device IDs."""
+
+
+class State(msgspec.Struct, frozen=True):
+    """What the binder last found.
+
+    Attributes:
+        desk: who holds what.
+        assignments: see :data:`Assignments`.
+        refusals: why a container is not bound.
+        ready: names under which all is written that a container is made with.
+        read_at: when it was known last that these are the kubelet's newest assignments, of a
+            clock that never goes back.
+    """
+
+    desk: Desk
+    assignments: Assignments = {}
+    refusals: Mapping[Key, Refused] = {}
+    ready: frozenset[str] = frozenset()
+    read_at: float = float("-inf")
+
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether a container waits for what others hold."""
+        return any(refused.why is Why.NO_ROOM for refused in self.refusals.values())
+
+    def all_assignments(self) -> tuple[Assignment, ...]:
+        """In no order."""
+        return tuple(one for several in self.assignments.values() for one in several)
+
+    def is_ready(self, assignment: Assignment) -> bool:
+        """Whether its container can be made. An answer that is not ours was complete as given."""
+        if not assignment.name:
+            return True
+        bound = self.desk.binding_of(assignment) is not None
+        return bound and assignment.name in self.ready
+
+
+def by_ids(found: Iterable[Assignment]) -> Assignments:
+    """The same, to be found by what PreStartContainer tells."""
+    told: dict[frozenset[str], tuple[Assignment, ...]] = {}
+    for one in found:
+        told[one.ids] = (*told.get(one.ids, ()), one)
+    return told
+
+
+def objection(
+    state: State | None, ids: frozenset[str], asked_at: float = float("-inf")
+) -> Refused | None:
+    """Why the container with these IDs may not start; None if it may.
+
+    An init container and the one after it have the same IDs: both have to be bound. The kubelet
+    has written whose the IDs are before it asked, at ``asked_at``: what was read earlier may be of
+    a pod that is gone.
+    """
+    if state is None:
+        return Refused(Why.NOT_RECOVERED, Why.NOT_RECOVERED.explanation)
+    if state.read_at < asked_at:
+        return Refused(Why.NOT_SEEN, "the kubelet's checkpoint has not been read since")
+    found = state.assignments.get(ids, ())
+    if not found:
+        return Refused(Why.NOT_SEEN, "the kubelet's checkpoint does not have these device IDs yet")
+    for one in found:
+        refused = state.refusals.get((one.pod_uid, one.container))
+        if refused:
+            return refused
+        if not state.is_ready(one):
+            return Refused(Why.NOT_SEEN, "the container is about to be bound")
+    return None

@@ -1,0 +1,152 @@
+"""Without CDI: a container gets what depends on its pod through files named in the early answer.
+
+Each binding has a folder of its name. Allocate's answer mounts what will be in it: a link
+``mount-<i>`` for every host path, and ``overrideEnv``, ``KEY=value`` lines that HAMi-core reads at
+its start. A runtime makes a missing source as an empty folder rather than refuse it, so nothing but
+PreStartContainer holds a container back until the folder is there; it appears as a whole.
+"""
+
+import errno
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from deviceplugin import durable
+from deviceplugin.names import checked, is_name
+from vgpu.model import Scheme
+from vgpu.reasons import SourceError
+from vgpu.schemes.language import Edits, Mount
+from vgpu.sources.files import read_file
+
+DEFAULT_RUN_DIR: Final = "/run/vgpu"
+
+OVERRIDE_ENV: Final = "/overrideEnv"
+"""Where HAMi-core looks."""
+
+_ENV: Final = "overrideEnv"
+_BOOT: Final = "boot-id"
+_LONGEST_LINE: Final = 9_000
+"""Bytes; HAMi-core reads up to 10,000 at a time."""
+
+_LIMIT: Final = 1024 * 1024
+"""Bytes of a file that we look at again."""
+
+
+class LateFiles:
+    """A :class:`deviceplugin.ports.Handout` for runtimes without CDI. One thread writes."""
+
+    guesses: Final = True
+
+    def __init__(self, run_dir: str, scheme: Scheme, boot_id: str) -> None:
+        """``run_dir`` has to be the same path on the host."""
+        self._folder = Path(run_dir, "late", scheme)
+        self._boot_id = boot_id
+
+    def early(self, name: str, edits: Edits, late_env: Mapping[str, str]) -> Edits:
+        """See :meth:`deviceplugin.ports.Handout.early`.
+
+        It tells two pods apart by no more than devices and environment, which cannot come later.
+        """
+        folder = self._folder / checked(name)
+        mounts = [
+            replace(mount, host=str(folder / _link(i))) for i, mount in enumerate(edits.mounts)
+        ]
+        if late_env:
+            mounts.append(Mount(str(folder / _ENV), OVERRIDE_ENV, read_only=True))
+        env = {key: value for key, value in edits.env.items() if key not in late_env}
+        return replace(edits, env=env, mounts=tuple(mounts))
+
+    def write(self, name: str, edits: Edits, late_env: Mapping[str, str]) -> None:
+        """See :meth:`deviceplugin.ports.Handout.write`.
+
+        What stands there already for this boot must be the same: else OSError EEXIST. A variable
+        that would be two lines is OSError EINVAL.
+        """
+        folder = self._folder / checked(name)
+        links = {_link(i): mount.host for i, mount in enumerate(edits.mounts)}
+        files = {_BOOT: self._boot_id.encode()} | ({_ENV: _lines(late_env)} if late_env else {})
+        if _is(folder, links, files):
+            return
+        written_in = self._boot_of(folder)
+        if written_in is None and folder.exists():
+            # A runtime makes missing sources: it has not waited for PreStartContainer.
+            detail = "a container was made before its limits were there: its pod must be replaced"
+            raise OSError(errno.EEXIST, detail, str(folder))
+        if written_in == self._boot_id:
+            detail = "it says something else, and a container may have it"
+            raise OSError(errno.EEXIST, detail, str(folder))
+        new = durable.beside(folder)
+        _remove(new)
+        new.mkdir(parents=True)
+        for file, content in files.items():
+            durable.write(new / file, content)
+        for link, target in links.items():
+            (new / link).symlink_to(target)
+        _remove(folder)  # of an older boot
+        new.rename(folder)
+        durable.sync(self._folder)
+
+    def written(self) -> frozenset[str]:
+        """See :meth:`deviceplugin.ports.Handout.written`."""
+        names = (path.name for path in self._entries() if is_name(path.name))
+        ours = (name for name in names if self._boot_of(self._folder / name) == self._boot_id)
+        return frozenset(ours)
+
+    def keep_only(self, names: Collection[str]) -> None:
+        """See :meth:`deviceplugin.ports.Handout.keep_only`."""
+        for path in self._entries():
+            if path.name not in names:
+                _remove(path)
+
+    def _entries(self) -> list[Path]:
+        """Raises OSError."""
+        return [*self._folder.iterdir()] if self._folder.exists() else []
+
+    def _boot_of(self, folder: Path) -> str | None:
+        """In which boot the folder was written; None if it was not by us."""
+        content = _content(folder / _BOOT)
+        return None if content is None else content.decode("ascii", "replace")
+
+
+def _link(position: int) -> str:
+    return f"mount-{position}"
+
+
+def _lines(env: Mapping[str, str]) -> bytes:
+    """As HAMi-core reads them. Raises OSError EINVAL."""
+    for key, value in env.items():
+        line = f"{key}={value}"
+        if not key or "=" in key or not line.isprintable() or len(line.encode()) > _LONGEST_LINE:
+            raise OSError(errno.EINVAL, f"{key[:64]!r} cannot be a line: {value[:64]!r}", _ENV)
+    return "".join(f"{key}={value}\n" for key, value in sorted(env.items())).encode()
+
+
+def _is(folder: Path, links: Mapping[str, str], files: Mapping[str, bytes]) -> bool:
+    """Whether the folder has these links and files, and nothing else."""
+    try:
+        found = {path.name for path in folder.iterdir()}
+        linked = found == {*links, *files} and all(
+            (folder / link).readlink() == Path(target) for link, target in links.items()
+        )
+    except OSError:
+        return False
+    return linked and all(_content(folder / file) == told for file, told in files.items())
+
+
+def _content(path: Path) -> bytes | None:
+    """None if it is no file that can be read."""
+    try:
+        return read_file(str(path), _LIMIT)
+    except SourceError:
+        return None
+
+
+def _remove(path: Path) -> None:
+    """Whatever it is; links are not followed. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

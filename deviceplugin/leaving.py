@@ -1,0 +1,81 @@
+"""Which tenants have left: not before their containers are gone, whatever is said of their pods.
+
+A pod that is over may still have a container that runs: it was deleted by force, its node was given
+up, its container does not heed signals. And a pod that nobody mentions may only be unknown yet.
+So two witnesses must agree: the API server that the pod holds no devices, and the node itself that
+no container of it is left. The node's word is the pod's cgroup, which the kubelet removes after
+the last container. Where cgroups cannot be read it is what the kubelet last said: of a pod that is
+still known, that every container has ended, or that none was ever made; of one that is not, that
+its devices are no longer in the kubelet's checkpoint. (The kubelet keeps them there while the pod
+ends, but one that has lost its checkpoint can be wrong: so cgroups should be readable.) If a
+witness is not heard, nobody leaves.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from deviceplugin.desk import Desk
+from deviceplugin.model import Tenant
+from vgpu.kube import ContainerState, Pod, holds_devices
+
+GRACE_SECONDS: Final = 60.0
+"""So long after its admission a pod may be unknown to whom follows the API server."""
+
+MOMENT_SECONDS: Final = 5.0
+"""So long after its admission a pod may have no cgroup yet."""
+
+
+def gone(
+    desk: Desk,
+    pods: Iterable[Pod] | None,
+    live_pods: frozenset[str] | None,
+    assigned: Collection[str] | None,
+    now: float,
+    *,
+    shown: Collection[str] = (),
+) -> frozenset[str]:
+    """The UIDs of tenants that hold nothing any more.
+
+    ``pods`` are all of the node's, None while the API server is not heard; ``live_pods`` are the
+    UIDs that have a cgroup and ``assigned`` those in the kubelet's checkpoint, None where that
+    cannot be read; ``now`` is unix seconds. ``shown`` are UIDs that have been among ``pods``
+    before: without their pods, they are deleted.
+    """
+    if pods is None:
+        return frozenset()
+    known: dict[str, list[Pod]] = {}
+    for pod in pods:
+        known.setdefault(pod.kubelet_uid, []).append(pod)
+    return frozenset(
+        uid
+        for uid, tenant in desk.tenants.items()
+        if _is_over(tenant, known.get(uid, ()), now, shown=uid in shown)
+        and _is_empty(uid, known.get(uid, ()), live_pods, assigned)
+    )
+
+
+def _is_over(tenant: Tenant, pods: Collection[Pod], now: float, *, shown: bool) -> bool:
+    """Whether the API server says so. A static pod's UID may be told of more than one."""
+    if not pods:
+        grace = MOMENT_SECONDS if shown else GRACE_SECONDS
+        return abs(now - tenant.since) >= grace  # before, if the clock was set back
+    return not any(map(holds_devices, pods))
+
+
+def _is_empty(
+    uid: str,
+    pods: Collection[Pod],
+    live_pods: frozenset[str] | None,
+    assigned: Collection[str] | None,
+) -> bool:
+    """Whether the node says that no container of the pod is left."""
+    if live_pods is not None:
+        return uid not in live_pods
+    if pods:
+        return all(map(_has_ended, pods))
+    return assigned is not None and uid not in assigned
+
+
+def _has_ended(pod: Pod) -> bool:
+    """Whether the kubelet says of each container that it has ended, or never spoke of any."""
+    return all(one.state is ContainerState.TERMINATED for one in pod.statuses)

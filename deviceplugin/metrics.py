@@ -1,0 +1,354 @@
+"""The plugin's metric families as tables, and the numbers behind them.
+
+Counters live in :class:`Numbers`, which every thread may use; all else is asked for when a page is
+made, of whom it concerns.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from deviceplugin.reasons import Why
+from vgpu.metrics.family import Family, Kind, Labelled, Table
+from vgpu.metrics.own import BUILD_INFO, PROCESS, WEB
+from vgpu.metrics.render import Exposition, Renderer
+
+GAUGE: Final = Kind.GAUGE
+COUNTER: Final = Kind.COUNTER
+
+
+class Wait(StrEnum):
+    """What the kubelet, or a container, waits for."""
+
+    ALLOCATE = "allocate"  # the answer to Allocate
+    BIND = "bind"  # from the answer until all is written that the container is made with
+    PRESTART = "prestart"  # the answer to PreStartContainer
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """One resource, as it is offered to the kubelet.
+
+    Attributes:
+        resource: its name.
+        registered: whether the kubelet takes it from us now.
+        healthy, unhealthy: device IDs.
+        list_bytes: of ListAndWatch, at its longest; 0 if that is not known.
+        unit_bytes: of one unit of memory that would fit, where the list is too long; else 0.
+    """
+
+    resource: str
+    registered: bool
+    healthy: int = 0
+    unhealthy: int = 0
+    list_bytes: int = 0
+    unit_bytes: int = 0
+
+
+class Card(msgspec.Struct, frozen=True):
+    """One card, and why it is unhealthy: healthy if there is no reason."""
+
+    uuid: str
+    index: str
+    reasons: tuple[str, ...] = ()
+
+
+class View(msgspec.Struct, frozen=True):
+    """All that a page is made of."""
+
+    scheme: str
+    mode: str
+    ready: bool
+    recovered: bool
+    offers: tuple[Offer, ...]
+    cards: tuple[Card, ...]
+    registrations: Mapping[tuple[str, str], int]
+    allocations: Mapping[str, int]
+    refusals: Mapping[tuple[str, Why], int]
+    waits: Mapping[Wait, tuple[int, float]]
+    tenants: Mapping[str, int]
+    expecting: int
+    unbound: Mapping[Why, int]
+    conflicts: int
+    checkpoint_problem: str
+    checkpoint_failures: int
+    health_events: Mapping[tuple[str, str], int]
+    telling: Mapping[tuple[str, str], int]
+    requests: Mapping[tuple[str, str], int]
+    build: Mapping[str, str]
+    own: Mapping[str, float]
+
+
+def _one_row(title: str, *families: Family, note: str = "") -> Table:
+    return Table(title, lambda view: (view,), (), lambda _: (), families, note)
+
+
+def _waited(position: int) -> Callable[[View], Labelled]:
+    return lambda view: {(wait.value,): told[position] for wait, told in view.waits.items()}
+
+
+OFFERS: Final = Table(
+    "Resources",
+    lambda view: view.offers,
+    ("resource",),
+    lambda offer: (offer.resource,),
+    (
+        Family(
+            "vgpu_plugin_resource_registered",
+            GAUGE,
+            "1 if the kubelet takes the resource from this plugin now.",
+            lambda offer: int(offer.registered),
+        ),
+        Family(
+            "vgpu_plugin_resource_devices",
+            GAUGE,
+            "Device IDs that the kubelet is told of.",
+            lambda offer: {("healthy",): offer.healthy, ("unhealthy",): offer.unhealthy},
+            ("health",),
+        ),
+        Family(
+            "vgpu_plugin_resource_list_bytes",
+            GAUGE,
+            "How long the list of its IDs is at most; the kubelet takes 4 MiB.",
+            lambda offer: offer.list_bytes or None,
+            unit="bytes",
+        ),
+        Family(
+            "vgpu_plugin_resource_smallest_unit_bytes",
+            GAUGE,
+            "The smallest unit of memory with which its list would fit; only where it is too long,"
+            " so that the resource is not registered.",
+            lambda offer: offer.unit_bytes or None,
+            unit="bytes",
+        ),
+    ),
+)
+
+CARDS: Final = Table(
+    "Cards",
+    lambda view: view.cards,
+    ("uuid", "gpu"),
+    lambda card: (card.uuid, card.index),
+    (
+        Family(
+            "vgpu_plugin_device_healthy",
+            GAUGE,
+            "1 if new shares of the card may be given.",
+            lambda card: int(not card.reasons),
+        ),
+        Family(
+            "vgpu_plugin_device_unhealthy_info",
+            GAUGE,
+            "Always 1; why the card is unhealthy, one for each reason.",
+            lambda card: {(reason,): 1 for reason in card.reasons},
+            ("reason",),
+        ),
+    ),
+)
+
+SERVICE: Final = _one_row(
+    "What the kubelet is answered",
+    Family(
+        "vgpu_plugin_registrations_total",
+        COUNTER,
+        "Registrations with the kubelet, by resource and result.",
+        lambda view: view.registrations,
+        ("resource", "result"),
+    ),
+    Family(
+        "vgpu_plugin_allocations_total",
+        COUNTER,
+        "Answers to Allocate, by resource.",
+        lambda view: {(resource,): count for resource, count in view.allocations.items()},
+        ("resource",),
+    ),
+    Family(
+        "vgpu_plugin_refusals_total",
+        COUNTER,
+        "What was refused, by step (allocate, bind, prestart) and reason.",
+        lambda view: {(step, why.value): count for (step, why), count in view.refusals.items()},
+        ("step", "reason"),
+    ),
+    Family(
+        "vgpu_plugin_waits_total",
+        COUNTER,
+        "How often the kubelet or a container had to wait: for the answer to Allocate, from there"
+        " to its binding, for the answer to PreStartContainer.",
+        _waited(0),
+        ("step",),
+    ),
+    Family(
+        "vgpu_plugin_wait_seconds_total",
+        COUNTER,
+        "How long all that took.",
+        _waited(1),
+        ("step",),
+        unit="seconds",
+    ),
+)
+
+DESK: Final = _one_row(
+    "Who holds what",
+    Family(
+        "vgpu_plugin_tenants",
+        GAUGE,
+        "Pods that hold devices here: bound by this plugin, taken over from another one (foreign),"
+        " or holding what is not there (unbooked).",
+        lambda view: {(kind,): count for kind, count in view.tenants.items()},
+        ("kind",),
+    ),
+    Family(
+        "vgpu_plugin_expected_bindings",
+        GAUGE,
+        "Answers to Allocate that the kubelet has not written down yet.",
+        lambda view: view.expecting,
+    ),
+    Family(
+        "vgpu_plugin_unbound_containers",
+        GAUGE,
+        "Containers that have an answer and are not bound, by reason.",
+        lambda view: {(why.value,): count for why, count in view.unbound.items()},
+        ("reason",),
+    ),
+    Family(
+        "vgpu_plugin_conflicts",
+        GAUGE,
+        "Contradictions in who holds what, since the plugin started or its cards last changed; the"
+        " log has them.",
+        lambda view: view.conflicts,
+    ),
+    Family(
+        "vgpu_plugin_checkpoint_problem_info",
+        GAUGE,
+        "Always 1; what was wrong with our own checkpoint when the plugin started.",
+        lambda view: {(view.checkpoint_problem,): 1} if view.checkpoint_problem else {},
+        ("problem",),
+    ),
+    Family(
+        "vgpu_plugin_checkpoint_write_failures_total",
+        COUNTER,
+        "Attempts to write our own checkpoint that failed; nothing is bound meanwhile.",
+        lambda view: view.checkpoint_failures,
+    ),
+)
+
+SELF: Final = _one_row(
+    "The plugin itself",
+    Family(
+        "vgpu_plugin_info",
+        GAUGE,
+        "Always 1; whose pods are served, and how a share reaches them (cdi, or files without it).",
+        lambda view: {(view.scheme, view.mode): 1},
+        ("scheme", "mode"),
+    ),
+    Family(
+        "vgpu_plugin_ready",
+        GAUGE,
+        "1 if it knows who holds what, and all resources that can be are registered.",
+        lambda view: int(view.ready),
+    ),
+    Family(
+        "vgpu_plugin_recovered",
+        GAUGE,
+        "1 if it knows who holds what.",
+        lambda view: int(view.recovered),
+    ),
+    Family(
+        "vgpu_plugin_health_events_total",
+        COUNTER,
+        "What spoke against a card, by card and reason; the card is empty where the driver does not"
+        " say which.",
+        lambda view: view.health_events,
+        ("uuid", "reason"),
+    ),
+    Family(
+        "vgpu_plugin_told_total",
+        COUNTER,
+        "What was written for others to the API server, by what it is of and result.",
+        lambda view: view.telling,
+        ("subject", "result"),
+    ),
+    Family(
+        "vgpu_plugin_api_requests_total",
+        COUNTER,
+        "Requests to the API server; code 0 is that no answer came.",
+        lambda view: view.requests,
+        ("verb", "code"),
+    ),
+    BUILD_INFO,
+)
+
+TABLES: Final = (SELF, OFFERS, CARDS, SERVICE, DESK, WEB, PROCESS)
+
+
+class Numbers:
+    """Counts what is done. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._allocations: Counter[str] = Counter()
+        self._refusals: Counter[tuple[str, Why]] = Counter()
+        self._waits: dict[Wait, tuple[int, float]] = dict.fromkeys(Wait, (0, 0.0))
+        self._conflicts = 0
+        self._checkpoint_problem = ""
+        self._checkpoint_failures = 0
+
+    def allocated(self, resource: str) -> None:
+        """An answer to Allocate was given."""
+        with self._lock:
+            self._allocations[resource] += 1
+
+    def refused(self, step: str, why: Why) -> None:
+        """Something was refused."""
+        with self._lock:
+            self._refusals[step, why] += 1
+
+    def waited(self, wait: Wait, seconds: float) -> None:
+        """So long somebody had to wait."""
+        with self._lock:
+            count, total = self._waits[wait]
+            self._waits[wait] = count + 1, total + seconds
+
+    def conflicts(self, count: int) -> None:
+        """So many contradictions there are now."""
+        with self._lock:
+            self._conflicts = count
+
+    def checkpoint_read(self, problem: str) -> None:
+        """What was wrong with our own checkpoint when the plugin started; "" if nothing."""
+        with self._lock:
+            self._checkpoint_problem = problem
+
+    def checkpoint_failed(self) -> None:
+        """Our own checkpoint could not be written."""
+        with self._lock:
+            self._checkpoint_failures += 1
+
+    def counted(self) -> Mapping[str, Any]:
+        """The fields of a :class:`View` that are counted here."""
+        with self._lock:
+            return {
+                "allocations": self._allocations.copy(),
+                "refusals": self._refusals.copy(),
+                "waits": self._waits.copy(),
+                "conflicts": self._conflicts,
+                "checkpoint_problem": self._checkpoint_problem,
+                "checkpoint_failures": self._checkpoint_failures,
+            }
+
+
+class Page:
+    """Makes the page of metrics from a view."""
+
+    def __init__(self, view: Callable[[], View]) -> None:
+        self._view = view
+        self._renderer = Renderer(TABLES)
+        self._lock = threading.Lock()
+
+    def render(self) -> Exposition:
+        """As of now."""
+        with self._lock:
+            return self._renderer.render(self._view())

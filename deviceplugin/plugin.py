@@ -1,0 +1,212 @@
+"""The whole program between its flags and its end: what is opened, in which order, and closed.
+
+Metrics and probes are served from the first moment, also on a node without a driver, where nothing
+else happens. When the driver has shown its cards the service begins.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Final, Self
+
+from deviceplugin.building import legacy_refusal, make_handout, make_keeper, make_role
+from deviceplugin.checkpoint import Checkpoint, Loaded, LockHeld
+from deviceplugin.flags import Options
+from deviceplugin.health import Health
+from deviceplugin.health_rules import Rules
+from deviceplugin.health_watch import Driver, HealthWatch
+from deviceplugin.metrics import Numbers
+from deviceplugin.migration import read_gpu_manager
+from deviceplugin.pages import Window, routes
+from deviceplugin.pods import ASKING_SECONDS, Pods
+from deviceplugin.recovering import Own
+from deviceplugin.role import Role
+from deviceplugin.roles.memory_factor import FactorError
+from deviceplugin.service import Outside, Service
+from deviceplugin.shim_files import ShimError
+from deviceplugin.steps import At
+from vgpu.cluster import Cluster, ClusterError, followed
+from vgpu.kube import Node
+from vgpu.model import Device, Scheme
+from vgpu.sources.mirror import Mirror
+from vgpu.sources.own_checkpoint import boot_id
+from vgpu.web.config import WebConfigError, WebConfigFile
+from vgpu.web.process import build_info, own_numbers
+from vgpu.web.server import ListenError, WebServer
+
+log = logging.getLogger(__name__)
+
+LISTENING_SECONDS: Final = 5.0
+"""So long the start waits for the API server; annotations then come later."""
+
+STEP_SECONDS: Final = 0.2
+
+
+class Failure(Exception):  # noqa: N818  # said to the operator, as it is
+    """The plugin cannot run; the message says why, and which flag or file it is about."""
+
+
+class Plugin:
+    """See the module. A context manager: it closes what it has opened."""
+
+    def __init__(
+        self,
+        options: Options,
+        judged: Rules,
+        driver: Driver,
+        *,
+        on_fatal: Callable[[], None],
+        at: At,
+    ) -> None:
+        """``on_fatal`` is called when only a new process can go on. Raises Failure, SourceError."""
+        self._options = options
+        self._on_fatal = on_fatal
+        self._at = at
+        self._numbers = Numbers()
+        links = driver.links if options.scheme is Scheme.GAIA else None
+        self._watch = HealthWatch(
+            driver, judged, options.health_interval, self._changed, links=links
+        )
+        self._boot_id = boot_id(options.path_procfs)
+        self._open = ExitStack()
+        self.stuck = False
+        try:
+            self._cluster = Cluster.connect(options.kubeconfig, gather=0)
+            self._open.callback(self._cluster.close)
+            self._asked = Cluster.connect(options.kubeconfig, patience=ASKING_SECONDS)
+            self._open.callback(self._asked.close)
+            config = WebConfigFile(options.web_config_file) if options.web_config_file else None
+            self._window = Window(
+                options.scheme.value,
+                "cdi" if options.cdi else "files",
+                self._numbers,
+                requests=lambda: self._cluster.requests,
+                build=build_info(),
+                own=own_numbers(config),
+            )
+            self._server = WebServer(routes(self._window), options.web_listen_address, config)
+        except (ClusterError, WebConfigError, ListenError) as error:
+            raise Failure(str(error)) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self._open.close()
+
+    @property
+    def fatal(self) -> str | None:
+        """Why only a new process can go on; None if this one can."""
+        return self._watch.fatal
+
+    def serve(self, ended: Callable[[], bool]) -> None:
+        """Begin; returns when pods can be served, or ``ended``. Raises Failure."""
+        options = self._options
+        checkpoint = Checkpoint(options.state_dir, options.scheme, options.node_name, self._boot_id)
+        try:
+            self._server.start()
+            self._open.callback(self._server.stop)
+            log.info("serving", extra={"addresses": ",".join(self._server.urls)})
+            self._open.enter_context(checkpoint.open())
+        except (ListenError, LockHeld, OSError) as error:
+            raise Failure(str(error)) from error
+        pods = Pods(self._cluster, self._asked, options.node_name, self._look, time.monotonic)
+        node = self._follow_node()
+        self._open.callback(pods.close)
+        self._open.callback(node.close)
+        if not pods.start(LISTENING_SECONDS):
+            log.warning("the API server is not heard yet: %s", self._cluster.server)
+        node.wait(LISTENING_SECONDS)
+        self._watch.start(self._on_fatal)
+        self._open.callback(self._stop_watching)
+        while not self._watch.wait_first(STEP_SECONDS):
+            if ended():
+                return
+        self._begin(checkpoint, pods, node)
+
+    def _begin(self, checkpoint: Checkpoint, pods: Pods, node: Mirror[Node]) -> None:
+        options, health = self._options, self._watch.health
+        role = self._role(health, node.state().objects.get(options.node_name))
+        loaded = checkpoint.load()
+        if loaded.problem is not None:
+            log.warning("our checkpoint: %s", loaded.problem)
+            self._numbers.checkpoint_read(loaded.problem.reason.value)
+        outside = Outside(
+            cluster=self._cluster,
+            pods=pods,
+            node=node,
+            handout=make_handout(options, self._boot_id),
+            checkpoint=checkpoint,
+            own=self._own(loaded, role.devices(health.devices)),
+            keeper=make_keeper(
+                options, self._boot_id, pods.find, lambda: self._watch.health, self._look
+            ),
+        )
+        service = Service(
+            options,
+            role,
+            outside,
+            self._numbers,
+            legacy=legacy_refusal(options, role),
+            at=self._at,
+        )
+        service.start(health)
+        self._open.callback(service.stop)
+        self._window.service = service
+        self._changed(self._watch.health)  # what has changed since the first look
+
+    def _own(self, loaded: Loaded, devices: Iterable[Device]) -> Own:
+        """What our checkpoint has kept; before there is one, what gpu-manager's has."""
+        options = self._options
+        if options.scheme is not Scheme.GAIA or loaded != Loaded():
+            return Own(loaded.tenants, loaded.this_boot)
+        found = read_gpu_manager(options.gaia_checkpoint, devices)
+        for problem in found.problems:
+            log.warning("gpu-manager's checkpoint: %s", problem)
+        if found.tenants:
+            log.info("gpu-manager's checkpoint was read", extra={"pods": len(found.tenants)})
+        return Own(found.tenants)
+
+    def _role(self, health: Health, node: Node | None) -> Role:
+        """Raises Failure."""
+        options = self._options
+        try:
+            nodes = (
+                [each for page in self._cluster.node_pages() for each in page.nodes]
+                if options.volcano_memory_factor is None
+                else ()
+            )
+            return make_role(options, health.devices, node, nodes, self._watch.links)
+        except (ClusterError, FactorError, ShimError) as error:
+            raise Failure(str(error)) from error
+
+    def _follow_node(self) -> Mirror[Node]:
+        name = self._options.node_name
+        api = followed.node(self._cluster, name)
+        mirror = Mirror(api, self._cluster.server, key=lambda node: node.name, changed=self._look)
+        mirror.start()
+        return mirror
+
+    def _look(self) -> None:
+        """The API server has told something."""
+        service = self._window.service
+        if service is not None:
+            service.binder.look()
+            service.teller.wake()
+
+    def _changed(self, health: Health) -> None:
+        """The driver has told something."""
+        self._window.health = health
+        service = self._window.service
+        if service is not None:
+            service.changed(health)
+
+    def _stop_watching(self) -> None:
+        self.stuck = not self._watch.stop()

@@ -1,0 +1,137 @@
+"""Finds out who holds what, before anything is served: all sources asked, one desk made of them."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from typing import Final
+
+import msgspec
+
+from deviceplugin.assignments import read_assignments
+from deviceplugin.looking import Looker
+from deviceplugin.model import Assignment, Tenant
+from deviceplugin.pods import Pods
+from deviceplugin.ports import Handout
+from deviceplugin.recovery import Recovered, Told, recover
+from deviceplugin.role import Role
+from vgpu.facts import Gpu, GpuSample
+from vgpu.kube import Pod
+from vgpu.model import Device
+from vgpu.reasons import Reason, SourceError
+
+log = logging.getLogger(__name__)
+
+AGAIN_SECONDS: Final = 1.0
+"""Between two looks while it is worth waiting."""
+
+PATIENCE_SECONDS: Final = 20.0
+"""So long the API server is waited for where nobody else tells who holds what.
+
+Then those that are known are served: their containers may have to be started again. Nobody new can
+be, without the API server; before anybody is, all is asked once more."""
+
+
+class Own(msgspec.Struct, frozen=True):
+    """What our checkpoint has kept, and whether it was written since the node started."""
+
+    tenants: tuple[Tenant, ...] = ()
+    this_boot: bool = True
+
+    def still(self, assignments: Iterable[Assignment]) -> tuple[Tenant, ...]:
+        """The tenants that may be believed.
+
+        Of an older boot those of which the kubelet still has an answer of ours, for the same
+        container: names are random and used once, so that it is the same admission. What such a pod
+        may use was decided then; its annotations, which its owner can write, do not decide anew.
+        """
+        if self.this_boot:
+            return self.tenants
+        names = {(one.pod_uid, one.container, one.name) for one in assignments if one.name}
+        return tuple(
+            tenant
+            for tenant in self.tenants
+            if any((tenant.pod.uid, one.container, one.name) in names for one in tenant.bindings)
+        )
+
+
+class Recovery:
+    """Asks once, and again while that may tell more."""
+
+    def __init__(
+        self,
+        role: Role,
+        looker: Callable[[], Looker],
+        pods: Pods,
+        *,
+        own: Own,
+        handout: Handout,
+        checkpoint: str,
+    ) -> None:
+        """``looker`` makes one; ``checkpoint`` is the kubelet's."""
+        self._role = role
+        self._looker = looker
+        self._pods = pods
+        self._own = own
+        self._handout = handout
+        self._checkpoint = checkpoint
+
+    def run(
+        self, gpus: tuple[Gpu, ...], devices: tuple[Device, ...], known: Iterable[Tenant]
+    ) -> Recovered:
+        """Who holds what, as far as it can be told now.
+
+        ``known`` are the tenants of an earlier try. Raises BooksError where two cards have the same
+        UUID.
+        """
+        until = time.monotonic() + PATIENCE_SECONDS
+        seated = tuple(known)
+        with closing(self._looker()) as looker:
+            while True:
+                pods = self._known()
+                assignments = self._assignments()
+                found = self._look(
+                    looker, pods, assignments, gpus=gpus, devices=devices, seated=seated
+                )
+                told = pods is not None or not found.unsettled
+                if (told and assignments is not None) or time.monotonic() > until:
+                    break
+                time.sleep(AGAIN_SECONDS)
+        for conflict in found.conflicts:
+            who = f"{conflict.pod.namespace}/{conflict.pod.name}" if conflict.pod else ""
+            log.warning("conflict", extra={"pod": who, "detail": conflict.detail})
+        foreign = sum(tenant.foreign for tenant in found.desk.tenants.values())
+        counted = {"tenants": len(found.desk.tenants), "foreign": foreign}
+        open_ = {"conflicts": len(found.conflicts), "unsettled": len(found.unsettled)}
+        log.info("recovered", extra={**counted, **open_})
+        return found
+
+    def _known(self) -> tuple[Pod, ...] | None:
+        pods = self._pods.known()
+        return None if pods is None else tuple(pods.values())
+
+    def _look(
+        self,
+        looker: Looker,
+        pods: tuple[Pod, ...] | None,
+        assignments: tuple[Assignment, ...] | None,
+        *,
+        gpus: tuple[Gpu, ...],
+        devices: tuple[Device, ...],
+        seated: tuple[Tenant, ...],
+    ) -> Recovered:
+        now = time.time()
+        own = seated or self._own.still(assignments or ())
+        look = looker.look(GpuSample(gpus), devices, own, pods, now)
+        for failure in look.failures:
+            log.warning("recovery goes on without a source: %s", failure)
+        written = self._handout.written()
+        told = Told(look.ledger, assignments, pods, look.live_pods, written)
+        return recover(self._role.language, devices, own, told, now)
+
+    def _assignments(self) -> tuple[Assignment, ...] | None:
+        try:
+            return read_assignments(self._checkpoint, self._role.resources[0])
+        except SourceError as error:
+            # A kubelet that has given out nothing yet has no file.
+            return () if error.reason is Reason.ABSENT else None

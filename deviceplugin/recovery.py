@@ -1,0 +1,230 @@
+"""Who holds what when the plugin starts, before it answers anybody. Pure.
+
+Three things are put together. Our own checkpoint names tenants and their bindings. The ledger names
+holders by all other sources: those that another plugin admitted, and ours where the checkpoint was
+lost. And what a running container uses beside what it was promised is held, too: it may be started
+again with the one, and has the other now. A tenant of the checkpoint is dropped only if it has
+certainly left; what no source tells is not evidence.
+
+A pod whose assignment bears a name of ours and that the checkpoint does not know gets the shares of
+its claim, in the claim's order, so that its containers can be bound to the same shares under the
+same names as before.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from deviceplugin.desk import Desk
+from deviceplugin.leaving import gone
+from deviceplugin.model import Assignment, Conflict
+from deviceplugin.takeover import Takeover, claims_of, is_alive, is_granted, taken_over
+from vgpu.kube import Pod
+from vgpu.ledger import ConflictKind, Holding, Ledger
+from vgpu.ledger.conflicts import Conflict as Disagreement
+from vgpu.model import Device, Scheme, Share
+from vgpu.schemes.language import Language
+from vgpu.tenants import Tenant
+
+Holdings = Mapping[str, Sequence[Holding]]
+"""By UID on the node."""
+
+_NAMED: Final = 4
+"""Statements that a conflict names."""
+
+_UNPLACED: Final = "it holds a share, and nobody tells of which device"
+
+
+class Recovered(msgspec.Struct, frozen=True):
+    """What was found.
+
+    Attributes:
+        desk: of all who hold something on a known device.
+        conflicts: what cannot be, or is told differently.
+        unsettled: UIDs of pods that may hold something that is not on the desk: nobody tells of
+            which device, or whether the pod lives. While the API server is not heard, wait for it
+            and recover anew: without it nothing new can be bound either.
+    """
+
+    desk: Desk
+    conflicts: tuple[Conflict, ...] = ()
+    unsettled: frozenset[str] = frozenset()
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What the sources said, all at about the same time. None is what could not be read.
+
+    Attributes:
+        ledger: of all of it, the own checkpoint included.
+        assignments: the kubelet's, of the binding resource.
+        pods: all of the node's.
+        live_pods: UIDs that have a cgroup.
+        written: the names under which containers were given their things since the node started.
+    """
+
+    ledger: Ledger
+    assignments: tuple[Assignment, ...] | None = None
+    pods: tuple[Pod, ...] | None = None
+    live_pods: frozenset[str] | None = None
+    written: frozenset[str] = frozenset()
+
+
+def recover(
+    language: Language, devices: Iterable[Device], own: Iterable[Tenant], told: Told, now: float
+) -> Recovered:
+    """The desk to begin with.
+
+    ``own`` are the tenants of our checkpoint, if it was written since the node started, and those
+    that another plugin's has; ``now`` is unix seconds. Raises BooksError where two devices have
+    the same UUID.
+    """
+    empty = Desk.of(devices)
+    holdings = _by_pod(told.ledger, empty)
+    sound, crossed = _sound(own, told.assignments or ())
+    tenants = _without_gone(empty, sound, told, holdings, now)
+    unplaced = {}
+    for uid, takeover in _takeovers(language, empty, told, holdings, now):
+        known = tenants.get(uid)
+        if known is not None and not known.foreign:
+            continue
+        if takeover.tenant.allocations:
+            since = (known.since if known else 0.0) or takeover.tenant.since
+            tenants[uid] = replace(takeover.tenant, since=since)
+        if not takeover.complete:
+            unplaced[uid] = takeover.tenant.pod
+    seated = [_seen(each, holdings.get(uid, ()), empty) for uid, each in tenants.items()]
+    desk, impossible = Desk.over(empty.devices, seated)
+    conflicts = (
+        *crossed,
+        *(Conflict(pod, _UNPLACED) for pod in unplaced.values()),
+        *(_uses(each) for each in seated if each.beside),
+        *impossible,
+        *_disagreements(told.ledger, language.scheme, tenants),
+    )
+    unproven = _unproven(told, language.scheme) - tenants.keys()
+    return Recovered(desk, conflicts, unproven | unplaced.keys())
+
+
+def _by_pod(ledger: Ledger, desk: Desk) -> Holdings:
+    """UID -> holdings. What is on an unknown device is on the only one, if there is but one."""
+    sole = desk.devices[0].uuid if len(desk.devices) == 1 else ""
+    found: dict[str, list[Holding]] = {}
+    for holding in ledger.holdings:
+        if holding.pod.uid:
+            share = replace(holding.share, device=holding.share.device or sole)
+            found.setdefault(holding.pod.uid, []).append(replace(holding, share=share))
+    return found
+
+
+# ---------------------------------------------------------------- our own checkpoint
+
+
+def _sound(
+    own: Iterable[Tenant], assignments: Iterable[Assignment]
+) -> tuple[dict[str, Tenant], list[Conflict]]:
+    """Its tenants by UID, without bindings under names that are other containers', and these."""
+    owners = {one.name: (one.pod_uid, one.container) for one in assignments if one.name}
+    tenants: dict[str, Tenant] = {}
+    crossed = []
+    for tenant in own:
+        uid = tenant.pod.uid
+        if uid in tenants and tenant.foreign:
+            continue
+        bindings = []
+        for one in tenant.bindings:
+            if owners.setdefault(one.name, (uid, one.container)) == (uid, one.container):
+                bindings.append(one)
+                continue
+            detail = f"our checkpoint has {one.container} bound to {one.name}, which is another's"
+            crossed.append(Conflict(tenant.pod, detail))
+        tenants[uid] = replace(tenant, bindings=tuple(bindings), beside=())
+    return tenants, crossed
+
+
+def _without_gone(
+    empty: Desk, tenants: dict[str, Tenant], told: Told, holdings: Holdings, now: float
+) -> dict[str, Tenant]:
+    """Those that have not certainly left; a container that the kernel shows proves it."""
+    everybody, _ = Desk.over(empty.devices, tenants.values())
+    assigned = None if told.assignments is None else {one.pod_uid for one in told.assignments}
+    left = gone(everybody, told.pods, told.live_pods, assigned, now)
+    dead = {uid for uid in left if not any(map(is_alive, holdings.get(uid, ())))}
+    return {uid: tenant for uid, tenant in tenants.items() if uid not in dead}
+
+
+# ---------------------------------------------------------------- what the ledger says
+
+
+def _takeovers(
+    language: Language, empty: Desk, told: Told, holdings: Holdings, now: float
+) -> Iterator[tuple[str, Takeover]]:
+    """By UID, all that have been given something of the scheme."""
+    pods = {pod.kubelet_uid: pod for pod in told.pods or ()}
+    answers: dict[str, dict[str, bool]] = {}
+    for one in told.assignments or ():
+        if one.name:
+            answers.setdefault(one.pod_uid, {})[one.container] = one.name in told.written
+    for uid, held in holdings.items():
+        pod, answered = pods.get(uid), answers.get(uid, {})
+        granted = [holding for holding in held if holding.scheme is language.scheme]
+        if granted and is_granted(granted, pod, answered, told.ledger.read):
+            claims = claims_of(language, pod, empty.named, told.ledger.node)
+            yield uid, taken_over(granted, claims, answered, now)
+
+
+def _unproven(told: Told, scheme: Scheme) -> frozenset[str]:
+    """Who may hold something as far as is known without the API server.
+
+    No cgroup is no proof: a pod that has not started has none yet.
+    """
+    if told.pods is not None:
+        return frozenset()
+    assigned = {one.pod_uid for one in told.assignments or ()}
+    return frozenset(
+        assigned | {one.pod.uid for one in told.ledger.unproven if one.scheme is scheme}
+    )
+
+
+def _seen(tenant: Tenant, holdings: Sequence[Holding], desk: Desk) -> Tenant:
+    """With what its running containers use of devices that it was not given, and with its name.
+
+    Of an amount that nobody tells no more than the slot is held.
+    """
+    others = desk.named.keys() - {share.device for share in tenant.shares}
+    used = (one.share for one in holdings if one.alive and one.share.device in others)
+    beside = (Share(one.device, one.memory_bytes or 0, one.cores_milli) for one in used)
+    pod = next((one.pod for one in holdings if not tenant.pod.name), tenant.pod)
+    return replace(tenant, pod=pod, beside=tuple(beside))
+
+
+def _uses(tenant: Tenant) -> Conflict:
+    devices = ", ".join(dict.fromkeys(share.device for share in tenant.beside))
+    return Conflict(tenant.pod, f"it uses {devices}, which it was not given")
+
+
+def _disagreements(ledger: Ledger, scheme: Scheme, uids: Collection[str]) -> Iterator[Conflict]:
+    """The ledger's, as far as they are about this scheme; what the dead left holds nothing."""
+    for one in ledger.conflicts:
+        schemes = {said.scheme for said in one.statements}
+        ours = not schemes or scheme in schemes or (one.pod and one.pod.uid in uids)
+        if ours and one.kind is not ConflictKind.HELD_BY_NOBODY_ALIVE:
+            yield Conflict(one.pod, _words(one))
+
+
+def _words(one: Disagreement) -> str:
+    said = [f"{each.source} of {_devices(each.shares)}" for each in one.statements[:_NAMED]]
+    rest = len(one.statements) - len(said)
+    parts = (
+        f" on {one.device}" if one.device else "",
+        f" for container {one.container}" if one.container else "",
+        f": {one.detail}" if one.detail else "",
+        f"; by {', '.join(said)}" if said else "",
+        f" and {rest} more" if rest else "",
+    )
+    return one.kind.explanation + "".join(parts)
+
+
+def _devices(shares: Iterable[Share]) -> str:
+    return " and ".join(dict.fromkeys(share.device or "some device" for share in shares)) or "none"

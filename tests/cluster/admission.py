@@ -1,0 +1,200 @@
+"""How fast a node admits many containers at once: our plugin, beside one that only answers.
+
+    with Contest(node, folder) as contest:
+        ours, theirs = contest.ours(namespace), contest.theirs(namespace)
+        ours.throughput / theirs.throughput
+
+Both are processes of the same node all the time, each with resources of its own. What the kubelet
+itself measured is of its own histograms, as far as they grew meanwhile.
+"""
+
+import itertools
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self
+
+import msgspec
+from bed import objects
+from bed.client import Client, Object
+from bed.node import Node
+from bed.processes import Daemon, wait_until
+from plugin_node import PluginNode, volcano_pod
+from prometheus_client.parser import text_string_to_metric_families
+
+CARDS, CONTAINERS = 8, 80
+CARD_GIB = 80
+FACTOR = 1024  # MiB of a unit
+THINGS = ("example.com/thing", "example.com/part")
+"""As many resources as a pod of ours asks for."""
+
+NOTHING = Path(__file__).with_name("nothing_plugin.py")
+
+CREATORS = 8
+SECONDS = 600
+
+ALLOCATE = "kubelet_device_plugin_alloc_duration_seconds"
+"""By resource; one observation for each container."""
+
+START = "kubelet_pod_start_sli_duration_seconds"
+
+_TENANTS = "vgpu_plugin_tenants"
+
+_Histograms = Mapping[tuple[str, str], tuple[float, float]]
+
+
+class Round(msgspec.Struct, frozen=True):
+    """What one round took.
+
+    Attributes:
+        pods: how many.
+        seconds: from the first creation until the last container had started.
+        allocate_ms: the kubelet's mean of a pod's calls of Allocate, all its resources together.
+        start_ms: the kubelet's mean of a pod's way from its creation to all its containers started.
+        running: the pods as they are then.
+    """
+
+    pods: int
+    seconds: float
+    allocate_ms: float
+    start_ms: float
+    running: tuple[Object, ...]
+
+    @property
+    def throughput(self) -> float:
+        """Containers a second."""
+        return self.pods / self.seconds
+
+
+class Contest:
+    """Both plugins on a node; see the module."""
+
+    def __init__(self, node: Node, folder: Path) -> None:
+        self.node, self.client = node, node.cluster.client
+        split = CONTAINERS // CARDS
+        flags = [f"--volcano.split-count={split}", f"--volcano.memory-factor={FACTOR}"]
+        self.plugin = PluginNode(
+            node, "volcano", folder, cards=CARDS, memory=CARD_GIB * 2**30, flags=flags
+        )
+        self.other: Daemon | None = None
+        self.bystander: Object | None = None
+        self._rounds = itertools.count()
+
+    def __enter__(self) -> Self:
+        self.plugin.lay_out_shim()
+        self.plugin.__enter__()
+        self.plugin.wait_ready()
+        self.plugin.wait_offered("volcano.sh/vgpu-number", CONTAINERS)
+        command = [sys.executable, NOTHING, str(CONTAINERS), *THINGS]
+        path = os.pathsep.join(map(str, (NOTHING.parent, NOTHING.parent.parent)))
+        self.other = self.node.start("nothing", command, env={"PYTHONPATH": path})
+        for thing in THINGS:
+            self.plugin.wait_offered(thing, CONTAINERS)
+        # Where there is a pod at all, who is alive can be told; elsewhere it is the plugin's own.
+        bystander = objects.pod("bystander", "default", nodeName=self.node.name)
+        self.bystander = self.plugin.start(bystander)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bystander:
+            self.client.delete(self.bystander, grace_seconds=0)
+        if self.other:
+            self.other.stop()
+        self.plugin.__exit__()
+
+    def ours(self, namespace: str) -> "Round":
+        """A round of pods that share the cards evenly, no two with the same limits on a card."""
+        each = CARD_GIB * CARDS // CONTAINERS
+        number = next(self._rounds)
+        self.wait_empty()
+        pods = [
+            volcano_pod(
+                f"ours-{number}-{at}",
+                namespace,
+                self.plugin,
+                {"main": [(at % CARDS, each - at // CARDS % 3, 1 + at // CARDS)]},
+            )
+            for at in range(CONTAINERS)
+        ]
+        return admit(self.client, self.node, pods)
+
+    def theirs(self, namespace: str) -> "Round":
+        """A round of pods with one thing of each kind."""
+        number = next(self._rounds)
+        pods = [
+            objects.pod(
+                f"theirs-{number}-{at}",
+                namespace,
+                nodeName=self.node.name,
+                limits=dict.fromkeys(THINGS, 1),
+            )
+            for at in range(CONTAINERS)
+        ]
+        return admit(self.client, self.node, pods)
+
+    def wait_empty(self) -> None:
+        """Until our plugin has seen that nobody holds anything."""
+
+        def empty() -> bool:
+            return not sum(
+                value for key, value in self.plugin.metrics().items() if key[0] == _TENANTS
+            )
+
+        wait_until(empty, "the cards are free", seconds=SECONDS)
+
+
+def admit(client: Client, node: Node, pods: Sequence[Object]) -> Round:
+    """Create them all at once, and wait until every one runs."""
+    before = _histograms(client, node)
+    namespace = pods[0]["metadata"]["namespace"]
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    started = time.monotonic()
+    with ThreadPoolExecutor(CREATORS) as creators:
+        list(creators.map(client.create, pods))
+
+    def running() -> list[Object]:
+        there = [pod for pod in client.list(path) if objects.ready(pod)]
+        return there if len(there) == len(pods) else []
+
+    there = wait_until(running, f"{len(pods)} pods run", seconds=SECONDS)
+    taken = time.monotonic() - started
+    after = _histograms(client, node)
+    grown = {key: _less(told, before.get(key, (0.0, 0.0))) for key, told in after.items()}
+    allocate = [told for (name, _), told in grown.items() if name == ALLOCATE]
+    start = [told for (name, _), told in grown.items() if name == START]
+    return Round(
+        pods=len(pods),
+        seconds=taken,
+        allocate_ms=1000 * sum(total for _, total in allocate) / len(pods),
+        start_ms=1000 * sum(total for _, total in start) / max(1.0, sum(n for n, _ in start)),
+        running=tuple(there),
+    )
+
+
+def remove(client: Client, round_: Round) -> None:
+    """Delete its pods, and wait until they are gone."""
+    with ThreadPoolExecutor(CREATORS) as deleting:
+        list(deleting.map(lambda pod: client.delete(pod, grace_seconds=0), round_.running))
+        list(deleting.map(client.wait_gone, round_.running))
+
+
+def _histograms(client: Client, node: Node) -> _Histograms:
+    """(name, resource) -> (count, sum), of the node's kubelet."""
+    text = client.raw("GET", f"/api/v1/nodes/{node.name}/proxy/metrics").data.decode()
+    found: dict[tuple[str, str], list[float]] = {}
+    for family in text_string_to_metric_families(text):
+        if family.name not in (ALLOCATE, START):
+            continue
+        for sample in family.samples:
+            for at, ending in enumerate(("_count", "_sum")):
+                if sample.name.endswith(ending):
+                    key = family.name, sample.labels.get("resource_name", "")
+                    found.setdefault(key, [0.0, 0.0])[at] = sample.value
+    return {key: (count, total) for key, (count, total) in found.items()}
+
+
+def _less(now: tuple[float, float], before: tuple[float, float]) -> tuple[float, float]:
+    return now[0] - before[0], now[1] - before[1]

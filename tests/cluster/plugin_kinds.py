@@ -1,0 +1,251 @@
+"""The four systems that the plugin serves, for tests that ask the same of each.
+
+    kind = KINDS["gpushare"]
+    with kind.plugin(node, folder) as plugin:
+        pod = kind.pod("a", namespace, plugin, {"main": Ask(card=1, gib=3)})
+        plugin.start(pod)
+        kind.given(plugin, made, "main", Ask(1, 3), name)
+
+What a container is to be given is said here in full, as the original plugins' Allocate answers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bed.client import Object
+from bed.node import Node
+from driver_host import DriverHost, elf
+from plugin_node import PORT, PluginNode, gaia_pod, gpushare_pod, volcano_pod
+
+from vgpu.schemes.volcano_dialect import HAMI, VOLCANO, Dialect
+from vgpu.units import GIB
+
+UNIT_MIB = 64
+"""Of Volcano's memory here."""
+
+CORES = 3
+"""Percent that Volcano's and HAMi's pods ask for."""
+
+GAIA_CORES = 5
+
+SPLIT = 20
+
+CARD_GIB = 64
+"""Of each card: enough for all pods of a test module."""
+
+DRIVER = "/var/lib/driver-host"
+"""On the node: a host's root with an NVIDIA driver."""
+
+CARD_NUMBERS = "1:3"
+"""Of all of the bed's cards, which are /dev/null."""
+
+
+class Ask(NamedTuple):
+    """What one container was promised."""
+
+    card: int
+    gib: int
+
+
+class Given(NamedTuple):
+    """See :class:`plugin_sight.Sight`."""
+
+    env: Mapping[str, str]
+    mounts: Mapping[str, tuple[str, str]]
+    devices: Mapping[str, str]
+
+
+Asks = Mapping[str, Ask | None]
+"""By container, in the spec's order; None asks for nothing."""
+
+
+class Kind(NamedTuple):
+    """One system.
+
+    Attributes:
+        scheme: ``--scheme``.
+        resource: the binding one.
+        per_card: of it.
+        late: whether limits reach a container by a file where there is no CDI.
+        by_card: whether the kubelet asks for the same number whatever the memory is.
+    """
+
+    name: str
+    scheme: str
+    resource: str
+    per_card: int
+    flags: Sequence[str]
+    late: bool
+    by_card: bool
+    make: Callable[..., Object]
+    given: Callable[[PluginNode, Object, str, Ask, str], Given]
+
+    def plugin(
+        self, node: Node, folder: Path, *flags: str, cards: int = 2, port: int = PORT
+    ) -> PluginNode:
+        """To be used in a with block."""
+        if self.scheme == "gaia":
+            lay_out_driver(node)
+        all_flags = [*self.flags, *flags]
+        memory = CARD_GIB * GIB
+        made = PluginNode(
+            node, self.scheme, folder, cards=cards, memory=memory, flags=all_flags, port=port
+        )
+        if self.scheme == "volcano":
+            made.lay_out_shim()
+        return made
+
+    def wait_served(self, plugin: PluginNode) -> None:
+        """Until the Node offers it."""
+        plugin.wait_ready()
+        plugin.wait_offered(self.resource, self.per_card * len(plugin.uuids))
+
+    def pod(self, name: str, namespace: str, plugin: PluginNode, asks: Asks, **spec: Any) -> Object:
+        """A pod as its scheduler leaves it."""
+        return self.make(name, namespace, plugin, asks, **spec)
+
+
+# ---------------------------------------------------------------- pods
+
+
+def _volcano(
+    dialect: Dialect, name: str, namespace: str, plugin: PluginNode, asks: Asks, **spec: Any
+) -> Object:
+    units = 1024 // UNIT_MIB if dialect.counts_units else 1024
+    slices = {
+        container: [(ask.card, ask.gib * units, CORES)] if ask else []
+        for container, ask in asks.items()
+    }
+    return volcano_pod(name, namespace, plugin, slices, dialect, **spec)
+
+
+def _gpushare(name: str, namespace: str, plugin: PluginNode, asks: Asks, **spec: Any) -> Object:
+    (card,) = {ask.card for ask in asks.values() if ask}
+    units = {container: ask.gib if ask else 0 for container, ask in asks.items()}
+    return gpushare_pod(name, namespace, plugin, card, units, **spec)
+
+
+def _gaia(name: str, namespace: str, plugin: PluginNode, asks: Asks, **spec: Any) -> Object:
+    asked = {
+        container: (GAIA_CORES, ask.gib * 4, str(ask.card)) if ask else (0, 0, "")
+        for container, ask in asks.items()
+    }
+    return gaia_pod(name, namespace, plugin, asked, **spec)
+
+
+# ---------------------------------------------------------------- what they are given
+
+
+def _volcano_given(  # noqa: PLR0917  # the others', and the dialect
+    dialect: Dialect, plugin: PluginNode, pod: Object, container: str, ask: Ask, name: str
+) -> Given:
+    shim, inside = "/usr/local/vgpu", {True: "/tmp/vgpu", False: "/usr/local/vgpu"}
+    cache = inside[dialect is VOLCANO]
+    folders = f"{shim}/vgpu/containers" if dialect is VOLCANO else f"{shim}/containers"
+    env = {
+        "NVIDIA_VISIBLE_DEVICES": plugin.uuids[ask.card],
+        "CUDA_DEVICE_MEMORY_LIMIT_0": f"{ask.gib * 1024}m",
+        "CUDA_DEVICE_SM_LIMIT": str(CORES),
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": f"{cache}/{name}.cache",
+        "GPU_CORE_UTILIZATION_POLICY": "disable",
+    }
+    mounts = {
+        f"{shim}/libvgpu.so": (f"{shim}/libvgpu.so", "ro"),
+        cache: (f"{folders}/{pod['metadata']['uid']}_{container}", "rw"),
+        "/tmp/vgpulock": ("/tmp/vgpulock", "rw"),
+        "/etc/ld.so.preload": (f"{shim}/ld.so.preload", "ro"),
+    }
+    return Given(env, mounts, {})
+
+
+def _gpushare_given(plugin: PluginNode, _pod: Object, _container: str, ask: Ask, _: str) -> Given:
+    env = {
+        "NVIDIA_VISIBLE_DEVICES": plugin.uuids[ask.card],
+        "ALIYUN_COM_GPU_MEM_IDX": str(ask.card),
+        "ALIYUN_COM_GPU_MEM_POD": str(ask.gib),
+        "ALIYUN_COM_GPU_MEM_CONTAINER": str(ask.gib),
+        "ALIYUN_COM_GPU_MEM_DEV": str(CARD_GIB),
+    }
+    return Given(env, {}, {})
+
+
+def _gaia_given(plugin: PluginNode, pod: Object, _container: str, ask: Ask, _: str) -> Given:
+    driver = plugin.node.run(["readlink", "-m", "/etc/gpu-manager/vdriver/nvidia"]).strip()
+    env = {
+        "NVIDIA_VISIBLE_DEVICES": plugin.uuids[ask.card],
+        "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",
+    }
+    mounts = {
+        "/usr/local/nvidia": (driver, "ro"),
+        "/etc/vcuda": (f"/etc/gpu-manager/vm/{pod['metadata']['uid']}", "ro"),
+    }
+    nodes = (f"/dev/nvidia{ask.card}", "/dev/nvidiactl", "/dev/nvidia-uvm")
+    return Given(env, mounts, dict.fromkeys(nodes, CARD_NUMBERS))
+
+
+def lay_out_driver(node: Node) -> None:
+    """A driver with gaia's library and its client beside it, as a host has them."""
+    root = node.path(DRIVER)
+    if root.exists():
+        return
+    root.mkdir(parents=True)
+    host = DriverHost(root)
+    host.driver()
+    host.put("/usr/bin/libcuda-control.so", elf(64, "libcuda-control.so"))
+    host.put("/usr/bin/gpu-client", b"")
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            "volcano",
+            "volcano",
+            "volcano.sh/vgpu-number",
+            SPLIT,
+            [f"--volcano.memory-factor={UNIT_MIB}", f"--volcano.split-count={SPLIT}"],
+            late=True,
+            by_card=True,
+            make=partial(_volcano, VOLCANO),
+            given=partial(_volcano_given, VOLCANO),
+        ),
+        Kind(
+            "hami",
+            "volcano",
+            "nvidia.com/gpu",
+            SPLIT,
+            ["--volcano.dialect=hami", f"--volcano.split-count={SPLIT}"],
+            late=True,
+            by_card=True,
+            make=partial(_volcano, HAMI),
+            given=partial(_volcano_given, HAMI),
+        ),
+        Kind(
+            "gpushare",
+            "gpushare",
+            "aliyun.com/gpu-mem",
+            CARD_GIB,
+            [],
+            late=False,
+            by_card=False,
+            make=_gpushare,
+            given=_gpushare_given,
+        ),
+        Kind(
+            "gaia",
+            "gaia",
+            "tencent.com/vcuda-core",
+            100,
+            [
+                f"--gaia.host-root={DRIVER}",
+                f"--gaia.control-library={DRIVER}/usr/bin/libcuda-control.so",
+            ],
+            late=False,
+            by_card=True,
+            make=_gaia,
+            given=_gaia_given,
+        ),
+    )
+}

@@ -1,0 +1,311 @@
+"""Our own device plugin on a node of the bed: the real command, over a driver of our own in C.
+
+    with PluginNode(node, "volcano", cards=2) as plugin:
+        plugin.wait_ready()
+        pod = plugin.start(volcano_pod("a", namespace, plugin, {"main": [(0, 1024, 50)]}))
+        Shown.by(client, pod).env["CUDA_DEVICE_MEMORY_LIMIT_0"]
+
+Pods carry the annotations that the original scheduler would have written, and the name of the node:
+no scheduler is asked. ``kill`` ends the plugin with SIGKILL, ``start_plugin`` starts it again.
+"""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from bed import objects
+from bed.client import Object
+from bed.node import Node
+from bed.processes import Daemon
+from nvml_fake import Device as Card
+from nvml_fake import FakeDriver, uuid
+from prometheus_client.parser import text_string_to_metric_families
+
+from vgpu.schemes.volcano_dialect import VOLCANO, Dialect
+
+KUBELET_DIR = "/var/lib/kubelet/device-plugins"
+MIB = 2**20
+GIB = 2**30
+PORT = 9395
+
+STARTED_WITH_FAULTS = Path(__file__).with_name("plugin_with_faults.py")
+
+
+class PluginNode:
+    """A plugin of one scheme that serves a node as long as the block lasts."""
+
+    def __init__(
+        self,
+        node: Node,
+        scheme: str,
+        folder: Path,
+        *,
+        cards: int = 2,
+        memory: int = 16 * GIB,
+        flags: Sequence[str] = (),
+        kubeconfig: Path | None = None,
+        port: int = PORT,
+    ) -> None:
+        self.node, self.scheme, self.client = node, scheme, node.cluster.client
+        self.uuids = [uuid(number) for number in range(cards)]
+        self.memory, self.port = memory, port
+        self.driver = FakeDriver(folder)
+        self.flags = list(flags)
+        self._kubeconfig = kubeconfig or node.cluster.kubeconfig
+        self._daemon: Daemon | None = None
+        self._starts = 0
+        self.write_cards()
+
+    def __enter__(self) -> Self:
+        self.make_device_nodes()
+        self.start_plugin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop_plugin()
+
+    # ------------------------------------------------------------ the driver
+
+    def card(self, number: int, **numbers: object) -> Card:
+        """As it is written for the driver."""
+        return Card(
+            self.uuids[number],
+            total=self.memory,
+            minor=number,
+            bus=f"00000000:0{number}:00.0",
+            **numbers,
+        )
+
+    def write_cards(self, *, without: Sequence[int] = (), **more: Any) -> None:
+        """What the driver says from now on; ``more`` is FakeDriver.write's."""
+        there = [self.card(n) for n in range(len(self.uuids)) if n not in without]
+        self.driver.write(devices=there, **more)
+
+    def make_device_nodes(self) -> None:
+        """What gaia gives to containers: here they are /dev/null under other names."""
+        for name in (*(f"nvidia{n}" for n in range(len(self.uuids))), "nvidiactl", "nvidia-uvm"):
+            path = f"/dev/{name}"
+            if not self.node.path(path).exists():
+                self.node.run(["mknod", "-m", "666", path, "c", "1", "3"])
+
+    # ------------------------------------------------------------ the program
+
+    def start_plugin(self, *, fault: str = "") -> None:
+        """Start it; with a ``fault``, a step's name, it kills itself at that step."""
+        self._starts += 1
+        program = [STARTED_WITH_FAULTS, fault] if fault else ["-m", "vgpu"]
+        command = [
+            sys.executable,
+            *program,
+            "device-plugin",
+            f"--scheme={self.scheme}",
+            f"--node-name={self.node.name}",
+            f"--kubeconfig={self._kubeconfig}",
+            f"--web.listen-address={self.node.ip}:{self.port}",
+            "--health.interval=0.5s",
+            "--log.format=json",
+            *self.flags,
+        ]
+        env = {**self.driver.env(), "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "1"}
+        self._daemon = self.node.start(f"plugin-{self.scheme}-{self._starts}", command, env=env)
+
+    @property
+    def daemon(self) -> Daemon:
+        """The running program."""
+        assert self._daemon is not None
+        return self._daemon
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        self.daemon.signal(signal.SIGKILL)
+        self.daemon.wait()
+
+    def stop_plugin(self) -> None:
+        """End it as a kubelet would."""
+        if self._daemon is not None and self._daemon.running:
+            self._daemon.stop()
+
+    def wait_ready(self) -> None:
+        """Until it is ready, and the Node offers what it serves."""
+
+        def ready() -> bool:
+            with urlopen(f"http://{self.node.ip}:{self.port}/-/ready", timeout=5) as answer:
+                return answer.status == 200
+
+        self.daemon.wait_until(ready, "ready", failures=(URLError, OSError))
+
+    def wait_offered(self, resource: str, count: int) -> None:
+        """Until the Node has so many of a resource to give."""
+
+        def offers(node: Object) -> bool:
+            return node["status"]["allocatable"].get(resource) == str(count)
+
+        self.client.wait_for(f"/api/v1/nodes/{self.node.name}", offers, f"{count} of {resource}")
+
+    def metrics(self) -> Mapping[tuple[str, ...], float]:
+        """Its own page: (name, label values …) -> value."""
+        with urlopen(f"http://{self.node.ip}:{self.port}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        return {
+            (sample.name, *(sample.labels[key] for key in sorted(sample.labels))): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    # ------------------------------------------------------------ pods
+
+    def start(self, pod: Object) -> Object:
+        """Create a pod and wait until it runs."""
+        return self.client.wait_for(self.client.create(pod), objects.ready, "Ready")
+
+    def lay_out_shim(self) -> None:
+        """The files that HAMi-core's operator has put on the node."""
+        folder = self.node.path("/usr/local/vgpu")
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("libvgpu.so", "ld.so.preload"):
+            (folder / name).write_bytes(b"")
+
+    def log_lines(self) -> list[dict[str, Any]]:
+        """What all starts of the plugin have logged, oldest first."""
+        files = sorted(
+            self.node._logs.glob(f"plugin-{self.scheme}-*.log"),
+            key=lambda file: file.stat().st_mtime,
+        )
+        return [
+            json.loads(line)
+            for file in files
+            for line in file.read_text().splitlines()
+            if line.startswith("{")
+        ]
+
+    def checkpoint(self) -> Mapping[str, Any]:
+        """The kubelet's, as it stands there."""
+        return json.loads(self.node.path(f"{KUBELET_DIR}/kubelet_internal_checkpoint").read_bytes())
+
+
+# ---------------------------------------------------------------- pods as schedulers leave them
+
+Slices = Mapping[str, Sequence[tuple[int, int, int]]]
+"""Container -> (card, units of memory, percent of cores) for each of its shares; it may have none.
+
+In the annotations' order: HAMi's have restartable init containers first.
+"""
+
+
+def volcano_pod(
+    name: str,
+    namespace: str,
+    plugin: PluginNode,
+    slices: Slices,
+    dialect: Dialect = VOLCANO,
+    **spec: Any,
+) -> Object:
+    """A pod that Volcano's scheduler, or HAMi's, has promised these shares and bound."""
+
+    def segment(shares: Sequence[tuple[int, int, int]]) -> str:
+        return "".join(f"{plugin.uuids[c]},NVIDIA,{memory},{cores}:" for c, memory, cores in shares)
+
+    told = ";".join(segment(shares) for shares in slices.values() if shares or dialect.for_all)
+    now = str(int(time.time()))
+    annotations = {
+        dialect.devices: told,
+        dialect.to_allocate: told,
+        dialect.node: plugin.node.name,
+        dialect.time: now,
+        dialect.bind_time: now,
+        dialect.bind_phase: "allocating",
+    }
+    advertised = dict(dialect.advertised)
+    containers = []
+    for container, shares in slices.items():
+        limits = {dialect.number: len(shares)} if shares else {}
+        if shares and dialect.memory in advertised and "memory" in spec.get("counted", ("memory",)):
+            limits[dialect.memory] = shares[0][1]
+        containers.append(objects.container(container, limits=limits))
+    spec.pop("counted", None)
+    return objects.pod(
+        name,
+        namespace,
+        annotations=annotations,
+        nodeName=plugin.node.name,
+        containers=containers,
+        **spec,
+    )
+
+
+def gpushare_pod(
+    name: str, namespace: str, plugin: PluginNode, card: int, units: Mapping[str, int], **spec: Any
+) -> Object:
+    """A pod that gpushare's extender has promised a card and bound; 0 units are not asked for."""
+    total = sum(units.values())
+    annotations = {
+        "ALIYUN_COM_GPU_MEM_IDX": str(card),
+        "ALIYUN_COM_GPU_MEM_DEV": str(plugin.memory // GIB),
+        "ALIYUN_COM_GPU_MEM_POD": str(total),
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(time.time_ns()),
+    }
+    containers = [
+        objects.container(container, limits={"aliyun.com/gpu-mem": amount} if amount else {})
+        for container, amount in units.items()
+    ]
+    return objects.pod(
+        name,
+        namespace,
+        annotations=annotations,
+        nodeName=plugin.node.name,
+        containers=containers,
+        **spec,
+    )
+
+
+def gaia_pod(
+    name: str,
+    namespace: str,
+    plugin: PluginNode,
+    asked: Mapping[str, tuple[int, int, str]],
+    **spec: Any,
+) -> Object:
+    """A pod that gpu-admission has promised cards and bound.
+
+    By container: cores, blocks of memory, and the cards ("0,1"), "" for none promised; 0 cores and
+    blocks for one that asks for nothing.
+    """
+    annotations = {
+        "tencent.com/predicate-time": str(time.time_ns()),
+        "tencent.com/predicate-node": plugin.node.name,
+        "tencent.com/gpu-assigned": "false",
+        **{
+            f"tencent.com/predicate-gpu-idx-{number}": cards
+            for number, (_, _, cards) in enumerate(asked.values())
+            if cards
+        },
+    }
+    containers = [
+        objects.container(
+            container,
+            limits={
+                resource: amount
+                for resource, amount in (
+                    ("tencent.com/vcuda-core", cores),
+                    ("tencent.com/vcuda-memory", blocks),
+                )
+                if amount
+            },
+        )
+        for container, (cores, blocks, _) in asked.items()
+    ]
+    return objects.pod(
+        name,
+        namespace,
+        annotations=annotations,
+        nodeName=plugin.node.name,
+        containers=containers,
+        **spec,
+    )

@@ -1,0 +1,104 @@
+"""What a container of SHOW was given beyond a plain one, as it and its node see it.
+
+    plain = Sight.of(node, plain_pod)
+    Sight.of(node, pod, "main").beyond(plain).env
+
+Where a mount leads is found out by comparing files, so that neither the runtime's own notes nor
+the plugin's are believed.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Self
+
+from bed.client import Object
+from bed.images import Shown
+from bed.node import Node
+
+BUNDLES = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
+
+
+class Sight(NamedTuple):
+    """One running container.
+
+    Attributes:
+        env: as its program sees it.
+        asked_env: as the runtime was asked for it, ``KEY=value``, in that order.
+        told_twice: variables that it was started with more than once.
+        mounts: mount point -> (the host's file that lies there, "ro" or "rw").
+        devices: path -> major:minor.
+        pid: its first process, on the node.
+    """
+
+    env: Mapping[str, str]
+    asked_env: tuple[str, ...]
+    told_twice: frozenset[str]
+    mounts: Mapping[str, tuple[str, str]]
+    devices: Mapping[str, str]
+    pid: int
+
+    @classmethod
+    def of(cls, node: Node, pod: Object, container: str = "main") -> Self:
+        """What it has printed, and what the node says of its process."""
+        shown = Shown.by(node.cluster.client, pod, container)
+        bundle = node.path(f"{BUNDLES}/{container_id(node, pod, container)}")
+        pid = int((bundle / "init.pid").read_text())
+        config = json.loads((bundle / "config.json").read_text())
+        sources = {mount["destination"]: mount["source"] for mount in config["mounts"]}
+        return cls(
+            env=shown.env,
+            asked_env=tuple(config["process"]["env"]),
+            told_twice=_twice(environ(node, pid)),
+            mounts={
+                target: (_proven(node, pid, sources[target], target), line.split()[5][:2])
+                for target, line in shown.mounts.items()
+                if sources.get(target, "").startswith("/")
+            },
+            devices=shown.devices,
+            pid=pid,
+        )
+
+    def beyond(self, plain: Self) -> Self:
+        """Without what a plain container has as well."""
+        return self._replace(
+            env={k: text for k, text in self.env.items() if k not in plain.env},
+            mounts={at: mount for at, mount in self.mounts.items() if at not in plain.mounts},
+            devices={
+                at: numbers for at, numbers in self.devices.items() if at not in plain.devices
+            },
+        )
+
+
+def container_id(node: Node, pod: Object, container: str = "main") -> str:
+    """As the kubelet now tells it."""
+    status = node.cluster.client.get(pod)["status"]
+    told = [*status.get("initContainerStatuses", ()), *status["containerStatuses"]]
+    (found,) = (one["containerID"] for one in told if one["name"] == container)
+    return found.removeprefix("containerd://")
+
+
+def environ(node: Node, pid: int) -> list[str]:
+    """What a process was started with, in the kernel's words."""
+    return node.run(["cat", f"/proc/{pid}/environ"]).rstrip("\0").split("\0")
+
+
+def read_inside(node: Node, pid: int, path: str) -> str:
+    """A file as the container of the process sees it."""
+    return node.run(["cat", f"/proc/{pid}/root{path}"])
+
+
+def _twice(env: Iterable[str]) -> frozenset[str]:
+    times = Counter(line.partition("=")[0] for line in env)
+    return frozenset(name for name, count in times.items() if count > 1)
+
+
+def _proven(node: Node, pid: int, source: str, target: str) -> str:
+    """``source``, if it is what the container sees at ``target``; else a word that says so.
+
+    Where it leads, if it is a link.
+    """
+    number = ["stat", "--dereference", "--format=%d:%i"]
+    here, there = node.run([*number, source, f"/proc/{pid}/root{target}"]).split()
+    real = node.run(["readlink", "--canonicalize", source]).strip()
+    return real if here == there else f"not {real}"

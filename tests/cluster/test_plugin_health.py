@@ -1,0 +1,117 @@
+"""A card falls ill or vanishes, and comes back: nobody new begins there, whoever runs is let be.
+
+The driver is made to say it; what follows is shown by the Node, the metrics and the pods.
+"""
+
+import time
+
+import pytest
+from bed.processes import wait_until
+from nvml_fake import Xid, uuid
+from plugin_kinds import KINDS
+from plugin_truth import CARDS, Stage, is_untouched, waits_with
+
+from deviceplugin.reasons import Why
+
+XID_BUS = 79
+"""The GPU has fallen off the bus."""
+
+XID_PROGRAM = 13
+"""A program has done something illegal: nothing against the card."""
+
+RECOVERY = "--health.recovery=4s"
+
+
+@pytest.fixture(params=["volcano", "gpushare"])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def stage(kind, node, tmp_path):
+    stage = Stage(node, tmp_path, kind, flags=[RECOVERY, "--prestart-timeout=1s"])
+    stage.start()
+    yield stage
+    stage.close()
+
+
+@pytest.fixture
+def plugin(stage, kind):
+    return stage.plugins[kind]
+
+
+@pytest.fixture
+def make(stage, kind, namespace):
+    """Makes a pod of the kind."""
+
+    def make(name, card=0):
+        return stage.pod(kind, name, namespace, card=card, gib=4)
+
+    return make
+
+
+def wait_healthy(plugin, card, *, healthy):
+    def says_so():
+        told = plugin.metrics()
+        return told["vgpu_plugin_device_healthy", str(card), uuid(card)] == healthy
+
+    wait_until(says_so, f"card {card} is {'healthy' if healthy else 'unhealthy'}")
+
+
+def wait_offered(stage, kind, cards):
+    """Until the Node gives shares of so many cards; it has those of all."""
+    resource, per_card = KINDS[kind].resource, KINDS[kind].per_card
+    stage.plugins[kind].wait_offered(resource, cards * per_card)
+    assert stage.node.object()["status"]["capacity"][resource] == str(CARDS * per_card)
+
+
+@pytest.mark.slow
+def test_a_card_with_an_xid_is_given_to_nobody_until_it_has_recovered(
+    kind, stage, plugin, make, capsys
+):
+    client = stage.client
+    (runs,) = stage.ready(make("runs"))
+    begun = time.monotonic()
+    plugin.write_cards(xids=[Xid(uuid(0), XID_BUS), Xid(uuid(1), XID_PROGRAM)])
+    wait_healthy(plugin, 0, healthy=False)
+    wait_offered(stage, kind, 1)
+    waits = make("waits")
+    client.wait_for(waits, waits_with(Why.UNHEALTHY_DEVICE), "waits for its card")
+    (goes,) = stage.ready(make("goes", card=1))
+    assert is_untouched(client, runs)
+    wait_offered(stage, kind, 2)
+    recovered = time.monotonic() - begun
+    (waits,) = stage.ready(waits)
+    with capsys.disabled():
+        print(
+            f"\n{kind}: healthy on the Node again {recovered:.1f} s after the XID, the pod that"
+            f" waited is Ready after {time.monotonic() - begun:.1f} s"
+        )
+    assert is_untouched(client, runs)
+    stage.require_sound(kind, [runs, goes, waits])
+    events = {
+        key[1:]: count
+        for key, count in plugin.metrics().items()
+        if key[0] == "vgpu_plugin_health_events_total"
+    }
+    assert events == {("xid", uuid(0)): 1}
+
+
+@pytest.mark.slow
+def test_a_card_that_vanishes_is_given_to_nobody_until_it_is_back(kind, stage, plugin, make):
+    client = stage.client
+    (runs,) = stage.ready(make("runs", card=1))
+    plugin.write_cards(without=[1])
+    wait_healthy(plugin, 1, healthy=False)
+    wait_offered(stage, kind, 1)
+    waits = make("waits", card=1)
+    client.wait_for(waits, waits_with(Why.UNHEALTHY_DEVICE), "waits for its card")
+    assert plugin.metrics()["vgpu_plugin_device_unhealthy_info", "1", "lost", uuid(1)] == 1
+    (goes,) = stage.ready(make("goes"))
+    assert is_untouched(client, runs)
+    plugin.write_cards()
+    wait_offered(stage, kind, 2)
+    wait_healthy(plugin, 1, healthy=True)
+    (waits,) = stage.ready(waits)
+    assert is_untouched(client, runs)
+    stage.require_sound(kind, [runs, goes, waits])

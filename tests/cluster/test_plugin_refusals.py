@@ -1,0 +1,157 @@
+"""What cannot be given is refused with words, in the pod's status and as an event.
+
+Nobody beside it is hurt, and no container ever gets something that only looks like a share.
+"""
+
+import pytest
+from bed import objects
+from bed.processes import wait_until
+from plugin_kinds import CARD_GIB, KINDS, Ask
+from plugin_node import volcano_pod
+from plugin_scheduler import deaf
+from plugin_sight import Sight
+
+from vgpu.plugin_words import CHECK_FAILED
+
+KIND = KINDS["volcano"]
+DEVICES, TO_ALLOCATE = "volcano.sh/vgpu-ids-new", "volcano.sh/devices-to-allocate"
+STRANGER = "GPU-ad63c684-5593-111a-cbb1-c1451ebcd0aa"
+
+
+@pytest.fixture(scope="module")
+def plugin(node, tmp_path_factory):
+    with KIND.plugin(node, tmp_path_factory.mktemp("driver"), "--prestart-timeout=1s") as plugin:
+        KIND.wait_served(plugin)
+        yield plugin
+
+
+@pytest.fixture
+def client(control_plane):
+    return control_plane.client
+
+
+def told(devices):
+    return {DEVICES: devices, TO_ALLOCATE: devices}
+
+
+REFUSED = {
+    "elsewhere": (
+        {"volcano.sh/vgpu-node": "node99"},
+        "volcano.sh/vgpu-node is 'node99' (other_node)",
+    ),
+    "malformed": (told("one card, please:"), "not <UUID>,<type>,<memory>,<cores>"),
+    "unknown": (told(f"{STRANGER},NVIDIA,16,5:"), f"there is no card {STRANGER} to be shared"),
+    "too-large": (
+        told(f"{{0}},NVIDIA,{CARD_GIB * 16 + 1},5:"),
+        "not so much memory is free",
+    ),
+    "raised": (
+        told("{0},NVIDIA,17,5:"),
+        "it asks for 16 of volcano.sh/vgpu-memory, and its annotations promise it 17",
+    ),
+    "too-many": (
+        told("{0},NVIDIA,16,5:{1},NVIDIA,16,5:"),
+        "it asks for 1 devices and was promised",
+    ),
+    "unlimited": (told("{0},NVIDIA,0,5:"), "which HAMi-core takes for no limit (malformed)"),
+}
+"""Pod -> what its annotations say instead, and the words of the refusal."""
+
+LASTING = {"elsewhere", "malformed", "raised", "too-many", "unlimited"}
+"""No waiting helps them: they stop being candidates."""
+
+
+def waits(words):
+    def says(pod):
+        (status,) = pod["status"].get("containerStatuses") or [{}]
+        return words in status.get("state", {}).get("waiting", {}).get("message", "")
+
+    return says
+
+
+def said(client, pod):
+    return [e["message"] for e in client.events(pod) if e["reason"] == "VgpuRefused"]
+
+
+def given_up(pod):
+    return pod["metadata"]["annotations"]["volcano.sh/bind-phase"] == "failed"
+
+
+def test_a_promise_that_cannot_be_kept_is_refused_at_the_start(plugin, client, namespace):
+    pods = {}
+    for name, (annotations, _) in REFUSED.items():
+        by_percentage = {"counted": ()} if name == "too-large" else {}
+        pod = KIND.pod(name, namespace, plugin, {"main": Ask(0, 1)}, **by_percentage)
+        pod["metadata"]["annotations"] |= {
+            key: text.format(*plugin.uuids) for key, text in annotations.items()
+        }
+        pods[name] = client.create(pod)
+    for name, (_, words) in REFUSED.items():
+        held = client.wait_for(pods[name], waits(words), words)
+        assert waits(CHECK_FAILED)(held)  # a new pod may fare better: the reconciler's part
+        assert "containerID" not in held["status"]["containerStatuses"][0]
+        (message,) = wait_until(lambda name=name: said(client, pods[name]), f"{name}: an event")
+        assert words.partition(" (")[0] in message
+    for name in LASTING:
+        client.wait_for(pods[name], given_up, "given up")
+    unbound = {
+        labels[0]: count
+        for (name, *labels), count in plugin.metrics().items()
+        if name == "vgpu_plugin_unbound_containers"
+    }
+    assert sum(unbound.values()) == len(REFUSED)
+    assert unbound["malformed"] == 3
+
+
+def test_others_beside_it_are_served(plugin, client, namespace):
+    bad = KIND.pod("bad", namespace, plugin, {"main": Ask(0, 1)})
+    bad["metadata"]["annotations"]["volcano.sh/vgpu-node"] = "node99"
+    good = KIND.pod("good", namespace, plugin, {"main": Ask(1, CARD_GIB)})
+    with deaf(plugin.node.kubelet):
+        bad, good = client.create(bad), client.create(good)
+    good = client.wait_for(good, objects.ready, "Ready")
+    env = Sight.of(plugin.node, good).env
+    assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{CARD_GIB * 1024}m"
+    assert env["NVIDIA_VISIBLE_DEVICES"] == plugin.uuids[1]
+    client.wait_for(bad, waits("other_node"), "refused")
+
+
+def test_a_pod_without_a_promise_waits_for_one(plugin, client, namespace):
+    pod = KIND.pod("p", namespace, plugin, {"main": Ask(1, 2)})
+    promise, pod["metadata"]["annotations"] = pod["metadata"]["annotations"], {}
+    pod = client.create(pod)
+    client.wait_for(pod, waits(f"{DEVICES} is missing"), "refused")
+    client.patch(pod, {"metadata": {"annotations": promise}})
+    pod = client.wait_for(pod, objects.ready, "Ready")
+    assert Sight.of(plugin.node, pod).env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "2048m"
+
+
+def test_a_volcano_sidecar_has_no_promise_of_its_own(plugin, client, namespace):
+    pod = KIND.pod("p", namespace, plugin, {"main": Ask(1, 2)})
+    (main,) = pod["spec"]["containers"]
+    pod["spec"]["initContainers"] = [main | {"name": "side", "restartPolicy": "Always"}]
+    pod = client.create(pod)
+    words = "no devices are promised to this sidecar container"
+    wait_until(lambda: any(words in message for message in said(client, pod)), words)
+
+
+def test_what_nobody_there_can_be_asking_for_fails_the_pod_and_names_who_waits(
+    plugin, client, namespace
+):
+    former = KIND.pod("former", namespace, plugin, {"main": Ask(0, 1)})
+    former["metadata"]["annotations"]["volcano.sh/bind-phase"] = "failed"
+    shares = {"main": [(0, 16, 5), (1, 16, 5)]}
+    double = volcano_pod("double", namespace, plugin, shares)
+    with deaf(plugin.node.kubelet):
+        former, double = client.create(former), client.create(double)
+    failed = client.wait_for(former, objects.phase("Failed"), "Failed")["status"]
+    assert failed["reason"] == "UnexpectedAdmissionError"
+    for words in (
+        f"1 of {KIND.resource} were asked for on node {plugin.node.name}",
+        f"{namespace}/former has failed",
+        f"{namespace}/double wants 2 (container main)",
+        "none wants 1 (no_candidate)",
+    ):
+        assert words in failed["message"]
+    assert "containerStatuses" not in failed or "containerID" not in failed["containerStatuses"][0]
+    client.wait_for(double, objects.ready, "Ready")

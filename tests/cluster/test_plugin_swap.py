@@ -1,0 +1,142 @@
+"""Nobody ever gets another pod's limits, however the kubelet orders its questions.
+
+Sixty pods that a device plugin cannot tell apart by what the kubelet asks for, each with a limit of
+its own, come in an order that is not the scheduler's, wave after wave on the same device IDs, while
+plugin and kubelet are restarted and both processors are busy.
+"""
+
+import random
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from bed import objects
+from bed.images import Shown
+from bed.processes import wait_until
+from plugin_node import PluginNode, volcano_pod
+
+PODS, WAVES, CARDS, SPLIT = 60, 5, 8, 10
+NUMBER = "volcano.sh/vgpu-number"
+BUSY = "while True: pass"
+
+
+@pytest.fixture
+def own_node(nodes):
+    return nodes()
+
+
+@pytest.fixture
+def plugin(own_node, tmp_path):
+    flags = [f"--volcano.split-count={SPLIT}", "--volcano.memory-factor=1024"]
+    with PluginNode(
+        own_node, "volcano", tmp_path, cards=CARDS, memory=2**41, flags=flags
+    ) as plugin:
+        plugin.lay_out_shim()
+        plugin.wait_ready()
+        plugin.wait_offered(NUMBER, CARDS * SPLIT)
+        yield plugin
+
+
+@pytest.fixture
+def busy(own_node):
+    """Both processors have something else to do."""
+    loops = [own_node.start(f"busy{number}", [sys.executable, "-c", BUSY]) for number in range(2)]
+    yield
+    for loop in loops:
+        loop.kill()
+
+
+def wave(number, namespace, plugin):
+    """Pods in the scheduler's order; no two have the same limit."""
+    pods = []
+    for place in range(PODS):
+        shares = [(place % CARDS, 1 + place + number * PODS, 1 + place % 12)]
+        pod = volcano_pod(f"w{number}-{place}", namespace, plugin, {"main": shares}, counted=())
+        pod["metadata"]["annotations"]["volcano.sh/vgpu-time"] = str(1_000_000 + place)
+        pods.append(pod)
+    return pods
+
+
+def expected(pod, plugin):
+    """Card and limits of a pod, by its annotations."""
+    uuid, _, memory, cores = (
+        pod["metadata"]["annotations"]["volcano.sh/vgpu-ids-new"].strip(":").split(",")
+    )
+    return uuid, f"{int(memory) * 1024}m", cores
+
+
+def seen(client, pod):
+    env = Shown.by(client, pod).env
+    names = ("NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_MEMORY_LIMIT_0", "CUDA_DEVICE_SM_LIMIT")
+    return tuple(env[name] for name in names)
+
+
+def guesses_gone_wrong(lines, order):
+    """Swaps of a plugin that serves the oldest promise first, for the kubelet's order of asking."""
+    asked = {line["share"]: at for at, line in enumerate(lines) if line["msg"] == "answered"}
+    owners = {line["share"]: line["pod"] for line in lines if line["msg"] == "bound"}
+    truth = [owners[share] for share in sorted(owners, key=asked.__getitem__) if share in asked]
+    mine = [pod for pod in truth if pod in order]
+    return sum(guess != pod for guess, pod in zip(order, mine, strict=False))
+
+
+def disturb(number, plugin):
+    """Before each wave but the first something else goes wrong."""
+    if number == 1:
+        plugin.node.restart_kubelet()
+    elif number == 2:
+        plugin.kill()
+        plugin.start_plugin()
+    elif number == 3:
+        plugin.kill()
+        plugin.node.kill_kubelet()
+        plugin.node.start_kubelet()
+        plugin.start_plugin()
+    elif number == 4:
+        plugin.stop_plugin()
+        plugin.start_plugin()
+    plugin.wait_ready()
+    plugin.wait_offered(NUMBER, CARDS * SPLIT)
+
+
+@pytest.mark.slow
+def test_every_container_sees_its_own_pods_limits(plugin, busy, namespace, control_plane, capsys):
+    client = control_plane.client
+    generator = random.Random(7)
+    swaps = would_be = 0
+    pods_path = f"/api/v1/namespaces/{namespace}/pods"
+    for number in range(WAVES):
+        disturb(number, plugin)
+        bound_order = wave(number, namespace, plugin)
+        admitted = list(reversed(bound_order)) if number % 2 else bound_order.copy()
+        if number % 2 == 0:
+            generator.shuffle(admitted)
+        with ThreadPoolExecutor(8) as pool:
+            made = list(pool.map(client.create, admitted))
+            if number == 4:
+                plugin.kill()  # in the middle of it, before it can clean up
+                plugin.start_plugin()
+            running = list(
+                pool.map(lambda pod: client.wait_for(pod, settled, "Ready or Failed"), made)
+            )
+        alive = [pod for pod in running if objects.ready(pod)]
+        for pod in alive:
+            swaps += seen(client, pod) != expected(pod, plugin)
+        would_be += guesses_gone_wrong(
+            plugin.log_lines(), [pod["metadata"]["name"] for pod in bound_order]
+        )
+        refused = [pod for pod in running if not objects.ready(pod)]
+        assert all(pod["status"]["reason"] == "UnexpectedAdmissionError" for pod in refused)
+        if number < 4:
+            assert not refused
+        for pod in made:  # at once, so that the next wave is given the same IDs
+            client.delete(pod)
+        wait_until(lambda: not client.list(pods_path), "all pods are gone", seconds=120)
+    with capsys.disabled():
+        print(f"\nswaps: {swaps} of {PODS * WAVES}; the originals' rule would have had {would_be}")
+    assert swaps == 0
+    assert would_be > PODS
+
+
+def settled(pod):
+    return objects.ready(pod) or pod["status"]["phase"] == "Failed"

@@ -1,0 +1,48 @@
+"""Eighty containers on eight cards at once: each gets what it was promised, and none waits long.
+
+How long it takes is printed beside a plugin that only answers; `make bench-cluster` measures it.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from admission import CONTAINERS, FACTOR, Contest, remove
+from bed.images import Shown
+
+
+@pytest.mark.slow
+def test_eighty_containers_at_once_get_what_they_were_promised(
+    nodes, namespace, control_plane, tmp_path, capsys
+):
+    client = control_plane.client
+    with Contest(nodes(), tmp_path) as contest:
+        theirs = contest.theirs(namespace)
+        remove(client, theirs)
+        ours = contest.ours(namespace)
+        with ThreadPoolExecutor(4) as readers:
+            shown = list(readers.map(lambda pod: Shown.by(client, pod), ours.running))
+        refusals = {
+            key: value
+            for key, value in contest.plugin.metrics().items()
+            if key[0] == "vgpu_plugin_refusals_total" and key[2] != "prestart"
+        }
+        remove(client, ours)
+    with capsys.disabled():
+        print(f"\n{ours.throughput / theirs.throughput:.2f} of a plugin that only answers")
+    for pod, seen in zip(ours.running, shown, strict=True):
+        assert limits(seen) == promised(pod)
+    assert len(shown) == CONTAINERS
+    assert refusals == {}
+
+
+def promised(pod):
+    """Card, memory and cores, by the pod's annotations."""
+    segment = pod["metadata"]["annotations"]["volcano.sh/vgpu-ids-new"].strip(":")
+    card, _, memory, cores = segment.split(",")
+    return card, f"{int(memory) * FACTOR}m", cores
+
+
+def limits(seen):
+    """The same, as the container sees them."""
+    names = ("NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_MEMORY_LIMIT_0", "CUDA_DEVICE_SM_LIMIT")
+    return tuple(seen.env[name] for name in names)

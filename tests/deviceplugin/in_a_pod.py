@@ -1,0 +1,9 @@
+"""`vgpu` as in a pod, its service account in a folder: ``in_a_pod.py FOLDER device-plugin …``."""
+
+import sys
+
+from vgpu.cli import main
+from vgpu.cluster import access
+
+access.ACCOUNT = sys.argv.pop(1)
+main()

@@ -1,0 +1,207 @@
+"""Binder and clerk of a plugin over real files, with a kubelet and an API server that a test plays.
+
+    parts = Parts(folder)                 # with CDI; Parts(folder, LateFiles) is without
+    parts.start()
+    pod = parts.create("a", share(A, 2))
+    parts.admit(pod, ["id-0"])            # Allocate, and the kubelet writes down for whom
+    parts.start_container(pod)            # PreStartContainer
+    parts.stop(), parts.start()           # another plugin over the same files
+
+The kubelet's checkpoint, our own one and what containers are made with are files in the folder.
+"""
+
+import threading
+from functools import partial
+from pathlib import Path
+
+from admitting_kubelet import content
+from desk_values import CARDS, NODE, NUMBER, SLOTS, pod
+from msgspec.structs import replace
+
+from deviceplugin.answers import answer
+from deviceplugin.binder import Binder
+from deviceplugin.cdi import CdiFiles
+from deviceplugin.checkpoint import Checkpoint
+from deviceplugin.clerk import DeskClerk
+from deviceplugin.desk import Desk
+from deviceplugin.leaving import gone
+from deviceplugin.metrics import Numbers
+from deviceplugin.recovery import Recovered
+from deviceplugin.roles.volcano import VolcanoRole
+from deviceplugin.service import KubeletTable
+from deviceplugin.steps import nothing
+from vgpu.model import Scheme
+from vgpu.schemes.volcano import Volcano
+from vgpu.schemes.volcano_dialect import VOLCANO
+
+BOOT = "this-boot"
+LONG_AGO = 1_790_000_000.0
+PATIENT, HASTY = 10.0, 0.6
+
+
+class ApiServer:
+    """This node's pods; of those that are ``unseen`` the watch has not told yet."""
+
+    def __init__(self):
+        self.pods, self.unseen, self.heard = {}, set(), True
+        self.asked = 0
+
+    def known(self):
+        told = {uid: one for uid, one in self.pods.items() if uid not in self.unseen}
+        return told if self.heard else None
+
+    def find(self, uid):
+        return (self.known() or {}).get(uid)
+
+    def ask(self):
+        self.asked += 1
+        return dict(self.pods) if self.heard else None
+
+
+class Watcher:
+    """Notes what the binder tells."""
+
+    def __init__(self):
+        self.told = []
+        self.failure = None
+        self.news = threading.Condition()
+
+    def prepare(self, tenant):
+        if self.failure:
+            raise self.failure
+
+    def wait(self, word, seconds=PATIENT):
+        """The arguments of the first time that this was told, if it is within so long."""
+        with self.news:
+            self.news.wait_for(lambda: any(what == word for what, _ in self.told), seconds)
+            return next((arguments for what, arguments in self.told if what == word), None)
+
+    def count(self, word):
+        return sum(what == word for what, _ in self.told)
+
+    def __getattr__(self, word):
+        def note(*arguments):
+            with self.news:
+                self.told.append((word, arguments))
+                self.news.notify_all()
+
+        return note
+
+
+class Parts:
+    def __init__(self, folder, handout=CdiFiles, *, legacy=None, prestart_seconds=PATIENT):
+        self.folder = Path(folder)
+        self.make_handout = handout
+        self.legacy, self.prestart_seconds = legacy, prestart_seconds
+        paths = replace(VOLCANO.paths, containers=str(self.folder / "containers"))
+        self.role = VolcanoRole(Volcano(paths=paths), split_count=SLOTS)
+        self.api = ApiServer()
+        self.alive = set()
+        """UIDs of pods that have a cgroup."""
+        self.table = {}
+        self.kubelet_file = self.folder / "kubelet_internal_checkpoint"
+        self.devices = CARDS
+        self.binder = None
+
+    # ------------------------------------------------------------ the plugin
+
+    def start(self, at=nothing, *, recovered=True):
+        """A new plugin; ``at`` is told of every step."""
+        self.handout = self.make_handout(str(self.folder / "handout"), Scheme.VOLCANO, BOOT)
+        self.store = Checkpoint(str(self.folder / "state"), Scheme.VOLCANO, NODE, BOOT)
+        self.store.open(0)
+        self.watcher = Watcher()
+        self.numbers = Numbers()
+        common = {"role": self.role, "node": NODE, "at": at}
+        table = KubeletTable(str(self.kubelet_file), NUMBER)
+        self.binder = Binder(
+            table, self.api, self.handout, self.store, self.watcher, gone=self._gone, **common
+        )
+        self.clerk = DeskClerk(
+            self.binder,
+            self.api,
+            self.numbers,
+            handout=self.handout,
+            prestart_seconds=self.prestart_seconds,
+            legacy=self.legacy,
+            **common,
+        )
+        if recovered:
+            self.binder.start(partial(self._recover, self.store.load().tenants))
+            assert self.binder.recovered(PATIENT)
+
+    def stop(self):
+        if self.binder is not None:
+            self.binder.stop()
+            self.store.close()
+            self.binder = None
+
+    def _recover(self, tenants, _known):
+        desk, conflicts = Desk.over(self.devices, tenants)
+        return Recovered(desk, conflicts)
+
+    def _gone(self, state, pods, _shown):
+        known = None if pods is None else pods.values()
+        return gone(state.desk, known, frozenset(self.alive), None, LONG_AGO * 2)
+
+    # ------------------------------------------------------------ pods
+
+    def create(self, name, *shares, seen=True, **fields):
+        """A pod of one container, as the scheduler leaves it."""
+        made = pod(name, *shares, **fields)
+        return self.put(made, seen=seen)
+
+    def put(self, made, *, seen=True):
+        self.api.pods[made.kubelet_uid] = made
+        if not seen:
+            self.api.unseen.add(made.kubelet_uid)
+        return made
+
+    def remove(self, made):
+        """The pod is gone: its object, its containers, and its entries at the kubelet."""
+        uid = made.kubelet_uid
+        del self.api.pods[uid]
+        self.alive.discard(uid)
+        self.write({key: held for key, held in self.table.items() if key[0] != uid})
+
+    # ------------------------------------------------------------ the kubelet
+
+    def admit(self, made, ids, container="main", *, guess=None, heard=True):
+        """The name of the answer; without ``heard`` the kubelet dies before it writes it down."""
+        name, edits = self.clerk.allocate(NUMBER, frozenset(ids))
+        if heard:
+            self.give(made, ids, name, edits, container)
+        return name
+
+    def give(self, made, ids, name, edits, container="main"):
+        """The kubelet writes down that the answer was for this container."""
+        told = answer(name, edits, cdi=not self.handout.guesses).SerializeToString()
+        uid = made.kubelet_uid
+        self.alive.add(uid)
+        self.write({**self.table, (uid, container, NUMBER): (sorted(ids), told)})
+
+    def write(self, table):
+        self.table = table
+        new = self.kubelet_file.with_suffix(".new")
+        new.write_text(content(table))
+        new.rename(self.kubelet_file)
+
+    def start_container(self, made, container="main"):
+        """Raises Refused."""
+        ids, _ = self.table[made.kubelet_uid, container, NUMBER]
+        self.clerk.prestart(NUMBER, frozenset(ids))
+
+    # ------------------------------------------------------------ what can be seen
+
+    def saved(self):
+        """Our checkpoint, by pod."""
+        kept = Checkpoint(str(self.folder / "state"), Scheme.VOLCANO, NODE, BOOT).load()
+        return {tenant.pod.uid: tenant for tenant in kept.tenants}
+
+    def waits(self):
+        """Step -> how often something was waited for."""
+        return {wait.value: count for wait, (count, _) in self.numbers.counted()["waits"].items()}
+
+    def refusals(self):
+        """(step, reason) -> how often."""
+        return dict(self.numbers.counted()["refusals"])

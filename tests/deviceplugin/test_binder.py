@@ -1,0 +1,415 @@
+"""From the kubelet's checkpoint to a container that can be made, over real files."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from broken_disk import Killed
+from desk_values import A, B, made, running, share
+from msgspec.structs import replace
+from plugin_parts import HASTY, PATIENT, Parts
+from scripted_api import until
+
+from deviceplugin.cdi import CdiFiles
+from deviceplugin.late_files import LateFiles
+from deviceplugin.reasons import Refused, Why
+from deviceplugin.steps import Step
+from vgpu.model import ContainerKind
+from vgpu.schemes.language import Edits
+
+BOTH = pytest.mark.parametrize("handout", [CdiFiles, LateFiles], ids=["cdi", "files"])
+
+
+@pytest.fixture
+def parts(tmp_path, monkeypatch):
+    """Parts(...) in this test's folder; they end with it."""
+    monkeypatch.setattr("deviceplugin.roles.volcano.LOCK_FOLDER", str(tmp_path / "lock"))
+    running_now = []
+
+    def make(handout=CdiFiles, **options):
+        bench = Parts(tmp_path, handout, **options)
+        running_now.append(bench)
+        return bench
+
+    yield make
+    for each in running_now:
+        each.stop()
+
+
+def refused(call, *arguments):
+    with pytest.raises(Refused) as caught:
+        call(*arguments)
+    return caught.value
+
+
+def spec(bench, name):
+    """What a container is made with by CDI."""
+    (device,) = json.loads((bench.folder / "handout" / f"vgpu-{name}.json").read_text())["devices"]
+    return dict(line.split("=", 1) for line in device["containerEdits"]["env"])
+
+
+# ---------------------------------------------------------------- bound
+
+
+@BOTH
+def test_a_container_is_bound_to_its_own_pods_claim(parts, handout):
+    bench = parts(handout)
+    bench.start()
+    pod = bench.create("a", share(B, 3, 20))
+    name = bench.admit(pod, ["id-0"])
+    bench.start_container(pod)
+    (binding,) = bench.saved()["a"].bindings
+    assert (binding.name, binding.shares) == (name, (share(B, 3, 20),))
+    assert bench.handout.written() == {name}
+    tenant, told, seconds = bench.watcher.wait("bound")
+    assert (tenant.pod.uid, told) == ("a", binding)
+    assert seconds >= 0
+    assert bench.binder.expecting() == 0
+
+
+def test_answers_may_find_their_owners_in_another_order_than_that_of_the_scheduler(parts):
+    bench = parts()
+    bench.start()
+    pods = [bench.create(f"p{n}", share(A, 1 + n)) for n in range(3)]
+    names = {pod.ref.uid: bench.admit(pod, [f"id-{pod.ref.uid}"]) for pod in reversed(pods)}
+    for gib, pod in enumerate(pods, 1):
+        bench.start_container(pod)
+        assert spec(bench, names[pod.ref.uid])["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{gib << 10}m"
+
+
+def test_a_pod_that_the_watch_does_not_show_yet_is_asked_for(parts):
+    bench = parts()
+    bench.start()
+    pod = bench.create("late", share(A, 2), seen=False)
+    bench.admit(pod, ["id-0"])
+    bench.start_container(pod)
+    assert bench.api.asked > 0
+
+
+def test_a_pod_that_nobody_shows_is_not_seen_and_asked_for_no_more_than_it_is_waited_for(parts):
+    bench = parts(prestart_seconds=HASTY)
+    bench.start()
+    there, ghost = bench.create("there", share(A, 2)), bench.create("ghost", share(A, 2))
+    name, edits = bench.clerk.allocate("volcano.sh/vgpu-number", frozenset({"id-0"}))
+    del bench.api.pods["ghost"]
+    bench.give(ghost, ["id-0"], name, edits)
+    error = refused(bench.start_container, ghost)
+    assert error.why is Why.NOT_SEEN
+    assert not error.final
+    assert "refused" not in dict(bench.watcher.told)  # nobody could be told
+    bench.put(ghost)
+    bench.binder.look()
+    bench.admit(there, ["id-1"])
+    for pod in (there, ghost):
+        bench.start_container(pod)
+
+
+def test_init_and_app_container_share_what_their_pod_was_promised(parts):
+    bench = parts()
+    bench.start()
+    both = [
+        ("prepare", ContainerKind.INIT, (share(A, 2),)),
+        ("main", ContainerKind.APP, (share(A, 4),)),
+    ]
+    pod = bench.put(made("p", both))
+    first = bench.admit(pod, ["id-0"], "prepare")
+    second = bench.admit(pod, ["id-0"], "main")
+    bench.start_container(pod, "prepare")
+    assert spec(bench, first)["CUDA_DEVICE_MEMORY_LIMIT_0"] == "2048m"
+    assert spec(bench, second)["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4096m"
+
+
+def test_an_answer_of_another_plugin_is_none_of_our_business(parts):
+    bench = parts()
+    bench.start()
+    theirs = bench.create("theirs", share(A, 2))
+    bench.give(theirs, ["id-0"], "", Edits({"NVIDIA_VISIBLE_DEVICES": A}))
+    bench.start_container(theirs)
+    assert bench.saved() == {}
+
+
+# ---------------------------------------------------------------- cut off
+
+
+CUTS = (
+    Step.ALLOCATE_ANSWERED,
+    Step.BINDING_DECIDED,
+    Step.CHECKPOINT_WRITTEN,
+    Step.FILES_WRITTEN,
+)
+
+
+@BOTH
+@pytest.mark.parametrize("step", CUTS)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_plugin_that_dies_at_any_step_is_gone_on_with_by_the_next(parts, handout, step):
+    bench = parts(handout)
+
+    def die(reached):
+        if reached is step:
+            raise Killed
+
+    first, second = bench.create("a", share(A, 2)), bench.create("b", share(A, 2))
+    if step is Step.ALLOCATE_ANSWERED:
+        bench.start(die)
+        with pytest.raises(Killed):
+            bench.admit(first, ["id-0"])
+        bench.stop()
+        bench.start()
+        name = bench.admit(first, ["id-0"])  # the kubelet has heard nothing, and asks again
+    else:
+        bench.start(die)
+        name = bench.admit(first, ["id-0"])
+        bench.binder._thread.join(PATIENT)
+        bench.stop()
+        bench.start()
+    bench.start_container(first)
+    (binding,) = bench.saved()["a"].bindings
+    assert (binding.name, binding.shares) == (name, (share(A, 2),))
+    bench.admit(second, ["id-1"])
+    bench.start_container(second)
+    assert bench.saved().keys() == {"a", "b"}
+
+
+@BOTH
+def test_what_was_written_before_a_restart_is_not_written_again(parts, handout):
+    bench = parts(handout)
+    bench.start()
+    pod = bench.create("a", share(A, 2))
+    bench.admit(pod, ["id-0"])
+    bench.start_container(pod)
+    before = sorted((path, path.stat().st_mtime_ns) for path in bench.folder.rglob("*vgpu-*"))
+    bench.stop()
+    bench.start()
+    bench.start_container(pod)
+    assert sorted((p, p.stat().st_mtime_ns) for p in bench.folder.rglob("*vgpu-*")) == before
+    assert bench.watcher.count("bound") == 0
+
+
+# ---------------------------------------------------------------- refused
+
+
+def test_what_our_checkpoint_cannot_keep_is_not_bound_until_it_can(parts):
+    bench = parts(prestart_seconds=HASTY)
+    bench.start()
+    save, full = bench.store.save, [True]
+
+    def refusing(tenants):
+        if full[0]:
+            raise OSError(28, "No space left on device")
+        save(tenants)
+
+    bench.store.save = refusing
+    pod = bench.create("a", share(A, 2))
+    name = bench.admit(pod, ["id-0"])
+    error = refused(bench.start_container, pod)
+    assert error.why is Why.NOT_WRITTEN
+    assert "No space left" in error.detail
+    assert not error.final
+    assert bench.watcher.count("unsaved")
+    assert bench.handout.written() == frozenset()
+    assert bench.binder.state().desk.tenants == {}
+    full[0] = False
+    bench.clerk._prestart_seconds = PATIENT
+    bench.start_container(pod)
+    assert bench.handout.written() == {name}
+
+
+def test_a_file_that_cannot_be_written_refuses_its_container_alone(parts):
+    bench = parts()
+    bench.start()
+    write = bench.handout.write
+    broken = bench.create("broken", share(A, 2))
+    unlucky = set()
+
+    def refusing(name, *rest):
+        if name in unlucky:
+            raise OSError(5, "Input/output error")
+        write(name, *rest)
+
+    bench.handout.write = refusing
+    name, edits = bench.clerk.allocate("volcano.sh/vgpu-number", frozenset({"id-0"}))
+    unlucky.add(name)
+    bench.give(broken, ["id-0"], name, edits)
+    fine = bench.create("fine", share(A, 2))
+    bench.admit(fine, ["id-1"])
+    bench.start_container(fine)
+    bench.clerk._prestart_seconds = HASTY
+    assert refused(bench.start_container, broken).why is Why.NOT_WRITTEN
+    unlucky.clear()
+    bench.clerk._prestart_seconds = PATIENT
+    bench.start_container(broken)
+
+
+def test_what_the_keeper_has_not_ready_is_waited_for(parts):
+    bench = parts(prestart_seconds=HASTY)
+    bench.start()
+    bench.watcher.failure = OSError(11, "the driver's libraries are being mirrored")
+    pod = bench.create("a", share(A, 2))
+    bench.admit(pod, ["id-0"])
+    error = refused(bench.start_container, pod)
+    assert error.why is Why.NOT_WRITTEN
+    assert "mirrored" in error.detail
+    bench.watcher.failure = None
+    bench.clerk._prestart_seconds = PATIENT
+    bench.start_container(pod)
+
+
+def test_a_refusal_is_told_once(parts):
+    bench = parts(prestart_seconds=HASTY)
+    bench.start()
+    pod = bench.create("a", share("GPU-none", 2))
+    bench.admit(pod, ["id-0"])
+    for _ in range(3):
+        assert refused(bench.start_container, pod).why is Why.UNKNOWN_DEVICE
+    ((error,),) = [arguments for word, arguments in bench.watcher.told if word == "refused"]
+    assert error.why is Why.UNKNOWN_DEVICE
+
+
+def test_without_cdi_an_answer_made_for_another_pod_is_not_started(parts):
+    bench = parts(LateFiles)
+    bench.start()
+    first = bench.create("first", share(A, 2))
+    second = bench.create("second", share(B, 2))
+    name, edits = bench.clerk.allocate("volcano.sh/vgpu-number", frozenset({"id-0"}))
+    owner, other = (second, first) if edits.env["NVIDIA_VISIBLE_DEVICES"] == A else (first, second)
+    bench.give(owner, ["id-0"], name, edits)
+    error = refused(bench.start_container, owner)
+    assert error.why is Why.CROSSED
+    assert error.final
+    assert bench.handout.written() == frozenset()
+    bench.admit(other, ["id-1"])
+    bench.start_container(other)
+
+
+def test_without_cdi_an_answer_that_fits_the_true_owner_as_well_is_used(parts):
+    bench = parts(LateFiles)
+    bench.start()
+    pods = [bench.create("first", share(A, 2)), bench.create("second", share(A, 3))]
+    named = {}
+    for pod, ids in zip(reversed(pods), (["id-0"], ["id-1"]), strict=True):  # the same card
+        named[pod.ref.uid] = bench.admit(pod, ids)
+    for gib, pod in enumerate(pods, 2):
+        bench.start_container(pod)
+        late = bench.folder / "handout" / "late" / "volcano" / named[pod.ref.uid] / "overrideEnv"
+        assert f"CUDA_DEVICE_MEMORY_LIMIT_0={gib << 10}m\n" in late.read_text()
+
+
+# ---------------------------------------------------------------- room
+
+
+def test_who_waits_for_room_gets_it_when_the_holder_has_left(parts):
+    bench = parts()
+    bench.start()
+    holder, waiting = bench.create("holder", share(A, 8)), bench.create("waiting", share(A, 8))
+    held = bench.admit(holder, ["id-0"])
+    bench.start_container(holder)
+    bench.clerk._prestart_seconds = HASTY
+    bench.admit(waiting, ["id-1"])
+    error = refused(bench.start_container, waiting)
+    assert error.why is Why.NO_ROOM
+    assert "team/pod-holder" in error.detail
+    assert not error.final
+    bench.remove(holder)
+    bench.clerk._prestart_seconds = PATIENT
+    bench.start_container(waiting)
+    assert bench.saved().keys() == {"waiting"}
+    assert held not in bench.handout.written()
+
+
+def test_who_has_lost_only_its_object_keeps_its_card(parts):
+    bench = parts()
+    bench.start()
+    holder, waiting = bench.create("holder", share(A, 8)), bench.create("waiting", share(A, 8))
+    bench.admit(holder, ["id-0"])
+    bench.start_container(holder)
+    del bench.api.pods["holder"]  # deleted by force: the container still runs
+    bench.clerk._prestart_seconds = 3 * HASTY
+    bench.admit(waiting, ["id-1"])
+    assert refused(bench.start_container, waiting).why is Why.NO_ROOM
+    assert bench.saved().keys() == {"holder"}
+
+
+def test_a_card_that_recovers_serves_those_who_wait_for_it(parts):
+    bench = parts(prestart_seconds=HASTY)
+    bench.start()
+    bench.binder.offer(tuple(replace(card, healthy=card.uuid != A) for card in bench.devices))
+    until(lambda: not bench.binder.state().desk.named[A].healthy)
+    pod = bench.create("a", share(A, 2))
+    bench.admit(pod, ["id-0"])
+    assert refused(bench.start_container, pod).why is Why.UNHEALTHY_DEVICE
+    bench.clerk._prestart_seconds = PATIENT
+    with ThreadPoolExecutor(1) as kubelet:
+        waiting = kubelet.submit(bench.start_container, pod)
+        bench.binder.offer(bench.devices)
+        waiting.result(PATIENT)
+
+
+# ---------------------------------------------------------------- waiting
+
+
+def test_a_start_that_waits_is_answered_as_soon_as_it_may(parts):
+    bench = parts()
+    bench.start()
+    pod = bench.create("a", share(A, 2), seen=False)
+    bench.api.heard = False
+    name, edits = bench.clerk.allocate("volcano.sh/vgpu-number", frozenset({"id-0"}))
+    bench.give(pod, ["id-0"], name, edits)
+    with ThreadPoolExecutor(1) as kubelet:
+        waiting = kubelet.submit(bench.start_container, pod)
+        assert not waiting.done()
+        bench.api.heard, bench.api.unseen = True, set()
+        bench.binder.look()
+        waiting.result(PATIENT)
+
+
+def test_nothing_may_start_before_it_is_known_who_holds_what(parts):
+    bench = parts(prestart_seconds=HASTY)
+    bench.start(recovered=False)
+    error = refused(bench.clerk.prestart, "volcano.sh/vgpu-number", frozenset({"id-0"}))
+    assert error.why is Why.NOT_RECOVERED
+
+
+def test_nobody_waits_for_a_plugin_that_ends(parts):
+    bench = parts()
+    bench.start()
+    pod = bench.create("a", share("GPU-none", 2))
+    bench.admit(pod, ["id-0"])
+    with ThreadPoolExecutor(1) as kubelet:
+        waiting = kubelet.submit(bench.start_container, pod)
+        bench.binder.stop()
+        assert isinstance(waiting.exception(PATIENT), Refused)
+
+
+def test_while_the_kubelets_checkpoint_cannot_be_read_nothing_new_is_believed(parts):
+    bench = parts(prestart_seconds=HASTY)
+    bench.start()
+    pod = bench.create("a", share(A, 2))
+    name, edits = bench.clerk.allocate("volcano.sh/vgpu-number", frozenset({"id-0"}))
+    bench.give(pod, ["id-0"], name, edits)
+    whole = bench.kubelet_file.read_bytes()
+    bench.start_container(pod)
+    bench.kubelet_file.write_bytes(whole[:-20])
+    assert refused(bench.start_container, pod).why is Why.NOT_SEEN
+    bench.kubelet_file.write_bytes(whole)
+    bench.clerk._prestart_seconds = PATIENT
+    bench.start_container(pod)
+
+
+def test_what_a_pod_was_given_goes_when_it_has_left(parts):
+    bench = parts()
+    bench.start()
+    first, second = bench.create("a", share(A, 2)), bench.create("b", share(A, 2))
+    kept = bench.admit(second, ["id-1"])
+    gone = bench.admit(first, ["id-0"])
+    for pod in (first, second):
+        bench.start_container(pod)
+        bench.put(running(pod))
+    assert bench.handout.written() == {kept, gone}
+    bench.remove(first)
+    bench.binder._swept_at = float("-inf")
+    bench.binder.look()
+    (left,) = bench.watcher.wait("left")
+    assert left.pod.uid == "a"
+    bench.binder.settled(PATIENT)
+    assert bench.saved().keys() == {"b"}

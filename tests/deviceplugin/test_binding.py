@@ -1,0 +1,54 @@
+"""Why a container is not bound, from one look to the next."""
+
+import pytest
+from desk_values import CARDS, NODE, ROLE, A, assignment, pod, replace, share
+
+from deviceplugin.binding import bind_all
+from deviceplugin.desk import Desk
+from deviceplugin.gate import State, by_ids
+from deviceplugin.reasons import Why
+
+PHASE = "volcano.sh/bind-phase"
+NOW = 1_790_000_000.0
+
+
+def looks(*pods):
+    """The one refusal of a pod's container after each look, at which the pod was so."""
+    one = assignment(pods[0])
+    state = State(Desk.of(CARDS), by_ids([one]))
+    told = []
+    for seen in pods:
+        found = bind_all(ROLE, NODE, state, lambda _, seen=seen: seen, recent=(), now=NOW)
+        state = replace(state, desk=found.desk, refusals=found.refusals)
+        told += found.refusals.values() or [None]
+    return told
+
+
+def annotated(one, **annotations):
+    return replace(one, annotations={**one.annotations, **annotations})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"volcano.sh/vgpu-node": "node-2"}, Why.OTHER_NODE),
+        ({"volcano.sh/vgpu-ids-new": "one, two:"}, Why.MALFORMED),
+    ],
+)
+def test_our_own_mark_of_a_refusal_is_not_its_reason(wrong, why):
+    refused = annotated(pod("p"), **wrong)
+    first, second = looks(refused, annotated(refused, **{PHASE: "failed"}))
+    assert first.why is why
+    assert (second.why, str(second)) == (why, str(first))
+
+
+def test_what_somebody_else_has_given_up_has_failed():
+    (refused,) = looks(annotated(pod("p"), **{PHASE: "failed"}))
+    assert refused.why is Why.CLAIM_FAILED
+
+
+def test_what_heals_is_bound():
+    promised = pod("p", share(A, 2))
+    first, second = looks(replace(promised, annotations={}), promised)
+    assert first.why is Why.NO_CLAIM
+    assert second is None

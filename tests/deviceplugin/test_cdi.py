@@ -1,0 +1,217 @@
+"""CDI spec files: what is in them, that a name never changes its meaning, whose they are."""
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+from broken_disk import BrokenDisk
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin import cdi
+from deviceplugin.cdi import CdiFiles
+from vgpu.model import Scheme
+from vgpu.schemes.language import Edits, Mount
+
+GOLDEN = Path(__file__).parent / "golden" / "vgpu-0123456789abcdef01234567.json"
+NAME, OTHER, THIRD = "0123456789abcdef01234567", "1" * 24, "2" * 24
+BOOT = "d41b3b16-8d57-4daf-8838-a7cb7443812a"
+FOLDER = "/usr/local/vgpu/vgpu/containers/1b4e28ba-2fa1-11d2-883f-0016d3cca427_main"
+EDITS = Edits(
+    env={
+        "NVIDIA_VISIBLE_DEVICES": "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05",
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "4096m",
+    },
+    mounts=(
+        Mount("/usr/local/vgpu/libvgpu.so", "/usr/local/vgpu/libvgpu.so", read_only=True),
+        Mount(FOLDER, "/tmp/vgpu", read_only=False),
+    ),
+    devices=("/dev/nvidia0", "/dev/nvidiactl"),
+    annotations={"tencent.com/vcuda-core": "20"},
+)
+
+
+@pytest.fixture
+def files(tmp_path):
+    return make(tmp_path)
+
+
+def make(folder, scheme=Scheme.VOLCANO, boot=BOOT):
+    return CdiFiles(str(folder / "cdi"), scheme, boot)
+
+
+def names(folder):
+    return sorted(path.name for path in (folder / "cdi").iterdir())
+
+
+def file(folder, name=NAME):
+    return folder / "cdi" / f"vgpu-{name}.json"
+
+
+# ---------------------------------------------------------------- what is in them
+
+
+def test_a_spec_is_as_it_was_agreed():
+    assert cdi.spec(NAME, EDITS, Scheme.VOLCANO, BOOT) == GOLDEN.read_bytes()
+
+
+def test_the_early_answer_is_the_same_for_all_and_shows_no_device(files):
+    early = files.early(NAME, EDITS, {"A": "b"})
+    assert early == files.early(OTHER, Edits({}), {})
+    assert early == Edits({"NVIDIA_VISIBLE_DEVICES": "void"})
+    assert not files.guesses
+
+
+texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
+keys = texts.filter(lambda key: "=" not in key)
+edits = st.builds(
+    Edits,
+    st.dictionaries(keys, texts, max_size=3),
+    st.lists(st.builds(Mount, texts, texts, st.booleans()), max_size=3).map(tuple),
+    st.lists(texts, max_size=2).map(tuple),
+)
+
+
+@given(edits)
+def test_everything_is_in_the_spec_and_nothing_makes_it_another(given_edits):
+    """As the format's schema has it: one device with edits, of the kind, at the version."""
+    whole = json.loads(cdi.spec(NAME, given_edits, Scheme.GAIA, BOOT))
+    assert whole.keys() == {"cdiVersion", "kind", "annotations", "devices"}
+    assert (whole["cdiVersion"], whole["kind"]) == ("0.6.0", "vgpu.dev/share")
+    (device,) = whole["devices"]
+    assert device.keys() == {"name", "containerEdits"}
+    assert device["name"] == NAME
+    told = device["containerEdits"]
+    env = dict(one.split("=", 1) for one in told["env"])
+    assert env == {"NVIDIA_VISIBLE_DEVICES": "void"} | dict(given_edits.env)
+    mounts = [
+        (one["hostPath"], one["containerPath"], one["options"][0]) for one in told.get("mounts", ())
+    ]
+    assert mounts == [
+        (one.host, one.container, "ro" if one.read_only else "rw") for one in given_edits.mounts
+    ]
+    assert [node["path"] for node in told.get("deviceNodes", ())] == [*given_edits.devices]
+
+
+# ---------------------------------------------------------------- on disk
+
+
+def test_a_file_is_there_as_a_whole_and_only_once(files, tmp_path):
+    files.write(NAME, EDITS, {})
+    assert file(tmp_path).read_bytes() == GOLDEN.read_bytes()
+    assert file(tmp_path).stat().st_mode & 0o777 == 0o644
+    inode = file(tmp_path).stat().st_ino
+    files.write(NAME, EDITS, {})
+    assert file(tmp_path).stat().st_ino == inode  # a runtime would look at it anew
+    assert names(tmp_path) == [file(tmp_path).name]
+    assert files.written() == {NAME}
+
+
+def test_a_name_never_gets_another_meaning(files, tmp_path):
+    files.write(NAME, EDITS, {})
+    with pytest.raises(FileExistsError, match="something else") as error:
+        files.write(NAME, Edits({"A": "b"}), {})
+    assert error.value.filename == str(file(tmp_path))
+    assert file(tmp_path).read_bytes() == GOLDEN.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["", "../../etc/x", "A" * 24, NAME + "0", "x" * 24, NAME + "\n"])
+def test_what_is_no_name_is_never_made_a_path(files, tmp_path, name):
+    with pytest.raises(ValueError, match="no name"):
+        files.write(name, EDITS, {})
+    assert not (tmp_path / "cdi").exists()
+
+
+@pytest.mark.parametrize("how", [{}, {"error": errno.EROFS}, {"kill": True}, {"power": True}])
+def test_an_interrupted_write_leaves_no_spec_or_the_whole_one(monkeypatch, tmp_path, how):
+    for at in range(12):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        done = False
+        with BrokenDisk(monkeypatch, at, **how) as disk:
+            try:
+                make(folder).write(NAME, EDITS, {})
+                done = True
+            except OSError:
+                done = False
+        assert done or disk.interrupted
+        specs = [path for path in folder.glob("cdi/*") if path.name.endswith(".json")]
+        assert all(path.read_bytes() == GOLDEN.read_bytes() for path in specs)
+        assert specs or not done
+        make(folder).write(NAME, EDITS, {})
+        assert make(folder).written() == {NAME}
+        assert names(folder) == [file(folder).name]
+    assert not disk.interrupted
+
+
+# ---------------------------------------------------------------- whose they are
+
+
+def test_what_is_not_kept_goes(files, tmp_path):
+    for name in (NAME, OTHER, THIRD):
+        files.write(name, EDITS, {})
+    files.keep_only([OTHER])
+    assert files.written() == {OTHER}
+    files.keep_only([])
+    assert names(tmp_path) == []
+
+
+def test_what_an_older_boot_left_is_not_written_goes_and_is_written_anew(files, tmp_path):
+    older = make(tmp_path, boot="older")
+    older.write(NAME, EDITS, {})
+    older.write(OTHER, EDITS, {})
+    assert files.written() == frozenset()
+    files.write(NAME, EDITS, {})
+    assert files.written() == {NAME}
+    assert file(tmp_path).read_bytes() == GOLDEN.read_bytes()
+    files.keep_only([NAME])
+    assert names(tmp_path) == [file(tmp_path).name]
+
+
+def test_another_plugins_files_stay(files, tmp_path):
+    other = make(tmp_path, Scheme.GAIA)
+    other.write(OTHER, EDITS, {})
+    files.keep_only([])
+    assert files.written() == frozenset()
+    assert other.written() == {OTHER}
+    with pytest.raises(FileExistsError):
+        files.write(OTHER, EDITS, {})
+
+
+def test_what_only_looks_like_ours_stays(files, tmp_path):
+    folder = tmp_path / "cdi"
+    folder.mkdir()
+    target = tmp_path / "target.json"
+    target.write_bytes(cdi.spec(THIRD, EDITS, Scheme.VOLCANO, BOOT))
+    (folder / f"vgpu-{THIRD}.json").symlink_to(target)
+    (folder / "nvidia.json").write_text("{}")
+    (folder / "vgpu-cards.json").write_text("{}")
+    file(tmp_path, "3" * 24).write_text('{"kind":"nvidia.com/gpu"}')
+    file(tmp_path, "4" * 24).write_text('{"kind":"vgpu.dev/share","annotations":7}')
+    file(tmp_path, "5" * 24).write_bytes(b"\xff[[[")
+    file(tmp_path, "6" * 24).mkdir()
+    os.mkfifo(file(tmp_path, "7" * 24))
+    before = names(tmp_path)
+    assert files.written() == frozenset()
+    files.keep_only([])
+    assert names(tmp_path) == before
+    assert target.exists()
+    for name in (THIRD, "3" * 24, "5" * 24, "6" * 24, "7" * 24):
+        with pytest.raises(OSError, match=name):
+            files.write(name, EDITS, {})
+    assert names(tmp_path) == before
+
+
+def test_a_folder_that_is_not_there_has_nothing(files):
+    assert files.written() == frozenset()
+    files.keep_only([])
+
+
+def test_a_folder_that_cannot_be_read_is_an_error(files, tmp_path):
+    (tmp_path / "cdi").write_text("")
+    with pytest.raises(OSError, match="cdi"):
+        files.written()
+    with pytest.raises(OSError, match="cdi"):
+        files.write(NAME, EDITS, {})

@@ -1,0 +1,412 @@
+"""The plugin's books: nobody gets more than there is, and everybody just what was promised."""
+
+from random import Random
+
+import pytest
+from desk_values import (
+    CARDS,
+    INIT,
+    ROLE,
+    SIDECAR,
+    A,
+    B,
+    C,
+    assignment,
+    claimed,
+    made,
+    pod,
+    replace,
+    share,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deviceplugin.desk import Desk
+from deviceplugin.reasons import Refused, Why
+from vgpu.books import BooksError
+from vgpu.model import Allocation, ContainerKind, Phase, PodRef, Share
+from vgpu.tenants import Tenant
+from vgpu.units import GIB
+
+APP = ContainerKind.APP
+UIDS = "pqrstuvw"
+
+
+def admitted(desk, one, now=1.0):
+    return desk.admitted(one, claimed(one), now)
+
+
+def bound(desk, one, container="main", name="n1", now=2.0):
+    return desk.bound(assignment(one, container, name), one, ROLE.language.requests(one), now)
+
+
+def refusal(change, *arguments):
+    with pytest.raises(Refused) as error:
+        change(*arguments)
+    return error.value
+
+
+def unhealthy(*uuids):
+    return tuple(replace(card, healthy=card.uuid not in uuids) for card in CARDS)
+
+
+def without(*uuids):
+    return tuple(card for card in CARDS if card.uuid not in uuids)
+
+
+# ---------------------------------------------------------------- admission
+
+
+def test_an_admitted_pod_holds_what_its_claim_says():
+    desk = admitted(Desk.of(CARDS), pod("p", share(A, 4, 30), share(B, 4, 30)))
+    assert desk.books.free(A).memory_bytes == 6 * GIB
+    assert desk.books.free(B).cores_milli == 700
+    assert desk.tenants["p"].pod.name == "pod-p"
+
+
+def test_admitting_again_changes_nothing_whatever_the_annotations_say_now():
+    desk = admitted(Desk.of(CARDS), pod("p", share(A, 4)))
+    assert desk.admitted(pod("p"), claimed(pod("p", share(B, 9))), 9.0) is desk
+
+
+def test_a_card_may_be_called_by_its_index():
+    allocation = Allocation("main", (Share("1", GIB, 100),), Phase.ASSIGNED)
+    desk = Desk.of(CARDS).admitted(pod("p"), (allocation,), 1.0)
+    assert desk.tenants["p"].shares == (Share(B, GIB, 100),)
+
+
+def test_an_index_that_two_cards_have_names_neither():
+    twins = (CARDS[0], replace(CARDS[1], index=0))
+    allocation = Allocation("main", (Share("0", GIB, 100),), Phase.ASSIGNED)
+    error = refusal(Desk.of(twins).admitted, pod("p"), (allocation,), 1.0)
+    assert error.why is Why.UNKNOWN_DEVICE
+
+
+def test_two_cards_of_one_uuid_are_no_desk():
+    with pytest.raises(BooksError):
+        Desk.of((CARDS[0], CARDS[0]))
+
+
+@pytest.mark.parametrize(
+    ("held", "asked"),
+    [
+        (share(A, 7), share(A, 4)),  # memory
+        (share(A, 1, 60), share(A, 1, 50)),  # cores
+    ],
+)
+def test_what_does_not_fit_is_refused_and_names_the_holders(held, asked):
+    desk = admitted(Desk.of(CARDS), pod("p", held))
+    error = refusal(admitted, desk, pod("q", asked))
+    assert error.why is Why.NO_ROOM
+    assert A in str(error)
+    assert "team/pod-p" in str(error)
+    assert "team/pod-q" in str(error)
+
+
+def test_a_card_takes_no_more_shares_than_it_is_cut_into():
+    desk = Desk.of(CARDS)
+    for uid in "pqr":
+        desk = admitted(desk, pod(uid, share(A, 1, 1)))
+    assert refusal(admitted, desk, pod("s", share(A, 1, 1))).why is Why.NO_ROOM
+
+
+def test_a_card_that_is_not_there_is_named_with_those_that_are():
+    desk = Desk.of(without(C))
+    error = refusal(desk.admitted, pod("p"), claimed(pod("p", share(C, 1))), 1.0)
+    assert error.why is Why.UNKNOWN_DEVICE
+    assert {A, B} <= {word.strip(",") for word in str(error).split()}
+
+
+def test_nobody_is_admitted_to_an_unhealthy_card():
+    desk, _ = Desk.of(CARDS).with_devices(unhealthy(B))
+    error = refusal(admitted, desk, pod("p", share(A, 1), share(B, 1)))
+    assert (error.why, error.final) == (Why.UNHEALTHY_DEVICE, False)
+
+
+def test_less_than_nothing_is_no_amount():
+    allocation = Allocation("main", (Share(A, -GIB, 0),), Phase.ASSIGNED)
+    error = refusal(Desk.of(CARDS).admitted, pod("p"), (allocation,), 1.0)
+    assert error.why is Why.MALFORMED
+
+
+def test_a_refusal_changes_nothing():
+    desk = admitted(Desk.of(CARDS), pod("p", share(A, 7)))
+    again = admitted(Desk.of(CARDS), pod("p", share(A, 7)))
+    refusal(admitted, desk, pod("q", share(A, 4), share(B, 4)))
+    assert desk == again
+
+
+def test_a_pod_of_the_same_name_is_another_tenant():
+    desk = admitted(Desk.of(CARDS), pod("old", share(A, 7), name="web-0"))
+    new = pod("new", share(A, 7), name="web-0")
+    assert refusal(admitted, desk, new).why is Why.NO_ROOM
+    assert admitted(desk.left("old"), new).tenants.keys() == {"new"}
+
+
+# ---------------------------------------------------------------- leaving
+
+
+def test_who_leaves_gives_everything_back():
+    desk = admitted(Desk.of(CARDS), pod("p", share(A, 7)))
+    assert desk.left("p") == Desk.of(CARDS)
+
+
+def test_who_is_not_there_cannot_leave():
+    desk = Desk.of(CARDS)
+    assert desk.left("p") is desk
+
+
+# ---------------------------------------------------------------- who is there already
+
+
+def overbooked():
+    """Two tenants that hold more of card A than there is, the second one of card B, too."""
+    first = admitted(Desk.of(CARDS), pod("p", share(A, 7)), 1.0).tenants["p"]
+    second = admitted(Desk.of(CARDS), pod("q", share(A, 7), share(B, 1)), 2.0).tenants["q"]
+    return Desk.over(CARDS, (second, first))
+
+
+def test_of_those_who_hold_too_much_the_last_is_a_conflict():
+    desk, conflicts = overbooked()
+    assert desk.tenants.keys() == {"p", "q"}
+    assert desk.unbooked == {"q"}
+    assert [one.pod.uid for one in conflicts] == ["q"]
+    assert A in conflicts[0].detail
+
+
+def test_where_too_much_is_held_nothing_more_is_given():
+    desk, _ = overbooked()
+    for card in (A, B):
+        error = refusal(admitted, desk, pod("r", share(card, 1)))
+        assert error.why is Why.NO_ROOM
+        assert "team/pod-q" in str(error)
+    assert "r" in admitted(desk, pod("r", share(C, 1))).tenants
+
+
+@pytest.mark.parametrize("leaver", ["p", "q"])
+def test_when_enough_has_left_the_cards_are_given_out_again(leaver):
+    desk = overbooked()[0].left(leaver)
+    assert not desk.unbooked
+    assert admitted(desk, pod("r", share(A, 3))).tenants.keys() > {"r"}
+
+
+def test_a_tenant_keeps_its_other_cards_while_one_is_lost():
+    desk = admitted(Desk.of(CARDS), pod("p", share(A, 7), share(B, 7)))
+    lost, conflicts = desk.with_devices(without(A))
+    assert [A in one.detail for one in conflicts] == [True]
+    assert refusal(admitted, lost, pod("q", share(B, 4))).why is Why.NO_ROOM
+    assert "r" in admitted(lost, pod("r", share(B, 3))).tenants
+
+
+def test_a_card_that_comes_back_is_held_by_whom_it_was():
+    desk = admitted(Desk.of(CARDS), pod("p", share(A, 7)))
+    back, conflicts = desk.with_devices(without(A))[0].with_devices(CARDS)
+    assert (back, conflicts) == (desk, ())
+
+
+def test_a_card_that_became_smaller_is_given_to_nobody_until_it_fits():
+    desk = admitted(Desk.of(CARDS), pod("p", share(A, 7)))
+    smaller = (replace(CARDS[0], memory_bytes=4 * GIB), *CARDS[1:])
+    shrunk, conflicts = desk.with_devices(smaller)
+    assert len(conflicts) == 1
+    assert refusal(admitted, shrunk, pod("q", share(A, 1))).why is Why.NO_ROOM
+    assert shrunk.with_devices(CARDS) == (desk, ())
+
+
+def test_what_is_used_beside_is_held_too():
+    tenant = replace(admitted(Desk.of(CARDS), pod("p")).tenants["p"], beside=(share(B, 8),))
+    desk, conflicts = Desk.over(CARDS, (tenant,))
+    assert not conflicts
+    assert refusal(admitted, desk, pod("q", share(B, 3))).why is Why.NO_ROOM
+
+
+# ---------------------------------------------------------------- binding
+
+
+def test_a_container_is_bound_to_its_own_shares_in_their_order():
+    one = made("p", [("main", APP, (share(B, 1), share(A, 2))), ("side", APP, (share(C, 3),))])
+    desk = bound(admitted(Desk.of(CARDS), one), one, "side", "n2")
+    desk = bound(desk, one, "main", "n1")
+    assert desk.binding_of(assignment(one, "main", "n1")).devices == (B, A)
+    assert desk.binding_of(assignment(one, "side", "n2")).shares == (share(C, 3),)
+
+
+def test_binding_again_changes_nothing():
+    one = pod("p")
+    desk = bound(admitted(Desk.of(CARDS), one), one)
+    assert bound(desk, one, now=99.0) is desk
+
+
+def test_a_container_that_is_answered_anew_keeps_its_shares_and_has_one_binding():
+    one = pod("p")
+    desk = bound(admitted(Desk.of(CARDS), one), one, name="n1")
+    ill, _ = desk.with_devices(unhealthy(A))
+    desk = bound(ill, one, name="n2")
+    assert desk.binding_of(assignment(one, name="n1")) is None
+    assert desk.binding_of(assignment(one, name="n2")).shares == (share(A, 2),)
+    assert len(desk.tenants["p"].bindings) == 1
+
+
+def test_a_name_that_another_container_is_bound_to_is_refused():
+    desk = Desk.of(CARDS)
+    for uid in "pq":
+        desk = admitted(desk, pod(uid, share(A, 1)))
+    desk = bound(desk, pod("p", share(A, 1)), name="n1")
+    error = refusal(bound, desk, pod("q", share(A, 1)), "main", "n1")
+    assert error.why is Why.INTERNAL
+    assert "team/pod-p main" in str(error)
+
+
+def test_a_container_without_a_request_is_not_bound():
+    one = made("p", [("main", APP, (share(A, 1),)), ("log", APP, ())])
+    desk = admitted(Desk.of(CARDS), one)
+    assert refusal(bound, desk, one, "log").why is Why.NOT_ASKED
+    assert refusal(bound, desk, one, "nobody").why is Why.NOT_ASKED
+
+
+def test_more_devices_promised_than_asked_for_are_refused_for_good():
+    one = pod("p", share(A, 1), share(B, 1))
+    asks_one = replace(one, containers=pod("p", share(A, 1)).containers)
+    error = refusal(bound, admitted(Desk.of(CARDS), one), asks_one)
+    assert (error.why, error.final) == (Why.OTHER_COUNT, True)
+
+
+@pytest.mark.parametrize(
+    ("devices", "why"), [(unhealthy(A), Why.UNHEALTHY_DEVICE), (without(A), Why.UNKNOWN_DEVICE)]
+)
+def test_nobody_begins_on_a_card_that_is_ill_or_lost(devices, why):
+    one = pod("p")
+    desk, _ = admitted(Desk.of(CARDS), one).with_devices(devices)
+    error = refusal(bound, desk, one)
+    assert (error.why, error.final) == (why, False)
+
+
+def test_a_name_of_nobody_finds_no_binding():
+    one = pod("p")
+    desk = bound(admitted(Desk.of(CARDS), one), one)
+    assert desk.binding_of(assignment(one, name="")) is None
+    assert desk.binding_of(assignment(pod("q"), name="n1")) is None
+    assert desk.binding_of(assignment(one, "other", name="n1")) is None
+
+
+def test_a_foreign_tenant_is_ours_once_a_container_of_it_is_bound():
+    one = pod("p")
+    foreign = replace(admitted(Desk.of(CARDS), one).tenants["p"], foreign=True)
+    desk, _ = Desk.over(CARDS, (foreign,))
+    assert bound(desk, one).tenants["p"].foreign is False
+
+
+# ---------------------------------------------------------------- init containers
+
+
+def test_an_init_container_uses_the_devices_of_the_containers_after_it():
+    asked, given = share(B, 2, 20), share(B, 4, 30)
+    one = made("p", [("main", APP, (given,)), ("fetch", INIT, (asked,))])
+    desk = bound(admitted(Desk.of(CARDS), one), one, "fetch")
+    assert desk.binding_of(assignment(one, "fetch")).shares == (asked,)
+    assert desk.books.free(B).memory_bytes == 6 * GIB
+
+
+@pytest.mark.parametrize("kind", [INIT, SIDECAR])
+def test_what_the_containers_after_it_do_not_have_is_promised_to_nobody(kind):
+    larger = share(B, 4) if kind is SIDECAR else share(B, 5)
+    one = made("p", [("main", APP, (share(B, 4),)), ("fetch", kind, (larger,))])
+    assert refusal(bound, admitted(Desk.of(CARDS), one), one, "fetch").why is Why.NO_CLAIM
+
+
+def test_an_init_container_does_not_share_with_a_sidecar():
+    """That one runs meanwhile."""
+    one = made("p", [("proxy", SIDECAR, (share(A, 4),)), ("fetch", INIT, (share(A, 4),))])
+    allocations = (Allocation("proxy", (share(A, 4),), Phase.ASSIGNED),)
+    desk = Desk.of(CARDS).admitted(one, allocations, 1.0)
+    assert refusal(bound, desk, one, "fetch").why is Why.NO_CLAIM
+    assert bound(desk, one, "proxy").binding_of(assignment(one, "proxy"))
+
+
+# ---------------------------------------------------------------- in any order
+
+_RANDOM = Random(5)
+
+
+def some_shares(most):
+    """Of different cards and sizes."""
+    return tuple(
+        share(_RANDOM.choice((A, B, C)), _RANDOM.randint(1, 6), _RANDOM.choice((0, 10, 60)))
+        for _ in range(_RANDOM.randint(1, most))
+    )
+
+
+# Made beforehand, so that a thousand examples are cheap to draw.
+claims = st.sampled_from([some_shares(2) for _ in range(400)])
+pods = st.sampled_from([pod(uid, *some_shares(3)) for uid in UIDS for _ in range(50)])
+devices = st.builds(
+    lambda lost, ill: tuple(
+        replace(card, healthy=card.uuid != ill) for card in CARDS if card.uuid != lost
+    ),
+    st.sampled_from((A, B, "", "")),
+    st.sampled_from((B, C, "", "")),
+)
+steps = st.lists(st.one_of(pods, st.sampled_from(UIDS), devices), max_size=25)
+
+
+def walked(todo):
+    """A desk after these steps: pods come, UIDs leave, tuples are the cards from then on."""
+    desk = Desk.of(CARDS)
+    for now, step in enumerate(todo):
+        if isinstance(step, str):
+            desk = desk.left(step)
+        elif isinstance(step, tuple):
+            desk, _ = desk.with_devices(step)
+        else:
+            try:
+                desk = desk.admitted(step, claimed(step), float(now))
+            except Refused:
+                continue
+    return desk
+
+
+@pytest.mark.slow
+@settings(max_examples=1000)
+@given(steps)
+def test_no_card_is_given_beyond_what_it_has(todo):
+    desk = walked(todo)
+    for card in CARDS:
+        held = [s for t in desk.tenants.values() for s in t.shares if s.device == card.uuid]
+        assert sum(s.memory_bytes for s in held) <= card.memory_bytes
+        assert sum(s.cores_milli for s in held) <= card.cores_milli
+        assert len(held) <= card.slots
+
+
+@pytest.mark.slow
+@settings(max_examples=1000)
+@given(steps)
+def test_a_desk_made_anew_of_the_same_tenants_is_the_same(todo):
+    desk = walked(todo)
+    assert Desk.over(desk.devices, reversed(desk.tenants.values()))[0] == desk
+    assert desk.with_devices(desk.devices)[0] == desk
+
+
+NEWCOMER = pod("new")
+REFUSED_THERE = {Why.NO_ROOM, Why.UNKNOWN_DEVICE, Why.UNHEALTHY_DEVICE}
+found_there = st.lists(st.tuples(st.sampled_from(UIDS), claims, st.floats(0, 5)), max_size=8)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000)
+@given(found_there, st.lists(st.sampled_from(UIDS), max_size=4), devices)
+def test_whoever_is_there_already_the_desk_stays_in_order(found, leavers, there):
+    """Also where more is held than there is: then nothing more is given, and it heals."""
+    tenants = [
+        Tenant(PodRef(uid, "team", uid), (Allocation("main", of, Phase.ASSIGNED),), since=since)
+        for uid, of, since in found
+    ]
+    desk, _ = Desk.over(there, tenants)
+    for uid in leavers:
+        desk = desk.left(uid)
+        assert desk == Desk.over(there, desk.tenants.values())[0]
+    for one in {one.device for uid in desk.unbooked for one in desk.tenants[uid].shares}:
+        newcomer = Allocation("main", (Share(one, 0, 0),), Phase.ASSIGNED)
+        assert refusal(desk.admitted, NEWCOMER, (newcomer,), 9.0).why in REFUSED_THERE
+    for uid in list(desk.tenants):
+        desk = desk.left(uid)
+    assert desk == Desk.of(there)

@@ -1,0 +1,88 @@
+"""What keeps a container from starting."""
+
+import pytest
+from desk_values import CARDS, NODE, ROLE, A, B, assignment, claimed, pod, share
+from msgspec.structs import replace
+
+from deviceplugin.binding import bind
+from deviceplugin.desk import Desk
+from deviceplugin.gate import State, by_ids, objection
+from deviceplugin.reasons import Refused, Why
+
+IDS = frozenset({"x"})
+POD = pod("p", share(A, 2))
+ONE = assignment(POD)
+
+
+def bound(*assignments, desk=None):
+    """The state in which these are bound, and all is written."""
+    desk = desk or Desk.of(CARDS)
+    for one in assignments:
+        desk = bind(ROLE, NODE, desk, one, POD, now=1.0)
+    return State(desk, by_ids(assignments), ready=frozenset(one.name for one in assignments))
+
+
+def why(state, ids=IDS, **options):
+    refused = objection(state, ids, **options)
+    return refused and refused.why
+
+
+def test_what_is_bound_and_written_may_start():
+    assert objection(bound(ONE), IDS) is None
+
+
+def test_before_the_recovery_nothing_may():
+    assert why(None) is Why.NOT_RECOVERED
+
+
+def test_ids_that_the_kubelet_has_not_written_down_may_not():
+    assert why(bound(ONE), frozenset({"y"})) is Why.NOT_SEEN
+    assert why(bound(ONE), frozenset({"x", "y"})) is Why.NOT_SEEN
+    assert why(bound(ONE), frozenset()) is Why.NOT_SEEN
+
+
+def test_what_is_bound_and_not_written_may_not():
+    assert why(replace(bound(ONE), ready=frozenset())) is Why.NOT_SEEN
+
+
+def test_what_is_written_and_not_bound_may_not():
+    assert why(replace(bound(ONE), desk=Desk.of(CARDS))) is Why.NOT_SEEN
+
+
+def test_a_new_name_of_the_same_container_is_not_the_old_one():
+    state = bound(ONE)
+    renamed = by_ids([replace(ONE, name="n2")])
+    assert why(replace(state, assignments=renamed)) is Why.NOT_SEEN
+
+
+def test_the_reason_why_it_is_not_bound_is_told():
+    full = Refused(Why.NO_ROOM, "full", POD.ref, "main")
+    state = replace(bound(ONE), refusals={("p", "main"): full})
+    assert objection(state, IDS) is full
+
+
+def test_of_containers_with_the_same_ids_each_has_to_be_bound():
+    after = replace(ONE, container="other", name="n2")
+    state = replace(bound(ONE), assignments=by_ids([ONE, after]))
+    assert why(state) is Why.NOT_SEEN
+
+
+def test_an_answer_that_is_not_ours_was_complete_as_given():
+    theirs = replace(ONE, name="")
+    assert objection(State(Desk.of(CARDS), by_ids([theirs])), IDS) is None
+
+
+def test_what_was_read_before_the_kubelet_asked_is_no_proof():
+    state = replace(bound(ONE), read_at=10.0)
+    assert why(state, asked_at=10.5) is Why.NOT_SEEN
+    assert objection(state, IDS, 10.0) is None
+
+
+@pytest.mark.parametrize("reason", list(Why))
+def test_only_room_is_looked_for_more_often(reason):
+    state = replace(bound(ONE), refusals={("q", "main"): Refused(reason, "x")})
+    assert state.waits_for_room == (reason is Why.NO_ROOM)
+
+
+def test_claims_are_as_the_values_say():
+    assert claimed(pod("q", share(B, 1)))[0].shares == (share(B, 1),)

@@ -1,0 +1,311 @@
+"""Watching a driver, the C fake: events, losses, hangs, and a driver that is not there yet."""
+
+import contextlib
+import os
+import queue
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+from nvml_fake import Device, FakeDriver, Fault, Xid, uuid
+
+from deviceplugin.health_case import Ill
+from deviceplugin.health_rules import Rules
+from deviceplugin.health_watch import HealthWatch, next_pause
+from vgpu.sources import nvml_xids
+from vgpu.sources.nvml import NvmlSource
+
+PATIENCE = 30.0  # of the tests, in seconds
+QUICK = Rules(recovery=0.1)
+FOR_EVER = 3600.0
+DOUBLE_BIT = 0x2  # nvmlEventTypeDoubleBitEccError
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    monkeypatch.setattr(nvml_xids, "SLICE_SECONDS", 0.2)
+    driver = FakeDriver(tmp_path)
+    driver.load(monkeypatch)
+    return driver
+
+
+class Watched:
+    """A watch, and all that it has told."""
+
+    def __init__(self, rules, interval, source=None):
+        self.told = queue.Queue()
+        source = source or NvmlSource(health_only=True)
+        self.watch = HealthWatch(source, rules, interval, self.told.put)
+        self.fatal = threading.Event()
+        self.watch.start(self.fatal.set)
+
+    def until(self, wanted):
+        """The first health told from now on that is as wanted."""
+        while True:
+            health = self.told.get(timeout=PATIENCE)
+            if wanted(health):
+                return health
+
+    def until_bad(self, **bad):
+        """Until exactly these cards are unhealthy for exactly these reasons."""
+        wanted = {uuid(int(name[1:])): {reason} for name, reason in bad.items()}
+        return self.until(lambda health: reasons(health) == wanted)
+
+
+def reasons(health):
+    return {card: set(v.reasons) for card, v in health.verdicts.items() if not v.healthy}
+
+
+@contextlib.contextmanager
+def watching(rules=QUICK, interval=0.02, source=None):
+    watched = Watched(rules, interval, source)
+    try:
+        yield watched
+    finally:
+        assert watched.watch.stop()
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def cards(*changed, count=2):
+    devices = {number: Device(uuid(number)) for number in range(count)}
+    return list((devices | dict(changed)).values())
+
+
+def in_a_process_of_its_own(driver, code, *args, **env):
+    """What it prints. It finds the driver as a real one is found."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *args],
+        env={**os.environ, **driver.env(), "PYTHONPATH": ":".join(sys.path), **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_the_first_inventory_is_told(driver):
+    driver.write(devices=cards())
+    with watching(interval=FOR_EVER) as watched:
+        assert watched.watch.wait_first(PATIENCE)
+        health = watched.told.get(timeout=PATIENCE)
+        assert [gpu.uuid for gpu in health.devices] == [uuid(0), uuid(1)]
+        assert reasons(health) == {}
+        assert watched.watch.health is health
+
+
+def test_an_xid_is_judged_when_it_comes_and_not_at_the_next_sample(driver):
+    driver.write(devices=cards())
+    with watching(interval=FOR_EVER) as watched:
+        assert watched.watch.wait_first(PATIENCE)
+        driver.write(devices=cards(), xids=[Xid(uuid(1), 79)])
+        health = watched.until_bad(n1=Ill.XID)
+        assert health.events == {(uuid(1), Ill.XID): 1}
+
+
+def test_xids_that_the_source_has_heard_before_are_no_news(driver):
+    driver.write(devices=cards(), xids=[Xid(uuid(0), 79)])
+    source = NvmlSource(health_only=True)
+    source.sample(time.time())
+    source.wait_xids(PATIENCE)
+    assert source.xids()
+    with watching(interval=FOR_EVER, source=source) as watched:
+        driver.write(devices=cards(), xids=[Xid(uuid(0), 79), Xid(uuid(1), 79)])
+        health = watched.until_bad(n1=Ill.XID)
+        assert health.events == {(uuid(1), Ill.XID): 1}
+
+
+def test_a_double_bit_error_is_judged_as_its_xid(driver):
+    driver.write(devices=cards())
+    with watching(interval=FOR_EVER) as watched:
+        assert watched.watch.wait_first(PATIENCE)
+        driver.write(devices=cards(), xids=[Xid(uuid(0), 0, type=DOUBLE_BIT)])
+        health = watched.until_bad(n0=Ill.XID)
+        assert health.verdict(uuid(0)).detail == "xid: XID 48"
+
+
+def test_ignored_and_unknown_xids_blame_nobody(driver, caplog):
+    driver.write(devices=cards())
+    with watching(interval=FOR_EVER) as watched:
+        xids = [Xid(uuid(0), 31), Xid("?", 79), Xid(uuid(1), 79)]
+        driver.write(devices=cards(), xids=xids)
+        health = watched.until_bad(n1=Ill.XID)  # the last of them
+        assert health.events == {("", Ill.XID): 1, (uuid(1), Ill.XID): 1}
+    assert "all devices keep their health" in caplog.text
+
+
+def test_after_an_xid_a_card_recovers(driver):
+    driver.write(devices=cards(), xids=[Xid(uuid(0), 79)])
+    with watching() as watched:
+        watched.until_bad(n0=Ill.XID)
+        watched.until_bad()
+
+
+def test_uncorrected_errors_and_a_reset_that_is_due_are_seen(driver):
+    driver.write(devices=cards())
+    with watching() as watched:
+        assert watched.watch.wait_first(PATIENCE)
+        driver.write(devices=cards((0, Device(uuid(0), ecc_uncorrected_volatile=1))))
+        watched.until_bad(n0=Ill.ECC)
+        watched.until_bad()
+        driver.write(devices=cards((1, Device(uuid(1), remap_pending=1))))
+        watched.until_bad(n1=Ill.ROW_REMAP_PENDING)
+        driver.write(devices=cards())
+        watched.until_bad()
+
+
+def test_a_lost_card_is_known_and_comes_back(driver):
+    driver.write(devices=cards())
+    with watching() as watched:
+        assert watched.watch.wait_first(PATIENCE)
+        driver.write(devices=cards((0, Device(uuid(0), lost=1))))
+        health = watched.until_bad(n0=Ill.LOST)
+        assert [gpu.uuid for gpu in health.devices] == [uuid(0), uuid(1)]
+        driver.write(devices=cards())
+        watched.until_bad()
+
+
+def test_a_card_that_is_new_after_a_reload_is_told(driver):
+    driver.write(devices=cards(count=1))
+    with watching() as watched:
+        assert watched.watch.wait_first(PATIENCE)
+        driver.write(devices=cards(count=2), epoch=1)
+        health = watched.until(lambda health: len(health.devices) == 2)
+        assert reasons(health) == {}
+
+
+def test_a_driver_that_is_not_loaded_yet_is_waited_for_and_said_to_be_missing_once(driver, caplog):
+    with watching() as watched:
+        wait_for(lambda: driver.calls()["nvmlInitWithFlags"] > 2)
+        assert not watched.watch.wait_first(0)
+        driver.write(devices=cards())
+        assert watched.watch.wait_first(PATIENCE)
+    said = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert len(said) == 1
+    assert "DRIVER_NOT_LOADED" in said[0]
+
+
+def test_a_driver_that_is_never_there_is_looked_for_ever_more_rarely():
+    pauses = [15.0]
+    for _ in range(4):
+        pauses.append(next_pause(pauses[-1], 15, found=False))
+    assert pauses == [15, 30, 60, 60, 60]
+    assert next_pause(60, 15, found=True) == 15
+    assert next_pause(300, 300, found=False) == 300
+
+
+def test_a_driver_that_goes_away_takes_all_down_and_gives_them_back(driver):
+    driver.write(devices=cards())
+    with watching() as watched:
+        assert watched.watch.wait_first(PATIENCE)
+        driver.unload()
+        health = watched.until_bad(n0=Ill.DRIVER_SILENT, n1=Ill.DRIVER_SILENT)
+        detail = health.verdict(uuid(0)).detail
+        assert detail.startswith("driver_silent: no answer 4 times in a row: ")
+        assert "DRIVER_NOT_LOADED" in detail
+        driver.write(devices=cards(), epoch=1)
+        watched.until_bad()
+
+
+def test_events_are_judged_while_the_driver_hangs_and_the_program_can_end(tmp_path):
+    driver = FakeDriver(tmp_path)
+    code = """
+        import queue, sys
+        from pathlib import Path
+        from deviceplugin.health_rules import Rules
+        from deviceplugin.health_watch import HealthWatch
+        from nvml_fake import Device, FakeDriver, Fault, Xid, uuid
+        from vgpu.sources.nvml import NvmlSource
+
+        driver = FakeDriver(Path(sys.argv[1]))
+        devices = [Device(uuid(0)), Device(uuid(1))]
+        hang = [Fault("nvmlDeviceGetRemappedRows", delay_ms=600_000)]
+        told = queue.Queue()
+
+        def until(wanted):
+            while not wanted(told.get(timeout=30)):
+                pass
+
+        watch = HealthWatch(
+            NvmlSource(health_only=True), Rules(patience=9), 0.01, told.put, deadline=0.1
+        )
+        driver.write(devices=devices)
+        watch.start(lambda: None)
+        until(lambda health: health.gpus)
+        driver.write(devices=devices, faults=hang)
+        until(lambda health: all("driver_silent" in v.reasons for v in health.verdicts.values()))
+        driver.write(devices=devices, faults=hang, xids=[Xid(uuid(0), 119)])
+        until(lambda health: "XID 119" in health.verdict(uuid(0)).detail)
+        print(watch.stop(grace=0.1))
+    """
+    assert in_a_process_of_its_own(driver, code, str(tmp_path)) == ["False"]
+
+
+def test_a_watch_that_stops_lets_go_of_the_driver(driver):
+    driver.write(devices=cards())
+    with watching() as watched:
+        assert watched.watch.wait_first(PATIENCE)
+        assert watched.watch.stop()
+    calls = driver.calls()
+    assert calls["nvmlInitWithFlags"] == calls["nvmlShutdown"]
+
+
+def test_a_replaced_driver_ends_the_watch(driver):
+    driver.write(devices=cards())
+    with watching() as watched:
+        assert watched.watch.wait_first(PATIENCE)
+        assert watched.watch.fatal is None
+        driver.write(devices=cards(), faults=[Fault("nvmlDeviceGetMemoryInfo_v2", 18)])
+        assert watched.fatal.wait(PATIENCE)
+        assert "LIB_RM_VERSION_MISMATCH" in watched.watch.fatal
+
+
+def test_a_defect_of_who_is_told_does_not_end_the_watch(driver, caplog):
+    driver.write(devices=cards())
+    told = queue.Queue()
+
+    def fail(health):
+        told.put(health)
+        raise RuntimeError("a defect")
+
+    watch = HealthWatch(NvmlSource(health_only=True), QUICK, 0.02, fail)
+    watch.start(lambda: None)
+    told.get(timeout=PATIENCE)
+    driver.write(devices=cards(), xids=[Xid(uuid(0), 79)])
+    assert reasons(told.get(timeout=PATIENCE)) == {uuid(0): {Ill.XID}}
+    assert watch.stop()
+    assert "telling of a device's health failed on a defect" in caplog.text
+
+
+def test_a_library_that_is_missing_at_first_is_found_when_it_appears(tmp_path):
+    driver = FakeDriver(tmp_path)
+    driver.write(devices=[Device(uuid(0))])
+    folder = tmp_path / "later"
+    folder.mkdir()
+    code = """
+        import os, shutil, time
+        from deviceplugin.health_rules import Rules
+        from deviceplugin.health_watch import HealthWatch
+        from vgpu.sources.nvml import NvmlSource
+        watch = HealthWatch(NvmlSource(health_only=True), Rules(), 0.05, lambda health: None)
+        watch.start(lambda: None)
+        while watch.collector().success is None:
+            time.sleep(0.01)
+        print(watch.wait_first(0), *watch.collector().failures)
+        shutil.copy(os.environ["LIBRARY"], os.environ["LD_LIBRARY_PATH"])
+        print(watch.wait_first(30), *watch.health.verdicts)
+        watch.stop()
+    """
+    library = f"{driver.env()['LD_LIBRARY_PATH']}/libnvidia-ml.so.1"
+    said = in_a_process_of_its_own(driver, code, LD_LIBRARY_PATH=str(folder), LIBRARY=library)
+    assert said == ["False", "library_not_found", "True", uuid(0)]

@@ -1,0 +1,110 @@
+"""Who may leave: nobody whose containers may still run, and nobody who is only not known yet."""
+
+import pytest
+from desk_values import CARDS, A, claimed, pod, replace, running, share
+
+from deviceplugin.desk import Desk
+from deviceplugin.leaving import GRACE_SECONDS, MOMENT_SECONDS, gone
+from vgpu.kube import MIRROR, Container, ContainerState, Status
+
+NOW = 1000.0
+P = frozenset({"p"})
+NOBODY = frozenset()
+
+
+def desk_of(one, since=0.0):
+    return Desk.of(CARDS).admitted(one, claimed(one), since)
+
+
+PENDING = pod("p", share(A, 2))
+RUNNING = running(PENDING)
+SUCCEEDED = replace(
+    RUNNING, phase="Succeeded", statuses=(Status("main", ContainerState.TERMINATED),)
+)
+REFUSED = replace(PENDING, phase="Failed")
+GIVEN_UP = replace(RUNNING, phase="Failed")
+ENDING = replace(RUNNING, deleted_at=900.0)
+ENDED = replace(SUCCEEDED, phase="Running", deleted_at=900.0)
+
+
+def has_left(pods, live, assigned=None, since=0.0, shown=NOBODY):
+    return gone(desk_of(PENDING, since), pods, live, assigned, NOW, shown=shown) == P
+
+
+@pytest.mark.parametrize("pods", [[PENDING], [RUNNING], [ENDING]])
+@pytest.mark.parametrize("live", [None, NOBODY, P])
+def test_who_holds_devices_stays(pods, live):
+    assert not has_left(pods, live, assigned=NOBODY)
+
+
+@pytest.mark.parametrize("pods", [[], [SUCCEEDED], [REFUSED], [GIVEN_UP], [ENDED]])
+def test_who_is_over_leaves_when_no_cgroup_is_left(pods):
+    assert has_left(pods, NOBODY)
+    assert not has_left(pods, P)
+
+
+@pytest.mark.parametrize("live", [None, NOBODY, P])
+def test_nobody_leaves_while_the_api_server_is_not_heard(live):
+    assert not has_left(None, live, assigned=NOBODY)
+
+
+@pytest.mark.parametrize("since", [NOW, NOW - GRACE_SECONDS + 1, NOW + 1])
+def test_who_was_admitted_a_moment_ago_is_not_known_yet(since):
+    assert not has_left([], NOBODY, since=since)
+    assert has_left([SUCCEEDED], NOBODY, since=since)
+
+
+def test_who_was_shown_and_is_not_any_more_was_deleted():
+    since = NOW - MOMENT_SECONDS
+    assert has_left([], NOBODY, since=since, shown=P)
+    assert not has_left([], NOBODY, since=since, shown={"q"})
+    assert not has_left([], P, since=since, shown=P)
+    assert not has_left([], NOBODY, since=since + 1, shown=P)  # its cgroup may be about to be made
+
+
+def test_who_was_known_once_and_is_no_more_has_been_deleted():
+    def left(since):
+        return gone(desk_of(PENDING, since), [], NOBODY, None, NOW, shown=P)
+
+    assert left(NOW - MOMENT_SECONDS) == P
+    assert left(NOW - MOMENT_SECONDS + 1) == NOBODY  # its cgroup may not be there yet
+    assert gone(desk_of(PENDING, 0.0), [], P, None, NOW, shown=P) == NOBODY
+
+
+def test_a_clock_that_was_set_back_keeps_nobody_for_ever():
+    assert has_left([], NOBODY, since=NOW + 2 * GRACE_SECONDS)
+
+
+@pytest.mark.parametrize("one", [SUCCEEDED, REFUSED, ENDED])
+def test_without_cgroups_the_kubelets_word_on_each_container_counts(one):
+    assert has_left([one], None)
+
+
+def test_without_cgroups_who_was_given_up_while_a_container_ran_stays():
+    assert not has_left([GIVEN_UP], None, assigned=NOBODY)
+
+
+def test_without_cgroups_who_is_not_known_leaves_with_its_entry_in_the_kubelets_checkpoint():
+    assert not has_left([], None, assigned=None)
+    assert not has_left([], None, assigned=P)
+    assert has_left([], None, assigned=NOBODY)
+
+
+def test_a_static_pod_is_known_by_the_kubelets_uid():
+    static = replace(PENDING, annotations={**PENDING.annotations, MIRROR: "0123456789abcdef"})
+    desk = desk_of(static)
+    assert gone(desk, [static], NOBODY, None, NOW) == NOBODY
+    assert gone(desk, [PENDING], NOBODY, None, NOW) == {"0123456789abcdef"}
+
+
+def test_of_two_pods_with_one_uid_on_the_node_either_keeps_the_tenant():
+    mirror = {MIRROR: "0123456789abcdef"}
+    old = replace(PENDING, annotations={**PENDING.annotations, **mirror}, phase="Failed")
+    new = replace(pod("q"), annotations={**PENDING.annotations, **mirror})
+    for pods in ([old, new], [new, old]):
+        assert gone(desk_of(old), pods, NOBODY, None, NOW) == NOBODY
+
+
+def test_an_init_container_that_has_not_ended_keeps_its_pod():
+    two = (*ENDED.containers, Container("fetch"))
+    assert not has_left([replace(ENDED, containers=two)], NOBODY)

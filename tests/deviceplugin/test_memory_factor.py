@@ -1,0 +1,72 @@
+"""The unit of memory that a plugin finds out itself: the smallest that fits, one for all nodes."""
+
+import pytest
+from msgspec.structs import replace
+from plugin_pods import gpu, node
+
+from deviceplugin.roles.memory_factor import ANNOTATION, FactorError, automatic, published
+from deviceplugin.roles.volcano import VolcanoRole
+from vgpu.list_size import KUBELET_LIMIT, Series, list_bytes
+from vgpu.schemes.volcano import Volcano
+
+UUID = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b7{}"
+
+
+def devices(cards=8, mebibytes=143_360, factor=1):
+    gpus = [gpu(UUID.format(n), n, mebibytes) for n in range(cards)]
+    return VolcanoRole(Volcano(memory_factor=factor)).devices(gpus)
+
+
+def named(name, factor=None):
+    return replace(node({} if factor is None else {ANNOTATION: factor}), name=name)
+
+
+def message_bytes(factor):
+    """Of the list that a plugin with this factor sends, from its own IDs."""
+    language = Volcano(memory_factor=factor)
+    ids = list(language.device_ids("volcano.sh/vgpu-memory", devices(factor=factor)))
+    prefix = len(UUID) - 2 + len("0-memory-")
+    assert len(ids[-1]) == prefix + len(ids[-1].rpartition("-")[2])
+    return list_bytes([Series(prefix, len(ids) // 8)] * 8)
+
+
+def test_the_smallest_unit_whose_list_the_kubelet_takes_is_found():
+    factor = automatic(devices(), [])
+    assert factor == 19
+    assert message_bytes(factor) <= KUBELET_LIMIT < message_bytes(factor - 1)
+
+
+def test_a_small_node_needs_no_larger_unit():
+    assert automatic(devices(1, 16_384), [named("a"), named("b", "1")]) == 1
+
+
+def test_nodes_that_agree_do_not_stand_in_the_way():
+    nodes = [named(f"n{n}", "19") for n in range(3)]
+    assert automatic(devices(), [*nodes, named("silent")]) == 19
+    assert published(19) == {ANNOTATION: "19"}
+
+
+@pytest.mark.parametrize("other", ["10", "", "019", "auto"])
+def test_a_node_that_says_something_else_is_named_and_nothing_is_decided(other):
+    nodes = [named("good", "19"), named("bad", other), named("silent")]
+    with pytest.raises(FactorError) as info:
+        automatic(devices(), nodes)
+    assert f"bad ({other})" in str(info.value)
+    assert "good" not in str(info.value)
+    assert "--volcano.memory-factor" in str(info.value)
+
+
+def test_a_large_cluster_is_not_listed_in_full():
+    with pytest.raises(FactorError, match="and 92 more"):
+        automatic(devices(), [named(f"n{n}", "7") for n in range(100)])
+
+
+def test_what_the_node_itself_published_before_counts():
+    """Its pods' annotations are in that unit."""
+    with pytest.raises(FactorError, match="gpu-1"):
+        automatic(devices(), [node({ANNOTATION: "30"})])
+
+
+def test_a_card_without_a_whole_unit_gives_no_factor():
+    with pytest.raises(FactorError, match="no unit"):
+        automatic((*devices(2000, 143_360), *devices(1, 16)), [])

@@ -1,0 +1,85 @@
+"""gpu-manager's own checkpoint, taken over."""
+
+import json
+
+import pytest
+
+from deviceplugin.migration import read_gpu_manager
+from vgpu.model import Allocation, Device, Phase, PodRef, Share
+from vgpu.reasons import Reason
+from vgpu.tenants import Tenant
+from vgpu.units import GIB
+
+ONE = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
+TWO = "GPU-b83f0d62-417e-4c9a-a5d8-e06b3f17c942"
+DEVICES = (Device(uuid=ONE, index=0), Device(uuid=TWO, index=1), Device(index=2))
+
+
+def info(*cards, cores=20, memory=GIB):
+    return {"Devices": [f"/dev/nvidia{card}" for card in cards], "Cores": cores, "Memory": memory}
+
+
+def read(tmp_path, pods):
+    path = tmp_path / "gpumanager_internal_checkpoint"
+    text = pods if isinstance(pods, str) else json.dumps({"PodGPUMapping": pods})
+    path.write_text(text)
+    return read_gpu_manager(str(path), DEVICES)
+
+
+def test_its_pods_are_tenants_of_another_plugin_with_cards_by_uuid(tmp_path):
+    found = read(
+        tmp_path,
+        {
+            "u2": {"train": info(0, 1, cores=200)},
+            "u1": {"a": info(1), "b": info(0, cores=30, memory=2 * GIB)},
+        },
+    )
+    assert found.problems == ()
+    assert found.tenants == (
+        Tenant(
+            PodRef("u1", "", ""),
+            (
+                Allocation("a", (Share(TWO, GIB, 200),), Phase.ASSIGNED),
+                Allocation("b", (Share(ONE, 2 * GIB, 300),), Phase.ASSIGNED),
+            ),
+            foreign=True,
+        ),
+        Tenant(
+            PodRef("u2", "", ""),
+            (
+                Allocation(
+                    "train", (Share(ONE, None, 1000), Share(TWO, None, 1000)), Phase.ASSIGNED
+                ),
+            ),
+            foreign=True,
+        ),
+    )
+
+
+def test_where_gpu_manager_never_was_there_is_nothing(tmp_path):
+    found = read_gpu_manager(str(tmp_path / "none"), DEVICES)
+    assert (found.tenants, found.problems) == ((), ())
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"PodGPUMapping":{"u":{"c":{"Devices":["x"]}}}}'])
+def test_a_broken_one_is_a_problem_that_names_it(tmp_path, text):
+    found = read(tmp_path, text)
+    assert found.tenants == ()
+    (problem,) = found.problems
+    assert problem.reason is Reason.MALFORMED
+    assert "gpumanager_internal_checkpoint" in problem.subject
+
+
+@pytest.mark.parametrize("card", [2, 7])
+def test_a_pod_on_a_card_that_is_not_there_is_a_problem_and_the_others_stand(tmp_path, card):
+    found = read(tmp_path, {"gone": {"c": info(card)}, "u1": {"c": info(0)}})
+    assert [tenant.pod.uid for tenant in found.tenants] == ["u1"]
+    (problem,) = found.problems
+    assert problem.reason is Reason.UNKNOWN_DEVICE
+    assert "'gone'" in problem.detail
+    assert f"card {card}" in problem.detail
+
+
+def test_a_folder_in_its_place_is_a_problem(tmp_path):
+    (problem,) = read_gpu_manager(str(tmp_path), DEVICES).problems
+    assert problem.reason is Reason.NOT_REGULAR_FILE

@@ -1,0 +1,253 @@
+"""The whole program as a process: how it starts, what it serves, and how it ends."""
+
+import json
+import signal
+import socket
+
+import grpc
+import pytest
+from live_plugin import GIB, NODE, PluginBench, env_of, volcano_pod
+
+from deviceplugin.checkpoint import Checkpoint, LockHeld
+from vgpu.model import Scheme
+from vgpu.simulator.store import KINDS, NODES, PODS
+
+NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
+ASKED = {NUMBER: 1, MEMORY: 4}
+EVENTS = next(kind for kind in KINDS if kind.name == "Event")
+FLAGS = ("--volcano.memory-factor=1024", "--volcano.split-count=4", "--health.interval=200ms")
+
+
+@pytest.fixture
+def bench(tmp_path):
+    with PluginBench(tmp_path, "volcano", *FLAGS) as bench:
+        yield bench
+
+
+def served(bench, name, card=0, memory=4):
+    """A pod that was created, admitted and may start: its UID and what its container is given."""
+    uid = bench.create(volcano_pod(name, bench.uuids[card], memory))
+    answer = bench.kubelet.admit(uid, "main", {NUMBER: 1, MEMORY: memory})
+    bench.kubelet.start_container(uid, "main", NUMBER)
+    return uid, env_of(bench.spec(answer))
+
+
+def ended(bench):
+    """Status and last words of a start that fails."""
+    bench.start()
+    code = bench.process.wait(60)
+    assert "Traceback" not in bench.log()
+    return code, bench.log()
+
+
+# ---------------------------------------------------------------- serving
+
+
+@pytest.mark.slow
+def test_from_the_first_start_to_a_container_and_past_the_next_start(bench):
+    bench.start()
+    bench.wait_ready()
+    assert bench.get("/-/healthy")[0] == 200
+    uid, env = served(bench, "a", card=1)
+    assert env["NVIDIA_VISIBLE_DEVICES"] == bench.uuids[1]
+    assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4096m"
+    bench.wait_until(
+        lambda: (
+            bench.store.get(PODS, "team", "a")["metadata"]["annotations"]["volcano.sh/bind-phase"]
+            == "success"
+        ),
+        "told",
+    )
+    annotations = bench.store.get(NODES, "", NODE)["metadata"]["annotations"]
+    assert bench.uuids[0] in annotations["volcano.sh/node-vgpu-register"]
+    assert bench.stop() == 0
+    assert not list(bench.kubelet_dir.glob("vgpu-*.sock"))
+    bench.start()
+    bench.wait_ready()
+    assert bench.metrics()['vgpu_plugin_tenants{kind="bound"}'] == 1
+    bench.kubelet.start_container(uid, "main", NUMBER)
+    _, env = served(bench, "b", card=0)
+    assert env["NVIDIA_VISIBLE_DEVICES"] == bench.uuids[0]
+    assert bench.stop(signal.SIGINT) == 0
+
+
+def test_a_plugin_that_was_killed_is_gone_on_with(bench):
+    bench.start()
+    bench.wait_ready()
+    uid, _ = served(bench, "a")
+    bench.stop(signal.SIGKILL)
+    bench.start()
+    bench.wait_ready()
+    bench.kubelet.start_container(uid, "main", NUMBER)
+    assert bench.metrics()['vgpu_plugin_tenants{kind="bound"}'] == 1
+
+
+def test_what_nobody_asks_for_is_refused_to_the_kubelet_in_words(bench):
+    bench.start()
+    bench.wait_ready()
+    bench.create(volcano_pod("waiting", bench.uuids[0]))
+    with pytest.raises(grpc.RpcError) as refused:
+        bench.kubelet.allocate(NUMBER, ["x", "y"])
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "team/waiting wants 1 (container main)" in refused.value.details()
+    assert "(no_candidate)" in refused.value.details()
+
+
+def test_a_card_that_goes_bad_is_told_to_the_kubelet(bench):
+    bench.start()
+    bench.wait_ready()
+    bench.write_cards(without=[1])
+    bench.wait_until(lambda: len(bench.kubelet.healthy(NUMBER)) == 4, "one card's shares unhealthy")
+    assert len(bench.kubelet.devices[NUMBER]) == 8
+    assert bench.get("/-/ready")[0] == 200
+
+
+def test_a_list_that_is_too_long_leaves_the_plugin_ready_and_says_what_would_fit(tmp_path):
+    flags = ("--volcano.memory-factor=1", *FLAGS[1:])
+    with PluginBench(tmp_path, "volcano", *flags, cards=8, memory=80 * GIB) as bench:
+        bench.start()
+        bench.wait_ready()
+        told = bench.metrics()
+        fits = told[f'vgpu_plugin_resource_smallest_unit_bytes{{resource="{MEMORY}"}}'] / 2**20
+        assert f"--volcano.memory-factor that fits is {fits:.0f}" in bench.log()
+        assert MEMORY not in bench.kubelet.devices
+        (event,) = bench.wait_until(lambda: bench.store.list(EVENTS).items, "an event")
+        assert (event["reason"], event["involvedObject"]["name"]) == (
+            "VgpuResourceNotRegistered",
+            NODE,
+        )
+        assert f"that fits is {fits:.0f}" in event["message"]
+
+
+# ---------------------------------------------------------------- nodes that are not as they are
+
+
+def test_a_node_without_a_driver_is_healthy_not_ready_and_ends_in_good_order(bench):
+    bench.driver.unload()
+    bench.start()
+    bench.wait_until(lambda: bench.get("/-/healthy")[0] == 200, "healthy")
+    assert bench.get("/-/ready")[0] == 503
+    assert bench.metrics()["vgpu_plugin_ready"] == 0
+    assert bench.kubelet.attempts == []
+    bench.write_cards()  # the driver comes
+    bench.wait_ready()
+    bench.driver.unload()
+    assert bench.stop() == 0
+
+
+def test_without_a_driver_it_ends_at_once(bench):
+    bench.driver.unload()
+    bench.start()
+    bench.wait_until(lambda: bench.get("/-/healthy")[0] == 200, "healthy")
+    assert bench.stop() == 0
+
+
+def test_without_an_api_server_whoever_was_there_is_served(bench):
+    bench.start()
+    bench.wait_ready()
+    uid, _ = served(bench, "a")
+    bench.stop(signal.SIGKILL)
+    nobody = bench.kubeconfig.read_text().replace(bench.server.url, "http://127.0.0.1:9")
+    bench.kubeconfig.write_text(nobody)
+    bench.start()
+    bench.wait_ready()
+    bench.kubelet.start_container(uid, "main", NUMBER)
+    assert bench.metrics()['vgpu_plugin_tenants{kind="bound"}'] == 1
+
+
+# ---------------------------------------------------------------- starts that fail
+
+
+def test_without_a_kubeconfig_it_says_how_to_name_one(bench):
+    bench.kubeconfig.unlink()
+    code, words = ended(bench)
+    assert code == 1
+    assert f"{bench.kubeconfig}: no such file" in words
+
+
+def test_a_port_in_use_is_named(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with PluginBench(tmp_path, "volcano", f"--web.listen-address={address}") as bench:
+            code, words = ended(bench)
+    assert code == 1
+    assert address in words
+
+
+def test_a_folder_of_state_that_cannot_be_made_is_named(bench):
+    bench.state_dir.rmdir()
+    bench.state_dir.write_text("a file")
+    code, words = ended(bench)
+    assert code == 1
+    assert str(bench.state_dir) in words
+
+
+@pytest.mark.slow
+def test_an_automatic_factor_needs_the_api_server(tmp_path):
+    with PluginBench(tmp_path, "volcano", "--volcano.memory-factor=auto") as bench:
+        bench.kubeconfig.write_text(
+            bench.kubeconfig.read_text().replace(bench.server.url, "http://127.0.0.1:9")
+        )
+        code, words = ended(bench)
+    assert code == 1
+    assert "127.0.0.1:9" in words
+
+
+@pytest.mark.slow
+def test_a_second_plugin_waits_for_the_first_and_then_names_it(bench):
+    with Checkpoint(str(bench.state_dir), Scheme.VOLCANO, NODE, "boot").open(0):
+        code, words = ended(bench)  # after half a minute
+    assert code == 1
+    assert "another device plugin of this scheme runs on this node" in words
+    assert LockHeld.__name__ not in words
+
+
+# ---------------------------------------------------------------- gpu-manager's checkpoint
+
+
+def gaia_bench(folder, pods):
+    """A gaia plugin on a node where gpu-manager has served these pods: UID -> card."""
+    file = folder / "gpumanager_internal_checkpoint"
+    mapping = {
+        uid: {"main": {"Devices": [f"/dev/nvidia{card}"], "Cores": 20, "Memory": GIB}}
+        for uid, card in pods.items()
+    }
+    file.write_text(json.dumps({"PodGPUMapping": mapping}))
+    flags = (f"--gaia.checkpoint={file}", f"--gaia.limits-dir={folder}/vm")
+    more = (f"--gaia.driver-dir={folder}/vdriver", f"--gaia.host-root={folder}/root")
+    (folder / "root").mkdir()
+    return PluginBench(folder, "gaia", *flags, *more)
+
+
+def gaia_pod(uid, name):
+    limits = {"tencent.com/vcuda-core": "20", "tencent.com/vcuda-memory": "4"}
+    pod = volcano_pod(name, "")
+    pod["metadata"] |= {"uid": uid, "annotations": {}}
+    pod["spec"]["containers"][0]["resources"]["limits"] = limits
+    pod["status"]["phase"] = "Running"
+    return pod
+
+
+@pytest.mark.slow
+def test_at_its_first_start_it_takes_over_whom_gpu_manager_has_served_and_who_lives(tmp_path):
+    alive, gone = (f"{n}" * 8 + "-0000-4000-8000-000000000000" for n in "12")
+    with gaia_bench(tmp_path, {alive: 1, gone: 0}) as bench:
+        bench.create(gaia_pod(alive, "alive"))
+        bench.kubelet.made_cgroup(alive)
+        bench.start()
+        bench.wait_ready()
+        assert "gpu-manager's checkpoint was read" in bench.log()
+        told = bench.metrics()
+        assert told['vgpu_plugin_tenants{kind="foreign"}'] == 1
+        assert told['vgpu_plugin_tenants{kind="bound"}'] == 0
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_gpu_managers_that_cannot_be_read_is_said_and_no_reason_to_fail(tmp_path):
+    with gaia_bench(tmp_path, {}) as bench:
+        (tmp_path / "gpumanager_internal_checkpoint").write_text("{")
+        bench.start()
+        bench.wait_ready()
+        assert "gpu-manager's checkpoint: " in bench.log()

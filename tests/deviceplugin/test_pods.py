@@ -1,0 +1,104 @@
+"""This node's pods, by the watch of a simulated API server, and asked for."""
+
+import time
+
+import pytest
+from live_plugin import NODE, volcano_pod
+from scripted_api import until
+
+from deviceplugin.pods import Pods
+from vgpu.cluster import Cluster
+from vgpu.cluster.access import Access
+from vgpu.simulator.apiserver import ApiServer
+from vgpu.simulator.store import PODS, Store
+
+UUID = "GPU-aaaa"
+
+
+@pytest.fixture
+def store():
+    return Store()
+
+
+@pytest.fixture
+def server(store):
+    with ApiServer(store, bookmark_seconds=0.05) as server:
+        yield server
+
+
+@pytest.fixture
+def make(server):
+    """Pods that follow the server; those that are made end with the test."""
+    made, open_ = [], []
+
+    def make(url=server.url, **options):
+        followed = Cluster(Access.anonymous(url), gather=0)
+        asked = Cluster(Access.anonymous(url), patience=0.5)
+        open_.extend((followed, asked))
+        changes = []
+        pods = Pods(followed, asked, NODE, lambda: changes.append(1), time.monotonic)
+        pods.changes = changes
+        made.append(pods)
+        return pods
+
+    yield make
+    for pods in made:
+        pods.close()
+    for cluster in open_:
+        cluster.close()
+
+
+def test_all_pods_of_the_node_are_known_and_no_others(store, make):
+    ours = store.create(PODS, volcano_pod("ours", UUID))["metadata"]["uid"]
+    elsewhere = volcano_pod("theirs", UUID)
+    elsewhere["spec"]["nodeName"] = "node-2"
+    store.create(PODS, elsewhere)
+    pods = make()
+    assert pods.start(30)
+    assert set(pods.known()) == {ours}
+    assert pods.find(ours).ref.name == "ours"
+    assert pods.find("nobody") is None
+
+
+def test_what_happens_is_told_and_the_mapping_is_the_same_until_then(store, make):
+    pods = make()
+    pods.start(30)
+    assert pods.known() == {}
+    before = pods.known()
+    assert pods.known() is before
+    told = len(pods.changes)
+    uid = store.create(PODS, volcano_pod("a", UUID))["metadata"]["uid"]
+    until(lambda: uid in pods.known())
+    assert len(pods.changes) > told
+    store.evict("team", "a", {})
+    until(lambda: uid not in pods.known())
+
+
+def test_a_static_pod_is_known_by_the_uid_that_its_node_knows(store, make):
+    mirror = volcano_pod("static", UUID)
+    mirror["metadata"]["annotations"]["kubernetes.io/config.hash"] = "hash-of-the-file"
+    mirror["metadata"]["annotations"]["kubernetes.io/config.mirror"] = "hash-of-the-file"
+    store.create(PODS, mirror)
+    pods = make()
+    pods.start(30)
+    assert set(pods.known()) == {"hash-of-the-file"}
+    assert set(pods.ask()) == {"hash-of-the-file"}
+
+
+def test_asked_the_server_tells_what_the_watch_does_not_know(store, make):
+    pods = make()  # not started: the watch never tells
+    assert pods.known() is None
+    uid = store.create(PODS, volcano_pod("a", UUID))["metadata"]["uid"]
+    assert set(pods.ask()) == {uid}
+    second = store.create(PODS, volcano_pod("b", UUID))["metadata"]["uid"]
+    assert set(pods.ask()) == {uid, second}  # never of a time before the question
+
+
+def test_a_server_that_is_not_there_tells_nothing(make):
+    with ApiServer(Store()) as gone:
+        url = gone.url
+    pods = make(url)
+    assert not pods.start(0.1)
+    assert pods.known() is None
+    assert pods.find("a") is None
+    assert pods.ask() is None

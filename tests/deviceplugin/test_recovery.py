@@ -1,0 +1,536 @@
+"""Who holds what after a start, in every state in which the last one may have left the node."""
+
+from random import Random
+
+import pytest
+from desk_values import (
+    CARDS,
+    INIT,
+    NAMED,
+    NODE,
+    ROLE,
+    A,
+    B,
+    C,
+    assignment,
+    pod,
+    replace,
+    share,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from node_model import NodeModel
+
+from deviceplugin.desk import Desk
+from deviceplugin.leaving import GRACE_SECONDS
+from deviceplugin.recovery import Told, recover
+from deviceplugin.takeover import claims_of
+from vgpu.kube import Container, Pod
+from vgpu.ledger import Evidence, Malformed, Statement, merge
+from vgpu.ledger.from_api import claim_statements
+from vgpu.model import (
+    Allocation,
+    ContainerKind,
+    Phase,
+    PodRef,
+    Scheme,
+    Share,
+    Source,
+)
+from vgpu.schemes.gpushare import Gpushare
+from vgpu.schemes.gpushare_annotations import ACK_ASSIGNED, ALLOCATION, ASSIGNED, INDEX
+from vgpu.schemes.gpushare_node import CARDS as GPU_COUNT
+from vgpu.schemes.gpushare_node import MEMORY as GPU_MEM
+from vgpu.tenants import Binding, Tenant
+from vgpu.units import GIB
+
+APP = ContainerKind.APP
+LATE = 1000.0 + 2 * GRACE_SECONDS
+TRAIN = (("main", APP, (share(C, 1), share(A, 2))), ("side", APP, (share(B, 3),)))
+"""Its devices are not in the order of their names."""
+
+
+def world(*pods, **options):
+    """A node on which the containers of these pods are bound and run, by UID."""
+    node = NodeModel(CARDS, **options)
+    assert node.boot(())
+    for uid, containers in pods:
+        node.create(uid, containers, "")
+    for place in node.admittable():
+        node.admit(*place, heard=True)
+    node.bind(None)
+    for place in node.startable():
+        assert node.start(*place)
+    return node
+
+
+def own(node, back=1):
+    """Our checkpoint as it was saved so often before."""
+    return node.saved[-back] if len(node.saved) >= back else ()
+
+
+def told(node, kept=(), *, table=True, **changes):
+    whole = Told(
+        node.ledger(kept, table=table),
+        tuple(node.table.values()) if table else None,
+        tuple(node.pods.values()) if node.api else None,
+        node.live_pods(),
+        frozenset(node.specs),
+    )
+    return replace(whole, **changes)
+
+
+def recovered(node, kept=(), **options):
+    return recover(ROLE.language, node.devices, kept, told(node, kept, **options), node.now)
+
+
+def held(desk, uid):
+    return {each.container: each.shares for each in desk.tenants[uid].allocations}
+
+
+def bindings(desk):
+    """(UID, container) -> name and shares."""
+    return {
+        (uid, one.container): (one.name, one.shares)
+        for uid, tenant in desk.tenants.items()
+        for one in tenant.bindings
+    }
+
+
+# ---------------------------------------------------------------- our own checkpoint
+
+
+def test_with_our_own_checkpoint_the_desk_is_the_one_before():
+    node = world(("p", TRAIN), ("q", TRAIN[1:]))
+    found = recovered(node, own(node))
+    assert found.desk == node.state.desk
+    assert (found.conflicts, found.unsettled) == ((), frozenset())
+
+
+@pytest.mark.parametrize("reboot", [False, True])
+def test_without_it_every_container_is_bound_again_to_the_same_under_the_same_name(reboot):
+    """After a reboot what was written is gone with it."""
+    node = world(("p", TRAIN), ("q", (*TRAIN[1:], ("fetch", INIT, (share(B, 1),)))))
+    before, written = bindings(node.state.desk), dict(node.specs)
+    if reboot:
+        for place in [*node.running]:
+            node.stop(*place)
+        node.specs = {}
+    node.kill()
+    assert node.boot(())
+    assert all(tenant.foreign for tenant in node.state.desk.tenants.values())
+    node.bind(None)
+    assert bindings(node.state.desk) == before
+    assert node.specs == written
+    assert not any(tenant.foreign for tenant in node.state.desk.tenants.values())
+
+
+def test_one_that_is_behind_is_made_up_for_by_the_others():
+    node = world(("p", TRAIN))
+    node.create("q", TRAIN[1:], "")
+    node.admit("q", "side", heard=True)
+    node.bind(None)
+    node.start("q", "side")
+    behind = own(node, back=2)
+    assert [tenant.pod.uid for tenant in behind] == ["p"]
+    found = recovered(node, behind)
+    assert held(found.desk, "q") == {"side": (share(B, 3),)}
+    assert found.desk.books == node.state.desk.books
+
+
+def test_one_that_is_ahead_of_the_kubelets_keeps_its_tenants():
+    node = world(("p", TRAIN))
+    kept = own(node)
+    node.table = {}
+    assert recovered(node, kept).desk == node.state.desk
+
+
+def test_what_the_kubelet_cannot_tell_is_in_it():
+    node = world(("p", TRAIN))
+    assert recovered(node, own(node), table=False).desk == node.state.desk
+
+
+def test_a_name_that_is_anothers_by_the_kubelets_word_is_not_believed():
+    node = world(("p", TRAIN[1:]), ("q", TRAIN[1:]))
+    of_q = node.table["q", "side"].name
+    (tenant,) = (one for one in own(node) if one.pod.uid == "p")
+    wrong = replace(tenant, bindings=(replace(tenant.bindings[0], name=of_q),))
+    found = recovered(node, (wrong,))
+    assert found.desk.tenants["p"].bindings == ()
+    assert any(of_q in one.detail for one in found.conflicts)
+
+
+def test_two_bindings_under_one_name_are_not_both_believed():
+    both = tuple(Binding(name, "n1", (share(A, 1),), 1.0) for name in ("main", "side"))
+    node = world(("p", TRAIN))
+    (tenant,) = own(node)
+    found = recovered(node, (replace(tenant, bindings=both),), assignments=())
+    assert [one.container for one in found.desk.tenants["p"].bindings] == ["main"]
+
+
+# ---------------------------------------------------------------- who has left meanwhile
+
+
+def test_a_tenant_that_has_left_meanwhile_is_dropped():
+    node = world(("p", TRAIN), ("q", TRAIN[1:]))
+    kept = own(node)
+    for place in (("q", "side"),):
+        node.stop(*place)
+    node.remove("q")
+    node.now = LATE
+    assert recovered(node, kept).desk.tenants.keys() == {"p"}
+
+
+@pytest.mark.parametrize("cgroups", [True, False])
+def test_one_whose_container_runs_is_kept_whatever_is_said_of_its_pod(cgroups):
+    node = world(("p", TRAIN), cgroups=cgroups)
+    node.remove("p")
+    node.now = LATE
+    node.table = {}
+    assert bindings(recovered(node, own(node)).desk) == bindings(node.state.desk)
+
+
+def test_while_the_api_server_is_not_heard_nobody_is_dropped():
+    node = world(("p", TRAIN))
+    kept = own(node)
+    for place in [*node.running]:
+        node.stop(*place)
+    node.remove("p")
+    node.now, node.api = LATE, False
+    assert recovered(node, kept).desk.tenants.keys() == {"p"}
+
+
+# ---------------------------------------------------------------- the API server is not heard
+
+
+def test_with_the_checkpoint_it_is_not_needed():
+    node = world(("p", TRAIN))
+    node.api = False
+    found = recovered(node, own(node))
+    assert (found.desk, found.unsettled) == (node.state.desk, frozenset())
+
+
+def test_without_either_somebody_is_unsettled_until_it_is_heard():
+    node = world(("p", TRAIN))
+    for place in [*node.running]:
+        node.stop(*place)
+    node.api = False
+    assert recovered(node).unsettled == {"p"}
+    node.api = True
+    found = recovered(node)
+    assert found.unsettled == frozenset()
+    assert held(found.desk, "p") == {name: shares for name, _, shares in TRAIN}
+
+
+def test_a_container_that_runs_is_found_without_either():
+    """Its region and its processes tell of it."""
+    node = world(("p", TRAIN[1:]))
+    node.api = False
+    found = recovered(node, written=frozenset())
+    assert held(found.desk, "p") == {"side": (share(B, 3),)}
+
+
+def test_one_that_has_run_was_bound_whatever_has_become_of_what_was_written():
+    node = world(("p", TRAIN[1:]))
+    node.stop("p", "side")
+    found = recovered(node, written=frozenset())
+    assert held(found.desk, "p") == {"side": (share(B, 3),)}
+
+
+@pytest.mark.parametrize("table", [True, False])
+def test_where_the_kubelet_tells_nothing_a_pod_that_has_started_holds_its_claim(table):
+    """Only its init container runs, of which the claim says nothing.
+
+    The kubelet's checkpoint cannot be read, or it has begun a new one.
+    """
+    node = NodeModel(CARDS, cgroups=False, processes=False)
+    assert node.boot(())
+    node.create("p", (*TRAIN[1:], ("fetch", INIT, (share(B, 1),))), "")
+    for place in node.admittable():
+        node.admit(*place, heard=True)
+    node.bind(None)
+    assert node.start("p", "fetch")
+    node.forget()
+    assert held(recovered(node, table=table).desk, "p") == {"side": (share(B, 3),)}
+
+
+# ---------------------------------------------------------------- others' pods
+
+
+@pytest.mark.parametrize("cgroups", [True, False])
+def test_a_pod_of_the_original_plugin_is_a_tenant_on_the_card_that_it_really_has(cgroups):
+    node = NodeModel(CARDS, cgroups=cgroups)
+    node.original("p", [("main", APP, (share(A, 2),))], "", (share(B, 2),))
+    found = recovered(node)
+    assert found.desk.tenants["p"].foreign
+    assert held(found.desk, "p") == {"main": (share(B, 2),)}
+    assert found.desk.books.free(A) == Desk.of(CARDS).books.free(A)
+    assert any("different devices" in one.detail for one in found.conflicts)
+
+
+def test_one_that_agrees_with_its_claim_has_its_devices_in_the_claims_order():
+    node = NodeModel(CARDS)
+    node.original("p", [TRAIN[0]], "", ())
+    found = recovered(node)
+    assert held(found.desk, "p") == {"main": TRAIN[0][2]}
+    assert found.conflicts == ()
+
+
+def test_one_that_has_not_started_is_a_tenant_by_its_annotations():
+    """The kubelet may start it at any moment, with what the original has answered."""
+    node = NodeModel(CARDS)
+    node.original("p", [TRAIN[0]], "", ())
+    node.stop("p", "main")
+    node.table = {}
+    assert held(recovered(node).desk, "p") == {"main": TRAIN[0][2]}
+
+
+def test_what_is_only_promised_is_nobodys_yet():
+    node = NodeModel(CARDS)
+    node.create("p", TRAIN, "")
+    assert recovered(node).desk == Desk.of(CARDS)
+
+
+def test_who_was_refused_is_no_tenant_though_the_kubelet_has_its_answer():
+    """Else it would have by a restart what there was no room for."""
+    node = world(("p", (("main", APP, (share(A, 7),)),)))
+    node.create("q", (("main", APP, (share(A, 7),)),), "")
+    node.admit("q", "main", heard=True)
+    node.bind(None)
+    assert node.state.refusals.keys() == {("q", "main")}
+    assert recovered(node).desk.tenants.keys() == {"p"}
+
+
+def test_what_gpu_manager_remembers_is_taken_over_with_the_pods_names():
+    node = NodeModel(CARDS)
+    node.create("p", TRAIN[1:], "web")
+    remembered = Tenant(
+        PodRef("p", "", ""), (Allocation("side", (share(B, 3),), Phase.ASSIGNED),), foreign=True
+    )
+    dead = replace(remembered, pod=PodRef("dead", "", ""))
+    found = recovered(node, (remembered, dead))
+    assert found.desk.tenants.keys() == {"p"}
+    assert found.desk.tenants["p"].pod == PodRef("p", "team", "web")
+    assert held(found.desk, "p") == {"side": (share(B, 3),)}
+
+
+def test_what_we_know_ourselves_comes_before_what_another_remembers():
+    node = world(("p", TRAIN))
+    (tenant,) = own(node)
+    other = Tenant(tenant.pod, (Allocation("main", (share(B, 9),), Phase.ASSIGNED),), foreign=True)
+    for kept in ((tenant, other), (other, tenant)):
+        assert recovered(node, kept).desk.tenants["p"].bindings == tenant.bindings
+
+
+def test_too_much_is_a_conflict_and_no_failure():
+    node = NodeModel(CARDS)
+    for uid in "pq":
+        node.original(uid, [("main", APP, (share(A, 7),))], "", ())
+    found = recovered(node)
+    assert found.desk.unbooked == {"q"}
+    assert any("more than there is" in one.detail for one in found.conflicts)
+
+
+def test_a_lost_card_is_still_whose_it_was():
+    node = world(("p", TRAIN))
+    node.devices = CARDS[1:]
+    found = recovered(node)
+    assert held(found.desk, "p")["main"] == TRAIN[0][2]
+    assert any(A in one.detail for one in found.conflicts)
+    assert found.desk.with_devices(CARDS)[0].books == node.state.desk.books
+
+
+# ---------------------------------------------------------------- what is really in use
+
+
+def test_a_card_that_was_not_given_and_is_used_is_held_beside():
+    node = world(("p", TRAIN[1:]))
+    node.running["p", "side"].shares = (share(B, 3), share(C, 3))
+    found = recovered(node, own(node))
+    assert [one.device for one in found.desk.tenants["p"].beside] == [C]
+    assert held(found.desk, "p") == {"side": (share(B, 3),)}
+    assert bindings(found.desk) == bindings(node.state.desk)
+    assert any("was not given" in one.detail and C in one.detail for one in found.conflicts)
+
+
+def test_what_was_held_beside_once_is_looked_for_anew():
+    node = world(("p", TRAIN[1:]))
+    (tenant,) = own(node)
+    assert recovered(node, (replace(tenant, beside=(share(C, 3),)),)).desk == node.state.desk
+
+
+# ---------------------------------------------------------------- other schemes' claims
+
+
+def gpushare(annotations, said, devices=CARDS, **fields):
+    """What is recovered in gpushare's language of one pod, to which the kubelet gave this."""
+    one = Pod(
+        PodRef("p", "team", "web"),
+        node=NODE,
+        annotations=annotations,
+        containers=(Container("main", {GPU_MEM: 4}),),
+        phase="Running",
+        **fields,
+    )
+    language = Gpushare()
+    claim = language.claim(one)
+    statements = [*claim_statements(one, claim)] if claim else []
+    given = Statement(Source.CHECKPOINT, one.ref, "main", said, Scheme.GPUSHARE)
+    evidence = Evidence(
+        node=NODE,
+        devices=devices,
+        statements=(*statements, given),
+        pods=(one,),
+        pods_complete=True,
+        read=frozenset({Source.CHECKPOINT}),
+    )
+    seen = Told(merge(evidence), (assignment(one),), (one,), written=frozenset({"n1"}))
+    return recover(language, devices, (), seen, 5.0)
+
+
+FOUR = (Share("", 4 * GIB),)
+
+
+def test_a_claim_by_index_is_kept_by_uuid():
+    found = gpushare({INDEX: "1", ASSIGNED: "true"}, FOUR)
+    assert held(found.desk, "p") == {"main": (Share(B, 4 * GIB, None),)}
+
+
+def test_what_we_answered_is_as_large_as_the_claim_says_though_the_kubelet_only_counts():
+    """It counts 4 units, of 2 cards; which card has how many only the claim knows."""
+    uneven = {ALLOCATION: '{"0":{"0":1,"2":3}}', ACK_ASSIGNED: "true"}
+    found = gpushare(uneven, (Share("", 2 * GIB),) * 2, labels={GPU_COUNT: "2"})
+    assert held(found.desk, "p") == {"main": (Share(A, GIB, None), Share(C, 3 * GIB, None))}
+
+
+def test_on_the_only_card_there_is_nothing_to_be_told():
+    found = gpushare({}, FOUR, devices=CARDS[:1])
+    assert held(found.desk, "p") == {"main": (Share(A, 4 * GIB, None),)}
+    assert not found.unsettled
+
+
+def test_on_one_of_several_cards_it_is_unsettled_and_a_conflict():
+    found = gpushare({}, FOUR)
+    assert found.unsettled == {"p"}
+    assert not found.desk.tenants
+    assert any("nobody tells of which device" in one.detail for one in found.conflicts)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "node"), [({"volcano.sh/bind-phase": "failed"}, NODE), ({}, "other")]
+)
+def test_a_claim_that_has_failed_or_is_for_another_node_says_nothing(annotations, node):
+    one = pod("p", annotations=annotations)
+    assert claims_of(ROLE.language, one, NAMED, node) == {}
+    assert claims_of(ROLE.language, pod("p"), NAMED, NODE).keys() == {"main"}
+
+
+# ---------------------------------------------------------------- anything at all
+
+_RANDOM = Random(11)
+UIDS = ("p", "q", "r")
+CONTAINERS = ("main", "side", "")
+
+
+def any_share():
+    device = _RANDOM.choice((A, B, C, "0", "2", "GPU-gone", ""))
+    return Share(device, _RANDOM.choice((None, GIB, 9 * GIB, -1)), _RANDOM.choice((None, 0, 700)))
+
+
+def any_shares():
+    return tuple(any_share() for _ in range(_RANDOM.randint(0, 3)))
+
+
+def any_statement():
+    source = _RANDOM.choice([*Source])
+    process = source is Source.PROCESS
+    return Statement(
+        source,
+        PodRef(_RANDOM.choice(UIDS), "", ""),
+        _RANDOM.choice(CONTAINERS),
+        (Share(_RANDOM.choice((A, B, C))),) if process else any_shares(),
+        scheme=Scheme.NONE if process else _RANDOM.choice((Scheme.VOLCANO, Scheme.GAIA)),
+        phase=Phase.ASSIGNED if process else _RANDOM.choice([*Phase]),
+        since=_RANDOM.choice((None, 1.0)),
+        alive=process,
+        node=_RANDOM.choice(("", NODE, "other")),
+    )
+
+
+def any_tenant():
+    uid = _RANDOM.choice(UIDS)
+    return Tenant(
+        PodRef(uid, "team", uid),
+        tuple(Allocation(one, any_shares(), Phase.ASSIGNED) for one in ("main", "side")),
+        tuple(
+            Binding(one, _RANDOM.choice(("n1", "n2", "n3")), any_shares(), 1.0)
+            for one in _RANDOM.sample(("main", "side"), _RANDOM.randint(0, 2))
+        ),
+        since=_RANDOM.choice((0.0, 5.0)),
+        foreign=_RANDOM.random() < 0.3,
+        beside=any_shares(),
+    )
+
+
+def any_pod(uid):
+    fields = {"state": _RANDOM.choice(("Pending", "Running", "Failed"))}
+    if _RANDOM.random() < 0.3:
+        fields["annotations"] = {"volcano.sh/vgpu-ids-new": "nonsense"}
+    return replace(pod(uid, share(A, 1), **fields), deleted_at=_RANDOM.choice((None, 1.0)))
+
+
+STATEMENTS = st.lists(st.sampled_from([any_statement() for _ in range(2000)]), max_size=8)
+TENANTS = st.lists(st.sampled_from([any_tenant() for _ in range(500)]), max_size=3)
+PODS = st.none() | st.lists(
+    st.sampled_from([any_pod(uid) for uid in UIDS for _ in range(20)]), max_size=4
+)
+LIVE = st.none() | st.frozensets(st.sampled_from(UIDS))
+ASSIGNMENTS = st.none() | st.lists(
+    st.sampled_from(
+        [
+            assignment(pod(uid), container, name, ids=(uid + container,))
+            for uid in UIDS
+            for container in ("main", "side")
+            for name in ("", "n1", "n2")
+        ]
+    ),
+    max_size=4,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000)
+@given(STATEMENTS, TENANTS, PODS, LIVE, ASSIGNMENTS)
+def test_whatever_is_found_something_is_recovered(said, kept, pods, live, assignments):
+    """Never an exception; every name is one container's; who is on the desk has proper shares."""
+    evidence = Evidence(
+        node=NODE,
+        devices=CARDS,
+        statements=tuple(said),
+        pods=tuple(pods or ()),
+        pods_complete=pods is not None,
+        live_pods=live,
+        malformed=(Malformed(None, "", Scheme.VOLCANO, "nonsense"),),
+        read=frozenset(one.source for one in said),
+    )
+    seen = Told(
+        merge(evidence),
+        None if assignments is None else tuple(assignments),
+        None if pods is None else tuple(pods),
+        live,
+        frozenset({"n1"}),
+    )
+    found = recover(ROLE.language, CARDS, kept, seen, 100.0)
+    names = [one.name for tenant in found.desk.tenants.values() for one in tenant.bindings]
+    assert len(set(names)) == len(names)
+    desk, _ = Desk.over(CARDS, found.desk.tenants.values())
+    assert desk == found.desk
+    owners = {one.name: (one.pod_uid, one.container) for one in assignments or () if one.name}
+    for uid, tenant in found.desk.tenants.items():
+        assert all(
+            owners.get(one.name, (uid, one.container)) == (uid, one.container)
+            for one in tenant.bindings
+        )
+    shown = {one.pod.uid for one in said if one.alive and one.source is Source.PROCESS}
+    sure = {tenant.pod.uid for tenant in kept if not tenant.foreign} & shown
+    assert sure <= found.desk.tenants.keys()

@@ -1,0 +1,231 @@
+"""What the binder does not take for granted: old readings, old boots, those whom nobody names.
+
+A real binder over real late files or CDI specs; the kubelet's checkpoint and the API server are
+what a test says they are.
+"""
+
+import threading
+from collections.abc import Iterable
+
+import pytest
+from desk_values import CARDS, NODE, ROLE, A, B, C, assignment, claimed, pod, share
+from msgspec.structs import replace
+
+from deviceplugin.binder import Binder
+from deviceplugin.binding import bind, gift
+from deviceplugin.cdi import CdiFiles
+from deviceplugin.desk import Desk
+from deviceplugin.late_files import LateFiles
+from deviceplugin.reasons import Refused, Why
+from deviceplugin.recovering import Own
+from deviceplugin.recovery import Recovered
+from deviceplugin.roles.volcano import VolcanoRole
+from deviceplugin.steps import nothing
+from vgpu.model import Scheme
+from vgpu.schemes.volcano import Volcano
+from vgpu.schemes.volcano_dialect import VOLCANO
+
+FIRST, SECOND, THIRD = ("1" * 24, "2" * 24, "3" * 24)
+PATIENT, HASTY = 10.0, 0.3
+
+
+class Table:
+    """The kubelet's checkpoint."""
+
+    def __init__(self):
+        self.rows, self.writes = (), 0
+
+    def put(self, *rows):
+        self.rows, self.writes = rows, self.writes + 1
+
+    def stamp(self):
+        return self.writes
+
+    def read(self):
+        return self.rows
+
+
+class Pods:
+    """The API server; ``hang`` keeps who asks it."""
+
+    def __init__(self):
+        self.told, self.heard = {}, True
+        self.answers = threading.Event()
+        self.answers.set()
+        self.asked = threading.Event()
+
+    def put(self, *made):
+        self.told = {one.kubelet_uid: one for one in made}
+
+    def known(self):
+        return dict(self.told) if self.heard else None
+
+    def find(self, uid):
+        return (self.known() or {}).get(uid)
+
+    def ask(self):
+        self.asked.set()
+        assert self.answers.wait(PATIENT)
+        return dict(self.told)
+
+
+class Nobody:
+    """A store and a watcher that let everything pass."""
+
+    def save(self, tenants: Iterable[object]) -> None:
+        list(tenants)
+
+    def __getattr__(self, name):
+        return lambda *_: None
+
+
+class Bench:
+    def __init__(self, folder, make):
+        paths = replace(VOLCANO.paths, containers=str(folder / "containers"))
+        self.role = VolcanoRole(Volcano(paths=paths), split_count=ROLE.split_count)
+        self.table, self.pods, self.gone = Table(), Pods(), set()
+        self.handout = make(str(folder / "handout"), Scheme.VOLCANO, "this-boot")
+        self.found = [Recovered(Desk.of(CARDS))]
+        self.known = []
+        self.binder = Binder(
+            self.table,
+            self.pods,
+            self.handout,
+            Nobody(),
+            Nobody(),
+            role=self.role,
+            node=NODE,
+            gone=lambda state, *_: self.gone & state.desk.tenants.keys(),
+            at=nothing,
+        )
+
+    def start(self):
+        self.binder.start(self.recover)
+        assert self.binder.recovered(PATIENT)
+
+    def recover(self, known):
+        self.known.append(tuple(known))
+        return self.found.pop(0) if len(self.found) > 1 else self.found[0]
+
+    def answered(self, about, name, ids, *, as_if=None):
+        """The kubelet's entry of a pod, with what Allocate answered, be it for another."""
+        row = assignment(about, name=name, ids=ids)
+        guess = assignment(as_if or about, name=name, ids=ids)
+        desk = bind(self.role, NODE, Desk.of(CARDS), guess, as_if or about, now=1.0)
+        given = gift(self.role, desk, as_if or about, desk.binding_of(guess))
+        return replace(row, answer=self.handout.early(name, given.edits, given.late_env))
+
+    def assign(self, *rows):
+        for row in rows:
+            self.binder.expect(row.name)
+        self.table.put(*rows)
+
+    def why_not(self, ids, seconds=HASTY):
+        with pytest.raises(Refused) as refused:
+            self.binder.started(frozenset(ids), seconds)
+        return refused.value.why
+
+
+@pytest.fixture(params=[CdiFiles, LateFiles], ids=["cdi", "files"])
+def bench(request, tmp_path, monkeypatch):
+    monkeypatch.setattr("deviceplugin.roles.volcano.LOCK_FOLDER", str(tmp_path / "lock"))
+    bench = Bench(tmp_path, request.param)
+    yield bench
+    bench.pods.answers.set()
+    bench.binder.stop()
+
+
+def test_a_container_that_is_bound_may_start(bench):
+    bench.start()
+    first = pod("first", share(A, 2))
+    bench.pods.put(first)
+    bench.assign(bench.answered(first, FIRST, ("id-0",)))
+    bench.binder.started(frozenset({"id-0"}), PATIENT)
+    assert bench.handout.written() == {FIRST}
+
+
+def test_what_was_read_before_the_kubelet_asked_is_not_believed(bench):
+    bench.start()
+    gone, waits, comes = (
+        pod("gone", share(A, 2)),
+        pod("waits", share(C, 1)),
+        pod("comes", share(B, 3)),
+    )
+    bench.pods.put(gone)
+    old = bench.answered(gone, FIRST, ("id-0",))
+    bench.assign(old)
+    bench.binder.started(frozenset({"id-0"}), PATIENT)
+    # The API server hangs while it is asked for one pod, and the IDs of the dead go to another.
+    bench.pods.put()
+    bench.pods.answers.clear()
+    third = bench.answered(waits, THIRD, ("id-9",))
+    bench.assign(old, third)
+    assert bench.pods.asked.wait(PATIENT)
+    bench.pods.told = {"comes": comes}
+    bench.assign(bench.answered(comes, SECOND, ("id-0",), as_if=gone), third)
+    assert bench.why_not({"id-0"}) is Why.NOT_SEEN
+    bench.pods.answers.set()
+    if bench.handout.guesses:
+        assert bench.why_not({"id-0"}, PATIENT) is Why.CROSSED
+    else:
+        bench.binder.started(frozenset({"id-0"}), PATIENT)
+        assert SECOND in bench.handout.written()
+
+
+def test_nobody_new_is_served_before_it_is_known_who_was_there(bench):
+    bench.pods.heard = False
+    there, comes = pod("there", share(A, 6)), pod("comes", share(A, 6))
+    full = Desk.of(CARDS).admitted(there, claimed(there), 1.0)
+    bench.found = [Recovered(Desk.of(CARDS), (), frozenset({"there"})), Recovered(full)]
+    bench.start()
+    bench.pods.put(there, comes)  # it answers who asks, and its watch is not back yet
+    bench.assign(bench.answered(comes, FIRST, ("id-0",)))
+    assert bench.why_not({"id-0"}) is Why.NOT_SEEN
+    bench.pods.heard = True
+    bench.binder.look()
+    assert bench.why_not({"id-0"}, 1.5) is Why.NO_ROOM
+    assert len(bench.known) == 2
+
+
+def test_who_holds_what_is_not_there_is_not_started_anew(bench):
+    one, two = pod("one", share(A, 6)), pod("two", share(A, 6))
+    empty = Desk.of(CARDS)
+    alone = [empty.admitted(each, claimed(each), 1.0).tenants for each in (one, two)]
+    desk, conflicts = Desk.over(CARDS, [tenant for each in alone for tenant in each.values()])
+    assert conflicts
+    bench.found = [Recovered(desk)]
+    bench.pods.put(one, two)
+    bench.assign(bench.answered(one, FIRST, ("id-0",)), bench.answered(two, SECOND, ("id-1",)))
+    bench.start()
+    bench.binder.started(frozenset({"id-0"}), PATIENT)
+    assert bench.why_not({"id-1"}) is Why.NO_ROOM
+    assert bench.handout.written() == {FIRST}
+
+
+def test_a_card_that_is_lost_for_a_moment_is_no_reason_to_give_the_pod_up(bench):
+    bench.start()
+    first = pod("first", share(A, 2))
+    bench.pods.put(first)
+    bench.binder.offer(CARDS)
+    desk = bind(bench.role, NODE, Desk.of(CARDS), assignment(first, name=FIRST), first, now=1.0)
+    bench.found = [Recovered(desk)]
+    lost, _ = desk.with_devices(CARDS[1:])
+    with pytest.raises(Refused) as refused:
+        gift(bench.role, lost, first, desk.binding_of(assignment(first, name=FIRST)))
+    assert refused.value.why is Why.UNKNOWN_DEVICE
+    assert not refused.value.final
+
+
+def test_an_older_boots_tenants_count_where_the_kubelet_still_has_our_answer():
+    first, second = pod("first", share(A, 2)), pod("second", share(B, 2))
+    rows = [assignment(first, name=FIRST), assignment(second, name=SECOND)]
+    desk = Desk.of(CARDS)
+    for row, each in zip(rows, (first, second), strict=True):
+        desk = bind(ROLE, NODE, desk, row, each, now=1.0)
+    tenants = tuple(desk.tenants.values())
+    older = Own(tenants, this_boot=False)
+    assert older.still(()) == ()
+    assert [one.pod.uid for one in older.still(rows[:1])] == ["first"]
+    forged = replace(rows[0], pod_uid="second", container="main")
+    assert older.still([forged]) == ()
+    assert Own(tenants, this_boot=True).still(()) == tenants
