@@ -3,7 +3,7 @@
     python docs/dashboards_capture.py
 
 Real exporters on three simulated nodes, the real reconciler repairing one thing after the other,
-and Debian's Prometheus. It takes as long as it shows.
+pages of device plugins with made-up counts, and Debian's Prometheus. It takes as long as it shows.
 """
 
 import sys
@@ -40,7 +40,8 @@ def main() -> None:
             time.sleep(WRITE_SECONDS)
         server = living.servers.honouring
         url = f"http://127.0.0.1:{server.port}"
-        pictures(url, {"node": "gpu-node-1"}, seconds, HERE / "dashboards")
+        one = {"vgpu-node": {"node": "gpu-node-1"}}
+        pictures(url, {}, seconds, HERE / "dashboards", one)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,21 @@ An event is told by its timestamp or by a level that stays: `increase()` does no
 event of a series. Nothing is added up over a label that says where to look.
 """
 
-import re
 from typing import Final
 
-from grafana.promql import CARD, CONTAINER, TARGET, Alert, Group, Severity, any_of, gained, named
+from grafana.plugin_alerts import DEVICE_PLUGINS
+from grafana.promql import (
+    CARD,
+    CONTAINER,
+    TARGET,
+    Alert,
+    Group,
+    Severity,
+    any_of,
+    failed_part,
+    gained,
+    named,
+)
 from grafana.settings import (
     ACTIVE_SECONDS,
     API_ERROR_RATIO,
@@ -37,22 +48,13 @@ from grafana.settings import (
     XIDS_CRITICAL,
     XIDS_WARNING,
 )
+from grafana.templates import COUNT, RATIO, THE_CARD, THE_CONTAINER, THE_NODE, TIME
 from vgpu.ledger import ConflictKind
 from vgpu.reasons import Reason
 
 FAILED_ACTIONS: Final = f'vgpu_reconcile_actions_total{{outcome=~"{any_of(FAILURES)}"}}'
 
 CRITICAL, WARNING, INFO = Severity.CRITICAL, Severity.WARNING, Severity.INFO
-
-TEMPLATE: Final = re.compile(r"\{\{ \$labels\.(\w+) \}\}")
-"""A label in a text, as Prometheus fills it in."""
-
-THE_NODE: Final = "{{ $labels.instance }}"
-THE_CARD: Final = "{{ $labels.uuid }} on {{ $labels.instance }}"
-THE_CONTAINER: Final = "{{ $labels.namespace }}/{{ $labels.pod }}/{{ $labels.container }}"
-RATIO: Final = "{{ $value | humanizePercentage }}"
-TIME: Final = "{{ $value | humanizeDuration }}"
-COUNT: Final = "{{ $value | humanize }}"
 
 EXPORTERS: Final = Group(
     "vgpu-exporters",
@@ -480,10 +482,7 @@ RECONCILERS: Final = Group(
         Alert(
             "VgpuReconcilerApiErrors",
             WARNING,
-            "sum without (verb, code) (rate(vgpu_reconcile_api_requests_total"
-            f'{{code=~"{API_ERRORS}"}}[15m]))'
-            " / sum without (verb, code) (rate(vgpu_reconcile_api_requests_total[15m]))"
-            f" > {API_ERROR_RATIO}",
+            f"{failed_part('vgpu_reconcile_api_requests_total', API_ERRORS)} > {API_ERROR_RATIO}",
             "15m",
             f"Requests of the reconciler {THE_NODE} fail",
             f"{RATIO} of its requests to the API server. First: by code: 0 is the network, 401 and"
@@ -492,4 +491,4 @@ RECONCILERS: Final = Group(
     ),
 )
 
-GROUPS: Final = (EXPORTERS, DEVICES, CONTAINERS, ALLOCATIONS, RECONCILERS)
+GROUPS: Final = (EXPORTERS, DEVICES, CONTAINERS, ALLOCATIONS, DEVICE_PLUGINS, RECONCILERS)

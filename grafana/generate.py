@@ -16,6 +16,7 @@ from grafana.dashboards import DASHBOARDS
 from grafana.dashboards.build import dashboard_json
 from grafana.promql import Alert, Group, Record
 from grafana.settings import RUNBOOKS
+from grafana.templates import TEMPLATE
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
@@ -27,7 +28,7 @@ INDEX: Final = """\
 
 A page for each alert of [vgpu-alerts.yaml](../../../grafana/rules/vgpu-alerts.yaml): what it means,
 what it harms, how to find the cause, what to do. Load it together with
-[vgpu-recording.yaml](../../../grafana/rules/vgpu-recording.yaml), of which two alerts need a sum.
+[vgpu-recording.yaml](../../../grafana/rules/vgpu-recording.yaml), of which three alerts need a sum.
 
 - **Names of containers** are right with `honor_labels: true` (`honorLabels` of a ServiceMonitor or
   PodMonitor) and without: where there is an `exported_namespace`, the alert's `namespace` is taken
@@ -81,7 +82,7 @@ def index(groups: Iterable[Group]) -> str:
         for rule in group.rules
         if isinstance(rule, Alert)
     ]
-    return INDEX + alerts.TEMPLATE.sub(r"`\1`", "".join(rows))
+    return INDEX + TEMPLATE.sub(r"`\1`", "".join(rows))
 
 
 FILES: Final = {

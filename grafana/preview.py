@@ -345,13 +345,23 @@ def picture(page: Mapping[str, Any], server: Server) -> bytes:
     return sheet.png()
 
 
-def pictures(url: str, values: Mapping[str, str], seconds: float, output: Path) -> None:
-    """A PNG of each dashboard, of the last ``seconds``, in the folder ``output``."""
+def pictures(
+    url: str,
+    values: Mapping[str, str],
+    seconds: float,
+    output: Path,
+    of_one: Mapping[str, Mapping[str, str]] = {},
+) -> None:
+    """A PNG of each dashboard, of the last ``seconds``, in the folder ``output``.
+
+    ``values`` of variables are for all of them, those in ``of_one`` for the one of that name.
+    """
     output.mkdir(parents=True, exist_ok=True)
     until = time.time()
-    filling = {**EVERYTHING, "__rate_interval": "15s", **values}
-    server = Server(url, filling, until - seconds, until)
     for file in sorted(FOLDER.glob("*.json")):
+        chosen = {**values, **of_one.get(file.stem, {})}
+        filling = {**EVERYTHING, "__rate_interval": "15s", **chosen}
+        server = Server(url, filling, until - seconds, until)
         (output / f"{file.stem}.png").write_bytes(picture(load(file), server))
 
 

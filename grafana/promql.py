@@ -13,6 +13,9 @@ CONTAINER: Final = f"{TARGET}, pod_uid, container, exported_container"
 
 A label that nobody has set is empty, so that `cluster` costs a single cluster nothing."""
 
+PLUGIN_TARGET: Final = f"{TARGET}, pod"
+"""A device plugin: a node that several schemes share has one of each under its name."""
+
 NODE: Final = f"{TARGET}, node"
 """For `by (…)`: a `node` label that the scrape job gives its targets is kept."""
 
@@ -72,6 +75,15 @@ def gained(metric: str, window: str) -> str:
     has been counted since then is told.
     """
     return f"(({metric} - {metric} offset {window} >= 0) or {metric})"
+
+
+def failed_part(requests: str, codes: str) -> str:
+    """The part of the requests to the API server that fail; ``requests`` is their counter."""
+    failed, all_ = (
+        f"sum without (verb, code) (rate({requests}{which}[15m]))"
+        for which in (f'{{code=~"{codes}"}}', "")
+    )
+    return f"{failed} / {all_}"
 
 
 def named(expr: str, *labels: str) -> str:

@@ -96,6 +96,16 @@ GROUPS: Final = (
                 'count by (cluster) (vgpu_reconcile_info{scope="cluster"})',
                 "reconcilers that look at the whole cluster",
             ),
+            Record(
+                "cluster:vgpu_plugins:count",
+                "count by (cluster) (vgpu_plugin_info)",
+                "device plugins that run",
+            ),
+            Record(
+                "cluster_resource_health:vgpu_plugin_resource_devices:sum",
+                "sum by (cluster, resource, health) (vgpu_plugin_resource_devices)",
+                "device IDs that kubelets are told of, by resource and health",
+            ),
         ),
     ),
     Group(

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from deviceplugin.metrics import Wait
 from exporter.problems import SERIOUS
 from reconciler.reasons import Outcome, Rule
 from vgpu.ledger import ConflictKind
@@ -12,6 +13,9 @@ EXPORTER: Final = 'job=~"vgpu(-exporter)?"'
 
 RECONCILER: Final = 'job=~"vgpu-reconciler.*"'
 """The reconcilers' scrape jobs, of either scope."""
+
+PLUGIN: Final = 'job=~"vgpu-device-plugin.*"'
+"""The device plugins' scrape job; a node has one target for each scheme."""
 
 RUNBOOKS: Final = "docs/runbooks/alerts"
 """What runbook links begin with: the folder in this repository, or wherever you publish it."""
@@ -100,6 +104,17 @@ FAILURES: Final = (
 """Outcomes of actions that need a person if they come again and again."""
 
 API_ERRORS: Final = "0|401|403|5.."
-"""Codes of failed requests; 404, 409 and 429 are answers that the reconciler asks for."""
+"""Codes of failed requests; 404, 409, 422 and 429 are answers that our programs ask for."""
 
 API_ERROR_RATIO: Final = 0.1
+
+# ---------------------------------------------------------------- the device plugin
+
+REFUSED_PODS: Final = 3
+"""So many pods of a node may be refused in an hour, for each reason."""
+
+SLOW_SECONDS: Final = 5
+"""The kubelet admits one pod after the other: an answer, or a binding, takes milliseconds."""
+
+SLOW_STEPS: Final = (Wait.ALLOCATE, Wait.BIND)
+"""A start waits for its binding, so that the third step says nothing of its own."""

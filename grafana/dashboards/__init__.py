@@ -1,8 +1,8 @@
 """The dashboards, as tables of panels and the JSON that Grafana imports.
 
 ``model.py`` says what a panel is, ``build.py`` draws it, ``selecting.py`` has the PromQL that
-several share; each of ``fleet``, ``node``, ``workload`` and ``reconciler`` is a page. The JSON
-files beside them are written by ``grafana/generate.py``.
+several share; each of ``fleet``, ``node``, ``workload``, ``plugin`` and ``reconciler`` is a page.
+The JSON files beside them are written by ``grafana/generate.py``.
 """
 
 from typing import Final
@@ -10,7 +10,8 @@ from typing import Final
 from grafana.dashboards.fleet import FLEET
 from grafana.dashboards.model import Dashboard
 from grafana.dashboards.node import BY_NODE
+from grafana.dashboards.plugin import SERVING
 from grafana.dashboards.reconciler import REPAIRING
 from grafana.dashboards.workload import WORKLOAD
 
-DASHBOARDS: Final[tuple[Dashboard, ...]] = (FLEET, BY_NODE, WORKLOAD, REPAIRING)
+DASHBOARDS: Final[tuple[Dashboard, ...]] = (FLEET, BY_NODE, WORKLOAD, SERVING, REPAIRING)

@@ -31,6 +31,12 @@ POD: Final = Variable(
     f"query_result(group by (pod) ({named(_CONTAINERS, 'pod')}))",
     "pod",
 )
+PLUGIN_NODE: Final = Variable(
+    "node",
+    "Node",
+    f"label_values(vgpu_plugin_info{{{IN_CLUSTER}}}, instance)",
+    "",
+)
 RECONCILER: Final = Variable(
     "reconciler",
     "Reconciler",

@@ -2,7 +2,9 @@
 
 from typing import Final
 
-from grafana.dashboards import choices, links
+from msgspec import structs
+
+from grafana.dashboards import choices, links, plugin_summary
 from grafana.dashboards.model import (
     NONE_IS_BETTER,
     NONE_IS_GOOD,
@@ -319,6 +321,12 @@ NODES: Final = Row(
                     steps=NONE_IS_BETTER,
                 ),
                 Column(
+                    "Plugin",
+                    f"min by (cluster, instance) (vgpu_plugin_ready{{{CLUSTER}}})",
+                    steps=((None, Colour.BAD), (1, Colour.GOOD)),
+                    words={0: "NOT READY", 1: "ready"},
+                ),
+                Column(
                     "Age of page",
                     f"time() - vgpu_snapshot_timestamp_seconds{{{CLUSTER}}}",
                     Unit.SECONDS,
@@ -375,11 +383,16 @@ REPAIR: Final = Row(
     ),
 )
 
+PLUGINS: Final = Row(
+    "The device plugins",
+    tuple(structs.replace(panel, link=links.PLUGIN) for panel in plugin_summary.panels(CLUSTER)),
+)
+
 FLEET: Final = Dashboard(
     "vgpu-fleet",
     "vgpu / Fleet",
     "All nodes with shared GPUs: can it be believed, what is there, who has it, what is wrong.",
     (choices.CLUSTER,),
-    (TRUST, CAPACITY, SHAPE, NAMESPACES, NODES, REPAIR),
+    (TRUST, CAPACITY, SHAPE, NAMESPACES, NODES, PLUGINS, REPAIR),
     "6h",
 )

@@ -17,6 +17,7 @@ POD: Final = Link(
     "&var-pod=${__data.fields.Pod}",
 )
 RECONCILER: Final = Link("What it does", f"/d/vgpu-reconciler?{_KEEP}&${{cluster:queryparam}}")
+PLUGIN: Final = Link("What they do", f"/d/vgpu-device-plugin?{_KEEP}&${{cluster:queryparam}}")
 RULE: Final = Link("Runbook", "${runbooks}/${__field.labels.rule}.md")
 
 

@@ -49,6 +49,10 @@ def reconciler(alert, series, sick, well, **rest):
     return level(alert, series, sick, well, job="vgpu-reconciler", **rest)
 
 
+def plugin(alert, series, sick, well, **rest):
+    return level(alert, series, sick, well, job="vgpu-device-plugin", **rest)
+
+
 DEVICE = {"uuid": "GPU-1"}
 CONTAINER = {"namespace": "team", "pod": "train-0", "container": "main", "pod_uid": "u1"}
 
@@ -112,9 +116,39 @@ def cycles(planned, blind):
     }
 
 
-def requests(verb, code):
-    return f'vgpu_reconcile_api_requests_total{{verb="{verb}",code="{code}"}}'
+def requests(verb, code, of="reconcile"):
+    return f'vgpu_{of}_api_requests_total{{verb="{verb}",code="{code}"}}'
 
+
+def turned_down(step, reason):
+    return f'vgpu_plugin_refusals_total{{step="{step}",reason="{reason}"}}'
+
+
+def told(subject, result):
+    return f'vgpu_plugin_told_total{{subject="{subject}",result="{result}"}}'
+
+
+def waits(step, seconds):
+    """A wait a minute, so long each time."""
+    return {
+        f'vgpu_plugin_waits_total{{step="{step}"}}': "0+1x120",
+        f'vgpu_plugin_wait_seconds_total{{step="{step}"}}': f"0+{seconds}x120",
+    }
+
+
+def plugin_state(ready, recovered, registered):
+    return {
+        "vgpu_plugin_ready": f"{ready}x120",
+        "vgpu_plugin_recovered": f"{recovered}x120",
+        REGISTERED: f"{registered}x120",
+    }
+
+
+RESOURCE = {"resource": "volcano.sh/vgpu-memory"}
+REGISTERED = 'vgpu_plugin_resource_registered{resource="volcano.sh/vgpu-memory"}'
+UNIT = 'vgpu_plugin_resource_smallest_unit_bytes{resource="volcano.sh/vgpu-memory"}'
+WRITE_FAILURES = "vgpu_plugin_checkpoint_write_failures_total"
+PLUGIN = "vgpu-device-plugin"
 
 XID = f'vgpu_gpu_xid_last_timestamp_seconds{{{UUID},xid="%d"}}'
 ECC = f'vgpu_gpu_ecc_errors_total{{{UUID},type="uncorrected",lifetime="%s"}}'
@@ -288,6 +322,121 @@ CASES = (
         labels=DEVICE,
         value="97%",
     ),
+    # ------------------------------------------------------------ device plugins
+    plugin("VgpuPluginDown", "up", 0, 1),
+    Case(
+        "VgpuPluginsAbsent",
+        {"up": "1x10 stale", 'vgpu_plugin_info{scheme="volcano",mode="cdi"}': "1x10 stale"},
+        {"up": "1x120", 'vgpu_plugin_info{scheme="volcano",mode="cdi"}': "1x120"},
+        value="1",
+        onset=11,
+        job=PLUGIN,
+        lacks=("job", "instance"),
+    ),
+    Case(  # it knows no cards
+        "VgpuPluginNotReady",
+        {"vgpu_plugin_ready": "0x120", "vgpu_plugin_recovered": "1x120"},
+        plugin_state(1, 1, 1),
+        job=PLUGIN,
+    ),
+    Case(  # it does not know who holds them, whatever else is wrong
+        "VgpuPluginNotReady",
+        plugin_state(0, 0, 0),
+        plugin_state(1, 1, 1),
+        job=PLUGIN,
+    ),
+    plugin("VgpuPluginNotRegistered", REGISTERED, 0, 1, labels=RESOURCE),
+    plugin("VgpuPluginUnitTooSmall", UNIT, 19 * 2**20, "_", labels=RESOURCE, value="19Mi"),
+    plugin(
+        "VgpuPluginCardUnhealthy",
+        f'vgpu_plugin_device_unhealthy_info{{{UUID},gpu="0",reason="lost"}}',
+        1,
+        "_",
+        labels={**DEVICE, "gpu": "0", "reason": "lost"},
+    ),
+    Case(
+        "VgpuPluginRefusing",
+        {turned_down("allocate", "no_candidate"): "0+1x120"},
+        {turned_down("allocate", "no_candidate"): "0x9 3x111"},
+        labels={"step": "allocate", "reason": "no_candidate"},
+        value="4",
+        onset=4,
+        job=PLUGIN,
+    ),
+    Case(  # what begins with the first refusals
+        "VgpuPluginRefusing",
+        {turned_down("allocate", "not_recovered"): "_x5 4x114"},
+        {turned_down("allocate", "not_recovered"): "_x5 3x114"},
+        labels={"step": "allocate", "reason": "not_recovered"},
+        value="4",
+        onset=5,
+        job=PLUGIN,
+    ),
+    plugin(
+        "VgpuPluginUnbound",
+        'vgpu_plugin_unbound_containers{reason="no_room"}',
+        2,
+        "_",
+        labels={"reason": "no_room"},
+        value="2",
+    ),
+    Case(
+        "VgpuPluginCrossed",
+        {turned_down("bind", "crossed"): "_x5 1x114"},
+        {turned_down("bind", "no_room"): "0+1x120"},
+        labels={"step": "bind", "reason": "crossed"},
+        value="1",
+        onset=5,
+        job=PLUGIN,
+    ),
+    plugin("VgpuPluginConflicts", "vgpu_plugin_conflicts", 3, 0, value="3"),
+    Case(
+        "VgpuPluginCheckpointFailing",
+        {WRITE_FAILURES: "0+30x120"},
+        {WRITE_FAILURES: "7x120"},
+        value="150",
+        onset=1,
+        job=PLUGIN,
+    ),
+    plugin(
+        "VgpuPluginCheckpointDamaged",
+        'vgpu_plugin_checkpoint_problem_info{problem="truncated"}',
+        1,
+        "_",
+        labels={"problem": "truncated"},
+    ),
+    *(
+        Case(
+            "VgpuPluginSlow",
+            waits(step, 6),
+            waits(step, 1),
+            labels={"step": step},
+            value="6s",
+            onset=1,
+            job=PLUGIN,
+        )
+        for step in ("allocate", "bind")
+    ),
+    Case(
+        "VgpuPluginNotTelling",
+        {told("lock", "failed"): "0+1x120"},
+        {told("lock", "told"): "0+1x120"},
+        labels={"subject": "lock", "result": "failed"},
+        value="10",
+        onset=1,
+        job=PLUGIN,
+    ),
+    Case(
+        "VgpuPluginApiErrors",
+        {
+            requests("list", 200, "plugin"): "0+16x120",
+            **{requests("patch", code, "plugin"): "0+1x120" for code in (0, 401, 403, 503)},
+        },
+        {requests("list", 200, "plugin"): "0+1x120", requests("patch", 409, "plugin"): "0+1x120"},
+        value="20%",
+        onset=1,
+        job=PLUGIN,
+    ),
     # ------------------------------------------------------------ reconcilers
     *(
         reconciler(alert, found(rule), 3, 0, labels={"rule": rule}, value="3")
@@ -419,5 +568,52 @@ QUIET = (
         "the budget will allow it later",
         {'vgpu_reconcile_actions_total{rule="refused",outcome="blocked_by_pdb"}': "0+1x120"},
         "vgpu-reconciler",
+    ),
+    Quiet("VgpuPluginsAbsent", "there never was one", {"up": "1x120"}, PLUGIN),
+    Quiet("VgpuPluginsAbsent", "they are down", {"up": "1x10 0x110"}, PLUGIN),
+    Quiet(
+        "VgpuPluginNotReady",
+        "the kubelet does not take a resource: another alert",
+        plugin_state(0, 1, 0),
+        PLUGIN,
+    ),
+    Quiet(
+        "VgpuPluginNotRegistered",
+        "its unit is too small: another alert",
+        {REGISTERED: "0x120", UNIT: "1e6x120"},
+        PLUGIN,
+    ),
+    Quiet(
+        "VgpuPluginNotRegistered",
+        "the kubelet restarts",
+        {REGISTERED: "1x10 0x5 1x105"},
+        PLUGIN,
+    ),
+    Quiet(
+        "VgpuPluginRefusing",
+        "what has to wait is no refusal",
+        {turned_down(step, "no_room"): "0+1x120" for step in ("bind", "prestart")},
+        PLUGIN,
+    ),
+    Quiet(
+        "VgpuPluginUnbound",
+        "another one each time",
+        {'vgpu_plugin_unbound_containers{reason="no_claim"}': "1x10 stale 1x10 stale 1x10"},
+        PLUGIN,
+    ),
+    Quiet("VgpuPluginCheckpointFailing", "it failed once", {WRITE_FAILURES: "0x9 1x111"}, PLUGIN),
+    Quiet("VgpuPluginNotTelling", "it failed once", {told("pod", "failed"): "_x5 1x114"}, PLUGIN),
+    Quiet(
+        "VgpuPluginNotTelling",
+        "the pod had changed, and is looked at again",
+        {told("pod", "moved_on"): "0+1x120", told("pod", "gone"): "0+1x120"},
+        PLUGIN,
+    ),
+    Quiet("VgpuPluginSlow", "a start waits for its binding", waits("prestart", 19), PLUGIN),
+    Quiet(
+        "VgpuPluginSlow",
+        "nobody asks",
+        dict.fromkeys(waits("bind", 1), "7x120"),
+        PLUGIN,
     ),
 )

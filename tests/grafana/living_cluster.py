@@ -1,4 +1,5 @@
-"""A cluster that works, as dashboards show it: real exporters on simulated nodes, a reconciler.
+"""A cluster that works, as dashboards show it: real exporters on simulated nodes, a reconciler,
+and on each node the page of a device plugin (:mod:`pretended_plugin`).
 
 The demo's node, with all that is wrong on it, and two of many cards. Two Prometheus servers scrape
 them, as the two kinds of scrape jobs do: one honours our labels, the other has labels of its own
@@ -13,6 +14,7 @@ from typing import NamedTuple, Self
 import nvml_fake
 from bed.monitoring import Prometheus
 from live import LiveExporter
+from pretended_plugin import JOB, PretendedPlugin, troubled, well
 from promtool import RULES
 from sick_cluster import RunningReconciler
 
@@ -84,6 +86,9 @@ class LivingCluster:
             targets = [
                 (f"127.0.0.1:{node.port}", node.node.scenario.node, "vgpu") for node in self.nodes
             ]
+            for node, seen in zip(self.nodes, (well, well, troubled), strict=True):
+                plugin = stack.enter_context(PretendedPlugin(seen(node.sample)))
+                targets.append((plugin.target, node.node.scenario.node, JOB))
             targets.append((reconciler.target(), "vgpu-reconciler-0", "vgpu-reconciler"))
             self.servers = Monitored(
                 stack.enter_context(self._server("honouring", targets, {}, honor_labels=True)),

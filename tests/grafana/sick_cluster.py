@@ -1,8 +1,8 @@
 """Real exporters and reconcilers around whom as much as possible is wrong at once.
 
 Two nodes: one whose cards, containers and shares are sick, and one whose driver hangs. Three
-reconcilers: one that finds a lot, one that may do nothing of it, and one that cannot see. And of
-each kind a target where nothing answers.
+reconcilers: one that finds a lot, one that may do nothing of it, and one that cannot see. Two pages
+of device plugins (:mod:`pretended_plugin`). And of each kind a target where nothing answers.
 """
 
 import json
@@ -18,6 +18,7 @@ from bed.processes import Daemon
 from fixtures import ROOT
 from live import LiveExporter, fake_devices, fake_processes
 from msgspec import structs
+from pretended_plugin import JOB, PretendedPlugin, blind, sick
 from promtool import RULES
 
 from vgpu.simulator.apiserver import ApiServer
@@ -164,7 +165,7 @@ class SickCluster:
             start = time.time()
             simulated = SimulatedCluster(neighbourhood(start), start)
             api = stack.enter_context(ApiServer(simulated.store))
-            sick = stack.enter_context(SickNode(self._folder / "sick"))
+            ill = stack.enter_context(SickNode(self._folder / "sick"))
             hung = stack.enter_context(HungNode(self._folder / "hung"))
             careful = self._folder / "careful.yaml"
             careful.write_text("limits: {breaker: 0, breaker_floor: 0}\n")
@@ -173,8 +174,12 @@ class SickCluster:
                 "careful": (api.kubeconfig(), "--no-leader-elect", f"--config={careful}"),
                 "blind": (kubeconfig_of(f"http://{NOBODY}"), "--leader-elect"),
             }
-            jobs = [("vgpu", "north", [f"127.0.0.1:{node.port}" for node in (sick, hung)])]
+            jobs = [("vgpu", "north", [f"127.0.0.1:{node.port}" for node in (ill, hung)])]
             jobs += [("vgpu", "north", [NOBODY]), ("vgpu-reconciler", "north", [NOBODY])]
+            jobs.append((JOB, "north", [NOBODY]))
+            for seen in (sick, blind):
+                plugin = stack.enter_context(PretendedPlugin(seen(ill.sample)))
+                jobs.append((JOB, "north", [plugin.target]))
             for name, (kubeconfig, *flags) in reconcilers.items():
                 folder = self._folder / name
                 daemon = stack.enter_context(RunningReconciler(folder, kubeconfig, *flags))

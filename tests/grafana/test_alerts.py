@@ -7,9 +7,9 @@ from alert_cases import CASES, QUIET
 from promtool import OURS, RULES, inputs, passes, promtool, renamed
 
 from grafana.alerts import GROUPS
-from grafana.alerts import TEMPLATE as LABEL
 from grafana.generate import as_rule
 from grafana.promql import Severity
+from grafana.templates import TEMPLATE as LABEL
 
 ALERTS = {rule.name: rule for group in GROUPS for rule in group.rules}
 VALUE = re.compile(r"\{\{ \$value \| \w+ \}\}")
@@ -93,6 +93,30 @@ def test_an_alert_of_a_fleet_does_not_lose_its_cluster(tmp_path):
         tmp_path,
         {"input_series": series, "alert_rule_test": [{"alertname": alert.name, **test}]},
     )
+
+
+def test_one_plugin_of_a_node_does_not_hide_what_another_lacks(tmp_path):
+    """A node that two sharing systems share has two plugins under its name."""
+    node = {"cluster": "north", "job": "vgpu-device-plugin", "instance": "node-1"}
+    idle, refused = ({**node, "pod": f"plugin-{name}"} for name in ("idle", "refused"))
+    resource = {"resource": "volcano.sh/vgpu-number"}
+    not_ready = {"vgpu_plugin_ready": "0x30", "vgpu_plugin_recovered": "1x30"}
+    taken = 'vgpu_plugin_resource_registered{resource="volcano.sh/vgpu-number"}'
+    unit = 'vgpu_plugin_resource_smallest_unit_bytes{resource="volcano.sh/vgpu-number"}'
+    series = [
+        *inputs({**not_ready, unit: "1e6x30"}, **idle),
+        *inputs({**not_ready, taken: "0x30"}, **refused),
+    ]
+    fires = {"VgpuPluginNotReady": idle, "VgpuPluginNotRegistered": {**refused, **resource}}
+    tests = [
+        {
+            "eval_time": "30m",
+            "alertname": name,
+            "exp_alerts": [expected(ALERTS[name], labels, "")],
+        }
+        for name, labels in fires.items()
+    ]
+    passes(tmp_path, {"input_series": series, "alert_rule_test": tests})
 
 
 # ---------------------------------------------------------------- the table

@@ -6,6 +6,7 @@ import re
 import pytest
 from fixtures import ROOT
 
+from deviceplugin.metrics import TABLES as PLUGIN_TABLES
 from exporter.compat import SETS
 from exporter.families import OWN_TABLES
 from grafana import recording
@@ -23,7 +24,12 @@ BUILT_IN = {"__rate_interval", "__data", "__field", "__url_time_range"}
 
 LABELS = {
     family.name: {*table.labels, *family.extra}
-    for tables in (OWN_TABLES, RECONCILER_TABLES, *(make(False) for make in SETS.values()))
+    for tables in (
+        OWN_TABLES,
+        RECONCILER_TABLES,
+        PLUGIN_TABLES,
+        *(make(False) for make in SETS.values()),
+    )
     for table in tables
     for family in table.families
 }

@@ -24,6 +24,7 @@ EMPTY = {
     "VgpuDoubleBooked": "no simulated pods hold the same slice",
     "VgpuOvercommitPressure": "no simulated card is oversold in memory",
     "VgpuAllocationConflict": "nobody simulated is on a card that is not theirs",
+    "VgpuPluginsAbsent": "there are targets",
     "VgpuReconcilerAbsent": "there are targets",
     "VgpuReconcilerStalled": "it would take half an hour",
     "VgpuReconcileActionsFailing": "these reconcilers only tell",

@@ -52,6 +52,10 @@ NODE = {
     'vgpu_container_info{pod_uid="c",scheme="volcano",phase="released"}': "1x5",
     'vgpu_container_info{pod_uid="d",scheme="gaia",phase="assigned"}': "1x5",
     'vgpu_allocation_conflicts{type="overcommitted"}': "1x5",
+    'vgpu_plugin_info{scheme="volcano",mode="cdi"}': "1x5",
+    'vgpu_plugin_info{scheme="gaia",mode="cdi"}': "1x5",
+    'vgpu_plugin_resource_devices{resource="volcano.sh/vgpu-number",health="healthy"}': "9x5",
+    'vgpu_plugin_resource_devices{resource="volcano.sh/vgpu-number",health="unhealthy"}': "1x5",
     'vgpu_reconcile_info{scope="cluster",mode="plan"}': "1x5",
     'vgpu_reconcile_info{scope="node",mode="plan"}': "1x5",
 }
@@ -74,6 +78,11 @@ LEVELS = {
     "cluster_scheme:vgpu_containers:count": {'scheme="volcano"': 2, 'scheme="gaia"': 1},
     "cluster_type:vgpu_allocation_conflicts:sum": {'type="overcommitted"': 1},
     "cluster:vgpu_reconcilers:count": {"": 1},
+    "cluster:vgpu_plugins:count": {"": 2},
+    "cluster_resource_health:vgpu_plugin_resource_devices:sum": {
+        'resource="volcano.sh/vgpu-number",health="healthy"': 9,
+        'resource="volcano.sh/vgpu-number",health="unhealthy"': 1,
+    },
     "cluster_namespace:vgpu_container_memory_allocated_bytes:sum": {
         'namespace="team"': 120,
         'namespace="lab"': 30,

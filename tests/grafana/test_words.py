@@ -7,6 +7,11 @@ import pytest
 from click.testing import CliRunner
 from fixtures import ROOT
 
+from deviceplugin.health_case import Ill
+from deviceplugin.metrics import TABLES as PLUGIN_TABLES
+from deviceplugin.metrics import Wait
+from deviceplugin.reasons import Why
+from deviceplugin.telling import Result
 from exporter.families import OWN_TABLES
 from exporter.flags import COLLECTORS
 from grafana import alerts, generate, recording
@@ -22,21 +27,22 @@ from vgpu.sources.nvml_queries import CLOCK_EVENTS
 
 LABELS = {
     family.name: {*table.labels, *family.extra}
-    for table in (*OWN_TABLES, *TABLES)
+    for table in (*OWN_TABLES, *TABLES, *PLUGIN_TABLES)
     for family in table.families
 }
 RULES = [rule for group in (*alerts.GROUPS, *recording.GROUPS) for rule in group.rules]
 RECORDED = {record.name for group in recording.GROUPS for record in group.rules}
-TARGET = {"cluster", "job", "instance", "node", "namespace"}
+TARGET = {"cluster", "job", "instance", "node", "namespace", "pod"}
 CONTAINER = {"namespace", "pod", "container"}
 
 VALUES = {
     "collector": set(COLLECTORS),
-    "reason": {*map(str, Reason), *CLOCK_EVENTS},
+    "reason": {*map(str, (*Reason, *Why, *Ill)), *CLOCK_EVENTS},
     "type": {*map(str, ConflictKind), "corrected", "uncorrected"},
     "lifetime": {"volatile", "aggregate"},
     "rule": set(map(str, Rule)),
-    "result": set(map(str, Ending)),
+    "result": {*map(str, (*Ending, *Result))},
+    "step": set(map(str, Wait)),
     "outcome": set(map(str, Outcome)),
     "scope": set(map(str, Scope)),
     "phase": set(map(str, Phase)),
@@ -90,8 +96,15 @@ def test_counters_are_read_as_rates_or_levels(rule):
         "vgpu_join_failures_total",
         "vgpu_reconcile_cycles_total",
         "vgpu_reconcile_missed_cycles_total",
+        "vgpu_plugin_checkpoint_write_failures_total",
+        "vgpu_plugin_wait_seconds_total",
+        "vgpu_plugin_waits_total",
     }
-    come_again = {"vgpu_reconcile_actions_total", "vgpu_reconcile_api_requests_total"}
+    come_again = {
+        "vgpu_reconcile_actions_total",
+        "vgpu_reconcile_api_requests_total",
+        "vgpu_plugin_api_requests_total",
+    }
     for metric in re.findall(r"(?:increase|rate)\((\w+)", rule.expr):
         assert metric in begin_at_zero | come_again
 
@@ -105,7 +118,7 @@ HEADINGS = ["Meaning", "Impact", "Diagnosis", "Mitigation"]
 CODE = re.compile(r"`([^`]+)`")
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 METRIC = re.compile(
-    r"(?<![\w:])vgpu_(?:gpu|container|collector|allocation|reconcile|web|driver)\w*"
+    r"(?<![\w:])vgpu_(?:gpu|container|collector|allocation|reconcile|plugin|web|driver)\w*"
 )
 
 

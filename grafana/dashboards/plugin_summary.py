@@ -1,0 +1,79 @@
+"""The device plugins in six numbers, for their own dashboard and for that of all nodes."""
+
+from grafana.dashboards import links
+from grafana.dashboards.model import NONE_IS_BETTER, NONE_IS_GOOD, Panel, Unit, stat
+from grafana.dashboards.selecting import or_zero
+from grafana.promql import gained
+from grafana.settings import PLUGIN
+
+NO_PLUGIN = "no device plugin is scraped"
+
+
+def refused(selector: str) -> str:
+    """Pods that were refused within an hour, by step and reason, from the first one on."""
+    return gained(f'vgpu_plugin_refusals_total{{{selector}, step="allocate"}}', "1h")
+
+
+def panels(selector: str) -> tuple[Panel, ...]:
+    """Of the plugins that ``selector`` chooses."""
+    return (
+        stat(
+            "Plugins down",
+            "Device plugins that are scrape targets and do not answer.",
+            Unit.COUNT,
+            f"sum(up{{{PLUGIN}, {selector}}} == bool 0)",
+            "no scrape job of device plugins, or it has another name",
+            steps=NONE_IS_GOOD,
+            link=links.runbook("VgpuPluginDown"),
+        ),
+        stat(
+            "Plugins not ready",
+            "Those that do not know who holds what, or have not registered all they could.",
+            Unit.COUNT,
+            f"sum(vgpu_plugin_ready{{{selector}}} == bool 0)",
+            NO_PLUGIN,
+            steps=NONE_IS_GOOD,
+            link=links.runbook("VgpuPluginNotReady"),
+        ),
+        stat(
+            "Not registered",
+            "Resources of nodes that the kubelet does not take from the plugin now.",
+            Unit.COUNT,
+            f"sum(vgpu_plugin_resource_registered{{{selector}}} == bool 0)",
+            "no device plugin is scraped, or none has found cards",
+            steps=NONE_IS_GOOD,
+            link=links.runbook("VgpuPluginNotRegistered"),
+        ),
+        stat(
+            "Cards unhealthy",
+            "Cards of which nothing new is given; what runs on them stays.",
+            Unit.COUNT,
+            f"sum(vgpu_plugin_device_healthy{{{selector}}} == bool 0)",
+            "no device plugin is scraped, or none has found cards",
+            steps=NONE_IS_BETTER,
+            link=links.runbook("VgpuPluginCardUnhealthy"),
+        ),
+        stat(
+            "Containers that wait",
+            "Containers that have devices of the kubelet's, and cannot start: no share is bound to"
+            " them.",
+            Unit.COUNT,
+            or_zero(
+                f"sum(vgpu_plugin_unbound_containers{{{selector}}})",
+                f"vgpu_plugin_recovered{{{selector}}} == 1",
+            ),
+            "no device plugin is scraped, or none knows yet who holds what",
+            steps=NONE_IS_BETTER,
+            link=links.runbook("VgpuPluginUnbound"),
+        ),
+        stat(
+            "Refused pods, 1 h",
+            "Pods that failed since the plugin refused what the kubelet asked for. Counted from the"
+            " first: `increase()` would not see it.",
+            Unit.COUNT,
+            or_zero(f"sum({refused(selector)})", f"vgpu_plugin_ready{{{selector}}}"),
+            NO_PLUGIN,
+            steps=NONE_IS_BETTER,
+            link=links.runbook("VgpuPluginRefusing"),
+        ),
+    )

@@ -1,0 +1,15 @@
+"""What Prometheus fills in, in the texts of alerts: where it is, and how much."""
+
+import re
+from typing import Final
+
+TEMPLATE: Final = re.compile(r"\{\{ \$labels\.(\w+) \}\}")
+"""A label in a text, as Prometheus fills it in."""
+
+THE_NODE: Final = "{{ $labels.instance }}"
+THE_CARD: Final = "{{ $labels.uuid }} on {{ $labels.instance }}"
+THE_CONTAINER: Final = "{{ $labels.namespace }}/{{ $labels.pod }}/{{ $labels.container }}"
+THE_RESOURCE: Final = "{{ $labels.resource }}"
+RATIO: Final = "{{ $value | humanizePercentage }}"
+TIME: Final = "{{ $value | humanizeDuration }}"
+COUNT: Final = "{{ $value | humanize }}"

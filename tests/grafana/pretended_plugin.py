@@ -1,0 +1,167 @@
+"""Pages of device plugins: the plugin's own code over simulated cards, and made-up counts of calls.
+
+What is offered, and which cards are healthy, the plugin works out of what a simulated driver says.
+Who was answered and refused, and how long it took, is a function of the seconds since it began.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Self
+
+from msgspec import structs
+
+from deviceplugin.health import Health, heard, seen
+from deviceplugin.health_rules import Rules
+from deviceplugin.metrics import View, Wait
+from deviceplugin.offers import Offers, cards
+from deviceplugin.pages import routes
+from deviceplugin.reasons import Why
+from deviceplugin.roles.volcano import VolcanoRole
+from vgpu.facts import GpuSample, XidCount
+from vgpu.schemes.volcano import VOLCANO, Volcano
+from vgpu.web.process import build_info, own_numbers
+from vgpu.web.server import WebServer
+
+JOB = "vgpu-device-plugin"
+
+SECONDS_A_POD = 7
+"""So often a pod comes to a node."""
+
+OF_A_POD = {Wait.ALLOCATE: 0.0008, Wait.BIND: 0.021, Wait.PRESTART: 0.016}
+"""Seconds that each step takes."""
+
+Seen = Callable[[float], View]
+
+
+def before_anybody_came(sample: GpuSample, factor: int, *xids: XidCount) -> View:
+    """A plugin that has just registered all that it can of these cards."""
+    health = heard(seen(Health.at_start(), sample, 0.0, Rules()), xids, 0.0, Rules())
+    role = VolcanoRole(Volcano(VOLCANO, memory_factor=factor))
+    offers = Offers(role, lambda *_: None, lambda _: None)
+    devices = offers.become(health)
+    events = {(uuid, reason.value): count for (uuid, reason), count in health.events.items()}
+    return View(
+        scheme="volcano",
+        mode="cdi",
+        ready=True,
+        recovered=True,
+        offers=offers.rows(dict.fromkeys(offers.servable(), True)),
+        cards=cards(devices, health),
+        registrations={(resource, "registered"): 1 for resource in offers.servable()},
+        allocations={},
+        refusals={},
+        waits=dict.fromkeys(Wait, (0, 0.0)),
+        tenants={"bound": 0, "foreign": 0, "unbooked": 0},
+        expecting=0,
+        unbound={},
+        conflicts=0,
+        checkpoint_problem="",
+        checkpoint_failures=0,
+        health_events=events,
+        telling={},
+        requests={("list", "200"): 2, ("watch", "200"): 2},
+        build=build_info(),
+        own=own_numbers(None)(),
+    )
+
+
+def well(sample: GpuSample) -> Seen:
+    """One that serves its pods."""
+    begun = before_anybody_came(sample, factor=10)
+    return lambda t: with_pods(begun, t)
+
+
+def with_pods(begun: View, t: float) -> View:
+    """After pods have come and gone for so many seconds."""
+    pods = 20 + int(t / SECONDS_A_POD)
+    return structs.replace(
+        begun,
+        allocations={offer.resource: pods for offer in begun.offers if offer.registered},
+        waits={step: (pods, pods * seconds) for step, seconds in OF_A_POD.items()},
+        tenants={"bound": 4 + pods % 5, "foreign": 1, "unbooked": 0},
+        expecting=int(t % SECONDS_A_POD < 1),
+        telling={("pod", "told"): pods, ("lock", "told"): pods, ("node", "told"): int(t / 30) + 1},
+        requests={**begun.requests, ("patch", "200"): 2 * pods},
+    )
+
+
+def troubled(sample: GpuSample) -> Seen:
+    """One that serves, with a card lost, a unit that is too small, and pods that have to wait."""
+    begun = before_anybody_came(sample, 1, XidCount(sample.gpus[0].uuid, 79, 1, 0.0))
+
+    def view(t: float) -> View:
+        return structs.replace(
+            with_pods(begun, t),
+            refusals={("allocate", Why.NO_CANDIDATE): 1 + int(t / 60), ("bind", Why.NO_ROOM): 2},
+            unbound={Why.NO_ROOM: 1 + int(t / 90) % 2, Why.NOT_SEEN: 1},
+        )
+
+    return view
+
+
+def sick(sample: GpuSample) -> Seen:
+    """One with all that can be wrong while it serves."""
+    xids = (XidCount(sample.gpus[0].uuid, 79, 1, 0.0), XidCount("", 48, 2, 0.0))
+    begun = before_anybody_came(sample, 1, *xids)
+    cores = "volcano.sh/vgpu-cores"
+    offers = tuple(
+        structs.replace(each, registered=each.registered and each.resource != cores)
+        for each in begun.offers
+    )
+
+    def view(t: float) -> View:
+        now = int(t) + 5
+        return structs.replace(
+            begun,
+            mode="files",
+            ready=False,
+            offers=offers,
+            registrations={**begun.registrations, (cores, "refused"): now},
+            refusals={
+                ("allocate", Why.NO_CANDIDATE): now,
+                ("bind", Why.CROSSED): now,
+                ("prestart", Why.NO_ROOM): now,
+            },
+            waits=dict.fromkeys(Wait, (now, now * 6.5)),
+            unbound={Why.CROSSED: 1, Why.NO_ROOM: 2},
+            tenants={"bound": 5, "foreign": 3, "unbooked": 1},
+            conflicts=2,
+            checkpoint_failures=now,
+            telling={("lock", "failed"): now},
+        )
+
+    return view
+
+
+def blind(sample: GpuSample) -> Seen:
+    """One that does not know who holds what: its checkpoint is broken, the API server away."""
+    begun = before_anybody_came(sample, factor=10)
+    lost = structs.replace(
+        begun, ready=False, recovered=False, checkpoint_problem="checksum_mismatch"
+    )
+    return lambda t: structs.replace(lost, requests={("list", "0"): int(t)})
+
+
+class PretendedPlugin:
+    """Serves the page of what is ``seen`` of it."""
+
+    def __init__(self, of_time: Seen) -> None:
+        start = time.time()
+        self.view = lambda: of_time(time.time() - start)
+        self._server = WebServer(routes(self), ["127.0.0.1:0"])
+
+    @property
+    def ready(self) -> bool:
+        return self.view().ready
+
+    @property
+    def target(self) -> str:
+        """Where Prometheus finds it."""
+        return self._server.addresses[0]
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()
