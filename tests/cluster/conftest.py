@@ -20,6 +20,8 @@ from bed.population import Population
 from bed.workplace import Workplace
 from fixtures import missing, required_root, required_tool
 
+from vgpu.sources.runtime import HOST_PID_NAMESPACE
+
 PROGRAMS = {
     "containerd": "containerd",
     "runc": "runc",
@@ -104,6 +106,28 @@ def api_namespace(api):
     """The name of a new namespace of ``api``."""
     with api.namespace() as name:
         yield name
+
+
+@pytest.fixture
+def host_proc(node):
+    """What stands for /proc on a node that is a machine of its own.
+
+    The bed's node has a namespace of its own for its processes, and our programs see that these
+    are not all. Here they are made out to be: its real processes, below what only a real host has.
+    """
+    folder = "/var/lib/host-proc"
+    node.run(["mkdir", "-p", f"{folder}/self/ns"])
+    node.run(["ln", "-sfn", HOST_PID_NAMESPACE, f"{folder}/self/ns/pid"])
+    node.run(["ln", "-sfn", "/proc/sys", f"{folder}/sys"])  # the boot's id
+
+    def fill():
+        for pid in node.run(["ls", "/proc"]).split():
+            if pid.isdecimal():
+                node.run(["ln", "-sfn", f"/proc/{pid}", f"{folder}/{pid}"])
+        return folder
+
+    yield fill
+    node.run(["rm", "-r", folder])
 
 
 @pytest.fixture(scope="session")

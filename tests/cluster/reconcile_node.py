@@ -60,6 +60,7 @@ class NodeOnStage:
             f"--kubelet.checkpoint={paths.checkpoint}",
             f"--limits.gaia-dir={paths.gaia_dir}",
             f"--limits.kubeshare-dir={paths.kubeshare_dir}",
+            f"--plugin.state-dir={paths.state_dir}",
         ]
 
     @property

@@ -37,9 +37,14 @@ from vgpu.kube import (
 from vgpu.model import ContainerKind
 from vgpu.schemes.kubeshare_sharepod import OWNER
 
-RBAC = ROOT / "deploy" / "rbac"
-CLUSTER_RIGHTS = (RBAC / "reconciler.yaml", RBAC / "reconciler-gpushare.yaml")
-NODE_RIGHTS = (RBAC / "reconciler.yaml", RBAC / "reconciler-node.yaml")
+MANIFESTS = ROOT / "deploy" / "manifests"
+NAMESPACE = MANIFESTS / "namespace.yaml"
+CLUSTER_RIGHTS = (
+    NAMESPACE,
+    MANIFESTS / "reconciler-rbac.yaml",
+    MANIFESTS / "reconciler-rbac-gpushare.yaml",
+)
+NODE_RIGHTS = (NAMESPACE, MANIFESTS / "reconciler-node-rbac.yaml")
 HOME = "vgpu-system"
 """The namespace that the files of rights are about."""
 

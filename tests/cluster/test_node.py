@@ -111,7 +111,7 @@ def test_the_product_finds_its_sources_where_it_looks_by_default(
 ):
     running(control_plane.client, objects.pod("seen", namespace, limits={THING: 1}))
     page = live.parse(node.run([sys.executable, "-m", "vgpu", "exporter", "--once"]))
-    for collector in ("kubelet", "process", "shim", "limits"):
+    for collector in ("kubelet", "process", "shim", "limits", "plugin"):
         assert page[f'vgpu_collector_success{{collector="{collector}"}}'] == 1, collector
     # Pod names, container names and the checkpoint: nothing was missing or refused.
     assert not [name for name in page if name.startswith('vgpu_collector_rejected{collector="kube')]

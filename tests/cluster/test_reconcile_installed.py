@@ -1,4 +1,4 @@
-"""The reconciler as people install it: the files of deploy/, the product's image, a real node."""
+"""The reconciler as people install it: deploy/manifests, the product's image, a real node."""
 
 import json
 import re
@@ -6,19 +6,12 @@ from uuid import uuid4
 
 import pytest
 import urllib3
-import yaml
 from bed import objects
 from bed.deviceplugin import DevicePlugin, in_the_environment
 from bed.processes import wait_until
-from fixtures import ROOT
-from reconciling import HOME
-
-from vgpu.sources.runtime import HOST_PID_NAMESPACE
+from reconciling import CLUSTER_RIGHTS, HOME, MANIFESTS, NODE_RIGHTS, documents
 
 RESOURCE = "volcano.sh/vgpu-number"
-DEPLOY = ROOT / "deploy"
-RBAC = [DEPLOY / "rbac" / f"{name}.yaml" for name in ("reconciler", "reconciler-node")]
-MANIFESTS = sorted(path for name in ("rbac", "reconciler") for path in (DEPLOY / name).rglob("*"))
 AT_ONCE = "\nages: {failed: 0s}\n"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{HOME}/leases/vgpu-reconciler"
 PODS = f"/api/v1/namespaces/{HOME}/pods"
@@ -27,21 +20,18 @@ KEPT = "example.com/kept"
 """A finalizer: what became of a pod can still be read when it has ended."""
 
 
-def documents(path):
-    return [document for document in yaml.safe_load_all(path.read_text()) if document]
-
-
 @pytest.fixture(scope="module")
 def home(control_plane):
-    """The reconciler's namespace, ServiceAccounts and rights, as in deploy/rbac."""
+    """The reconciler's namespace, ServiceAccounts and rights."""
     client = control_plane.client
-    made = [client.apply(document) for path in RBAC for document in documents(path)]
+    files = dict.fromkeys((*CLUSTER_RIGHTS, *NODE_RIGHTS))
+    made = [client.apply(document) for document in documents(*files)]
     (space,) = [each for each in made if each["kind"] == "Namespace"]
     account = f"/api/v1/namespaces/{HOME}/serviceaccounts/default"
     wait_until(lambda: client.find(account), "the namespace is furnished")
     yield client
     for each in made:
-        if each["kind"].startswith("ClusterRole"):
+        if each["metadata"].get("namespace") != HOME and each != space:
             client.delete(each)
     client.delete(space)
     client.wait_gone(space)
@@ -49,14 +39,14 @@ def home(control_plane):
 
 @pytest.fixture
 def install(home, product_image):
-    """Applies a file of deploy/reconciler with the bed's image; all is taken away at the end.
+    """Applies one of deploy/manifests with the bed's image; all is taken away at the end.
 
     ``change`` is given each of its objects, and changes in it what a user might.
     """
     made = []
 
     def start(name, change):
-        for document in documents(DEPLOY / "reconciler" / f"{name}.yaml"):
+        for document in documents(MANIFESTS / f"{name}.yaml"):
             if spec := pod_spec(document):
                 spec["containers"][0]["image"] = product_image
             change(document)
@@ -163,23 +153,13 @@ def end(pod):
     return status["state"].get("terminated")
 
 
-# ---------------------------------------------------------------- the files
-
-
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
-def test_the_api_server_accepts_each_file_to_the_letter(control_plane, home, path):
-    how = ("--server-side", "--dry-run=server", "--validate=strict", "--force-conflicts")
-    told = control_plane.kubectl("apply", *how, "--filename", str(path))
-    assert len(told.splitlines()) == len(documents(path))
-
-
 # ---------------------------------------------------------------- the CronJob
 
 
 def test_the_cron_jobs_job_evicts_a_refused_pod_and_its_log_is_the_audit(
     control_plane, home, install, refused
 ):
-    cron_job = install("cronjob", at_once)
+    cron_job = install("reconciler-cronjob", at_once)
     home.patch(cron_job, {"spec": {"suspend": True}})  # nothing runs but what is run here
     how = ("create", "job", "once", "--from=cronjob/vgpu-reconciler", f"--namespace={HOME}")
     control_plane.kubectl(*how)
@@ -204,7 +184,7 @@ def test_the_cron_jobs_job_evicts_a_refused_pod_and_its_log_is_the_audit(
 def test_one_of_two_replicas_repairs_and_the_other_takes_over(
     home, install, refused, sick_deployment
 ):
-    workload = install("deployment", at_once)
+    workload = install("reconciler-deployment", at_once)
     home.wait_for(workload, lambda it: it["status"].get("availableReplicas") == 2, "available")
     home.wait_gone(refused)
 
@@ -233,7 +213,7 @@ def test_one_of_two_replicas_repairs_and_the_other_takes_over(
 
 
 def test_prometheus_scrapes_it(home, install, prometheus):
-    install("deployment", at_once)
+    install("reconciler-deployment", at_once)
     pods = wait_until(lambda: sorted(leading(home)) == [0, 1] and leading(home), "both serve")
     server = prometheus(*(f"{pod['status']['podIP']}:9396" for pod in pods.values()))
     server.wait_for("vgpu_reconcile_cycles_total")
@@ -245,27 +225,6 @@ def test_prometheus_scrapes_it(home, install, prometheus):
 
 SHIMS = "/usr/local/vgpu/containers"
 AGES = "ages: {orphan: 1s, clock_skew: 0s}\n"
-
-
-@pytest.fixture
-def host_proc(node):
-    """What stands for /proc on a node that is a machine of its own.
-
-    The bed's node has a namespace of its own for its processes, and the reconciler sees that these
-    are not all. Here they are made out to be: its real processes, below what only a real host has.
-    """
-    folder = "/var/lib/host-proc"
-    node.run(["mkdir", "-p", f"{folder}/self/ns"])
-    node.run(["ln", "-sfn", HOST_PID_NAMESPACE, f"{folder}/self/ns/pid"])
-
-    def fill():
-        for pid in node.run(["ls", "/proc"]).split():
-            if pid.isdecimal():
-                node.run(["ln", "-sfn", f"/proc/{pid}", f"{folder}/{pid}"])
-        return folder
-
-    yield fill
-    node.run(["rm", "-r", folder])
 
 
 @pytest.fixture
@@ -301,12 +260,12 @@ def test_the_nodes_own_reconciler_removes_a_folder_once_nobody_uses_it(
             document["data"] = {name: text.replace("every: 2m", "every: 1s") + AGES}
             return
         spec = pod_spec(document)
-        (old,) = [each for each in spec["volumes"] if each["name"] == "shims-old"]
+        (old,) = [each for each in spec["volumes"] if each["name"] == "old-shims"]
         old["hostPath"]["path"] = "/var/lib/vgpu-old"  # the node's /tmp is the machine's
         mount(spec, "proc", "/host/proc", hostPath={"path": procfs})
         spec["containers"][0]["args"].append("--path.procfs=/host/proc")
 
-    workload = install("node-daemonset", change)
+    workload = install("reconciler-node", change)
     home.wait_for(workload, lambda it: it["status"].get("numberReady") == 1, "ready")
     (pod,) = home.list(PODS)
     wait_until(lambda: not idle.exists(), "the folder is gone", context=lambda: home.logs(pod))

@@ -1,4 +1,4 @@
-"""The reconciler's rights: those that deploy/rbac gives suffice, and none of them is idle.
+"""The reconciler's rights: those that deploy/manifests gives suffice, and none of them is idle.
 
 The API server's own audit log tells who asked for what. Every request is authorized by itself, so
 what is asked for is needed: without its line it would be refused.

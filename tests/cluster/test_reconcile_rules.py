@@ -1,7 +1,7 @@
 """Every rule on a real API server: what is wrong is found, told, repaired, and put back if asked.
 
 There are no controllers here: nothing happens but what a test does. The command is the real one,
-with just the rights of deploy/rbac.
+with just the rights of deploy/manifests.
 """
 
 from collections.abc import Callable, Mapping

@@ -12,7 +12,7 @@ in its log. Both end with the block, and with this process however it ends.
 import http.client
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -148,7 +148,7 @@ class Alertmanager(Server):
 class Prometheus(Server):
     """A server that scrapes ``targets`` and evaluates ``rules`` once a second.
 
-    ``job`` overrides the keys of the one scrape job.
+    ``job`` overrides the keys of the one scrape job; ``jobs`` are others, in its place.
     """
 
     program = "prometheus"
@@ -160,6 +160,7 @@ class Prometheus(Server):
         *targets: str,
         rules: Iterable[Path] = (),
         alertmanager: Alertmanager | None = None,
+        jobs: Iterable[Mapping[str, Any]] = (),
         **job: Any,
     ) -> None:
         super().__init__(folder)
@@ -174,7 +175,7 @@ class Prometheus(Server):
         told = [f"127.0.0.1:{alertmanager.port}"] if alertmanager else []
         self._config = {
             "global": {"evaluation_interval": "1s"},
-            "scrape_configs": [scrape],
+            "scrape_configs": list(jobs) or [scrape],
             "rule_files": [str(file.absolute()) for file in rules],
             "alerting": {"alertmanagers": [{"static_configs": [{"targets": told}]}]},
         }

@@ -6,9 +6,10 @@ The first two layers come out of the user's cache unless something they are made
 the wheel is built every time, of a copy of the sources that nobody edits meanwhile. Equal sources
 give equal bytes.
 
-The filesystem is that of the running Debian, so that the machine's own Python says which wheels
-fit and compiles what lies in the layers. It holds Python and what Python needs: no shell, no
-package manager. Every file is root's and readable by all: any user can run it.
+What deploy/Containerfile says of packages, of pip and of the image itself is read from there. Its
+base is here the filesystem of the running Debian, so that the machine's own Python says which
+wheels fit and compiles what lies in the layers. It holds Python and what Python needs: no shell,
+no package manager. Every file is root's and readable by all: any user can run it.
 """
 
 import os
@@ -24,19 +25,17 @@ from tempfile import TemporaryDirectory
 from fixtures import ROOT, required_root, required_tool
 
 from bed.cache import cached
+from bed.containerfile import arguments, configuration
 from bed.images import image
 from bed.processes import DIES_WITH_US
 
 REFERENCE = "localhost/vgpu:test"
-CONFIG = {
-    "Entrypoint": ["vgpu"],
-    "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", "PYTHONUNBUFFERED=1", "MALLOC_ARENA_MAX=1"],
-    "WorkingDir": "/",
-}
+CONTAINERFILE = (ROOT / "deploy" / "Containerfile").read_text()
+ARGUMENTS = {name: value.split() for name, value in arguments(CONTAINERFILE).items()}
 LOCK = ROOT / "requirements" / "runtime.lock"
 PYTHON = "/usr/bin/python3"  # the one that the base gets, too
 
-PACKAGES = ("base-files", "base-passwd", "libgcc-s1", "libstdc++6", "python3")  # C++: grpcio
+PACKAGES = ("base-files", "base-passwd", *ARGUMENTS["PACKAGES"])
 NAMES = 'cp "$1/usr/share/base-passwd/{0}.master" "$1/etc/{0}"'  # what base-passwd does when set up
 LEFT_OUT = (
     "dev",
@@ -80,13 +79,13 @@ def build(file: Path, tree: Path) -> Path:
     required_root()
     required_tool("mmdebstrap", "mmdebstrap")
     required_tool(PYTHON, "python3")
-    recipe = [Path(__file__).read_text(), _suite()]
+    recipe = [Path(__file__).read_text(), str(ARGUMENTS), _suite()]
     base = cached("images/base.tar", recipe, _base)
     requirements = cached("images/requirements.tar", [*recipe, LOCK.read_text()], _requirements)
     with TemporaryDirectory() as folder:
         product = Path(folder, "product.tar")
         _product(tree, product)
-        image(file, REFERENCE, [base, requirements, product], CONFIG)
+        image(file, REFERENCE, [base, requirements, product], configuration(CONTAINERFILE))
     return file
 
 
@@ -109,7 +108,7 @@ def _base(tar: Path) -> None:
 
 
 def _requirements(tar: Path) -> None:
-    _install(tar, "--only-binary=:all:", "--require-hashes", f"--requirement={LOCK}")
+    _install(tar, *ARGUMENTS["LOCKED"], f"--requirement={LOCK}")
 
 
 def _product(tree: Path, tar: Path) -> None:
@@ -123,8 +122,7 @@ def _install(tar: Path, *what: str) -> None:
     """Pack what our pip installs for the base's Python, where Debian's own pip would."""
     folder = tar.parent / "installed"
     pip = [sys.executable, "-m", "pip", "--python", PYTHON, "install", "--quiet"]
-    alone = ["--no-deps", "--no-compile", "--ignore-installed", "--root-user-action=ignore"]
-    _run(*pip, *alone, f"--root={folder}", *what)
+    _run(*pip, *ARGUMENTS["INSTALL"], f"--root={folder}", *what)
     _pack(folder, tar)
 
 

@@ -1,0 +1,1 @@
+"""How it is installed: Helm chart, plain manifests rendered from it, image, systemd unit."""

@@ -1,0 +1,49 @@
+{{/*
+Folders of the node: name -> where it is on the node (path), and in a container unless it is the same
+(at). `must` are there on every node; others are made, so that what comes later is seen.
+*/}}
+{{- define "vgpu.folders" -}}
+cdi: {path: {{ .Values.paths.cdi }}, at: /var/run/cdi}
+cgroup: {path: /sys/fs/cgroup, at: /host/sys/fs/cgroup, must: true}
+container-links: {path: /var/log/containers}
+device-plugins: {path: {{ .Values.paths.kubelet }}/device-plugins, at: /var/lib/kubelet/device-plugins, must: true}
+gpu-manager: {path: /etc/gpu-manager}
+gpu-manager-vm: {path: /etc/gpu-manager/vm}
+host: {path: /, at: /host/root, must: true}
+kubeshare: {path: /kubeshare/scheduler/config}
+{{- with .Values.paths.oldShims }}
+old-shims: {path: {{ . }}, at: /tmp/vgpu}
+{{- end }}
+pod-logs: {path: /var/log/pods}
+pod-resources: {path: {{ .Values.paths.kubelet }}/pod-resources, at: /var/lib/kubelet/pod-resources, must: true}
+run: {path: /run/vgpu}
+shims: {path: /usr/local/vgpu}
+state: {path: /var/lib/vgpu}
+vgpulock: {path: /tmp/vgpulock}
+{{- end }}
+
+{{/* Volumes of folders: (list $ names). A name may occur twice. */}}
+{{- define "vgpu.folderVolumes" -}}
+{{- $folders := include "vgpu.folders" (index . 0) | fromYaml }}
+{{- range $name := index . 1 | uniq }}
+{{- with get $folders $name }}
+- name: {{ $name }}
+  hostPath: {path: {{ .path }}{{ if not .must }}, type: DirectoryOrCreate{{ end }}}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Mounts of folders: (list $ names-to-read names-to-write). */}}
+{{- define "vgpu.folderMounts" -}}
+{{- $folders := include "vgpu.folders" (index . 0) | fromYaml }}
+{{- range $name := index . 1 }}
+{{- with get $folders $name }}
+- {name: {{ $name }}, mountPath: {{ .at | default .path }}, readOnly: true}
+{{- end }}
+{{- end }}
+{{- range $name := index . 2 }}
+{{- with get $folders $name }}
+- {name: {{ $name }}, mountPath: {{ .at | default .path }}}
+{{- end }}
+{{- end }}
+{{- end }}

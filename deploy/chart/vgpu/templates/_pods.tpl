@@ -1,0 +1,144 @@
+{{/* What the pods of several parts have in common. */}}
+
+{{/*
+Labels and annotations of a pod: (list $ part its-values names-of-unconfined-containers config). A program
+reads its configuration once: when that changes, so does the pod.
+*/}}
+{{- define "vgpu.podMetadata" -}}
+{{- $values := index . 2 -}}
+{{- $annotations := merge (dict) $values.podAnnotations -}}
+{{- with index . 4 -}}
+{{- $_ := set $annotations "vgpu.dev/config-sha256" (sha256sum .) -}}
+{{- end -}}
+{{- if semverCompare "<1.30-0" (index . 0).Capabilities.KubeVersion.Version -}}
+{{- range index . 3 -}}
+{{- $_ := set $annotations (printf "container.apparmor.security.beta.kubernetes.io/%s" .) "unconfined" -}}
+{{- end -}}
+{{- end -}}
+labels: {{- toYaml (merge (include "vgpu.labels" . | fromYaml) $values.podLabels) | nindent 2 }}
+{{- with $annotations }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Whose account a pod has, and who may pull its image: (list $ account). */}}
+{{- define "vgpu.account" -}}
+serviceAccountName: {{ include "vgpu.fullname" (index . 0) }}-{{ index . 1 }}
+{{- with (index . 0).Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Where pods run that belong on every GPU node: (list $ more-labels). */}}
+{{- define "vgpu.onGpuNodes" -}}
+{{- $nodes := (index . 0).Values.gpuNodes -}}
+tolerations: {{- toYaml $nodes.tolerations | nindent 2 }}
+{{- with merge (dict) (index . 1) $nodes.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $nodes.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $nodes.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- end }}
+
+{{- define "vgpu.image" -}}
+{{- $image := .Values.image -}}
+image: {{ $image.repository }}{{ with $image.digest }}@{{ . }}{{ else }}:{{ $image.tag | default $.Chart.AppVersion }}{{ end }}
+imagePullPolicy: {{ $image.pullPolicy }}
+{{- end }}
+
+{{/* What a container may do, apart from its user: (list $ capabilities unconfined). */}}
+{{- define "vgpu.security" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+  {{- with index . 1 }}
+  add: {{ toJson . }}
+  {{- end }}
+{{- if and (index . 2) (semverCompare ">=1.30-0" (index . 0).Capabilities.KubeVersion.Version) }}
+appArmorProfile: {type: Unconfined} # a profile hides other processes
+{{- end }}
+{{- end }}
+
+{{/* Environment of a program on a GPU node: (list $ extra). */}}
+{{- define "vgpu.nodeEnv" -}}
+- name: NODE_NAME
+  valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+- {name: MALLOC_ARENA_MAX, value: "1"} # threads share one heap: less memory
+- {name: NVIDIA_VISIBLE_DEVICES, value: all} # to ask the driver; nothing is computed
+- {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
+{{- with index . 1 }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/*
+Flags that several programs have: (list $ which). `web` is of those that serve, `units` of those that
+only read what was given out.
+*/}}
+{{- define "vgpu.commonArgs" -}}
+{{- $values := (index . 0).Values -}}
+- --log.level={{ $values.log.level }}
+- --log.format={{ $values.log.format }}
+{{- if and (has "web" (index . 1)) $values.web.configSecret }}
+- --web.config.file=/etc/vgpu-web/web-config.yaml
+{{- end }}
+{{- if has "units" (index . 1) }}
+{{- with $values.units.volcanoMemoryFactor }}
+- --volcano.memory-factor={{ int64 . }}
+{{- end }}
+{{- with $values.units.gpushareMemoryUnit }}
+- --gpushare.memory-unit={{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Both probes of a port: (list $ its-name). Where a web config may ask for a password, only the port. */}}
+{{- define "vgpu.probes" -}}
+{{- $locked := (index . 0).Values.web.configSecret -}}
+{{- range $probe, $path := dict "livenessProbe" "/-/healthy" "readinessProbe" "/-/ready" }}
+{{ $probe }}:
+  {{- if $locked }}
+  tcpSocket: {port: {{ index $ 1 }}}
+  {{- else }}
+  httpGet: {path: {{ $path }}, port: {{ index $ 1 }}}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Mounts of a container: (list $ folders-to-read folders-to-write more). */}}
+{{- define "vgpu.mounts" -}}
+{{- include "vgpu.folderMounts" . | trim }}
+{{- if (index . 0).Values.web.configSecret }}
+- {name: web, mountPath: /etc/vgpu-web, readOnly: true}
+{{- end }}
+{{- with index . 3 }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Volumes of a pod: (list $ folders more). */}}
+{{- define "vgpu.volumes" -}}
+{{- include "vgpu.folderVolumes" . | trim }}
+{{- with (index . 0).Values.web.configSecret }}
+- {name: web, secret: {secretName: {{ . }}}}
+{{- end }}
+{{- with index . 2 }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Where a reconciler finds its configuration, as mounts and volumes: (list $ part). */}}
+{{- define "vgpu.configMount" -}}
+- {name: config, mountPath: /etc/vgpu, readOnly: true}
+{{- end }}
+{{- define "vgpu.configVolume" -}}
+- {name: config, configMap: {name: {{ include "vgpu.fullname" (index . 0) }}-{{ index . 1 }}}}
+{{- end }}

@@ -1,0 +1,86 @@
+{{/*
+What is there: the component of a pod -> whether it asks the API server, and the ports that serve metrics.
+*/}}
+{{- define "vgpu.components" -}}
+{{- if .Values.exporter.enabled }}
+exporter: {api: {{ .Values.exporter.api }}, ports: {metrics: 9394}}
+{{- end }}
+{{- range $scheme := (include "vgpu.schemes" . | fromJson).names }}
+{{- if (get $.Values.devicePlugin.schemes $scheme).nodeReconciler }}
+device-plugin-{{ $scheme }}: {api: true, ports: {metrics: 9395, reconcile: 9396}}
+{{- else }}
+device-plugin-{{ $scheme }}: {api: true, ports: {metrics: 9395}}
+{{- end }}
+{{- end }}
+{{- if eq .Values.reconciler.kind "Deployment" }}
+reconciler: {api: true, ports: {reconcile: 9396}}
+{{- else if eq .Values.reconciler.kind "CronJob" }}
+reconciler: {api: true, ports: {}}
+{{- end }}
+{{- if .Values.reconciler.node.daemonSet }}
+reconciler-node: {api: true, ports: {reconcile: 9396}}
+{{- end }}
+{{- end }}
+
+{{/*
+Scrape jobs, named as alerts and dashboards know them: the port, and all components that may have it.
+*/}}
+{{- define "vgpu.jobs" -}}
+{{- $plugins := list -}}
+{{- range $scheme, $_ := .Values.devicePlugin.schemes }}{{ $plugins = append $plugins (printf "device-plugin-%s" $scheme) }}{{ end -}}
+{{- if .Values.exporter.enabled }}
+vgpu-exporter: {port: metrics, components: [exporter]}
+{{- end }}
+{{- if (include "vgpu.schemes" . | fromJson).names }}
+vgpu-device-plugin: {port: metrics, components: {{ toJson $plugins }}}
+{{- end }}
+{{- if eq .Values.reconciler.kind "Deployment" }}
+vgpu-reconciler: {port: reconcile, components: [reconciler]}
+{{- end }}
+{{- if include "vgpu.reconcilerNode.runs" . }}
+vgpu-reconciler-node: {port: reconcile, components: {{ toJson (append $plugins "reconciler-node") }}}
+{{- end }}
+{{- end }}
+
+{{/* One endpoint of a monitor: (list $ job port). On each node there is one: its name is the instance. */}}
+{{- define "vgpu.endpoint" -}}
+{{- $monitoring := (index . 0).Values.monitoring -}}
+port: {{ index . 2 }}
+interval: {{ $monitoring.interval }}
+scrapeTimeout: {{ $monitoring.scrapeTimeout }}
+honorLabels: {{ $monitoring.honorLabels }}
+relabelings:
+  - {targetLabel: job, replacement: {{ index . 1 }}}
+  {{- if ne (index . 1) "vgpu-reconciler" }}
+  - {sourceLabels: [__meta_kubernetes_pod_node_name], targetLabel: instance}
+  {{- end }}
+  {{- with $monitoring.relabelings }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with $monitoring.metricRelabelings }}
+metricRelabelings: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $monitoring.endpoint }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Name and labels of a monitor: (list $ job). */}}
+{{- define "vgpu.monitorMetadata" -}}
+name: {{ index . 1 }}
+namespace: {{ (index . 0).Release.Namespace }}
+labels:
+  {{- include "vgpu.labels" (list (index . 0) "monitoring") | nindent 2 }}
+  {{- with (index . 0).Values.monitoring.labels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{/* What a monitor selects pods or Services by: (list $ components). */}}
+{{- define "vgpu.monitorSelector" -}}
+matchLabels:
+  app.kubernetes.io/name: vgpu
+  app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+matchExpressions:
+  - {key: app.kubernetes.io/component, operator: In, values: {{ toJson (index . 1) }}}
+{{- end }}

@@ -1,0 +1,67 @@
+{{/* The node's reconciler, as a container of a device plugin's pod or of a pod of its own. */}}
+
+{{/* Folders that it reads, and those it removes from: what shims left behind. */}}
+{{- define "vgpu.reconcilerNode.folders" -}}
+read: [cgroup, device-plugins, pod-resources, pod-logs, gpu-manager-vm, kubeshare, state]
+write: [shims, old-shims]
+{{- end }}
+
+{{- define "vgpu.reconcilerNode.container" -}}
+{{- $values := .Values.reconciler.node -}}
+{{- $folders := include "vgpu.reconcilerNode.folders" . | fromYaml -}}
+name: reconcile
+{{ include "vgpu.image" . }}
+args:
+  - reconcile
+  - run
+  - --scope=node
+  - --mode={{ .Values.reconciler.mode }}
+  - --config=/etc/vgpu/reconcile.yaml
+  - --audit=-
+  - --path.cgroupfs=/host/sys/fs/cgroup
+  - --kubelet.pod-resources=/var/lib/kubelet/pod-resources/kubelet.sock
+  {{- include "vgpu.commonArgs" (list $ (list "web" "units")) | nindent 2 }}
+  {{- range $values.extraArgs }}
+  - {{ toJson . }}
+  {{- end }}
+env:
+  {{- include "vgpu.nodeEnv" (list $ $values.extraEnv) | nindent 2 }}
+ports:
+  - {name: reconcile, containerPort: 9396}
+{{- include "vgpu.probes" (list $ "reconcile") }}
+securityContext:
+  # DAC_READ_SEARCH and SYS_PTRACE show what other users' processes have open and mapped: no folder
+  # is removed under one. Without these two orphan_shim_dir does nothing; all else works.
+  {{- include "vgpu.security" (list $ (list "DAC_READ_SEARCH" "SYS_PTRACE") true) | nindent 2 }}
+resources: {{- toYaml $values.resources | nindent 2 }}
+volumeMounts:
+  {{- $config := include "vgpu.configMount" . | fromYamlArray }}
+  {{- include "vgpu.mounts" (list $ $folders.read $folders.write $config) | nindent 2 }}
+{{- end }}
+
+{{/* Its rights. RBAC cannot restrict a DaemonSet to its own node; the program's --node-name does. */}}
+{{- define "vgpu.reconcilerNode.rules" -}}
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch]
+- apiGroups: [""] # what its plugins have registered
+  resources: [nodes]
+  verbs: [get]
+{{- if eq .Values.reconciler.mode "apply" }}
+- apiGroups: [""] # card_drift and recover; not needed if these rules are off
+  resources: [pods]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, get, patch] # the same thing said again is counted
+{{- end }}
+{{- end }}
+
+{{/* Whether it runs anywhere, "true" or "". */}}
+{{- define "vgpu.reconcilerNode.runs" -}}
+{{- $runs := .Values.reconciler.node.daemonSet -}}
+{{- range .Values.devicePlugin.schemes }}
+{{- $runs = or $runs (and .enabled .nodeReconciler) -}}
+{{- end -}}
+{{- ternary "true" "" $runs -}}
+{{- end }}

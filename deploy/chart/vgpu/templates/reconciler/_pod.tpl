@@ -1,0 +1,71 @@
+{{/*
+The cluster's reconciler in a pod; a Deployment and a CronJob give the command, and what a program that
+goes on running needs beside it: (list $ command-and-flags ports-and-probes).
+*/}}
+{{- define "vgpu.reconciler.pod" -}}
+{{- $root := index . 0 -}}
+{{- $values := $root.Values.reconciler -}}
+{{ include "vgpu.account" (list $root "reconciler") }}
+{{- with $root.Values.priorityClass.name }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  seccompProfile: {type: RuntimeDefault}
+containers:
+  - name: reconcile
+    {{- include "vgpu.image" $root | nindent 4 }}
+    args:
+      {{- index . 1 | nindent 6 }}
+      - --config=/etc/vgpu/reconcile.yaml
+      {{- range $values.extraArgs }}
+      - {{ toJson . }}
+      {{- end }}
+    env:
+      - name: VGPU_STATE_NAMESPACE
+        valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+      {{- with $values.extraEnv }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
+    {{- with index . 2 }}
+    {{- nindent 4 . }}
+    {{- end }}
+    securityContext:
+      {{- include "vgpu.security" (list $root (list) false) | nindent 6 }}
+    resources: {{- toYaml $values.resources | nindent 6 }}
+    volumeMounts:
+      {{- include "vgpu.mounts" (list $root (list) (list) (include "vgpu.configMount" $root | fromYamlArray)) | trim | nindent 6 }}
+volumes:
+  {{- include "vgpu.volumes" (list $root (list) (include "vgpu.configVolume" (list $root "reconciler") | fromYamlArray)) | trim | nindent 2 }}
+{{- end }}
+
+{{- define "vgpu.reconciler.run" -}}
+- reconcile
+- run
+- --mode={{ .Values.reconciler.mode }}
+- --audit=-
+{{ include "vgpu.commonArgs" (list $ (list "web" "units")) }}
+{{- end }}
+
+{{/* `report` ends well whatever is wrong; `plan` would make each Job with a finding a failed one. */}}
+{{- define "vgpu.reconciler.once" -}}
+- reconcile
+{{- if eq .Values.reconciler.mode "apply" }}
+- apply
+- --yes
+- --audit=-
+{{- else }}
+- report
+{{- end }}
+{{ include "vgpu.commonArgs" (list $ (list "units")) }}
+{{- end }}

@@ -1,0 +1,177 @@
+"""Plain manifests for people without Helm, rendered from the chart: deploy/manifests/.
+
+    python -m deploy.manifests --helm PROGRAM [--check]
+
+The table says of each file with which values, and of which templates, it is made. Dashboards are
+not among them: grafana/dashboards has the files themselves.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import click
+import msgspec
+import yaml
+
+from deploy.generate import CHART, ROOT
+
+FOLDER: Final = ROOT / "deploy" / "manifests"
+NAMESPACE: Final = "vgpu-system"
+KUBERNETES: Final = "1.31.0"
+"""The version they are rendered for; older ones from 1.26 take them, too, with a warning."""
+
+HEADER: Final = (
+    "# Rendered from deploy/chart/vgpu by deploy/manifests.py. Do not edit: run `make manifests`.\n"
+)
+
+Values = Mapping[str, Any]
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """One file.
+
+    Attributes:
+        about: what it is, and what it needs beside itself; a sentence for its first line.
+        templates: which of the chart's, each a path below templates/.
+        values: what differs from the chart's own.
+    """
+
+    about: str
+    templates: tuple[str, ...]
+    values: Values = {}
+
+
+_UNITS: Final = {"units": {"volcanoMemoryFactor": 1, "gpushareMemoryUnit": "GiB"}}
+_APPLY: Final = {"mode": "apply", "gpushare": True}
+_NODE: Final = {"reconciler": {**_APPLY, "node": {"daemonSet": True}}}
+
+
+def _plugin(scheme: str, unit: str, what: str) -> Manifest:
+    about = f"The device plugin of {scheme}, with the node's reconciler. {what}"
+    templates = ("device-plugin/rbac", "device-plugin/daemonset", "reconciler-node/configmap")
+    values = {
+        "devicePlugin": {"schemes": {scheme: {"enabled": True}}},
+        "units": {unit: _UNITS["units"][unit]} if unit else {},
+        "reconciler": _APPLY,
+    }
+    return Manifest(about, templates, values)
+
+
+MANIFESTS: Final = {
+    "namespace.yaml": Manifest(
+        "Namespace and PriorityClass of all that is here. Comes first.",
+        ("namespace", "priorityclass"),
+        {"namespace": {"create": True}},
+    ),
+    "exporter.yaml": Manifest(
+        "The exporter on every node, in the profile standard.",
+        ("exporter/serviceaccount", "exporter/daemonset"),
+    ),
+    "exporter-minimal.yaml": Manifest(
+        "The exporter as a user without rights. In place of exporter.yaml.",
+        ("exporter/serviceaccount", "exporter/daemonset"),
+        {"exporter": {"profile": "minimal"}},
+    ),
+    "exporter-full.yaml": Manifest(
+        "The exporter with all it can use: SYS_PTRACE, the API server. In place of exporter.yaml.",
+        ("exporter/serviceaccount", "exporter/rbac", "exporter/daemonset"),
+        {"exporter": {"profile": "full", "api": True}},
+    ),
+    "device-plugin-volcano.yaml": _plugin(
+        "volcano", "volcanoMemoryFactor", "One unit of volcano.sh/vgpu-memory is 1 MiB."
+    ),
+    "device-plugin-gpushare.yaml": _plugin(
+        "gpushare", "gpushareMemoryUnit", "One unit of aliyun.com/gpu-mem is 1 GiB."
+    ),
+    "device-plugin-gaia.yaml": _plugin("gaia", "", "In place of gpu-manager."),
+    "reconciler-rbac.yaml": Manifest(
+        "The rights of the cluster's reconciler.", ("reconciler/rbac",), {"reconciler": _APPLY}
+    ),
+    "reconciler-rbac-gpushare.yaml": Manifest(
+        "One right more for it, where gpushare is used.",
+        ("reconciler/rbac-gpushare",),
+        {"reconciler": _APPLY},
+    ),
+    "reconciler-deployment.yaml": Manifest(
+        "The cluster's reconciler as a Deployment. Needs reconciler-rbac.yaml.",
+        ("reconciler/configmap", "reconciler/deployment"),
+        {"reconciler": _APPLY},
+    ),
+    "reconciler-cronjob.yaml": Manifest(
+        "The cluster's reconciler as a CronJob. Needs reconciler-rbac.yaml.",
+        ("reconciler/configmap", "reconciler/cronjob"),
+        {"reconciler": {**_APPLY, "kind": "CronJob"}},
+    ),
+    "reconciler-node-rbac.yaml": Manifest(
+        "The rights of the node's reconciler.", ("reconciler-node/rbac",), _NODE
+    ),
+    "reconciler-node.yaml": Manifest(
+        "The node's reconciler, where the device plugin is an original's. Needs"
+        " reconciler-node-rbac.yaml.",
+        ("reconciler-node/configmap", "reconciler-node/daemonset"),
+        _NODE,
+    ),
+    "podmonitors.yaml": Manifest(
+        "For Prometheus Operator: who is scraped.",
+        ("monitoring/podmonitors",),
+        {
+            **_UNITS,
+            "monitoring": {"kind": "PodMonitor"},
+            "devicePlugin": {"schemes": {"volcano": {"enabled": True}}},
+        },
+    ),
+    "prometheusrule.yaml": Manifest(
+        "For Prometheus Operator: alerts and recording rules.",
+        ("monitoring/rules",),
+        {"rules": {"enabled": True}},
+    ),
+}
+
+
+def rendered(helm: str, manifest: Manifest) -> str:
+    """A manifest's text. Raises subprocess.CalledProcessError, with helm's own words in stderr."""
+    show = [f"--show-only=templates/{name}.yaml" for name in manifest.templates]
+    command = [helm, "template", "vgpu", str(CHART), f"--namespace={NAMESPACE}", "--values=-"]
+    text = subprocess.run(  # noqa: S603  # the program that the caller named
+        [*command, f"--kube-version={KUBERNETES}", *show],
+        input=yaml.safe_dump(dict(manifest.values)),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return f"{HEADER}# {manifest.about}\n" + "".join(_lines(text))
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Without where it comes from, and without lines that a template has left empty."""
+    for line in re.sub(r"\A---\n", "", text).splitlines(keepends=True):
+        if line.strip() and not line.startswith("# Source: "):
+            yield line
+
+
+@click.command()
+@click.option("--helm", default="helm", show_default=True, help="The program.", metavar="PROGRAM")
+@click.option("--check", is_flag=True, help="Write nothing; fail if a file is out of date.")
+def main(*, helm: str, check: bool) -> None:
+    """Write, or check, deploy/manifests/."""
+    stale = False
+    FOLDER.mkdir(exist_ok=True)
+    for path in FOLDER.iterdir():
+        if path.name not in MANIFESTS:
+            stale = True
+            click.echo(f"{path.name}: nothing makes it", err=True)
+    for name, manifest in MANIFESTS.items():
+        path, text = FOLDER / name, rendered(helm, manifest)
+        if not check:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            click.echo(f"{name} is not what the chart says: run `make manifests`", err=True)
+            stale = True
+    sys.exit(check and stale)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""The chart through the real helm: what it renders, and what it refuses.
+
+chart = Chart(tools.path("helm"))
+documents = chart.rendered({"exporter": {"profile": "full"}}, "--namespace=gpu")
+
+And what an installation on a node of the bed needs: its image, and a driver that pods are shown.
+"""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+from bed import product
+from bed.client import Client, Object
+from bed.node import Node
+from fake_nvml.build import build
+from nvml_fake import FakeDriver
+
+from deploy.generate import CHART
+
+OPERATOR = ("PodMonitor", "ServiceMonitor", "PrometheusRule")
+"""Kinds of Prometheus Operator."""
+
+
+class HelmRefused(Exception):  # noqa: N818 - an answer, not a fault
+    """Helm would not; the text is its own."""
+
+
+class Chart(NamedTuple):
+    """Our chart."""
+
+    helm: Path
+
+    def rendered(self, values: Object, *flags: str, release: str = "vgpu") -> list[Object]:
+        """The objects that it makes. Raises HelmRefused."""
+        text = self._run("template", values, release, str(CHART), *flags)
+        return [each for each in yaml.safe_load_all(text) if each]
+
+    def lint(self, values: Object) -> str:
+        """What `helm lint --strict` says. Raises HelmRefused."""
+        return self._run("lint", values, "--strict", str(CHART))
+
+    def _run(self, command: str, values: Object, *args: str) -> str:
+        ran = subprocess.run(
+            [self.helm, command, *args, "--values=-"],
+            input=json.dumps(values),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ran.returncode:
+            raise HelmRefused(ran.stderr + ran.stdout)
+        return ran.stdout
+
+
+def install(client: Client, documents: list[Object]) -> list[Object]:
+    """Make the objects, in the order in which helm does."""
+    return [client.apply(document) for document in documents]
+
+
+def uninstall(client: Client, made: list[Object]) -> None:
+    """Take away what a namespace's end does not, and wait for the end of what runs."""
+    for each in reversed(made):
+        client.delete(each, propagation="Foreground")
+        client.wait_gone(each)
+
+
+# ---------------------------------------------------------------- on a node of the bed
+
+DRIVER_ENV = {
+    "LD_LIBRARY_PATH": "/driver",
+    "NVML_FAKE_STATE": "/driver/nvml.state",
+    "NVML_FAKE_CALLS": "/driver/nvml.calls",
+}
+
+
+def driver_for_pods(folder: Path) -> FakeDriver:
+    """A driver with its library in a new folder, which a pod of any user can be shown."""
+    folder.mkdir()
+    folder.chmod(0o755)
+    driver = FakeDriver(folder)
+    driver.counters.touch()
+    driver.counters.chmod(0o666)
+    shutil.copy(build(), folder)
+    return driver
+
+
+def shown(folders: Mapping[str, tuple[str, str]]) -> Object:
+    """Values by which a program is shown the driver; folders: name -> (on the node, in it)."""
+    return {
+        "extraEnv": [{"name": name, "value": value} for name, value in DRIVER_ENV.items()],
+        "extraVolumes": [
+            {"name": name, "hostPath": {"path": path}} for name, (path, _) in folders.items()
+        ],
+        "extraVolumeMounts": [{"name": name, "mountPath": at} for name, (_, at) in folders.items()],
+    }
+
+
+def of_the_bed(node: Node) -> Object:
+    """Values that any installation on a node of the bed needs."""
+    repository, _, tag = product.REFERENCE.partition(":")
+    return {
+        "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
+        "paths": {"oldShims": ""},  # the node's /tmp is the machine's
+        "gpuNodes": {"nodeSelector": {"kubernetes.io/hostname": node.name}},
+    }

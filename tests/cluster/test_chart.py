@@ -1,0 +1,460 @@
+"""The chart, by the real helm, API server and node: what it makes, and what that does."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import urllib3
+import yaml
+from bed import crds, objects
+from bed.deviceplugin import DevicePlugin, pb
+from bed.images import Shown
+from bed.processes import wait_until
+from charting import (
+    OPERATOR,
+    Chart,
+    HelmRefused,
+    driver_for_pods,
+    install,
+    of_the_bed,
+    shown,
+    uninstall,
+)
+from deploy_objects import containers, kinds, parse
+from fixtures import ROOT
+from live import parse as series_of
+from msgspec.structs import replace
+from nvml_fake import Device, Process, uuid
+from plugin_node import volcano_pod
+from regions import a_region, write
+
+from deploy.manifests import FOLDER, MANIFESTS, NAMESPACE
+
+VALUES = {
+    path.stem: yaml.safe_load(path.read_text())
+    for path in sorted((ROOT / "tests" / "deploy" / "values").glob("*.yaml"))
+}
+each_set = pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+
+
+@pytest.fixture(scope="module")
+def chart(tools):
+    return Chart(tools.path("helm"))
+
+
+# ---------------------------------------------------------------- helm
+
+
+@each_set
+def test_helm_has_nothing_to_say_against_it(chart, values):
+    assert "0 chart(s) failed" in chart.lint(values)
+
+
+@each_set
+def test_programs_take_what_the_chart_tells_them(chart, values):
+    for _, _, container in containers(chart.rendered(values)):
+        parse(container["args"])
+
+
+def test_the_manifests_are_what_the_chart_says(tools):
+    checked = subprocess.run(
+        [sys.executable, "-m", "deploy.manifests", "--check", f"--helm={tools.path('helm')}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_what_can_be_switched_off_leaves_nothing(chart):
+    assert chart.rendered(VALUES["nothing"]) == []
+
+
+def test_no_profile_is_taken_away_by_a_field_that_the_cluster_does_not_know(chart):
+    values = {"exporter": {"profile": "full"}, "reconciler": {"node": {"daemonSet": True}}}
+    for version, field in (("1.26.0", False), ("1.29.9", False), ("1.30.0", True)):
+        documents = chart.rendered(values, f"--kube-version={version}")
+        for workload in kinds(documents, "DaemonSet"):
+            template = workload["spec"]["template"]
+            (container,) = template["spec"]["containers"]
+            mark = f"container.apparmor.security.beta.kubernetes.io/{container['name']}"
+            told = template["metadata"].get("annotations", {}).get(mark)
+            assert told == (None if field else "unconfined")
+            assert ("appArmorProfile" in container["securityContext"]) is field
+
+
+def test_a_new_configuration_means_new_pods(chart):
+    def pods(config):
+        documents = chart.rendered({"reconciler": {"config": config}})
+        (workload,) = kinds(documents, "Deployment")
+        return workload["spec"]["template"]
+
+    assert pods("every: 1m") != pods("every: 2m") == pods("every: 2m")
+
+
+def test_locked_metrics_are_probed_by_their_port_alone(chart):
+    for _, _, container in containers(chart.rendered(VALUES["locked"])):
+        (port,) = container["ports"]
+        for probe in ("livenessProbe", "readinessProbe"):
+            assert container[probe] == {"tcpSocket": {"port": port["name"]}}
+        assert "--web.config.file=/etc/vgpu-web/web-config.yaml" in container["args"]
+
+
+def test_who_only_plans_may_change_nothing(chart):
+    values = {"reconciler": {"mode": "plan", "node": {"daemonSet": True}}}
+    changes = {
+        (verb, resource)
+        for role in kinds(chart.rendered(values), "ClusterRole")
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        if verb not in ("get", "list", "watch")
+    }
+    assert changes == set()
+
+
+def test_an_alert_can_be_changed_and_left_out(chart):
+    (rule,) = kinds(chart.rendered(VALUES["everything"]), "PrometheusRule")
+    alerts = {
+        each["alert"]: each
+        for group in rule["spec"]["groups"]
+        for each in group["rules"]
+        if "alert" in each
+    }
+    assert "VgpuDataStale" not in alerts
+    down = alerts["VgpuExporterDown"]
+    assert (down["for"], down["labels"]) == ("1h", {"severity": "info", "team": "sre"})
+    page = "https://example.com/runbooks/alerts/VgpuExporterDown.md"
+    assert down["annotations"]["runbook_url"] == page
+
+
+SCHEMES = "devicePlugin.schemes"
+REFUSED = (
+    ({"exporter": {"profil": "full"}}, "'profil' not allowed"),
+    ({"exportr": {}}, "'exportr' not allowed"),
+    ({"exporter": {"profile": "root"}}, "'minimal', 'standard', 'full'"),
+    ({"exporter": {"enabled": "yes"}}, "/exporter/enabled"),
+    ({"exporter": {"sampleInterval": 15}}, "/exporter/sampleInterval"),
+    ({"exporter": {"resources": {"limits": {"nvidia.com/gpu": 1}}}}, "'nvidia.com/gpu' not"),
+    ({"exporter": {"extraArgs": ["collector.api"]}}, "/exporter/extraArgs/0"),
+    ({"image": {"digest": "sha256:1"}}, "/image/digest"),
+    ({"gpuNodes": {"nodeSelector": {"gpu": True}}}, "/gpuNodes/nodeSelector/gpu"),
+    ({"gpuNodes": {"tolerations": [{"key": "a", "effect": "No"}]}}, "/gpuNodes/tolerations/0"),
+    ({"units": {"volcanoMemoryFactor": 0}}, "/units/volcanoMemoryFactor"),
+    ({"units": {"volcanoMemoryFactor": "auto"}}, "/units/volcanoMemoryFactor"),
+    ({"units": {"gpushareMemoryUnit": "GB"}}, "/units/gpushareMemoryUnit"),
+    ({"paths": {"kubelet": "var/lib"}}, "/paths/kubelet"),
+    ({"devicePlugin": {"schemes": {"hami": {"enabled": True}}}}, "'hami' not allowed"),
+    ({"reconciler": {"kind": "Job"}}, "'Deployment', 'CronJob', 'None'"),
+    ({"reconciler": {"config": {"every": "2m"}}}, "/reconciler/config"),
+    ({"reconciler": {"schedule": "2 minutes"}}, "/reconciler/schedule"),
+    ({"monitoring": {"kind": "podmonitor"}}, "/monitoring/kind"),
+    ({"rules": {"alerts": {"VgpuDataStale": {"severity": "page"}}}}, "severity"),
+    ({"rules": {"enabled": True, "alerts": {"VgpuLost": {}}}}, "no alert of this name"),
+    ({"networkPolicy": {"apiServerPorts": [70000]}}, "/networkPolicy/apiServerPorts/0"),
+    ({"devicePlugin": {"schemes": {"volcano": {"enabled": True}}}}, "units.volcanoMemoryFactor:"),
+    ({"devicePlugin": {"schemes": {"gpushare": {"enabled": True}}}}, "units.gpushareMemoryUnit:"),
+    (
+        {
+            "units": {"volcanoMemoryFactor": 1},
+            "devicePlugin": {"schemes": {"volcano": {"enabled": True}, "gaia": {"enabled": True}}},
+        },
+        "gaia and volcano are for the same nodes",
+    ),
+    (
+        {
+            "devicePlugin": {"schemes": {"gaia": {"enabled": True}}},
+            "reconciler": {"node": {"daemonSet": True}},
+        },
+        "reconciler.node.daemonSet:",
+    ),
+)
+
+
+@pytest.mark.parametrize(("values", "said"), REFUSED, ids=lambda each: json.dumps(each)[:60])
+def test_wrong_values_are_refused_by_name(chart, values, said):
+    with pytest.raises(HelmRefused) as refused:
+        chart.rendered(values)
+    assert said in str(refused.value)
+
+
+# ---------------------------------------------------------------- the API server
+
+
+@pytest.fixture(scope="module")
+def accepting(api, crd_files):
+    """An API server that knows Prometheus Operator's kinds, and the namespaces that are used."""
+    crds.load(api.client, *crd_files)
+    spaces = [
+        api.client.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        for name in (NAMESPACE, "monitoring")
+    ]
+    yield api
+    for space in spaces:
+        api.client.delete(space)
+
+
+def accepts(api, documents, folder):
+    """How many of the objects the API server takes to the letter, with no word of warning."""
+    file = folder / "objects.json"
+    file.write_text("\n---\n".join(map(json.dumps, documents)))
+    how = ("--server-side", "--dry-run=server", "--validate=strict", "--force-conflicts")
+    told = api.kubectl("apply", *how, "--filename", str(file))
+    return len(told.splitlines())
+
+
+@each_set
+def test_the_api_server_accepts_what_is_rendered_to_the_letter(chart, accepting, values, tmp_path):
+    documents = chart.rendered(values, f"--namespace={NAMESPACE}")
+    if documents:
+        assert accepts(accepting, documents, tmp_path) == len(documents)
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_the_api_server_accepts_each_manifest_to_the_letter(accepting, name, tmp_path):
+    documents = [each for each in yaml.safe_load_all((FOLDER / name).read_text()) if each]
+    assert accepts(accepting, documents, tmp_path) == len(documents)
+
+
+def test_prometheus_operators_kinds_are_among_what_was_accepted(chart):
+    rendered = [each for values in VALUES.values() for each in chart.rendered(values)]
+    assert {each["kind"] for each in kinds(rendered, *OPERATOR)} == {*OPERATOR}
+
+
+# ---------------------------------------------------------------- the node
+
+RESOURCE = "volcano.sh/vgpu-number"
+SHIMS = "/usr/local/vgpu/containers"
+CARD = uuid(0)
+GIB = 2**30
+USERS = {"train": 4242, "bare": 4343}
+"""The tenants' pods and their users."""
+
+DAC_READ_SEARCH, SYS_PTRACE = 1 << 2, 1 << 19
+PHASE = "volcano.sh/bind-phase"
+PROFILES = {
+    "minimal": (65532, 0, {"nvml", "shim", "kubelet"}),
+    "standard": (0, 0, {"nvml", "shim", "kubelet", "limits", "plugin", "process"}),
+    "full": (
+        0,
+        SYS_PTRACE,
+        {"nvml", "shim", "kubelet", "limits", "plugin", "process", "api"},
+    ),
+}
+"""Profile -> user, capabilities, collectors that bring data."""
+
+OF_THE_NODE = {"process", "pod-resources", "kubelet-checkpoint", "own-checkpoint", "limit-file"}
+SOURCES = {
+    "minimal": {"shim"},
+    "standard": {"shim", *OF_THE_NODE},
+    "full": {"shim", "annotations", *OF_THE_NODE},
+}
+"""Profile -> sources of the ledger that are read."""
+
+
+@pytest.fixture
+def driver(tmp_path):
+    """One card, in a driver that a pod can be shown."""
+    driver = driver_for_pods(tmp_path / "driver")
+    driver.write([Device(CARD)])
+    return driver
+
+
+def a_pod_on_the_card(name, namespace):
+    command = ["sleep", "100000000"]
+    pod = objects.pod(name, namespace, command=command, limits={RESOURCE: 1})
+    pod["spec"]["containers"][0]["securityContext"] = {"runAsUser": USERS[name]}
+    return pod
+
+
+def on_the_card(ids):
+    return pb.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": CARD})
+
+
+def a_shim(file):
+    """A region of the card, as HAMi-core leaves it, readable for all."""
+    region = a_region("v1.2", devices=1)
+    write(file, replace(region, devices=(replace(region.devices[0], uuid=CARD),)))
+    file.chmod(0o666)
+
+
+@pytest.fixture
+def tenants(node, namespace, driver):
+    """Two pods with a process on the card; one has a shim's folder, one a region of its own."""
+    client = node.cluster.client
+    with DevicePlugin(node, RESOURCE, ["a", "b"], on_the_card) as plugin:
+        plugin.wait_counted(2)
+        pods = {name: client.create(a_pod_on_the_card(name, namespace)) for name in USERS}
+        pods = {name: client.wait_for(pod, objects.ready, "Ready") for name, pod in pods.items()}
+        pids = {name: node.run(["pgrep", "-u", str(user)]).strip() for name, user in USERS.items()}
+        processes = [Process(CARD, int(pid), used=GIB) for pid in pids.values()]
+        driver.write([Device(CARD)], processes)
+        folder = f"{SHIMS}/{pods['train']['metadata']['uid']}_main"
+        node.run(["mkdir", "-p", folder])
+        a_shim(node.path(f"{folder}/region.cache"))
+        a_shim(node.path(f"/proc/{pids['bare']}/root/tmp/cudevshr.cache"))
+        yield pods
+    node.run(["rm", "-r", SHIMS])
+
+
+@pytest.fixture
+def volumes(driver, tenants, host_proc):
+    """Folders of the node that the exporter is shown beside the chart's, and where."""
+    return {"driver": (str(driver.folder), "/driver"), "proc": (host_proc(), "/host/proc")}
+
+
+def kernel_says(node, program):
+    """What /proc/<pid>/status has of a program's processes on the node."""
+    for pid in node.run(["pgrep", "-f", program]).split():
+        lines = node.run(["cat", f"/proc/{pid}/status"]).splitlines()
+        yield dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+@pytest.fixture
+def installed(chart, control_plane, namespace):
+    """Installs the chart with values; all is taken away at the end."""
+    client, made = control_plane.client, []
+
+    def start(values):
+        rendered = chart.rendered(values, f"--namespace={namespace}", release=namespace)
+        made.extend(install(client, rendered))
+        for workload in kinds(made, "DaemonSet"):
+            client.wait_for(workload, lambda it: it["status"].get("numberReady") == 1, "ready")
+        return client.list(f"/api/v1/namespaces/{namespace}/pods")
+
+    yield start
+    uninstall(client, made)
+
+
+@pytest.fixture
+def exporter(installed, node, volumes):
+    """Installs the exporter in a profile; its page as series, and what the kernel says of it."""
+
+    def start(profile):
+        own = {
+            "profile": profile,
+            "api": profile == "full",
+            "sampleInterval": "1s",
+            "extraArgs": [] if profile == "minimal" else ["--path.procfs=/host/proc"],
+        }
+        pods = installed(
+            of_the_bed(node) | {"exporter": own | shown(volumes), "reconciler": {"kind": "None"}}
+        )
+        (pod,) = (pod for pod in pods if pod["metadata"]["name"] not in USERS)
+        page = f"http://{pod['status']['podIP']}:9394/metrics"
+
+        def series():
+            return series_of(urllib3.request("GET", page).data.decode())
+
+        (status,) = kernel_says(node, "vgpu exporter")
+        return series, status
+
+    return start
+
+
+def about(series, name, pod):
+    """The values of a metric that are of a pod."""
+    return [
+        value
+        for at, value in series.items()
+        if at.startswith(f"{name}{{") and f'pod="{pod}"' in at and 'container="main"' in at
+    ]
+
+
+@pytest.mark.usefixtures("product_image")
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_profile_of_the_exporter_sees_with_just_its_rights_what_it_should(exporter, profile):
+    user, capabilities, collectors = PROFILES[profile]
+    series, status = exporter(profile)
+    seen = 1 + (profile == "full")  # regions: that in a folder, and the bare one
+    accounted = "vgpu_container_memory_accounted_bytes"
+    page = wait_until(
+        lambda: (told := series()) and sum(accounted in at for at in told) == seen and told,
+        "the regions are seen",
+        context=lambda: "\n".join(map(str, series().items())),
+    )
+
+    assert status["Uid"].split() == [str(user)] * 4
+    assert {int(status[each], 16) for each in ("CapEff", "CapPrm", "CapBnd")} == {capabilities}
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+
+    success = {at: value for at, value in page.items() if at.startswith("vgpu_collector_success")}
+    assert success == {f'vgpu_collector_success{{collector="{one}"}}': 1 for one in collectors}
+    assert about(page, accounted, "train")
+    assert bool(about(page, accounted, "bare")) == (profile == "full")
+    for pod in USERS:
+        used = about(page, "vgpu_container_memory_used_bytes", pod)
+        assert used == ([] if profile == "minimal" else [GIB])
+    read = {
+        at.split('"')[1]
+        for at, value in page.items()
+        if at.startswith("vgpu_allocation_source_read") and value
+    }
+    assert read == SOURCES[profile]
+
+
+# ---------------------------------------------------------------- the device plugins
+
+OFFERED = {
+    "volcano.sh/vgpu-number": "10",
+    "aliyun.com/gpu-mem": "80",
+    "tencent.com/vcuda-core": "100",
+}
+"""What one card of 80 GiB makes under each scheme."""
+
+
+@pytest.fixture
+def own_node(nodes, product_archive):
+    """A node on which no plugin has ever been."""
+    node = nodes()
+    node.import_image(product_archive)
+    return node
+
+
+def test_the_device_plugins_serve_with_just_their_rights(own_node, installed, namespace, driver):
+    driver.write([Device(CARD, total=80 * GIB)])
+    beside = {"enabled": True, "nodeReconciler": False}
+    schemes = {
+        "volcano": {"enabled": True},
+        "gpushare": beside | {"unhealthyReports": [own_node.name]},
+        "gaia": beside,
+    }
+    pods = installed(
+        of_the_bed(own_node)
+        | {
+            "exporter": {"enabled": False},
+            "units": {"volcanoMemoryFactor": 64, "gpushareMemoryUnit": "GiB"},
+            "devicePlugin": shown({"driver": (str(driver.folder), "/driver")})
+            | {"schemes": schemes},
+            "reconciler": {"kind": "None", "mode": "apply"},
+        }
+    )
+    client, place = own_node.cluster.client, own_node.object()
+    client.wait_for(
+        place, lambda it: OFFERED.items() <= it["status"]["allocatable"].items(), "offers all"
+    )
+    plugins = list(kernel_says(own_node, "vgpu device-plugin"))
+    assert len(plugins) == 3
+    reconcilers = list(kernel_says(own_node, "vgpu reconcile"))
+    assert len(reconcilers) == 1
+    for statuses, rights in ((plugins, 0), (reconcilers, SYS_PTRACE | DAC_READ_SEARCH)):
+        for status in statuses:
+            assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == rights
+            assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+
+    shim = own_node.path("/usr/local/vgpu")
+    for name in ("libvgpu.so", "ld.so.preload"):
+        (shim / name).write_bytes(b"")
+    desk = SimpleNamespace(uuids=[CARD], node=own_node)
+    pod = client.create(volcano_pod("train", namespace, desk, {"main": [(0, 16, 30)]}))
+    client.wait_for(pod, objects.ready, "Ready")
+    shows = Shown.by(client, pod)
+    assert shows.env["NVIDIA_VISIBLE_DEVICES"] == CARD
+    assert shows.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1024m"
+    client.wait_for(pod, lambda it: it["metadata"]["annotations"][PHASE] == "success", "told")
+    for each in pods:
+        for container in each["spec"]["containers"]:
+            assert "forbidden" not in client.logs(each, container["name"]).lower()

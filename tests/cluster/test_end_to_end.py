@@ -1,0 +1,324 @@
+"""All of it on a real node: installed by the chart, scraped, broken, told of, and healed.
+
+Prometheus and Alertmanager are Debian's, jobs and rules those of the chart's own objects. The
+driver is the fake one in C, and Volcano's scheduler is played: what it would write is there.
+
+Three alerts wait for seconds here, by ``rules.alerts`` of the chart, instead of minutes or an hour.
+The reconciler waits for seconds, too, but longer: else it would heal before anybody was told.
+"""
+
+import json
+import time
+from types import SimpleNamespace
+from typing import ClassVar, NamedTuple
+
+import pytest
+from bed import crds, objects
+from bed.monitoring import Alertmanager, Prometheus
+from bed.processes import wait_until
+from charting import Chart, driver_for_pods, of_the_bed, shown, uninstall
+from nvml_fake import Device, Process, uuid
+from plugin_node import volcano_pod
+from plugin_sight import Sight
+from scraping import rule_file, scrape_jobs
+
+from vgpu.schemes.volcano_node import lock_text
+from vgpu.units import GIB
+
+pytestmark = pytest.mark.slow
+
+CARD = uuid(0)
+LOCK = "hamivgpu"
+ROOM = 3
+"""Pods that the tenants' namespace has room for beside the first, whatever became of them."""
+
+SOON = {"for": "3s"}
+CONFIG = """
+every: 1s
+ages: {failed: 1s, assumed: 5s, clock_skew: 15s}
+"""
+"""A failure is told at once, a lock after 5 s; both are acted on 15 s later."""
+
+TARGETS = {
+    "vgpu-exporter": 1,
+    "vgpu-device-plugin": 1,
+    "vgpu-reconciler-node": 1,
+    "vgpu-reconciler": 2,
+}
+"""By scrape job."""
+
+PODS = 4
+"""The node's reconciler is in the device plugin's."""
+
+
+# ---------------------------------------------------------------- what is there
+
+
+@pytest.fixture
+def node(nodes, product_archive):
+    """A node of this test's own, with the product's image and the shim's library."""
+    node = nodes()
+    node.import_image(product_archive)
+    folder = node.path("/usr/local/vgpu")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("libvgpu.so", "ld.so.preload"):
+        (folder / name).touch()
+    return node
+
+
+@pytest.fixture
+def driver(tmp_path):
+    """The driver of that node."""
+    driver = driver_for_pods(tmp_path / "driver")
+    driver.write([Device(CARD, total=80 * GIB)])
+    return driver
+
+
+@pytest.fixture
+def values(node, driver, host_proc):
+    """What is installed: exporter, device plugin, both reconcilers, and how they are watched."""
+    library = {"driver": (str(driver.folder), "/driver")}
+    processes = {"proc": (host_proc(), "/host/proc")}
+    return of_the_bed(node) | {
+        "units": {"volcanoMemoryFactor": 1024},
+        "exporter": {"sampleInterval": "1s", "extraArgs": ["--path.procfs=/host/proc"]}
+        | shown(library | processes),
+        "devicePlugin": {"schemes": {"volcano": {"enabled": True}}} | shown(library),
+        "reconciler": {
+            "mode": "apply",
+            "config": CONFIG,
+            "nodeSelector": {"kubernetes.io/hostname": node.name},
+        },
+        "monitoring": {"kind": "PodMonitor", "interval": "1s", "scrapeTimeout": "1s"},
+        "rules": {
+            "enabled": True,
+            "alerts": {fault.alert: SOON for fault in (OverLimit, RefusedPods, StuckLock)},
+        },
+    }
+
+
+@pytest.fixture
+def installed(tools, control_plane, values, namespace, crd_files):
+    """`helm template | kubectl apply` in this namespace; it is taken away at the end."""
+    client = control_plane.client
+    crds.load(client, *(file for file in crd_files if file != crds.SHARE_POD))
+    made = Chart(tools.path("helm")).rendered(values, f"--namespace={namespace}")
+    text = "\n---\n".join(map(json.dumps, made))
+    control_plane.kubectl("apply", "--filename=-", stdin=text)
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    wait_until(
+        lambda: [*map(objects.ready, client.list(pods))] == [True] * PODS,
+        "all are ready",
+        seconds=120,  # seven programs begin at once
+        context=lambda: json.dumps([pod["status"] for pod in client.list(pods)], indent=1),
+    )
+    yield namespace
+    uninstall(client, made)
+
+
+class Told(NamedTuple):
+    """Who is told."""
+
+    prometheus: Prometheus
+    alertmanager: Alertmanager
+
+    def hears_of(self, alert):
+        """Whether one of them has the alert now."""
+        return bool(self.prometheus.alerts(alert) or self.alertmanager.alerts(alert))
+
+
+@pytest.fixture
+def told(installed, control_plane, prometheus, alertmanager, tmp_path):
+    """Prometheus with what the chart wants to be scraped and told of, and Alertmanager."""
+    client = control_plane.client
+    rules = rule_file(client, installed, tmp_path / "rules.json")
+    jobs = scrape_jobs(client, installed)
+    server = prometheus(jobs=jobs, rules=[rules], alertmanager=alertmanager)
+    query = "count by (job) (up == 1)"
+    wait_until(
+        lambda: {labels["job"]: number for labels, number in server.query(query)} == TARGETS,
+        "all are scraped",
+        context=lambda: json.dumps(server.api("/api/v1/targets"), indent=1),
+    )
+    return Told(server, alertmanager)
+
+
+@pytest.fixture
+def tenants(control_plane, installed):
+    """The name of a namespace with ROOM for one pod and a few more."""
+    with control_plane.namespace("tenants") as name:
+        quota = {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "pods", "namespace": name},
+            "spec": {"hard": {"count/pods": str(1 + ROOM)}},
+        }
+        client = control_plane.client
+        client.wait_for(client.create(quota), lambda it: it["status"].get("hard"), "counted")
+        yield name
+
+
+def promised(name, node, namespace, gib):
+    """A pod to whom its scheduler has promised so much of the card, in units of a GiB."""
+    desk = SimpleNamespace(uuids=[CARD], node=node)
+    return volcano_pod(name, namespace, desk, {"main": [(0, gib, 10)]})
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+
+class Fault:
+    """Something that goes wrong.
+
+    Attributes:
+        alert, labels: who tells of it, and of what.
+        metric: a query that has an answer as long as it is so.
+        done: one that has an answer once the reconciler has healed it; "" if that is not for it.
+    """
+
+    alert: str
+    labels: ClassVar[dict[str, str]]
+    metric: str
+    done = ""
+
+    def inject(self):
+        """Make it so."""
+        raise NotImplementedError
+
+    def relent(self):
+        """What somebody else than the reconciler does about it."""
+
+    def is_over(self):
+        """Whether it is so no more."""
+        raise NotImplementedError
+
+
+class OverLimit(Fault):
+    """A program uses 6 GiB of the 4 that its container was given, and then some of them no more.
+
+    The reconciler takes away nothing that works: it is the program's owner who has to see to it.
+    """
+
+    alert = "VgpuContainerOverLimit"
+    labels: ClassVar = {"pod": "greedy", "container": "main"}
+    metric = "vgpu_container_memory_used_bytes > vgpu_container_memory_limit_bytes"
+
+    def __init__(self, node, namespace, driver, host_proc):
+        self.client, self.driver = node.cluster.client, driver
+        pod = self.client.create(promised("greedy", node, namespace, 4))
+        self.pod = self.client.wait_for(pod, objects.ready, "Ready")
+        self.pid = Sight.of(node, pod).pid
+        host_proc()  # has it, too
+
+    def inject(self):
+        self._use(6 * GIB)
+
+    def relent(self):
+        self._use(3 * GIB)
+
+    def is_over(self):
+        """All the time it is the same container."""
+        now = self.client.get(self.pod)
+        (status,) = now["status"]["containerStatuses"]
+        assert (now["metadata"]["uid"], status["restartCount"]) == (self.pod["metadata"]["uid"], 0)
+        return self.used <= 4 * GIB
+
+    def _use(self, used):
+        self.used = used
+        card = Device(CARD, total=80 * GIB, used=used)
+        self.driver.write([card], [Process(CARD, self.pid, used=used)])
+
+
+class RefusedPods(Fault):
+    """The device plugin crashes, and before it is back a Deployment's pods ask for a share.
+
+    Each is refused and replaced, until the quota has no room for another one. Then the plugin's
+    return alone does not help.
+    """
+
+    alert = "VgpuStuckPods"
+    labels: ClassVar = {"rule": "refused"}
+    metric = 'vgpu_reconcile_findings{rule="refused"} > 0'
+    done = f'vgpu_reconcile_actions_total{{rule="refused", outcome="done"}} >= {ROOM}'
+
+    def __init__(self, node, namespace):
+        self.node, self.client, self.namespace = node, node.cluster.client, namespace
+
+    def inject(self):
+        for pid in self.node.run(["pgrep", "-f", "vgpu device-plugin"]).split():
+            self.node.run(["kill", "-KILL", pid])
+        pod = promised("train", self.node, self.namespace, 8)
+        annotations = pod["metadata"]["annotations"]
+        self.client.create(
+            objects.deployment("train", self.namespace, annotations=annotations, **pod["spec"])
+        )
+        refused = ["UnexpectedAdmissionError"] * ROOM
+        wait_until(
+            lambda: [pod["status"].get("reason") for pod in self._pods()] == refused,
+            "no room is left",
+        )
+
+    def is_over(self):
+        return [*map(objects.ready, self._pods())] == [True]
+
+    def _pods(self):
+        path = f"/api/v1/namespaces/{self.namespace}/pods"
+        return self.client.list(path, labelSelector="app=train")
+
+
+class StuckLock(Fault):
+    """A scheduler locks the node and dies: no pod comes that would release the lock."""
+
+    alert = "VgpuNodeLockStuck"
+    labels: ClassVar = {"rule": "stale_lock"}
+    metric = 'vgpu_reconcile_findings{rule="stale_lock"} > 0'
+    done = 'vgpu_reconcile_actions_total{rule="stale_lock", outcome="done"} == 1'
+
+    def __init__(self, node):
+        self.node, self.client = node, node.cluster.client
+
+    def inject(self):
+        annotations = {LOCK: lock_text(int(time.time()), None)}
+        self.client.patch(self.node.object(), {"metadata": {"annotations": annotations}})
+
+    def is_over(self):
+        return LOCK not in self.node.object()["metadata"]["annotations"]
+
+
+def follow(fault, told):
+    """From the fault until nobody speaks of it any more; what came when is printed."""
+    name, began = type(fault).__name__, time.monotonic()
+
+    def note(what):
+        print(f"{name}: {time.monotonic() - began:5.1f} s  {what}")
+
+    fault.inject()
+    note("it is so")
+    told.prometheus.wait_for(fault.metric)
+    note("the metrics show it")
+    told.prometheus.wait_for_alert(fault.alert, **fault.labels)
+    note(f"{fault.alert} fires in Prometheus")
+    told.alertmanager.wait_for_alert(fault.alert, **fault.labels)
+    note("Alertmanager has it")
+    assert not fault.is_over(), "it was over before anybody was told"
+    fault.relent()
+    wait_until(fault.is_over, f"{name}: over")
+    note("it is over")
+    wait_until(lambda: not told.prometheus.query(fault.metric), f"{name}: out of the metrics")
+    wait_until(lambda: not told.hears_of(fault.alert), f"{fault.alert}: resolved")
+    note("it is resolved in both")
+    if fault.done:
+        told.prometheus.wait_for(fault.done)
+
+
+def test_what_goes_wrong_is_seen_told_and_healed(node, driver, host_proc, told, tenants):
+    faults = (
+        OverLimit(node, tenants, driver, host_proc),
+        RefusedPods(node, tenants),
+        StuckLock(node),
+    )
+    for fault in faults:
+        follow(fault, told)
+    query = 'count by (alertname) (count_over_time(ALERTS{alertstate="firing"}[1h]))'
+    fired = {labels["alertname"] for labels, _ in told.prometheus.query(query)}
+    assert fired == {fault.alert for fault in faults}

@@ -1,0 +1,243 @@
+"""The manifests as they lie in deploy/manifests: what people apply is what was meant.
+
+That they are what the chart says, and that an API server takes them, is in
+tests/cluster/test_chart.py.
+"""
+
+import re
+
+import pytest
+import yaml
+from deploy_objects import OWN, containers, granted, kinds, parse, pod_templates
+
+import deviceplugin.flags
+import exporter.flags
+from deploy.manifests import FOLDER, MANIFESTS
+from grafana.settings import EXPORTER, RECONCILER
+from vgpu import __version__
+
+DOCUMENTS = {
+    name: [each for each in yaml.safe_load_all((FOLDER / name).read_text()) if each]
+    for name in MANIFESTS
+}
+CONTAINERS = {
+    f"{name}:{container['name']}": (name, spec, container)
+    for name, documents in DOCUMENTS.items()
+    for _, spec, container in containers(documents)
+}
+each_container = pytest.mark.parametrize(
+    ("name", "spec", "container"), CONTAINERS.values(), ids=CONTAINERS
+)
+
+
+def test_there_is_no_file_that_nothing_makes():
+    assert {path.name for path in FOLDER.iterdir()} == MANIFESTS.keys()
+
+
+# ---------------------------------------------------------------- what runs
+
+
+@each_container
+def test_the_program_takes_its_command_line(name, spec, container):
+    assert container["args"][0] in OWN
+    parse(container["args"])
+
+
+@each_container
+def test_no_gpu_is_requested_and_memory_is_limited(name, spec, container):
+    resources = container["resources"]
+    assert resources["limits"].keys() == {"memory"}
+    assert resources["requests"].keys() == {"cpu", "memory"}
+
+
+@each_container
+def test_the_image_is_this_version(name, spec, container):
+    assert container["image"] == f"vgpu:{__version__}"
+
+
+@each_container
+def test_it_may_do_no_more_than_it_says(name, spec, container):
+    security = container["securityContext"]
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["capabilities"]["drop"] == ["ALL"]
+    added = set(security["capabilities"].get("add", ()))
+    allowed = {"exporter": {"SYS_PTRACE"}, "reconcile": {"SYS_PTRACE", "DAC_READ_SEARCH"}}
+    assert added <= allowed.get(container["args"][0], set())
+    assert ("appArmorProfile" in security) == bool(added)
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not spec.get("hostNetwork")
+    assert not spec.get("hostIPC")
+
+
+@each_container
+def test_what_is_mounted_is_there(name, spec, container):
+    volumes = {volume["name"] for volume in spec["volumes"]}
+    mounts = [mount["name"] for mount in container["volumeMounts"]]
+    assert set(mounts) <= volumes
+    paths = [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert len({*paths}) == len(paths)
+
+
+def test_a_volume_is_of_use():
+    for documents in DOCUMENTS.values():
+        for _, template in pod_templates(documents):
+            spec = template["spec"]
+            used = {mount["name"] for each in spec["containers"] for mount in each["volumeMounts"]}
+            assert {volume["name"] for volume in spec["volumes"]} == used
+
+
+WRITTEN = {
+    "exporter": set(),
+    "device-plugin": {
+        "/var/lib/kubelet/device-plugins",
+        "/var/run/cdi",
+        "/var/lib/vgpu",
+        "/run/vgpu",
+        "/usr/local/vgpu",
+        "/tmp/vgpulock",
+        "/etc/gpu-manager",
+    },
+    "reconcile": {"/usr/local/vgpu", "/tmp/vgpu"},
+}
+
+
+@each_container
+def test_it_writes_to_the_host_only_where_it_must(name, spec, container):
+    writable = {
+        mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")
+    }
+    assert writable <= WRITTEN[container["args"][0]]
+
+
+DEVICE_PLUGINS = [name for name in MANIFESTS if name.startswith("device-plugin")]
+
+
+@pytest.mark.parametrize("name", DEVICE_PLUGINS)
+def test_the_device_plugin_reads_which_container_is_which(name):
+    """By the kubelet's links, in folders of their own."""
+    (mounted,) = (
+        {mount["mountPath"]: mount.get("readOnly", False) for mount in container["volumeMounts"]}
+        for _, _, container in containers(DOCUMENTS[name])
+        if container["args"][0] == "device-plugin"
+    )
+    assert mounted["/var/log/pods"]
+    assert mounted["/var/log/containers"]
+
+
+@pytest.mark.parametrize("name", DEVICE_PLUGINS)
+def test_the_device_plugin_may_end_what_it_has_begun(name):
+    ((spec, _),) = (
+        (spec, container)
+        for _, spec, container in containers(DOCUMENTS[name])
+        if container["args"][0] == "device-plugin"
+    )
+    assert spec["terminationGracePeriodSeconds"] == 60
+
+
+@each_container
+def test_probes_and_port_are_the_programs(name, spec, container):
+    ports = {
+        "exporter": exporter.flags.DEFAULT_PORT,
+        "device-plugin": deviceplugin.flags.DEFAULT_PORT,
+        "reconcile": 9396,
+    }
+    if name == "reconciler-cronjob.yaml":
+        assert "ports" not in container
+        return
+    (port,) = container["ports"]
+    assert port["containerPort"] == ports[container["args"][0]]
+    assert container["livenessProbe"]["httpGet"] == {"path": "/-/healthy", "port": port["name"]}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/-/ready", "port": port["name"]}
+
+
+# ---------------------------------------------------------------- the exporter's profiles
+
+PROFILES = {
+    "exporter-minimal.yaml": (65532, False, set(), {"process", "limits", "plugin"}),
+    "exporter.yaml": (0, True, set(), set()),
+    "exporter-full.yaml": (0, True, {"SYS_PTRACE"}, set()),
+}
+"""user, hostPID, capabilities, collectors that are switched off."""
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profile_of_the_exporter_has_just_its_rights(name):
+    ((_, spec, container),) = containers(DOCUMENTS[name])
+    user, host_pid, added, off = PROFILES[name]
+    assert spec["securityContext"]["runAsUser"] == user
+    assert spec["securityContext"].get("runAsNonRoot", False) == (user != 0)
+    assert spec["hostPID"] is host_pid
+    assert set(container["securityContext"]["capabilities"].get("add", ())) == added
+    collectors = exporter.flags.options_from(parse(container["args"])).collectors
+    assert {each for each, (on, _) in exporter.flags.COLLECTORS.items() if on} - collectors == off
+    assert ("bare" in collectors) == bool(added)
+
+
+def test_only_who_asks_the_api_server_has_a_token_and_rights():
+    for name in PROFILES:
+        ((_, spec, container),) = containers(DOCUMENTS[name])
+        asks = "--collector.api" in container["args"]
+        assert spec["automountServiceAccountToken"] is asks
+        rights = {(verb, "pods") for verb in ("get", "list", "watch")} | {("get", "nodes")}
+        assert granted(DOCUMENTS[name]) == (rights if asks else set())
+
+
+# ---------------------------------------------------------------- rights
+
+
+def test_nobody_may_delete_a_pod_read_a_secret_or_make_one_into_an_admin():
+    for name, documents in DOCUMENTS.items():
+        for verb, resource in granted(documents):
+            assert verb not in ("delete", "deletecollection", "*", "escalate", "bind"), name
+            assert resource not in ("*", "secrets", "pods/exec", "serviceaccounts/token"), name
+
+
+def test_only_gpushares_plugin_may_write_a_nodes_status():
+    who = {name for name, each in DOCUMENTS.items() if ("patch", "nodes/status") in granted(each)}
+    assert who == {"device-plugin-gpushare.yaml"}
+
+
+def test_no_device_plugin_may_touch_config_maps_unless_it_is_told_of_which_nodes():
+    for name in (name for name in DOCUMENTS if name.startswith("device-plugin")):
+        assert not [one for one in granted(DOCUMENTS[name]) if one[1] == "configmaps"]
+
+
+# ---------------------------------------------------------------- what is scraped
+
+
+def test_the_scrape_jobs_are_named_as_rules_and_dashboards_expect():
+    jobs = {
+        relabeling["replacement"]
+        for monitor in kinds(DOCUMENTS["podmonitors.yaml"], "PodMonitor")
+        for endpoint in monitor["spec"]["podMetricsEndpoints"]
+        for relabeling in endpoint["relabelings"]
+        if relabeling["targetLabel"] == "job"
+    }
+    (known,) = re.findall('"(.*)"', EXPORTER)
+    assert [job for job in jobs if re.fullmatch(known, job)] == ["vgpu-exporter"]
+    (known,) = re.findall('"(.*)"', RECONCILER)
+    ours = {"vgpu-reconciler", "vgpu-reconciler-node"}
+    assert {job for job in jobs if re.fullmatch(known, job)} == ours
+    assert jobs == {"vgpu-exporter", "vgpu-device-plugin", *ours}
+
+
+def test_every_port_that_serves_metrics_is_scraped_once():
+    monitors = DOCUMENTS["podmonitors.yaml"]
+    label = "app.kubernetes.io/component"
+    scraped = sorted(
+        (component, endpoint["port"])
+        for monitor in monitors
+        for endpoint in monitor["spec"]["podMetricsEndpoints"]
+        for expression in monitor["spec"]["selector"]["matchExpressions"]
+        for component in expression["values"]
+    )
+    served = {
+        (template["metadata"]["labels"][label], port["name"])
+        for documents in DOCUMENTS.values()
+        for _, template in pod_templates(documents)
+        for container in template["spec"]["containers"]
+        for port in container.get("ports", ())
+    }
+    assert set(scraped) == served
+    assert len(scraped) == len(served)

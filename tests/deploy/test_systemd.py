@@ -1,0 +1,61 @@
+"""The unit for a machine without Kubernetes."""
+
+import re
+import shlex
+import subprocess
+
+import pytest
+from deploy_objects import parse
+from fixtures import ROOT, required_tool
+
+from exporter.flags import options_from
+
+UNIT = ROOT / "deploy" / "systemd" / "vgpu-exporter.service"
+PROGRAM = "/opt/vgpu/bin/vgpu"
+EXPOSURE = 20
+"""What systemd may find exposed at most, of 100: the network, the driver's devices, /proc."""
+
+
+def settings():
+    joined = UNIT.read_text().replace("\\\n", "")
+    return re.findall(r"^(\w+)=(.*)$", joined, re.MULTILINE)
+
+
+def test_the_exporter_takes_its_command_line_and_asks_for_nothing_of_kubernetes():
+    (line,) = (value for name, value in settings() if name == "ExecStart")
+    program, *args = shlex.split(line)
+    assert program == PROGRAM
+    collectors = options_from(parse(args)).collectors
+    assert collectors == {"nvml", "xid", "shim", "process"}
+
+
+def test_it_has_no_rights_but_the_drivers_devices():
+    told = dict(settings())
+    assert told["DynamicUser"] == "yes"
+    assert told["CapabilityBoundingSet"] == told["AmbientCapabilities"] == ""
+    assert told["DevicePolicy"] == "closed"
+    assert [value for name, value in settings() if name == "DeviceAllow"] == ["char-nvidia* rw"]
+
+
+@pytest.fixture
+def analyze(tmp_path):
+    """Runs systemd-analyze on the unit with a program that is there."""
+    program = required_tool("systemd-analyze", "systemd")
+    unit = tmp_path / UNIT.name
+    unit.write_text(UNIT.read_text().replace(PROGRAM, "/bin/true"))
+
+    def run(*args):
+        command = [program, *args, unit]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def test_systemd_understands_every_line(analyze):
+    told = analyze("verify", "--man=no")
+    assert (told.returncode, told.stderr) == (0, "")
+
+
+def test_systemd_finds_little_exposed(analyze):
+    told = analyze("security", "--offline=true", f"--threshold={EXPOSURE}", "--no-pager")
+    assert told.returncode == 0, told.stdout
