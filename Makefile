@@ -59,8 +59,9 @@ bench: $(VENV)/.dev ## Measure each part beside its peers; exits with 1 if a bud
 	  plugin_lists.py plugin.py; do \
 	  $(BIN)/python benchmarks/$$one || status=1; done; exit $$status
 
-bench-cluster: $(VENV)/.dev ## Measure large simulated clusters (ARGS="--nodes 5000 --pods 10000")
+bench-cluster: $(VENV)/.dev ## Measure large simulated clusters (ARGS="--nodes 5000 --pods 10000") and a busy node
 	PYTHONPATH=tests:tests/cluster $(BIN)/python benchmarks/cluster.py $(ARGS)
+	$(BIN)/python benchmarks/plugin_admission.py
 
 soak: $(VENV)/.dev ## A day of samples and scrapes, accelerated
 	$(BIN)/python benchmarks/soak.py $(ARGS)

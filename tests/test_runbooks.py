@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 import pytest
+from doc_pages import FLAG, METRIC, command, commands, flags, spans
 from fixtures import ROOT
 
 from reconciler.apply.restore import Undo
@@ -15,7 +16,6 @@ from reconciler.policy import Ages, Mode
 from reconciler.reasons import Cause, Effect, Outcome, Rule, Skip
 from reconciler.rules import RULES
 from reconciler.schedule import Missed
-from vgpu.cli import main
 
 DOCS = ROOT / "docs"
 RUNBOOKS = DOCS / "runbooks"
@@ -31,15 +31,10 @@ WORDS = {
 }
 KEY_NAMES = {key.name for key in KEYS} | {key.name.rpartition(".")[2] for key in KEYS}
 
-BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-CODE = re.compile(r"`([^`]+)`")
 ROW = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
 WORD = re.compile(r"[a-z]+(_[a-z]+)+")
-FLAG = re.compile(r"(?<!\S)(--[a-z][a-z.-]*)(?:=(\S+)| (\S+=\S+))?")
 DOTTED = re.compile(rf"({'|'.join(SECTIONS)})\.[a-z_.]+")
 SECONDS = re.compile(r"(?<![\d.,])(\d+) s\b")
-LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
-METRIC = re.compile(r"\bvgpu_[a-z_]+[a-z]")
 OPT_OUT = 'vgpu.dev/reconcile: "false"'
 
 
@@ -55,34 +50,6 @@ def page(request):
 @pytest.fixture(params=ALL, ids=name)
 def text(request):
     return request.param.read_text()
-
-
-def spans(text):
-    """What stands in `backquotes`, a line of it each."""
-    return [" ".join(span.split()) for span in CODE.findall(BLOCK.sub("", text))]
-
-
-def commands(text):
-    """Command lines that begin with `vgpu`, in the text and in its console blocks."""
-    lines = [line for block in BLOCK.findall(text) for line in block.splitlines()]
-    lines = [line.removeprefix("$ ") for line in lines] + spans(text)
-    return [part.strip() for line in lines for part in line.split("|") if "vgpu " in part[:6]]
-
-
-def command(words):
-    """The command that the words of a command line name, and the rest of them."""
-    found: click.Command = main
-    rest = list(words)
-    while isinstance(found, click.Group) and rest:
-        inner = found.get_command(click.Context(found), rest[0])
-        if inner is None:
-            break
-        found, rest = inner, rest[1:]
-    return found, rest
-
-
-def flags(found):
-    return {option for param in found.params for option in (*param.opts, *param.secondary_opts)}
 
 
 OWN_FLAGS = set().union(
@@ -157,11 +124,3 @@ def test_metrics_exist(text):
     known = set(METRIC.findall((DOCS / "metrics.md").read_text()))
     for found in METRIC.findall(text):
         assert found in known or any(metric.startswith(f"{found}_") for metric in known), found
-
-
-@pytest.mark.parametrize(
-    "page", [*ALL, RUNBOOKS / "README.md", DOCS / "reconcile-reasons.md"], ids=name
-)
-def test_links_lead_somewhere(page):
-    links = [link for link in LINK.findall(page.read_text()) if "://" not in link]
-    assert [link for link in links if not (page.parent / link).exists()] == []

@@ -5,6 +5,7 @@ A card is full before anything happens. So whoever forgets a live pod gives its 
 
 import itertools
 import json
+import re
 import shutil
 import time
 from contextlib import contextmanager, suppress
@@ -186,7 +187,10 @@ def truncated(file):
 
 
 def corrupted(file):
-    file.write_bytes(file.read_bytes().replace(b'"cores_milli":50', b'"cores_milli":90'))
+    whole = file.read_bytes()
+    changed = re.sub(rb'"cores_milli":\d', b'"cores_milli":9', whole)
+    assert changed != whole
+    file.write_bytes(changed)
 
 
 def of_the_future(file):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from driver_host import FOLDERS, VERSION, DriverHost, cache, elf, tree
+from fixtures import missing
 from gaia_pods import DEVICES, ROLE, asking
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -232,7 +233,7 @@ def test_a_driver_that_is_half_installed_waits(host):
 def test_this_machines_own_cache_is_read():
     path = Path("/etc/ld.so.cache")
     if not path.exists():
-        pytest.skip("no glibc here")
+        missing("no glibc here")
     found = dict(ldcache.parse(path.read_bytes()))
     assert Path(found["libc.so.6"]).exists()
 
@@ -276,7 +277,7 @@ def test_an_elf_file_tells_its_class_and_its_names(tmp_path, bits):
 
 def test_a_real_librarys_soname_is_read(tmp_path):
     if not shutil.which("gcc"):
-        pytest.skip("no compiler here")
+        missing("no compiler here")
     compiled(tmp_path / "libx.so.1.2", "int x(void){return 1;}", "libx.so.1")
     assert read_library(str(tmp_path / "libx.so.1.2")).soname == "libx.so.1"
 
@@ -290,7 +291,7 @@ def compiled(path, source, soname):
 def test_the_loader_finds_the_control_library_and_that_one_the_driver(mirror, folder, host, plugin):
     """As in a container: by LD_LIBRARY_PATH alone, with libraries that a compiler made."""
     if not shutil.which("gcc"):
-        pytest.skip("no compiler here")
+        missing("no compiler here")
     for stem in ("libcuda.so", "libnvidia-ml.so"):
         path = host.path(f"{FOLDERS[64]}/{stem}.{VERSION}")
         path.unlink()
@@ -402,10 +403,10 @@ def test_a_container_keeps_the_folder_that_it_was_made_with(mirror, folder, host
             text=True,
         )
     except FileNotFoundError:
-        pytest.skip("no unshare here")
+        missing("no unshare here")
     with container:
         if container.stdout.readline() != "ready\n":
-            pytest.skip("nothing may be mounted here")
+            missing("nothing may be mounted here")
         host.driver("590.10.01")
         mirror().refresh()
         listed, _ = container.communicate("\n")

@@ -1,0 +1,53 @@
+"""What the site of the documentation needs beyond the pages as they are; mkdocs.yml names it.
+
+The pages are written for a forge, where README is the first one and links go to files. Here README,
+CHANGELOG and CONTRIBUTING become pages, and links between them and docs/ are bent accordingly.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from mkdocs.structure.files import File, Files
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+
+OUTSIDE: Final = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+}
+"""Pages that are not in docs/, by their place in the repository, and as what they appear."""
+
+_SOURCES: Final = {page: source for source, page in OUTSIDE.items()}
+_LINK: Final = re.compile(r"\[([^\]]*)\]\((?![a-z]+:|#)([^)\s]+)\)")
+_CELL: Final = re.compile(r"<td.*?</td>", re.DOTALL)
+
+
+def on_files(files: Files, *, config: Any) -> Files:
+    """The pages from outside are added."""
+    for source, page in OUTSIDE.items():
+        files.append(File.generated(config, page, content=(ROOT / source).read_text()))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Links lead to where their target is on the site; what is not there is only named."""
+    return _LINK.sub(lambda link: bent(link[1], link[2], page.file.src_uri), markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """In a table a bar is written with a backslash, which must not be shown in its code."""
+    return _CELL.sub(lambda cell: cell[0].replace("\\|", "|"), html)
+
+
+def bent(text: str, link: str, here: str) -> str:
+    """A link of the page ``here``, as it has to be on the site."""
+    target, mark, anchor = link.partition("#")
+    folder = posixpath.dirname(_SOURCES.get(here, f"docs/{here}"))
+    place = posixpath.normpath(posixpath.join(folder, target))
+    if place not in OUTSIDE and not place.startswith("docs/"):
+        return text
+    page = OUTSIDE.get(place, place.removeprefix("docs/"))
+    return f"[{text}]({posixpath.relpath(page, posixpath.dirname(here) or '.')}{mark}{anchor})"

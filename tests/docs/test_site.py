@@ -1,0 +1,94 @@
+"""The site builds without a complaint and without a network, and all its links lead somewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from urllib.parse import unquote
+
+import pytest
+from fixtures import ROOT
+
+pytestmark = pytest.mark.slow
+
+NOWHERE = "http://127.0.0.1:9"
+"""A proxy that nobody is: whatever is fetched by HTTP fails."""
+
+LOADED = {"link": "href", "script": "src", "img": "src", "source": "src", "iframe": "src"}
+"""Elements that a browser fetches, by the attribute that says what."""
+
+OUTSIDE = re.compile(r"(?:[a-z]+:)?//")
+FETCHED_BY_CSS = re.compile(r"(?:@import\s+|url\()[\"']?(?:https?:)?//")
+
+
+class Page(HTMLParser):
+    """What a page points to, and what can be pointed to in it."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.links, self.loaded, self.anchors = [], [], {""}
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag, attrs):
+        told = dict(attrs)
+        self.anchors |= {told[key] for key in ("id", "name") if told.get(key)}
+        if tag == "a" and told.get("href"):
+            self.links.append(told["href"])
+        elif tag in LOADED and told.get(LOADED[tag]) and told.get("rel") != "canonical":
+            self.loaded.append(told[LOADED[tag]])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    told = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    told |= dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), NOWHERE)
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    built = subprocess.run(command, cwd=ROOT, env=told, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    found = {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
+    assert site / "index.html" in found
+    return found
+
+
+def test_every_link_and_anchor_leads_somewhere(site, pages):
+    broken = []
+    for path, page in pages.items():
+        for link in (*page.links, *page.loaded):
+            if OUTSIDE.match(link):
+                continue
+            target, _, anchor = unquote(link).partition("#")
+            there = (path.parent / target).resolve() if target else path
+            there = there / "index.html" if there.is_dir() else there
+            known = pages[there].anchors if there in pages else {""}
+            if not there.is_file() or anchor not in known:
+                broken.append((str(path.relative_to(site)), link))
+    assert broken == []
+
+
+def test_nothing_is_fetched_from_elsewhere(site, pages):
+    assert [link for page in pages.values() for link in page.loaded if OUTSIDE.match(link)] == []
+    styles = "".join(path.read_text() for path in site.rglob("*.css"))
+    assert FETCHED_BY_CSS.findall(styles) == []
+
+
+def test_the_readme_is_the_first_page_and_its_pictures_are_there(pages, site):
+    first = pages[site / "index.html"]
+    assert "status-page.png" in first.loaded
+    assert "install.html" in first.links
+
+
+def test_a_bar_in_a_tables_code_is_shown_without_its_backslash(site):
+    assert 'outcome=~"failed|forbidden' in (site / "reconcile.html").read_text().replace(
+        "&quot;", '"'
+    )
+
+
+def test_what_is_no_page_is_not_published(site):
+    assert not list(site.rglob("*.py"))
