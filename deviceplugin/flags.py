@@ -8,34 +8,16 @@ import click
 import msgspec
 
 from vgpu import logs
-from vgpu.flags import Duration, env, field, is_typed
+from vgpu.flags import AUTO, Duration, MemoryUnit, env, field, is_typed
 from vgpu.model import Scheme
-from vgpu.units import GIB, MIB
+from vgpu.units import GIB
 
 DEFAULT_PORT: Final = 9395
 SERVED: Final = (Scheme.VOLCANO, Scheme.GPUSHARE, Scheme.GAIA)
 """KubeShare has holder pods in place of a plugin of its own."""
 
-AUTO: Final = "auto"
 _MOST_FACTOR: Final = 2**20
-_UNIT: Final = re.compile(r"([1-9][0-9]{0,6})(MiB|GiB)")
 _LABEL: Final = re.compile(r"[A-Za-z0-9./_-]{1,317}=[A-Za-z0-9._-]{0,63}")
-
-
-class Unit(click.ParamType[int]):
-    """Bytes of one unit of aliyun.com/gpu-mem: GiB, MiB, or so many of them."""
-
-    name = "unit"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """To bytes; refuses what is no amount."""
-        if isinstance(value, int):
-            return value
-        text = str(value)
-        match = _UNIT.fullmatch(text if text[:1].isdigit() else f"1{text}")
-        if match is None:
-            self.fail(f"{text!r} is not GiB, MiB or a number of them such as 256MiB", param, ctx)
-        return int(match[1]) * (GIB if match[2] == "GiB" else MIB)
 
 
 class Factor(click.ParamType[int | None]):
@@ -140,7 +122,9 @@ def flag(name: str, help_: str, *, also_env: str = "", **kwargs: Any) -> Callabl
         kwargs.setdefault("default", default)
     if default is True:
         help_ += "  [default: on]"
-    kwargs.setdefault("show_default", default not in (None, True, False, "", ()))
+    kwargs.setdefault(
+        "show_default", not isinstance(default, bool) and default not in (None, "", ())
+    )
     return click.option(name, field(on), help=help_, envvar=names, **kwargs)
 
 
@@ -247,7 +231,7 @@ FLAGS: Final = (
     flag(
         "--gpushare.memory-unit",
         "What one unit of aliyun.com/gpu-mem means: GiB, MiB, or so many of them (256MiB).",
-        type=Unit(),
+        type=MemoryUnit(),
         metavar="UNIT",
         default="GiB",
     ),

@@ -9,7 +9,7 @@ import msgspec
 
 from exporter.compat import CONFLICTING, Compat
 from vgpu import logs
-from vgpu.flags import MEMORY_UNITS, Duration, env, field, is_typed
+from vgpu.flags import Duration, MemoryUnit, env, field, is_typed
 from vgpu.units import MIB
 
 DEFAULT_PORT = 9394
@@ -75,7 +75,7 @@ class Options(msgspec.Struct, frozen=True):
     plugin_state_dir: str = "/var/lib/vgpu"
     path_procfs: str = "/proc"
     path_cgroupfs: str = "/sys/fs/cgroup"
-    gpushare_memory_unit: str | None = None
+    gpushare_memory_unit: int | None = None
     volcano_memory_factor: int | None = None
     kubeconfig: str | None = None
     nvml_pcie_throughput: bool = False
@@ -83,11 +83,6 @@ class Options(msgspec.Struct, frozen=True):
     once: bool = False
     log_level: str = "info"
     log_format: str = "logfmt"
-
-    @property
-    def gpushare_unit_bytes(self) -> int | None:
-        """What one unit of aliyun.com/gpu-mem means, if the operator has said so."""
-        return MEMORY_UNITS.get(self.gpushare_memory_unit or "")
 
     @property
     def volcano_unit_bytes(self) -> int | None:
@@ -201,8 +196,10 @@ FLAGS = (
     flag("--path.cgroupfs", "The host's cgroup file system.", metavar="DIR"),
     flag(
         "--gpushare.memory-unit",
-        "What one unit of aliyun.com/gpu-mem means. Without it gpushare's limits are not told.",
-        type=click.Choice(list(MEMORY_UNITS)),
+        "What one unit of aliyun.com/gpu-mem means: GiB, MiB, or so many of them (256MiB). Without"
+        " it gpushare's limits are not told.",
+        type=MemoryUnit(),
+        metavar="UNIT",
     ),
     flag(
         "--volcano.memory-factor",

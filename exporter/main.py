@@ -114,7 +114,7 @@ def make_sampler(
         timeout=options.sample_timeout,
         compat=options.compat,
         compat_breakdown=options.compat_breakdown,
-        gpushare_unit_bytes=options.gpushare_unit_bytes,
+        gpushare_unit_bytes=options.gpushare_memory_unit,
         volcano_unit_bytes=options.volcano_unit_bytes,
         expected_gpus=options.nvml_expected_gpus,
         build=build_info(),

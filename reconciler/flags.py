@@ -28,7 +28,7 @@ from reconciler.model import Scope
 from reconciler.observe.node import Places
 from vgpu import logs
 from vgpu.connection import kubeconfig_flags
-from vgpu.flags import MEMORY_UNITS, field, is_typed
+from vgpu.flags import AUTO, MemoryUnit, field, is_typed
 from vgpu.inventory import Units
 from vgpu.reasons import SourceError
 from vgpu.sources.files import read_file
@@ -43,7 +43,6 @@ POD_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/names
 """Where a pod finds the name of its own namespace."""
 
 _DEFAULT_NAMESPACE: Final = "kube-system"
-_AUTO: Final = "auto"
 _PLACES: Final = Places()
 
 Decorator = Callable[[Any], Any]
@@ -198,10 +197,12 @@ where_flags: Final = _composed(
     click.option(
         "--gpushare.memory-unit",
         "gpushare_memory_unit",
-        type=click.Choice([_AUTO, *MEMORY_UNITS]),
-        default=_AUTO,
+        type=MemoryUnit(auto=True),
+        default=AUTO,
         show_default=True,
-        help="What one unit of aliyun.com/gpu-mem means; auto goes by the size of the cards.",
+        metavar="UNIT",
+        help="What one unit of aliyun.com/gpu-mem means: GiB, MiB, or so many of them (256MiB);"
+        " auto goes by the size of the cards.",
     ),
 )
 """From where to look."""
@@ -315,9 +316,7 @@ def options_from(ctx: click.Context) -> Options:
             state_dir=given["plugin_state_dir"],
         ),
         driver=given["collector_nvml"],
-        units=Units(
-            given["volcano_memory_factor"], MEMORY_UNITS.get(given["gpushare_memory_unit"])
-        ),
+        units=Units(given["volcano_memory_factor"], given["gpushare_memory_unit"]),
         settings=found,
         state_namespace=given["state_namespace"] or _own_namespace(),
     )

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from urllib3.connection import HTTPConnection
 
-from vgpu.cluster import Cluster, ClusterError, access, bodies, followed
+from vgpu.cluster import Cluster, ClusterError, bodies, followed, service_account
 from vgpu.cluster.access import Access
 from vgpu.cluster.connection import GATHER_SECONDS, MOST_WAIT_SECONDS
 from vgpu.kube import EventNote, Lease, NoteType
@@ -889,6 +889,14 @@ def test_a_kubeconfig_that_cannot_be_used_is_an_error_that_names_it(no_cluster, 
     assert str(path) in info.value.message
 
 
+def test_where_no_cluster_is_configured_the_message_is_what_to_do_and_no_class_of_ours(no_cluster):
+    with pytest.raises(ClusterError) as info:
+        Cluster.connect()
+    said = "no cluster is configured: pass --kubeconfig FILE or set KUBECONFIG"
+    assert str(info.value).startswith(said)
+    assert str(info.value).endswith("this is not a pod: KUBERNETES_SERVICE_HOST is not set)")
+
+
 def test_a_kubeconfig_that_is_not_there_is_said_to_be_so(no_cluster, monkeypatch):
     with pytest.raises(ClusterError, match="/none: no such file"):
         Cluster.connect("/none")
@@ -903,7 +911,7 @@ def test_a_kubeconfig_that_is_not_there_is_said_to_be_so(no_cluster, monkeypatch
 def test_in_a_pod_its_service_account_is_used(no_cluster, monkeypatch):
     for name, text in account(no_cluster).items():
         monkeypatch.setenv(name, text)
-    monkeypatch.setattr(access, "ACCOUNT", str(no_cluster))
+    monkeypatch.setattr(service_account, "ACCOUNT", str(no_cluster))
     assert Cluster.connect().server == "https://10.0.0.1:443"
 
 
@@ -916,18 +924,18 @@ def account(folder, host="10.0.0.1"):
 
 def test_an_address_of_ipv6_is_one(tmp_path):
     environ = account(tmp_path, "fd00::1")
-    assert access.as_pod(environ, str(tmp_path)).server == "https://[fd00::1]:443"
+    assert service_account.as_pod(environ, str(tmp_path)).server == "https://[fd00::1]:443"
 
 
 def test_a_pod_s_server_has_to_prove_itself(tmp_path):
-    made = access.as_pod(account(tmp_path), str(tmp_path)).pool.connection_pool_kw
+    made = service_account.as_pod(account(tmp_path), str(tmp_path)).pool.connection_pool_kw
     assert made["cert_reqs"] == "CERT_REQUIRED"
     assert made["ca_certs"] == str(tmp_path / "ca.crt")
 
 
 def test_a_pod_s_token_is_read_again_and_one_that_is_missing_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(access, "TOKEN_SECONDS", -1.0)
-    found = access.as_pod(account(tmp_path), str(tmp_path))
+    monkeypatch.setattr(service_account, "TOKEN_SECONDS", -1.0)
+    found = service_account.as_pod(account(tmp_path), str(tmp_path))
     assert found.credentials() == {"authorization": "Bearer secret"}
     (tmp_path / "token").write_text("renewed")
     assert found.credentials() == {"authorization": "Bearer renewed"}
@@ -952,7 +960,7 @@ def test_half_an_account_is_no_cluster(no_cluster, monkeypatch, file, content):
     (no_cluster / file).unlink()
     if content is not None:
         (no_cluster / file).write_text(content)
-    monkeypatch.setattr(access, "ACCOUNT", str(no_cluster))
+    monkeypatch.setattr(service_account, "ACCOUNT", str(no_cluster))
     with pytest.raises(ClusterError, match=f"pass --kubeconfig FILE.*{file}") as info:
         Cluster.connect()
     assert (info.value.status, info.value.reason) == (0, "NoConfiguration")

@@ -1,9 +1,10 @@
-"""Flags of the long-running programs: each also an environment variable, and durations.
+"""Flags of the long-running programs: each also an environment variable; durations and units.
 
 ``--web.listen-address`` is also ``VGPU_WEB_LISTEN_ADDRESS``; a repeatable flag takes a
 space-separated list there.
 """
 
+import re
 from typing import Any, Final
 
 import click
@@ -12,10 +13,10 @@ from click.core import ParameterSource
 from vgpu.durations import parse_duration
 from vgpu.units import GIB, MIB
 
-MEMORY_UNITS: Final = {"MiB": MIB, "GiB": GIB}
-"""What one unit of aliyun.com/gpu-mem can mean."""
+AUTO: Final = "auto"
 
 _DAY: Final = 86400.0
+_UNIT: Final = re.compile(r"([1-9][0-9]{0,6})(MiB|GiB)")
 
 
 class Duration(click.ParamType[float]):
@@ -37,6 +38,30 @@ class Duration(click.ParamType[float]):
         if not 0 < seconds < _DAY:
             self.fail(f"{text!r} is not a duration such as 15s, 500ms or 1m30s", param, ctx)
         return seconds
+
+
+class MemoryUnit(click.ParamType[int | None]):
+    """Bytes of one unit of aliyun.com/gpu-mem; with ``auto`` also that word, which is None."""
+
+    name = "unit"
+
+    def __init__(self, *, auto: bool = False) -> None:
+        self._auto = auto
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | None:
+        """To bytes; refuses what is no amount."""
+        if isinstance(value, int):
+            return value
+        text = str(value)
+        if self._auto and text == AUTO:
+            return None
+        match = _UNIT.fullmatch(text if text[:1].isdigit() else f"1{text}")
+        if match is None:
+            words = "auto, GiB, MiB" if self._auto else "GiB, MiB"
+            self.fail(f"{text!r} is not {words} or a number of them such as 256MiB", param, ctx)
+        return int(match[1]) * (GIB if match[2] == "GiB" else MIB)
 
 
 def field(flag: str) -> str:

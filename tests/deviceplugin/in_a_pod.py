@@ -3,7 +3,7 @@
 import sys
 
 from vgpu.cli import main
-from vgpu.cluster import access
+from vgpu.cluster import service_account
 
-access.ACCOUNT = sys.argv.pop(1)
+service_account.ACCOUNT = sys.argv.pop(1)
 main()

@@ -15,6 +15,7 @@ from exporter.compat import Compat
 from exporter.flags import DEFAULTS, FLAGS, Options, all_flags, options_from
 from vgpu.cli import main as vgpu
 from vgpu.flags import Duration
+from vgpu.units import GIB, MIB
 
 
 def parsed(*arguments, env=None):
@@ -89,6 +90,18 @@ def test_what_cannot_work_is_refused_by_name(arguments, named):
     output = parsed(*arguments)
     assert isinstance(output, str)
     assert all(name in output for name in named), output
+
+
+@pytest.mark.parametrize(
+    ("text", "unit"), [("GiB", GIB), ("MiB", MIB), ("17MiB", 17 * MIB), ("2GiB", 2 * GIB)]
+)
+def test_a_gpushare_unit_is_one_that_the_device_plugin_takes_too(text, unit):
+    assert parsed(f"--gpushare.memory-unit={text}").gpushare_memory_unit == unit
+
+
+def test_the_exporter_guesses_no_unit():
+    refused = parsed("--gpushare.memory-unit=auto")
+    assert "'auto' is not GiB, MiB or a number of them such as 256MiB" in refused
 
 
 def test_switching_everything_off_is_refused():

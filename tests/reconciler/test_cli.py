@@ -278,14 +278,14 @@ def test_the_flags_give_all_options(monkeypatch):
     monkeypatch.setattr("reconciler.commands.plan.options_from", stop)
     call("plan", "--scope", "node", "--node-name", "n", "--path.procfs", "/host/proc",
          "--shim.root", "/a", "--shim.root", "/b", "--no-collector.nvml",
-         "--volcano.memory-factor", "10", "--gpushare.memory-unit", "MiB",
+         "--volcano.memory-factor", "10", "--gpushare.memory-unit", "17MiB",
          "--state-namespace", "gpu")  # fmt: skip
     (options,) = found
     assert isinstance(options, Options)
     assert (options.node, options.state_namespace, options.driver) == ("n", "gpu", False)
     assert options.places.procfs == "/host/proc"
     assert options.places.shim_roots == ("/a", "/b")
-    assert (options.units.volcano_factor, options.units.gpushare_unit) == (10, 1 << 20)
+    assert (options.units.volcano_factor, options.units.gpushare_unit) == (10, 17 << 20)
 
 
 def test_a_pods_own_namespace_keeps_the_state(tmp_path, monkeypatch):

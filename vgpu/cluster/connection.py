@@ -19,7 +19,8 @@ from urllib.parse import urlencode
 import msgspec
 import urllib3
 
-from vgpu.cluster.access import Access, NoAccess, find
+from vgpu.cluster.access import Access, NoAccess
+from vgpu.cluster.configured import find
 from vgpu.reasons import Reason, SourceError
 
 READ_TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)
@@ -43,6 +44,7 @@ LONGEST_LINE: Final = 32 * 1024 * 1024
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
 GONE: Final = 410
+NO_CONFIGURATION: Final = "NoConfiguration"
 _SUCCESSES: Final = range(200, 300)
 _QUOTED: Final = 200
 """Bytes of an answer that are quoted where it is not a Status, such as a proxy's page."""
@@ -83,7 +85,8 @@ class ClusterError(Exception):
         retry_after: float | None = None,
         causes: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(f"{reason}: {message}" if message else reason)
+        complete = reason == NO_CONFIGURATION or not message  # the message says it all by itself
+        super().__init__((message or reason) if complete else f"{reason}: {message}")
         self.status = status
         self.reason = reason
         self.message = message
@@ -187,7 +190,7 @@ class Connection:
         try:
             return cls(find(kubeconfig, context), gather=gather, patience=patience)
         except NoAccess as error:
-            raise ClusterError(0, "NoConfiguration", str(error)) from error
+            raise ClusterError(0, NO_CONFIGURATION, str(error)) from error
 
     def close(self) -> None:
         """Close all connections."""

@@ -26,6 +26,7 @@ from vgpu.simulator.cluster import SimulatedCluster
 from vgpu.simulator.demo import demo
 from vgpu.simulator.neighbourhood import neighbourhood
 from vgpu.simulator.node import SimulatedNode
+from vgpu.units import GIB
 
 WRITE_SECONDS = 1.0
 """How often the node's files move on."""
@@ -65,7 +66,7 @@ def on_node(options: Options, node: SimulatedNode) -> Options:
         plugin_state_dir=paths.state_dir,
         path_procfs=paths.procfs,
         path_cgroupfs=paths.cgroupfs,
-        gpushare_memory_unit=options.gpushare_memory_unit or "GiB",
+        gpushare_memory_unit=options.gpushare_memory_unit or GIB,
         volcano_memory_factor=options.volcano_memory_factor or 1024,
     )
 

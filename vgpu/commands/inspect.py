@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from vgpu.connection import connected, kubeconfig_flags, read_dump
+from vgpu.flags import AUTO, MemoryUnit
 from vgpu.inventory import Inventory, Objects, Units, inventory, of_node, only_node, only_scheme
 from vgpu.kube import Node, Pod
 from vgpu.kube_json import decode_dump
@@ -21,13 +22,11 @@ from vgpu.model import Scheme
 from vgpu.reasons import SourceError
 from vgpu.schemes.gpushare_node import CARDS
 from vgpu.schemes.language import ClaimError
-from vgpu.units import GIB, MIB
 
 if TYPE_CHECKING:
     from vgpu.cluster import Cluster
 
 SCHEMES: Final = tuple(scheme.value for scheme in Scheme if scheme is not Scheme.NONE)
-MEMORY_UNITS: Final = {"auto": None, "MiB": MIB, "GiB": GIB}
 OUTPUTS: Final = ("table", "wide", "json", "yaml")
 
 EPILOG: Final = """\
@@ -247,12 +246,13 @@ def _print_legacy(read: Read, node: str, *, details: bool) -> None:
 @click.option(
     "--gpushare.memory-unit",
     "gpushare_unit",
-    type=click.Choice(list(MEMORY_UNITS)),
-    default="auto",
+    type=MemoryUnit(auto=True),
+    default=AUTO,
     show_default=True,
     envvar="VGPU_GPUSHARE_MEMORY_UNIT",
-    help="What one unit of aliyun.com/gpu-mem means; auto goes by the size of the cards and says"
-    " what it took.",
+    metavar="UNIT",
+    help="What one unit of aliyun.com/gpu-mem means: GiB, MiB, or so many of them (256MiB); auto"
+    " goes by the size of the cards and says what it took.",
 )
 @click.option(
     "--legacy",
@@ -269,7 +269,7 @@ def command(
     output: str,
     scheme: str | None,
     volcano_factor: int,
-    gpushare_unit: str,
+    gpushare_unit: int | None,
     legacy: bool,
     details: bool,
 ) -> None:
@@ -298,7 +298,7 @@ def command(
         _print_legacy(read, node, details=details)
         return
     objects = of_node(read.objects, node) if node else read.objects
-    found = inventory(objects, Units(volcano_factor, MEMORY_UNITS[gpushare_unit]))
+    found = inventory(objects, Units(volcano_factor, gpushare_unit))
     found = msgspec.structs.replace(found, notes=(*read.notes, *found.notes))
     if scheme:
         found = only_scheme(found, Scheme(scheme))

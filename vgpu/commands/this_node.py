@@ -83,7 +83,7 @@ class ThisNode:
             interval=options.sample_interval,
             timeout=options.sample_timeout,
             compat=(Compat.NONE,),
-            gpushare_unit_bytes=options.gpushare_unit_bytes,
+            gpushare_unit_bytes=options.gpushare_memory_unit,
             volcano_unit_bytes=options.volcano_unit_bytes,
             build=build_info(),
         )
