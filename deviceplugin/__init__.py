@@ -7,7 +7,7 @@ Where to look, in the order in which a container comes by:
 - ``roles/``: what is different for each scheme. ``gaia/``: what gpu-manager's library needs.
 - ``lists``, ``offers``, ``server``, ``registration``, ``keeper``, ``registrar``: the kubelet's
   side.
-- ``clerk``, ``candidates``: what Allocate and PreStartContainer answer.
+- ``clerk``, ``candidates``, ``guesses``: what Allocate and PreStartContainer answer.
 - ``assignments``, ``answers``: the kubelet's checkpoint and our answers in it. ``binding``,
   ``gate``: what follows from them, pure; ``binder``: the thread that does it.
 - ``cdi``, ``late_files``, ``checkpoint``, ``shim_files``: what is written on the node.

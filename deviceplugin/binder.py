@@ -30,7 +30,8 @@ from deviceplugin.steps import At, Step
 from vgpu.kube import Pod
 from vgpu.model import Device
 from vgpu.plugin_words import CROSSED
-from vgpu.reasons import SourceError
+from vgpu.reasons import Reason, SourceError
+from vgpu.units import percentage, size
 
 log = logging.getLogger(__name__)
 
@@ -142,11 +143,13 @@ class Binder:
         self._expected: dict[str, float] = {}
         self._devices: tuple[Device, ...] | None = None
         # Below is the binder's thread's own.
+        self._recovering = True  # until it is known who holds what; others ask whether it is so
         self._settled = False
         self._stamp: object = None
         self._unread = ""  # why the kubelet's checkpoint could not be read
         self._swept_at = float("-inf")
         self._shown: frozenset[str] = frozenset()
+        self._conflicts: tuple[Conflict, ...] = ()
         self._thread = threading.Thread(target=self._work, name="binder", daemon=True)
 
     # ------------------------------------------------------------ anybody's side
@@ -157,12 +160,12 @@ class Binder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Follow no longer; what is under way is finished."""
+        """Follow no longer; what is under way is finished, but for a recovery: it only reads."""
         self._stopping.set()
         self._wake.set()
         with self._condition:
             self._condition.notify_all()  # nobody who waits for an answer keeps the process
-        if self._thread.ident is not None:
+        if not self._recovering:
             self._thread.join(PATIENCE_SECONDS)
 
     def look(self) -> None:
@@ -223,7 +226,8 @@ class Binder:
             try:
                 if not self._settled and (self._state is None or self._pods.known() is not None):
                     self._begin()
-                self._look(self.state())
+                if not self._stopping.is_set():
+                    self._look(self.state())
             except Exception:
                 log.exception("binding failed on a defect")
                 self._stopping.wait(IDLE_SECONDS)
@@ -235,13 +239,21 @@ class Binder:
             return
         heard = self._pods.known() is not None
         known = self._state.desk.tenants.values() if self._state else ()
-        found = self._recover(known)
+        # Said before it is asked whether to stop, while stop() does it the other way round: so
+        # either that waits for all that follows, or nothing does.
+        self._recovering = True
+        try:
+            found = None if self._stopping.is_set() else self._recover(known)
+        finally:
+            self._recovering = False
+        if found is None or self._stopping.is_set():
+            return  # nobody waits for it any more
         self._settled = heard or not found.unsettled
         if self._settled:
             self._recover = None  # and what it has seen
         self._watcher.recovered(found.desk)
-        self._watcher.conflicts(found.conflicts)
-        self._publish(State(found.desk, ready=self._handout.written()))
+        self._tell_conflicts(found.conflicts)
+        self._publish(self._with_devices(State(found.desk, ready=self._handout.written())))
         self._stamp = None
 
     def _doze(self) -> None:
@@ -262,31 +274,38 @@ class Binder:
             recent = frozenset(self._expected)
         found = bind_all(self._role, self._node, state, self._find, recent=recent, now=time.time())
         state = self._carried_out(state, found)
-        self._forget({one.name for one in state.all_assignments()})
-        self._publish(state)
+        with self._condition:  # who waits for all to have owners is to see who they are
+            self._forget({one.name for one in state.all_assignments()})
+            self._publish(state)
         if state.desk is not before.desk or state.refusals.keys() != before.refusals.keys():
             self._watcher.changed()
 
     def _with_devices(self, state: State) -> State:
-        with self._condition:
-            devices, self._devices = self._devices, None
+        """Over those that were offered last, which a recovery may have been too early for.
+
+        They are kept: what is found here is lost if the look that it belongs to fails.
+        """
+        devices = self._devices
         if devices is None or devices == state.desk.devices:
             return state
         desk, conflicts = state.desk.with_devices(devices)
-        self._watcher.conflicts(conflicts)
+        self._tell_conflicts(conflicts)
         return replace(state, desk=desk)
 
     def _with_assignments(self, state: State) -> State:
         now = time.monotonic()
         stamp = self._table.stamp()
-        if stamp == self._stamp and not self._unread:
+        if stamp is not None and stamp == self._stamp and not self._unread:
             return replace(state, read_at=now)
         self._stamp = stamp
         try:
             found = self._table.read()
         except SourceError as error:  # the kubelet will write it anew, and whole
             if str(error) != self._unread:
-                log.warning("the kubelet's checkpoint cannot be read: %s", error)
+                # A kubelet that has given out nothing yet has no file.
+                usual = error.reason is Reason.ABSENT and state.assigned_pods is None
+                level = logging.INFO if usual else logging.WARNING
+                log.log(level, "the kubelet's checkpoint cannot be read: %s", error)
             self._unread = str(error)
             return state
         self._unread = ""
@@ -296,6 +315,11 @@ class Binder:
         """Without tenants that have left, and without what they were given."""
         known = self._pods.known()
         self._shown = (self._shown | frozenset(known or ())) & state.desk.tenants.keys()
+        if known is not None and self._conflicts:
+            there = state.desk.tenants.keys() | known.keys()
+            rest = [one for one in self._conflicts if one.pod is None or one.pod.uid in there]
+            if len(rest) != len(self._conflicts):
+                self._tell_conflicts(tuple(rest))
         pause = MAKING_ROOM_SECONDS if state.waits_for_room else LEAVING_SECONDS
         if time.monotonic() - self._swept_at < pause:
             return state
@@ -364,7 +388,7 @@ class Binder:
         given = gift(self._role, desk, pod, binding)
         early = self._handout.early(binding.name, given.edits, given.late_env)
         if self._handout.guesses and early != assignment.answer:
-            detail = f"{CROSSED}; this one has {_shares(binding)}"
+            detail = f"{CROSSED}; this one has {_in_words(binding)}"
             raise Refused(Why.CROSSED, detail, pod.ref, binding.container)
         try:
             for folder in self._role.folders(tenant.pod, binding.container):
@@ -381,6 +405,10 @@ class Binder:
         counted = {"ids": len(assignment.ids), "seconds": seconds}
         log.info("bound", extra={**_who(tenant), **told, **counted})
         self._watcher.bound(tenant, binding, seconds)
+
+    def _tell_conflicts(self, found: tuple[Conflict, ...]) -> None:
+        self._conflicts = found
+        self._watcher.conflicts(found)
 
     def _tell(self, error: Refused, before: Refused | None) -> None:
         """Say a refusal once. What nobody knows is the kubelet's memory of pods that are gone."""
@@ -433,8 +461,17 @@ def _who(tenant: Tenant) -> dict[str, object]:
     return {"namespace": tenant.pod.namespace, "pod": tenant.pod.name, "uid": tenant.pod.uid}
 
 
-def _shares(binding: Binding) -> str:
+def _in_words(binding: Binding) -> str:
     """Of a container, for people."""
+    return "; ".join(
+        f"{'all memory' if share.memory_bytes is None else size(share.memory_bytes)},"
+        f" {percentage(share.cores_milli or 0)} of cores of {share.device}"
+        for share in binding.shares
+    )
+
+
+def _shares(binding: Binding) -> str:
+    """Of a container, exact, for the log."""
     return "; ".join(
         f"{share.device} {share.memory_bytes} bytes, {share.cores_milli} thousandths of cores"
         for share in binding.shares

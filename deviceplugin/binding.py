@@ -91,7 +91,7 @@ def bind(
     try:
         requests = role.language.requests(pod)
         if assignment.pod_uid not in desk.tenants:
-            claimed = role.claim(pod, node, desk.devices, desk.books)
+            claimed = role.claim(pod, node, desk.choosable, desk.books)
             desk = desk.admitted(pod, claimed, now)
     except ClaimError as error:
         raise Refused(Why.MALFORMED, str(error), pod.ref, assignment.container) from error

@@ -12,7 +12,7 @@ import msgspec
 
 from deviceplugin.desk import Desk
 from deviceplugin.reasons import Refused, Why
-from vgpu.kube import Container, ContainerState, Pod, holds_devices
+from vgpu.kube import MIRROR, Container, ContainerState, Pod, holds_devices
 from vgpu.model import Claim, ContainerKind
 from vgpu.schemes.language import ClaimError, Language
 
@@ -73,17 +73,24 @@ def candidates(
     count: int,
     *,
     answered: Collection[Key] = (),
+    unlikely: Collection[str] = (),
 ) -> tuple[Candidate, ...]:
     """The containers that ask for just so many, the likeliest first.
 
     First those of a pod of which the kubelet has asked for others already, for it asks for all of
     a pod in a row; then by the time when the scheduler promised it, or else when the pod was made.
-    A claim that is not there or cannot be read comes late, what may be asked for again last.
+    A claim that is not there or cannot be read comes late, and later still a pod that the kubelet
+    will hardly ask for: it is being deleted, says that it is the mirror of a static pod, or is one
+    of the ``unlikely``, which are UIDs on the node. Last comes what may be asked for again.
     ``answered`` are containers that the kubelet has an answer for, though they may not be bound.
     """
+    askers = sorted(
+        _askers(claims, pods, desk, resource, answered),
+        key=lambda asker: (_is_unlikely(asker, unlikely), _order(asker)),
+    )
     found = [
         Candidate(asker.pod, container.name, again)
-        for asker in sorted(_askers(claims, pods, desk, resource, answered), key=_order)
+        for asker in askers
         for again, containers in ((False, asker.first), (True, asker.again))
         for container in containers
         if container.limits[resource] == count and not asker.failed
@@ -170,6 +177,16 @@ def _has_started(pod: Pod) -> bool:
     return any(
         one.state is not ContainerState.WAITING or one.restarts or one.id for one in pod.statuses
     )
+
+
+def _is_unlikely(asker: _Asker, unlikely: Collection[str]) -> bool:
+    """Whether the kubelet will hardly ask for it.
+
+    Anybody may call a pod a mirror, and no kubelet asks for that. A static pod is asked for before
+    it has a mirror, so that of a true one the kubelet has asked for a container already.
+    """
+    mirror = MIRROR in asker.pod.annotations and not asker.begun
+    return mirror or asker.pod.deleted_at is not None or asker.pod.kubelet_uid in unlikely
 
 
 def _order(asker: _Asker) -> tuple[bool, bool, bool, float, float, str, str]:

@@ -128,7 +128,7 @@ class CdiFiles:
             detail = "it says something else, and a runtime may know it"
             raise OSError(errno.EEXIST, detail, str(path))
         self._folder.mkdir(parents=True, exist_ok=True)
-        durable.write(path, content)
+        durable.write(path, content, lasting=False)
 
     def written(self) -> frozenset[str]:
         """See :meth:`deviceplugin.ports.Handout.written`."""
@@ -159,6 +159,8 @@ class CdiFiles:
         return None if content is None else self._boot_of(content)
 
     def _boot_of(self, content: bytes) -> str | None:
+        if not content:
+            return ""  # a loss of power has left it
         try:
             marks = _MARKS.decode(content)
         except (msgspec.DecodeError, ValueError, RecursionError):

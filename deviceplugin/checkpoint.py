@@ -93,16 +93,19 @@ class Checkpoint:
         self._lock = -1
         self._is_good = False
 
-    def open(self, patience: float = PATIENCE_SECONDS) -> Self:
-        """Make the folder, and wait at most ``patience`` seconds to be the only plugin.
+    def open(
+        self, patience: float = PATIENCE_SECONDS, ended: Callable[[], bool] = lambda: False
+    ) -> Self:
+        """Make the folder, and wait to be the only plugin.
 
-        Raises LockHeld, OSError.
+        For at most ``patience`` seconds, and no longer than until ``ended``. Raises LockHeld,
+        OSError.
         """
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._path.with_suffix(".lock")
         fd = os.open(path, _OPEN_LOCK, _MODE)
         try:
-            _locked(fd, printable(str(path)), patience)
+            _locked(fd, printable(str(path)), patience, ended)
         except BaseException:
             os.close(fd)
             raise
@@ -184,7 +187,7 @@ class Checkpoint:
         return aside
 
 
-def _locked(fd: int, path: str, patience: float) -> None:
+def _locked(fd: int, path: str, patience: float, ended: Callable[[], bool]) -> None:
     """Take the lock. Raises LockHeld, OSError."""
     until = time.monotonic() + patience
     waiting = False
@@ -192,7 +195,7 @@ def _locked(fd: int, path: str, patience: float) -> None:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            if time.monotonic() >= until:
+            if time.monotonic() >= until or ended():
                 raise LockHeld(path) from error
         else:
             return

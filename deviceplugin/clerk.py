@@ -15,6 +15,7 @@ from deviceplugin.binding import Gift, bind, gift
 from deviceplugin.candidates import Candidate, Claims, candidates, no_candidate
 from deviceplugin.desk import Desk
 from deviceplugin.gate import State
+from deviceplugin.guesses import Guesses
 from deviceplugin.metrics import Wait
 from deviceplugin.model import Assignment
 from deviceplugin.pods import Pods
@@ -107,6 +108,7 @@ class DeskClerk:
         self._binder = binder
         self._pods = pods
         self._handout = handout
+        self._guesses = Guesses()
         self._counts = counts
         self._at = at
         self._prestart_seconds = prestart_seconds
@@ -142,6 +144,8 @@ class DeskClerk:
             self._binder.started(ids, self._prestart_seconds)
         except Refused as error:
             self._counts.refused("prestart", error.why)
+            if error.why is Why.CROSSED:
+                self._guesses.unlikely(self._binder.state())  # while it is known whose it was
             raise
         except Exception:
             self._counts.refused("prestart", Why.INTERNAL)
@@ -175,7 +179,10 @@ class DeskClerk:
             state = self._binder.state()
             answered = {(one.pod_uid, one.container) for one in state.all_assignments()}
             desk = state.desk
-            found = candidates(self._claims, there, desk, resource, count, answered=answered)
+            unlikely = self._guesses.unlikely(state)
+            found = candidates(
+                self._claims, there, desk, resource, count, answered=answered, unlikely=unlikely
+            )
             if self._legacy:
                 found = tuple(one for one in found if self._is_promised(one.pod, desk))
             if found:
@@ -204,4 +211,5 @@ class DeskClerk:
         binding = desk.binding_of(guess)
         if binding is None:
             raise Refused(Why.INTERNAL, Why.INTERNAL.explanation, pod.ref, guess.container)
+        self._guesses.note(name, pod.kubelet_uid)
         return gift(self._role, desk, pod, binding)

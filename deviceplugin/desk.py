@@ -77,6 +77,15 @@ class Desk(msgspec.Struct, frozen=True):
         whole = replace(desk, tenants=seated, books=books, unbooked=frozenset(unbooked))
         return whole, tuple(conflicts)
 
+    @property
+    def choosable(self) -> tuple[Device, ...]:
+        """The devices for a role that chooses: unhealthy where nothing more is given, too."""
+        spent = {share.device for uid in self.unbooked for share in self.tenants[uid].shares}
+        return tuple(
+            replace(device, healthy=False) if device.uuid in spent else device
+            for device in self.devices
+        )
+
     # ------------------------------------------------------------ tenants
 
     def admitted(self, pod: Pod, allocations: tuple[Allocation, ...], now: float) -> Self:

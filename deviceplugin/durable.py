@@ -17,17 +17,22 @@ def beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.new")
 
 
-def write(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Put a file in place; ``mode`` counts whatever the umask. Raises OSError."""
+def write(path: Path, content: bytes, mode: int = 0o644, *, lasting: bool = True) -> None:
+    """Put a file in place; ``mode`` counts whatever the umask. Raises OSError.
+
+    One that need not be ``lasting``, as it means nothing after a boot, is not synced: a loss of
+    power may leave it empty.
+    """
     new = beside(path)
     new.unlink(missing_ok=True)
     try:
-        _make(new, content, mode)
+        _make(new, content, mode, lasting=lasting)
         new.rename(path)
     except OSError:
         discard(new)
         raise
-    sync(path.parent)
+    if lasting:
+        sync(path.parent)
 
 
 def link(path: Path, target: str) -> None:
@@ -69,13 +74,14 @@ def discard(path: Path) -> None:
         return
 
 
-def _make(path: Path, content: bytes, mode: int) -> None:
+def _make(path: Path, content: bytes, mode: int, *, lasting: bool) -> None:
     fd = os.open(path, _NEW, mode)
     try:
         os.fchmod(fd, mode)
         rest = memoryview(content)
         while rest:
             rest = rest[os.write(fd, rest) :]
-        os.fsync(fd)
+        if lasting:
+            os.fsync(fd)
     finally:
         os.close(fd)

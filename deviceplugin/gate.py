@@ -1,6 +1,7 @@
 """Whether a container may start: PreStartContainer's answer, from what the binder last found."""
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -13,6 +14,10 @@ Key = tuple[str, str]
 
 Assignments = Mapping[frozenset[str], tuple[Assignment, ...]]
 """The kubelet's, by their device IDs."""
+
+
+UNREAD: Final = float("-inf")
+"""When a checkpoint was read that never was."""
 
 
 class State(msgspec.Struct, frozen=True):
@@ -31,12 +36,19 @@ class State(msgspec.Struct, frozen=True):
     assignments: Assignments = {}
     refusals: Mapping[Key, Refused] = {}
     ready: frozenset[str] = frozenset()
-    read_at: float = float("-inf")
+    read_at: float = UNREAD
 
     @property
     def waits_for_room(self) -> bool:
         """Whether a container waits for what others hold."""
         return any(refused.why is Why.NO_ROOM for refused in self.refusals.values())
+
+    @property
+    def assigned_pods(self) -> frozenset[str] | None:
+        """UIDs of the pods in the kubelet's checkpoint; None if it has never been read."""
+        if self.read_at == UNREAD:
+            return None
+        return frozenset(one.pod_uid for one in self.all_assignments())
 
     def all_assignments(self) -> tuple[Assignment, ...]:
         """In no order."""
@@ -58,9 +70,7 @@ def by_ids(found: Iterable[Assignment]) -> Assignments:
     return told
 
 
-def objection(
-    state: State | None, ids: frozenset[str], asked_at: float = float("-inf")
-) -> Refused | None:
+def objection(state: State | None, ids: frozenset[str], asked_at: float = UNREAD) -> Refused | None:
     """Why the container with these IDs may not start; None if it may.
 
     An init container and the one after it have the same IDs: both have to be bound. The kubelet

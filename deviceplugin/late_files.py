@@ -82,12 +82,11 @@ class LateFiles:
         _remove(new)
         new.mkdir(parents=True)
         for file, content in files.items():
-            durable.write(new / file, content)
+            durable.write(new / file, content, lasting=False)
         for link, target in links.items():
             (new / link).symlink_to(target)
         _remove(folder)  # of an older boot
         new.rename(folder)
-        durable.sync(self._folder)
 
     def written(self) -> frozenset[str]:
         """See :meth:`deviceplugin.ports.Handout.written`."""

@@ -9,6 +9,10 @@ still known, that every container has ended, or that none was ever made; of one 
 its devices are no longer in the kubelet's checkpoint. (The kubelet keeps them there while the pod
 ends, but one that has lost its checkpoint can be wrong: so cgroups should be readable.) If a
 witness is not heard, nobody leaves.
+
+That the API server does not mention a pod is its word only if it has known it, for it may tell of
+a moment in the past. It has known those that it has shown, to us, or to the plugin that admitted
+them before us; for the latter the kubelet has to have forgotten them as well.
 """
 
 from collections.abc import Collection, Iterable
@@ -49,9 +53,25 @@ def gone(
     return frozenset(
         uid
         for uid, tenant in desk.tenants.items()
-        if _is_over(tenant, known.get(uid, ()), now, shown=uid in shown)
+        if _is_over(
+            tenant,
+            known.get(uid, ()),
+            now,
+            shown=uid in shown or _was_shown(tenant, live_pods, assigned),
+        )
         and _is_empty(uid, known.get(uid, ()), live_pods, assigned)
     )
+
+
+def _was_shown(
+    tenant: Tenant, live_pods: frozenset[str] | None, assigned: Collection[str] | None
+) -> bool:
+    """Whether a plugin of ours has seen the pod, and the node knows nothing of it any more.
+
+    What the kubelet has given out it remembers as long as it knows the pod.
+    """
+    nowhere = live_pods is not None and assigned is not None and tenant.pod.uid not in assigned
+    return nowhere and not tenant.foreign
 
 
 def _is_over(tenant: Tenant, pods: Collection[Pod], now: float, *, shown: bool) -> bool:

@@ -216,8 +216,8 @@ DESK: Final = _one_row(
     Family(
         "vgpu_plugin_conflicts",
         GAUGE,
-        "Contradictions in who holds what, since the plugin started or its cards last changed; the"
-        " log has them.",
+        "Contradictions in who holds what, as found when the plugin started or its cards last"
+        " changed, without those of pods that are gone since; the log has them.",
         lambda view: view.conflicts,
     ),
     Family(

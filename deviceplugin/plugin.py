@@ -5,6 +5,7 @@ else happens. When the driver has shown its cards the service begins.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -65,6 +66,7 @@ class Plugin:
         self._on_fatal = on_fatal
         self._at = at
         self._numbers = Numbers()
+        self._changing = threading.Lock()
         links = driver.links if options.scheme is Scheme.GAIA else None
         self._watch = HealthWatch(
             driver, judged, options.health_interval, self._changed, links=links
@@ -114,16 +116,24 @@ class Plugin:
             self._server.start()
             self._open.callback(self._server.stop)
             log.info("serving", extra={"addresses": ",".join(self._server.urls)})
-            self._open.enter_context(checkpoint.open())
-        except (ListenError, LockHeld, OSError) as error:
+            self._open.enter_context(checkpoint.open(ended=ended))
+        except LockHeld as error:
+            if ended():
+                return
+            raise Failure(str(error)) from error
+        except (ListenError, OSError) as error:
             raise Failure(str(error)) from error
         pods = Pods(self._cluster, self._asked, options.node_name, self._look, time.monotonic)
         node = self._follow_node()
         self._open.callback(pods.close)
         self._open.callback(node.close)
-        if not pods.start(LISTENING_SECONDS):
+        pods.start()
+        _wait(pods.wait, LISTENING_SECONDS, ended)
+        _wait(node.wait, LISTENING_SECONDS, ended)
+        if ended():
+            return
+        if pods.known() is None:
             log.warning("the API server is not heard yet: %s", self._cluster.server)
-        node.wait(LISTENING_SECONDS)
         self._watch.start(self._on_fatal)
         self._open.callback(self._stop_watching)
         while not self._watch.wait_first(STEP_SECONDS):
@@ -201,12 +211,20 @@ class Plugin:
             service.binder.look()
             service.teller.wake()
 
-    def _changed(self, health: Health) -> None:
-        """The driver has told something."""
-        self._window.health = health
-        service = self._window.service
-        if service is not None:
-            service.changed(health)
+    def _changed(self, _: Health) -> None:
+        """The driver has told something. Whoever comes last brings the newest, of two threads."""
+        with self._changing:
+            health = self._window.health = self._watch.health
+            service = self._window.service
+            if service is not None:
+                service.changed(health)
 
     def _stop_watching(self) -> None:
         self.stuck = not self._watch.stop()
+
+
+def _wait(there: Callable[[float], bool], seconds: float, ended: Callable[[], bool]) -> None:
+    """At most so long, for what ``there`` waits for itself, or until the program is to end."""
+    until = time.monotonic() + seconds
+    while not ended() and time.monotonic() < until and not there(STEP_SECONDS):
+        pass

@@ -46,11 +46,13 @@ class Pods:
         self._asked_at = float("-inf")  # when the question of that answer began
         self._told: tuple[_Known, _Known] = _NONE, _NONE  # by UID, by the node's; swapped in whole
 
-    def start(self, patience: float) -> bool:
-        """Begin to follow; whether the first list has come within ``patience`` seconds."""
+    def start(self) -> None:
+        """Begin to follow."""
         self._mirror.start()
-        self._mirror.wait(patience)
-        return self._mirror.state().synced
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the first list has come, or has failed; whether it did so in time."""
+        return self._mirror.wait(seconds)
 
     def close(self) -> None:
         """Follow no longer."""

@@ -72,8 +72,9 @@ class Role(Protocol):
     ) -> tuple[Allocation, ...]:
         """What the pod's containers are to have, devices by UUID; ``books`` are without the pod.
 
-        As its annotations say, or chosen here where the scheme lets its plugin choose. Of init
-        containers only those that the annotations give something of their own.
+        As its annotations say, or chosen here, among the healthy ones, where the scheme lets its
+        plugin choose; whether a promised one is healthy the desk asks. Of init containers only
+        those that the annotations give something of their own.
         Raises Refused: NO_CLAIM, MALFORMED, CLAIM_FAILED, OTHER_NODE, UNKNOWN_DEVICE, NO_ROOM.
         """
         ...

@@ -206,7 +206,7 @@ class Service:
         self, state: State, pods: Mapping[str, Pod] | None, shown: Collection[str]
     ) -> Iterable[str]:
         known = None if pods is None else pods.values()
-        assigned = {one.pod_uid for one in state.all_assignments()}
+        assigned = state.assigned_pods
         alive = live_pods(self._options.path_cgroupfs)
         return gone(state.desk, known, alive, assigned, time.time(), shown=shown)
 

@@ -65,6 +65,19 @@ def test_a_refusal_names_device_asked_and_free(share, reason, asked, free):
     assert share.device in str(error)
 
 
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (Share("0", 17 * GIB), "asked 17408 MiB, free 16384 MiB"),
+        (Share("0", 16 * GIB + 1), f"asked {16 * GIB + 1} bytes, free 16384 MiB"),
+        (Share("0", GIB, 1001), "asked 100.1 %, free 100 %"),
+        (Share("2", GIB), "asked 1024 MiB, free unknown"),
+    ],
+)
+def test_amounts_that_are_refused_are_told_for_people_and_exactly(share, words):
+    assert str(refused(books(), "p", share)).endswith(words)
+
+
 def test_slots_are_counted_for_every_share():
     held = books().hold("p", (Share("0", GIB), Share("0", GIB))).hold("q", (Share("0", 0),))
     error = refused(held, "r", Share("0", 0))

@@ -5,13 +5,14 @@ integers, so that twenty times a twentieth is a whole. Health is not looked at: 
 already stays held on a device that fails; new shares are kept off by placement.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import StrEnum
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 
 from vgpu.model import Device, Share
+from vgpu.units import percentage, size
 
 _AMBIGUOUS = ""  # what a name stands for that several devices have
 
@@ -28,6 +29,13 @@ class Refusal(StrEnum):
     HELD_OTHERWISE = "the holder has other shares already"
 
 
+_IN_WORDS: Final[Mapping[Refusal, Callable[[int], str]]] = {
+    Refusal.MEMORY: size,
+    Refusal.CORES: percentage,
+}
+"""Amounts for people; others are numbers."""
+
+
 class BooksError(Exception):
     """The books refuse.
 
@@ -41,8 +49,9 @@ class BooksError(Exception):
     def __init__(
         self, reason: Refusal, device: str, asked: int | None = None, free: int | None = None
     ) -> None:
-        known = "unknown" if free is None else free
-        amounts = "" if asked is None else f": asked {asked}, free {known}"
+        words = _IN_WORDS.get(reason, str)
+        known = "unknown" if free is None else words(free)
+        amounts = "" if asked is None else f": asked {words(asked)}, free {known}"
         super().__init__(f"device {device}: {reason}{amounts}")
         self.reason = reason
         self.device = device

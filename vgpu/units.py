@@ -26,6 +26,17 @@ def milli(decimal: str) -> int:
     return thousandths + (fraction[3:].strip("0") != "")
 
 
+def size(amount: int) -> str:
+    """Bytes for people, and exact: in MiB where they are whole ones."""
+    mebibytes, rest = divmod(amount, MIB)
+    return f"{amount} bytes" if rest else f"{mebibytes} MiB"
+
+
+def percentage(thousandths: int) -> str:
+    """Thousandths of a device for people, and exact: in percent."""
+    return f"{thousandths / MILLI_PER_PERCENT:.12g} %"
+
+
 def percent(thousandths: int) -> int:
     """Percent of a device, rounded up."""
     return -(-thousandths // MILLI_PER_PERCENT)

@@ -28,8 +28,16 @@ from prometheus_client.parser import text_string_to_metric_families
 CARDS, CONTAINERS = 8, 80
 CARD_GIB = 80
 FACTOR = 1024  # MiB of a unit
-THINGS = ("example.com/thing", "example.com/part")
-"""As many resources as a pod of ours asks for."""
+LIKE = {
+    "volcano.sh/vgpu-number": "example.com/number",
+    "volcano.sh/vgpu-memory": "example.com/memory",
+    "volcano.sh/vgpu-cores": "example.com/cores",
+}
+"""Ours -> of what the other one offers as many, and its pods ask for as many.
+
+The kubelet keeps all IDs in its checkpoint, and writes that anew for every answer: with shorter
+lists it would be faster with any plugin.
+"""
 
 NOTHING = Path(__file__).with_name("nothing_plugin.py")
 
@@ -88,11 +96,13 @@ class Contest:
         self.plugin.__enter__()
         self.plugin.wait_ready()
         self.plugin.wait_offered("volcano.sh/vgpu-number", CONTAINERS)
-        command = [sys.executable, NOTHING, str(CONTAINERS), *THINGS]
+        counts = self.node.object()["status"]["allocatable"]
+        offered = [f"{theirs}={counts[ours]}" for ours, theirs in LIKE.items()]
+        command = [sys.executable, NOTHING, *offered]
         path = os.pathsep.join(map(str, (NOTHING.parent, NOTHING.parent.parent)))
         self.other = self.node.start("nothing", command, env={"PYTHONPATH": path})
-        for thing in THINGS:
-            self.plugin.wait_offered(thing, CONTAINERS)
+        for ours, theirs in LIKE.items():
+            self.plugin.wait_offered(theirs, int(counts[ours]))
         # Where there is a pod at all, who is alive can be told; elsewhere it is the plugin's own.
         bystander = objects.pod("bystander", "default", nodeName=self.node.name)
         self.bystander = self.plugin.start(bystander)
@@ -107,33 +117,31 @@ class Contest:
 
     def ours(self, namespace: str) -> "Round":
         """A round of pods that share the cards evenly, no two with the same limits on a card."""
+        self.wait_empty()
+        return admit(self.client, self.node, self._pods("ours", namespace))
+
+    def theirs(self, namespace: str) -> "Round":
+        """A round of the same pods, but for what they ask for."""
+        pods = self._pods("theirs", namespace)
+        for pod in pods:
+            (container,) = pod["spec"]["containers"]
+            container["resources"]["limits"] = {
+                LIKE[name]: amount for name, amount in container["resources"]["limits"].items()
+            }
+        return admit(self.client, self.node, pods)
+
+    def _pods(self, who: str, namespace: str) -> list[Object]:
         each = CARD_GIB * CARDS // CONTAINERS
         number = next(self._rounds)
-        self.wait_empty()
-        pods = [
+        return [
             volcano_pod(
-                f"ours-{number}-{at}",
+                f"{who}-{number}-{at}",
                 namespace,
                 self.plugin,
                 {"main": [(at % CARDS, each - at // CARDS % 3, 1 + at // CARDS)]},
             )
             for at in range(CONTAINERS)
         ]
-        return admit(self.client, self.node, pods)
-
-    def theirs(self, namespace: str) -> "Round":
-        """A round of pods with one thing of each kind."""
-        number = next(self._rounds)
-        pods = [
-            objects.pod(
-                f"theirs-{number}-{at}",
-                namespace,
-                nodeName=self.node.name,
-                limits=dict.fromkeys(THINGS, 1),
-            )
-            for at in range(CONTAINERS)
-        ]
-        return admit(self.client, self.node, pods)
 
     def wait_empty(self) -> None:
         """Until our plugin has seen that nobody holds anything."""
@@ -175,9 +183,9 @@ def admit(client: Client, node: Node, pods: Sequence[Object]) -> Round:
 
 
 def remove(client: Client, round_: Round) -> None:
-    """Delete its pods, and wait until they are gone."""
+    """Delete its pods, and wait until the kubelet says that their containers are gone."""
     with ThreadPoolExecutor(CREATORS) as deleting:
-        list(deleting.map(lambda pod: client.delete(pod, grace_seconds=0), round_.running))
+        list(deleting.map(client.delete, round_.running))
         list(deleting.map(client.wait_gone, round_.running))
 
 

@@ -30,6 +30,9 @@ CORES = 3
 
 GAIA_CORES = 5
 
+BLOCKS_IN_GIB = 4
+"""Of gaia's memory, 256 MiB each."""
+
 SPLIT = 20
 
 CARD_GIB = 64
@@ -66,21 +69,24 @@ class Kind(NamedTuple):
 
     Attributes:
         scheme: ``--scheme``.
-        resource: the binding one.
-        per_card: of it.
+        offered: resource -> what a card has of it, the binding one first.
         late: whether limits reach a container by a file where there is no CDI.
         by_card: whether the kubelet asks for the same number whatever the memory is.
     """
 
     name: str
     scheme: str
-    resource: str
-    per_card: int
+    offered: Mapping[str, int]
     flags: Sequence[str]
     late: bool
     by_card: bool
     make: Callable[..., Object]
     given: Callable[[PluginNode, Object, str, Ask, str], Given]
+
+    @property
+    def resource(self) -> str:
+        """The binding one."""
+        return next(iter(self.offered))
 
     def plugin(
         self, node: Node, folder: Path, *flags: str, cards: int = 2, port: int = PORT
@@ -100,7 +106,12 @@ class Kind(NamedTuple):
     def wait_served(self, plugin: PluginNode) -> None:
         """Until the Node offers it."""
         plugin.wait_ready()
-        plugin.wait_offered(self.resource, self.per_card * len(plugin.uuids))
+        self.wait_offered(plugin, len(plugin.uuids))
+
+    def wait_offered(self, plugin: PluginNode, cards: int) -> None:
+        """Until the Node gives all that so many cards have."""
+        for resource, per_card in self.offered.items():
+            plugin.wait_offered(resource, cards * per_card)
 
     def pod(self, name: str, namespace: str, plugin: PluginNode, asks: Asks, **spec: Any) -> Object:
         """A pod as its scheduler leaves it."""
@@ -129,7 +140,7 @@ def _gpushare(name: str, namespace: str, plugin: PluginNode, asks: Asks, **spec:
 
 def _gaia(name: str, namespace: str, plugin: PluginNode, asks: Asks, **spec: Any) -> Object:
     asked = {
-        container: (GAIA_CORES, ask.gib * 4, str(ask.card)) if ask else (0, 0, "")
+        container: (GAIA_CORES, ask.gib * BLOCKS_IN_GIB, str(ask.card)) if ask else (0, 0, "")
         for container, ask in asks.items()
     }
     return gaia_pod(name, namespace, plugin, asked, **spec)
@@ -203,8 +214,11 @@ KINDS = {
         Kind(
             "volcano",
             "volcano",
-            "volcano.sh/vgpu-number",
-            SPLIT,
+            {
+                "volcano.sh/vgpu-number": SPLIT,
+                "volcano.sh/vgpu-memory": CARD_GIB * 1024 // UNIT_MIB,
+                "volcano.sh/vgpu-cores": 100,
+            },
             [f"--volcano.memory-factor={UNIT_MIB}", f"--volcano.split-count={SPLIT}"],
             late=True,
             by_card=True,
@@ -214,8 +228,7 @@ KINDS = {
         Kind(
             "hami",
             "volcano",
-            "nvidia.com/gpu",
-            SPLIT,
+            {"nvidia.com/gpu": SPLIT},
             ["--volcano.dialect=hami", f"--volcano.split-count={SPLIT}"],
             late=True,
             by_card=True,
@@ -225,8 +238,7 @@ KINDS = {
         Kind(
             "gpushare",
             "gpushare",
-            "aliyun.com/gpu-mem",
-            CARD_GIB,
+            {"aliyun.com/gpu-mem": CARD_GIB},
             [],
             late=False,
             by_card=False,
@@ -236,8 +248,7 @@ KINDS = {
         Kind(
             "gaia",
             "gaia",
-            "tencent.com/vcuda-core",
-            100,
+            {"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": CARD_GIB * BLOCKS_IN_GIB},
             [
                 f"--gaia.host-root={DRIVER}",
                 f"--gaia.control-library={DRIVER}/usr/bin/libcuda-control.so",

@@ -10,6 +10,7 @@ the plugin's are believed.
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple, Self
 
 from bed.client import Object
@@ -17,6 +18,9 @@ from bed.images import Shown
 from bed.node import Node
 
 BUNDLES = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
+
+OVERRIDE = "/overrideEnv"
+"""Where a container has a file with the rest of its environment, if there is no CDI."""
 
 
 class Sight(NamedTuple):
@@ -42,8 +46,8 @@ class Sight(NamedTuple):
     def of(cls, node: Node, pod: Object, container: str = "main") -> Self:
         """What it has printed, and what the node says of its process."""
         shown = Shown.by(node.cluster.client, pod, container)
-        bundle = node.path(f"{BUNDLES}/{container_id(node, pod, container)}")
-        pid = int((bundle / "init.pid").read_text())
+        bundle = _bundle(node, pod, container)
+        pid = first_process(node, pod, container)
         config = json.loads((bundle / "config.json").read_text())
         sources = {mount["destination"]: mount["source"] for mount in config["mounts"]}
         return cls(
@@ -78,6 +82,11 @@ def container_id(node: Node, pod: Object, container: str = "main") -> str:
     return found.removeprefix("containerd://")
 
 
+def first_process(node: Node, pod: Object, container: str = "main") -> int:
+    """Its process, on the node."""
+    return int((_bundle(node, pod, container) / "init.pid").read_text())
+
+
 def environ(node: Node, pid: int) -> list[str]:
     """What a process was started with, in the kernel's words."""
     return node.run(["cat", f"/proc/{pid}/environ"]).rstrip("\0").split("\0")
@@ -86,6 +95,16 @@ def environ(node: Node, pid: int) -> list[str]:
 def read_inside(node: Node, pid: int, path: str) -> str:
     """A file as the container of the process sees it."""
     return node.run(["cat", f"/proc/{pid}/root{path}"])
+
+
+def late_env(node: Node, pid: int) -> dict[str, str]:
+    """What HAMi-core reads at its start where there is no CDI."""
+    lines = read_inside(node, pid, OVERRIDE).splitlines()
+    return {key: text for key, _, text in (line.partition("=") for line in lines)}
+
+
+def _bundle(node: Node, pod: Object, container: str) -> Path:
+    return node.path(f"{BUNDLES}/{container_id(node, pod, container)}")
 
 
 def _twice(env: Iterable[str]) -> frozenset[str]:

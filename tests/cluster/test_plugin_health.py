@@ -22,7 +22,7 @@ XID_PROGRAM = 13
 RECOVERY = "--health.recovery=4s"
 
 
-@pytest.fixture(params=["volcano", "gpushare"])
+@pytest.fixture(params=["volcano", "gpushare", "gaia"])
 def kind(request):
     return request.param
 
@@ -60,9 +60,10 @@ def wait_healthy(plugin, card, *, healthy):
 
 def wait_offered(stage, kind, cards):
     """Until the Node gives shares of so many cards; it has those of all."""
-    resource, per_card = KINDS[kind].resource, KINDS[kind].per_card
-    stage.plugins[kind].wait_offered(resource, cards * per_card)
-    assert stage.node.object()["status"]["capacity"][resource] == str(CARDS * per_card)
+    KINDS[kind].wait_offered(stage.plugins[kind], cards)
+    capacity = stage.node.object()["status"]["capacity"]
+    for resource, per_card in KINDS[kind].offered.items():
+        assert capacity[resource] == str(CARDS * per_card)
 
 
 @pytest.mark.slow

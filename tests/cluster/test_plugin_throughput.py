@@ -1,6 +1,7 @@
 """Eighty containers on eight cards at once: each gets what it was promised, and none waits long.
 
-How long it takes is printed beside a plugin that only answers; `make bench-cluster` measures it.
+How fast it goes is printed beside a plugin that only answers, by the better of two rounds of each;
+`make bench-cluster` measures it.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -15,23 +16,27 @@ def test_eighty_containers_at_once_get_what_they_were_promised(
     nodes, namespace, control_plane, tmp_path, capsys
 ):
     client = control_plane.client
+    running, shown, best = [], [], {}
     with Contest(nodes(), tmp_path) as contest:
-        theirs = contest.theirs(namespace)
-        remove(client, theirs)
-        ours = contest.ours(namespace)
-        with ThreadPoolExecutor(4) as readers:
-            shown = list(readers.map(lambda pod: Shown.by(client, pod), ours.running))
+        turns = {"theirs": contest.theirs, "ours": contest.ours}
+        for who in ("theirs", "ours", "ours", "theirs"):  # neither is always the first
+            taken = turns[who](namespace)
+            if who == "ours":
+                running += taken.running
+                with ThreadPoolExecutor(4) as readers:
+                    shown += readers.map(lambda pod: Shown.by(client, pod), taken.running)
+            remove(client, taken)
+            best[who] = max(best.get(who, 0), taken.throughput)
         refusals = {
             key: value
             for key, value in contest.plugin.metrics().items()
             if key[0] == "vgpu_plugin_refusals_total" and key[2] != "prestart"
         }
-        remove(client, ours)
     with capsys.disabled():
-        print(f"\n{ours.throughput / theirs.throughput:.2f} of a plugin that only answers")
-    for pod, seen in zip(ours.running, shown, strict=True):
+        print(f"\n{best['ours'] / best['theirs']:.2f} of a plugin that only answers")
+    for pod, seen in zip(running, shown, strict=True):
         assert limits(seen) == promised(pod)
-    assert len(shown) == CONTAINERS
+    assert len(shown) == 2 * CONTAINERS
     assert refusals == {}
 
 

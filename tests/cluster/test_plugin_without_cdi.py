@@ -7,31 +7,16 @@ import pytest
 from bed import objects
 from bed.node import Node
 from bed.processes import wait_until
+from plugin_crossing import let_it_see, promised_at
 from plugin_kinds import KINDS, Ask
 from plugin_scheduler import NAME, Scheduler, deaf
-from plugin_sight import Sight, read_inside
+from plugin_sight import OVERRIDE, Sight, read_inside
 from reconciling import AT_ONCE, CLUSTER_RIGHTS, Command, forget_state, with_rights
 
 from vgpu.plugin_words import CHECK_FAILED, CROSSED
 
 CARDS = 3
-OVERRIDE = "/overrideEnv"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-
-PROMISED_AT = {
-    "volcano": ("volcano.sh/vgpu-time", 1),
-    "hami": ("hami.io/vgpu-time", 1),
-    "gpushare": ("ALIYUN_COM_GPU_MEM_ASSUME_TIME", 10**9),
-    "gaia": ("tencent.com/predicate-time", 10**9),
-}
-"""The annotation by which the original plugin orders its candidates, and its units in a second."""
-
-SERVED = {
-    "volcano": {"volcano.sh/bind-phase": "success"},
-    "hami": {"hami.io/bind-phase": "success"},
-    "gpushare": {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"},
-}
-"""How the plugin says that a pod is served."""
 
 
 def only(*names):
@@ -108,30 +93,9 @@ def check(kind, plugin, plain, pod, ask):
     assert not seen.told_twice
 
 
-def promise(kind, annotations, place):
-    """The same, promised as the ``place``-th."""
-    key, unit = PROMISED_AT[kind.name]
-    return {**annotations, key: str((1_700_000_000 + place) * unit)}
-
-
 @pytest.fixture
 def crossing(kind, plugin, witness):
     return kind, plugin, witness
-
-
-def let_it_see(kind, plugin, witness):
-    """Until the plugin has seen all pods that there are.
-
-    What is taken from the witness it tells again, as soon as it sees that, which is after the rest.
-    """
-    ((key, served),) = SERVED[kind.name].items()
-    annotations = {
-        "metadata": {"annotations": {key: "false" if served == "true" else "allocating"}}
-    }
-    plugin.client.patch(witness, annotations)
-    plugin.client.wait_for(
-        witness, lambda pod: pod["metadata"]["annotations"][key] == served, "told again"
-    )
 
 
 def message(pod):
@@ -168,10 +132,10 @@ def test_pods_of_one_card_that_cross_have_their_own_limits_all_the_same(
     kind, plugin, plain, space, witness
 ):
     asks = {"first": Ask(1, 2), "second": Ask(1, 5)}
-    pods = {name: kind.pod(name, space, plugin, {"main": ask}) for name, ask in asks.items()}
-    for place, pod in enumerate(pods.values()):
-        told = pod["metadata"]["annotations"]
-        pod["metadata"]["annotations"] = promise(kind, told, place)
+    pods = {
+        name: promised_at(kind, kind.pod(name, space, plugin, {"main": ask}), place)
+        for place, (name, ask) in enumerate(asks.items())
+    }
     with deaf(plugin.node.kubelet):
         made = {name: plugin.client.create(pods[name]) for name in ("second", "first")}
         let_it_see(kind, plugin, witness)
@@ -195,9 +159,10 @@ def test_pods_that_cross_are_refused_and_all_run_with_their_own_in_the_end(
 
     def promised(pod):
         name = pod["metadata"]["labels"]["app"]
-        told = kind.pod(name, namespace, plugin, {"main": asks[name]})["metadata"]["annotations"]
-        place = places.pop(name, None)  # of the replacements each is promised when it is made
-        return told if place is None else promise(kind, told, place)
+        made = kind.pod(name, namespace, plugin, {"main": asks[name]})
+        if name in places:  # of the replacements each is promised when it is made
+            made = promised_at(kind, made, places.pop(name))
+        return made["metadata"]["annotations"]
 
     for name, ask in asks.items():
         web = objects.deployment(name, namespace)

@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 from broken_disk import Killed
@@ -11,8 +12,11 @@ from plugin_parts import HASTY, PATIENT, Parts
 from scripted_api import until
 
 from deviceplugin.cdi import CdiFiles
+from deviceplugin.desk import Desk
 from deviceplugin.late_files import LateFiles
+from deviceplugin.model import Conflict
 from deviceplugin.reasons import Refused, Why
+from deviceplugin.recovery import Recovered
 from deviceplugin.steps import Step
 from vgpu.model import ContainerKind
 from vgpu.schemes.language import Edits
@@ -277,6 +281,9 @@ def test_without_cdi_an_answer_made_for_another_pod_is_not_started(parts):
     error = refused(bench.start_container, owner)
     assert error.why is Why.CROSSED
     assert error.final
+    assert error.detail.endswith(
+        f"this one has 2048 MiB, 10 % of cores of {A if owner is first else B}"
+    )
     assert bench.handout.written() == frozenset()
     bench.admit(other, ["id-1"])
     bench.start_container(other)
@@ -345,6 +352,61 @@ def test_a_card_that_recovers_serves_those_who_wait_for_it(parts):
         waiting.result(PATIENT)
 
 
+def ill(bench):
+    """The cards, of which A is unhealthy."""
+    return tuple(replace(card, healthy=card.uuid != A) for card in bench.devices)
+
+
+def test_what_two_sources_say_differently_of_a_pod_is_forgotten_with_it(parts):
+    bench = parts()
+    bench.start(recovered=False)
+    gone, stays = bench.create("gone"), bench.create("stays")
+    of_nobody = Conflict(None, "a card is told twice")
+    found = [Conflict(each.ref, "two cards are told") for each in (gone, stays)]
+    bench.binder.start(lambda _: Recovered(Desk.of(bench.devices), (*found, of_nobody)))
+    assert bench.watcher.wait("conflicts") == ((*found, of_nobody),)
+    bench.remove(gone)
+    bench.binder.look()
+    until(lambda: bench.watcher.told[-1] == ("conflicts", ((found[1], of_nobody),)))
+
+
+def test_what_becomes_of_a_card_during_the_recovery_is_known_as_soon_as_that_is_over(
+    parts, monkeypatch
+):
+    bench = parts()
+    bench.start(recovered=False)
+    hold = Event()
+    monkeypatch.setattr(bench.binder, "_look", lambda _: hold.wait(PATIENT))
+
+    def recover(known):
+        found = bench._recover((), known)
+        bench.binder.offer(ill(bench))
+        return found
+
+    bench.binder.start(recover)
+    assert bench.binder.recovered(PATIENT)
+    assert not bench.binder.state().desk.named[A].healthy
+    hold.set()
+
+
+def test_what_becomes_of_a_card_outlives_a_look_that_fails(parts, monkeypatch, caplog):
+    monkeypatch.setattr("deviceplugin.binder.IDLE_SECONDS", 0.01)
+    bench = parts()
+    bench.start()
+    fails = iter([True])
+    known = bench.api.known
+
+    def failing():
+        if next(fails, False):
+            raise RuntimeError("a defect")
+        return known()
+
+    bench.api.known = failing
+    bench.binder.offer(ill(bench))
+    until(lambda: not bench.binder.state().desk.named[A].healthy)
+    assert "a defect" in caplog.text
+
+
 # ---------------------------------------------------------------- waiting
 
 
@@ -379,6 +441,67 @@ def test_nobody_waits_for_a_plugin_that_ends(parts):
         waiting = kubelet.submit(bench.start_container, pod)
         bench.binder.stop()
         assert isinstance(waiting.exception(PATIENT), Refused)
+
+
+def test_a_plugin_that_ends_does_not_wait_until_it_is_known_who_holds_what(parts):
+    bench = parts()
+    bench.start(recovered=False)
+    begun, hold = Event(), Event()
+
+    def recover(known):
+        begun.set()
+        hold.wait(PATIENT)
+        return bench._recover((), known)
+
+    bench.binder.start(recover)
+    assert begun.wait(PATIENT)
+    bench.binder.stop()
+    assert bench.binder._thread.is_alive()
+    hold.set()
+    bench.binder._thread.join(PATIENT)
+    assert bench.watcher.told == []
+
+
+def test_a_plugin_that_ends_does_not_wait_for_a_recovery_that_is_made_again(parts):
+    bench = parts()
+    bench.start(recovered=False)
+    bench.api.heard = False
+    again, hold = Event(), Event()
+
+    def recover(known):
+        if bench.binder._state is not None:
+            again.set()
+            hold.wait(PATIENT)
+        return replace(bench._recover((), known), unsettled=frozenset({"p"}))
+
+    bench.binder.start(recover)
+    assert bench.binder.recovered(PATIENT)
+    bench.api.heard = True
+    bench.binder.look()
+    assert again.wait(PATIENT)
+    bench.watcher.told.clear()
+    bench.binder.stop()
+    assert not hold.is_set()
+    assert bench.binder._thread.is_alive()
+    hold.set()
+    bench.binder._thread.join(PATIENT)
+    assert bench.watcher.told == []
+
+
+@pytest.mark.parametrize("unreadable", [False, True], ids=["absent", "unreadable"])
+def test_a_checkpoint_of_the_kubelets_that_was_never_read_says_of_nobody_that_he_has_left(
+    parts, unreadable
+):
+    bench = parts()
+    if unreadable:
+        bench.kubelet_file.symlink_to(bench.kubelet_file.name)  # not even its status can be read
+    bench.start()
+    looks = []
+    bench.binder._gone = lambda state, *_: looks.append(state.assigned_pods) or ()
+    bench.binder._swept_at = float("-inf")
+    bench.binder.look()
+    until(lambda: looks)
+    assert looks[0] is None
 
 
 def test_while_the_kubelets_checkpoint_cannot_be_read_nothing_new_is_believed(parts):

@@ -22,7 +22,7 @@ from deviceplugin.candidates import Claims, candidates, no_candidate
 from deviceplugin.desk import Desk
 from deviceplugin.reasons import Why
 from deviceplugin.roles.gpushare import GpushareRole
-from vgpu.kube import Container, ContainerState, Pod, Status
+from vgpu.kube import MIRROR, Container, ContainerState, Pod, Status
 from vgpu.model import ContainerKind, Phase, PodRef
 from vgpu.schemes.gpushare_annotations import ASSIGNED, CHANGED_AT, INDEX
 from vgpu.schemes.gpushare_node import MEMORY as GPU_MEM
@@ -108,6 +108,32 @@ def test_a_pod_that_is_over_is_none(state):
 
 def test_a_pod_that_is_being_deleted_may_still_be_asked_for():
     assert found(pod("p", deleted_at=1.0)) == [("p", "main")]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"deleted_at": 1.0}, {"annotations": {MIRROR: "ab" * 16}}],
+    ids=["deleted", "called a mirror"],
+)
+def test_who_will_hardly_be_asked_for_comes_after_all_who_wait(fields):
+    odd = pod("p", **fields)
+    odd = replace(odd, annotations={**odd.annotations, TIME: "10"})
+    late = replace(pod("q"), annotations={})  # nobody has promised it anything yet
+    assert [uid for uid, _ in found(odd, late)] == ["q", "p"]
+    assert [uid for uid, _ in found(odd, running(late))] == ["p", "q"]
+
+
+def test_for_whom_answers_were_made_in_vain_comes_after_all_who_wait():
+    pods = (promised("p", 10), promised("q", 20), promised("r", 30))
+    assert [uid for uid, _ in found(*pods, unlikely={"p"})] == ["q", "r", "p"]
+
+
+def test_a_static_pod_of_which_one_container_was_asked_for_comes_first_all_the_same():
+    two = made("p", [("main", APP, (share(A, 2),)), ("side", APP, (share(B, 2),))])
+    uid = "ab" * 16
+    two = replace(two, annotations={**two.annotations, TIME: "99", MIRROR: uid})
+    first = found(promised("q", 10), two, answered={(uid, "main")})[0]
+    assert first == ("p", "side")
 
 
 def test_the_kubelet_asks_for_the_init_list_first():

@@ -215,3 +215,12 @@ def test_a_folder_that_cannot_be_read_is_an_error(files, tmp_path):
         files.written()
     with pytest.raises(OSError, match="cdi"):
         files.write(NAME, EDITS, {})
+
+
+def test_what_a_loss_of_power_has_left_empty_is_removed(tmp_path):
+    files = CdiFiles(str(tmp_path), Scheme.VOLCANO, "this-boot")
+    left = tmp_path / f"vgpu-{'a' * 24}.json"
+    left.touch()
+    assert files.written() == frozenset()
+    files.keep_only(())
+    assert not left.exists()

@@ -79,6 +79,12 @@ def test_what_an_earlier_boot_left_is_told_apart(folder):
     assert (found.tenants, found.this_boot) == (B, False)
 
 
+def test_who_is_to_end_does_not_wait_for_the_one_before(folder):
+    asked = iter((False, False, True))
+    with store(folder).open(), pytest.raises(LockHeld):
+        store(folder).open(patience=600, ended=lambda: next(asked))
+
+
 def test_nobody_else_can_read_it(folder):
     assert folder.stat().st_mode & 0o777 == 0o700
     for path in folder.iterdir():

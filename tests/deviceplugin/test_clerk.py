@@ -165,6 +165,22 @@ def test_a_guess_waits_until_it_is_known_for_whom_the_one_before_was(parts, monk
     assert second
 
 
+def test_a_pod_that_is_never_asked_for_is_not_guessed_for_ever(parts):
+    bench = parts(LateFiles)
+    bench.start()
+    bench.create("never", share(A, 2), created_at=1.0)
+    for at, whose in enumerate(("crossed-0", "crossed-1", "served")):
+        pod = bench.create(whose, share(B, 2), created_at=2.0)
+        bench.admit(pod, [f"id-{at}"])
+        if whose == "served":
+            bench.start_container(pod)
+            continue
+        with pytest.raises(Refused) as caught:
+            bench.start_container(pod)
+        assert caught.value.why is Why.CROSSED
+        bench.remove(pod)  # the reconciler's eviction, long before the next Allocate
+
+
 # ---------------------------------------------------------------- the original's refusal
 
 

@@ -103,6 +103,12 @@ def test_what_does_not_fit_is_refused_and_names_the_holders(held, asked):
     assert "team/pod-q" in str(error)
 
 
+def test_what_does_not_fit_is_told_in_amounts_for_people():
+    desk = admitted(Desk.of(CARDS), pod("p", share(A, 7, 60)))
+    assert "asked 4096 MiB, free 3072 MiB" in str(refusal(admitted, desk, pod("q", share(A, 4))))
+    assert "asked 50 %, free 40 %" in str(refusal(admitted, desk, pod("q", share(A, 1, 50))))
+
+
 def test_a_card_takes_no_more_shares_than_it_is_cut_into():
     desk = Desk.of(CARDS)
     for uid in "pqr":

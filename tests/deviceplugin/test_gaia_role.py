@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from plugin_pods import NODE, NOW, by_name, gpu, no_books, node, pod, tenant_of, told
 
+from deviceplugin.binding import bind
 from deviceplugin.desk import Desk
 from deviceplugin.model import Assignment, Tenant
 from deviceplugin.reasons import Refused, Why
@@ -236,6 +237,52 @@ def test_what_is_chosen_fits_into_the_books(sizes, taken):
     with suppress(Refused):
         found = ROLE.claim(one, NODE, DEVICES, held)
     assert held.hold("u", tuple(share for each in found for share in each.shares))
+
+
+def seated(*shares):
+    """The desk of tenants that are there already, whatever they hold; one a share."""
+    held = enumerate(shares)
+    allocations = [(Allocation("main", (share,), Phase.ASSIGNED), at) for at, share in held]
+    return Desk.over(
+        DEVICES,
+        (Tenant(PodRef(f"t{at}", "ns", f"t{at}"), (one,), since=at) for one, at in allocations),
+    )[0]
+
+
+def bound(one, desk):
+    ids = frozenset({f"{CORE}-0"})
+    return bind(ROLE, NODE, desk, Assignment("u1", "c0", ids, "name", Edits({})), one, now=NOW)
+
+
+def test_a_card_that_is_given_out_beyond_what_it_has_is_not_chosen():
+    """Share mode would choose card 0: by the books most of it is held, and yet enough is free."""
+    desk = seated(part(0, 50, 1), part(0, 60, 1))
+    assert desk.unbooked == {"t1"}
+    found = bound(asking((20, 1), uid="u1"), desk)
+    assert found.tenants["u1"].shares == (part(1, 20, 1),)
+
+
+def test_what_was_promised_on_such_a_card_waits_until_there_is_room():
+    desk = seated(part(0, 50, 1), part(0, 60, 1))
+    with pytest.raises(Refused, match="given out beyond what it has") as caught:
+        bound(asking((20, 1), uid="u1", indices=["0"]), desk)
+    assert caught.value.why is Why.NO_ROOM
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.sampled_from((20, 60, 100))), max_size=12),
+    st.sampled_from(((20, 1), (60, 1), (100, 0), (200, 0), (300, 0))),
+)
+def test_what_is_chosen_is_never_refused_for_what_those_hold_who_were_there(held, size):
+    desk = seated(*(part(card, cores, 1) for card, cores in held))
+    found, said = desk, "no free node"
+    try:
+        found = bound(asking(size, uid="u1"), desk)
+    except Refused as error:
+        said = error.detail
+    assert said == "no free node"
+    spent = {one.device for uid in desk.unbooked for one in desk.tenants[uid].shares}
+    assert not spent & {one.device for one in found.books.held.get("u1", ())}
 
 
 # ---------------------------------------------------------------- answers

@@ -45,6 +45,13 @@ def test_what_is_bound_and_not_written_may_not():
     assert why(replace(bound(ONE), ready=frozenset())) is Why.NOT_SEEN
 
 
+def test_a_checkpoint_of_the_kubelets_that_was_never_read_says_of_nobody_that_it_is_not_there():
+    state = bound(ONE)
+    assert state.assigned_pods is None
+    assert replace(state, read_at=1.0).assigned_pods == {"p"}
+    assert replace(state, assignments={}, read_at=1.0).assigned_pods == frozenset()
+
+
 def test_what_is_written_and_not_bound_may_not():
     assert why(replace(bound(ONE), desk=Desk.of(CARDS))) is Why.NOT_SEEN
 

@@ -71,6 +71,23 @@ def test_who_was_known_once_and_is_no_more_has_been_deleted():
     assert gone(desk_of(PENDING, 0.0), [], P, None, NOW, shown=P) == NOBODY
 
 
+def test_whom_the_plugin_before_us_admitted_and_nobody_mentions_any_more_was_deleted():
+    since = NOW - MOMENT_SECONDS
+    assert has_left([], NOBODY, assigned=NOBODY, since=since)
+    assert not has_left([], P, assigned=NOBODY, since=since)  # a container is left
+    assert not has_left([], NOBODY, assigned=P, since=since)  # the kubelet knows it
+    assert not has_left([], NOBODY, assigned=None, since=since)  # it cannot be asked
+    assert not has_left([], None, assigned=NOBODY, since=since)  # the kernel cannot be asked
+    assert not has_left([], NOBODY, assigned=NOBODY, since=since + 1)
+
+
+def test_whom_another_plugin_admitted_may_not_have_been_shown_yet():
+    desk = desk_of(PENDING)
+    foreign = replace(desk.tenants["p"], foreign=True, since=NOW - MOMENT_SECONDS)
+    desk = replace(desk, tenants={"p": foreign})
+    assert gone(desk, [], NOBODY, NOBODY, NOW) == NOBODY
+
+
 def test_a_clock_that_was_set_back_keeps_nobody_for_ever():
     assert has_left([], NOBODY, since=NOW + 2 * GRACE_SECONDS)
 

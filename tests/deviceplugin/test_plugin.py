@@ -3,12 +3,15 @@
 import json
 import signal
 import socket
+from threading import Lock
+from types import SimpleNamespace
 
 import grpc
 import pytest
 from live_plugin import GIB, NODE, PluginBench, env_of, volcano_pod
 
 from deviceplugin.checkpoint import Checkpoint, LockHeld
+from deviceplugin.plugin import Plugin
 from vgpu.model import Scheme
 from vgpu.simulator.store import KINDS, NODES, PODS
 
@@ -119,6 +122,18 @@ def test_a_list_that_is_too_long_leaves_the_plugin_ready_and_says_what_would_fit
         assert f"that fits is {fits:.0f}" in event["message"]
 
 
+def test_health_that_is_told_late_does_not_replace_newer_health():
+    """The main thread tells it once at the start, while the watch may tell what came after."""
+    told = []
+    parts = SimpleNamespace(
+        _changing=Lock(),
+        _watch=SimpleNamespace(health="newer"),
+        _window=SimpleNamespace(health=None, service=SimpleNamespace(changed=told.append)),
+    )
+    Plugin._changed(parts, "older")
+    assert (told, parts._window.health) == (["newer"], "newer")
+
+
 # ---------------------------------------------------------------- nodes that are not as they are
 
 
@@ -153,6 +168,35 @@ def test_without_an_api_server_whoever_was_there_is_served(bench):
     bench.wait_ready()
     bench.kubelet.start_container(uid, "main", NUMBER)
     assert bench.metrics()['vgpu_plugin_tenants{kind="bound"}'] == 1
+
+
+def test_while_it_waits_for_the_plugin_before_it_it_ends_in_good_order(bench):
+    with Checkpoint(str(bench.state_dir), Scheme.VOLCANO, NODE, "boot").open(0):
+        bench.start()
+        bench.wait_until(lambda: "waiting for another device plugin" in bench.log(), "waiting")
+        assert bench.stop() == 0
+    assert "runs on this node" not in bench.log()
+
+
+def test_while_it_waits_for_the_api_server_it_ends_in_good_order(bench):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        config = bench.kubeconfig.read_text().replace(bench.server.url, url)
+        bench.kubeconfig.write_text(config)
+        bench.start()
+        bench.wait_until(lambda: "msg=serving" in bench.log(), "serving")
+        assert bench.stop() == 0
+    assert "not heard yet" not in bench.log()
+
+
+@pytest.mark.slow
+def test_while_it_finds_out_who_holds_what_it_ends_in_good_order(bench):
+    """A kubelet's checkpoint that cannot be read is waited for."""
+    (bench.kubelet_dir / "kubelet_internal_checkpoint").write_text("{")
+    bench.start()
+    bench.wait_until(lambda: bench.kubelet.attempts, "registered")
+    assert bench.stop() == 0
+    assert "recovered" not in bench.log()
 
 
 # ---------------------------------------------------------------- starts that fail

@@ -48,13 +48,18 @@ def make(server):
         cluster.close()
 
 
+def start(pods):
+    pods.start()
+    assert pods.wait(30)
+
+
 def test_all_pods_of_the_node_are_known_and_no_others(store, make):
     ours = store.create(PODS, volcano_pod("ours", UUID))["metadata"]["uid"]
     elsewhere = volcano_pod("theirs", UUID)
     elsewhere["spec"]["nodeName"] = "node-2"
     store.create(PODS, elsewhere)
     pods = make()
-    assert pods.start(30)
+    start(pods)
     assert set(pods.known()) == {ours}
     assert pods.find(ours).ref.name == "ours"
     assert pods.find("nobody") is None
@@ -62,7 +67,7 @@ def test_all_pods_of_the_node_are_known_and_no_others(store, make):
 
 def test_what_happens_is_told_and_the_mapping_is_the_same_until_then(store, make):
     pods = make()
-    pods.start(30)
+    start(pods)
     assert pods.known() == {}
     before = pods.known()
     assert pods.known() is before
@@ -80,7 +85,7 @@ def test_a_static_pod_is_known_by_the_uid_that_its_node_knows(store, make):
     mirror["metadata"]["annotations"]["kubernetes.io/config.mirror"] = "hash-of-the-file"
     store.create(PODS, mirror)
     pods = make()
-    pods.start(30)
+    start(pods)
     assert set(pods.known()) == {"hash-of-the-file"}
     assert set(pods.ask()) == {"hash-of-the-file"}
 
@@ -98,7 +103,8 @@ def test_a_server_that_is_not_there_tells_nothing(make):
     with ApiServer(Store()) as gone:
         url = gone.url
     pods = make(url)
-    assert not pods.start(0.1)
+    pods.start()
+    pods.wait(30)
     assert pods.known() is None
     assert pods.find("a") is None
     assert pods.ask() is None

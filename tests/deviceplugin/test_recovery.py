@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from node_model import NodeModel
 
 from deviceplugin.desk import Desk
-from deviceplugin.leaving import GRACE_SECONDS
+from deviceplugin.leaving import GRACE_SECONDS, MOMENT_SECONDS
 from deviceplugin.recovery import Told, recover
 from deviceplugin.takeover import claims_of
 from vgpu.kube import Container, Pod
@@ -178,6 +178,17 @@ def test_a_tenant_that_has_left_meanwhile_is_dropped():
         node.stop(*place)
     node.remove("q")
     node.now = LATE
+    assert recovered(node, kept).desk.tenants.keys() == {"p"}
+
+
+def test_a_tenant_that_was_deleted_just_before_holds_nothing_as_soon_as_the_kubelet_forgets_it():
+    node = world(("p", TRAIN), ("q", TRAIN[1:]))
+    kept = own(node)
+    node.stop("q", "side")
+    node.remove("q")
+    node.now += MOMENT_SECONDS
+    assert recovered(node, kept).desk.tenants.keys() == {"p", "q"}
+    node.forget_the_dead()
     assert recovered(node, kept).desk.tenants.keys() == {"p"}
 
 

@@ -126,6 +126,52 @@ def test_a_card_that_is_no_longer_listed_is_lost(driver, source):
     assert (uuids(sample), sample.lost) == ([uuid(1)], (uuid(0),))
 
 
+@pytest.mark.parametrize("health_only", [False, True])
+def test_a_card_that_was_taken_out_is_lost_until_it_is_in_again(driver, health_only):
+    source = NvmlSource(health_only=health_only)
+    driver.write(devices=two_cards())
+    source.sample(time.time())
+    driver.write(devices=two_cards()[:1])  # the handle that the second card had is of none now
+    sample = source.sample(time.time())
+    assert (uuids(sample), sample.lost) == ([uuid(0)], (uuid(1),))
+    assert reasons(sample) == {uuid(1): Reason.GPU_LOST}
+    driver.write(devices=two_cards())
+    for _ in range(2):
+        sample = source.sample(time.time())
+    assert (uuids(sample), sample.lost) == ([uuid(0), uuid(1)], ())
+    source.close()
+
+
+def test_a_card_that_was_changed_between_two_samples_is_there_again_at_the_next(driver, source):
+    driver.write(devices=two_cards())
+    source.sample(time.time())
+    driver.write(devices=two_cards(), faults=[Fault("*", 2, device=uuid(0))])  # INVALID_ARGUMENT
+    assert source.sample(time.time()).lost == (uuid(0),)
+    driver.write(devices=two_cards())
+    sample = source.sample(time.time())
+    assert (uuids(sample), sample.lost, sample.generation) == ([uuid(0), uuid(1)], (), 2)
+
+
+def test_attempts_to_get_a_card_that_was_taken_out_become_rare(driver, source):
+    driver.write(devices=two_cards())
+    source.sample(time.time())
+    driver.write(devices=two_cards(), faults=[Fault("*", 2, device=uuid(0))])
+    for _ in range(100):
+        assert source.sample(time.time()).lost == (uuid(0),)
+    assert 1 < source.sample(time.time()).generation <= 10
+
+
+def test_a_card_of_which_only_some_readings_are_refused_is_not_lost(driver, source):
+    refused = [
+        Fault(symbol, 2, device=uuid(0))
+        for symbol in ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo")
+    ]
+    driver.write(devices=two_cards(), faults=refused)
+    for _ in range(3):
+        sample = source.sample(time.time())
+    assert (uuids(sample), sample.lost, sample.generation) == ([uuid(0), uuid(1)], (), 1)
+
+
 @pytest.mark.parametrize("code", [15, 16, 28])  # GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND
 def test_a_card_that_is_lost_in_the_middle_is_not_half_read(driver, source, code):
     fault = Fault("nvmlDeviceGetComputeRunningProcesses_v3", code, device=uuid(0))

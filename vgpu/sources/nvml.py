@@ -265,7 +265,7 @@ class NvmlSource:
             try:
                 readings.append(card.read(now, slow=slow))
             except CallError as error:
-                if error.code not in LOST:
+                if error.code in GONE:
                     raise
                 refused[card.uuid] = Rejection(card.uuid, Reason.GPU_LOST, str(error))
             else:

@@ -179,6 +179,22 @@ class Card(Device):
             rejections=tuple(rejections),
         )
 
+    def _ask(self, queries: list[Query], errors: list[str]) -> Readings:
+        """As of any device. Raises CallError, too, if the handle is of no card any more.
+
+        So it is of a card that was taken out, also when it is in again: it has a new handle then.
+        """
+        before = len(errors)
+        readings = super()._ask(queries, errors)
+        if not readings and len(errors) > before:
+            try:
+                self._driver.call("nvmlDeviceGetUUID", self.handle)
+            except CallError as error:
+                if error.code == Code.INVALID_ARGUMENT:
+                    raise
+                errors.append(error.unless_fatal())
+        return readings
+
     def _enumerate(self, *, slow: bool) -> tuple[Device, ...] | None:
         """The card's MIG instances now, in their order; None if they cannot be told.
 

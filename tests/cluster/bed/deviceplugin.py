@@ -18,13 +18,15 @@ import grpc
 from bed.client import Object
 from bed.node import Node
 from bed.processes import wait_until
-
-pb = grpc.protos("bed/proto/deviceplugin.proto")
+from vgpu.rpc import deviceplugin_pb2 as pb
 
 FOLDER = "/var/lib/kubelet/device-plugins"
 
 Answer = Callable[[Sequence[str]], Any]
-"""Device IDs -> a ContainerAllocateResponse."""
+"""Device IDs -> a ContainerAllocateResponse. What it raises the kubelet is told."""
+
+Started = Callable[[Sequence[str]], None]
+"""Is told of a start with these device IDs, and raises if it must not be."""
 
 
 def in_the_environment(ids: Sequence[str]) -> Any:
@@ -36,9 +38,15 @@ class DevicePlugin:
     """One resource of one node; registered while the block lasts."""
 
     def __init__(
-        self, node: Node, resource: str, ids: Iterable[str], answer: Answer = in_the_environment
+        self,
+        node: Node,
+        resource: str,
+        ids: Iterable[str],
+        answer: Answer = in_the_environment,
+        started: Started | None = None,
     ) -> None:
-        self.node, self.resource, self._answer = node, resource, answer
+        """Without ``started`` the kubelet does not ask before a start (PreStartContainer)."""
+        self.node, self.resource, self._answer, self._started = node, resource, answer, started
         self.allocated: list[tuple[str, ...]] = []
         """The IDs of every Allocate, in order."""
         self._healthy = dict.fromkeys(ids, True)
@@ -116,11 +124,12 @@ class DevicePlugin:
             "GetDevicePluginOptions": handler(unary, self._options, pb.Empty),
             "ListAndWatch": handler(stream, self._list_and_watch, pb.Empty),
             "Allocate": handler(unary, self._allocate, pb.AllocateRequest),
+            "PreStartContainer": handler(unary, self._prestart, pb.PreStartContainerRequest),
         }
         return grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", calls)
 
     def _options(self, _request: Any, _context: grpc.ServicerContext) -> Any:
-        return pb.DevicePluginOptions()
+        return pb.DevicePluginOptions(pre_start_required=self._started is not None)
 
     def _list_and_watch(self, _request: Any, _context: grpc.ServicerContext) -> Iterator[Any]:
         while not self._stopping:
@@ -139,6 +148,11 @@ class DevicePlugin:
         asked = [tuple(each.devices_ids) for each in request.container_requests]
         self.allocated += asked
         return pb.AllocateResponse(container_responses=map(self._answer, asked))
+
+    def _prestart(self, request: Any, _context: grpc.ServicerContext) -> Any:
+        if self._started is not None:
+            self._started(request.devices_ids)
+        return pb.PreStartContainerResponse()
 
 
 def _accepts(path: str) -> bool:
