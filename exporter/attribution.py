@@ -27,7 +27,8 @@ from vgpu.facts import (
 )
 from vgpu.kube import TERMINAL_PHASES
 from vgpu.ledger import Holding, Ledger
-from vgpu.ledger.from_node import bus_id
+from vgpu.ledger.from_node import bus_id, container_name
+from vgpu.ledger.usage import usages
 from vgpu.model import Phase, PodRef, Scheme, Source
 from vgpu.reasons import Reason, Rejection
 from vgpu.schemes import gpushare, volcano
@@ -190,7 +191,7 @@ class _Join:
 
     def add_bare_regions(self) -> None:
         for owner, path, region in self.seen.process.bare if self.seen.process else ():
-            name = self.container_name(owner)
+            name = container_name(owner, self.named)
             if (owner.pod_uid, name) not in self.region_of:  # the plugin's region is the better one
                 self.add_region(owner.pod_uid, name, region, path)
 
@@ -343,45 +344,31 @@ class _Join:
 
     # ------------------------------------------------------------ the driver's processes
 
-    def container_name(self, owner: Owner) -> str:
-        """What the kubelet calls this container id; "" if no source names it."""
-        named = self.named.get(owner.container_id)
-        if named is not None and named.pod_uid in ("", owner.pod_uid):
-            return named.container
-        return "" if owner.pod_uid else owner.container_id[:12]
-
     def add_processes(self) -> None:
         """Add up the driver's processes by container; a container without any uses 0."""
         gpu, owners = self.seen.gpu, self.owners
         if gpu is None or owners is None:
             return
-        unsized: set[tuple[str, str, str]] = set()
         for share in self.shares.values():
             if share.device in gpu.processes_known:
                 share.used_bytes = share.processes = 0
             if share.device in gpu.utilization_known:
                 share.sm_utilization = 0.0
-        for process in gpu.processes:
-            owner = owners.get(process.pid)
-            if owner is None or process.device not in gpu.processes_known:
-                continue
-            name = self.container_name(owner)
-            if owner.pod_uid and not name:
-                name = self.claimant(owner.pod_uid, process.pid)
-            row = self.container(owner.pod_uid, name, Scheme.NONE, Source.PROCESS)
-            share = self.share(row, process.device)
-            share.processes = (share.processes or 0) + 1
-            if process.used_bytes is None:
-                self.unsized.add(process.device)
-                unsized.add((row.pod_uid, row.container, process.device))
-            else:
-                share.used_bytes = (share.used_bytes or 0) + process.used_bytes
-            if process.device in gpu.utilization_known:
-                busy = gpu.utilization.get((process.pid, process.device), 0.0)
-                share.sm_utilization = (share.sm_utilization or 0.0) + busy
-        for key in unsized:
-            self.shares[key].used_bytes = None
+        for usage in usages(gpu, owners, self.whose):
+            row = self.container(usage.pod_uid, usage.container, Scheme.NONE, Source.PROCESS)
+            share = self.share(row, usage.device)
+            share.used_bytes, share.processes = usage.used_bytes, len(usage.pids)
+            if usage.used_bytes is None:
+                self.unsized.add(usage.device)
+            if usage.device in gpu.utilization_known:
+                busy = (gpu.utilization.get((pid, usage.device), 0.0) for pid in usage.pids)
+                share.sm_utilization = sum(busy)
         self.withdraw_guesses()
+
+    def whose(self, owner: Owner, pid: int) -> str:
+        """The container of a process; of an unnamed one in a pod, what a region of it claims."""
+        name = container_name(owner, self.named)
+        return self.claimant(owner.pod_uid, pid) if owner.pod_uid and not name else name
 
     def claimant(self, pod_uid: str, pid: int) -> str:
         """The one container of the pod whose region names this pid; "" if none or several do."""

@@ -273,7 +273,8 @@ CONTAINERS: Final = Group(
             "5m",
             f"{THE_CONTAINER} is over its GPU memory limit",
             f"It uses {RATIO} of its limit on {THE_CARD}, at its neighbours' cost. First: compare"
-            " with vgpu_container_memory_accounted_bytes to see what the shim misses.",
+            " with vgpu_container_memory_accounted_bytes to see what the shim misses. The"
+            " reconciler's rule over_limit can evict who stays over it.",
         ),
         Alert(
             "VgpuContainerBlocked",

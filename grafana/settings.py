@@ -6,6 +6,7 @@ from deviceplugin.metrics import Wait
 from exporter.problems import SERIOUS
 from reconciler.reasons import Outcome, Rule
 from vgpu.ledger import ConflictKind
+from vgpu.ledger.usage import OVER_LIMIT_PERCENT
 from vgpu.reasons import Reason
 
 EXPORTER: Final = 'job=~"vgpu(-exporter)?"'
@@ -54,9 +55,8 @@ POWER_BRAKE: Final = ("hw_power_brake_slowdown",)
 # ---------------------------------------------------------------- containers
 
 NEAR_LIMIT_RATIO: Final = 0.95
-OVER_LIMIT_RATIO: Final = 1.05
-"""Used memory by limit. The driver and the shim count contexts a little differently, hence the 5 %
-before a limit counts as passed."""
+OVER_LIMIT_RATIO: Final = OVER_LIMIT_PERCENT / 100
+"""Used memory by limit. What the reconciler takes for over the limit is so here, too."""
 
 ACTIVE_SECONDS: Final = 120
 """A container is active if it launched a kernel within this time."""

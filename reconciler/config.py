@@ -157,7 +157,8 @@ KEYS: Final = (
         "limits.breaker",
         part(),
         "Part of all GPU pods that may want an action at once; if more do, nothing is done. Of"
-        " tidying and repairs, what one rule wants in one namespace counts once.",
+        " tidying and repairs, what one rule wants in one namespace counts once, and so do a node's"
+        " folders.",
     ),
     Key(
         "limits.breaker_floor",
@@ -174,6 +175,7 @@ KEYS: Final = (
     Key("ages.lock", _AGE, "A node lock whose owner is gone."),
     Key("ages.handshake", _AGE, "A node that a scheduler gave up although its plugin lives."),
     Key("ages.drift", _AGE, "A disagreement about a card."),
+    Key("ages.over_limit", _AGE, "A container that uses more memory than it was given."),
     Key("ages.orphan", _AGE, "What has lost its owner."),
     Key(
         "ages.clock_skew",

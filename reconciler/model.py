@@ -14,6 +14,7 @@ import msgspec
 from reconciler.reasons import Cause, Effect, Outcome, Rule, Skip
 from vgpu.kube import Node, Pod
 from vgpu.ledger import Ledger
+from vgpu.ledger.usage import Usage
 from vgpu.model import PodRef
 
 
@@ -32,6 +33,7 @@ class View(StrEnum):
     SHARE_PODS = "sharepods"
     LEDGER = "ledger"  # a node's own sources, not only annotations
     FOLDERS = "folders"  # the shims' folders, and who maps the files in them
+    USAGE = "usage"  # the driver's processes, and whose they are
 
 
 class ShimFolder(msgspec.Struct, frozen=True, gc=False):
@@ -60,6 +62,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         share_pods: KubeShare's SharePods, as pods.
         ledgers: by node; a node without any disagreement may be left out.
         folders: the shims' folders.
+        usage: what containers use of devices, where that is known for certain.
         live_pods: UIDs with a cgroup on the node, None if that was not looked at.
         continuous: whether this is one of many looks of a loop that missed nothing in between.
         notes: what a reader must know, in words.
@@ -73,6 +76,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     share_pods: tuple[Pod, ...] = ()
     ledgers: Mapping[str, Ledger] = {}
     folders: tuple[ShimFolder, ...] = ()
+    usage: tuple[Usage, ...] = ()
     live_pods: frozenset[str] | None = None
     continuous: bool = False
     notes: tuple[str, ...] = ()
@@ -209,7 +213,7 @@ class RemoveFolder(msgspec.Struct, frozen=True, tag="remove_folder"):
 Action = Evict | Edit | RemoveFolder
 
 _DIGEST: Final = 8
-"""Bytes of an Edit's before-image in memory's name for its finding."""
+"""Bytes by which memory tells findings of one rule about one subject apart."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -226,6 +230,7 @@ class Finding(msgspec.Struct, frozen=True):
         effect: what acting is good for.
         action: what would mend it, done to the subject itself; None if it can only be reported.
         objection: why the rule itself would not act now.
+        part: which part of the subject it is about, if each is found by itself.
     """
 
     rule: Rule
@@ -237,6 +242,7 @@ class Finding(msgspec.Struct, frozen=True):
     effect: Effect = Effect.RECOVERY
     action: Action | None = None
     objection: Skip | None = None
+    part: str = ""
 
     @property
     def replaces(self) -> bool:
@@ -248,13 +254,13 @@ class Finding(msgspec.Struct, frozen=True):
         """What memory calls it: with another text in its annotations it is another finding.
 
         Else a node whose lock is taken and released all the time would look as if it had one old
-        lock, whenever we happen to look between.
+        lock, whenever we happen to look between. The evidence makes no difference: amounts change.
         """
-        told = ""
+        told = self.part.encode(errors="surrogatepass")
         if isinstance(self.action, Edit):
-            before = msgspec.json.encode(self.action.before, order="sorted")
-            told = hashlib.blake2s(before, digest_size=_DIGEST).hexdigest()
-        return f"{self.rule}/{self.subject.key}/{told}"
+            told += msgspec.json.encode(self.action.before, order="sorted")
+        digest = hashlib.blake2s(told, digest_size=_DIGEST).hexdigest() if told else ""
+        return f"{self.rule}/{self.subject.key}/{digest}"
 
 
 # ---------------------------------------------------------------- the plan
@@ -278,7 +284,8 @@ class Entry(msgspec.Struct, frozen=True):
 class Breaker(msgspec.Struct, frozen=True):
     """The circuit breaker: ``wanted`` actions of at most ``allowed`` among ``pods`` GPU pods.
 
-    Of tidying and repairs, what one rule wants in one namespace is ``wanted`` once.
+    Of tidying and repairs, what one rule wants in one namespace, or of a node's folders, is
+    ``wanted`` once.
     """
 
     wanted: int

@@ -296,9 +296,9 @@ def _breaker(wanted: Iterable[Entry], scene: Scene, limits: Limits) -> Breaker:
     """What is evicted to recover counts one by one.
 
     Tidying and repairs take nothing away from anybody, and one tenant can ask for thousands with
-    one template: what a rule wants of them in one namespace counts once. So nobody can trip the
-    breaker for all, and a controller whose pods are refused again and again does not stop the
-    tidying that it needs.
+    one template: what a rule wants of them in one namespace counts once, and so do all folders that
+    a node was left over the months. So nobody can trip the breaker for all, and a controller whose
+    pods are refused again and again does not stop the tidying that it needs.
     """
     troubles = len({_trouble(entry.finding) for entry in wanted})
     pods = len(scene.snapshot.pods)
@@ -308,10 +308,12 @@ def _breaker(wanted: Iterable[Entry], scene: Scene, limits: Limits) -> Breaker:
 
 def _trouble(finding: Finding) -> tuple[str, ...]:
     """The same for what counts once."""
-    namespace = finding.subject.namespace
-    if finding.effect is Effect.RECOVERY or not namespace:
-        return (finding.subject.key,)
-    return finding.rule, namespace
+    subject = finding.subject
+    if finding.effect is Effect.RECOVERY:
+        return (subject.key,)
+    if subject.kind is Kind.FOLDER:
+        return (finding.rule,)
+    return (finding.rule, subject.namespace) if subject.namespace else (subject.key,)
 
 
 class _Budget:

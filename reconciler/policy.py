@@ -23,6 +23,7 @@ REPORTED: Final = frozenset(
         Rule.RUNNING_WITHOUT_DEVICE,
         Rule.LOST_DEVICE,
         Rule.UNOWNED_PROCESS,
+        Rule.OVER_LIMIT,
     }
 )
 """Rules that only report unless they are set to apply: then they evict, running pods too."""
@@ -41,7 +42,7 @@ class Limits(msgspec.Struct, frozen=True):
     ``per_owner`` is the part of an owner's living replicas that may be evicted, at least one.
     ``breaker`` is the part of all GPU pods that may want action at once; below
     ``breaker_floor`` candidates it never trips. Of tidying and repairs, what one rule wants in
-    one namespace counts once.
+    one namespace counts once, and so do a node's folders.
     """
 
     per_cycle: int = 50
@@ -58,8 +59,9 @@ class Ages(msgspec.Struct, frozen=True):
     ``failed``: a failure. ``assumed``: a promise that nobody kept; longer than the time-outs of
     the schedulers' locks (300 s), so that they have given up before us. ``lock``: a lock whose
     owner is gone. ``handshake``: a node given up although its plugin lives. ``drift``: a
-    disagreement about a card. ``orphan``: what lost its owner. ``clock_skew`` is added to all of
-    them: so wrong may another machine's clock be without anything being done too early.
+    disagreement about a card. ``over_limit``: more memory used than given; as long as the alert
+    waits. ``orphan``: what lost its owner. ``clock_skew`` is added to all of them: so wrong may
+    another machine's clock be without anything being done too early.
     """
 
     failed: float = 60.0
@@ -67,6 +69,7 @@ class Ages(msgspec.Struct, frozen=True):
     lock: float = 60.0
     handshake: float = 120.0
     drift: float = 60.0
+    over_limit: float = 300.0
     orphan: float = 300.0
     clock_skew: float = 60.0
 

@@ -24,6 +24,7 @@ class Rule(Explained):
     RUNNING_WITHOUT_DEVICE = "running_without_device", "runs, asks for a device and has none"
     LOST_DEVICE = "lost_device", "its device is gone or unhealthy"
     UNOWNED_PROCESS = "unowned_process", "a process uses a device that nobody gave it"
+    OVER_LIMIT = "over_limit", "uses more memory of a device than it was given"
     ORPHAN_SHIM_DIR = "orphan_shim_dir", "a shim's folder whose pod is no more"
     KUBESHARE = "kubeshare", "a holder pod or SharePod that KubeShare has lost track of"
 
@@ -78,6 +79,11 @@ class Cause(Explained):
         "process_without_allocation",
         "its container was given nothing of the device",
     )
+    # over_limit
+    MORE_THAN_GIVEN = (
+        "more_than_given",
+        "its processes use more of the device's memory than its share",
+    )
     # orphan_shim_dir
     POD_GONE = "pod_gone", "no pod of that UID is on the node, and no process maps the file"
     # kubeshare
@@ -116,6 +122,10 @@ class Skip(Explained):
     OWNER_WAITS = "owner_waits", "a pod may still be served by Allocate: free that pod first"
     OWNER_TERMINATES = "owner_terminates", "its owner still has containers"
     WOULD_OVERBOOK = "would_overbook", "the repair would book more of a device than there is"
+    SIZES_DIFFER = (
+        "sizes_differ",
+        "those who gave it its share tell different sizes: is a unit told wrongly?",
+    )
     STILL_MAPPED = "still_mapped", "a process still uses the file"
     TERMINAL_POD_EXISTS = "terminal_pod_exists", "its pod has ended but is still there"
     ONE_AT_A_TIME = "one_at_a_time", "another pod of its node that was crossed goes first"

@@ -23,7 +23,9 @@ from vgpu.inventory import Objects, Speech, Units, every_language, speech
 from vgpu.kube import Pod
 from vgpu.kube_json import Keep
 from vgpu.kube_projection import shares_gpus
+from vgpu.ledger.from_node import container_name
 from vgpu.ledger.life import node_uid
+from vgpu.ledger.usage import Usage, certain, usages
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.language import Language
 from vgpu.sources.bookkeeping import Bookkeeper
@@ -135,6 +137,9 @@ class NodeObserver:
             notes.append(f"the node's own books are not complete: {blind}")
         elif View.PODS in complete:
             complete.add(View.LEDGER)
+        usage = _usage(seen)
+        if usage is not None:
+            complete.add(View.USAGE)
         found = folders.Found()
         if pods is not None and View.PODS in complete:
             found = self._find_folders(pods, seen)
@@ -152,6 +157,7 @@ class NodeObserver:
                 pods=tuple(pod for pod in pods.pods if _counts(pod, said, placed)) if pods else (),
                 ledgers={self._node: ledger},
                 folders=found.folders,
+                usage=usage or (),
                 live_pods=seen.process.live_pods if seen.process else None,
                 continuous=self._continuous,
                 notes=(*notes, *said.notes),
@@ -294,6 +300,16 @@ def _missing(seen: Observation) -> Iterator[str]:
         yield "the host's processes"
     if process is None or process.live_pods is None:
         yield "cgroups"
+
+
+def _usage(seen: Observation) -> tuple[Usage, ...] | None:
+    """What is known of what containers use; None if not the driver or not the host was read."""
+    gpu, process = seen.gpu, seen.process
+    if gpu is None or process is None or not process.sees_host:
+        return None
+    names = seen.kubelet.containers if seen.kubelet else {}
+    found = usages(gpu, process.owners, lambda owner, _: container_name(owner, names))
+    return tuple(certain(found))
 
 
 def _live_pods(seen: Observation) -> frozenset[str]:

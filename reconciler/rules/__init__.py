@@ -23,6 +23,7 @@ from reconciler.rules.drift import card_drift, recover
 from reconciler.rules.kubeshare import kubeshare
 from reconciler.rules.leftover_claim import leftover_claim
 from reconciler.rules.node_marks import stale_handshake, stale_lock
+from reconciler.rules.over_limit import over_limit
 from reconciler.rules.refused import refused
 from reconciler.rules.shim_folders import orphan_shim_dir
 from reconciler.rules.waiting import no_gpu_matched, prestart_failed
@@ -44,6 +45,7 @@ class RuleEntry(msgspec.Struct, frozen=True):
 
 _PODS_AND_NODES: Final = frozenset({View.PODS, View.NODES})
 _LEDGER: Final = frozenset({View.PODS, View.LEDGER})
+_USAGE: Final = _LEDGER | {View.USAGE}
 
 RULES: Final = (
     RuleEntry(Rule.REFUSED, refused),
@@ -60,6 +62,7 @@ RULES: Final = (
     RuleEntry(Rule.RUNNING_WITHOUT_DEVICE, running_without_device, BOTH),
     RuleEntry(Rule.LOST_DEVICE, lost_device, BOTH),
     RuleEntry(Rule.UNOWNED_PROCESS, unowned_process, NODE, _LEDGER),
+    RuleEntry(Rule.OVER_LIMIT, over_limit, NODE, _USAGE),
     RuleEntry(Rule.ORPHAN_SHIM_DIR, orphan_shim_dir, NODE, frozenset({View.PODS, View.FOLDERS})),
     RuleEntry(Rule.KUBESHARE, kubeshare, needs=frozenset({View.PODS, View.SHARE_PODS})),
 )

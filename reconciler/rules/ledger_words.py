@@ -10,7 +10,7 @@ from reconciler.scene import Scene
 from vgpu.kube import MIRROR, Pod
 from vgpu.ledger import Holding, Statement
 from vgpu.model import Device, PodRef, Share
-from vgpu.units import MIB, percent
+from vgpu.units import percent, size
 
 MOST_NAMED: Final = 16
 """So many parties are named in the evidence of one finding; the rest are counted."""
@@ -53,7 +53,7 @@ def of_share_pod(pod: Pod) -> Subject:
 
 def of_device(device: Device) -> str:
     """A device and its capacity."""
-    parts = [] if device.memory_bytes is None else [_size(device.memory_bytes)]
+    parts = [] if device.memory_bytes is None else [size(device.memory_bytes)]
     parts.append(f"{percent(device.cores_milli)} % of cores")
     if device.slots is not None:
         parts.append(f"{device.slots} slots")
@@ -95,12 +95,7 @@ def _who(pod: PodRef, container: str) -> str:
 
 
 def _share(share: Share) -> str:
-    parts = [] if share.memory_bytes is None else [_size(share.memory_bytes)]
+    parts = [] if share.memory_bytes is None else [size(share.memory_bytes)]
     if share.cores_milli is not None:
         parts.append(f"{percent(share.cores_milli)} % of cores")
     return f"{', '.join(parts) or 'a share'} of {share.device or 'a device that is not told'}"
-
-
-def _size(size: int) -> str:
-    mib, rest = divmod(size, MIB)
-    return f"{size} bytes" if rest else f"{mib} MiB"

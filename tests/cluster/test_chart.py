@@ -22,7 +22,7 @@ from charting import (
     shown,
     uninstall,
 )
-from deploy_objects import containers, kinds, parse
+from deploy_objects import containers, granted, kinds, parse
 from fixtures import ROOT
 from live import parse as series_of
 from msgspec.structs import replace
@@ -116,6 +116,29 @@ def test_who_only_plans_may_change_nothing(chart):
     assert changes == set()
 
 
+@pytest.mark.parametrize("scheme", ["", "volcano", "gpushare", "gaia"])
+def test_a_node_evicts_only_where_that_is_asked_for(chart, scheme):
+    """In a pod of its own ("") as in a device plugin's, and not in one without it."""
+
+    def evicts(*, beside=True, mode="apply", **node):
+        plugin = {"schemes": {scheme: {"enabled": True, "nodeReconciler": beside}}}
+        values = {
+            "units": {"volcanoMemoryFactor": 1, "gpushareMemoryUnit": "GiB"},
+            "reconciler": {
+                "kind": "None",
+                "mode": mode,
+                "node": {"daemonSet": not scheme, **node},
+            },
+            "devicePlugin": plugin if scheme else {},
+        }
+        return ("create", "pods/eviction") in granted(chart.rendered(values))
+
+    assert evicts(evict=True)
+    assert not evicts()
+    assert not evicts(evict=True, mode="plan")
+    assert evicts(evict=True, beside=False) == (not scheme)
+
+
 def test_an_alert_can_be_changed_and_left_out(chart):
     (rule,) = kinds(chart.rendered(VALUES["everything"]), "PrometheusRule")
     alerts = {
@@ -129,6 +152,20 @@ def test_an_alert_can_be_changed_and_left_out(chart):
     assert (down["for"], down["labels"]) == ("1h", {"severity": "info", "team": "sre"})
     page = "https://example.com/runbooks/alerts/VgpuExporterDown.md"
     assert down["annotations"]["runbook_url"] == page
+
+
+def test_links_of_dashboards_begin_where_those_of_alerts_do(chart):
+    files = {
+        name: text
+        for each in kinds(chart.rendered(VALUES["everything"]), "ConfigMap")
+        for name, text in each["data"].items()
+        if name.endswith(".json")
+    }
+    assert len(files) == 5
+    for text in files.values():
+        variables = json.loads(text)["templating"]["list"]
+        (runbooks,) = (each["query"] for each in variables if each["name"] == "runbooks")
+        assert runbooks == "https://example.com/runbooks"
 
 
 SCHEMES = "devicePlugin.schemes"
@@ -186,15 +223,14 @@ def test_wrong_values_are_refused_by_name(chart, values, said):
 
 @pytest.fixture(scope="module")
 def accepting(api, crd_files):
-    """An API server that knows Prometheus Operator's kinds, and the namespaces that are used."""
+    """An API server that knows Prometheus Operator's kinds, and the namespaces that are used.
+
+    They stay: without controllers a namespace that is deleted is neither gone nor of any use.
+    """
     crds.load(api.client, *crd_files)
-    spaces = [
+    for name in (NAMESPACE, "monitoring"):
         api.client.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        for name in (NAMESPACE, "monitoring")
-    ]
-    yield api
-    for space in spaces:
-        api.client.delete(space)
+    return api
 
 
 def accepts(api, documents, folder):

@@ -4,11 +4,12 @@ Prometheus and Alertmanager are Debian's, jobs and rules those of the chart's ow
 driver is the fake one in C, and Volcano's scheduler is played: what it would write is there.
 
 Three alerts wait for seconds here, by ``rules.alerts`` of the chart, instead of minutes or an hour.
-The reconciler waits for seconds, too, but longer: else it would heal before anybody was told.
+The reconcilers wait for seconds, too, but longer: else they would heal before anybody was told.
 """
 
 import json
 import time
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import ClassVar, NamedTuple
 
@@ -38,6 +39,13 @@ every: 1s
 ages: {failed: 1s, assumed: 5s, clock_skew: 15s}
 """
 """A failure is told at once, a lock after 5 s; both are acted on 15 s later."""
+
+NODE_CONFIG = """
+every: 1s
+ages: {over_limit: 5s, clock_skew: 15s}
+rules: {over_limit: {mode: apply}}
+"""
+"""A container over its limit is told at once, and its pod evicted after 20 s."""
 
 TARGETS = {
     "vgpu-exporter": 1,
@@ -79,15 +87,19 @@ def values(node, driver, host_proc):
     """What is installed: exporter, device plugin, both reconcilers, and how they are watched."""
     library = {"driver": (str(driver.folder), "/driver")}
     processes = {"proc": (host_proc(), "/host/proc")}
+    all_processes = ["--path.procfs=/host/proc"]
+    beside = shown(library | processes)
+    beside["extraVolumes"] = shown(processes)["extraVolumes"]  # the plugin's pod has the other
     return of_the_bed(node) | {
         "units": {"volcanoMemoryFactor": 1024},
-        "exporter": {"sampleInterval": "1s", "extraArgs": ["--path.procfs=/host/proc"]}
+        "exporter": {"sampleInterval": "1s", "extraArgs": all_processes}
         | shown(library | processes),
         "devicePlugin": {"schemes": {"volcano": {"enabled": True}}} | shown(library),
         "reconciler": {
             "mode": "apply",
             "config": CONFIG,
             "nodeSelector": {"kubernetes.io/hostname": node.name},
+            "node": {"config": NODE_CONFIG, "evict": True, "extraArgs": all_processes} | beside,
         },
         "monitoring": {"kind": "PodMonitor", "interval": "1s", "scrapeTimeout": "1s"},
         "rules": {
@@ -159,9 +171,16 @@ def tenants(control_plane, installed):
 
 
 def promised(name, node, namespace, gib):
-    """A pod to whom its scheduler has promised so much of the card, in units of a GiB."""
+    """A Deployment of one pod, to whom its scheduler promises so much of the card, in GiB."""
     desk = SimpleNamespace(uuids=[CARD], node=node)
-    return volcano_pod(name, namespace, desk, {"main": [(0, gib, 10)]})
+    pod = volcano_pod(name, namespace, desk, {"main": [(0, gib, 10)]})
+    annotations = pod["metadata"]["annotations"]
+    return objects.deployment(name, namespace, annotations=annotations, **pod["spec"])
+
+
+def pods_of(client, namespace, name):
+    """The pods of that Deployment, those that have failed or are on their way out among them."""
+    return client.list(f"/api/v1/namespaces/{namespace}/pods", labelSelector=f"app={name}")
 
 
 # ---------------------------------------------------------------- what goes wrong
@@ -173,20 +192,17 @@ class Fault:
     Attributes:
         alert, labels: who tells of it, and of what.
         metric: a query that has an answer as long as it is so.
-        done: one that has an answer once the reconciler has healed it; "" if that is not for it.
+        done: one that has an answer once the reconciler has healed it.
     """
 
     alert: str
-    labels: ClassVar[dict[str, str]]
+    labels: Mapping[str, str]
     metric: str
-    done = ""
+    done: str
 
     def inject(self):
         """Make it so."""
         raise NotImplementedError
-
-    def relent(self):
-        """What somebody else than the reconciler does about it."""
 
     def is_over(self):
         """Whether it is so no more."""
@@ -194,39 +210,54 @@ class Fault:
 
 
 class OverLimit(Fault):
-    """A program uses 6 GiB of the 4 that its container was given, and then some of them no more.
+    """A program uses 6 GiB of the 4 that its container was given, until its pod is evicted.
 
-    The reconciler takes away nothing that works: it is the program's owner who has to see to it.
+    In the pod that its Deployment makes instead it is content with 3.
     """
 
     alert = "VgpuContainerOverLimit"
-    labels: ClassVar = {"pod": "greedy", "container": "main"}
     metric = "vgpu_container_memory_used_bytes > vgpu_container_memory_limit_bytes"
+    done = (
+        'vgpu_reconcile_actions_total{rule="over_limit", outcome="done"} == 1'
+        f" and on () vgpu_container_memory_used_bytes == {3 * GIB}"
+    )
 
     def __init__(self, node, namespace, driver, host_proc):
-        self.client, self.driver = node.cluster.client, driver
-        pod = self.client.create(promised("greedy", node, namespace, 4))
-        self.pod = self.client.wait_for(pod, objects.ready, "Ready")
-        self.pid = Sight.of(node, pod).pid
-        host_proc()  # has it, too
+        self.node, self.client, self.namespace = node, node.cluster.client, namespace
+        self.driver, self.host_proc = driver, host_proc
+        self.processes = []
+        self.client.create(promised("greedy", node, namespace, 4))
+        wait_until(lambda: [*map(objects.ready, self._pods())] == [True], "greedy runs")
+        (self.first,) = self._pods()
+        self.labels = {"pod": self.first["metadata"]["name"], "container": "main"}
 
     def inject(self):
-        self._use(6 * GIB)
-
-    def relent(self):
-        self._use(3 * GIB)
+        self._use(self.first, 6 * GIB)
 
     def is_over(self):
-        """All the time it is the same container."""
-        now = self.client.get(self.pod)
-        (status,) = now["status"]["containerStatuses"]
-        assert (now["metadata"]["uid"], status["restartCount"]) == (self.pod["metadata"]["uid"], 0)
-        return self.used <= 4 * GIB
+        self._show_processes()
+        pods = self._pods()
+        uids = {pod["metadata"]["uid"] for pod in pods}
+        if len(pods) != 1 or self.first["metadata"]["uid"] in uids or not objects.ready(pods[0]):
+            return False
+        self._use(pods[0], 3 * GIB)
+        return True
 
-    def _use(self, used):
-        self.used = used
-        card = Device(CARD, total=80 * GIB, used=used)
-        self.driver.write([card], [Process(CARD, self.pid, used=used)])
+    def _pods(self):
+        return pods_of(self.client, self.namespace, "greedy")
+
+    def _use(self, pod, used):
+        """The pod's program begins to use so much of the card."""
+        self.processes.append(Process(CARD, Sight.of(self.node, pod).pid, used=used))
+        self.host_proc()  # has it, too
+        self._show_processes()
+
+    def _show_processes(self):
+        """The driver lists them as long as they live."""
+        living = set(self.node.run(["ls", "/proc"]).split())
+        self.processes = [one for one in self.processes if str(one.pid) in living]
+        used = sum(one.used for one in self.processes)
+        self.driver.write([Device(CARD, total=80 * GIB, used=used)], self.processes)
 
 
 class RefusedPods(Fault):
@@ -247,11 +278,7 @@ class RefusedPods(Fault):
     def inject(self):
         for pid in self.node.run(["pgrep", "-f", "vgpu device-plugin"]).split():
             self.node.run(["kill", "-KILL", pid])
-        pod = promised("train", self.node, self.namespace, 8)
-        annotations = pod["metadata"]["annotations"]
-        self.client.create(
-            objects.deployment("train", self.namespace, annotations=annotations, **pod["spec"])
-        )
+        self.client.create(promised("train", self.node, self.namespace, 8))
         refused = ["UnexpectedAdmissionError"] * ROOM
         wait_until(
             lambda: [pod["status"].get("reason") for pod in self._pods()] == refused,
@@ -262,8 +289,7 @@ class RefusedPods(Fault):
         return [*map(objects.ready, self._pods())] == [True]
 
     def _pods(self):
-        path = f"/api/v1/namespaces/{self.namespace}/pods"
-        return self.client.list(path, labelSelector="app=train")
+        return pods_of(self.client, self.namespace, "train")
 
 
 class StuckLock(Fault):
@@ -301,14 +327,13 @@ def follow(fault, told):
     told.alertmanager.wait_for_alert(fault.alert, **fault.labels)
     note("Alertmanager has it")
     assert not fault.is_over(), "it was over before anybody was told"
-    fault.relent()
     wait_until(fault.is_over, f"{name}: over")
     note("it is over")
     wait_until(lambda: not told.prometheus.query(fault.metric), f"{name}: out of the metrics")
     wait_until(lambda: not told.hears_of(fault.alert), f"{fault.alert}: resolved")
     note("it is resolved in both")
-    if fault.done:
-        told.prometheus.wait_for(fault.done)
+    told.prometheus.wait_for(fault.done)
+    note("the reconciler's metrics say that it has healed it")
 
 
 def test_what_goes_wrong_is_seen_told_and_healed(node, driver, host_proc, told, tenants):

@@ -275,6 +275,6 @@ def test_the_nodes_own_reconciler_removes_a_folder_once_nobody_uses_it(
     home.delete(user)
     wait_until(lambda: not used.exists(), "the other is gone, too", context=lambda: home.logs(pod))
     told = audit(home.logs(pod))
-    assert [each["subject"]["name"] for each in told if each.get("outcome") == "done"] == [
-        f"{SHIMS}/{folder.name}" for folder in (idle, used)
-    ]
+    removed = [each["subject"]["name"] for each in told if each.get("outcome") == "done"]
+    own = [f"{SHIMS}/{folder.name}" for folder in (idle, used)]
+    assert [name for name in removed if name in own] == own  # others may have left some, too

@@ -211,3 +211,39 @@ def test_what_is_released_is_not_held():
     ledger = merge(evidence(said(Source.OWN_CHECKPOINT, A, phase=Phase.RELEASED)))
     assert where(ledger) == {}
     assert ledger.conflicts == ()
+
+
+# ---------------------------------------------------------------- whose word the size is
+
+
+@pytest.mark.parametrize("teller", ALLOCATIONS)
+def test_it_is_known_whose_word_the_size_is(teller):
+    """A process tells the device and no size."""
+    ledger = merge(evidence(said(Source.PROCESS, A), said(teller, A, 2)))
+    (holding,) = ledger.holdings
+    assert (holding.share.memory_bytes, holding.sized_by) == (2 * GIB, teller)
+
+
+def test_a_size_that_all_tell_is_the_word_of_the_most_trusted_of_them():
+    untold = said(Source.POD_RESOURCES, A)
+    told = [said(source, A, 2) for source in (Source.ANNOTATIONS, Source.SHIM, Source.CHECKPOINT)]
+    (holding,) = merge(evidence(untold, *told)).holdings
+    assert (holding.source, holding.sized_by) == (Source.POD_RESOURCES, Source.CHECKPOINT)
+
+
+@pytest.mark.parametrize("limit", [Source.SHIM, Source.LIMIT_FILE])
+def test_what_is_enforced_is_no_size_where_anybody_tells_what_was_given(limit):
+    told = said(limit, A, 9), said(Source.ANNOTATIONS, A, 2)
+    (holding,) = merge(evidence(*told)).holdings
+    assert (holding.share.memory_bytes, holding.sized_by) == (2 * GIB, Source.ANNOTATIONS)
+
+
+def test_a_size_that_nobody_tells_is_nobodys_word():
+    (holding,) = merge(evidence(said(Source.CHECKPOINT, A))).holdings
+    assert (holding.share.memory_bytes, holding.sized_by) == (None, None)
+
+
+def test_the_size_of_a_share_of_another_device_is_nobodys_word_on_this_one():
+    told = said(Source.PROCESS, B), said(Source.CHECKPOINT, A, 2)
+    (holding,) = (one for one in merge(evidence(*told)).holdings if one.share.device == B)
+    assert (holding.share.memory_bytes, holding.sized_by) == (2 * GIB, None)

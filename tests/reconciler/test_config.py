@@ -108,6 +108,13 @@ def test_a_file_changes_what_it_names_and_nothing_else():
     assert found.policy.ages == msgspec.structs.replace(Ages(), failed=90.0)
 
 
+def test_a_rule_that_reports_is_let_act_after_an_age_of_its_own():
+    found = parse("rules: {over_limit: {mode: apply}}\nages: {over_limit: 10m}\n", "r.yaml")
+    assert Settings().policy.mode(Rule.OVER_LIMIT) is Mode.PLAN
+    assert found.policy.mode(Rule.OVER_LIMIT) is Mode.APPLY
+    assert (Settings().policy.ages.over_limit, found.policy.ages.over_limit) == (300.0, 600.0)
+
+
 # ---------------------------------------------------------------- what is refused
 
 

@@ -221,6 +221,7 @@ def forbidden(entry, seen, policy):
             Rule.RUNNING_WITHOUT_DEVICE,
             Rule.LOST_DEVICE,
             Rule.UNOWNED_PROCESS,
+            Rule.OVER_LIMIT,
         )
         wrong |= {
             "completed": one.phase == "Succeeded",

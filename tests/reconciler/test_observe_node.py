@@ -28,7 +28,7 @@ from vgpu.units import GIB
 
 replace = msgspec.structs.replace
 
-FULL = {View.PODS, View.NODES, View.LEDGER, View.FOLDERS}
+FULL = {View.PODS, View.NODES, View.LEDGER, View.FOLDERS, View.USAGE}
 IDS = "volcano.sh/vgpu-ids-new"
 
 
@@ -161,6 +161,22 @@ def test_a_second_look_sees_what_changed(bench):
     assert detector in first.pods
     assert bench.one("detector") in second.pods
     assert second.now == bench.sim.start + 6
+
+
+def test_what_a_container_uses_is_what_the_driver_counts_of_its_processes(bench):
+    detector = bench.one("detector")
+    (usage,) = (one for one in bench.look().usage if one.pod_uid == detector.ref.uid)
+    pids = {process.pid for process in bench.sim.driver(lambda: 5.0).sample(5.0).processes}
+    assert (usage.container, usage.device) == (detector.containers[0].name, A10.uuid)
+    assert usage.used_bytes
+    assert pids.issuperset(usage.pids)
+
+
+def test_of_a_container_that_nobody_names_it_is_not_known_what_it_uses(bench, tmp_path):
+    """Neither by the kubelet's links nor by the API server."""
+    snapshot = bench.look(places={"log_dir": str(tmp_path / "nothing")}, told=None)
+    assert snapshot.complete == {View.USAGE}
+    assert [one for one in snapshot.usage if one.pod_uid] == []
 
 
 # ---------------------------------------------------------------- faults
@@ -309,7 +325,7 @@ def test_a_kernel_that_does_not_answer_leaves_the_use_of_a_folder_untold(bench):
 def test_without_the_api_server_nothing_can_be_acted_on(bench):
     bench.failure = SourceError(Reason.UNREACHABLE, "https://api", "refused")
     snapshot = bench.look()
-    assert not snapshot.complete
+    assert snapshot.complete == {View.USAGE}
     assert not snapshot.pods
     assert not snapshot.folders
     assert any("api is not read" in note for note in snapshot.notes)
@@ -319,7 +335,7 @@ def test_without_the_api_server_nothing_can_be_acted_on(bench):
 def test_without_an_api_server_to_ask_every_language_is_understood(bench):
     sight = bench.observer(told=None).look(bench.sim.start + 5)
     assert {language.scheme for language in sight.languages} == {*Scheme} - {Scheme.NONE}
-    assert not sight.snapshot.complete
+    assert sight.snapshot.complete == {View.USAGE}
 
 
 def test_a_list_of_some_of_the_pods_is_no_complete_view(bench):
@@ -327,7 +343,7 @@ def test_a_list_of_some_of_the_pods_is_no_complete_view(bench):
         return with_node(pod_sample(bench.pods.values(), complete=False), bench.node)
 
     snapshot = bench.look(told=some)
-    assert snapshot.complete == {View.NODES}
+    assert snapshot.complete == {View.NODES, View.USAGE}
 
 
 def test_without_the_right_to_read_nodes_only_the_node_is_missing(bench):
@@ -343,7 +359,7 @@ def test_without_the_right_to_read_nodes_only_the_node_is_missing(bench):
     ("place", "views", "said"),
     [
         ("checkpoint", {View.LEDGER}, "the kubelet's grants"),
-        ("procfs", {View.LEDGER, View.FOLDERS}, "the host's processes"),
+        ("procfs", {View.LEDGER, View.FOLDERS, View.USAGE}, "the host's processes"),
         ("cgroupfs", {View.LEDGER, View.FOLDERS}, "cgroups"),
     ],
 )
@@ -390,7 +406,7 @@ def test_the_pods_of_another_node_are_not_taken_for_this_ones(bench):
     """With a wrong --node-name every folder here would be an orphan."""
     bench.pods = {"other": samples.pod("other", node="gpu-2")}
     snapshot = bench.look()
-    assert not snapshot.complete
+    assert snapshot.complete == {View.USAGE}
     assert not snapshot.pods
     assert not snapshot.folders
     assert any("--node-name" in note for note in snapshot.notes)
@@ -400,7 +416,8 @@ def test_a_driver_that_hangs_costs_only_what_it_knows(bench):
     driver = bench.sim.driver(lambda: 5.0)
     driver.hang(60.0)
     snapshot = bench.look(driver=driver, timeout=0.5)
-    assert snapshot.complete == FULL
+    assert snapshot.complete == FULL - {View.USAGE}
+    assert snapshot.usage == ()
     assert any("nvml is not read" in note for note in snapshot.notes)
     assert Source.PROCESS not in ledger_of(snapshot).read
     driver.recover()

@@ -314,6 +314,7 @@ def test_every_reason_of_the_plan_is_reached_by_a_test():
         Skip.OWNER_WAITS,
         Skip.OWNER_TERMINATES,
         Skip.WOULD_OVERBOOK,
+        Skip.SIZES_DIFFER,
         Skip.STILL_MAPPED,
         Skip.TERMINAL_POD_EXISTS,
         Skip.ONE_SHOT,
@@ -683,6 +684,12 @@ def test_what_one_rule_tidies_in_one_namespace_is_one_trouble(effect):
     apart = spread(30)
     plan = planned(snapshot(*apart), *(evicting(each, effect=effect) for each in apart))
     assert (plan.breaker.wanted, plan.breaker.tripped) == (30, True)
+
+
+def test_the_folders_that_a_node_was_left_over_the_months_are_one_trouble():
+    left = [replace(FOLDER, path=f"/shim/{at}_main", pod_uid=str(at)) for at in range(300)]
+    plan = planned(snapshot(scope=Scope.NODE), *map(removing, left))
+    assert (plan.breaker.wanted, len(plan.actions)) == (1, Limits().per_node)
 
 
 def test_what_would_not_be_acted_on_anyway_does_not_trip_the_breaker():

@@ -5,7 +5,7 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 from node_samples import SCHEMES, given, ledger
-from samples import SPOKEN, replace, with_ledgers
+from samples import CARD, SPOKEN, replace, uuid, with_ledgers
 from test_rule_any_text import HOSTILE, SNAPSHOTS
 
 from reconciler.model import Edit, Scope, ShimFolder
@@ -19,13 +19,15 @@ from reconciler.rules.conflicts import (
 )
 from reconciler.rules.drift import card_drift, recover
 from reconciler.rules.kubeshare import kubeshare
+from reconciler.rules.over_limit import over_limit
 from reconciler.rules.shim_folders import orphan_shim_dir
 from reconciler.scene import Scene
+from vgpu.ledger.usage import Usage
 from vgpu.model import Source
 
 RULES = (
     *(double_booked, running_without_device, lost_device, unowned_process),
-    *(card_drift, recover, kubeshare, orphan_shim_dir),
+    *(card_drift, recover, over_limit, kubeshare, orphan_shim_dir),
 )
 POLICIES = (Policy(), Policy(modes=dict.fromkeys(Rule, Mode.APPLY)))
 
@@ -48,12 +50,17 @@ def looks(seen, random):
         ShimFolder(f"/x/{uid}_{name}", uid, name, (0, 0, 0), random.choice([True, False]))
         for uid, name in zip(HOSTILE, reversed(HOSTILE), strict=True)
     )
+    usage = tuple(
+        Usage(pod.kubelet_uid, random.choice(["main", *HOSTILE]), uuid("gpu-1", 0), 9 * CARD, (1,))
+        for pod in seen.pods
+    )
     books = ledger(seen.pods, said)
     yield replace(
         seen,
         scope=Scope.NODE,
         ledgers={"gpu-1": books},
         folders=folders,
+        usage=usage,
         live_pods=random.choice([None, frozenset(HOSTILE[:3])]),
     )
 

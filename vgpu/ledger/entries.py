@@ -25,6 +25,7 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
         slots: how many shares of the device these are.
         alive: its container runs at this moment, and the kernel says so.
         kind: when the container runs.
+        sized_by: whose word the share's memory is; None if nobody tells it of this very device.
     """
 
     pod: PodRef
@@ -38,6 +39,7 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
     slots: int = 1
     alive: bool = False
     kind: ContainerKind = ContainerKind.APP
+    sized_by: Source | None = None
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):

@@ -179,6 +179,7 @@ def _holder(
         slots=place.slots,
         alive=alive,
         kind=known.kinds.get(container, ContainerKind.APP),
+        sized_by=place.sized_by,
     )
     return Holder(holding, agreeing)
 

@@ -34,13 +34,14 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     """The container on one device, "" if on an unknown one.
 
     ``share`` is all that it has of the device, ``slots`` how many shares that are; ``source``
-    decided that it is there, ``agreeing`` do not speak against it.
+    decided that it is there, ``agreeing`` do not speak against it. ``sized_by`` told the memory.
     """
 
     share: Share
     slots: int
     source: Source
     agreeing: tuple[Statement, ...]
+    sized_by: Source | None
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
@@ -82,6 +83,7 @@ def agreed(statements: Sequence[Statement], registry: Registry) -> Settled | Non
     """
     name = device = ""
     source: Source | None = None
+    sized_by: Source | None = None
     memory: int | None = None
     cores: int | None = None
     limits: list[Share] = []
@@ -99,7 +101,8 @@ def agreed(statements: Sequence[Statement], registry: Registry) -> Settled | Non
         if said.source in LIMITS:
             limits.append(share)
         elif said.source is not Source.PROCESS:
-            memory = share.memory_bytes if memory is None else memory
+            if memory is None and share.memory_bytes is not None:
+                memory, sized_by = share.memory_bytes, said.source
             cores = share.cores_milli if cores is None else cores
             if share.memory_bytes not in (None, memory) or share.cores_milli not in (None, cores):
                 return None
@@ -113,7 +116,7 @@ def agreed(statements: Sequence[Statement], registry: Registry) -> Settled | Non
         ):
             return None
     share = registry.size(device, memory, cores)
-    return Settled((Place(share, 1, source, tuple(statements)),))
+    return Settled((Place(share, 1, source, tuple(statements), sized_by),))
 
 
 def weighed(statements: Sequence[Statement], registry: Registry) -> Settled:
@@ -131,12 +134,14 @@ def weighed(statements: Sequence[Statement], registry: Registry) -> Settled:
     for device in sorted(devices):
         slots = given.get(device, 1)
         amounts = [amount for one in told if (amount := _amount(one, device, slots))]
+        memory, cores, sized_by = _best(amounts)
         places.append(
             Place(
-                registry.size(device, *_best(amounts)),
+                registry.size(device, memory, cores),
                 slots,
                 Source.PROCESS if device in running or decider is None else decider,
                 tuple(one.said for one in told if device in one.named or not one.named),
+                sized_by,
             )
         )
         # A MIG instance is handed out whole, however little of it was asked for.
@@ -212,7 +217,8 @@ def _nowhere(statements: Sequence[Statement], registry: Registry) -> Place:
         _sum(share.memory_bytes for share in best.shares),
         _sum(share.cores_milli for share in best.shares),
     )
-    return Place(share, max(1, len(best.shares)), best.source, tuple(statements))
+    sized_by = None if share.memory_bytes is None else best.source
+    return Place(share, max(1, len(best.shares)), best.source, tuple(statements), sized_by)
 
 
 # ---------------------------------------------------------------- how much
@@ -238,12 +244,20 @@ def _sum(amounts: Iterable[int | None]) -> int | None:
     return total
 
 
-def _best(amounts: Iterable[_Amount]) -> tuple[int | None, int | None]:
-    """Memory and cores by who tells them best: what was given, then what is enforced."""
+def _best(amounts: Iterable[_Amount]) -> tuple[int | None, int | None, Source | None]:
+    """Memory and cores by who tells them best: what was given, then what is enforced.
+
+    And whose word the memory is, if it speaks of this very device.
+    """
     order = sorted(amounts, key=lambda amount: (amount.said.source in LIMITS, not amount.certain))
-    memory = (amount.memory_bytes for amount in order if amount.memory_bytes is not None)
-    cores = (amount.cores_milli for amount in order if amount.cores_milli is not None)
-    return next(memory, None), next(cores, None)
+    memory = (
+        (one.memory_bytes, one.said.source if one.certain else None)
+        for one in order
+        if one.memory_bytes is not None
+    )
+    cores = (one.cores_milli for one in order if one.cores_milli is not None)
+    size, sized_by = next(memory, (None, None))
+    return size, next(cores, None), sized_by
 
 
 def _unequal_sizes(device: str, amounts: Iterable[_Amount]) -> list[Parties]:
@@ -258,7 +272,7 @@ def _unequal_sizes(device: str, amounts: Iterable[_Amount]) -> list[Parties]:
 def _unequal_limits(device: str, amounts: Sequence[_Amount], registry: Registry) -> list[Parties]:
     """Limits that are not the size of the allocation."""
     tell = [a for a in amounts if a.certain and a.said.source not in LIMITS]
-    memory, cores = _best(tell)
+    memory, cores, _ = _best(tell)
     odd = [
         amount.said
         for amount in amounts

@@ -42,7 +42,7 @@ write:
 {{- end }}
 
 {{- define "vgpu.devicePlugin.gpushareArgs" -}}
-- --gpushare.memory-unit={{ .Values.units.gpushareMemoryUnit | required "units.gpushareMemoryUnit: say whether one unit of aliyun.com/gpu-mem is a GiB or a MiB" }}
+- --gpushare.memory-unit={{ .Values.units.gpushareMemoryUnit | required "units.gpushareMemoryUnit: say what one unit of aliyun.com/gpu-mem is, such as GiB or MiB; the original's own default is GiB" }}
 {{- end }}
 
 {{- define "vgpu.devicePlugin.gaiaArgs" -}}

@@ -2,7 +2,7 @@
 
 {{/* Folders that it reads, and those it removes from: what shims left behind. */}}
 {{- define "vgpu.reconcilerNode.folders" -}}
-read: [cgroup, device-plugins, pod-resources, pod-logs, gpu-manager-vm, kubeshare, state]
+read: [cgroup, device-plugins, pod-resources, pod-logs, container-links, gpu-manager-vm, kubeshare, state]
 write: [shims, old-shims]
 {{- end }}
 
@@ -35,8 +35,25 @@ securityContext:
   {{- include "vgpu.security" (list $ (list "DAC_READ_SEARCH" "SYS_PTRACE") true) | nindent 2 }}
 resources: {{- toYaml $values.resources | nindent 2 }}
 volumeMounts:
-  {{- $config := include "vgpu.configMount" . | fromYamlArray }}
-  {{- include "vgpu.mounts" (list $ $folders.read $folders.write $config) | nindent 2 }}
+  {{- $more := concat (include "vgpu.configMount" . | fromYamlArray) $values.extraVolumeMounts }}
+  {{- include "vgpu.mounts" (list $ $folders.read $folders.write $more) | nindent 2 }}
+{{- end }}
+
+{{/* What it has beside folders of the node. */}}
+{{- define "vgpu.reconcilerNode.volumes" -}}
+{{- include "vgpu.configVolume" (list . "reconciler-node") }}
+{{- with .Values.reconciler.node.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Its right to evict, which no rule needs by default. */}}
+{{- define "vgpu.reconcilerNode.evictionRule" -}}
+{{- if and .Values.reconciler.node.evict (eq .Values.reconciler.mode "apply") }}
+- apiGroups: [""] # always with the pod's uid and resourceVersion
+  resources: [pods/eviction]
+  verbs: [create]
+{{- end }}
 {{- end }}
 
 {{/* Its rights. RBAC cannot restrict a DaemonSet to its own node; the program's --node-name does. */}}
@@ -55,6 +72,7 @@ volumeMounts:
   resources: [events]
   verbs: [create, get, patch] # the same thing said again is counted
 {{- end }}
+{{- include "vgpu.reconcilerNode.evictionRule" . }}
 {{- end }}
 
 {{/* Whether it runs anywhere, "true" or "". */}}

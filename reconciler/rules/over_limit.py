@@ -1,0 +1,111 @@
+"""Containers that use more memory of a device than they were given, at their neighbours' cost.
+
+What is used is the driver's word, what was given that of the kubelet or of our own device plugin.
+Annotations and shims' files tell sizes, too, but a tenant can write them: they neither raise nor
+lower the limit here. So those are held to their share, too, on whom nobody enforces one.
+
+The rule reports. Only where the operator has set it to apply does it evict the pod.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from reconciler.model import Finding
+from reconciler.policy import Mode, Policy
+from reconciler.reasons import Cause, Rule, Skip
+from reconciler.rules.ledger_words import MOST_NAMED, People, of_holding, of_statements
+from reconciler.rules.parts import evict
+from reconciler.rules.whereabouts import TRUSTED
+from reconciler.scene import Scene
+from vgpu.ledger import Conflict, ConflictKind, Holding, Ledger
+from vgpu.ledger.usage import Usage, is_over
+from vgpu.units import size
+
+
+class _Over(msgspec.Struct, frozen=True):
+    """A container with more of a device than it was given; ``doubt`` is about how much that was."""
+
+    holding: Holding
+    given_bytes: int
+    usage: Usage
+    doubt: Conflict | None
+
+
+def over_limit(scene: Scene, policy: Policy) -> Iterator[Finding]:
+    """One for each container and device: each has been over its limit for a time of its own."""
+    people = People(scene)
+    acts = policy.mode(Rule.OVER_LIMIT) is Mode.APPLY
+    for ledger in scene.snapshot.ledgers.values():
+        of_pod: dict[str, list[_Over]] = {}
+        for over in _found(ledger, scene.snapshot.usage):
+            of_pod.setdefault(over.holding.pod.uid, []).append(over)
+        for uid, overs in of_pod.items():
+            pod = people.pod(uid) if acts else None
+            for over in overs:
+                first = [over, *(one for one in overs if one is not over)]
+                yield Finding(
+                    rule=Rule.OVER_LIMIT,
+                    cause=Cause.MORE_THAN_GIVEN,
+                    subject=people.subject(over.holding.pod, ledger.node),
+                    evidence=tuple(line for one in first for line in _evidence(one, ledger.node)),
+                    grace=policy.ages.over_limit,
+                    action=None if pod is None else evict(pod),
+                    objection=None if over.doubt is None else Skip.SIZES_DIFFER,
+                    part=f"{over.usage.container}/{over.usage.device}",
+                )
+
+
+# ---------------------------------------------------------------- what is wrong
+
+
+def _found(ledger: Ledger, usage: Sequence[Usage]) -> Iterator[_Over]:
+    """In the ledger's order. A MIG instance is handed out whole, however little was asked for."""
+    used = {(one.pod_uid, one.container, one.device): one for one in usage}
+    doubts = {
+        (conflict.pod.uid, conflict.container, conflict.device): conflict
+        for conflict in ledger.conflicts
+        if conflict.pod is not None and _is_doubt(conflict)
+    }
+    for entry in ledger.devices:
+        for holding in entry.holdings if not entry.device.parent else ():
+            place = holding.pod.uid, holding.container, entry.device.name
+            one, given = used.get(place), _given(holding)
+            if one and one.used_bytes and given and is_over(one.used_bytes, given):
+                yield _Over(holding, given, one, doubts.get(place))
+
+
+def _given(holding: Holding) -> int | None:
+    """Bytes of memory that it was given; None or 0 if there is no limit that is known for certain.
+
+    It must also be proven that the container is there.
+    """
+    proven = {holding.source, holding.sized_by} <= TRUSTED
+    return holding.share.memory_bytes if proven else None
+
+
+def _is_doubt(conflict: Conflict) -> bool:
+    """Whether sources out of the tenants' reach tell different sizes, as with a wrong unit."""
+    sizes = {
+        tuple(sorted(share.memory_bytes or 0 for share in said.shares))
+        for said in conflict.statements
+        if said.source in TRUSTED and any(share.memory_bytes for share in said.shares)
+    }
+    return conflict.kind is ConflictKind.SIZE_DIFFERS and len(sizes) > 1
+
+
+# ---------------------------------------------------------------- in words
+
+
+def _evidence(over: _Over, node: str) -> Iterator[str]:
+    usage, used = over.usage, over.usage.used_bytes or 0
+    yield (
+        f"node {node} on {usage.device}: {usage.container} uses {size(used)} of"
+        f" {size(over.given_bytes)}, {used * 100 // over.given_bytes} %"
+    )
+    yield f"{of_holding(over.holding)}; its size is told by {over.holding.sized_by}"
+    more = len(usage.pids) - MOST_NAMED
+    pids = ", ".join(map(str, usage.pids[:MOST_NAMED])) + f" and {more} more" * (more > 0)
+    yield f"its processes on the device: pid {pids}"
+    if over.doubt is not None:
+        yield from of_statements(over.doubt.statements)

@@ -1,0 +1,129 @@
+"""What containers use: the driver's processes added up, and nothing that is only guessed."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vgpu.facts import ContainerName, GpuProcess, GpuSample, Owner
+from vgpu.ledger.from_node import container_name
+from vgpu.ledger.usage import OVER_LIMIT_PERCENT, Usage, certain, is_over, usages
+from vgpu.units import GIB
+
+A, B = "GPU-a", "GPU-b"
+NAMES = {
+    "c1": ContainerName("team", "train", "main", "u1"),
+    "c2": ContainerName("team", "train", "side", "u1"),
+    "c3": ContainerName("team", "infer", "main", "u2"),
+}
+
+
+def driver(*processes, known=(A, B)):
+    """(pid, device, bytes) each."""
+    return GpuSample(
+        gpus=(),
+        processes=tuple(GpuProcess(*process) for process in processes),
+        processes_known=frozenset(known),
+    )
+
+
+def kernel(**containers):
+    """``c1=[pids]``: container ids of pods, of u1 but for c3 and c4, with their pids."""
+    return {
+        pid: Owner(one, "u2" if one in ("c3", "c4") else "u1", "containerd")
+        for one, pids in containers.items()
+        for pid in pids
+    }
+
+
+def added(gpu, owners):
+    return usages(gpu, owners, lambda owner, _: container_name(owner, NAMES))
+
+
+def amounts(found):
+    return {(one.pod_uid, one.container, one.device): one.used_bytes for one in found}
+
+
+def test_processes_are_added_up_by_container_and_device():
+    gpu = driver((1, A, GIB), (2, A, 2 * GIB), (1, B, 4 * GIB), (3, A, 8 * GIB), (4, A, 16 * GIB))
+    found = added(gpu, kernel(c1=[1, 2], c2=[3], c3=[4]))
+    assert set(found) == {
+        Usage("u1", "main", A, 3 * GIB, (1, 2)),
+        Usage("u1", "main", B, 4 * GIB, (1,)),
+        Usage("u1", "side", A, 8 * GIB, (3,)),
+        Usage("u2", "main", A, 16 * GIB, (4,)),
+    }
+    assert tuple(certain(found)) == found
+
+
+def test_a_device_whose_list_is_not_complete_tells_nothing():
+    gpu = driver((1, A, GIB), (1, B, GIB), known=(B,))
+    assert amounts(added(gpu, kernel(c1=[1]))) == {("u1", "main", B): GIB}
+
+
+def test_a_process_that_has_ended_or_is_in_no_container_is_nobodys():
+    gpu = driver((1, A, GIB), (2, A, GIB), (3, A, GIB))
+    assert amounts(added(gpu, {2: None} | kernel(c1=[3]))) == {("u1", "main", A): GIB}
+
+
+@pytest.mark.parametrize("sizes", [(None, GIB), (GIB, None), (None, None)])
+def test_a_sum_of_which_a_part_is_hidden_is_unknown(sizes):
+    gpu = driver(*((pid, A, size) for pid, size in enumerate(sizes)), (9, B, GIB))
+    found = added(gpu, kernel(c1=[0, 1, 9]))
+    assert amounts(found) == {("u1", "main", A): None, ("u1", "main", B): GIB}
+    assert amounts(certain(found)) == {("u1", "main", B): GIB}
+
+
+def test_a_process_of_an_unnamed_container_may_be_any_of_its_pods():
+    """On that device, and not of another pod."""
+    gpu = driver((1, A, GIB), (2, A, GIB), (1, B, GIB), (3, A, GIB))
+    found = added(gpu, kernel(c1=[1], unnamed=[2], c3=[3]))
+    assert amounts(certain(found)) == {("u1", "main", B): GIB, ("u2", "main", A): GIB}
+
+
+def test_a_container_outside_kubernetes_leaves_the_pods_alone():
+    owners = {2: Owner("0123456789abcdef", "", "docker")} | kernel(c1=[1])
+    found = added(driver((1, A, GIB), (2, A, GIB)), owners)
+    assert amounts(certain(found)) == {("u1", "main", A): GIB, ("", "0123456789ab", A): GIB}
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.sampled_from([A, B]), st.none() | st.integers(0, 80 * GIB)),
+        unique_by=lambda process: process[:2],
+    ),
+    st.dictionaries(st.integers(0, 9), st.sampled_from(["c1", "c2", "c3", "c4", "unnamed"])),
+    st.randoms(use_true_random=False),
+)
+def test_what_is_certain_is_all_that_the_container_uses_in_any_order(processes, homes, random):
+    owners = {
+        pid: owner for pid, home in homes.items() for owner in kernel(**{home: [pid]}).values()
+    }
+    found = amounts(certain(added(driver(*processes), owners)))
+    mixed = random.sample(processes, len(processes))
+    assert amounts(certain(added(driver(*mixed), owners))) == found
+    for (uid, container, device), used in found.items():
+        of_pod = [
+            (owners[pid], size)
+            for pid, on, size in processes
+            if on == device and pid in owners and owners[pid].pod_uid == uid
+        ]
+        assert all(owner.container_id in NAMES for owner, _ in of_pod)
+        own = [size for owner, size in of_pod if NAMES[owner.container_id].container == container]
+        assert own
+        assert used == sum(own)
+
+
+@pytest.mark.parametrize(
+    ("used", "over"), [(105, False), (106, True), (100, False), (0, False), (10**18, True)]
+)
+def test_a_limit_is_passed_beyond_its_tolerance(used, over):
+    assert OVER_LIMIT_PERCENT == 105
+    assert is_over(used, 100) is over
+
+
+@given(st.integers(1, 2**60))
+def test_the_tolerance_is_exact(given_bytes):
+    """Where floating point is not."""
+    most = given_bytes * OVER_LIMIT_PERCENT // 100
+    assert not is_over(most, given_bytes)
+    assert is_over(most + 1, given_bytes)

@@ -1,0 +1,333 @@
+"""Who uses more of a device than was given: told with figures, evicted only where asked for."""
+
+import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+from node_samples import given, on_node
+from samples import (
+    HOUR,
+    MINUTE,
+    NOW,
+    SHARE,
+    SPOKEN,
+    cards,
+    owner,
+    pod,
+    real_pod,
+    replace,
+    share_pod,
+    uuid,
+)
+
+from reconciler.memory import Memory
+from reconciler.model import Evict, Kind, View
+from reconciler.plan import make_plan
+from reconciler.policy import REPORTED, Ages, Mode, Policy
+from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.rules import RULES
+from reconciler.rules.over_limit import over_limit
+from reconciler.scene import Scene
+from vgpu.kube import MIRROR
+from vgpu.ledger import PRECEDENCE
+from vgpu.ledger.usage import OVER_LIMIT_PERCENT, Usage
+from vgpu.model import Device, PodRef, Share, Source
+from vgpu.units import GIB, MIB
+
+HERE, THERE = uuid("gpu-1", 0), uuid("gpu-1", 1)
+LIMIT = SHARE * OVER_LIMIT_PERCENT // 100
+ACTS = Policy(modes={Rule.OVER_LIMIT: Mode.APPLY})
+GIVERS = (Source.POD_RESOURCES, Source.CHECKPOINT, Source.OWN_CHECKPOINT)
+"""Out of the tenants' reach, and tell sizes."""
+
+
+def uses(of, amount=2 * SHARE, *, device=HERE, container="main", pids=(4711,)):
+    """A container's processes use so much of a device."""
+    return Usage(of.kubelet_uid, container, device, amount, pids)
+
+
+def look(*usage, pods, said=None, **fields):
+    """From the node, whose driver shows these; the kubelet gave each pod a share of card 0."""
+    running = [given(each, source=Source.PROCESS) for each in pods]
+    told = [given(each) for each in pods] if said is None else said
+    return on_node(*pods, said=[*running, *told], usage=usage, **fields)
+
+
+def find(seen, policy=ACTS):
+    return list(over_limit(Scene(seen, SPOKEN), policy))
+
+
+def only(seen, policy=ACTS):
+    (finding,) = find(seen, policy)
+    return finding
+
+
+# ---------------------------------------------------------------- what is found
+
+
+def test_a_container_that_uses_more_than_it_was_given_is_told_with_figures():
+    train = pod("train")
+    finding = only(look(uses(train, 12 * GIB, pids=(4711, 4712)), pods=[train]), Policy())
+    assert (finding.rule, finding.cause) == (Rule.OVER_LIMIT, Cause.MORE_THAN_GIVEN)
+    assert (finding.subject.kind, finding.subject.uid) == (Kind.POD, train.ref.uid)
+    assert finding.action is None
+    text = "\n".join(finding.evidence)
+    assert f"node gpu-1 on {HERE}: main uses 12288 MiB of 8192 MiB, 150 %" in text
+    assert "ml/train/main holds 8192 MiB" in text
+    assert "its size is told by kubelet-checkpoint" in text
+    assert "pid 4711, 4712" in text
+
+
+def test_the_limit_has_the_tolerance_of_the_alert_and_not_a_byte_more():
+    train = pod("train")
+    assert find(look(uses(train, LIMIT), pods=[train])) == []
+    assert find(look(uses(train, LIMIT + 1), pods=[train]))
+
+
+def test_who_keeps_to_the_limit_or_is_not_seen_is_no_finding():
+    train, infer = pod("train"), pod("infer")
+    assert find(look(uses(train, SHARE), pods=[train, infer])) == []
+
+
+@pytest.mark.parametrize("style", ["volcano", "hami", "gpushare", "gaia"])
+def test_every_scheme_is_held_to_its_shares_whether_or_not_it_enforces_them(style):
+    train = pod("train", style)
+    seen = look(uses(train), pods=[train], said=[given(train, style)])
+    assert only(seen).subject.uid == train.ref.uid
+
+
+def test_several_shares_of_one_device_add_up():
+    train = pod("train")
+    twice = replace(given(train), shares=(Share(HERE, SHARE), Share(HERE, SHARE)))
+    for amount, found in ((2 * SHARE, 0), (3 * SHARE, 1)):
+        assert len(find(look(uses(train, amount), pods=[train], said=[twice]))) == found
+
+
+def test_what_is_used_of_another_device_does_not_count_here():
+    train = pod("train")
+    both = replace(given(train), shares=(Share(HERE, SHARE), Share(THERE, 4 * SHARE)))
+    usage = uses(train, SHARE), uses(train, 4 * SHARE, device=THERE)
+    assert find(look(*usage, pods=[train], said=[both])) == []
+
+
+def test_another_containers_share_does_not_count():
+    train = pod("train")
+    side = replace(given(train, memory=4 * SHARE), container="side")
+    seen = look(uses(train), pods=[train], said=[given(train), side])
+    assert only(seen).evidence[0].startswith(f"node gpu-1 on {HERE}: main uses")
+
+
+def test_a_mig_instance_is_handed_out_whole():
+    train = pod("train")
+    slice_ = Device("MIG-1", None, 20 * GIB, parent=HERE)
+    said = [replace(given(train), shares=(Share("MIG-1", SHARE),))]
+    usage = uses(train, 2 * SHARE, device="MIG-1")
+    seen = on_node(train, said=said, usage=(usage,), devices=(*cards("gpu-1"), slice_))
+    (holding,) = seen.ledgers["gpu-1"].of_pod(train.ref.uid)
+    assert (holding.share.device, holding.share.memory_bytes) == ("MIG-1", SHARE)
+    assert find(seen) == []
+
+
+@pytest.mark.parametrize("memory", [None, 0])
+def test_who_has_no_limit_cannot_pass_it(memory):
+    train = replace(pod("train"), annotations={})
+    assert find(look(uses(train), pods=[train], said=[given(train, memory=memory)])) == []
+
+
+def test_kubeshares_pods_are_sized_by_their_own_annotations_and_not_judged():
+    lab = share_pod("lab")
+    runs = real_pod(lab)
+    seen = look(uses(runs), uses(runs, container=""), pods=[lab, runs], said=[])
+    assert any(holding.share.memory_bytes for holding in seen.ledgers["gpu-1"].holdings)
+    assert find(seen) == []
+
+
+def test_a_static_pod_is_found_under_its_name_at_the_api_server():
+    static = pod("train", annotations={MIRROR: "on-the-node"})
+    assert only(look(uses(static), pods=[static])).subject.uid == static.ref.uid
+
+
+def test_a_pod_that_the_api_server_does_not_know_is_only_told():
+    stray = pod("stray")
+    seen = replace(look(uses(stray), pods=[stray]), pods=())
+    finding = only(seen)
+    assert (finding.action, finding.subject.uid) == (None, stray.ref.uid)
+
+
+# ---------------------------------------------------------------- tenants can write
+
+
+@pytest.mark.parametrize("source", GIVERS)
+@pytest.mark.parametrize("lie", [Source.SHIM, Source.LIMIT_FILE, Source.ANNOTATIONS])
+@pytest.mark.parametrize(("claimed", "used", "found"), [(MIB, SHARE, 0), (9 * SHARE, 2 * SHARE, 1)])
+def test_what_a_tenant_writes_neither_raises_nor_lowers_the_limit(
+    source, lie, claimed, used, found
+):
+    train = replace(pod("train"), annotations={})
+    said = [given(train, source=source), given(train, source=lie, memory=claimed)]
+    assert len(find(look(uses(train, used), pods=[train], said=said))) == found
+
+
+@pytest.mark.parametrize("source", [Source.SHIM, Source.LIMIT_FILE, Source.ANNOTATIONS])
+def test_a_size_that_only_a_tenant_tells_is_no_limit(source):
+    train = replace(pod("train"), annotations={})
+    said = [given(train, source=source), given(train, memory=None)]
+    seen = look(uses(train), pods=[train], said=said)
+    (holding,) = seen.ledgers["gpu-1"].of_pod(train.ref.uid)
+    assert holding.share.memory_bytes == SHARE
+    assert find(seen) == []
+
+
+def test_a_region_that_claims_a_card_puts_nobody_there():
+    train = replace(pod("train"), annotations={})
+    claim = replace(given(train, source=Source.SHIM), shares=(Share(HERE, SHARE),))
+    assert find(on_node(train, said=[claim], usage=(uses(train),))) == []
+
+
+def test_where_the_kubelet_and_our_plugin_differ_it_is_told_and_left_alone():
+    """With a unit that is told wrongly everybody would be over the limit."""
+    train = pod("train")
+    said = [given(train, memory=8 * MIB), given(train, source=Source.OWN_CHECKPOINT)]
+    finding = only(look(uses(train, SHARE), pods=[train], said=said))
+    assert finding.objection is Skip.SIZES_DIFFER
+    text = "\n".join(finding.evidence)
+    assert "kubelet-checkpoint: ml/train/main: 8 MiB" in text
+    assert "own-checkpoint: ml/train/main: 8192 MiB" in text
+
+
+def test_a_tenants_annotation_makes_no_doubt_of_what_they_agree_on():
+    train = pod("train")
+    said = [
+        given(train),
+        given(train, source=Source.OWN_CHECKPOINT),
+        given(train, source=Source.ANNOTATIONS, memory=9 * SHARE),
+    ]
+    assert only(look(uses(train), pods=[train], said=said)).objection is None
+
+
+@for_all(
+    told=st.dictionaries(st.sampled_from(PRECEDENCE), st.integers(1, 8), max_size=6),
+    used=st.integers(0, 80),
+)
+def test_nobody_is_judged_but_by_the_word_of_the_most_trusted(told, used):
+    """The sizes are GiB, what is used quarters of one."""
+    train = replace(pod("train"), annotations={})
+    said = [given(train, source=source, memory=size * GIB) for source, size in told.items()]
+    found = find(look(uses(train, used * GIB // 4), pods=[train], said=said))
+    limits = [told[source] for source in GIVERS if source in told]
+    over = bool(limits) and used * GIB // 4 * 100 > limits[0] * GIB * OVER_LIMIT_PERCENT
+    assert len(found) == over
+    assert all((one.objection is not None) == (len({*limits}) > 1) for one in found)
+
+
+# ---------------------------------------------------------------- what is done about it
+
+
+def test_it_only_reports_unless_it_is_told_to_act():
+    assert Rule.OVER_LIMIT in REPORTED
+    assert Policy().mode(Rule.OVER_LIMIT) is Mode.PLAN
+    train = pod("train")
+    finding = only(look(uses(train), pods=[train]))
+    assert finding.action == Evict(train.ref, train.resource_version)
+    assert (finding.effect, finding.grace) == (Effect.RECOVERY, Ages().over_limit)
+
+
+def plans(*looks, policy=ACTS):
+    """The plans of several looks in a row."""
+    memory = Memory()
+    for seen in looks:
+        plan, memory = make_plan(seen, policy, memory, SPOKEN)
+        yield plan
+
+
+def later(seen, seconds):
+    return replace(seen, now=NOW + seconds)
+
+
+def test_a_running_pod_goes_once_it_was_over_its_limit_in_every_look_of_the_grace():
+    """However much it uses at each of them."""
+    train = pod("train")
+    looks = [
+        later(look(uses(train, (9 + minute) * GIB), pods=[train]), minute * MINUTE)
+        for minute in range(7)
+    ]
+    *young, ripe = plans(*looks)
+    assert {entry.skip for plan in young for entry in plan.skipped} == {Skip.TOO_YOUNG}
+    assert not any(plan.actions for plan in young)
+    assert [entry.finding.action for entry in ripe.actions] == [
+        Evict(train.ref, train.resource_version)
+    ]
+
+
+def test_who_falls_below_the_limit_in_between_starts_anew():
+    train = pod("train")
+    over, under = look(uses(train), pods=[train]), look(uses(train, SHARE), pods=[train])
+    *_, plan = plans(over, later(under, HOUR), later(over, HOUR + MINUTE))
+    assert plan.actions == ()
+    assert [entry.skip for entry in plan.skipped] == [Skip.TOO_YOUNG]
+
+
+def test_each_container_has_a_time_of_its_own():
+    """One that is over its limit now does not answer for what the other was before."""
+    train = pod("train")
+    side = replace(given(train), container="side")
+    said = [given(train), side, replace(given(train, source=Source.PROCESS), container="side")]
+
+    def over(*containers):
+        usage = [uses(train, container=container) for container in containers]
+        return look(*usage, pods=[train], said=said)
+
+    *_, plan = plans(over("main"), later(over("side"), HOUR))
+    assert [entry.skip for entry in plan.skipped] == [Skip.TOO_YOUNG]
+    *_, plan = plans(over("main"), later(over("main", "side"), HOUR))
+    (entry,) = plan.actions
+    assert entry.finding.evidence[0].startswith(f"node gpu-1 on {HERE}: main uses")
+    assert any("side uses" in line for line in entry.finding.evidence)
+    assert plan.skipped == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "skip"),
+    [
+        ({"annotations": {"vgpu.dev/reconcile": "false"}}, Skip.OPTED_OUT),
+        ({"namespace": "kube-system"}, Skip.PROTECTED_NAMESPACE),
+        ({"kind": None}, Skip.BARE_POD),
+        ({"owner": owner("Job")}, Skip.JOB_POD),
+        ({"priority": 2_000_000_000}, Skip.HIGH_PRIORITY),
+        ({"deleted_at": NOW}, Skip.TERMINATING),
+    ],
+)
+def test_what_protects_a_pod_protects_it_from_this_rule_too(fields, skip):
+    train = pod("train", **fields)
+    seen = look(uses(train), pods=[train])
+    *_, plan = plans(seen, later(seen, HOUR))
+    assert [entry.skip for entry in plan.skipped] == [skip]
+    assert plan.actions == ()
+
+
+@pytest.mark.parametrize("missing", [View.PODS, View.LEDGER, View.USAGE])
+def test_what_was_not_seen_in_full_is_left_alone(missing):
+    train = pod("train")
+    seen = look(uses(train), pods=[train], complete=frozenset(View) - {missing})
+    *_, plan = plans(seen, later(seen, HOUR))
+    assert [entry.skip for entry in plan.skipped] == [Skip.INCOMPLETE_VIEW]
+
+
+def test_only_a_node_itself_can_tell():
+    (entry,) = (entry for entry in RULES if entry.rule is Rule.OVER_LIMIT)
+    assert {scope.value for scope in entry.scopes} == {"node"}
+
+
+def test_a_container_outside_kubernetes_is_nobodys():
+    train = pod("train")
+    stray = Usage("", "0123456789ab", HERE, 80 * GIB, (1,))
+    other = Usage("unknown", "main", HERE, 80 * GIB, (2,))
+    assert find(look(stray, other, pods=[train])) == []
+    assert PodRef("unknown", "", "") not in {pod.ref for pod in look(pods=[train]).pods}
+
+
+def test_of_many_processes_some_are_named_and_the_rest_counted():
+    train = pod("train")
+    finding = only(look(uses(train, pids=tuple(range(100, 120))), pods=[train]))
+    assert finding.evidence[2].endswith(
+        "pid " + ", ".join(map(str, range(100, 116))) + " and 4 more"
+    )
