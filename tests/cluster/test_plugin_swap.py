@@ -15,7 +15,7 @@ from bed.images import Shown
 from bed.processes import wait_until
 from plugin_node import PluginNode, volcano_pod
 
-PODS, WAVES, CARDS, SPLIT = 60, 5, 8, 10
+PODS, WAVES, CARDS, SPLIT, RESOURCES = 60, 5, 8, 10, 3
 NUMBER = "volcano.sh/vgpu-number"
 BUSY = "while True: pass"
 
@@ -80,8 +80,13 @@ def guesses_gone_wrong(lines, order):
     return sum(guess != pod for guess, pod in zip(order, mine, strict=False))
 
 
+def registrations(plugin):
+    return sum(line["msg"] == "registered" for line in plugin.log_lines())
+
+
 def disturb(number, plugin):
-    """Before each wave but the first something else goes wrong."""
+    """Before each wave but the first something else goes wrong, and is over when it comes."""
+    registered = registrations(plugin) + (RESOURCES if number else 0)
     if number == 1:
         plugin.node.restart_kubelet()
     elif number == 2:
@@ -95,6 +100,8 @@ def disturb(number, plugin):
     elif number == 4:
         plugin.stop_plugin()
         plugin.start_plugin()
+    # The plugin may not know yet that the kubelet is another, and the Node is as it was before.
+    wait_until(lambda: registrations(plugin) >= registered, "registered anew")
     plugin.wait_ready()
     plugin.wait_offered(NUMBER, CARDS * SPLIT)
 
