@@ -9,6 +9,7 @@ from deviceplugin.offers import cards
 from deviceplugin.service import Service
 from vgpu.web.message import Handler, Request, Response
 from vgpu.web.metrics import metrics_page
+from vgpu.web.probes import probes
 
 PLAIN = (("Content-Type", "text/plain; charset=utf-8"),)
 
@@ -99,8 +100,5 @@ def routes(window: Window) -> Mapping[str, Handler]:
     )
     return {
         "/metrics": metrics,
-        "/-/healthy": healthy,
-        "/healthz": healthy,
-        "/-/ready": ready,
-        "/readyz": ready,
+        **probes(healthy, ready),
     }

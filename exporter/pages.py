@@ -7,6 +7,7 @@ from exporter import statuspage
 from exporter.sampler import Sampler
 from vgpu.web.message import Handler, Request, Response
 from vgpu.web.metrics import metrics_page
+from vgpu.web.probes import probes
 
 HTML = (
     ("Content-Type", "text/html; charset=utf-8"),
@@ -41,10 +42,7 @@ def routes(sampler: Sampler, telemetry_path: str, legacy_path: bool) -> Mapping[
     paths = {
         "/": status,
         telemetry_path: metrics,
-        "/-/healthy": healthy,
-        "/healthz": healthy,
-        "/-/ready": ready,
-        "/readyz": ready,
+        **probes(healthy, ready),
     }
     if legacy_path:
         paths.setdefault(LEGACY_PATH, metrics)

@@ -18,6 +18,7 @@ from reconciler.metrics import Numbers
 from reconciler.schedule import Missed
 from vgpu.web.message import Handler, Request, Response
 from vgpu.web.metrics import metrics_page
+from vgpu.web.probes import probes
 
 log = logging.getLogger(__name__)
 
@@ -171,10 +172,7 @@ def routes(loop: Loop, numbers: Numbers) -> Mapping[str, Handler]:
     )
     return {
         "/metrics": page,
-        "/-/healthy": healthy,
-        "/healthz": healthy,
-        "/-/ready": ready,
-        "/readyz": ready,
+        **probes(healthy, ready),
     }
 
 
