@@ -232,13 +232,12 @@ class Keeper:
         """Count it, and wait longer than last time."""
         self._failures += 1
         self._next_try = now + pause(self._failures, error.outcome)
-        with self._lock:
-            self._outcomes[error.outcome] += 1
-        self._say(str(error))
+        self._say(str(error), error.outcome)
 
-    def _say(self, problem: str) -> None:
+    def _say(self, problem: str, *outcomes: Outcome) -> None:
         """Keep it as the resource's problem, and log it if it is another one."""
         with self._lock:
+            self._outcomes.update(outcomes)
             news, self._problem = problem != self._problem, problem
         if news:
             log.warning("not registered", extra={"resource": self._resource, "err": problem})

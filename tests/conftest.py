@@ -16,6 +16,9 @@ sys.path[:0] = [
 
 from oldest_client import OldestClient  # noqa: E402  # needs the path above
 
+# A script's background job ignores Ctrl-C, and so would whatever the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # A deadline would be a timed assertion, and so is the check that examples are made fast enough.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")

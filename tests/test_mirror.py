@@ -224,6 +224,27 @@ def test_a_server_that_ends_every_watch_at_once_is_asked_ever_more_rarely(follow
     assert server.pauses[-1] == 1.0
 
 
+def test_a_server_that_is_back_from_an_outage_is_listed_soon(follow, monkeypatch):
+    """It has forgotten the version; that is its first word, and no reason to wait yet longer."""
+    monkeypatch.setattr("vgpu.sources.mirror.random.random", lambda: 1.0)
+    _, server = follow(["a=1"])
+    for _ in range(4):
+        server.said.put(SourceError(Reason.UNREACHABLE, "server"))
+    server.said.put(Expired(Reason.UNREADABLE, "server", "too old"))
+    until(lambda: len(server.pauses) == 5)
+    assert server.pauses == [1.0, 2.0, 4.0, 8.0, 1.0]
+    until(lambda: server.listed == 2)
+
+
+def test_a_server_that_forgets_every_version_is_asked_ever_more_rarely(follow, monkeypatch):
+    monkeypatch.setattr("vgpu.sources.mirror.random.random", lambda: 1.0)
+    _, server = follow(["a=1"])
+    for _ in range(4):
+        server.said.put(Expired(Reason.UNREADABLE, "server", "too old"))
+    until(lambda: len(server.pauses) == 4)
+    assert server.pauses == [1.0, 2.0, 4.0, 8.0]
+
+
 def test_one_that_is_closed_follows_no_longer(follow):
     mirror, server = follow(["a=1"])
     until(lambda: objects(mirror) == {"a=1"})

@@ -186,7 +186,7 @@ def remove(client: Client, round_: Round) -> None:
     """Delete its pods, and wait until the kubelet says that their containers are gone."""
     with ThreadPoolExecutor(CREATORS) as deleting:
         list(deleting.map(client.delete, round_.running))
-        list(deleting.map(client.wait_gone, round_.running))
+        list(deleting.map(lambda pod: client.wait_gone(pod, seconds=SECONDS), round_.running))
 
 
 def _histograms(client: Client, node: Node) -> _Histograms:

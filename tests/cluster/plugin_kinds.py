@@ -41,6 +41,8 @@ CARD_GIB = 64
 DRIVER = "/var/lib/driver-host"
 """On the node: a host's root with an NVIDIA driver."""
 
+DIALECTS = {"volcano": VOLCANO, "hami": HAMI}
+
 CARD_NUMBERS = "1:3"
 """Of all of the bed's cards, which are /dev/null."""
 

@@ -270,20 +270,23 @@ class RefusedPods(Fault):
     alert = "VgpuStuckPods"
     labels: ClassVar = {"rule": "refused"}
     metric = 'vgpu_reconcile_findings{rule="refused"} > 0'
-    done = f'vgpu_reconcile_actions_total{{rule="refused", outcome="done"}} >= {ROOM}'
+    done = f'sum(vgpu_reconcile_actions_total{{rule="refused", outcome="done"}}) >= {ROOM}'
 
     def __init__(self, node, namespace):
         self.node, self.client, self.namespace = node, node.cluster.client, namespace
 
     def inject(self):
-        for pid in self.node.run(["pgrep", "-f", "vgpu device-plugin"]).split():
-            self.node.run(["kill", "-KILL", pid])
+        self._crash()
         self.client.create(promised("train", self.node, self.namespace, 8))
-        refused = ["UnexpectedAdmissionError"] * ROOM
-        wait_until(
-            lambda: [pod["status"].get("reason") for pod in self._pods()] == refused,
-            "no room is left",
-        )
+        wait_until(self._no_room_is_left, "no room is left")
+
+    def _crash(self):
+        self.node.run(["sh", "-c", "pkill -KILL -f '[v]gpu device-plugin' || true"])
+
+    def _no_room_is_left(self):
+        self._crash()  # again, should it have been quicker back than the pods came
+        reasons = [pod["status"].get("reason") for pod in self._pods()]
+        return reasons == ["UnexpectedAdmissionError"] * ROOM
 
     def is_over(self):
         return [*map(objects.ready, self._pods())] == [True]
@@ -344,6 +347,8 @@ def test_what_goes_wrong_is_seen_told_and_healed(node, driver, host_proc, told, 
     )
     for fault in faults:
         follow(fault, told)
-    query = 'count by (alertname) (count_over_time(ALERTS{alertstate="firing"}[1h]))'
+    # A cycle may take longer than the second after which the next is due here.
+    firing = 'ALERTS{alertstate="firing", alertname!="VgpuReconcileCyclesMissed"}'
+    query = f"count by (alertname) (count_over_time({firing}[1h]))"
     fired = {labels["alertname"] for labels, _ in told.prometheus.query(query)}
     assert fired == {fault.alert for fault in faults}

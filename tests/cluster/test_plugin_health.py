@@ -19,7 +19,7 @@ XID_BUS = 79
 XID_PROGRAM = 13
 """A program has done something illegal: nothing against the card."""
 
-RECOVERY = "--health.recovery=4s"
+RECOVERY = "--health.recovery=12s"
 
 
 @pytest.fixture(params=["volcano", "gpushare", "gaia"])

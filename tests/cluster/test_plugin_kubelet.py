@@ -120,6 +120,7 @@ def test_the_checkpoint_says_whose_answer_it_was(control_plane, node, namespace,
     started = []
     clerk.prestarting = lambda *asked: started.append(asked)
     offer(registrar)
+    wait_registered(registrar, 1)
     wait_counted(control_plane, node, NUMBER, 80, 80)
     client = control_plane.client
     pod = client.create(objects.pod("served", namespace, limits={NUMBER: 2}))
@@ -135,6 +136,7 @@ def test_a_refused_start_is_told_in_the_pods_status_and_tried_again(
 ):
     clerk.prestarting = raises(Refused(Why.NO_CLAIM, "no scheduler has decided"))
     offer(registrar)
+    wait_registered(registrar, 1)
     wait_counted(control_plane, node, NUMBER, 80, 80)
     client = control_plane.client
     pod = client.create(objects.pod("held", namespace, limits={NUMBER: 1}))
@@ -154,6 +156,7 @@ def test_a_refused_allocate_is_told_in_the_pods_status(
 ):
     clerk.allocating = raises(Refused(Why.NO_CANDIDATE, "nobody waits for 1 device"))
     offer(registrar)
+    wait_registered(registrar, 1)
     wait_counted(control_plane, node, NUMBER, 80, 80)
     client = control_plane.client
     pod = client.create(objects.pod("refused", namespace, limits={NUMBER: 1}))

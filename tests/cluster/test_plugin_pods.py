@@ -12,7 +12,7 @@ from bed import objects
 from bed.images import Shown
 from bed.processes import wait_until
 from gaia_host import register
-from plugin_kinds import CARD_GIB, CARD_NUMBERS, GAIA_CORES, KINDS, SPLIT, Ask
+from plugin_kinds import CARD_GIB, CARD_NUMBERS, DIALECTS, GAIA_CORES, KINDS, SPLIT, Ask
 from plugin_node import gaia_pod, gpushare_pod, volcano_pod
 from plugin_sight import Sight
 
@@ -23,7 +23,6 @@ from vgpu.schemes.volcano_node import lock_text
 from vgpu.units import GIB
 
 CARDS = 4
-DIALECTS = {"volcano": VOLCANO, "hami": HAMI}
 ENDED = "18446744073709551615"
 VM = "/etc/gpu-manager/vm"
 

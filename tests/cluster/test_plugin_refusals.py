@@ -22,7 +22,9 @@ STRANGER = "GPU-ad63c684-5593-111a-cbb1-c1451ebcd0aa"
 def plugin(node, tmp_path_factory):
     with KIND.plugin(node, tmp_path_factory.mktemp("driver"), "--prestart-timeout=1s") as plugin:
         KIND.wait_served(plugin)
-        wait_until(lambda: not counted(plugin, "tenants"), "who was there before has left")
+        wait_until(
+            lambda: not counted(plugin, "tenants"), "who was there before has left", seconds=180
+        )
         yield plugin
 
 

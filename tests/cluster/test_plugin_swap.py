@@ -7,13 +7,14 @@ plugin and kubelet are restarted and both processors are busy.
 
 import random
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from bed import objects
 from bed.images import Shown
 from bed.processes import wait_until
-from plugin_node import PluginNode, volcano_pod
+from plugin_node import KUBELET_DIR, PluginNode, volcano_pod
 
 PODS, WAVES, CARDS, SPLIT, RESOURCES = 60, 5, 8, 10, 3
 NUMBER = "volcano.sh/vgpu-number"
@@ -29,7 +30,7 @@ def own_node(nodes):
 def plugin(own_node, tmp_path):
     flags = [f"--volcano.split-count={SPLIT}", "--volcano.memory-factor=1024"]
     with PluginNode(
-        own_node, "volcano", tmp_path, cards=CARDS, memory=2**41, flags=flags
+        own_node, "volcano", tmp_path, cards=CARDS, memory=3 * 2**40, flags=flags
     ) as plugin:
         plugin.lay_out_shim()
         plugin.wait_ready()
@@ -84,9 +85,17 @@ def registrations(plugin):
     return sum(line["msg"] == "registered" for line in plugin.log_lines())
 
 
+def has_list(plugin, since):
+    """Whether the kubelet has taken the list since then: it writes that down after each."""
+    file = plugin.node.path(f"{KUBELET_DIR}/kubelet_internal_checkpoint")
+    ids = plugin.checkpoint()["Data"]["RegisteredDevices"].get(NUMBER) or ()
+    return file.stat().st_mtime > since and len(ids) == CARDS * SPLIT
+
+
 def disturb(number, plugin):
     """Before each wave but the first something else goes wrong, and is over when it comes."""
     registered = registrations(plugin) + (RESOURCES if number else 0)
+    since = time.time() if number else 0.0
     if number == 1:
         plugin.node.restart_kubelet()
     elif number == 2:
@@ -103,6 +112,7 @@ def disturb(number, plugin):
     # The plugin may not know yet that the kubelet is another, and the Node is as it was before.
     wait_until(lambda: registrations(plugin) >= registered, "registered anew")
     plugin.wait_ready()
+    wait_until(lambda: has_list(plugin, since), "the kubelet has the list", failures=(OSError,))
     plugin.wait_offered(NUMBER, CARDS * SPLIT)
 
 
@@ -124,7 +134,9 @@ def test_every_container_sees_its_own_pods_limits(plugin, busy, namespace, contr
                 plugin.kill()  # in the middle of it, before it can clean up
                 plugin.start_plugin()
             running = list(
-                pool.map(lambda pod: client.wait_for(pod, settled, "Ready or Failed"), made)
+                pool.map(
+                    lambda pod: client.wait_for(pod, settled, "Ready or Failed", seconds=300), made
+                )
             )
         alive = [pod for pod in running if objects.ready(pod)]
         for pod in alive:
@@ -138,7 +150,7 @@ def test_every_container_sees_its_own_pods_limits(plugin, busy, namespace, contr
             assert not refused
         for pod in made:  # at once, so that the next wave is given the same IDs
             client.delete(pod)
-        wait_until(lambda: not client.list(pods_path), "all pods are gone", seconds=120)
+        wait_until(lambda: not client.list(pods_path), "all pods are gone", seconds=300)
     with capsys.disabled():
         print(f"\nswaps: {swaps} of {PODS * WAVES}; the originals' rule would have had {would_be}")
     assert swaps == 0

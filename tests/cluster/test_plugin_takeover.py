@@ -1,11 +1,10 @@
 """Moving a node from an original plugin to ours, and back, while its containers run."""
 
 import shutil
-import time
 
 import pytest
 from bed import objects
-from plugin_kinds import CARD_GIB, KINDS, Ask
+from plugin_kinds import CARD_GIB, DIALECTS, KINDS, Ask
 from plugin_originals import GPU_MANAGERS, original_of, served
 from plugin_sight import OVERRIDE, Sight, first_process, late_env
 from plugin_truth import CHECKPOINT, delete, is_untouched
@@ -106,7 +105,8 @@ def given_by_us(kind, plugin, namespace, ask=ASK):
     pod = kind.pod("ours", namespace, plugin, {"main": ask})
     if lock := LOCKS.get(kind.name):
         owner = PodRef("", namespace, "ours") if kind.name == "hami" else None
-        told = {lock: lock_text(int(time.time()), owner)}
+        since = int(pod["metadata"]["annotations"][DIALECTS[kind.name].bind_time])
+        told = {lock: lock_text(since, owner)}
         plugin.client.patch(plugin.node.object(), {"metadata": {"annotations": told}})
     with plugin:
         kind.wait_served(plugin)

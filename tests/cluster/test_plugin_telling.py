@@ -323,6 +323,7 @@ def test_a_pod_without_annotations_is_shown_with_its_only_card(api, plugin_of, a
 
 def test_one_node_is_followed_and_no_other(api, plugin_of, node):
     plugin = plugin_of(VOLCANO, *FOLLOW, *TELL["volcano"])
+    wait_until(lambda: plugin.count("node", "told"), "the node is told of")  # and not again soon
     other = api.client.create({**sample.node("plugin-2"), "status": {}})
     label = {"metadata": {"labels": {"nvidia.com/gpu.product": "L40S"}}}
     api.client.patch(node, label)

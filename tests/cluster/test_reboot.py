@@ -3,6 +3,7 @@
 import pytest
 from bed import objects
 from bed.deviceplugin import FOLDER, DevicePlugin
+from bed.processes import wait_until
 
 THING = "example.com/thing"
 
@@ -64,7 +65,8 @@ def test_a_pod_with_devices_fails_because_no_plugin_is_up_yet(control_plane, own
 
         plugin.register()
         plugin.wait_counted(2)
-        client.wait_for(web, lambda web: web["status"].get("readyReplicas") == 1, "one ready again")
-        (second,) = (pod for pod in client.list(pods) if objects.ready(pod))
+        (second,) = wait_until(
+            lambda: [pod for pod in client.list(pods) if objects.ready(pod)], "one ready again"
+        )
         assert second["metadata"]["uid"] != first["metadata"]["uid"]
         assert client.get(first)["status"]["phase"] == "Failed"  # nobody clears it away

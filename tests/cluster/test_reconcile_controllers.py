@@ -151,7 +151,8 @@ def waits(client, namespace, app, but=()):
     def found():
         pods = client.list(f"/api/v1/namespaces/{namespace}/pods", labelSelector=f"app={app}")
         fresh = [pod for pod in pods if pod["metadata"]["uid"] not in but]
-        return [pod for pod in fresh if pod["status"].get("containerStatuses")]
+        # Its status stays as it is from then on.
+        return [pod for pod in fresh if "ErrImageNeverPull" in str(pod["status"])]
 
     (pod,) = wait_until(found, f"a pod of {app} waits")
     return pod

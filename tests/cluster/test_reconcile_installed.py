@@ -159,8 +159,12 @@ def end(pod):
 def test_the_cron_jobs_job_evicts_a_refused_pod_and_its_log_is_the_audit(
     control_plane, home, install, refused
 ):
-    cron_job = install("reconciler-cronjob", at_once)
-    home.patch(cron_job, {"spec": {"suspend": True}})  # nothing runs but what is run here
+    def change(document):
+        at_once(document)
+        if document["kind"] == "CronJob":
+            document["spec"]["suspend"] = True  # nothing runs but what is run here
+
+    install("reconciler-cronjob", change)
     how = ("create", "job", "once", "--from=cronjob/vgpu-reconciler", f"--namespace={HOME}")
     control_plane.kubectl(*how)
     job = home.get(f"/apis/batch/v1/namespaces/{HOME}/jobs/once")
@@ -205,7 +209,9 @@ def test_one_of_two_replicas_repairs_and_the_other_takes_over(
     home.wait_gone(leader)
     wait_until(lambda: 1 in leading(home), "another leads")
     sick_deployment("again")
-    wait_until(lambda: value(metrics(leading(home)[1]), DONE) == 1, "that one repairs")
+    wait_until(
+        lambda: (one := leading(home).get(1)) and value(metrics(one), DONE) == 1, "that one repairs"
+    )
 
     home.patch(workload, {"spec": {"replicas": 0}})
     wait_until(lambda: not home.list(PODS), "all have ended")
@@ -214,7 +220,7 @@ def test_one_of_two_replicas_repairs_and_the_other_takes_over(
 
 def test_prometheus_scrapes_it(home, install, prometheus):
     install("reconciler-deployment", at_once)
-    pods = wait_until(lambda: sorted(leading(home)) == [0, 1] and leading(home), "both serve")
+    pods = wait_until(lambda: sorted(both := leading(home)) == [0, 1] and both, "both serve")
     server = prometheus(*(f"{pod['status']['podIP']}:9396" for pod in pods.values()))
     server.wait_for("vgpu_reconcile_cycles_total")
     wait_until(lambda: server.value("sum(up)") == 2, "both are scraped")
@@ -274,7 +280,12 @@ def test_the_nodes_own_reconciler_removes_a_folder_once_nobody_uses_it(
     assert used.exists()
     home.delete(user)
     wait_until(lambda: not used.exists(), "the other is gone, too", context=lambda: home.logs(pod))
-    told = audit(home.logs(pod))
-    removed = [each["subject"]["name"] for each in told if each.get("outcome") == "done"]
     own = [f"{SHIMS}/{folder.name}" for folder in (idle, used)]
-    assert [name for name in removed if name in own] == own  # others may have left some, too
+
+    def told():
+        done = [each for each in audit(home.logs(pod)) if each.get("outcome") == "done"]
+        names = [each["subject"]["name"] for each in done]
+        return [name for name in names if name in own]  # others may have left some, too
+
+    wait_until(lambda: own[1] in told(), "it is told")
+    assert told() == own

@@ -404,7 +404,7 @@ def budget(stage, namespace, name, allowed):
 @pytest.fixture
 def protected(api, api_namespace, stage, command):
     """A running pod that the reconciler is told to evict, and that budgets select."""
-    command.configure(AT_ONCE | {"rules": {"lost_device": {"mode": "apply"}}, "deadline": "1s"})
+    command.configure(AT_ONCE | {"rules": {"lost_device": {"mode": "apply"}}, "deadline": "9s"})
     return stage.put(on_a_lost_card("sick", api_namespace), labels={"app": "web"})
 
 

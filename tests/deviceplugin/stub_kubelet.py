@@ -180,7 +180,7 @@ class StubKubelet:
             with self._lock:
                 self._forget(lambda each: self._same(each, connection))
             context.abort(grpc.StatusCode.UNKNOWN, str(error))
-        threading.Thread(target=self._run, args=(connection,), daemon=True).start()
+        threading.Thread(target=self._run, args=(connection, self._server), daemon=True).start()
         return pb.Empty()
 
     def _connect(self, connection):
@@ -192,7 +192,7 @@ class StubKubelet:
                 raise ValueError(f"device plugin already connected: {connection.path}")
             self._held.add(key)
 
-    def _run(self, connection):
+    def _run(self, connection, server):
         try:
             for message in connection.plugin.lists() if self.reads_lists else ():
                 told = {device.ID: device.health for device in message.devices}
@@ -203,7 +203,7 @@ class StubKubelet:
             return
         with self._lock:
             ended = [each for each in self._known if self._same(each, connection)]
-            if not ended:
+            if not ended or self._server is not server:  # of a kubelet that has gone
                 return
             self._forget(lambda each: each in ended)
             self._held -= {(each.resource, each.path) for each in ended}

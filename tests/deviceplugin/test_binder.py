@@ -97,7 +97,9 @@ def test_a_pod_that_nobody_shows_is_not_seen_and_asked_for_no_more_than_it_is_wa
     name, edits = bench.clerk.allocate("volcano.sh/vgpu-number", frozenset({"id-0"}))
     del bench.api.pods["ghost"]
     bench.give(ghost, ["id-0"], name, edits)
+    bench.clerk._prestart_seconds = HASTY
     error = refused(bench.start_container, ghost)
+    bench.clerk._prestart_seconds = PATIENT
     assert error.why is Why.NOT_SEEN
     assert not error.final
     assert "refused" not in dict(bench.watcher.told)  # nobody could be told
@@ -505,13 +507,14 @@ def test_a_checkpoint_of_the_kubelets_that_was_never_read_says_of_nobody_that_he
 
 
 def test_while_the_kubelets_checkpoint_cannot_be_read_nothing_new_is_believed(parts):
-    bench = parts(prestart_seconds=HASTY)
+    bench = parts()
     bench.start()
     pod = bench.create("a", share(A, 2))
     name, edits = bench.clerk.allocate("volcano.sh/vgpu-number", frozenset({"id-0"}))
     bench.give(pod, ["id-0"], name, edits)
     whole = bench.kubelet_file.read_bytes()
     bench.start_container(pod)
+    bench.clerk._prestart_seconds = HASTY
     bench.kubelet_file.write_bytes(whole[:-20])
     assert refused(bench.start_container, pod).why is Why.NOT_SEEN
     bench.kubelet_file.write_bytes(whole)

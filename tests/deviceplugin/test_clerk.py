@@ -213,11 +213,12 @@ def test_every_step_is_told(parts):
 
 
 def test_waits_and_answers_are_counted(parts):
-    bench = parts(prestart_seconds=HASTY)
+    bench = parts()
     bench.start()
     pod = bench.create("a", share(A, 2))
     bench.admit(pod, ["id-0"])
     bench.start_container(pod)
+    bench.clerk._prestart_seconds = HASTY
     with pytest.raises(Refused):
         bench.clerk.prestart(NUMBER, frozenset({"nobody's"}))
     assert bench.waits() == {"allocate": 1, "bind": 0, "prestart": 1}

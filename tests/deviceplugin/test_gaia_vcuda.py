@@ -4,6 +4,7 @@ import socket
 import stat
 import tempfile
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from itertools import pairwise
@@ -343,14 +344,16 @@ def test_calls_that_come_together_share_looks(root):
     servers = VcudaServers(look)
     servers.start()
     servers.open(UID, str(root / "vcuda.sock"))
+    begun = time.monotonic()
     with ThreadPoolExecutor(16) as workers:
         asks = [
             workers.submit(register, root / "vcuda.sock", pod_uid=UID, container_id=ID)
             for _ in range(64)
         ]
         assert [one.result() for one in asks] == [None] * 64
+    took = time.monotonic() - begun
     servers.stop()
-    assert len(looks) <= 32
+    assert len(looks) <= 2 + took / vcuda_server.PAUSE_SECONDS
 
 
 def test_connections_that_say_nothing_are_few(root):

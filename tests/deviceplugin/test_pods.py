@@ -33,7 +33,7 @@ def make(server):
 
     def make(url=server.url, **options):
         followed = Cluster(Access.anonymous(url), gather=0)
-        asked = Cluster(Access.anonymous(url), patience=0.5)
+        asked = Cluster(Access.anonymous(url), patience=30)
         open_.extend((followed, asked))
         changes = []
         pods = Pods(followed, asked, NODE, lambda: changes.append(1), time.monotonic)

@@ -56,7 +56,7 @@ def test_an_alert_that_fires_arrives_and_can_be_silenced(prometheus, alertmanage
     arrived = alertmanager.wait_for_alert("CardsAreShared")
     assert arrived["labels"] == fired["labels"]
     assert not prometheus.alerts("NoCards")
-    assert not prometheus.alerts("OneSickTarget")
+    prometheus.until(lambda: not prometheus.alerts("OneSickTarget"), "no sick target")
 
     silence = alertmanager.silence("CardsAreShared")
     silenced = alertmanager.wait_for_alert("CardsAreShared", "suppressed")

@@ -34,7 +34,7 @@ def prometheus(exporter, tmp_path_factory):
 
 
 def test_up_is_1(prometheus):
-    assert prometheus.value("up") == 1
+    assert prometheus.wait_for("up == 1")
 
 
 DEVICES = [(name, i) for name in PODS for i, _ in enumerate(golden(name)["devices"])]

@@ -58,7 +58,7 @@ def test_prometheus_scrapes_it_and_others_do_not(secured, tmp_path, pki, identit
     }
     with Prometheus(folder, f"localhost:{secured.port}", **job) as prometheus:
         prometheus.wait_for("vgpu_container_memory_used_bytes")
-        assert prometheus.value("up") == 1
+        assert prometheus.wait_for("up == 1")
         assert prometheus.value("vgpu_web_config_last_reload_successful") == 1
     secured.headers = basic("prometheus", "guess")
     assert secured.get("/metrics").status == 401

@@ -63,15 +63,18 @@ def test_a_defect_is_a_reason_and_never_an_exception():
 
 
 def test_a_hung_pass_is_abandoned_counted_once_and_never_doubled():
-    release, calls = threading.Event(), []
+    begun, release, calls = threading.Event(), threading.Event(), []
 
     def collect(_):
         calls.append(1)
+        begun.set()
         assert release.wait(LONG)
         return "late"
 
     collector = Collector("x", collect)
-    take(collector, wait=0.01)
+    assert collector.begin(None)
+    assert begun.wait(LONG)
+    collector.finish(time.monotonic() + 0.01)
     assert collector.stuck
     assert not collector.begin(None)
     collector.finish(time.monotonic() + LONG)  # returns at once: it is known to be late
@@ -142,10 +145,10 @@ def test_before_the_first_pass_success_is_unknown():
 
 
 def test_freshness_counts_from_the_beginning_of_a_pass():
-    collector = Collector("x", lambda _: time.sleep(0.2) or 1)
-    started = time.monotonic()
+    begun = []
+    collector = Collector("x", lambda _: begun.append(time.monotonic()) or time.sleep(0.2) or 1)
     take(collector)
-    assert collector.data(started + 0.1) is None
+    assert collector.data(begun[0] + 0.1) is None
 
 
 def test_a_pass_that_returned_just_in_time_is_not_called_late():

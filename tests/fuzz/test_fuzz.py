@@ -48,7 +48,7 @@ def fuzz(folder, script, *before):
     """Run it with its findings in ``folder``; ``before`` are Python's arguments before its path."""
     findings = folder / "findings"
     findings.mkdir()
-    limits = (f"-max_total_time={SECONDS}", f"-timeout={INPUT_SECONDS}")
+    limits = ("-seed=1", f"-max_total_time={SECONDS}", f"-timeout={INPUT_SECONDS}")
     done = subprocess.run(
         [sys.executable, *before, HERE / script, *limits, f"-artifact_prefix={findings}/"],
         cwd=folder,

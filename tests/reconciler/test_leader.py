@@ -35,17 +35,19 @@ class Server:
     def __init__(self):
         self.kept = None
         self._version = 0
+        self._writing = threading.Lock()
 
     def lease(self, namespace, name):
         return self.kept
 
     def write_lease(self, lease):
-        known = self.kept.resource_version if self.kept else ""
-        if lease.resource_version != known:
-            raise ClusterError(409, "Conflict", "the object has been modified")
-        self._version += 1
-        self.kept = replace(lease, resource_version=str(self._version))
-        return self.kept
+        with self._writing:
+            known = self.kept.resource_version if self.kept else ""
+            if lease.resource_version != known:
+                raise ClusterError(409, "Conflict", "the object has been modified")
+            self._version += 1
+            self.kept = replace(lease, resource_version=str(self._version))
+            return self.kept
 
     def serve(self, wanted):
         return self.lease("", "") if wanted is None else self.write_lease(wanted)

@@ -81,7 +81,8 @@ def test_a_client_that_does_not_take_its_answer_is_dropped(serve):
     server = serve({"/": lambda request: Response(200, (), body)}, timeouts=Timeouts(write=0.2))
     with connect(server.addresses[0]) as sock:
         sock.sendall(GET)
-        while not server._connections:
+        deadline = time.monotonic() + PATIENCE
+        while not server._connections and time.monotonic() < deadline:  # or came and went
             time.sleep(0.001)
         while server._connections:  # would never end without the time-out
             time.sleep(0.001)

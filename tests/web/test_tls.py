@@ -227,7 +227,7 @@ def test_plain_http_on_the_tls_port_is_told_so(secured):
 
 
 def test_garbage_and_silence_on_the_tls_port_are_dropped(secured, pki):
-    address = secured(timeouts=Timeouts(head=0.2))
+    address = secured(timeouts=Timeouts(head=1.0))
     assert exchange(address, b"\x00" * 100) == b""
     assert exchange(address, b"") == b""
     with connect(address) as silent, connect(address) as stalled:

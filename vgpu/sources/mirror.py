@@ -208,6 +208,8 @@ class Mirror(Generic[_Object]):
         self._heard, self._failure = self._clock(), None
 
     def _fail(self, error: SourceError) -> None:
+        if isinstance(error, Expired) and self._failure is not None:
+            self._attempts = 0  # the first word after an outage: it is back, and a list is due
         self._attempts += 1
         if error.reason not in IN_THE_WAY:
             self._version = ""

@@ -17,7 +17,7 @@ import grpc
 
 from bed.client import Object
 from bed.node import Node
-from bed.processes import wait_until
+from bed.processes import WAIT_SECONDS, wait_until
 from vgpu.rpc import deviceplugin_pb2 as pb
 
 FOLDER = "/var/lib/kubelet/device-plugins"
@@ -68,7 +68,7 @@ class DevicePlugin:
         wait_until(lambda: _accepts(str(kubelet)), "the kubelet takes plugins", failures=(OSError,))
         endpoint = f"bed-{secrets.token_hex(4)}.sock"
         self.socket = folder / endpoint
-        self._stopping = False
+        self._stopping, self._listened = False, threading.Event()
         self._server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
         self._server.add_generic_rpc_handlers((self._handlers(),))
         self._server.add_insecure_port(f"unix:{self.socket}")
@@ -84,6 +84,8 @@ class DevicePlugin:
                 ),
                 timeout=10,
             )
+        # Until then the Node may say what was offered before, and pods be refused.
+        assert self._listened.wait(WAIT_SECONDS), f"{self.resource}: nobody reads the list"
 
     def stop(self) -> None:
         """Serve no more: to the kubelet a plugin that died."""
@@ -132,6 +134,7 @@ class DevicePlugin:
         return pb.DevicePluginOptions(pre_start_required=self._started is not None)
 
     def _list_and_watch(self, _request: Any, _context: grpc.ServicerContext) -> Iterator[Any]:
+        listened = self._listened
         while not self._stopping:
             with self._changed:
                 told = dict(self._healthy)
@@ -141,6 +144,7 @@ class DevicePlugin:
                     for device, healthy in told.items()
                 ]
             )
+            listened.set()
             with self._changed:
                 self._changed.wait_for(lambda told=told: self._stopping or told != self._healthy)
 

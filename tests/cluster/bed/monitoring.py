@@ -196,8 +196,8 @@ class Prometheus(Server):
         return [(r["metric"], float(r["value"][1])) for r in answer["data"]["result"]]
 
     def value(self, promql: str) -> float:
-        """The value of a query that has just one."""
-        found = self.query(promql)
+        """The value of a query that has just one, as soon as it has any: a scrape may fail."""
+        found = self.wait_for(promql)
         assert len(found) == 1, (promql, found)
         return found[0][1]
 
