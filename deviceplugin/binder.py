@@ -3,7 +3,8 @@
 Right after Allocate the kubelet writes for whom the answer was. From there to a container that can
 be made it is one way, of which each step can be repeated: decide, write our own checkpoint, write
 what the container is made with. Others are told afterwards (:mod:`deviceplugin.telling`). What a
-crash cut off the next look goes on with, since it asks nothing but files and the API server.
+crash cut off the next look goes on with, since it asks nothing but files and the API server. What
+is lost later is written anew, at the latest before its container is made.
 """
 
 import errno
@@ -44,8 +45,11 @@ IDLE_SECONDS: Final = 2.0
 LEAVING_SECONDS: Final = 10.0
 """Between two looks at who has left."""
 
+CHECKING_SECONDS: Final = 10.0
+"""Between two looks at whether all is still there that was written."""
+
 MAKING_ROOM_SECONDS: Final = 0.5
-"""The same, while somebody waits for what others may have left."""
+"""Between two looks at who has left, while somebody waits for what others may have left."""
 
 PATIENCE_SECONDS: Final = 30.0
 """So long an answer may wait for its owner; then the kubelet that asked has died."""
@@ -141,6 +145,7 @@ class Binder:
         # Below is changed under the condition, the state by the binder's thread alone.
         self._state: State | None = None
         self._expected: dict[str, float] = {}
+        self._starting: list[frozenset[str]] = []  # IDs of containers that are about to be made
         self._devices: tuple[Device, ...] | None = None
         # Below is the binder's thread's own.
         self._recovering = True  # until it is known who holds what; others ask whether it is so
@@ -148,6 +153,7 @@ class Binder:
         self._stamp: object = None
         self._unread = ""  # why the kubelet's checkpoint could not be read
         self._swept_at = float("-inf")
+        self._checked_at = float("-inf")
         self._shown: frozenset[str] = frozenset()
         self._conflicts: tuple[Conflict, ...] = ()
         self._thread = threading.Thread(target=self._work, name="binder", daemon=True)
@@ -209,15 +215,19 @@ class Binder:
 
     def started(self, ids: frozenset[str], seconds: float) -> None:
         """Wait until the container with these IDs may start. Raises Refused."""
-        asked_at = time.monotonic()
-        until = asked_at + seconds
-        self._wake.set()
         with self._condition:
-            while (refused := objection(self._state, ids, asked_at)) is not None:
-                rest = until - time.monotonic()
-                if refused.final or rest <= 0 or self._stopping.is_set():
-                    raise refused
-                self._condition.wait(rest)  # until the next look is published
+            self._starting.append(ids)  # first: the look that is believed has checked them
+            asked_at = time.monotonic()
+            until = asked_at + seconds
+            self._wake.set()
+            try:
+                while (refused := objection(self._state, ids, asked_at)) is not None:
+                    rest = until - time.monotonic()
+                    if refused.final or rest <= 0 or self._stopping.is_set():
+                        raise refused
+                    self._condition.wait(rest)  # until the next look is published
+            finally:
+                self._starting.remove(ids)
 
     # ------------------------------------------------------------ the thread's side
 
@@ -248,13 +258,13 @@ class Binder:
             self._recovering = False
         if found is None or self._stopping.is_set():
             return  # nobody waits for it any more
-        self._settled = heard or not found.unsettled
-        if self._settled:
-            self._recover = None  # and what it has seen
         self._watcher.recovered(found.desk)
         self._tell_conflicts(found.conflicts)
         self._publish(self._with_devices(State(found.desk, ready=self._handout.written())))
         self._stamp = None
+        self._settled = heard or not found.unsettled  # last: what fails before is tried again
+        if self._settled:
+            self._recover = None  # and what it has seen
 
     def _doze(self) -> None:
         """Until there is something to look at."""
@@ -270,6 +280,7 @@ class Binder:
     def _look(self, before: State) -> None:
         """One look at devices, at who has left, and at what is assigned."""
         state = self._swept(self._with_assignments(self._with_devices(before)))
+        state = self._checked(state)
         with self._condition:
             recent = frozenset(self._expected)
         found = bind_all(self._role, self._node, state, self._find, recent=recent, now=time.time())
@@ -350,6 +361,38 @@ class Binder:
             log.warning("what a container was given cannot be removed: %s", error)
         return replace(state, desk=desk, ready=state.ready & kept)
 
+    def _checked(self, state: State) -> State:
+        """Without the names under which something is lost: it is written anew.
+
+        Now and then all are looked at, and those of containers that are about to be made each time.
+        """
+        if time.monotonic() - self._checked_at >= CHECKING_SECONDS:
+            self._checked_at = time.monotonic()
+            asked = state.all_assignments()
+        else:
+            with self._condition:
+                starting = tuple(self._starting)
+            asked = tuple(one for ids in starting for one in state.assignments.get(ids, ()))
+        ready = (one for one in asked if one.name in state.ready)
+        lost = {one.name for one in ready if not self._is_whole(state.desk, one)}
+        if not lost:
+            return state
+        log.warning("what containers were given is lost", extra={"shares": ",".join(sorted(lost))})
+        return replace(state, ready=state.ready - lost)
+
+    def _is_whole(self, desk: Desk, assignment: Assignment) -> bool:
+        """Whether all is there that a container is made with; folders are made again."""
+        tenant = desk.tenants.get(assignment.pod_uid)
+        if tenant is None:
+            return True  # nothing is written for it
+        folders = self._role.folders(tenant.pod, assignment.container)
+        try:
+            if not all(Path(folder.path).is_dir() for folder in folders):
+                self._prepare(tenant, assignment.container)
+        except OSError:
+            return False  # the next try says why
+        return self._handout.is_there(assignment.name)
+
     def _carried_out(self, state: State, found: Round) -> State:
         """What is decided made durable, then what the containers are made with."""
         refusals = dict(found.refusals)
@@ -391,9 +434,7 @@ class Binder:
             detail = f"{CROSSED}; this one has {_in_words(binding)}"
             raise Refused(Why.CROSSED, detail, pod.ref, binding.container)
         try:
-            for folder in self._role.folders(tenant.pod, binding.container):
-                _make(folder.path, folder.mode)
-            self._watcher.prepare(tenant)
+            self._prepare(tenant, binding.container)
             self._handout.write(binding.name, given.edits, given.late_env)
         except OSError as error:
             raise Refused(Why.NOT_WRITTEN, str(error), pod.ref, binding.container) from error
@@ -405,6 +446,12 @@ class Binder:
         counted = {"ids": len(assignment.ids), "seconds": seconds}
         log.info("bound", extra={**_who(tenant), **told, **counted})
         self._watcher.bound(tenant, binding, seconds)
+
+    def _prepare(self, tenant: Tenant, container: str) -> None:
+        """Make a container's folders, and have ready what else it needs. Raises OSError."""
+        for folder in self._role.folders(tenant.pod, container):
+            _make(folder.path, folder.mode)
+        self._watcher.prepare(tenant)
 
     def _tell_conflicts(self, found: tuple[Conflict, ...]) -> None:
         self._conflicts = found

@@ -30,6 +30,11 @@ from vgpu.schemes.volcano import HAMI, VOLCANO, Volcano
 DIALECTS: Final = {"volcano": VOLCANO, "hami": HAMI}
 
 
+def needs_node(options: Options) -> bool:
+    """Whether what containers are given depends on what the Node object says."""
+    return options.scheme is Scheme.GPUSHARE
+
+
 def make_role(
     options: Options,
     gpus: Iterable[Gpu],
@@ -39,6 +44,7 @@ def make_role(
 ) -> Role:
     """The role of these flags on a node with these cards.
 
+    ``node`` is its object, which is there where :func:`needs_node` says so.
     ``nodes`` are all of the cluster's, looked at with ``--volcano.memory-factor auto`` only.
     ``links`` tell how near cards are to one another. Puts the shim on the host if there is one to
     be put. Raises FactorError, ShimError.

@@ -11,6 +11,7 @@ for the runtime itself, have no place in the format and are left out.
 """
 
 import errno
+import os
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -133,6 +134,10 @@ class CdiFiles:
     def written(self) -> frozenset[str]:
         """See :meth:`deviceplugin.ports.Handout.written`."""
         return frozenset(name for name in self._names() if self._boot(name) == self._boot_id)
+
+    def is_there(self, name: str) -> bool:
+        """See :meth:`deviceplugin.ports.Handout.is_there`."""
+        return os.path.lexists(self._path(name))
 
     def keep_only(self, names: Collection[str]) -> None:
         """See :meth:`deviceplugin.ports.Handout.keep_only`. Other plugins' files stay."""

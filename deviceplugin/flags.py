@@ -79,7 +79,7 @@ class Options(msgspec.Struct, frozen=True):
     volcano_shim_library: str | None = None
     volcano_shim_dir: str = "/usr/local/vgpu"
     volcano_oversubscribe: bool = False
-    volcano_core_policy: str = "disable"
+    volcano_core_policy: str = "default"
     gpushare_memory_unit: int = GIB
     gaia_limits_dir: str = "/etc/gpu-manager/vm"
     gaia_driver_dir: str = "/etc/gpu-manager/vdriver"
@@ -188,8 +188,8 @@ FLAGS: Final = (
     flag(
         "--volcano.memory-factor",
         "MiB of one unit of volcano.sh/vgpu-memory (gpu-memory-factor): a contract with everybody"
-        " who writes a request. 'auto' takes the smallest that this node's list allows, and refuses"
-        " to serve where another node has taken another.",
+        " who writes a request. 'auto' takes that of the other nodes, or else the smallest that"
+        " this node's list allows, and refuses to serve where they differ or it is too small here.",
         type=Factor(),
         metavar="MIB",
         default="1",
@@ -225,7 +225,8 @@ FLAGS: Final = (
     ),
     flag(
         "--volcano.core-policy",
-        "GPU_CORE_UTILIZATION_POLICY of containers.",
+        "GPU_CORE_UTILIZATION_POLICY of containers: limits of cores hold until a monitor's feedback"
+        " lifts one (default), always (force), or never (disable).",
         type=click.Choice(["disable", "force", "default"]),
     ),
     flag(

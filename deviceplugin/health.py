@@ -6,7 +6,7 @@ other's; an event of no known device is counted and blames none. A driver that d
 says nothing of its devices until it has been silent for a while.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Self
 
 import msgspec
@@ -51,7 +51,8 @@ class Health(msgspec.Struct, frozen=True):
     """All that is known of a node's devices. Begins with :meth:`at_start`.
 
     Attributes:
-        gpus: every device that has ever answered, by UUID, as it did last.
+        gpus: every device that has ever answered, by UUID, as it did last; a card's index stays
+            the first one.
         cases: by UUID.
         xids: how often each was told so far, by device and XID.
         events: see :data:`Events`.
@@ -110,7 +111,8 @@ def heard(health: Health, xids: Iterable[XidCount], now: float, rules: Rules) ->
 
 def seen(health: Health, sample: GpuSample, now: float, rules: Rules) -> Health:
     """After the driver has answered."""
-    there = {gpu.uuid: gpu for gpu in sample.gpus if not _mute(gpu, health)}
+    numbered = _numbered(sample.gpus, health.gpus)
+    there = {gpu.uuid: gpu for gpu in numbered if not _mute(gpu, health)}
     gpus, cases, events = {**health.gpus, **there}, dict(health.cases), dict(health.events)
     for uuid, gpu in gpus.items():
         case, fresh = cases.get(uuid, Case()), frozenset[Ill]()
@@ -140,7 +142,7 @@ def missed(health: Health, detail: str, now: float, rules: Rules) -> Health:
 
 
 def changes(before: Health, after: Health) -> tuple[Change, ...]:
-    """What those who use the devices must know: new ones, better and worse ones, other numbers."""
+    """What those who use the devices must know: new ones, better and worse ones, other sizes."""
     found = []
     for gpu in after.devices:
         old = before.gpus.get(gpu.uuid)
@@ -157,6 +159,22 @@ def changes(before: Health, after: Health) -> tuple[Change, ...]:
             continue
         found.append(Change(gpu.uuid, now.healthy, detail))
     return tuple(found)
+
+
+def _numbered(gpus: Iterable[Gpu], known: Mapping[str, Gpu]) -> Iterator[Gpu]:
+    """Each card with the index that it had first; a new one comes after all that are known.
+
+    The driver lets the others move up when a card is lost, and pods were promised cards by number.
+    """
+    last = max((gpu.index for gpu in known.values() if not gpu.parent), default=-1)
+    for gpu in sorted(gpus, key=lambda gpu: gpu.index):
+        if gpu.parent:
+            yield gpu
+        elif gpu.uuid in known:
+            yield replace(gpu, index=known[gpu.uuid].index)
+        else:
+            last = max(gpu.index, last + 1)
+            yield replace(gpu, index=last)
 
 
 def _mute(gpu: Gpu, health: Health) -> bool:

@@ -59,7 +59,7 @@ class HealthWatch:
         """Make a watch that samples every ``interval`` seconds.
 
         ``changed`` is called from the watch's threads, one call at a time, with the first
-        inventory and whenever a device is new, better, worse or has another index or size.
+        inventory and whenever a device is new, better, worse or has another size.
         ``links`` asks the driver how near cards are; it is asked once, with the first inventory.
         """
         self._source = source
@@ -126,7 +126,10 @@ class HealthWatch:
     def _sample(self) -> None:
         pause = self._interval
         while not self._stopping.is_set():
-            self._sample_once()
+            try:
+                self._sample_once()
+            except Exception:
+                log.exception("judging the devices failed on a defect")
             if self._collector.fatal:
                 self._on_fatal()
                 return
@@ -159,13 +162,13 @@ class HealthWatch:
         while not self._stopping.is_set():
             try:
                 self._source.wait_xids(EVENT_WAIT_SECONDS)
+                xids = self._source.xids()
+                if xids != known:
+                    self._hear(xids)
+                    known = xids
             except Exception:
-                log.exception("waiting for events failed on a defect")
+                log.exception("hearing events failed on a defect")
                 self._stopping.wait(EVENT_WAIT_SECONDS)
-            xids = self._source.xids()
-            if xids != known:
-                known = xids
-                self._hear(xids)
 
     def _hear(self, xids: tuple[XidCount, ...]) -> None:
         before, now, rules = self._health, time.monotonic(), self._rules

@@ -7,6 +7,7 @@ PreStartContainer holds a container back until the folder is there; it appears a
 """
 
 import errno
+import os
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -93,6 +94,10 @@ class LateFiles:
         names = (path.name for path in self._entries() if is_name(path.name))
         ours = (name for name in names if self._boot_of(self._folder / name) == self._boot_id)
         return frozenset(ours)
+
+    def is_there(self, name: str) -> bool:
+        """See :meth:`deviceplugin.ports.Handout.is_there`."""
+        return os.path.lexists(self._folder / checked(name) / _BOOT)
 
     def keep_only(self, names: Collection[str]) -> None:
         """See :meth:`deviceplugin.ports.Handout.keep_only`."""

@@ -11,6 +11,8 @@ from vgpu.web.message import Handler, Request, Response
 from vgpu.web.metrics import metrics_page
 from vgpu.web.probes import probes
 
+UNREGISTERED = "not registered with the kubelet yet"
+
 PLAIN = (("Content-Type", "text/plain; charset=utf-8"),)
 
 Requests = Mapping[tuple[str, str], int]
@@ -38,6 +40,8 @@ class Window:
         self._own = own
         self.service: Service | None = None
         self.health = Health.at_start()
+        self.unready = UNREGISTERED
+        """Why pods cannot be served, while they cannot."""
 
     @property
     def ready(self) -> bool:
@@ -92,7 +96,7 @@ def routes(window: Window) -> Mapping[str, Handler]:
 
     def ready(_: Request) -> Response:
         if not window.ready:
-            return Response(503, PLAIN, b"not registered with the kubelet yet\n")
+            return Response(503, PLAIN, f"{window.unready}\n".encode())
         return Response(200, PLAIN, b"vgpu device plugin is ready\n")
 
     metrics = metrics_page(

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Final, Self
 
-from deviceplugin.building import legacy_refusal, make_handout, make_keeper, make_role
+from deviceplugin.building import legacy_refusal, make_handout, make_keeper, make_role, needs_node
 from deviceplugin.checkpoint import Checkpoint, Loaded, LockHeld
 from deviceplugin.flags import Options
 from deviceplugin.health import Health
@@ -20,7 +20,7 @@ from deviceplugin.health_rules import Rules
 from deviceplugin.health_watch import Driver, HealthWatch
 from deviceplugin.metrics import Numbers
 from deviceplugin.migration import read_gpu_manager
-from deviceplugin.pages import Window, routes
+from deviceplugin.pages import UNREGISTERED, Window, routes
 from deviceplugin.pods import ASKING_SECONDS, Pods
 from deviceplugin.recovering import Own
 from deviceplugin.role import Role
@@ -139,11 +139,29 @@ class Plugin:
         while not self._watch.wait_first(STEP_SECONDS):
             if ended():
                 return
-        self._begin(checkpoint, pods, node)
+        seen = self._seen(node, ended)
+        if not ended():
+            self._begin(checkpoint, pods, node, seen)
 
-    def _begin(self, checkpoint: Checkpoint, pods: Pods, node: Mirror[Node]) -> None:
+    def _seen(self, node: Mirror[Node], ended: Callable[[], bool]) -> Node | None:
+        """The node's object, waited for where it is needed."""
+        name = self._options.node_name
+        seen = node.state().objects.get(name)
+        if seen is None and needs_node(self._options):
+            self._window.unready = f"the API server has not shown node {name} yet: its labels count"
+            log.warning("%s", self._window.unready)
+            while seen is None and not ended():
+                time.sleep(STEP_SECONDS)
+                seen = node.state().objects.get(name)
+            self._window.unready = UNREGISTERED
+        return seen
+
+    def _begin(
+        self, checkpoint: Checkpoint, pods: Pods, node: Mirror[Node], seen: Node | None
+    ) -> None:
+        """``seen`` is the node's object, as far as the API server has shown it."""
         options, health = self._options, self._watch.health
-        role = self._role(health, node.state().objects.get(options.node_name))
+        role = self._role(health, seen)
         loaded = checkpoint.load()
         if loaded.problem is not None:
             log.warning("our checkpoint: %s", loaded.problem)

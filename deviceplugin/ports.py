@@ -48,6 +48,10 @@ class Handout(Protocol):
         """The names that have been written since the node started. Raises OSError."""
         ...
 
+    def is_there(self, name: str) -> bool:
+        """Whether what was written is still there; no more than a glance."""
+        ...
+
     def keep_only(self, names: Collection[str]) -> None:
         """Remove what was written under other names, of this boot and older ones."""
         ...

@@ -40,8 +40,8 @@ _THREADS: Final = PRESTARTS + _WATCHERS + _OTHERS
 
 _MODE: Final = 0o600
 
-_MOST_TEXT: Final = 1500
-"""Characters of a refusal. It travels in a header, of which gRPC takes 8 KiB."""
+_MOST_BYTES: Final = 1500
+"""Of a refusal in UTF-8. It travels in a header, each byte as up to three; gRPC takes 8 KiB."""
 
 _FOR_A_NEW_POD: Final = FINAL | {
     Why.NO_CLAIM,
@@ -239,7 +239,8 @@ def status_of(error: Refused) -> grpc.StatusCode:
 
 def allocate_text(error: Refused) -> str:
     """What is refused, and the reason code: it comes into the pod's status."""
-    return f"{str(error)[:_MOST_TEXT]} ({error.why})"
+    text = str(error).encode(errors="replace")[:_MOST_BYTES].decode(errors="ignore")
+    return f"{text} ({error.why})"
 
 
 def prestart_text(error: Refused) -> str:

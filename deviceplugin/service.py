@@ -143,12 +143,12 @@ class Service:
             handout=self._outside.handout,
             checkpoint=self._options.kubelet_checkpoint,
         )
+        if self._outside.keeper:
+            self._outside.keeper.start()  # first: it is told of who is there when they are known
         self.binder.start(
             lambda known: recovery.run(self._health.devices, self.offers.devices(), known)
         )
         self.teller.start()
-        if self._outside.keeper:
-            self._outside.keeper.start()
         # The kubelet may ask as soon as it is told; Allocate then waits for the recovery.
         self.registrar.start()
 

@@ -36,6 +36,9 @@ log = logging.getLogger(__name__)
 NODE_SECONDS: Final = 30.0
 """The node is told no more often, unless its devices change: others may write the same marks."""
 
+FORBIDDEN_SECONDS: Final = 3600.0
+"""Until that is tried again to which we need not have the right: it may have been given."""
+
 MOST_EVENTS: Final = 128
 """That wait; the oldest are dropped."""
 
@@ -45,6 +48,7 @@ PATIENCE_SECONDS: Final = 5.0
 _MOVED_ON: Final = frozenset({409, 422})
 """Conflict, and Invalid where a UID or a ``test`` operation did not hold."""
 
+_FORBIDDEN: Final = 403
 _GONE: Final = 404
 _BUSY: Final = frozenset({0, 429, 500, 502, 503, 504})
 """What is no answer to what was asked."""
@@ -144,6 +148,7 @@ class Teller:
         self._labelled = ""  # the UID of the node that has these labels from us
         self._labels: Marks = {}
         self._unhealthy: tuple[Mapping[str, str], str] | None = None
+        self._forbidden_until = 0.0  # the ConfigMap; 0 unless it was since it was told
         self._spent: frozenset[str] = frozenset()
         self._next = 0.0
         self._thread = threading.Thread(target=self._work, name="teller", daemon=True)
@@ -347,7 +352,7 @@ class Teller:
         if look is None or look.node is None:
             return False
         wanted = self._node_marks(look).unhealthy
-        if wanted is None:
+        if wanted is None or self._monotonic() < self._forbidden_until:
             return False
         where = UNHEALTHY_NAMESPACE, unhealthy_name(look.node.name)
         try:
@@ -359,11 +364,21 @@ class Teller:
             others = {key: text for key, text in data.items() if key != UNHEALTHY_KEY}
             data = {**others, **wanted}
             self._unhealthy = data, self._cluster.write_config_map(*where, data, version)
-        except (ClusterError, SourceError):
+        except (ClusterError, SourceError) as error:
             self._unhealthy = None  # it may be another: it is read again
-            raise
+            if not isinstance(error, ClusterError) or error.status != _FORBIDDEN:
+                raise
+            self._may_not(error)
+            return False
+        self._forbidden_until = 0.0
         log.info("unhealthy cards told", extra={"unhealthy": wanted.get(UNHEALTHY_KEY, "")})
         return True
+
+    def _may_not(self, error: ClusterError) -> None:
+        """The right to the ConfigMap is the operator's to give: no failure, and said once."""
+        if not self._forbidden_until:
+            log.info("unhealthy cards are not told: no right", extra={"reason": str(error)})
+        self._forbidden_until = self._monotonic() + FORBIDDEN_SECONDS
 
     def _say_one(self) -> bool:
         with self._lock:

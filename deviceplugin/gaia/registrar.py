@@ -68,6 +68,7 @@ class Registrar:
         self._driver = driver
         self._changing = threading.Lock()
         self._tenants: dict[str, Tenant] = {}
+        self._said: dict[str, dict[str, str]] = {}  # UID -> warning -> its reason, as last said
 
     def seat(self, tenant: Tenant) -> None:
         """From now on these are the tenant's shares."""
@@ -78,6 +79,7 @@ class Registrar:
         """The pod is a tenant no more: its folder goes. Raises OSError."""
         with self._changing:
             self._tenants.pop(uid, None)
+            self._said.pop(uid, None)
             self._folder.remove(uid)
 
     def look(self, uid: str, by_name: Collection[str] = ()) -> Look:
@@ -116,7 +118,7 @@ class Registrar:
         self, tenant: Tenant, shares: Allocation, pod: Pod | None, folder: str
     ) -> bytes | None:
         """The file's bytes; None where the pod's own limit is not known, and never was."""
-        requests = _requests(pod)
+        requests = self._requests(tenant.pod.uid, pod)
         if requests is None:
             return self._folder.content(tenant.pod.uid, folder, VCUDA_CONFIG)
         return vcuda_config.encode(config_of(tenant, shares, requests, self._driver()))
@@ -124,9 +126,25 @@ class Registrar:
     def _write(self, uid: str, folder: str, config: bytes, pids: Collection[int]) -> None:
         least = sorted(pids)[: gaia_pids.MOST_PIDS]  # as many as the library reads
         if len(pids) > len(least):
-            log.warning("more processes than gaia's library counts", extra={"uid": uid})
+            reason = f"it counts {gaia_pids.MOST_PIDS} of each container"
+            self._warn(uid, "more processes than gaia's library counts", reason)
         self._folder.write(uid, folder, VCUDA_CONFIG, config)
         self._folder.write(uid, folder, PIDS_CONFIG, gaia_pids.encode(least))
+
+    def _requests(self, uid: str, pod: Pod | None) -> tuple[Request, ...] | None:
+        """None where they are not known; the pod's user may have broken them since it was bound."""
+        try:
+            return _LANGUAGE.requests(pod) if pod else None
+        except ClaimError as error:
+            self._warn(uid, "the limits of a pod stay what they are", str(error))
+            return None
+
+    def _warn(self, uid: str, message: str, reason: str) -> None:
+        """Unless it was said of the pod, which can bring it about at every look."""
+        said = self._said.setdefault(uid, {})
+        if said.get(message) != reason:
+            said[message] = reason
+            log.warning(message, extra={"uid": uid, "reason": reason})
 
 
 def allocation_of(tenant: Tenant, container: str) -> Allocation | None:
@@ -144,12 +162,3 @@ def config_of(
     name = allocation.container
     soft = (one.limit_milli for one in requests if one.container == name)
     return limits(tenant.pod, allocation, driver, limit_milli=next(soft, None))
-
-
-def _requests(pod: Pod | None) -> tuple[Request, ...] | None:
-    """None where they are not known; the pod's user may have broken them since it was bound."""
-    try:
-        return _LANGUAGE.requests(pod) if pod else None
-    except ClaimError as error:
-        log.warning("the limits of a pod stay what they are: %s", error)
-        return None

@@ -1,7 +1,8 @@
 """How many MiB one unit of volcano.sh/vgpu-memory is, where the plugin is to find that out.
 
-A unit means the same on every node, or a pod's request means nothing. So the smallest unit with
-which this node's list is not too long is taken only if no node says another.
+A unit means the same on every node, or a pod's request means nothing. So the unit is that which all
+nodes say that say one, if it will do here; where none says any it is the smallest with which this
+node's list is not too long.
 """
 
 from collections.abc import Iterable
@@ -10,7 +11,9 @@ from typing import Final
 from vgpu.kube import Node
 from vgpu.list_size import Memory, smallest_unit
 from vgpu.model import Device
+from vgpu.schemes.text import number
 from vgpu.schemes.volcano import VOLCANO
+from vgpu.schemes.volcano_text import MOST
 from vgpu.units import MIB
 
 ANNOTATION: Final = "vgpu.dev/memory-factor"
@@ -43,14 +46,19 @@ def automatic(devices: Iterable[Device], nodes: Iterable[Node]) -> int:
     Memory is counted before it is cut into units. What this node published before counts too: the
     annotations of its pods are in that unit. Raises FactorError.
     """
+    devices = tuple(devices)
     factor = smallest(devices)
     if factor is None:
         raise FactorError("there is no unit of memory with which the list is not too long")
-    others = {
-        node.name: node.annotations[ANNOTATION]
-        for node in nodes
-        if node.annotations.get(ANNOTATION, str(factor)) != str(factor)
+    said = {
+        node.name: node.annotations[ANNOTATION] for node in nodes if ANNOTATION in node.annotations
     }
+    if len(set(said.values())) == 1:
+        largest = min(((card.memory_bytes or 0) // MIB for card in devices), default=MOST)
+        agreed = number(next(iter(said.values())), largest)
+        if agreed is not None and agreed >= factor:
+            return agreed
+    others = {name: text for name, text in said.items() if text != str(factor)}
     if others:
         names = [f"{name} ({others[name]})" for name in sorted(others)]
         rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""

@@ -234,15 +234,18 @@ class VolcanoRole(msgspec.Struct, frozen=True):
         return {said.bind_phase: bind_phase} | time
 
     def _sign_of_life(self, node: Node, now: float) -> dict[str, str]:
+        """Where there is none the plugin begins: Volcano before 1.16 never asks for the first."""
         if self.signs is Signs.OFF:
             return {}
         said = self.language.dialect
         try:
             last = self.language.handshake(node)
-        except ClaimError:  # nobody's sign: it is written over where one is due
+        except ClaimError:  # nobody's sign, which schedulers write over themselves
+            if self.signs is Signs.AUTO:
+                return {}
             last = None
-        if last is None or last.state is HandshakeState.REPORTED:
-            due = last is None or last.at is None or abs(now - last.at) >= HANDSHAKE_SECONDS
+        if last is not None and last.state is HandshakeState.REPORTED:
+            due = last.at is None or abs(now - last.at) >= HANDSHAKE_SECONDS
             if self.signs is Signs.AUTO or not due:
                 return {}
         key = last.key if last else said.handshake[0]

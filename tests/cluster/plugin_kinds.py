@@ -162,7 +162,6 @@ def _volcano_given(  # noqa: PLR0917  # the others', and the dialect
         "CUDA_DEVICE_MEMORY_LIMIT_0": f"{ask.gib * 1024}m",
         "CUDA_DEVICE_SM_LIMIT": str(CORES),
         "CUDA_DEVICE_MEMORY_SHARED_CACHE": f"{cache}/{name}.cache",
-        "GPU_CORE_UTILIZATION_POLICY": "disable",
     }
     mounts = {
         f"{shim}/libvgpu.so": (f"{shim}/libvgpu.so", "ro"),

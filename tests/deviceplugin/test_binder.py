@@ -1,7 +1,9 @@
 """From the kubelet's checkpoint to a container that can be made, over real files."""
 
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Event
 
 import pytest
@@ -190,6 +192,117 @@ def test_what_was_written_before_a_restart_is_not_written_again(parts, handout):
     bench.start_container(pod)
     assert sorted((p, p.stat().st_mtime_ns) for p in bench.folder.rglob("*vgpu-*")) == before
     assert bench.watcher.count("bound") == 0
+
+
+# ---------------------------------------------------------------- lost
+
+
+def lose(bench, name):
+    """Somebody removes what a container is made with."""
+    found = [*bench.folder.joinpath("handout").rglob(f"*{name}*")]
+    assert found
+    for path in found:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def bound(bench):
+    """A container that is, and the name of its binding."""
+    pod = bench.create("a", share(A, 2))
+    name = bench.admit(pod, ["id-0"])
+    bench.start_container(pod)
+    return pod, name
+
+
+@BOTH
+def test_what_was_written_and_is_lost_is_written_anew_at_a_look(parts, handout):
+    bench = parts(handout)
+    bench.start()
+    _, name = bound(bench)
+    lose(bench, name)
+    bench.binder._checked_at = float("-inf")
+    bench.binder.look()
+    until(lambda: bench.handout.written() == {name})
+
+
+@BOTH
+def test_a_container_is_not_made_before_what_was_lost_is_there_again(parts, handout):
+    bench = parts(handout)
+    bench.start()
+    pod, name = bound(bench)
+    write, full = bench.handout.write, [True]
+
+    def refusing(*what):
+        if full[0]:
+            raise OSError(28, "No space left on device")
+        write(*what)
+
+    bench.handout.write = refusing
+    lose(bench, name)
+    bench.clerk._prestart_seconds = HASTY
+    assert refused(bench.start_container, pod).why is Why.NOT_WRITTEN
+    full[0] = False
+    bench.clerk._prestart_seconds = PATIENT
+    bench.start_container(pod)
+    assert bench.handout.written() == {name}
+
+
+@BOTH
+def test_a_folder_that_was_removed_is_there_again_when_its_container_is_made(parts, handout):
+    bench = parts(handout)
+    bench.start()
+    pod, name = bound(bench)
+    given = sorted(bench.folder.joinpath("handout").rglob("*vgpu-*"))
+    shutil.rmtree(bench.folder / "containers")
+    bench.start_container(pod)
+    folders = bench.role.folders(pod.ref, "main")
+    assert all(Path(folder.path).is_dir() for folder in folders)
+    assert sorted(bench.folder.joinpath("handout").rglob("*vgpu-*")) == given
+    bench.stop()
+    shutil.rmtree(bench.folder / "containers")
+    bench.start()
+    bench.start_container(pod)
+    assert all(Path(folder.path).is_dir() for folder in folders)
+    assert bench.handout.written() == {name}
+
+
+def test_what_is_written_stays_valid_where_folders_are_made_elsewhere_now(parts):
+    bench = parts()
+    bench.start()
+    pod, name = bound(bench)
+    bench.stop()
+    elsewhere = replace(bench.role.language.paths, containers=str(bench.folder / "elsewhere"))
+    bench.role = replace(bench.role, language=replace(bench.role.language, paths=elsewhere))
+    bench.start()
+    bench.start_container(pod)
+    assert bench.handout.written() == {name}
+
+
+# ---------------------------------------------------------------- recovered at the second try
+
+
+@pytest.mark.parametrize("fails", ["handout", "watcher"])
+def test_a_start_that_fails_once_is_tried_again(parts, monkeypatch, fails, caplog):
+    monkeypatch.setattr("deviceplugin.binder.IDLE_SECONDS", 0.01)
+    bench = parts()
+    bench.start(recovered=False)
+    part, word = {"handout": (bench.handout, "written"), "watcher": (bench.watcher, "recovered")}[
+        fails
+    ]
+    works, failures = getattr(part, word), iter([OSError(5, "Input/output error")])
+
+    def failing(*arguments):
+        for error in failures:
+            raise error
+        return works(*arguments)
+
+    monkeypatch.setattr(part, word, failing, raising=False)
+    bench.binder.start(lambda known: bench._recover((), known))
+    assert bench.binder.recovered(PATIENT)
+    assert "Input/output error" in caplog.text
+    bound(bench)
 
 
 # ---------------------------------------------------------------- refused

@@ -43,7 +43,7 @@ def test_what_is_not_said_is_as_the_help_says(call):
     help_ = " ".join(call("--help").output.split())
     assert help_.count("[default: on]") == 2
     assert "[default: 20s]" in help_
-    assert "has taken another. [default: 1]" in help_
+    assert "too small here. [default: 1]" in help_
     assert "[default: 1.0; 0.01<=x<=100]" in help_
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from plugin_pods import NODE, no_books, tenant_of
 
-from deviceplugin.gaia import vcuda_server
+from deviceplugin.gaia import registrar, vcuda_server
 from deviceplugin.gaia.driver_mirror import Source
 from deviceplugin.gaia.keeper import GaiaKeeper, Settings, driver_version
 from deviceplugin.gaia.registrar import Look
@@ -552,6 +552,39 @@ def test_a_limit_that_its_user_broke_stays_what_it_was(node):
     node.pods[UID] = asking((50, 30), uid=UID, annotations={CORE_LIMIT: "lots"})
     assert register(node.socket(), pod_uid=UID, container_id=container) is None
     assert node.config(container).cores_limit_percent == 80
+
+
+def warnings(caplog):
+    return [each.message for each in caplog.records if each.name == registrar.__name__]
+
+
+def test_what_a_tenant_brings_about_at_each_look_is_said_once(node, caplog):
+    """It may fork, and end, as it likes; and have us look ten times a second."""
+    pod = asking((50, 30), uid=UID)
+    tenant = node.seat(pod)
+    container = node.host.start(pod.ref, "c0", [7])
+    broken = asking((50, 30), uid=UID, annotations={CORE_LIMIT: "lots"})
+    for at in range(50):
+        node.pods[UID] = broken if at % 2 else pod
+        node.host.put(UID, container, range(1, 1200 if at % 3 else 20))
+        node.keeper._registrar.look(UID)
+        node.keeper.seat(tenant)
+    assert sorted(warnings(caplog)) == [
+        "more processes than gaia's library counts",
+        "the limits of a pod stay what they are",
+    ]
+
+
+def test_what_is_new_about_a_pod_is_said(node, caplog):
+    pod = asking((50, 30), uid=UID)
+    node.seat(pod)
+    node.host.start(pod.ref, "c0", [7])
+    for text in ("lots", "more"):
+        node.pods[UID] = asking((50, 30), uid=UID, annotations={CORE_LIMIT: text})
+        node.keeper._registrar.look(UID)
+    assert len(warnings(caplog)) == 2
+    node.keeper.left(UID)
+    assert node.keeper._registrar._said == {}
 
 
 def test_a_folder_too_deep_for_a_socket_is_said(tmp_path):

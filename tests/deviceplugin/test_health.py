@@ -340,15 +340,28 @@ def test_a_new_card_is_part_of_the_inventory_and_said_to_be_found():
     assert (change.uuid, change.healthy) == (B, True)
     assert change.detail == "found: H100 of 80 bytes at index 1"
     later = seen(health, both(), 1.0, RULES)
-    assert [device.uuid for device in later.devices] == [A, B]
+    assert [device.uuid for device in later.devices] == [B, A]
     assert A in {change.uuid for change in changes(health, later)}
 
 
-def test_another_index_is_a_change():
+def indices(node):
+    return {device.uuid: device.index for device in node.health.devices}
+
+
+def test_a_card_keeps_its_index_when_the_driver_gives_it_another():
     node = Node()
-    found = node.seen(GpuSample((gpu(B, 0), gpu(A, 1))))
-    assert {change.uuid for change in found} == {A, B}
-    assert [device.uuid for device in node.health.devices] == [B, A]
+    assert node.seen(GpuSample((gpu(B, 0), gpu(A, 1)))) == ()
+    assert indices(node) == {A: 0, B: 1}
+
+
+def test_the_index_of_a_lost_card_is_nobody_elses():
+    node = Node()
+    node.seen(GpuSample((gpu(B, 0),)))
+    assert indices(node) == {A: 0, B: 1}
+    node.seen(GpuSample((gpu("GPU-new", 0), gpu(B, 1))))
+    assert indices(node) == {A: 0, B: 1, "GPU-new": 2}
+    node.seen(GpuSample((gpu("GPU-new", 0), gpu("GPU-far", 7), gpu(B, 1), gpu(A, 2))))
+    assert indices(node) == {A: 0, B: 1, "GPU-new": 2, "GPU-far": 7}
 
 
 def mig(*instances, **fields):

@@ -12,6 +12,7 @@ import time
 import pytest
 from nvml_fake import Device, FakeDriver, Fault, Xid, uuid
 
+from deviceplugin import health_watch
 from deviceplugin.health_case import Ill
 from deviceplugin.health_rules import Rules
 from deviceplugin.health_watch import HealthWatch, next_pause
@@ -285,6 +286,32 @@ def test_a_defect_of_who_is_told_does_not_end_the_watch(driver, caplog):
     assert reasons(told.get(timeout=PATIENCE)) == {uuid(0): {Ill.XID}}
     assert watch.stop()
     assert "telling of a device's health failed on a defect" in caplog.text
+
+
+def test_a_defect_in_judging_ends_neither_samples_nor_events(driver, caplog, monkeypatch):
+    monkeypatch.setattr(health_watch, "EVENT_WAIT_SECONDS", 0.05)
+    driver.write(devices=cards())
+    fails = {"seen": 2, "heard": 1}
+
+    def once_failing(word):
+        judge = getattr(health_watch, word)
+
+        def failing(*arguments):
+            fails[word] -= 1
+            if fails[word] >= 0:
+                raise RuntimeError(f"a defect in {word}")
+            return judge(*arguments)
+
+        monkeypatch.setattr(health_watch, word, failing)
+
+    once_failing("seen")
+    once_failing("heard")
+    with watching(interval=0.02) as watched:
+        assert watched.watch.wait_first(PATIENCE)
+        driver.write(devices=cards(), xids=[Xid(uuid(1), 79)])
+        watched.until_bad(n1=Ill.XID)
+    assert "a defect in seen" in caplog.text
+    assert "a defect in heard" in caplog.text
 
 
 def test_a_library_that_is_missing_at_first_is_found_when_it_appears(tmp_path):

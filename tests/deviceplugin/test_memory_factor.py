@@ -46,6 +46,29 @@ def test_nodes_that_agree_do_not_stand_in_the_way():
     assert published(19) == {ANNOTATION: "19"}
 
 
+@pytest.mark.parametrize("told", [[node({ANNOTATION: "19"})], [named("a", "19"), named("b", "19")]])
+def test_a_larger_unit_on_which_all_agree_is_taken(told):
+    """With a card less a smaller one would do, and the pods' requests are in theirs."""
+    assert automatic(devices(7), []) == 17
+    assert automatic(devices(7), told) == 19
+
+
+def test_nodes_that_do_not_agree_are_not_followed():
+    with pytest.raises(FactorError, match=r"a \(19\), b \(30\)"):
+        automatic(devices(7), [named("a", "19"), named("b", "30")])
+
+
+def test_a_unit_of_which_a_card_has_none_is_not_taken():
+    with pytest.raises(FactorError, match="other"):
+        automatic(devices(1, 16_384), [named("other", "16385")])
+    assert automatic(devices(1, 16_384), [named("other", "16384")]) == 16384
+
+
+def test_a_node_without_cards_agrees_with_all():
+    assert automatic([], []) == 1
+    assert automatic([], [named("other", "19")]) == 19
+
+
 @pytest.mark.parametrize("other", ["10", "", "019", "auto"])
 def test_a_node_that_says_something_else_is_named_and_nothing_is_decided(other):
     nodes = [named("good", "19"), named("bad", other), named("silent")]
@@ -63,8 +86,9 @@ def test_a_large_cluster_is_not_listed_in_full():
 
 def test_what_the_node_itself_published_before_counts():
     """Its pods' annotations are in that unit."""
+    assert automatic(devices(), [node({ANNOTATION: "30"})]) == 30
     with pytest.raises(FactorError, match="gpu-1"):
-        automatic(devices(), [node({ANNOTATION: "30"})])
+        automatic(devices(), [node({ANNOTATION: "10"})])
 
 
 def test_a_card_without_a_whole_unit_gives_no_factor():

@@ -11,12 +11,15 @@ import pytest
 from live_plugin import GIB, NODE, PluginBench, env_of, volcano_pod
 
 from deviceplugin.checkpoint import Checkpoint, LockHeld
+from deviceplugin.flags import Options
 from deviceplugin.plugin import Plugin
+from deviceplugin.service import Service
 from vgpu.model import Scheme
 from vgpu.simulator.store import KINDS, NODES, PODS
 
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
 ASKED = {NUMBER: 1, MEMORY: 4}
+GPUSHARE, LATE = "aliyun.com/gpu-mem", "node-2"
 EVENTS = next(kind for kind in KINDS if kind.name == "Event")
 FLAGS = ("--volcano.memory-factor=1024", "--volcano.split-count=4", "--health.interval=200ms")
 
@@ -134,6 +137,24 @@ def test_health_that_is_told_late_does_not_replace_newer_health():
     assert (told, parts._window.health) == (["newer"], "newer")
 
 
+def test_the_keeper_has_begun_before_it_can_be_told_who_is_there():
+    begun = []
+
+    def part(name):
+        return SimpleNamespace(start=lambda *_: begun.append(name))
+
+    nobody = dict.fromkeys(("pods", "own", "handout", "checkpoint"))
+    parts = SimpleNamespace(
+        role=SimpleNamespace(language=None),
+        offers=SimpleNamespace(become=lambda _: ()),
+        _options=Options(),
+        _outside=SimpleNamespace(keeper=part("keeper"), **nobody),
+        **{name: part(name) for name in ("binder", "teller", "registrar")},
+    )
+    Service.start(parts, None)
+    assert begun.index("keeper") < begun.index("binder")
+
+
 # ---------------------------------------------------------------- nodes that are not as they are
 
 
@@ -168,6 +189,40 @@ def test_without_an_api_server_whoever_was_there_is_served(bench):
     bench.wait_ready()
     bench.kubelet.start_container(uid, "main", NUMBER)
     assert bench.metrics()['vgpu_plugin_tenants{kind="bound"}'] == 1
+
+
+@pytest.fixture
+def early(tmp_path):
+    """gpushare's plugin on a node that the API server does not show yet."""
+    with PluginBench(tmp_path, "gpushare", f"--node-name={LATE}") as bench:
+        bench.start()
+        bench.wait_until(lambda: "has not shown" in bench.get("/-/ready")[1], "waiting")
+        yield bench
+
+
+def test_gpushare_serves_nobody_before_the_label_of_its_node_is_known(early):
+    assert f"the API server has not shown node {LATE} yet" in early.log()
+    assert early.kubelet.attempts == []
+    metadata = {"name": LATE, "labels": {"cgpu.disable.isolation": "true"}}
+    early.store.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+    early.wait_ready()
+    pod = volcano_pod("a", "")
+    pod["metadata"]["annotations"] = {
+        "ALIYUN_COM_GPU_MEM_IDX": "1",
+        "ALIYUN_COM_GPU_MEM_POD": "4",
+        "ALIYUN_COM_GPU_MEM_DEV": "16",
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1790000000000000000",
+    }
+    container = {"name": "main", "image": "i", "resources": {"limits": {GPUSHARE: "4"}}}
+    uid = early.create({**pod, "spec": {"nodeName": LATE, "containers": [container]}})
+    answer = early.kubelet.admit(uid, "main", {GPUSHARE: 4})
+    early.kubelet.start_container(uid, "main", GPUSHARE)
+    assert env_of(early.spec(answer))["CGPU_DISABLE"] == "true"
+
+
+def test_while_it_waits_for_the_label_of_its_node_it_ends_in_good_order(early):
+    assert early.stop() == 0
 
 
 def test_while_it_waits_for_the_plugin_before_it_it_ends_in_good_order(bench):

@@ -19,8 +19,11 @@ from plugin_pods import (
     told,
 )
 
+from deviceplugin.health import Health, seen
+from deviceplugin.health_rules import Rules
 from deviceplugin.reasons import Refused, Why
 from deviceplugin.roles.gpushare import GpushareRole
+from vgpu.facts import GpuSample
 from vgpu.model import Allocation, Claim, ContainerKind, Phase, PodRef, Scheme, Share
 from vgpu.schemes.gpushare import Gpushare
 from vgpu.units import GIB, MIB
@@ -72,6 +75,21 @@ def test_cards_are_numbered_as_the_extender_counts_them():
     """It knows only how many there are: a card that is cut by MIG is none of its."""
     devices = ROLE.devices([gpu("GPU-mig", 0, mig_mode=1.0), gpu(B, 3), gpu(A, 1)])
     assert [(device.uuid, device.index) for device in devices] == [(A, 0), (B, 1)]
+
+
+def test_no_card_takes_the_number_of_one_that_is_lost():
+    """The driver moves the later ones up; pods were promised cards by their numbers before."""
+    a, b, c = "GPU-a", "GPU-b", "GPU-c"
+
+    def sampled(health, *uuids):
+        gpus = tuple(gpu(uuid, index) for index, uuid in enumerate(uuids))
+        return seen(health, GpuSample(gpus), 0.0, Rules())
+
+    health = sampled(Health.at_start(), c, a, b)
+    for uuids in ((a, b), (a, b, c), ("GPU-0", a, b)):
+        health = sampled(health, *uuids)
+        numbers = {device.uuid: device.index for device in ROLE.devices(health.devices)}
+        assert numbers == {c: 0, a: 1, b: 2} | ({"GPU-0": 3} if "GPU-0" in uuids else {})
 
 
 # ---------------------------------------------------------------- claims

@@ -39,6 +39,7 @@ BIND_PHASE, TIME, BIND_TIME = (
     "volcano.sh/bind-time",
 )
 REGISTER, HANDSHAKE = "volcano.sh/node-vgpu-register", "volcano.sh/node-vgpu-handshake"
+REPORTED = "Reported 2026-09-21 14:13:20 +0000 UTC"
 FACTOR = "vgpu.dev/memory-factor"
 
 
@@ -422,6 +423,7 @@ def test_the_cards_are_registered_by_index_with_their_health():
         REGISTER: f"{A},10,4606,NVIDIA-NVIDIA L40S,true,hami-core:"
         f"{B},10,4606,NVIDIA-NVIDIA L40S,false,hami-core:",
         FACTOR: "10",
+        HANDSHAKE: REPORTED,
     }
     assert ROLE.node_marks(node(written), ill, NOW + 60).annotations == {}
 
@@ -429,7 +431,7 @@ def test_the_cards_are_registered_by_index_with_their_health():
 def test_hami_registers_json_and_publishes_no_unit():
     devices = HAMI_ROLE.devices(GPUS)
     written = HAMI_ROLE.node_marks(node(), devices, NOW).annotations
-    assert list(written) == ["hami.io/node-nvidia-register"]
+    assert list(written) == ["hami.io/node-nvidia-register", "hami.io/node-handshake"]
     assert HAMI_ROLE.language.devices(node(written)) == devices
     assert HAMI_ROLE.node_marks(node(written), devices, NOW).annotations == {}
 
@@ -442,14 +444,13 @@ def sign(signs, text, now=NOW, role=ROLE):
     return found.get(key)
 
 
-REPORTED = "Reported 2026-09-21 14:13:20 +0000 UTC"
 LATE = NOW + 30
 
 
 @pytest.mark.parametrize(
     ("text", "auto", "on", "later"),
     [
-        (None, None, REPORTED, REPORTED),
+        (None, REPORTED, REPORTED, REPORTED),
         ("Requesting_2026.09.21 14:13:00", REPORTED, REPORTED, REPORTED),
         ("Deleted_2026.09.21 14:13:00", REPORTED, REPORTED, REPORTED),
         (REPORTED, None, None, REPORTED),
@@ -475,9 +476,10 @@ def test_an_older_schedulers_handshake_is_answered_under_its_own_key():
     )
 
 
+@pytest.mark.parametrize("text", [None, "Requesting_2026-09-21 14:13:00"])
 @pytest.mark.parametrize("role", ROLES.values(), ids=ROLES)
-def test_an_answered_handshake_does_not_flap(role):
-    asked = {role.language.dialect.handshake[0]: "Requesting_2026-09-21 14:13:00"}
+def test_an_answered_handshake_does_not_flap(role, text):
+    asked = {role.language.dialect.handshake[0]: text} if text else {}
     there = node({**asked, **role.node_marks(node(asked), DEVICES, NOW).annotations})
     assert role.node_marks(there, DEVICES, NOW + 3600).annotations == {}
 

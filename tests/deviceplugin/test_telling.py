@@ -1,5 +1,6 @@
 """How the API server is told: what lags, once, whatever fails, and in which order."""
 
+import logging
 import threading
 
 import pytest
@@ -388,6 +389,25 @@ def test_a_configmap_that_somebody_changed_is_read_again(gpushare):
     assert gpushare.teller.counts()["configmap", "moved_on"] == 1
     gpushare.round(after=60)
     assert gpushare.server.config_maps[CONFIG][0] == {"gpus": "0"}
+
+
+def test_a_configmap_that_we_may_not_use_is_no_failure_and_said_once(gpushare, caplog):
+    """The right to it is the operator's choice, and the chart gives none by itself."""
+    caplog.set_level(logging.INFO, "deviceplugin")
+    gpushare.server.refuse("versioned_config_map", 403, times=3)
+    ail(gpushare, healthy=False)
+    hours = 3
+    for _ in range(int(hours * 3600 / NODE_SECONDS)):
+        gpushare.round(after=NODE_SECONDS)
+    assert gpushare.count("versioned_config_map") == hours
+    assert ("configmap", "failed") not in gpushare.teller.counts()
+    assert len([each for each in caplog.records if "not told" in each.message]) == 1
+    gpushare.round(after=NODE_SECONDS)  # it has been given by now
+    assert gpushare.server.config_maps[CONFIG][0] == {"gpus": "0"}
+    gpushare.server.refuse("write_config_map", 403)
+    ail(gpushare, healthy=True)
+    gpushare.round(after=NODE_SECONDS)  # and taken away
+    assert len([each for each in caplog.records if "not told" in each.message]) == 2
 
 
 # ---------------------------------------------------------------- events
