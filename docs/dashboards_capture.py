@@ -2,7 +2,7 @@
 
     python docs/dashboards_capture.py
 
-Real exporters on three simulated nodes, the real reconciler repairing one thing after the other,
+Real exporters on twenty simulated nodes, the real reconciler repairing one thing after the other,
 pages of device plugins with made-up counts, and Debian's Prometheus. It takes as long as it shows.
 """
 

@@ -17,18 +17,20 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent / "tests" / "e2e")]
 
 from chromium import Chromium, pixels  # noqa: E402
-from running_demo import RunningDemo  # noqa: E402
+from running_demo import COMMAND, LISTEN, RunningDemo  # noqa: E402
 
 PICTURE = HERE / "status-page.png"
 WIDTH = 1100
 MAX_BYTES = 150_000
+AS_PEOPLE_RUN_IT = ("env", "TMPDIR=/tmp", *COMMAND, LISTEN)
+"""The page tells paths below the demo's folder: where a person's demo lies, not where a test's."""
 
 
 def screenshot() -> bytes:
     """The whole page as the browser's own PNG, in light colours."""
     with tempfile.TemporaryDirectory(prefix="vgpu-screenshot-") as name:
         folder = Path(name)
-        with RunningDemo(folder) as demo, Chromium(folder) as browser:
+        with RunningDemo(folder, AS_PEOPLE_RUN_IT) as demo, Chromium(folder) as browser:
             tab = browser.open(demo.url, width=WIDTH, height=800)
             height = tab.value(
                 "Math.ceil(document.querySelector('main').getBoundingClientRect().bottom)"

@@ -23,12 +23,12 @@ from grafana.settings import (
     ACTIVE_SECONDS,
     API_ERROR_RATIO,
     API_ERRORS,
+    CLUSTER_RECONCILER,
     CYCLE_SECONDS,
     EXPORTER,
     FAILURES,
     FULL_RATIO,
     GAP_RATIO,
-    GPUS_REMEMBERED,
     HARMLESS_REFUSALS,
     LOCKS,
     MISSED_CYCLES,
@@ -142,11 +142,10 @@ DEVICES: Final = Group(
         Alert(
             "VgpuGpuMissing",
             CRITICAL,
-            "vgpu_gpus < vgpu_gpus_expected"
-            f" or vgpu_gpus < max_over_time(vgpu_gpus_expected[{GPUS_REMEMBERED}])",
+            "instance:vgpu_gpus_missing:max > 0",
             "5m",
             f"A GPU is missing on {THE_NODE}",
-            f"Only {COUNT} cards answer. First: cordon the node, see which card is gone in"
+            f"{COUNT} cards do not answer. First: cordon the node, see which card is gone in"
             " vgpu_gpu_up and why in dmesg (XID 79: it fell off the bus).",
         ),
         Alert(
@@ -334,8 +333,9 @@ ALLOCATIONS: Final = Group(
             _conflicts(ConflictKind.OVERCOMMITTED),
             "10m",
             f"More of a GPU is given out than it has on {THE_NODE}",
-            f"{COUNT} cards are concerned; whoever asks for memory last will fail. First: is the"
-            " card oversold on purpose? Else vgpu inspect shows who holds it.",
+            f"{COUNT} cards are concerned: of memory, whoever asks last will fail; of cores, all"
+            " are slower. First: are they oversold on purpose? Else vgpu inspect shows who holds"
+            " them.",
         ),
         Alert(
             "VgpuOvercommitPressure",
@@ -421,9 +421,9 @@ RECONCILERS: Final = Group(
             "VgpuReconcilerAbsent",
             WARNING,
             "last_over_time(cluster:vgpu_reconcilers:count[1d])"
-            f" unless on (cluster) up{{{RECONCILER}}}",
+            f" unless on (cluster) up{{{CLUSTER_RECONCILER}}}",
             "15m",
-            "No reconciler is scraped any more",
+            "No reconciler of the cluster is scraped any more",
             f"{COUNT} ran within the last day. First: look for its Deployment and its scrape job.",
         ),
         Alert(

@@ -28,7 +28,7 @@ INDEX: Final = """\
 
 A page for each alert of [vgpu-alerts.yaml](../../../grafana/rules/vgpu-alerts.yaml): what it means,
 what it harms, how to find the cause, what to do. Load it together with
-[vgpu-recording.yaml](../../../grafana/rules/vgpu-recording.yaml), of which three alerts need a sum.
+[vgpu-recording.yaml](../../../grafana/rules/vgpu-recording.yaml): some alerts need its series.
 
 - **Names of containers** are right with `honor_labels: true` (`honorLabels` of a ServiceMonitor or
   PodMonitor) and without: where there is an `exported_namespace`, the alert's `namespace` is taken

@@ -9,7 +9,8 @@ import io
 import math
 import textwrap
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Final
 
@@ -246,14 +247,16 @@ def _cell(look: Look, cell: Cell) -> tuple[str, str, float]:
 
 
 def _cut(words: str, width: float) -> str:
+    """Both ends: names often differ in their last letters."""
     letters = max(int(width / LETTER) - 1, 3)
-    return words if len(words) <= letters else words[: letters - 1] + "…"
+    end = letters // 2
+    return words if len(words) <= letters else f"{words[: letters - 1 - end]}…{words[-end:]}"
 
 
 def draw_graph(sheet: Sheet, panel: Shown, server: Server, room: "Room") -> None:
     """Lines over time, and their names with the last and the highest value."""
     look = look_of(panel)
-    found = [line for target in panel.targets for line in server.lines(target)]
+    found = ranked(line for target in panel.targets for line in server.lines(target))
     if not found:
         draw_nothing(sheet, panel, room)
         return
@@ -262,7 +265,8 @@ def draw_graph(sheet: Sheet, panel: Shown, server: Server, room: "Room") -> None
     _dress(axes, look, server)
     stacked = panel.raw["fieldConfig"]["defaults"]["custom"]["stacking"]["mode"] == "normal"
     base = [0.0] * len(found[0].times)
-    for line, colour in zip(found, PALETTE * 4, strict=False):
+    coloured = list(zip(found, _colours(), strict=False))
+    for line, colour in coloured if stacked else reversed(coloured):  # the first in front
         minutes = [(when - server.until) / 60 for when in line.times]
         if not stacked:
             axes.plot(minutes, line.values, color=colour, linewidth=1)
@@ -277,6 +281,22 @@ def draw_graph(sheet: Sheet, panel: Shown, server: Server, room: "Room") -> None
     _legend(
         sheet, found, look, Room(room.left + room.width - legend + 4, room.top, legend, room.height)
     )
+
+
+def _colours() -> Iterator[str]:
+    """Of the lines from the top; those beyond the palette are alike, so that none is mistaken."""
+    return chain(PALETTE, repeat(FAINT))
+
+
+def ranked(lines: Iterable[Line]) -> list[Line]:
+    """As the legend sorts them: by the last value, then the highest; what is gone comes last."""
+
+    def rank(line: Line) -> tuple[float, float]:
+        known = [value for value in line.values if not math.isnan(value)]
+        last = -math.inf if math.isnan(line.values[-1]) else line.values[-1]
+        return last, max(known, default=-math.inf)
+
+    return sorted(lines, key=rank, reverse=True)
 
 
 def _dress(axes: Axes, look: Look, server: Server) -> None:
@@ -296,10 +316,11 @@ def _legend(sheet: Sheet, lines: list[Line], look: Look, room: "Room") -> None:
     right = room.left + room.width
     for title, place in (("last", right - 70), ("max", right - 4)):
         sheet.text(place, room.top + 6, title, color=NAMED["blue"], ha="right", fontsize=7)
-    for number, line in enumerate(lines[: int(room.height / step) - 1], start=1):
+    shown = zip(lines[: int(room.height / step) - 1], _colours(), strict=False)
+    for number, (line, colour) in enumerate(shown, start=1):
         middle = room.top + 6 + step * number
         known = [value for value in line.values if not math.isnan(value)]
-        sheet.box(room.left, middle - 2, 9, 3, PALETTE[(number - 1) % len(PALETTE)])
+        sheet.box(room.left, middle - 2, 9, 3, colour)
         sheet.text(room.left + 14, middle, _cut(line.name, room.width - 125), fontsize=7)
         for value, place in (
             (line.values[-1], right - 70),

@@ -7,6 +7,7 @@ free, and a promised share that nobody runs in has no unused memory.
 from typing import Final
 
 from grafana.promql import NODE, Group, Record, named, shareable
+from grafana.settings import GPUS_REMEMBERED
 
 UNUSED: Final = (
     "clamp_min(vgpu_container_memory_allocated_bytes - vgpu_container_memory_used_bytes, 0)"
@@ -14,6 +15,14 @@ UNUSED: Final = (
 UNALLOCATED: Final = (
     f"clamp_min(({shareable('vgpu_gpu_memory_total_bytes')}) - vgpu_gpu_memory_allocated_bytes, 0)"
 )
+MISSING: Final = (
+    f"clamp_min(max by ({NODE}) (max_over_time(vgpu_gpus_expected[{GPUS_REMEMBERED}])"
+    f" or vgpu_gpus_expected) - max by ({NODE}) (vgpu_gpus), 0)"
+)
+"""By node: the next exporter there, whose pod has another name, misses what the last one saw.
+
+``or``: of a node that has just come nothing is remembered yet.
+"""
 
 SUMS: Final = (
     ("vgpu_gpu_memory_total_bytes", shareable("vgpu_gpu_memory_total_bytes"), "memory there is"),
@@ -56,6 +65,11 @@ GROUPS: Final = (
                 "instance:vgpu_gpu_utilization_ratio:avg",
                 f"avg by ({NODE}) (vgpu_gpu_utilization_ratio)",
                 "utilisation of its cards, by node",
+            ),
+            Record(
+                "instance:vgpu_gpus_missing:max",
+                MISSING,
+                "cards that were or should be there within a day and do not answer, by node",
             ),
         ),
     ),

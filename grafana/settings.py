@@ -15,6 +15,9 @@ EXPORTER: Final = 'job=~"vgpu(-exporter)?"'
 RECONCILER: Final = 'job=~"vgpu-reconciler.*"'
 """The reconcilers' scrape jobs, of either scope."""
 
+CLUSTER_RECONCILER: Final = f'{RECONCILER}, job!~".*-node"'
+"""Those of the cluster's reconcilers only."""
+
 PLUGIN: Final = 'job=~"vgpu-device-plugin.*"'
 """The device plugins' scrape job; a node has one target for each scheme."""
 
@@ -34,8 +37,8 @@ SLOW_PART: Final = 0.5
 
 # ---------------------------------------------------------------- devices
 
-GPUS_REMEMBERED: Final = "1d:15m"
-"""For how long a card that is gone is missed: a day, looked at every 15 minutes."""
+GPUS_REMEMBERED: Final = "1d:1m"
+"""For how long a card that is gone is missed: a day, looked at every minute."""
 
 XID_SECONDS: Final = 3600
 """So long an XID error is news, as on the exporter's status page."""

@@ -149,6 +149,8 @@ def _as_graph(made: timeseries.Panel, panel: Panel) -> None:
         .display_mode(common.LegendDisplayMode.TABLE)
         .placement(common.LegendPlacement.RIGHT)
         .calcs(["last", "max"])
+        .sort_by("Last")
+        .sort_desc(sort_desc=True)
     )
     stacking = common.StackingMode.NORMAL if panel.stacked else common.StackingMode.NONE
     made.legend(legend).stacking(common_builders.StackingConfig().mode(stacking))

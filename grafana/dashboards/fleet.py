@@ -19,16 +19,20 @@ from grafana.dashboards.model import (
     graph,
     stat,
 )
-from grafana.dashboards.selecting import CLUSTER, free_memory, or_zero
-from grafana.promql import shareable
+from grafana.dashboards.selecting import BOTH_SCOPES, CLUSTER, findings, free_memory, or_zero
 from grafana.settings import EXPORTER
 
 NO_RULES: Final = "no exporter is scraped, or the recording rules are not loaded"
 NO_EXPORTER: Final = "no exporter is scraped"
+INIT_AND_APP: Final = (
+    "A pod's init and app containers both count; of a card's memory only the larger of the two"
+    " is given out."
+)
 
+FOUND: Final = findings(CLUSTER)
+MISSING: Final = f"instance:vgpu_gpus_missing:max{{{CLUSTER}}}"
 FREE: Final = free_memory(CLUSTER)
 FREE_PART: Final = f"({FREE}) / vgpu_gpu_memory_total_bytes"
-SHARES: Final = shareable(f"vgpu_gpu_shares_allocated{{{CLUSTER}}}")
 
 PIECES: Final = (
     ("all of it free", 1, 2),
@@ -69,9 +73,9 @@ TRUST: Final = Row(
         ),
         stat(
             "Cards missing",
-            "Cards that were there, or should be, and do not answer.",
+            "Cards that were there within a day, or should be, and do not answer.",
             Unit.COUNT,
-            f"sum({recorded('vgpu_gpus_expected')}) - sum({recorded('vgpu_gpus')})",
+            f"sum({MISSING})",
             NO_RULES,
             steps=NONE_IS_GOOD,
             link=links.runbook("VgpuGpuMissing"),
@@ -108,9 +112,9 @@ TRUST: Final = Row(
         ),
         stat(
             "Findings",
-            "Subjects with which the reconciler finds something wrong.",
+            f"Subjects with which the reconciler finds something wrong. {BOTH_SCOPES}",
             Unit.COUNT,
-            f"sum(vgpu_reconcile_findings{{{CLUSTER}}})",
+            f"sum({FOUND})",
             "no reconciler is scraped, or none of them has a plan",
             steps=NONE_IS_BETTER,
             link=links.RECONCILER,
@@ -147,7 +151,8 @@ CAPACITY: Final = Row(
         ),
         stat(
             "Waste",
-            "Part of the memory that was given out and that its holders do not use.",
+            "Part of the memory that was given out and that its holders do not use. Of a pod's init"
+            " and app containers a card counts the larger, what is unused counts both.",
             Unit.RATIO,
             f"sum({recorded('vgpu_container_memory_unused_bytes')})"
             f" / sum({recorded('vgpu_gpu_memory_allocated_bytes')})",
@@ -185,7 +190,8 @@ CAPACITY: Final = Row(
         ),
         graph(
             "Given out and not used, by namespace",
-            "The ten namespaces that keep the most memory to themselves and do not use it.",
+            "The ten namespaces that keep the most memory to themselves and do not use it."
+            f" {INIT_AND_APP}",
             Unit.BYTES,
             (
                 Query(
@@ -195,7 +201,6 @@ CAPACITY: Final = Row(
                 ),
             ),
             NO_RULES,
-            stacked=True,
         ),
     ),
 )
@@ -251,7 +256,7 @@ NAMESPACES: Final = Row(
         Table(
             "Who has what",
             "Each namespace's memory and cores: given, and used. Click on a name for its"
-            " workloads.",
+            f" workloads. {INIT_AND_APP}",
             {"cluster": "Cluster", "namespace": "Namespace"},
             (
                 Column("Given", by_namespace("vgpu_container_memory_allocated_bytes"), Unit.BYTES),
@@ -284,11 +289,7 @@ NODES: Final = Row(
             {"cluster": "Cluster", "instance": "Node"},
             (
                 Column("Cards", f"vgpu_gpus{{{CLUSTER}}}"),
-                Column(
-                    "Missing",
-                    f"vgpu_gpus_expected{{{CLUSTER}}} - vgpu_gpus",
-                    steps=NONE_IS_GOOD,
-                ),
+                Column("Missing", MISSING, steps=NONE_IS_GOOD),
                 Column(
                     "Given out",
                     f"{by_node('vgpu_gpu_memory_allocated_bytes')}"
@@ -346,13 +347,13 @@ REPAIR: Final = Row(
         graph(
             "Findings by rule",
             "What is wrong and stays wrong. A line that does not fall is not repaired: the"
-            " reconciler's own dashboard says why.",
+            f" reconciler's own dashboard says why. {BOTH_SCOPES}",
             Unit.COUNT,
             (
                 Query(
                     or_zero(
-                        f"sum by (rule) (vgpu_reconcile_findings{{{CLUSTER}}}) > 0",
-                        f"vgpu_reconcile_findings{{{CLUSTER}}}",
+                        f"sum by (rule) ({FOUND}) > 0",
+                        FOUND,
                         rule="nothing found",
                     ),
                     "{{rule}}",

@@ -5,11 +5,15 @@ from typing import Final
 from grafana.dashboards.model import Link
 
 _KEEP: Final = "${datasource:queryparam}&${__url_time_range}"
+_ITS_CLUSTER: Final = "var-cluster=${__data.fields.Cluster}"
+"""Of the row: names may be those of several clusters. Empty, as the label, where there is none."""
 
-NODE: Final = Link("This node", f"/d/vgpu-node?{_KEEP}&var-node=${{__data.fields.Node}}")
+NODE: Final = Link(
+    "This node", f"/d/vgpu-node?{_KEEP}&{_ITS_CLUSTER}&var-node=${{__data.fields.Node}}"
+)
 NAMESPACE: Final = Link(
     "Its workloads",
-    f"/d/vgpu-workload?{_KEEP}&${{cluster:queryparam}}&var-namespace=${{__data.fields.Namespace}}",
+    f"/d/vgpu-workload?{_KEEP}&{_ITS_CLUSTER}&var-namespace=${{__data.fields.Namespace}}",
 )
 POD: Final = Link(
     "This pod",

@@ -34,11 +34,6 @@ def of_node(metric: str, more: str = "") -> str:
     return f"{metric}{{{NODE}{more}}}"
 
 
-def held(metric: str, beside: str = "") -> str:
-    """The same of containers, with their own names and their scheme."""
-    return named(with_scheme(of_node(metric) + beside))
-
-
 TRUST: Final = Row(
     "Can it be believed, and is anything wrong?",
     (
@@ -71,11 +66,10 @@ TRUST: Final = Row(
         ),
         stat(
             "Cards missing",
-            "Cards that were there within a day and do not answer now.",
+            "Cards that were there within a day, or should be, and do not answer.",
             Unit.COUNT,
-            f"sum(max_over_time({of_node('vgpu_gpus_expected')}[1d]))"
-            f" - sum({of_node('vgpu_gpus')})",
-            NO_DRIVER,
+            f"sum({of_node('instance:vgpu_gpus_missing:max')})",
+            f"{NO_DRIVER}, or the recording rules are not loaded",
             steps=NONE_IS_GOOD,
             link=links.runbook("VgpuGpuMissing"),
         ),
@@ -171,10 +165,12 @@ HOLDERS: Final = Row(
             },
             (
                 Column(
-                    "Given",
-                    held("vgpu_container_memory_allocated_bytes"),
-                    Unit.BYTES,
+                    "Shares",
+                    named(with_scheme(of_node("vgpu_container_shares_allocated"))),
                     more={"scheme": "System", "phase": "Phase"},
+                ),
+                Column(
+                    "Given", named(of_node("vgpu_container_memory_allocated_bytes")), Unit.BYTES
                 ),
                 Column("Limit", named(of_node("vgpu_container_memory_limit_bytes")), Unit.BYTES),
                 Column("Used", named(of_node("vgpu_container_memory_used_bytes")), Unit.BYTES),
@@ -277,12 +273,9 @@ HEALTH: Final = Row(
         ),
         graph(
             "Power",
-            "What each card draws, and the least of their limits.",
+            "What each card draws. One at its limit is slowed: sw_power_cap, below.",
             Unit.WATTS,
-            (
-                Query(with_card(of_node("vgpu_gpu_power_usage_watts")), CARD_NAME),
-                Query(f"min({of_node('vgpu_gpu_power_limit_watts')})", "limit"),
-            ),
+            (Query(with_card(of_node("vgpu_gpu_power_usage_watts")), CARD_NAME),),
             NO_DRIVER,
         ),
         graph(

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from grafana import settings
 from grafana.dashboards import choices, links
 from grafana.dashboards.model import (
     NONE_IS_BETTER,
@@ -17,9 +18,8 @@ from grafana.dashboards.model import (
     graph,
     stat,
 )
-from grafana.dashboards.selecting import RECONCILER, or_zero
+from grafana.dashboards.selecting import BOTH_SCOPES, PROCESS, RECONCILER, findings, or_zero
 from grafana.promql import any_of, gained
-from grafana.settings import API_ERRORS, CYCLE_SECONDS, FAILURES
 
 NO_RECONCILER: Final = "no reconciler is scraped"
 NO_PLAN: Final = "no reconciler is scraped, or none of them has a plan"
@@ -35,20 +35,32 @@ def growth(metric: str, by: str) -> str:
     return f"sum by ({by}) (increase({of_it(metric)}[$__rate_interval]))"
 
 
-FOUND: Final = of_it("vgpu_reconcile_findings")
+def last_good(scope: str, by: str) -> str:
+    """When those of a scope last had a good cycle; of those that are gone, too, for a day."""
+    return (
+        f"max by ({by}) (max_over_time("
+        f"{of_it('vgpu_reconcile_last_success_timestamp_seconds')}[1d])"
+        f' and on ({PROCESS}) last_over_time(vgpu_reconcile_info{{scope="{scope}"}}[1d]))'
+    )
 
-FAILED: Final = of_it("vgpu_reconcile_actions_total", f', outcome=~"{any_of(FAILURES)}"')
+
+FOUND: Final = findings(RECONCILER)
+
+FAILED: Final = of_it("vgpu_reconcile_actions_total", f', outcome=~"{any_of(settings.FAILURES)}"')
 
 SUMMARY: Final = Row(
     "In short",
     (
         stat(
             "Since the last good cycle",
-            "A cycle is good if it had a plan and could write its audit.",
+            "The longest of what is looked at: of each cluster, and of each node that has a"
+            " reconciler. A cycle is good if it had a plan and could write its audit.",
             Unit.SECONDS,
-            f"time() - max({of_it('vgpu_reconcile_last_success_timestamp_seconds')})",
+            f"time() - min({last_good('cluster', 'cluster')}"
+            f" or ({last_good('node', 'cluster, instance')}"
+            f" and on (cluster, instance) up{{{settings.RECONCILER}}}))",
             "no reconciler is scraped, or none has ended a cycle well",
-            steps=((None, Colour.GOOD), (CYCLE_SECONDS, Colour.BAD)),
+            steps=((None, Colour.GOOD), (settings.CYCLE_SECONDS, Colour.BAD)),
             link=links.runbook("VgpuReconcilerStalled"),
         ),
         stat(
@@ -63,7 +75,7 @@ SUMMARY: Final = Row(
         ),
         stat(
             "Findings",
-            "Subjects with which something is wrong.",
+            f"Subjects with which something is wrong. {BOTH_SCOPES}",
             Unit.COUNT,
             f"sum({FOUND})",
             NO_PLAN,
@@ -71,14 +83,15 @@ SUMMARY: Final = Row(
         ),
         stat(
             "To be acted on",
-            "Of these, those for which the newest plan has an action.",
+            "Those for which the newest plan of a process has an action.",
             Unit.COUNT,
             or_zero(f"sum({of_it('vgpu_reconcile_planned_actions')})", FOUND),
             NO_PLAN,
         ),
         stat(
             "Left alone",
-            "Of these, those that are not touched although a rule would; why is further down.",
+            "Those that a process does not touch although a rule would; why is further down. What"
+            " only its node can tell, the cluster's reconciler leaves to the node's.",
             Unit.COUNT,
             f"sum({of_it('vgpu_reconcile_skipped')})",
             NO_PLAN,
@@ -145,8 +158,8 @@ FINDINGS: Final = Row(
     (
         bars(
             "Findings by rule",
-            "Each subject counts once, under the rule that leads. A click opens the rule's"
-            " runbook.",
+            "For a process each subject counts once, under the rule that leads. A click opens the"
+            f" rule's runbook. {BOTH_SCOPES}",
             Unit.COUNT,
             (Query(f"sort_desc(sum by (rule) ({FOUND}))", "{{rule}}"),),
             NO_PLAN,
@@ -191,7 +204,7 @@ FINDINGS: Final = Row(
         ),
         graph(
             "Findings over time",
-            "A line that does not fall is not repaired.",
+            f"A line that does not fall is not repaired. {BOTH_SCOPES}",
             Unit.COUNT,
             (Query(f"sum by (rule) ({FOUND})", "{{rule}}"),),
             NO_PLAN,
@@ -254,7 +267,7 @@ CYCLES: Final = Row(
         graph(
             "Requests to the API server",
             "By what was answered; code 0 is that no answer came. Errors that need a person are"
-            f" {API_ERRORS.replace('|', ', ')}.",
+            f" {settings.API_ERRORS.replace('|', ', ')}.",
             Unit.PER_SECOND,
             (
                 Query(

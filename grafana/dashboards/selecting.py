@@ -2,13 +2,21 @@
 
 from typing import Final
 
-from grafana.promql import CARD, CONTAINER, named, shareable
+from grafana.promql import CARD, CONTAINER, TARGET, named, shareable
 
 CLUSTER: Final = 'cluster=~"$cluster"'
 NODE: Final = f'{CLUSTER}, instance=~"$node"'
 """A node is known by its target's `instance`, which every scrape job has; let it be its name."""
 
 RECONCILER: Final = f'{CLUSTER}, instance=~"$reconciler"'
+
+PROCESS: Final = f"{TARGET}, pod"
+"""What identifies a reconciler: two may run on one node."""
+
+BOTH_SCOPES: Final = (
+    "Of a rule that both scopes know, the larger count: a subject may be found by both."
+)
+"""What a reader of :func:`findings` should know."""
 
 CHOSEN: Final = "CHOSEN"
 """Stands for the selector of containers in what :func:`workload` takes."""
@@ -42,6 +50,15 @@ def with_scheme(expr: str) -> str:
 def with_card(expr: str) -> str:
     """With the card's number and model."""
     return f"({expr}) * on ({CARD}) group_left (gpu, model) vgpu_gpu_info"
+
+
+def findings(selector: str) -> str:
+    """Findings by cluster and rule: those of the scope that finds more of them."""
+    scoped = (
+        f"vgpu_reconcile_findings{{{selector}}}"
+        f" * on ({PROCESS}) group_left (scope) vgpu_reconcile_info"
+    )
+    return f"max by (cluster, rule) (sum by (cluster, rule, scope) ({scoped}))"
 
 
 def or_zero(expr: str, witness: str, **name: str) -> str:

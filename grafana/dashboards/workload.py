@@ -35,7 +35,7 @@ def of_containers(metric: str, beside: str = "", more: str = "") -> str:
     return workload(f"{metric}{{{CHOSEN}{more}}}", beside)
 
 
-GIVEN: Final = of_containers("vgpu_container_memory_allocated_bytes")
+SHARES: Final = of_containers("vgpu_container_shares_allocated")
 USED: Final = of_containers("vgpu_container_memory_used_bytes")
 ACCOUNTED: Final = of_containers("vgpu_container_memory_accounted_bytes")
 OF_LIMIT: Final = of_containers(
@@ -46,7 +46,13 @@ UNUSED: Final = (
     + of_containers("vgpu_container_memory_allocated_bytes", "- vgpu_container_memory_used_bytes")
     + ", 0)"
 )
-BUSIEST: Final = workload(f"max_over_time(vgpu_container_sm_utilization_ratio{{{CHOSEN}}}[1h])")
+BUSIEST: Final = of_containers(
+    "0 * vgpu_container_shares_allocated",
+    f"+ on ({CONTAINER}, uuid) group_left () max by ({CONTAINER}, uuid)"
+    " (max_over_time(vgpu_container_sm_utilization_ratio[1h]))",
+)
+"""Of the containers that are there now, whichever pod of the exporter measured them."""
+
 LIMIT_STEPS: Final = (
     (None, Colour.GOOD),
     (NEAR_LIMIT_RATIO, Colour.ODD),
@@ -66,7 +72,7 @@ SUMMARY: Final = Row(
             "Shares",
             "Shares that are held: a container on a card is one.",
             Unit.COUNT,
-            f"count({GIVEN})",
+            f"count({SHARES})",
             NO_SHARES,
         ),
         stat(
@@ -113,11 +119,11 @@ SUMMARY: Final = Row(
             or_zero(
                 "count("
                 + of_containers(
-                    "vgpu_container_memory_allocated_bytes",
+                    "vgpu_container_shares_allocated",
                     f"unless on ({CONTAINER}, uuid) vgpu_container_memory_used_bytes",
                 )
                 + ")",
-                GIVEN,
+                SHARES,
             ),
             NO_SHARES,
             steps=NONE_IS_BETTER,
@@ -144,11 +150,11 @@ CONTAINERS: Final = Row(
             },
             (
                 Column(
-                    "Given",
-                    workload(with_scheme(f"vgpu_container_memory_allocated_bytes{{{CHOSEN}}}")),
-                    Unit.BYTES,
+                    "Shares",
+                    workload(with_scheme(f"vgpu_container_shares_allocated{{{CHOSEN}}}")),
                     more={"scheme": "System", "phase": "Phase"},
                 ),
+                Column("Given", of_containers("vgpu_container_memory_allocated_bytes"), Unit.BYTES),
                 Column("Limit", of_containers("vgpu_container_memory_limit_bytes"), Unit.BYTES),
                 Column("Used", USED, Unit.BYTES),
                 Column("Accounted", ACCOUNTED, Unit.BYTES),
@@ -175,7 +181,6 @@ MEMORY: Final = Row(
             Unit.BYTES,
             largest(USED),
             "nothing of what is chosen is measured",
-            stacked=True,
         ),
         graph(
             "Used of the limit",
@@ -234,7 +239,6 @@ CORES: Final = Row(
             Unit.RATIO,
             largest(of_containers("vgpu_container_sm_utilization_ratio")),
             "no utilisation is measured of what is chosen",
-            stacked=True,
         ),
         graph(
             "SM utilisation of the core limit",

@@ -35,9 +35,11 @@ class Chart(NamedTuple):
 
     helm: Path
 
-    def rendered(self, values: Object, *flags: str, release: str = "vgpu") -> list[Object]:
-        """The objects that it makes. Raises HelmRefused."""
-        text = self._run("template", values, release, str(CHART), *flags)
+    def rendered(
+        self, values: Object, *flags: str, release: str = "vgpu", folder: Path = CHART
+    ) -> list[Object]:
+        """The objects that it makes, or a copy of it in another folder. Raises HelmRefused."""
+        text = self._run("template", values, release, str(folder), *flags)
         return [each for each in yaml.safe_load_all(text) if each]
 
     def lint(self, values: Object) -> str:

@@ -1,6 +1,8 @@
 """The chart, by the real helm, API server and node: what it makes, and what that does."""
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -30,7 +32,9 @@ from nvml_fake import Device, Process, uuid
 from plugin_node import volcano_pod
 from regions import a_region, write
 
+from deploy.generate import CHART
 from deploy.manifests import FOLDER, MANIFESTS, NAMESPACE
+from reconciler.config import parse as configuration
 
 VALUES = {
     path.stem: yaml.safe_load(path.read_text())
@@ -116,6 +120,27 @@ def test_who_only_plans_may_change_nothing(chart):
     assert changes == set()
 
 
+@pytest.mark.parametrize("daemon_set", [True, False])
+def test_a_node_that_only_plans_writes_to_no_folder(chart, daemon_set):
+    """Neither by itself nor in a device plugin's pod."""
+
+    def written(mode):
+        values = {
+            "reconciler": {"mode": mode, "node": {"daemonSet": daemon_set}},
+            "devicePlugin": {"schemes": {"gaia": {"enabled": not daemon_set}}},
+        }
+        return {
+            mount["mountPath"]
+            for _, _, container in containers(chart.rendered(values))
+            if container["args"][0] == "reconcile"
+            for mount in container["volumeMounts"]
+            if not mount.get("readOnly")
+        }
+
+    assert written("plan") == set()
+    assert written("apply") == {"/usr/local/vgpu", "/tmp/vgpu"}
+
+
 @pytest.mark.parametrize("scheme", ["", "volcano", "gpushare", "gaia"])
 def test_a_node_evicts_only_where_that_is_asked_for(chart, scheme):
     """In a pod of its own ("") as in a device plugin's, and not in one without it."""
@@ -168,7 +193,20 @@ def test_links_of_dashboards_begin_where_those_of_alerts_do(chart):
         assert runbooks == "https://example.com/runbooks"
 
 
-SCHEMES = "devicePlugin.schemes"
+def two_plugins(volcano, gaia, **everywhere):
+    """Values of two schemes, by labels of their nodes."""
+    return {
+        "units": {"volcanoMemoryFactor": 1},
+        "gpuNodes": {"nodeSelector": everywhere},
+        "devicePlugin": {
+            "schemes": {
+                "volcano": {"enabled": True, "nodeSelector": volcano},
+                "gaia": {"enabled": True, "nodeSelector": gaia},
+            }
+        },
+    }
+
+
 REFUSED = (
     ({"exporter": {"profil": "full"}}, "'profil' not allowed"),
     ({"exportr": {}}, "'exportr' not allowed"),
@@ -177,6 +215,12 @@ REFUSED = (
     ({"exporter": {"sampleInterval": 15}}, "/exporter/sampleInterval"),
     ({"exporter": {"resources": {"limits": {"nvidia.com/gpu": 1}}}}, "'nvidia.com/gpu' not"),
     ({"exporter": {"extraArgs": ["collector.api"]}}, "/exporter/extraArgs/0"),
+    ({"exporter": {"compat": ["none", "volcano"]}}, "none cannot be combined"),
+    ({"exporter": {"compat": ["volcano", "hami-legacy"]}}, "volcano and hami-legacy use the same"),
+    ({"exporter": {"compat": ["volcano-scheduler"]}}, "set units.volcanoMemoryFactor"),
+    ({"exporter": {"updateStrategy": {"rollingUpdate": {"maxSurge": 1}}}}, "'maxSurge' not"),
+    ({"exporter": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": 0}}}}, "/maxUnavailable"),
+    ({"priorityClass": {"create": True, "name": ""}}, "/priorityClass/name"),
     ({"image": {"digest": "sha256:1"}}, "/image/digest"),
     ({"gpuNodes": {"nodeSelector": {"gpu": True}}}, "/gpuNodes/nodeSelector/gpu"),
     ({"gpuNodes": {"tolerations": [{"key": "a", "effect": "No"}]}}, "/gpuNodes/tolerations/0"),
@@ -194,13 +238,11 @@ REFUSED = (
     ({"networkPolicy": {"apiServerPorts": [70000]}}, "/networkPolicy/apiServerPorts/0"),
     ({"devicePlugin": {"schemes": {"volcano": {"enabled": True}}}}, "units.volcanoMemoryFactor:"),
     ({"devicePlugin": {"schemes": {"gpushare": {"enabled": True}}}}, "units.gpushareMemoryUnit:"),
-    (
-        {
-            "units": {"volcanoMemoryFactor": 1},
-            "devicePlugin": {"schemes": {"volcano": {"enabled": True}, "gaia": {"enabled": True}}},
-        },
-        "gaia and volcano are for the same nodes",
-    ),
+    (two_plugins({}, {}), "gaia and volcano have nodes in common"),
+    (two_plugins({}, {"pool": "b"}), "gaia and volcano have nodes in common"),
+    (two_plugins({"pool": "b"}, {}), "gaia and volcano have nodes in common"),
+    (two_plugins({"pool": "b"}, {"pool": "b", "a": ""}), "gaia and volcano have nodes in common"),
+    (two_plugins({"pool": "a"}, {}, pool="a"), "gaia and volcano have nodes in common"),
     (
         {
             "devicePlugin": {"schemes": {"gaia": {"enabled": True}}},
@@ -216,6 +258,75 @@ def test_wrong_values_are_refused_by_name(chart, values, said):
     with pytest.raises(HelmRefused) as refused:
         chart.rendered(values)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        two_plugins({"pool": "a"}, {"pool": "b"}),
+        two_plugins({"pool": "a"}, {"pool": "b"}, pool="c"),
+        two_plugins({"pool": "a"}, {}, pool="c"),
+        two_plugins({"pool": "a"}, {"pool": "", "b": ""}),
+    ],
+    ids=json.dumps,
+)
+def test_two_plugins_may_have_different_nodes(chart, values):
+    assert len(kinds(chart.rendered(values), "DaemonSet")) == 3
+
+
+def test_a_device_plugin_without_a_reconciler_beside_it_has_none_of_its_rights(chart):
+    gaia = {"enabled": True, "nodeReconciler": False}
+    rendered = chart.rendered({"devicePlugin": {"schemes": {"gaia": gaia}}})
+    part = "vgpu-device-plugin-gaia"
+    rights = granted(each for each in rendered if each["metadata"]["name"] == part)
+    assert {resource for verb, resource in rights if verb == "get"} == {"events"}
+
+
+def test_replicas_are_spread_softly_unless_something_else_is_said(chart):
+    def spread(**values):
+        (workload,) = kinds(chart.rendered({"reconciler": values}), "Deployment")
+        spec = workload["spec"]
+        return spec["selector"], spec["template"]["spec"]["topologySpreadConstraints"]
+
+    selector, (one,) = spread()
+    assert one["labelSelector"] == selector
+    assert one["whenUnsatisfiable"] == "ScheduleAnyway"
+    zones = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    assert spread(topologySpreadConstraints=[zones]) == (selector, [zones])
+
+
+# ---------------------------------------------------------------- what people are told
+
+NOTES = '{{ include "vgpu/templates/NOTES.txt" . | dict "notes" | toJson }}'
+"""Helm prints them only to who installs."""
+
+
+@pytest.mark.parametrize("kind", ["CronJob", "Deployment"])
+@pytest.mark.parametrize("part", ["rules", "dashboards", ""])
+def test_of_a_reconciler_without_metrics_that_is_told(chart, tmp_path, kind, part):
+    copy = shutil.copytree(CHART, tmp_path / "vgpu")
+    (copy / "templates" / "shown.yaml").write_text(NOTES)
+    values = {"reconciler": {"kind": kind}} | ({part: {"enabled": True}} if part else {})
+    ((notes),) = chart.rendered(values, "--show-only=templates/shown.yaml", folder=copy)
+    assert ("A CronJob serves no metrics" in notes["notes"]) is (kind == "CronJob" and part != "")
+
+
+INSTALLING = (ROOT / "docs" / "install.md").read_text()
+EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", INSTALLING, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_examples_of_how_to_install_it_are_taken(chart, example):
+    rendered = chart.rendered(yaml.safe_load(example))
+    for _, _, container in containers(rendered):
+        parse(container["args"])
+    for each in kinds(rendered, "ConfigMap"):
+        if "reconcile.yaml" in each["data"]:
+            assert configuration(each["data"]["reconcile.yaml"], "install.md").every == 120
+
+
+def test_there_is_an_example_for_each_system():
+    assert len(EXAMPLES) == 4
 
 
 # ---------------------------------------------------------------- the API server

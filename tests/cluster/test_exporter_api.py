@@ -13,7 +13,7 @@ from vgpu.simulator.demo import demo
 from vgpu.sources.pods import PodWatch
 from vgpu.units import MIB
 
-PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
+PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
 NODES = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}
 NODE = "gpu-node-1"
 """The node of the demo's scenario. Mostly nothing but its name is needed at the API server."""

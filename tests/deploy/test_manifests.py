@@ -179,7 +179,7 @@ def test_only_who_asks_the_api_server_has_a_token_and_rights():
         ((_, spec, container),) = containers(DOCUMENTS[name])
         asks = "--collector.api" in container["args"]
         assert spec["automountServiceAccountToken"] is asks
-        rights = {(verb, "pods") for verb in ("get", "list", "watch")} | {("get", "nodes")}
+        rights = {("list", "pods"), ("watch", "pods"), ("get", "nodes")}
         assert granted(DOCUMENTS[name]) == (rights if asks else set())
 
 
@@ -193,9 +193,22 @@ def test_nobody_may_delete_a_pod_read_a_secret_or_make_one_into_an_admin():
             assert resource not in ("*", "secrets", "pods/exec", "serviceaccounts/token"), name
 
 
-def test_only_gpushares_plugin_may_write_a_nodes_status():
-    who = {name for name, each in DOCUMENTS.items() if ("patch", "nodes/status") in granted(each)}
-    assert who == {"device-plugin-gpushare.yaml"}
+FOLLOWED = {(verb, resource) for verb in ("list", "watch") for resource in ("pods", "nodes")}
+TOLD = {("patch", "pods"), *((verb, "events") for verb in ("create", "get", "patch"))}
+OF_THE_RECONCILER = {("get", "pods"), ("get", "nodes")}
+OF_A_SCHEME = {
+    "volcano": ("patch", "nodes"),
+    "gpushare": ("patch", "nodes/status"),
+    "gaia": ("patch", "nodes"),
+}
+"""How a scheme's plugin tells what its node has. With no more it is tested at a real API server, in
+tests/cluster/test_plugin_telling.py."""
+
+
+@pytest.mark.parametrize("scheme", OF_A_SCHEME)
+def test_a_device_plugin_may_only_what_it_and_the_reconciler_beside_it_ask_for(scheme):
+    rights = granted(DOCUMENTS[f"device-plugin-{scheme}.yaml"])
+    assert rights == FOLLOWED | TOLD | OF_THE_RECONCILER | {OF_A_SCHEME[scheme]}
 
 
 def test_no_device_plugin_may_touch_config_maps_unless_it_is_told_of_which_nodes():

@@ -37,6 +37,11 @@ def test_it_has_no_rights_but_the_drivers_devices():
     assert [value for name, value in settings() if name == "DeviceAllow"] == ["char-nvidia* rw"]
 
 
+def test_who_makes_the_drivers_devices_is_started_before_it():
+    told = dict(settings())
+    assert told["Wants"] in told["After"].split()
+
+
 @pytest.fixture
 def analyze(tmp_path):
     """Runs systemd-analyze on the unit with a program that is there."""

@@ -85,9 +85,7 @@ def test_the_readme_is_the_first_page_and_its_pictures_are_there(pages, site):
 
 
 def test_a_bar_in_a_tables_code_is_shown_without_its_backslash(site):
-    assert 'outcome=~"failed|forbidden' in (site / "reconcile.html").read_text().replace(
-        "&quot;", '"'
-    )
+    assert "--log.format [logfmt|json]" in (site / "cli.html").read_text()
 
 
 def test_what_is_no_page_is_not_published(site):

@@ -207,14 +207,18 @@ CASES = (
         "VgpuGpuMissing",
         {"vgpu_gpus": "8x10 7x110", "vgpu_gpus_expected": "8x120"},
         {"vgpu_gpus": "8x120", "vgpu_gpus_expected": "8x120"},
-        value="7",
+        value="1",
         onset=11,
     ),
-    Case(  # the node was rebooted: the exporter starts anew and has never seen the card
+    Case(  # another pod of the exporter, after a reboot or an update, has never seen the card
         "VgpuGpuMissing",
-        {"vgpu_gpus": "8x20 7x100", "vgpu_gpus_expected": "8x20 7x100"},
+        {
+            f'{name}{{pod="vgpu-{pod}"}}': values
+            for name in ("vgpu_gpus", "vgpu_gpus_expected")
+            for pod, values in (("old", "8x20 stale"), ("new", "_x20 7x100"))
+        },
         {"vgpu_gpus": "8x120", "vgpu_gpus_expected": "8x120"},
-        value="7",
+        value="1",
         onset=21,
     ),
     *(
@@ -558,6 +562,12 @@ QUIET = (
     ),
     Quiet("VgpuReconcilerAbsent", "there never was one", {"up": "1x120"}),
     Quiet(
+        "VgpuReconcilerAbsent",
+        "it is down, and still a target",
+        {"up": "1x10 0x110", 'vgpu_reconcile_info{scope="cluster",mode="plan"}': "1x10 stale"},
+        "vgpu-reconciler",
+    ),
+    Quiet(
         "VgpuStuckPods",
         "repaired within minutes",
         {found("refused"): "3x30 0 2x40 0 1x30"},
@@ -602,6 +612,15 @@ QUIET = (
         PLUGIN,
     ),
     Quiet("VgpuPluginCheckpointFailing", "it failed once", {WRITE_FAILURES: "0x9 1x111"}, PLUGIN),
+    Quiet(
+        "VgpuPluginApiErrors",
+        "a right that need not be given is asked for hourly",
+        {
+            requests("watch", 200, "plugin"): "0+0.2x120",
+            requests("get", 403, "plugin"): "1x9 2x111",
+        },
+        PLUGIN,
+    ),
     Quiet("VgpuPluginNotTelling", "it failed once", {told("pod", "failed"): "_x5 1x114"}, PLUGIN),
     Quiet(
         "VgpuPluginNotTelling",

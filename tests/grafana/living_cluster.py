@@ -1,54 +1,50 @@
-"""A cluster that works, as dashboards show it: real exporters on simulated nodes, a reconciler,
-and on each node the page of a device plugin (:mod:`pretended_plugin`).
+"""A cluster that works, as dashboards show it: twenty real exporters on simulated nodes, a
+reconciler, and on each node the page of a device plugin (:mod:`pretended_plugin`).
 
-The demo's node, with all that is wrong on it, and two of many cards. Two Prometheus servers scrape
-them, as the two kinds of scrape jobs do: one honours our labels, the other has labels of its own
-for the exporter's pod, and renames ours.
+The demo's node and its neighbour, with all that is wrong on them, and nodes on which nothing is.
+Two Prometheus servers scrape them, as the two kinds of scrape jobs do. Both have labels of their
+own for the exporter's pod: one honours ours where both are, the other renames ours. The pods of the
+demo's node have been replaced within the hour: what looks back sees them under both names.
 """
 
+import json
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-import nvml_fake
 from bed.monitoring import Prometheus
-from live import LiveExporter
-from pretended_plugin import JOB, PretendedPlugin, troubled, well
+from living_node import NODES, LivingNode, running, well
+from pretended_plugin import JOB, PretendedPlugin, serving, troubled
 from promtool import RULES
 from sick_cluster import RunningReconciler
 
 from vgpu.simulator.apiserver import ApiServer
 from vgpu.simulator.cluster import SimulatedCluster
 from vgpu.simulator.demo import demo
-from vgpu.simulator.fleet import fleet_node
 from vgpu.simulator.neighbourhood import neighbourhood
-from vgpu.simulator.scenario import Scenario
 
 CLUSTER = "north"
 EXPORTERS_POD = {"namespace": "monitoring", "pod": "vgpu-exporter-x7k2p", "container": "exporter"}
-"""What a PodMonitor without honorLabels writes on every series."""
+"""What a PodMonitor writes on every series, unless it honours what is there."""
+
+SUCCESSOR = {**EXPORTERS_POD, "pod": "vgpu-exporter-m9d4t"}
+"""The same of the pod that came in its place."""
 
 COMPAT = ("volcano", "volcano-scheduler", "hami", "gaia")
 
 
-class LivingNode(LiveExporter):
-    """A node that goes on: each :meth:`move_on` makes it as its story has it by now."""
+class Found(NamedTuple):
+    """Where something is scraped, and whose it is."""
 
-    def __init__(self, folder: Path, scenario: Scenario, *flags: str) -> None:
-        folder.mkdir()
-        super().__init__(folder, scenario, "--sample.interval=500ms", *flags)
-        self._xids: list[nvml_fake.Xid] = []
+    address: str
+    instance: str
+    job: str
 
-    def move_on(self) -> None:
-        """Its files and its driver at this second."""
-        t = time.time() - self.node.start
-        self.node.write(t)
-        self.sample = self.node.driver(lambda: t).sample(0.0)
-        story = self.node.scenario
-        due = [xid for xid in story.xids if xid.at <= t][len(self._xids) :]
-        self._xids += [nvml_fake.Xid(story.cards[xid.card].uuid, xid.xid) for xid in due]
-        self.write_driver(xids=self._xids)
+    def told(self, pod: dict[str, str]) -> dict[str, Any]:
+        """As service discovery tells it; ``pod`` are the labels of its pod."""
+        labels = {"cluster": CLUSTER, "instance": self.instance, "job": self.job, **pod}
+        return {"targets": [self.address], "labels": labels}
 
 
 class Monitored(NamedTuple):
@@ -59,43 +55,45 @@ class Monitored(NamedTuple):
 
 
 class LivingCluster:
-    """``reconciler`` are flags of `vgpu reconcile run`, ``nodes`` its many-carded nodes."""
+    """``reconciler`` are flags of `vgpu reconcile run`."""
 
     def __init__(self, folder: Path, *reconciler: str, compat: tuple[str, ...] = COMPAT) -> None:
         self._folder = folder
         self._flags = reconciler
         self._stack = ExitStack()
+        self._start = time.time()
+        self._story = neighbourhood(self._start)
         sets = [f"--compat={name}" for name in compat]
+        _, neighbour, _ = self._story.nodes
         self.nodes = [
             LivingNode(folder / "demo", demo(), "--volcano.memory-factor=1024", *sets),
-            LivingNode(folder / "large", fleet_node(cards=4, containers=10, index=4)),
-            LivingNode(folder / "half", fleet_node(cards=4, containers=3, index=5)),
+            LivingNode(folder / "neighbour", neighbour),
+            *well(folder),
         ]
         self.servers: Monitored
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            start = time.time()
-            simulated = SimulatedCluster(neighbourhood(start), start)
+            simulated = SimulatedCluster(self._story, self._start)
             api = stack.enter_context(ApiServer(simulated.store))
-            for node in self.nodes:
-                stack.enter_context(node)
+            stack.enter_context(running(self.nodes))
             reconciler = stack.enter_context(
                 RunningReconciler(self._folder / "reconciler", api.kubeconfig(), *self._flags)
             )
-            targets = [
-                (f"127.0.0.1:{node.port}", node.node.scenario.node, "vgpu") for node in self.nodes
-            ]
-            for node, seen in zip(self.nodes, (well, well, troubled), strict=True):
+            found = [Found(reconciler.target(), "vgpu-reconciler-0", "vgpu-reconciler")]
+            for node in self.nodes:
+                name = node.node.scenario.node
+                seen = troubled if node is self.nodes[-1] else serving
                 plugin = stack.enter_context(PretendedPlugin(seen(node.sample)))
-                targets.append((plugin.target, node.node.scenario.node, JOB))
-            targets.append((reconciler.target(), "vgpu-reconciler-0", "vgpu-reconciler"))
+                found.append(Found(f"127.0.0.1:{node.port}", name, "vgpu"))
+                found.append(Found(plugin.target, name, JOB))
+            pods = self._folder / "pods.json"
+            tell(pods, [each.told(EXPORTERS_POD) for each in found])
             self.servers = Monitored(
-                stack.enter_context(self._server("honouring", targets, {}, honor_labels=True)),
-                stack.enter_context(
-                    self._server("renaming", targets, EXPORTERS_POD, honor_labels=False)
-                ),
+                stack.enter_context(self._server("honouring", pods, honor_labels=True)),
+                stack.enter_context(self._server("renaming", pods, honor_labels=False)),
             )
+            self._replace_pods(pods, found)
             self._stack = stack.pop_all()
         return self
 
@@ -107,12 +105,37 @@ class LivingCluster:
         for node in self.nodes:
             node.move_on()
 
-    def _server(self, name, targets, labels, **job) -> Prometheus:
-        static = [
-            {
-                "targets": [address],
-                "labels": {"cluster": CLUSTER, "instance": instance, "job": of_job, **labels},
-            }
-            for address, instance, of_job in targets
-        ]
-        return Prometheus(self._folder / name, rules=RULES, static_configs=static, **job)
+    def _replace_pods(self, pods: Path, found: list[Found]) -> None:
+        """Those of the demo's node, as a DaemonSet does it: the old ones go first."""
+        name = self.nodes[0].node.scenario.node
+        of_it = f'{{instance="{name}"}}'
+        busy = f"vgpu_container_sm_utilization_ratio{of_it}"
+        for server in self.servers:
+            server.wait_for(f"count(vgpu_gpus) == {NODES} and on () {busy}")
+        others = [each.told(EXPORTERS_POD) for each in found if each.instance != name]
+        tell(pods, others)
+        for server in self.servers:
+            server.wait_for(f"absent(up{of_it})")
+        tell(pods, others + [each.told(SUCCESSOR) for each in found if each.instance == name])
+        names = f"count(count by (pod) (max_over_time(vgpu_gpus{of_it}[1h]))) == 2"
+        both = f"count(up{of_it} == 1) == 2"  # the exporter and the plugin
+        for server in self.servers:
+            server.wait_for(f"{names} and on () {both} and on () {busy}")
+
+    def _server(self, name: str, pods: Path, *, honor_labels: bool) -> Prometheus:
+        return Prometheus(
+            self._folder / name,
+            rules=RULES,
+            honor_labels=honor_labels,
+            scrape_interval="2s",
+            scrape_timeout="2s",
+            static_configs=[],
+            file_sd_configs=[{"files": [str(pods)]}],
+        )
+
+
+def tell(file: Path, targets: list[dict[str, Any]]) -> None:
+    """At once: whoever follows the file reads no half of it."""
+    draft = file.with_suffix(".draft")
+    draft.write_text(json.dumps(targets))
+    draft.rename(file)

@@ -65,9 +65,9 @@ def before_anybody_came(sample: GpuSample, factor: int, *xids: XidCount) -> View
     )
 
 
-def well(sample: GpuSample) -> Seen:
+def serving(sample: GpuSample) -> Seen:
     """One that serves its pods."""
-    begun = before_anybody_came(sample, factor=10)
+    begun = before_anybody_came(sample, factor=16)
     return lambda t: with_pods(begun, t)
 
 

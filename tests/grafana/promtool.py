@@ -7,6 +7,8 @@ from pathlib import Path
 
 from fixtures import ROOT, required_tool
 
+from grafana import alerts, recording
+
 RULES = sorted((ROOT / "grafana" / "rules").glob("*.yaml"))
 
 NAME = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?$")
@@ -50,6 +52,7 @@ def passes(folder: Path, *tests: dict) -> None:
     told = {
         "rule_files": [str(path) for path in RULES],
         "evaluation_interval": "1m",
+        "group_eval_order": [group.name for group in (*recording.GROUPS, *alerts.GROUPS)],
         "tests": [{"interval": "1m", **test} for test in tests],
     }
     file.write_text(json.dumps(told))

@@ -1,8 +1,9 @@
 """Real exporters and reconcilers around whom as much as possible is wrong at once.
 
-Two nodes: one whose cards, containers and shares are sick, and one whose driver hangs. Three
-reconcilers: one that finds a lot, one that may do nothing of it, and one that cannot see. Two pages
-of device plugins (:mod:`pretended_plugin`). And of each kind a target where nothing answers.
+Twenty nodes: one whose cards, containers and shares are sick, one whose driver hangs, and those on
+which nothing is wrong. Three reconcilers: one that finds a lot, one that may do nothing of it, and
+one that cannot see. Two pages of device plugins (:mod:`pretended_plugin`). And of each kind a
+target where nothing answers.
 """
 
 import json
@@ -17,6 +18,7 @@ from bed.monitoring import Prometheus
 from bed.processes import Daemon
 from fixtures import ROOT
 from live import LiveExporter, fake_devices, fake_processes
+from living_node import running, well
 from msgspec import structs
 from pretended_plugin import JOB, PretendedPlugin, blind, sick
 from promtool import RULES
@@ -104,7 +106,7 @@ class HungNode(LiveExporter):
         kubeconfig.write_text(kubeconfig_of(f"http://{NOBODY}"))
         super().__init__(
             folder,
-            demo(),
+            structs.replace(demo(), node="gpu-node-2"),
             "--sample.interval=500ms",
             "--sample.timeout=400ms",
             "--collector.api",
@@ -165,8 +167,9 @@ class SickCluster:
             start = time.time()
             simulated = SimulatedCluster(neighbourhood(start), start)
             api = stack.enter_context(ApiServer(simulated.store))
-            ill = stack.enter_context(SickNode(self._folder / "sick"))
-            hung = stack.enter_context(HungNode(self._folder / "hung"))
+            ill, hung = SickNode(self._folder / "sick"), HungNode(self._folder / "hung")
+            nodes = [ill, hung, *well(self._folder)]
+            stack.enter_context(running(nodes))
             careful = self._folder / "careful.yaml"
             careful.write_text("limits: {breaker: 0, breaker_floor: 0}\n")
             reconcilers = {
@@ -174,7 +177,7 @@ class SickCluster:
                 "careful": (api.kubeconfig(), "--no-leader-elect", f"--config={careful}"),
                 "blind": (kubeconfig_of(f"http://{NOBODY}"), "--leader-elect"),
             }
-            jobs = [("vgpu", "north", [f"127.0.0.1:{node.port}" for node in (ill, hung)])]
+            jobs = [("vgpu", "north", [f"127.0.0.1:{node.port}" for node in nodes])]
             jobs += [("vgpu", "north", [NOBODY]), ("vgpu-reconciler", "north", [NOBODY])]
             jobs.append((JOB, "north", [NOBODY]))
             for seen in (sick, blind):

@@ -95,6 +95,18 @@ def test_an_alert_of_a_fleet_does_not_lose_its_cluster(tmp_path):
     )
 
 
+def test_reconcilers_of_nodes_do_not_hide_that_the_clusters_is_gone(tmp_path):
+    case = next(case for case in CASES if case.alert == "VgpuReconcilerAbsent")
+    of_node = {"up": "1x120", 'vgpu_reconcile_info{scope="node",mode="plan"}': "1x120"}
+    jobs = {case.job: case.sick, f"{case.job}-node": of_node}
+    north = [
+        one
+        for job, series in jobs.items()
+        for one in inputs(series, cluster="north", job=job, instance="node-1")
+    ]
+    passes(tmp_path, firing(case, north, {**target_labels(case), **case.labels}))
+
+
 def test_one_plugin_of_a_node_does_not_hide_what_another_lacks(tmp_path):
     """A node that two sharing systems share has two plugins under its name."""
     node = {"cluster": "north", "job": "vgpu-device-plugin", "instance": "node-1"}

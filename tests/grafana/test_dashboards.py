@@ -195,6 +195,34 @@ def test_links_lead_to_dashboards_and_runbooks_that_exist(uid, panel):
             assert (ROOT / "docs" / "runbooks" / page).is_file()
 
 
+@panel_of
+def test_a_link_takes_its_names_from_columns_that_there_are(uid, panel):
+    """The name of a node, or of a namespace, goes with its cluster's: several may have it."""
+    for override in panel.raw["fieldConfig"]["overrides"]:
+        for url in re.findall(r'"url": "([^"]+)"', json.dumps(override)):
+            (organize,) = (
+                each["options"] for each in panel.raw["transformations"] if each["id"] == "organize"
+            )
+            columns = set(organize["renameByName"].values())
+            assert set(re.findall(r"\$\{__data\.fields\.(\w+)\}", url)) <= columns
+            assert "Cluster" not in columns or "var-cluster=" in url or "cluster:" in url
+
+
+@panel_of
+def test_lines_that_come_and_go_are_not_stacked(uid, panel):
+    """Of the largest only, a stack's height is the sum of nothing."""
+    if any("topk" in target.expr for target in panel.targets) and panel.kind == "timeseries":
+        stacking = panel.raw["fieldConfig"]["defaults"]["custom"]["stacking"]
+        assert stacking["mode"] == "none"
+
+
+@panel_of
+def test_a_legend_begins_with_the_largest_of_now(uid, panel):
+    if panel.kind == "timeseries":
+        legend = panel.raw["options"]["legend"]
+        assert (legend["sortBy"], legend["sortDesc"]) == ("Last", True)
+
+
 @pytest.mark.parametrize("uid", PAGES)
 def test_dashboards_lead_to_each_other_with_what_is_chosen(uid):
     (link,) = PAGES[uid]["links"]

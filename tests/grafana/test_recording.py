@@ -5,7 +5,7 @@ import re
 import pytest
 from promtool import inputs, passes, renamed
 
-from grafana.recording import GROUPS
+from grafana.recording import GROUPS, MISSING
 
 RECORDS = [rule for group in GROUPS for rule in group.rules]
 
@@ -95,6 +95,7 @@ LEVELS = {
 }
 INSTANCE = {
     "instance:vgpu_gpu_utilization_ratio:avg": 0.5,
+    "instance:vgpu_gpus_missing:max": 1,
     **{f"instance:{name}:sum": value for name, value in SUMS.items()},
 }
 
@@ -150,6 +151,38 @@ def test_sums_are_right_and_apart_by_cluster(tmp_path, of_node):
     passes(tmp_path, {"input_series": fleet(of_node), "promql_expr_test": tests})
 
 
+def test_a_missing_card_is_remembered_for_a_day_whoever_saw_it_and_none_makes_up_for_it(tmp_path):
+    """The exporter's pod is replaced on one node; the other has more cards than it should."""
+    target = {"cluster": "north", "job": "vgpu", "instance": "node-0"}
+    more = {"vgpu_gpus": "8x1500", "vgpu_gpus_expected": "6x1500"}
+    before = {"vgpu_gpus": "8x9 stale", "vgpu_gpus_expected": "8x9 stale"}
+    after = {"vgpu_gpus": "_x9 7x1490", "vgpu_gpus_expected": "_x9 7x1490"}
+    series = [
+        *inputs(before, **target, pod="exporter-old"),
+        *inputs(after, **target, pod="exporter-new"),
+        *inputs(more, **{**target, "instance": "node-1"}, pod="exporter-more"),
+    ]
+    record = "instance:vgpu_gpus_missing:max"
+    where = 'cluster="north",job="vgpu",instance="node-%d"'
+    tests = [
+        {
+            "expr": record,
+            "eval_time": f"{at}m",
+            "exp_samples": [sample(record, one, where % 0), sample(record, 0, where % 1)],
+        }
+        for at, one in ((9, 0), (10, 1), (24 * 60, 1), (24 * 60 + 30, 0))
+    ]
+    passes(tmp_path, {"input_series": series, "promql_expr_test": tests})
+
+
+def test_a_missing_card_is_known_as_soon_as_its_node_is(tmp_path):
+    """Before the first full minute, which is the first to be remembered."""
+    series = {"vgpu_gpus": "_ 7x9", "vgpu_gpus_expected": "_ 8x9"}
+    one = {"expr": MISSING, "exp_samples": [{"labels": "{}", "value": 1}]}
+    told = [{**one, "eval_time": at} for at in ("45s", "1m")]
+    passes(tmp_path, {"interval": "30s", "input_series": inputs(series), "promql_expr_test": told})
+
+
 def test_each_record_is_tested():
     assert {record.name for record in RECORDS} == set(expected())
     assert len(RECORDS) == len(expected())
@@ -157,5 +190,5 @@ def test_each_record_is_tested():
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
 def test_a_name_is_level_metric_operation(record):
-    assert re.fullmatch(r"[a-z_]+:[a-z_]+:(sum|avg|count)", record.name)
+    assert re.fullmatch(r"[a-z_]+:[a-z_]+:(sum|avg|count|max)", record.name)
     assert record.about

@@ -47,6 +47,16 @@ runtimeClassName: {{ . }}
 {{- end }}
 {{- end }}
 
+{{/* Whether all nodes of a second nodeSelector are of the first, "true" or "": (list $first $second). */}}
+{{- define "vgpu.covers" -}}
+{{- $covers := true -}}
+{{- $second := index . 1 -}}
+{{- range $key, $text := index . 0 -}}
+{{- $covers = and $covers (hasKey $second $key) (eq $text (get $second $key)) -}}
+{{- end -}}
+{{- ternary "true" "" $covers -}}
+{{- end }}
+
 {{- define "vgpu.image" -}}
 {{- $image := .Values.image -}}
 image: {{ $image.repository }}{{ with $image.digest }}@{{ . }}{{ else }}:{{ $image.tag | default $.Chart.AppVersion }}{{ end }}

@@ -1,9 +1,14 @@
 {{/* The node's reconciler, as a container of a device plugin's pod or of a pod of its own. */}}
 
-{{/* Folders that it reads, and those it removes from: what shims left behind. */}}
+{{/* Folders that it reads, and with `apply` those it removes from: what shims left behind. */}}
 {{- define "vgpu.reconcilerNode.folders" -}}
-read: [cgroup, device-plugins, pod-resources, pod-logs, container-links, gpu-manager-vm, kubeshare, state]
-write: [shims, old-shims]
+{{- $read := list "cgroup" "device-plugins" "pod-resources" "pod-logs" "container-links" "gpu-manager-vm" "kubeshare" "state" -}}
+{{- $shims := list "shims" "old-shims" -}}
+{{- if eq .Values.reconciler.mode "apply" -}}
+{{- dict "read" $read "write" $shims | toJson -}}
+{{- else -}}
+{{- dict "read" (concat $read $shims) "write" list | toJson -}}
+{{- end -}}
 {{- end }}
 
 {{- define "vgpu.reconcilerNode.container" -}}

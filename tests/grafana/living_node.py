@@ -1,0 +1,95 @@
+"""Nodes with real exporters, for clusters of twenty: each goes on as its story has it."""
+
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import cycle, islice
+from pathlib import Path
+
+import nvml_fake
+from live import LiveExporter
+from msgspec import structs
+
+from vgpu.model import Scheme, Share
+from vgpu.simulator.fleet import fleet_node
+from vgpu.simulator.scenario import Container, Scenario
+from vgpu.units import GIB
+
+NODES = 20
+"""So many has a cluster: two of its own, and what is well."""
+
+KINDS = (
+    (8, 24, Scheme.VOLCANO),
+    (4, 10, Scheme.GPUSHARE),
+    (2, 4, Scheme.GAIA),
+    (4, 6, Scheme.KUBESHARE),
+    (1, 3, Scheme.VOLCANO),
+    (2, 0, Scheme.NONE),
+)
+"""Cards, containers and the sharing system of nodes on which nothing is wrong."""
+
+FIRST = 4
+"""The number of the first of them: the story of the cluster has three."""
+
+
+class LivingNode(LiveExporter):
+    """A node that goes on: each :meth:`move_on` makes it as its story has it by now."""
+
+    def __init__(self, folder: Path, scenario: Scenario, *flags: str) -> None:
+        folder.mkdir()
+        super().__init__(folder, scenario, "--sample.interval=500ms", *flags)
+        logs = Path(self.node.paths.log_dir)
+        for path in (*map(Path, self.node.paths.shim_roots), logs, logs.with_name("containers")):
+            path.mkdir(parents=True, exist_ok=True)  # they are there where nobody is, too
+        self._xids: list[nvml_fake.Xid] = []
+
+    def move_on(self) -> None:
+        """Its files and its driver at this second."""
+        t = time.time() - self.node.start
+        self.node.write(t)
+        self.sample = self.node.driver(lambda: t).sample(0.0)
+        story = self.node.scenario
+        due = [xid for xid in story.xids if xid.at <= t][len(self._xids) :]
+        self._xids += [nvml_fake.Xid(story.cards[xid.card].uuid, xid.xid) for xid in due]
+        self.write_driver(xids=self._xids)
+
+
+def well(folder: Path) -> list[LivingNode]:
+    """The nodes on which nothing is wrong, of each kind some."""
+    return [
+        LivingNode(folder / f"well-{number}", shared_by(scheme, fleet_node(cards, pods, number)))
+        for number, (cards, pods, scheme) in enumerate(islice(cycle(KINDS), NODES - 2), FIRST)
+    ]
+
+
+def shared_by(scheme: Scheme, node: Scenario) -> Scenario:
+    """The same node with another sharing system. Only Volcano's and HAMi's keeps regions."""
+
+    def taken(container: Container) -> Container:
+        if scheme is Scheme.VOLCANO:
+            return container
+        shares = tuple(in_gib(share) for share in container.shares)
+        return structs.replace(container, scheme=scheme, shares=shares, shim=None)
+
+    pods = tuple(
+        structs.replace(pod, containers=tuple(map(taken, pod.containers))) for pod in node.pods
+    )
+    return structs.replace(node, pods=pods)
+
+
+def in_gib(share: Share) -> Share:
+    """What every system can say."""
+    return structs.replace(share, memory_bytes=share.memory_bytes // GIB * GIB)
+
+
+@contextmanager
+def running(nodes: Iterable[LiveExporter]) -> Iterator[None]:
+    """Their exporters, started and ended together: one after the other would take long."""
+    together = list(nodes)
+    with ThreadPoolExecutor(len(together)) as pool:
+        try:
+            list(pool.map(lambda node: node.__enter__(), together))
+            yield
+        finally:
+            list(pool.map(LiveExporter.stop, together))
