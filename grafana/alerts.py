@@ -414,8 +414,8 @@ RECONCILERS: Final = Group(
             f"up{{{RECONCILER}}} == 0",
             "10m",
             f"The reconciler {THE_NODE} cannot be scraped",
-            "If no other one leads, nothing is repaired. First: is its pod running, and what does"
-            " its log say last?",
+            "A node's repairs nothing there now; the cluster's nothing unless another one leads."
+            " First: is its pod running, and what does its log say last?",
         ),
         Alert(
             "VgpuReconcilerAbsent",
