@@ -45,7 +45,7 @@ IDLE_SECONDS: Final = 2.0
 LEAVING_SECONDS: Final = 10.0
 """Between two looks at who has left."""
 
-CHECKING_SECONDS: Final = 10.0
+CHECKING_SECONDS: Final = 60.0
 """Between two looks at whether all is still there that was written."""
 
 MAKING_ROOM_SECONDS: Final = 0.5
