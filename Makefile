@@ -25,7 +25,7 @@ test-fast: $(VENV)/.dev ## Tests without those that take longer than a few secon
 	$(BIN)/python -m pytest -m "not slow and not cluster" $(ARGS)
 
 cluster-tools: $(VENV)/.runtime ## Build the Kubernetes of the tests, once (ARGS=--prune deletes old ones)
-	@PYTHONPATH=tests/cluster $(BIN)/python -m bed.tools $(ARGS)
+	@$(BIN)/python -m tests.support.bed.tools $(ARGS)
 
 lint: $(VENV)/.dev ## ruff, mypy, import-linter, generated files up to date
 	$(BIN)/ruff check .
@@ -42,8 +42,8 @@ docs: $(VENV)/.dev ## Write the generated documentation and rules
 	$(BIN)/python -m deploy.generate
 
 manifests: $(VENV)/.dev ## Render deploy/manifests from the chart (needs the cluster tools)
-	$(BIN)/python -m deploy.manifests --helm "$$(PYTHONPATH=tests:tests/cluster $(BIN)/python -c \
-	  'from bed.tools import Tool, ensure; print(ensure(Tool.HELM).path(Tool.HELM))')"
+	$(BIN)/python -m deploy.manifests --helm "$$($(BIN)/python -c \
+	  'from tests.support.bed.tools import Tool, ensure; print(ensure(Tool.HELM).path(Tool.HELM))')"
 
 site: $(VENV)/.dev ## Build the documentation as a site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
@@ -60,7 +60,7 @@ bench: $(VENV)/.dev ## Measure each part beside its peers; exits with 1 if a bud
 	  $(BIN)/python benchmarks/$$one || status=1; done; exit $$status
 
 bench-cluster: $(VENV)/.dev ## Measure large simulated clusters (ARGS="--nodes 5000 --pods 10000") and a busy node
-	PYTHONPATH=tests:tests/cluster $(BIN)/python benchmarks/cluster.py $(ARGS)
+	$(BIN)/python benchmarks/cluster.py $(ARGS)
 	$(BIN)/python benchmarks/plugin_admission.py
 
 soak: $(VENV)/.dev ## A day of samples and scrapes, accelerated

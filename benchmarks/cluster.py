@@ -22,13 +22,13 @@ from itertools import cycle, islice
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "cluster")]
+sys.path[:0] = [str(ROOT)]
 
-from bed.fleet import start_fleet, take_snapshot  # noqa: E402
-from bed.population import SCHEMES, Population, node_name  # noqa: E402
-from bed.stages import Life  # noqa: E402
-from bed.tools import ToolsMissing, ensure  # noqa: E402
-from bed.workplace import Workplace  # noqa: E402
+from tests.support.bed.fleet import start_fleet, take_snapshot  # noqa: E402
+from tests.support.bed.population import SCHEMES, Population, node_name  # noqa: E402
+from tests.support.bed.stages import Life  # noqa: E402
+from tests.support.bed.tools import ToolsMissing, ensure  # noqa: E402
+from tests.support.bed.workplace import Workplace  # noqa: E402
 
 MIB = 2**20
 PAGE = 500

@@ -21,13 +21,12 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-
-import nvml_fake  # noqa: E402
-from kubelet_server import Kubelet, one_entry_per_device  # noqa: E402
-from live import LiveExporter, fake_devices, fake_processes  # noqa: E402
+sys.path[:0] = [str(ROOT)]
 
 from benchmarks.budgets import Budgets  # noqa: E402
+from tests.support import nvml_fake  # noqa: E402
+from tests.support.kubelet_server import Kubelet, one_entry_per_device  # noqa: E402
+from tests.support.live import LiveExporter, fake_devices, fake_processes  # noqa: E402
 from vgpu.simulator.books import grants  # noqa: E402
 from vgpu.simulator.fleet import fleet_node  # noqa: E402
 

@@ -21,14 +21,12 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ROOT / "tests"
-sys.path[:0] = [str(path) for path in (ROOT, TESTS, TESTS / "deviceplugin", TESTS / "cluster")]
-
-from live_plugin import GIB, NODE, PluginBench, volcano_annotations  # noqa: E402
+sys.path[:0] = [str(ROOT)]
 
 from benchmarks.budgets import Budgets  # noqa: E402
 from benchmarks.decode import pod  # noqa: E402
 from benchmarks.exporter import memory_mib, on_cpu  # noqa: E402
+from tests.deviceplugin.live_plugin import GIB, NODE, PluginBench, volcano_annotations  # noqa: E402
 from vgpu.simulator.store import PODS  # noqa: E402
 
 CARDS, SHARES = 8, 240

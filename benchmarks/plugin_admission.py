@@ -16,17 +16,15 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ROOT / "tests"
-sys.path[:0] = [str(path) for path in (ROOT, TESTS, TESTS / "cluster")]
-
-from admission import CARDS, CONTAINERS, Contest, remove  # noqa: E402
-from bed.cluster import start_cluster  # noqa: E402
-from bed.images import bed_images  # noqa: E402
-from bed.node import Node  # noqa: E402
-from bed.tools import ToolsMissing, ensure  # noqa: E402
-from bed.workplace import Workplace  # noqa: E402
+sys.path[:0] = [str(ROOT)]
 
 from benchmarks.budgets import Budgets  # noqa: E402
+from tests.cluster.admission import CARDS, CONTAINERS, Contest, remove  # noqa: E402
+from tests.support.bed.cluster import start_cluster  # noqa: E402
+from tests.support.bed.images import bed_images  # noqa: E402
+from tests.support.bed.node import Node  # noqa: E402
+from tests.support.bed.tools import ToolsMissing, ensure  # noqa: E402
+from tests.support.bed.workplace import Workplace  # noqa: E402
 
 MOST_TIMES_AS_LONG = 1 / 0.9
 

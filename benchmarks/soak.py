@@ -29,11 +29,10 @@ from pathlib import Path
 import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT)]
 
-from live import LiveExporter  # noqa: E402
-from regions import write as write_region  # noqa: E402
-
+from tests.support.live import LiveExporter  # noqa: E402
+from tests.support.regions import write as write_region  # noqa: E402
 from vgpu.model import PodRef, Scheme, Share  # noqa: E402
 from vgpu.simulator import tree  # noqa: E402
 from vgpu.simulator.demo import demo  # noqa: E402

@@ -12,13 +12,10 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-TESTS = HERE.parent / "tests"
-sys.path[:0] = [str(TESTS / part) for part in ("", "e2e", "cluster", "grafana")]
 sys.path.insert(0, str(HERE.parent))
 
-from living_cluster import LivingCluster  # noqa: E402
-
 from grafana.preview import pictures  # noqa: E402
+from tests.grafana.living_cluster import LivingCluster  # noqa: E402
 
 SECONDS = 300
 WRITE_SECONDS = 1.0

@@ -14,10 +14,10 @@ from collections import Counter
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent / "tests" / "e2e")]
+sys.path[:0] = [str(HERE.parent)]
 
-from chromium import Chromium, pixels  # noqa: E402
-from running_demo import COMMAND, LISTEN, RunningDemo  # noqa: E402
+from tests.e2e.chromium import Chromium, pixels  # noqa: E402
+from tests.e2e.running_demo import COMMAND, LISTEN, RunningDemo  # noqa: E402
 
 PICTURE = HERE / "status-page.png"
 WIDTH = 1100

@@ -1,20 +1,14 @@
-"""Makes the helpers beside the tests importable."""
+"""What every test has: a process as it was, and the fixtures of the test bed."""
 
 import logging
 import signal
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [
-    str(HERE),
-    *(str(HERE / name) for name in ("e2e", "cluster", "reconciler", "deviceplugin")),
-]
+from tests.support.oldest_client import OldestClient
 
-from oldest_client import OldestClient  # noqa: E402  # needs the path above
+pytest_plugins = ["tests.support.bed.fixtures"]
 
 # A script's background job ignores Ctrl-C, and so would whatever the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-import sample_cluster as sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sample_cluster import GIB, HOUR, NOW
 
+from tests.support import sample_cluster as sample
+from tests.support.sample_cluster import GIB, HOUR, NOW
 from vgpu.inventory import (
     Objects,
     Units,

@@ -5,10 +5,10 @@ tabwriter. A ``$`` marks the end of each line, since many end in blanks.
 """
 
 import pytest
-from fixtures import shared_fixtures
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.environment import GOLDEN_FILES
 from vgpu.kube import Container, Node, Pod
 from vgpu.legacy_inspect import details, summary
 from vgpu.model import ContainerKind, PodRef
@@ -45,7 +45,7 @@ def test_the_live_details():
         node("10.0.20.250", 88, 4, "10.0.20.250"),
     ]
     pods = [pod("binpack-1-767bddd4b5-gzqk7", "10.0.20.250", 1, "0")]
-    golden = shared_fixtures("gpushare-inspect") / "details.txt"
+    golden = GOLDEN_FILES / "gpushare-inspect" / "details.txt"
     assert details(nodes, pods).encode() == golden.read_bytes()
 
 
@@ -54,7 +54,7 @@ def test_the_user_guides_summary():
     first, second = "cn-shanghai.i-uf61h64dz1tmlob9hmtb", "cn-shanghai.i-uf61h64dz1tmlob9hmtc"
     nodes = [node(second, 15, 1, "192.168.0.70"), node(first, 15, 1, "192.168.0.71")]
     pods = [pod(f"binpack-{n}", on, 3, "0") for n, on in enumerate((first, second, first))]
-    golden = shared_fixtures("gpushare-inspect") / "summary.txt"
+    golden = GOLDEN_FILES / "gpushare-inspect" / "summary.txt"
     assert summary(nodes, pods).encode() == golden.read_bytes()
 
 

@@ -5,8 +5,8 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_api import END, WAIT, ScriptedApi, event, until
 
+from tests.support.scripted_api import END, WAIT, ScriptedApi, event, until
 from vgpu.kube_json import EventType, Expired
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.mirror import (

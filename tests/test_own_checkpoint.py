@@ -3,13 +3,13 @@
 import re
 from contextlib import suppress
 from hashlib import sha256
-from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.environment import GOLDEN_FILES
 from vgpu.ledger import Statement
 from vgpu.model import Allocation, Phase, PodRef, Scheme, Share, Source
 from vgpu.own_checkpoint import LIMIT, VERSION, Checkpoint, decode, encode, file_name
@@ -19,7 +19,7 @@ from vgpu.sources.own_checkpoint import OwnCheckpointSource, boot_id
 from vgpu.tenants import Binding, Tenant
 from vgpu.units import GIB
 
-GOLDEN = Path(__file__).parent / "deviceplugin" / "golden" / "checkpoint-volcano.json"
+GOLDEN = GOLDEN_FILES / "device-plugin" / "checkpoint-volcano.json"
 BOOT = "d41b3b16-8d57-4daf-8838-a7cb7443812a"
 ONE = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
 TWO = "GPU-b83f0d62-417e-4c9a-a5d8-e06b3f17c942"

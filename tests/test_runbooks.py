@@ -6,8 +6,6 @@ from pathlib import Path
 
 import click
 import pytest
-from doc_pages import FLAG, METRIC, command, commands, flags, spans
-from fixtures import ROOT
 
 from reconciler.apply.restore import Undo
 from reconciler.config import KEYS, SECTIONS
@@ -16,6 +14,8 @@ from reconciler.policy import Ages, Mode
 from reconciler.reasons import Cause, Effect, Outcome, Rule, Skip
 from reconciler.rules import RULES
 from reconciler.schedule import Missed
+from tests.support.doc_pages import FLAG, METRIC, command, commands, flags, spans
+from tests.support.environment import ROOT
 
 DOCS = ROOT / "docs"
 RUNBOOKS = DOCS / "runbooks"

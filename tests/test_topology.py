@@ -5,8 +5,8 @@ from itertools import combinations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from topologies import ONE, TOPO6, WHOLE, tree_of
 
+from tests.support.topologies import ONE, TOPO6, WHOLE, tree_of
 from vgpu.model import Share
 from vgpu.reasons import Reason, SourceError
 from vgpu.topology import Card, Group, Level, draw, grow, holding, parse_matrix

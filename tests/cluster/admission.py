@@ -9,7 +9,6 @@ itself measured is of its own histograms, as far as they grew meanwhile.
 """
 
 import itertools
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -18,12 +17,14 @@ from pathlib import Path
 from typing import Self
 
 import msgspec
-from bed import objects
-from bed.client import Client, Object
-from bed.node import Node
-from bed.processes import Daemon, wait_until
-from plugin_node import PluginNode, volcano_pod
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests.cluster.plugin_node import PluginNode, volcano_pod
+from tests.support.bed import objects
+from tests.support.bed.client import Client, Object
+from tests.support.bed.node import Node
+from tests.support.bed.processes import Daemon, wait_until
+from tests.support.environment import ROOT
 
 CARDS, CONTAINERS = 8, 80
 CARD_GIB = 80
@@ -99,8 +100,7 @@ class Contest:
         counts = self.node.object()["status"]["allocatable"]
         offered = [f"{theirs}={counts[ours]}" for ours, theirs in LIKE.items()]
         command = [sys.executable, NOTHING, *offered]
-        path = os.pathsep.join(map(str, (NOTHING.parent, NOTHING.parent.parent)))
-        self.other = self.node.start("nothing", command, env={"PYTHONPATH": path})
+        self.other = self.node.start("nothing", command, env={"PYTHONPATH": str(ROOT)})
         for ours, theirs in LIKE.items():
             self.plugin.wait_offered(theirs, int(counts[ours]))
         # Where there is a pod at all, who is alive can be told; elsewhere it is the plugin's own.

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import yaml
-from bed import product
-from bed.client import Client, Object
-from bed.node import Node
-from fake_nvml.build import build
-from nvml_fake import FakeDriver
 
 from deploy.generate import CHART
+from tests.support.bed import product
+from tests.support.bed.client import Client, Object
+from tests.support.bed.node import Node
+from tests.support.fake_nvml.build import build
+from tests.support.nvml_fake import FakeDriver
 
 OPERATOR = ("PodMonitor", "ServiceMonitor", "PrometheusRule")
 """Kinds of Prometheus Operator."""

@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from bed.deviceplugin import DevicePlugin
+from tests.support.bed.deviceplugin import DevicePlugin
 
 ID_LENGTH = len("GPU-12345678-1234-1234-1234-123456789abc-core-12")
 """Of Volcano's IDs."""

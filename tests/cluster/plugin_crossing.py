@@ -10,9 +10,9 @@ The original plugins, and ours without CDI, go by the order of the promises.
 
 import copy
 
-from bed.client import Object
-from plugin_kinds import Kind
-from plugin_node import PluginNode
+from tests.cluster.plugin_kinds import Kind
+from tests.cluster.plugin_node import PluginNode
+from tests.support.bed.client import Object
 
 BEGINNING = 1_700_000_000
 

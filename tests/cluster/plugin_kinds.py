@@ -14,11 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bed.client import Object
-from bed.node import Node
-from driver_host import DriverHost, elf
-from plugin_node import PORT, PluginNode, gaia_pod, gpushare_pod, volcano_pod
-
+from tests.cluster.plugin_node import PORT, PluginNode, gaia_pod, gpushare_pod, volcano_pod
+from tests.deviceplugin.driver_host import DriverHost, elf
+from tests.support.bed.client import Object
+from tests.support.bed.node import Node
 from vgpu.schemes.volcano_dialect import HAMI, VOLCANO, Dialect
 from vgpu.units import GIB
 

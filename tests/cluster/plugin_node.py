@@ -19,14 +19,14 @@ from typing import Any, Self
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from bed import objects
-from bed.client import Object
-from bed.node import Node
-from bed.processes import Daemon
-from nvml_fake import Device as Card
-from nvml_fake import FakeDriver, uuid
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.bed import objects
+from tests.support.bed.client import Object
+from tests.support.bed.node import Node
+from tests.support.bed.processes import Daemon
+from tests.support.nvml_fake import Device as Card
+from tests.support.nvml_fake import FakeDriver, uuid
 from vgpu.schemes.volcano_dialect import VOLCANO, Dialect
 
 KUBELET_DIR = "/var/lib/kubelet/device-plugins"

@@ -14,11 +14,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
-from bed.client import Object
-from bed.deviceplugin import DevicePlugin, pb
-from plugin_kinds import BLOCKS_IN_GIB, CARD_GIB, UNIT_MIB, Kind
-from plugin_node import PluginNode
-
+from tests.cluster.plugin_kinds import BLOCKS_IN_GIB, CARD_GIB, UNIT_MIB, Kind
+from tests.cluster.plugin_node import PluginNode
+from tests.support.bed.client import Object
+from tests.support.bed.deviceplugin import DevicePlugin, pb
 from vgpu.schemes.volcano_dialect import HAMI, VOLCANO, Dialect
 
 ENDED: Final = "18446744073709551615"

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Self
 
-from bed.client import Client, Object, Refused
-from bed.node import Node
-from bed.processes import Daemon
+from tests.support.bed.client import Client, Object, Refused
+from tests.support.bed.node import Node
+from tests.support.bed.processes import Daemon
 
 NAME = "stand-in"
 

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from bed.client import Object
-from bed.images import Shown
-from bed.node import Node
+from tests.support.bed.client import Object
+from tests.support.bed.images import Shown
+from tests.support.bed.node import Node
 
 BUNDLES = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
 

@@ -13,17 +13,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bed import objects
-from bed.client import Client, Object
-from bed.images import Shown
-from bed.node import Node
-from bed.processes import wait_until
-from plugin_kinds import CARD_GIB, KINDS, Ask
-from plugin_node import KUBELET_DIR, PORT, PluginNode
-from plugin_sight import OVERRIDE, first_process, late_env
-
 from deviceplugin.assignments import Assignment, read_assignments
 from deviceplugin.reasons import Why
+from tests.cluster.plugin_kinds import CARD_GIB, KINDS, Ask
+from tests.cluster.plugin_node import KUBELET_DIR, PORT, PluginNode
+from tests.cluster.plugin_sight import OVERRIDE, first_process, late_env
+from tests.support.bed import objects
+from tests.support.bed.client import Client, Object
+from tests.support.bed.images import Shown
+from tests.support.bed.node import Node
+from tests.support.bed.processes import wait_until
 from vgpu.model import Scheme
 from vgpu.own_checkpoint import decode, file_name
 from vgpu.tenants import Tenant

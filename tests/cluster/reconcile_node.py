@@ -7,11 +7,11 @@ says, and what is wrong with them a test adds.
 import json
 from pathlib import Path
 
-import samples
-from bed.client import Object
 from msgspec.structs import replace
-from reconciling import Stage
 
+from tests.cluster.reconciling import Stage
+from tests.reconciler import samples
+from tests.support.bed.client import Object
 from vgpu.model import Device, PodRef
 from vgpu.schemes.volcano import HAMI, VOLCANO, Volcano
 from vgpu.simulator.demo import demo

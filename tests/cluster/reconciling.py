@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import yaml
-from bed.client import Client, Object
-from bed.cluster import Cluster
-from bed.processes import wait_until
 from click.testing import CliRunner
-from fixtures import ROOT
 
+from tests.support.bed.client import Client, Object
+from tests.support.bed.cluster import Cluster
+from tests.support.bed.processes import wait_until
+from tests.support.environment import ROOT
 from vgpu.cli import main
 from vgpu.kube import (
     BOUND_DEVICE,

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from bed.client import Client, Object
+from tests.support.bed.client import Client, Object
 
 OPERATOR = "/apis/monitoring.coreos.com/v1"
 

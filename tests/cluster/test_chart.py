@@ -10,11 +10,12 @@ from types import SimpleNamespace
 import pytest
 import urllib3
 import yaml
-from bed import crds, objects
-from bed.deviceplugin import DevicePlugin, pb
-from bed.images import Shown
-from bed.processes import wait_until
-from charting import (
+from msgspec.structs import replace
+
+from deploy.generate import CHART
+from deploy.manifests import FOLDER, MANIFESTS, NAMESPACE
+from reconciler.config import parse as configuration
+from tests.cluster.charting import (
     OPERATOR,
     Chart,
     HelmRefused,
@@ -24,17 +25,16 @@ from charting import (
     shown,
     uninstall,
 )
-from deploy_objects import containers, granted, kinds, parse
-from fixtures import ROOT
-from live import parse as series_of
-from msgspec.structs import replace
-from nvml_fake import Device, Process, uuid
-from plugin_node import volcano_pod
-from regions import a_region, write
-
-from deploy.generate import CHART
-from deploy.manifests import FOLDER, MANIFESTS, NAMESPACE
-from reconciler.config import parse as configuration
+from tests.cluster.plugin_node import volcano_pod
+from tests.support.bed import crds, objects
+from tests.support.bed.deviceplugin import DevicePlugin, pb
+from tests.support.bed.images import Shown
+from tests.support.bed.processes import wait_until
+from tests.support.deploy_objects import containers, granted, kinds, parse
+from tests.support.environment import ROOT
+from tests.support.live import parse as series_of
+from tests.support.nvml_fake import Device, Process, uuid
+from tests.support.regions import a_region, write
 
 VALUES = {
     path.stem: yaml.safe_load(path.read_text())

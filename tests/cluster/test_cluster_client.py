@@ -4,13 +4,13 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-import sample_cluster as sample
-from bed import crds, objects
-from bed.cluster import start_cluster
-from bed.processes import wait_until
 from click.testing import CliRunner
 from msgspec.structs import replace
 
+from tests.support import sample_cluster as sample
+from tests.support.bed import crds, objects
+from tests.support.bed.cluster import start_cluster
+from tests.support.bed.processes import wait_until
 from vgpu.cli import main
 from vgpu.cluster import Cluster, ClusterError, followed, reads
 from vgpu.kube import EventNote, Lease, NoteType

@@ -14,15 +14,15 @@ from types import SimpleNamespace
 from typing import ClassVar, NamedTuple
 
 import pytest
-from bed import crds, objects
-from bed.monitoring import Alertmanager, Prometheus
-from bed.processes import wait_until
-from charting import Chart, driver_for_pods, of_the_bed, shown, uninstall
-from nvml_fake import Device, Process, uuid
-from plugin_node import volcano_pod
-from plugin_sight import Sight
-from scraping import rule_file, scrape_jobs
 
+from tests.cluster.charting import Chart, driver_for_pods, of_the_bed, shown, uninstall
+from tests.cluster.plugin_node import volcano_pod
+from tests.cluster.plugin_sight import Sight
+from tests.cluster.scraping import rule_file, scrape_jobs
+from tests.support.bed import crds, objects
+from tests.support.bed.monitoring import Alertmanager, Prometheus
+from tests.support.bed.processes import wait_until
+from tests.support.nvml_fake import Device, Process, uuid
 from vgpu.schemes.volcano_node import lock_text
 from vgpu.units import GIB
 

@@ -1,11 +1,11 @@
 """The exporter follows its node's pods at a real API server."""
 
 import pytest
-from bed import objects
-from bed.processes import wait_until
-from live import LiveExporter
 
 from exporter.api import watch as watch_node
+from tests.support.bed import objects
+from tests.support.bed.processes import wait_until
+from tests.support.live import LiveExporter
 from vgpu.cluster import Cluster
 from vgpu.cluster.followed import pods_of_node
 from vgpu.reasons import Reason, SourceError

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from fixtures import ROOT
 
+from tests.support.environment import ROOT
 from vgpu.cli import main
 from vgpu.cluster import Cluster, ClusterError
 from vgpu.commands.node_resource import operations

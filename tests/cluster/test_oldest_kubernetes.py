@@ -3,8 +3,9 @@
 import json
 
 import pytest
-import samples
-from reconciling import CLUSTER_RIGHTS, Command, is_evicted, staged, with_rights
+
+from tests.cluster.reconciling import CLUSTER_RIGHTS, Command, is_evicted, staged, with_rights
+from tests.reconciler import samples
 
 
 @pytest.fixture

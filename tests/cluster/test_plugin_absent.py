@@ -8,12 +8,13 @@ import time
 from collections import Counter
 
 import pytest
-from bed import objects
-from bed.processes import wait_until
-from plugin_kinds import CARD_GIB
-from plugin_scheduler import NAME, Scheduler
-from plugin_truth import CARDS, PROMISE, Stage, promised, refused_without_plugin
-from reconciling import AT_ONCE, CLUSTER_RIGHTS, Command, forget_state, with_rights
+
+from tests.cluster.plugin_kinds import CARD_GIB
+from tests.cluster.plugin_scheduler import NAME, Scheduler
+from tests.cluster.plugin_truth import CARDS, PROMISE, Stage, promised, refused_without_plugin
+from tests.cluster.reconciling import AT_ONCE, CLUSTER_RIGHTS, Command, forget_state, with_rights
+from tests.support.bed import objects
+from tests.support.bed.processes import wait_until
 
 KIND = "volcano"
 GIB = CARD_GIB // 2

@@ -11,13 +11,13 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 import pytest
-from bed import objects
-from bed.node import Node
-from bed.processes import wait_until
-from plugin_crossing import let_it_see, promised_at
-from plugin_kinds import KINDS
-from plugin_scheduler import deaf
-from plugin_truth import (
+
+from deviceplugin.reasons import Why
+from deviceplugin.steps import Step
+from tests.cluster.plugin_crossing import let_it_see, promised_at
+from tests.cluster.plugin_kinds import KINDS
+from tests.cluster.plugin_scheduler import deaf
+from tests.cluster.plugin_truth import (
     Stage,
     delete,
     is_untouched,
@@ -26,9 +26,9 @@ from plugin_truth import (
     settled,
     waits_with,
 )
-
-from deviceplugin.reasons import Why
-from deviceplugin.steps import Step
+from tests.support.bed import objects
+from tests.support.bed.node import Node
+from tests.support.bed.processes import wait_until
 from vgpu.schemes.volcano_node import lock_text
 
 LOCK = "hamivgpu"

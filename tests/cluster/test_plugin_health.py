@@ -6,12 +6,12 @@ The driver is made to say it; what follows is shown by the Node, the metrics and
 import time
 
 import pytest
-from bed.processes import wait_until
-from nvml_fake import Xid, uuid
-from plugin_kinds import KINDS
-from plugin_truth import CARDS, Stage, is_untouched, waits_with
 
 from deviceplugin.reasons import Why
+from tests.cluster.plugin_kinds import KINDS
+from tests.cluster.plugin_truth import CARDS, Stage, is_untouched, waits_with
+from tests.support.bed.processes import wait_until
+from tests.support.nvml_fake import Xid, uuid
 
 XID_BUS = 79
 """The GPU has fallen off the bus."""

@@ -1,16 +1,16 @@
 """The device plugin and a real kubelet: lists, restarts, answers, refusals."""
 
 import pytest
-from bed import objects
-from bed.deviceplugin import FOLDER
-from bed.processes import wait_until
-from scripted_clerk import ScriptedClerk, raises
 
 from deviceplugin.assignments import read_assignments
 from deviceplugin.lists import offered
 from deviceplugin.reasons import Refused, Why
 from deviceplugin.registrar import Registrar
 from deviceplugin.registration import Outcome
+from tests.deviceplugin.scripted_clerk import ScriptedClerk, raises
+from tests.support.bed import objects
+from tests.support.bed.deviceplugin import FOLDER
+from tests.support.bed.processes import wait_until
 from vgpu.list_size import KUBELET_LIMIT
 from vgpu.model import Device, Scheme
 from vgpu.schemes.language import Edits

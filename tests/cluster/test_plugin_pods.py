@@ -8,14 +8,22 @@ import json
 import time
 
 import pytest
-from bed import objects
-from bed.images import Shown
-from bed.processes import wait_until
-from gaia_host import register
-from plugin_kinds import CARD_GIB, CARD_NUMBERS, DIALECTS, GAIA_CORES, KINDS, SPLIT, Ask
-from plugin_node import gaia_pod, gpushare_pod, volcano_pod
-from plugin_sight import Sight
 
+from tests.cluster.plugin_kinds import (
+    CARD_GIB,
+    CARD_NUMBERS,
+    DIALECTS,
+    GAIA_CORES,
+    KINDS,
+    SPLIT,
+    Ask,
+)
+from tests.cluster.plugin_node import gaia_pod, gpushare_pod, volcano_pod
+from tests.cluster.plugin_sight import Sight
+from tests.deviceplugin.gaia_host import register
+from tests.support.bed import objects
+from tests.support.bed.images import Shown
+from tests.support.bed.processes import wait_until
 from vgpu.model import PodRef
 from vgpu.schemes import gaia_pids, vcuda_config
 from vgpu.schemes.volcano_dialect import HAMI, VOLCANO

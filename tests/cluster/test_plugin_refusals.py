@@ -4,13 +4,13 @@ Nobody beside it is hurt, and no container ever gets something that only looks l
 """
 
 import pytest
-from bed import objects
-from bed.processes import wait_until
-from plugin_kinds import CARD_GIB, KINDS, Ask
-from plugin_node import volcano_pod
-from plugin_scheduler import deaf
-from plugin_sight import Sight
 
+from tests.cluster.plugin_kinds import CARD_GIB, KINDS, Ask
+from tests.cluster.plugin_node import volcano_pod
+from tests.cluster.plugin_scheduler import deaf
+from tests.cluster.plugin_sight import Sight
+from tests.support.bed import objects
+from tests.support.bed.processes import wait_until
 from vgpu.plugin_words import CHECK_FAILED
 
 KIND = KINDS["volcano"]

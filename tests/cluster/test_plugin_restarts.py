@@ -12,14 +12,22 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 
 import pytest
-from bed.node import Node
-from bed.processes import wait_until
-from plugin_kinds import KINDS
-from plugin_node import KUBELET_DIR, PORT
-from plugin_truth import CARDS, CHECKPOINT, STATE, Stage, is_untouched, promised, waits_with
 
 from deviceplugin.keeper import identity
 from deviceplugin.reasons import Why
+from tests.cluster.plugin_kinds import KINDS
+from tests.cluster.plugin_node import KUBELET_DIR, PORT
+from tests.cluster.plugin_truth import (
+    CARDS,
+    CHECKPOINT,
+    STATE,
+    Stage,
+    is_untouched,
+    promised,
+    waits_with,
+)
+from tests.support.bed.node import Node
+from tests.support.bed.processes import wait_until
 from vgpu.model import Scheme
 from vgpu.own_checkpoint import file_name
 from vgpu.reasons import Reason

@@ -11,10 +11,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from bed import objects
-from bed.images import Shown
-from bed.processes import wait_until
-from plugin_node import KUBELET_DIR, PluginNode, volcano_pod
+
+from tests.cluster.plugin_node import KUBELET_DIR, PluginNode, volcano_pod
+from tests.support.bed import objects
+from tests.support.bed.images import Shown
+from tests.support.bed.processes import wait_until
 
 PODS, WAVES, CARDS, SPLIT, RESOURCES = 60, 5, 8, 10, 3
 NUMBER = "volcano.sh/vgpu-number"

@@ -3,13 +3,13 @@
 import shutil
 
 import pytest
-from bed import objects
-from plugin_kinds import CARD_GIB, DIALECTS, KINDS, Ask
-from plugin_originals import GPU_MANAGERS, original_of, served
-from plugin_sight import OVERRIDE, Sight, first_process, late_env
-from plugin_truth import CHECKPOINT, delete, is_untouched
 
 from deviceplugin.assignments import read_assignments
+from tests.cluster.plugin_kinds import CARD_GIB, DIALECTS, KINDS, Ask
+from tests.cluster.plugin_originals import GPU_MANAGERS, original_of, served
+from tests.cluster.plugin_sight import OVERRIDE, Sight, first_process, late_env
+from tests.cluster.plugin_truth import CHECKPOINT, delete, is_untouched
+from tests.support.bed import objects
 from vgpu.model import PodRef
 from vgpu.schemes.volcano_node import lock_text
 

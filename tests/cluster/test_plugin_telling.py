@@ -4,11 +4,7 @@ import threading
 from datetime import UTC, datetime
 
 import pytest
-import sample_cluster as sample
-from bed import objects
-from bed.processes import wait_until
 from msgspec.structs import replace
-from plugin_pods import by_name, gpu, no_books, tenant_of
 
 from deviceplugin.events import Word
 from deviceplugin.roles.gpushare import GpushareRole
@@ -16,6 +12,10 @@ from deviceplugin.roles.volcano import VolcanoRole
 from deviceplugin.steps import Step
 from deviceplugin.telling import Teller
 from deviceplugin.to_tell import Look
+from tests.support import sample_cluster as sample
+from tests.support.bed import objects
+from tests.support.bed.processes import wait_until
+from tests.support.plugin_pods import by_name, gpu, no_books, tenant_of
 from vgpu.cluster import Cluster, followed
 from vgpu.schemes.volcano import HAMI, Volcano
 from vgpu.schemes.volcano_node import lock_text

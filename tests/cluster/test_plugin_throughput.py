@@ -7,8 +7,9 @@ How fast it goes is printed beside a plugin that only answers, by the better of 
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from admission import CONTAINERS, FACTOR, Contest, remove
-from bed.images import Shown
+
+from tests.cluster.admission import CONTAINERS, FACTOR, Contest, remove
+from tests.support.bed.images import Shown
 
 
 @pytest.mark.slow

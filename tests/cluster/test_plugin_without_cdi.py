@@ -4,15 +4,15 @@ What a guess got wrong never runs: it is refused at the start, and the reconcile
 """
 
 import pytest
-from bed import objects
-from bed.node import Node
-from bed.processes import wait_until
-from plugin_crossing import let_it_see, promised_at
-from plugin_kinds import KINDS, Ask
-from plugin_scheduler import NAME, Scheduler, deaf
-from plugin_sight import OVERRIDE, Sight, read_inside
-from reconciling import AT_ONCE, CLUSTER_RIGHTS, Command, forget_state, with_rights
 
+from tests.cluster.plugin_crossing import let_it_see, promised_at
+from tests.cluster.plugin_kinds import KINDS, Ask
+from tests.cluster.plugin_scheduler import NAME, Scheduler, deaf
+from tests.cluster.plugin_sight import OVERRIDE, Sight, read_inside
+from tests.cluster.reconciling import AT_ONCE, CLUSTER_RIGHTS, Command, forget_state, with_rights
+from tests.support.bed import objects
+from tests.support.bed.node import Node
+from tests.support.bed.processes import wait_until
 from vgpu.plugin_words import CHECK_FAILED, CROSSED
 
 CARDS = 3

@@ -3,11 +3,6 @@
 from contextlib import ExitStack, contextmanager
 
 import pytest
-import sample_cluster as sample
-from bed import crds, objects
-from bed.client import Refused
-from bed.processes import wait_until
-from reconcile_plans import editing, evicting, plan
 
 from reconciler.apply.applier import Applier
 from reconciler.apply.audit import Audit, read
@@ -17,6 +12,11 @@ from reconciler.memory import Memory
 from reconciler.model import NobodyWaitsGuard, OwnerGuard, OwnerState
 from reconciler.reasons import Outcome, Rule
 from reconciler.store import MemoryStore
+from tests.support import sample_cluster as sample
+from tests.support.bed import crds, objects
+from tests.support.bed.client import Refused
+from tests.support.bed.processes import wait_until
+from tests.support.reconcile_plans import editing, evicting, plan
 from vgpu.cluster import Cluster
 from vgpu.schemes.volcano import HAMI, Volcano
 from vgpu.schemes.volcano_node import lock_text

@@ -10,23 +10,7 @@ from contextlib import closing, contextmanager
 from urllib.request import urlopen
 
 import pytest
-import samples
-from bed import objects
-from bed.client import Refused
-from bed.cluster import start_cluster
-from bed.deviceplugin import DevicePlugin, in_the_environment
-from bed.processes import Daemon, wait_until
 from prometheus_client.parser import text_string_to_metric_families
-from reconciling import (
-    AT_ONCE,
-    CLUSTER_RIGHTS,
-    Command,
-    forget_state,
-    is_evicted,
-    staged,
-    with_rights,
-)
-from samples import replace
 
 from reconciler.apply.applier import Applier
 from reconciler.apply.audit import Audit
@@ -35,6 +19,22 @@ from reconciler.observe.cluster import ListingObserver
 from reconciler.plan import OPT_OUT
 from reconciler.policy import Ages, Limits, Policy
 from reconciler.reasons import Outcome, Rule
+from tests.cluster.reconciling import (
+    AT_ONCE,
+    CLUSTER_RIGHTS,
+    Command,
+    forget_state,
+    is_evicted,
+    staged,
+    with_rights,
+)
+from tests.reconciler import samples
+from tests.reconciler.samples import replace
+from tests.support.bed import objects
+from tests.support.bed.client import Refused
+from tests.support.bed.cluster import start_cluster
+from tests.support.bed.deviceplugin import DevicePlugin, in_the_environment
+from tests.support.bed.processes import Daemon, wait_until
 from vgpu.cluster import Cluster
 from vgpu.inventory import Units
 from vgpu.model import Phase, PodRef

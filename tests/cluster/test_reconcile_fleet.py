@@ -7,11 +7,12 @@ import time
 from collections import Counter
 
 import pytest
-from bed.fleet import create
-from bed.population import PODS_OF_A_SET
-from bed.stages import Life
 from prometheus_client.parser import text_string_to_metric_families
-from reconciling import CLUSTER_RIGHTS, Command, with_rights
+
+from tests.cluster.reconciling import CLUSTER_RIGHTS, Command, with_rights
+from tests.support.bed.fleet import create
+from tests.support.bed.population import PODS_OF_A_SET
+from tests.support.bed.stages import Life
 
 NODES, PODS = 1000, 5000
 REFUSED = Life.UNEXPECTED_ADMISSION_ERROR

@@ -6,10 +6,11 @@ from uuid import uuid4
 
 import pytest
 import urllib3
-from bed import objects
-from bed.deviceplugin import DevicePlugin, in_the_environment
-from bed.processes import wait_until
-from reconciling import CLUSTER_RIGHTS, HOME, MANIFESTS, NODE_RIGHTS, documents
+
+from tests.cluster.reconciling import CLUSTER_RIGHTS, HOME, MANIFESTS, NODE_RIGHTS, documents
+from tests.support.bed import objects
+from tests.support.bed.deviceplugin import DevicePlugin, in_the_environment
+from tests.support.bed.processes import wait_until
 
 RESOURCE = "volcano.sh/vgpu-number"
 AT_ONCE = "\nages: {failed: 0s}\n"

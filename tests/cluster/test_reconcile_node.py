@@ -3,10 +3,16 @@
 from contextlib import ExitStack
 
 import pytest
-from bed.processes import Daemon
 from msgspec.structs import replace
-from reconcile_node import SECOND, NodeOnStage
-from reconciling import (
+
+from reconciler.apply.applier import Applier
+from reconciler.apply.audit import Audit
+from reconciler.cycle import Cycles
+from reconciler.observe.node import NodeObserver, Places
+from reconciler.policy import Ages, Mode, Policy
+from reconciler.reasons import Cause, Outcome, Rule, Skip
+from tests.cluster.reconcile_node import SECOND, NodeOnStage
+from tests.cluster.reconciling import (
     CLUSTER_RIGHTS,
     NODE_RIGHTS,
     Command,
@@ -15,13 +21,7 @@ from reconciling import (
     version,
     with_rights,
 )
-
-from reconciler.apply.applier import Applier
-from reconciler.apply.audit import Audit
-from reconciler.cycle import Cycles
-from reconciler.observe.node import NodeObserver, Places
-from reconciler.policy import Ages, Mode, Policy
-from reconciler.reasons import Cause, Outcome, Rule, Skip
+from tests.support.bed.processes import Daemon
 from vgpu.cluster import Cluster
 from vgpu.inventory import Units
 from vgpu.simulator.demo import A10, L40S

@@ -3,15 +3,15 @@
 from contextlib import closing
 
 import pytest
-from bed import objects
-from bed.population import CARD_MIB, card_uuid, node_name
-from bed.processes import wait_until
-from bed.stages import Life
 
 from reconciler.model import View
 from reconciler.observe.cluster import ListingObserver, WatchingObserver
 from reconciler.observe.kinds import Watched
 from reconciler.observe.node import NodeObserver, Places
+from tests.support.bed import objects
+from tests.support.bed.population import CARD_MIB, card_uuid, node_name
+from tests.support.bed.processes import wait_until
+from tests.support.bed.stages import Life
 from vgpu.cluster import Cluster, ClusterError
 from vgpu.inventory import Units
 from vgpu.ledger import ConflictKind

@@ -9,13 +9,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
-import samples
-from bed import crds
-from bed.client import Refused
-from bed.cluster import start_cluster
-from bed.processes import Daemon
-from reconcile_node import NodeOnStage
-from reconciling import (
+
+from tests.cluster.reconcile_node import NodeOnStage
+from tests.cluster.reconciling import (
     AT_ONCE,
     CLUSTER_RIGHTS,
     HOME,
@@ -26,6 +22,11 @@ from reconciling import (
     staged,
     with_rights,
 )
+from tests.reconciler import samples
+from tests.support.bed import crds
+from tests.support.bed.client import Refused
+from tests.support.bed.cluster import start_cluster
+from tests.support.bed.processes import Daemon
 
 KUBESHARE = AT_ONCE | {"rules": {"kubeshare": {"mode": "apply"}}}
 

@@ -9,9 +9,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
-import samples
-from bed import crds
-from reconciling import (
+
+from tests.cluster.reconciling import (
     AT_ONCE,
     CLUSTER_RIGHTS,
     Command,
@@ -22,8 +21,9 @@ from reconciling import (
     version,
     with_rights,
 )
-from samples import replace, uuid
-
+from tests.reconciler import samples
+from tests.reconciler.samples import replace, uuid
+from tests.support.bed import crds
 from vgpu.kube import ContainerState, Node, Status
 from vgpu.model import Phase
 from vgpu.schemes.kubeshare_node import HOLDER_NAMESPACE

@@ -9,11 +9,9 @@ import urllib.request
 from contextlib import contextmanager
 
 import pytest
-import samples
-from bed.processes import wait_until
-from fixtures import ROOT
 from prometheus_client.parser import text_string_to_metric_families
-from reconciling import (
+
+from tests.cluster.reconciling import (
     CLUSTER_RIGHTS,
     HOME,
     Command,
@@ -23,7 +21,10 @@ from reconciling import (
     staged,
     with_rights,
 )
-from terminal import Terminal
+from tests.reconciler import samples
+from tests.support.bed.processes import wait_until
+from tests.support.environment import ROOT
+from tests.support.terminal import Terminal
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{HOME}/leases/vgpu-reconciler"
 NODE = "gpu-1"

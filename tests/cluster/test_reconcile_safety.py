@@ -7,9 +7,15 @@ import threading
 from contextlib import ExitStack
 
 import pytest
-import samples
-from bed import crds
-from reconciling import (
+
+from reconciler.apply.applier import Applier
+from reconciler.apply.audit import Audit
+from reconciler.cycle import Cycles
+from reconciler.observe.cluster import ListingObserver
+from reconciler.plan import OPT_OUT
+from reconciler.policy import Ages, Limits, Mode, Policy
+from reconciler.reasons import Cause, Outcome, Rule
+from tests.cluster.reconciling import (
     AT_ONCE,
     CLUSTER_RIGHTS,
     Command,
@@ -20,15 +26,9 @@ from reconciling import (
     version,
     with_rights,
 )
-from samples import replace
-
-from reconciler.apply.applier import Applier
-from reconciler.apply.audit import Audit
-from reconciler.cycle import Cycles
-from reconciler.observe.cluster import ListingObserver
-from reconciler.plan import OPT_OUT
-from reconciler.policy import Ages, Limits, Mode, Policy
-from reconciler.reasons import Cause, Outcome, Rule
+from tests.reconciler import samples
+from tests.reconciler.samples import replace
+from tests.support.bed import crds
 from vgpu.cluster import Cluster
 from vgpu.inventory import Units
 from vgpu.kube import MIRROR

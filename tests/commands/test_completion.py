@@ -6,8 +6,8 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from fixtures import ROOT, required_tool
 
+from tests.support.environment import ROOT, required_tool
 from vgpu.cli import COMMANDS, main
 
 

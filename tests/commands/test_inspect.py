@@ -7,13 +7,13 @@ import sys
 
 import msgspec
 import pytest
-import sample_cluster as sample
 import yaml
 from click.testing import CliRunner
-from fixtures import ROOT
 from rich.console import Console
-from sample_cluster import NOW
 
+from tests.support import sample_cluster as sample
+from tests.support.environment import ROOT
+from tests.support.sample_cluster import NOW
 from vgpu.cli import main
 from vgpu.commands.inspect_document import InventoryDocument
 from vgpu.commands.inspect_table import layout_for, show, size

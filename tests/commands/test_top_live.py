@@ -8,10 +8,10 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from nvml_fake import Device, FakeDriver, Fault, uuid
-from running_demo import COMMAND, RunningDemo
-from terminal import Terminal
 
+from tests.e2e.running_demo import COMMAND, RunningDemo
+from tests.support.nvml_fake import Device, FakeDriver, Fault, uuid
+from tests.support.terminal import Terminal
 from vgpu.commands.top import command
 
 TOP = (sys.executable, "-c", "from vgpu.commands.top import command; command(prog_name='vgpu top')")

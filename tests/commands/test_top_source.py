@@ -5,8 +5,8 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-from web_helpers import Pki, hashed
 
+from tests.support.web_helpers import Pki, hashed
 from vgpu.commands import top_source
 from vgpu.commands.top_source import Access, BadOption, Exporter, Unanswered
 from vgpu.web.config import WebConfigFile

@@ -16,12 +16,12 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from google.protobuf.empty_pb2 import Empty
-from nvml_fake import Device, FakeDriver, Fault, Link, Process, uuid
 
 from exporter.allocations import books
 from exporter.attribution import attribute
 from exporter.languages import languages
 from exporter.view import Attribution, ShareRow, View
+from tests.support.nvml_fake import Device, FakeDriver, Fault, Link, Process, uuid
 from vgpu.commands.topology import command
 from vgpu.commands.topology_state import by_links, by_matrix, state_of, unknown
 from vgpu.display.messages import graph_text, usages

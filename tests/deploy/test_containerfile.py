@@ -3,8 +3,9 @@
 import tomllib
 
 import pytest
-from bed.containerfile import Instruction, arguments, configuration, instructions
-from fixtures import ROOT
+
+from tests.support.bed.containerfile import Instruction, arguments, configuration, instructions
+from tests.support.environment import ROOT
 
 TEXT = (ROOT / "deploy" / "Containerfile").read_text()
 

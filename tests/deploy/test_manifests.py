@@ -8,12 +8,12 @@ import re
 
 import pytest
 import yaml
-from deploy_objects import OWN, containers, granted, kinds, parse, pod_templates
 
 import deviceplugin.flags
 import exporter.flags
 from deploy.manifests import FOLDER, MANIFESTS
 from grafana.settings import EXPORTER, RECONCILER
+from tests.support.deploy_objects import OWN, containers, granted, kinds, parse, pod_templates
 from vgpu import __version__
 
 DOCUMENTS = {

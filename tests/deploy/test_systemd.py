@@ -5,10 +5,10 @@ import shlex
 import subprocess
 
 import pytest
-from deploy_objects import parse
-from fixtures import ROOT, required_tool
 
 from exporter.flags import options_from
+from tests.support.deploy_objects import parse
+from tests.support.environment import ROOT, required_tool
 
 UNIT = ROOT / "deploy" / "systemd" / "vgpu-exporter.service"
 PROGRAM = "/opt/vgpu/bin/vgpu"

@@ -12,9 +12,9 @@ import json
 from pathlib import Path
 
 import msgspec
-from scripted_api import until
-from stub_kubelet import StubKubelet
 
+from tests.deviceplugin.stub_kubelet import StubKubelet
+from tests.support.scripted_api import until
 from vgpu.schemes.gaia_cgroup import cgroup_path
 from vgpu.sources import kubelet_checkpoint
 

@@ -5,10 +5,9 @@ pod = asking((50, 30), indices=["0"])
 
 from itertools import combinations
 
-from plugin_pods import NODE, container, gpu, pod
-from topologies import TOPO6
-
 from deviceplugin.roles.gaia import GaiaRole
+from tests.support.plugin_pods import NODE, container, gpu, pod
+from tests.support.topologies import TOPO6
 from vgpu.topology import parse_matrix
 
 CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"

@@ -23,12 +23,11 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
-from admitting_kubelet import AdmittingKubelet
-from bed.pki import Authority
-from fixtures import ROOT
-from live import parse
-from nvml_fake import Device, FakeDriver, uuid
-
+from tests.deviceplugin.admitting_kubelet import AdmittingKubelet
+from tests.support.bed.pki import Authority
+from tests.support.environment import ROOT
+from tests.support.live import parse
+from tests.support.nvml_fake import Device, FakeDriver, uuid
 from vgpu.simulator.apiserver import ApiServer
 from vgpu.simulator.store import NODES, PODS, Store
 from vgpu.sources.runtime import HOST_PID_NAMESPACE

@@ -5,7 +5,6 @@ model knows what no part of the plugin can: with which shares each container was
 """
 
 import msgspec
-from desk_values import NODE, NUMBER, ROLE, assignment, made, replace
 
 from deviceplugin.binding import bind_all
 from deviceplugin.candidates import Claims, candidates, in_order_of_asking
@@ -13,6 +12,7 @@ from deviceplugin.gate import State, by_ids, objection
 from deviceplugin.leaving import gone
 from deviceplugin.looking import ledger_of
 from deviceplugin.recovery import Told, recover
+from tests.deviceplugin.desk_values import NODE, NUMBER, ROLE, assignment, made, replace
 from vgpu.facts import (
     ContainerName,
     Gpu,

@@ -14,8 +14,6 @@ import threading
 from functools import partial
 from pathlib import Path
 
-from admitting_kubelet import content
-from desk_values import CARDS, NODE, NUMBER, SLOTS, pod
 from msgspec.structs import replace
 
 from deviceplugin.answers import answer
@@ -30,6 +28,8 @@ from deviceplugin.recovery import Recovered
 from deviceplugin.roles.volcano import VolcanoRole
 from deviceplugin.service import KubeletTable
 from deviceplugin.steps import nothing
+from tests.deviceplugin.admitting_kubelet import content
+from tests.deviceplugin.desk_values import CARDS, NODE, NUMBER, SLOTS, pod
 from vgpu.model import Scheme
 from vgpu.schemes.volcano import Volcano
 from vgpu.schemes.volcano_dialect import VOLCANO

@@ -1,11 +1,11 @@
 """Answers to Allocate: name and edits come back from their bytes; foreign bytes name nobody."""
 
 import pytest
-from fixtures import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.answers import answer, read
+from tests.support.environment import ROOT
 from vgpu.rpc import deviceplugin_pb2 as pb
 from vgpu.schemes.language import Edits, Mount
 

@@ -6,18 +6,18 @@ import os
 from pathlib import Path
 
 import pytest
-from fixtures import shared_fixtures
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.answers import answer
 from deviceplugin.assignments import read_assignments, stamp
 from deviceplugin.model import Assignment
+from tests.support.environment import GOLDEN_FILES
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.language import Edits
 from vgpu.sources.kubelet_checkpoint import parse_checkpoint
 
-GOLDEN = sorted(shared_fixtures("kubelet-checkpoints").glob("*.json"))
+GOLDEN = sorted((GOLDEN_FILES / "kubelet-checkpoints").glob("*.json"))
 RESOURCE = "volcano.sh/vgpu-number"
 UID = "9a422c32-4fc2-11e9-bb64-505dac4c3a38"
 NAME = "0123456789abcdef01234567"

@@ -7,11 +7,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from broken_disk import Killed
-from desk_values import A, B, made, running, share
 from msgspec.structs import replace
-from plugin_parts import HASTY, PATIENT, Parts
-from scripted_api import until
 
 from deviceplugin.cdi import CdiFiles
 from deviceplugin.desk import Desk
@@ -20,6 +16,10 @@ from deviceplugin.model import Conflict
 from deviceplugin.reasons import Refused, Why
 from deviceplugin.recovery import Recovered
 from deviceplugin.steps import Step
+from tests.deviceplugin.desk_values import A, B, made, running, share
+from tests.deviceplugin.plugin_parts import HASTY, PATIENT, Parts
+from tests.support.broken_disk import Killed
+from tests.support.scripted_api import until
 from vgpu.model import ContainerKind
 from vgpu.schemes.language import Edits
 

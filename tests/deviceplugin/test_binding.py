@@ -1,12 +1,12 @@
 """Why a container is not bound, from one look to the next."""
 
 import pytest
-from desk_values import CARDS, NODE, ROLE, A, assignment, pod, replace, share
 
 from deviceplugin.binding import bind_all
 from deviceplugin.desk import Desk
 from deviceplugin.gate import State, by_ids
 from deviceplugin.reasons import Why
+from tests.deviceplugin.desk_values import CARDS, NODE, ROLE, A, assignment, pod, replace, share
 
 PHASE = "volcano.sh/bind-phase"
 NOW = 1_790_000_000.0

@@ -1,7 +1,12 @@
 """Whom Allocate may be for, when the kubelet tells no more than how many devices it wants."""
 
 import pytest
-from desk_values import (
+
+from deviceplugin.candidates import Claims, candidates, no_candidate
+from deviceplugin.desk import Desk
+from deviceplugin.reasons import Why
+from deviceplugin.roles.gpushare import GpushareRole
+from tests.deviceplugin.desk_values import (
     CARDS,
     INIT,
     NUMBER,
@@ -17,11 +22,6 @@ from desk_values import (
     running,
     share,
 )
-
-from deviceplugin.candidates import Claims, candidates, no_candidate
-from deviceplugin.desk import Desk
-from deviceplugin.reasons import Why
-from deviceplugin.roles.gpushare import GpushareRole
 from vgpu.kube import MIRROR, Container, ContainerState, Pod, Status
 from vgpu.model import ContainerKind, Phase, PodRef
 from vgpu.schemes.gpushare_annotations import ASSIGNED, CHANGED_AT, INDEX

@@ -3,19 +3,19 @@
 import errno
 import json
 import os
-from pathlib import Path
 
 import pytest
-from broken_disk import BrokenDisk
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin import cdi
 from deviceplugin.cdi import CdiFiles
+from tests.support.broken_disk import BrokenDisk
+from tests.support.environment import GOLDEN_FILES
 from vgpu.model import Scheme
 from vgpu.schemes.language import Edits, Mount
 
-GOLDEN = Path(__file__).parent / "golden" / "vgpu-0123456789abcdef01234567.json"
+GOLDEN = GOLDEN_FILES / "device-plugin" / "vgpu-0123456789abcdef01234567.json"
 NAME, OTHER, THIRD = "0123456789abcdef01234567", "1" * 24, "2" * 24
 BOOT = "d41b3b16-8d57-4daf-8838-a7cb7443812a"
 FOLDER = "/usr/local/vgpu/vgpu/containers/1b4e28ba-2fa1-11d2-883f-0016d3cca427_main"

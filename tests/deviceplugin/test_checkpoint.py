@@ -9,9 +9,9 @@ import sys
 import threading
 
 import pytest
-from broken_disk import BrokenDisk
 
 from deviceplugin.checkpoint import MOST_DAMAGED, Checkpoint, LockHeld
+from tests.support.broken_disk import BrokenDisk
 from vgpu.model import Allocation, Phase, PodRef, Scheme, Share
 from vgpu.own_checkpoint import LIMIT
 from vgpu.reasons import Reason

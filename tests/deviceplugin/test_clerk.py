@@ -4,14 +4,14 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from desk_values import MEMORY, NUMBER, A, B, share
-from plugin_parts import HASTY, PATIENT, Parts
 
 from deviceplugin import clerk as clerk_module
 from deviceplugin.cdi import CdiFiles
 from deviceplugin.late_files import LateFiles
 from deviceplugin.reasons import Refused, Why
 from deviceplugin.steps import Step
+from tests.deviceplugin.desk_values import MEMORY, NUMBER, A, B, share
+from tests.deviceplugin.plugin_parts import HASTY, PATIENT, Parts
 from vgpu.schemes.language import Edits
 
 IDS = frozenset({"id-0"})

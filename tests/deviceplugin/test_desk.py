@@ -3,7 +3,12 @@
 from random import Random
 
 import pytest
-from desk_values import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deviceplugin.desk import Desk
+from deviceplugin.reasons import Refused, Why
+from tests.deviceplugin.desk_values import (
     CARDS,
     INIT,
     ROLE,
@@ -18,11 +23,6 @@ from desk_values import (
     replace,
     share,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from deviceplugin.desk import Desk
-from deviceplugin.reasons import Refused, Why
 from vgpu.books import BooksError
 from vgpu.model import Allocation, ContainerKind, Phase, PodRef, Share
 from vgpu.tenants import Tenant

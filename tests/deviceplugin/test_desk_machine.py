@@ -8,7 +8,6 @@ container's; and a desk that is made anew is the same desk.
 from random import Random
 
 import pytest
-from desk_values import CARDS, INIT, A, B, C, replace, share
 from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -19,10 +18,11 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from node_model import NodeModel
 
 from deviceplugin.desk import Desk
 from deviceplugin.leaving import GRACE_SECONDS
+from tests.deviceplugin.desk_values import CARDS, INIT, A, B, C, replace, share
+from tests.deviceplugin.node_model import NodeModel
 from vgpu.kube import holds_devices
 from vgpu.model import ContainerKind
 

@@ -7,12 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from driver_host import FOLDERS, VERSION, DriverHost, cache, elf, tree
-from fixtures import missing
-from gaia_pods import DEVICES, ROLE, asking
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plugin_pods import NODE, no_books, tenant_of
 
 from deviceplugin.gaia import driver_mirror, ldcache
 from deviceplugin.gaia.driver_files import Driver, HostFile, Library, survey
@@ -21,6 +17,10 @@ from deviceplugin.gaia.driver_mirror import DriverMirror, Source
 from deviceplugin.gaia.elf import read_library
 from deviceplugin.gaia.host_root import resolved
 from deviceplugin.gaia.keeper import GaiaKeeper, Settings
+from tests.deviceplugin.driver_host import FOLDERS, VERSION, DriverHost, cache, elf, tree
+from tests.deviceplugin.gaia_pods import DEVICES, ROLE, asking
+from tests.support.environment import missing
+from tests.support.plugin_pods import NODE, no_books, tenant_of
 from vgpu.reasons import Reason, SourceError
 
 SHARED, ORIGIN = Flavour.SHARED, Flavour.ORIGIN

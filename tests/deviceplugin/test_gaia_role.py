@@ -3,7 +3,17 @@
 from contextlib import suppress
 
 import pytest
-from gaia_pods import (
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from deviceplugin.binding import bind
+from deviceplugin.desk import Desk
+from deviceplugin.model import Assignment, Tenant
+from deviceplugin.reasons import Refused, Why
+from deviceplugin.role import Folder, Role
+from deviceplugin.roles.gaia import GaiaRole
+from tests.deviceplugin.gaia_pods import (
     ASSIGNED,
     AT,
     CORE,
@@ -19,17 +29,7 @@ from gaia_pods import (
     promised,
     wants,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from msgspec.structs import replace
-from plugin_pods import NODE, NOW, by_name, gpu, no_books, node, pod, tenant_of, told
-
-from deviceplugin.binding import bind
-from deviceplugin.desk import Desk
-from deviceplugin.model import Assignment, Tenant
-from deviceplugin.reasons import Refused, Why
-from deviceplugin.role import Folder, Role
-from deviceplugin.roles.gaia import GaiaRole
+from tests.support.plugin_pods import NODE, NOW, by_name, gpu, no_books, node, pod, tenant_of, told
 from vgpu.model import Allocation, ContainerKind, Phase, PodRef, Share
 from vgpu.schemes.gaia import Gaia
 from vgpu.schemes.gaia_checkpoint import parse_checkpoint

@@ -12,12 +12,9 @@ from pathlib import Path
 
 import grpc
 import pytest
-from gaia_host import Host, register
-from gaia_pods import CORE_LIMIT, DEVICES, ROLE, asking
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from plugin_pods import NODE, no_books, tenant_of
 
 from deviceplugin.gaia import registrar, vcuda_server
 from deviceplugin.gaia.driver_mirror import Source
@@ -25,6 +22,9 @@ from deviceplugin.gaia.keeper import GaiaKeeper, Settings, driver_version
 from deviceplugin.gaia.registrar import Look
 from deviceplugin.gaia.vcuda_files import LimitsFolder
 from deviceplugin.gaia.vcuda_server import Asked, Refusal, VcudaServers, asked, found
+from tests.deviceplugin.gaia_host import Host, register
+from tests.deviceplugin.gaia_pods import CORE_LIMIT, DEVICES, ROLE, asking
+from tests.support.plugin_pods import NODE, no_books, tenant_of
 from vgpu.kube import ContainerState, Status
 from vgpu.reasons import Reason, SourceError
 from vgpu.rpc import vcuda_pb2 as pb

@@ -1,13 +1,13 @@
 """What keeps a container from starting."""
 
 import pytest
-from desk_values import CARDS, NODE, ROLE, A, B, assignment, claimed, pod, share
 from msgspec.structs import replace
 
 from deviceplugin.binding import bind
 from deviceplugin.desk import Desk
 from deviceplugin.gate import State, by_ids, objection
 from deviceplugin.reasons import Refused, Why
+from tests.deviceplugin.desk_values import CARDS, NODE, ROLE, A, B, assignment, claimed, pod, share
 
 IDS = frozenset({"x"})
 POD = pod("p", share(A, 2))

@@ -1,12 +1,11 @@
 """Which pods answers were made for in vain, once the kubelet has written down whose they were."""
 
-from desk_values import CARDS, assignment, pod
-
 from deviceplugin import guesses as guesses_module
 from deviceplugin.desk import Desk
 from deviceplugin.gate import State, by_ids
 from deviceplugin.guesses import PATIENCE, Guesses
 from deviceplugin.reasons import Refused, Why
+from tests.deviceplugin.desk_values import CARDS, assignment, pod
 
 OWNER = pod("owner")
 

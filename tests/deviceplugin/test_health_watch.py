@@ -10,12 +10,12 @@ import threading
 import time
 
 import pytest
-from nvml_fake import Device, FakeDriver, Fault, Xid, uuid
 
 from deviceplugin import health_watch
 from deviceplugin.health_case import Ill
 from deviceplugin.health_rules import Rules
 from deviceplugin.health_watch import HealthWatch, next_pause
+from tests.support.nvml_fake import Device, FakeDriver, Fault, Xid, uuid
 from vgpu.sources import nvml_xids
 from vgpu.sources.nvml import NvmlSource
 
@@ -225,7 +225,7 @@ def test_events_are_judged_while_the_driver_hangs_and_the_program_can_end(tmp_pa
         from pathlib import Path
         from deviceplugin.health_rules import Rules
         from deviceplugin.health_watch import HealthWatch
-        from nvml_fake import Device, FakeDriver, Fault, Xid, uuid
+        from tests.support.nvml_fake import Device, FakeDriver, Fault, Xid, uuid
         from vgpu.sources.nvml import NvmlSource
 
         driver = FakeDriver(Path(sys.argv[1]))

@@ -5,11 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
-from broken_disk import BrokenDisk
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.late_files import LateFiles
+from tests.support.broken_disk import BrokenDisk
 from vgpu.model import Scheme
 from vgpu.schemes.language import Edits, Mount
 

@@ -1,10 +1,10 @@
 """Who may leave: nobody whose containers may still run, and nobody who is only not known yet."""
 
 import pytest
-from desk_values import CARDS, A, claimed, pod, replace, running, share
 
 from deviceplugin.desk import Desk
 from deviceplugin.leaving import GRACE_SECONDS, MOMENT_SECONDS, gone
+from tests.deviceplugin.desk_values import CARDS, A, claimed, pod, replace, running, share
 from vgpu.kube import MIRROR, Container, ContainerState, Status
 
 NOW = 1000.0

@@ -4,12 +4,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from desk_values import replace
 
 from deviceplugin.looking import Looker, Places, live_pods
 from deviceplugin.recovery import Told, recover
 from deviceplugin.roles.gpushare import GpushareRole
 from deviceplugin.roles.volcano import VolcanoRole
+from tests.deviceplugin.desk_values import replace
 from vgpu.kube_json import Keep, decode_pods
 from vgpu.model import Allocation, Phase, Scheme, Share
 from vgpu.schemes.volcano import Volcano

@@ -2,10 +2,10 @@
 
 import pytest
 from msgspec.structs import replace
-from plugin_pods import gpu, node
 
 from deviceplugin.roles.memory_factor import ANNOTATION, FactorError, automatic, published
 from deviceplugin.roles.volcano import VolcanoRole
+from tests.support.plugin_pods import gpu, node
 from vgpu.list_size import KUBELET_LIMIT, Series, list_bytes
 from vgpu.schemes.volcano import Volcano
 

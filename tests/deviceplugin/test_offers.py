@@ -1,14 +1,14 @@
 """From the cards' health to the lists that the kubelet reads."""
 
 import pytest
-from desk_values import NUMBER
-from plugin_pods import A, B, gpu
 
 from deviceplugin.health import Health
 from deviceplugin.health_case import Case, Ill
 from deviceplugin.offers import Offers, cards
 from deviceplugin.roles.gpushare import GpushareRole
 from deviceplugin.roles.volcano import VolcanoRole
+from tests.deviceplugin.desk_values import NUMBER
+from tests.support.plugin_pods import A, B, gpu
 from vgpu.rpc import deviceplugin_pb2 as pb
 from vgpu.schemes.gpushare import Gpushare
 from vgpu.schemes.volcano import Volcano

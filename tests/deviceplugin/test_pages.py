@@ -4,9 +4,6 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-from desk_values import CARDS, NUMBER, A, claimed, pod, share
-from live import parse
-from plugin_pods import gpu
 
 from deviceplugin.desk import Desk
 from deviceplugin.gate import State
@@ -17,6 +14,9 @@ from deviceplugin.metrics import Numbers, Offer, Wait
 from deviceplugin.pages import Window, routes
 from deviceplugin.reasons import Why
 from deviceplugin.registration import Outcome
+from tests.deviceplugin.desk_values import CARDS, NUMBER, A, claimed, pod, share
+from tests.support.live import parse
+from tests.support.plugin_pods import gpu
 from vgpu.web.message import Request
 
 

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
-from live_plugin import GIB, NODE, PluginBench, env_of, volcano_pod
 
 from deviceplugin.checkpoint import Checkpoint, LockHeld
 from deviceplugin.flags import Options
 from deviceplugin.plugin import Plugin
 from deviceplugin.service import Service
+from tests.deviceplugin.live_plugin import GIB, NODE, PluginBench, env_of, volcano_pod
 from vgpu.model import Scheme
 from vgpu.simulator.store import KINDS, NODES, PODS
 

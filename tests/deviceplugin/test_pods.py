@@ -3,10 +3,10 @@
 import time
 
 import pytest
-from live_plugin import NODE, volcano_pod
-from scripted_api import until
 
 from deviceplugin.pods import Pods
+from tests.deviceplugin.live_plugin import NODE, volcano_pod
+from tests.support.scripted_api import until
 from vgpu.cluster import Cluster
 from vgpu.cluster.access import Access
 from vgpu.simulator.apiserver import ApiServer

@@ -3,7 +3,14 @@
 from random import Random
 
 import pytest
-from desk_values import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deviceplugin.desk import Desk
+from deviceplugin.leaving import GRACE_SECONDS, MOMENT_SECONDS
+from deviceplugin.recovery import Told, recover
+from deviceplugin.takeover import claims_of
+from tests.deviceplugin.desk_values import (
     CARDS,
     INIT,
     NAMED,
@@ -17,14 +24,7 @@ from desk_values import (
     replace,
     share,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from node_model import NodeModel
-
-from deviceplugin.desk import Desk
-from deviceplugin.leaving import GRACE_SECONDS, MOMENT_SECONDS
-from deviceplugin.recovery import Told, recover
-from deviceplugin.takeover import claims_of
+from tests.deviceplugin.node_model import NodeModel
 from vgpu.kube import Container, Pod
 from vgpu.ledger import Evidence, Malformed, Statement, merge
 from vgpu.ledger.from_api import claim_statements

@@ -12,11 +12,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from bed.processes import wait_until
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_clerk import ScriptedClerk
-from stub_kubelet import StubKubelet
 
 from deviceplugin import keeper as keeping
 from deviceplugin import registrar as registering
@@ -24,6 +21,9 @@ from deviceplugin.keeper import LONGEST_PAUSE_SECONDS, Keeper, identity, pause
 from deviceplugin.registrar import Registrar
 from deviceplugin.registration import Outcome, Unregistered, register
 from deviceplugin.server import Endpoint
+from tests.deviceplugin.scripted_clerk import ScriptedClerk
+from tests.deviceplugin.stub_kubelet import StubKubelet
+from tests.support.bed.processes import wait_until
 from vgpu.model import Scheme
 from vgpu.rpc import deviceplugin_pb2 as pb
 from vgpu.schemes.language import Edits

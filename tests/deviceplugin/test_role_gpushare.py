@@ -4,7 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from plugin_pods import (
+
+from deviceplugin.health import Health, seen
+from deviceplugin.health_rules import Rules
+from deviceplugin.reasons import Refused, Why
+from deviceplugin.roles.gpushare import GpushareRole
+from tests.support.plugin_pods import (
     NODE,
     NOW,
     A,
@@ -18,11 +23,6 @@ from plugin_pods import (
     tenant_of,
     told,
 )
-
-from deviceplugin.health import Health, seen
-from deviceplugin.health_rules import Rules
-from deviceplugin.reasons import Refused, Why
-from deviceplugin.roles.gpushare import GpushareRole
 from vgpu.facts import GpuSample
 from vgpu.model import Allocation, Claim, ContainerKind, Phase, PodRef, Scheme, Share
 from vgpu.schemes.gpushare import Gpushare

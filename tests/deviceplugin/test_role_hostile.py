@@ -5,11 +5,23 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plugin_pods import NODE, NOW, A, B, by_name, container, gpu, no_books, node, pod, tenant_of
 
 from deviceplugin.reasons import Refused
 from deviceplugin.roles.gpushare import GpushareRole
 from deviceplugin.roles.volcano import Signs, VolcanoRole
+from tests.support.plugin_pods import (
+    NODE,
+    NOW,
+    A,
+    B,
+    by_name,
+    container,
+    gpu,
+    no_books,
+    node,
+    pod,
+    tenant_of,
+)
 from vgpu.model import Allocation, Phase, Share
 from vgpu.schemes.gpushare import ANNOTATIONS
 from vgpu.schemes.volcano import HAMI, VOLCANO, Volcano

@@ -4,7 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from plugin_pods import (
+
+from deviceplugin.reasons import Refused, Why
+from deviceplugin.roles.volcano import Signs, VolcanoRole
+from tests.support.plugin_pods import (
     NODE,
     NOW,
     A,
@@ -18,9 +21,6 @@ from plugin_pods import (
     tenant_of,
     told,
 )
-
-from deviceplugin.reasons import Refused, Why
-from deviceplugin.roles.volcano import Signs, VolcanoRole
 from vgpu.model import Allocation, Claim, ContainerKind, Phase, PodRef, Scheme, Share
 from vgpu.schemes.volcano import HAMI, Volcano
 from vgpu.units import GIB, MIB

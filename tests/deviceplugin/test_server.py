@@ -7,13 +7,13 @@ from pathlib import Path
 
 import grpc
 import pytest
-from bed.processes import wait_until
-from scripted_clerk import ScriptedClerk, raises
-from stub_kubelet import Plugin
 
 from deviceplugin import answers, server
 from deviceplugin.reasons import FINAL, Refused, Why
 from deviceplugin.server import Endpoint
+from tests.deviceplugin.scripted_clerk import ScriptedClerk, raises
+from tests.deviceplugin.stub_kubelet import Plugin
+from tests.support.bed.processes import wait_until
 from vgpu.model import PodRef
 from vgpu.rpc import deviceplugin_pb2 as pb
 from vgpu.schemes.language import Edits

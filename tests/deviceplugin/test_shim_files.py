@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from broken_disk import BrokenDisk
 
 from deviceplugin.shim_files import DEFAULT_SHIM_DIR, KEPT, ShimError, install, paths_below
+from tests.support.broken_disk import BrokenDisk
 from vgpu.schemes.volcano_dialect import HAMI, VOLCANO
 
 OLD = b"\x7fELF old library" + b"o" * 5000

@@ -5,8 +5,6 @@ import threading
 
 import pytest
 from msgspec.structs import replace
-from plugin_bench import Bench
-from plugin_pods import NODE, NOW, A, B, container, gpu, node, pod
 
 from deviceplugin.events import AGAIN_SECONDS, Echo, Word, note
 from deviceplugin.roles.gpushare import GpushareRole
@@ -15,6 +13,8 @@ from deviceplugin.steps import Step
 from deviceplugin.telling import NODE_SECONDS, Teller
 from deviceplugin.to_tell import capacity_patch
 from deviceplugin.troubles import Troubles
+from tests.support.plugin_bench import Bench
+from tests.support.plugin_pods import NODE, NOW, A, B, container, gpu, node, pod
 from vgpu.kube import NoteType
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError

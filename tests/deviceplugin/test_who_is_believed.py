@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterable
 
 import pytest
-from desk_values import CARDS, NODE, ROLE, A, B, C, assignment, claimed, pod, share
 from msgspec.structs import replace
 
 from deviceplugin.binder import Binder
@@ -21,6 +20,18 @@ from deviceplugin.recovering import Own
 from deviceplugin.recovery import Recovered
 from deviceplugin.roles.volcano import VolcanoRole
 from deviceplugin.steps import nothing
+from tests.deviceplugin.desk_values import (
+    CARDS,
+    NODE,
+    ROLE,
+    A,
+    B,
+    C,
+    assignment,
+    claimed,
+    pod,
+    share,
+)
 from vgpu.model import Scheme
 from vgpu.schemes.volcano import Volcano
 from vgpu.schemes.volcano_dialect import VOLCANO

@@ -9,11 +9,11 @@ from urllib.error import HTTPError
 
 import grpc
 import pytest
-from fixtures import ROOT
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.json_format import MessageToDict
-from topologies import ONE, TOPO6, tree_of
 
+from tests.support.environment import ROOT
+from tests.support.topologies import ONE, TOPO6, tree_of
 from vgpu.display.messages import (
     CardUse,
     ContainerUse,

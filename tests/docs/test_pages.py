@@ -4,10 +4,20 @@ import re
 
 import click
 import pytest
-from doc_pages import BLOCK, FLAG, METRIC, all_flags, anchors, command, commands, flags, links
-from fixtures import ROOT
 
 from deviceplugin.events import Word
+from tests.support.doc_pages import (
+    BLOCK,
+    FLAG,
+    METRIC,
+    all_flags,
+    anchors,
+    command,
+    commands,
+    flags,
+    links,
+)
+from tests.support.environment import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *(ROOT / "deploy").rglob("*.md"), *ROOT.glob("*.md")])

@@ -8,7 +8,8 @@ from html.parser import HTMLParser
 from urllib.parse import unquote
 
 import pytest
-from fixtures import ROOT
+
+from tests.support.environment import ROOT
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ import zlib
 from pathlib import Path
 from typing import Self
 
-from fixtures import required_tool
+from tests.support.environment import required_tool
 
 WAIT_SECONDS = 60.0
 FLAGS = (

@@ -4,9 +4,8 @@ import gzip
 import json
 from pathlib import Path
 
-import nvml_fake
-from fixtures import shared_fixtures
-
+from tests.support import nvml_fake
+from tests.support.environment import GOLDEN_FILES
 from vgpu.simulator.scenario import Scenario
 
 ERAS = ("v0-2024-01", "v0-2024-04", "v1.1", "v1.1-2026-03", "v1.2")
@@ -20,7 +19,7 @@ EMPTY = Scenario(node="golden", cards=(), pods=())
 
 
 def golden(name: str) -> dict:
-    return json.loads((shared_fixtures("shim-regions") / f"{name}.json").read_text())
+    return json.loads((GOLDEN_FILES / "shim-regions" / f"{name}.json").read_text())
 
 
 def container_id(number: int) -> str:
@@ -29,7 +28,7 @@ def container_id(number: int) -> str:
 
 def write_pods(root: Path) -> None:
     """Regions, log folders and links, cgroups and processes of every pod under ``root``."""
-    folder = shared_fixtures("shim-regions")
+    folder = GOLDEN_FILES / "shim-regions"
     proc = root / "proc"
     for number, (name, uid) in enumerate(PODS.items()):
         region = root / "usr/local/vgpu/containers" / f"{uid}_main" / "region.cache"

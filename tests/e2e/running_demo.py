@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from fixtures import ROOT
+from tests.support.environment import ROOT
 
 WAIT_SECONDS = 120.0
 COMMAND = (sys.executable, "-m", "vgpu", "demo")

@@ -1,9 +1,9 @@
 """The status page in a real browser: Debian's Chromium on the page of the real demo."""
 
 import pytest
-from chromium import Chromium, pixels
-from running_demo import RunningDemo
 
+from tests.e2e.chromium import Chromium, pixels
+from tests.e2e.running_demo import RunningDemo
 from vgpu.simulator.demo import demo
 
 pytestmark = pytest.mark.slow

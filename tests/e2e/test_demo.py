@@ -9,9 +9,9 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from live import parse
-from running_demo import COMMAND, WAIT_SECONDS, RunningDemo
 
+from tests.e2e.running_demo import COMMAND, WAIT_SECONDS, RunningDemo
+from tests.support.live import parse
 from vgpu.simulator.neighbourhood import neighbourhood
 
 pytestmark = pytest.mark.slow

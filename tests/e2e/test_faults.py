@@ -10,10 +10,10 @@ import subprocess
 import time
 from pathlib import Path
 
-import nvml_fake
 import pytest
-from live import LiveExporter, fake_devices
 
+from tests.support import nvml_fake
+from tests.support.live import LiveExporter, fake_devices
 from vgpu.simulator.demo import demo
 
 pytestmark = pytest.mark.slow

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from fixtures import ROOT, required_tool
-from live import parse
-from running_demo import LISTEN, RunningDemo
 
+from tests.e2e.running_demo import LISTEN, RunningDemo
+from tests.support.environment import ROOT, required_tool
+from tests.support.live import parse
 from vgpu.simulator.demo import demo
 
 pytestmark = pytest.mark.slow

@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from live import LiveExporter
-
+from tests.support.live import LiveExporter
 from vgpu.simulator.demo import A10, L40S, demo
 
 

@@ -4,10 +4,10 @@ import json
 import subprocess
 
 import pytest
-from bed.monitoring import Alertmanager, Prometheus
-from fixtures import required_tool
-from live import LiveExporter
 
+from tests.support.bed.monitoring import Alertmanager, Prometheus
+from tests.support.environment import required_tool
+from tests.support.live import LiveExporter
 from vgpu.simulator.demo import demo
 
 pytestmark = pytest.mark.slow

@@ -3,8 +3,9 @@
 import re
 
 import pytest
-from fixtures import ROOT
-from oldest_client import LOCK
+
+from tests.support.environment import ROOT
+from tests.support.oldest_client import LOCK
 
 pytestmark = pytest.mark.slow
 

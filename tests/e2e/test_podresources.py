@@ -2,9 +2,9 @@
 
 import grpc
 import pytest
-from kubelet_server import Kubelet, one_entry_per_device
-from live import LiveExporter
 
+from tests.support.kubelet_server import Kubelet, one_entry_per_device
+from tests.support.live import LiveExporter
 from vgpu.simulator.books import grants
 from vgpu.simulator.demo import demo
 

@@ -3,10 +3,10 @@
 import ssl
 
 import pytest
-from bed.monitoring import Prometheus
-from live import LiveExporter
-from web_helpers import Pki, basic, hashed
 
+from tests.support.bed.monitoring import Prometheus
+from tests.support.live import LiveExporter
+from tests.support.web_helpers import Pki, basic, hashed
 from vgpu.simulator.demo import demo
 
 pytestmark = pytest.mark.slow

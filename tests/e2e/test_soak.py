@@ -1,7 +1,8 @@
 """The exporter's memory and descriptors stay level: benchmarks/soak.py, in short."""
 
 import pytest
-from fixtures import ROOT
+
+from tests.support.environment import ROOT
 
 # glibc's heap takes an hour's samples to settle if it may. With one arena, and what is freed given
 # back at once, memory that is still held after a minute is memory that the exporter holds.

@@ -10,11 +10,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from fixtures import ROOT
-from live import LiveExporter, parse
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.support.environment import ROOT
+from tests.support.live import LiveExporter, parse
 from vgpu.simulator.demo import demo
 
 pytestmark = pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import msgspec
 import pytest
-from live import parse
 
 from exporter.allocations import books
 from exporter.attribution import attribute
@@ -11,6 +10,7 @@ from exporter.languages import languages
 from exporter.problems import conflict_problems
 from exporter.statuspage import render
 from exporter.view import Attribution, View
+from tests.support.live import parse
 from vgpu.facts import (
     ContainerName,
     Gpu,

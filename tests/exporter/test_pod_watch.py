@@ -5,8 +5,8 @@ in tests/cluster/test_exporter_api.py.
 """
 
 import pytest
-from scripted_api import END, ScriptedApi, event, until
 
+from tests.support.scripted_api import END, ScriptedApi, event, until
 from vgpu.kube import Container, ContainerState, Pod, Status
 from vgpu.kube_json import EventType, Expired
 from vgpu.model import ContainerKind, PodRef

@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 
 import msgspec
-import own_state
 import pytest
-from live import parse
 
 from exporter import sampler as sampler_module
 from exporter.sampler import STALE_INTERVALS
+from tests.support import own_state
+from tests.support.live import parse
 from vgpu.facts import RegionDevice
 from vgpu.metrics.render import Format
 from vgpu.model import Scheme, Source

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import atheris
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 with atheris.instrument_imports(include=["vgpu.schemes.hami_core", "vgpu.sources.shim"]):
     from vgpu.facts import Region
@@ -22,7 +22,7 @@ with atheris.instrument_imports(include=["vgpu.schemes.hami_core", "vgpu.sources
     from vgpu.schemes import hami_core
     from vgpu.sources import shim
 
-from regions import a_process, a_region, write
+from tests.support.regions import a_process, a_region, write
 
 MAX_PATCHES = 8
 MAX_PATCH_BYTES = 24

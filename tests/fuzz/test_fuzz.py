@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from fixtures import ROOT
+
+from tests.support.environment import ROOT
 
 pytestmark = [
     pytest.mark.slow,

@@ -13,12 +13,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from bed.monitoring import Prometheus
-from living_node import NODES, LivingNode, running, well
-from pretended_plugin import JOB, PretendedPlugin, serving, troubled
-from promtool import RULES
-from sick_cluster import RunningReconciler
-
+from tests.grafana.living_node import NODES, LivingNode, running, well
+from tests.grafana.pretended_plugin import JOB, PretendedPlugin, serving, troubled
+from tests.grafana.promtool import RULES
+from tests.grafana.sick_cluster import RunningReconciler
+from tests.support.bed.monitoring import Prometheus
 from vgpu.simulator.apiserver import ApiServer
 from vgpu.simulator.cluster import SimulatedCluster
 from vgpu.simulator.demo import demo

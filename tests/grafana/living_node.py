@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from itertools import cycle, islice
 from pathlib import Path
 
-import nvml_fake
-from live import LiveExporter
 from msgspec import structs
 
+from tests.support import nvml_fake
+from tests.support.live import LiveExporter
 from vgpu.model import Scheme, Share
 from vgpu.simulator.fleet import fleet_node
 from vgpu.simulator.scenario import Container, Scenario

@@ -5,9 +5,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from fixtures import ROOT, required_tool
-
 from grafana import alerts, recording
+from tests.support.environment import ROOT, required_tool
 
 RULES = sorted((ROOT / "grafana" / "rules").glob("*.yaml"))
 

@@ -13,16 +13,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-import nvml_fake
-from bed.monitoring import Prometheus
-from bed.processes import Daemon
-from fixtures import ROOT
-from live import LiveExporter, fake_devices, fake_processes
-from living_node import running, well
 from msgspec import structs
-from pretended_plugin import JOB, PretendedPlugin, blind, sick
-from promtool import RULES
 
+from tests.grafana.living_node import running, well
+from tests.grafana.pretended_plugin import JOB, PretendedPlugin, blind, sick
+from tests.grafana.promtool import RULES
+from tests.support import nvml_fake
+from tests.support.bed.monitoring import Prometheus
+from tests.support.bed.processes import Daemon
+from tests.support.environment import ROOT
+from tests.support.live import LiveExporter, fake_devices, fake_processes
 from vgpu.simulator.apiserver import ApiServer
 from vgpu.simulator.cluster import SimulatedCluster
 from vgpu.simulator.demo import demo

@@ -3,13 +3,13 @@
 import re
 
 import pytest
-from alert_cases import CASES, QUIET
-from promtool import OURS, RULES, inputs, passes, promtool, renamed
 
 from grafana.alerts import GROUPS
 from grafana.generate import as_rule
 from grafana.promql import Severity
 from grafana.templates import TEMPLATE as LABEL
+from tests.grafana.alert_cases import CASES, QUIET
+from tests.grafana.promtool import OURS, RULES, inputs, passes, promtool, renamed
 
 ALERTS = {rule.name: rule for group in GROUPS for rule in group.rules}
 VALUE = re.compile(r"\{\{ \$value \| \w+ \}\}")

@@ -1,9 +1,9 @@
 """Numbers of dashboards where programs restart, are gone, or look at the same thing twice."""
 
 import pytest
-from promtool import inputs, passes, renamed
 
 from grafana.reading import EVERYTHING, FOLDER, filled, load, panels
+from tests.grafana.promtool import inputs, passes, renamed
 
 VALUES = {**EVERYTHING, "__rate_interval": "5m"}
 TARGETS = {

@@ -8,7 +8,6 @@ import math
 import re
 
 import pytest
-from living_cluster import CLUSTER, EXPORTERS_POD, SUCCESSOR, LivingCluster
 from PIL import Image
 
 from grafana.answers import Line, Server, name_of, rows
@@ -16,6 +15,7 @@ from grafana.dashboards import DASHBOARDS
 from grafana.dashboards.model import Table
 from grafana.preview import UNITS, picture, ranked
 from grafana.reading import EVERYTHING, FOLDER, filled, load, panels
+from tests.grafana.living_cluster import CLUSTER, EXPORTERS_POD, SUCCESSOR, LivingCluster
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,6 @@ import json
 import re
 
 import pytest
-from fixtures import ROOT
 
 from deviceplugin.metrics import TABLES as PLUGIN_TABLES
 from exporter.compat import SETS
@@ -14,6 +13,7 @@ from grafana.dashboards import DASHBOARDS
 from grafana.dashboards.build import UNKNOWN
 from grafana.reading import FOLDER, VARIABLE, load, panels
 from reconciler.metrics import TABLES as RECONCILER_TABLES
+from tests.support.environment import ROOT
 
 FILES = sorted(FOLDER.glob("*.json"))
 PAGES = {file.stem: load(file) for file in FILES}

@@ -2,15 +2,15 @@
 
 import re
 
-import nvml_fake
 import pytest
-from bed.monitoring import Prometheus
-from fixtures import ROOT
-from live import LiveExporter
 from msgspec import structs
 
 from exporter.compat import SETS, Compat
 from exporter.families import OWN_TABLES
+from tests.support import nvml_fake
+from tests.support.bed.monitoring import Prometheus
+from tests.support.environment import ROOT
+from tests.support.live import LiveExporter
 from vgpu.model import Scheme, Share
 from vgpu.simulator.demo import A10, demo, make_pod, make_shim
 from vgpu.simulator.scenario import HAMI_ROOT, Scenario

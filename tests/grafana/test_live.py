@@ -3,13 +3,13 @@
 import re
 
 import pytest
-from bed.monitoring import Prometheus
-from live import LiveExporter
-from promtool import OURS
-from promtool import RULES as FILES
-from sick_cluster import SickCluster
 
 from grafana import alerts, recording
+from tests.grafana.promtool import OURS
+from tests.grafana.promtool import RULES as FILES
+from tests.grafana.sick_cluster import SickCluster
+from tests.support.bed.monitoring import Prometheus
+from tests.support.live import LiveExporter
 from vgpu.simulator.demo import demo
 
 pytestmark = pytest.mark.slow

@@ -3,9 +3,9 @@
 import re
 
 import pytest
-from promtool import inputs, passes, renamed
 
 from grafana.recording import GROUPS, MISSING
+from tests.grafana.promtool import inputs, passes, renamed
 
 RECORDS = [rule for group in GROUPS for rule in group.rules]
 

@@ -5,7 +5,6 @@ import re
 import click
 import pytest
 from click.testing import CliRunner
-from fixtures import ROOT
 
 from deviceplugin.health_case import Ill
 from deviceplugin.metrics import TABLES as PLUGIN_TABLES
@@ -19,6 +18,7 @@ from reconciler.cycle import Ending
 from reconciler.metrics import TABLES
 from reconciler.model import Scope
 from reconciler.reasons import Outcome, Rule
+from tests.support.environment import ROOT
 from vgpu.cli import main as cli
 from vgpu.ledger import ConflictKind
 from vgpu.model import Phase

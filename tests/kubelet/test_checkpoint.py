@@ -7,15 +7,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fixtures import shared_fixtures
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.environment import GOLDEN_FILES
 from vgpu.facts import Grant
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.kubelet_checkpoint import fnv1a_32, parse_checkpoint
 
-GOLDEN = sorted(shared_fixtures("kubelet-checkpoints").glob("*.json"))
+GOLDEN = sorted((GOLDEN_FILES / "kubelet-checkpoints").glob("*.json"))
 
 ENV = bytes([10, 6, 10, 1, ord("K"), 18, 1, ord("V")])  # envs {K: V}
 

@@ -5,8 +5,8 @@ import sys
 import time
 
 import pytest
-from fixtures import ROOT, shared_fixtures
 
+from tests.support.environment import GOLDEN_FILES, ROOT
 from vgpu.facts import ContainerName, Grant
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError
@@ -24,7 +24,7 @@ def node(tmp_path):
     (pods / f"default_web-0_{UID}").mkdir(parents=True)
     (tmp_path / "containers").mkdir()
     (tmp_path / "containers" / f"web-0_default_main-{ID}.log").symlink_to("gone")
-    golden = shared_fixtures("kubelet-checkpoints") / "01.json"
+    golden = GOLDEN_FILES / "kubelet-checkpoints" / "01.json"
     (tmp_path / "checkpoint").write_bytes(golden.read_bytes())
     return tmp_path
 

@@ -6,9 +6,9 @@ import time
 
 import grpc
 import pytest
-from fixtures import ROOT
-from kubelet_server import Kubelet, one_entry_per_device
 
+from tests.support.environment import ROOT
+from tests.support.kubelet_server import Kubelet, one_entry_per_device
 from vgpu.facts import Grant
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError

@@ -1,8 +1,8 @@
 """A cluster's ledgers from nodes and pods alone, as ``kubectl get -o json`` has them."""
 
 import pytest
-from ledger_values import A, B, entry, kinds, pod, ref, where
 
+from tests.ledger.ledger_values import A, B, entry, kinds, pod, ref, where
 from vgpu.kube import BOUND_DEVICE, Container, ContainerState, Node
 from vgpu.ledger import ConflictKind
 from vgpu.ledger.cluster import cluster

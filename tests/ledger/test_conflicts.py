@@ -2,8 +2,21 @@
 
 import msgspec
 import pytest
-from ledger_values import CARDS, KUBELET, NODE, A, B, entry, evidence, kinds, pod, ref, said, where
 
+from tests.ledger.ledger_values import (
+    CARDS,
+    KUBELET,
+    NODE,
+    A,
+    B,
+    entry,
+    evidence,
+    kinds,
+    pod,
+    ref,
+    said,
+    where,
+)
 from vgpu.kube import Container
 from vgpu.ledger import ConflictKind, Malformed, Wanted, merge
 from vgpu.model import ContainerKind, Device, PodRef, Request, Scheme, Share, Source

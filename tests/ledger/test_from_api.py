@@ -1,8 +1,8 @@
 """Pods as the API server has them, in the four languages, as statements and requests."""
 
 import pytest
-from ledger_values import NODE, A, B, evidence, pod, ref
 
+from tests.ledger.ledger_values import NODE, A, B, evidence, pod, ref
 from vgpu.kube import SHARE_POD, Container, ContainerState, Status
 from vgpu.ledger import Statement, merge
 from vgpu.ledger.from_api import MIG_SLOT, read_pod

@@ -1,8 +1,8 @@
 """The driver, the kernel and the files on the node, as statements."""
 
 import msgspec
-from ledger_values import A, B
 
+from tests.ledger.ledger_values import A, B
 from vgpu.facts import (
     ContainerName,
     Gpu,

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ledger_values import evidences, ref, statements, surroundings
 
+from tests.ledger.ledger_values import evidences, ref, statements, surroundings
 from vgpu.kube import holds_devices
 from vgpu.ledger import ConflictKind, merge
 from vgpu.ledger.containers import by_pod

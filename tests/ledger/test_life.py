@@ -1,8 +1,8 @@
 """Who may hold anything: by what a pod is known to live, and what outlives it."""
 
 import pytest
-from ledger_values import KUBELET, A, B, evidence, kinds, pod, ref, said, where
 
+from tests.ledger.ledger_values import KUBELET, A, B, evidence, kinds, pod, ref, said, where
 from vgpu.kube import MIRROR, SHARE_POD, ContainerState
 from vgpu.ledger import PRECEDENCE, ConflictKind, merge
 from vgpu.model import PodRef, Source

@@ -1,8 +1,8 @@
 """What was read before is not read again, and what has changed is."""
 
 import msgspec
-from ledger_values import A, B, pod
 
+from tests.ledger.ledger_values import A, B, pod
 from vgpu.facts import Grant
 from vgpu.kube import Container
 from vgpu.ledger.memory import Memory

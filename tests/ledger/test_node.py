@@ -2,8 +2,8 @@
 
 import msgspec
 import pytest
-from ledger_values import CARDS, NODE, A, B, kinds, pod, ref, where
 
+from tests.ledger.ledger_values import CARDS, NODE, A, B, kinds, pod, ref, where
 from vgpu.facts import (
     ContainerName,
     Gpu,

@@ -2,8 +2,8 @@
 
 import msgspec
 import pytest
-from ledger_values import NODE, kinds
 
+from tests.ledger.ledger_values import NODE, kinds
 from vgpu.facts import Gpu, GpuSample, Grant, Held, KubeletSample, ProcessSample
 from vgpu.kube import Container, ContainerState, Pod, Status
 from vgpu.ledger import ConflictKind, merge

@@ -1,8 +1,8 @@
 """Where a container is and how much it has, when sources disagree."""
 
 import pytest
-from ledger_values import A, B, C, entry, evidence, kinds, pod, said, where
 
+from tests.ledger.ledger_values import A, B, C, entry, evidence, kinds, pod, said, where
 from vgpu.ledger import PRECEDENCE, ConflictKind, merge
 from vgpu.model import Device, Phase, Scheme, Share, Source
 from vgpu.units import GIB

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from ledger_values import A, B
-from ledger_world import CAPACITY, World
 
+from tests.ledger.ledger_values import A, B
+from tests.ledger.ledger_world import CAPACITY, World
 from vgpu.kube import ContainerState
 from vgpu.ledger import ConflictKind, merge
 from vgpu.model import Source

@@ -5,8 +5,8 @@ import sys
 import textwrap
 
 import pytest
-from nvml_fake import FakeDriver
 
+from tests.support.nvml_fake import FakeDriver
 from vgpu.sources.nvml import NvmlSource
 
 

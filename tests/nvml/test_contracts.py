@@ -8,8 +8,8 @@ import time
 
 import pynvml
 import pytest
-from nvml_fake import NA, Device, Fault, Mig, Process, Sample, Xid, mig_uuid, uuid
 
+from tests.support.nvml_fake import NA, Device, Fault, Mig, Process, Sample, Xid, mig_uuid, uuid
 from vgpu.sources import nvml_processes, nvml_queries
 from vgpu.sources.nvml_calls import Code
 

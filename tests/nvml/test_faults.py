@@ -4,8 +4,8 @@ import time
 from pathlib import Path
 
 import pytest
-from nvml_fake import Device, Fault, Process, Xid, uuid
 
+from tests.support.nvml_fake import Device, Fault, Process, Xid, uuid
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.nvml import NvmlSource
 

@@ -3,8 +3,8 @@
 import time
 
 import pytest
-from nvml_fake import Device, Fault, Link, uuid
 
+from tests.support.nvml_fake import Device, Fault, Link, uuid
 from vgpu.reasons import Reason, SourceError
 
 CARDS = [Device(uuid(0)), Device(uuid(1)), Device(uuid(2))]

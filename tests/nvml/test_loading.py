@@ -1,6 +1,6 @@
 """The library as the dynamic linker finds it: each test in a process of its own."""
 
-from nvml_fake import Device, Fault, Process, uuid
+from tests.support.nvml_fake import Device, Fault, Process, uuid
 
 SAMPLE = """
     import time

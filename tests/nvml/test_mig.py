@@ -2,8 +2,7 @@
 
 import time
 
-from nvml_fake import Device, Fault, Mig, Process, mig_uuid, uuid
-
+from tests.support.nvml_fake import Device, Fault, Mig, Process, mig_uuid, uuid
 from vgpu.reasons import Reason
 
 CARD = uuid(0)

@@ -5,8 +5,8 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nvml_fake import NA, R535_HIDES, Device, FakeDriver, Fault, Process, Sample, uuid
 
+from tests.support.nvml_fake import NA, R535_HIDES, Device, FakeDriver, Fault, Process, Sample, uuid
 from vgpu.facts import GpuProcess
 from vgpu.reasons import Reason
 from vgpu.sources.nvml import NvmlSource

@@ -5,8 +5,8 @@ import time
 
 import pynvml
 import pytest
-from nvml_fake import NA, Device, FakeDriver, Fault, Process, uuid
 
+from tests.support.nvml_fake import NA, Device, FakeDriver, Fault, Process, uuid
 from vgpu.reasons import Reason
 from vgpu.sources.nvml import NvmlSource
 

@@ -5,8 +5,8 @@ import time
 
 import pynvml
 import pytest
-from nvml_fake import Device, FakeDriver, Fault, Xid, uuid
 
+from tests.support.nvml_fake import Device, FakeDriver, Fault, Xid, uuid
 from vgpu.sources.nvml import NvmlSource
 
 WAIT = "nvmlEventSetWait_v2"

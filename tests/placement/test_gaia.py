@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from topologies import ONE, TOPO6, tree_of
 
+from tests.support.topologies import ONE, TOPO6, tree_of
 from vgpu.model import Request, Share
 from vgpu.placement.gaia import (
     Refused,

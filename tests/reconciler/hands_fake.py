@@ -9,9 +9,9 @@ hands.first("evict", lambda: hands.touch("a"))  # somebody is faster
 from collections import defaultdict, deque
 
 import msgspec
-from samples import NOW, replace
 
 from reconciler.model import Kind
+from tests.reconciler.samples import NOW, replace
 from vgpu.cluster import ClusterError
 from vgpu.kube import SHARE_POD, Node
 from vgpu.kube_json import PodPage

@@ -5,9 +5,8 @@
 is a look at a pod whose annotations name card 0, while the kubelet has given it card 1.
 """
 
-from samples import SHARE, SPOKEN, cards, replace, snapshot, uuid
-
 from reconciler.model import Scope
+from tests.reconciler.samples import SHARE, SPOKEN, cards, replace, snapshot, uuid
 from vgpu.kube import holds_devices
 from vgpu.ledger import Evidence, Statement, merge
 from vgpu.ledger.from_api import node_ref, read_pod

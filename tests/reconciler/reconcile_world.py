@@ -9,7 +9,7 @@ looks there. The world has the same hands as the API server, with its preconditi
 
 from dataclasses import dataclass, field
 
-from samples import (
+from tests.reconciler.samples import (
     CARD,
     CARDS,
     NOW,
@@ -24,7 +24,6 @@ from samples import (
     snapshot,
     waiting,
 )
-
 from vgpu.cluster import ClusterError
 from vgpu.kube import ContainerState, Status, holds_devices
 from vgpu.kube_json import PodPage

@@ -3,9 +3,13 @@
 import logging
 
 import pytest
-from hands_fake import BUSY, CONFLICT, PDB, UNREACHABLE, FakeHands, FakeTime
-from reconcile_plans import editing, evicting, plan
-from samples import (
+
+from reconciler.apply.applier import MOST_UNREACHED, Applier
+from reconciler.apply.audit import AuditError
+from reconciler.model import Kind, NobodyWaitsGuard, OwnerGuard, OwnerState
+from reconciler.reasons import Outcome, Rule
+from tests.reconciler.hands_fake import BUSY, CONFLICT, PDB, UNREACHABLE, FakeHands, FakeTime
+from tests.reconciler.samples import (
     SPOKEN,
     assumed,
     ended,
@@ -18,11 +22,7 @@ from samples import (
     terminating,
     unbound,
 )
-
-from reconciler.apply.applier import MOST_UNREACHED, Applier
-from reconciler.apply.audit import AuditError
-from reconciler.model import Kind, NobodyWaitsGuard, OwnerGuard, OwnerState
-from reconciler.reasons import Outcome, Rule
+from tests.support.reconcile_plans import editing, evicting, plan
 from vgpu.cluster import ClusterError
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError

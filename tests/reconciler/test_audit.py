@@ -7,12 +7,12 @@ import stat
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reconcile_plans import editing, evicting, plan
-from samples import ended, node, pod, refused, replace
 
 from reconciler.apply.audit import Audit, AuditError, Event, read, whoami
 from reconciler.model import Edit, Result
 from reconciler.reasons import Outcome
+from tests.reconciler.samples import ended, node, pod, refused, replace
+from tests.support.reconcile_plans import editing, evicting, plan
 
 SICK = evicting(refused(pod("a")))
 LEFT = editing(ended(pod("b", annotations={"left": "over"})), {"left": None})

@@ -4,9 +4,20 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from samples import CARD, MIB, SPOKEN, ended, holder, node, pod, real_pod, share_pod, unbound
 
 from reconciler.books import Books, is_notable
+from tests.reconciler.samples import (
+    CARD,
+    MIB,
+    SPOKEN,
+    ended,
+    holder,
+    node,
+    pod,
+    real_pod,
+    share_pod,
+    unbound,
+)
 from vgpu.kube import ContainerState, Status
 from vgpu.ledger import ConflictKind
 from vgpu.ledger.cluster import cluster

@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-import sample_cluster as sample
 from click.testing import CliRunner
-from fixtures import ROOT
 from prometheus_client.parser import text_string_to_metric_families
-from sample_cluster import HOUR, NOW
 
 from reconciler.config import Settings, config_text, parse
 from reconciler.flags import Options
+from tests.support import sample_cluster as sample
+from tests.support.environment import ROOT
+from tests.support.sample_cluster import HOUR, NOW
 from vgpu.cli import main
 
 OWNER = {

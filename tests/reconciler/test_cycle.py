@@ -1,7 +1,6 @@
 """One cycle after the other: what is seen, done, told and remembered, and what goes wrong."""
 
 import pytest
-from samples import NOW, SPOKEN, assumed, pod, refused, replace, snapshot
 
 from reconciler.apply.audit import AuditError
 from reconciler.cycle import Cycles, Ending, Stage
@@ -10,6 +9,7 @@ from reconciler.model import Result, View
 from reconciler.observe import Sight
 from reconciler.policy import Limits, Policy
 from reconciler.reasons import Outcome
+from tests.reconciler.samples import NOW, SPOKEN, assumed, pod, refused, replace, snapshot
 from vgpu.cluster import ClusterError
 from vgpu.reasons import Reason, SourceError
 

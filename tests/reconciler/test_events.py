@@ -1,13 +1,13 @@
 """What pods, owners and nodes are told of an action."""
 
 import pytest
-from reconcile_plans import editing, evicting
-from reconcile_plans import entry as made
-from samples import NOW, ended, node, owner, pod, refused, replace, share_pod
 
 from reconciler.apply.events import event_notes
 from reconciler.model import Kind, RemoveFolder, Result, Subject
 from reconciler.reasons import Cause, Outcome, Rule
+from tests.reconciler.samples import NOW, ended, node, owner, pod, refused, replace, share_pod
+from tests.support.reconcile_plans import editing, evicting
+from tests.support.reconcile_plans import entry as made
 from vgpu.kube import NoteType
 
 SICK = refused(pod("a"))

@@ -5,9 +5,23 @@ import signal
 import threading
 
 import pytest
-from hands_fake import FakeHands, FakeTime
-from node_samples import given, on_node
-from samples import (
+
+from reconciler import scene
+from reconciler.apply.applier import Applier
+from reconciler.apply.audit import Audit, AuditError, read
+from reconciler.apply.restore import Undo, restore
+from reconciler.commands.apply import agreed, stopped_by_signals
+from reconciler.cycle import Cycles, Ending, Made
+from reconciler.memory import MOST, Memory
+from reconciler.model import Entry, Result, View
+from reconciler.observe.dump import DumpObserver
+from reconciler.plan import OPT_OUT, make_plan
+from reconciler.policy import Ages, Mode, Policy
+from reconciler.reasons import Cause, Outcome, Rule, Skip
+from reconciler.session import LateObserver, NoAudit, expect_right_clock
+from tests.reconciler.hands_fake import FakeHands, FakeTime
+from tests.reconciler.node_samples import given, on_node
+from tests.reconciler.samples import (
     HOUR,
     MINUTE,
     NOW,
@@ -30,20 +44,6 @@ from samples import (
     waiting,
     with_ledgers,
 )
-
-from reconciler import scene
-from reconciler.apply.applier import Applier
-from reconciler.apply.audit import Audit, AuditError, read
-from reconciler.apply.restore import Undo, restore
-from reconciler.commands.apply import agreed, stopped_by_signals
-from reconciler.cycle import Cycles, Ending, Made
-from reconciler.memory import MOST, Memory
-from reconciler.model import Entry, Result, View
-from reconciler.observe.dump import DumpObserver
-from reconciler.plan import OPT_OUT, make_plan
-from reconciler.policy import Ages, Mode, Policy
-from reconciler.reasons import Cause, Outcome, Rule, Skip
-from reconciler.session import LateObserver, NoAudit, expect_right_clock
 from vgpu.cluster import ClusterError
 from vgpu.cluster.connection import clock_ahead
 from vgpu.inventory import Units

@@ -13,8 +13,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from reconcile_world import LOCKED, ROOM, STYLES, Controller, Hands, World
-from samples import (
+
+from reconciler.apply.acts import Actor
+from reconciler.memory import Attempt, Memory, attempt_key, learn, remember
+from reconciler.model import (
+    Action,
+    Edit,
+    Evict,
+    Kind,
+    RemoveFolder,
+    Result,
+    Scope,
+    ShimFolder,
+    View,
+)
+from reconciler.plan import make_plan
+from reconciler.policy import RECREATED, Ages, Backoff, Limits, Mode, Policy
+from reconciler.reasons import Cause, Effect, Outcome, Rule, Skip
+from reconciler.rules import RULES
+from tests.reconciler.reconcile_world import LOCKED, ROOM, STYLES, Controller, Hands, World
+from tests.reconciler.samples import (
     HOUR,
     LANGUAGES,
     NOW,
@@ -44,24 +62,6 @@ from samples import (
     unbound,
     with_ledgers,
 )
-
-from reconciler.apply.acts import Actor
-from reconciler.memory import Attempt, Memory, attempt_key, learn, remember
-from reconciler.model import (
-    Action,
-    Edit,
-    Evict,
-    Kind,
-    RemoveFolder,
-    Result,
-    Scope,
-    ShimFolder,
-    View,
-)
-from reconciler.plan import make_plan
-from reconciler.policy import RECREATED, Ages, Backoff, Limits, Mode, Policy
-from reconciler.reasons import Cause, Effect, Outcome, Rule, Skip
-from reconciler.rules import RULES
 from vgpu.kube import MIRROR
 from vgpu.model import Phase
 

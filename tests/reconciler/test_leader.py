@@ -14,7 +14,6 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from samples import replace
 
 from reconciler.leader import (
     LEASE_SECONDS,
@@ -23,6 +22,7 @@ from reconciler.leader import (
     Election,
     Leader,
 )
+from tests.reconciler.samples import replace
 from vgpu.cluster import ClusterError
 from vgpu.kube import Lease
 

@@ -5,22 +5,6 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import (
-    HOUR,
-    NOW,
-    assumed,
-    editing,
-    evicting,
-    lock,
-    node,
-    owner,
-    planned,
-    pod,
-    refused,
-    replace,
-    reporting,
-    snapshot,
-)
 
 from reconciler.memory import (
     MOST,
@@ -36,6 +20,22 @@ from reconciler.memory import (
 from reconciler.model import Result
 from reconciler.policy import Backoff
 from reconciler.reasons import Cause, Effect, Outcome, Rule, Skip
+from tests.reconciler.samples import (
+    HOUR,
+    NOW,
+    assumed,
+    editing,
+    evicting,
+    lock,
+    node,
+    owner,
+    planned,
+    pod,
+    refused,
+    replace,
+    reporting,
+    snapshot,
+)
 
 BACKOFF = Backoff()
 SICK = assumed()

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as text_format
-from samples import NOW, SPOKEN, assumed, node, pod, prestart_failed, refused, snapshot
 
 from reconciler.cycle import SEEING, Cycle, Ending, Stage
 from reconciler.memory import Memory
@@ -15,6 +14,16 @@ from reconciler.plan import make_plan
 from reconciler.policy import Limits, Mode, Policy
 from reconciler.reasons import Outcome, Rule, Skip
 from reconciler.schedule import Missed
+from tests.reconciler.samples import (
+    NOW,
+    SPOKEN,
+    assumed,
+    node,
+    pod,
+    prestart_failed,
+    refused,
+    snapshot,
+)
 from vgpu.metrics.lint import lint
 from vgpu.metrics.render import Format
 

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-import sample_cluster as sample
 
 from reconciler.model import Scope, View
 from reconciler.observe.dump import DumpObserver
+from tests.support import sample_cluster as sample
 from vgpu.inventory import Units
 from vgpu.ledger import ConflictKind
 from vgpu.model import Scheme

@@ -5,12 +5,12 @@ import shutil
 from pathlib import Path
 
 import msgspec
-import own_state
 import pytest
-import samples
 
 from reconciler.model import Scope, View
 from reconciler.observe.node import NodeObserver, Places
+from tests.reconciler import samples
+from tests.support import own_state
 from vgpu.inventory import Units
 from vgpu.kube import Container, Pod
 from vgpu.kube_json import Keep, decode_pods

@@ -4,7 +4,15 @@ from itertools import permutations
 
 import msgspec
 import pytest
-from samples import (
+
+import reconciler.plan
+from reconciler.memory import Attempt, Memory, attempt_key
+from reconciler.model import Edit, Evict, Kind, RemoveFolder, Scope, ShimFolder, View
+from reconciler.plan import make_plan
+from reconciler.policy import RECREATED, REPORTED, Ages, Limits, Mode, Policy
+from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.rules import RULES, RuleEntry
+from tests.reconciler.samples import (
     HOUR,
     NOW,
     SPOKEN,
@@ -26,14 +34,6 @@ from samples import (
     terminating,
     unbound,
 )
-
-import reconciler.plan
-from reconciler.memory import Attempt, Memory, attempt_key
-from reconciler.model import Edit, Evict, Kind, RemoveFolder, Scope, ShimFolder, View
-from reconciler.plan import make_plan
-from reconciler.policy import RECREATED, REPORTED, Ages, Limits, Mode, Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
-from reconciler.rules import RULES, RuleEntry
 from vgpu.kube import MIRROR
 
 SICK = refused(pod())

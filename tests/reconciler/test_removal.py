@@ -5,9 +5,6 @@ import socket
 from pathlib import Path
 
 import pytest
-from hands_fake import FakeHands, FakeTime
-from reconcile_plans import entry, plan
-from samples import pod, replace
 
 from reconciler.apply.applier import Applier
 from reconciler.apply.refusals import Refused
@@ -15,6 +12,9 @@ from reconciler.apply.removal import MOST_FILES, Remover
 from reconciler.model import Kind, RemoveFolder, Subject
 from reconciler.observe import folders
 from reconciler.reasons import Cause, Outcome, Rule
+from tests.reconciler.hands_fake import FakeHands, FakeTime
+from tests.reconciler.samples import pod, replace
+from tests.support.reconcile_plans import entry, plan
 from vgpu.kube import MIRROR
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError

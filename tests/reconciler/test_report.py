@@ -8,20 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from samples import (
-    NOW,
-    SPOKEN,
-    assumed,
-    claimed,
-    lock,
-    node,
-    pod,
-    prestart_failed,
-    refused,
-    replace,
-    snapshot,
-    unbound,
-)
 
 from reconciler.memory import Memory
 from reconciler.model import (
@@ -48,6 +34,20 @@ from reconciler.report import (
     succeeded,
 )
 from reconciler.report_table import show_plan, show_report, show_result, subject_text
+from tests.reconciler.samples import (
+    NOW,
+    SPOKEN,
+    assumed,
+    claimed,
+    lock,
+    node,
+    pod,
+    prestart_failed,
+    refused,
+    replace,
+    snapshot,
+    unbound,
+)
 from vgpu.model import PodRef
 
 LONG = "train-bert-large-uncased-7c9d8f6b54-qq7lz"

@@ -3,15 +3,15 @@
 from datetime import UTC, datetime
 
 import pytest
-from hands_fake import BUSY, UNREACHABLE, FakeHands, FakeTime
-from reconcile_plans import editing, evicting, plan
-from samples import NOW, SPOKEN, ended, node, pod, refused, replace, share_pod
 
 from reconciler.apply.applier import Applier
 from reconciler.apply.audit import Audit, Event, Record, read
 from reconciler.apply.restore import Undo, effective, restore
 from reconciler.model import Kind
 from reconciler.reasons import Outcome, Rule
+from tests.reconciler.hands_fake import BUSY, UNREACHABLE, FakeHands, FakeTime
+from tests.reconciler.samples import NOW, SPOKEN, ended, node, pod, refused, replace, share_pod
+from tests.support.reconcile_plans import editing, evicting, plan
 from vgpu.cluster import ClusterError
 from vgpu.model import PodRef
 

@@ -4,9 +4,6 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
-from node_samples import SCHEMES, given, ledger
-from samples import CARD, SPOKEN, replace, uuid, with_ledgers
-from test_rule_any_text import HOSTILE, SNAPSHOTS
 
 from reconciler.model import Edit, Scope, ShimFolder
 from reconciler.policy import Mode, Policy
@@ -22,6 +19,9 @@ from reconciler.rules.kubeshare import kubeshare
 from reconciler.rules.over_limit import over_limit
 from reconciler.rules.shim_folders import orphan_shim_dir
 from reconciler.scene import Scene
+from tests.reconciler.node_samples import SCHEMES, given, ledger
+from tests.reconciler.samples import CARD, SPOKEN, replace, uuid, with_ledgers
+from tests.reconciler.test_rule_any_text import HOSTILE, SNAPSHOTS
 from vgpu.ledger.usage import Usage
 from vgpu.model import Source
 

@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from samples import LANGUAGES, NOW, SPOKEN, assumed, handshake, lock, node, pod
 
 from reconciler.model import Edit, Evict, Kind, Snapshot, View
 from reconciler.policy import Policy
@@ -13,6 +12,7 @@ from reconciler.rules.node_marks import stale_handshake, stale_lock
 from reconciler.rules.refused import refused
 from reconciler.rules.waiting import no_gpu_matched, prestart_failed
 from reconciler.scene import Scene
+from tests.reconciler.samples import LANGUAGES, NOW, SPOKEN, assumed, handshake, lock, node, pod
 from vgpu.kube import Container, ContainerState, Node, Owner, Pod, Status
 from vgpu.model import ContainerKind, PodRef
 

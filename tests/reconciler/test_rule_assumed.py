@@ -1,7 +1,15 @@
 """Promises that nobody kept: who is evicted, whose claim is taken back, who is given more time."""
 
 import pytest
-from samples import (
+
+from reconciler.memory import Memory
+from reconciler.model import Edit, Evict, View
+from reconciler.plan import make_plan
+from reconciler.policy import Policy
+from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.rules.assumed import assumed_expired, assumed_unbound
+from reconciler.scene import Scene
+from tests.reconciler.samples import (
     HOUR,
     LANGUAGES,
     NOW,
@@ -18,14 +26,6 @@ from samples import (
     unbound,
     waiting,
 )
-
-from reconciler.memory import Memory
-from reconciler.model import Edit, Evict, View
-from reconciler.plan import make_plan
-from reconciler.policy import Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
-from reconciler.rules.assumed import assumed_expired, assumed_unbound
-from reconciler.scene import Scene
 from vgpu.kube import Container
 from vgpu.model import Phase
 

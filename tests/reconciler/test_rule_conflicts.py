@@ -4,8 +4,22 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
-from node_samples import SCHEMES, given, on_node
-from samples import (
+
+from reconciler.memory import Memory
+from reconciler.model import Evict, Kind, Scope, View
+from reconciler.plan import make_plan
+from reconciler.policy import Mode, Policy
+from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.rules.conflicts import (
+    CAUSES,
+    double_booked,
+    lost_device,
+    running_without_device,
+    unowned_process,
+)
+from reconciler.scene import Scene
+from tests.reconciler.node_samples import SCHEMES, given, on_node
+from tests.reconciler.samples import (
     CARD,
     HOUR,
     LANGUAGES,
@@ -26,20 +40,6 @@ from samples import (
     uuid,
     with_ledgers,
 )
-
-from reconciler.memory import Memory
-from reconciler.model import Evict, Kind, Scope, View
-from reconciler.plan import make_plan
-from reconciler.policy import Mode, Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
-from reconciler.rules.conflicts import (
-    CAUSES,
-    double_booked,
-    lost_device,
-    running_without_device,
-    unowned_process,
-)
-from reconciler.scene import Scene
 from vgpu.facts import Gpu, GpuSample
 from vgpu.kube import MIRROR, Container, ContainerState, Status
 from vgpu.ledger import ConflictKind, merge

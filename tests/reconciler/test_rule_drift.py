@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
-from node_samples import SCHEMES, given, ledger, on_node
-from samples import (
+
+from reconciler.memory import Memory
+from reconciler.model import Kind
+from reconciler.plan import make_plan
+from reconciler.policy import Policy
+from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.rules.drift import card_drift, recover
+from reconciler.scene import Scene
+from tests.reconciler.node_samples import SCHEMES, given, ledger, on_node
+from tests.reconciler.samples import (
     CARD,
     HOUR,
     LANGUAGES,
@@ -26,14 +34,6 @@ from samples import (
     terminating,
     uuid,
 )
-
-from reconciler.memory import Memory
-from reconciler.model import Kind
-from reconciler.plan import make_plan
-from reconciler.policy import Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
-from reconciler.rules.drift import card_drift, recover
-from reconciler.scene import Scene
 from vgpu.kube import Container, ContainerState, Status
 from vgpu.ledger import ConflictKind, Evidence, Statement, merge
 from vgpu.model import (

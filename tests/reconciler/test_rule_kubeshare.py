@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
-from samples import (
+
+from reconciler.memory import Memory
+from reconciler.model import Edit, Evict, Kind, UnusedGuard, View
+from reconciler.plan import make_plan
+from reconciler.policy import Mode, Policy
+from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.rules.kubeshare import kubeshare
+from reconciler.scene import Scene
+from tests.reconciler.samples import (
     HOUR,
     NOW,
     SPOKEN,
@@ -19,14 +27,6 @@ from samples import (
     snapshot,
     terminating,
 )
-
-from reconciler.memory import Memory
-from reconciler.model import Edit, Evict, Kind, UnusedGuard, View
-from reconciler.plan import make_plan
-from reconciler.policy import Mode, Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
-from reconciler.rules.kubeshare import kubeshare
-from reconciler.scene import Scene
 from vgpu.kube import SHARE_POD, Container, ContainerState, Status
 from vgpu.model import Phase, PodRef
 from vgpu.schemes.kubeshare_sharepod import GPUID, PREFIX

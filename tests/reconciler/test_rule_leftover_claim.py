@@ -3,7 +3,15 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import (
+
+from reconciler.memory import Memory
+from reconciler.model import Edit
+from reconciler.plan import make_plan
+from reconciler.policy import Policy
+from reconciler.reasons import Cause, Effect, Rule
+from reconciler.rules.leftover_claim import leftover_claim
+from reconciler.scene import Scene
+from tests.reconciler.samples import (
     HOUR,
     LANGUAGES,
     NOW,
@@ -16,14 +24,6 @@ from samples import (
     snapshot,
     unbound,
 )
-
-from reconciler.memory import Memory
-from reconciler.model import Edit
-from reconciler.plan import make_plan
-from reconciler.policy import Policy
-from reconciler.reasons import Cause, Effect, Rule
-from reconciler.rules.leftover_claim import leftover_claim
-from reconciler.scene import Scene
 from vgpu.kube import Container, ContainerState, Status
 from vgpu.model import Phase
 from vgpu.schemes.volcano_claim import struck

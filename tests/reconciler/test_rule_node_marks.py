@@ -1,7 +1,15 @@
 """Locks that nobody needs, locks that somebody may need, and nodes given up by mistake."""
 
 import pytest
-from samples import (
+
+from reconciler.memory import Memory
+from reconciler.model import Kind, NobodyWaitsGuard, OwnerGuard, OwnerState, Subject, View
+from reconciler.plan import make_plan
+from reconciler.policy import Policy
+from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.rules.node_marks import stale_handshake, stale_lock
+from reconciler.scene import Scene
+from tests.reconciler.samples import (
     HOUR,
     NOW,
     SPOKEN,
@@ -16,14 +24,6 @@ from samples import (
     terminating,
     unbound,
 )
-
-from reconciler.memory import Memory
-from reconciler.model import Kind, NobodyWaitsGuard, OwnerGuard, OwnerState, Subject, View
-from reconciler.plan import make_plan
-from reconciler.policy import Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
-from reconciler.rules.node_marks import stale_handshake, stale_lock
-from reconciler.scene import Scene
 from vgpu.schemes.language import HandshakeState
 
 HAMI_LOCK = "hami.io/mutex.lock"

@@ -3,8 +3,17 @@
 import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
-from node_samples import given, on_node
-from samples import (
+
+from reconciler.memory import Memory
+from reconciler.model import Evict, Kind, View
+from reconciler.plan import make_plan
+from reconciler.policy import REPORTED, Ages, Mode, Policy
+from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.rules import RULES
+from reconciler.rules.over_limit import over_limit
+from reconciler.scene import Scene
+from tests.reconciler.node_samples import given, on_node
+from tests.reconciler.samples import (
     HOUR,
     MINUTE,
     NOW,
@@ -18,15 +27,6 @@ from samples import (
     share_pod,
     uuid,
 )
-
-from reconciler.memory import Memory
-from reconciler.model import Evict, Kind, View
-from reconciler.plan import make_plan
-from reconciler.policy import REPORTED, Ages, Mode, Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
-from reconciler.rules import RULES
-from reconciler.rules.over_limit import over_limit
-from reconciler.scene import Scene
 from vgpu.kube import MIRROR
 from vgpu.ledger import PRECEDENCE
 from vgpu.ledger.usage import OVER_LIMIT_PERCENT, Usage

@@ -1,8 +1,6 @@
 """Pods that the kubelet did not admit: found, told why, and what evicting them is good for."""
 
 import pytest
-from samples import HOUR, LANGUAGES, NOW, SPOKEN, ended, holder, owner, pod, replace, snapshot
-from samples import refused as sick
 
 from reconciler.memory import Memory
 from reconciler.model import Evict
@@ -11,6 +9,19 @@ from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule, Skip
 from reconciler.rules.refused import refused
 from reconciler.scene import Scene
+from tests.reconciler.samples import (
+    HOUR,
+    LANGUAGES,
+    NOW,
+    SPOKEN,
+    ended,
+    holder,
+    owner,
+    pod,
+    replace,
+    snapshot,
+)
+from tests.reconciler.samples import refused as sick
 from vgpu.kube import ContainerState, Status
 
 STYLES = sorted(LANGUAGES)

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
-from samples import HOUR, NOW, SPOKEN, ended, pod, real_pod, replace, share_pod, snapshot
 
 from reconciler.memory import Memory
 from reconciler.model import Kind, RemoveFolder, Scope, ShimFolder, View
@@ -13,6 +12,17 @@ from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule, Skip
 from reconciler.rules.shim_folders import orphan_shim_dir
 from reconciler.scene import Scene
+from tests.reconciler.samples import (
+    HOUR,
+    NOW,
+    SPOKEN,
+    ended,
+    pod,
+    real_pod,
+    replace,
+    share_pod,
+    snapshot,
+)
 from vgpu.kube import MIRROR
 
 ROOT = "/usr/local/vgpu/containers"

@@ -1,7 +1,16 @@
 """Containers that cannot start, and whether another try would help."""
 
 import pytest
-from samples import (
+
+from reconciler.memory import Memory
+from reconciler.model import Evict, View
+from reconciler.plan import make_plan
+from reconciler.policy import Policy
+from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.rules.waiting import no_gpu_matched
+from reconciler.rules.waiting import prestart_failed as find_prestart
+from reconciler.scene import Scene
+from tests.reconciler.samples import (
     HOUR,
     NO_GPU,
     NOW,
@@ -13,16 +22,7 @@ from samples import (
     snapshot,
     waiting,
 )
-from samples import no_gpu_matched as poisoned
-
-from reconciler.memory import Memory
-from reconciler.model import Evict, View
-from reconciler.plan import make_plan
-from reconciler.policy import Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
-from reconciler.rules.waiting import no_gpu_matched
-from reconciler.rules.waiting import prestart_failed as find_prestart
-from reconciler.scene import Scene
+from tests.reconciler.samples import no_gpu_matched as poisoned
 from vgpu.kube import ContainerState, Status
 
 GAIA = pod("train-0", "gaia")

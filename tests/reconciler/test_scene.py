@@ -1,7 +1,11 @@
 """What a scene answers: how it is with the owner of a lock, who waits, whether a plugin lives."""
 
 import pytest
-from samples import (
+
+from reconciler.model import OwnerState, View
+from reconciler.reasons import Skip
+from reconciler.scene import Scene
+from tests.reconciler.samples import (
     CARD,
     LANGUAGES,
     NOW,
@@ -18,10 +22,6 @@ from samples import (
     unbound,
     uuid,
 )
-
-from reconciler.model import OwnerState, View
-from reconciler.reasons import Skip
-from reconciler.scene import Scene
 from vgpu.kube import Container, ContainerState, Status
 from vgpu.model import Allocation, Claim, Device, Phase, Share
 

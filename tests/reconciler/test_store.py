@@ -5,10 +5,10 @@ import logging
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import replace
 
 from reconciler.memory import MOST, Attempt, Memory, decode, encode
 from reconciler.store import CONFIG_MAP, KEY, MemoryStore, merge
+from tests.reconciler.samples import replace
 from vgpu.cluster import ClusterError
 from vgpu.reasons import Reason, SourceError
 

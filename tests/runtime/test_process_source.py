@@ -227,7 +227,7 @@ def shim_region():
     """A region that the real library wrote."""
     import gzip
 
-    from fixtures import shared_fixtures
+    from tests.support.environment import GOLDEN_FILES
 
-    path = min(shared_fixtures("shim-regions").glob("*-one.cache.gz"))
+    path = min((GOLDEN_FILES / "shim-regions").glob("*-one.cache.gz"))
     return gzip.decompress(path.read_bytes())

@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from fixtures import required_root
-from regions import a_region, write
 
+from tests.support.environment import required_root
+from tests.support.regions import a_region, write
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.shim import read_bare
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from regions import GPUS, a_process, a_region, scribble, write
 
+from tests.support.regions import GPUS, a_process, a_region, scribble, write
 from vgpu.facts import Region
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes import hami_core

@@ -4,13 +4,13 @@ import gzip
 import json
 
 import pytest
-from fixtures import shared_fixtures
 
+from tests.support.environment import GOLDEN_FILES
 from vgpu.facts import Region, RegionDevice, RegionProcess, RegionUse
 from vgpu.schemes import hami_core
 from vgpu.sources.shim import read_region
 
-FOLDER = shared_fixtures("shim-regions")
+FOLDER = GOLDEN_FILES / "shim-regions"
 NAMES = sorted(path.name.removesuffix(".json") for path in FOLDER.glob("*.json"))
 LAYOUT_OF = {
     "v0-2024-01": "p0",

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from regions import GPUS, MIB, a_process, a_region
 
+from tests.support.regions import GPUS, MIB, a_process, a_region
 from vgpu.facts import Region, RegionDevice, RegionProcess, RegionUse
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes import hami_core

@@ -5,8 +5,8 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-from regions import a_process, a_region, put, write
 
+from tests.support.regions import a_process, a_region, put, write
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes import hami_core
 from vgpu.sources.shim import read_region

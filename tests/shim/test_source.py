@@ -4,8 +4,8 @@ import errno
 import os
 
 import pytest
-from regions import PODS, a_region, folder, place, scribble, write
 
+from tests.support.regions import PODS, a_region, folder, place, scribble, write
 from vgpu.facts import RegionFile
 from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.schemes import hami_core

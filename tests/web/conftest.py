@@ -1,8 +1,8 @@
 """Servers that are stopped, and certificates that are made once."""
 
 import pytest
-from web_helpers import Pki
 
+from tests.support.web_helpers import Pki
 from vgpu.web.server import Response, WebServer, plain
 
 ROUTES = {

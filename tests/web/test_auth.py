@@ -4,8 +4,8 @@ import threading
 import time
 
 import pytest
-from web_helpers import Clock, ConfigFile, basic, exchange, fetch, hashed, status_of
 
+from tests.support.web_helpers import Clock, ConfigFile, basic, exchange, fetch, hashed, status_of
 from vgpu.web import auth
 from vgpu.web.ratelimit import RateLimiter
 

@@ -6,11 +6,11 @@ import subprocess
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from fixtures import required_tool
 from hypothesis import given
 from hypothesis import strategies as st
-from web_helpers import hashed
 
+from tests.support.environment import required_tool
+from tests.support.web_helpers import hashed
 from vgpu.web.config import WebConfigError, WebConfigFile
 from vgpu.web.schema import Invalid, WebConfig, parse
 

@@ -9,8 +9,8 @@ import threading
 import time
 
 import pytest
-from web_helpers import PATIENCE, connect, drain, endpoint, exchange, fetch, status_of
 
+from tests.support.web_helpers import PATIENCE, connect, drain, endpoint, exchange, fetch, status_of
 from vgpu.web.server import Response, Timeouts, plain
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"

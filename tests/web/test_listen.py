@@ -3,8 +3,8 @@
 import socket
 
 import pytest
-from web_helpers import endpoint, fetch
 
+from tests.support.web_helpers import endpoint, fetch
 from vgpu.web.listen import ListenError, bound_address, link_address, listen, parse_address
 
 

@@ -5,8 +5,8 @@ import os
 import ssl
 
 import pytest
-from web_helpers import ConfigFile, basic, connect, endpoint, fetch, hashed
 
+from tests.support.web_helpers import ConfigFile, basic, connect, endpoint, fetch, hashed
 from vgpu.web.config import WebConfigFile
 
 

@@ -11,8 +11,8 @@ import threading
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from web_helpers import PATIENCE, connect, drain, endpoint, exchange, fetch, status_of
 
+from tests.support.web_helpers import PATIENCE, connect, drain, endpoint, exchange, fetch, status_of
 from vgpu.web.message import MAX_HEAD
 from vgpu.web.server import Response, Timeouts, WebServer, plain
 

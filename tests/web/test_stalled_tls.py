@@ -4,8 +4,7 @@ import socket
 import threading
 import time
 
-from web_helpers import ConfigFile, Pki, connect
-
+from tests.support.web_helpers import ConfigFile, Pki, connect
 from vgpu.web.message import plain
 from vgpu.web.server import WebServer
 

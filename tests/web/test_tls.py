@@ -6,7 +6,8 @@ import ssl
 import threading
 
 import pytest
-from web_helpers import (
+
+from tests.support.web_helpers import (
     PATIENCE,
     ConfigFile,
     Pki,
@@ -17,7 +18,6 @@ from web_helpers import (
     fetch,
     status_of,
 )
-
 from vgpu.web.server import Timeouts, plain
 
 REFUSED = (OSError, http.client.HTTPException)

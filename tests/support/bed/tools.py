@@ -1,0 +1,195 @@
+"""The programs of the test bed: built once from pinned Go modules, then taken from a cache.
+
+    tools = ensure()  # ToolsMissing says in one line what to do; only in CI it builds
+    subprocess.run([tools.path(Tool.KUBECTL), "version", "--client"])
+    folder = module_folder("crds")  # files of a pinned Go module, as they are
+
+``make cluster-tools`` makes all of it. The cache has one folder for each recipe, named after the
+hash of what went in and the Go that built it. A folder is made beside its place, under a lock, and
+renamed into it when it is whole.
+
+Those who have the programs name their folder in VGPU_TESTBED_BIN (all of them, in it or one level
+below) or KUBEBUILDER_ASSETS (etcd, kube-apiserver and kubectl, as envtest does).
+"""
+
+import os
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import click
+
+from tests.support.bed.gomodules import Recipe, ToolsMissing, find_go, pinned_version
+from tests.support.bed.toolcache import Cache, Progress
+
+__all__ = ["RECIPES", "Tool", "Tools", "ToolsMissing", "ensure", "module_folder"]
+
+MODULES = Path(__file__).resolve().parent / "go"
+KUBERNETES = pinned_version(MODULES / "kube", "k8s.io/kubernetes")
+MAJOR, MINOR = KUBERNETES.removeprefix("v").split(".")[:2]
+
+
+class Tool(StrEnum):
+    """A program of the test bed."""
+
+    ETCD = "etcd"
+    APISERVER = "kube-apiserver"
+    CONTROLLER_MANAGER = "kube-controller-manager"
+    SCHEDULER = "kube-scheduler"
+    KUBELET = "kubelet"
+    KUBECTL = "kubectl"
+    CONTAINERD = "containerd"
+    CONTAINERD_SHIM = "containerd-shim-runc-v2"
+    CTR = "ctr"
+    KWOK = "kwok"
+    HELM = "helm"
+
+
+RECIPES = (
+    Recipe(
+        MODULES / "crds",
+        "github.com/prometheus-operator/prometheus-operator",
+        kept=("example/prometheus-operator-crd",),
+    ),
+    Recipe(MODULES / "kwok", "sigs.k8s.io/kwok", kept=("kustomize",)),
+    Recipe(
+        MODULES / "kube",
+        "k8s.io/kubernetes",
+        programs=(
+            Tool.ETCD,
+            Tool.APISERVER,
+            Tool.CONTROLLER_MANAGER,
+            Tool.SCHEDULER,
+            Tool.KUBELET,
+            Tool.KUBECTL,
+        ),
+        multicall="kubebox",
+        stamps=tuple(
+            f"{package}.{stamp}"
+            for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+            for stamp in ("gitVersion={version}", f"gitMajor={MAJOR}", f"gitMinor={MINOR}")
+        ),
+    ),
+    Recipe(
+        MODULES / "helm",
+        "helm.sh/helm/v3",
+        programs=(Tool.HELM,),
+        stamps=(
+            "helm.sh/helm/v3/internal/version.version={version}",
+            # the Kubernetes that a chart is rendered for when there is none to ask
+            f"helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor={MAJOR}",
+            f"helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor={MINOR}",
+        ),
+    ),
+    Recipe(
+        MODULES / "containerd",
+        "github.com/containerd/containerd",
+        programs=(Tool.CONTAINERD, Tool.CONTAINERD_SHIM, Tool.CTR),
+        stamps=("github.com/containerd/containerd/version.Version={version}",),
+        tags=("no_aufs", "no_btrfs", "no_devmapper", "no_zfs"),
+    ),
+    Recipe(MODULES / "kwok", "sigs.k8s.io/kwok", programs=(Tool.KWOK,)),
+)
+
+ENVTEST = frozenset({Tool.ETCD, Tool.APISERVER, Tool.KUBECTL})
+"""What KUBEBUILDER_ASSETS has."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Where the programs are."""
+
+    programs: Mapping[str, Path]
+
+    def path(self, name: str) -> Path:
+        """A program's path; its name is the one it must be called by. KeyError: not asked for."""
+        return self.programs[name]
+
+    @property
+    def containerd_folder(self) -> Path:
+        """The folder of containerd 1.7, its shim and ctr."""
+        return self.path(Tool.CONTAINERD).parent
+
+
+def ensure(*wanted: str, build: bool | None = None, recipes: Sequence[Recipe] = RECIPES) -> Tools:
+    """The programs ``wanted``, or all of them; built if need be where ``build`` allows it (in CI).
+
+    Raises:
+        ToolsMissing: a program is not there and may not or cannot be built.
+    """
+    names = wanted or tuple(name for recipe in recipes for name in recipe.programs)
+    brought = _brought(names)
+    needed = [recipe for recipe in recipes if (set(recipe.programs) & set(names)) - brought.keys()]
+    made = _made(needed, build).items()
+    return Tools(
+        {name: folder / name for recipe, folder in made for name in recipe.programs} | brought
+    )
+
+
+def module_folder(
+    name: str, *, build: bool | None = None, recipes: Sequence[Recipe] = RECIPES
+) -> Path:
+    """The files kept of what a module pins (``crds``, ``kwok``), at their places in its source.
+
+    Raises:
+        ToolsMissing: as ``ensure`` does.
+    """
+    [recipe] = (recipe for recipe in recipes if recipe.kept and recipe.folder.name == name)
+    return _made([recipe], build)[recipe]
+
+
+def user_cache() -> Cache:
+    """The cache of this user, below XDG_CACHE_HOME."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Cache(Path(base).absolute() / "vgpu-testbed" / "tools", find_go())
+
+
+def _made(recipes: Sequence[Recipe], build: bool | None) -> dict[Recipe, Path]:
+    """The folders of the recipes, those that are missing made one after the other."""
+    cache = user_cache()
+    found = {recipe: cache.find(recipe) for recipe in recipes}
+    missing = [recipe for recipe, folder in found.items() if not folder]
+    if missing and not (os.environ.get("CI") if build is None else build):
+        raise ToolsMissing("the cluster tools are not built: make cluster-tools")
+    for number, recipe in enumerate(missing, 1):
+        progress = Progress(f"[{number}/{len(missing)}] {recipe.label}", sys.stderr)
+        found[recipe] = cache.make(recipe, progress)
+    return {recipe: folder for recipe, folder in found.items() if folder}
+
+
+def _brought(names: Collection[str]) -> dict[str, Path]:
+    """The programs in the folder that the environment names."""
+    for variable, programs in (("VGPU_TESTBED_BIN", set(names)), ("KUBEBUILDER_ASSETS", ENVTEST)):
+        if folder := os.environ.get(variable):
+            expected = programs.intersection(names)
+            return {name: _program(variable, Path(folder).absolute(), name) for name in expected}
+    return {}
+
+
+def _program(variable: str, folder: Path, name: str) -> Path:
+    for path in (folder / name, *sorted(folder.glob(f"*/{name}"))):
+        if path.is_file() and os.access(path, os.X_OK):
+            return path
+    raise ToolsMissing(f"{variable} is {folder}, where there is no program {name}")
+
+
+@click.command()
+@click.option("--prune", is_flag=True, help="Delete what other versions have left in the cache.")
+def main(prune: bool) -> None:
+    """Make the programs of the test bed, unless they are there, and say where they are."""
+    try:
+        _made([recipe for recipe in RECIPES if recipe.kept], build=True)
+        tools = ensure(build=True)
+    except (ToolsMissing, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    for name, path in tools.programs.items():
+        print(f"{name:24} {path}")
+    if prune:
+        for folder in user_cache().prune(RECIPES, Progress("prune", sys.stderr)):
+            print(f"deleted {folder}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""What the tests need of the repository and of the machine: golden files, programs, root."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+GOLDEN_FILES = ROOT / "tests" / "golden"
+
+
+def required_tool(name: str, package: str) -> str:
+    """The path of a program; a missing one fails in CI and skips with one clear line elsewhere."""
+    return shutil.which(name) or missing(f"{name} is not installed: apt-get install {package}")
+
+
+def required_root() -> None:
+    """The same for the rights of root."""
+    if os.geteuid() != 0:
+        missing("only root can do this")
+
+
+def missing(message: str) -> NoReturn:
+    """Fail in CI, where nothing may skip itself; skip elsewhere, a whole module if need be."""
+    if os.environ.get("CI"):
+        pytest.fail(message, pytrace=False)
+    pytest.skip(message, allow_module_level=True)

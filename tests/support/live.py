@@ -1,0 +1,199 @@
+"""The real `vgpu exporter` as a process, on a simulated node's files and the C fake driver.
+
+    with LiveExporter(folder, demo()) as exporter:
+        exporter.get("/metrics")
+
+Used by end-to-end tests and benchmarks. Everything listens on loopback, on ports of the kernel's
+choice.
+"""
+
+import http.client
+import os
+import re
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from tests.support import nvml_fake
+from vgpu.facts import GpuSample
+from vgpu.simulator.node import SimulatedNode
+from vgpu.simulator.scenario import Scenario
+
+WAIT_SECONDS = 60.0
+
+
+def fake_devices(sample: GpuSample) -> list[nvml_fake.Device]:
+    """The cards of a simulated driver's sample, in NVML's own units."""
+
+    def number(gpu, *key, scale=1.0):
+        return int(gpu.readings.get(key, 0) * scale)
+
+    return [
+        nvml_fake.Device(
+            gpu.uuid,
+            gpu.info["name"],
+            bus=gpu.info["pci_bus_id"],
+            total=number(gpu, "memory_total_bytes"),
+            used=number(gpu, "memory_used_bytes"),
+            reserved=number(gpu, "memory_reserved_bytes"),
+            gpu_util=number(gpu, "utilization_ratio", scale=100.001),
+            power=number(gpu, "power_usage_watts", scale=1000),
+            energy=number(gpu, "energy_joules", scale=1000),
+            temperature=number(gpu, "temperature_celsius"),
+        )
+        for gpu in sample.gpus
+    ]
+
+
+def fake_processes(sample: GpuSample) -> list[nvml_fake.Process]:
+    """Its processes, each with a utilisation sample."""
+    return [
+        nvml_fake.Process(
+            p.device,
+            p.pid,
+            nvml_fake.NA if p.used_bytes is None else p.used_bytes,
+            int(sample.utilization.get((p.pid, p.device), 0) * 100.001),
+        )
+        for p in sample.processes
+    ]
+
+
+class LiveExporter:
+    """A node at second ``t`` of its scenario, and the exporter that reads it."""
+
+    def __init__(self, folder: Path, scenario: Scenario, *flags: str, t: float = 5.0) -> None:
+        self.node = SimulatedNode(scenario, folder / "node")
+        self.node.write(t)
+        self.sample = self.node.driver(lambda: t).sample(0.0)
+        folder.joinpath("driver").mkdir(parents=True, exist_ok=True)
+        self.driver = nvml_fake.FakeDriver(folder / "driver")
+        self.write_driver()
+        self._flags = flags
+        self._log = folder / "exporter.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+        self.tls: ssl.SSLContext | None = None
+        self.headers: dict[str, str] = {}
+
+    def write_driver(self, **changes) -> None:
+        """The driver as the scenario has it, with ``changes`` to what FakeDriver.write takes."""
+        devices = changes.pop("devices", None) or fake_devices(self.sample)
+        processes = changes.pop("processes", None) or fake_processes(self.sample)
+        self.driver.write(devices, processes, **changes)
+
+    def flags(self) -> list[str]:
+        """The paths of the node, and what the caller added."""
+        paths = self.node.paths
+        return [
+            *(f"--shim.root={root}" for root in paths.shim_roots),
+            f"--kubelet.log-dir={paths.log_dir}",
+            f"--kubelet.checkpoint={paths.checkpoint}",
+            f"--pods={paths.pods_file}",
+            f"--limits.gaia-dir={paths.gaia_dir}",
+            f"--limits.kubeshare-dir={paths.kubeshare_dir}",
+            f"--plugin.state-dir={paths.state_dir}",
+            f"--path.procfs={paths.procfs}",
+            f"--path.cgroupfs={paths.cgroupfs}",
+            f"--node-name={self.node.scenario.node}",
+            "--gpushare.memory-unit=GiB",
+            *self._flags,
+        ]
+
+    def command(self, *more: str) -> list[str]:
+        """The command line."""
+        return [sys.executable, "-m", "vgpu", "exporter", *self.flags(), *more]
+
+    def environment(self) -> dict[str, str]:
+        """With the fake driver's library first."""
+        return {**os.environ, **self.driver.env()}
+
+    def once(self) -> str:
+        """What ``--once`` prints."""
+        command = self.command("--once")
+        done = subprocess.run(
+            command, env=self.environment(), capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    def __enter__(self) -> Self:
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                self.command("--web.listen-address=127.0.0.1:0"),
+                env=self.environment(),
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < deadline and self.process.poll() is None:
+            if found := re.search(r"msg=serving .*?127\.0\.0\.1:(\d+)", self.log()):
+                self.port = int(found[1])
+                with suppress(OSError):
+                    if self.get("/-/ready").status == 200:
+                        return self
+            time.sleep(0.02)
+        self.__exit__()
+        raise AssertionError(f"the exporter did not start:\n{self.log()}")
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """End it by a signal; its exit status."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(WAIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+
+    def log(self) -> str:
+        """What it has logged so far."""
+        return self._log.read_text()
+
+    def get(self, path: str = "/metrics", headers: dict[str, str] | None = None):
+        """A response whose body has been read into ``.text``."""
+        where = ("127.0.0.1", self.port)
+        if self.tls is None:
+            connection = http.client.HTTPConnection(*where, timeout=WAIT_SECONDS)
+        else:
+            connection = http.client.HTTPSConnection(*where, timeout=WAIT_SECONDS, context=self.tls)
+        try:
+            connection.request("GET", path, headers={**self.headers, **(headers or {})})
+            response = connection.getresponse()
+            response.body = response.read()
+            return response
+        finally:
+            connection.close()
+
+    def metrics(self) -> dict[str, float]:
+        """Every series of the page as ``name{labels}`` with sorted labels."""
+        return parse(self.get().body.decode())
+
+    def wait_for(self, condition, what: str) -> dict[str, float]:
+        """The first page for which ``condition(series)`` holds."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < deadline:
+            series = self.metrics()
+            if condition(series):
+                return series
+            time.sleep(0.05)
+        raise AssertionError(f"never saw {what}:\n{self.log()}")
+
+
+def parse(text: str) -> dict[str, float]:
+    """Series of an exposition, by prometheus_client's parser."""
+    from prometheus_client.parser import text_string_to_metric_families as families
+
+    found = {}
+    for family in families(text):
+        for sample in family.samples:
+            labels = ",".join(f'{k}="{v}"' for k, v in sorted(sample.labels.items()))
+            found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return found

@@ -1,0 +1,34 @@
+"""The oldest release of the Kubernetes client that pyproject.toml allows, to run us beside it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.environment import ROOT
+
+LOCK = ROOT / "requirements" / "kubernetes-oldest.lock"
+
+
+class OldestClient:
+    """That release and its dependencies in a folder, which Python searches before others."""
+
+    def __init__(self, folder: Path) -> None:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        exact = ["--require-hashes", "--only-binary", ":all:", "--no-deps", "-r", LOCK]
+        subprocess.run([*pip, *exact, "--target", folder], check=True)
+        self._environment = {
+            **{name: text for name, text in os.environ.items() if name != "PYTEST_ADDOPTS"},
+            "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
+        }
+
+    def run(self, *command: object) -> subprocess.CompletedProcess[str]:
+        """Run Python with these arguments beside it."""
+        return subprocess.run(
+            [sys.executable, *map(str, command)],
+            cwd=ROOT,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )

@@ -1,0 +1,162 @@
+"""A teller with an API server in a dictionary, and a watch that shows only what it is told to.
+
+bench = Bench(role, gpus)
+bench.add(pod, bound=["main"], served=True)
+bench.teller.round()
+bench.watch()                      # the watch has caught up
+bench.server.refuse("patch_pod", 500)
+"""
+
+from collections import Counter
+
+from msgspec.structs import replace
+
+from deviceplugin.telling import Teller
+from deviceplugin.to_tell import Look
+from tests.support.plugin_pods import NODE, NOW, by_name, no_books, node, tenant_of
+from vgpu.cluster import ClusterError
+
+
+class Server:
+    """As far as a teller needs one; every write makes a new version, and needs the last."""
+
+    def __init__(self):
+        self.pods = {}
+        self.node = node()
+        self.config_maps = {}
+        self.events = []
+        self.calls = []
+        self.refusals = {}
+        self.version = 100
+
+    def refuse(self, call, status, *about, times=1):
+        """The next calls of this name, about this pod if one is named, are refused."""
+        self.refusals.setdefault((call, *about), []).extend([status] * times)
+
+    def _next(self):
+        self.version += 1
+        return str(self.version)
+
+    def _called(self, call, about=""):
+        self.calls.append((call, about))
+        for key in ((call, about), (call,)):
+            if self.refusals.get(key):
+                status = self.refusals[key].pop(0)
+                if isinstance(status, Exception):
+                    raise status
+                raise ClusterError(status, "Refused", "by the test")
+
+    def annotated(self, of, annotations):
+        """It with these annotations, in a new version."""
+        merged = {**of.annotations, **annotations}
+        kept = {key: text for key, text in merged.items() if text is not None}
+        return replace(of, annotations=kept, resource_version=self._next())
+
+    def patch_pod(self, ref, version, annotations):
+        self._called("patch_pod", ref.name)
+        there = self.pods.get(ref.name)
+        if there is None:
+            raise ClusterError(404, "NotFound", ref.name)
+        if there.resource_version != version:
+            raise ClusterError(409, "Conflict", ref.name)
+        self.pods[ref.name] = self.annotated(there, annotations)
+        return self.pods[ref.name]
+
+    def patch_node(self, name, version, annotations, *, labels=None):
+        self._called("patch_node")
+        assert name == NODE
+        if self.node.resource_version != version:
+            raise ClusterError(409, "Conflict", name)
+        self.node = self.annotated(self.node, annotations)
+        self.node = replace(self.node, labels={**self.node.labels, **(labels or {})})
+        return self.node
+
+    def patch_node_status(self, name, operations):
+        self._called("patch_node_status")
+        assert name == NODE
+        test, *adds = operations
+        assert test == {"op": "test", "path": "/metadata/uid", "value": self.node.uid}
+        told = {"capacity": dict(self.node.capacity), "allocatable": dict(self.node.allocatable)}
+        for each in adds:
+            _, _, where, resource = each["path"].split("/")
+            told[where][resource.replace("~1", "/")] = int(each["value"])
+        self.node = replace(self.node, **told, resource_version=self._next())
+        return self.node
+
+    def versioned_config_map(self, namespace, name):
+        self._called("versioned_config_map")
+        return self.config_maps.get((namespace, name))
+
+    def write_config_map(self, namespace, name, data, version):
+        self._called("write_config_map")
+        if self.config_maps.get((namespace, name), ({}, ""))[1] != version:
+            raise ClusterError(409, "Conflict", name)
+        self.config_maps[namespace, name] = dict(data), self._next()
+        return str(self.version)
+
+    def write_event(self, note):
+        self._called("write_event", note.name)
+        self.events.append(note)
+
+
+class Bench:
+    def __init__(self, role, gpus):
+        self.role = role
+        self.server = Server()
+        self.devices = role.devices(gpus)
+        self.tenants, self.served, self.refused = {}, set(), set()
+        self.shown_pods, self.shown_node = {}, self.server.node
+        self.steps = []
+        self.unix, self.seconds = NOW, 1000.0
+        self.teller = Teller(
+            self.server,
+            role,
+            self.look,
+            self.steps.append,
+            clock=lambda: self.unix,
+            monotonic=lambda: self.seconds,
+        )
+
+    def look(self):
+        return Look(
+            self.devices,
+            by_name(self.devices),
+            dict(self.tenants),
+            dict(self.shown_pods),
+            self.shown_node,
+            frozenset(self.served),
+            frozenset(self.refused),
+        )
+
+    def add(self, pod, bound=(), *, served=False, refused=False):
+        """A pod of the node, a tenant unless it is refused; the watch shows it."""
+        uid = pod.kubelet_uid
+        self.server.pods[pod.ref.name] = self.shown_pods[uid] = pod
+        if not refused:
+            self.bind(pod, bound)
+        if served or refused:
+            self.served.add(uid)
+        if refused:
+            self.refused.add(uid)
+
+    def bind(self, pod, bound):
+        allocations = self.role.claim(pod, NODE, self.devices, no_books(self.devices))
+        self.tenants[pod.kubelet_uid] = tenant_of(pod, allocations, bound)
+
+    def watch(self):
+        """The watch has caught up with the server."""
+        self.shown_pods = {pod.kubelet_uid: pod for pod in self.server.pods.values()}
+        self.shown_node = self.server.node
+
+    def round(self, after=0.0):
+        """One round, so many seconds later."""
+        self.unix += after
+        self.seconds += after
+        return self.teller.round()
+
+    def said(self, name):
+        """A pod's annotations at the server."""
+        return self.server.pods[name].annotations
+
+    def count(self, call):
+        return Counter(name for name, _ in self.server.calls)[call]
