@@ -14,8 +14,7 @@ from rich.console import Console
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
-import sample_cluster  # noqa: E402
-
+from tests.support import sample_cluster  # noqa: E402
 from vgpu.commands.inspect_table import show  # noqa: E402
 from vgpu.inventory import Objects, Units, inventory  # noqa: E402
 from vgpu.kube_json import decode_dump  # noqa: E402

@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from urllib3.connection import HTTPConnection
 
+from tests.support.environment import own_loopback
+from tests.support.waiting import WAIT_SECONDS, wait_ended
 from vgpu.cluster import Cluster, ClusterError, bodies, followed, service_account
 from vgpu.cluster.access import Access
 from vgpu.cluster.connection import GATHER_SECONDS, MOST_WAIT_SECONDS
@@ -33,8 +35,8 @@ class Answers(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, answers):
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, answers, host="127.0.0.1"):
+        super().__init__((host, 0), Handler)
         self.answers = list(answers)
         self.requests = []
         self.types = []
@@ -104,7 +106,14 @@ def serving(*answers, **options):
                 yield cluster, server
         finally:
             server.shutdown()
-            thread.join()
+            wait_ended(thread, "the server ends")
+
+
+def nobody():
+    """Where no server is any more."""
+    with Answers((), own_loopback()) as server:
+        host, port = server.server_address
+    return f"http://{host}:{port}"
 
 
 @pytest.fixture
@@ -274,9 +283,7 @@ def test_a_write_that_finds_nobody_is_not_tried_again(waits, monkeypatch):
     connect = HTTPConnection.connect
     tries = []
     monkeypatch.setattr(HTTPConnection, "connect", lambda self: (tries.append(1), connect(self)))
-    with Answers(()) as server:
-        url = f"http://127.0.0.1:{server.server_port}"
-    with Cluster(Access.anonymous(url)) as cluster:
+    with Cluster(Access.anonymous(nobody())) as cluster:
         with pytest.raises(ClusterError) as info:
             cluster.evict(REF, "1")
         assert info.value.reason == "Unreachable"
@@ -743,7 +750,8 @@ def test_a_watch_may_be_silent_as_long_as_the_server_keeps_it_open_and_no_longer
     monkeypatch.setattr("vgpu.cluster.reads.WATCH_SECONDS", (1, 1))
     monkeypatch.setattr("vgpu.cluster.connection.STREAM_GRACE_SECONDS", 0.05)
     told = line("ADDED", {"kind": "Pod", **pod("a")})
-    monkeypatch.setattr(Handler, "timeout", 20)  # then the server breaks off, which is another end
+    # Then the server breaks off, which is another end.
+    monkeypatch.setattr(Handler, "timeout", WAIT_SECONDS)
     hangs = answer(told, Content_Length="9999")
     with serving(hangs) as (cluster, server):
         events = cluster.watch_pods("1")
@@ -824,9 +832,7 @@ def test_a_watch_that_breaks_off_is_unreachable(broken):
 
 
 def test_a_server_that_is_not_there_is_unreachable(waits):
-    with Answers(()) as server:
-        url = f"http://127.0.0.1:{server.server_port}"
-    with Cluster(Access.anonymous(url)) as cluster, pytest.raises(ClusterError) as info:
+    with Cluster(Access.anonymous(nobody())) as cluster, pytest.raises(ClusterError) as info:
         list(cluster.pods())
     assert (info.value.status, info.value.reason) == (0, "Unreachable")
     assert cluster.server in info.value.message

@@ -1,7 +1,7 @@
 """Whether a pod may still have devices: the one answer for every part of the product."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -83,16 +83,13 @@ pods = st.builds(
 )
 
 
-@pytest.mark.slow
 @given(pods)
-@settings(max_examples=1000)
 def test_a_live_container_holds_its_devices_unless_the_pod_has_ended(one):
     if one.node and any(status.state is RUNNING for status in one.statuses):
         assert holds_devices(one) is not one.terminal
 
 
 @given(pods)
-@settings(max_examples=1000)
 def test_only_the_end_of_its_containers_or_of_the_pod_frees_a_pods_devices(one):
     if not holds_devices(one):
         no_container = not one.node or (
@@ -101,9 +98,7 @@ def test_only_the_end_of_its_containers_or_of_the_pod_frees_a_pods_devices(one):
         assert one.terminal or (one.deleted_at is not None and no_container)
 
 
-@pytest.mark.slow
 @given(pods)
-@settings(max_examples=1000)
 def test_neither_the_order_of_containers_nor_other_facts_matter(one):
     shuffled = Pod(
         one.ref,

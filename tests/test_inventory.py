@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import sample_cluster as sample
@@ -407,13 +407,11 @@ ANNOTATIONS = st.dictionaries(KEYS, WORDS, max_size=4)
 LIMITS = st.dictionaries(RESOURCES, st.integers(0, 400), max_size=3)
 
 
-@pytest.mark.slow
 @given(
     pods=st.lists(st.tuples(st.sampled_from(["", "n", "other"]), LIMITS, ANNOTATIONS), max_size=4),
     nodes=st.lists(st.tuples(LIMITS, ANNOTATIONS), max_size=2),
     unhealthy=WORDS,
 )
-@settings(max_examples=300)
 def test_whatever_nodes_and_pods_say_there_is_an_inventory(pods, nodes, unhealthy):
     items = [
         *(sample.node("nm"[n], *told) for n, told in enumerate(nodes)),

@@ -4,7 +4,7 @@ import json
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.kube import (
@@ -702,7 +702,6 @@ SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "Ki": 2**10, "Mi": 2**20, "m": Fracti
 
 
 @given(st.integers(0, 10**9), st.integers(0, 99), st.sampled_from(sorted(SUFFIXES)))
-@settings(max_examples=1000)
 def test_a_quantity_is_its_number_times_its_suffix(number, hundredths, suffix):
     exact = (number + Fraction(hundredths, 100)) * SUFFIXES[suffix]
     units = whole(f"{number}.{hundredths:02}{suffix}")
@@ -710,7 +709,6 @@ def test_a_quantity_is_its_number_times_its_suffix(number, hundredths, suffix):
 
 
 @given(st.text(max_size=30))
-@settings(max_examples=1000)
 def test_any_text_is_a_quantity_or_not(quantity):
     units = whole(quantity)
     assert units is None or 0 <= units < 2**63
@@ -751,9 +749,7 @@ pods = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.slow
 @given(st.lists(pods, max_size=4))
-@settings(max_examples=1000)
 def test_what_is_dropped_early_is_exactly_what_does_not_share(items):
     page = pod_list(*items)
     everything = decode_pods(page, keep=Keep.ALL)
@@ -761,9 +757,7 @@ def test_what_is_dropped_early_is_exactly_what_does_not_share(items):
     assert everything.pods == tuple(decode_pod(text(item)) for item in items)
 
 
-@pytest.mark.slow
 @given(pods)
-@settings(max_examples=1000)
 def test_a_pod_is_the_same_by_every_way_in(told):
     alone = decode_pod(text(told))
     told = {"kind": "Pod", **told}
@@ -816,7 +810,6 @@ def mutated(draw):
 
 
 @given(st.one_of(st.binary(max_size=200), mutated()), st.sampled_from(DECODERS))
-@settings(max_examples=1000)
 def test_any_bytes_give_values_or_the_typed_error(content, decode):
     try:
         decode(content)

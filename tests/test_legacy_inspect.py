@@ -5,7 +5,7 @@ tabwriter. A ``$`` marks the end of each line, since many end in blanks.
 """
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.environment import GOLDEN_FILES
@@ -180,9 +180,7 @@ def test_an_impossible_number_of_cards_is_refused():
 TEXTS = st.none() | st.text(max_size=12) | st.sampled_from(["0", "1", '{"0":{"0":1}}', "9" * 5000])
 
 
-@pytest.mark.slow
 @given(st.lists(st.tuples(TEXTS, TEXTS, st.integers(-5, 9)), max_size=4), st.integers(0, 3))
-@settings(max_examples=1000)
 def test_any_annotations_are_shown(pods, cards):
     made = [
         pod(f"p{n}", "a", units, index, allocation)

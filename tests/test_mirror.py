@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.scripted_api import END, WAIT, ScriptedApi, event, until
+from tests.support.scripted_api import END, ScriptedApi, event
+from tests.support.waiting import WAIT_SECONDS, wait_ended, wait_until
 from vgpu.kube_json import EventType, Expired
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.mirror import (
@@ -43,6 +44,42 @@ def objects(mirror):
     return set(mirror.state().objects.values())
 
 
+def wait_objects(mirror, *expected):
+    wait_until(
+        lambda: objects(mirror) == set(expected),
+        f"the mirror has {expected}",
+        context=lambda: str(mirror.state()),
+    )
+
+
+def wait_synced(mirror):
+    wait_until(
+        lambda: mirror.state().synced,
+        "the mirror is up to date",
+        context=lambda: str(mirror.state()),
+    )
+
+
+def wait_watched(server, *versions):
+    wait_until(
+        lambda: server.watched_from == [*versions],
+        f"watches from {versions}",
+        context=lambda: str(server.watched_from),
+    )
+
+
+def wait_paused(server, times):
+    wait_until(
+        lambda: len(server.pauses) == times,
+        f"{times} pauses",
+        context=lambda: str(server.pauses),
+    )
+
+
+def wait_woken(woken, why):
+    wait_until(lambda: woken.acquire(blocking=False), f"whoever waits is woken by {why}")
+
+
 def failed(reason):
     return SourceError(reason, "server", f"it was {reason.value}")
 
@@ -57,7 +94,7 @@ def test_before_the_first_list_nothing_is_known(follow):
 
     class Slow(ScriptedApi):
         def list(self):
-            came.wait(WAIT)
+            came.wait(WAIT_SECONDS)
             return super().list()
 
     server = Slow(["a=1"])
@@ -68,63 +105,63 @@ def test_before_the_first_list_nothing_is_known(follow):
     assert not mirror.wait(0.01)
     assert (mirror.state().silent, mirror.state().objects) == (None, {})
     came.set()
-    assert mirror.wait(WAIT)
-    until(lambda: mirror.state().synced)
+    assert mirror.wait(WAIT_SECONDS), mirror.state()
+    wait_synced(mirror)
     mirror.close()
     bookmark(server)
 
 
 def test_objects_are_told_apart_by_their_key_and_the_newest_counts(follow):
     mirror, server = follow(["a=1", "b=1", "a=2"])
-    until(lambda: objects(mirror) == {"a=2", "b=1"})
+    wait_objects(mirror, "a=2", "b=1")
     server.said.put(event(EventType.MODIFIED, "b=2"))
-    until(lambda: objects(mirror) == {"a=2", "b=2"})
+    wait_objects(mirror, "a=2", "b=2")
     server.said.put(event(EventType.DELETED, "a=3"))
-    until(lambda: objects(mirror) == {"b=2"})
+    wait_objects(mirror, "b=2")
     assert mirror.state().objects.keys() == {"b"}
 
 
 def test_what_is_not_to_be_kept_is_dropped_as_soon_as_it_is_seen(follow):
     mirror, server = follow(["a=1", "b=0"], keep=lambda text: not text.endswith("=0"))
-    until(lambda: objects(mirror) == {"a=1"})
+    wait_objects(mirror, "a=1")
     server.said.put(event(EventType.ADDED, "c=0"))
     server.said.put(event(EventType.ADDED, "d=1"))
-    until(lambda: objects(mirror) == {"a=1", "d=1"})
+    wait_objects(mirror, "a=1", "d=1")
     server.said.put(event(EventType.MODIFIED, "a=0"))
-    until(lambda: objects(mirror) == {"d=1"})
+    wait_objects(mirror, "d=1")
 
 
 def test_who_waits_is_woken_by_every_change_and_failure_and_by_nothing_else(follow):
     woken = threading.Semaphore(0)
     mirror, server = follow(["a=1"], changed=woken.release, keep=lambda text: "=0" not in text)
-    assert woken.acquire(timeout=WAIT)  # the list
+    wait_woken(woken, "the list")
     bookmark(server)
     server.said.put(event(EventType.ADDED, "b=0"))
     server.said.put(event(EventType.ADDED, "c=1"))
-    assert woken.acquire(timeout=WAIT)
+    wait_woken(woken, "a change")
     assert objects(mirror) == {"a=1", "c=1"}
     assert not woken.acquire(blocking=False)
     server.said.put(failed(Reason.UNREACHABLE))
-    assert woken.acquire(timeout=WAIT)
+    wait_woken(woken, "a failure")
     assert mirror.state().failure.reason is Reason.UNREACHABLE
 
 
 def test_without_a_change_the_same_mapping_is_handed_out_and_it_never_changes(follow):
     mirror, server = follow(["a=1"])
-    until(lambda: objects(mirror) == {"a=1"})
+    wait_objects(mirror, "a=1")
     first = mirror.state().objects
     server.now += 30
     bookmark(server)
-    until(lambda: mirror.state().silent == 0)
+    wait_until(lambda: mirror.state().silent == 0, "the bookmark is heard")
     assert mirror.state().objects is first
     server.said.put(event(EventType.MODIFIED, "a=2"))
-    until(lambda: objects(mirror) == {"a=2"})
+    wait_objects(mirror, "a=2")
     assert first == {"a": "a=1"}
 
 
 def test_nothing_is_forgotten_before_a_new_list_is_complete(follow):
     mirror, server = follow(["a=1"], failed(Reason.UNREADABLE), ["b=1"])
-    until(lambda: objects(mirror) == {"a=1"})
+    wait_objects(mirror, "a=1")
     seen = []
 
     def list_and_look():
@@ -134,13 +171,13 @@ def test_nothing_is_forgotten_before_a_new_list_is_complete(follow):
 
     server.list = list_and_look
     server.said.put(Expired(Reason.UNREADABLE, "server", "too old"))
-    until(lambda: objects(mirror) == {"b=1"})
+    wait_objects(mirror, "b=1")
     assert seen == [({"a"}, None), ({"a"}, Reason.UNREADABLE)]  # to be too late is no failure
 
 
 def test_silence_makes_it_stale_and_a_word_mends_that(follow):
     mirror, server = follow(["a=1"])
-    until(lambda: mirror.state().synced)
+    wait_synced(mirror)
     server.now += STALE_SECONDS
     assert mirror.state().synced
     server.now += 1
@@ -148,7 +185,7 @@ def test_silence_makes_it_stale_and_a_word_mends_that(follow):
     assert (state.synced, state.silent) == (False, STALE_SECONDS + 1)
     assert state.objects == {"a": "a=1"}
     bookmark(server)
-    until(lambda: mirror.state().synced)
+    wait_synced(mirror)
 
 
 @pytest.mark.parametrize("reason", sorted(IN_THE_WAY))
@@ -156,10 +193,10 @@ def test_what_only_stood_in_the_way_costs_no_list(follow, reason):
     mirror, server = follow(["a=1"])
     server.said.put(event(EventType.MODIFIED, "a=2", version="107"))
     server.said.put(failed(reason))
-    until(lambda: server.watched_from == ["100", "107"])
+    wait_watched(server, "100", "107")
     assert mirror.state().failure.reason is reason
     bookmark(server)
-    until(lambda: mirror.state().failure is None)
+    wait_until(lambda: mirror.state().failure is None, "the bookmark is heard")
     assert server.listed == 1
 
 
@@ -170,19 +207,19 @@ def test_what_only_stood_in_the_way_costs_no_list(follow, reason):
 )
 def test_whatever_else_ends_a_watch_is_mended_by_a_list(follow, error):
     mirror, server = follow(["a=1"], ["b=1"])
-    until(lambda: objects(mirror) == {"a=1"})
+    wait_objects(mirror, "a=1")
     server.said.put(error)
-    until(lambda: objects(mirror) == {"b=1"})
+    wait_objects(mirror, "b=1")
     assert mirror.state().failure is None
 
 
 def test_a_watch_without_a_word_may_be_of_a_version_that_never_was(follow):
     """As after etcd was set back to a backup: the server waits for that version for ever."""
     mirror, server = follow(["a=1"], ["b=1"])
-    until(lambda: objects(mirror) == {"a=1"})
+    wait_objects(mirror, "a=1")
     server.said.put(END)
-    until(lambda: objects(mirror) == {"b=1"})
-    assert server.watched_from[:2] == ["100", "200"]
+    wait_objects(mirror, "b=1")
+    wait_watched(server, "100", "200")
 
 
 def test_a_kind_that_the_server_does_not_have_is_asked_for_from_time_to_time(follow):
@@ -191,7 +228,7 @@ def test_a_kind_that_the_server_does_not_have_is_asked_for_from_time_to_time(fol
     def pause(seconds):
         assert seconds == ABSENT_PAUSE_SECONDS
         paused.set()
-        go_on.wait(WAIT)
+        go_on.wait(WAIT_SECONDS)
 
     class Optional(ScriptedApi):
         def list(self):
@@ -201,12 +238,12 @@ def test_a_kind_that_the_server_does_not_have_is_asked_for_from_time_to_time(fol
     server = Optional([], ["a=1"])
     mirror = Mirror(server, "server", key=str, pause=pause, clock=server.clock)
     mirror.start()
-    assert paused.wait(WAIT)
+    wait_until(paused.is_set, "the mirror pauses")
     assert mirror.state().synced
     assert server.watched_from == []
     go_on.set()
-    until(lambda: objects(mirror) == {"a=1"})
-    until(lambda: server.watched_from == ["200"])
+    wait_objects(mirror, "a=1")
+    wait_watched(server, "200")
     mirror.close()
     bookmark(server)
 
@@ -216,11 +253,11 @@ def test_a_server_that_ends_every_watch_at_once_is_asked_ever_more_rarely(follow
     _, server = follow(["a=1"])
     for _ in range(4):
         server.said.put(END)
-    until(lambda: len(server.pauses) == 4)
+    wait_paused(server, 4)
     assert server.pauses == [1.0, 2.0, 4.0, 8.0]
     bookmark(server)
     server.said.put(END)
-    until(lambda: len(server.pauses) == 5)
+    wait_paused(server, 5)
     assert server.pauses[-1] == 1.0
 
 
@@ -231,9 +268,9 @@ def test_a_server_that_is_back_from_an_outage_is_listed_soon(follow, monkeypatch
     for _ in range(4):
         server.said.put(SourceError(Reason.UNREACHABLE, "server"))
     server.said.put(Expired(Reason.UNREADABLE, "server", "too old"))
-    until(lambda: len(server.pauses) == 5)
+    wait_paused(server, 5)
     assert server.pauses == [1.0, 2.0, 4.0, 8.0, 1.0]
-    until(lambda: server.listed == 2)
+    wait_until(lambda: server.listed == 2, "a second list")
 
 
 def test_a_server_that_forgets_every_version_is_asked_ever_more_rarely(follow, monkeypatch):
@@ -241,17 +278,16 @@ def test_a_server_that_forgets_every_version_is_asked_ever_more_rarely(follow, m
     _, server = follow(["a=1"])
     for _ in range(4):
         server.said.put(Expired(Reason.UNREADABLE, "server", "too old"))
-    until(lambda: len(server.pauses) == 4)
+    wait_paused(server, 4)
     assert server.pauses == [1.0, 2.0, 4.0, 8.0]
 
 
 def test_one_that_is_closed_follows_no_longer(follow):
     mirror, server = follow(["a=1"])
-    until(lambda: objects(mirror) == {"a=1"})
+    wait_objects(mirror, "a=1")
     mirror.close()
     server.said.put(event(EventType.ADDED, "b=1"))
-    mirror._thread.join(WAIT)
-    assert not mirror._thread.is_alive()
+    wait_ended(mirror._thread, "the mirror's thread ends")
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1))

@@ -2,10 +2,8 @@
 
 import re
 from collections import Counter
-from pathlib import Path
 
 import click
-import pytest
 
 from reconciler.apply.restore import Undo
 from reconciler.config import KEYS, SECTIONS
@@ -14,13 +12,18 @@ from reconciler.policy import Ages, Mode
 from reconciler.reasons import Cause, Effect, Outcome, Rule, Skip
 from reconciler.rules import RULES
 from reconciler.schedule import Missed
+from tests.support.defects import no_defects
 from tests.support.doc_pages import FLAG, METRIC, command, commands, flags, spans
 from tests.support.environment import ROOT
 
 DOCS = ROOT / "docs"
 RUNBOOKS = DOCS / "runbooks"
-PAGES = sorted(page for page in RUNBOOKS.glob("*.md") if page.name != "README.md")
-ALL = [*PAGES, DOCS / "reconcile.md"]
+PAGES = {
+    page.stem: page.read_text()
+    for page in sorted(RUNBOOKS.glob("*.md"))
+    if page.name != "README.md"
+}
+ALL = PAGES | {"reconcile": (DOCS / "reconcile.md").read_text()}
 
 HEADINGS = ["What it means", "What the reconciler did", "What to do next", "How to turn it off"]
 
@@ -38,20 +41,6 @@ SECONDS = re.compile(r"(?<![\d.,])(\d+) s\b")
 OPT_OUT = 'vgpu.dev/reconcile: "false"'
 
 
-def name(page: Path) -> str:
-    return page.stem
-
-
-@pytest.fixture(params=PAGES, ids=name)
-def page(request):
-    return request.param
-
-
-@pytest.fixture(params=ALL, ids=name)
-def text(request):
-    return request.param.read_text()
-
-
 OWN_FLAGS = set().union(
     *(flags(command(["reconcile", each])[0]) for each in ("plan", "apply", "run"))
 )
@@ -62,65 +51,85 @@ OWN_FLAGS = set().union(
 
 def test_each_rule_has_a_page_and_each_page_a_rule():
     assert [entry.rule for entry in RULES] == list(Rule)
-    assert {page.stem for page in PAGES} == set(map(str, Rule))
+    assert PAGES.keys() == set(map(str, Rule))
 
 
-def test_a_page_begins_with_its_rule_and_has_all_headings(page):
-    lines = page.read_text().splitlines()
-    assert lines[0] == f"# {page.stem}"
-    assert [line.removeprefix("## ") for line in lines if line.startswith("## ")] == HEADINGS
+@no_defects
+def test_a_page_begins_with_its_rule_and_has_all_headings():
+    for name, text in PAGES.items():
+        first, *lines = text.splitlines()
+        if first != f"# {name}":
+            yield f"{name}: begins with {first}"
+        headings = [line.removeprefix("## ") for line in lines if line.startswith("## ")]
+        if headings != HEADINGS:
+            yield f"{name}: has the headings {headings}"
 
 
 def test_each_reason_code_is_on_the_page_of_its_rule_alone():
-    told = Counter(cause for page in PAGES for cause in ROW.findall(page.read_text()))
+    told = Counter(cause for text in PAGES.values() for cause in ROW.findall(text))
     assert told.pop(Cause.MALFORMED) > 1  # any rule may say so
     assert told == Counter(dict.fromkeys(set(Cause) - {Cause.MALFORMED}, 1))
 
 
-def test_a_page_says_how_to_turn_its_rule_and_one_subject_off(page):
-    last = page.read_text().rpartition("## How to turn it off")[2]
-    assert f"--rule {page.stem}=off" in last
-    assert OPT_OUT in " ".join(last.split()) or page.stem == Rule.ORPHAN_SHIM_DIR
+@no_defects
+def test_a_page_says_how_to_turn_its_rule_and_one_subject_off():
+    for name, text in PAGES.items():
+        last = " ".join(text.rpartition("## How to turn it off")[2].split())
+        if f"--rule {name}=off" not in last:
+            yield f"{name}: not how the rule is turned off"
+        if OPT_OUT not in last and name != Rule.ORPHAN_SHIM_DIR:
+            yield f"{name}: not how a subject is left alone"
 
 
-def test_times_are_those_of_the_policy(page):
+@no_defects
+def test_times_are_those_of_the_policy():
     known = {getattr(Ages(), field) for field in Ages.__struct_fields__}
-    assert {float(number) for number in SECONDS.findall(page.read_text())} <= known
+    for name, text in PAGES.items():
+        for number in set(map(float, SECONDS.findall(text))) - known:
+            yield f"{name}: {number:g} s"
 
 
 # ---------------------------------------------------------------- nothing that is not there
 
 
-def test_words_that_look_like_reasons_are_reasons(text):
-    found = {span for span in spans(text) if WORD.fullmatch(span) and not METRIC.match(span)}
-    assert found <= WORDS | KEY_NAMES
+@no_defects
+def test_words_that_look_like_reasons_are_reasons():
+    for name, text in ALL.items():
+        found = {span for span in spans(text) if WORD.fullmatch(span) and not METRIC.match(span)}
+        for word in found - WORDS - KEY_NAMES:
+            yield f"{name}: {word}"
 
 
-def test_commands_exist_with_their_flags(text):
-    for line in commands(text):
-        words = line.split()[1:]
-        found, rest = command(words)
-        assert not isinstance(found, click.Group) or not rest, line
-        assert {flag for flag, *_ in FLAG.findall(" ".join(rest))} <= flags(found), line
+@no_defects
+def test_commands_exist_with_their_flags():
+    for name, text in ALL.items():
+        for line in commands(text):
+            found, rest = command(line.split()[1:])
+            if isinstance(found, click.Group) and rest:
+                yield f"{name}: no command {rest[0]}: {line}"
+            for flag in {flag for flag, *_ in FLAG.findall(" ".join(rest))} - flags(found):
+                yield f"{name}: no flag {flag}: {line}"
 
 
-def test_flags_that_stand_alone_are_the_reconcilers(text):
-    for span in spans(text):
-        if span.startswith("--"):
+@no_defects
+def test_flags_that_stand_alone_are_the_reconcilers():
+    for name, text in ALL.items():
+        for span in (span for span in spans(text) if span.startswith("--")):
             for flag, joined, spaced in FLAG.findall(span):
-                assert flag in OWN_FLAGS, span
-                if flag == "--rule" and "=" in (joined or spaced):
-                    rule, _, mode = (joined or spaced).partition("=")
-                    assert rule in set(map(str, Rule)), span
-                    assert mode in set(map(str, Mode)), span
+                if flag not in OWN_FLAGS:
+                    yield f"{name}: no flag {span}"
+                rule, given, mode = (joined or spaced).partition("=")
+                if (
+                    flag == "--rule"
+                    and given
+                    and (rule not in list(Rule) or mode not in list(Mode))
+                ):
+                    yield f"{name}: no rule or no mode: {span}"
 
 
-def test_keys_of_the_configuration_exist(text):
-    found = {span for span in spans(text) if DOTTED.fullmatch(span)}
-    assert found <= {key.name for key in KEYS}
-
-
-def test_metrics_exist(text):
-    known = set(METRIC.findall((DOCS / "metrics.md").read_text()))
-    for found in METRIC.findall(text):
-        assert found in known or any(metric.startswith(f"{found}_") for metric in known), found
+@no_defects
+def test_keys_of_the_configuration_exist():
+    for name, text in ALL.items():
+        found = {span for span in spans(text) if DOTTED.fullmatch(span)}
+        for key in found - {key.name for key in KEYS}:
+            yield f"{name}: {key}"

@@ -3,7 +3,7 @@
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.topologies import ONE, TOPO6, WHOLE, tree_of
@@ -169,8 +169,6 @@ def test_a_text_without_end_is_not_read():
     assert error.value.reason is Reason.TOO_LARGE
 
 
-@pytest.mark.slow
-@settings(max_examples=1000)
 @given(
     st.text(max_size=60)
     | st.tuples(

@@ -9,7 +9,7 @@ import pytest
 from tests.support.bed import objects
 from tests.support.bed.client import Refused
 from tests.support.bed.cluster import start_cluster
-from tests.support.bed.processes import wait_until
+from tests.support.waiting import wait_until
 
 PHASES = ("Pending", "Running", "Failed")
 

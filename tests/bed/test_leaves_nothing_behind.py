@@ -11,23 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bed.processes import wait_until
 from tests.support.bed.workplace import Workplace
 from tests.support.environment import ROOT
+from tests.support.waiting import WAIT_SECONDS, wait_until
 
 BED = "tests.support.bed.fixtures"
 
 HOLDER = """
-import pathlib, time
+import pathlib
 from tests.support.bed import objects
+from tests.support.waiting import wait_until
 
 def test_hold(api, node, namespace, workplace):
     client = node.cluster.client
     pod = client.create(objects.pod("before", namespace))
     client.wait_for(pod, objects.ready, "Ready")
     pathlib.Path("held").write_text(f"{workplace.number}\\n")
-    while not pathlib.Path("go-on").exists():
-        time.sleep(0.05)
+    wait_until(pathlib.Path("go-on").exists, "told to go on", seconds=600)
     api.client.get("/api/v1/namespaces/default")
     pod = client.create(objects.pod("after", namespace))
     client.wait_for(pod, objects.ready, "Ready")
@@ -58,13 +58,29 @@ class Session:
             assert self.process.poll() is None, (self.folder / "log").read_text()
             return (self.folder / "held").read_text()
 
-        told = wait_until(number, "the session holds a bed", seconds=180, failures=(OSError,))
+        told = wait_until(
+            number,
+            "the session holds a bed",
+            seconds=3 * WAIT_SECONDS,
+            failures=(OSError,),
+            context=(self.folder / "log").read_text,
+        )
         self.number = int(told)
 
     def go_on(self):
         """Let its test end; the exit status."""
         (self.folder / "go-on").touch()
-        return self.process.wait(120)
+        return self.wait_ended()
+
+    def wait_ended(self):
+        """Its exit status."""
+        wait_until(
+            lambda: self.process.poll() is not None,
+            "the session ends",
+            seconds=2 * WAIT_SECONDS,
+            context=(self.folder / "log").read_text,
+        )
+        return self.process.returncode
 
     def kill(self):
         self.process.kill()
@@ -140,7 +156,7 @@ def test_nothing_is_left_of_a_session_that_is_ended_by(number, sessions, tools):
     }
     assert any("containerd-shim" in process for process in there["processes"])
     session.process.send_signal(number)
-    session.process.wait(120)
+    session.wait_ended()
     nothing_is_left_of(session.number)
 
 

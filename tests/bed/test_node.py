@@ -12,7 +12,7 @@ from tests.support import live
 from tests.support.bed import objects
 from tests.support.bed.deviceplugin import FOLDER, DevicePlugin, pb
 from tests.support.bed.images import Shown
-from tests.support.bed.processes import wait_until
+from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.kubelet_checkpoint import parse_checkpoint
 from vgpu.sources.podresources import Held, PodResourcesSource
@@ -314,5 +314,5 @@ def test_pods_spread_over_two_nodes_reach_one_another_and_are_drained(
 
 
 def fetched(ip):
-    with urlopen(f"http://{ip}:8080/", timeout=10) as answer:
+    with urlopen(f"http://{ip}:8080/", timeout=WAIT_SECONDS) as answer:
         return answer.read().decode().strip()

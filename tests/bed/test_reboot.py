@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.bed import objects
 from tests.support.bed.deviceplugin import FOLDER, DevicePlugin
-from tests.support.bed.processes import wait_until
+from tests.support.waiting import wait_until
 
 THING = "example.com/thing"
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.bed import objects
 from tests.support.bed.client import Refused
-from tests.support.bed.processes import wait_until
+from tests.support.waiting import wait_until
 
 PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}
 EVICT = {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]}

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.bed.gomodules import GO_ENVIRONMENT, Recipe, find_go, pinned_version
-from tests.support.bed.processes import wait_until
 from tests.support.bed.toolcache import Progress
 from tests.support.bed.tools import (
     MODULES,
@@ -25,6 +24,7 @@ from tests.support.bed.tools import (
     user_cache,
 )
 from tests.support.environment import ROOT, missing
+from tests.support.waiting import wait_until
 
 LIBRARY = "example.test/library"
 """A made-up Go module served from a folder."""
@@ -114,6 +114,12 @@ def start_ensure(recipe, log, path=os.environ["PATH"]):
         return subprocess.Popen([sys.executable, "-c", script], env=environment, stderr=stderr)
 
 
+def ended(process, log):
+    """Its exit status; go may have to compile a standard library first."""
+    wait_until(lambda: process.poll() is not None, "it ends", seconds=600, context=log.read_text)
+    return process.returncode
+
+
 def executable(path, content="#!/bin/sh\n"):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content)
@@ -174,7 +180,7 @@ def test_two_callers_at_once_build_once(made_up, tmp_path):
     with user_cache()._lock(Progress("the test", io.StringIO())):
         callers = [start_ensure(made_up, log) for log in logs]
         wait_until(lambda: all("waiting" in log.read_text() for log in logs), "both waiting")
-    assert [caller.wait() for caller in callers] == [0, 0]
+    assert [ended(caller, log) for caller, log in zip(callers, logs, strict=True)] == [0, 0]
 
     said = [log.read_text() for log in logs]
     assert sorted("made by another" in text for text in said) == [False, True]
@@ -203,7 +209,7 @@ exec sleep 1000
     finally:
         os.kill(int(pid.read_text()), signal.SIGKILL)
 
-    assert following.wait() == 0, next_log.read_text()
+    assert ended(following, next_log) == 0, next_log.read_text()
     assert output_of(ensure(recipes=[made_up]).path("hello")) == "hello v1.2.3\n"
     assert not Path(half_made.read_text().strip()).exists()
 

@@ -23,8 +23,9 @@ from tests.cluster.plugin_node import PluginNode, volcano_pod
 from tests.support.bed import objects
 from tests.support.bed.client import Client, Object
 from tests.support.bed.node import Node
-from tests.support.bed.processes import Daemon, wait_until
+from tests.support.bed.processes import Daemon
 from tests.support.environment import ROOT
+from tests.support.waiting import wait_until
 
 CARDS, CONTAINERS = 8, 80
 CARD_GIB = 80

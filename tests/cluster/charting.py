@@ -40,7 +40,7 @@ class Chart(NamedTuple):
     ) -> list[Object]:
         """The objects that it makes, or a copy of it in another folder. Raises HelmRefused."""
         text = self._run("template", values, release, str(folder), *flags)
-        return [each for each in yaml.safe_load_all(text) if each]
+        return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
 
     def lint(self, values: Object) -> str:
         """What `helm lint --strict` says. Raises HelmRefused."""

@@ -150,7 +150,7 @@ def _gaia(name: str, namespace: str, plugin: PluginNode, asks: Asks, **spec: Any
 # ---------------------------------------------------------------- what they are given
 
 
-def _volcano_given(  # noqa: PLR0917  # the others', and the dialect
+def _volcano_given(
     dialect: Dialect, plugin: PluginNode, pod: Object, container: str, ask: Ask, name: str
 ) -> Given:
     shim, inside = "/usr/local/vgpu", {True: "/tmp/vgpu", False: "/usr/local/vgpu"}

@@ -27,6 +27,7 @@ from tests.support.bed.node import Node
 from tests.support.bed.processes import Daemon
 from tests.support.nvml_fake import Device as Card
 from tests.support.nvml_fake import FakeDriver, uuid
+from tests.support.waiting import WAIT_SECONDS
 from vgpu.schemes.volcano_dialect import VOLCANO, Dialect
 
 KUBELET_DIR = "/var/lib/kubelet/device-plugins"
@@ -135,7 +136,9 @@ class PluginNode:
         """Until it is ready, and the Node offers what it serves."""
 
         def ready() -> bool:
-            with urlopen(f"http://{self.node.ip}:{self.port}/-/ready", timeout=5) as answer:
+            with urlopen(
+                f"http://{self.node.ip}:{self.port}/-/ready", timeout=WAIT_SECONDS
+            ) as answer:
                 return answer.status == 200
 
         self.daemon.wait_until(ready, "ready", failures=(URLError, OSError))
@@ -150,7 +153,7 @@ class PluginNode:
 
     def metrics(self) -> Mapping[tuple[str, ...], float]:
         """Its own page: (name, label values …) -> value."""
-        with urlopen(f"http://{self.node.ip}:{self.port}/metrics", timeout=10) as answer:
+        with urlopen(f"http://{self.node.ip}:{self.port}/metrics", timeout=WAIT_SECONDS) as answer:
             text = answer.read().decode()
         return {
             (sample.name, *(sample.labels[key] for key in sorted(sample.labels))): sample.value

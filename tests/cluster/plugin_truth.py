@@ -22,7 +22,7 @@ from tests.support.bed import objects
 from tests.support.bed.client import Client, Object
 from tests.support.bed.images import Shown
 from tests.support.bed.node import Node
-from tests.support.bed.processes import wait_until
+from tests.support.waiting import wait_until
 from vgpu.model import Scheme
 from vgpu.own_checkpoint import decode, file_name
 from vgpu.tenants import Tenant

@@ -21,8 +21,8 @@ from click.testing import CliRunner
 
 from tests.support.bed.client import Client, Object
 from tests.support.bed.cluster import Cluster
-from tests.support.bed.processes import wait_until
 from tests.support.environment import ROOT
+from tests.support.waiting import wait_until
 from vgpu.cli import main
 from vgpu.kube import (
     BOUND_DEVICE,

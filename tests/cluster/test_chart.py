@@ -1,19 +1,20 @@
 """The chart, by the real helm, API server and node: what it makes, and what that does."""
 
+import functools
 import json
 import re
 import shutil
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 import urllib3
 import yaml
+from click.testing import CliRunner
 from msgspec.structs import replace
 
 from deploy.generate import CHART
 from deploy.manifests import FOLDER, MANIFESTS, NAMESPACE
+from deploy.manifests import main as write_manifests
 from reconciler.config import parse as configuration
 from tests.cluster.charting import (
     OPERATOR,
@@ -26,21 +27,23 @@ from tests.cluster.charting import (
     uninstall,
 )
 from tests.cluster.plugin_node import volcano_pod
+from tests.deploy.wrong_values import WRONG, merged
 from tests.support.bed import crds, objects
 from tests.support.bed.deviceplugin import DevicePlugin, pb
 from tests.support.bed.images import Shown
-from tests.support.bed.processes import wait_until
+from tests.support.defects import no_defects
 from tests.support.deploy_objects import containers, granted, kinds, parse
 from tests.support.environment import ROOT
 from tests.support.live import parse as series_of
 from tests.support.nvml_fake import Device, Process, uuid
 from tests.support.regions import a_region, write
+from tests.support.waiting import wait_until
 
 VALUES = {
     path.stem: yaml.safe_load(path.read_text())
     for path in sorted((ROOT / "tests" / "deploy" / "values").glob("*.yaml"))
 }
-each_set = pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+each_set = pytest.mark.parametrize("name", VALUES)
 
 
 @pytest.fixture(scope="module")
@@ -48,33 +51,35 @@ def chart(tools):
     return Chart(tools.path("helm"))
 
 
+@pytest.fixture(scope="module")
+def sets(chart):
+    """Name of each set of values -> what the chart makes of it. Tests only read it."""
+    return {
+        name: chart.rendered(values, f"--namespace={NAMESPACE}") for name, values in VALUES.items()
+    }
+
+
 # ---------------------------------------------------------------- helm
 
 
-@each_set
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 def test_helm_has_nothing_to_say_against_it(chart, values):
     assert "0 chart(s) failed" in chart.lint(values)
 
 
 @each_set
-def test_programs_take_what_the_chart_tells_them(chart, values):
-    for _, _, container in containers(chart.rendered(values)):
+def test_programs_take_what_the_chart_tells_them(sets, name):
+    for _, _, container in containers(sets[name]):
         parse(container["args"])
 
 
 def test_the_manifests_are_what_the_chart_says(tools):
-    checked = subprocess.run(
-        [sys.executable, "-m", "deploy.manifests", "--check", f"--helm={tools.path('helm')}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (checked.returncode, checked.stderr) == (0, "")
+    checked = CliRunner().invoke(write_manifests, ["--check", f"--helm={tools.path('helm')}"])
+    assert checked.exit_code == 0, checked.output
 
 
-def test_what_can_be_switched_off_leaves_nothing(chart):
-    assert chart.rendered(VALUES["nothing"]) == []
+def test_what_can_be_switched_off_leaves_nothing(sets):
+    assert sets["nothing"] == []
 
 
 def test_no_profile_is_taken_away_by_a_field_that_the_cluster_does_not_know(chart):
@@ -99,8 +104,8 @@ def test_a_new_configuration_means_new_pods(chart):
     assert pods("every: 1m") != pods("every: 2m") == pods("every: 2m")
 
 
-def test_locked_metrics_are_probed_by_their_port_alone(chart):
-    for _, _, container in containers(chart.rendered(VALUES["locked"])):
+def test_locked_metrics_are_probed_by_their_port_alone(sets):
+    for _, _, container in containers(sets["locked"]):
         (port,) = container["ports"]
         for probe in ("livenessProbe", "readinessProbe"):
             assert container[probe] == {"tcpSocket": {"port": port["name"]}}
@@ -141,31 +146,41 @@ def test_a_node_that_only_plans_writes_to_no_folder(chart, daemon_set):
     assert written("apply") == {"/usr/local/vgpu", "/tmp/vgpu"}
 
 
-@pytest.mark.parametrize("scheme", ["", "volcano", "gpushare", "gaia"])
-def test_a_node_evicts_only_where_that_is_asked_for(chart, scheme):
-    """In a pod of its own ("") as in a device plugin's, and not in one without it."""
+@pytest.mark.parametrize("own_pod", [True, False])
+def test_a_node_evicts_only_where_that_is_asked_for(chart, own_pod):
+    """In a pod of its own as in a device plugin's, and not in one without it."""
 
-    def evicts(*, beside=True, mode="apply", **node):
-        plugin = {"schemes": {scheme: {"enabled": True, "nodeReconciler": beside}}}
+    def evict(*, beside=True, mode="apply", **node):
+        """The roles that may; each scheme has nodes of its own."""
+        schemes = {
+            scheme: {"enabled": True, "nodeReconciler": beside, "nodeSelector": {"pool": scheme}}
+            for scheme in ("volcano", "gpushare", "gaia")
+        }
         values = {
             "units": {"volcanoMemoryFactor": 1, "gpushareMemoryUnit": "GiB"},
             "reconciler": {
                 "kind": "None",
                 "mode": mode,
-                "node": {"daemonSet": not scheme, **node},
+                "node": {"daemonSet": own_pod, **node},
             },
-            "devicePlugin": plugin if scheme else {},
+            "devicePlugin": {} if own_pod else {"schemes": schemes},
         }
-        return ("create", "pods/eviction") in granted(chart.rendered(values))
+        return {
+            role["metadata"]["name"]
+            for role in kinds(chart.rendered(values), "Role", "ClusterRole")
+            if ("create", "pods/eviction") in granted([role])
+        }
 
-    assert evicts(evict=True)
-    assert not evicts()
-    assert not evicts(evict=True, mode="plan")
-    assert evicts(evict=True, beside=False) == (not scheme)
+    plugins = {f"vgpu-device-plugin-{scheme}" for scheme in ("volcano", "gpushare", "gaia")}
+    own = {"vgpu-reconciler-node"}
+    assert evict(evict=True) == (own if own_pod else plugins)
+    assert evict() == set()
+    assert evict(evict=True, mode="plan") == set()
+    assert evict(evict=True, beside=False) == (own if own_pod else set())
 
 
-def test_an_alert_can_be_changed_and_left_out(chart):
-    (rule,) = kinds(chart.rendered(VALUES["everything"]), "PrometheusRule")
+def test_an_alert_can_be_changed_and_left_out(sets):
+    (rule,) = kinds(sets["everything"], "PrometheusRule")
     alerts = {
         each["alert"]: each
         for group in rule["spec"]["groups"]
@@ -179,10 +194,10 @@ def test_an_alert_can_be_changed_and_left_out(chart):
     assert down["annotations"]["runbook_url"] == page
 
 
-def test_links_of_dashboards_begin_where_those_of_alerts_do(chart):
+def test_links_of_dashboards_begin_where_those_of_alerts_do(sets):
     files = {
         name: text
-        for each in kinds(chart.rendered(VALUES["everything"]), "ConfigMap")
+        for each in kinds(sets["everything"], "ConfigMap")
         for name, text in each["data"].items()
         if name.endswith(".json")
     }
@@ -207,35 +222,23 @@ def two_plugins(volcano, gaia, **everywhere):
     }
 
 
+def test_helm_refuses_wrong_values_by_the_schema(chart):
+    """All in one go: it tells of each. That the schema refuses each alone is in tests/deploy."""
+    values = functools.reduce(merged, (wrong.values for wrong in WRONG))
+    with pytest.raises(HelmRefused) as refused:
+        chart.rendered(values)
+    lines = str(refused.value).splitlines()
+    for wrong in WRONG:
+        assert [line for line in lines if f"at '{wrong.place}'" in line and wrong.said in line], (
+            wrong
+        )
+
+
 REFUSED = (
-    ({"exporter": {"profil": "full"}}, "'profil' not allowed"),
-    ({"exportr": {}}, "'exportr' not allowed"),
-    ({"exporter": {"profile": "root"}}, "'minimal', 'standard', 'full'"),
-    ({"exporter": {"enabled": "yes"}}, "/exporter/enabled"),
-    ({"exporter": {"sampleInterval": 15}}, "/exporter/sampleInterval"),
-    ({"exporter": {"resources": {"limits": {"nvidia.com/gpu": 1}}}}, "'nvidia.com/gpu' not"),
-    ({"exporter": {"extraArgs": ["collector.api"]}}, "/exporter/extraArgs/0"),
     ({"exporter": {"compat": ["none", "volcano"]}}, "none cannot be combined"),
     ({"exporter": {"compat": ["volcano", "hami-legacy"]}}, "volcano and hami-legacy use the same"),
     ({"exporter": {"compat": ["volcano-scheduler"]}}, "set units.volcanoMemoryFactor"),
-    ({"exporter": {"updateStrategy": {"rollingUpdate": {"maxSurge": 1}}}}, "'maxSurge' not"),
-    ({"exporter": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": 0}}}}, "/maxUnavailable"),
-    ({"priorityClass": {"create": True, "name": ""}}, "/priorityClass/name"),
-    ({"image": {"digest": "sha256:1"}}, "/image/digest"),
-    ({"gpuNodes": {"nodeSelector": {"gpu": True}}}, "/gpuNodes/nodeSelector/gpu"),
-    ({"gpuNodes": {"tolerations": [{"key": "a", "effect": "No"}]}}, "/gpuNodes/tolerations/0"),
-    ({"units": {"volcanoMemoryFactor": 0}}, "/units/volcanoMemoryFactor"),
-    ({"units": {"volcanoMemoryFactor": "auto"}}, "/units/volcanoMemoryFactor"),
-    ({"units": {"gpushareMemoryUnit": "GB"}}, "/units/gpushareMemoryUnit"),
-    ({"paths": {"kubelet": "var/lib"}}, "/paths/kubelet"),
-    ({"devicePlugin": {"schemes": {"hami": {"enabled": True}}}}, "'hami' not allowed"),
-    ({"reconciler": {"kind": "Job"}}, "'Deployment', 'CronJob', 'None'"),
-    ({"reconciler": {"config": {"every": "2m"}}}, "/reconciler/config"),
-    ({"reconciler": {"schedule": "2 minutes"}}, "/reconciler/schedule"),
-    ({"monitoring": {"kind": "podmonitor"}}, "/monitoring/kind"),
-    ({"rules": {"alerts": {"VgpuDataStale": {"severity": "page"}}}}, "severity"),
     ({"rules": {"enabled": True, "alerts": {"VgpuLost": {}}}}, "no alert of this name"),
-    ({"networkPolicy": {"apiServerPorts": [70000]}}, "/networkPolicy/apiServerPorts/0"),
     ({"devicePlugin": {"schemes": {"volcano": {"enabled": True}}}}, "units.volcanoMemoryFactor:"),
     ({"devicePlugin": {"schemes": {"gpushare": {"enabled": True}}}}, "units.gpushareMemoryUnit:"),
     (two_plugins({}, {}), "gaia and volcano have nodes in common"),
@@ -251,13 +254,19 @@ REFUSED = (
         "reconciler.node.daemonSet:",
     ),
 )
+"""What templates refuse: a schema does not know of it."""
 
 
-@pytest.mark.parametrize(("values", "said"), REFUSED, ids=lambda each: json.dumps(each)[:60])
-def test_wrong_values_are_refused_by_name(chart, values, said):
-    with pytest.raises(HelmRefused) as refused:
-        chart.rendered(values)
-    assert said in str(refused.value)
+@no_defects
+def test_templates_refuse_what_the_schema_cannot(chart):
+    for values, said in REFUSED:
+        try:
+            chart.rendered(values)
+        except HelmRefused as refused:
+            if said not in str(refused):
+                yield f"{values}: {refused}"
+        else:
+            yield f"{values}: not refused"
 
 
 @pytest.mark.parametrize(
@@ -344,30 +353,30 @@ def accepting(api, crd_files):
     return api
 
 
-def accepts(api, documents, folder):
-    """How many of the objects the API server takes to the letter, with no word of warning."""
-    file = folder / "objects.json"
-    file.write_text("\n---\n".join(map(json.dumps, documents)))
+def accepts(api, files, folder):
+    """Whether the API server takes all objects to the letter; who it does not is told by file."""
+    for name, documents in files.items():
+        if documents:
+            (folder / f"{name}.json").write_text("\n---\n".join(map(json.dumps, documents)))
     how = ("--server-side", "--dry-run=server", "--validate=strict", "--force-conflicts")
-    told = api.kubectl("apply", *how, "--filename", str(file))
-    return len(told.splitlines())
+    told = api.kubectl("apply", *how, "--filename", str(folder))
+    return len(told.splitlines()) == sum(map(len, files.values())) > 0
 
 
-@each_set
-def test_the_api_server_accepts_what_is_rendered_to_the_letter(chart, accepting, values, tmp_path):
-    documents = chart.rendered(values, f"--namespace={NAMESPACE}")
-    if documents:
-        assert accepts(accepting, documents, tmp_path) == len(documents)
+def test_the_api_server_accepts_what_is_rendered_to_the_letter(sets, accepting, tmp_path):
+    assert accepts(accepting, sets, tmp_path)
 
 
-@pytest.mark.parametrize("name", MANIFESTS)
-def test_the_api_server_accepts_each_manifest_to_the_letter(accepting, name, tmp_path):
-    documents = [each for each in yaml.safe_load_all((FOLDER / name).read_text()) if each]
-    assert accepts(accepting, documents, tmp_path) == len(documents)
+def test_the_api_server_accepts_each_manifest_to_the_letter(accepting, tmp_path):
+    manifests = {
+        name: [each for each in yaml.safe_load_all((FOLDER / name).read_text()) if each]
+        for name in MANIFESTS
+    }
+    assert accepts(accepting, manifests, tmp_path)
 
 
-def test_prometheus_operators_kinds_are_among_what_was_accepted(chart):
-    rendered = [each for values in VALUES.values() for each in chart.rendered(values)]
+def test_prometheus_operators_kinds_are_among_what_was_accepted(sets):
+    rendered = [each for documents in sets.values() for each in documents]
     assert {each["kind"] for each in kinds(rendered, *OPERATOR)} == {*OPERATOR}
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.support import sample_cluster as sample
 from tests.support.bed import crds, objects
 from tests.support.bed.cluster import start_cluster
-from tests.support.bed.processes import wait_until
+from tests.support.waiting import wait_until
 from vgpu.cli import main
 from vgpu.cluster import Cluster, ClusterError, followed, reads
 from vgpu.kube import EventNote, Lease, NoteType
@@ -295,6 +295,7 @@ def test_a_mirror_outlives_the_api_server(workplace, tools, mirror):
         seen("first")
         wait_until(lambda: nodes.state().synced, "nodes are listed")
         wait_until(lambda: share_pods.state().synced, "that there are no SharePods is known")
+        wait_until(lambda: cluster.requests["watch", "200"] == 2, "both are watched")
         api.restart_api()
         assert pods.state().objects
         api.client.create(objects.pod("second", namespace, limits=GPUSHARE))

@@ -21,8 +21,8 @@ from tests.cluster.plugin_sight import Sight
 from tests.cluster.scraping import rule_file, scrape_jobs
 from tests.support.bed import crds, objects
 from tests.support.bed.monitoring import Alertmanager, Prometheus
-from tests.support.bed.processes import wait_until
 from tests.support.nvml_fake import Device, Process, uuid
+from tests.support.waiting import wait_until
 from vgpu.schemes.volcano_node import lock_text
 from vgpu.units import GIB
 

@@ -4,8 +4,8 @@ import pytest
 
 from exporter.api import watch as watch_node
 from tests.support.bed import objects
-from tests.support.bed.processes import wait_until
 from tests.support.live import LiveExporter
+from tests.support.waiting import wait_until
 from vgpu.cluster import Cluster
 from vgpu.cluster.followed import pods_of_node
 from vgpu.reasons import Reason, SourceError

@@ -14,7 +14,7 @@ from tests.cluster.plugin_scheduler import NAME, Scheduler
 from tests.cluster.plugin_truth import CARDS, PROMISE, Stage, promised, refused_without_plugin
 from tests.cluster.reconciling import AT_ONCE, CLUSTER_RIGHTS, Command, forget_state, with_rights
 from tests.support.bed import objects
-from tests.support.bed.processes import wait_until
+from tests.support.waiting import wait_until
 
 KIND = "volcano"
 GIB = CARD_GIB // 2
@@ -132,7 +132,7 @@ def require_healed(web, command):
 
 
 @pytest.mark.slow
-def test_what_was_refused_for_want_of_a_plugin_is_replaced(stage, web, command, capsys):
+def test_what_was_refused_for_want_of_a_plugin_is_replaced(stage, web, command, figure):
     web.scale(REPLICAS - 1)
     web.wait_running(REPLICAS - 1)
     before = uids(web.running())
@@ -145,16 +145,15 @@ def test_what_was_refused_for_want_of_a_plugin_is_replaced(stage, web, command, 
     seconds = time.monotonic() - begun
     assert before < uids(web.running())
     refused = require_healed(web, command)
-    with capsys.disabled():
-        print(
-            f"\nthe plugin is back: all run after {seconds:.1f} s; the reconciler tidied up"
-            f" {refused} that the kubelet had refused"
-        )
+    figure(
+        f"the plugin is back: all run after {seconds:.1f} s; the reconciler tidied up"
+        f" {refused} that the kubelet had refused"
+    )
 
 
 @pytest.mark.slow
 def test_after_a_reboot_all_run_again_and_nobody_holds_what_the_dead_had(
-    stage, web, command, capsys
+    stage, web, command, figure
 ):
     web.scale(REPLICAS)
     web.wait_running(REPLICAS)
@@ -181,9 +180,8 @@ def test_after_a_reboot_all_run_again_and_nobody_holds_what_the_dead_had(
         "specs of the older boot are gone",
     )
     assert not stage.tenants(KIND).keys() & before
-    with capsys.disabled():
-        print(
-            f"\nreboot: the node is Ready after {booted:.1f} s, its pods are refused after"
-            f" {refused_after:.1f} s, the plugin is ready after {served:.1f} s, all run after"
-            f" {seconds:.1f} s; {refused} had been refused"
-        )
+    figure(
+        f"reboot: the node is Ready after {booted:.1f} s, its pods are refused after"
+        f" {refused_after:.1f} s, the plugin is ready after {served:.1f} s, all run after"
+        f" {seconds:.1f} s; {refused} had been refused"
+    )

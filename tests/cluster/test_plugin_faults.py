@@ -28,7 +28,7 @@ from tests.cluster.plugin_truth import (
 )
 from tests.support.bed import objects
 from tests.support.bed.node import Node
-from tests.support.bed.processes import wait_until
+from tests.support.waiting import wait_until
 from vgpu.schemes.volcano_node import lock_text
 
 LOCK = "hamivgpu"
@@ -220,7 +220,7 @@ def together():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", together(), ids=", ".join)
-def test_killed_at_a_step_it_goes_on_where_it_was(steps, runtime, stages, namespace, capsys):
+def test_killed_at_a_step_it_goes_on_where_it_was(steps, runtime, stages, namespace, figure):
     acts = [
         Act(runtime, stage, seated, step, namespace)
         for (stage, seated), step in zip(stages, steps, strict=True)
@@ -253,12 +253,11 @@ def test_killed_at_a_step_it_goes_on_where_it_was(steps, runtime, stages, namesp
             act.wait_settled()
     for act in acts:
         act.require_sound()
-    with capsys.disabled():
-        print(f"\nready after {ready:.1f} s, {sum(len(act.kinds) for act in acts)} plugins at once")
-        for act in acts:
-            pods = sum(map(len, act.pods.values()))
-            print(
-                f"killed at {act.step}: all settled after {healed[act.step]:.1f} s at most,"
-                f" {act.lost} of {pods} had been admitted without a plugin, {act.crossed} were"
-                " crossed"
-            )
+    figure(f"ready after {ready:.1f} s, {sum(len(act.kinds) for act in acts)} plugins at once")
+    for act in acts:
+        pods = sum(map(len, act.pods.values()))
+        figure(
+            f"killed at {act.step}: all settled after {healed[act.step]:.1f} s at most,"
+            f" {act.lost} of {pods} had been admitted without a plugin, {act.crossed} were"
+            " crossed"
+        )

@@ -10,8 +10,8 @@ import pytest
 from deviceplugin.reasons import Why
 from tests.cluster.plugin_kinds import KINDS
 from tests.cluster.plugin_truth import CARDS, Stage, is_untouched, waits_with
-from tests.support.bed.processes import wait_until
 from tests.support.nvml_fake import Xid, uuid
+from tests.support.waiting import wait_until
 
 XID_BUS = 79
 """The GPU has fallen off the bus."""
@@ -68,7 +68,7 @@ def wait_offered(stage, kind, cards):
 
 @pytest.mark.slow
 def test_a_card_with_an_xid_is_given_to_nobody_until_it_has_recovered(
-    kind, stage, plugin, make, capsys
+    kind, stage, plugin, make, figure
 ):
     client = stage.client
     (runs,) = stage.ready(make("runs"))
@@ -83,11 +83,10 @@ def test_a_card_with_an_xid_is_given_to_nobody_until_it_has_recovered(
     wait_offered(stage, kind, 2)
     recovered = time.monotonic() - begun
     (waits,) = stage.ready(waits)
-    with capsys.disabled():
-        print(
-            f"\n{kind}: healthy on the Node again {recovered:.1f} s after the XID, the pod that"
-            f" waited is Ready after {time.monotonic() - begun:.1f} s"
-        )
+    figure(
+        f"{kind}: healthy on the Node again {recovered:.1f} s after the XID, the pod that"
+        f" waited is Ready after {time.monotonic() - begun:.1f} s"
+    )
     assert is_untouched(client, runs)
     stage.require_sound(kind, [runs, goes, waits])
     events = {

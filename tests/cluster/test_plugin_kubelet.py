@@ -10,7 +10,7 @@ from deviceplugin.registration import Outcome
 from tests.deviceplugin.scripted_clerk import ScriptedClerk, raises
 from tests.support.bed import objects
 from tests.support.bed.deviceplugin import FOLDER
-from tests.support.bed.processes import wait_until
+from tests.support.waiting import wait_until
 from vgpu.list_size import KUBELET_LIMIT
 from vgpu.model import Device, Scheme
 from vgpu.schemes.language import Edits

@@ -23,7 +23,7 @@ from tests.cluster.plugin_sight import Sight
 from tests.deviceplugin.gaia_host import register
 from tests.support.bed import objects
 from tests.support.bed.images import Shown
-from tests.support.bed.processes import wait_until
+from tests.support.waiting import wait_until
 from vgpu.model import PodRef
 from vgpu.schemes import gaia_pids, vcuda_config
 from vgpu.schemes.volcano_dialect import HAMI, VOLCANO

@@ -10,7 +10,7 @@ from tests.cluster.plugin_node import volcano_pod
 from tests.cluster.plugin_scheduler import deaf
 from tests.cluster.plugin_sight import Sight
 from tests.support.bed import objects
-from tests.support.bed.processes import wait_until
+from tests.support.waiting import wait_until
 from vgpu.plugin_words import CHECK_FAILED
 
 KIND = KINDS["volcano"]

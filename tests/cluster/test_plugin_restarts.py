@@ -27,7 +27,7 @@ from tests.cluster.plugin_truth import (
     waits_with,
 )
 from tests.support.bed.node import Node
-from tests.support.bed.processes import wait_until
+from tests.support.waiting import wait_until
 from vgpu.model import Scheme
 from vgpu.own_checkpoint import file_name
 from vgpu.reasons import Reason
@@ -104,12 +104,11 @@ class House:
 
 
 @contextmanager
-def told(capsys, what):
+def told(figure, what):
     """Prints how long the block took."""
     begun = time.monotonic()
     yield
-    with capsys.disabled():
-        print(f"\n{what}: {time.monotonic() - begun:.1f} s")
+    figure(f"{what}: {time.monotonic() - begun:.1f} s")
 
 
 # ---------------------------------------------------------------- restarts
@@ -124,7 +123,7 @@ def registered_at(plugin):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["stop_kubelet", "kill_kubelet"])
-def test_a_kubelet_that_returns_has_the_plugin_at_once(end, stage, plugin, house, capsys):
+def test_a_kubelet_that_returns_has_the_plugin_at_once(end, stage, plugin, house, figure):
     socket = stage.node.path(f"{KUBELET_DIR}/kubelet.sock")
     old = identity(str(socket))
     getattr(stage.node, end)()
@@ -137,16 +136,15 @@ def test_a_kubelet_that_returns_has_the_plugin_at_once(end, stage, plugin, house
         lambda: max(0.0, registered_at(plugin) - there), "all are registered with the new kubelet"
     )
     stage.wait_ready()
-    with capsys.disabled():
-        print(f"\n{end}: registered {seconds:.2f} s after the kubelet's socket was there again")
+    figure(f"{end}: registered {seconds:.2f} s after the kubelet's socket was there again")
     house.require_kept()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["stop_plugin", "kill"])
-def test_a_plugin_that_returns_knows_its_tenants(end, stage, plugin, house, capsys):
+def test_a_plugin_that_returns_knows_its_tenants(end, stage, plugin, house, figure):
     getattr(plugin, end)()
-    with told(capsys, f"{end}: started again and ready after"):
+    with told(figure, f"{end}: started again and ready after"):
         plugin.start_plugin()
         plugin.wait_ready()
     stage.wait_ready()
@@ -154,10 +152,10 @@ def test_a_plugin_that_returns_knows_its_tenants(end, stage, plugin, house, caps
 
 
 @pytest.mark.slow
-def test_both_at_once(stage, plugin, house, capsys):
+def test_both_at_once(stage, plugin, house, figure):
     plugin.kill()
     stage.node.kill_kubelet()
-    with told(capsys, "both killed: ready after"):
+    with told(figure, "both killed: ready after"):
         plugin.start_plugin()
         stage.node.start_kubelet()
         stage.wait_ready()
@@ -291,14 +289,14 @@ def containers(node, uid):
 
 @pytest.mark.slow
 def test_without_the_api_server_what_runs_may_be_started_again(
-    stage, plugin, house, control_plane, capsys
+    stage, plugin, house, control_plane, figure
 ):
     node, (big, small) = stage.node, house.living
     (old,) = containers(node, big["metadata"]["uid"])
     control_plane.kill_api()
     try:
         plugin.kill()
-        with told(capsys, "without the API server: ready after"):
+        with told(figure, "without the API server: ready after"):
             plugin.start_plugin()
             plugin.wait_ready()
         assert stage.tenants(KIND).keys() >= {pod["metadata"]["uid"] for pod in house.living}

@@ -1,8 +1,9 @@
 """Nobody ever gets another pod's limits, however the kubelet orders its questions.
 
-Sixty pods that a device plugin cannot tell apart by what the kubelet asks for, each with a limit of
-its own, come in an order that is not the scheduler's, wave after wave on the same device IDs, while
-plugin and kubelet are restarted and both processors are busy.
+Pods that a device plugin cannot tell apart by what the kubelet asks for, each with a limit of its
+own, come in an order that is not the scheduler's, wave after wave on the same device IDs, while
+plugin and kubelet are restarted and both processors are busy. A wave has sixty pods in
+`make test-thorough` and twenty in `make test`.
 """
 
 import random
@@ -15,9 +16,10 @@ import pytest
 from tests.cluster.plugin_node import KUBELET_DIR, PluginNode, volcano_pod
 from tests.support.bed import objects
 from tests.support.bed.images import Shown
-from tests.support.bed.processes import wait_until
+from tests.support.waiting import wait_until
 
-PODS, WAVES, CARDS, SPLIT, RESOURCES = 60, 5, 8, 10, 3
+PODS, FULL_PODS = 20, 60
+WAVES, CARDS, SPLIT, RESOURCES = 5, 8, 10, 3
 NUMBER = "volcano.sh/vgpu-number"
 BUSY = "while True: pass"
 
@@ -48,11 +50,11 @@ def busy(own_node):
         loop.kill()
 
 
-def wave(number, namespace, plugin):
+def wave(number, count, namespace, plugin):
     """Pods in the scheduler's order; no two have the same limit."""
     pods = []
-    for place in range(PODS):
-        shares = [(place % CARDS, 1 + place + number * PODS, 1 + place % 12)]
+    for place in range(count):
+        shares = [(place % CARDS, 1 + place + number * count, 1 + place % 12)]
         pod = volcano_pod(f"w{number}-{place}", namespace, plugin, {"main": shares}, counted=())
         pod["metadata"]["annotations"]["volcano.sh/vgpu-time"] = str(1_000_000 + place)
         pods.append(pod)
@@ -121,14 +123,18 @@ def disturb(number, plugin, namespace):
 
 
 @pytest.mark.slow
-def test_every_container_sees_its_own_pods_limits(plugin, busy, namespace, control_plane, capsys):
+@pytest.mark.thorough("plugin", smaller=True)
+def test_every_container_sees_its_own_pods_limits(
+    plugin, busy, namespace, control_plane, figure, full
+):
     client = control_plane.client
     generator = random.Random(7)
+    count = FULL_PODS if full else PODS
     swaps = would_be = 0
     pods_path = f"/api/v1/namespaces/{namespace}/pods"
     for number in range(WAVES):
         disturb(number, plugin, namespace)
-        bound_order = wave(number, namespace, plugin)
+        bound_order = wave(number, count, namespace, plugin)
         admitted = list(reversed(bound_order)) if number % 2 else bound_order.copy()
         if number % 2 == 0:
             generator.shuffle(admitted)
@@ -155,10 +161,9 @@ def test_every_container_sees_its_own_pods_limits(plugin, busy, namespace, contr
         for pod in made:  # at once, so that the next wave is given the same IDs
             client.delete(pod)
         wait_until(lambda: not client.list(pods_path), "all pods are gone", seconds=300)
-    with capsys.disabled():
-        print(f"\nswaps: {swaps} of {PODS * WAVES}; the originals' rule would have had {would_be}")
+    figure(f"swaps: {swaps} of {count * WAVES}; the originals' rule would have had {would_be}")
     assert swaps == 0
-    assert would_be > PODS
+    assert would_be > count
 
 
 def settled(pod):

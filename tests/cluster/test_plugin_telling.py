@@ -14,8 +14,8 @@ from deviceplugin.telling import Teller
 from deviceplugin.to_tell import Look
 from tests.support import sample_cluster as sample
 from tests.support.bed import objects
-from tests.support.bed.processes import wait_until
 from tests.support.plugin_pods import by_name, gpu, no_books, tenant_of
+from tests.support.waiting import wait_until
 from vgpu.cluster import Cluster, followed
 from vgpu.schemes.volcano import HAMI, Volcano
 from vgpu.schemes.volcano_node import lock_text

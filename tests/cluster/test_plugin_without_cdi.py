@@ -12,7 +12,7 @@ from tests.cluster.plugin_sight import OVERRIDE, Sight, read_inside
 from tests.cluster.reconciling import AT_ONCE, CLUSTER_RIGHTS, Command, forget_state, with_rights
 from tests.support.bed import objects
 from tests.support.bed.node import Node
-from tests.support.bed.processes import wait_until
+from tests.support.waiting import wait_until
 from vgpu.plugin_words import CHECK_FAILED, CROSSED
 
 CARDS = 3

@@ -15,8 +15,8 @@ from reconciler.store import MemoryStore
 from tests.support import sample_cluster as sample
 from tests.support.bed import crds, objects
 from tests.support.bed.client import Refused
-from tests.support.bed.processes import wait_until
 from tests.support.reconcile_plans import editing, evicting, plan
+from tests.support.waiting import wait_until
 from vgpu.cluster import Cluster
 from vgpu.schemes.volcano import HAMI, Volcano
 from vgpu.schemes.volcano_node import lock_text

@@ -34,7 +34,8 @@ from tests.support.bed import objects
 from tests.support.bed.client import Refused
 from tests.support.bed.cluster import start_cluster
 from tests.support.bed.deviceplugin import DevicePlugin, in_the_environment
-from tests.support.bed.processes import Daemon, wait_until
+from tests.support.bed.processes import Daemon
+from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.cluster import Cluster
 from vgpu.inventory import Units
 from vgpu.model import Phase, PodRef
@@ -279,7 +280,7 @@ class Loop(Daemon):
 
     def count(self, name, **labels):
         """One of its metrics, added up over all other labels."""
-        with closing(urlopen(f"{self.url}/metrics", timeout=30)) as page:
+        with closing(urlopen(f"{self.url}/metrics", timeout=WAIT_SECONDS)) as page:
             families = text_string_to_metric_families(page.read().decode())
             return sum(
                 sample.value

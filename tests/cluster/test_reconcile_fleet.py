@@ -1,4 +1,7 @@
-"""A thousand nodes and five thousand pods: three hundred more are sick, and all are repaired."""
+"""A thousand nodes and five thousand pods: three hundred more are sick, and all are repaired.
+
+In `make test` a hundred nodes, and a tenth of the sick.
+"""
 
 import json
 import subprocess
@@ -14,7 +17,8 @@ from tests.support.bed.fleet import create
 from tests.support.bed.population import PODS_OF_A_SET
 from tests.support.bed.stages import Life
 
-NODES, PODS = 1000, 5000
+SMALL, LARGE = (100, 1200), (1000, 5000)
+"""Nodes and pods."""
 REFUSED = Life.UNEXPECTED_ADMISSION_ERROR
 LIVES = {
     REFUSED: ("refused", "unexpected_admission_error", 100),
@@ -34,8 +38,14 @@ RAISED = {
 
 
 @pytest.fixture(scope="module")
-def big(fleet):
-    return fleet(NODES, PODS)
+def scale(full):
+    """What the numbers of the sick are divided by."""
+    return 1 if full else 10
+
+
+@pytest.fixture(scope="module")
+def big(fleet, full):
+    return fleet(*(LARGE if full else SMALL))
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +63,13 @@ def key(obj):
 
 
 @pytest.fixture(scope="module")
-def ill(big, versions):
+def ill(big, versions, scale):
     """Sick pods by life, each of a ReplicaSet that has healthy ones; and some of nobody."""
     sets = {key(each): each for each in big.client.list("/apis/apps/v1/replicasets")}
     owners = [sets[key(each)] for each in big.population.replica_sets()]
-    lives = [life for life, (*_, number) in LIVES.items() for _ in range(number)]
+    lives = [life for life, (*_, number) in LIVES.items() for _ in range(number // scale)]
     pods = []
-    for at, life in enumerate([*lives, *[REFUSED] * BARE]):
+    for at, life in enumerate([*lives, *[REFUSED] * (BARE // scale)]):
         owner = owners[at] if at < len(lives) else None
         pod = big.population.pod(at * PODS_OF_A_SET, owner=owner, bound=int(time.time()), life=life)
         pod["metadata"]["name"] += f"-{life}" if owner else "-bare"
@@ -121,20 +131,23 @@ class Measured:
 
 
 @pytest.mark.slow
-def test_all_that_may_be_repaired_is_and_nothing_else_is_touched(big, versions, ill, tmp_path):
+@pytest.mark.thorough("fleets", smaller=True)
+def test_all_that_may_be_repaired_is_and_nothing_else_is_touched(
+    big, versions, ill, tmp_path, figure, scale
+):
     sick, bare = ill
     account = with_rights(big.cluster, *CLUSTER_RIGHTS)
     command = Command(account, tmp_path, RAISED)
 
     planned = Measured(tmp_path, *command.line("plan", "--output=json", *command.flags()))
-    print(f"\nplan: {planned}")
+    figure(f"plan: {planned}")
     assert planned.code == 3, planned.errors
     plan = json.loads(planned.output)
     assert not plan["breaker"]["tripped"]
     found = Counter((entry["rule"], entry["reason"]) for entry in plan["actions"])
-    assert found == {(rule, reason): number for rule, reason, number in LIVES.values()}
+    assert found == {(rule, reason): number // scale for rule, reason, number in LIVES.values()}
     assert {entry["uid"] for entry in plan["actions"]} == {pod["metadata"]["uid"] for pod in sick}
-    assert Counter(entry["skip"] for entry in plan["skipped"]) == {"bare_pod": BARE}
+    assert Counter(entry["skip"] for entry in plan["skipped"]) == {"bare_pod": BARE // scale}
 
     # What kwok has made of them by now: it may say a thing twice.
     bare_versions = versions_of(big.client.get(pod) for pod in bare)
@@ -142,21 +155,21 @@ def test_all_that_may_be_repaired_is_and_nothing_else_is_touched(big, versions, 
     applied = Measured(
         tmp_path, *command.line("apply", "--output=prometheus", audit, *command.flags())
     )
-    print(f"apply: {applied}")
+    figure(f"apply: {applied}")
     requests = applied.numbers("vgpu_reconcile_api_requests_total", "verb", "code")
-    print(f"its requests: {dict(requests)}")
+    figure(f"its requests: {dict(requests)}")
     assert applied.code == 0, applied.errors
     outcomes = applied.numbers("vgpu_reconcile_actions_total", "rule", "outcome")
     assert outcomes == {
-        ("refused", "done"): 180,
-        ("prestart_failed", "done"): 60,
-        ("no_gpu_matched", "done"): 40,
+        ("refused", "done"): 180 // scale,
+        ("prestart_failed", "done"): 60 // scale,
+        ("no_gpu_matched", "done"): 40 // scale,
     }
     for pod in sick:
         big.client.wait_gone(pod)
 
     again = Measured(tmp_path, *command.line("plan", "--output=json", *command.flags()))
-    print(f"the next plan: {again}")
+    figure(f"the next plan: {again}")
     assert again.code == 0, again.errors
     rest = json.loads(again.output)
     assert (rest["actions"], rest["findings"]) == ([], [])

@@ -10,7 +10,7 @@ import urllib3
 from tests.cluster.reconciling import CLUSTER_RIGHTS, HOME, MANIFESTS, NODE_RIGHTS, documents
 from tests.support.bed import objects
 from tests.support.bed.deviceplugin import DevicePlugin, in_the_environment
-from tests.support.bed.processes import wait_until
+from tests.support.waiting import WAIT_SECONDS, wait_until
 
 RESOURCE = "volcano.sh/vgpu-number"
 AT_ONCE = "\nages: {failed: 0s}\n"
@@ -125,7 +125,7 @@ def metrics(pod):
     """The page of a pod that runs, "" while it does not answer."""
     address = f"http://{pod['status'].get('podIP', '')}:9396/metrics"
     try:
-        return urllib3.request("GET", address, retries=False, timeout=5).data.decode()
+        return urllib3.request("GET", address, retries=False, timeout=WAIT_SECONDS).data.decode()
     except urllib3.exceptions.HTTPError:
         return ""
 

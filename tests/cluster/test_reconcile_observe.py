@@ -1,4 +1,7 @@
-"""The reconciler looks at a real API server: once, or all the time."""
+"""The reconciler looks at a real API server: once, or all the time.
+
+In `make test` the cluster is smaller; its pods still fill several pages of a list.
+"""
 
 from contextlib import closing
 
@@ -10,24 +13,28 @@ from reconciler.observe.kinds import Watched
 from reconciler.observe.node import NodeObserver, Places
 from tests.support.bed import objects
 from tests.support.bed.population import CARD_MIB, card_uuid, node_name
-from tests.support.bed.processes import wait_until
 from tests.support.bed.stages import Life
+from tests.support.waiting import wait_until
 from vgpu.cluster import Cluster, ClusterError
 from vgpu.inventory import Units
 from vgpu.ledger import ConflictKind
 
-NODES, PODS = 1000, 5000
+SMALL, LARGE = (100, 1200), (1000, 5000)
+"""Nodes and pods."""
 ALL = {View.PODS, View.NODES, View.SHARE_PODS}
 
 
-@pytest.fixture(scope="module")
-def thousand(fleet):
-    return fleet(NODES, PODS)
+pytestmark = pytest.mark.thorough("fleets", smaller=True)
 
 
 @pytest.fixture(scope="module")
-def cluster(thousand):
-    with Cluster.connect(str(thousand.cluster.kubeconfig)) as connected:
+def large(fleet, full):
+    return fleet(*(LARGE if full else SMALL))
+
+
+@pytest.fixture(scope="module")
+def cluster(large):
+    with Cluster.connect(str(large.cluster.kubeconfig)) as connected:
         yield connected
 
 
@@ -38,16 +45,16 @@ def watching(cluster):
 
 
 @pytest.fixture
-def broken(thousand):
+def broken(large):
     """A pod that holds all of a card, beside those that have shares of it."""
-    whole = thousand.population.pod(PODS)
+    whole = large.population.pod(large.population.pods)
     annotations = whole["metadata"]["annotations"]
     uuid = card_uuid(whole["spec"]["nodeName"], 0)
     annotations["volcano.sh/vgpu-ids-new"] = f"{uuid},NVIDIA,{CARD_MIB},0:"
-    (made,) = thousand.add(whole)
+    (made,) = large.add(whole)
     yield made
-    if thousand.client.find(made):
-        thousand.client.delete(made, grace_seconds=0)
+    if large.client.find(made):
+        large.client.delete(made, grace_seconds=0)
 
 
 def look(observer, now=1.0):
@@ -58,9 +65,10 @@ def by_uid(snapshot):
     return {pod.ref.uid: pod for pod in snapshot.pods}
 
 
-def test_a_large_cluster_is_listed_in_full(cluster):
+def test_a_large_cluster_is_listed_in_full(cluster, large):
     snapshot = look(ListingObserver(cluster, Units()))
-    assert (len(snapshot.nodes), len(snapshot.pods)) == (NODES, PODS)
+    there = large.population
+    assert (len(snapshot.nodes), len(snapshot.pods)) == (there.nodes, there.pods)
     assert snapshot.complete == ALL  # KubeShare is not installed: there are no SharePods to miss
     assert snapshot.ledgers == {}
     assert snapshot.notes == ()
@@ -94,43 +102,41 @@ def asked(cluster):
     }
 
 
-def test_a_pod_is_seen_when_it_is_made_changed_and_deleted(thousand, watching):
-    made = thousand.population.pod(PODS + 1, life=Life.UNEXPECTED_ADMISSION_ERROR)
-    (refused,) = thousand.add(made)
+def test_a_pod_is_seen_when_it_is_made_changed_and_deleted(large, watching):
+    made = large.population.pod(large.population.pods + 1, life=Life.UNEXPECTED_ADMISSION_ERROR)
+    (refused,) = large.add(made)
     uid = refused["metadata"]["uid"]
 
     def pod():
         return by_uid(look(watching)).get(uid)
 
     wait_until(lambda: pod() and pod().phase == "Failed", "the refusal is seen")
-    thousand.client.patch(refused, {"metadata": {"annotations": {"vgpu.dev/reconcile": "false"}}})
+    large.client.patch(refused, {"metadata": {"annotations": {"vgpu.dev/reconcile": "false"}}})
     wait_until(lambda: "vgpu.dev/reconcile" in pod().annotations, "the annotation is seen")
-    thousand.client.delete(refused, grace_seconds=0)
+    large.client.delete(refused, grace_seconds=0)
     wait_until(lambda: pod() is None, "the deletion is seen")
 
 
-def test_while_the_api_server_is_away_nothing_is_complete_and_nothing_is_forgotten(
-    thousand, watching
-):
+def test_while_the_api_server_is_away_nothing_is_complete_and_nothing_is_forgotten(large, watching):
     before = by_uid(look(watching))
-    thousand.cluster.kill_api()
+    large.cluster.kill_api()
     # That there are no SharePods is asked once a minute.
     wait_until(lambda: look(watching).complete <= {View.SHARE_PODS}, "the failure is known")
     snapshot = look(watching)
-    thousand.cluster.start_api()
+    large.cluster.start_api()
     assert by_uid(snapshot).keys() == before.keys()
     assert not snapshot.ledgers
     assert any("not all pods are seen" in note for note in snapshot.notes)
     # In a quiet cluster the first sign of life would be a bookmark, after a minute.
     for path in (f"/api/v1/nodes/{node_name(0)}", "/api/v1/namespaces/team-0/pods/{}"):
         name = next(pod.ref.name for pod in before.values() if pod.ref.namespace == "team-0")
-        touched = thousand.client.get(path.format(name))
-        thousand.client.patch(touched, {"metadata": {"annotations": {"vgpu.dev/touched": "yes"}}})
+        touched = large.client.get(path.format(name))
+        large.client.patch(touched, {"metadata": {"annotations": {"vgpu.dev/touched": "yes"}}})
     wait_until(lambda: look(watching).complete == ALL, "every view is complete", seconds=180)
     assert by_uid(look(watching)).keys() == before.keys()
 
 
-def test_one_node_is_seen_with_its_pods_alone(cluster, tmp_path):
+def test_one_node_is_seen_with_its_pods_alone(cluster, large, tmp_path):
     """Of the node's own sources there are none here, and that is told."""
     nowhere = Places(
         shim_roots=(),
@@ -146,7 +152,7 @@ def test_one_node_is_seen_with_its_pods_alone(cluster, tmp_path):
             snapshot = look(observer)
         assert snapshot.complete == {View.PODS, View.NODES}
         assert [node.name for node in snapshot.nodes] == [name]
-        assert len(snapshot.pods) == PODS // NODES
+        assert len(snapshot.pods) == large.population.pods // large.population.nodes
         assert {pod.node for pod in snapshot.pods} == {name}
         assert any("the node's own books are not complete" in note for note in snapshot.notes)
 

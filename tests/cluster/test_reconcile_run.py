@@ -22,13 +22,12 @@ from tests.cluster.reconciling import (
     with_rights,
 )
 from tests.reconciler import samples
-from tests.support.bed.processes import wait_until
 from tests.support.environment import ROOT
 from tests.support.terminal import Terminal
+from tests.support.waiting import WAIT_SECONDS, wait_until
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{HOME}/leases/vgpu-reconciler"
 NODE = "gpu-1"
-PATIENCE = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +65,11 @@ class Program:
             )
 
     def url(self):
-        wait_until(lambda: self._address() or self.process.poll() is not None, "it serves")
+        wait_until(
+            lambda: self._address() or self.process.poll() is not None,
+            "it serves",
+            context=self.log.read_text,
+        )
         return self._address()
 
     def _address(self):
@@ -74,7 +77,7 @@ class Program:
         return found and found[1].rstrip("/")
 
     def get(self, path):
-        with urllib.request.urlopen(self.url() + path, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(self.url() + path, timeout=WAIT_SECONDS) as answer:
             return answer.read().decode()
 
     def numbers(self):
@@ -90,7 +93,12 @@ class Program:
 
     def end(self, number=signal.SIGTERM):
         self.process.send_signal(number)
-        return self.process.wait(PATIENCE)
+        return self.wait_ended()
+
+    def wait_ended(self):
+        """Its exit status, when it has ended by itself."""
+        wait_until(lambda: self.process.poll() is not None, "it ends", context=self.log.read_text)
+        return self.process.returncode
 
 
 @pytest.fixture
@@ -106,7 +114,7 @@ def start(command, tmp_path):
     for program in started:
         if program.process.poll() is None:
             program.process.kill()
-        program.process.wait(PATIENCE)
+        program.process.wait(WAIT_SECONDS)
         if program.process.stdout:
             program.process.stdout.close()
 
@@ -197,7 +205,7 @@ def test_a_port_in_use_is_one_clear_line(stage, start, command, tmp_path):
     first = start("--every=1s")
     port = first.url().rpartition(":")[2]
     second = Program(command, tmp_path / "second.log", f"--web.listen-address=127.0.0.1:{port}")
-    assert second.process.wait(PATIENCE) == 1
+    assert second.wait_ended() == 1
     assert "address already in use" in second.log.read_text()
 
 
@@ -232,13 +240,13 @@ def test_on_a_terminal_the_plan_is_shown_and_asked_about(api, api_namespace, sta
         terminal.wait_for("Do it (1)? [y/N]")
         assert any(f"{api_namespace}/sick-0" in line for line in terminal.screen.display)
         terminal.type("n\r")
-        assert terminal.process.wait(PATIENCE) == 3
+        assert terminal.status() == 3
     assert not is_evicted(api.client, pod)
     with on_terminal(command) as terminal:
         terminal.wait_for("Do it (1)? [y/N]")
         terminal.type("y\r")
         terminal.wait_for("1 done")
-        assert terminal.process.wait(PATIENCE) == 0
+        assert terminal.status() == 0
     assert is_evicted(api.client, pod)
     report = subprocess.run(
         command.line("report", *command.flags(), f"--audit={command.audit}"),
@@ -253,5 +261,5 @@ def test_on_a_terminal_the_plan_is_shown_and_asked_about(api, api_namespace, sta
 def test_yes_asks_nothing(api, api_namespace, stage, command):
     pod = stage.put(sick(api_namespace))
     with on_terminal(command, "--yes") as terminal:
-        assert terminal.process.wait(PATIENCE) == 0
+        assert terminal.status() == 0
     assert is_evicted(api.client, pod)

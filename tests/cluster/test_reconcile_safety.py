@@ -29,6 +29,7 @@ from tests.cluster.reconciling import (
 from tests.reconciler import samples
 from tests.reconciler.samples import replace
 from tests.support.bed import crds
+from tests.support.waiting import WAIT_SECONDS, wait_ended
 from vgpu.cluster import Cluster
 from vgpu.inventory import Units
 from vgpu.kube import MIRROR
@@ -485,7 +486,7 @@ def test_two_that_apply_the_same_plan_at_once_evict_each_pod_once(
     pods = stage.put(*(refused(f"sick-{at}", api_namespace) for at in range(20)))
     one = cycles()
     made = one.make()
-    started = threading.Barrier(2)
+    started = threading.Barrier(2, timeout=WAIT_SECONDS)
     told = []
 
     def apply(cluster, path):
@@ -502,7 +503,7 @@ def test_two_that_apply_the_same_plan_at_once_evict_each_pod_once(
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            wait_ended(thread, "the plan is applied")
     assert len(made.plan.actions) == len(pods)
     for results in map(set, zip(*told, strict=True)):
         (other,) = results - {Outcome.DONE}

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.e2e.running_demo import COMMAND, RunningDemo
+from tests.support.environment import own_loopback
 from tests.support.nvml_fake import Device, FakeDriver, Fault, uuid
 from tests.support.terminal import Terminal
 from vgpu.commands.top import command
@@ -175,7 +176,8 @@ def test_an_exporter_that_stops_leaves_its_page_and_is_found_again(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
-    with RunningDemo(first) as demo:
+    listen = f"--web.listen-address={own_loopback()}"
+    with RunningDemo(first, (*COMMAND, f"{listen}:0")) as demo:
         port = demo.url.rpartition(":")[2]
         with Terminal([*TOP, f"--url={demo.url}", "--interval=200ms"]) as terminal:
             terminal.wait_for("> researc…etune-0/trainer")
@@ -185,8 +187,7 @@ def test_an_exporter_that_stops_leaves_its_page_and_is_found_again(tmp_path):
             assert any(line.startswith("> researc…etune-0/trainer") for line in lines)
             terminal.type("m")  # keys work all the same
             terminal.wait_for("sorted by memory used")
-            again = (*COMMAND, f"--web.listen-address=127.0.0.1:{port}")
-            with RunningDemo(second, again):
+            with RunningDemo(second, (*COMMAND, f"{listen}:{port}")):
                 terminal.wait_for("2 cards, 11 shares")
                 terminal.type("q")
                 assert terminal.status() == 0

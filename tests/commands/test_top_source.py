@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.support.environment import own_loopback
+from tests.support.waiting import wait_ended
 from tests.support.web_helpers import Pki, hashed
 from vgpu.commands import top_source
 from vgpu.commands.top_source import Access, BadOption, Exporter, Unanswered
@@ -43,7 +45,7 @@ def answering(data):
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield f"127.0.0.1:{listening.getsockname()[1]}"
-        thread.join(10)
+        wait_ended(thread, "the server has answered")
 
 
 def why(exporter):
@@ -138,10 +140,10 @@ def test_without_the_certificate_it_asks_for_there_is_no_page(tmp_path, pki, sec
 
 
 def test_where_nobody_listens_it_says_so():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server((own_loopback(), 0)) as taken:
+        host, port = taken.getsockname()
     with pytest.raises(Unanswered) as error:
-        Exporter(f"http://127.0.0.1:{port}", Access()).page()
+        Exporter(f"http://{host}:{port}", Access()).page()
     assert error.value.refused
     assert str(error.value) == "connection refused"
 

@@ -22,6 +22,7 @@ from exporter.attribution import attribute
 from exporter.languages import languages
 from exporter.view import Attribution, ShareRow, View
 from tests.support.nvml_fake import Device, FakeDriver, Fault, Link, Process, uuid
+from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.commands.topology import command
 from vgpu.commands.topology_state import by_links, by_matrix, state_of, unknown
 from vgpu.display.messages import graph_text, usages
@@ -57,7 +58,6 @@ NEAR = """\
 GPU0     X      PIX     SYS     0-15
 GPU1    PIX      X      SYS     0-15
 """
-PATIENCE = 60
 NODE = "node"
 
 
@@ -342,7 +342,7 @@ def with_driver(driver, *arguments):
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=WAIT_SECONDS,
     )
 
 
@@ -398,21 +398,19 @@ def serving(tmp_path, *arguments):
     """`vgpu topology serve`, once it says so: the process, its socket, its URL."""
     path = str(tmp_path / "gpu-manager.sock")
     listen = ["--listen=127.0.0.1:0", f"--socket={path}", "--interval=200ms"]
-    process = subprocess.Popen(
-        [*PROGRAM, "serve", *listen, *arguments], stderr=subprocess.PIPE, text=True
-    )
+    log = tmp_path / "serve.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen([*PROGRAM, "serve", *listen, *arguments], stderr=out)
+
+    def served():
+        assert process.poll() is None, f"it ended before it served:\n{log.read_text()}"
+        return re.search(r"msg=serving .*?(http://127\.0\.0\.1:\d+)", log.read_text())
+
     try:
-        url = None
-        for line in process.stderr:
-            if found := re.search(r"msg=serving .*?(http://127\.0\.0\.1:\d+)", line):
-                url = found[1]
-                break
-        assert url, "it ended before it served"
-        yield process, path, url
+        yield process, path, wait_until(served, "served", context=log.read_text)[1]
     finally:
         process.kill()
-        process.stderr.close()
-        process.wait(PATIENCE)
+        process.wait(WAIT_SECONDS)
 
 
 def ask(path, method, answer):
@@ -421,11 +419,11 @@ def ask(path, method, answer):
             f"/display.GPUDisplay/{method}",
             request_serializer=Empty.SerializeToString,
             response_deserializer=answer.FromString,
-        )(Empty(), timeout=PATIENCE)
+        )(Empty(), timeout=WAIT_SECONDS)
 
 
 def fetch(url):
-    with urllib.request.urlopen(url, timeout=PATIENCE) as reply:
+    with urllib.request.urlopen(url, timeout=WAIT_SECONDS) as reply:
         return json.loads(reply.read())
 
 
@@ -438,7 +436,7 @@ def test_clients_of_gpu_manager_are_served_until_sigterm(tmp_path):
         assert len(fetch(f"{url}/usage")["usage"]) == 9
         assert fetch(f"{url}/version")["version"]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(WAIT_SECONDS) == 0
         assert not Path(path).exists()
 
 
@@ -463,7 +461,9 @@ def test_without_a_driver_the_answer_is_unavailable_in_words(tmp_path):
 def refused(*arguments):
     """What `serve` says when it cannot; as a process, for it blocks signals for good."""
     command = [*PROGRAM, "serve", "--simulate", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=WAIT_SECONDS
+    )
     assert done.returncode == 1
     return done.stderr
 

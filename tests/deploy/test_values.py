@@ -5,10 +5,14 @@ from fnmatch import fnmatch
 
 import pytest
 import yaml
+from jsonschema import Draft7Validator
 
 from deploy.generate import CHART
 from deploy.values import commented, table
 from reconciler.config import parse
+from tests.deploy.wrong_values import WRONG, merged
+from tests.support.defects import no_defects
+from tests.support.environment import ROOT
 from vgpu import __version__
 
 TEXT = (CHART / "values.yaml").read_text()
@@ -89,6 +93,40 @@ def test_the_default_configuration_is_one_that_the_reconciler_takes(config):
 def test_chart_and_program_have_the_same_version():
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["appVersion"] == chart["version"] == __version__
+
+
+# ---------------------------------------------------------------- the schema
+
+VALIDATOR = Draft7Validator(SCHEMA)
+SETS = {
+    path.stem: yaml.safe_load(path.read_text())
+    for path in (ROOT / "tests" / "deploy" / "values").glob("*.yaml")
+}
+
+
+def refused(values):
+    """(where, what is said) of all that is refused of the chart's values with these over them."""
+    for error in VALIDATOR.iter_errors(merged(VALUES, values)):
+        yield "".join(f"/{part}" for part in error.absolute_path), error.message
+
+
+def test_the_schema_is_one():
+    Draft7Validator.check_schema(SCHEMA)
+
+
+@no_defects
+def test_right_values_are_taken():
+    for name, values in SETS.items():
+        for place, said in refused(values):
+            yield f"{name}: {place}: {said}"
+
+
+@no_defects
+def test_each_wrong_value_is_refused_where_it_stands():
+    for wrong in WRONG:
+        found = list(refused(wrong.values))
+        if [place for place, _ in found] != [wrong.place] or wrong.said not in found[0][1]:
+            yield f"{wrong.values}: {found}"
 
 
 # ---------------------------------------------------------------- the table

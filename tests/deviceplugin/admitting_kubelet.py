@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from tests.deviceplugin.stub_kubelet import StubKubelet
-from tests.support.scripted_api import until
+from tests.support.waiting import wait_until
 from vgpu.schemes.gaia_cgroup import cgroup_path
 from vgpu.sources import kubelet_checkpoint
 
@@ -48,7 +48,11 @@ class AdmittingKubelet(StubKubelet):
         self.made_cgroup(uid)
         answers = []
         for resource, count in asked.items():
-            until(lambda r=resource, c=count: len(self.free(r)) >= c)
+            wait_until(
+                lambda r=resource, c=count: len(self.free(r)) >= c,
+                f"{count} of {resource} are free",
+                context=lambda: str(self.devices),
+            )
             ids = self.free(resource)[:count]
             answer = self.allocate(resource, ids)
             answers.append(answer)

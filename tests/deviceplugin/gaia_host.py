@@ -9,6 +9,7 @@ import itertools
 
 import grpc
 
+from tests.support.waiting import WAIT_SECONDS
 from vgpu.rpc import vcuda_pb2 as pb
 from vgpu.sources.runtime import HOST_PID_NAMESPACE
 
@@ -70,7 +71,7 @@ class Host:
         folder.rmdir()
 
 
-def register(socket, timeout=30.0, **fields):
+def register(socket, timeout=WAIT_SECONDS, **fields):
     """What ``gpu-client`` does; the status code and its text where the call fails."""
     with grpc.insecure_channel(f"unix:{socket}") as channel:
         call = channel.unary_unary(

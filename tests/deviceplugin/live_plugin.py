@@ -28,6 +28,7 @@ from tests.support.bed.pki import Authority
 from tests.support.environment import ROOT
 from tests.support.live import parse
 from tests.support.nvml_fake import Device, FakeDriver, uuid
+from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.simulator.apiserver import ApiServer
 from vgpu.simulator.store import NODES, PODS, Store
 from vgpu.sources.runtime import HOST_PID_NAMESPACE
@@ -35,7 +36,6 @@ from vgpu.sources.runtime import HOST_PID_NAMESPACE
 IN_A_POD = Path(__file__).with_name("in_a_pod.py")
 NODE = "node-1"
 GIB = 2**30
-WAIT_SECONDS = 60.0
 BOOT = "d41b3b16-8d57-4daf-8838-a7cb7443812a"
 
 
@@ -151,10 +151,19 @@ class PluginBench:
         """End it by a signal; its exit status."""
         self.process.send_signal(number)
         try:
-            return self.process.wait(WAIT_SECONDS)
-        except subprocess.TimeoutExpired:
+            return self.wait_ended()
+        except AssertionError:
             self.process.kill()
+            self.process.wait(WAIT_SECONDS)
             raise
+
+    def wait_ended(self, seconds=WAIT_SECONDS):
+        """Until it has ended by itself; its exit status."""
+        wait_until(self._has_ended, "ended", seconds=seconds, context=self.log)
+        return self.process.returncode
+
+    def _has_ended(self):
+        return self.process.poll() is not None
 
     def log(self):
         """What its last start has logged."""
@@ -180,13 +189,14 @@ class PluginBench:
         return parse(self.get("/metrics")[1])
 
     def wait_until(self, condition, what):
-        """Until it holds."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not (found := condition()):
-            assert self.process.poll() is None, f"the plugin has ended:\n{self.log()}"
-            assert time.monotonic() < deadline, f"never {what}:\n{self.log()}"
-            time.sleep(0.02)
-        return found
+        """Until it holds, while the plugin runs."""
+
+        def asked():
+            found = condition()
+            assert found or not self._has_ended(), f"ended, and was never {what}:\n{self.log()}"
+            return found
+
+        return wait_until(asked, what, context=self.log)
 
     def wait_ready(self):
         """Until pods can be served."""

@@ -10,7 +10,6 @@
 The kubelet's checkpoint, our own one and what containers are made with are files in the folder.
 """
 
-import threading
 from functools import partial
 from pathlib import Path
 
@@ -30,13 +29,14 @@ from deviceplugin.service import KubeletTable
 from deviceplugin.steps import nothing
 from tests.deviceplugin.admitting_kubelet import content
 from tests.deviceplugin.desk_values import CARDS, NODE, NUMBER, SLOTS, pod
+from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.model import Scheme
 from vgpu.schemes.volcano import Volcano
 from vgpu.schemes.volcano_dialect import VOLCANO
 
 BOOT = "this-boot"
 LONG_AGO = 1_790_000_000.0
-PATIENT, HASTY = 10.0, 0.6
+PATIENT, HASTY = WAIT_SECONDS, 0.3
 
 
 class ApiServer:
@@ -64,26 +64,22 @@ class Watcher:
     def __init__(self):
         self.told = []
         self.failure = None
-        self.news = threading.Condition()
 
     def prepare(self, tenant):
         if self.failure:
             raise self.failure
 
-    def wait(self, word, seconds=PATIENT):
-        """The arguments of the first time that this was told, if it is within so long."""
-        with self.news:
-            self.news.wait_for(lambda: any(what == word for what, _ in self.told), seconds)
-            return next((arguments for what, arguments in self.told if what == word), None)
+    def wait(self, word):
+        """The arguments of the first time that this was told."""
+        wait_until(lambda: self.count(word), f"{word!r} is told", context=lambda: str(self.told))
+        return next(arguments for what, arguments in self.told if what == word)
 
     def count(self, word):
         return sum(what == word for what, _ in self.told)
 
     def __getattr__(self, word):
         def note(*arguments):
-            with self.news:
-                self.told.append((word, arguments))
-                self.news.notify_all()
+            self.told.append((word, arguments))
 
         return note
 

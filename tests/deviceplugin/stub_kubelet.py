@@ -20,11 +20,10 @@ from pathlib import Path
 
 import grpc
 
+from tests.support.waiting import WAIT_SECONDS
 from vgpu.rpc import deviceplugin_pb2 as pb
 
 SERVICE = "/v1beta1.DevicePlugin/"
-PATIENCE = 10  # seconds; the kubelet's own, and a test's
-
 OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 
 
@@ -57,17 +56,17 @@ class Plugin:
         request = pb.PreferredAllocationRequest()
         return self._unary("GetPreferredAllocation", request, pb.PreferredAllocationResponse)
 
-    def lists(self):
-        """ListAndWatch: an iterator of messages that can be cancelled."""
+    def lists(self, seconds=None):
+        """ListAndWatch: an iterator of messages that can be cancelled; ends after ``seconds``."""
         call = self.channel.unary_stream(
             SERVICE + "ListAndWatch",
             request_serializer=pb.Empty.SerializeToString,
             response_deserializer=pb.ListAndWatchResponse.FromString,
         )
-        return call(pb.Empty())
+        return call(pb.Empty(), timeout=seconds)
 
     def raw(self, method, request):
-        return self.channel.unary_unary(SERVICE + method)(request, timeout=PATIENCE)
+        return self.channel.unary_unary(SERVICE + method)(request, timeout=WAIT_SECONDS)
 
     def _unary(self, method, request, answer):
         call = self.channel.unary_unary(
@@ -75,7 +74,7 @@ class Plugin:
             request_serializer=type(request).SerializeToString,
             response_deserializer=answer.FromString,
         )
-        return call(request, timeout=30)
+        return call(request, timeout=WAIT_SECONDS)
 
 
 class Connection:
@@ -184,7 +183,7 @@ class StubKubelet:
         return pb.Empty()
 
     def _connect(self, connection):
-        grpc.channel_ready_future(connection.plugin.channel).result(PATIENCE)
+        grpc.channel_ready_future(connection.plugin.channel).result(WAIT_SECONDS)
         connection.options = connection.plugin.options()
         with self._lock:
             key = connection.resource, connection.path

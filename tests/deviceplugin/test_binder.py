@@ -9,6 +9,7 @@ from threading import Event
 import pytest
 from msgspec.structs import replace
 
+from deviceplugin.binder import MAKING_ROOM_SECONDS
 from deviceplugin.cdi import CdiFiles
 from deviceplugin.desk import Desk
 from deviceplugin.late_files import LateFiles
@@ -19,7 +20,7 @@ from deviceplugin.steps import Step
 from tests.deviceplugin.desk_values import A, B, made, running, share
 from tests.deviceplugin.plugin_parts import HASTY, PATIENT, Parts
 from tests.support.broken_disk import Killed
-from tests.support.scripted_api import until
+from tests.support.waiting import result_of, wait_ended, wait_until
 from vgpu.model import ContainerKind
 from vgpu.schemes.language import Edits
 
@@ -30,6 +31,7 @@ BOTH = pytest.mark.parametrize("handout", [CdiFiles, LateFiles], ids=["cdi", "fi
 def parts(tmp_path, monkeypatch):
     """Parts(...) in this test's folder; they end with it."""
     monkeypatch.setattr("deviceplugin.roles.volcano.LOCK_FOLDER", str(tmp_path / "lock"))
+    monkeypatch.setattr("deviceplugin.clerk.SETTLING_SECONDS", PATIENT)
     running_now = []
 
     def make(handout=CdiFiles, **options):
@@ -46,6 +48,20 @@ def refused(call, *arguments):
     with pytest.raises(Refused) as caught:
         call(*arguments)
     return caught.value
+
+
+def refused_for(why, call, *arguments):
+    """The refusal for this reason, which may take a busy machine longer than HASTY to find."""
+    return wait_until(
+        lambda: (error := refused(call, *arguments)).why is why and error, f"refused for {why}"
+    )
+
+
+def wait_unhealthy(bench, card):
+    wait_until(
+        lambda: not bench.binder.state().desk.named[card].healthy,
+        f"{card} is known to be unhealthy",
+    )
 
 
 def spec(bench, name):
@@ -168,7 +184,7 @@ def test_a_plugin_that_dies_at_any_step_is_gone_on_with_by_the_next(parts, hando
     else:
         bench.start(die)
         name = bench.admit(first, ["id-0"])
-        bench.binder._thread.join(PATIENT)
+        wait_ended(bench.binder._thread, "the binder's thread ends")
         bench.stop()
         bench.start()
     bench.start_container(first)
@@ -224,7 +240,7 @@ def test_what_was_written_and_is_lost_is_written_anew_at_a_look(parts, handout):
     lose(bench, name)
     bench.binder._checked_at = float("-inf")
     bench.binder.look()
-    until(lambda: bench.handout.written() == {name})
+    wait_until(lambda: bench.handout.written() == {name}, "it is written anew")
 
 
 @BOTH
@@ -242,7 +258,7 @@ def test_a_container_is_not_made_before_what_was_lost_is_there_again(parts, hand
     bench.handout.write = refusing
     lose(bench, name)
     bench.clerk._prestart_seconds = HASTY
-    assert refused(bench.start_container, pod).why is Why.NOT_WRITTEN
+    assert refused_for(Why.NOT_WRITTEN, bench.start_container, pod)
     full[0] = False
     bench.clerk._prestart_seconds = PATIENT
     bench.start_container(pod)
@@ -321,8 +337,7 @@ def test_what_our_checkpoint_cannot_keep_is_not_bound_until_it_can(parts):
     bench.store.save = refusing
     pod = bench.create("a", share(A, 2))
     name = bench.admit(pod, ["id-0"])
-    error = refused(bench.start_container, pod)
-    assert error.why is Why.NOT_WRITTEN
+    error = refused_for(Why.NOT_WRITTEN, bench.start_container, pod)
     assert "No space left" in error.detail
     assert not error.final
     assert bench.watcher.count("unsaved")
@@ -354,7 +369,7 @@ def test_a_file_that_cannot_be_written_refuses_its_container_alone(parts):
     bench.admit(fine, ["id-1"])
     bench.start_container(fine)
     bench.clerk._prestart_seconds = HASTY
-    assert refused(bench.start_container, broken).why is Why.NOT_WRITTEN
+    assert refused_for(Why.NOT_WRITTEN, bench.start_container, broken)
     unlucky.clear()
     bench.clerk._prestart_seconds = PATIENT
     bench.start_container(broken)
@@ -366,8 +381,7 @@ def test_what_the_keeper_has_not_ready_is_waited_for(parts):
     bench.watcher.failure = OSError(11, "the driver's libraries are being mirrored")
     pod = bench.create("a", share(A, 2))
     bench.admit(pod, ["id-0"])
-    error = refused(bench.start_container, pod)
-    assert error.why is Why.NOT_WRITTEN
+    error = refused_for(Why.NOT_WRITTEN, bench.start_container, pod)
     assert "mirrored" in error.detail
     bench.watcher.failure = None
     bench.clerk._prestart_seconds = PATIENT
@@ -380,7 +394,7 @@ def test_a_refusal_is_told_once(parts):
     pod = bench.create("a", share("GPU-none", 2))
     bench.admit(pod, ["id-0"])
     for _ in range(3):
-        assert refused(bench.start_container, pod).why is Why.UNKNOWN_DEVICE
+        assert refused_for(Why.UNKNOWN_DEVICE, bench.start_container, pod)
     ((error,),) = [arguments for word, arguments in bench.watcher.told if word == "refused"]
     assert error.why is Why.UNKNOWN_DEVICE
 
@@ -428,8 +442,7 @@ def test_who_waits_for_room_gets_it_when_the_holder_has_left(parts):
     bench.start_container(holder)
     bench.clerk._prestart_seconds = HASTY
     bench.admit(waiting, ["id-1"])
-    error = refused(bench.start_container, waiting)
-    assert error.why is Why.NO_ROOM
+    error = refused_for(Why.NO_ROOM, bench.start_container, waiting)
     assert "team/pod-holder" in error.detail
     assert not error.final
     bench.remove(holder)
@@ -446,9 +459,9 @@ def test_who_has_lost_only_its_object_keeps_its_card(parts):
     bench.admit(holder, ["id-0"])
     bench.start_container(holder)
     del bench.api.pods["holder"]  # deleted by force: the container still runs
-    bench.clerk._prestart_seconds = 3 * HASTY
+    bench.clerk._prestart_seconds = 3 * MAKING_ROOM_SECONDS
     bench.admit(waiting, ["id-1"])
-    assert refused(bench.start_container, waiting).why is Why.NO_ROOM
+    assert refused_for(Why.NO_ROOM, bench.start_container, waiting)
     assert bench.saved().keys() == {"holder"}
 
 
@@ -456,15 +469,15 @@ def test_a_card_that_recovers_serves_those_who_wait_for_it(parts):
     bench = parts(prestart_seconds=HASTY)
     bench.start()
     bench.binder.offer(tuple(replace(card, healthy=card.uuid != A) for card in bench.devices))
-    until(lambda: not bench.binder.state().desk.named[A].healthy)
+    wait_unhealthy(bench, A)
     pod = bench.create("a", share(A, 2))
     bench.admit(pod, ["id-0"])
-    assert refused(bench.start_container, pod).why is Why.UNHEALTHY_DEVICE
+    assert refused_for(Why.UNHEALTHY_DEVICE, bench.start_container, pod)
     bench.clerk._prestart_seconds = PATIENT
     with ThreadPoolExecutor(1) as kubelet:
         waiting = kubelet.submit(bench.start_container, pod)
         bench.binder.offer(bench.devices)
-        waiting.result(PATIENT)
+        result_of(waiting, "the container may start")
 
 
 def ill(bench):
@@ -482,7 +495,11 @@ def test_what_two_sources_say_differently_of_a_pod_is_forgotten_with_it(parts):
     assert bench.watcher.wait("conflicts") == ((*found, of_nobody),)
     bench.remove(gone)
     bench.binder.look()
-    until(lambda: bench.watcher.told[-1] == ("conflicts", ((found[1], of_nobody),)))
+    wait_until(
+        lambda: bench.watcher.told[-1] == ("conflicts", ((found[1], of_nobody),)),
+        "the other conflicts are told",
+        context=lambda: str(bench.watcher.told),
+    )
 
 
 def test_what_becomes_of_a_card_during_the_recovery_is_known_as_soon_as_that_is_over(
@@ -518,7 +535,7 @@ def test_what_becomes_of_a_card_outlives_a_look_that_fails(parts, monkeypatch, c
 
     bench.api.known = failing
     bench.binder.offer(ill(bench))
-    until(lambda: not bench.binder.state().desk.named[A].healthy)
+    wait_unhealthy(bench, A)
     assert "a defect" in caplog.text
 
 
@@ -537,7 +554,7 @@ def test_a_start_that_waits_is_answered_as_soon_as_it_may(parts):
         assert not waiting.done()
         bench.api.heard, bench.api.unseen = True, set()
         bench.binder.look()
-        waiting.result(PATIENT)
+        result_of(waiting, "the container may start")
 
 
 def test_nothing_may_start_before_it_is_known_who_holds_what(parts):
@@ -555,7 +572,8 @@ def test_nobody_waits_for_a_plugin_that_ends(parts):
     with ThreadPoolExecutor(1) as kubelet:
         waiting = kubelet.submit(bench.start_container, pod)
         bench.binder.stop()
-        assert isinstance(waiting.exception(PATIENT), Refused)
+        wait_until(waiting.done, "whoever waits is answered")
+        assert isinstance(waiting.exception(), Refused)
 
 
 def test_a_plugin_that_ends_does_not_wait_until_it_is_known_who_holds_what(parts):
@@ -569,11 +587,11 @@ def test_a_plugin_that_ends_does_not_wait_until_it_is_known_who_holds_what(parts
         return bench._recover((), known)
 
     bench.binder.start(recover)
-    assert begun.wait(PATIENT)
+    wait_until(begun.is_set, "the recovery has begun")
     bench.binder.stop()
     assert bench.binder._thread.is_alive()
     hold.set()
-    bench.binder._thread.join(PATIENT)
+    wait_ended(bench.binder._thread, "the binder's thread ends")
     assert bench.watcher.told == []
 
 
@@ -593,13 +611,13 @@ def test_a_plugin_that_ends_does_not_wait_for_a_recovery_that_is_made_again(part
     assert bench.binder.recovered(PATIENT)
     bench.api.heard = True
     bench.binder.look()
-    assert again.wait(PATIENT)
+    wait_until(again.is_set, "the recovery is made again")
     bench.watcher.told.clear()
     bench.binder.stop()
     assert not hold.is_set()
     assert bench.binder._thread.is_alive()
     hold.set()
-    bench.binder._thread.join(PATIENT)
+    wait_ended(bench.binder._thread, "the binder's thread ends")
     assert bench.watcher.told == []
 
 
@@ -615,7 +633,7 @@ def test_a_checkpoint_of_the_kubelets_that_was_never_read_says_of_nobody_that_he
     bench.binder._gone = lambda state, *_: looks.append(state.assigned_pods) or ()
     bench.binder._swept_at = float("-inf")
     bench.binder.look()
-    until(lambda: looks)
+    wait_until(lambda: looks, "a look at who has left")
     assert looks[0] is None
 
 
@@ -650,5 +668,5 @@ def test_what_a_pod_was_given_goes_when_it_has_left(parts):
     bench.binder.look()
     (left,) = bench.watcher.wait("left")
     assert left.pod.uid == "a"
-    bench.binder.settled(PATIENT)
+    assert bench.binder.settled(PATIENT)
     assert bench.saved().keys() == {"b"}

@@ -6,12 +6,13 @@ import logging
 import os
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from deviceplugin.checkpoint import MOST_DAMAGED, Checkpoint, LockHeld
 from tests.support.broken_disk import BrokenDisk
+from tests.support.waiting import WAIT_SECONDS, result_of, wait_until
 from vgpu.model import Allocation, Phase, PodRef, Scheme, Share
 from vgpu.own_checkpoint import LIMIT
 from vgpu.reasons import Reason
@@ -345,10 +346,11 @@ def test_a_second_plugin_of_the_scheme_is_refused_by_name(folder):
 
 def test_a_second_plugin_waits_for_the_first_to_end(folder, caplog):
     first = store(folder).open()
-    threading.Timer(0.2, first.close).start()
-    second = store(folder).open(patience=60)
-    assert "waiting for another device plugin" in caplog.text
-    second.close()
+    with ThreadPoolExecutor(1) as another:
+        second = another.submit(store(folder).open, patience=WAIT_SECONDS)
+        wait_until(lambda: "waiting for another device plugin" in caplog.text, "the second waits")
+        first.close()
+        result_of(second, "the second opens").close()
 
 
 def test_the_lock_does_not_outlive_its_process(folder):

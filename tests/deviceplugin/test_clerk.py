@@ -12,6 +12,7 @@ from deviceplugin.reasons import Refused, Why
 from deviceplugin.steps import Step
 from tests.deviceplugin.desk_values import MEMORY, NUMBER, A, B, share
 from tests.deviceplugin.plugin_parts import HASTY, PATIENT, Parts
+from tests.support.waiting import result_of
 from vgpu.schemes.language import Edits
 
 IDS = frozenset({"id-0"})
@@ -114,7 +115,7 @@ def test_allocate_waits_for_the_recovery(parts, monkeypatch):
         waiting = kubelet.submit(bench.clerk.allocate, NUMBER, IDS)
         assert not waiting.done()
         bench.binder.start(lambda _known: bench._recover((), _known))
-        assert waiting.result(PATIENT)[0]
+        assert result_of(waiting, "Allocate is answered")[0]
 
 
 # ---------------------------------------------------------------- without
@@ -160,7 +161,7 @@ def test_a_guess_waits_until_it_is_known_for_whom_the_one_before_was(parts, monk
         later = kubelet.submit(bench.clerk.allocate, NUMBER, frozenset({"id-1"}))
         assert not later.done()
         bench.give(first, ["id-0"], name, edits)
-        _, edits = later.result(PATIENT)
+        _, edits = result_of(later, "the later guess is made")
     assert edits.env["NVIDIA_VISIBLE_DEVICES"] == B
     assert second
 

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.desk import Desk
@@ -371,8 +371,6 @@ def walked(todo):
     return desk
 
 
-@pytest.mark.slow
-@settings(max_examples=1000)
 @given(steps)
 def test_no_card_is_given_beyond_what_it_has(todo):
     desk = walked(todo)
@@ -383,8 +381,6 @@ def test_no_card_is_given_beyond_what_it_has(todo):
         assert len(held) <= card.slots
 
 
-@pytest.mark.slow
-@settings(max_examples=1000)
 @given(steps)
 def test_a_desk_made_anew_of_the_same_tenants_is_the_same(todo):
     desk = walked(todo)
@@ -397,8 +393,6 @@ REFUSED_THERE = {Why.NO_ROOM, Why.UNKNOWN_DEVICE, Why.UNHEALTHY_DEVICE}
 found_there = st.lists(st.tuples(st.sampled_from(UIDS), claims, st.floats(0, 5)), max_size=8)
 
 
-@pytest.mark.slow
-@settings(max_examples=1000)
 @given(found_there, st.lists(st.sampled_from(UIDS), max_size=4), devices)
 def test_whoever_is_there_already_the_desk_stays_in_order(found, leavers, there):
     """Also where more is held than there is: then nothing more is given, and it heals."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.gaia import driver_mirror, ldcache
@@ -258,7 +258,6 @@ def test_a_cache_of_any_bytes_is_read_or_refused(tail, at, damage, old):
             assert all("\0" not in text for pair in found for text in pair)
 
 
-@settings(max_examples=50)
 @given(st.integers(0, 400), st.binary(max_size=16))
 def test_an_elf_file_of_any_bytes_is_read_or_refused(tmp_path_factory, at, damage):
     path = tmp_path_factory.getbasetemp() / "damaged.so"

@@ -25,6 +25,7 @@ from deviceplugin.gaia.vcuda_server import Asked, Refusal, VcudaServers, asked, 
 from tests.deviceplugin.gaia_host import Host, register
 from tests.deviceplugin.gaia_pods import CORE_LIMIT, DEVICES, ROLE, asking
 from tests.support.plugin_pods import NODE, no_books, tenant_of
+from tests.support.waiting import WAIT_SECONDS, wait_ended
 from vgpu.kube import ContainerState, Status
 from vgpu.reasons import Reason, SourceError
 from vgpu.rpc import vcuda_pb2 as pb
@@ -367,7 +368,7 @@ def test_connections_that_say_nothing_are_few(root):
     with ExitStack() as hogs:
         for _ in range(300):
             hog = hogs.enter_context(socket.socket(socket.AF_UNIX))
-            hog.settimeout(5)
+            hog.settimeout(WAIT_SECONDS)
             hog.connect(str(root / "hog.sock"))
         assert register(root / "other.sock", pod_uid="other", container_id=ID) is None
         assert len(names(ours)) - before - 300 < 150
@@ -498,13 +499,15 @@ def test_the_socket_is_replaced_in_one_step(tmp_path):
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    for before, after in pairwise(servers):
-        after.open(UID, str(path))
-        before.stop()
-        assert register(path, pod_uid=UID, container_id=ID) is None
-    done.set()
-    watcher.join()
-    servers[-1].stop()
+    try:
+        for before, after in pairwise(servers):
+            after.open(UID, str(path))
+            before.stop()
+            assert register(path, pod_uid=UID, container_id=ID) is None
+    finally:
+        done.set()
+        wait_ended(watcher, "the watcher ends")
+        servers[-1].stop()
     assert missing == []
 
 
@@ -619,10 +622,12 @@ def test_a_reader_finds_whole_files_and_a_lock_keeps_nobody_waiting(tmp_path):
 
     reader = threading.Thread(target=read)
     reader.start()
-    for at in range(200):
-        folder.write(UID, ID, "pids.config", gaia_pids.encode(range(1, 1025 if at % 2 else 3)))
-    done.set()
-    reader.join()
+    try:
+        for at in range(200):
+            folder.write(UID, ID, "pids.config", gaia_pids.encode(range(1, 1025 if at % 2 else 3)))
+    finally:
+        done.set()
+        wait_ended(reader, "the reader ends")
     assert halves == []
 
 

@@ -16,10 +16,10 @@ from deviceplugin.health_case import Ill
 from deviceplugin.health_rules import Rules
 from deviceplugin.health_watch import HealthWatch, next_pause
 from tests.support.nvml_fake import Device, FakeDriver, Fault, Xid, uuid
+from tests.support.waiting import WAIT_SECONDS, item_of, wait_until
 from vgpu.sources import nvml_xids
 from vgpu.sources.nvml import NvmlSource
 
-PATIENCE = 30.0  # of the tests, in seconds
 QUICK = Rules(recovery=0.1)
 FOR_EVER = 3600.0
 DOUBLE_BIT = 0x2  # nvmlEventTypeDoubleBitEccError
@@ -28,6 +28,7 @@ DOUBLE_BIT = 0x2  # nvmlEventTypeDoubleBitEccError
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
     monkeypatch.setattr(nvml_xids, "SLICE_SECONDS", 0.2)
+    monkeypatch.setattr(health_watch, "CLOSING_SECONDS", WAIT_SECONDS)
     driver = FakeDriver(tmp_path)
     driver.load(monkeypatch)
     return driver
@@ -45,15 +46,23 @@ class Watched:
 
     def until(self, wanted):
         """The first health told from now on that is as wanted."""
-        while True:
-            health = self.told.get(timeout=PATIENCE)
-            if wanted(health):
-                return health
+        return self._until(wanted, "a health as wanted")
+
+    def _until(self, wanted, what):
+        last = []
+
+        def next_wanted():
+            last[:] = [self.told.get_nowait()]
+            return last if wanted(last[0]) else None
+
+        return wait_until(
+            next_wanted, what, failures=(queue.Empty,), context=lambda: str(last), pause=0.01
+        )[0]
 
     def until_bad(self, **bad):
         """Until exactly these cards are unhealthy for exactly these reasons."""
         wanted = {uuid(int(name[1:])): {reason} for name, reason in bad.items()}
-        return self.until(lambda health: reasons(health) == wanted)
+        return self._until(lambda health: reasons(health) == wanted, f"a health with {wanted}")
 
 
 def reasons(health):
@@ -66,14 +75,15 @@ def watching(rules=QUICK, interval=0.02, source=None):
     try:
         yield watched
     finally:
-        assert watched.watch.stop()
+        stop(watched.watch)
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+def wait_first(watch):
+    assert watch.wait_first(WAIT_SECONDS), watch.collector()
+
+
+def stop(watch):
+    assert watch.stop(grace=WAIT_SECONDS), "something is stuck in the driver"
 
 
 def cards(*changed, count=2):
@@ -88,7 +98,7 @@ def in_a_process_of_its_own(driver, code, *args, **env):
         env={**os.environ, **driver.env(), "PYTHONPATH": ":".join(sys.path), **env},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=2 * WAIT_SECONDS,  # its own waits end before
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -98,8 +108,8 @@ def in_a_process_of_its_own(driver, code, *args, **env):
 def test_the_first_inventory_is_told(driver):
     driver.write(devices=cards())
     with watching(interval=FOR_EVER) as watched:
-        assert watched.watch.wait_first(PATIENCE)
-        health = watched.told.get(timeout=PATIENCE)
+        wait_first(watched.watch)
+        health = item_of(watched.told, "the first inventory")
         assert [gpu.uuid for gpu in health.devices] == [uuid(0), uuid(1)]
         assert reasons(health) == {}
         assert watched.watch.health is health
@@ -108,7 +118,7 @@ def test_the_first_inventory_is_told(driver):
 def test_an_xid_is_judged_when_it_comes_and_not_at_the_next_sample(driver):
     driver.write(devices=cards())
     with watching(interval=FOR_EVER) as watched:
-        assert watched.watch.wait_first(PATIENCE)
+        wait_first(watched.watch)
         driver.write(devices=cards(), xids=[Xid(uuid(1), 79)])
         health = watched.until_bad(n1=Ill.XID)
         assert health.events == {(uuid(1), Ill.XID): 1}
@@ -118,7 +128,7 @@ def test_xids_that_the_source_has_heard_before_are_no_news(driver):
     driver.write(devices=cards(), xids=[Xid(uuid(0), 79)])
     source = NvmlSource(health_only=True)
     source.sample(time.time())
-    source.wait_xids(PATIENCE)
+    source.wait_xids(WAIT_SECONDS)
     assert source.xids()
     with watching(interval=FOR_EVER, source=source) as watched:
         driver.write(devices=cards(), xids=[Xid(uuid(0), 79), Xid(uuid(1), 79)])
@@ -129,7 +139,7 @@ def test_xids_that_the_source_has_heard_before_are_no_news(driver):
 def test_a_double_bit_error_is_judged_as_its_xid(driver):
     driver.write(devices=cards())
     with watching(interval=FOR_EVER) as watched:
-        assert watched.watch.wait_first(PATIENCE)
+        wait_first(watched.watch)
         driver.write(devices=cards(), xids=[Xid(uuid(0), 0, type=DOUBLE_BIT)])
         health = watched.until_bad(n0=Ill.XID)
         assert health.verdict(uuid(0)).detail == "xid: XID 48"
@@ -155,7 +165,7 @@ def test_after_an_xid_a_card_recovers(driver):
 def test_uncorrected_errors_and_a_reset_that_is_due_are_seen(driver):
     driver.write(devices=cards())
     with watching() as watched:
-        assert watched.watch.wait_first(PATIENCE)
+        wait_first(watched.watch)
         driver.write(devices=cards((0, Device(uuid(0), ecc_uncorrected_volatile=1))))
         watched.until_bad(n0=Ill.ECC)
         watched.until_bad()
@@ -168,7 +178,7 @@ def test_uncorrected_errors_and_a_reset_that_is_due_are_seen(driver):
 def test_a_lost_card_is_known_and_comes_back(driver):
     driver.write(devices=cards())
     with watching() as watched:
-        assert watched.watch.wait_first(PATIENCE)
+        wait_first(watched.watch)
         driver.write(devices=cards((0, Device(uuid(0), lost=1))))
         health = watched.until_bad(n0=Ill.LOST)
         assert [gpu.uuid for gpu in health.devices] == [uuid(0), uuid(1)]
@@ -179,7 +189,7 @@ def test_a_lost_card_is_known_and_comes_back(driver):
 def test_a_card_that_is_new_after_a_reload_is_told(driver):
     driver.write(devices=cards(count=1))
     with watching() as watched:
-        assert watched.watch.wait_first(PATIENCE)
+        wait_first(watched.watch)
         driver.write(devices=cards(count=2), epoch=1)
         health = watched.until(lambda health: len(health.devices) == 2)
         assert reasons(health) == {}
@@ -187,10 +197,10 @@ def test_a_card_that_is_new_after_a_reload_is_told(driver):
 
 def test_a_driver_that_is_not_loaded_yet_is_waited_for_and_said_to_be_missing_once(driver, caplog):
     with watching() as watched:
-        wait_for(lambda: driver.calls()["nvmlInitWithFlags"] > 2)
+        wait_until(lambda: driver.calls()["nvmlInitWithFlags"] > 2, "three looks for a driver")
         assert not watched.watch.wait_first(0)
         driver.write(devices=cards())
-        assert watched.watch.wait_first(PATIENCE)
+        wait_first(watched.watch)
     said = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert len(said) == 1
     assert "DRIVER_NOT_LOADED" in said[0]
@@ -208,7 +218,7 @@ def test_a_driver_that_is_never_there_is_looked_for_ever_more_rarely():
 def test_a_driver_that_goes_away_takes_all_down_and_gives_them_back(driver):
     driver.write(devices=cards())
     with watching() as watched:
-        assert watched.watch.wait_first(PATIENCE)
+        wait_first(watched.watch)
         driver.unload()
         health = watched.until_bad(n0=Ill.DRIVER_SILENT, n1=Ill.DRIVER_SILENT)
         detail = health.verdict(uuid(0)).detail
@@ -226,6 +236,7 @@ def test_events_are_judged_while_the_driver_hangs_and_the_program_can_end(tmp_pa
         from deviceplugin.health_rules import Rules
         from deviceplugin.health_watch import HealthWatch
         from tests.support.nvml_fake import Device, FakeDriver, Fault, Xid, uuid
+        from tests.support.waiting import item_of
         from vgpu.sources.nvml import NvmlSource
 
         driver = FakeDriver(Path(sys.argv[1]))
@@ -233,20 +244,21 @@ def test_events_are_judged_while_the_driver_hangs_and_the_program_can_end(tmp_pa
         hang = [Fault("nvmlDeviceGetRemappedRows", delay_ms=600_000)]
         told = queue.Queue()
 
-        def until(wanted):
-            while not wanted(told.get(timeout=30)):
-                pass
+        def until(wanted, what):
+            while not wanted(health := item_of(told, what)):
+                what = f"{what}; it was {health}"
 
         watch = HealthWatch(
             NvmlSource(health_only=True), Rules(patience=9), 0.01, told.put, deadline=0.1
         )
         driver.write(devices=devices)
         watch.start(lambda: None)
-        until(lambda health: health.gpus)
+        until(lambda health: health.gpus, "the cards are told")
         driver.write(devices=devices, faults=hang)
-        until(lambda health: all("driver_silent" in v.reasons for v in health.verdicts.values()))
+        silent = lambda verdict: "driver_silent" in verdict.reasons
+        until(lambda health: all(map(silent, health.verdicts.values())), "the driver is silent")
         driver.write(devices=devices, faults=hang, xids=[Xid(uuid(0), 119)])
-        until(lambda health: "XID 119" in health.verdict(uuid(0)).detail)
+        until(lambda health: "XID 119" in health.verdict(uuid(0)).detail, "the XID is judged")
         print(watch.stop(grace=0.1))
     """
     assert in_a_process_of_its_own(driver, code, str(tmp_path)) == ["False"]
@@ -255,8 +267,8 @@ def test_events_are_judged_while_the_driver_hangs_and_the_program_can_end(tmp_pa
 def test_a_watch_that_stops_lets_go_of_the_driver(driver):
     driver.write(devices=cards())
     with watching() as watched:
-        assert watched.watch.wait_first(PATIENCE)
-        assert watched.watch.stop()
+        wait_first(watched.watch)
+        stop(watched.watch)
     calls = driver.calls()
     assert calls["nvmlInitWithFlags"] == calls["nvmlShutdown"]
 
@@ -264,10 +276,12 @@ def test_a_watch_that_stops_lets_go_of_the_driver(driver):
 def test_a_replaced_driver_ends_the_watch(driver):
     driver.write(devices=cards())
     with watching() as watched:
-        assert watched.watch.wait_first(PATIENCE)
+        wait_first(watched.watch)
         assert watched.watch.fatal is None
         driver.write(devices=cards(), faults=[Fault("nvmlDeviceGetMemoryInfo_v2", 18)])
-        assert watched.fatal.wait(PATIENCE)
+        wait_until(
+            watched.fatal.is_set, "the watch ends", context=lambda: str(watched.watch.health)
+        )
         assert "LIB_RM_VERSION_MISMATCH" in watched.watch.fatal
 
 
@@ -281,10 +295,10 @@ def test_a_defect_of_who_is_told_does_not_end_the_watch(driver, caplog):
 
     watch = HealthWatch(NvmlSource(health_only=True), QUICK, 0.02, fail)
     watch.start(lambda: None)
-    told.get(timeout=PATIENCE)
+    item_of(told, "the first inventory")
     driver.write(devices=cards(), xids=[Xid(uuid(0), 79)])
-    assert reasons(told.get(timeout=PATIENCE)) == {uuid(0): {Ill.XID}}
-    assert watch.stop()
+    assert reasons(item_of(told, "the XID's judgement")) == {uuid(0): {Ill.XID}}
+    stop(watch)
     assert "telling of a device's health failed on a defect" in caplog.text
 
 
@@ -307,7 +321,7 @@ def test_a_defect_in_judging_ends_neither_samples_nor_events(driver, caplog, mon
     once_failing("seen")
     once_failing("heard")
     with watching(interval=0.02) as watched:
-        assert watched.watch.wait_first(PATIENCE)
+        wait_first(watched.watch)
         driver.write(devices=cards(), xids=[Xid(uuid(1), 79)])
         watched.until_bad(n1=Ill.XID)
     assert "a defect in seen" in caplog.text
@@ -320,19 +334,19 @@ def test_a_library_that_is_missing_at_first_is_found_when_it_appears(tmp_path):
     folder = tmp_path / "later"
     folder.mkdir()
     code = """
-        import os, shutil, time
+        import os, shutil
         from deviceplugin.health_rules import Rules
         from deviceplugin.health_watch import HealthWatch
+        from tests.support.waiting import WAIT_SECONDS, wait_until
         from vgpu.sources.nvml import NvmlSource
         watch = HealthWatch(NvmlSource(health_only=True), Rules(), 0.05, lambda health: None)
         watch.start(lambda: None)
-        while watch.collector().success is None:
-            time.sleep(0.01)
+        wait_until(lambda: watch.collector().success is not None, "a look for the library")
         print(watch.wait_first(0), *watch.collector().failures)
         folder = os.environ["LD_LIBRARY_PATH"]
         shutil.copy(os.environ["LIBRARY"], f"{folder}/draft")
         os.rename(f"{folder}/draft", f"{folder}/libnvidia-ml.so.1")
-        print(watch.wait_first(30), *watch.health.verdicts)
+        print(watch.wait_first(WAIT_SECONDS), *watch.health.verdicts)
         watch.stop()
     """
     library = f"{driver.env()['LD_LIBRARY_PATH']}/libnvidia-ml.so.1"

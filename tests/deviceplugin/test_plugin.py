@@ -14,6 +14,7 @@ from deviceplugin.flags import Options
 from deviceplugin.plugin import Plugin
 from deviceplugin.service import Service
 from tests.deviceplugin.live_plugin import GIB, NODE, PluginBench, env_of, volcano_pod
+from tests.support.waiting import WAIT_SECONDS
 from vgpu.model import Scheme
 from vgpu.simulator.store import KINDS, NODES, PODS
 
@@ -41,7 +42,7 @@ def served(bench, name, card=0, memory=4):
 def ended(bench):
     """Status and last words of a start that fails."""
     bench.start()
-    code = bench.process.wait(60)
+    code = bench.wait_ended(2 * WAIT_SECONDS)  # it waits itself for half a minute
     assert "Traceback" not in bench.log()
     return code, bench.log()
 

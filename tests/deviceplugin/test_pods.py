@@ -1,12 +1,14 @@
 """This node's pods, by the watch of a simulated API server, and asked for."""
 
+import socket
 import time
 
 import pytest
 
 from deviceplugin.pods import Pods
 from tests.deviceplugin.live_plugin import NODE, volcano_pod
-from tests.support.scripted_api import until
+from tests.support.environment import own_loopback
+from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.cluster import Cluster
 from vgpu.cluster.access import Access
 from vgpu.simulator.apiserver import ApiServer
@@ -33,7 +35,7 @@ def make(server):
 
     def make(url=server.url, **options):
         followed = Cluster(Access.anonymous(url), gather=0)
-        asked = Cluster(Access.anonymous(url), patience=30)
+        asked = Cluster(Access.anonymous(url), patience=WAIT_SECONDS)
         open_.extend((followed, asked))
         changes = []
         pods = Pods(followed, asked, NODE, lambda: changes.append(1), time.monotonic)
@@ -50,7 +52,7 @@ def make(server):
 
 def start(pods):
     pods.start()
-    assert pods.wait(30)
+    assert pods.wait(WAIT_SECONDS), "the first list never came"
 
 
 def test_all_pods_of_the_node_are_known_and_no_others(store, make):
@@ -73,10 +75,10 @@ def test_what_happens_is_told_and_the_mapping_is_the_same_until_then(store, make
     assert pods.known() is before
     told = len(pods.changes)
     uid = store.create(PODS, volcano_pod("a", UUID))["metadata"]["uid"]
-    until(lambda: uid in pods.known())
-    assert len(pods.changes) > told
+    wait_until(lambda: uid in pods.known(), "the new pod is known")
+    wait_until(lambda: len(pods.changes) > told, "the change is told")
     store.evict("team", "a", {})
-    until(lambda: uid not in pods.known())
+    wait_until(lambda: uid not in pods.known(), "the pod is known to be gone")
 
 
 def test_a_static_pod_is_known_by_the_uid_that_its_node_knows(store, make):
@@ -100,11 +102,11 @@ def test_asked_the_server_tells_what_the_watch_does_not_know(store, make):
 
 
 def test_a_server_that_is_not_there_tells_nothing(make):
-    with ApiServer(Store()) as gone:
-        url = gone.url
-    pods = make(url)
+    with socket.create_server((own_loopback(), 0)) as gone:
+        host, port = gone.getsockname()
+    pods = make(f"http://{host}:{port}")
     pods.start()
-    pods.wait(30)
+    assert pods.wait(WAIT_SECONDS), "the first list never failed"
     assert pods.known() is None
     assert pods.find("a") is None
     assert pods.ask() is None

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.desk import Desk
@@ -509,8 +509,6 @@ ASSIGNMENTS = st.none() | st.lists(
 )
 
 
-@pytest.mark.slow
-@settings(max_examples=1000)
 @given(STATEMENTS, TENANTS, PODS, LIVE, ASSIGNMENTS)
 def test_whatever_is_found_something_is_recovered(said, kept, pods, live, assignments):
     """Never an exception; every name is one container's; who is on the desk has proper shares."""

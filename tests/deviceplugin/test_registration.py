@@ -23,7 +23,7 @@ from deviceplugin.registration import Outcome, Unregistered, register
 from deviceplugin.server import Endpoint
 from tests.deviceplugin.scripted_clerk import ScriptedClerk
 from tests.deviceplugin.stub_kubelet import StubKubelet
-from tests.support.bed.processes import wait_until
+from tests.support.waiting import wait_for_tick, wait_until
 from vgpu.model import Scheme
 from vgpu.rpc import deviceplugin_pb2 as pb
 from vgpu.schemes.language import Edits
@@ -83,7 +83,9 @@ def state(registrar, resource=NUMBER):
 
 def wait_registered(registrar, resource=NUMBER):
     return wait_until(
-        lambda: (found := state(registrar, resource)).registered and found, f"{resource} is there"
+        lambda: (found := state(registrar, resource)).registered and found,
+        f"{resource} is there",
+        context=lambda: str(state(registrar, resource)),
     )
 
 
@@ -93,7 +95,11 @@ def wait_replaced(registrar, before):
 
 
 def wait_read(kubelet, resource, ids):
-    wait_until(lambda: kubelet.healthy(resource) == ids, f"{resource} is {ids} to the kubelet")
+    wait_until(
+        lambda: kubelet.healthy(resource) == ids,
+        f"{resource} is {ids} to the kubelet",
+        context=lambda: f"{kubelet.devices}, {kubelet.attempts}",
+    )
 
 
 def own_sockets(folder):
@@ -110,6 +116,10 @@ def test_what_is_offered_is_registered_once_and_its_list_is_read(kubelet, regist
     wait_read(kubelet, NUMBER, {"a", "b"})
     wait_read(kubelet, MEMORY, {"m"})
     for resource in (NUMBER, MEMORY):
+        wait_until(  # the list may be read before the registration is answered
+            lambda resource=resource: state(registrar, resource).outcomes == {"registered": 1},
+            f"{resource} is registered once",
+        )
         found = wait_registered(registrar, resource)
         assert (found.offered, found.problem, found.outcomes) == (True, "", {"registered": 1})
     assert sorted(kubelet.attempts) == sorted(
@@ -194,9 +204,12 @@ def test_a_kubelet_that_is_down_for_a_while_finds_the_plugin_when_it_is_back(kub
 
 
 def test_many_restarts_leave_no_threads_behind(absent_kubelet, registrar):
+    earlier = set(threading.enumerate())
+
     def serving():
         gc.collect()
-        return sum(thread.name.startswith("vgpu-number") for thread in threading.enumerate())
+        threads = set(threading.enumerate()) - earlier
+        return sum(thread.name.startswith("vgpu-number") for thread in threads)
 
     registrar.offer(NUMBER, listed("a"))
     for _ in range(6):
@@ -226,7 +239,7 @@ def test_an_own_socket_with_another_in_its_place_is_replaced(kubelet, registrar)
         wait_replaced(registrar, before)
 
 
-def test_an_inode_that_is_given_out_again_is_another_socket(folder):
+def test_an_inode_that_is_given_out_again_is_another_socket(folder, tmp_path):
     """ext4 gives the next file the number of the last one that was removed."""
     path = folder / "x.sock"
     assert identity(str(path)) is None
@@ -236,7 +249,7 @@ def test_an_inode_that_is_given_out_again_is_another_socket(folder):
             each.bind(str(path))
             seen.add(identity(str(path)))
         path.unlink()
-        time.sleep(0.01)  # the clock of file systems ticks every few milliseconds
+        wait_for_tick(tmp_path)  # elsewhere: the number is to be free
     assert len(seen) == 10
 
 

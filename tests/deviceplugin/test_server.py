@@ -13,7 +13,7 @@ from deviceplugin.reasons import FINAL, Refused, Why
 from deviceplugin.server import Endpoint
 from tests.deviceplugin.scripted_clerk import ScriptedClerk, raises
 from tests.deviceplugin.stub_kubelet import Plugin
-from tests.support.bed.processes import wait_until
+from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.model import PodRef
 from vgpu.rpc import deviceplugin_pb2 as pb
 from vgpu.schemes.language import Edits
@@ -84,7 +84,7 @@ def test_a_preference_is_not_offered(serve):
 
 def test_the_list_comes_at_once_and_then_each_new_one(serve):
     endpoint, plugin = serve()
-    lists = plugin.lists()
+    lists = plugin.lists(WAIT_SECONDS)
     assert ids(next(lists)) == ["a"]
     endpoint.offer(listed("a"))  # the same: nothing to tell
     endpoint.offer(listed("a", "b"))
@@ -95,20 +95,20 @@ def test_the_list_comes_at_once_and_then_each_new_one(serve):
 
 def test_every_reader_gets_every_list_and_too_many_are_refused(serve):
     endpoint, plugin = serve()
-    readers = [plugin.lists() for _ in range(server._WATCHERS)]
+    readers = [plugin.lists(WAIT_SECONDS) for _ in range(server._WATCHERS)]
     assert [ids(next(reader)) for reader in readers] == [["a"]] * len(readers)
-    assert refusal(next, plugin.lists())[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert refusal(next, plugin.lists(WAIT_SECONDS))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
     endpoint.offer(listed("b"))
     assert [ids(next(reader)) for reader in readers] == [["b"]] * len(readers)
     readers[0].cancel()
     wait_until(lambda: endpoint.audience.readers < len(readers), "one reader less")
-    assert ids(next(plugin.lists())) == ["b"]
+    assert ids(next(plugin.lists(WAIT_SECONDS))) == ["b"]
 
 
 def test_it_is_known_whether_the_list_is_read(serve):
     endpoint, plugin = serve()
     assert (endpoint.audience.readers, endpoint.audience.ever) == (0, False)
-    reader = plugin.lists()
+    reader = plugin.lists(WAIT_SECONDS)
     next(reader)
     assert (endpoint.audience.readers, endpoint.audience.ever) == (1, True)
     reader.cancel()
@@ -119,7 +119,7 @@ def test_it_is_known_whether_the_list_is_read(serve):
 def test_readers_that_come_and_go_leave_room_for_others(serve):
     endpoint, plugin = serve()
     for _ in range(1 + server._THREADS // server._WATCHERS):
-        readers = [plugin.lists() for _ in range(server._WATCHERS)]
+        readers = [plugin.lists(WAIT_SECONDS) for _ in range(server._WATCHERS)]
         for reader in readers:
             next(reader)
             reader.cancel()
@@ -129,7 +129,7 @@ def test_readers_that_come_and_go_leave_room_for_others(serve):
 
 def test_the_list_ends_when_the_endpoint_stops(serve):
     endpoint, plugin = serve()
-    lists = plugin.lists()
+    lists = plugin.lists(WAIT_SECONDS)
     next(lists)
     endpoint.stop()
     with pytest.raises(StopIteration):
@@ -210,17 +210,17 @@ def test_containers_that_wait_keep_neither_allocate_nor_the_list_waiting(serve, 
 
     def wait(*_):
         waiting.release()
-        release.wait(60)
+        release.wait(WAIT_SECONDS)
 
     clerk.prestarting = wait
     endpoint, plugin = serve()
     with ThreadPoolExecutor(server.PRESTARTS) as pool:
         starts = [pool.submit(plugin.prestart, [str(n)]) for n in range(server.PRESTARTS)]
         for _ in starts:
-            assert waiting.acquire(timeout=30)
+            wait_until(lambda: waiting.acquire(blocking=False), "all containers wait")
         try:
             assert plugin.allocate(["a"])
-            lists = plugin.lists()
+            lists = plugin.lists(WAIT_SECONDS)
             next(lists)
             endpoint.offer(listed("b"))
             assert ids(next(lists)) == ["b"]

@@ -15,6 +15,7 @@ from deviceplugin.to_tell import capacity_patch
 from deviceplugin.troubles import Troubles
 from tests.support.plugin_bench import Bench
 from tests.support.plugin_pods import NODE, NOW, A, B, container, gpu, node, pod
+from tests.support.waiting import wait_until
 from vgpu.kube import NoteType
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError
@@ -480,6 +481,7 @@ def test_a_subject_waits_longer_each_time_and_starts_anew_when_it_went_well():
 
 
 def test_the_thread_tells_when_it_is_woken_and_stops():
+    earlier = set(threading.enumerate())
     bench = Bench(VOLCANO, [gpu(A)])
     told = threading.Event()
     bench.teller = Teller(bench.server, VOLCANO, bench.look, lambda _: told.set())
@@ -487,11 +489,11 @@ def test_the_thread_tells_when_it_is_woken_and_stops():
     try:
         bench.add(volcano_pod(), ["main"])
         bench.teller.wake()
-        assert told.wait(30)
+        wait_until(told.is_set, "the pod is told")
         assert bench.said("train")[BIND_PHASE] == "success"
     finally:
         bench.teller.stop()
     calls = len(bench.server.calls)
     bench.teller.wake()
     assert len(bench.server.calls) == calls
-    assert not any(thread.name == "teller" for thread in threading.enumerate())
+    assert not any(thread.name == "teller" for thread in set(threading.enumerate()) - earlier)

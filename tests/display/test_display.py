@@ -14,6 +14,7 @@ from google.protobuf.json_format import MessageToDict
 
 from tests.support.environment import ROOT
 from tests.support.topologies import ONE, TOPO6, tree_of
+from tests.support.waiting import WAIT_SECONDS
 from vgpu.display.messages import (
     CardUse,
     ContainerUse,
@@ -32,7 +33,6 @@ from vgpu.unix_socket import SocketError
 from vgpu.web.server import WebServer
 
 GIB = 2**30
-PATIENCE = 10  # seconds before a test gives up on an answer
 
 CARDS = (
     Card(0, 0, bus_id="0000:3B:00.0", memory_bytes=16 * GIB),
@@ -170,7 +170,7 @@ def call(path, method, answer):
             request_serializer=Empty.SerializeToString,
             response_deserializer=answer.FromString,
         )
-        return ask(Empty(), timeout=PATIENCE)
+        return ask(Empty(), timeout=WAIT_SECONDS)
 
 
 def test_a_client_of_gpu_manager_gets_its_messages(start, path):
@@ -260,7 +260,7 @@ def get():
         server.start()
         started.append(server)
         try:
-            with urllib.request.urlopen(f"{server.urls[0]}{path}", timeout=PATIENCE) as reply:
+            with urllib.request.urlopen(f"{server.urls[0]}{path}", timeout=WAIT_SECONDS) as reply:
                 return reply.status, reply.headers["Content-Type"], reply.read()
         except HTTPError as error:
             with error:

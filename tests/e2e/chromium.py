@@ -17,14 +17,13 @@ import select
 import signal
 import struct
 import subprocess
-import time
 import zlib
 from pathlib import Path
 from typing import Self
 
 from tests.support.environment import required_tool
+from tests.support.waiting import WAIT_SECONDS, wait_until
 
-WAIT_SECONDS = 60.0
 FLAGS = (
     "--headless=new",
     "--no-sandbox",  # which root cannot have
@@ -90,32 +89,50 @@ class Chromium:
         if session:
             message["sessionId"] = session
         os.write(self._to, json.dumps(message).encode() + b"\0")
-        while True:
-            answer = self.receive()
-            if answer.get("id") == self._id:
-                assert "error" not in answer, (method, answer["error"])
-                return answer["result"]
-            self.events.append(answer)
+        what = f"answered: {method}"
 
-    def receive(self) -> dict:
-        """The next message."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while b"\0" not in self._rest:
-            ready, _, _ = select.select([self._from], [], [], max(0, deadline - time.monotonic()))
-            data = os.read(self._from, 1 << 20) if ready else b""
-            assert data, f"chromium does not answer:\n{self._log.read_text()[-3000:]}"
-            self._rest += data
+        def answered() -> dict | None:
+            message = self.receive(what)
+            if message.get("id") == self._id:
+                return message
+            self.events.append(message)
+            return None
+
+        answer = wait_until(answered, what, context=self._said, pause=0)
+        assert "error" not in answer, (method, answer["error"])
+        return answer["result"]
+
+    def receive(self, what: str) -> dict:
+        """The next message, while ``what`` is waited for."""
+
+        def whole() -> bool:
+            if b"\0" not in self._rest and select.select([self._from], [], [], 0.05)[0]:
+                data = os.read(self._from, 1 << 20)
+                assert data, f"chromium has ended:\n{self._said()}"
+                self._rest += data
+            return b"\0" in self._rest
+
+        wait_until(whole, what, context=self._said, pause=0)
         message, _, self._rest = self._rest.partition(b"\0")
         return json.loads(message)
 
     def wait_for(self, method: str, session: str) -> dict:
         """The parameters of the next such event of that tab."""
-        while True:
+        what = f"come: {method}"
+
+        def come() -> dict | None:
             for event in self.events:
                 if event.get("method") == method and event.get("sessionId") == session:
                     self.events.remove(event)
-                    return event["params"]
-            self.events.append(self.receive())
+                    return event
+            self.events.append(self.receive(what))
+            return None
+
+        return wait_until(come, what, context=self._said, pause=0)["params"]
+
+    def _said(self) -> str:
+        """The end of its log."""
+        return self._log.read_text()[-3000:]
 
     def open(self, url: str, **view: object) -> "Tab":
         """A new tab on ``url``, loaded."""

@@ -5,14 +5,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 from tests.support.environment import ROOT
+from tests.support.waiting import WAIT_SECONDS, wait_until
 
-WAIT_SECONDS = 120.0
 COMMAND = (sys.executable, "-m", "vgpu", "demo")
 LISTEN = "--web.listen-address=127.0.0.1:0"
 
@@ -45,28 +44,35 @@ class RunningDemo:
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is for it and its children alone
             )
-        deadline = time.monotonic() + WAIT_SECONDS
-        while time.monotonic() < deadline and self._process.poll() is None:
-            if "Ctrl-C ends it" in self.printed():
-                self.url = re.search(r"http://[^/\s]+", self.printed())[0]
-                return self
-            time.sleep(0.05)
-        self.__exit__()
-        raise AssertionError(f"the demo did not start:\n{self.printed()}")
+        try:
+            wait_until(self._serves, "served", seconds=2 * WAIT_SECONDS, context=self.printed)
+        except BaseException:
+            self.interrupt()
+            raise
+        self.url = re.search(r"http://[^/\s]+", self.printed())[0]
+        return self
+
+    def _serves(self) -> bool:
+        assert not self._has_ended(), f"the demo has ended:\n{self.printed()}"
+        return "Ctrl-C ends it" in self.printed()
+
+    def _has_ended(self) -> bool:
+        return self._process.poll() is not None
 
     def __exit__(self, *_: object) -> None:
         self.interrupt()
 
     def interrupt(self) -> int:
         """Ctrl-C, as the terminal gives it to the whole process group; the exit status."""
-        if self._process.poll() is None:
+        if not self._has_ended():
             os.killpg(self._process.pid, signal.SIGINT)
         try:
-            return self._process.wait(30)
-        except subprocess.TimeoutExpired:
+            wait_until(self._has_ended, "ended by Ctrl-C", context=self.printed)
+        except AssertionError:
             os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(30)
+            self._process.wait(WAIT_SECONDS)
             raise
+        return self._process.returncode
 
     def printed(self) -> str:
         """What it has said so far."""

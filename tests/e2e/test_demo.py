@@ -4,14 +4,14 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
-from tests.e2e.running_demo import COMMAND, WAIT_SECONDS, RunningDemo
+from tests.e2e.running_demo import COMMAND, RunningDemo
 from tests.support.live import parse
+from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.simulator.neighbourhood import neighbourhood
 
 pytestmark = pytest.mark.slow
@@ -39,10 +39,15 @@ def vgpu(*words, env):
         capture_output=True,
         text=True,
         check=False,
-        timeout=WAIT_SECONDS,
+        timeout=2 * WAIT_SECONDS,
     )
     assert done.stderr == ""
     return done
+
+
+def read(url):
+    with urlopen(url, timeout=WAIT_SECONDS) as answer:
+        return answer.read().decode()
 
 
 def test_a_plan_is_shown_and_applied_and_the_next_one_has_nothing_to_do(running):
@@ -59,19 +64,18 @@ def test_a_plan_is_shown_and_applied_and_the_next_one_has_nothing_to_do(running)
 
 
 def test_the_exporters_page_is_that_of_the_pods_after_it(running):
-    deadline = time.monotonic() + WAIT_SECONDS
-    while True:
-        series = parse(urlopen(f"{running.url}/metrics").read().decode())
+    def page_where_the_heir_computes():
+        series = parse(read(f"{running.url}/metrics"))
         used = [
             value
             for name, value in series.items()
             if name.startswith("vgpu_container_memory_used_bytes") and f'pod="{HEIR}"' in name
         ]
-        if used and used[0] > 0:
-            break
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    page = urlopen(running.url).read().decode()
+        return series if used and used[0] > 0 else None
+
+    what = f"{HEIR} uses memory"
+    series = wait_until(page_where_the_heir_computes, what, context=running.printed, pause=0.2)
+    page = read(running.url)
     assert HEIR in page
     assert REFUSED not in page
     assert not any(f'pod="{REFUSED}"' in name for name in series)
@@ -95,7 +99,8 @@ def test_the_audit_is_beside_the_kubeconfig(env):
 
 
 def test_once_prints_a_page_and_nothing_else():
-    command = [*COMMAND, "--once"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT_SECONDS)
+    done = subprocess.run(
+        [*COMMAND, "--once"], capture_output=True, text=True, check=True, timeout=2 * WAIT_SECONDS
+    )
     assert done.stdout.startswith("# HELP ")
     assert 'pod="tts-5c6d7f8b9-k8x2v"' in "".join(parse(done.stdout))  # nothing is repaired

@@ -7,13 +7,13 @@ import signal
 import socket
 import struct
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.support import nvml_fake
 from tests.support.live import LiveExporter, fake_devices
+from tests.support.waiting import WAIT_SECONDS
 from vgpu.simulator.demo import demo
 
 pytestmark = pytest.mark.slow
@@ -69,8 +69,14 @@ HOSTILE = {
 }
 
 
+def accounted(series):
+    return {
+        k: v for k, v in series.items() if k.startswith("vgpu_container_memory_accounted_bytes")
+    }
+
+
 def test_hostile_regions_are_each_refused_and_the_rest_stays_right(live):
-    before = used(live.metrics())
+    before = used(live.wait_for(used, "used memory"))
     for number, content in enumerate(HOSTILE.values()):
         region_folder(live, number).write_bytes(content)
     another = next(iter(Path(live.node.paths.shim_roots[0]).glob("*/*.cache")))
@@ -78,11 +84,14 @@ def test_hostile_regions_are_each_refused_and_the_rest_stays_right(live):
     os.mkfifo(region_folder(live, 81))
     region_folder(live, 82).mkdir()
     told = [reason for reason in HOSTILE if reason != "unknown_device"]  # its pod does not live
-    series = live.wait_for(
-        lambda s: s.get(rejected("not_regular_file")) == 3 and all(rejected(r) in s for r in told),
-        "every reason",
+    live.wait_for(
+        lambda s: (
+            s.get(rejected("not_regular_file")) == 3
+            and all(rejected(r) in s for r in told)
+            and used(s) == before
+        ),
+        "every reason, and the rest as before",
     )
-    assert used(series) == before
 
 
 def test_a_region_that_names_another_tenants_card_is_refused(live):
@@ -95,21 +104,26 @@ def test_a_region_that_names_another_tenants_card_is_refused(live):
             if data.count(first) == 1 and second not in data:
                 path.write_bytes(data.replace(first, second))
                 forged += 1
-    series = live.wait_for(lambda s: s.get(rejected("device_not_allocated")), "the refusal")
+    series = live.wait_for(
+        lambda s: s.get(rejected("device_not_allocated")) and used(s) == used(before),
+        "the refusal, and the rest as before",
+    )
     assert 0 < series[rejected("device_not_allocated")] <= forged
-    assert used(series) == used(before)
 
 
 def test_ten_thousand_junk_files_do_not_hurt(live):
-    before = used(live.metrics())
+    before = used(live.wait_for(used, "used memory"))
     root = Path(live.node.paths.shim_roots[0])
     for i in range(10_000):
         (root / f"junk-{i}").touch()
-    series = live.wait_for(
-        lambda s: rejected("bad_directory_name") in s or rejected("not_regular_file") in s, "junk"
+    live.wait_for(
+        lambda s: (
+            (rejected("bad_directory_name") in s or rejected("not_regular_file") in s)
+            and works(s, "shim")
+            and used(s) == before
+        ),
+        "junk, and the rest as before",
     )
-    assert works(series, "shim")
-    assert used(series) == before
 
 
 def test_a_file_truncated_and_replaced_under_the_reader_never_ends_it(live):
@@ -129,21 +143,28 @@ def test_a_file_truncated_and_replaced_under_the_reader_never_ends_it(live):
 def test_a_driver_call_that_hangs_costs_the_drivers_series_and_nothing_else(tmp_path):
     with LiveExporter(tmp_path, demo(), FAST, "--sample.timeout=200ms") as live:
         live.wait_for(used, "used memory")
-        hang = nvml_fake.Fault("nvmlDeviceGetPowerUsage", delay_ms=30_000)
+        hang = nvml_fake.Fault("nvmlDeviceGetPowerUsage", delay_ms=3_600_000)
         live.write_driver(faults=[hang])
         series = live.wait_for(
-            lambda s: s["vgpu_driver_call_stuck_seconds"] > 0 and not used(s) and works(s, "shim"),
-            "a stuck driver",
+            lambda s: (
+                s["vgpu_driver_call_stuck_seconds"] > 0
+                and not used(s)
+                and works(s, "shim")
+                and accounted(s)
+            ),
+            "a stuck driver, and the rest",
         )
         assert not works(series, "nvml")
-        assert any(k.startswith("vgpu_container_memory_accounted_bytes") for k in series)
-        calls = live.driver.calls()
-        started = time.monotonic()
+        calls = sampling(live.driver.calls())
         assert live.get("/-/healthy").status == 200
-        time.sleep(0.6)
-        assert live.driver.calls() == calls  # no second call beside the one that hangs
-        assert live.stop(signal.SIGTERM) == 0
-        assert time.monotonic() - started < 25
+        live.wait_sampled(0.6)
+        assert sampling(live.driver.calls()) == calls  # no second one beside the one that hangs
+        assert live.stop(signal.SIGTERM) == 0  # it does not wait for the driver, as this would show
+
+
+def sampling(calls):
+    """Without what waits for events, on a thread of its own."""
+    return {name: count for name, count in calls.items() if "Event" not in name}
 
 
 def test_a_driver_that_comes_late_is_found(tmp_path):
@@ -186,7 +207,7 @@ def test_a_replaced_driver_ends_the_process_with_an_error(live):
     live.wait_for(lambda s: not works(s, "nvml"), "the driver's absence")
     mismatch = nvml_fake.Fault("nvmlInitWithFlags", NVML_ERROR_LIB_RM_VERSION_MISMATCH)
     live.write_driver(faults=[mismatch], epoch=2)
-    assert live.process.wait(30) == 1
+    assert live.wait_ended() == 1
     assert "lib_rm_version_mismatch" in live.log()
 
 
@@ -196,37 +217,48 @@ def test_one_lost_card_of_two_leaves_the_other_right(live):
     first.settings["lost"] = 1
     live.write_driver(devices=[first, second])
     gone, here = first.settings["uuid"], second.settings["uuid"]
-    series = live.wait_for(lambda s: s.get(f'vgpu_gpu_up{{uuid="{gone}"}}') == 0, "the loss")
-    assert series["vgpu_gpus"] == 1
-    assert series["vgpu_gpus_expected"] == 2
     mine = {k: v for k, v in used(before).items() if here in k}
     assert mine
-    assert {k: v for k, v in used(series).items() if here in k} == mine
+    series = live.wait_for(
+        lambda s: (
+            s.get(f'vgpu_gpu_up{{uuid="{gone}"}}') == 0
+            and {k: v for k, v in used(s).items() if here in k} == mine
+        ),
+        "the loss of one card, and the other as before",
+    )
+    assert series["vgpu_gpus"] == 1
+    assert series["vgpu_gpus_expected"] == 2
 
 
 def test_an_unknown_error_of_one_call_costs_that_reading(live):
     fault = nvml_fake.Fault("nvmlDeviceGetPowerUsage", NVML_ERROR_UNKNOWN)
     live.write_driver(faults=[fault])
-    series = live.wait_for(lambda s: rejected("driver_error", "nvml") in s, "the error's reason")
-    assert used(series)
+    series = live.wait_for(
+        lambda s: rejected("driver_error", "nvml") in s and used(s),
+        "the error's reason, and the rest",
+    )
     assert not any(k.startswith("vgpu_gpu_power_usage_watts") for k in series)
 
 
 def test_a_corrupt_checkpoint_is_told_and_the_rest_stays(live):
     path = Path(live.node.paths.checkpoint)
     path.write_bytes(path.read_bytes().replace(b"Checksum", b"Checksun"))
-    series = live.wait_for(
-        lambda s: any(k.startswith('vgpu_collector_rejected{collector="kubelet"') for k in s),
-        "the checkpoint's reason",
+    live.wait_for(
+        lambda s: (
+            any(k.startswith('vgpu_collector_rejected{collector="kubelet"') for k in s)
+            and accounted(s)
+        ),
+        "the checkpoint's reason, and the rest",
     )
-    assert any(k.startswith("vgpu_container_memory_accounted_bytes") for k in series)
 
 
 def test_an_absent_kubelet_socket_is_told_and_the_rest_stays(tmp_path):
     flags = (FAST, f"--kubelet.pod-resources={tmp_path / 'kubelet.sock'}")
     with LiveExporter(tmp_path, demo(), *flags) as live:
-        series = live.wait_for(used, "used memory")
-        assert series[rejected("absent", "kubelet")] == 1
+        live.wait_for(
+            lambda s: used(s) and s.get(rejected("absent", "kubelet")) == 1,
+            "used memory, and the absence",
+        )
 
 
 def refused_start(live, *flags):
@@ -237,7 +269,7 @@ def refused_start(live, *flags):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=WAIT_SECONDS,
     )
     assert done.returncode == 1
     return done.stderr
@@ -252,7 +284,7 @@ def test_a_port_in_use_is_a_clear_error_at_start(tmp_path):
 
 
 def test_sigterm_lets_a_scrape_finish_and_exits_0(live):
-    connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=WAIT_SECONDS)
     connection.request("GET", "/metrics")
     assert connection.getresponse().read()
     assert live.stop(signal.SIGTERM) == 0
@@ -262,7 +294,7 @@ def test_sigterm_lets_a_scrape_finish_and_exits_0(live):
 
 def test_sighup_does_not_end_it(live):
     live.process.send_signal(signal.SIGHUP)
-    time.sleep(0.5)
+    live.wait_sampled(0.5)
     assert live.get("/-/healthy").status == 200
 
 
@@ -278,7 +310,7 @@ def test_the_log_says_a_lasting_fault_once(live):
     draft.write_bytes(b"short")
     draft.rename(region_folder(live, 1))  # at once: an empty file is another fault
     live.wait_for(lambda s: rejected("unknown_layout") in s, "the refusal")
-    time.sleep(1.0)
+    live.wait_sampled(1.0)
     assert live.log().count("input refused") == 1
 
 

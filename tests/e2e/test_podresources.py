@@ -31,6 +31,15 @@ def names(series):
     }
 
 
+def named(series):
+    return {"finetune-0", "notebook-anna-0"} <= names(series)
+
+
+def told(series, reason):
+    """Whether the kubelet's answer was refused for this reason, and has cost no name."""
+    return series.get(SOURCE % reason, 0) > 0 and named(series)
+
+
 def test_names_come_from_the_socket_and_an_empty_answer_takes_none_away(tmp_path):
     kubelet = Kubelet(tmp_path / "kubelet.sock")
     kubelet.answer = lambda: one_entry_per_device(*held())
@@ -42,15 +51,12 @@ def test_names_come_from_the_socket_and_an_empty_answer_takes_none_away(tmp_path
     )
     try:
         with LiveExporter(tmp_path, demo(), *flags) as live:
-            series = live.wait_for(lambda s: "finetune-0" in names(s), "names from the socket")
-            assert {"finetune-0", "notebook-anna-0"} <= names(series)
+            live.wait_for(named, "names from the socket")
             kubelet.answer = one_entry_per_device
-            series = live.wait_for(lambda s: SOURCE % "empty_after_restart" in s, "the restart")
-            assert {"finetune-0", "notebook-anna-0"} <= names(series)
+            live.wait_for(lambda s: told(s, "empty_after_restart"), "the restart, and the names")
             kubelet.answer = lambda: (grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
-            series = live.wait_for(lambda s: SOURCE % "rate_limited" in s, "the rate limit")
-            assert {"finetune-0", "notebook-anna-0"} <= names(series)
+            live.wait_for(lambda s: told(s, "rate_limited"), "the rate limit, and the names")
             kubelet.answer = lambda: one_entry_per_device(*held())
-            live.wait_for(lambda s: "finetune-0" in names(s), "the names again")
+            live.wait_for(lambda s: named(s) and not told(s, "rate_limited"), "the end of it")
     finally:
         kubelet.stop()

@@ -56,7 +56,9 @@ def test_promql_answers_with_the_golden_values(prometheus, name, position):
     assert value("vgpu_container_memory_accounted_bytes") == total
     kinds = {
         labels["kind"]: number
-        for labels, number in prometheus.query("vgpu_container_memory_accounted_kind_bytes" + who)
+        for labels, number in prometheus.wait_for(
+            "vgpu_container_memory_accounted_kind_bytes" + who
+        )
     }
     assert {k: kinds[k] for k in ("context", "module", "data")} == {
         k: sum(use[k] for use in uses) for k in ("context", "module", "data")
@@ -94,16 +96,16 @@ def test_the_gap_closes_the_sum(prometheus):
 
 def test_the_documented_joins_answer(prometheus):
     model = "vgpu_container_memory_used_bytes * on (uuid) group_left (model) vgpu_gpu_info"
-    assert {labels["model"] for labels, _ in prometheus.query(model)} == {"NVIDIA L40S"}
+    assert {labels["model"] for labels, _ in prometheus.wait_for(model)} == {"NVIDIA L40S"}
     scheme = (
         "vgpu_container_memory_used_bytes / vgpu_container_memory_limit_bytes"
         " * on (namespace, pod, container, pod_uid) group_left (scheme) vgpu_container_info"
     )
-    assert {labels["scheme"] for labels, _ in prometheus.query(scheme)} == {"volcano"}
+    assert {labels["scheme"] for labels, _ in prometheus.wait_for(scheme)} == {"volcano"}
 
 
 def test_layouts_are_told_by_name(prometheus):
-    told = prometheus.query("vgpu_container_info")
+    told = prometheus.wait_for("vgpu_container_info")
     layouts = {labels["pod"].rpartition("-")[0]: labels["layout"] for labels, _ in told}
     assert len(told) == len(PODS)
     assert layouts == {

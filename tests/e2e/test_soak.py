@@ -21,7 +21,7 @@ def soak(monkeypatch):
     return soak
 
 
-@pytest.mark.slow
+@pytest.mark.thorough("soak")
 def test_memory_and_descriptors_stay_level_under_ever_new_pods_files_and_drivers(
     soak, tmp_path, monkeypatch
 ):

@@ -5,6 +5,7 @@ import pytest
 
 from exporter.flags import Options
 from exporter.main import make_sampler
+from tests.support.waiting import WAIT_SECONDS
 from vgpu.commands.demo import on_node
 from vgpu.simulator.demo import demo
 from vgpu.simulator.node import SimulatedNode
@@ -18,8 +19,13 @@ class Bench:
         self.node = SimulatedNode(demo(), folder)
         self.node.write(t)
         self.driver = self.node.driver(lambda: self.t)
-        options = on_node(Options(sample_interval=0.1, sample_timeout=5.0), self.node)
+        options = on_node(Options(sample_interval=600.0, sample_timeout=WAIT_SECONDS), self.node)
         self.sampler = make_sampler(msgspec.structs.replace(options, **changes), self.driver)
+
+    def hurry(self, timeout):
+        """From now on a pass waits so long for its collectors, in seconds."""
+        hasty = msgspec.structs.replace(self.sampler._settings, timeout=timeout)
+        self.sampler._settings = hasty
 
     def move(self, t):
         self.t = t

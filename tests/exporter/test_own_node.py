@@ -4,17 +4,16 @@ The server is played by a script here; the real one is in tests/cluster/test_exp
 """
 
 import queue
-import time
 
 import pytest
 
+from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.kube import Node, Pod
 from vgpu.kube_json import Event, EventType, Expired
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.own_node import NodeWatch
 
-WAIT = 30.0
 END = object()
 FORBIDDEN = SourceError(Reason.FORBIDDEN, "node n", 'Forbidden: cannot get resource "nodes"')
 
@@ -33,7 +32,7 @@ class Server:
 
     def watch(self, version):
         self.opened += 1
-        while (said := self.said.get(timeout=WAIT)) is not END:
+        while (said := self.said.get(timeout=WAIT_SECONDS)) is not END:
             if isinstance(said, Exception):
                 raise said
             yield said
@@ -47,7 +46,8 @@ class Server:
 
 
 @pytest.fixture
-def follow():
+def follow(monkeypatch):
+    monkeypatch.setattr("vgpu.sources.pods.FIRST_LIST_SECONDS", WAIT_SECONDS)
     made = []
 
     def start(*nodes):
@@ -62,11 +62,12 @@ def follow():
         server.said.put(END)
 
 
-def until(condition):
-    deadline = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+def wait_opened(server, times):
+    wait_until(
+        lambda: server.opened == times,
+        f"the watch is opened {times} times",
+        context=lambda: f"it was {server.opened} times, and the node asked {server.asked} times",
+    )
 
 
 def bookmark(version):
@@ -79,7 +80,7 @@ def test_the_first_sample_has_pods_and_node(follow):
     assert [pod.ref.name for pod in sample.pods] == ["a"]
     assert sample.node == Node("n", resource_version="1")
     assert sample.rejections == ()
-    until(lambda: server.opened)
+    wait_opened(server, 1)
     assert server.asked == 1
 
 
@@ -88,11 +89,11 @@ def test_it_is_read_again_whenever_the_watch_is_opened_anew_and_never_for_an_eve
     watch.sample(0.0)
     server.said.put(bookmark("101"))
     server.said.put(END)
-    until(lambda: server.opened == 2)
+    wait_opened(server, 2)
     assert watch.sample(0.0).node.resource_version == "2"
     assert server.asked == 2
     server.said.put(Expired(Reason.UNREADABLE, "server", "too old"))
-    until(lambda: server.opened == 3)
+    wait_opened(server, 3)
     assert server.asked == 3
 
 
@@ -111,8 +112,8 @@ def test_what_was_read_before_stands_while_it_is_refused(follow):
     watch.sample(0.0)
     server.said.put(bookmark("101"))
     server.said.put(END)
-    until(lambda: watch.sample(0.0).rejections)
+    wait_until(lambda: watch.sample(0.0).rejections, "the refusal is told")
     assert watch.sample(0.0).node == Node("n")
     server.said.put(bookmark("102"))
     server.said.put(END)
-    until(lambda: not watch.sample(0.0).rejections)
+    wait_until(lambda: not watch.sample(0.0).rejections, "the node is read again")

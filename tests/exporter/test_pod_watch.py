@@ -6,7 +6,8 @@ in tests/cluster/test_exporter_api.py.
 
 import pytest
 
-from tests.support.scripted_api import END, ScriptedApi, event, until
+from tests.support.scripted_api import END, ScriptedApi, event
+from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.kube import Container, ContainerState, Pod, Status
 from vgpu.kube_json import EventType, Expired
 from vgpu.model import ContainerKind, PodRef
@@ -23,8 +24,9 @@ FORBIDDEN = SourceError(Reason.FORBIDDEN, "server", "Forbidden: cannot list pods
 
 
 @pytest.fixture
-def follow():
+def follow(monkeypatch):
     """Starts a watch of a script; its clock stands still, and it does not pause."""
+    monkeypatch.setattr("vgpu.sources.pods.FIRST_LIST_SECONDS", WAIT_SECONDS)
     made = []
 
     def start(*lists):
@@ -44,6 +46,22 @@ def names(watch):
     return {pod.ref.name for pod in watch.sample(5000.0).pods}
 
 
+def wait_names(watch, *expected):
+    wait_until(
+        lambda: names(watch) == set(expected),
+        f"the pods are {expected}",
+        context=lambda: str(watch.sample(5000.0)),
+    )
+
+
+def wait_watched(server, *versions):
+    wait_until(
+        lambda: server.watched_from == [*versions],
+        f"watches from {versions}",
+        context=lambda: str(server.watched_from),
+    )
+
+
 def refused(watch):
     try:
         watch.sample(5000.0)
@@ -56,11 +74,14 @@ def test_pods_are_listed_once_and_then_followed(follow):
     watch, server = follow([pod("a")])
     assert names(watch) == {"a"}
     server.said.put(event(EventType.ADDED, pod("b")))
-    until(lambda: names(watch) == {"a", "b"})
+    wait_names(watch, "a", "b")
     server.said.put(event(EventType.MODIFIED, pod("b", phase="Failed")))
-    until(lambda: {s.ref.name: s.phase for s in watch.sample(0.0).statuses}["b"] == "Failed")
+    wait_until(
+        lambda: {s.ref.name: s.phase for s in watch.sample(0.0).statuses}["b"] == "Failed",
+        "pod b has failed",
+    )
     server.said.put(event(EventType.DELETED, pod("b")))
-    until(lambda: names(watch) == {"a"})
+    wait_names(watch, "a")
     assert server.listed == 1
 
 
@@ -69,7 +90,7 @@ def test_without_news_the_same_values_are_handed_out(follow):
     first = watch.sample(5000.0)
     server.now += 60
     server.said.put(event(EventType.BOOKMARK, version="9"))
-    until(lambda: watch.sample(5000.0).heard_at == 5000.0)
+    wait_until(lambda: watch.sample(5000.0).heard_at == 5000.0, "the bookmark is heard")
     assert watch.sample(5000.0).pods is first.pods
 
 
@@ -78,7 +99,7 @@ def test_a_watch_goes_on_from_the_last_version_that_was_heard(follow):
     watch.sample(0.0)
     server.said.put(event(EventType.BOOKMARK, version="107"))
     server.said.put(END)
-    until(lambda: server.watched_from == ["100", "107"])
+    wait_watched(server, "100", "107")
     assert server.listed == 1
 
 
@@ -86,8 +107,8 @@ def test_a_version_that_is_too_old_is_listed_anew(follow):
     watch, server = follow([pod("a")], [pod("b")])
     watch.sample(0.0)
     server.said.put(Expired(Reason.UNREADABLE, "server", "Expired: too old"))
-    until(lambda: names(watch) == {"b"})
-    until(lambda: server.watched_from == ["100", "200"])
+    wait_names(watch, "b")
+    wait_watched(server, "100", "200")
     assert watch.sample(0.0).rejections == ()
 
 
@@ -95,11 +116,11 @@ def test_a_broken_connection_is_told_and_the_pods_stand_meanwhile(follow):
     watch, server = follow([pod("a")])
     watch.sample(0.0)
     server.said.put(SourceError(Reason.UNREACHABLE, "server", "Unreachable: it broke"))
-    until(lambda: watch.sample(0.0).rejections)
+    wait_until(lambda: watch.sample(0.0).rejections, "the failure is told")
     assert names(watch) == {"a"}
     assert server.listed == 1
     server.said.put(event(EventType.BOOKMARK))
-    until(lambda: not watch.sample(0.0).rejections)
+    wait_until(lambda: not watch.sample(0.0).rejections, "the bookmark is heard")
 
 
 def test_what_was_said_long_ago_is_withdrawn_with_the_reason(follow):
@@ -110,15 +131,18 @@ def test_what_was_said_long_ago_is_withdrawn_with_the_reason(follow):
     server.now += 1
     assert refused(watch).reason is Reason.TIMEOUT
     server.said.put(FORBIDDEN)
-    until(lambda: refused(watch).detail == FORBIDDEN.detail)
+    wait_until(lambda: refused(watch).detail == FORBIDDEN.detail, "the refusal is told")
     server.said.put(event(EventType.BOOKMARK))
-    until(lambda: refused(watch) is None)
+    wait_until(lambda: refused(watch) is None, "the watch works")
 
 
 def test_a_list_that_is_refused_is_the_reason_until_it_works(follow):
     watch, server = follow(FORBIDDEN, FORBIDDEN, [pod("a")])
-    while (error := refused(watch)) is not None:
-        assert (error.reason, error.detail) == (FORBIDDEN.reason, FORBIDDEN.detail)
+    seen = []
+    wait_until(lambda: seen.append(refused(watch)) or seen[-1] is None, "the list is given")
+    assert {(each.reason, each.detail) for each in seen[:-1]} <= {
+        (FORBIDDEN.reason, FORBIDDEN.detail)
+    }
     assert names(watch) == {"a"}
     assert len(server.pauses) == 2
 
@@ -129,21 +153,21 @@ def test_a_node_without_any_pod_is_the_wrong_name_and_no_evidence(follow):
     assert error.reason is Reason.ABSENT
     assert "--node-name" in error.detail
     server.said.put(event(EventType.ADDED, pod("a")))
-    until(lambda: refused(watch) is None)
+    wait_until(lambda: refused(watch) is None, "the watch works")
 
 
 def test_an_event_that_cannot_be_read_is_mended_by_a_list(follow):
     watch, server = follow([pod("a")], [pod("b")])
     watch.sample(0.0)
     server.said.put(SourceError(Reason.MALFORMED, "server", "not JSON"))
-    until(lambda: names(watch) == {"b"})
+    wait_names(watch, "b")
 
 
 def test_a_defect_of_ours_does_not_end_the_watch(follow):
     watch, server = follow([pod("a")], [pod("b")])
     watch.sample(0.0)
     server.said.put(ZeroDivisionError("a defect"))
-    until(lambda: names(watch) == {"b"})
+    wait_names(watch, "b")
 
 
 # ---------------------------------------------------------------- what pods tell

@@ -11,13 +11,15 @@ from exporter import sampler as sampler_module
 from exporter.sampler import STALE_INTERVALS
 from tests.support import own_state
 from tests.support.live import parse
+from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.facts import RegionDevice
 from vgpu.metrics.render import Format
 from vgpu.model import Scheme, Source
 from vgpu.reasons import Reason
 from vgpu.schemes import hami_core
 
-WAIT = 30.0
+HANG_SECONDS = 3600.0
+"""How long a driver hangs, in seconds: for ever, as far as a test goes."""
 
 
 def page_text(page):
@@ -32,11 +34,29 @@ def starting(found, prefix):
     return {name: value for name, value in found.items() if name.startswith(prefix)}
 
 
-def until(condition):
-    deadline = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def until_series(bench, condition, what):
+    """The first sample's series for which the condition holds."""
+    found = {}
+
+    def sampled():
+        found.clear()
+        found.update(series(bench.sampler.sample()))
+        return condition(found)
+
+    wait_until(sampled, what, context=lambda: str(found))
+    return found
+
+
+def works(found):
+    return found.get('vgpu_collector_success{collector="nvml"}') == 1
+
+
+def first_page(bench):
+    """The first one with a sample, of a sampler that runs."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    page = bench.sampler.wait_until_ready(lambda: time.monotonic() > deadline)
+    assert page is not None, "never a first sample"
+    return page
 
 
 def test_all_four_schemes_are_attributed_with_their_limits(bench):
@@ -140,23 +160,29 @@ def test_a_broken_dump_of_the_pods_costs_what_it_alone_tells(bench):
 @pytest.mark.slow
 def test_a_hung_driver_is_told_withdrawn_when_stale_and_never_called_twice(make_bench):
     interval = 0.5
-    bench = make_bench(sample_interval=interval, sample_timeout=2 * interval)
-    until(lambda: series(bench.sampler.sample()).get('vgpu_collector_success{collector="nvml"}'))
+    bench = make_bench(sample_interval=interval)
+    late = 'vgpu_collector_failures_total{collector="nvml",reason="timeout"}'
+    before = until_series(bench, works, "the driver works").get(late, 0)
     calls = bench.driver.calls()["sample"].count
-    bench.driver.hang(WAIT)
+    bench.driver.hang(HANG_SECONDS)
+    bench.hurry(2 * interval)
     found = series(bench.sampler.sample())
     assert found['vgpu_collector_success{collector="nvml"}'] == 0
-    time.sleep(STALE_INTERVALS * interval)
-    found = series(bench.sampler.sample())
+    found = until_series(
+        bench,
+        lambda found: (
+            not starting(found, "vgpu_gpu_memory")
+            and starting(found, "vgpu_container_memory_accounted_bytes")
+        ),
+        f"only the driver's series withdrawn, after {STALE_INTERVALS} intervals",
+    )
     assert found["vgpu_driver_call_stuck_seconds"] > 0
-    assert not starting(found, "vgpu_gpu_memory")
-    assert starting(found, "vgpu_container_memory_accounted_bytes")
-    assert found['vgpu_collector_failures_total{collector="nvml",reason="timeout"}'] == 1
+    assert found[late] == before + 1
     assert bench.driver.calls()["sample"].count == calls
     assert not bench.sampler.stop(grace=0.1)
     bench.driver.recover()
-    until(lambda: series(bench.sampler.sample()).get('vgpu_collector_success{collector="nvml"}'))
-    assert series(bench.sampler.sample())["vgpu_driver_call_stuck_seconds"] == 0
+    found = until_series(bench, works, "the driver works again")
+    assert found["vgpu_driver_call_stuck_seconds"] == 0
 
 
 def test_a_lost_card_is_told_and_the_other_stays_right(bench):
@@ -201,22 +227,22 @@ def test_a_form_in_use_is_made_before_the_page_is_published(bench, monkeypatch):
     assert made == []
 
 
-def test_it_samples_every_interval_until_it_is_stopped(bench):
+def test_it_samples_every_interval_until_it_is_stopped(make_bench):
+    bench = make_bench(sample_interval=0.1)
     bench.sampler.start(on_fatal=lambda: None)
     bench.sampler.watch_xids()
-    page = bench.sampler.wait_until_ready(lambda: False)
-    until(lambda: bench.sampler.page is not page)
-    assert bench.sampler.stop()
-    last = bench.sampler.page
-    time.sleep(0.3)
-    assert bench.sampler.page is last
+    page = first_page(bench)
+    wait_until(lambda: bench.sampler.page is not page, "another page")
+    assert bench.sampler.stop(grace=WAIT_SECONDS)
+    (sampling,) = (each for each in bench.sampler._threads if each.name == "sampler")
+    assert not sampling.is_alive()  # nobody is left who could sample
 
 
 def test_a_replaced_driver_ends_the_process(bench):
     ended = threading.Event()
     bench.driver.fail(Reason.VERSION_MISMATCH)
     bench.sampler.start(on_fatal=ended.set)
-    assert ended.wait(WAIT)
+    wait_until(ended.is_set, "the sampler ends the process")
     assert "driver was replaced" in bench.sampler.fatal or bench.sampler.fatal
     assert bench.sampler.page is not None
 
@@ -282,10 +308,11 @@ def test_a_defect_in_the_ledger_costs_the_ledger_and_nothing_else(bench, monkeyp
 
 
 def test_owners_of_an_earlier_pass_are_never_joined_with_new_pids(make_bench):
-    bench = make_bench(sample_timeout=0.2, sample_interval=10.0)
+    bench = make_bench()
     assert bench.share(bench.sampler.sample().view, "chat").used_bytes
+    bench.hurry(0.2)
     release = threading.Event()
-    bench.sampler._collectors.process._collect = lambda _: release.wait(WAIT)
+    bench.sampler._collectors.process._collect = lambda _: release.wait(HANG_SECONDS)
     view = bench.sampler.sample().view
     release.set()
     chat = bench.share(view, "chat")
@@ -295,27 +322,29 @@ def test_owners_of_an_earlier_pass_are_never_joined_with_new_pids(make_bench):
 
 
 def test_a_stale_drivers_pids_are_not_joined_either(make_bench):
-    bench = make_bench(sample_timeout=0.2, sample_interval=10.0)
+    bench = make_bench()
     bench.sampler.sample()
-    bench.driver.hang(WAIT)
+    bench.hurry(0.2)
+    bench.driver.hang(HANG_SECONDS)
     view = bench.sampler.sample().view
     assert view.attribution.gpus  # not stale yet
     assert bench.share(view, "chat").used_bytes is None
     assert all(row.unattributed_bytes is None for row in view.attribution.gpus)
 
 
-def test_a_defect_outside_the_join_ends_the_process_instead_of_leaving_an_old_page(bench):
+def test_a_defect_outside_the_join_ends_the_process_instead_of_leaving_an_old_page(make_bench):
+    bench = make_bench(sample_interval=0.1)
     ended = threading.Event()
     bench.sampler._own_numbers = dict  # the first page, of ourselves only
     bench.sampler.start(on_fatal=ended.set)
-    bench.sampler.wait_until_ready(lambda: False)
+    first_page(bench)
     bench.sampler._own_numbers = lambda: 1 // 0
-    assert ended.wait(WAIT)
+    wait_until(ended.is_set, "the sampler ends the process")
     assert "ZeroDivisionError" in bench.sampler.fatal
 
 
 def test_before_the_first_sample_the_page_tells_of_ourselves_only(bench):
-    bench.driver.hang(WAIT)
+    bench.driver.hang(HANG_SECONDS)
     bench.sampler.start(on_fatal=lambda: None)
     found = series(bench.sampler.page)
     assert starting(found, "vgpu_build_info")
@@ -340,7 +369,7 @@ def test_a_driver_that_hangs_while_it_is_closed_does_not_hold_up_the_end(bench, 
     monkeypatch.setattr(sampler_module, "CLOSING_SECONDS", 0.1)
     bench.sampler.sample()
     release = threading.Event()
-    bench.driver.close = lambda: release.wait(WAIT)
+    bench.driver.close = lambda: release.wait(HANG_SECONDS)
     assert not bench.sampler.stop(grace=0.1)
     release.set()
 

@@ -9,6 +9,7 @@ demo's node have been replaced within the hour: what looks back sees them under 
 
 import json
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -29,6 +30,9 @@ EXPORTERS_POD = {"namespace": "monitoring", "pod": "vgpu-exporter-x7k2p", "conta
 
 SUCCESSOR = {**EXPORTERS_POD, "pod": "vgpu-exporter-m9d4t"}
 """The same of the pod that came in its place."""
+
+INTERVAL = "2s"
+"""So often everything is scraped, and rules are evaluated."""
 
 COMPAT = ("volcano", "volcano-scheduler", "hami", "gaia")
 
@@ -54,9 +58,19 @@ class Monitored(NamedTuple):
 
 
 class LivingCluster:
-    """``reconciler`` are flags of `vgpu reconcile run`."""
+    """``reconciler`` are flags of `vgpu reconcile run`.
 
-    def __init__(self, folder: Path, *reconciler: str, compat: tuple[str, ...] = COMPAT) -> None:
+    ``well_nodes`` are nodes on which nothing is wrong and whose exporters run: without them the
+    cluster has its own.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *reconciler: str,
+        compat: tuple[str, ...] = COMPAT,
+        well_nodes: Sequence[LivingNode] = (),
+    ) -> None:
         self._folder = folder
         self._flags = reconciler
         self._stack = ExitStack()
@@ -64,18 +78,19 @@ class LivingCluster:
         self._story = neighbourhood(self._start)
         sets = [f"--compat={name}" for name in compat]
         _, neighbour, _ = self._story.nodes
-        self.nodes = [
+        self._own = [
             LivingNode(folder / "demo", demo(), "--volcano.memory-factor=1024", *sets),
             LivingNode(folder / "neighbour", neighbour),
-            *well(folder),
+            *(() if well_nodes else well(folder)),
         ]
+        self.nodes = [*self._own, *well_nodes]
         self.servers: Monitored
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             simulated = SimulatedCluster(self._story, self._start)
             api = stack.enter_context(ApiServer(simulated.store))
-            stack.enter_context(running(self.nodes))
+            stack.enter_context(running(self._own))
             reconciler = stack.enter_context(
                 RunningReconciler(self._folder / "reconciler", api.kubeconfig(), *self._flags)
             )
@@ -122,15 +137,17 @@ class LivingCluster:
             server.wait_for(f"{names} and on () {both} and on () {busy}")
 
     def _server(self, name: str, pods: Path, *, honor_labels: bool) -> Prometheus:
-        return Prometheus(
+        server = Prometheus(
             self._folder / name,
             rules=RULES,
             honor_labels=honor_labels,
-            scrape_interval="2s",
-            scrape_timeout="2s",
+            scrape_interval=INTERVAL,
+            scrape_timeout=INTERVAL,
             static_configs=[],
             file_sd_configs=[{"files": [str(pods)]}],
         )
+        server._config["global"]["evaluation_interval"] = INTERVAL
+        return server
 
 
 def tell(file: Path, targets: list[dict[str, Any]]) -> None:

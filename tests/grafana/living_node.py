@@ -36,9 +36,11 @@ FIRST = 4
 class LivingNode(LiveExporter):
     """A node that goes on: each :meth:`move_on` makes it as its story has it by now."""
 
-    def __init__(self, folder: Path, scenario: Scenario, *flags: str) -> None:
+    def __init__(
+        self, folder: Path, scenario: Scenario, *flags: str, interval: str = "500ms"
+    ) -> None:
         folder.mkdir()
-        super().__init__(folder, scenario, "--sample.interval=500ms", *flags)
+        super().__init__(folder, scenario, f"--sample.interval={interval}", *flags)
         logs = Path(self.node.paths.log_dir)
         for path in (*map(Path, self.node.paths.shim_roots), logs, logs.with_name("containers")):
             path.mkdir(parents=True, exist_ok=True)  # they are there where nobody is, too
@@ -56,10 +58,15 @@ class LivingNode(LiveExporter):
 
 
 def well(folder: Path) -> list[LivingNode]:
-    """The nodes on which nothing is wrong, of each kind some."""
+    """The nodes on which nothing is wrong, of each kind some; little happens on them."""
+    kinds = enumerate(islice(cycle(KINDS), NODES - 2), FIRST)
+    stories = {
+        number: shared_by(scheme, fleet_node(cards, pods, number))
+        for number, (cards, pods, scheme) in kinds
+    }
     return [
-        LivingNode(folder / f"well-{number}", shared_by(scheme, fleet_node(cards, pods, number)))
-        for number, (cards, pods, scheme) in enumerate(islice(cycle(KINDS), NODES - 2), FIRST)
+        LivingNode(folder / f"well-{number}", story, interval="2s")
+        for number, story in stories.items()
     ]
 
 

@@ -9,13 +9,14 @@ target where nothing answers.
 import json
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
 from msgspec import structs
 
-from tests.grafana.living_node import running, well
+from tests.grafana.living_node import LivingNode, running
 from tests.grafana.pretended_plugin import JOB, PretendedPlugin, blind, sick
 from tests.grafana.promtool import RULES
 from tests.support import nvml_fake
@@ -158,8 +159,9 @@ class RunningReconciler(Daemon):
 class SickCluster:
     """All of it, with Debian's Prometheus in the middle, which has our rules."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, well_nodes: Sequence[LivingNode]) -> None:
         self._folder = folder
+        self._well_nodes = well_nodes
         self._stack = ExitStack()
 
     def __enter__(self) -> Prometheus:
@@ -168,8 +170,8 @@ class SickCluster:
             simulated = SimulatedCluster(neighbourhood(start), start)
             api = stack.enter_context(ApiServer(simulated.store))
             ill, hung = SickNode(self._folder / "sick"), HungNode(self._folder / "hung")
-            nodes = [ill, hung, *well(self._folder)]
-            stack.enter_context(running(nodes))
+            stack.enter_context(running([ill, hung]))
+            nodes = [ill, hung, *self._well_nodes]
             careful = self._folder / "careful.yaml"
             careful.write_text("limits: {breaker: 0, breaker_floor: 0}\n")
             reconcilers = {

@@ -10,12 +10,16 @@ import re
 import pytest
 from PIL import Image
 
+from grafana import alerts
 from grafana.answers import Line, Server, name_of, rows
 from grafana.dashboards import DASHBOARDS
 from grafana.dashboards.model import Table
 from grafana.preview import UNITS, picture, ranked
 from grafana.reading import EVERYTHING, FOLDER, filled, load, panels
+from tests.grafana.asking import first_answers, wait_for_none
 from tests.grafana.living_cluster import CLUSTER, EXPORTERS_POD, SUCCESSOR, LivingCluster
+from tests.grafana.promtool import OURS
+from tests.support.defects import no_defects
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +31,12 @@ PANELS = {
     if panel.targets
 }
 TARGETS = {
-    f"{name} {target.letter}": target for name, panel in PANELS.items() for target in panel.targets
+    uid: {
+        f"{panel.title} {target.letter}": target
+        for panel in panels(page)
+        for target in panel.targets
+    }
+    for uid, page in PAGES.items()
 }
 TABLES = {
     f"{page.uid}: {panel.title}": panel
@@ -35,12 +44,6 @@ TABLES = {
     for row in page.rows
     for panel in row.panels
     if isinstance(panel, Table)
-}
-VARIABLES = {
-    f"{uid}: {variable['name']}": variable
-    for uid, page in PAGES.items()
-    for variable in page["templating"]["list"]
-    if variable["type"] == "query"
 }
 MAY_BE_EMPTY = {"reason"}
 """Labels that are not always there: a pod that waits has no reason."""
@@ -51,10 +54,13 @@ BY = re.compile(r"max by \(([^)]*)\)")
 LABEL_VALUES = re.compile(r"label_values\((.*), (\w+)\)")
 QUERY_RESULT = re.compile(r"query_result\((.*)\)")
 
+each_dashboard = pytest.mark.parametrize("uid", PAGES)
+
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with LivingCluster(tmp_path_factory.mktemp("living"), "--leader-elect") as living:
+def cluster(tmp_path_factory, well_nodes):
+    folder = tmp_path_factory.mktemp("living")
+    with LivingCluster(folder, "--leader-elect", well_nodes=well_nodes) as living:
         demo = living.nodes[0].node
         demo.start -= 1 + max(xid.at for xid in demo.scenario.xids)
         living.move_on()
@@ -80,10 +86,17 @@ def visible(target, labels):
     return name_of(target, labels)
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_a_question_has_an_answer(server, name):
+def looking_back(server, seconds):
+    """The server as what draws asks it, about so many seconds until now."""
+    now = float(server.api("/api/v1/query?query=time()")["data"]["result"][1])
+    return Server(f"http://127.0.0.1:{server.port}", VALUES, now - seconds, now)
+
+
+@each_dashboard
+def test_each_question_has_an_answer(server, uid):
     """None is rightly empty here: even where nothing is wrong, that is told by a number."""
-    server.wait_for(filled(TARGETS[name].expr, VALUES))
+    asked = {name: filled(target.expr, VALUES) for name, target in TARGETS[uid].items()}
+    first_answers(server, asked)
 
 
 @pytest.mark.parametrize("uid", ["vgpu-fleet", "vgpu-node"])
@@ -92,48 +105,71 @@ def test_a_replaced_exporters_cards_are_counted_once(server, uid):
     assert server.wait_for(filled(target.expr, VALUES)) == [({}, 0)]
 
 
-@pytest.mark.parametrize("name", [name for name in TARGETS if "{{" in TARGETS[name].legend])
-def test_a_legend_names_labels_that_are_there(server, name):
-    wanted = set(re.findall(r"{{(\w+)}}", TARGETS[name].legend))
-    answers = server.wait_for(filled(TARGETS[name].expr, VALUES))
-    zero = len(answers) == 1 and answers[0][1] == 0
-    for labels, _ in answers:
-        assert wanted & set(labels) if zero else wanted - MAY_BE_EMPTY <= set(labels)
+@each_dashboard
+@no_defects
+def test_a_legend_names_labels_that_are_there(server, uid):
+    legends = {name: each for name, each in TARGETS[uid].items() if "{{" in each.legend}
+    asked = {name: filled(each.expr, VALUES) for name, each in legends.items()}
+    for name, answer in first_answers(server, asked).items():
+        wanted = set(re.findall(r"{{(\w+)}}", legends[name].legend))
+        zero = len(answer) == 1 and answer[0][1] == 0
+        for labels, _ in answer:
+            if not (wanted & set(labels) if zero else wanted - MAY_BE_EMPTY <= set(labels)):
+                yield f"{name}: {legends[name].legend} of {labels}"
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_both_kinds_of_scrape_jobs_show_the_same_names(cluster, name):
+@each_dashboard
+@no_defects
+def test_both_kinds_of_scrape_jobs_show_the_same_names(cluster, uid):
     """The exporter's own pods, of which one followed the other, are nowhere to be seen."""
-    target = TARGETS[name]
-    everybody = re.sub(r"topk\(\d+", "topk(1000", target.expr)  # of equals, topk takes any
+    shown = {}
 
-    def names():
-        shown = [
-            sorted(str(visible(target, labels)) for labels, _ in ask(server, everybody))
-            for server in cluster.servers
-        ]
-        return shown[0] if shown[0] == shown[1] else None
+    def names(server, target):
+        everybody = re.sub(r"topk\(\d+", "topk(1000", target.expr)  # of equals, topk takes any
+        return sorted(str(visible(target, labels)) for labels, _ in ask(server, everybody))
 
-    told = cluster.servers.honouring.until(names, f"the same names: {target.expr}")
-    assert not any(pod["pod"] in name for name in told for pod in (EXPORTERS_POD, SUCCESSOR))
+    def differences():
+        for name, target in TARGETS[uid].items():
+            if name not in shown:
+                honouring, renaming = (names(server, target) for server in cluster.servers)
+                if honouring == renaming != []:
+                    shown[name] = honouring
+                else:
+                    yield f"{name}: {sorted({*honouring} ^ {*renaming}) or honouring}"
+
+    wait_for_none(differences, "showed the same names")
+    own = [pod["pod"] for pod in (EXPORTERS_POD, SUCCESSOR)]
+    for name, found in shown.items():
+        for each in {*found}:
+            if any(pod in each for pod in own):
+                yield f"{name}: {each}"
 
 
-@pytest.mark.parametrize("name", VARIABLES)
-def test_a_variable_has_values_to_choose(server, name):
-    variable = VARIABLES[name]
-    text = filled(variable["query"]["query"], VALUES)
-    if found := LABEL_VALUES.fullmatch(text):
-        assert all(labels[found[2]] for labels, _ in server.wait_for(found[1]))
-    else:
-        # as Grafana writes what `query_result` brings, for the variable's regular expression
-        pattern = re.compile(variable["regex"].strip("/"))
-        series = server.wait_for(QUERY_RESULT.fullmatch(text)[1])
-        told = [
-            "{" + ",".join(f'{k}="{v}"' for k, v in labels.items()) + "} 1" for labels, _ in series
-        ]
-        values = {match[1] for each in told if (match := pattern.search(each))}
-        assert len(values) == len(series) > 0
-        assert not {pod.get(variable["name"]) for pod in (EXPORTERS_POD, SUCCESSOR)} & values
+@each_dashboard
+@no_defects
+def test_each_variable_has_values_to_choose(server, uid):
+    for variable in PAGES[uid]["templating"]["list"]:
+        name = variable["name"]
+        if variable["type"] != "query":
+            continue
+        text = filled(variable["query"]["query"], VALUES)
+        if found := LABEL_VALUES.fullmatch(text):
+            values = [labels.get(found[2]) for labels, _ in server.wait_for(found[1])]
+        else:
+            # as Grafana writes what `query_result` brings, for the variable's regular expression
+            pattern = re.compile(variable["regex"].strip("/"))
+            series = server.wait_for(QUERY_RESULT.fullmatch(text)[1])
+            told = [
+                "{" + ",".join(f'{k}="{v}"' for k, v in labels.items()) + "} 1"
+                for labels, _ in series
+            ]
+            values = [(pattern.search(each) or [None, None])[1] for each in told]
+            if len(set(values)) != len(values):
+                yield f"${name}: the same twice: {set(values)}"
+            if {pod.get(name) for pod in (EXPORTERS_POD, SUCCESSOR)} & set(values):
+                yield f"${name}: the exporter's own: {set(values)}"
+        if not all(values):
+            yield f"${name}: nothing of some series: {set(values)}"
 
 
 WORKLOADS = "vgpu-workload: What each has, may use and uses"
@@ -148,57 +184,76 @@ def given(server, **values):
     }
 
 
-@pytest.mark.parametrize(
-    ("chosen", "place", "value"),
-    [
-        ({"namespace": "research"}, 0, "research"),
-        ({"pod": "finetune-0"}, 1, "finetune-0"),
-        ({"scheme": "gaia"}, 2, "gaia"),
-    ],
-)
-def test_who_chooses_sees_just_that(server, chosen, place, value):
-    everybody = given(server)
-    assert given(server, **chosen) == {who for who in everybody if who[place] == value} != set()
-    assert given(server, **chosen) < everybody
+def test_who_chooses_sees_just_that(server):
+    """Several are chosen as Grafana writes it."""
+    choices = {
+        "namespace": ["research", "(research|teaching)"],
+        "pod": ["finetune-0"],
+        "scheme": ["gaia"],
+    }
+
+    def others():
+        everybody = given(server)
+        for place, (variable, chosen) in enumerate(choices.items()):
+            for value in chosen:
+                found = given(server, **{variable: value})
+                wanted = {who for who in everybody if re.fullmatch(value, who[place])}
+                if found != wanted or not set() < found < everybody:
+                    yield f"{variable}={value}: {sorted(found ^ wanted) or found}"
+
+    wait_for_none(others, "saw what was chosen")
 
 
-def test_several_are_chosen_as_grafana_writes_it(server):
-    assert given(server, namespace="(research|teaching)") == given(
-        server, namespace="research"
-    ) | given(server, namespace="teaching")
-
-
+@no_defects
 def test_of_another_cluster_there_is_nothing(server):
-    found = {
-        name
-        for name, target in TARGETS.items()
-        if ask(server, target.expr, cluster="south", node="none", reconciler="none")
-    }
-    assert found == set()
     assert ask(server, f'vgpu_gpus{{cluster="{CLUSTER}"}}')
+    for uid, targets in TARGETS.items():
+        for name, target in targets.items():
+            nobody = {"cluster": "south", "node": "none", "reconciler": "none"}
+            if found := ask(server, target.expr, **nobody):
+                yield f"{uid}: {name}: {found}"
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_a_table_has_one_line_for_each_thing(cluster, name):
+def test_a_table_has_one_line_for_each_thing(cluster):
     """The columns of a thing, each a question of its own, end up on one line."""
-    server = cluster.servers.honouring
-    now = float(server.api("/api/v1/query?query=time()")["data"]["result"][1])
-    asking = Server(f"http://127.0.0.1:{server.port}", VALUES, now, now)
-    things = {
-        tuple(labels.get(label) for label in TABLES[name].labels)
-        for target in PANELS[name].targets
-        for labels, _ in asking.now(target)
-    }
-    _, lines = rows(PANELS[name], asking)
-    assert len(lines) == len(things) > 0
+
+    def split():
+        asking = looking_back(cluster.servers.honouring, 0)
+        for name, table in TABLES.items():
+            things = {
+                tuple(labels.get(label) for label in table.labels)
+                for target in PANELS[name].targets
+                for labels, _ in asking.now(target)
+            }
+            _, lines = rows(PANELS[name], asking)
+            if not len(lines) == len(things) > 0:
+                yield f"{name}: {len(lines)} lines for {len(things)} things"
+
+    wait_for_none(split, "had one line for each thing")
 
 
-@pytest.mark.parametrize("uid", PAGES)
+def test_without_honor_labels_an_alert_and_a_sum_name_containers_and_not_the_exporter(cluster):
+    """Prometheus renames here as promtool's tests do."""
+    server, demo = cluster.servers.renaming, cluster.nodes[0].node.scenario
+    expr = {rule.name: rule.expr for group in alerts.GROUPS for rule in group.rules}
+    over = server.wait_for(expr["VgpuContainerOverLimit"])
+    names = [(labels["namespace"], labels["pod"], labels["container"]) for labels, _ in over]
+    assert names == [("research", "finetune-0", "trainer")]
+
+    sums = server.wait_for("cluster_namespace:vgpu_container_memory_used_bytes:sum")
+    found = {labels["namespace"] for labels, _ in sums}
+    assert found >= {pod.ref.namespace for pod in demo.pods if pod.running}
+    assert EXPORTERS_POD["namespace"] not in found
+
+    ((stored, _),) = server.wait_for('vgpu_container_info{exported_pod="finetune-0"}')
+    assert stored.items() >= SUCCESSOR.items()
+    assert stored.keys() >= {f"exported_{name}" for name in OURS}
+
+
+@each_dashboard
 def test_a_dashboard_can_be_drawn(cluster, uid):
-    server = cluster.servers.renaming
-    now = float(server.api("/api/v1/query?query=time()")["data"]["result"][1])
-    asking = Server(f"http://127.0.0.1:{server.port}", VALUES, now - 30, now)
-    drawn = Image.open(io.BytesIO(picture(PAGES[uid], asking)))
+    picture_of = picture(PAGES[uid], looking_back(cluster.servers.renaming, 30))
+    drawn = Image.open(io.BytesIO(picture_of))
     assert len(drawn.convert("RGB").getcolors(1 << 24)) > 20
 
 

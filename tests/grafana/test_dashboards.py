@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 
 import pytest
 
@@ -13,13 +14,23 @@ from grafana.dashboards import DASHBOARDS
 from grafana.dashboards.build import UNKNOWN
 from grafana.reading import FOLDER, VARIABLE, load, panels
 from reconciler.metrics import TABLES as RECONCILER_TABLES
+from tests.support.defects import no_defects
 from tests.support.environment import ROOT
 
 FILES = sorted(FOLDER.glob("*.json"))
 PAGES = {file.stem: load(file) for file in FILES}
-ROW = "row"
-PANELS = [(uid, each) for uid, page in PAGES.items() for each in panels(page) if each.kind != ROW]
-TARGETS = [(uid, panel, target) for uid, panel in PANELS for target in panel.targets]
+PANELS = {
+    uid: {f"{uid}: {panel.title}": panel for panel in panels(page) if panel.kind != "row"}
+    for uid, page in PAGES.items()
+}
+TARGETS = {
+    uid: {
+        f"{name} {target.letter}": target
+        for name, panel in found.items()
+        for target in panel.targets
+    }
+    for uid, found in PANELS.items()
+}
 BUILT_IN = {"__rate_interval", "__data", "__field", "__url_time_range"}
 
 LABELS = {
@@ -41,16 +52,32 @@ NAME = re.compile(r"(?<![\w:\"$])(vgpu_\w+|\w+:vgpu_\w+:\w+)\s*(?:\{([^}]*)\})?"
 GROUPED = re.compile(r"\b(?:by|on|group_left) \(([^)]*)\)")
 MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"")
 
-panel_of = pytest.mark.parametrize(
-    ("uid", "panel"), PANELS, ids=[f"{uid}: {panel.title}" for uid, panel in PANELS]
-)
+each_dashboard = pytest.mark.parametrize("uid", PAGES)
+
+
+def variables(uid):
+    return PAGES[uid]["templating"]["list"]
+
+
+def defaults(panel):
+    return panel.raw["fieldConfig"]["defaults"]
+
+
+def urls(raw):
+    """Of all links in it."""
+    return re.findall(r'"url": "([^"]+)"', json.dumps(raw))
+
+
+def repeated(names):
+    """Those that there are more than once."""
+    return [name for name, count in Counter(names).items() if count > 1]
 
 
 def test_there_is_a_file_for_each_dashboard():
     assert set(PAGES) == {page.uid for page in DASHBOARDS}
 
 
-@pytest.mark.parametrize("uid", PAGES)
+@each_dashboard
 def test_a_dashboard_can_be_imported_as_it_is(uid):
     page = PAGES[uid]
     assert page["uid"] == uid
@@ -58,172 +85,220 @@ def test_a_dashboard_can_be_imported_as_it_is(uid):
     assert page["description"]
     assert not page["editable"]
     assert page.get("id") is None
-    ids = [panel["id"] for panel in page["panels"]]
-    assert len(set(ids)) == len(ids)
+    assert repeated(panel["id"] for panel in page["panels"]) == []
 
 
-@pytest.mark.parametrize("uid", PAGES)
+@each_dashboard
 def test_titles_are_unique_on_a_dashboard(uid):
-    titles = [panel.title for of, panel in PANELS if of == uid]
-    assert len(set(titles)) == len(titles)
+    assert repeated(panel.title for panel in panels(PAGES[uid]) if panel.kind != "row") == []
 
 
-@pytest.mark.parametrize("uid", PAGES)
+@each_dashboard
+@no_defects
 def test_panels_are_within_the_grid_and_do_not_overlap(uid):
-    taken = set()
-    for x, y, width, height in (panel.place for panel in panels(PAGES[uid])):
-        cells = {(x + i, y + j) for i in range(width) for j in range(height)}
-        assert x + width <= 24
-        assert not cells & taken
+    taken = {}
+    for panel in panels(PAGES[uid]):
+        x, y, width, height = panel.place
+        if x + width > 24:
+            yield f"{panel.title}: beyond the grid"
+        cells = {(x + i, y + j): panel.title for i in range(width) for j in range(height)}
+        for other in {taken[cell] for cell in cells.keys() & taken.keys()}:
+            yield f"{panel.title}: over {other}"
         taken |= cells
-    lowest = max(y for _, y in taken)
-    assert {y for _, y in taken} == set(range(lowest + 1))
+    used = {y for _, y in taken}
+    for y in set(range(max(used))) - used:
+        yield f"nothing in line {y}"
 
 
-@pytest.mark.parametrize("uid", PAGES)
+@each_dashboard
+@no_defects
 def test_the_data_source_is_the_first_choice(uid):
-    first, *others = PAGES[uid]["templating"]["list"]
-    assert (first["type"], first["name"]) == ("datasource", "datasource")
-    assert all(
-        variable["datasource"]["uid"] == "${datasource}"
-        for variable in others
-        if variable["type"] == "query"
-    )
+    first, *others = variables(uid)
+    if (first["type"], first["name"]) != ("datasource", "datasource"):
+        yield f"first: {first['name']}"
+    for each in others:
+        if each["type"] == "query" and each["datasource"]["uid"] != "${datasource}":
+            yield f"{each['name']}: {each['datasource']}"
 
 
-@panel_of
-def test_a_panel_says_what_it_is_and_what_it_means_when_it_is_empty(uid, panel):
-    description = panel.raw["description"]
-    about, empty = description.split("\n\nEmpty: ")
-    assert about.endswith(".")
-    assert panel.raw["fieldConfig"]["defaults"]["noValue"] == f"{UNKNOWN}: {empty.rstrip('.')}"
+@each_dashboard
+@no_defects
+def test_a_panel_says_what_it_is_and_what_it_means_when_it_is_empty(uid):
+    for name, panel in PANELS[uid].items():
+        about, *empty = panel.raw["description"].split("\n\nEmpty: ")
+        if not about.endswith("."):
+            yield f"{name}: no sentence: {about}"
+        if [defaults(panel)["noValue"]] != [f"{UNKNOWN}: {each.rstrip('.')}" for each in empty]:
+            yield f"{name}: shows {defaults(panel)['noValue']!r}, described as {empty}"
 
 
-@panel_of
-def test_a_panel_asks_the_chosen_data_source_and_no_other(uid, panel):
-    assert panel.targets
-    told = [panel.raw["datasource"], *(target["datasource"] for target in panel.raw["targets"])]
-    assert all(each == {"type": "prometheus", "uid": "${datasource}"} for each in told)
-    letters = [target.letter for target in panel.targets]
-    assert len(set(letters)) == len(letters)
+@each_dashboard
+@no_defects
+def test_a_panel_asks_the_chosen_data_source_and_no_other(uid):
+    for name, panel in PANELS[uid].items():
+        asking = {"itself": panel.raw} | {each["refId"]: each for each in panel.raw["targets"]}
+        for who, each in asking.items():
+            if each["datasource"] != {"type": "prometheus", "uid": "${datasource}"}:
+                yield f"{name}: {who} asks {each['datasource']}"
+        if not panel.targets:
+            yield f"{name}: asks nothing"
+        for letter in repeated(target.letter for target in panel.targets):
+            yield f"{name}: two questions are {letter}"
 
 
-@panel_of
-def test_every_number_has_a_unit(uid, panel):
-    if panel.kind == "table":
-        columns = [
-            {entry["id"]: entry["value"] for entry in override["properties"]}
-            for override in panel.raw["fieldConfig"]["overrides"]
-        ]
-        assert sum("unit" in column for column in columns) == len(panel.targets)
-    else:
-        assert panel.raw["fieldConfig"]["defaults"]["unit"]
+@each_dashboard
+@no_defects
+def test_every_number_has_a_unit(uid):
+    for name, panel in PANELS[uid].items():
+        if panel.kind == "table":
+            overrides = panel.raw["fieldConfig"]["overrides"]
+            columns = [{entry["id"] for entry in each["properties"]} for each in overrides]
+            units = sum("unit" in column for column in columns)
+            if units != len(panel.targets):
+                yield f"{name}: {units} units for {len(panel.targets)} numbers"
+        elif not defaults(panel).get("unit"):
+            yield f"{name}: no unit"
 
 
-@panel_of
-def test_what_is_not_known_is_never_shown_as_the_last_that_was(uid, panel):
+@each_dashboard
+@no_defects
+def test_what_is_not_known_is_never_shown_as_the_last_that_was(uid):
     """Only lines look back; and where they have nothing they have a gap."""
-    custom = panel.raw["fieldConfig"]["defaults"].get("custom", {})
-    if panel.kind == "timeseries":
-        assert not custom.get("spanNulls")
-    else:
-        assert all(target.instant for target in panel.targets)
+    for name, panel in PANELS[uid].items():
+        if panel.kind == "timeseries":
+            if defaults(panel).get("custom", {}).get("spanNulls"):
+                yield f"{name}: lines go on over gaps"
+            continue
+        for target in panel.targets:
+            if not target.instant:
+                yield f"{name} {target.letter}: looks back"
         if panel.kind != "table":
-            assert panel.raw["options"]["reduceOptions"]["calcs"] == ["last"]
+            calcs = panel.raw["options"]["reduceOptions"]["calcs"]
+            if calcs != ["last"]:
+                yield f"{name}: shows {calcs}"
 
 
-@panel_of
-def test_what_is_not_known_is_grey(uid, panel):
-    *_, last = panel.raw["fieldConfig"]["defaults"]["mappings"]
-    assert last["type"] == "special"
-    assert last["options"]["match"] == "null+nan"
-    assert last["options"]["result"]["text"] == UNKNOWN
-    assert last["options"]["result"]["color"] == "#808080"
+@each_dashboard
+@no_defects
+def test_what_is_not_known_is_grey(uid):
+    for name, panel in PANELS[uid].items():
+        *_, last = defaults(panel)["mappings"]
+        options, result = last["options"], last["options"].get("result", {})
+        told = (last["type"], options.get("match"), result.get("text"), result.get("color"))
+        if told != ("special", "null+nan", UNKNOWN, "#808080"):
+            yield f"{name}: {told}"
 
 
-@panel_of
-def test_no_expression_makes_data_where_there_is_none(uid, panel):
+@each_dashboard
+@no_defects
+def test_no_expression_makes_data_where_there_is_none(uid):
     """A zero comes from what is there whenever somebody looked."""
-    for target in panel.targets:
-        assert "vector(" not in target.expr
-        assert "absent" not in target.expr
+    for name, target in TARGETS[uid].items():
+        for word in ("vector(", "absent"):
+            if word in target.expr:
+                yield f"{name}: {word} in {target.expr}"
 
 
-@pytest.mark.parametrize("uid", PAGES)
+@each_dashboard
+@no_defects
 def test_every_variable_that_is_asked_for_can_be_chosen(uid):
-    page = PAGES[uid]
-    known = {variable["name"] for variable in page["templating"]["list"]} | BUILT_IN
-    texts = [target.expr for of, _, target in TARGETS if of == uid]
-    texts += [
-        variable["query"]["query"]
-        for variable in page["templating"]["list"]
-        if variable["type"] == "query"
-    ]
-    asked = {found[1] or found[2] for text in texts for found in VARIABLE.finditer(text)}
-    assert asked <= known
-    assert known - BUILT_IN - asked <= {"datasource", "runbooks"}, "chosen, and nothing changes"
+    texts = {name: target.expr for name, target in TARGETS[uid].items()}
+    for variable in variables(uid):
+        if variable["type"] == "query":
+            texts[variable["name"]] = variable["query"]["query"]
+    known, asked = {variable["name"] for variable in variables(uid)}, set()
+    for name, text in texts.items():
+        found = {match[1] or match[2] for match in VARIABLE.finditer(text)}
+        asked |= found
+        for unknown in found - known - BUILT_IN:
+            yield f"{name}: ${unknown} cannot be chosen"
+    for idle in known - asked - {"datasource", "runbooks"}:
+        yield f"${idle} is chosen, and nothing changes"
 
 
-@pytest.mark.parametrize(("uid", "panel", "target"), TARGETS)
-def test_metrics_and_their_labels_are_those_of_our_tables(uid, panel, target):
-    told = NAME.findall(target.expr)
-    assert told or "up{" in target.expr
-    for name, matchers in told:
-        assert name in RECORDED or name in LABELS, name
-        for label in MATCHER.findall(matchers):
-            own = LABELS.get(name, OF_TARGETS)
-            assert label.removeprefix("exported_") in own | OF_TARGETS, (name, label)
+@each_dashboard
+@no_defects
+def test_metrics_and_their_labels_are_those_of_our_tables(uid):
+    for where, target in TARGETS[uid].items():
+        told = NAME.findall(target.expr)
+        if not told and "up{" not in target.expr:
+            yield f"{where}: nothing of ours in {target.expr}"
+        for name, matchers in told:
+            if name not in RECORDED and name not in LABELS:
+                yield f"{where}: there is no {name}"
+            known = LABELS.get(name, OF_TARGETS) | OF_TARGETS
+            for label in MATCHER.findall(matchers):
+                if label.removeprefix("exported_") not in known:
+                    yield f"{where}: {name} has no label {label}"
 
 
-@pytest.mark.parametrize(("uid", "panel", "target"), TARGETS)
-def test_what_is_joined_and_added_up_are_labels_that_there_are(uid, panel, target):
+@each_dashboard
+@no_defects
+def test_what_is_joined_and_added_up_are_labels_that_there_are(uid):
     known = set().union(*LABELS.values()) | OF_TARGETS
-    for labels in GROUPED.findall(target.expr):
-        names = set(filter(None, labels.split(", ")))
-        assert {name.removeprefix("exported_") for name in names} <= known
+    for name, target in TARGETS[uid].items():
+        for labels in GROUPED.findall(target.expr):
+            for label in filter(None, labels.split(", ")):
+                if label.removeprefix("exported_") not in known:
+                    yield f"{name}: no metric has a label {label}"
 
 
-@panel_of
-def test_links_lead_to_dashboards_and_runbooks_that_exist(uid, panel):
-    for url in re.findall(r'"url": "([^"]+)"', json.dumps(panel.raw)):
-        if url.startswith("/d/"):
-            target, _, query = url.removeprefix("/d/").partition("?")
-            names = {variable["name"] for variable in PAGES[target]["templating"]["list"]}
-            assert set(re.findall(r"var-(\w+)=", query)) <= names
-        else:
-            page = url.removeprefix("${runbooks}/").replace("${__field.labels.rule}", "refused")
-            assert (ROOT / "docs" / "runbooks" / page).is_file()
+@each_dashboard
+@no_defects
+def test_links_lead_to_dashboards_and_runbooks_that_exist(uid):
+    for name, panel in PANELS[uid].items():
+        for url in urls(panel.raw):
+            if url.startswith("/d/"):
+                target, _, query = url.removeprefix("/d/").partition("?")
+                chosen = set(re.findall(r"var-(\w+)=", query))
+                there = target in PAGES and chosen <= {each["name"] for each in variables(target)}
+            else:
+                page = url.removeprefix("${runbooks}/").replace("${__field.labels.rule}", "refused")
+                there = (ROOT / "docs" / "runbooks" / page).is_file()
+            if not there:
+                yield f"{name}: {url}"
 
 
-@panel_of
-def test_a_link_takes_its_names_from_columns_that_there_are(uid, panel):
+@each_dashboard
+@no_defects
+def test_a_link_takes_its_names_from_columns_that_there_are(uid):
     """The name of a node, or of a namespace, goes with its cluster's: several may have it."""
-    for override in panel.raw["fieldConfig"]["overrides"]:
-        for url in re.findall(r'"url": "([^"]+)"', json.dumps(override)):
-            (organize,) = (
-                each["options"] for each in panel.raw["transformations"] if each["id"] == "organize"
-            )
-            columns = set(organize["renameByName"].values())
-            assert set(re.findall(r"\$\{__data\.fields\.(\w+)\}", url)) <= columns
-            assert "Cluster" not in columns or "var-cluster=" in url or "cluster:" in url
+    for name, panel in PANELS[uid].items():
+        columns = {
+            column
+            for each in panel.raw.get("transformations", ())
+            if each["id"] == "organize"
+            for column in each["options"]["renameByName"].values()
+        }
+        for url in urls(panel.raw["fieldConfig"]["overrides"]):
+            for column in set(re.findall(r"\$\{__data\.fields\.(\w+)\}", url)) - columns:
+                yield f"{name}: no column {column} for {url}"
+            if "Cluster" in columns and "var-cluster=" not in url and "cluster:" not in url:
+                yield f"{name}: no cluster in {url}"
 
 
-@panel_of
-def test_lines_that_come_and_go_are_not_stacked(uid, panel):
+@each_dashboard
+@no_defects
+def test_lines_that_come_and_go_are_not_stacked(uid):
     """Of the largest only, a stack's height is the sum of nothing."""
-    if any("topk" in target.expr for target in panel.targets) and panel.kind == "timeseries":
-        stacking = panel.raw["fieldConfig"]["defaults"]["custom"]["stacking"]
-        assert stacking["mode"] == "none"
+    for name, panel in PANELS[uid].items():
+        if panel.kind == "timeseries" and any("topk" in each.expr for each in panel.targets):
+            stacking = defaults(panel)["custom"]["stacking"]["mode"]
+            if stacking != "none":
+                yield f"{name}: {stacking}"
 
 
-@panel_of
-def test_a_legend_begins_with_the_largest_of_now(uid, panel):
-    if panel.kind == "timeseries":
-        legend = panel.raw["options"]["legend"]
-        assert (legend["sortBy"], legend["sortDesc"]) == ("Last", True)
+@each_dashboard
+@no_defects
+def test_a_legend_begins_with_the_largest_of_now(uid):
+    for name, panel in PANELS[uid].items():
+        if panel.kind == "timeseries":
+            legend = panel.raw["options"]["legend"]
+            if (legend["sortBy"], legend["sortDesc"]) != ("Last", True):
+                yield f"{name}: {legend}"
 
 
-@pytest.mark.parametrize("uid", PAGES)
+@each_dashboard
 def test_dashboards_lead_to_each_other_with_what_is_chosen(uid):
     (link,) = PAGES[uid]["links"]
     assert link["type"] == "dashboards"
@@ -232,7 +307,7 @@ def test_dashboards_lead_to_each_other_with_what_is_chosen(uid):
     assert link["keepTime"]
 
 
-@pytest.mark.parametrize("uid", PAGES)
+@each_dashboard
 def test_there_is_a_small_picture_of_each_dashboard(uid):
     picture = ROOT / "docs" / "dashboards" / f"{uid}.png"
     assert picture.read_bytes().startswith(b"\x89PNG")

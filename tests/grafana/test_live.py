@@ -5,12 +5,9 @@ import re
 import pytest
 
 from grafana import alerts, recording
-from tests.grafana.promtool import OURS
-from tests.grafana.promtool import RULES as FILES
+from tests.grafana.asking import first_answers
 from tests.grafana.sick_cluster import SickCluster
-from tests.support.bed.monitoring import Prometheus
-from tests.support.live import LiveExporter
-from vgpu.simulator.demo import demo
+from tests.support.defects import no_defects
 
 pytestmark = pytest.mark.slow
 
@@ -39,37 +36,42 @@ ABSENT = {
 
 
 @pytest.fixture(scope="module")
-def prometheus(tmp_path_factory):
-    with SickCluster(tmp_path_factory.mktemp("sick")) as server:
+def prometheus(tmp_path_factory, well_nodes):
+    with SickCluster(tmp_path_factory.mktemp("sick"), well_nodes) as server:
         yield server
 
 
-@pytest.mark.parametrize("name", sorted(set(ALERTS) - set(EMPTY)))
-def test_the_expression_of_an_alert_finds_what_is_wrong(prometheus, name):
-    assert prometheus.wait_for(ALERTS[name].expr)
+def test_the_expression_of_each_alert_finds_what_is_wrong(prometheus):
+    first_answers(prometheus, {name: ALERTS[name].expr for name in ALERTS.keys() - EMPTY.keys()})
 
 
-@pytest.mark.parametrize("name", RECORDS)
-def test_a_recording_rule_has_recorded(prometheus, name):
-    found = prometheus.wait_for(name)
-    assert all("cluster" in labels for labels, _ in found)
+@no_defects
+def test_each_recording_rule_has_recorded(prometheus):
+    for name, answer in first_answers(prometheus, {name: name for name in RECORDS}).items():
+        for labels, _ in answer:
+            if "cluster" not in labels:
+                yield f"{name}: of no cluster: {labels}"
 
 
-@pytest.mark.parametrize("name", sorted(EMPTY))
-def test_what_is_not_wrong_is_not_found(prometheus, name):
+@no_defects
+def test_what_is_not_wrong_is_not_found(prometheus):
     prometheus.wait_for("vgpu_gpus and on () vgpu_reconcile_findings")
-    assert prometheus.query(ALERTS[name].expr) == [], EMPTY[name]
+    for name, why in EMPTY.items():
+        if found := prometheus.query(ALERTS[name].expr):
+            yield f"{name}, although {why}: {found}"
 
 
-@pytest.mark.parametrize("name", ALERTS)
-def test_each_metric_of_an_expression_is_told(prometheus, name):
-    for metric in set(re.findall(r"(?<![\w:])vgpu_\w+", ALERTS[name].expr)) - set(ABSENT):
-        assert prometheus.wait_for(metric)
+def test_each_metric_of_an_expression_is_told(prometheus):
+    texts = " ".join(alert.expr for alert in ALERTS.values())
+    metrics = set(re.findall(r"(?<![\w:])vgpu_\w+", texts)) - ABSENT.keys()
+    first_answers(prometheus, {metric: metric for metric in metrics})
 
 
-@pytest.mark.parametrize("metric", ABSENT)
-def test_a_metric_that_nobody_tells_is_not_told(prometheus, metric):
-    assert prometheus.query(metric) == [], ABSENT[metric]
+@no_defects
+def test_a_metric_that_nobody_tells_is_not_told(prometheus):
+    for metric, why in ABSENT.items():
+        if found := prometheus.query(metric):
+            yield f"{metric}, although {why}: {found}"
 
 
 def test_annotations_of_what_fires_are_whole(prometheus):
@@ -82,29 +84,8 @@ def test_annotations_of_what_fires_are_whole(prometheus):
         assert "error expanding" not in text
 
 
-def is_about_finetune(answers):
-    """The demo's container that is over its limit, by its own names."""
-    return [(labels["namespace"], labels["pod"], labels["container"]) for labels, _ in answers] == [
-        ("research", "finetune-0", "trainer")
-    ]
-
-
 def test_an_alert_of_a_container_names_it(prometheus):
-    assert is_about_finetune(prometheus.wait_for(ALERTS["VgpuContainerOverLimit"].expr))
-
-
-def test_it_does_so_without_honor_labels(tmp_path):
-    """As with Kubernetes' service discovery; promtool's tests rename as this Prometheus does."""
-    with LiveExporter(tmp_path / "node", demo(), "--sample.interval=500ms") as node:
-        static = [{"targets": [f"127.0.0.1:{node.port}"], "labels": OURS}]
-        with Prometheus(
-            tmp_path / "prometheus", rules=FILES, honor_labels=False, static_configs=static
-        ) as server:
-            over = server.wait_for(ALERTS["VgpuContainerOverLimit"].expr)
-            sums = server.wait_for("cluster_namespace:vgpu_container_memory_used_bytes:sum")
-            plain = server.wait_for('vgpu_container_info{exported_pod="finetune-0"}')
-    assert is_about_finetune(over)
-    assert {labels["namespace"] for labels, _ in sums} == {
-        pod.ref.namespace for pod in demo().pods if pod.running
-    }
-    assert plain[0][0].items() >= OURS.items()
+    """The demo's container that is over its limit, by its own names."""
+    over = prometheus.wait_for(ALERTS["VgpuContainerOverLimit"].expr)
+    named = [(labels["namespace"], labels["pod"], labels["container"]) for labels, _ in over]
+    assert named == [("research", "finetune-0", "trainer")]

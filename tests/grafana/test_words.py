@@ -3,7 +3,6 @@
 import re
 
 import click
-import pytest
 from click.testing import CliRunner
 
 from deviceplugin.health_case import Ill
@@ -18,6 +17,7 @@ from reconciler.cycle import Ending
 from reconciler.metrics import TABLES
 from reconciler.model import Scope
 from reconciler.reasons import Outcome, Rule
+from tests.support.defects import no_defects
 from tests.support.environment import ROOT
 from vgpu.cli import main as cli
 from vgpu.ledger import ConflictKind
@@ -56,57 +56,65 @@ GROUPING = re.compile(r"\b(?:by|without|on|group_left)\s*\(([^()]*)\)")
 STRING = re.compile(r'"[^"]*"')
 
 
-def ids(rules):
-    return [rule.name for rule in rules]
+@no_defects
+def test_metrics_labels_and_values_are_there():
+    for rule in RULES:
+        found = SELECTOR.findall(rule.expr)
+        if not found:
+            yield f"{rule.name}: no metric"
+        known = set(TARGET)
+        for metric, matchers in found:
+            if metric not in LABELS and metric not in RECORDED and metric != "up":
+                yield f"{rule.name}: there is no {metric}"
+            has = LABELS.get(metric, {"job"})
+            known |= has
+            if has >= CONTAINER:
+                known |= {f"exported_{label}" for label in CONTAINER}
+            for label, values in MATCHER.findall(matchers):
+                if label not in has:
+                    yield f"{rule.name}: {metric} has no label {label}"
+                elif label not in FREE:
+                    for value in set(values.split("|")) - VALUES[label]:
+                        yield f"{rule.name}: no {label} of {metric} is {value}"
+        for labels in GROUPING.findall(rule.expr):
+            for label in set(filter(None, map(str.strip, labels.split(",")))) - known:
+                yield f"{rule.name}: no metric in it has a label {label}"
 
 
-@pytest.mark.parametrize("rule", RULES, ids=ids(RULES))
-def test_metrics_labels_and_values_are_there(rule):
-    found = SELECTOR.findall(rule.expr)
-    assert found
-    known = set(TARGET)
-    for metric, matchers in found:
-        assert metric in LABELS or metric in RECORDED or metric == "up", metric
-        has = LABELS.get(metric, {"job"})
-        known |= has
-        if has >= CONTAINER:
-            known |= {f"exported_{label}" for label in CONTAINER}
-        for label, values in MATCHER.findall(matchers):
-            assert label in has, (metric, label)
-            if label not in FREE:
-                assert set(values.split("|")) <= VALUES[label], (metric, label)
-    for labels in GROUPING.findall(rule.expr):
-        assert {label.strip() for label in labels.split(",") if label.strip()} <= known
+@no_defects
+def test_no_rule_adds_up_over_clusters():
+    for rule in RULES:
+        for labels in re.findall(r"\b(?:by|on)\s*\(([^()]*)\)", rule.expr):
+            if "cluster" not in labels:
+                yield f"{rule.name}: no cluster in ({labels})"
+        if re.search(r"\b(sum|min|max|avg|count|group)\s*\(", rule.expr):
+            yield f"{rule.name}: neither by nor without in {rule.expr}"
+        if "absent(" in rule.expr:
+            yield f"{rule.name}: absent() would not know which cluster"
 
 
-@pytest.mark.parametrize("rule", RULES, ids=ids(RULES))
-def test_no_rule_adds_up_over_clusters(rule):
-    for labels in re.findall(r"\b(?:by|on)\s*\(([^()]*)\)", rule.expr):
-        assert "cluster" in labels
-    assert not re.search(r"\b(sum|min|max|avg|count|group)\s*\(", rule.expr), (
-        "neither by nor without"
-    )
-    assert "absent(" not in rule.expr, "it would not know which cluster"
+BEGIN_AT_ZERO = {
+    "vgpu_join_failures_total",
+    "vgpu_reconcile_cycles_total",
+    "vgpu_reconcile_missed_cycles_total",
+    "vgpu_plugin_checkpoint_write_failures_total",
+    "vgpu_plugin_wait_seconds_total",
+    "vgpu_plugin_waits_total",
+}
+COME_AGAIN = {
+    "vgpu_reconcile_actions_total",
+    "vgpu_reconcile_api_requests_total",
+    "vgpu_plugin_api_requests_total",
+}
 
 
-@pytest.mark.parametrize("rule", RULES, ids=ids(RULES))
-def test_counters_are_read_as_rates_or_levels(rule):
+@no_defects
+def test_counters_are_read_as_rates_or_levels():
     """`increase()` of a series that begins with its first event does not see that event."""
-    begin_at_zero = {
-        "vgpu_join_failures_total",
-        "vgpu_reconcile_cycles_total",
-        "vgpu_reconcile_missed_cycles_total",
-        "vgpu_plugin_checkpoint_write_failures_total",
-        "vgpu_plugin_wait_seconds_total",
-        "vgpu_plugin_waits_total",
-    }
-    come_again = {
-        "vgpu_reconcile_actions_total",
-        "vgpu_reconcile_api_requests_total",
-        "vgpu_plugin_api_requests_total",
-    }
-    for metric in re.findall(r"(?:increase|rate)\((\w+)", rule.expr):
-        assert metric in begin_at_zero | come_again
+    for rule in RULES:
+        for metric in re.findall(r"(?:increase|rate)\((\w+)", rule.expr):
+            if metric not in BEGIN_AT_ZERO | COME_AGAIN:
+                yield f"{rule.name}: {metric} begins with its first event"
 
 
 # ---------------------------------------------------------------- runbooks
@@ -139,17 +147,21 @@ def flags_of(command):
 FLAGS = flags_of(cli)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_commands_and_flags_of_a_runbook_are_there(page):
-    for span in CODE.findall(page.read_text()):
-        words = span.split()
-        if words[0] == "vgpu" or words[0].startswith("--"):
-            assert {word.partition("=")[0] for word in words if word.startswith("--")} <= FLAGS
-        command = cli
-        for word in words[1:] if words[0] == "vgpu" else ():
-            if isinstance(command, click.Group):
-                command = command.get_command(click.Context(command), word)
-                assert command, span
+@no_defects
+def test_commands_and_flags_of_a_runbook_are_there():
+    for page in PAGES:
+        for span in CODE.findall(page.read_text()):
+            words = span.split()
+            if words[0] == "vgpu" or words[0].startswith("--"):
+                given = {word.partition("=")[0] for word in words if word.startswith("--")}
+                for flag in given - FLAGS:
+                    yield f"{page.stem}: no command has {flag}: {span}"
+            command = cli
+            for word in words[1:] if words[0] == "vgpu" else ():
+                if isinstance(command, click.Group):
+                    command = command.get_command(click.Context(command), word)
+                    if not command:
+                        yield f"{page.stem}: there is no command {word}: {span}"
 
 
 def test_links_of_the_index_lead_somewhere():
@@ -157,23 +169,33 @@ def test_links_of_the_index_lead_somewhere():
     assert [link for link in LINK.findall(text) if not (RUNBOOKS / link).exists()] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_runbook_has_its_headings_and_speaks_of_what_is_there(page):
-    text = page.read_text()
-    lines = text.splitlines()
-    assert lines[0] == f"# {page.stem}"
-    assert [line[3:] for line in lines if line.startswith("## ")] == HEADINGS
-    assert f"Severity: {ALERTS[page.stem].severity}." in text
-    assert {found for found in METRIC.findall(text) if not found.endswith("_")} <= set(LABELS)
-    named = {word for word in CODE.findall(text) if re.fullmatch(r"Vgpu\w+", word)}
-    named |= set(re.findall(r"\[(Vgpu\w+)\]", text))
-    assert named <= set(ALERTS)
-    assert [link for link in LINK.findall(text) if not (page.parent / link).exists()] == []
+@no_defects
+def test_a_runbook_has_its_headings_and_speaks_of_what_is_there():
+    for page in PAGES:
+        text = page.read_text()
+        first, *lines = text.splitlines()
+        if first != f"# {page.stem}":
+            yield f"{page.stem}: begins with {first}"
+        headings = [line[3:] for line in lines if line.startswith("## ")]
+        if headings != HEADINGS:
+            yield f"{page.stem}: has the headings {headings}"
+        if f"Severity: {ALERTS[page.stem].severity}." not in text:
+            yield f"{page.stem}: its severity is {ALERTS[page.stem].severity}"
+        metrics = {found for found in METRIC.findall(text) if not found.endswith("_")}
+        named = {word for word in CODE.findall(text) if re.fullmatch(r"Vgpu\w+", word)}
+        named |= set(re.findall(r"\[(Vgpu\w+)\]", text))
+        for unknown in (metrics - LABELS.keys()) | (named - ALERTS.keys()):
+            yield f"{page.stem}: there is no {unknown}"
+        for link in LINK.findall(text):
+            if not (page.parent / link).exists():
+                yield f"{page.stem}: {link} leads nowhere"
 
 
-@pytest.mark.parametrize("alert", ALERTS.values(), ids=ALERTS)
-def test_metrics_that_an_alert_names_are_there(alert):
-    assert set(METRIC.findall(alert.description)) <= set(LABELS)
+@no_defects
+def test_metrics_that_an_alert_names_are_there():
+    for alert in ALERTS.values():
+        for metric in set(METRIC.findall(alert.description)) - LABELS.keys():
+            yield f"{alert.name}: there is no {metric}"
 
 
 # ---------------------------------------------------------------- the files

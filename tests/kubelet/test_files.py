@@ -2,10 +2,10 @@
 
 import os
 import socket
-import time
 
 import pytest
 
+from tests.support.waiting import wait_for_tick
 from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.sources import files
 from vgpu.sources.files import Remembered, list_folder, printable, read_file
@@ -121,6 +121,7 @@ def test_a_change_is_seen_even_with_the_same_size_and_mtime(tmp_path):
     remembered = Remembered(str(path), Counted())
     assert remembered.get(old(path)) == b"one"
     times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    wait_for_tick(tmp_path)
     path.write_text("two")
     os.utime(path, ns=times)
     assert remembered.get(old(path)) == b"two"
@@ -142,7 +143,7 @@ def test_a_file_that_has_just_changed_is_not_trusted_to_be_settled(tmp_path):
     load = Counted()
     remembered = Remembered(str(path), load)
     for _ in range(3):
-        remembered.get(time.time())
+        remembered.get(old(path, seconds=1.0))
     assert load.calls == 3
 
 

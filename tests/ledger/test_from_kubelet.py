@@ -1,8 +1,7 @@
 """The kubelet's grants, from its checkpoint and from pod-resources, as statements."""
 
 import msgspec
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.facts import Grant
@@ -155,8 +154,6 @@ def test_what_the_language_does_not_allow_is_a_value():
     assert "tencent.com/vcuda-memory" in malformed.detail
 
 
-@pytest.mark.slow
-@settings(max_examples=1000)
 @given(
     st.sampled_from(
         [

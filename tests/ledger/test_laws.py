@@ -1,8 +1,7 @@
 """What holds of every ledger, whatever the sources say."""
 
 import msgspec
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ledger.ledger_values import evidences, ref, statements, surroundings
@@ -14,8 +13,6 @@ from vgpu.ledger.registry import Registry
 from vgpu.model import Phase, Source
 
 replace = msgspec.structs.replace
-
-THOROUGH = settings(max_examples=1000)
 
 
 def pairs(ledger):
@@ -39,8 +36,6 @@ def only_loses(before, after):
     assert pairs(after) <= pairs(before) | disputed(before)
 
 
-@pytest.mark.slow
-@THOROUGH
 @given(evidences, st.randoms(use_true_random=False))
 def test_the_order_of_the_evidence_changes_nothing(evidence, random):
     def shuffled(values):
@@ -56,8 +51,6 @@ def test_the_order_of_the_evidence_changes_nothing(evidence, random):
     assert merge(mixed) == merge(evidence)
 
 
-@pytest.mark.slow
-@THOROUGH
 @given(evidences)
 def test_saying_everything_twice_changes_nothing(evidence):
     twice = replace(
@@ -70,8 +63,6 @@ def test_saying_everything_twice_changes_nothing(evidence):
     assert merge(twice) == merge(evidence)
 
 
-@pytest.mark.slow
-@THOROUGH
 @given(evidences, st.sampled_from(Source))
 def test_a_missing_source_adds_no_holder_and_gives_no_holder_a_device(evidence, source):
     without = replace(
@@ -82,21 +73,16 @@ def test_a_missing_source_adds_no_holder_and_gives_no_holder_a_device(evidence, 
     only_loses(merge(evidence), merge(without))
 
 
-@pytest.mark.slow
-@THOROUGH
 @given(evidences)
 def test_not_knowing_which_pods_have_a_cgroup_adds_no_holder(evidence):
     only_loses(merge(evidence), merge(replace(evidence, live_pods=None)))
 
 
-@THOROUGH
 @given(evidences)
 def test_not_knowing_whether_these_are_all_the_pods_adds_no_holder(evidence):
     only_loses(merge(evidence), merge(replace(evidence, pods_complete=False)))
 
 
-@pytest.mark.slow
-@THOROUGH
 @given(evidences)
 def test_without_the_api_server_only_what_the_node_shows_alive_holds_more(evidence):
     before, after = merge(evidence), merge(replace(evidence, pods=(), pods_complete=False))
@@ -110,7 +96,6 @@ def test_without_the_api_server_only_what_the_node_shows_alive_holds_more(eviden
     assert holders(after) <= shown | {""}
 
 
-@THOROUGH
 @given(evidences)
 def test_a_pod_that_has_ended_holds_nothing_whatever_is_said(evidence):
     over = {pod.ref.uid for pod in evidence.pods if not holds_devices(pod)}
@@ -118,7 +103,6 @@ def test_a_pod_that_has_ended_holds_nothing_whatever_is_said(evidence):
     assert not holders(merge(evidence)) & (over - alive)
 
 
-@THOROUGH
 @given(evidences)
 def test_a_container_that_runs_on_a_device_holds_it_whatever_is_said(evidence):
     found = pairs(merge(evidence))
@@ -129,7 +113,6 @@ def test_a_container_that_runs_on_a_device_holds_it_whatever_is_said(evidence):
                 assert (said.pod.uid, device) in found
 
 
-@THOROUGH
 @given(evidences)
 def test_every_statement_about_a_device_is_kept_somewhere(evidence):
     """Nothing is hidden: a statement agrees, is disputed, unproven, left over or in a conflict."""
@@ -150,7 +133,6 @@ def test_every_statement_about_a_device_is_kept_somewhere(evidence):
             assert (said.pod.uid, said.source) in agreeing | kept
 
 
-@THOROUGH
 @given(evidences)
 def test_a_device_bears_no_more_than_it_has_unless_that_is_a_conflict(evidence):
     ledger = merge(evidence)
@@ -166,7 +148,6 @@ def test_a_device_bears_no_more_than_it_has_unless_that_is_a_conflict(evidence):
         assert too_much == (entry.device.name in reported)
 
 
-@THOROUGH
 @given(evidences)
 def test_no_slice_has_two_holders_unless_that_is_a_conflict(evidence):
     ledger = merge(evidence)
@@ -183,8 +164,6 @@ def test_no_slice_has_two_holders_unless_that_is_a_conflict(evidence):
         assert any(resource in conflict.detail and one in conflict.detail for conflict in reported)
 
 
-@pytest.mark.slow
-@THOROUGH
 @given(st.lists(statements, min_size=1, max_size=4), surroundings)
 def test_the_short_way_of_settling_a_container_finds_what_the_long_one_does(said, around):
     registry = Registry(around)

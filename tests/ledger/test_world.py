@@ -219,5 +219,5 @@ class Node(RuleBasedStateMachine):
         assert of(ledger, ConflictKind.OUTLIVES_POD) == outlives
 
 
-Node.TestCase.settings = settings(max_examples=150, stateful_step_count=30)
+Node.TestCase.settings = settings(stateful_step_count=30)
 TestNode = pytest.mark.slow(Node.TestCase)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from tests.support.waiting import WAIT_SECONDS, wait_ended
 from vgpu.metrics import render
 from vgpu.metrics.family import Family, Kind, Table
 from vgpu.metrics.render import Exposition, Format, Renderer
@@ -110,7 +111,7 @@ def test_twenty_readers_at_once_cost_one_rendering(monkeypatch):
 
     monkeypatch.setattr(render.zlib, "compressobj", counted)
     exposition: Exposition = Renderer((table(),)).render([((str(i), "x"), i) for i in range(5000)])
-    start = threading.Barrier(20)
+    start = threading.Barrier(20, timeout=WAIT_SECONDS)
     bodies = []
 
     def read():
@@ -121,6 +122,6 @@ def test_twenty_readers_at_once_cost_one_rendering(monkeypatch):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        wait_ended(thread, "a reader has its page")
     assert len(made) == 1
     assert len(set(map(id, bodies))) == 1

@@ -7,6 +7,7 @@ import textwrap
 import pytest
 
 from tests.support.nvml_fake import FakeDriver
+from tests.support.waiting import WAIT_SECONDS
 from vgpu.sources.nvml import NvmlSource
 
 
@@ -34,7 +35,7 @@ def child():
             env={"PYTHONPATH": ":".join(sys.path), **driver.env(), **env},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=2 * WAIT_SECONDS,  # its own waits end before
             check=False,
         )
         assert done.returncode == 0, done.stderr

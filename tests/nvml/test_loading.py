@@ -43,16 +43,18 @@ def test_a_library_that_is_missing_at_first_is_found_when_it_appears(driver, chi
 
 
 def test_a_call_that_hangs_leaves_the_interpreter_free(driver, child):
-    fault = Fault("nvmlDeviceGetTemperatureV", delay_ms=60_000, device=uuid(1))
+    fault = Fault("nvmlDeviceGetTemperatureV", delay_ms=600_000, device=uuid(1))
     driver.write(devices=[Device(uuid(0)), Device(uuid(1))], faults=[fault])
     code = f"""{SAMPLE}
     import os, threading
+    from tests.support.waiting import wait_until
     worker = threading.Thread(target=source.sample, args=(time.time(),), daemon=True)
     worker.start()
-    calls = {{}}
-    while calls.get("nvmlDeviceGetTemperatureV") is None or calls.get("nvmlDeviceGetName") is None:
-        calls = source.calls()  # the first card is read, the second hangs
-        time.sleep(0.001)
+    wait_until(
+        lambda: source.calls().keys() >= {{"nvmlDeviceGetTemperatureV", "nvmlDeviceGetName"}},
+        "the first card is read",  # the second hangs
+        context=lambda: str(source.calls()),
+    )
     for _ in range(100):
         source.calls(), source.xids()
         time.sleep(0.001)

@@ -1,7 +1,7 @@
 """gpushare's extender: the worked numbers of its design document, and the rules behind them."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.model import PodRef
@@ -88,9 +88,7 @@ CARDS = st.lists(st.builds(Card, st.just(0), AMOUNTS, AMOUNTS, st.booleans()), m
 )
 
 
-@pytest.mark.slow
 @given(CARDS, st.integers(1, 20))
-@settings(max_examples=1000)
 def test_filter_and_bind_agree_and_no_smaller_rest_was_passed_over(node_cards, asked):
     chosen = choose("n1", node_cards, asked, POD)
     assert isinstance(chosen, Card) == (refusal("n1", node_cards, asked) is None)

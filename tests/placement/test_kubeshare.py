@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.placement.kubeshare import (
@@ -169,9 +169,7 @@ demands = st.builds(
 )
 
 
-@pytest.mark.slow
 @given(st.lists(demands, max_size=12), st.sampled_from(Policy), st.randoms(use_true_random=False))
-@settings(max_examples=1000)
 def test_no_card_is_promised_twice_and_no_wish_is_broken(pods, policy, random):
     cards = {"n1": 2, "n2": 1}
     tenants = {}
@@ -201,9 +199,7 @@ def test_no_card_is_promised_twice_and_no_wish_is_broken(pods, policy, random):
         assert len(homes) <= 1
 
 
-@pytest.mark.slow
 @given(st.lists(demands, max_size=6), demands, st.sampled_from(Policy))
-@settings(max_examples=1000)
 def test_a_pod_that_fits_nowhere_really_fits_nowhere(held, pod, policy):
     gpus = [occupied("n1", f"gpu{number}", 8, [one]) for number, one in enumerate(held)]
     if place(pod, gpus, [], policy) is Refusal.NO_ROOM and pod.locality == Locality():
@@ -315,9 +311,7 @@ steps = st.tuples(
 )
 
 
-@pytest.mark.slow
 @given(st.lists(steps, max_size=25))
-@settings(max_examples=1000)
 def test_in_any_order_of_steps_no_virtual_gpu_is_over_full_or_empty(walk):
     pool = Pool()
     for step, gpuid, number, request in walk:
@@ -391,9 +385,7 @@ clients = st.builds(
 )
 
 
-@pytest.mark.slow
 @given(st.lists(clients, max_size=6))
-@settings(max_examples=1000)
 def test_the_order_is_by_exact_fractions_and_leaves_out_who_is_spent(some):
     window = Window()
     ranked = order(some, window)
@@ -411,7 +403,6 @@ def test_the_order_is_by_exact_fractions_and_leaves_out_who_is_spent(some):
 
 
 @given(st.integers(0, 10**8), st.integers(0, 10**8), st.integers(0, 1000))
-@settings(max_examples=1000)
 def test_a_quota_never_passes_the_limit(burst, previous, limit):
     given_time = quota(burst, previous, limit)
     assert given_time == 250 * MS or given_time <= limit * 10 * MS

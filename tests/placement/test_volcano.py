@@ -1,7 +1,7 @@
 """Where Volcano's scheduler would put pods, and how much it likes a node."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -35,7 +35,6 @@ from vgpu.placement.volcano import (
 from vgpu.placement.volcano_mig import Geometry, Instance, choose, slots
 from vgpu.units import MIB
 
-many = settings(max_examples=1000)
 POD = PodRef("uid-1", "ml", "train-0")
 
 
@@ -449,8 +448,6 @@ asked_ = st.lists(
 )
 
 
-@pytest.mark.slow
-@many
 @given(cards_, st.lists(asked_, max_size=5), st.sampled_from(Policy))
 def test_no_card_is_ever_given_away_beyond_what_it_has(cards, pods, policy):
     now = cards

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler.books import Books, is_notable
@@ -215,7 +215,6 @@ looks = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(looks)
 def test_whatever_happened_before_the_books_are_those_of_now(history):
     books = Books()

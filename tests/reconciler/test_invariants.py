@@ -10,7 +10,7 @@ from math import ceil, prod
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -64,8 +64,6 @@ from tests.reconciler.samples import (
 )
 from vgpu.kube import MIRROR
 from vgpu.model import Phase
-
-THOROUGH = settings(max_examples=1000)
 
 # ---------------------------------------------------------------- any findings
 
@@ -235,8 +233,6 @@ def forbidden(entry, seen, policy):
     return ", ".join(reason for reason, holds in wrong.items() if holds)
 
 
-@pytest.mark.slow
-@THOROUGH
 @given(scenes(), policies())
 def test_1_2_3_13_a_plan_keeps_its_promises(scene, policy):
     seen, found, memory = scene
@@ -283,8 +279,6 @@ def assert_told_once(plan, found):
     assert all(entry.finding.action is None for entry in plan.findings)
 
 
-@pytest.mark.slow
-@THOROUGH
 @given(scenes(), policies(), st.randoms(use_true_random=False))
 def test_6_the_order_of_the_input_changes_nothing(scene, policy, random):
     seen, found, memory = scene
@@ -298,17 +292,25 @@ def test_6_the_order_of_the_input_changes_nothing(scene, policy, random):
     assert remember(memory, shuffled(found), NOW) == remember(memory, found, NOW)
 
 
+LIMITED = {
+    None,
+    Skip.OWNER_LIMIT,
+    Skip.NODE_LIMIT,
+    Skip.NAMESPACE_LIMIT,
+    Skip.CYCLE_LIMIT,
+    Skip.ONE_AT_A_TIME,
+}
+
+
 def wanted(plan):
     """The subjects that would be acted on if there were no limits."""
     return {
         entry.finding.subject.key
         for entry in plan.entries
-        if entry.finding.action and (entry.skip is None or entry.skip.endswith("_limit"))
+        if entry.finding.action and entry.skip in LIMITED
     }
 
 
-@pytest.mark.slow
-@THOROUGH
 @given(scenes(), policies())
 def test_8_a_quiet_cluster_is_done_after_as_many_cycles_as_the_limit_needs(scene, policy):
     """With what is done taken away and what stays put: the limit of a cycle alone decides."""
@@ -324,8 +326,6 @@ def test_8_a_quiet_cluster_is_done_after_as_many_cycles_as_the_limit_needs(scene
     assert not planned(seen, *found, policy=policy, memory=memory).actions
 
 
-@pytest.mark.slow
-@THOROUGH
 @given(scenes(), policies(), st.sets(st.integers(0, 11)))
 def test_8_what_never_works_starves_nobody(scene, policy, stuck):
     """Each cycle tries what it may; some never work. Everybody is tried within as many cycles."""
@@ -447,8 +447,6 @@ def long_seen(seen, policy=EVERYTHING):
     return memory
 
 
-@pytest.mark.slow
-@THOROUGH
 @given(clusters(), policies())
 def test_the_rules_never_act_on_what_is_protected(seen, policy):
     acts = replace(policy, modes=dict.fromkeys(Rule, Mode.APPLY))
@@ -456,8 +454,6 @@ def test_the_rules_never_act_on_what_is_protected(seen, policy):
         assert forbidden(entry, seen, acts) == ""
 
 
-@pytest.mark.slow
-@THOROUGH
 @given(clusters())
 def test_an_action_of_a_rule_is_done_to_its_subject_as_it_was_seen(seen):
     for entry in plan_of(seen, memory=long_seen(seen)).entries:
@@ -478,8 +474,6 @@ def test_an_action_of_a_rule_is_done_to_its_subject_as_it_was_seen(seen):
             assert action.resource_version == version
 
 
-@pytest.mark.slow
-@THOROUGH
 @given(clusters())
 def test_4_no_lock_goes_while_a_pod_may_still_be_served_on_its_node(seen):
     """And of the pods that may be served none loses its claim."""
@@ -512,8 +506,6 @@ def _is_promised(one, where):
     return Phase.ASSUMED in phases and not runs
 
 
-@pytest.mark.slow
-@THOROUGH
 @given(clusters(), st.sampled_from(list(Scope)), st.randoms(use_true_random=False))
 def test_6_the_rules_see_the_same_in_any_order(seen, scope, random):
     def shuffled(values):
@@ -535,8 +527,6 @@ def test_6_the_rules_see_the_same_in_any_order(seen, scope, random):
 NEEDS = {entry.rule: entry.needs for entry in RULES}
 
 
-@pytest.mark.slow
-@THOROUGH
 @given(clusters(), st.sampled_from(list(Scope)), st.sets(st.sampled_from(list(View))))
 def test_11_what_was_not_seen_in_full_moves_nobody(seen, scope, missing):
     memory = long_seen(replace(seen, scope=scope))
@@ -546,8 +536,6 @@ def test_11_what_was_not_seen_in_full_moves_nobody(seen, scope, missing):
         assert not NEEDS[entry.finding.rule] & missing
 
 
-@pytest.mark.slow
-@THOROUGH
 @given(clusters(), st.integers(0, 60))
 def test_11_a_pod_that_is_missing_from_a_list_that_says_so_moves_nobody(seen, which):
     """Half a list, honestly told to be half: nothing that was there before is acted on as gone."""
@@ -558,8 +546,6 @@ def test_11_a_pod_that_is_missing_from_a_list_that_says_so_moves_nobody(seen, wh
         assert not plan_of(blind, memory=long_seen(seen)).actions
 
 
-@pytest.mark.slow
-@THOROUGH
 @given(clusters())
 def test_11_a_node_that_is_not_ready_or_without_plugin_loses_no_living_pod(seen):
     nodes = {each.name: each for each in seen.nodes}
@@ -572,25 +558,35 @@ def test_11_a_node_that_is_not_ready_or_without_plugin_loses_no_living_pod(seen)
             assert any(nodes[one.node].allocatable.values()) or not asks
 
 
+ONE_MORE_THAN_THE_LIMIT = snapshot(
+    *situation("passed over", "hami", 0, HOMES[0], 0),
+    *(
+        one
+        for number in range(1, 1 + EVERYTHING.limits.per_node)
+        for one in situation("refused", "hami", number, HOMES[0], 0)
+    ),
+    node(HOMES[0]),
+)
+"""Of these the one that was passed over goes first, but is due at a later age."""
+
+
 def skewed(seen, skew):
     """What we see if our own clock is so many seconds ahead of everybody else's."""
     return replace(seen, now=seen.now + skew)
 
 
-@pytest.mark.slow
-@THOROUGH
 @given(clusters(), st.floats(-60, 60), st.floats(0, 800))
+@example(ONE_MORE_THAN_THE_LIMIT, 0.0, 300.0)
 def test_12_a_clock_that_is_wrong_by_a_minute_makes_nothing_happen_too_early(seen, skew, age):
-    """With true clocks and no margin at all, each of the actions would be in time."""
+    """With true clocks and no margin at all, each of the actions would be in time.
+
+    The limits are left out of it: what is due only with true clocks may have taken their room.
+    """
     seen = replace(seen, now=NOW - HOUR + age)
     exact = replace(EVERYTHING, ages=Ages(clock_skew=0.0))
-    in_time = {entry.finding.subject.key for entry in plan_of(seen, exact).actions}
-    for entry in plan_of(skewed(seen, skew)).actions:
-        assert entry.finding.subject.key in in_time
+    assert wanted(plan_of(skewed(seen, skew))) <= wanted(plan_of(seen, exact))
 
 
-@pytest.mark.slow
-@THOROUGH
 @given(clusters(), st.sampled_from(list(Scope)))
 def test_13_the_rules_tell_every_subject_once(seen, scope):
     plan = plan_of(replace(seen, scope=scope))
@@ -844,5 +840,5 @@ class Cluster(RuleBasedStateMachine):
         assert not gone & self.world.locked()
 
 
-Cluster.TestCase.settings = settings(max_examples=1000, stateful_step_count=30)
-TestCluster = pytest.mark.slow(Cluster.TestCase)
+Cluster.TestCase.settings = settings(stateful_step_count=30)
+TestCluster = Cluster.TestCase

@@ -9,6 +9,7 @@ import pytest
 
 from reconciler.observe import folders
 from reconciler.observe.folders import find_folders, identity, mapped
+from tests.support.waiting import wait_for_tick
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.runtime import HOST_PID_NAMESPACE
 
@@ -207,10 +208,7 @@ def test_a_folder_that_nobody_touched_stays_the_same(place):
 def test_a_folder_in_which_anything_changed_is_another(place, change, tmp_path):
     folder = place()
     before = identity(str(folder))
-    probe = tmp_path / "probe"
-    probe.touch()
-    while probe.stat().st_ctime_ns <= before[2]:  # the clock of files ticks slowly
-        probe.touch()
+    wait_for_tick(tmp_path)
     change(folder)
     assert identity(str(folder)) != before
 

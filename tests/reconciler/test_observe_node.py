@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from reconciler.model import Scope, View
 from reconciler.observe.node import NodeObserver, Places
 from tests.reconciler import samples
 from tests.support import own_state
+from tests.support.waiting import WAIT_SECONDS
 from vgpu.inventory import Units
 from vgpu.kube import Container, Pod
 from vgpu.kube_json import Keep, decode_pods
@@ -62,7 +64,9 @@ class Bench:
         options = {"told": self.told, "driver": self.sim.driver(lambda: 5.0), **options}
         units = Units(volcano_factor=1024, gpushare_unit=GIB)
         name = self.sim.scenario.node
-        self.made.append(NodeObserver(None, name, places, units, **{"timeout": 30.0} | options))
+        self.made.append(
+            NodeObserver(None, name, places, units, **{"timeout": WAIT_SECONDS} | options)
+        )
         return self.made[-1]
 
     def look(self, **options):
@@ -303,12 +307,20 @@ def test_whether_a_folder_is_used_can_be_asked_again(bench):
     assert caught.value.reason is Reason.ABSENT
 
 
+def hurry(collector):
+    """It hangs in what it asks: only the others are worth waiting for."""
+    finish = collector.finish
+    collector.finish = lambda _: finish(time.monotonic() + 0.2)
+
+
 def test_a_kernel_that_does_not_answer_leaves_the_use_of_a_folder_untold(bench):
     """A process that hangs in the driver holds the lock of its mappings."""
     (gone,) = scenario_pods(bench, deleted=True)
     maps = Path(bench.places.procfs, "1", "maps")
     os.mkfifo(maps)  # as a file of /proc that blocks
-    observer = bench.observer(timeout=0.2)
+    observer = bench.observer()
+    hurry(observer._folders)
+    hurry(observer._mapped)
     snapshot = observer.look(bench.sim.start + 5).snapshot
     assert snapshot.complete == FULL - {View.FOLDERS}
     assert any("no answer before the deadline" in note for note in snapshot.notes)
@@ -414,8 +426,10 @@ def test_the_pods_of_another_node_are_not_taken_for_this_ones(bench):
 
 def test_a_driver_that_hangs_costs_only_what_it_knows(bench):
     driver = bench.sim.driver(lambda: 5.0)
-    driver.hang(60.0)
-    snapshot = bench.look(driver=driver, timeout=0.5)
+    driver.hang(3600.0)
+    observer = bench.observer(driver=driver)
+    hurry(observer._on.nvml)
+    snapshot = observer.look(bench.sim.start + 5).snapshot
     assert snapshot.complete == FULL - {View.USAGE}
     assert snapshot.usage == ()
     assert any("nvml is not read" in note for note in snapshot.notes)

@@ -377,7 +377,7 @@ def test_of_the_protections_only_some_are_against_changes_of_annotations(skip, p
     assert skip_of(planned(snapshot(protected), finding)) is expected
 
 
-@pytest.mark.parametrize("skip", EDITS_PROTECTED - {Skip.STATIC_POD})
+@pytest.mark.parametrize("skip", sorted(EDITS_PROTECTED - {Skip.STATIC_POD}))
 def test_a_share_pod_is_protected_as_a_pod_is(skip):
     sick = share_pod(namespace="kube-system" if skip is Skip.PROTECTED_NAMESPACE else "ml")
     if skip is Skip.OPTED_OUT:
@@ -425,7 +425,7 @@ def test_a_holder_outside_of_the_named_namespaces_is_left_alone():
     assert skip_of(plan) is Skip.OTHER_NAMESPACE
 
 
-@pytest.mark.parametrize("cause", set(Cause) - {Cause.ORPHANED_HOLDER})
+@pytest.mark.parametrize("cause", sorted(set(Cause) - {Cause.ORPHANED_HOLDER}))
 def test_no_other_cause_evicts_a_holder(cause):
     kept = holder()
     finding = evicting(kept, Rule.KUBESHARE, cause)
@@ -442,7 +442,7 @@ def test_running_pods_are_evicted_only_by_rules_that_are_reported_unless_told_ot
     assert skip_of(planned(snapshot(runs), evicting(runs, rule), policy=policy)) is expected
 
 
-@pytest.mark.parametrize("rule", REPORTED)
+@pytest.mark.parametrize("rule", sorted(REPORTED))
 def test_rules_that_only_report_by_default_do_not_act_by_default(rule):
     runs = pod()
     assert skip_of(planned(snapshot(runs), evicting(runs, rule))) is Skip.RULE_MODE_PLAN

@@ -2,7 +2,6 @@
 
 import pytest
 from hypothesis import given as for_all
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from reconciler.model import Edit, Scope, ShimFolder
@@ -65,9 +64,7 @@ def looks(seen, random):
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-@settings(max_examples=100)
 @for_all(seen=SNAPSHOTS, random=st.randoms(use_true_random=False))
 def test_no_text_makes_a_rule_fail_and_every_finding_says_what_it_saw(rule, seen, random):
     for look in looks(seen, random):

@@ -1,7 +1,7 @@
 """Whatever stands in pods and nodes, the rules on them give findings that a person can read."""
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reconciler.model import Edit, Evict, Kind, Snapshot, View
@@ -108,9 +108,7 @@ SNAPSHOTS = st.builds(
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-@settings(max_examples=150)
 @given(seen=SNAPSHOTS)
 @example(seen=Snapshot(NOW))
 def test_any_pod_and_node_gives_findings_that_a_person_can_read(rule, seen):
@@ -137,7 +135,6 @@ def test_any_pod_and_node_gives_findings_that_a_person_can_read(rule, seen):
             assert finding.cause == "malformed"
 
 
-@settings(max_examples=150)
 @given(seen=SNAPSHOTS)
 def test_a_pod_that_runs_or_may_yet_be_served_loses_no_claim(seen):
     """But for one whose containers all run and whose plugin says that it is done with it."""

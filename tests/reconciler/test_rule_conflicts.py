@@ -2,7 +2,6 @@
 
 import pytest
 from hypothesis import given as for_all
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from reconciler.memory import Memory
@@ -414,7 +413,6 @@ def any_look(random):
     return pods, said, {"devices": devices, "known": {"lost": lost}}
 
 
-@settings(max_examples=200)
 @for_all(st.randoms(use_true_random=False))
 def test_findings_are_in_any_order_the_same_each_subject_once_and_always_with_evidence(random):
     pods, said, known = any_look(random)

@@ -4,7 +4,6 @@ import json
 
 import pytest
 from hypothesis import given as for_all
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from reconciler.memory import Memory
@@ -643,7 +642,6 @@ def sums(pods):
     return {entry.device.name: entry.held for entry in told.devices}
 
 
-@settings(max_examples=200)
 @for_all(st.randoms(use_true_random=False))
 def test_no_set_of_repairs_raises_any_sum_above_its_card(random):
     pods, said = any_look(random)
@@ -670,7 +668,6 @@ def test_no_set_of_repairs_raises_any_sum_above_its_card(random):
         assert fits or not rises
 
 
-@settings(max_examples=100)
 @for_all(st.randoms(use_true_random=False))
 def test_the_order_of_what_is_said_makes_no_difference(random):
     pods, said = any_look(random)
@@ -683,7 +680,6 @@ def test_the_order_of_what_is_said_makes_no_difference(random):
         assert find(rule, first) == find(rule, second)
 
 
-@settings(max_examples=100)
 @for_all(st.randoms(use_true_random=False))
 def test_every_repair_says_where_the_container_is_and_is_found_once(random):
     pods, said = any_look(random)

@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 from hypothesis import given as for_all
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from reconciler.memory import Memory
@@ -317,7 +316,6 @@ HOLDERS = st.builds(
 )
 
 
-@settings(max_examples=200)
 @for_all(st.lists(SHARERS | HOLDERS, max_size=8), st.randoms(use_true_random=False))
 def test_whatever_is_there_the_order_does_not_matter_and_nothing_that_is_used_goes(objects, random):
     unique = [*{each.ref.uid: each for each in objects}.values()]

@@ -2,7 +2,6 @@
 
 import pytest
 from hypothesis import given as for_all
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from reconciler.memory import Memory
@@ -160,7 +159,6 @@ PODS = st.builds(
 )
 
 
-@settings(max_examples=200)
 @for_all(
     st.lists(FOLDERS, max_size=5),
     st.lists(PODS, max_size=3, unique_by=lambda each: each.ref.uid),

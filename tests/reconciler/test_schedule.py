@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from reconciler.cron import parse_cron
 from reconciler.schedule import JITTER, Missed, Schedule, trigger
+from tests.support.waiting import WAIT_SECONDS, wait_until
 
 SATURDAY = datetime(2026, 11, 21, 15, 48, 22, tzinfo=UTC)
-PATIENCE = 60.0
 """Seconds until a test gives up; none waits so long."""
 
 
@@ -197,10 +197,19 @@ class Job:
         self.most = max(self.most, self.together)
         self.runs += 1
         self.ran.release()
-        self.held.wait(PATIENCE)
+        self.held.wait(WAIT_SECONDS)
         self.together -= 1
         if self.error:
             raise self.error
+
+    def wait_ran(self):
+        wait_until(lambda: self.ran.acquire(blocking=False), "a cycle runs", context=self.seen)
+
+    def wait_told(self):
+        wait_until(lambda: self.told.acquire(blocking=False), "it is told", context=self.seen)
+
+    def seen(self):
+        return f"{self.runs} have run, {self.missed} were told"
 
     def hear(self, reason, error):
         self.missed.append((reason, error))
@@ -230,17 +239,17 @@ def start(job):
 
 def test_the_first_cycle_is_at_once(job, start):
     start(3600.0)
-    assert job.ran.acquire(timeout=PATIENCE)
+    job.wait_ran()
 
 
 def test_two_cycles_never_run_at_a_time_and_the_one_left_out_is_told(job, start):
     job.held.clear()
     start(0.01)
-    assert job.told.acquire(timeout=PATIENCE)
+    job.wait_told()
     assert job.missed[0] == (Missed.STILL_RUNNING, None)
     job.held.set()
     for _ in range(4):
-        assert job.ran.acquire(timeout=PATIENCE)
+        job.wait_ran()
     assert job.most == 1
 
 
@@ -248,14 +257,14 @@ def test_a_cycle_that_fails_is_told_and_the_next_one_comes(job, start):
     job.error = RuntimeError("a defect")
     start(0.01)
     for _ in range(2):
-        assert job.ran.acquire(timeout=PATIENCE)
-        assert job.told.acquire(timeout=PATIENCE)
+        job.wait_ran()
+        job.wait_told()
     assert (Missed.FAILED, job.error) in job.missed
 
 
 def test_a_cycle_that_is_an_hour_late_is_run_all_the_same(job, start):
     schedule = start(3600.0)
-    assert job.ran.acquire(timeout=PATIENCE)
+    job.wait_ran()
     late = datetime.now(UTC) - timedelta(hours=1)
     events = run_job(schedule._job, "default", [late], "apscheduler.test")
     assert [event.code for event in events] == [EVENT_JOB_EXECUTED]
@@ -269,7 +278,7 @@ def test_cycles_that_have_piled_up_are_one(start):
 def test_nothing_has_queued_up_that_begins_after_the_end(job, start):
     job.held.clear()
     schedule = start(0.01)
-    assert job.told.acquire(timeout=PATIENCE)
+    job.wait_told()
     schedule.stop()
     job.held.set()
     for executor in schedule._scheduler._executors.values():

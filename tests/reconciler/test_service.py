@@ -12,11 +12,11 @@ from reconciler.model import Breaker, Plan, Scope
 from reconciler.policy import Mode
 from reconciler.schedule import Missed
 from reconciler.service import HUNG_SECONDS, Loop, routes
+from tests.support.waiting import WAIT_SECONDS, wait_ended, wait_until
 from vgpu.metrics.render import Format
 from vgpu.web.message import Request
 
 DEADLINE = 120.0
-PATIENCE = 60.0
 
 
 class Cycles:
@@ -32,7 +32,7 @@ class Cycles:
     def run(self):
         self.runs += 1
         self.running.set()
-        self.held.wait(PATIENCE)
+        self.held.wait(WAIT_SECONDS)
         return Cycle(float(self.runs), self.endings[min(self.runs, len(self.endings)) - 1])
 
     def forget(self):
@@ -177,14 +177,14 @@ def test_a_cycle_that_never_ends_is_not_healthy(make, clock):
     loop, numbers = make(cycles)
     thread = threading.Thread(target=loop.cycle)
     thread.start()
-    assert cycles.running.wait(PATIENCE)
+    wait_until(cycles.running.is_set, "the cycle runs")
     assert status(loop, numbers, "/-/healthy") == 200
     clock.now += DEADLINE + HUNG_SECONDS + 1
     assert status(loop, numbers, "/-/healthy") == 503
     assert not loop.finish(0.01)
     cycles.held.set()
-    thread.join(PATIENCE)
-    assert loop.finish(PATIENCE)
+    wait_ended(thread, "the cycle ends")
+    assert loop.finish(WAIT_SECONDS)
     assert status(loop, numbers, "/-/healthy") == 200
 
 

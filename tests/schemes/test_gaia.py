@@ -5,7 +5,7 @@ import re
 from itertools import islice
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.kube import Container, Node, Pod
@@ -246,8 +246,6 @@ def claims(draw):
     return containers, Claim(Scheme.GAIA, REF, node, tuple(allocations), assumed_at=at)
 
 
-@pytest.mark.slow
-@settings(max_examples=1000)
 @given(claims().filter(lambda drawn: drawn[1].allocations))
 def test_what_was_written_is_read(drawn):
     containers, claim = drawn
@@ -327,8 +325,6 @@ IDS = (f"{CORE}-", f"{MEMORY}-268435456-", f"{CORE}-7", f"{MEMORY}-268435456-700
 LIMITS = st.sampled_from((0, 1, 50, 99, 100, 150, 200, 10**30, -5))
 
 
-@pytest.mark.slow
-@settings(max_examples=1000)
 @given(
     st.dictionaries(KEYS, st.text(max_size=40) | LIKELY | BROKEN, max_size=6),
     st.lists(st.tuples(LIMITS, LIMITS), max_size=3),
@@ -343,7 +339,6 @@ def test_any_annotations_give_a_claim_or_an_error_that_names_pod_key_and_text(an
         assert (told is None) == (annotations.keys() <= {LIMIT})
 
 
-@settings(max_examples=1000)
 @given(
     st.sampled_from((CORE, MEMORY, "nvidia.com/gpu")),
     st.text(max_size=60)

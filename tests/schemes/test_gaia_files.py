@@ -4,7 +4,7 @@ import json
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.facts import Owner
@@ -89,7 +89,6 @@ def test_other_bytes_are_malformed(content):
     assert refusal(gaia_pids.decode, content, "file").subject == "file"
 
 
-@settings(max_examples=1000)
 @given(st.sets(st.integers(1, 2**31 - 1), max_size=40))
 def test_pids_that_were_written_are_read(pids):
     assert gaia_pids.decode(gaia_pids.encode(pids)) == tuple(sorted(pids))
@@ -101,7 +100,6 @@ def test_a_full_file_has_4096_bytes():
     assert len(gaia_pids.decode(full)) == 1024
 
 
-@settings(max_examples=1000)
 @given(st.binary(max_size=40))
 def test_any_bytes_give_pids_or_the_typed_error(content):
     try:
@@ -187,7 +185,6 @@ def test_an_entry_that_cannot_be_right_refuses_the_whole_file(wrong):
 VALID = checkpoint({"uid": {"main": info(0, 1, cores=200), "more": info(2, cores=50, memory=9)}})
 
 
-@settings(max_examples=1000)
 @given(
     st.binary(max_size=60)
     | st.tuples(st.integers(0, len(VALID)), st.binary(max_size=4), st.integers(0, 4)).map(

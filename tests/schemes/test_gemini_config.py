@@ -4,7 +4,7 @@ from decimal import Decimal
 from math import ceil
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.reasons import Reason, SourceError
@@ -51,7 +51,6 @@ def test_a_decimal_is_read_in_thousandths_rounded_up(text, expected):
     assert milli(text) == expected
 
 
-@settings(max_examples=1000)
 @given(st.decimals(0, 1, places=6))
 def test_thousandths_are_exact(number):
     assert milli(f"{number:f}") == ceil(number * 1000)
@@ -111,14 +110,11 @@ PODS = st.builds(
 )
 
 
-@pytest.mark.slow
-@settings(max_examples=1000)
 @given(st.lists(PODS, unique_by=lambda pod: pod.pod, max_size=5))
 def test_what_was_written_is_read(pods):
     assert parse_config(format_config(pods)) == tuple(pods)
 
 
-@settings(max_examples=1000)
 @given(st.binary(max_size=80) | st.binary(max_size=8).map(lambda noise: EXAMPLE[:-3] + noise))
 def test_any_bytes_give_pods_or_the_typed_error(content):
     try:

@@ -3,7 +3,7 @@
 import string
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.kube import Container, ContainerState, Node, Pod, Status
@@ -37,7 +37,6 @@ LANGUAGE: Language = Gpushare()
 POD = PodRef("uid-1", "ml", "train-0")
 SECONDS = 1_700_000_000.25
 NANOSECONDS = "1700000000250000000"
-many = settings(max_examples=1000)
 
 
 def asking(*units, kind=ContainerKind.APP):
@@ -332,7 +331,6 @@ def mutated(draw, text):
     return text[:start] + draw(st.text(string.printable, max_size=4)) + text[end:]
 
 
-@pytest.mark.slow
 @given(
     st.dictionaries(
         st.sampled_from(ANNOTATIONS),
@@ -340,7 +338,6 @@ def mutated(draw, text):
     ),
     st.lists(st.integers(0, 4), max_size=3),
 )
-@many
 def test_any_annotations_give_a_claim_or_the_typed_error(annotations, units):
     subject = pod(annotations, containers=asking(*units))
     try:
@@ -356,7 +353,6 @@ def test_any_annotations_give_a_claim_or_the_typed_error(annotations, units):
 
 
 @given(st.text(), st.sampled_from(["label", "broken"]))
-@many
 def test_any_request_is_read_or_gives_the_typed_error(text, where):
     container = Container("c0", {MEMORY: 8}, broken={MEMORY: text} if where == "broken" else {})
     labels = {CARDS: text} if where == "label" else {}
@@ -456,14 +452,12 @@ def test_a_card_of_unknown_size_cannot_be_claimed():
 TIMES = st.integers(2**23, 2**32).map(float) | st.floats(2**23, 2**32)
 
 
-@pytest.mark.slow
 @given(
     st.lists(st.dictionaries(st.integers(0, 3), st.integers(1, 15)), min_size=1, max_size=3),
     st.sampled_from([Phase.ASSUMED, Phase.ASSIGNED]),
     TIMES,
     st.sampled_from([MIB, 256 * MIB, GIB]),
 )
-@many
 def test_every_claim_that_was_written_is_read(containers, phase, at, unit):
     """Containers as card -> units; those with none do not ask."""
     asked = asking(*(sum(cards.values()) for cards in containers))

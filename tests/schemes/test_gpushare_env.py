@@ -1,7 +1,7 @@
 """What gpushare's plugin tells a container in its environment."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.model import Device
@@ -55,8 +55,6 @@ def test_a_number_that_is_none_is_not_told(text):
 NAMES = st.sampled_from([*env(), "OTHER"])
 
 
-@pytest.mark.slow
-@settings(max_examples=1000)
 @given(st.dictionaries(NAMES, st.text(max_size=50) | st.integers().map(str)))
 def test_any_environment_is_read(environment):
     told = limits_from_env(environment)

@@ -1,7 +1,7 @@
 """gpushare on a node: cards by index, device IDs, the ConfigMap of unhealthy cards."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.kube import Node
@@ -21,7 +21,6 @@ from vgpu.schemes.language import ClaimError, Slot
 from vgpu.units import GIB, MIB
 
 UUID = "GPU-ad63c684-5593-111a-cbb1-c1451ebcd0aa"
-many = settings(max_examples=1000)
 
 
 def node(units, cards, **more):
@@ -113,13 +112,11 @@ def test_a_bad_token_is_refused_and_never_card_0(text):
 
 
 @given(st.frozensets(st.integers(0, MOST_CARDS - 1), min_size=1, max_size=8))
-@many
 def test_the_unhealthy_cards_that_were_written_are_read(cards):
     assert unhealthy_cards(unhealthy_data(cards)["gpus"], "n1") == cards
 
 
 @given(st.text() | st.text("0123456789, -x"))
-@many
 def test_any_text_gives_unhealthy_cards_or_the_typed_error(text):
     try:
         cards = unhealthy_cards(text, "n1")
@@ -160,7 +157,6 @@ def test_cards_are_no_resource_of_the_plugin():
 
 
 @given(st.integers(0, 40), st.sampled_from([MIB, 256 * MIB, GIB]))
-@many
 def test_every_id_that_is_listed_is_read(units, unit):
     language = Gpushare(memory_unit=unit)
     ids = list(language.device_ids(MEMORY, (Device(uuid=UUID, memory_bytes=units * unit),)))
@@ -174,7 +170,6 @@ def test_every_id_that_is_listed_is_read(units, unit):
     | st.text("GPU-_0123abcd", max_size=70)
     | st.tuples(st.just(UUID + "-_-"), st.text(max_size=12)).map("".join)
 )
-@many
 def test_any_device_id_is_read_exactly_or_refused(text):
     try:
         slot = Gpushare().slot(MEMORY, text)

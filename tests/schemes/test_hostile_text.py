@@ -5,7 +5,7 @@ its place. What a good text means is tested with each scheme.
 """
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -230,8 +230,6 @@ def test_a_quarter_of_a_mebibyte_is_read_or_refused_at_once(good, reader):
 PIECES = st.sampled_from(HOSTILE) | st.text(st.characters(), max_size=6)
 
 
-@pytest.mark.slow
-@settings(max_examples=1000)
 @given(st.sampled_from(READERS), st.integers(0, 200), st.integers(0, 5), PIECES)
 @example((NODE_TEXTS["hamivgpu"], read_node("hamivgpu")), 4, 0, "\udfff")
 def test_any_piece_in_place_of_another_gives_a_value_or_the_typed_error(known, at, length, piece):
@@ -243,7 +241,6 @@ def test_any_piece_in_place_of_another_gives_a_value_or_the_typed_error(known, a
 
 
 @given(st.integers(0, 2**63 - 1))
-@settings(max_examples=1000)
 def test_a_time_that_was_read_is_written_so_that_it_is_read_again(nanos):
     at = seconds(str(nanos))
     assert at == nanos / 10**9

@@ -1,7 +1,7 @@
 """KubeShare's language: requests, claims, cards and containers of both releases."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.kube import BOUND_DEVICE, MANAGER_PORT, SHARE_POD, Node, Owner, Pod
@@ -298,7 +298,6 @@ memories = st.integers(0, 10**18 - 1)
 
 
 @given(names, memories, st.integers(0, 1000), st.sampled_from([None, REAL]))
-@settings(max_examples=1000)
 def test_every_sharepods_claim_that_is_written_is_read_back(name, memory, cores, owner):
     phase = Phase.ASSIGNED if owner else Phase.ASSUMED
     claim = claimed(name, phase, memory + (memory == cores == 0), cores)
@@ -307,7 +306,6 @@ def test_every_sharepods_claim_that_is_written_is_read_back(name, memory, cores,
 
 
 @given(st.sampled_from([CARD, OTHER]), memories, st.integers(0, 1000), st.sampled_from(["", "n1"]))
-@settings(max_examples=1000)
 def test_every_claim_of_a_labelled_pod_that_is_written_is_read_back(uuid, memory, cores, node):
     phase = Phase.ASSIGNED if node else Phase.ASSUMED
     claim = claimed(uuid, phase, memory, cores, node)
@@ -343,9 +341,7 @@ keys = st.sampled_from(
 told = st.dictionaries(keys, texts, max_size=4)
 
 
-@pytest.mark.slow
 @given(told, told, st.sampled_from(["", "n1"]), st.sampled_from([None, REAL]))
-@settings(max_examples=1000)
 def test_any_text_is_understood_or_refused_by_pod_key_and_text(annotations, labels, node, owner):
     pod = Pod(REF, node=node, annotations=annotations, labels=labels, owner=owner)
     for read in (KUBESHARE.requests, KUBESHARE.claim, locality):
@@ -408,7 +404,6 @@ def test_device_ids_of_another_resource_are_refused():
 
 
 @given(st.text(max_size=40))
-@settings(max_examples=1000)
 def test_any_device_id_is_understood_or_refused(device_id):
     try:
         assert KUBESHARE.slot(GPU_RESOURCE, device_id).device in device_id

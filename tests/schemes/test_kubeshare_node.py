@@ -1,7 +1,7 @@
 """KubeShare's cards on a node, and the holder pods that name them."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.kube import Pod
@@ -67,13 +67,11 @@ def test_a_holder_that_does_not_say_what_it_holds_is_refused():
         assert refused.value.subject == f"kube-system/{one.ref.name}"
 
 
-@pytest.mark.slow
 @given(
     st.text("ab-.9", min_size=1, max_size=12),
     st.text("xyz-", min_size=1, max_size=6),
     st.booleans(),
 )
-@settings(max_examples=1000)
 def test_every_holder_that_is_named_is_recognised(node, gpuid, labelled):
     labels = holder_labels(node, gpuid) if labelled else {}
     one = pod(holder_name(node, gpuid), labels, node)
@@ -141,13 +139,11 @@ cards = st.builds(
 
 
 @given(st.lists(cards, max_size=4, unique_by=lambda card: card.uuid))
-@settings(max_examples=1000)
 def test_every_gpu_info_that_is_written_is_read_back(devices):
     assert parse_gpu_info(format_gpu_info(devices, "n"), "n") == tuple(devices)
 
 
 @given(st.text(st.sampled_from(f"{CARD}:,1 x"), max_size=60) | st.text(max_size=60))
-@settings(max_examples=1000)
 def test_any_gpu_info_is_understood_or_refused(text):
     try:
         devices = parse_gpu_info(text, "node n1")

@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.reasons import Reason, SourceError
@@ -126,8 +126,6 @@ CORES = st.integers(0, 6400)
 INTS = st.integers(0, 2**31 - 1)
 
 
-@pytest.mark.slow
-@settings(max_examples=1000)
 @given(
     st.builds(
         VcudaConfig,
@@ -146,7 +144,6 @@ def test_what_was_encoded_is_decoded(config):
     assert decode(encode(config)) == config
 
 
-@settings(max_examples=1000)
 @given(
     st.binary(max_size=64)
     | st.tuples(st.sampled_from([0, 48, 4096, 8192, 8208, 8224]), st.binary(max_size=16)).map(

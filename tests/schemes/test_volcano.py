@@ -4,7 +4,7 @@ import itertools
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.kube import Container, Pod
@@ -21,8 +21,6 @@ from vgpu.schemes.volcano import (
 )
 from vgpu.schemes.volcano_dialect import Paths
 from vgpu.units import MIB
-
-many = settings(max_examples=1000)
 
 VOLCANO: Language = Volcano()
 HAMI_LANGUAGE: Language = Volcano(HAMI)
@@ -196,8 +194,6 @@ def test_a_card_of_unknown_slots_is_split_in_ten():
     assert len(list(VOLCANO.device_ids(NUMBER, (Device("GPU-a"),)))) == 10
 
 
-@pytest.mark.slow
-@many
 @given(
     cards=st.lists(
         st.builds(
@@ -246,7 +242,6 @@ def test_an_id_of_another_resource_is_refused(resource, device_id):
     assert (refused.value.key, refused.value.text) == (resource, device_id)
 
 
-@many
 @given(st.text(max_size=200), st.sampled_from([NUMBER, MEMORY, CORES, GPU, ""]))
 def test_any_id_is_a_slot_or_refused(device_id, resource):
     try:
@@ -342,8 +337,6 @@ def test_a_share_that_could_not_be_enforced_is_refused(share):
         VOLCANO.edits(POD, given_shares(share), by_name(*L40S))
 
 
-@pytest.mark.slow
-@many
 @given(
     st.lists(
         st.builds(
@@ -401,7 +394,6 @@ def test_limits_as_the_plugins_write_them(env, position, limit):
     assert memory_limit(env, position) == limit
 
 
-@many
 @given(st.text(max_size=30))
 def test_any_other_text_is_no_limit(text):
     limit = memory_limit({"CUDA_DEVICE_MEMORY_LIMIT_0": text}, 0)

@@ -1,7 +1,7 @@
 """Volcano's and HAMi's annotations on pods: who has which device, and where the pod stands."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -11,8 +11,6 @@ from vgpu.schemes.language import ClaimError
 from vgpu.schemes.volcano import HAMI, VOLCANO, Volcano
 from vgpu.schemes.volcano_text import MOST_SECONDS
 from vgpu.units import MIB
-
-many = settings(max_examples=1000)
 
 POD = PodRef("uid-1", "ml", "train-0")
 LANGUAGE = Volcano(memory_factor=10)
@@ -439,8 +437,6 @@ def situations(draw):
     return language, Pod(POD, containers=tuple(specs)), tuple(names), claim
 
 
-@pytest.mark.slow
-@many
 @given(situations())
 def test_every_claim_that_is_written_is_read_back(situation):
     language, spec, names, claim = situation
@@ -461,8 +457,6 @@ def mutated(draw):
     return text[:start] + draw(broken_texts) + text[draw(st.integers(start, len(text))) :]
 
 
-@pytest.mark.slow
-@many
 @given(
     st.sampled_from([LANGUAGE, HAMI_LANGUAGE]),
     st.dictionaries(

@@ -4,7 +4,7 @@ import json
 import string
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.kube import Node
@@ -19,8 +19,6 @@ from vgpu.schemes.volcano_node import (
     registrations,
 )
 from vgpu.units import MIB
-
-many = settings(max_examples=1000)
 
 LANGUAGE = Volcano(memory_factor=10)
 HAMI_LANGUAGE = Volcano(HAMI)
@@ -199,8 +197,6 @@ cards = st.lists(
 FORMS = [(VOLCANO, 5), (VOLCANO, 0), (HAMI, 7), (HAMI, 8), (HAMI, 9), (HAMI, 0)]
 
 
-@pytest.mark.slow
-@many
 @given(cards, st.sampled_from(FORMS))
 def test_every_card_that_is_registered_is_read_back(cards, form):
     dialect, columns = form
@@ -227,8 +223,6 @@ def broken_registers(draw):
     return text[:start] + draw(st.text(max_size=9)) + text[draw(st.integers(start, len(text))) :]
 
 
-@pytest.mark.slow
-@many
 @given(st.text() | broken_registers(), st.sampled_from([LANGUAGE, HAMI_LANGUAGE]))
 def test_any_register_gives_devices_or_a_typed_error(text, language):
     try:
@@ -314,7 +308,6 @@ def test_a_handshake_is_written_as_its_side_does_it(dialect, state, text):
     assert handshake_text(state, AT, dialect) == text
 
 
-@many
 @given(st.sampled_from(HandshakeState), st.integers(0, 2**34), st.sampled_from([VOLCANO, HAMI]))
 def test_every_handshake_that_is_written_is_read_back(state, at, dialect):
     text = handshake_text(state, at, dialect)
@@ -322,7 +315,6 @@ def test_every_handshake_that_is_written_is_read_back(state, at, dialect):
     assert Volcano(dialect).handshake(node({key: text})) == Handshake(key, state, at)
 
 
-@many
 @given(
     st.text()
     | st.tuples(
@@ -375,7 +367,6 @@ def test_locks_of_the_other_dialect_are_not_ours():
     assert LANGUAGE.locks(node()) == ()
 
 
-@many
 @given(
     st.integers(0, 2**34),
     st.none() | st.builds(PodRef, st.just(""), *[st.text(string.ascii_lowercase, min_size=1)] * 2),
@@ -386,7 +377,6 @@ def test_every_lock_that_is_written_is_read_back(since, owner):
     assert (lock.since, lock.owner) == (since, owner and (owner.namespace, owner.name))
 
 
-@many
 @given(st.text() | st.text("0123456789-T:Z+,.ml"))
 def test_any_text_is_a_lock(text):
     (lock,) = LANGUAGE.locks(node({"hamivgpu": text}))

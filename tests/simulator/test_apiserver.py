@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.support.waiting import WAIT_SECONDS
 from vgpu.cluster import Cluster, ClusterError
 from vgpu.kube import EventNote, Lease
 from vgpu.kube_json import EventType, Keep
@@ -162,7 +163,7 @@ def test_a_watch_from_a_version_that_is_forgotten_has_expired(cluster, store, mo
 
 
 def test_a_watch_ends_when_its_time_is_up_or_the_server_does(store, api):
-    connection = http.client.HTTPConnection(api.url.removeprefix("http://"), timeout=30)
+    connection = http.client.HTTPConnection(api.url.removeprefix("http://"), timeout=WAIT_SECONDS)
     connection.request("GET", "/api/v1/pods?watch=true&timeoutSeconds=0")
     lines = connection.getresponse().read().splitlines()  # to the end of the last chunk
     assert [json.loads(line)["type"] for line in lines] == ["BOOKMARK"]
@@ -351,7 +352,7 @@ WITHOUT = [
 @pytest.mark.parametrize("sent", [*WITH_BODY, *((*each, None) for each in WITHOUT)])
 def test_it_is_refused_with_a_status_and_the_connection_goes_on(api, sent):
     answer, method, path, body = sent
-    connection = http.client.HTTPConnection(api.url.removeprefix("http://"), timeout=30)
+    connection = http.client.HTTPConnection(api.url.removeprefix("http://"), timeout=WAIT_SECONDS)
     for _ in range(2):
         connection.request(method, path, body, {"Content-Type": "application/merge-patch+json"})
         response = connection.getresponse()
@@ -361,7 +362,7 @@ def test_it_is_refused_with_a_status_and_the_connection_goes_on(api, sent):
 
 
 def test_patches_of_another_kind_are_not_understood(api):
-    connection = http.client.HTTPConnection(api.url.removeprefix("http://"), timeout=30)
+    connection = http.client.HTTPConnection(api.url.removeprefix("http://"), timeout=WAIT_SECONDS)
     connection.request("PATCH", ONE_POD, "{}", {"Content-Type": "application/json-patch+json"})
     assert connection.getresponse().status == 415
     connection.close()
@@ -369,7 +370,7 @@ def test_patches_of_another_kind_are_not_understood(api):
 
 @pytest.mark.parametrize("length", ["-1", "x", str(MOST_BODY + 1)])
 def test_a_body_of_no_length_or_of_too_much_is_not_read(api, length):
-    connection = http.client.HTTPConnection(api.url.removeprefix("http://"), timeout=30)
+    connection = http.client.HTTPConnection(api.url.removeprefix("http://"), timeout=WAIT_SECONDS)
     connection.putrequest("POST", "/api/v1/namespaces/ns/configmaps")
     connection.putheader("Content-Length", length)
     connection.endheaders()

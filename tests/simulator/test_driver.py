@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from tests.support.waiting import wait_ended
 from vgpu.facts import GpuSource, XidCount
 from vgpu.reasons import Reason, SourceError
 from vgpu.simulator.demo import A10, L40S, demo
@@ -114,10 +115,10 @@ def test_a_hanging_driver_answers_only_after_it_recovers(driver):
     samples = []
     thread = threading.Thread(target=lambda: samples.append(driver.sample(0)), daemon=True)
     thread.start()
-    thread.join(0.1)
+    thread.join(0.1)  # that it does not answer shows only in time
     assert thread.is_alive()
     driver.recover()
-    thread.join(30)
+    wait_ended(thread, "the driver answers")
     assert len(samples[0].gpus) == 2
 
 
@@ -141,8 +142,7 @@ def test_waiting_ends_when_the_driver_is_closed(driver):
     thread = threading.Thread(target=driver.wait_xids, args=(3600,), daemon=True)
     thread.start()
     driver.close()
-    thread.join(30)
-    assert not thread.is_alive()
+    wait_ended(thread, "closing lets the waiter go")
 
 
 def test_its_own_calls_are_counted(driver):

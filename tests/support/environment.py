@@ -1,5 +1,6 @@
-"""What the tests need of the repository and of the machine: golden files, programs, root."""
+"""What the tests need of the repository and of the machine: golden files, programs, root, ports."""
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -20,6 +21,21 @@ def required_root() -> None:
     """The same for the rights of root."""
     if os.geteuid() != 0:
         missing("only root can do this")
+
+
+def own_loopback() -> str:
+    """An address that only this process listens on: nobody takes a port that it has given back."""
+    number = os.getpid() % 2**22
+    return f"127.{64 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
+
+
+def descriptors(*prefixes: object) -> list[str]:
+    """What this process has open below these paths; its other threads may open what they like."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append(str(link.readlink()))
+    return sorted(path for path in found if path.startswith(tuple(map(str, prefixes))))
 
 
 def missing(message: str) -> NoReturn:

@@ -14,17 +14,16 @@ import signal
 import ssl
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from tests.support import nvml_fake
+from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.facts import GpuSample
 from vgpu.simulator.node import SimulatedNode
 from vgpu.simulator.scenario import Scenario
 
-WAIT_SECONDS = 60.0
+TAKEN = "vgpu_snapshot_timestamp_seconds"
 
 
 def fake_devices(sample: GpuSample) -> list[nvml_fake.Device]:
@@ -116,7 +115,12 @@ class LiveExporter:
         """What ``--once`` prints."""
         command = self.command("--once")
         done = subprocess.run(
-            command, env=self.environment(), capture_output=True, text=True, check=True
+            command,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=WAIT_SECONDS,
         )
         return done.stdout
 
@@ -128,16 +132,23 @@ class LiveExporter:
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + WAIT_SECONDS
-        while time.monotonic() < deadline and self.process.poll() is None:
-            if found := re.search(r"msg=serving .*?127\.0\.0\.1:(\d+)", self.log()):
-                self.port = int(found[1])
-                with suppress(OSError):
-                    if self.get("/-/ready").status == 200:
-                        return self
-            time.sleep(0.02)
-        self.__exit__()
-        raise AssertionError(f"the exporter did not start:\n{self.log()}")
+        try:
+            wait_until(self._is_ready, "ready to serve", failures=(OSError,), context=self.log)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _is_ready(self) -> bool:
+        assert not self._has_ended(), f"the exporter has ended:\n{self.log()}"
+        found = re.search(r"msg=serving .*?127\.0\.0\.1:(\d+)", self.log())
+        if found:
+            self.port = int(found[1])
+        return found is not None and self.get("/-/ready").status == 200
+
+    def _has_ended(self) -> bool:
+        assert self.process is not None
+        return self.process.poll() is not None
 
     def __exit__(self, *_: object) -> None:
         self.stop()
@@ -145,13 +156,19 @@ class LiveExporter:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """End it by a signal; its exit status."""
         assert self.process is not None
-        if self.process.poll() is None:
+        if not self._has_ended():
             self.process.send_signal(number)
         try:
-            return self.process.wait(WAIT_SECONDS)
-        except subprocess.TimeoutExpired:
+            return self.wait_ended()
+        except AssertionError:
             self.process.kill()
+            self.process.wait(WAIT_SECONDS)
             raise
+
+    def wait_ended(self) -> int:
+        """Until it has ended by itself; its exit status."""
+        wait_until(self._has_ended, "ended", context=self.log)
+        return self.process.returncode
 
     def log(self) -> str:
         """What it has logged so far."""
@@ -178,13 +195,25 @@ class LiveExporter:
 
     def wait_for(self, condition, what: str) -> dict[str, float]:
         """The first page for which ``condition(series)`` holds."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while time.monotonic() < deadline:
-            series = self.metrics()
-            if condition(series):
-                return series
-            time.sleep(0.05)
-        raise AssertionError(f"never saw {what}:\n{self.log()}")
+        series: dict[str, float] = {}
+
+        def page() -> bool:
+            assert not self._has_ended(), f"ended, and never seen: {what}\n{self.log()}"
+            series.clear()
+            series.update(self.metrics())
+            return bool(condition(series))
+
+        def last() -> str:
+            page = "\n".join(f"{name} {value}" for name, value in series.items())
+            return f"the last page:\n{page}\nthe log:\n{self.log()}"
+
+        wait_until(page, f"seen: {what}", failures=(OSError,), context=last)
+        return series
+
+    def wait_sampled(self, seconds: float) -> dict[str, float]:
+        """The first page that is so much newer than the one of now: it has gone on meanwhile."""
+        begun = self.metrics()[TAKEN]
+        return self.wait_for(lambda series: series[TAKEN] >= begun + seconds, "a newer page")
 
 
 def parse(text: str) -> dict[str, float]:

@@ -5,11 +5,10 @@ server.said.put(event(EventType.ADDED, "an object"))  # or an error, or END
 """
 
 import queue
-import time
 
+from tests.support.waiting import WAIT_SECONDS
 from vgpu.kube_json import Event
 
-WAIT = 30.0
 END = object()
 
 
@@ -43,14 +42,7 @@ class ScriptedApi:
 
     def watch(self, version):
         self.watched_from.append(version)
-        while (said := self.said.get(timeout=WAIT)) is not END:
+        while (said := self.said.get(timeout=WAIT_SECONDS)) is not END:
             if isinstance(said, Exception):
                 raise said
             yield said
-
-
-def until(condition):
-    deadline = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)

@@ -16,13 +16,13 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Callable, Sequence
 from typing import Self
 
 import pyte
 
-WAIT_SECONDS = 60.0
+from tests.support.waiting import WAIT_SECONDS, wait_until
+
 OWN_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
     " os.execvp(sys.argv[1], sys.argv[1:])"
@@ -82,16 +82,16 @@ class Terminal:
     def wait_for(self, shown: str | Callable[[list[str]], bool]) -> list[str]:
         """The screen once the text is on it, or the condition on its lines holds."""
         if isinstance(shown, str):
-            return self.wait_for(lambda lines: any(shown in line for line in lines))
-        return self._read_until(lambda: shown(self.lines))
+            return self._read_until(lambda: any(shown in line for line in self.lines), repr(shown))
+        return self._read_until(lambda: shown(self.lines), "the screen that is waited for")
 
     def wait_for_written(self, data: bytes) -> None:
         """Until the program has written this."""
-        self._read_until(lambda: data in self.written)
+        self._read_until(lambda: data in self.written, f"{data!r} written")
 
     def status(self) -> int:
         """How the program has ended, as a shell tells it."""
-        self._read_until(lambda: self.process.poll() is not None)
+        self._read_until(lambda: self.process.poll() is not None, "the program's end")
         self._read(0.1)
         return self.process.returncode
 
@@ -99,12 +99,17 @@ class Terminal:
         """The terminal's modes as they are."""
         return termios.tcgetattr(self._theirs)
 
-    def _read_until(self, done: Callable[[], bool]) -> list[str]:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not done():
-            if time.monotonic() > deadline:
-                raise AssertionError("never seen; the screen:\n" + "\n".join(self.lines))
+    def _read_until(self, done: Callable[[], bool], what: str) -> list[str]:
+        def seen() -> bool:
+            if done():
+                return True
             self._read(0.05)
+            return False
+
+        def screen() -> str:
+            return f"its status: {self.process.poll()}; the screen:\n" + "\n".join(self.lines)
+
+        wait_until(seen, f"seen: {what}", context=screen, pause=0)
         return self.lines
 
     def _read(self, patience: float) -> None:

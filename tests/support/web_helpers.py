@@ -14,9 +14,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.support.waiting import WAIT_SECONDS
 from vgpu.web.config import WebConfigFile
-
-PATIENCE = 10  # seconds before a test gives up on an answer; never waited for when all is well
 
 
 def endpoint(address):
@@ -25,7 +24,7 @@ def endpoint(address):
 
 
 def connect(address):
-    return socket.create_connection(endpoint(address), timeout=PATIENCE)
+    return socket.create_connection(endpoint(address), timeout=WAIT_SECONDS)
 
 
 def drain(sock):
@@ -58,9 +57,9 @@ def fetch(address, path="/", method="GET", headers=None, tls=None):
     """One request on its own connection: (status, headers, body)."""
     host, port = endpoint(address)
     if tls is None:
-        connection = http.client.HTTPConnection(host, port, timeout=PATIENCE)
+        connection = http.client.HTTPConnection(host, port, timeout=WAIT_SECONDS)
     else:
-        connection = http.client.HTTPSConnection(host, port, timeout=PATIENCE, context=tls)
+        connection = http.client.HTTPSConnection(host, port, timeout=WAIT_SECONDS, context=tls)
     try:
         connection.request(method, path, headers=headers or {})
         response = connection.getresponse()

@@ -6,11 +6,12 @@ import resource
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
-from tests.support.web_helpers import PATIENCE, connect, drain, endpoint, exchange, fetch, status_of
+from tests.support.environment import own_loopback
+from tests.support.waiting import WAIT_SECONDS, item_of, wait_ended, wait_until
+from tests.support.web_helpers import connect, drain, endpoint, exchange, fetch, status_of
 from vgpu.web.server import Response, Timeouts, plain
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -25,15 +26,22 @@ class Gate:
 
     def __call__(self, request):
         self.entered.release()
-        self.open.wait(PATIENCE)
+        self.open.wait(WAIT_SECONDS)
         return plain(200, "done")
 
     def ask(self, address):
         """Send a request in the background and wait until it is being handled."""
         answers = queue.Queue()
         threading.Thread(target=lambda: answers.put(fetch(address, "/gate"))).start()
-        assert self.entered.acquire(timeout=PATIENCE)
+        self.wait_entered()
         return answers
+
+    def wait_entered(self):
+        wait_until(lambda: self.entered.acquire(blocking=False), "the request is at work")
+
+
+def status_in(answers):
+    return item_of(answers, "an answer")[0]
 
 
 def test_requests_beyond_the_limit_are_told_to_come_back(serve):
@@ -44,22 +52,22 @@ def test_requests_beyond_the_limit_are_told_to_come_back(serve):
     status, headers, _ = fetch(address)
     assert (status, headers["Retry-After"]) == (503, "1")
     gate.open.set()
-    assert [answers.get(timeout=PATIENCE)[0] for answers in waiting] == [200, 200]
+    assert [status_in(answers) for answers in waiting] == [200, 200]
     assert fetch(address)[0] == 200
 
 
 def test_a_client_that_drips_its_request_is_dropped(serve):
     address = serve(timeouts=Timeouts(head=0.3)).addresses[0]
-    dropped = False
     with connect(address) as sock:
-        for _ in range(1000):
+
+        def dropped():
             try:
                 sock.sendall(b"G")
             except OSError:
-                dropped = True
-                break
-            time.sleep(0.01)
-    assert dropped
+                return True
+            return False
+
+        wait_until(dropped, "the client is dropped", pause=0.01)
     assert fetch(address)[0] == 200
 
 
@@ -77,26 +85,34 @@ def test_an_idle_connection_is_closed_after_its_time(serve):
 
 
 def test_a_client_that_does_not_take_its_answer_is_dropped(serve):
-    body = b"x" * 50_000_000
-    server = serve({"/": lambda request: Response(200, (), body)}, timeouts=Timeouts(write=0.2))
+    body, asked = b"x" * 50_000_000, threading.Event()
+
+    def large(request):
+        asked.set()
+        return Response(200, (), body)
+
+    server = serve({"/": large}, timeouts=Timeouts(write=0.2))
     with connect(server.addresses[0]) as sock:
         sock.sendall(GET)
-        deadline = time.monotonic() + PATIENCE
-        while not server._connections and time.monotonic() < deadline:  # or came and went
-            time.sleep(0.001)
-        while server._connections:  # would never end without the time-out
-            time.sleep(0.001)
+        wait_until(asked.is_set, "the request is at work")
+        wait_until(lambda: not server._connections, "the client is dropped by the time-out")
         assert len(drain(sock)) < len(body)
 
 
+def idle_ones(server):
+    return sum(connection.idle_since is not None for connection in list(server._connections))
+
+
 def test_the_longest_idle_connection_makes_room(serve):
-    address = serve(max_connections=3).addresses[0]
+    server = serve(max_connections=3)
+    (address,) = server.addresses
     idle = []
-    for _ in range(3):
+    for number in range(1, 4):
         sock = connect(address)
         sock.sendall(GET)
         assert sock.recv(65536).endswith(b"hello\n")
         idle.append(sock)
+        wait_until(lambda number=number: idle_ones(server) == number, f"{number} are idle")
     assert fetch(address)[0] == 200
     assert idle[0].recv(1) == b""
     idle[2].sendall(GET)
@@ -111,7 +127,7 @@ def test_connections_at_work_do_not_make_room(serve):
     waiting = [gate.ask(address), gate.ask(address)]
     assert exchange(address, GET) == b""
     gate.open.set()
-    assert [answers.get(timeout=PATIENCE)[0] for answers in waiting] == [200, 200]
+    assert [status_in(answers) for answers in waiting] == [200, 200]
 
 
 SCARCE = """
@@ -138,7 +154,8 @@ def test_a_server_out_of_descriptors_goes_on(request):
         for sock in idle:
             sock.close()
         child.stdin.close()
-        assert child.wait(PATIENCE) == 0
+        wait_until(lambda: child.poll() is not None, "the server ends")
+        assert child.returncode == 0
 
 
 def test_a_server_out_of_threads_goes_on(serve, monkeypatch):
@@ -159,17 +176,17 @@ def test_a_request_in_flight_is_finished_on_stop(serve):
     answers = gate.ask(server.addresses[0])
     stopping = threading.Thread(target=server.stop)
     stopping.start()
-    assert server._stopping.wait(PATIENCE)
+    wait_until(server._stopping.is_set, "the stop has begun")
     gate.open.set()
-    status, headers, body = answers.get(timeout=PATIENCE)
-    stopping.join(PATIENCE)
+    status, headers, body = item_of(answers, "the answer")
+    wait_ended(stopping, "the server has stopped")
     assert (status, headers["Connection"], body) == (200, "close", b"done\n")
 
 
 def test_idle_connections_do_not_delay_the_stop(serve):
-    server = serve()
+    server = serve(addresses=[f"{own_loopback()}:0"])
     address = server.addresses[0]
-    connection = http.client.HTTPConnection(*endpoint(address), timeout=PATIENCE)
+    connection = http.client.HTTPConnection(*endpoint(address), timeout=WAIT_SECONDS)
     connection.request("GET", "/")
     connection.getresponse().read()
     server.stop(grace=600)  # the test would hang if it were waited for
@@ -184,21 +201,21 @@ def test_a_hung_handler_does_not_hang_the_stop(serve):
     server = serve({"/gate": gate})
     with connect(server.addresses[0]) as sock:
         sock.sendall(b"GET /gate HTTP/1.1\r\nHost: a\r\n\r\n")
-        assert gate.entered.acquire(timeout=PATIENCE)
+        gate.wait_entered()
         server.stop(grace=0.05)
         assert drain(sock) == b""
     gate.open.set()
 
 
 def test_a_stopped_server_leaves_no_threads_and_its_port_free(serve):
-    server = serve()
+    earlier = set(threading.enumerate())
+    server = serve(addresses=[f"{own_loopback()}:0"])
     (address,) = server.addresses
     fetch(address)
     server.stop()
     server.stop()
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("web")]
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert not any(thread.is_alive() for thread in threads)
+    for thread in set(threading.enumerate()) - earlier:
+        if thread.name.startswith("web"):
+            wait_ended(thread, "the server's threads end")
     again = serve(addresses=[address])
     assert status_of(exchange(again.addresses[0], GET)) == 200

@@ -4,6 +4,8 @@ import socket
 
 import pytest
 
+from tests.support.environment import own_loopback
+from tests.support.waiting import WAIT_SECONDS
 from tests.support.web_helpers import endpoint, fetch
 from vgpu.web.listen import ListenError, bound_address, link_address, listen, parse_address
 
@@ -41,7 +43,7 @@ def test_a_malformed_address_names_the_flag(address):
 def test_every_notation_listens(address):
     with listen(address) as listener:
         host, port = endpoint(link_address(bound_address(listener)))
-        socket.create_connection((host, port), timeout=5).close()
+        socket.create_connection((host, port), timeout=WAIT_SECONDS).close()
 
 
 def test_a_port_without_a_host_is_reached_over_both_protocols(serve):
@@ -64,7 +66,7 @@ def test_links_lead_to_this_host():
 
 def test_a_port_in_use_is_a_clear_error_and_nothing_stays_bound(serve):
     taken = serve().addresses[0]
-    with listen("127.0.0.1:0") as probe:
+    with listen(f"{own_loopback()}:0") as probe:
         free = bound_address(probe)
     with pytest.raises(ListenError, match="already in use") as refused:
         serve(addresses=[free, taken])

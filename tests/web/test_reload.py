@@ -6,6 +6,7 @@ import ssl
 
 import pytest
 
+from tests.support.waiting import wait_for_tick
 from tests.support.web_helpers import ConfigFile, basic, connect, endpoint, fetch, hashed
 from vgpu.web.config import WebConfigFile
 
@@ -101,9 +102,10 @@ def test_a_file_out_of_sight_keeps_the_old_one_until_it_is_back(serve, tmp_path)
     assert config.loaded.last_reload_ok
 
 
-def test_a_rewrite_in_place_of_the_same_size_is_seen(config, address):
+def test_a_rewrite_in_place_of_the_same_size_is_seen(config, address, tmp_path):
     text = config.path.read_text()
     status = config.path.stat()
+    wait_for_tick(tmp_path)
     config.path.write_text(text.replace("alice", "carol"))
     os.utime(config.path, ns=(status.st_atime_ns, status.st_mtime_ns))
     config.touch_clock()
@@ -145,10 +147,12 @@ def test_a_renewed_certificate_is_served_without_a_restart(serve, tmp_path, pki,
     address = serve(config=config.loaded).addresses[0]
     old = served_certificate(address)
     fresh_cert, fresh_key = (path.read_bytes() for path in pki.issue("fresh"))
+    wait_for_tick(tmp_path)
     cert.write_bytes(fresh_cert)
     config.touch_clock()
     assert served_certificate(address) == old  # the key does not match yet
     assert not config.loaded.last_reload_ok
+    wait_for_tick(tmp_path)
     key.write_bytes(fresh_key)
     config.touch_clock()
     assert served_certificate(address).encode() == fresh_cert
@@ -169,6 +173,7 @@ def test_a_client_authority_that_was_replaced_is_no_longer_trusted(
     client = pki.client(pki.issue("client"))
     assert fetch(address, tls=client)[0] == 200
     other = type(pki)(tmp_path, "another")
+    wait_for_tick(tmp_path)
     authority.write_bytes(other.ca.read_bytes())
     config.touch_clock()
     with pytest.raises(OSError):

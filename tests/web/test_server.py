@@ -9,10 +9,11 @@ import sys
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.web_helpers import PATIENCE, connect, drain, endpoint, exchange, fetch, status_of
+from tests.support.waiting import WAIT_SECONDS, wait_ended
+from tests.support.web_helpers import connect, drain, endpoint, exchange, fetch, status_of
 from vgpu.web.message import MAX_HEAD
 from vgpu.web.server import Response, Timeouts, WebServer, plain
 
@@ -20,7 +21,7 @@ TCPI_DATA_SEGS_IN = 152  # offset in struct tcp_info, linux/tcp.h
 
 
 def test_many_requests_share_one_connection(address):
-    connection = http.client.HTTPConnection(*endpoint(address), timeout=PATIENCE)
+    connection = http.client.HTTPConnection(*endpoint(address), timeout=WAIT_SECONDS)
     sockets = set()
     for number in range(5):
         connection.request("GET", f"/echo?{number}", headers={"X-Test": "yes"})
@@ -165,7 +166,7 @@ def test_twenty_clients_at_once_get_their_own_answers(address):
     failures = []
 
     def client(name):
-        connection = http.client.HTTPConnection(*endpoint(address), timeout=PATIENCE)
+        connection = http.client.HTTPConnection(*endpoint(address), timeout=WAIT_SECONDS)
         for number in range(10):
             connection.request("GET", f"/echo?{name}-{number}")
             if connection.getresponse().read() != f"{name}-{number} None\n".encode():
@@ -176,7 +177,7 @@ def test_twenty_clients_at_once_get_their_own_answers(address):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        wait_ended(thread, "a client has all its answers")
     assert failures == []
 
 
@@ -195,7 +196,6 @@ FRAGMENTS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     request_bytes=st.one_of(
         st.binary(max_size=300),

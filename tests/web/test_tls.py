@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+from tests.support.waiting import WAIT_SECONDS, wait_until
 from tests.support.web_helpers import (
-    PATIENCE,
     ConfigFile,
     Pki,
     connect,
@@ -58,7 +58,7 @@ def identities(stranger, friend):
 def test_https_is_served_over_tls_1_3_by_default(secured, pki):
     address = secured()
     host, port = endpoint(address)
-    connection = http.client.HTTPSConnection(host, port, context=pki.client())
+    connection = http.client.HTTPSConnection(host, port, context=pki.client(), timeout=WAIT_SECONDS)
     for _ in range(2):
         connection.request("GET", "/large")
         assert len(connection.getresponse().read()) == 60_000
@@ -227,12 +227,14 @@ def test_plain_http_on_the_tls_port_is_told_so(secured):
 
 
 def test_garbage_and_silence_on_the_tls_port_are_dropped(secured, pki):
-    address = secured(timeouts=Timeouts(head=1.0))
-    assert exchange(address, b"\x00" * 100) == b""
-    assert exchange(address, b"") == b""
-    with connect(address) as silent, connect(address) as stalled:
+    patient, hasty = secured(timeouts=Timeouts(head=3600)), secured(timeouts=Timeouts(head=0.2))
+    assert exchange(patient, b"\x00" * 100) == b""
+    assert exchange(patient, b"") == b""
+    with connect(patient), connect(patient) as stalled:
         stalled.sendall(b"\x16\x03\x01\x02\x00")
-        assert fetch(address, tls=pki.client())[0] == 200  # nobody waits for their handshakes
+        assert fetch(patient, tls=pki.client())[0] == 200  # nobody waits for their handshakes
+    with connect(hasty) as silent, connect(hasty) as stalled:
+        stalled.sendall(b"\x16\x03\x01\x02\x00")
         assert drain(silent) == b""
         drain(stalled)
 
@@ -242,7 +244,7 @@ def test_an_idle_tls_connection_ends_on_stop(serve, tmp_path, server_pair, pki):
     text = f"tls_server_config: {{cert_file: {cert}, key_file: {key}}}"
     server = serve(config=ConfigFile(tmp_path / "web.yml", text).loaded)
     host, port = endpoint(server.addresses[0])
-    connection = http.client.HTTPSConnection(host, port, context=pki.client())
+    connection = http.client.HTTPSConnection(host, port, context=pki.client(), timeout=WAIT_SECONDS)
     connection.request("GET", "/")
     assert connection.getresponse().read() == b"hello\n"
     server.stop(grace=600)  # would hang
@@ -257,14 +259,14 @@ def test_a_request_in_flight_is_finished_encrypted_on_stop(serve, tmp_path, serv
 
     def handler(request):
         entered.set()
-        leave.wait(PATIENCE)
+        leave.wait(WAIT_SECONDS)
         return plain(200, "done")
 
     server = serve({"/": handler}, config=ConfigFile(tmp_path / "web.yml", text).loaded)
     host, port = endpoint(server.addresses[0])
-    connection = http.client.HTTPSConnection(host, port, context=pki.client(), timeout=PATIENCE)
+    connection = http.client.HTTPSConnection(host, port, context=pki.client(), timeout=WAIT_SECONDS)
     connection.request("GET", "/")
-    assert entered.wait(PATIENCE)
+    wait_until(entered.is_set, "the request is at work")
     (served,) = server._connections
     served.finish()
     leave.set()

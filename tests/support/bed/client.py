@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 import urllib3
 
 from tests.support.bed.pki import KeyPair
-from tests.support.bed.processes import WAIT_SECONDS, wait_until
+from tests.support.waiting import WAIT_SECONDS, wait_until
 
 Object = dict[str, Any]
 Objects = list[Object]

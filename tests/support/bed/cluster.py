@@ -22,9 +22,10 @@ import urllib3
 
 from tests.support.bed.client import Client, Object, Refused
 from tests.support.bed.pki import Authority, KeyPair
-from tests.support.bed.processes import Daemon, output, wait_until
+from tests.support.bed.processes import Daemon, output
 from tests.support.bed.tools import Tools
 from tests.support.bed.workplace import Workplace
+from tests.support.waiting import wait_until
 
 SERVICE_RANGE = "10.96.0.0/16"
 SERVICE_ADDRESS = "10.96.0.1"

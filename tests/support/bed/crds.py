@@ -11,8 +11,8 @@ import yaml
 
 from tests.support.bed.client import Client, Refused
 from tests.support.bed.objects import condition
-from tests.support.bed.processes import wait_until
 from tests.support.bed.tools import module_folder
+from tests.support.waiting import wait_until
 
 SHARE_POD = Path(__file__).with_name("crds") / "sharepod.yaml"
 

@@ -17,7 +17,7 @@ import grpc
 
 from tests.support.bed.client import Object
 from tests.support.bed.node import Node
-from tests.support.bed.processes import WAIT_SECONDS, wait_until
+from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.rpc import deviceplugin_pb2 as pb
 
 FOLDER = "/var/lib/kubelet/device-plugins"
@@ -82,10 +82,10 @@ class DevicePlugin:
                 pb.RegisterRequest(
                     version="v1beta1", endpoint=endpoint, resource_name=self.resource
                 ),
-                timeout=10,
+                timeout=WAIT_SECONDS,
             )
         # Until then the Node may say what was offered before, and pods be refused.
-        assert self._listened.wait(WAIT_SECONDS), f"{self.resource}: nobody reads the list"
+        wait_until(self._listened.is_set, f"{self.resource}: somebody reads the list")
 
     def stop(self) -> None:
         """Serve no more: to the kubelet a plugin that died."""

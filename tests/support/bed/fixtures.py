@@ -32,14 +32,6 @@ PROGRAMS = {
 """What a node needs of the machine -> the Debian package that has it."""
 
 
-def pytest_collection_modifyitems(items):
-    """Whatever needs the bed is marked ``cluster``, and runs after everything else."""
-    for item in items:
-        if "tools" in getattr(item, "fixturenames", ()):
-            item.add_marker("cluster")
-    items.sort(key=lambda item: item.get_closest_marker("cluster") is not None)
-
-
 @pytest.fixture(scope="session")
 def tools():
     """The programs of Kubernetes."""

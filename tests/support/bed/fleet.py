@@ -169,7 +169,8 @@ def take_snapshot(
         with _timed(took, "create nodes"):
             create(cluster.client, map(population.node, range(population.nodes)))
         with _timed(took, "create pods"):
-            create(cluster.client, population.furniture())
+            for objects in population.furniture():  # an account needs its namespace
+                create(cluster.client, objects)
             sets = create(cluster.client, population.replica_sets())
             create(cluster.client, population.owned_pods(sets, int(time.time())))
         with _timed(took, "all Ready and Running"):

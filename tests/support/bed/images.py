@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from tests.support.bed.client import Client, Object
-from tests.support.bed.processes import wait_until
 from tests.support.environment import missing, required_tool
+from tests.support.waiting import wait_until
 
 PAUSE = "localhost/pause:1"
 SHOW = "localhost/show:1"

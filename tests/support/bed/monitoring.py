@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 from tests.support.bed.processes import Daemon
 from tests.support.environment import required_tool
+from tests.support.waiting import WAIT_SECONDS
 
 LISTENING = re.compile(r'msg="Listening on" address=127\.0\.0\.1:(\d+)')
 
@@ -67,7 +68,7 @@ class Server:
         return self._ask("GET", "/-/ready")[0] == 200
 
     def _ask(self, method: str, path: str, body: object = None) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_SECONDS)
         try:
             data = None if body is None else json.dumps(body)
             connection.request(method, path, data, {"Content-Type": "application/json"})

@@ -31,9 +31,10 @@ from tests.support.bed.client import Object
 from tests.support.bed.cluster import NOT_YET, SERVICE_ADDRESS, Cluster
 from tests.support.bed.images import PAUSE
 from tests.support.bed.objects import ready
-from tests.support.bed.processes import ENVIRONMENT, Daemon, output, wait_until
+from tests.support.bed.processes import ENVIRONMENT, Daemon, output
 from tests.support.bed.workplace import NODES, ip_batch
 from tests.support.environment import ROOT
+from tests.support.waiting import wait_until
 
 INIT = Path(__file__).with_name("node-init.sh")
 

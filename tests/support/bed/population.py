@@ -187,14 +187,14 @@ class Population(NamedTuple):
             },
         }
 
-    def furniture(self) -> list[Object]:
-        """The namespaces; then the ServiceAccounts that the pods there run as."""
+    def furniture(self) -> tuple[list[Object], list[Object]]:
+        """The namespaces, and the ServiceAccounts in them that the pods run as."""
         teams = [f"team-{number}" for number in range(TEAMS)]
         accounts = [{"name": "default", "namespace": team} for team in teams]
-        return [
-            *({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": t}} for t in teams),
-            *({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": a} for a in accounts),
-        ]
+        return (
+            [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": t}} for t in teams],
+            [{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": a} for a in accounts],
+        )
 
     def replica_sets(self) -> list[Object]:
         """The owners of the pods, each of PODS_OF_A_SET."""

@@ -13,46 +13,18 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Self, TypeVar
 
-T = TypeVar("T")
+from tests.support.waiting import WAIT_SECONDS, wait_until
 
-WAIT_SECONDS = 60.0
-"""How long anything here may take before it counts as broken, on a busy machine."""
+T = TypeVar("T")
 
 DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 """All that a program gets to see: etcd takes every ETCD_* for a flag, all of them a proxy."""
-
-
-def wait_until(
-    condition: Callable[[], T],
-    what: str,
-    *,
-    seconds: float = WAIT_SECONDS,
-    failures: tuple[type[Exception], ...] = (),
-    context: Callable[[], str] = str,
-) -> T:
-    """The first true answer of ``condition``; one of ``failures`` counts as not yet.
-
-    Raises:
-        AssertionError: with the last answer and ``context()`` when ``seconds`` have passed.
-    """
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            last: object = (answer := condition())
-            if answer:
-                return answer
-        except failures as error:
-            last = error
-        if time.monotonic() > deadline:
-            raise AssertionError(f"never {what}; at last: {last!r}\n{context()}".rstrip())
-        time.sleep(0.05)
 
 
 def output(
@@ -171,8 +143,18 @@ class Daemon:
                 os.kill(self.pid, number)
 
     def wait(self, seconds: float = WAIT_SECONDS) -> int:
-        """Its exit status, negative for a signal."""
-        return self._process.wait(seconds)
+        """Its exit status, negative for a signal.
+
+        Raises:
+            AssertionError: with the end of its log, when it still runs after ``seconds``.
+        """
+        wait_until(
+            lambda: not self.running,
+            f"{self.name}: ended",
+            seconds=seconds,
+            context=lambda: self.log(30),
+        )
+        return self._process.returncode
 
     def stop(self, seconds: float = WAIT_SECONDS) -> int:
         """Ask it to end, and wait; its exit status.
@@ -183,9 +165,10 @@ class Daemon:
         self.signal(signal.SIGTERM)
         try:
             return self.wait(seconds)
-        except subprocess.TimeoutExpired:
+        except AssertionError as error:
             self.kill()
-            raise AssertionError(f"{self.name} ignored SIGTERM:\n{self.log(30)}") from None
+            error.add_note(f"{self.name} ignored SIGTERM")
+            raise
 
     def kill(self) -> None:
         """End it at once, with what it started in its session."""

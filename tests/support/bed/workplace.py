@@ -36,6 +36,10 @@ NODES = range(1, 10)
 
 SWEEP_SECONDS = 60.0
 
+INOTIFY_INSTANCES = 1024
+"""How many inotify instances a user may have. Debian's default is 128; a control plane with a node
+needs about 40, and one that gets none ends with "too many open files"."""
+
 
 class Workplace:
     """One bed's own place; close() leaves nothing of it behind."""
@@ -47,6 +51,7 @@ class Workplace:
             RuntimeError: all are taken.
         """
         _sweep_leftovers()
+        _raise_inotify_limit()
         for number in NUMBERS:
             if held := _hold(number):
                 break
@@ -209,6 +214,13 @@ def _hold(number: int) -> socket.socket | None:
         held.close()
         return None
     return held
+
+
+def _raise_inotify_limit() -> None:
+    """The one setting of the machine that the bed changes, and only upwards."""
+    limit = Path("/proc/sys/fs/inotify/max_user_instances")
+    if int(limit.read_text()) < INOTIFY_INSTANCES:
+        limit.write_text(str(INOTIFY_INSTANCES))
 
 
 # --------------------------------------------------------------------------------- the sweeper

@@ -1,0 +1,72 @@
+"""Values that the chart's schema refuses: by the schema alone, and by the real helm."""
+
+from typing import NamedTuple
+
+from tests.support.deploy_objects import Object
+
+
+class Wrong(NamedTuple):
+    """Values, the place in them that is refused, and what is said about it, if that is sure."""
+
+    place: str
+    values: Object
+    said: str = ""
+
+
+WRONG = (
+    Wrong("", {"exportr": {}}, "'exportr'"),
+    Wrong("/exporter", {"exporter": {"profil": "full"}}, "'profil'"),
+    Wrong("/exporter/profile", {"exporter": {"profile": "root"}}, "'minimal', 'standard', 'full'"),
+    Wrong("/exporter/enabled", {"exporter": {"enabled": "yes"}}),
+    Wrong("/exporter/sampleInterval", {"exporter": {"sampleInterval": 15}}),
+    Wrong(
+        "/exporter/resources/limits",
+        {"exporter": {"resources": {"limits": {"nvidia.com/gpu": 1}}}},
+        "'nvidia.com/gpu'",
+    ),
+    Wrong("/exporter/extraArgs/0", {"exporter": {"extraArgs": ["collector.api"]}}),
+    Wrong(
+        "/exporter/updateStrategy/rollingUpdate",
+        {"exporter": {"updateStrategy": {"rollingUpdate": {"maxSurge": 1}}}},
+        "'maxSurge'",
+    ),
+    Wrong(
+        "/exporter/updateStrategy/rollingUpdate/maxUnavailable",
+        {"exporter": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": 0}}}},
+    ),
+    Wrong("/priorityClass/name", {"priorityClass": {"create": True, "name": ""}}),
+    Wrong("/image/digest", {"image": {"digest": "sha256:1"}}),
+    Wrong("/gpuNodes/nodeSelector/gpu", {"gpuNodes": {"nodeSelector": {"gpu": True}}}),
+    Wrong(
+        "/gpuNodes/tolerations/0/effect",
+        {"gpuNodes": {"tolerations": [{"key": "a", "effect": "No"}]}},
+    ),
+    Wrong("/units/volcanoMemoryFactor", {"units": {"volcanoMemoryFactor": "auto"}}),
+    Wrong("/units/volcanoMemoryFactor", {"units": {"volcanoMemoryFactor": 0}}),
+    Wrong("/units/gpushareMemoryUnit", {"units": {"gpushareMemoryUnit": "GB"}}),
+    Wrong("/paths/kubelet", {"paths": {"kubelet": "var/lib"}}),
+    Wrong(
+        "/devicePlugin/schemes",
+        {"devicePlugin": {"schemes": {"hami": {"enabled": True}}}},
+        "'hami'",
+    ),
+    Wrong("/reconciler/kind", {"reconciler": {"kind": "Job"}}, "'Deployment', 'CronJob', 'None'"),
+    Wrong("/reconciler/config", {"reconciler": {"config": {"every": "2m"}}}),
+    Wrong("/reconciler/schedule", {"reconciler": {"schedule": "2 minutes"}}),
+    Wrong("/monitoring/kind", {"monitoring": {"kind": "podmonitor"}}),
+    Wrong(
+        "/rules/alerts/VgpuDataStale/severity",
+        {"rules": {"alerts": {"VgpuDataStale": {"severity": "page"}}}},
+    ),
+    Wrong("/networkPolicy/apiServerPorts/0", {"networkPolicy": {"apiServerPorts": [70000]}}),
+)
+
+
+def merged(below: Object, above: Object) -> Object:
+    """Values over others, as helm lays them."""
+    both = {
+        name: merged(below[name], value)
+        for name, value in above.items()
+        if isinstance(value, dict) and isinstance(below.get(name), dict)
+    }
+    return below | above | both

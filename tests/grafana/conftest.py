@@ -1,0 +1,13 @@
+"""What the clusters of these tests have in common."""
+
+import pytest
+
+from tests.grafana.living_node import running, well
+
+
+@pytest.fixture(scope="session")
+def well_nodes(tmp_path_factory):
+    """The nodes on which nothing is wrong, with their exporters: who uses them changes nothing."""
+    nodes = well(tmp_path_factory.mktemp("well"))
+    with running(nodes):
+        yield nodes

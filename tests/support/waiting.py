@@ -1,0 +1,98 @@
+"""Waiting for what something else does: for a condition, never for a time.
+
+    wait_until(lambda: server.threads == 1, "one thread is left", context=log.read_text)
+
+A wait that ends in vain says what it waited for and the last state that it saw.
+"""
+
+import queue
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from time import monotonic, sleep  # those of now: a test may put others into the module
+from typing import TypeVar
+
+T = TypeVar("T")
+
+WAIT_SECONDS = 60.0
+"""Maximum time to wait for anything, in seconds: what takes longer is broken, not slow."""
+
+PAUSE_SECONDS = 0.05
+"""Maximum time between two looks at a condition, in seconds."""
+
+
+def wait_until(
+    condition: Callable[[], T],
+    what: str,
+    *,
+    seconds: float = WAIT_SECONDS,
+    failures: tuple[type[Exception], ...] = (),
+    context: Callable[[], str] = str,
+    pause: float = PAUSE_SECONDS,
+) -> T:
+    """The first true answer of ``condition``; one of ``failures`` counts as not yet.
+
+    ``pause`` is the longest pause between two questions; the first ones are shorter.
+
+    Raises:
+        AssertionError: with the last answer and ``context()`` when ``seconds`` have passed.
+    """
+    deadline = monotonic() + seconds
+    shorter = min(0.001, pause)
+    while True:
+        late = monotonic() > deadline  # from before the question: one answer always comes after it
+        try:
+            last: object = (answer := condition())
+            if answer:
+                return answer
+        except failures as error:
+            last = error
+        if late:
+            told = f"never {what} in {seconds:g} s; at last: {last!r}\n{context()}"
+            raise AssertionError(told.rstrip())
+        sleep(shorter)
+        shorter = min(2 * shorter, pause)
+
+
+def item_of(items: queue.SimpleQueue[T] | queue.Queue[T], what: str) -> T:
+    """The next item of a queue, which another thread is to put there."""
+    return wait_until(lambda: [items.get_nowait()], what, failures=(queue.Empty,))[0]
+
+
+def result_of(future: Future[T], what: str) -> T:
+    """The result of what another thread does."""
+    wait_until(future.done, what, context=stacks)
+    return future.result()
+
+
+def wait_ended(thread: threading.Thread, what: str) -> None:
+    """Wait for the end of a thread; without it, tell where all threads are."""
+    wait_until(lambda: not thread.is_alive(), what, context=stacks)
+
+
+def wait_for_tick(folder: Path) -> None:
+    """Wait until what changes from now on has another ctime: file systems' clocks tick slowly."""
+    probe = folder / "probe-of-the-clock"
+    probe.touch()
+    before = probe.stat().st_ctime_ns
+
+    def ticked() -> bool:
+        probe.touch()
+        return probe.stat().st_ctime_ns > before
+
+    wait_until(ticked, "another time of the file system's clock")
+    probe.unlink()
+
+
+def stacks() -> str:
+    """Where each other thread of this process is."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = sys._current_frames().items()
+    return "\n".join(
+        f"{names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame)[-6:])}"
+        for ident, frame in frames
+        if ident != threading.get_ident()
+    )

@@ -1,0 +1,84 @@
+"""The suite itself: every file has a place in it, and every thorough group has tests."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.environment import ROOT
+from tests.support.schedule import LANE_OF, TOGETHER, Group
+
+TESTS = ROOT / "tests"
+MAKEFILE = (ROOT / "Makefile").read_text()
+FILES = {str(file.relative_to(TESTS).with_suffix("")): file for file in TESTS.rglob("test_*.py")}
+
+
+def test_a_group_names_files_that_there_are():
+    assert LANE_OF.keys() | TOGETHER.keys() <= FILES.keys()
+
+
+def test_make_runs_every_thorough_group():
+    (groups,) = re.findall(r"^GROUP +\?= (.*)$", MAKEFILE, re.MULTILINE)
+    assert set(groups.split()) == set(Group)
+
+
+@pytest.mark.parametrize("group", sorted(set(Group) - {Group.PROPERTIES, Group.BED}))
+def test_a_thorough_group_has_tests(group):
+    """Those of the two others are told by what they are, not by a marker."""
+    marker = f'pytest.mark.thorough("{group}"'
+    assert any(marker in file.read_text() for file in FILES.values())
+
+
+def test_the_pure_tests_of_make_check_are_folders():
+    (folders,) = re.findall(r"^PURE +=.*tests/,(.*)\)$", MAKEFILE, re.MULTILINE)
+    assert all((TESTS / folder).is_dir() for folder in folders.split())
+
+
+def test_helpers_are_no_global_modules():
+    """Every folder of the tests is a package, so that a helper's name begins with ``tests.``."""
+    folders = {file.parent for file in TESTS.rglob("*.py")}
+    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+def test_properties_leave_the_number_of_examples_to_the_profile():
+    literal = re.compile(r"max_examples" "=")
+    assert [name for name, file in FILES.items() if literal.search(file.read_text())] == []
+
+
+def run(*command):
+    """Run Python in the repository; what it prints."""
+    words = [sys.executable, *command]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def collected(*arguments):
+    """The tests of the fuzzers that these arguments choose."""
+    listed = run("-m", "pytest", "--collect-only", "-q", "-p", "no:xdist", *arguments, "tests/fuzz")
+    return {line.partition("::")[2].partition("[")[0] for line in listed.stdout.splitlines()} - {""}
+
+
+def test_a_thorough_group_runs_its_tests_and_no_others():
+    smaller, whole = "test_no_bytes_break_the_parser", "test_a_defect_in_the_parser_is_found"
+    assert collected() == {smaller}
+    assert collected("--thorough=fuzz") == {smaller, whole}
+
+
+BURNER = """
+import pathlib, sys, time
+while time.process_time() < 1.5:
+    pass
+pathlib.Path(sys.argv[1]).touch()
+"""
+SCRIPT = '("$0" "$1" "$2" &); until [ -e "$2" ]; do sleep 0.05; done; sleep 0.2; exit 3'
+"""The burner's parent ends at once; then somebody else has to wait for it."""
+
+
+def test_the_stopwatch_counts_who_has_lost_its_parent_and_tells_the_exit_status(tmp_path):
+    burner, done = tmp_path / "burner.py", tmp_path / "done"
+    burner.write_text(BURNER)
+    command = ["sh", "-c", SCRIPT, sys.executable, str(burner), str(done)]
+    ended = run("-m", "tests.support.stopwatch", "it", "1 min", "--", *command)
+    assert ended.returncode == 3
+    told = re.fullmatch(r"it: 0 min \d+ s wall \(bound: 1 min\), (\d+) s of CPU\n", ended.stdout)
+    assert int(told[1]) >= 1

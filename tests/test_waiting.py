@@ -1,0 +1,68 @@
+"""Waits that end in vain say what they waited for and the last state that they saw."""
+
+import queue
+import threading
+
+import pytest
+
+from tests.support.waiting import item_of, wait_ended, wait_until
+
+
+def told(call, *args, **options):
+    with pytest.raises(AssertionError) as error:
+        call(*args, **options)
+    return str(error.value)
+
+
+def test_the_first_true_answer_is_given():
+    answers = iter([0, "", None, "at last", "later"])
+    assert wait_until(lambda: next(answers), "there") == "at last"
+
+
+def test_what_never_comes_is_told_with_the_last_answer_and_the_context():
+    said = told(wait_until, list, "three pods", seconds=0.01, context=lambda: "the log")
+    assert said == "never three pods in 0.01 s; at last: []\nthe log"
+
+
+def test_a_failure_that_may_be_counts_as_not_yet_and_is_told_at_last():
+    answers = iter([OSError("refused"), OSError("refused")])
+
+    def ask():
+        error = next(answers, None)
+        if error:
+            raise error
+        return True
+
+    assert wait_until(ask, "served", failures=(OSError,))
+    with pytest.raises(ZeroDivisionError):
+        wait_until(lambda: 1 // 0, "served", failures=(OSError,))
+    said = told(wait_until, open, "served", seconds=0.01, failures=(TypeError,))
+    assert "TypeError" in said
+
+
+def test_who_comes_late_is_asked_once_more_after_the_end():
+    asked = []
+    told(wait_until, lambda: asked.append(1), "there", seconds=-1.0)
+    assert asked == [1]
+
+
+def test_an_item_may_be_anything():
+    items = queue.Queue()
+    for item in (None, 0, {}):
+        items.put(item)
+    assert [item_of(items, "an item") for _ in range(3)] == [None, 0, {}]
+
+
+def test_a_thread_that_never_ends_is_told_with_where_it_is(monkeypatch):
+    monkeypatch.setattr(wait_until, "__kwdefaults__", wait_until.__kwdefaults__ | {"seconds": 0.01})
+    go_on = threading.Event()
+    thread = threading.Thread(target=go_on.wait, name="stuck-one")
+    thread.start()
+    try:
+        said = told(wait_ended, thread, "it ends")
+    finally:
+        go_on.set()
+    assert said.startswith("never it ends in 0.01 s; at last: False\n")
+    assert "stuck-one:\n" in said
+    assert "self._cond.wait" in said
+    thread.join()
