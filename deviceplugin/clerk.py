@@ -171,8 +171,13 @@ class DeskClerk:
         return name, answer
 
     def _waiting(self, resource: str, count: int) -> tuple[Candidate, ...]:
-        """Who may be asking; () if nobody can tell. Raises Refused NO_CANDIDATE."""
+        """Who may be asking; () if nobody can tell. Raises Refused NO_CANDIDATE.
+
+        Where only containers are known that may be asked for again, a new pod may not have been
+        seen yet: the API server is asked before one of them is believed.
+        """
         pods: Mapping[str, Pod] | None = {}
+        again: tuple[Candidate, ...] = ()
         for tell in (self._pods.known, self._pods.ask):
             pods = tell()
             there = (pods or {}).values()
@@ -185,8 +190,11 @@ class DeskClerk:
             )
             if self._legacy:
                 found = tuple(one for one in found if self._is_promised(one.pod, desk))
-            if found:
+            if any(not one.again for one in found):
                 return found
+            again = again if pods is None else found
+        if again:
+            return again
         if pods is None:  # the API server is not heard: who it is, the kubelet's checkpoint tells
             return ()
         raise no_candidate(self._claims, there, desk, resource, count, answered=answered)

@@ -131,6 +131,16 @@ def test_without_cdi_the_answer_is_the_first_candidates(parts):
     assert any(mount.host.endswith(f"{name}/overrideEnv") for mount in edits.mounts)
 
 
+def test_without_cdi_a_pod_that_is_not_seen_yet_comes_before_one_that_is_served(parts):
+    bench = parts(LateFiles)
+    bench.start()
+    served = bench.create("served", share(A, 2))
+    bench.admit(served, IDS)
+    bench.create("unseen", share(B, 2), seen=False)
+    _, edits = bench.clerk.allocate(NUMBER, frozenset({"id-1"}))
+    assert edits.env["NVIDIA_VISIBLE_DEVICES"] == B
+
+
 def test_without_cdi_nothing_is_guessed_while_the_api_server_is_not_heard(parts):
     bench = parts(LateFiles)
     bench.start()
