@@ -174,7 +174,8 @@ class DeskClerk:
         """Who may be asking; () if nobody can tell. Raises Refused NO_CANDIDATE.
 
         Where only containers are known that may be asked for again, a new pod may not have been
-        seen yet: the API server is asked before one of them is believed.
+        seen yet. A guess asks the API server before it believes one of them; a name does not have
+        to, since it is nobody's.
         """
         pods: Mapping[str, Pod] | None = {}
         again: tuple[Candidate, ...] = ()
@@ -190,7 +191,7 @@ class DeskClerk:
             )
             if self._legacy:
                 found = tuple(one for one in found if self._is_promised(one.pod, desk))
-            if any(not one.again for one in found):
+            if found and not (self._handout.guesses and found[0].again):
                 return found
             again = again if pods is None else found
         if again:

@@ -90,6 +90,15 @@ def test_nobody_is_refused_before_the_api_server_was_asked_afresh(parts):
     assert bench.api.asked == 1  # the watch has told
 
 
+def test_a_name_needs_no_request_where_a_served_pod_may_be_asked_for_again(parts):
+    bench = parts()
+    bench.start()
+    served = bench.create("served", share(A, 2))
+    bench.admit(served, IDS)
+    bench.clerk.allocate(NUMBER, frozenset({"id-1"}))
+    assert bench.api.asked == 0
+
+
 def test_while_the_api_server_is_not_heard_names_are_given_out(parts):
     bench = parts()
     bench.start()
