@@ -12,6 +12,7 @@ WORKERS  ?= 4
 BY_GROUP  = --dist=loadscope --no-loadscope-reorder
 PARALLEL  = --numprocesses=$(WORKERS) $(BY_GROUP)
 PYTEST    = $(BIN)/python -m pytest --hypothesis-profile=ci
+FAST      = -m "not slow and not cluster"
 STOPWATCH = $(BIN)/python -m tests.support.stopwatch 'make $@' '$(BOUND)' --
 PURE      = $(addprefix tests/,schemes placement ledger metrics reconciler grafana deploy docs)
 GROUP    ?= properties bed fleets soak fuzz plugin
@@ -33,7 +34,7 @@ check: $(VENV)/.dev ## Static checks, generated files, pure tests: one minute
 
 test-fast: BOUND = 2 min
 test-fast: $(VENV)/.dev ## Tests without those that take longer than a few seconds: two minutes
-	@$(STOPWATCH) $(PYTEST) $(PARALLEL) -m "not slow and not cluster" $(ARGS)
+	@$(STOPWATCH) $(PYTEST) $(PARALLEL) $(FAST) $(ARGS)
 
 test: BOUND = 20 min
 test: $(VENV)/.dev ## All checks and tests: twenty minutes
@@ -45,7 +46,7 @@ test-thorough: $(VENV)/.dev ## What is too slow for `make test` (GROUP=fuzz; all
 
 coverage: $(VENV)/.dev ## The lines that the fast tests reach
 	$(BIN)/coverage erase
-	$(PYTEST) $(PARALLEL) -m "not slow and not cluster" --cov --cov-report=term $(ARGS)
+	$(PYTEST) $(PARALLEL) $(FAST) --cov --cov-report=term $(ARGS)
 
 cluster-tools: $(VENV)/.runtime ## Build the Kubernetes of the tests, once (ARGS=--prune deletes old ones)
 	@$(BIN)/python -m tests.support.bed.tools $(ARGS)
@@ -68,17 +69,14 @@ lint-generated: $(VENV)/.dev
 	$(BIN)/python -m deploy.generate --check
 
 pure: $(VENV)/.dev
-	$(PYTEST) -q --numprocesses=2 $(BY_GROUP) -m "not slow and not cluster" $(PURE)
+	$(PYTEST) -q --numprocesses=2 $(BY_GROUP) $(FAST) $(PURE)
 
 tests: $(VENV)/.dev
 	$(PYTEST) $(PARALLEL) $(ARGS)
 
 thorough-%: $(VENV)/.dev
 	$(BIN)/python -m pytest --thorough=$* --hypothesis-profile=thorough $(PARALLEL) $(ARGS)
-
-thorough-bed: $(VENV)/.dev
-	$(BIN)/python -m pytest --thorough=bed $(PARALLEL) $(ARGS)
-	$(BIN)/python -m tests.support.bed.digest
+	$(if $(filter bed,$*),$(BIN)/python -m tests.support.bed.digest)
 
 docs: $(VENV)/.dev ## Write the generated documentation and rules
 	$(BIN)/python docs/generate.py

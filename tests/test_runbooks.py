@@ -3,8 +3,6 @@
 import re
 from collections import Counter
 
-import click
-
 from reconciler.apply.restore import Undo
 from reconciler.config import KEYS, SECTIONS
 from reconciler.cycle import Ending
@@ -13,7 +11,7 @@ from reconciler.reasons import Cause, Effect, Outcome, Rule, Skip
 from reconciler.rules import RULES
 from reconciler.schedule import Missed
 from tests.support.defects import no_defects
-from tests.support.doc_pages import FLAG, METRIC, command, commands, flags, spans
+from tests.support.doc_pages import FLAG, METRIC, command, flags, spans, wrong_words
 from tests.support.environment import ROOT
 
 DOCS = ROOT / "docs"
@@ -103,12 +101,8 @@ def test_words_that_look_like_reasons_are_reasons():
 @no_defects
 def test_commands_exist_with_their_flags():
     for name, text in ALL.items():
-        for line in commands(text):
-            found, rest = command(line.split()[1:])
-            if isinstance(found, click.Group) and rest:
-                yield f"{name}: no command {rest[0]}: {line}"
-            for flag in {flag for flag, *_ in FLAG.findall(" ".join(rest))} - flags(found):
-                yield f"{name}: no flag {flag}: {line}"
+        for wrong in wrong_words(text, help_is_a_flag=False):
+            yield f"{name}: {wrong}"
 
 
 @no_defects

@@ -12,10 +12,8 @@ With ``in_pod`` the plugin finds the API server as in a pod: over TLS, by its se
 
 import json
 import os
-import re
 import signal
 import ssl
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,10 +23,11 @@ from urllib.request import urlopen
 
 from tests.deviceplugin.admitting_kubelet import AdmittingKubelet
 from tests.support.bed.pki import Authority
+from tests.support.bed.processes import Daemon
 from tests.support.environment import ROOT
-from tests.support.live import parse
+from tests.support.live import parse, port_in
 from tests.support.nvml_fake import Device, FakeDriver, uuid
-from tests.support.waiting import WAIT_SECONDS, wait_until
+from tests.support.waiting import WAIT_SECONDS
 from vgpu.simulator.apiserver import ApiServer
 from vgpu.simulator.store import NODES, PODS, Store
 from vgpu.sources.runtime import HOST_PID_NAMESPACE
@@ -78,8 +77,8 @@ class PluginBench:
         return self
 
     def __exit__(self, *_):
-        if self.process is not None and self.process.poll() is None:
-            self.stop(signal.SIGKILL)
+        if self.process is not None and self.process.running:
+            self.process.kill()
         self.kubelet.stop()
         self.server.__exit__(None, None, None)
         self._short.cleanup()
@@ -142,28 +141,12 @@ class PluginBench:
     def start(self):
         """Start it, or start it again."""
         self.port = 0
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                self.command(), cwd=ROOT, env=self.environment(), stdout=log, stderr=log
-            )
+        self._log.unlink(missing_ok=True)
+        self.process = Daemon("plugin", self.command(), self._log, env=self.environment(), cwd=ROOT)
 
     def stop(self, number=signal.SIGTERM):
         """End it by a signal; its exit status."""
-        self.process.send_signal(number)
-        try:
-            return self.wait_ended()
-        except AssertionError:
-            self.process.kill()
-            self.process.wait(WAIT_SECONDS)
-            raise
-
-    def wait_ended(self, seconds=WAIT_SECONDS):
-        """Until it has ended by itself; its exit status."""
-        wait_until(self._has_ended, "ended", seconds=seconds, context=self.log)
-        return self.process.returncode
-
-    def _has_ended(self):
-        return self.process.poll() is not None
+        return self.process.stop(number)
 
     def log(self):
         """What its last start has logged."""
@@ -172,8 +155,7 @@ class PluginBench:
     def get(self, path):
         """(status, text) of a page; (0, "") if nobody answers yet."""
         if not self.port:
-            found = re.search(r"msg=serving .*?127\.0\.0\.1:(\d+)", self.log())
-            self.port = int(found[1]) if found else 0
+            self.port = port_in(self.log())
         if not self.port:
             return 0, ""
         try:
@@ -191,12 +173,7 @@ class PluginBench:
     def wait_until(self, condition, what):
         """Until it holds, while the plugin runs."""
 
-        def asked():
-            found = condition()
-            assert found or not self._has_ended(), f"ended, and was never {what}:\n{self.log()}"
-            return found
-
-        return wait_until(asked, what, context=self.log)
+        return self.process.wait_until(condition, what)
 
     def wait_ready(self):
         """Until pods can be served."""

@@ -42,7 +42,7 @@ def served(bench, name, card=0, memory=4):
 def ended(bench):
     """Status and last words of a start that fails."""
     bench.start()
-    code = bench.wait_ended(2 * WAIT_SECONDS)  # it waits itself for half a minute
+    code = bench.process.wait(2 * WAIT_SECONDS)  # it waits itself for half a minute
     assert "Traceback" not in bench.log()
     return code, bench.log()
 

@@ -2,20 +2,15 @@
 
 import re
 
-import click
-
 from deviceplugin.events import Word
 from tests.support.defects import no_defects
 from tests.support.doc_pages import (
     BLOCK,
-    FLAG,
     METRIC,
     all_flags,
     anchors,
-    command,
-    commands,
-    flags,
     links,
+    wrong_words,
 )
 from tests.support.environment import ROOT
 
@@ -59,13 +54,8 @@ def test_a_list_begins_after_an_empty_line_or_the_site_shows_none():
 @no_defects
 def test_commands_exist_with_their_flags():
     for name, text in WRITTEN.items():
-        for line in commands(text):
-            found, rest = command(line.split()[1:])
-            if isinstance(found, click.Group) and rest and not rest[0].startswith("-"):
-                yield f"{name}: no command {rest[0]}: {line}"
-            given = {flag for flag, *_ in FLAG.findall(" ".join(rest))}
-            for flag in given - flags(found) - {"--help"}:
-                yield f"{name}: no flag {flag}: {line}"
+        for wrong in wrong_words(text, help_is_a_flag=True):
+            yield f"{name}: {wrong}"
 
 
 @no_defects

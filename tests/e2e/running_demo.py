@@ -3,14 +3,14 @@
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from tests.support.bed.processes import Daemon
 from tests.support.environment import ROOT
-from tests.support.waiting import WAIT_SECONDS, wait_until
+from tests.support.waiting import WAIT_SECONDS
 
 COMMAND = (sys.executable, "-m", "vgpu", "demo")
 LISTEN = "--web.listen-address=127.0.0.1:0"
@@ -35,17 +35,9 @@ class RunningDemo:
 
     def __enter__(self) -> Self:
         """Returns when the first look has been printed."""
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                cwd=self._cwd,
-                env=self._env,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C is for it and its children alone
-            )
+        self._process = Daemon("demo", self._command, self._log, env=self._env, cwd=self._cwd)
         try:
-            wait_until(self._serves, "served", seconds=2 * WAIT_SECONDS, context=self.printed)
+            self._process.wait_until(self._serves, "serves", seconds=2 * WAIT_SECONDS)
         except BaseException:
             self.interrupt()
             raise
@@ -53,27 +45,21 @@ class RunningDemo:
         return self
 
     def _serves(self) -> bool:
-        assert not self._has_ended(), f"the demo has ended:\n{self.printed()}"
         return "Ctrl-C ends it" in self.printed()
-
-    def _has_ended(self) -> bool:
-        return self._process.poll() is not None
 
     def __exit__(self, *_: object) -> None:
         self.interrupt()
 
     def interrupt(self) -> int:
         """Ctrl-C, as the terminal gives it to the whole process group; the exit status."""
-        if not self._has_ended():
+        if self._process.running:
             os.killpg(self._process.pid, signal.SIGINT)
         try:
-            wait_until(self._has_ended, "ended by Ctrl-C", context=self.printed)
+            return self._process.wait()
         except AssertionError:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(WAIT_SECONDS)
+            self._process.kill()
             raise
-        return self._process.returncode
 
     def printed(self) -> str:
         """What it has said so far."""
-        return self._log.read_text()
+        return self._process.log()

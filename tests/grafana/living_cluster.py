@@ -137,17 +137,16 @@ class LivingCluster:
             server.wait_for(f"{names} and on () {both} and on () {busy}")
 
     def _server(self, name: str, pods: Path, *, honor_labels: bool) -> Prometheus:
-        server = Prometheus(
+        return Prometheus(
             self._folder / name,
             rules=RULES,
+            evaluation_interval=INTERVAL,
             honor_labels=honor_labels,
             scrape_interval=INTERVAL,
             scrape_timeout=INTERVAL,
             static_configs=[],
             file_sd_configs=[{"files": [str(pods)]}],
         )
-        server._config["global"]["evaluation_interval"] = INTERVAL
-        return server
 
 
 def tell(file: Path, targets: list[dict[str, Any]]) -> None:

@@ -41,6 +41,18 @@ def command(words):
     return found, rest
 
 
+def wrong_words(text, *, help_is_a_flag):
+    """What command lines of ours name that there is not: a command, or a flag of theirs."""
+    for line in commands(text):
+        found, rest = command(line.split()[1:])
+        flag_first = help_is_a_flag and rest and rest[0].startswith("-")
+        if isinstance(found, click.Group) and rest and not flag_first:
+            yield f"no command {rest[0]}: {line}"
+        known = flags(found) | ({"--help"} if help_is_a_flag else set())
+        for flag in {flag for flag, *_ in FLAG.findall(" ".join(rest))} - known:
+            yield f"no flag {flag}: {line}"
+
+
 def flags(found):
     return {option for param in found.params for option in (*param.opts, *param.secondary_opts)}
 

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Self
 
 from tests.support import nvml_fake
+from tests.support.bed.processes import Daemon
+from tests.support.environment import ROOT
 from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.facts import GpuSample
 from vgpu.simulator.node import SimulatedNode
@@ -74,7 +76,7 @@ class LiveExporter:
         self.write_driver()
         self._flags = flags
         self._log = folder / "exporter.log"
-        self.process: subprocess.Popen[bytes] | None = None
+        self._process: Daemon | None = None
         self.port = 0
         self.tls: ssl.SSLContext | None = None
         self.headers: dict[str, str] = {}
@@ -125,50 +127,32 @@ class LiveExporter:
         return done.stdout
 
     def __enter__(self) -> Self:
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                self.command("--web.listen-address=127.0.0.1:0"),
-                env=self.environment(),
-                stdout=log,
-                stderr=log,
-            )
+        self._log.unlink(missing_ok=True)
+        command = self.command("--web.listen-address=127.0.0.1:0")
+        self._process = Daemon("exporter", command, self._log, env=self.environment(), cwd=ROOT)
         try:
-            wait_until(self._is_ready, "ready to serve", failures=(OSError,), context=self.log)
+            self.process.wait_until(self._is_ready, "ready to serve")
         except BaseException:
             self.stop()
             raise
         return self
 
-    def _is_ready(self) -> bool:
-        assert not self._has_ended(), f"the exporter has ended:\n{self.log()}"
-        found = re.search(r"msg=serving .*?127\.0\.0\.1:(\d+)", self.log())
-        if found:
-            self.port = int(found[1])
-        return found is not None and self.get("/-/ready").status == 200
+    @property
+    def process(self) -> Daemon:
+        """The running program."""
+        assert self._process is not None
+        return self._process
 
-    def _has_ended(self) -> bool:
-        assert self.process is not None
-        return self.process.poll() is not None
+    def _is_ready(self) -> bool:
+        self.port = port_in(self.log())
+        return self.port != 0 and self.get("/-/ready").status == 200
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def stop(self, number: int = signal.SIGTERM) -> int:
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """End it by a signal; its exit status."""
-        assert self.process is not None
-        if not self._has_ended():
-            self.process.send_signal(number)
-        try:
-            return self.wait_ended()
-        except AssertionError:
-            self.process.kill()
-            self.process.wait(WAIT_SECONDS)
-            raise
-
-    def wait_ended(self) -> int:
-        """Until it has ended by itself; its exit status."""
-        wait_until(self._has_ended, "ended", context=self.log)
-        return self.process.returncode
+        return self.process.stop(number)
 
     def log(self) -> str:
         """What it has logged so far."""
@@ -198,7 +182,7 @@ class LiveExporter:
         series: dict[str, float] = {}
 
         def page() -> bool:
-            assert not self._has_ended(), f"ended, and never seen: {what}\n{self.log()}"
+            assert self.process.running, f"ended, and never seen: {what}\n{self.log()}"
             series.clear()
             series.update(self.metrics())
             return bool(condition(series))
@@ -214,6 +198,12 @@ class LiveExporter:
         """The first page that is so much newer than the one of now: it has gone on meanwhile."""
         begun = self.metrics()[TAKEN]
         return self.wait_for(lambda series: series[TAKEN] >= begun + seconds, "a newer page")
+
+
+def port_in(log: str) -> int:
+    """The port of 127.0.0.1 that a program of ours says it serves at; 0 if it has not yet."""
+    found = re.search(r"msg=serving .*?127\.0\.0\.1:(\d+)", log)
+    return int(found[1]) if found else 0
 
 
 def parse(text: str) -> dict[str, float]:

@@ -146,7 +146,7 @@ class Alertmanager(Server):
 
 
 class Prometheus(Server):
-    """A server that scrapes ``targets`` and evaluates ``rules`` once a second.
+    """A server that scrapes ``targets`` and evaluates ``rules`` every ``evaluation_interval``.
 
     ``job`` overrides the keys of the one scrape job; ``jobs`` are others, in its place.
     """
@@ -161,6 +161,7 @@ class Prometheus(Server):
         rules: Iterable[Path] = (),
         alertmanager: Alertmanager | None = None,
         jobs: Iterable[Mapping[str, Any]] = (),
+        evaluation_interval: str = "1s",
         **job: Any,
     ) -> None:
         super().__init__(folder)
@@ -174,7 +175,7 @@ class Prometheus(Server):
         }
         told = [f"127.0.0.1:{alertmanager.port}"] if alertmanager else []
         self._config = {
-            "global": {"evaluation_interval": "1s"},
+            "global": {"evaluation_interval": evaluation_interval},
             "scrape_configs": list(jobs) or [scrape],
             "rule_files": [str(file.absolute()) for file in rules],
             "alerting": {"alertmanagers": [{"static_configs": [{"targets": told}]}]},

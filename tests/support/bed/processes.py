@@ -11,10 +11,10 @@ tears down in order.
 
 import contextlib
 import os
-import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from signal import SIGKILL, SIGTERM, Signals
 from typing import IO, Self, TypeVar
 
 from tests.support.waiting import WAIT_SECONDS, wait_until
@@ -73,6 +73,7 @@ class Daemon:
         *,
         env: Mapping[str, str] | None = None,
         enter: Sequence[str] = (),
+        cwd: Path = Path("/"),
     ) -> None:
         """Start it, with ``env`` beside the clean environment.
 
@@ -86,7 +87,7 @@ class Daemon:
                 stdout=out,
                 stderr=out,
                 env={**ENVIRONMENT, **(env or {})},
-                cwd="/",
+                cwd=cwd,
                 start_new_session=True,
             )
 
@@ -136,7 +137,7 @@ class Daemon:
             context=lambda: self.log(30),
         )
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, number: Signals) -> None:
         """Send it a signal, if it still runs."""
         if self.running:
             with contextlib.suppress(ProcessLookupError):
@@ -156,22 +157,22 @@ class Daemon:
         )
         return self._process.returncode
 
-    def stop(self, seconds: float = WAIT_SECONDS) -> int:
-        """Ask it to end, and wait; its exit status.
+    def stop(self, number: Signals = SIGTERM) -> int:
+        """Ask it to end by a signal, and wait; its exit status.
 
         Raises:
             AssertionError: it did not, and was killed.
         """
-        self.signal(signal.SIGTERM)
+        self.signal(number)
         try:
-            return self.wait(seconds)
+            return self.wait()
         except AssertionError as error:
             self.kill()
-            error.add_note(f"{self.name} ignored SIGTERM")
+            error.add_note(f"{self.name} ignored {number.name}")
             raise
 
     def kill(self) -> None:
         """End it at once, with what it started in its session."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(self._process.pid, SIGKILL)
         self._process.wait(WAIT_SECONDS)
