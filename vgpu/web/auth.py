@@ -79,10 +79,10 @@ class BasicAuth:
             with _hashing:
                 # Another connection may have verified the same password in the meantime.
                 good = self.memory.holds(user, digest) or bcrypt.checkpw(password, hashed)
+                if good:  # before the next one of those who wait looks
+                    self.memory.keep(user, digest)
         finally:
             _waiting.release()
-        if good:
-            self.memory.keep(user, digest)
         return good
 
 
