@@ -32,6 +32,7 @@ from vgpu.kube import Pod
 from vgpu.model import Device
 from vgpu.plugin_words import CROSSED
 from vgpu.reasons import Reason, SourceError
+from vgpu.sources.own_checkpoint import booted_at
 from vgpu.units import percentage, size
 
 log = logging.getLogger(__name__)
@@ -323,7 +324,9 @@ class Binder:
         return replace(state, assignments=by_ids(found), read_at=now)
 
     def _swept(self, state: State) -> State:
-        """Without tenants that have left, and without what they were given."""
+        """Without tenants that have left and what they were given, and without what init
+        containers held that have succeeded.
+        """
         known = self._pods.known()
         self._shown = (self._shown | frozenset(known or ())) & state.desk.tenants.keys()
         if known is not None and self._conflicts:
@@ -339,8 +342,9 @@ class Binder:
         leaving = [desk.tenants[uid] for uid in self._gone(state, known, self._shown)]
         for tenant in leaving:
             desk = desk.left(tenant.pod.uid)
+        desk = desk.seen((known or {}).values(), booted_at())
         try:
-            if leaving:
+            if desk is not state.desk:
                 self._store.save(desk.tenants.values())
         except OSError as error:
             self._watcher.unsaved()

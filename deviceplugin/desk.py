@@ -66,7 +66,7 @@ class Desk(msgspec.Struct, frozen=True):
         seated = {tenant.pod.uid: tenant for tenant in tenants}
         for uid in sorted(seated, key=lambda uid: (seated[uid].since, uid)):
             tenant = seated[uid]
-            there = tuple(share for share in tenant.shares if share.device in desk.named)
+            there = tuple(share for share in tenant.held if share.device in desk.named)
             if lost := sorted({share.device for share in tenant.shares} - desk.named.keys()):
                 conflicts.append(Conflict(tenant.pod, f"not on this node: {', '.join(lost)}"))
             try:
@@ -101,7 +101,7 @@ class Desk(msgspec.Struct, frozen=True):
             replace(each, shares=tuple(self._by_uuid(share, pod) for share in each.shares))
             for each in allocations
         )
-        tenant = Tenant(ref, own, since=now)
+        tenant = Tenant(ref, _in_start_order(own, pod), since=now)
         for device in sorted({share.device for share in tenant.shares}):
             self._require_healthy(device, pod)
             holders = self._unbooked_on(device)
@@ -109,7 +109,7 @@ class Desk(msgspec.Struct, frozen=True):
                 detail = f"{device} is given out beyond what it has, to {holders}"
                 raise Refused(Why.NO_ROOM, detail, pod.ref)
         try:
-            books = self.books.hold(ref.uid, tenant.shares)
+            books = self.books.hold(ref.uid, tenant.held)
         except BooksError as error:
             why = Why.MALFORMED if error.reason is Refusal.NEGATIVE else Why.NO_ROOM
             held = self._holders_on(error.device)
@@ -125,6 +125,21 @@ class Desk(msgspec.Struct, frozen=True):
         if self.unbooked:  # there may be room now for those who held too much
             return self.over(self.devices, tenants.values())[0]
         return replace(self, tenants=tenants, books=self.books.release(uid))
+
+    def seen(self, pods: Iterable[Pod], booted_at: float) -> Self:
+        """The desk without what init containers held that have succeeded; the same if none has.
+
+        ``booted_at`` is when the node started, in unix seconds.
+        """
+        known = ((self.tenants.get(pod.kubelet_uid), pod) for pod in pods)
+        renewed = {
+            tenant.pod.uid: after
+            for tenant, pod in known
+            if tenant is not None and (after := seen(tenant, pod, booted_at)) != tenant
+        }
+        if not renewed:
+            return self
+        return self.over(self.devices, {**self.tenants, **renewed}.values())[0]
 
     def with_devices(self, devices: Iterable[Device]) -> tuple[Self, tuple[Conflict, ...]]:
         """The desk over other devices, or the same with another health; the tenants stay.
@@ -217,6 +232,31 @@ class Desk(msgspec.Struct, frozen=True):
 
     def _uses(self, uid: str, device: str) -> bool:
         return any(share.device == device for share in self.tenants[uid].shares)
+
+
+def seen(tenant: Tenant, pod: Pod, booted_at: float) -> Tenant:
+    """The tenant with what its pod's spec and status tell of init containers.
+
+    After a boot of the node, at ``booted_at`` (unix seconds), init containers run again. A pod of
+    another name only pretends to be the tenant's: anybody may write a static pod's UID.
+    """
+    if (pod.ref.namespace, pod.ref.name) != (tenant.pod.namespace, tenant.pod.name):
+        return tenant
+    return replace(
+        tenant,
+        allocations=_in_start_order(tenant.allocations, pod),
+        initialized=tenant.initialized or pod.initialized(booted_at),
+    )
+
+
+def _in_start_order(allocations: Iterable[Allocation], pod: Pod) -> tuple[Allocation, ...]:
+    """With when each container runs; init containers and sidecars in front, as in the spec."""
+    kinds = {one.name: one.kind for one in pod.containers}
+    place = {name: at for at, name in enumerate(kinds)}
+    known = [replace(each, kind=kinds.get(each.container, each.kind)) for each in allocations]
+    first = [each for each in known if each.kind is not ContainerKind.APP]
+    first.sort(key=lambda each: place.get(each.container, -1))
+    return (*first, *(each for each in known if each.kind is ContainerKind.APP))
 
 
 def _inherited(

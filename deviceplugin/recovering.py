@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from deviceplugin.assignments import read_assignments
 from deviceplugin.looking import Looker
@@ -19,6 +20,7 @@ from vgpu.facts import Gpu, GpuSample
 from vgpu.kube import Pod
 from vgpu.model import Device
 from vgpu.reasons import Reason, SourceError
+from vgpu.sources.own_checkpoint import booted_at
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +46,13 @@ class Own(msgspec.Struct, frozen=True):
         Of an older boot those of which the kubelet still has an answer of ours, for the same
         container: names are random and used once, so that it is the same admission. What such a pod
         may use was decided then; its annotations, which its owner can write, do not decide anew.
+        Its init containers run again.
         """
         if self.this_boot:
             return self.tenants
         names = {(one.pod_uid, one.container, one.name) for one in assignments if one.name}
         return tuple(
-            tenant
+            replace(tenant, initialized=False)
             for tenant in self.tenants
             if any((tenant.pod.uid, one.container, one.name) in names for one in tenant.bindings)
         )
@@ -126,7 +129,7 @@ class Recovery:
         for failure in look.failures:
             log.warning("recovery goes on without a source: %s", failure)
         written = self._handout.written()
-        told = Told(look.ledger, assignments, pods, look.live_pods, written)
+        told = Told(look.ledger, assignments, pods, look.live_pods, written, booted_at())
         return recover(self._role.language, devices, own, told, now)
 
     def _assignments(self) -> tuple[Assignment, ...] | None:

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from deviceplugin.desk import Desk
+from deviceplugin.desk import Desk, seen
 from deviceplugin.leaving import gone
 from deviceplugin.model import Assignment, Conflict
 from deviceplugin.takeover import Takeover, claims_of, is_alive, is_granted, taken_over
@@ -62,6 +62,7 @@ class Told(msgspec.Struct, frozen=True):
         pods: all of the node's.
         live_pods: UIDs that have a cgroup.
         written: the names under which containers were given their things since the node started.
+        booted_at: when the node started, unix seconds.
     """
 
     ledger: Ledger
@@ -69,6 +70,7 @@ class Told(msgspec.Struct, frozen=True):
     pods: tuple[Pod, ...] | None = None
     live_pods: frozenset[str] | None = None
     written: frozenset[str] = frozenset()
+    booted_at: float = 0.0
 
 
 def recover(
@@ -94,7 +96,10 @@ def recover(
             tenants[uid] = replace(takeover.tenant, since=since)
         if not takeover.complete:
             unplaced[uid] = takeover.tenant.pod
-    seated = [_seen(each, holdings.get(uid, ()), empty) for uid, each in tenants.items()]
+    for pod in told.pods or ():
+        if (tenant := tenants.get(pod.kubelet_uid)) is not None:
+            tenants[pod.kubelet_uid] = seen(tenant, pod, told.booted_at)
+    seated = [_using(each, holdings.get(uid, ()), empty) for uid, each in tenants.items()]
     desk, impossible = Desk.over(empty.devices, seated)
     conflicts = (
         *crossed,
@@ -187,7 +192,7 @@ def _unproven(told: Told, scheme: Scheme) -> frozenset[str]:
     )
 
 
-def _seen(tenant: Tenant, holdings: Sequence[Holding], desk: Desk) -> Tenant:
+def _using(tenant: Tenant, holdings: Sequence[Holding], desk: Desk) -> Tenant:
     """With what its running containers use of devices that it was not given, and with its name.
 
     Of an amount that nobody tells no more than the slot is held.

@@ -38,8 +38,8 @@ class Books(msgspec.Struct, frozen=True):
 def books(ledger: Ledger, finished: AbstractSet[tuple[str, str]] = frozenset()) -> Books:
     """Add the ledger up; init containers that are ``finished`` (pod UID, name) have nothing left.
 
-    A device's sum has each pod at its peak: what its finished init containers had is its app
-    containers' to use, and nobody else's.
+    A device's sum has each pod at its peak: until all its init containers have succeeded, what the
+    finished ones had is for the next ones to use.
     """
     return Books(
         ledger,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.environment import GOLDEN_FILES
 from vgpu.ledger import Statement
-from vgpu.model import Allocation, Phase, PodRef, Scheme, Share, Source
+from vgpu.model import Allocation, ContainerKind, Phase, PodRef, Scheme, Share, Source
 from vgpu.own_checkpoint import LIMIT, VERSION, Checkpoint, decode, encode, file_name
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources import own_checkpoint as source_module
@@ -20,6 +20,9 @@ from vgpu.tenants import Binding, Tenant
 from vgpu.units import GIB
 
 GOLDEN = GOLDEN_FILES / "device-plugin" / "checkpoint-volcano.json"
+BEFORE_KINDS = GOLDEN_FILES / "device-plugin" / "checkpoint-volcano-before-kinds.json"
+"""The same tenants, by a plugin that kept neither when containers run nor ``initialized``."""
+
 BOOT = "d41b3b16-8d57-4daf-8838-a7cb7443812a"
 ONE = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
 TWO = "GPU-b83f0d62-417e-4c9a-a5d8-e06b3f17c942"
@@ -55,7 +58,18 @@ BEFORE_US = Tenant(
     foreign=True,
     beside=(Share(ONE),),
 )
-WHOLE = Checkpoint("node-1", Scheme.VOLCANO, BOOT, NOW, (TRAIN, WAITS, BEFORE_US))
+HAMI = Tenant(
+    PodRef("4e715bde-50d4-44a5-bb60-3349f6ffd75a", "ml", "render-1"),
+    (
+        Allocation("fetch", (Share(ONE, GIB, 0),), Phase.ASSIGNED, ContainerKind.INIT),
+        Allocation("watch", (Share(ONE, GIB, 0),), Phase.ASSIGNED, ContainerKind.SIDECAR),
+        assigned("main", Share(ONE, 2 * GIB, 0)),
+    ),
+    since=NOW - 9,
+    initialized=True,
+)
+KNOWN_BEFORE = (TRAIN, WAITS, BEFORE_US)
+WHOLE = Checkpoint("node-1", Scheme.VOLCANO, BOOT, NOW, (*KNOWN_BEFORE, HAMI))
 
 
 def read(content, scheme=Scheme.VOLCANO, node="node-1"):
@@ -89,6 +103,14 @@ def test_the_bytes_are_those_that_were_agreed():
     assert read(GOLDEN.read_bytes()) == WHOLE
 
 
+def test_what_the_version_before_has_kept_is_read():
+    assert read(BEFORE_KINDS.read_bytes()).tenants == tuple(sorted(KNOWN_BEFORE, key=_pod))
+
+
+def _pod(tenant):
+    return tenant.pod
+
+
 def test_the_order_of_the_tenants_makes_no_difference():
     turned = msgspec.structs.replace(WHOLE, tenants=WHOLE.tenants[::-1])
     assert encode(turned) == encode(WHOLE)
@@ -98,7 +120,9 @@ texts = st.text(max_size=8)
 amounts = st.none() | st.integers(0, 2**63)
 shares = st.lists(st.builds(Share, texts.filter(bool), amounts, amounts), max_size=2).map(tuple)
 times = st.floats(0, 1e12)
-allocations = st.builds(Allocation, texts, shares, st.sampled_from(Phase))
+allocations = st.builds(
+    Allocation, texts, shares, st.sampled_from(Phase), st.sampled_from(ContainerKind)
+)
 bindings = st.builds(Binding, texts, texts, shares, times)
 tenants = st.builds(
     Tenant,
@@ -248,7 +272,7 @@ def test_every_container_is_a_statement(node):
     assert by_name["train-0", "fetch"].shares == (Share(ONE, GIB, 300),)
     assert by_name["infer-é", "b"].since == NOW - 3
     assert by_name["", "main"].since is None
-    assert len(by_name) == len(sample.statements) == 5
+    assert len(by_name) == len(sample.statements) == 8
 
 
 def test_all_schemes_of_the_node_are_read(node):
@@ -284,7 +308,7 @@ def test_one_that_cannot_be_read_costs_only_itself(node):
     node.put(scheme=Scheme.GPUSHARE)
     good = node.put()
     sample = node.sample()
-    assert len(sample.statements) == 5
+    assert len(sample.statements) == 8
     (rejection,) = sample.rejections
     assert rejection.reason is Reason.OTHER_SCHEME
     assert rejection.subject.endswith("checkpoint-gpushare.json")
@@ -311,7 +335,7 @@ def test_a_new_checkpoint_is_seen_and_an_old_one_is_not_read_again(node, monkeyp
     )
     later = path.stat().st_mtime + 10
     for _ in range(3):
-        assert len(node.source.sample(later).statements) == 5
+        assert len(node.source.sample(later).statements) == 8
     assert reads.count(str(path)) == 1
     path.unlink()
     node.put(msgspec.structs.replace(WHOLE, tenants=(WAITS,)))

@@ -33,6 +33,10 @@ _MADE_BY_API_SERVER: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{1
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
 
+COMPLETED: Final = "Completed"
+"""The kubelet's reason for a container that has ended with exit status 0."""
+
+
 class ContainerState(StrEnum):
     """What the kubelet last said of a container."""
 
@@ -74,6 +78,11 @@ class Status(msgspec.Struct, frozen=True, gc=False):
     restarts: int = 0
     last_reason: str = ""
     last_message: str = ""
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether it has ended with exit status 0."""
+        return self.state is ContainerState.TERMINATED and self.reason == COMPLETED
 
 
 class Owner(msgspec.Struct, frozen=True, gc=False):
@@ -144,6 +153,17 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     def apps(self) -> tuple[str, ...]:
         """The names of the app containers, in the spec's order: annotations count these."""
         return tuple(one.name for one in self.containers if one.kind is ContainerKind.APP)
+
+    def initialized(self, since: float = 0.0) -> bool:
+        """Whether every init container that runs to its end has succeeded, the last one at or
+        after ``since`` (unix seconds): an older status is of a boot of the node before this one.
+
+        False where there is none, or where the kubelet has not said so of each.
+        """
+        ends = {one.name: one for one in self.statuses if one.has_succeeded}
+        plain = [one.name for one in self.containers if one.kind is ContainerKind.INIT]
+        finished = [ends[name].finished_at or 0.0 for name in plain if name in ends]
+        return bool(plain) and len(finished) == len(plain) and max(finished) >= int(since)
 
     @property
     def terminal(self) -> bool:

@@ -92,11 +92,15 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
 
 class Allocation(msgspec.Struct, frozen=True, gc=False, order=True):
-    """The shares of one container, in the order in which it sees them."""
+    """The shares of one container, in the order in which it sees them.
+
+    ``kind`` tells when the container runs, where the pod's spec is known.
+    """
 
     container: str
     shares: tuple[Share, ...]
     phase: Phase
+    kind: ContainerKind = ContainerKind.APP
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):

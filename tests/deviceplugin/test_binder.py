@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -21,6 +22,7 @@ from tests.deviceplugin.desk_values import A, B, made, running, share
 from tests.deviceplugin.plugin_parts import HASTY, PATIENT, Parts
 from tests.support.broken_disk import Killed
 from tests.support.waiting import result_of, wait_ended, wait_until
+from vgpu.kube import ContainerState, Status
 from vgpu.model import ContainerKind
 from vgpu.schemes.language import Edits
 
@@ -450,6 +452,45 @@ def test_who_waits_for_room_gets_it_when_the_holder_has_left(parts):
     bench.start_container(waiting)
     assert bench.saved().keys() == {"waiting"}
     assert held not in bench.handout.written()
+
+
+HAMI_SAYS = "volcano.sh/vgpu-ids-new"
+
+
+def with_init(bench, name, init, main):
+    """A pod whose init container and app container were promised so many GiB of A."""
+    containers = [
+        (what, kind, (share(A, gib),))
+        for what, kind, gib in (
+            ("fetch", ContainerKind.INIT, init),
+            ("main", ContainerKind.APP, main),
+        )
+    ]
+    text = "".join(f"{A},NVIDIA,{gib * 1024},10:;" for gib in (init, main))
+    return bench.put(made(name, containers, annotations={HAMI_SAYS: text}))
+
+
+def test_a_pod_gets_the_room_that_an_init_container_leaves_when_it_has_succeeded(parts):
+    bench = parts(prestart_seconds=HASTY)
+    bench.start()
+    one = with_init(bench, "one", 8, 4)
+    bench.admit(one, ["x0"], "fetch")
+    bench.admit(one, ["x0"], "main")
+    bench.start_container(one, "fetch")
+    other = bench.create("other", share(A, 6))
+    bench.admit(other, ["y0"])
+    refused_for(Why.NO_ROOM, bench.start_container, other)
+    ended = Status(
+        "fetch",
+        ContainerState.TERMINATED,
+        kind=ContainerKind.INIT,
+        reason="Completed",
+        finished_at=time.time(),
+    )
+    bench.put(replace(one, statuses=(ended,)))
+    wait_until(lambda: "other" in bench.saved(), "the other pod is admitted")
+    bench.start_container(other)
+    assert bench.saved()["one"].initialized
 
 
 def test_who_has_lost_only_its_object_keeps_its_card(parts):

@@ -24,6 +24,7 @@ from tests.deviceplugin.desk_values import (
     share,
 )
 from vgpu.books import BooksError
+from vgpu.kube import MIRROR, ContainerState, Status
 from vgpu.model import Allocation, ContainerKind, Phase, PodRef, Share
 from vgpu.tenants import Tenant
 from vgpu.units import GIB
@@ -410,3 +411,94 @@ def test_whoever_is_there_already_the_desk_stays_in_order(found, leavers, there)
     for uid in list(desk.tenants):
         desk = desk.left(uid)
     assert desk == Desk.of(there)
+
+
+# ---------------------------------------------------------------- init containers with shares
+
+
+def promised(*containers):
+    """Allocations as HAMi promises them since 2.9: (name, shares), init containers too."""
+    return tuple(Allocation(name, shares, Phase.ASSIGNED) for name, shares in containers)
+
+
+def with_init(uid, init, main, *, statuses=(), kind=INIT):
+    """A pod whose init container and app container were promised so many GiB of A, and these."""
+    containers = [("fetch", kind, (share(A, init),)), ("main", APP, (share(A, main),))]
+    allocations = promised(("fetch", (share(A, init),)), ("main", (share(A, main),)))
+    return replace(made(uid, containers), statuses=statuses), allocations
+
+
+def succeeded(at):
+    return Status(
+        "fetch", ContainerState.TERMINATED, kind=INIT, reason="Completed", finished_at=float(at)
+    )
+
+
+def free_gib(desk):
+    return desk.books.free(A).memory_bytes / GIB
+
+
+def test_an_init_container_and_the_app_container_after_it_may_each_have_the_whole_card():
+    desk = Desk.of(CARDS).admitted(*with_init("p", 10, 10), 1.0)
+    assert free_gib(desk) == 0
+
+
+def test_a_sidecar_holds_beside_the_app_container():
+    error = refusal(Desk.of(CARDS).admitted, *with_init("p", 6, 6, kind=SIDECAR), 1.0)
+    assert error.why is Why.NO_ROOM
+
+
+def test_what_an_init_container_held_is_free_once_it_has_succeeded():
+    one, allocations = with_init("p", 8, 3)
+    desk = Desk.of(CARDS).admitted(one, allocations, 1.0)
+    assert free_gib(desk) == 2
+    assert refusal(desk.admitted, pod("q"), promised(("main", (share(A, 6),))), 2.0).why is (
+        Why.NO_ROOM
+    )
+    assert desk.seen([one], 0) is desk
+    ended = replace(one, statuses=(succeeded(100),))
+    after = desk.seen([ended], 50)
+    assert free_gib(after) == 7
+    assert after.seen([one], 50) is after
+    admitted_too = after.admitted(pod("q"), promised(("main", (share(A, 6),))), 2.0)
+    assert free_gib(admitted_too) == 1
+
+
+def test_an_init_container_that_succeeded_before_the_node_started_runs_again():
+    one, allocations = with_init("p", 8, 3, statuses=(succeeded(100),))
+    desk = Desk.of(CARDS).admitted(one, allocations, 1.0)
+    assert free_gib(desk.seen([one], 101)) == 2
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        replace(succeeded(100), reason="Error"),
+        replace(succeeded(100), state=ContainerState.RUNNING),
+        replace(succeeded(100), name="main", kind=APP),
+    ],
+    ids=["failed", "runs", "another container"],
+)
+def test_an_init_container_that_has_not_succeeded_holds(status):
+    one, allocations = with_init("p", 8, 3, statuses=(status,))
+    assert free_gib(Desk.of(CARDS).admitted(one, allocations, 1.0).seen([one], 0)) == 2
+
+
+def test_a_pod_that_pretends_to_be_a_static_one_releases_nothing():
+    static = {MIRROR: "0" * 32}
+    one, allocations = with_init("p", 8, 3)
+    desk = Desk.of(CARDS).admitted(replace(one, annotations=static), allocations, 1.0)
+    other = replace(
+        one, ref=PodRef("q", "evil", "pod-q"), annotations=static, statuses=(succeeded(100),)
+    )
+    assert other.kubelet_uid == "0" * 32
+    assert desk.seen([other], 0) is desk
+
+
+def test_a_tenant_of_a_plugin_that_knew_no_kinds_holds_the_sum_until_its_spec_is_seen():
+    one, allocations = with_init("p", 4, 4)
+    tenant = Tenant(one.ref, tuple(reversed(allocations)), since=1.0)
+    desk, conflicts = Desk.over(CARDS, [tenant])
+    assert not conflicts
+    assert free_gib(desk) == 2
+    assert free_gib(desk.seen([one], 0)) == 6

@@ -218,11 +218,11 @@ def test_what_an_init_container_has_is_counted_once():
         since=NOW - 1,
     )
     said = own_statements(Checkpoint(NODE, Scheme.VOLCANO, "boot", NOW, (tenant,)), "here")
-    told = [(one.container, one.since, one.shares) for one in said]
+    told = [(one.container, one.kind, one.since, one.shares) for one in said]
     assert told == [
-        ("fetch", NOW, (Share(TWO, GIB, 300),)),
-        ("main", NOW + 1, (share,)),
-        ("side", NOW - 1, ()),
+        ("fetch", ContainerKind.INIT, NOW, (Share(TWO, GIB, 300),)),
+        ("main", ContainerKind.APP, NOW + 1, (share,)),
+        ("side", ContainerKind.APP, NOW - 1, ()),
     ]
     both = (Container("fetch", kind=ContainerKind.INIT), Container("main"))
     evidence = node_evidence(
@@ -242,3 +242,48 @@ def test_what_an_init_container_has_is_counted_once():
     (entry,) = [one for one in merge(evidence).devices if one.device.uuid == TWO]
     assert len(entry.holdings) == 2
     assert entry.held.memory_bytes == 2 * GIB
+
+
+HAMIS = (
+    Allocation("fetch", (Share(TWO, 12 * GIB, 0),), Phase.ASSIGNED, ContainerKind.INIT),
+    Allocation("watch", (Share(TWO, GIB, 0),), Phase.ASSIGNED, ContainerKind.SIDECAR),
+    Allocation("warm", (Share(TWO, 10 * GIB, 0),), Phase.ASSIGNED, ContainerKind.INIT),
+    Allocation("main", (Share(TWO, 6 * GIB, 0),), Phase.ASSIGNED),
+)
+
+
+@pytest.mark.parametrize(("initialized", "held_gib"), [(False, 12), (True, 7)])
+@pytest.mark.parametrize("spec_is_known", [False, True])
+def test_a_pod_is_counted_at_its_peak_with_and_without_the_api_server(
+    initialized, held_gib, spec_is_known
+):
+    """init 12 | sidecar 1, init 10 | sidecar 1, app 6: the second init container needs 11."""
+    tenant = Tenant(PodRef(UID, "ml", "train"), HAMIS, since=NOW, initialized=initialized)
+    kept = Checkpoint(NODE, Scheme.VOLCANO, "boot", NOW, (tenant,))
+    ended = ContainerState.TERMINATED if initialized else ContainerState.WAITING
+    pod = Pod(
+        ref=tenant.pod,
+        node=NODE,
+        containers=tuple(Container(each.container, kind=each.kind) for each in HAMIS),
+        phase="Running",
+        statuses=tuple(
+            Status(name, ended, kind=ContainerKind.INIT, reason="Completed" if initialized else "")
+            for name in ("fetch", "warm")
+        ),
+    )
+    grants = (Grant("volcano.sh/vgpu-number", (f"{TWO}-1",), UID, "fetch", VOID),)
+    evidence = node_evidence(
+        (),
+        gpu=GpuSample(tuple(Gpu(device.uuid, device.index, {}, {}) for device in DEVICES)),
+        process=ProcessSample({}, sees_host=True, live_pods=frozenset({UID})),
+        kubelet=KubeletSample({}, {}, grants),
+        own=own_statements(kept, "here"),
+        pods=(pod,) if spec_is_known else None,
+    )
+    ledger = merge(evidence)
+    (entry,) = [one for one in ledger.devices if one.device.uuid == TWO]
+    assert entry.held.memory_bytes == held_gib * GIB
+    assert {one.container for one in ledger.holdings} == (
+        {"watch", "main"} if initialized else {each.container for each in HAMIS}
+    )
+    assert not ledger.conflicts

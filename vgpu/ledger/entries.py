@@ -25,6 +25,7 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
         slots: how many shares of the device these are.
         alive: its container runs at this moment, and the kernel says so.
         kind: when the container runs.
+        order: of an init container or sidecar: its place among these, from 0, as they start.
         sized_by: whose word the share's memory is; None if nobody tells it of this very device.
     """
 
@@ -39,6 +40,7 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
     slots: int = 1
     alive: bool = False
     kind: ContainerKind = ContainerKind.APP
+    order: int = 0
     sized_by: Source | None = None
 
 
@@ -56,8 +58,7 @@ class DeviceEntry(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         device: what there is to share.
         holdings: who has of it, by pod and container.
-        held: their sum; of a pod's init containers and app containers the larger, as they run one
-            after another.
+        held: their sum, of each pod at its peak (:func:`vgpu.effective.effective`).
         disputed: statements that place a container here which better ones place elsewhere.
         lost: it was there and no longer answers.
     """
@@ -90,7 +91,8 @@ class Ledger(msgspec.Struct, frozen=True, gc=False):
         unplaced: holdings whose device is unknown or not on the node.
         waiting: what containers ask for that hold nothing.
         unproven: statements about pods of which nothing shows whether they are alive.
-        leftovers: statements about pods that are no more, those that are normal included.
+        leftovers: statements about pods that are no more, those that are normal included, and about
+            init containers that have succeeded.
         conflicts: by kind, device and pod.
         malformed: what could not be read; each is a conflict too.
         read: the sources that this was made from.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from vgpu.ledger.statements import Statement
-from vgpu.model import Share, Source
+from vgpu.model import ContainerKind, Phase, Share, Source
 from vgpu.own_checkpoint import Checkpoint
 from vgpu.tenants import Tenant
 
@@ -20,19 +20,32 @@ def own_statements(kept: Checkpoint, where: str) -> list[Statement]:
             container=container,
             shares=shares,
             scheme=kept.scheme,
+            phase=_phase(tenant, kind),
             since=since or None,
             where=where,
+            kind=kind,
         )
         for tenant in kept.tenants
-        for container, shares, since in _held(tenant)
+        for container, kind, shares, since in _held(tenant)
     ]
 
 
-def _held(tenant: Tenant) -> Iterator[tuple[str, tuple[Share, ...], float]]:
-    """Container, shares, and since when: as bound, else as the pod was admitted with."""
-    bound = {binding.container for binding in tenant.bindings}
+def _phase(tenant: Tenant, kind: ContainerKind) -> Phase:
+    succeeded = tenant.initialized and kind is ContainerKind.INIT
+    return Phase.RELEASED if succeeded else Phase.ASSIGNED
+
+
+def _held(tenant: Tenant) -> Iterator[tuple[str, ContainerKind, tuple[Share, ...], float]]:
+    """Container, kind, shares, and since when: as bound, else as the pod was admitted with.
+
+    In the order in which they start. Only an init container may be bound without an allocation of
+    its own: it uses what an app container will use.
+    """
+    allocated = {allocation.container for allocation in tenant.allocations}
     for binding in tenant.bindings:
-        yield binding.container, binding.shares, binding.at
-    for allocation in tenant.allocations:
-        if allocation.container not in bound:
-            yield allocation.container, allocation.shares, tenant.since
+        if binding.container not in allocated:
+            yield binding.container, ContainerKind.INIT, binding.shares, binding.at
+    for each in tenant.allocations:
+        bound = tenant.binding(each.container)
+        shares, since = (bound.shares, bound.at) if bound else (each.shares, tenant.since)
+        yield each.container, each.kind, shares, since

@@ -18,7 +18,7 @@ from vgpu.ledger.pods import Holder, Known, PodBook, book
 from vgpu.ledger.registry import Registry
 from vgpu.ledger.statements import Evidence, Statement, Wanted
 from vgpu.ledger.totals import excesses, held
-from vgpu.model import ContainerKind, PodRef, Source
+from vgpu.model import ContainerKind, Phase, PodRef, Source
 
 NO_POD = ""
 """The UID of what belongs to no pod."""
@@ -34,8 +34,9 @@ def merge(evidence: Evidence) -> Ledger:
     malformed = sorted(dict.fromkeys(evidence.malformed), key=repr)
     said = by_pod(evidence.statements)
     uncontained = said.get(NO_POD, {}).pop("", ())
+    own = _own_by_pod(evidence.statements)
     books = [
-        book(_known(uid, containers, pods, evidence), containers, registry)
+        book(_known(uid, containers, pods, own.get(uid, ()), evidence), containers, registry)
         for uid, containers in sorted(said.items())
         if containers
     ]
@@ -69,8 +70,26 @@ def merge(evidence: Evidence) -> Ledger:
     )
 
 
-def _known(uid: str, containers: Containers, pods: Mapping[str, Pod], evidence: Evidence) -> Known:
-    """What is known of the pod apart from what the statements say of its devices."""
+def _own_by_pod(statements: Iterable[Statement]) -> dict[str, list[Statement]]:
+    """Our own checkpoint's, with those that tell of an init container that has succeeded."""
+    own: dict[str, list[Statement]] = {}
+    for statement in statements:
+        if statement.source is Source.OWN_CHECKPOINT:
+            own.setdefault(statement.pod.uid, []).append(statement)
+    return own
+
+
+def _known(
+    uid: str,
+    containers: Containers,
+    pods: Mapping[str, Pod],
+    own: Iterable[Statement],
+    evidence: Evidence,
+) -> Known:
+    """What is known of the pod apart from what the statements say of its devices.
+
+    ``own`` are our checkpoint's: where the pod's spec is unknown they tell when containers run.
+    """
     life = life_of(uid, pods, evidence)
     pod = pods.get(uid)
     if pod is not None:
@@ -80,14 +99,31 @@ def _known(uid: str, containers: Containers, pods: Mapping[str, Pod], evidence: 
             if container.kind is not ContainerKind.APP
         }
         ref = PodRef(uid, pod.ref.namespace, pod.ref.name)
-        return Known(ref, life, over=life is Life.ENDED, named=True, kinds=kinds)
+        succeeded = _plain(kinds) if pod.initialized() else frozenset()
+        over = life is Life.ENDED
+        return Known(ref, life, over=over, named=True, kinds=kinds, succeeded=succeeded)
     named = evidence.names.get(uid)
     told = [statement for said in containers.values() for statement in said]
     ref = named or max((one.pod for one in told), key=lambda pod: (pod.namespace, pod.name))
     # Any pod may have a process on a device; only those that share GPUs have to be in the evidence.
     shares = any(statement.source is not Source.PROCESS for statement in told)
-    over = evidence.pods_complete and shares
-    return Known(PodRef(uid, ref.namespace, ref.name), life, over=over, named=named is not None)
+    return Known(
+        PodRef(uid, ref.namespace, ref.name),
+        life,
+        over=evidence.pods_complete and shares,
+        named=named is not None,
+        kinds={one.container: one.kind for one in own if one.kind is not ContainerKind.APP},
+        succeeded=frozenset(one.container for one in own if _has_succeeded(one)),
+    )
+
+
+def _has_succeeded(own: Statement) -> bool:
+    return own.kind is ContainerKind.INIT and own.phase is Phase.RELEASED
+
+
+def _plain(kinds: Mapping[str, ContainerKind]) -> frozenset[str]:
+    """The init containers that run to their end."""
+    return frozenset(name for name, kind in kinds.items() if kind is ContainerKind.INIT)
 
 
 def _devices(

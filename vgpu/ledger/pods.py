@@ -22,7 +22,8 @@ class Known(msgspec.Struct, frozen=True):
         life: whether it may hold anything.
         over: the API server says that it has ended, or has no such pod.
         named: the node still has a name for it.
-        kinds: container -> kind, app containers left out.
+        kinds: container -> kind, app containers left out, as they start.
+        succeeded: init containers that hold nothing any more, unless one runs again.
     """
 
     pod: PodRef
@@ -30,6 +31,7 @@ class Known(msgspec.Struct, frozen=True):
     over: bool = False
     named: bool = False
     kinds: Mapping[str, ContainerKind] = {}
+    succeeded: frozenset[str] = frozenset()
 
 
 class Holder(msgspec.Struct, frozen=True, gc=False):
@@ -50,7 +52,7 @@ class PodBook(msgspec.Struct, frozen=True, gc=False):
 
     ``holders`` are in the order of their containers, ``said`` is all about these containers.
     ``disputed`` are (device, statement); ``unproven`` may be about a living pod or not, and
-    ``leftovers`` are about one that is no more.
+    ``leftovers`` are about one that is no more, or about an init container that has succeeded.
     """
 
     holders: tuple[Holder, ...] = ()
@@ -69,10 +71,14 @@ def book(known: Known, containers: Containers, registry: Registry) -> PodBook:
     disputed: list[tuple[str, Statement]] = []
     conflicts: list[Conflict] = []
     idle: list[Statement] = []
+    past: list[Statement] = []
     taken: set[str] = set()
     beside: dict[str, list[Statement]] = {}
     for container, said in _vague_last(containers):
         alive = any(statement.alive for statement in said)
+        if container in known.succeeded and not alive:
+            past += said
+            continue
         if not (lives or alive):
             idle += said
             continue
@@ -102,7 +108,7 @@ def book(known: Known, containers: Containers, registry: Registry) -> PodBook:
         tuple(disputed),
         tuple(conflicts),
         tuple(unproven),
-        tuple(leftovers),
+        (*leftovers, *past),
     )
 
 
@@ -179,6 +185,7 @@ def _holder(
         slots=place.slots,
         alive=alive,
         kind=known.kinds.get(container, ContainerKind.APP),
+        order=list(known.kinds).index(container) if container in known.kinds else 0,
         sized_by=place.sized_by,
     )
     return Holder(holding, agreeing)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from vgpu.kube import Pod
-from vgpu.model import Device, Phase, PodRef, Request, Scheme, Share, Source
+from vgpu.model import ContainerKind, Device, Phase, PodRef, Request, Scheme, Share, Source
 
 PRECEDENCE = (
     Source.PROCESS,
@@ -53,6 +53,7 @@ class Statement(msgspec.Struct, frozen=True, gc=False):
         node: the node that the shares were meant for; "" if not told.
         slices: (resource, device IDs): pieces of which no other pod may have the same.
         where: what a person looks at to read the same: a path, a key, pids.
+        kind: when the container runs, where the source tells (our own checkpoint).
     """
 
     source: Source
@@ -66,6 +67,7 @@ class Statement(msgspec.Struct, frozen=True, gc=False):
     node: str = ""
     slices: tuple[tuple[str, tuple[str, ...]], ...] = ()
     where: str = ""
+    kind: ContainerKind = ContainerKind.APP
 
 
 class Wanted(msgspec.Struct, frozen=True, gc=False):

@@ -1,7 +1,9 @@
 """What the holdings of one device come to, and whether the device has that much."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 
+from vgpu.effective import effective
 from vgpu.ledger.entries import Held, Holding
 from vgpu.model import ContainerKind, Device
 
@@ -20,21 +22,14 @@ def held(holdings: Sequence[Holding]) -> Held:
     if not any(holding.kind is ContainerKind.INIT for holding in holdings):
         return Held(*(sum(map(amount, holdings)) for amount in AMOUNTS))
     pods: dict[str, list[Holding]] = {}
-    for holding in holdings:
+    for holding in sorted(holdings, key=attrgetter("order")):
         pods.setdefault(holding.pod.uid, []).append(holding)
-    return Held(*(sum(_peak(those, amount) for those in pods.values()) for amount in AMOUNTS))
-
-
-def _peak(holdings: Iterable[Holding], amount: Amount) -> int:
-    """The most that one pod has at a time: its init containers run one by one, before the rest."""
-    sums = dict.fromkeys(ContainerKind, 0)
-    longest = 0
-    for holding in holdings:
-        sums[holding.kind] += amount(holding)
-        if holding.kind is ContainerKind.INIT:
-            longest = max(longest, amount(holding))
-    beside = sums[ContainerKind.SIDECAR]
-    return beside + max(longest, sums[ContainerKind.APP] + sums[ContainerKind.EPHEMERAL])
+    return Held(
+        *(
+            sum(effective((one.kind, amount(one)) for one in pod) for pod in pods.values())
+            for amount in AMOUNTS
+        )
+    )
 
 
 def exceeded(total: Held, device: Device) -> tuple[Amount, ...]:

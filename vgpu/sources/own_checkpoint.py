@@ -5,6 +5,7 @@ checkpoint that is not there is a scheme that is not served here. One is read ag
 changed.
 """
 
+import time
 from functools import partial
 
 import msgspec
@@ -39,6 +40,11 @@ def boot_id(procfs: str = "/proc") -> str:
     if not told:
         raise SourceError(Reason.UNREADABLE, printable(path), "it is empty")
     return told
+
+
+def booted_at() -> float:
+    """When the node started, in unix seconds."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class OwnCheckpointSource:

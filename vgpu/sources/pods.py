@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from vgpu.facts import ContainerName, PodStatus
-from vgpu.kube import ContainerState, Pod
+from vgpu.kube import Pod
 from vgpu.kube_json import Keep, decode_pods
 from vgpu.kube_projection import shares_gpus
 from vgpu.model import ContainerKind, PodRef
@@ -26,9 +26,6 @@ FILE_LIMIT: Final = 64 * 1024 * 1024
 
 FIRST_LIST_SECONDS: Final = 5.0
 """So long the first sample waits for the first list."""
-
-_COMPLETED: Final = "Completed"
-"""The kubelet's reason for a container that ended with exit code 0."""
 
 
 class PodSample(msgspec.Struct, frozen=True):
@@ -70,8 +67,7 @@ def pod_sample(pods: Iterable[Pod], *, complete: bool) -> PodSample:
         for status in pod.statuses:
             if status.id:  # not before the first start
                 containers[status.id] = ContainerName(ref.namespace, ref.name, status.name, ref.uid)
-            ended = status.state is ContainerState.TERMINATED and status.reason == _COMPLETED
-            if ended and status.kind is ContainerKind.INIT:
+            if status.has_succeeded and status.kind is ContainerKind.INIT:
                 finished.add((ref.uid, status.name))
     return PodSample(each, complete, names, containers, tuple(statuses), frozenset(finished))
 
