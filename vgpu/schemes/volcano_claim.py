@@ -1,16 +1,18 @@
 """The annotations of Volcano's and HAMi's schedulers on a pod, read and written.
 
-One annotation has the devices by container, ``<UUID>,<type>,<memory>,<cores>:`` for each, and the
-containers joined by ``;``. A second one has a copy of it, from which the plugin strikes each
-container as it serves it, in order. A third one tells where the pod stands. Only the first decides
-who has which device; what cannot be read in the others is a doubt of the claim.
+One annotation has the devices by container: a segment is ``<UUID>,<type>,<memory>,<cores>:`` for
+each device, HAMi ends a segment with ``;`` and Volcano joins them with it. Which containers have a
+segment differs from version to version, see :func:`_containers`. A second one has a copy of it,
+from which the plugin strikes each container as it serves it, in order. A third one tells where the
+pod stands. Only the first decides who has which device; what cannot be read in the others is a
+doubt of the claim.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from vgpu.kube import Pod
+from vgpu.kube import Container, Pod
 from vgpu.model import Allocation, Claim, ContainerKind, Device, Phase, Scheme, Share
 from vgpu.schemes.language import ClaimError, doubt
 from vgpu.schemes.text import number, subject_of
@@ -30,11 +32,17 @@ VENDOR: Final = "NVIDIA"
 ENDED: Final = 2**64 - 1
 """Volcano's ``vgpu-time`` once Allocate is done with the pod, well or not."""
 
+PLACEHOLDER: Final = ",,0,0"
+"""What HAMi 2.4 and 2.5 write for a container that asks for nothing, after one that asks."""
+
 ALLOCATING: Final = "allocating"
 SUCCESS: Final = "success"
 FAILED: Final = "failed"
 
 _FIELDS: Final = 4
+
+_NAMED: Final = 4
+"""Containers that an error names."""
 
 _Shares = tuple[Share, ...]
 
@@ -50,17 +58,23 @@ def read(pod: Pod, dialect: Dialect, unit: int, asking: Collection[str]) -> Clai
     """
     key = dialect.devices if dialect.devices in pod.annotations else dialect.to_allocate
     segments = _segments(pod, key, unit)
-    if not any(segments):
+    told = [shares for shares in segments if shares]
+    if not told:
         return None
-    names = _names(pod, key, segments, asking)
-    held = [(name, shares) for name, shares in zip(names, segments, strict=False) if shares]
+    known = [one for one in pod.containers if one.name in asking]
+    names = (
+        _containers(pod, key, len(told), known)
+        if known
+        else _containers_by_position(pod, key, segments, for_all=dialect.for_all)
+    )
+    held = list(zip(names, told, strict=True))
     doubts: list[str] = []
     unserved = _unserved(pod, dialect.to_allocate, unit, held, doubts)
     bind_phase = _bind_phase(pod, dialect.bind_phase, doubts)
     ended, promised_at = _time(pod, dialect.time, doubts)
     _, bound_at = _time(pod, dialect.bind_time, doubts)
     done = bind_phase == SUCCESS or (ended and not bind_phase)
-    waiting = frozenset(names if unserved is None else unserved)
+    waiting = frozenset(name for name, _ in held) if unserved is None else frozenset(unserved)
     return Claim(
         scheme=Scheme.VOLCANO,
         pod=pod.ref,
@@ -105,28 +119,58 @@ def _share(pod: Pod, key: str, entry: str, unit: int) -> Share | None:
     return Share(fields[0], memory * unit, cores * MILLI_PER_PERCENT)
 
 
-def _names(pod: Pod, key: str, segments: list[_Shares], asking: Collection[str]) -> list[str]:
-    """Whose the segments are. Raises ClaimError.
+def _containers(pod: Pod, key: str, count: int, asking: Sequence[Container]) -> list[str]:
+    """Whose ``count`` segments with devices are, in their order. Raises ClaimError.
 
-    Volcano writes one for each app container that asks; HAMi for every app container, and of late
-    for the init containers in front of them. That reading is right in which just the containers
-    that ask hold something; where there is none (a resource with a name of the operator's), the
-    number of segments decides.
+    Their order is right in every version of every writer; their position is not, as each has other
+    rules for containers that ask for nothing and for other vendors' devices. So it is counted how
+    many ask: HAMi from 2.9 writes a segment for init containers (sidecars among them) and then for
+    app containers; HAMi before that and Volcano write for app containers only. With init containers
+    that ask, the two readings differ in number.
+    """
+    before = [one.name for one in asking if one.kind is not ContainerKind.APP]
+    apps = [one.name for one in asking if one.kind is ContainerKind.APP]
+    if count == len(before) + len(apps):
+        return before + apps
+    if count == len(apps):
+        return apps
+    detail = (
+        f"{count} segments with devices, where {len(apps)} app containers ask"
+        f" and {len(before)} init containers or sidecars"
+    )
+    raise ClaimError(subject_of(pod), key, pod.annotations.get(key, ""), detail)
+
+
+def _containers_by_position(
+    pod: Pod, key: str, segments: Sequence[_Shares], *, for_all: bool
+) -> list[str]:
+    """Whose the segments with devices are, of a pod in which nobody is known to ask.
+
+    A resource has a name of the operator's then. The position tells only where each container has a
+    segment: of all (HAMi from 2.9), or of the app containers (HAMi 2.7 and 2.8). HAMi 2.10 leaves
+    out those that ask for nothing: as many segments as app containers, none of them empty, may be
+    of either, if there are init containers. Raises ClaimError with both readings.
     """
     apps = list(pod.apps)
-    all_ = [one.name for one in pod.containers if one.kind is not ContainerKind.APP] + apps
-    only = [name for name in apps if name in asking]
-    readings = (only, apps, all_)
-    extent = max(position for position, shares in enumerate(segments, 1) if shares)
-    for names in readings:
-        holding = [name for name, shares in zip(names, segments, strict=False) if shares]
-        if extent <= len(names) and holding == [name for name in names if name in asking]:
-            return names
-    for names in readings:
-        if len(names) == len(segments):
-            return names
-    detail = f"{len(segments)} segments for {len(apps)} containers, of which {len(only)} ask"
-    raise ClaimError(subject_of(pod), key, pod.annotations.get(key, ""), detail)
+    every = [one.name for one in pod.containers if one.kind is not ContainerKind.APP] + apps
+    text = pod.annotations.get(key, "")
+    if PLACEHOLDER not in text:
+        if for_all and len(segments) == len(every):
+            return [name for name, shares in zip(every, segments, strict=True) if shares]
+        if len(segments) == len(apps) and not (for_all and all(segments)):
+            return [name for name, shares in zip(apps, segments, strict=True) if shares]
+    count = sum(1 for shares in segments if shares)
+    detail = (
+        f"{count} segments with devices: of app containers among {_some(apps)} (HAMi up to 2.8,"
+        f" Volcano), or of any among {_some(every)} (HAMi from 2.9);"
+        " no container asks for a resource by which it could be told"
+    )
+    raise ClaimError(subject_of(pod), key, text, detail)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _unserved(
