@@ -81,6 +81,7 @@ OTHER_CONFLICTS: Final = tuple(sorted(set(ConflictKind) - SERIOUS - set(OWN_ALER
 
 STUCK_PODS: Final = (
     Rule.REFUSED,
+    Rule.OVER_PROMISED,
     Rule.PRESTART_FAILED,
     Rule.NO_GPU_MATCHED,
     Rule.ASSUMED_EXPIRED,

@@ -11,6 +11,7 @@ class Rule(Explained):
     """What is looked for; where several find the same subject, the first that may act does."""
 
     REFUSED = "refused", "the kubelet did not admit the pod: it will never run"
+    OVER_PROMISED = "over_promised", "its scheduler promised more of a GPU than there is"
     PRESTART_FAILED = "prestart_failed", "the device plugin refuses to start the pod's containers"
     NO_GPU_MATCHED = "no_gpu_matched", "gpushare's plugin found no pod for the kubelet's request"
     ASSUMED_EXPIRED = "assumed_expired", "promised a device and bound, but never given it"
@@ -40,6 +41,24 @@ class Cause(Explained):
     OUT_OF_RESOURCE = "out_of_resource", "the kubelet had too little of the resource"
     TOPOLOGY_AFFINITY_ERROR = "topology_affinity_error", "the topology manager refused it"
     PRESTART_CHECK_ERROR = "prestart_check_error", "the plugin failed the pod after its check"
+    # over_promised
+    FREE_BELOW_ZERO = (
+        "free_below_zero",
+        "gpushare's extender takes free memory below zero for very much: restart the extender",
+    )
+    INIT_CONTAINERS_MISCOUNTED = (
+        "init_containers_miscounted",
+        "HAMi 2.10 takes app containers for init containers and counts them less than they are",
+    )
+    SAME_GPU_TWICE = (
+        "same_gpu_twice",
+        "Volcano counts only one of a pod's containers on the same GPU",
+    )
+    CACHE_BEHIND = (
+        "cache_behind",
+        "gpu-admission places pods faster than it hears of those before them",
+    )
+    SUM_EXCEEDED = "sum_exceeded", "the promises come to more than the GPU has"
     # prestart_failed
     PRESTART_CHECK_FAILED = "prestart_check_failed", "PreStartContainer refused the container"
     CROSSED = "crossed", "without CDI the kubelet has for it what was meant for another pod"

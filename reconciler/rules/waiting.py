@@ -16,11 +16,14 @@ from reconciler.rules.refused import effect_of_eviction
 from reconciler.scene import SUCCEEDED, Scene
 from vgpu.kube import ContainerState, Pod, Status
 from vgpu.kube_projection import NEVER_STARTED, asks_for_gpus
-from vgpu.plugin_words import CHECK_FAILED, CROSSED
+from vgpu.plugin_words import CHECK_FAILED, CROSSED, NO_ROOM
 
 _Patterns = tuple[tuple[Cause, re.Pattern[str]], ...]
 
 _PATTERNS: Final[Mapping[Rule, _Patterns]] = {
+    Rule.OVER_PROMISED: (
+        (Cause.SUM_EXCEEDED, re.compile(f"{CHECK_FAILED}.*{re.escape(NO_ROOM)}", re.DOTALL)),
+    ),
     Rule.PRESTART_FAILED: (  # gpu-manager, its successor vgpu-manager, and our own plugin
         (Cause.CROSSED, re.compile(f"{CHECK_FAILED}.*{CROSSED}", re.DOTALL)),
         (Cause.PRESTART_CHECK_FAILED, re.compile(CHECK_FAILED)),
@@ -47,15 +50,16 @@ _CONTEXT: Final = 100
 
 def prestart_failed(scene: Scene, policy: Policy) -> Iterator[Finding]:
     """Evict what the plugin refuses to start, once it is ready."""
-    return _find(Rule.PRESTART_FAILED, scene, policy)
+    return find_waiting(Rule.PRESTART_FAILED, scene, policy)
 
 
 def no_gpu_matched(scene: Scene, policy: Policy) -> Iterator[Finding]:
     """Evict what was given a poisoned environment, once the plugin is ready."""
-    return _find(Rule.NO_GPU_MATCHED, scene, policy)
+    return find_waiting(Rule.NO_GPU_MATCHED, scene, policy)
 
 
-def _find(rule: Rule, scene: Scene, policy: Policy) -> Iterator[Finding]:
+def find_waiting(rule: Rule, scene: Scene, policy: Policy) -> Iterator[Finding]:
+    """Pods whose containers wait with the words that this rule looks for."""
     for pod in scene.snapshot.pods:
         found = None if pod.phase == SUCCEEDED else _search(pod, _PATTERNS[rule])
         if found is not None and asks_for_gpus(pod):
