@@ -15,7 +15,7 @@ PYTEST    = $(BIN)/python -m pytest --hypothesis-profile=ci
 FAST      = -m "not slow and not cluster"
 STOPWATCH = $(BIN)/python -m tests.support.stopwatch 'make $@' '$(BOUND)' --
 PURE      = $(addprefix tests/,schemes placement ledger metrics reconciler grafana deploy docs)
-GROUP    ?= properties bed fleets soak fuzz plugin
+GROUP    ?= properties bed fleets soak fuzz plugin schedulers
 
 .DEFAULT_GOAL := help
 .PHONY: help demo check test-fast test test-thorough coverage cluster-tools docs manifests site \

@@ -34,6 +34,7 @@ class Group(StrEnum):
     SOAK = "soak"
     FUZZ = "fuzz"
     PLUGIN = "plugin"
+    SCHEDULERS = "schedulers"
 
 
 LANES = {

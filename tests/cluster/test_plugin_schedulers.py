@@ -1,0 +1,144 @@
+"""The originals' own schedulers place pods, and our plugin serves them on a real kubelet.
+
+Stand-ins write what we believe that a scheduler writes. The real ones found what we did not.
+"""
+
+import json
+import subprocess
+import sys
+from itertools import cycle, repeat
+
+import pytest
+
+from deviceplugin.reasons import Why
+from tests.cluster.originals import VolcanoScheduler
+from tests.cluster.plugin_node import PluginNode
+from tests.cluster.plugin_truth import waits_with
+from tests.support.bed import objects
+from tests.support.bed.images import Shown
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.thorough("schedulers")
+
+NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
+PROMISE = "volcano.sh/vgpu-ids-new"
+CARDS, CARD_GIB = 2, 64
+SHOW_AND_END = (
+    "show >/tmp/said & until grep -q ^shown /tmp/said; do usleep 50000; done; cat /tmp/said"
+)
+
+SHAPES = ("g", "pg", "gp", "pgp", "gpg", "gg", "p:g", "p:pg", "g:g", "pg:pgg", "g:gpg", "p:gg")
+"""Init containers, then app containers; ``g`` asks for a GPU and ``p`` for nothing."""
+
+
+@pytest.fixture(scope="module")
+def scheduler(control_plane, tmp_path_factory):
+    with VolcanoScheduler(control_plane, tmp_path_factory.mktemp("volcano")) as scheduler:
+        yield scheduler
+
+
+@pytest.fixture(scope="module")
+def plugin(node, tmp_path_factory):
+    flags = ["--volcano.memory-factor=1024", "--volcano.split-count=40"]
+    folder = tmp_path_factory.mktemp("driver")
+    with PluginNode(
+        node, "volcano", folder, cards=CARDS, memory=CARD_GIB * 2**30, flags=flags
+    ) as plugin:
+        plugin.lay_out_shim()
+        plugin.wait_ready()
+        plugin.wait_offered(NUMBER, CARDS * 40)
+        yield plugin
+
+
+def asks(what, gib):
+    return {NUMBER: 1, MEMORY: gib} if what == "g" else {}
+
+
+def pod_of(shape, name, namespace, gibs):
+    """A pod of this shape; ``gibs`` gives each container that asks its size."""
+    before, _, apps = shape.rpartition(":")
+    containers = [
+        objects.container(f"c{at}", limits=asks(what, next(gibs)))
+        for at, what in enumerate(apps)
+    ]
+    inits = [
+        objects.container(f"i{at}", command=["sh", "-c", SHOW_AND_END], limits=asks(what, 1))
+        for at, what in enumerate(before)
+    ]
+    return objects.pod(name, namespace, containers=containers, initContainers=inits)
+
+
+def create(client, scheduler, pod):
+    client.create(scheduler.group(pod))
+    return client.create(pod)
+
+
+def given(plugin, client, pod, container):
+    """Card and GiB that a container sees."""
+    env = Shown.by(client, pod, container).env
+    limit = int(env["CUDA_DEVICE_MEMORY_LIMIT_0"].removesuffix("m")) // 1024
+    return plugin.uuids.index(env["NVIDIA_VISIBLE_DEVICES"]), limit
+
+
+def promised(plugin, pod):
+    """The same for each app container that asks, by what the scheduler wrote, in its order."""
+    said = pod["metadata"]["annotations"][PROMISE].split(";")
+    entries = [segment.split(":")[0].split(",") for segment in said if segment]
+    asking = [one["name"] for one in pod["spec"]["containers"] if one["resources"].get("limits")]
+    assert len(entries) == len(asking)
+    return {
+        name: (plugin.uuids.index(uuid), int(memory))
+        for name, (uuid, _, memory, _) in zip(asking, entries, strict=True)
+    }
+
+
+def test_every_container_has_what_volcanos_own_scheduler_promised_it(
+    control_plane, plugin, scheduler, namespace
+):
+    client = control_plane.client
+    sizes = cycle((1, 2, 3))
+    pods = [
+        create(client, scheduler, pod_of(shape, f"p{at}", namespace, sizes))
+        for at, shape in enumerate(SHAPES)
+    ]
+    for pod in pods:
+        ready = client.wait_for(pod, objects.ready, "Ready")
+        for container, share in promised(plugin, ready).items():
+            assert given(plugin, client, ready, container) == share, ready["metadata"]["name"]
+    told = plugin.metrics()
+    assert told["vgpu_plugin_conflicts",] == 0
+
+
+def test_volcano_promises_too_much_to_pods_with_two_containers_and_is_named(
+    control_plane, plugin, scheduler, namespace
+):
+    """It counts one entry of a pod on a GPU: pods with two of 20 GiB fit three times into 64."""
+    client = control_plane.client
+    sizes = repeat(20)
+    pods = [
+        create(client, scheduler, pod_of("gg", f"two{at}", namespace, sizes)) for at in range(4)
+    ]
+
+    def refused():
+        return [pod for pod in map(client.get, pods) if waits_with(Why.NO_ROOM)(pod)]
+
+    late = wait_until(refused, "a pod is refused for want of room")
+    found = json.loads(
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "vgpu", "reconcile", "plan", "--output=json"),
+                f"--kubeconfig={client.kubeconfig}",
+            ],
+            capture_output=True,
+            check=False,
+            text=True,
+        ).stdout
+    )
+    named = {
+        entry["subject"]["name"]: entry["reason"]
+        for part in ("actions", "skipped", "findings")
+        for entry in found[part]
+        if entry["rule"] == "over_promised"
+    }
+    assert {pod["metadata"]["name"] for pod in late} <= named.keys()
+    assert set(named.values()) == {"same_gpu_twice"}
