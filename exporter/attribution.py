@@ -115,9 +115,10 @@ class _Join:
 
     @property
     def knows_life(self) -> bool:
-        """Whether regions were read, and something can tell which of their pods live."""
+        """Whether regions were read, and it can be told which of their pods live or lived here."""
         told = self.live_pods is not None or self.statuses is not None
-        return self.seen.shim is not None and told
+        kubelet = self.seen.kubelet
+        return self.seen.shim is not None and told and kubelet is not None and kubelet.named
 
     def alive(self, pod_uid: str) -> bool | None:
         """Whether the pod has containers here; None if no source can tell."""

@@ -100,7 +100,7 @@ class Orphan(msgspec.Struct, frozen=True, gc=False):
 class Attribution(msgspec.Struct, frozen=True):
     """The join of all sources: who holds and uses what.
 
-    ``orphans`` and ``released`` are None where nothing could tell which pods live.
+    ``orphans`` and ``released`` are None where nothing could tell which pods live, or have names.
     ``rejected`` are the refusals that only the join could make, each with the collector to blame.
     """
 

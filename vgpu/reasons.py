@@ -32,6 +32,10 @@ class Reason(Explained):
     TOO_LARGE = "too_large", "larger than anything the format allows"
     TOO_MANY_FILES = "too_many_files", "more entries than are read from one folder"
     MALFORMED = "malformed", "the content does not follow its format"
+    EXHAUSTED = (
+        "exhausted",
+        "this process or the node had no file descriptor or memory left to read it with",
+    )
 
     # Shim regions
     EMPTY = "empty", "a file of zero bytes"

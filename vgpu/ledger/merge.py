@@ -16,7 +16,7 @@ from vgpu.ledger.entries import DeviceEntry, Holding, Ledger
 from vgpu.ledger.life import Life, life_of, pods_by_node_uid
 from vgpu.ledger.pods import Holder, Known, PodBook, book
 from vgpu.ledger.registry import Registry
-from vgpu.ledger.statements import Evidence, Statement, Wanted
+from vgpu.ledger.statements import GIVERS, KUBELET, Evidence, Statement, Wanted
 from vgpu.ledger.totals import excesses, held
 from vgpu.model import ContainerKind, PodRef, Source
 
@@ -48,7 +48,7 @@ def merge(evidence: Evidence) -> Ledger:
         *too_much,
         *(conflict for one in books for conflict in one.conflicts),
         *checks.double_booked((s for one in books for s in one.said), of_pod),
-        *checks.without_device(wanted, said, evidence.read),
+        *checks.without_device(wanted, said, evidence.read - evidence.incomplete),
         *checks.by_no_container(uncontained, registry),
         *checks.unreadable(malformed),
     ]
@@ -72,6 +72,7 @@ def merge(evidence: Evidence) -> Ledger:
 def _known(uid: str, containers: Containers, pods: Mapping[str, Pod], evidence: Evidence) -> Known:
     """What is known of the pod apart from what the statements say of its devices."""
     life = life_of(uid, pods, evidence)
+    asked = not uid or _all_givers_told(evidence)
     pod = pods.get(uid)
     if pod is not None:
         kinds = {
@@ -80,14 +81,20 @@ def _known(uid: str, containers: Containers, pods: Mapping[str, Pod], evidence: 
             if container.kind is not ContainerKind.APP
         }
         ref = PodRef(uid, pod.ref.namespace, pod.ref.name)
-        return Known(ref, life, over=life is Life.ENDED, named=True, kinds=kinds)
+        return Known(ref, life, over=life is Life.ENDED, named=True, kinds=kinds, asked=asked)
     named = evidence.names.get(uid)
     told = [statement for said in containers.values() for statement in said]
     ref = named or max((one.pod for one in told), key=lambda pod: (pod.namespace, pod.name))
     # Any pod may have a process on a device; only those that share GPUs have to be in the evidence.
     shares = any(statement.source is not Source.PROCESS for statement in told)
     over = evidence.pods_complete and shares
-    return Known(PodRef(uid, ref.namespace, ref.name), life, over=over, named=named is not None)
+    ref = PodRef(uid, ref.namespace, ref.name)
+    return Known(ref, life, over=over, named=named is not None, asked=asked)
+
+
+def _all_givers_told(evidence: Evidence) -> bool:
+    """Whether what no source says was given, was not given; without the kubelet none would know."""
+    return bool(evidence.read & KUBELET) and evidence.incomplete.isdisjoint(GIVERS)
 
 
 def _devices(

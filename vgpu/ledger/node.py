@@ -48,6 +48,7 @@ def node_evidence(
     pods_complete: bool = True,
     registered: Iterable[Device] = (),
     bound_by_id: Collection[Scheme] = (),
+    incomplete: Collection[Source] = (),
     memory: Memory | None = None,
 ) -> Evidence:
     """All of it; None is what is off, failed or stale.
@@ -56,8 +57,8 @@ def node_evidence(
     since the node started; ``pods`` are the node's that share GPUs, as the API server knows them,
     and ``pods_complete`` whether there are no others. ``registered`` are the devices as the node's
     plugins tell the API server: with memory or cores scaled, that is more to share than the driver
-    sees. ``memory`` spares reading again what has not changed since it was used last, with the same
-    languages.
+    sees. ``incomplete`` are the sources that did not bring all that there is. ``memory`` spares
+    reading again what has not changed since it was used last, with the same languages.
     """
     speakers = tuple(languages)
     memory = memory or Memory()
@@ -115,6 +116,7 @@ def node_evidence(
         wanted=tuple(one for reading in readings for one in reading.wanted),
         malformed=tuple(malformed),
         read=frozenset(said),
+        incomplete=frozenset(incomplete),
     )
 
 
