@@ -14,7 +14,8 @@ from vgpu.sources.collector import CollectorRow
 class Accounted(msgspec.Struct, frozen=True, gc=False):
     """What a shim region accounts for one share, in bytes; only processes that are alive.
 
-    ``phantom`` is what slots of dead and killed processes still claim. ``sm_utilization`` is a
+    ``phantom`` is what slots of dead and killed processes still claim, None if that is more than
+    can be. ``sm_utilization`` is a
     ratio summed over processes, None in layouts without it.
     """
 
@@ -23,7 +24,7 @@ class Accounted(msgspec.Struct, frozen=True, gc=False):
     data: int
     other: int
     total: int
-    phantom: int
+    phantom: int | None
     processes: int
     sm_utilization: float | None
 

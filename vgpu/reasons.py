@@ -57,6 +57,11 @@ class Reason(Explained):
     BAD_DIRECTORY_NAME = "bad_directory_name", "the folder is not named <podUID>_<container>"
     AMBIGUOUS = "ambiguous", "several candidates where exactly one is allowed"
 
+    IMPLAUSIBLE = (
+        "implausible",
+        "a number that cannot be: more than the device has, a time to come, a priority below 0",
+    )
+
     # Our own checkpoint
     FUTURE_VERSION = "future_version", "written by a later version of this program"
     OTHER_NODE = "other_node", "written for another node"
@@ -79,7 +84,7 @@ class Reason(Explained):
     FORBIDDEN = "forbidden", "the API server refused the request for want of rights"
     UNREACHABLE = "unreachable", "the API server could not be reached"
     NOT_INSTALLED = "not_installed", "an optional dependency is missing"
-    FORGED = "forged", "a tenant's claim that the kubelet or another claim contradicts"
+    FORGED = "forged", "a tenant's claim that the kubelet, the driver or another claim contradicts"
     FOREIGN_PIDS = "foreign_pids", "these are not the host's processes: hostPID is missing"
     INTERNAL = "internal_error", "a defect in this program; the log has the details"
 

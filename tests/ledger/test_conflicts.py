@@ -238,7 +238,7 @@ NOT_ASKED = {"read": frozenset(Source) - frozenset(KUBELET)}
 @pytest.mark.parametrize(
     "silent",
     [NOT_ASKED, *({"incomplete": frozenset({source})} for source in Source if source in GIVERS)],
-    ids=str,
+    ids=["the kubelet is not read", *(source.value for source in Source if source in GIVERS)],
 )
 def test_where_a_source_could_not_tell_all_nobody_is_accused_of_using_what_was_not_given(silent):
     process = said(Source.PROCESS, A, container="side")

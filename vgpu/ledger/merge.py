@@ -66,6 +66,7 @@ def merge(evidence: Evidence) -> Ledger:
         conflicts=tuple(sorted(conflicts, key=_conflict)),
         malformed=tuple(malformed),
         read=evidence.read,
+        bounds=evidence.bounds,
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from vgpu.kube import Pod
+from vgpu.ledger.bounds import UNREGISTERED, Bounds
 from vgpu.model import Device, Phase, PodRef, Request, Scheme, Share, Source
 
 PRECEDENCE = (
@@ -116,6 +117,7 @@ class Evidence(msgspec.Struct, frozen=True):
         wanted: what the pods ask for.
         malformed: what could not be read.
         read: the sources that answered, be it with nothing.
+        bounds: how much memory of a device a container can have.
         incomplete: sources that were asked and did not tell all: their silence is no evidence.
     """
 
@@ -132,3 +134,4 @@ class Evidence(msgspec.Struct, frozen=True):
     malformed: tuple[Malformed, ...] = ()
     read: frozenset[Source] = frozenset()
     incomplete: frozenset[Source] = frozenset()
+    bounds: Bounds = UNREGISTERED

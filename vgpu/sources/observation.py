@@ -44,8 +44,9 @@ class Observation(msgspec.Struct, frozen=True):
     """What the collectors brought; None is a collector that is off, failed or stale.
 
     ``kubelet`` has the names that ``pods`` tell, too: :func:`with_names`. ``own`` is what our own
-    plugins keep. ``incomplete`` are the fields whose collector is on and did not bring all that
-    there is now: it failed, is late, or brought a part. Their silence means nothing.
+    plugins keep. ``at`` is when they were asked, in unix seconds. ``incomplete`` are the fields
+    whose collector is on and did not bring all that there is now: it failed, is late, or brought a
+    part. Their silence means nothing.
     """
 
     gpu: GpuSample | None = None
@@ -55,6 +56,7 @@ class Observation(msgspec.Struct, frozen=True):
     own: OwnSample | None = None
     process: ProcessSample | None = None
     pods: PodSample | None = None
+    at: float = 0.0
     incomplete: frozenset[str] = frozenset()
 
 
@@ -106,6 +108,7 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
         own=on.own.data(oldest) if on.own else None,
         process=process,
         pods=pods,
+        at=now,
         incomplete=frozenset(name for name, one in on.named() if not one.ok),
     )
 
