@@ -321,7 +321,8 @@ class _Join:
             if (pod_uid, name) in self.finished:
                 continue
             whose = "limits", limit.path
-            if self.credible.is_forged(whose, (pod_uid, name), device):
+            writable = limit.scheme is Scheme.GAIA  # it lies in a folder of the container's
+            if writable and self.credible.is_forged(whose, (pod_uid, name), device):
                 continue
             if limit.memory_bytes and not self.credible.limit(whose, device, limit.memory_bytes):
                 continue

@@ -1,8 +1,8 @@
 """What of a tenant's word can be: numbers within bounds, and devices that nobody else contradicts.
 
-Pure. A region and most limit files can be written by their tenant. What the kubelet or our own
-plugin gave is known where their checkpoints can be read; else the ledger tells what the driver,
-pod-resources and the annotations say.
+Pure. A region can be written by its tenant, and so can gpu-manager's limit file. What the kubelet
+or our own plugin gave is known where their checkpoints can be read; else the ledger tells what the
+driver, pod-resources and the annotations say.
 """
 
 from collections.abc import Callable, Iterable

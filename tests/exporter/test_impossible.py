@@ -2,6 +2,8 @@
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from exporter.attribution import attribute
 from exporter.languages import languages
@@ -33,6 +35,7 @@ from vgpu.sources.pods import pod_sample
 from vgpu.units import GIB, MIB, TIB
 
 NOW = 1_790_000_000.0
+TOMORROW = int(NOW) + 86_400
 NODE = "node-1"
 A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
@@ -170,8 +173,8 @@ def test_dead_slots_that_claim_more_than_there_is_cost_only_what_they_claim():
     ("last", "told"),
     [
         (int(NOW), int(NOW)),
-        (int(NOW) + 86_400, int(NOW) + 86_400),
-        (int(NOW) + 86_401, None),
+        (TOMORROW, TOMORROW),
+        (TOMORROW + 1, None),
         (2**64 - 1, None),
     ],
 )
@@ -187,6 +190,24 @@ def test_a_priority_below_the_highest_is_none(priority, told):
     result, _ = joined(shim=region(priority=priority))
     assert [row.priority for row in result.containers] == [told]
     assert refusals(result) == (IMPLAUSIBLE if told is None else [])
+
+
+WORDS = st.integers(0, 2**64 - 1) | st.integers(0, 64 * GIB)
+
+
+@given(st.lists(st.tuples(WORDS, st.sampled_from((0, 1, 2)))), WORDS, WORDS, st.integers())
+def test_whatever_a_region_says_no_sum_passes_what_is_registered(slots, limit, last, priority):
+    told = [slot(total, status) for total, status in slots]
+    shim = region(*told, limit=limit, last=last, priority=priority)
+    result, ledger = joined([], oversold(24), shim=shim)
+    (share,), (row,) = result.shares, result.containers
+    assert (share.limit_bytes or 0) <= 24 * GIB
+    assert all((one.share.memory_bytes or 0) <= 24 * GIB for one in ledger.holdings)
+    if share.accounted is not None:
+        in_use = (share.accounted.total, share.accounted.data, share.accounted.phantom or 0)
+        assert max(in_use) <= 24 * GIB * 1.05
+    assert (row.priority or 0) >= 0
+    assert (row.last_kernel_time or 0) <= TOMORROW
 
 
 def test_the_status_page_is_told_what_was_wrong_in_words():
