@@ -23,7 +23,13 @@ from vgpu.schemes.language import Language
 from vgpu.sources.collector import Collector
 from vgpu.sources.kubelet import DEFAULT_CHECKPOINT, DEFAULT_LOG_DIR, KubeletSource
 from vgpu.sources.limits import DEFAULT_GAIA_DIR, LimitSource
-from vgpu.sources.observation import Collectors, Observation, observe, with_names
+from vgpu.sources.observation import (
+    Collectors,
+    Observation,
+    incomplete_sources,
+    observe,
+    with_names,
+)
 from vgpu.sources.pods import pod_sample
 from vgpu.sources.runtime import ProcessSource, read_live_pods
 from vgpu.sources.shim import DEFAULT_ROOTS, ShimSource
@@ -149,6 +155,7 @@ def ledger_of(
         own=own_statements(kept, OWN),
         pods=pods,
         registered=shared,
+        incomplete=incomplete_sources(seen),
     )
     return merge(replace(evidence, devices=tuple(_numbered(evidence.devices, shared))))
 

@@ -292,7 +292,8 @@ def _list(cluster: Cluster, node: str, _: float) -> NodeSample:
 def _missing(seen: Observation) -> Iterator[str]:
     """Of the sources that decide where a container is, those that were not read."""
     kubelet, process = seen.kubelet, seen.process
-    if kubelet is None or (kubelet.grants is None and kubelet.held is None):
+    untold = kubelet is None or (kubelet.grants is None and kubelet.held is None)
+    if untold or "kubelet" in seen.incomplete:
         yield "the kubelet's grants"
     if seen.own is None or seen.own.rejections:
         yield "our own device plugin's checkpoint"

@@ -19,6 +19,7 @@ from tests.ledger.ledger_values import (
 )
 from vgpu.kube import Container
 from vgpu.ledger import ConflictKind, Malformed, Wanted, merge
+from vgpu.ledger.statements import GIVERS
 from vgpu.model import ContainerKind, Device, PodRef, Request, Scheme, Share, Source
 from vgpu.units import GIB
 
@@ -231,6 +232,23 @@ def test_a_process_of_a_container_that_was_given_nothing():
     assert (conflict.device, conflict.container) == (A, "side")
 
 
+NOT_ASKED = {"read": frozenset(Source) - frozenset(KUBELET)}
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [NOT_ASKED, *({"incomplete": frozenset({source})} for source in Source if source in GIVERS)],
+    ids=["the kubelet is not read", *(source.value for source in Source if source in GIVERS)],
+)
+def test_where_a_source_could_not_tell_all_nobody_is_accused_of_using_what_was_not_given(silent):
+    process = said(Source.PROCESS, A, container="side")
+    ledger = merge(evidence(process, said(Source.OWN_CHECKPOINT, B, 2), **silent))
+    assert where(ledger) == {("u1", "main"): [B], ("u1", "side"): [A]}
+    assert ledger.conflicts == ()
+    docker = said(Source.PROCESS, A, pod=PodRef("", "", ""), container="0123456789ab")
+    assert kinds(merge(evidence(docker, **silent))) == [ConflictKind.PROCESS_WITHOUT_ALLOCATION]
+
+
 def test_a_process_outside_of_kubernetes_holds_its_card_by_the_id_of_its_container():
     docker = said(Source.PROCESS, A, pod=PodRef("", "", ""), container="0123456789ab")
     ledger = merge(evidence(docker))
@@ -320,6 +338,12 @@ def test_one_word_of_the_kubelets_is_enough_to_have_a_device(source):
 )
 def test_missing_data_is_no_evidence_of_a_missing_device(wanted, read):
     assert kinds(merge(evidence(wanted=wanted, read=read))) == []
+
+
+def test_a_kubelets_word_that_is_not_whole_is_no_evidence_of_a_missing_device():
+    asked = frozenset({Source.ANNOTATIONS, Source.CHECKPOINT})
+    told = evidence(wanted=wants(), read=asked, incomplete=frozenset({Source.CHECKPOINT}))
+    assert kinds(merge(told)) == []
 
 
 def test_what_asks_and_holds_nothing_waits():

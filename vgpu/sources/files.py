@@ -21,10 +21,14 @@ RACY_NS = 2_000_000_000
 
 _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
+EXHAUSTING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""There is no descriptor or memory left: it passes, and is not the fault of what was to be read."""
+
 _REASONS = {
     errno.ENOENT: Reason.ABSENT,
     errno.ELOOP: Reason.NOT_REGULAR_FILE,  # O_NOFOLLOW met a symlink
     errno.ENXIO: Reason.NOT_REGULAR_FILE,  # a socket
+    **dict.fromkeys(EXHAUSTING, Reason.EXHAUSTED),
 }
 
 
@@ -92,7 +96,8 @@ class Remembered(Generic[T]):
     """What was made of a file or folder, made anew only when that changed.
 
     Unchanged means: same inode, size, mtime and ctime as when it was last made, and both times
-    older than two seconds at that moment. A failure is remembered like a value.
+    older than two seconds at that moment. A failure is never remembered: it may have been ours,
+    and pass while the file stays as it is.
     """
 
     def __init__(self, path: str, load: Callable[[str], T]) -> None:
@@ -100,14 +105,14 @@ class Remembered(Generic[T]):
         self._path = Path(path)
         self._load = load
         self._stamp: tuple[int, ...] | None = None
-        self._kept: T | SourceError
+        self._kept: T
 
     def get(self, now: float) -> T:
         """The current value; ``now`` is unix seconds. Raises what ``load`` raises."""
+        before, self._stamp = self._stamp, None
         try:
             status = self._path.stat()
         except OSError as error:
-            self._stamp = None
             raise translated(error, str(self._path)) from error
         # Taken before the content is read: a change in between differs from it next time.
         stamp = (
@@ -117,13 +122,9 @@ class Remembered(Generic[T]):
             status.st_mtime_ns,
             status.st_ctime_ns,
         )
-        if stamp != self._stamp:
-            try:
-                self._kept = self._load(str(self._path))
-            except SourceError as error:  # anew, since this one's traceback holds the content
-                self._kept = SourceError(error.reason, error.subject, error.detail)
+        settled = stamp == before
+        if not settled:
+            self._kept = self._load(str(self._path))
             settled = now * 1e9 - max(status.st_mtime_ns, status.st_ctime_ns) > RACY_NS
-            self._stamp = stamp if settled else None
-        if isinstance(self._kept, SourceError):
-            raise self._kept.with_traceback(None)
+        self._stamp = stamp if settled else None
         return self._kept
