@@ -78,6 +78,10 @@ class Watcher(Protocol):
         """A container of it is about to be made. Raises OSError if it must not be yet."""
         ...
 
+    def mend(self) -> None:
+        """Containers are about to be made, or it is time to look: what all are given is there."""
+        ...
+
     def bound(self, tenant: Tenant, binding: Binding, seconds: float | None) -> None:
         """A container is bound, so long after Allocate, where that is known."""
         ...
@@ -373,11 +377,14 @@ class Binder:
             with self._condition:
                 starting = tuple(self._starting)
             asked = tuple(one for ids in starting for one in state.assignments.get(ids, ()))
+        if asked:
+            self._watcher.mend()
         ready = (one for one in asked if one.name in state.ready)
         lost = {one.name for one in ready if not self._is_whole(state.desk, one)}
         if not lost:
             return state
-        log.warning("what containers were given is lost", extra={"shares": ",".join(sorted(lost))})
+        told = {"shares": ",".join(sorted(lost))}
+        log.warning("what containers were given is lost or damaged", extra=told)
         return replace(state, ready=state.ready - lost)
 
     def _is_whole(self, desk: Desk, assignment: Assignment) -> bool:
@@ -391,7 +398,7 @@ class Binder:
                 self._prepare(tenant, assignment.container)
         except OSError:
             return False  # the next try says why
-        return self._handout.is_there(assignment.name)
+        return self._handout.is_whole(assignment.name)
 
     def _carried_out(self, state: State, found: Round) -> State:
         """What is decided made durable, then what the containers are made with."""

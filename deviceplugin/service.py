@@ -35,7 +35,7 @@ from deviceplugin.registrar import Registrar
 from deviceplugin.role import Role
 from deviceplugin.steps import At
 from deviceplugin.telling import Teller
-from deviceplugin.tidings import Tidings
+from deviceplugin.tidings import Mend, Tidings
 from deviceplugin.to_tell import Look
 from vgpu.cluster import Cluster
 from vgpu.kube import ContainerState, Node, Pod
@@ -53,6 +53,7 @@ class Outside(msgspec.Struct, frozen=True):
         checkpoint: our own; loaded, and ours alone.
         own: what was in it.
         keeper: the scheme's, if it has one.
+        mend: see :data:`deviceplugin.tidings.Mend`.
     """
 
     cluster: Cluster
@@ -62,6 +63,7 @@ class Outside(msgspec.Struct, frozen=True):
     checkpoint: Checkpoint
     own: Own
     keeper: Keeper | None
+    mend: Mend
 
 
 _MadeOf = tuple[State, Mapping[str, Pod], Node | None]
@@ -109,7 +111,7 @@ class Service:
             outside.pods,
             outside.handout,
             outside.checkpoint,
-            Tidings(numbers, self.teller, outside.keeper, self._living),
+            Tidings(numbers, self.teller, outside.keeper, self._living, mend=outside.mend),
             role=role,
             node=options.node_name,
             gone=self._gone,

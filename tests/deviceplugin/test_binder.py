@@ -243,6 +243,51 @@ def test_what_was_written_and_is_lost_is_written_anew_at_a_look(parts, handout):
     wait_until(lambda: bench.handout.written() == {name}, "it is written anew")
 
 
+def damage(bench, name, content):
+    """Somebody, or a disk, leaves something else of what a container is made with."""
+    (spec,) = bench.folder.joinpath("handout").rglob(f"*{name}*")
+    (spec / "overrideEnv" if spec.is_dir() else spec).write_bytes(content)
+
+
+@BOTH
+@pytest.mark.parametrize("content", [b"", b"{", b"{}"], ids=["emptied", "cut", "object"])
+def test_what_was_written_and_is_damaged_is_written_anew_at_a_look(parts, handout, content):
+    bench = parts(handout)
+    bench.start()
+    _, name = bound(bench)
+    whole = bench.handout.written()
+    damage(bench, name, content)
+    assert bench.handout.written() == frozenset()
+    bench.binder._checked_at = float("-inf")
+    bench.binder.look()
+    wait_until(lambda: bench.handout.written() == whole, "it is written anew")
+
+
+@BOTH
+@pytest.mark.parametrize("content", [b"", b"{", b"{}"], ids=["emptied", "cut", "object"])
+def test_what_is_damaged_is_mended_before_the_container_is_made(parts, handout, content):
+    bench = parts(handout)
+    bench.start()
+    pod, name = bound(bench)
+    damage(bench, name, content)
+    bench.start_container(pod)
+    assert bench.handout.written() == {name}
+    damage(bench, name, content)
+    bench.stop()
+    bench.start()
+    bench.start_container(pod)
+    assert bench.handout.written() == {name}
+
+
+def test_what_all_containers_are_given_is_looked_at_before_one_is_made(parts):
+    bench = parts()
+    bench.start()
+    pod, _ = bound(bench)
+    before = bench.watcher.count("mend")
+    bench.start_container(pod)
+    assert bench.watcher.count("mend") > before
+
+
 @BOTH
 def test_a_container_is_not_made_before_what_was_lost_is_there_again(parts, handout):
     bench = parts(handout)
