@@ -155,6 +155,7 @@ class Binder:
         self._recovering = True  # until it is known who holds what; others ask whether it is so
         self._settled = False
         self._stamp: object = None
+        self._kept: Mapping[str, Tenant] | None = None  # what our checkpoint says
         self._unread = ""  # why the kubelet's checkpoint could not be read
         self._swept_at = float("-inf")
         self._checked_at = float("-inf")
@@ -262,11 +263,15 @@ class Binder:
             self._recovering = False
         if found is None or self._stopping.is_set():
             return  # nobody waits for it any more
+        settled = heard or not found.unsettled
+        # What is not known for certain is not written over what was.
+        self._kept = None if settled else found.desk.tenants
+        self._keep(found.desk)
         self._watcher.recovered(found.desk)
         self._tell_conflicts(found.conflicts)
         self._publish(self._with_devices(State(found.desk, ready=self._handout.written())))
         self._stamp = None
-        self._settled = heard or not found.unsettled  # last: what fails before is tried again
+        self._settled = settled  # last: what fails before is tried again
         if self._settled:
             self._recover = None  # and what it has seen
 
@@ -343,12 +348,7 @@ class Binder:
         leaving = [desk.tenants[uid] for uid in self._gone(state, known, self._shown)]
         for tenant in leaving:
             desk = desk.left(tenant.pod.uid)
-        try:
-            if leaving:
-                self._store.save(desk.tenants.values())
-        except OSError as error:
-            self._watcher.unsaved()
-            log.warning("our checkpoint cannot be written: %s", error)
+        if not self._keep(desk):
             return state
         for tenant in leaving:
             log.info("a tenant has left", extra=_who(tenant))
@@ -364,6 +364,23 @@ class Binder:
         except OSError as error:
             log.warning("what a container was given cannot be removed: %s", error)
         return replace(state, desk=desk, ready=state.ready & kept)
+
+    def _keep(self, desk: Desk) -> bool:
+        """Write our checkpoint, unless it says this already; whether it does now."""
+        if desk.tenants == self._kept:
+            return True
+        try:
+            self._save(desk)
+        except OSError as error:
+            self._watcher.unsaved()
+            log.warning("our checkpoint cannot be written: %s", error)
+            return False
+        return True
+
+    def _save(self, desk: Desk) -> None:
+        """Raises OSError."""
+        self._store.save(desk.tenants.values())
+        self._kept = desk.tenants
 
     def _checked(self, state: State) -> State:
         """Without the names under which something is lost: it is written anew.
@@ -407,7 +424,7 @@ class Binder:
         if desk is not state.desk:
             self._at(Step.BINDING_DECIDED)
             try:
-                self._store.save(desk.tenants.values())
+                self._save(desk)
                 self._at(Step.CHECKPOINT_WRITTEN)
             except OSError as error:
                 self._watcher.unsaved()

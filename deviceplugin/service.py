@@ -21,9 +21,9 @@ from deviceplugin.events import Word
 from deviceplugin.flags import Options
 from deviceplugin.gate import State
 from deviceplugin.health import Health
-from deviceplugin.leaving import gone
+from deviceplugin.leaving import Alone, gone, over
 from deviceplugin.lists import TooLong
-from deviceplugin.looking import Looker, Places, live_pods
+from deviceplugin.looking import Looker, Places, live_pods, pods_with_cgroup
 from deviceplugin.metrics import Numbers
 from deviceplugin.model import Assignment, Tenant
 from deviceplugin.offers import Offers
@@ -104,6 +104,7 @@ class Service:
         self._outside = outside
         self._numbers = numbers
         self._health = Health.at_start()
+        self._alone = Alone()
         self._last: tuple[_MadeOf, Look] | None = None
         self.teller = Teller(outside.cluster, role, self._to_tell, at)
         self.binder = Binder(
@@ -209,8 +210,11 @@ class Service:
     ) -> Iterable[str]:
         known = None if pods is None else pods.values()
         assigned = state.assigned_pods
-        alive = live_pods(self._options.path_cgroupfs)
-        return gone(state.desk, known, alive, assigned, time.time(), shown=shown)
+        alive = pods_with_cgroup(self._options.path_cgroupfs)
+        desk, now = state.desk, time.time()
+        alone = over(desk, known, now, shown=shown) if alive == frozenset() else frozenset()
+        past = self._alone.past(alone, time.monotonic())
+        return gone(desk, known, alive or None, assigned, now, shown=shown) | past
 
     def _to_tell(self) -> Look | None:
         """What others are to be told of; None while it is not known. The teller's thread asks.

@@ -17,7 +17,7 @@ from deviceplugin.model import Conflict
 from deviceplugin.reasons import Refused, Why
 from deviceplugin.recovery import Recovered
 from deviceplugin.steps import Step
-from tests.deviceplugin.desk_values import A, B, made, running, share
+from tests.deviceplugin.desk_values import A, B, claimed, made, running, share
 from tests.deviceplugin.plugin_parts import HASTY, PATIENT, Parts
 from tests.support.broken_disk import Killed
 from tests.support.waiting import result_of, wait_ended, wait_until
@@ -364,6 +364,66 @@ def test_a_start_that_fails_once_is_tried_again(parts, monkeypatch, fails, caplo
     assert bench.binder.recovered(PATIENT)
     assert "Input/output error" in caplog.text
     bound(bench)
+
+
+# ---------------------------------------------------------------- kept
+
+
+def found_again(bench):
+    """What a recovery finds without our checkpoint: a tenant of another plugin."""
+    pod = bench.create("theirs", share(A, 2))
+    bench.alive.add("theirs")
+    desk = Desk.of(bench.devices).admitted(pod, claimed(pod), 1.0)
+    theirs = replace(desk.tenants["theirs"], foreign=True)
+    return Recovered(replace(desk, tenants={"theirs": theirs}))
+
+
+def test_what_was_found_at_the_start_is_kept_at_once(parts):
+    """Another start may find less: the kubelet's checkpoint, or the API server, may be gone."""
+    bench = parts()
+    bench.start(recovered=False)
+    found = found_again(bench)
+    bench.binder.start(lambda _: found)
+    assert bench.binder.recovered(PATIENT)
+    assert bench.saved() == found.desk.tenants
+
+
+def test_what_was_found_and_could_not_be_kept_is_kept_as_soon_as_it_can_be(parts):
+    bench = parts()
+    bench.start(recovered=False)
+    save, full = bench.store.save, [True]
+
+    def refusing(tenants):
+        if full[0]:
+            raise OSError(28, "No space left on device")
+        save(tenants)
+
+    bench.store.save = refusing
+    found = found_again(bench)
+    bench.binder.start(lambda _: found)
+    bench.watcher.wait("unsaved")
+    assert bench.binder.recovered(PATIENT)
+    assert bench.saved() == {}
+    full[0] = False
+    bench.binder._swept_at = float("-inf")
+    bench.binder.look()
+    wait_until(lambda: bench.saved() == found.desk.tenants, "it is kept")
+
+
+def test_what_is_not_known_for_certain_is_not_written_over_what_is_kept(parts):
+    bench = parts()
+    bench.start()
+    bound(bench)
+    bench.stop()
+    bench.api.heard = False
+    bench.start(recovered=False)
+    unsettled = Recovered(Desk.of(bench.devices), unsettled=frozenset({"a"}))
+    bench.binder.start(lambda _: unsettled)
+    assert bench.binder.recovered(PATIENT)
+    bench.binder._swept_at = float("-inf")
+    bench.binder.look()
+    wait_until(lambda: bench.binder._swept_at > 0, "a look at who has left")
+    assert bench.saved().keys() == {"a"}
 
 
 # ---------------------------------------------------------------- refused
