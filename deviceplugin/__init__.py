@@ -14,6 +14,7 @@ Where to look, in the order in which a container comes by:
 - ``recovery``, ``takeover``, ``leaving``: who holds what at the start, who has left, pure;
   ``looking``, ``recovering``, ``migration``: the evidence for it.
 - ``health``, ``health_case``, ``health_rules``: which cards are well, pure; ``health_watch``.
-- ``pods``, ``telling``, ``to_tell``, ``events``, ``tidings``: the API server, asked and told.
+- ``pods``, ``lock_owners``, ``telling``, ``to_tell``, ``events``, ``tidings``: the API server,
+  asked and told.
 - ``flags``, ``main``, ``plugin``, ``building``, ``service``: the program. ``metrics``, ``pages``.
 """

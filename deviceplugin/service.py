@@ -17,15 +17,16 @@ from deviceplugin.assignments import Stamp, read_assignments, stamp
 from deviceplugin.binder import Binder
 from deviceplugin.checkpoint import Checkpoint
 from deviceplugin.clerk import DeskClerk, Legacy
+from deviceplugin.desk import Desk
 from deviceplugin.events import Word
 from deviceplugin.flags import Options
-from deviceplugin.gate import State
+from deviceplugin.gate import Key, State
 from deviceplugin.health import Health
 from deviceplugin.leaving import Alone, gone, over
 from deviceplugin.lists import TooLong
 from deviceplugin.looking import Looker, Places, live_pods, pods_with_cgroup
 from deviceplugin.metrics import Numbers
-from deviceplugin.model import Assignment, Tenant
+from deviceplugin.model import Assignment
 from deviceplugin.offers import Offers
 from deviceplugin.pods import Pods
 from deviceplugin.ports import Handout, Keeper
@@ -232,10 +233,10 @@ class Service:
     def _look(self, state: State, pods: Mapping[str, Pod], node: Node | None) -> Look:
         refused = frozenset(uid for (uid, _), error in state.refusals.items() if error.final)
         desk, resource = state.desk, self.role.resources[0]
+        answered = _answered(state)
+        asked = {uid for uid, _ in answered} | desk.tenants.keys()
         served = frozenset(
-            uid
-            for uid, tenant in desk.tenants.items()
-            if uid in pods and _serves(resource, pods[uid], tenant)
+            uid for uid in asked & pods.keys() if _serves(resource, pods[uid], desk, answered)
         )
         return Look(
             devices=desk.devices,
@@ -248,10 +249,25 @@ class Service:
         )
 
 
-def _serves(resource: str, pod: Pod, tenant: Tenant) -> bool:
-    """Whether every container that the kubelet asks for is bound, or has run before us."""
+def _answered(state: State) -> frozenset[Key]:
+    """Containers that the kubelet has an answer for and that are not bound by us.
+
+    They are refused, be it for now, or somebody else has answered. Who is refused while the API
+    server does not show it is not looked at yet.
+    """
+    refused = (key for key, error in state.refusals.items() if error.pod is not None)
+    theirs = ((one.pod_uid, one.container) for one in state.all_assignments() if not one.name)
+    return frozenset((*refused, *theirs))
+
+
+def _serves(resource: str, pod: Pod, desk: Desk, answered: Collection[Key]) -> bool:
+    """Whether the kubelet will not ask for it again: it has an answer for every container."""
+    uid = pod.kubelet_uid
+    tenant = desk.tenants.get(uid)
     return all(
-        tenant.binding(one.name) or _has_run(pod, one.name)
+        (uid, one.name) in answered
+        or (tenant is not None and tenant.binding(one.name) is not None)
+        or _has_run(pod, one.name)
         for one in pod.containers
         if one.limits.get(resource, 0)
     )
