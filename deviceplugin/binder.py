@@ -19,6 +19,7 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from deviceplugin.binding import Round, bind_all, gift
+from deviceplugin.contradictions import of_desk, of_now
 from deviceplugin.desk import Desk
 from deviceplugin.gate import State, by_ids, objection
 from deviceplugin.model import Assignment, Binding, Conflict, Tenant
@@ -28,7 +29,7 @@ from deviceplugin.reasons import Refused, Why
 from deviceplugin.recovery import Recovered
 from deviceplugin.role import Role
 from deviceplugin.steps import At, Step
-from vgpu.kube import Pod
+from vgpu.kube import Pod, holds_devices
 from vgpu.model import Device
 from vgpu.plugin_words import CROSSED
 from vgpu.reasons import Reason, SourceError
@@ -98,14 +99,17 @@ class Watcher(Protocol):
         """Our checkpoint could not be written."""
         ...
 
-    def conflicts(self, found: tuple[Conflict, ...]) -> None:
-        """These are all that there are now."""
+    def conflicts(self, found: tuple[Conflict, ...], remarks: tuple[Conflict, ...]) -> None:
+        """These are all that there are now, and what is only claimed."""
         ...
 
     def changed(self) -> None:
         """The desk, or who is refused, is another."""
         ...
 
+
+Told = tuple[tuple[Conflict, ...], tuple[Conflict, ...]]
+"""Conflicts, and remarks."""
 
 Recover = Callable[[Iterable[Tenant]], Recovered]
 """Finds out who holds what, given the tenants that are known by now."""
@@ -160,7 +164,9 @@ class Binder:
         self._swept_at = float("-inf")
         self._checked_at = float("-inf")
         self._shown: frozenset[str] = frozenset()
-        self._conflicts: tuple[Conflict, ...] = ()
+        self._found: Told = (), ()  # what sources said at the start, as far as it is so now
+        self._judged: tuple[Desk | None, tuple[Conflict, ...]] = None, ()
+        self._conflicts: Told | None = None  # as last told
         self._thread = threading.Thread(target=self._work, name="binder", daemon=True)
 
     # ------------------------------------------------------------ anybody's side
@@ -268,7 +274,8 @@ class Binder:
         self._kept = None if settled else found.desk.tenants
         self._keep(found.desk)
         self._watcher.recovered(found.desk)
-        self._tell_conflicts(found.conflicts)
+        self._found = found.conflicts, found.remarks
+        self._tell_conflicts(found.desk)
         self._publish(self._with_devices(State(found.desk, ready=self._handout.written())))
         self._stamp = None
         self._settled = settled  # last: what fails before is tried again
@@ -297,6 +304,7 @@ class Binder:
         with self._condition:  # who waits for all to have owners is to see who they are
             self._forget({one.name for one in state.all_assignments()})
             self._publish(state)
+        self._tell_conflicts(state.desk)
         if state.desk is not before.desk or state.refusals.keys() != before.refusals.keys():
             self._watcher.changed()
 
@@ -308,9 +316,7 @@ class Binder:
         devices = self._devices
         if devices is None or devices == state.desk.devices:
             return state
-        desk, conflicts = state.desk.with_devices(devices)
-        self._tell_conflicts(conflicts)
-        return replace(state, desk=desk)
+        return replace(state, desk=state.desk.with_devices(devices)[0])
 
     def _with_assignments(self, state: State) -> State:
         now = time.monotonic()
@@ -335,11 +341,6 @@ class Binder:
         """Without tenants that have left, and without what they were given."""
         known = self._pods.known()
         self._shown = (self._shown | frozenset(known or ())) & state.desk.tenants.keys()
-        if known is not None and self._conflicts:
-            there = state.desk.tenants.keys() | known.keys()
-            rest = [one for one in self._conflicts if one.pod is None or one.pod.uid in there]
-            if len(rest) != len(self._conflicts):
-                self._tell_conflicts(tuple(rest))
         pause = MAKING_ROOM_SECONDS if state.waits_for_room else LEAVING_SECONDS
         if time.monotonic() - self._swept_at < pause:
             return state
@@ -477,9 +478,30 @@ class Binder:
             _make(folder.path, folder.mode)
         self._watcher.prepare(tenant)
 
-    def _tell_conflicts(self, found: tuple[Conflict, ...]) -> None:
-        self._conflicts = found
-        self._watcher.conflicts(found)
+    def _tell_conflicts(self, desk: Desk) -> None:
+        """Those of now, if they are others than before.
+
+        While the API server is not heard nobody is taken for gone.
+        """
+        known = self._pods.known()
+        if known is not None and any(self._found):
+            holding = {uid for uid, pod in known.items() if holds_devices(pod)}
+            there = holding | desk.tenants.keys()
+            self._found = of_now(self._found[0], there), of_now(self._found[1], there)
+        if desk is not self._judged[0]:
+            self._judged = desk, of_desk(desk)
+        told = (*self._judged[1], *self._found[0]), self._found[1]
+        if told == self._conflicts:
+            return
+        found, claimed = self._conflicts or ((), ())
+        for one in told[0]:
+            if one not in found:
+                log.warning("conflict", extra=_words(one))
+        for one in told[1]:
+            if one not in claimed:
+                log.info("remark", extra=_words(one))
+        self._conflicts = told
+        self._watcher.conflicts(*told)
 
     def _tell(self, error: Refused, before: Refused | None) -> None:
         """Say a refusal once. What nobody knows is the kubelet's memory of pods that are gone."""
@@ -526,6 +548,11 @@ def _make(path: str, mode: int) -> None:
         os.fchmod(folder, mode)
     finally:
         os.close(folder)
+
+
+def _words(conflict: Conflict) -> dict[str, str]:
+    pod = conflict.pod
+    return {"pod": f"{pod.namespace}/{pod.name}" if pod else "", "detail": conflict.detail}
 
 
 def _who(tenant: Tenant) -> dict[str, object]:

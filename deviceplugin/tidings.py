@@ -91,9 +91,9 @@ class Tidings:
         """Our checkpoint could not be written."""
         self._numbers.checkpoint_failed()
 
-    def conflicts(self, found: tuple[Conflict, ...]) -> None:
-        """These are all that there are now."""
-        self._numbers.conflicts(len(found))
+    def conflicts(self, found: tuple[Conflict, ...], remarks: tuple[Conflict, ...]) -> None:
+        """These are all that there are now; of what is only claimed nobody is told but the log."""
+        self._numbers.conflicts(len(found), len(remarks))
         for each in found:
             if each.pod is not None and each.pod.name:
                 self._teller.say(each.pod, Word.CONFLICT, each.detail)

@@ -590,21 +590,53 @@ def ill(bench):
     return tuple(replace(card, healthy=card.uuid != A) for card in bench.devices)
 
 
-def test_what_two_sources_say_differently_of_a_pod_is_forgotten_with_it(parts):
+def last_told(bench):
+    """Details of the conflicts that were told last, and of the remarks."""
+    told = [arguments for word, arguments in bench.watcher.told if word == "conflicts"]
+    return tuple(sorted(one.detail for one in each) for each in told[-1]) if told else None
+
+
+def test_conflicts_are_of_now(parts):
+    """Of a pod that is gone, that has ended, and of one of two that stays."""
     bench = parts()
     bench.start(recovered=False)
-    gone, stays = bench.create("gone"), bench.create("stays")
-    of_nobody = Conflict(None, "a card is told twice")
-    found = [Conflict(each.ref, "two cards are told") for each in (gone, stays)]
-    bench.binder.start(lambda _: Recovered(Desk.of(bench.devices), (*found, of_nobody)))
-    assert bench.watcher.wait("conflicts") == ((*found, of_nobody),)
+    gone, ended, stays = (bench.create(name) for name in ("gone", "ended", "stays"))
+    found = tuple(Conflict(each.ref, each.ref.uid) for each in (gone, ended, stays))
+    two = Conflict(None, "the same slice", frozenset({"gone", "stays"}))
+    of_nobody = Conflict(None, "what nobody has")
+    remarks = (Conflict(gone.ref, "a forged region"), Conflict(stays.ref, "another"))
+    recovered = Recovered(Desk.of(bench.devices), (*found, two, of_nobody), remarks=remarks)
+    bench.binder.start(lambda _: recovered)
+    bench.watcher.wait("conflicts")
+    everything = ["ended", "gone", "stays", "the same slice"]
+    assert last_told(bench) == (everything, ["a forged region", "another"])
     bench.remove(gone)
+    bench.put(replace(ended, phase="Failed"))
     bench.binder.look()
-    wait_until(
-        lambda: bench.watcher.told[-1] == ("conflicts", ((found[1], of_nobody),)),
-        "the other conflicts are told",
-        context=lambda: str(bench.watcher.told),
-    )
+    wait_until(lambda: last_told(bench) == (["stays"], ["another"]), "the others are told")
+    bench.api.heard = False
+    bench.remove(stays)
+    bench.binder.look()
+    bench.api.heard = True
+    bench.binder.look()
+    wait_until(lambda: last_told(bench) == ([], []), "none is left")
+
+
+def test_a_card_that_is_lost_is_a_conflict_until_it_is_back_or_its_tenant_has_left(parts):
+    bench = parts()
+    bench.start()
+    pod, _ = bound(bench)
+    assert last_told(bench) == ([], [])
+    bench.binder.offer(bench.devices[1:])
+    wait_until(lambda: last_told(bench) == ([f"not on this node: {A}"], []), "it is told")
+    bench.binder.offer(bench.devices)
+    wait_until(lambda: last_told(bench) == ([], []), "it is back")
+    bench.binder.offer(bench.devices[1:])
+    wait_until(lambda: last_told(bench) != ([], []), "it is lost again")
+    bench.remove(pod)
+    bench.binder._swept_at = float("-inf")
+    bench.binder.look()
+    wait_until(lambda: last_told(bench) == ([], []), "its tenant has left")
 
 
 def test_what_becomes_of_a_card_during_the_recovery_is_known_as_soon_as_that_is_over(
