@@ -390,6 +390,8 @@ class Binder:
         """
         if time.monotonic() - self._checked_at >= CHECKING_SECONDS:
             self._checked_at = time.monotonic()
+            if self._settled and not self._store.is_whole():
+                self._kept = None  # it is written anew with the next look at who has left
             asked = state.all_assignments()
         else:
             with self._condition:

@@ -64,6 +64,10 @@ class Store(Protocol):
         """Make it durable. Raises OSError; what was there before then still is."""
         ...
 
+    def is_whole(self) -> bool:
+        """Whether what was saved last is there as it was; no more than a glance."""
+        ...
+
 
 class Keeper(Protocol):
     """What a scheme keeps for its tenants beside the handout: gaia's sockets, limits and driver."""

@@ -410,6 +410,27 @@ def test_what_was_found_and_could_not_be_kept_is_kept_as_soon_as_it_can_be(parts
     wait_until(lambda: bench.saved() == found.desk.tenants, "it is kept")
 
 
+@pytest.mark.parametrize("content", [b"", b"{}", None], ids=["emptied", "object", "gone"])
+def test_a_checkpoint_of_ours_that_is_damaged_is_written_anew(parts, content):
+    """Another start would go back to the one before it, or know nobody."""
+    bench = parts()
+    bench.start()
+    bound(bench)
+    saved = bench.saved()
+    (path,) = bench.folder.joinpath("state").glob("*.json")
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    bench.binder._checked_at = bench.binder._swept_at = float("-inf")
+    bench.binder.look()
+    wait_until(lambda: bench.binder._kept is None, "the damage is seen")
+    bench.binder._swept_at = float("-inf")
+    bench.binder.look()
+    wait_until(lambda: bench.binder._kept is not None, "it is written anew")
+    assert bench.saved() == saved
+    assert bool([*path.parent.glob("*.damaged-*")]) == (content is not None)
+
+
 def test_what_is_not_known_for_certain_is_not_written_over_what_is_kept(parts):
     bench = parts()
     bench.start()
