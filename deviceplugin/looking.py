@@ -161,12 +161,17 @@ def ledger_of(
 
 
 def live_pods(cgroupfs: str) -> frozenset[str] | None:
-    """UIDs of the pods that have a cgroup; None where that cannot be read.
+    """UIDs of the pods that have a cgroup; None where that is not known.
 
-    If there is none at all it is not the node's tree that is in sight: our own pod has one.
+    If there is none at all it may not be the node's tree that is in sight: our own pod has one.
     """
+    return pods_with_cgroup(cgroupfs) or None
+
+
+def pods_with_cgroup(cgroupfs: str) -> frozenset[str] | None:
+    """The same, be there none; None where no tree of a kubelet's can be read."""
     try:
-        return read_live_pods(cgroupfs) or None
+        return read_live_pods(cgroupfs)
     except SourceError:
         return None
 

@@ -9,10 +9,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
-from deviceplugin.building import legacy_refusal, make_handout, make_keeper, make_role, needs_node
+from deviceplugin.building import (
+    legacy_refusal,
+    make_handout,
+    make_keeper,
+    make_role,
+    mend_shim,
+    needs_node,
+)
 from deviceplugin.checkpoint import Checkpoint, Loaded, LockHeld
 from deviceplugin.flags import Options
 from deviceplugin.health import Health
@@ -176,6 +184,7 @@ class Plugin:
             keeper=make_keeper(
                 options, self._boot_id, pods.find, lambda: self._watch.health, self._look
             ),
+            mend=partial(mend_shim, options),
         )
         service = Service(
             options,

@@ -9,6 +9,7 @@ from tests.ledger.ledger_values import (
     NODE,
     A,
     B,
+    C,
     entry,
     evidence,
     kinds,
@@ -48,16 +49,39 @@ def test_a_region_that_names_other_cards_than_the_kubelet_gave_adds_no_holder():
     forged = said(Source.SHIM, "", shares=tuple(Share(card.uuid, 2 * GIB) for card in CARDS))
     ledger = merge(evidence(forged, said(Source.CHECKPOINT, A, 2)))
     assert where(ledger) == {("u1", "main"): [A]}
+    assert kinds(ledger) == [ConflictKind.FILE_DIFFERS]
+
+
+FORGED = said(Source.SHIM, B, 2)
+GIVEN = said(Source.CHECKPOINT, A, 2)
+
+
+def test_a_file_that_the_driver_confirms_is_evidence():
+    process = said(Source.PROCESS, B)
+    (conflict,) = merge(evidence(FORGED, GIVEN, process)).conflicts
+    assert conflict.kind is ConflictKind.CARD_DIFFERS
+    assert set(conflict.statements) == {FORGED, GIVEN, process}
+
+
+@pytest.mark.parametrize("better", [GIVEN, said(Source.ANNOTATIONS, A, 2), said(Source.PROCESS, A)])
+def test_a_file_alone_is_no_evidence_against_anybody(better):
+    (conflict,) = merge(evidence(FORGED, better)).conflicts
+    assert conflict.kind is ConflictKind.FILE_DIFFERS
+
+
+def test_a_file_does_not_hide_that_others_differ():
+    ledger = merge(evidence(FORGED, GIVEN, said(Source.ANNOTATIONS, C, 2)))
     assert kinds(ledger) == [ConflictKind.CARD_DIFFERS]
 
 
 def test_limits_that_may_be_another_containers_and_name_different_cards_are_kept():
     process = said(Source.PROCESS, A, container="side")
-    region, file = said(Source.SHIM, A, 2), said(Source.LIMIT_FILE, B, 2)
+    region = said(Source.SHIM, A, 2)
+    file = said(Source.LIMIT_FILE, B, 2, scheme=Scheme.GAIA)
     ledger = merge(evidence(process, region, file, said(Source.CHECKPOINT, A, 2, container="side")))
     assert where(ledger) == {("u1", "side"): [A]}
     (conflict,) = ledger.conflicts
-    assert (conflict.kind, conflict.container) == (ConflictKind.CARD_DIFFERS, "main")
+    assert (conflict.kind, conflict.container) == (ConflictKind.FILE_DIFFERS, "main")
     assert (conflict.pod, conflict.statements) == (ref("u1"), (region, file))
 
 

@@ -97,7 +97,7 @@ def book(known: Known, containers: Containers, registry: Registry) -> PodBook:
             conflicts += _conflicts(found, said, settled, registry, known)
         elif settled.cards_differ:  # it may be another container's, but is at odds with itself
             differ = settled.cards_differ
-            conflicts.append(Conflict(ConflictKind.CARD_DIFFERS, "", known.pod, container, differ))
+            conflicts.append(Conflict(_differing(settled), "", known.pod, container, differ))
     if beside:
         holders = [_joined(one, beside.get(one.holding.share.device, ())) for one in holders]
     unproven = idle if known.life is Life.UNKNOWN else []
@@ -216,7 +216,7 @@ def _conflicts(
     if known.over:
         yield _conflict(ConflictKind.OUTLIVES_POD, first, said)
     if settled.cards_differ:
-        yield _conflict(ConflictKind.CARD_DIFFERS, first, settled.cards_differ)
+        yield _conflict(_differing(settled), first, settled.cards_differ)
     if settled.foreign:
         meant = ", ".join(sorted({statement.node for statement in settled.foreign}))
         yield _conflict(ConflictKind.NODE_DIFFERS, first, settled.foreign, meant)
@@ -233,6 +233,11 @@ def _conflicts(
             yield _conflict(ConflictKind.DEVICE_MISSING, holder, holder.said)
         elif registry.is_unhealthy(device):
             yield _conflict(ConflictKind.DEVICE_UNHEALTHY, holder, holder.basis)
+
+
+def _differing(settled: Settled) -> ConflictKind:
+    """Of sources that name different devices."""
+    return ConflictKind.FILE_DIFFERS if settled.only_files else ConflictKind.CARD_DIFFERS
 
 
 def _stale(known: Known, idle: Iterable[Statement]) -> Iterator[Conflict]:

@@ -77,6 +77,16 @@ class Statement(msgspec.Struct, frozen=True, gc=False):
     kind: ContainerKind = ContainerKind.APP
 
 
+def is_tenants_own(said: Statement) -> bool:
+    """Whether the container itself can have written it: alone it is no evidence against others.
+
+    HAMi-core's regions, and gaia's limits where gpu-manager lets anybody write them.
+    """
+    return said.source is Source.SHIM or (
+        said.source is Source.LIMIT_FILE and said.scheme is Scheme.GAIA
+    )
+
+
 class Wanted(msgspec.Struct, frozen=True, gc=False):
     """What a container asks for.
 
