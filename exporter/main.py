@@ -147,6 +147,8 @@ def run(
             options.web_listen_address,
             config,
             max_requests=options.web_max_requests,
+            max_connections=options.web_max_connections,
+            max_per_address=options.web_max_connections_per_address,
         )
         server.start()
     except (WebConfigError, ListenError) as error:

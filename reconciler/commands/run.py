@@ -20,6 +20,7 @@ from reconciler.schedule import Schedule
 from reconciler.service import ENDING_SIGNALS, Loop, leave, routes
 from reconciler.session import NoAudit, Session, session
 from vgpu.web.config import WebConfigError, WebConfigFile
+from vgpu.web.flags import max_connections, max_per_address
 from vgpu.web.process import build_info, own_numbers
 from vgpu.web.server import ListenError, WebServer
 
@@ -73,6 +74,8 @@ Metrics are on /metrics, probes on /-/healthy and /-/ready.
     metavar="FILE",
     help="TLS, client certificates and basic authentication, in exporter-toolkit's format.",
 )
+@max_connections
+@max_per_address
 @where_flags
 @policy_flags
 @log_flags("info")
@@ -85,6 +88,8 @@ def run(
     leader_elect: bool | None,
     web_listen_address: tuple[str, ...],
     web_config_file: str,
+    web_max_connections: int,
+    web_max_connections_per_address: int,
     **_: Any,
 ) -> None:
     """Make a plan again and again, apply it with --mode apply, and serve metrics about it."""
@@ -101,7 +106,13 @@ def run(
             session(options, continuous=True) as opened,
         ):
             loop, numbers, leader, stopping = _loop(opened, book, elects, web_config)
-            server = WebServer(routes(loop, numbers), web_listen_address, web_config)
+            server = WebServer(
+                routes(loop, numbers),
+                web_listen_address,
+                web_config,
+                max_connections=web_max_connections,
+                max_per_address=web_max_connections_per_address,
+            )
             settings = options.settings
             schedule = Schedule(loop.cycle, loop.missed, settings.every, settings.cron)
             server.start()
