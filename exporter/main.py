@@ -14,7 +14,7 @@ from exporter.compat import Compat
 from exporter.flags import Options, all_flags, options_from
 from exporter.pages import routes
 from exporter.sampler import Page, Sampler, Settings
-from vgpu import logs
+from vgpu import logs, signals
 from vgpu.cli import version_option
 from vgpu.facts import GpuSource
 from vgpu.metrics.render import Format
@@ -29,9 +29,6 @@ from vgpu.web.server import ListenError, WebServer
 log = logging.getLogger(__name__)
 
 EXIT_FAILURE = 1
-
-ENDING = {signal.SIGTERM, signal.SIGINT}
-"""The signals that end the process in good order."""
 
 
 def node_name(options: Options) -> str:
@@ -136,9 +133,7 @@ def run(
         sys.stdout.buffer.write(sampler.sample().exposition.body(Format.TEXT))
         sys.stdout.flush()
         return leave(sampler, 0)
-    # Waited for instead of handled: a handler could meet a lock that the main thread holds. Blocked
-    # before the first thread starts, so that all of them leave the signals to the main thread.
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    signals.block_ending()
     try:
         config = WebConfigFile(options.web_config_file) if options.web_config_file else None
         sampler = make_sampler(options, driver, config)
@@ -159,10 +154,10 @@ def run(
         sampler.watch_xids()
     log.info("serving", extra={"addresses": ",".join(server.urls)})
     if announce is not None:
-        page = sampler.wait_until_ready(lambda: bool(signal.sigpending() & ENDING))
+        page = sampler.wait_until_ready(signals.is_ending)
         if page is not None:
             announce(server.urls[0], page)
-    received = signal.Signals(signal.sigwait(ENDING))
+    received = signals.wait()
     log.info("stopping", extra={"reason": sampler.fatal or received.name})
     server.stop()
     return leave(sampler, EXIT_FAILURE if sampler.fatal else 0)
@@ -198,5 +193,5 @@ def command(ctx: click.Context, /, **_: Any) -> None:
     """
     options = options_from(ctx)
     logs.configure(options.log_level, options.log_format)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the web config is read again by itself
+    signals.ignore()
     ctx.exit(run(options, nvml_driver(options) if "nvml" in options.collectors else None))

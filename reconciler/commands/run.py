@@ -1,7 +1,6 @@
 """`vgpu reconcile run`: a plan again and again, applied if it is to be, with metrics and probes."""
 
 import logging
-import signal
 import socket
 import threading
 from typing import Any, Final
@@ -17,8 +16,9 @@ from reconciler.metrics import Numbers
 from reconciler.model import Scope
 from reconciler.policy import Mode
 from reconciler.schedule import Schedule
-from reconciler.service import ENDING_SIGNALS, Loop, leave, routes
+from reconciler.service import Loop, leave, routes
 from reconciler.session import NoAudit, Session, session
+from vgpu import signals
 from vgpu.web.config import WebConfigError, WebConfigFile
 from vgpu.web.flags import max_connections, max_per_address
 from vgpu.web.process import build_info, own_numbers
@@ -94,9 +94,8 @@ def run(
 ) -> None:
     """Make a plan again and again, apply it with --mode apply, and serve metrics about it."""
     options = options_from(ctx)
-    # Waited for instead of handled, and blocked before the first thread starts: all inherit it.
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the web config is read again by itself
+    signals.ignore()
+    signals.block_ending()
     applies = options.settings.mode is Mode.APPLY
     elects = options.scope is Scope.CLUSTER if leader_elect is None else leader_elect
     try:
@@ -120,7 +119,7 @@ def run(
                 leader.start()
             schedule.start()
             log.info("serving", extra={"addresses": ",".join(server.urls)})
-            received = signal.Signals(signal.sigwait(ENDING_SIGNALS))
+            received = signals.wait()
             log.info("stopping", extra={"reason": received.name})
             stopping.set()
             schedule.stop()
