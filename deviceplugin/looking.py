@@ -23,6 +23,7 @@ from vgpu.schemes.language import Language
 from vgpu.sources.collector import Collector
 from vgpu.sources.kubelet import DEFAULT_CHECKPOINT, DEFAULT_LOG_DIR, KubeletSource
 from vgpu.sources.limits import DEFAULT_GAIA_DIR, LimitSource
+from vgpu.sources.living import living_pods
 from vgpu.sources.observation import Collectors, Observation, observe, with_names
 from vgpu.sources.pods import pod_sample
 from vgpu.sources.runtime import ProcessSource, read_live_pods
@@ -71,9 +72,10 @@ class Looker:
         self, language: Language, node: str, places: Places, timeout: float = TIMEOUT_SECONDS
     ) -> None:
         """Raises SourceError NOT_INSTALLED if pod-resources is to be asked and cannot be."""
-        shim = ShimSource(places.shim_roots, required=False)
+        living = living_pods(places.cgroupfs, places.log_dir)
+        shim = ShimSource(places.shim_roots, required=False, living=living)
         kubelet = KubeletSource(places.log_dir, places.checkpoint, places.pod_resources)
-        limits = LimitSource(places.gaia_dir)
+        limits = LimitSource(places.gaia_dir, living=living)
         process = ProcessSource(places.procfs, places.cgroupfs)
         self._language = language
         self._node = node

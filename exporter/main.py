@@ -20,6 +20,7 @@ from vgpu.facts import GpuSource
 from vgpu.metrics.render import Format
 from vgpu.reasons import SourceError
 from vgpu.sources.collector import Collector
+from vgpu.sources.living import living_pods
 from vgpu.sources.observation import Collectors
 from vgpu.sources.pods import PodFile
 from vgpu.web.config import WebConfigError, WebConfigFile
@@ -46,13 +47,15 @@ def nvml_driver(options: Options) -> GpuSource:
 def open_collectors(options: Options, driver: GpuSource | None) -> Collectors:
     """The collectors that are switched on, over their sources."""
     on, opened = options.collectors, Collectors()
+    living = living_pods(options.path_cgroupfs, options.kubelet_log_dir)
     if driver is not None:
         opened.nvml = Collector("nvml", driver.sample)
     if "shim" in on:
         from vgpu.sources.shim import DEFAULT_ROOTS, ShimSource  # noqa: PLC0415
 
         # A node without HAMi has none of the default roots, and that is no failure.
-        shim = ShimSource(options.shim_root or DEFAULT_ROOTS, required=bool(options.shim_root))
+        roots = options.shim_root or DEFAULT_ROOTS
+        shim = ShimSource(roots, required=bool(options.shim_root), living=living)
         opened.shim = Collector("shim", lambda _: shim.sample())
     if "kubelet" in on:
         from vgpu.sources.kubelet import KubeletSource  # noqa: PLC0415
@@ -69,7 +72,7 @@ def open_collectors(options: Options, driver: GpuSource | None) -> Collectors:
     if "limits" in on:
         from vgpu.sources.limits import LimitSource  # noqa: PLC0415
 
-        limits = LimitSource(options.limits_gaia_dir, options.limits_kubeshare_dir)
+        limits = LimitSource(options.limits_gaia_dir, options.limits_kubeshare_dir, living=living)
         opened.limits = Collector("limits", lambda _: limits.sample())
     if "plugin" in on:
         from vgpu.sources.own_checkpoint import OwnCheckpointSource  # noqa: PLC0415
