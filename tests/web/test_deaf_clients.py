@@ -154,8 +154,8 @@ def test_an_address_with_all_its_places_takes_none_of_the_others(serve):
 class Waiter:
     """A connection as far as the choice looks at it."""
 
-    def __init__(self, since=0.0, for_request=True, acted=False):
-        self.waiting = None if since is None else Waiting(since, for_request)
+    def __init__(self, since=0.0, for_request=True, acted=False, moves=False):
+        self.waiting = None if since is None else Waiting(since, for_request, moves)
         self._acted = acted
 
     def client_acted(self):
@@ -166,6 +166,7 @@ NOW = 1000.0
 WORKS, ACTED = Waiter(None), Waiter(1.0, acted=True)
 IDLE, IDLER = Waiter(900.0), Waiter(800.0)
 WRITES, STALLED = Waiter(NOW - 0.1, for_request=False), Waiter(NOW - 2.0, for_request=False)
+MOVES = Waiter(NOW - 0.5, for_request=False, moves=True)
 
 
 @pytest.mark.parametrize(
@@ -179,6 +180,8 @@ WRITES, STALLED = Waiter(NOW - 0.1, for_request=False), Waiter(NOW - 2.0, for_re
         ([IDLER, IDLE, WRITES], IDLER),
         ([IDLE, WRITES, Waiter(NOW - 0.2, for_request=False)], "the longer writer"),
         ([IDLE, WRITES], IDLE),
+        ([MOVES, WRITES], WRITES),
+        ([MOVES, Waiter(NOW - 0.9, moves=True, for_request=False)], "the longer writer"),
     ],
 )
 def test_who_takes_no_response_makes_room_and_then_the_longest_of_the_larger_group(present, goes):

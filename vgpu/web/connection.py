@@ -42,10 +42,12 @@ class Waiting(msgspec.Struct, frozen=True):
         since: when its client last did something, in monotonic seconds.
         for_request: whether the client is to send something (a request, or its goodbye), rather
             than to take a response.
+        moves: whether the client has taken some of the response, besides what the kernels took.
     """
 
     since: float
     for_request: bool
+    moves: bool = False
 
 
 class Connection:
@@ -118,12 +120,13 @@ class Connection:
             OSError: the client left or is too slow.
         """
         deadline = time.monotonic() + self._timeouts.write
-        left = memoryview(payload)
+        left, writes = memoryview(payload), 0
         while left:
-            self._wait(for_request=False)
+            self._wait(for_request=False, moves=writes > 1)
             self._sock.settimeout(_until(deadline))
             left = left[self._sock.send(left) :]
-        self._wait(for_request=False)
+            writes += 1
+        self._wait(for_request=False, moves=writes > 1)
         if not self._poll(select.POLLOUT, _until(deadline)):
             raise TimeoutError("response not taken in time")
         self.waiting = None
@@ -183,8 +186,8 @@ class Connection:
         poll.register(self._sock, event)
         return bool(poll.poll(seconds * 1000))
 
-    def _wait(self, *, for_request: bool) -> None:
-        self.waiting = Waiting(time.monotonic(), for_request)
+    def _wait(self, *, for_request: bool, moves: bool = False) -> None:
+        self.waiting = Waiting(time.monotonic(), for_request, moves)
 
     def _shutdown(self, how: int) -> None:
         # SSLSocket's own shutdown would drop its TLS state, and later writes would be plain text.

@@ -102,16 +102,17 @@ def first_to_go(present: Iterable[Connection], now: float) -> Connection | None:
 
     First who has not taken a response for ``STALLED_SECONDS``. Then, of those who are to send a
     request and those who are to take a response, the larger group gives up the one that has waited
-    longest: a flood of one kind does not reach an ordinary client in the moment of the other. One
-    whose client has acted, and whose thread has only not run since, waits no more.
+    longest, before all who have begun to take theirs: a flood of one kind does not reach an
+    ordinary client in the moment of the other. One whose client has acted, and whose thread has
+    only not run since, waits no more.
     """
     waiting = [(wait, one) for one in present if (wait := one.waiting) is not None]
     sizes = Counter(wait.for_request for wait, _ in waiting)
 
-    def rank(item: tuple[Waiting, Connection]) -> tuple[bool, int, float]:
+    def rank(item: tuple[Waiting, Connection]) -> tuple[bool, int, bool, float]:
         wait = item[0]
         stalled = not wait.for_request and now - wait.since >= STALLED_SECONDS
-        return not stalled, -sizes[wait.for_request], wait.since
+        return not stalled, -sizes[wait.for_request], wait.moves, wait.since
 
     ranked = sorted(waiting, key=rank)
     return next((one for _, one in ranked if not one.client_acted()), None)
