@@ -131,7 +131,7 @@ def test_a_goodbye_that_is_not_heard_makes_room(serve):
 
 
 def test_an_address_with_all_its_places_takes_none_of_the_others(serve):
-    server = serve(timeouts=PATIENT, max_per_address=2)
+    server = serve(timeouts=PATIENT, max_connections=3, max_per_address=2)
     (address,) = server.addresses
     other = connect(address)
     many = []

@@ -54,12 +54,12 @@ class Connections:
 
         From an address that has all its places, a connection of that address makes room.
         """
-        with self._lock:
-            peers = [one for one in self._threads if one.peer == connection.peer]
-            everybody = list(self._threads)
-        for present, most in ((peers, self._most_per_address), (everybody, self._most)):
-            if len(present) >= most and not self._close_one(present, connection.peer):
-                return False
+        present = [one for one, _ in self.all()]
+        peers = [one for one in present if one.peer == connection.peer]
+        crowd = peers if len(peers) >= self._most_per_address else present
+        full = crowd is peers or len(present) >= self._most
+        if full and not self._close_one(crowd, connection.peer):
+            return False
         with self._lock:
             self._threads[connection] = thread
         return True
