@@ -23,6 +23,7 @@ from vgpu.schemes.language import Language
 from vgpu.sources.collector import Collector
 from vgpu.sources.kubelet import DEFAULT_CHECKPOINT, DEFAULT_LOG_DIR, KubeletSource
 from vgpu.sources.limits import DEFAULT_GAIA_DIR, LimitSource
+from vgpu.sources.living import living_pods
 from vgpu.sources.observation import (
     Collectors,
     Observation,
@@ -77,9 +78,10 @@ class Looker:
         self, language: Language, node: str, places: Places, timeout: float = TIMEOUT_SECONDS
     ) -> None:
         """Raises SourceError NOT_INSTALLED if pod-resources is to be asked and cannot be."""
-        shim = ShimSource(places.shim_roots, required=False)
+        living = living_pods(places.cgroupfs, places.log_dir)
+        shim = ShimSource(places.shim_roots, required=False, living=living)
         kubelet = KubeletSource(places.log_dir, places.checkpoint, places.pod_resources)
-        limits = LimitSource(places.gaia_dir)
+        limits = LimitSource(places.gaia_dir, living=living)
         process = ProcessSource(places.procfs, places.cgroupfs)
         self._language = language
         self._node = node

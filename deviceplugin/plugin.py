@@ -96,7 +96,13 @@ class Plugin:
                 build=build_info(),
                 own=own_numbers(config),
             )
-            self._server = WebServer(routes(self._window), options.web_listen_address, config)
+            self._server = WebServer(
+                routes(self._window),
+                options.web_listen_address,
+                config,
+                max_connections=options.web_max_connections,
+                max_per_address=options.web_max_connections_per_address,
+            )
         except (ClusterError, WebConfigError, ListenError) as error:
             raise Failure(str(error)) from error
 

@@ -18,6 +18,7 @@ from deviceplugin.service import Service
 from tests.deviceplugin.live_plugin import GIB, NODE, PluginBench, env_of, volcano_pod
 from tests.support.waiting import WAIT_SECONDS
 from vgpu.model import Scheme
+from vgpu.signals import IGNORED
 from vgpu.simulator.store import KINDS, NODES, PODS
 
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
@@ -144,6 +145,9 @@ def test_a_plugin_that_was_killed_is_gone_on_with(bench):
     bench.wait_ready()
     bench.kubelet.start_container(uid, "main", NUMBER)
     assert bench.metrics()['vgpu_plugin_tenants{kind="bound"}'] == 1
+    for number in IGNORED:
+        bench.process.signal(number)
+    assert bench.stop() == 0
 
 
 def test_what_nobody_asks_for_is_refused_to_the_kubelet_in_words(bench):

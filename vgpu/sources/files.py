@@ -8,7 +8,7 @@ import errno
 import itertools
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -16,8 +16,14 @@ from vgpu.reasons import Reason, Rejection, SourceError
 
 T = TypeVar("T")
 
+Living = Callable[[], Collection[str]]
+"""The UIDs of the pods that live here; asked only when there is more than can be read."""
+
 RACY_NS = 2_000_000_000
 """A stamp younger than this says nothing: a second change may fall into the same clock tick."""
+
+MAX_LOOKED_AT = 1_000_000
+"""Maximum number of names that are looked at in a folder with more entries than are read."""
 
 _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
@@ -71,18 +77,46 @@ def read_file(path: str, limit: int, *, follow: bool = False) -> bytes:
     return content
 
 
+def first_entries(
+    entries: Iterator[os.DirEntry[str]], limit: int, living: Living = tuple
+) -> tuple[list[os.DirEntry[str]], bool]:
+    """At most ``limit`` entries of a folder, and whether there are more.
+
+    If there are more, those whose name begins with the UID of a pod that is ``living``, up to an
+    underscore, come first. They are looked for among ``MAX_LOOKED_AT`` entries.
+    """
+    listed = list(itertools.islice(entries, limit))
+    further = list(itertools.islice(entries, 1))
+    if not further:
+        return listed, False
+    uids = living()
+
+    def lives(entry: os.DirEntry[str]) -> bool:
+        return entry.name.partition("_")[0] in uids
+
+    alive = [entry for entry in listed if lives(entry)]
+    rest = [entry for entry in listed if not lives(entry)]
+    more = itertools.chain(further, itertools.islice(entries, MAX_LOOKED_AT))
+    alive += filter(lives, more)
+    return [*alive, *rest][:limit], True
+
+
 def list_folder(
-    path: str, limit: int, *, only_folders: bool = False
+    path: str,
+    limit: int,
+    *,
+    only_folders: bool = False,
+    living: Living = tuple,
 ) -> tuple[list[os.DirEntry[str]], tuple[Rejection, ...]]:
     """The entries of a folder, in no order; those past ``limit`` are one rejection.
 
+    Of more than ``limit`` come first those of ``living`` pods, as of :func:`first_entries`.
     ``only_folders`` leaves out everything else, links to folders too. Raises SourceError where
     the folder cannot be read.
     """
     try:
         with os.scandir(path) as entries:
-            listed = list(itertools.islice(entries, limit))
-            too_many = next(entries, None) is not None
+            listed, too_many = first_entries(entries, limit, living)
         if only_folders:
             listed = [entry for entry in listed if entry.is_dir(follow_symlinks=False)]
     except OSError as error:
