@@ -11,9 +11,10 @@ Where to look, in the order in which a container comes by:
 - ``assignments``, ``answers``: the kubelet's checkpoint and our answers in it. ``binding``,
   ``gate``: what follows from them, pure; ``binder``: the thread that does it.
 - ``cdi``, ``late_files``, ``checkpoint``, ``shim_files``: what is written on the node.
-- ``recovery``, ``takeover``, ``leaving``: who holds what at the start, who has left, pure;
-  ``looking``, ``recovering``, ``migration``: the evidence for it.
+- ``recovery``, ``takeover``, ``contradictions``, ``leaving``: who holds what at the start, what
+  cannot be, who has left, pure; ``looking``, ``recovering``, ``migration``: the evidence for it.
 - ``health``, ``health_case``, ``health_rules``: which cards are well, pure; ``health_watch``.
-- ``pods``, ``telling``, ``to_tell``, ``events``, ``tidings``: the API server, asked and told.
+- ``pods``, ``lock_owners``, ``telling``, ``to_tell``, ``events``, ``tidings``: the API server,
+  asked and told.
 - ``flags``, ``main``, ``plugin``, ``building``, ``service``: the program. ``metrics``, ``pages``.
 """

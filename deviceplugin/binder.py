@@ -19,6 +19,7 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from deviceplugin.binding import Round, bind_all, gift
+from deviceplugin.contradictions import of_desk, of_now
 from deviceplugin.desk import Desk
 from deviceplugin.gate import State, by_ids, objection
 from deviceplugin.model import Assignment, Binding, Conflict, Tenant
@@ -28,7 +29,7 @@ from deviceplugin.reasons import Refused, Why
 from deviceplugin.recovery import Recovered
 from deviceplugin.role import Role
 from deviceplugin.steps import At, Step
-from vgpu.kube import Pod
+from vgpu.kube import Pod, holds_devices
 from vgpu.model import Device
 from vgpu.plugin_words import CROSSED
 from vgpu.reasons import Reason, SourceError
@@ -79,6 +80,10 @@ class Watcher(Protocol):
         """A container of it is about to be made. Raises OSError if it must not be yet."""
         ...
 
+    def mend(self) -> None:
+        """Containers are about to be made, or it is time to look: what all are given is there."""
+        ...
+
     def bound(self, tenant: Tenant, binding: Binding, seconds: float | None) -> None:
         """A container is bound, so long after Allocate, where that is known."""
         ...
@@ -95,14 +100,17 @@ class Watcher(Protocol):
         """Our checkpoint could not be written."""
         ...
 
-    def conflicts(self, found: tuple[Conflict, ...]) -> None:
-        """These are all that there are now."""
+    def conflicts(self, found: tuple[Conflict, ...], remarks: tuple[Conflict, ...]) -> None:
+        """These are all that there are now, and what is only claimed."""
         ...
 
     def changed(self) -> None:
         """The desk, or who is refused, is another."""
         ...
 
+
+Told = tuple[tuple[Conflict, ...], tuple[Conflict, ...]]
+"""Conflicts, and remarks."""
 
 Recover = Callable[[Iterable[Tenant]], Recovered]
 """Finds out who holds what, given the tenants that are known by now."""
@@ -152,11 +160,14 @@ class Binder:
         self._recovering = True  # until it is known who holds what; others ask whether it is so
         self._settled = False
         self._stamp: object = None
+        self._kept: Mapping[str, Tenant] | None = None  # what our checkpoint says
         self._unread = ""  # why the kubelet's checkpoint could not be read
         self._swept_at = float("-inf")
         self._checked_at = float("-inf")
         self._shown: frozenset[str] = frozenset()
-        self._conflicts: tuple[Conflict, ...] = ()
+        self._found: Told = (), ()  # what sources said at the start, as far as it is so now
+        self._judged: tuple[Desk | None, tuple[Conflict, ...]] = None, ()
+        self._conflicts: Told | None = None  # as last told
         self._thread = threading.Thread(target=self._work, name="binder", daemon=True)
 
     # ------------------------------------------------------------ anybody's side
@@ -259,11 +270,16 @@ class Binder:
             self._recovering = False
         if found is None or self._stopping.is_set():
             return  # nobody waits for it any more
+        settled = heard or not found.unsettled
+        # What is not known for certain is not written over what was.
+        self._kept = None if settled else found.desk.tenants
+        self._keep(found.desk)
         self._watcher.recovered(found.desk)
-        self._tell_conflicts(found.conflicts)
+        self._found = found.conflicts, found.remarks
+        self._tell_conflicts(found.desk)
         self._publish(self._with_devices(State(found.desk, ready=self._handout.written())))
         self._stamp = None
-        self._settled = heard or not found.unsettled  # last: what fails before is tried again
+        self._settled = settled  # last: what fails before is tried again
         if self._settled:
             self._recover = None  # and what it has seen
 
@@ -289,6 +305,7 @@ class Binder:
         with self._condition:  # who waits for all to have owners is to see who they are
             self._forget({one.name for one in state.all_assignments()})
             self._publish(state)
+        self._tell_conflicts(state.desk)
         if state.desk is not before.desk or state.refusals.keys() != before.refusals.keys():
             self._watcher.changed()
 
@@ -300,9 +317,7 @@ class Binder:
         devices = self._devices
         if devices is None or devices == state.desk.devices:
             return state
-        desk, conflicts = state.desk.with_devices(devices)
-        self._tell_conflicts(conflicts)
-        return replace(state, desk=desk)
+        return replace(state, desk=state.desk.with_devices(devices)[0])
 
     def _with_assignments(self, state: State) -> State:
         now = time.monotonic()
@@ -329,11 +344,6 @@ class Binder:
         """
         known = self._pods.known()
         self._shown = (self._shown | frozenset(known or ())) & state.desk.tenants.keys()
-        if known is not None and self._conflicts:
-            there = state.desk.tenants.keys() | known.keys()
-            rest = [one for one in self._conflicts if one.pod is None or one.pod.uid in there]
-            if len(rest) != len(self._conflicts):
-                self._tell_conflicts(tuple(rest))
         pause = MAKING_ROOM_SECONDS if state.waits_for_room else LEAVING_SECONDS
         if time.monotonic() - self._swept_at < pause:
             return state
@@ -343,12 +353,7 @@ class Binder:
         for tenant in leaving:
             desk = desk.left(tenant.pod.uid)
         desk = desk.seen((known or {}).values(), booted_at())
-        try:
-            if desk is not state.desk:
-                self._store.save(desk.tenants.values())
-        except OSError as error:
-            self._watcher.unsaved()
-            log.warning("our checkpoint cannot be written: %s", error)
+        if not self._keep(desk):
             return state
         for tenant in leaving:
             log.info("a tenant has left", extra=_who(tenant))
@@ -365,6 +370,23 @@ class Binder:
             log.warning("what a container was given cannot be removed: %s", error)
         return replace(state, desk=desk, ready=state.ready & kept)
 
+    def _keep(self, desk: Desk) -> bool:
+        """Write our checkpoint, unless it says this already; whether it does now."""
+        if desk.tenants == self._kept:
+            return True
+        try:
+            self._save(desk)
+        except OSError as error:
+            self._watcher.unsaved()
+            log.warning("our checkpoint cannot be written: %s", error)
+            return False
+        return True
+
+    def _save(self, desk: Desk) -> None:
+        """Raises OSError."""
+        self._store.save(desk.tenants.values())
+        self._kept = desk.tenants
+
     def _checked(self, state: State) -> State:
         """Without the names under which something is lost: it is written anew.
 
@@ -372,16 +394,21 @@ class Binder:
         """
         if time.monotonic() - self._checked_at >= CHECKING_SECONDS:
             self._checked_at = time.monotonic()
+            if self._settled and not self._store.is_whole():
+                self._kept = None  # it is written anew with the next look at who has left
             asked = state.all_assignments()
         else:
             with self._condition:
                 starting = tuple(self._starting)
             asked = tuple(one for ids in starting for one in state.assignments.get(ids, ()))
+        if asked:
+            self._watcher.mend()
         ready = (one for one in asked if one.name in state.ready)
         lost = {one.name for one in ready if not self._is_whole(state.desk, one)}
         if not lost:
             return state
-        log.warning("what containers were given is lost", extra={"shares": ",".join(sorted(lost))})
+        told = {"shares": ",".join(sorted(lost))}
+        log.warning("what containers were given is lost or damaged", extra=told)
         return replace(state, ready=state.ready - lost)
 
     def _is_whole(self, desk: Desk, assignment: Assignment) -> bool:
@@ -395,7 +422,7 @@ class Binder:
                 self._prepare(tenant, assignment.container)
         except OSError:
             return False  # the next try says why
-        return self._handout.is_there(assignment.name)
+        return self._handout.is_whole(assignment.name)
 
     def _carried_out(self, state: State, found: Round) -> State:
         """What is decided made durable, then what the containers are made with."""
@@ -404,7 +431,7 @@ class Binder:
         if desk is not state.desk:
             self._at(Step.BINDING_DECIDED)
             try:
-                self._store.save(desk.tenants.values())
+                self._save(desk)
                 self._at(Step.CHECKPOINT_WRITTEN)
             except OSError as error:
                 self._watcher.unsaved()
@@ -457,9 +484,30 @@ class Binder:
             _make(folder.path, folder.mode)
         self._watcher.prepare(tenant)
 
-    def _tell_conflicts(self, found: tuple[Conflict, ...]) -> None:
-        self._conflicts = found
-        self._watcher.conflicts(found)
+    def _tell_conflicts(self, desk: Desk) -> None:
+        """Those of now, if they are others than before.
+
+        While the API server is not heard nobody is taken for gone.
+        """
+        known = self._pods.known()
+        if known is not None and any(self._found):
+            holding = {uid for uid, pod in known.items() if holds_devices(pod)}
+            there = holding | desk.tenants.keys()
+            self._found = of_now(self._found[0], there), of_now(self._found[1], there)
+        if desk is not self._judged[0]:
+            self._judged = desk, of_desk(desk)
+        told = (*self._judged[1], *self._found[0]), self._found[1]
+        if told == self._conflicts:
+            return
+        found, claimed = self._conflicts or ((), ())
+        for one in told[0]:
+            if one not in found:
+                log.warning("conflict", extra=_words(one))
+        for one in told[1]:
+            if one not in claimed:
+                log.info("remark", extra=_words(one))
+        self._conflicts = told
+        self._watcher.conflicts(*told)
 
     def _tell(self, error: Refused, before: Refused | None) -> None:
         """Say a refusal once. What nobody knows is the kubelet's memory of pods that are gone."""
@@ -506,6 +554,11 @@ def _make(path: str, mode: int) -> None:
         os.fchmod(folder, mode)
     finally:
         os.close(folder)
+
+
+def _words(conflict: Conflict) -> dict[str, str]:
+    pod = conflict.pod
+    return {"pod": f"{pod.namespace}/{pod.name}" if pod else "", "detail": conflict.detail}
 
 
 def _who(tenant: Tenant) -> dict[str, object]:

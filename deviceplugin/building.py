@@ -17,7 +17,7 @@ from deviceplugin.roles.gaia import GaiaRole
 from deviceplugin.roles.gpushare import GpushareRole
 from deviceplugin.roles.memory_factor import automatic
 from deviceplugin.roles.volcano import Signs, VolcanoRole
-from deviceplugin.shim_files import install, paths_below
+from deviceplugin.shim_files import ShimError, install, paths_below
 from vgpu.facts import Gpu
 from vgpu.kube import Node, Pod
 from vgpu.model import Scheme
@@ -26,6 +26,7 @@ from vgpu.schemes.gaia import Gaia
 from vgpu.schemes.gpushare import Gpushare
 from vgpu.schemes.gpushare_node import MEMORY as GPUSHARE_MEMORY
 from vgpu.schemes.volcano import HAMI, VOLCANO, Volcano
+from vgpu.schemes.volcano_dialect import Paths
 
 DIALECTS: Final = {"volcano": VOLCANO, "hami": HAMI}
 
@@ -64,9 +65,7 @@ def make_role(
 
 def _volcano(options: Options, gpus: Iterable[Gpu], nodes: Iterable[Node]) -> VolcanoRole:
     dialect = DIALECTS[options.volcano_dialect]
-    source, folder = options.volcano_shim_library, options.volcano_shim_dir
-    paths = dialect.paths
-    paths = install(source, folder, paths) if source else paths_below(paths, folder)
+    paths = _shim(options)
     policy = options.volcano_core_policy
     role = VolcanoRole(
         Volcano(
@@ -85,6 +84,25 @@ def _volcano(options: Options, gpus: Iterable[Gpu], nodes: Iterable[Node]) -> Vo
         factor = automatic(role.devices(gpus), nodes)
         role = replace(role, language=replace(role.language, memory_factor=factor))
     return role
+
+
+def _shim(options: Options) -> Paths:
+    """Where the shim is on the host; put there if it is ours to put. Raises ShimError."""
+    source, folder = options.volcano_shim_library, options.volcano_shim_dir
+    paths = DIALECTS[options.volcano_dialect].paths
+    return install(source, folder, paths) if source else paths_below(paths, folder)
+
+
+def mend_shim(options: Options) -> None:
+    """Put the shim in place again where that is not so: without it nothing limits a container.
+
+    Raises OSError.
+    """
+    try:
+        if options.scheme is Scheme.VOLCANO:
+            _shim(options)
+    except ShimError as error:
+        raise OSError(str(error)) from error
 
 
 def make_handout(options: Options, boot_id: str) -> Handout:

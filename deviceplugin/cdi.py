@@ -8,12 +8,15 @@ is late, so what stands under a name never changes.
 Whose a file is, and of which boot, is in its annotations, which need version 0.6.0 of the format
 (CDI library 0.6; containerd 1.7.11 has 0.5.4, 1.7.18 has 0.7.2). Annotations of edits, which are
 for the runtime itself, have no place in the format and are left out.
+
+A file under a name of ours that is no whole spec (emptied, cut, ``{}``) is damaged: it is as good
+as lost, so that it is written anew, or removed. No runtime can have read a device out of it.
 """
 
 import errno
-import os
 import re
 from collections.abc import Collection, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -82,7 +85,19 @@ class _Marks(msgspec.Struct, frozen=True):
     annotations: Mapping[str, str] = {}
 
 
+class _Owner(StrEnum):
+    """Whose a file under a name of ours is."""
+
+    NOBODY = "nobody"  # there is no file
+    DAMAGED = "damaged"  # no whole spec
+    STRANGE = "strange"  # a spec of another kind: it gives nobody a share
+    OTHERS = "others"  # of another plugin of ours, or no regular file
+    OLDER = "older"  # ours, of another boot
+    OURS = "ours"
+
+
 _MARKS: Final = msgspec.json.Decoder(_Marks)
+_SPEC: Final = msgspec.json.Decoder(_Spec)
 
 
 def spec(name: str, edits: Edits, scheme: Scheme, boot_id: str) -> bytes:
@@ -118,14 +133,14 @@ class CdiFiles:
     def write(self, name: str, edits: Edits, late_env: Mapping[str, str]) -> None:  # noqa: ARG002  # all comes late
         """See :meth:`deviceplugin.ports.Handout.write`.
 
-        What stands there already for this boot must be the same: else OSError EEXIST.
+        A whole spec that stands there already for this boot must be the same: else OSError EEXIST.
         """
         path = self._path(name)
         content = spec(name, edits, self._scheme, self._boot_id)
         found = _content(path)
         if found == content:
             return
-        if found is not None and self._boot_of(found) in (None, self._boot_id):
+        if self._owner(name, found) in (_Owner.OURS, _Owner.OTHERS):
             detail = "it says something else, and a runtime may know it"
             raise OSError(errno.EEXIST, detail, str(path))
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -133,16 +148,19 @@ class CdiFiles:
 
     def written(self) -> frozenset[str]:
         """See :meth:`deviceplugin.ports.Handout.written`."""
-        return frozenset(name for name in self._names() if self._boot(name) == self._boot_id)
+        return frozenset(filter(self.is_whole, self._names()))
 
-    def is_there(self, name: str) -> bool:
-        """See :meth:`deviceplugin.ports.Handout.is_there`."""
-        return os.path.lexists(self._path(name))
+    def is_whole(self, name: str) -> bool:
+        """See :meth:`deviceplugin.ports.Handout.is_whole`."""
+        return self._look(name) is _Owner.OURS
 
     def keep_only(self, names: Collection[str]) -> None:
-        """See :meth:`deviceplugin.ports.Handout.keep_only`. Other plugins' files stay."""
+        """See :meth:`deviceplugin.ports.Handout.keep_only`. Other plugins' files stay.
+
+        A damaged one may have been another's, which writes it anew where it is still needed.
+        """
         for name in self._names() - frozenset(names):
-            if self._boot(name) is not None:
+            if self._look(name) not in (_Owner.STRANGE, _Owner.OTHERS):
                 self._path(name).unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
@@ -155,30 +173,41 @@ class CdiFiles:
         matches = (_FILE.fullmatch(path.name) for path in self._folder.iterdir())
         return frozenset(match[1] for match in matches if match)
 
-    def _boot(self, name: str) -> str | None:
-        """In which boot this plugin wrote the file; None if it did not."""
+    def _look(self, name: str) -> _Owner:
+        """Whose the file is as it is now; what cannot be read is not taken for ours."""
         try:
-            content = _content(self._path(name))
-        except OSError:  # whatever it is, we do not write such
-            return None
-        return None if content is None else self._boot_of(content)
+            return self._owner(name, _content(self._path(name)))
+        except OSError:
+            return _Owner.OTHERS
 
-    def _boot_of(self, content: bytes) -> str | None:
-        if not content:
-            return ""  # a loss of power has left it
+    def _owner(self, name: str, content: bytes | None) -> _Owner:
+        if content is None:
+            return _Owner.NOBODY
         try:
             marks = _MARKS.decode(content)
+            if marks.kind != KIND:
+                return _Owner.STRANGE if marks.kind else _Owner.DAMAGED
+            if marks.annotations.get(SCHEME) != self._scheme:
+                return _Owner.OTHERS
+            whole = _SPEC.decode(content)
         except (msgspec.DecodeError, ValueError, RecursionError):
-            return None
-        its_own = marks.kind == KIND and marks.annotations.get(SCHEME) == self._scheme
-        return marks.annotations.get(BOOT) if its_own else None
+            return _Owner.DAMAGED
+        if [device.name for device in whole.devices] != [name]:
+            return _Owner.DAMAGED
+        boot = whole.annotations.get(BOOT)
+        return _Owner.OURS if boot == self._boot_id else _Owner.OLDER
 
 
 def _content(path: Path) -> bytes | None:
-    """None if there is no file. Raises OSError, also for what is no regular file."""
+    """None if there is no file; nothing of one that is too long for a spec.
+
+    Raises OSError, also for what is no regular file.
+    """
     try:
         return read_file(str(path), _LIMIT)
     except SourceError as error:
         if error.reason is Reason.ABSENT:
             return None
+        if error.reason is Reason.TOO_LARGE:
+            return b""
         raise OSError(errno.EIO, error.detail or error.reason.explanation, str(path)) from error

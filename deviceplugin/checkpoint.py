@@ -43,6 +43,10 @@ _MODE: Final = 0o600
 _OPEN_LOCK: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+_Stamp = tuple[int, int, int]
+"""Inode, size, mtime in nanoseconds; another name for the file changes none of them."""
+
+
 class LockHeld(Exception):  # noqa: N818  # it is a state of the node, not a failure of ours
     """Another plugin of the same scheme runs on this node.
 
@@ -91,7 +95,7 @@ class Checkpoint:
         self._path = Path(folder, file_name(scheme))
         self._backup = self._path.with_name(f"{self._path.name}.bak")
         self._lock = -1
-        self._is_good = False
+        self._good: _Stamp | None = None  # of the newest file as it was last found or made good
 
     def open(
         self, patience: float = PATIENCE_SECONDS, ended: Callable[[], bool] = lambda: False
@@ -123,7 +127,7 @@ class Checkpoint:
                 if error.reason is not Reason.ABSENT:
                     self._try_to_set_aside(path, error)
                 continue
-            self._is_good = path == self._path
+            self._good = _stamp(path) if path == self._path else None
             first = problems[0] if problems else None
             return Loaded(kept.tenants, kept.boot_id == self._boot_id, first)
         broken = (error for error in problems if error.reason is not Reason.ABSENT)
@@ -135,13 +139,17 @@ class Checkpoint:
         content = encode(kept)
         if len(content) > LIMIT:
             raise OSError(errno.EFBIG, f"more than {LIMIT} bytes", str(self._path))
-        if self._is_good:
+        if self.is_whole():
             with suppress(FileNotFoundError):  # somebody has removed it
                 durable.keep_as(self._path, self._backup)
         elif os.path.lexists(self._path):
             self._set_aside(self._path)
         durable.write(self._path, content, _MODE)
-        self._is_good = True
+        self._good = _stamp(self._path)
+
+    def is_whole(self) -> bool:
+        """See :meth:`deviceplugin.ports.Store.is_whole`."""
+        return self._good is not None and self._good == _stamp(self._path)
 
     def close(self) -> None:
         """Let another plugin have it."""
@@ -185,6 +193,15 @@ class Checkpoint:
         for one in [*older, aside][:-MOST_DAMAGED]:
             durable.discard(one)
         return aside
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    """None if it cannot be seen."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _locked(fd: int, path: str, patience: float, ended: Callable[[], bool]) -> None:

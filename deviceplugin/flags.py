@@ -11,6 +11,8 @@ from vgpu import logs
 from vgpu.flags import AUTO, Duration, MemoryUnit, env, field, is_typed
 from vgpu.model import Scheme
 from vgpu.units import GIB
+from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS
+from vgpu.web.flags import max_connections, max_per_address
 
 DEFAULT_PORT: Final = 9395
 SERVED: Final = (Scheme.VOLCANO, Scheme.GPUSHARE, Scheme.GAIA)
@@ -61,6 +63,8 @@ class Options(msgspec.Struct, frozen=True):
     kubeconfig: str = ""
     web_listen_address: tuple[str, ...] = (f":{DEFAULT_PORT}",)
     web_config_file: str | None = None
+    web_max_connections: int = MAX_CONNECTIONS
+    web_max_connections_per_address: int = MAX_PER_ADDRESS
     cdi: bool = True
     cdi_spec_dir: str = "/var/run/cdi"
     state_dir: str = "/var/lib/vgpu"
@@ -158,6 +162,8 @@ FLAGS: Final = (
         "TLS, client certificates and basic authentication, in exporter-toolkit's format.",
         metavar="FILE",
     ),
+    max_connections,
+    max_per_address,
     flag(
         "--cdi/--no-cdi",
         "Give containers their share by CDI, so that nothing is ever made for a guessed pod."

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from deviceplugin.health_case import Case, Ill, Reasons, answered, lost, worse
 from deviceplugin.health_rules import Rules
 from vgpu.facts import Gpu, GpuSample, XidCount
+from vgpu.reasons import Reason
 from vgpu.sources.nvml_queries import MEMORY_TOTAL
 
 UNKNOWN_DEVICE: Final = ""
@@ -187,7 +188,9 @@ def _loss(gpu: Gpu, there: Mapping[str, Gpu], sample: GpuSample) -> str:
     """Why a device that is not ``there`` is lost; "" if nothing can be said."""
     if any(gpu.uuid == one.uuid for one in sample.gpus):
         return "it does not tell its memory any more"
-    refused = {rejection.subject: rejection for rejection in sample.rejections}
+    # A number that cannot be is refused alone: what else the card tells is as good as ever.
+    failed = (one for one in sample.rejections if one.reason is not Reason.IMPLAUSIBLE)
+    refused = {rejection.subject: rejection for rejection in failed}
     if gpu.uuid in sample.lost or gpu.parent in sample.lost:
         rejection = refused.get(gpu.uuid) or refused.get(gpu.parent)
         return (rejection and rejection.detail) or Ill.LOST.explanation

@@ -4,10 +4,13 @@ Each binding has a folder of its name. Allocate's answer mounts what will be in 
 ``mount-<i>`` for every host path, and ``overrideEnv``, ``KEY=value`` lines that HAMi-core reads at
 its start. A runtime makes a missing source as an empty folder rather than refuse it, so nothing but
 PreStartContainer holds a container back until the folder is there; it appears as a whole.
+
+``seal`` is a digest of the rest. Where it is broken, or a part is missing, the folder is damaged
+and as good as lost: it is written anew, unless a runtime has made a folder in the place of a part.
 """
 
 import errno
-import os
+import hashlib
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -29,6 +32,7 @@ OVERRIDE_ENV: Final = "/overrideEnv"
 
 _ENV: Final = "overrideEnv"
 _BOOT: Final = "boot-id"
+_SEAL: Final = "seal"
 _LONGEST_LINE: Final = 9_000
 """Bytes; HAMi-core reads up to 10,000 at a time."""
 
@@ -71,33 +75,32 @@ class LateFiles:
         files = {_BOOT: self._boot_id.encode()} | ({_ENV: _lines(late_env)} if late_env else {})
         if _is(folder, links, files):
             return
-        written_in = self._boot_of(folder)
-        if written_in is None and folder.exists():
+        if _has_folders(folder):
             # A runtime makes missing sources: it has not waited for PreStartContainer.
             detail = "a container was made before its limits were there: its pod must be replaced"
             raise OSError(errno.EEXIST, detail, str(folder))
-        if written_in == self._boot_id:
+        if self._is_whole(folder):
             detail = "it says something else, and a container may have it"
             raise OSError(errno.EEXIST, detail, str(folder))
         new = durable.beside(folder)
         _remove(new)
         new.mkdir(parents=True)
-        for file, content in files.items():
+        for file, content in {**files, _SEAL: _seal(links, files)}.items():
             durable.write(new / file, content, lasting=False)
         for link, target in links.items():
             (new / link).symlink_to(target)
-        _remove(folder)  # of an older boot
+        _remove(folder)  # of an older boot, or damaged
         new.rename(folder)
 
     def written(self) -> frozenset[str]:
         """See :meth:`deviceplugin.ports.Handout.written`."""
-        names = (path.name for path in self._entries() if is_name(path.name))
-        ours = (name for name in names if self._boot_of(self._folder / name) == self._boot_id)
-        return frozenset(ours)
+        return frozenset(
+            path.name for path in self._entries() if is_name(path.name) and self._is_whole(path)
+        )
 
-    def is_there(self, name: str) -> bool:
-        """See :meth:`deviceplugin.ports.Handout.is_there`."""
-        return os.path.lexists(self._folder / checked(name) / _BOOT)
+    def is_whole(self, name: str) -> bool:
+        """See :meth:`deviceplugin.ports.Handout.is_whole`."""
+        return self._is_whole(self._folder / checked(name))
 
     def keep_only(self, names: Collection[str]) -> None:
         """See :meth:`deviceplugin.ports.Handout.keep_only`."""
@@ -109,10 +112,24 @@ class LateFiles:
         """Raises OSError."""
         return [*self._folder.iterdir()] if self._folder.exists() else []
 
-    def _boot_of(self, folder: Path) -> str | None:
-        """In which boot the folder was written; None if it was not by us."""
-        content = _content(folder / _BOOT)
-        return None if content is None else content.decode("ascii", "replace")
+    def _is_whole(self, folder: Path) -> bool:
+        """Whether it was written in this boot and is as it was written.
+
+        One without a seal is older than seals: no more is known of it than its boot.
+        """
+        if _content(folder / _BOOT) != self._boot_id.encode():
+            return False
+        try:
+            found = {path.name: path for path in folder.iterdir()}
+            if _SEAL not in found:
+                return True
+            seal = _content(found.pop(_SEAL))
+            links = {name: str(p.readlink()) for name, p in found.items() if p.is_symlink()}
+        except OSError:
+            return False
+        files = {name: _content(path) for name, path in found.items() if name not in links}
+        told = {name: content for name, content in files.items() if content is not None}
+        return told.keys() == files.keys() and seal == _seal(links, told)
 
 
 def _link(position: int) -> str:
@@ -128,16 +145,34 @@ def _lines(env: Mapping[str, str]) -> bytes:
     return "".join(f"{key}={value}\n" for key, value in sorted(env.items())).encode()
 
 
-def _is(folder: Path, links: Mapping[str, str], files: Mapping[str, bytes]) -> bool:
-    """Whether the folder has these links and files, and nothing else."""
+def _seal(links: Mapping[str, str], files: Mapping[str, bytes]) -> bytes:
+    """A digest of all that is in a folder."""
+    whole = hashlib.sha256()
+    parts = {**files, **{link: bytes(Path(target)) for link, target in links.items()}}
+    for name, content in sorted(parts.items()):
+        whole.update(b"%d %d %b%b" % (len(name), len(content), name.encode(), content))
+    return whole.hexdigest().encode()
+
+
+def _has_folders(folder: Path) -> bool:
+    """Whether a part of it, or of what should be it, is a folder: we make none."""
     try:
-        found = {path.name for path in folder.iterdir()}
-        linked = found == {*links, *files} and all(
-            (folder / link).readlink() == Path(target) for link, target in links.items()
-        )
+        return any(path.is_dir() and not path.is_symlink() for path in folder.iterdir())
     except OSError:
         return False
-    return linked and all(_content(folder / file) == told for file, told in files.items())
+
+
+def _is(folder: Path, links: Mapping[str, str], files: Mapping[str, bytes]) -> bool:
+    """Whether the folder has these links and files, and nothing else but their seal."""
+    try:
+        found = {path.name for path in folder.iterdir()}
+        linked = found - {_SEAL} == {*links, *files} and all(
+            (folder / link).readlink() == Path(target) for link, target in links.items()
+        )
+        sealed = _SEAL not in found or _content(folder / _SEAL) == _seal(links, files)
+    except OSError:
+        return False
+    return linked and sealed and all(_content(folder / f) == told for f, told in files.items())
 
 
 def _content(path: Path) -> bytes | None:

@@ -10,12 +10,17 @@ its devices are no longer in the kubelet's checkpoint. (The kubelet keeps them t
 ends, but one that has lost its checkpoint can be wrong: so cgroups should be readable.) If a
 witness is not heard, nobody leaves.
 
+A node that shows a kubelet's tree of cgroups without any pod in it is no witness at once: it may be
+another machine's. But the kubelet may also have removed the last pod's, and keeps its devices in
+its checkpoint until the next pod comes. So after :data:`ALONE_SECONDS` in an unbroken row the API
+server's word is enough there (:class:`Alone`).
+
 That the API server does not mention a pod is its word only if it has known it, for it may tell of
 a moment in the past. It has known those that it has shown, to us, or to the plugin that admitted
 them before us; for the latter the kubelet has to have forgotten them as well.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from deviceplugin.desk import Desk
@@ -24,6 +29,9 @@ from vgpu.kube import ContainerState, Pod, holds_devices
 
 GRACE_SECONDS: Final = 60.0
 """So long after its admission a pod may be unknown to whom follows the API server."""
+
+ALONE_SECONDS: Final = 300.0
+"""So long the API server must say so alone; longer than the kubelet lets a container end."""
 
 MOMENT_SECONDS: Final = 5.0
 """So long after its admission a pod may have no cgroup yet."""
@@ -47,9 +55,7 @@ def gone(
     """
     if pods is None:
         return frozenset()
-    known: dict[str, list[Pod]] = {}
-    for pod in pods:
-        known.setdefault(pod.kubelet_uid, []).append(pod)
+    known = _by_uid(pods)
     return frozenset(
         uid
         for uid, tenant in desk.tenants.items()
@@ -61,6 +67,44 @@ def gone(
         )
         and _is_empty(uid, known.get(uid, ()), live_pods, assigned)
     )
+
+
+def over(
+    desk: Desk, pods: Iterable[Pod] | None, now: float, *, shown: Collection[str] = ()
+) -> frozenset[str]:
+    """The UIDs of tenants that the API server alone says to be over; see :func:`gone`."""
+    if pods is None:
+        return frozenset()
+    known = _by_uid(pods)
+    return frozenset(
+        uid
+        for uid, tenant in desk.tenants.items()
+        if _is_over(tenant, known.get(uid, ()), now, shown=uid in shown)
+    )
+
+
+class Alone:
+    """Since when each tenant has been over by the API server's word alone."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+
+    def past(self, uids: Collection[str], now: float) -> frozenset[str]:
+        """Those of them that have been among them long enough, each time that this was asked.
+
+        ``uids`` are none where the node is a witness, or the API server is not heard; ``now`` is
+        seconds that never go back.
+        """
+        self._since = {uid: self._since.get(uid, now) for uid in uids}
+        return frozenset(uid for uid, at in self._since.items() if now - at >= ALONE_SECONDS)
+
+
+def _by_uid(pods: Iterable[Pod]) -> Mapping[str, list[Pod]]:
+    """By the UID on the node: a static pod's may be told of more than one."""
+    known: dict[str, list[Pod]] = {}
+    for pod in pods:
+        known.setdefault(pod.kubelet_uid, []).append(pod)
+    return known
 
 
 def _was_shown(

@@ -23,7 +23,14 @@ from vgpu.schemes.language import Language
 from vgpu.sources.collector import Collector
 from vgpu.sources.kubelet import DEFAULT_CHECKPOINT, DEFAULT_LOG_DIR, KubeletSource
 from vgpu.sources.limits import DEFAULT_GAIA_DIR, LimitSource
-from vgpu.sources.observation import Collectors, Observation, observe, with_names
+from vgpu.sources.living import living_pods
+from vgpu.sources.observation import (
+    Collectors,
+    Observation,
+    incomplete_sources,
+    observe,
+    with_names,
+)
 from vgpu.sources.pods import pod_sample
 from vgpu.sources.runtime import ProcessSource, read_live_pods
 from vgpu.sources.shim import DEFAULT_ROOTS, ShimSource
@@ -71,9 +78,10 @@ class Looker:
         self, language: Language, node: str, places: Places, timeout: float = TIMEOUT_SECONDS
     ) -> None:
         """Raises SourceError NOT_INSTALLED if pod-resources is to be asked and cannot be."""
-        shim = ShimSource(places.shim_roots, required=False)
+        living = living_pods(places.cgroupfs, places.log_dir)
+        shim = ShimSource(places.shim_roots, required=False, living=living)
         kubelet = KubeletSource(places.log_dir, places.checkpoint, places.pod_resources)
-        limits = LimitSource(places.gaia_dir)
+        limits = LimitSource(places.gaia_dir, living=living)
         process = ProcessSource(places.procfs, places.cgroupfs)
         self._language = language
         self._node = node
@@ -149,17 +157,23 @@ def ledger_of(
         own=own_statements(kept, OWN),
         pods=pods,
         registered=shared,
+        incomplete=incomplete_sources(seen),
     )
     return merge(replace(evidence, devices=tuple(_numbered(evidence.devices, shared))))
 
 
 def live_pods(cgroupfs: str) -> frozenset[str] | None:
-    """UIDs of the pods that have a cgroup; None where that cannot be read.
+    """UIDs of the pods that have a cgroup; None where that is not known.
 
-    If there is none at all it is not the node's tree that is in sight: our own pod has one.
+    If there is none at all it may not be the node's tree that is in sight: our own pod has one.
     """
+    return pods_with_cgroup(cgroupfs) or None
+
+
+def pods_with_cgroup(cgroupfs: str) -> frozenset[str] | None:
+    """The same, be there none; None where no tree of a kubelet's can be read."""
     try:
-        return read_live_pods(cgroupfs) or None
+        return read_live_pods(cgroupfs)
     except SourceError:
         return None
 

@@ -19,14 +19,11 @@ from deviceplugin.flags import Options, all_flags, options_from
 from deviceplugin.health_rules import Rules, parse_xids, rules
 from deviceplugin.health_watch import Driver
 from deviceplugin.steps import At, nothing
-from vgpu import logs
+from vgpu import logs, signals
 from vgpu.cli import version_option
 from vgpu.reasons import SourceError
 
 log = logging.getLogger(__name__)
-
-ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT})
-"""The signals that end the process in good order."""
 
 SWITCH_SECONDS: Final = 0.0005
 """So often a busy thread lets the others in. A call of the kubelet's goes through several threads;
@@ -58,7 +55,7 @@ def command(ctx: click.Context, /, **_: Any) -> None:
     options = options_from(ctx)
     judged = _rules(ctx, options)
     logs.configure(options.log_level, options.log_format)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the web config is read again by itself
+    signals.ignore()
     named = replace(options, node_name=options.node_name or socket.gethostname())
     run(named, judged, nvml)
 
@@ -79,17 +76,15 @@ def run(options: Options, judged: Rules, driver: Callable[[], Driver], at: At = 
         from deviceplugin.plugin import Failure, Plugin  # noqa: PLC0415  # gRPC is an extra
     except ImportError as error:
         raise click.ClickException(f"{error}: install vgpu[device-plugin]") from error
-    # Waited for instead of handled: a handler could meet a lock that the main thread holds. Blocked
-    # before the first thread starts, so that all of them leave the signals to the main thread.
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    signals.block_ending()
     sys.setswitchinterval(SWITCH_SECONDS)
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # gaia: a socket a pod
     ended = partial(os.kill, os.getpid(), signal.SIGTERM)
     try:
         with Plugin(options, judged, driver(), on_fatal=ended, at=at) as plugin:
-            plugin.serve(lambda: bool(signal.sigpending() & ENDING))
-            received = signal.Signals(signal.sigwait(ENDING))
+            plugin.serve(signals.is_ending)
+            received = signals.wait()
             log.info("stopping", extra={"reason": plugin.fatal or received.name})
     except (Failure, SourceError) as error:
         raise click.ClickException(str(error)) from error

@@ -73,6 +73,7 @@ class View(msgspec.Struct, frozen=True):
     expecting: int
     unbound: Mapping[Why, int]
     conflicts: int
+    remarks: int
     checkpoint_problem: str
     checkpoint_failures: int
     health_events: Mapping[tuple[str, str], int]
@@ -216,9 +217,18 @@ DESK: Final = _one_row(
     Family(
         "vgpu_plugin_conflicts",
         GAUGE,
-        "Contradictions in who holds what, as found when the plugin started or its cards last"
-        " changed, without those of pods that are gone since; the log has them.",
+        "Contradictions in who holds what, as it is now: more is held than there is, a card is lost"
+        " or used by whom it was not given to, or sources that can know differed when the plugin"
+        " started, about pods that still hold something; the log has them.",
         lambda view: view.conflicts,
+    ),
+    Family(
+        "vgpu_plugin_remarks",
+        GAUGE,
+        "What regions, limit files and annotations, which tenants can write, said against who holds"
+        " what when the plugin started, of pods that are still there, where neither driver nor"
+        " kubelet agrees; the log has them. Nothing is wrong for that reason.",
+        lambda view: view.remarks,
     ),
     Family(
         "vgpu_plugin_checkpoint_problem_info",
@@ -292,7 +302,7 @@ class Numbers:
         self._allocations: Counter[str] = Counter()
         self._refusals: Counter[tuple[str, Why]] = Counter()
         self._waits: dict[Wait, tuple[int, float]] = dict.fromkeys(Wait, (0, 0.0))
-        self._conflicts = 0
+        self._conflicts = self._remarks = 0
         self._checkpoint_problem = ""
         self._checkpoint_failures = 0
 
@@ -312,10 +322,10 @@ class Numbers:
             count, total = self._waits[wait]
             self._waits[wait] = count + 1, total + seconds
 
-    def conflicts(self, count: int) -> None:
-        """So many contradictions there are now."""
+    def conflicts(self, count: int, remarks: int) -> None:
+        """So many contradictions there are now, and so much that is only claimed."""
         with self._lock:
-            self._conflicts = count
+            self._conflicts, self._remarks = count, remarks
 
     def checkpoint_read(self, problem: str) -> None:
         """What was wrong with our own checkpoint when the plugin started; "" if nothing."""
@@ -335,6 +345,7 @@ class Numbers:
                 "refusals": self._refusals.copy(),
                 "waits": self._waits.copy(),
                 "conflicts": self._conflicts,
+                "remarks": self._remarks,
                 "checkpoint_problem": self._checkpoint_problem,
                 "checkpoint_failures": self._checkpoint_failures,
             }

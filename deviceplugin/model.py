@@ -35,7 +35,11 @@ class Assignment(msgspec.Struct, frozen=True, gc=False):
 
 
 class Conflict(msgspec.Struct, frozen=True, gc=False):
-    """Who holds more than there is, or what two sources say differently, in words."""
+    """Who holds more than there is, or what two sources say differently, in words.
+
+    ``parties`` are the UIDs of all whom it is about, where that is more than ``pod``.
+    """
 
     pod: PodRef | None
     detail: str
+    parties: frozenset[str] = frozenset()

@@ -9,10 +9,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
-from deviceplugin.building import legacy_refusal, make_handout, make_keeper, make_role, needs_node
+from deviceplugin.building import (
+    legacy_refusal,
+    make_handout,
+    make_keeper,
+    make_role,
+    mend_shim,
+    needs_node,
+)
 from deviceplugin.checkpoint import Checkpoint, Loaded, LockHeld
 from deviceplugin.flags import Options
 from deviceplugin.health import Health
@@ -88,7 +96,13 @@ class Plugin:
                 build=build_info(),
                 own=own_numbers(config),
             )
-            self._server = WebServer(routes(self._window), options.web_listen_address, config)
+            self._server = WebServer(
+                routes(self._window),
+                options.web_listen_address,
+                config,
+                max_connections=options.web_max_connections,
+                max_per_address=options.web_max_connections_per_address,
+            )
         except (ClusterError, WebConfigError, ListenError) as error:
             raise Failure(str(error)) from error
 
@@ -176,6 +190,7 @@ class Plugin:
             keeper=make_keeper(
                 options, self._boot_id, pods.find, lambda: self._watch.health, self._look
             ),
+            mend=partial(mend_shim, options),
         )
         service = Service(
             options,

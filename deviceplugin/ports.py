@@ -48,8 +48,8 @@ class Handout(Protocol):
         """The names that have been written since the node started. Raises OSError."""
         ...
 
-    def is_there(self, name: str) -> bool:
-        """Whether what was written is still there; no more than a glance."""
+    def is_whole(self, name: str) -> bool:
+        """Whether what was written is there as it was written; what is damaged is lost."""
         ...
 
     def keep_only(self, names: Collection[str]) -> None:
@@ -62,6 +62,10 @@ class Store(Protocol):
 
     def save(self, tenants: Iterable[Tenant]) -> None:
         """Make it durable. Raises OSError; what was there before then still is."""
+        ...
+
+    def is_whole(self) -> bool:
+        """Whether what was saved last is there as it was; no more than a glance."""
         ...
 
 

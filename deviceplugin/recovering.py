@@ -100,9 +100,6 @@ class Recovery:
                 if (told and assignments is not None) or time.monotonic() > until:
                     break
                 time.sleep(AGAIN_SECONDS)
-        for conflict in found.conflicts:
-            who = f"{conflict.pod.namespace}/{conflict.pod.name}" if conflict.pod else ""
-            log.warning("conflict", extra={"pod": who, "detail": conflict.detail})
         foreign = sum(tenant.foreign for tenant in found.desk.tenants.values())
         counted = {"tenants": len(found.desk.tenants), "foreign": foreign}
         open_ = {"conflicts": len(found.conflicts), "unsettled": len(found.unsettled)}

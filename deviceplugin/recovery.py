@@ -11,28 +11,25 @@ its claim, in the claim's order, so that its containers can be bound to the same
 same names as before.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
+from deviceplugin.contradictions import disagreements
 from deviceplugin.desk import Desk, seen
 from deviceplugin.leaving import gone
 from deviceplugin.model import Assignment, Conflict
 from deviceplugin.takeover import Takeover, claims_of, is_alive, is_granted, taken_over
 from vgpu.kube import Pod
-from vgpu.ledger import ConflictKind, Holding, Ledger
-from vgpu.ledger.conflicts import Conflict as Disagreement
-from vgpu.model import Device, Scheme, Share
+from vgpu.ledger import Holding, Ledger
+from vgpu.model import Device, Scheme, Share, Source
 from vgpu.schemes.language import Language
 from vgpu.tenants import Tenant
 
 Holdings = Mapping[str, Sequence[Holding]]
 """By UID on the node."""
-
-_NAMED: Final = 4
-"""Statements that a conflict names."""
 
 _UNPLACED: Final = "it holds a share, and nobody tells of which device"
 
@@ -42,15 +39,17 @@ class Recovered(msgspec.Struct, frozen=True):
 
     Attributes:
         desk: of all who hold something on a known device.
-        conflicts: what cannot be, or is told differently.
+        conflicts: what sources tell differently; what the desk cannot bear is seen on it.
         unsettled: UIDs of pods that may hold something that is not on the desk: nobody tells of
             which device, or whether the pod lives. While the API server is not heard, wait for it
             and recover anew: without it nothing new can be bound either.
+        remarks: what tenants claim, and nobody who could know agrees.
     """
 
     desk: Desk
     conflicts: tuple[Conflict, ...] = ()
     unsettled: frozenset[str] = frozenset()
+    remarks: tuple[Conflict, ...] = ()
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -100,16 +99,11 @@ def recover(
         if (tenant := tenants.get(pod.kubelet_uid)) is not None:
             tenants[pod.kubelet_uid] = seen(tenant, pod, told.booted_at)
     seated = [_using(each, holdings.get(uid, ()), empty) for uid, each in tenants.items()]
-    desk, impossible = Desk.over(empty.devices, seated)
-    conflicts = (
-        *crossed,
-        *(Conflict(pod, _UNPLACED) for pod in unplaced.values()),
-        *(_uses(each) for each in seated if each.beside),
-        *impossible,
-        *_disagreements(told.ledger, language.scheme, tenants),
-    )
+    desk, _ = Desk.over(empty.devices, seated)
+    differ, remarks = disagreements(told.ledger, language.scheme, tenants)
+    conflicts = (*crossed, *(Conflict(pod, _UNPLACED) for pod in unplaced.values()), *differ)
     unproven = _unproven(told, language.scheme) - tenants.keys()
-    return Recovered(desk, conflicts, unproven | unplaced.keys())
+    return Recovered(desk, conflicts, unproven | unplaced.keys(), remarks)
 
 
 def _by_pod(ledger: Ledger, desk: Desk) -> Holdings:
@@ -195,41 +189,15 @@ def _unproven(told: Told, scheme: Scheme) -> frozenset[str]:
 def _using(tenant: Tenant, holdings: Sequence[Holding], desk: Desk) -> Tenant:
     """With what its running containers use of devices that it was not given, and with its name.
 
-    Of an amount that nobody tells no more than the slot is held.
+    The driver has to say that it uses them: its region, which it can write, takes nobody's room. Of
+    an amount that nobody tells no more than the slot is held.
     """
     others = desk.named.keys() - {share.device for share in tenant.shares}
-    used = (one.share for one in holdings if one.alive and one.share.device in others)
+    used = (
+        one.share
+        for one in holdings
+        if one.alive and Source.PROCESS in one.sources and one.share.device in others
+    )
     beside = (Share(one.device, one.memory_bytes or 0, one.cores_milli) for one in used)
     pod = next((one.pod for one in holdings if not tenant.pod.name), tenant.pod)
     return replace(tenant, pod=pod, beside=tuple(beside))
-
-
-def _uses(tenant: Tenant) -> Conflict:
-    devices = ", ".join(dict.fromkeys(share.device for share in tenant.beside))
-    return Conflict(tenant.pod, f"it uses {devices}, which it was not given")
-
-
-def _disagreements(ledger: Ledger, scheme: Scheme, uids: Collection[str]) -> Iterator[Conflict]:
-    """The ledger's, as far as they are about this scheme; what the dead left holds nothing."""
-    for one in ledger.conflicts:
-        schemes = {said.scheme for said in one.statements}
-        ours = not schemes or scheme in schemes or (one.pod and one.pod.uid in uids)
-        if ours and one.kind is not ConflictKind.HELD_BY_NOBODY_ALIVE:
-            yield Conflict(one.pod, _words(one))
-
-
-def _words(one: Disagreement) -> str:
-    said = [f"{each.source} of {_devices(each.shares)}" for each in one.statements[:_NAMED]]
-    rest = len(one.statements) - len(said)
-    parts = (
-        f" on {one.device}" if one.device else "",
-        f" for container {one.container}" if one.container else "",
-        f": {one.detail}" if one.detail else "",
-        f"; by {', '.join(said)}" if said else "",
-        f" and {rest} more" if rest else "",
-    )
-    return one.kind.explanation + "".join(parts)
-
-
-def _devices(shares: Iterable[Share]) -> str:
-    return " and ".join(dict.fromkeys(share.device or "some device" for share in shares)) or "none"

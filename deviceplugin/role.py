@@ -123,6 +123,7 @@ class Role(Protocol):
     ) -> str | None:
         """The key of the node lock whose owner needs it no more; None if there is none such.
 
-        ``served`` are the UIDs of pods of which every container is bound, or finally refused.
+        ``served`` are the UIDs of pods of which every container has its answer: it is bound, or
+        refused, be it for now.
         """
         ...

@@ -17,15 +17,16 @@ from deviceplugin.assignments import Stamp, read_assignments, stamp
 from deviceplugin.binder import Binder
 from deviceplugin.checkpoint import Checkpoint
 from deviceplugin.clerk import DeskClerk, Legacy
+from deviceplugin.desk import Desk
 from deviceplugin.events import Word
 from deviceplugin.flags import Options
-from deviceplugin.gate import State
+from deviceplugin.gate import Key, State
 from deviceplugin.health import Health
-from deviceplugin.leaving import gone
+from deviceplugin.leaving import Alone, gone, over
 from deviceplugin.lists import TooLong
-from deviceplugin.looking import Looker, Places, live_pods
+from deviceplugin.looking import Looker, Places, live_pods, pods_with_cgroup
 from deviceplugin.metrics import Numbers
-from deviceplugin.model import Assignment, Tenant
+from deviceplugin.model import Assignment
 from deviceplugin.offers import Offers
 from deviceplugin.pods import Pods
 from deviceplugin.ports import Handout, Keeper
@@ -35,7 +36,7 @@ from deviceplugin.registrar import Registrar
 from deviceplugin.role import Role
 from deviceplugin.steps import At
 from deviceplugin.telling import Teller
-from deviceplugin.tidings import Tidings
+from deviceplugin.tidings import Mend, Tidings
 from deviceplugin.to_tell import Look
 from vgpu.cluster import Cluster
 from vgpu.kube import ContainerState, Node, Pod
@@ -53,6 +54,7 @@ class Outside(msgspec.Struct, frozen=True):
         checkpoint: our own; loaded, and ours alone.
         own: what was in it.
         keeper: the scheme's, if it has one.
+        mend: see :data:`deviceplugin.tidings.Mend`.
     """
 
     cluster: Cluster
@@ -62,6 +64,7 @@ class Outside(msgspec.Struct, frozen=True):
     checkpoint: Checkpoint
     own: Own
     keeper: Keeper | None
+    mend: Mend
 
 
 _MadeOf = tuple[State, Mapping[str, Pod], Node | None]
@@ -102,6 +105,7 @@ class Service:
         self._outside = outside
         self._numbers = numbers
         self._health = Health.at_start()
+        self._alone = Alone()
         self._last: tuple[_MadeOf, Look] | None = None
         self.teller = Teller(outside.cluster, role, self._to_tell, at)
         self.binder = Binder(
@@ -109,7 +113,7 @@ class Service:
             outside.pods,
             outside.handout,
             outside.checkpoint,
-            Tidings(numbers, self.teller, outside.keeper, self._living),
+            Tidings(numbers, self.teller, outside.keeper, self._living, mend=outside.mend),
             role=role,
             node=options.node_name,
             gone=self._gone,
@@ -207,8 +211,11 @@ class Service:
     ) -> Iterable[str]:
         known = None if pods is None else pods.values()
         assigned = state.assigned_pods
-        alive = live_pods(self._options.path_cgroupfs)
-        return gone(state.desk, known, alive, assigned, time.time(), shown=shown)
+        alive = pods_with_cgroup(self._options.path_cgroupfs)
+        desk, now = state.desk, time.time()
+        alone = over(desk, known, now, shown=shown) if alive == frozenset() else frozenset()
+        past = self._alone.past(alone, time.monotonic())
+        return gone(desk, known, alive or None, assigned, now, shown=shown) | past
 
     def _to_tell(self) -> Look | None:
         """What others are to be told of; None while it is not known. The teller's thread asks.
@@ -226,10 +233,10 @@ class Service:
     def _look(self, state: State, pods: Mapping[str, Pod], node: Node | None) -> Look:
         refused = frozenset(uid for (uid, _), error in state.refusals.items() if error.final)
         desk, resource = state.desk, self.role.resources[0]
+        answered = _answered(state)
+        asked = {uid for uid, _ in answered} | desk.tenants.keys()
         served = frozenset(
-            uid
-            for uid, tenant in desk.tenants.items()
-            if uid in pods and _serves(resource, pods[uid], tenant)
+            uid for uid in asked & pods.keys() if _serves(resource, pods[uid], desk, answered)
         )
         return Look(
             devices=desk.devices,
@@ -242,10 +249,25 @@ class Service:
         )
 
 
-def _serves(resource: str, pod: Pod, tenant: Tenant) -> bool:
-    """Whether every container that the kubelet asks for is bound, or has run before us."""
+def _answered(state: State) -> frozenset[Key]:
+    """Containers that the kubelet has an answer for and that are not bound by us.
+
+    They are refused, be it for now, or somebody else has answered. Who is refused while the API
+    server does not show it is not looked at yet.
+    """
+    refused = (key for key, error in state.refusals.items() if error.pod is not None)
+    theirs = ((one.pod_uid, one.container) for one in state.all_assignments() if not one.name)
+    return frozenset((*refused, *theirs))
+
+
+def _serves(resource: str, pod: Pod, desk: Desk, answered: Collection[Key]) -> bool:
+    """Whether the kubelet will not ask for it again: it has an answer for every container."""
+    uid = pod.kubelet_uid
+    tenant = desk.tenants.get(uid)
     return all(
-        tenant.binding(one.name) or _has_run(pod, one.name)
+        (uid, one.name) in answered
+        or (tenant is not None and tenant.binding(one.name) is not None)
+        or _has_run(pod, one.name)
         for one in pod.containers
         if one.limits.get(resource, 0)
     )

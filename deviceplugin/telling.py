@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from deviceplugin import to_tell
 from deviceplugin.events import Echo, Word, note
+from deviceplugin.lock_owners import LockOwners
 from deviceplugin.model import Tenant
 from deviceplugin.role import Marks, NodeMarks, Role
 from deviceplugin.steps import At, Step, nothing
@@ -141,6 +142,7 @@ class Teller:
         self._echo = Echo()
         # Below is the teller's thread's own.
         self._troubles = Troubles()
+        self._owners = LockOwners(cluster, role.language.locks, monotonic)
         self._newer: dict[_Key, _Newer] = {}
         self._all_told: dict[str, _Known] = {}  # pods that were told all, as they were then
         self._paced: dict[Subject, tuple[tuple[Device, ...], float]] = {}
@@ -291,6 +293,9 @@ class Teller:
             return False
         self._spent &= look.pods.keys()
         key = to_tell.lock_of(self._role, look, self._spent, self._clock())
+        if key is None:
+            key = self._owners.needless(look, node)
+            self._next = min(self._next, max(self._owners.due, self._monotonic()))
         if key is None:
             return False
         told = self._cluster.patch_node(node.name, node.resource_version, {key: None})

@@ -16,17 +16,27 @@ log = logging.getLogger(__name__)
 Living = Callable[[], Collection[str] | None]
 """UIDs of all pods that may have containers here, tenants or not; None if that is not known."""
 
+Mend = Callable[[], object]
+"""Writes anew what all containers are given, where it is lost or damaged. Raises OSError."""
+
 
 class Tidings:
     """A :class:`deviceplugin.binder.Watcher`."""
 
     def __init__(
-        self, numbers: Numbers, teller: Teller, keeper: Keeper | None, living: Living
+        self,
+        numbers: Numbers,
+        teller: Teller,
+        keeper: Keeper | None,
+        living: Living,
+        *,
+        mend: Mend = lambda: None,
     ) -> None:
         self._numbers = numbers
         self._teller = teller
         self._keeper = keeper
         self._living = living
+        self._mend = mend
 
     def recovered(self, desk: Desk) -> None:
         """The keeper goes on with those who are there."""
@@ -45,9 +55,17 @@ class Tidings:
                 log.warning("%s: %s", tenant.pod.name or tenant.pod.uid, error)
 
     def prepare(self, tenant: Tenant) -> None:
-        """The keeper has its part ready. Raises OSError."""
+        """What all containers are given is there, and the keeper's part. Raises OSError."""
+        self._mend()
         if self._keeper:
             self._keeper.bound(tenant)
+
+    def mend(self) -> None:
+        """What cannot be mended is said; no new container is made meanwhile."""
+        try:
+            self._mend()
+        except OSError as error:
+            log.warning("what all containers are given cannot be mended: %s", error)
 
     def bound(self, tenant: Tenant, binding: Binding, seconds: float | None) -> None:  # noqa: ARG002  # the log has it
         """A container is bound."""
@@ -73,9 +91,9 @@ class Tidings:
         """Our checkpoint could not be written."""
         self._numbers.checkpoint_failed()
 
-    def conflicts(self, found: tuple[Conflict, ...]) -> None:
-        """These are all that there are now."""
-        self._numbers.conflicts(len(found))
+    def conflicts(self, found: tuple[Conflict, ...], remarks: tuple[Conflict, ...]) -> None:
+        """These are all that there are now; of what is only claimed nobody is told but the log."""
+        self._numbers.conflicts(len(found), len(remarks))
         for each in found:
             if each.pod is not None and each.pod.name:
                 self._teller.say(each.pod, Word.CONFLICT, each.detail)

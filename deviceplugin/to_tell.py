@@ -22,7 +22,8 @@ class Look(msgspec.Struct, frozen=True):
         named: the same, by every name.
         tenants, pods: by the UID that the node knows a pod by; pods as the API server has them.
         node: as the API server has it; None if it is not heard.
-        served: UIDs of pods of which every container is bound, or finally refused.
+        served: UIDs of pods of which the kubelet has an answer for every container: it is bound, or
+            refused, be it for now; or of which one is finally refused.
         refused: UIDs of pods of which a container is finally refused.
     """
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from exporter.accounting import account
 from exporter.allocations import by_pod
+from exporter.credibility import Credibility
 from exporter.view import (
     Attribution,
     ContainerRow,
@@ -53,9 +54,10 @@ def attribute(
 ) -> Attribution:
     """Join one observation; ``gpushare_unit_bytes`` is what a unit of aliyun.com/gpu-mem means.
 
-    The ledger of the same observation decides on schemes and phases.
+    The ledger of the same observation decides on schemes and phases, and on what of a tenant's
+    word cannot be.
     """
-    join = _Join(observation, gpushare_unit_bytes)
+    join = _Join(observation, gpushare_unit_bytes, ledger)
     join.add_regions()
     join.add_grants()
     join.add_own()
@@ -70,8 +72,11 @@ def attribute(
 class _Join:
     """The rows under construction; one method a source, in the order of their trust."""
 
-    def __init__(self, seen: Observation, gpushare_unit_bytes: int | None) -> None:
+    def __init__(
+        self, seen: Observation, gpushare_unit_bytes: int | None, ledger: Ledger | None
+    ) -> None:
         self.seen = seen
+        self.credible = Credibility(ledger, seen.at, self.reject)
         self.gpushare_unit_bytes = gpushare_unit_bytes
         self.containers: dict[tuple[str, str], ContainerRow] = {}
         self.shares: dict[tuple[str, str, str], ShareRow] = {}
@@ -115,9 +120,10 @@ class _Join:
 
     @property
     def knows_life(self) -> bool:
-        """Whether regions were read, and something can tell which of their pods live."""
+        """Whether regions were read, and it can be told which of their pods live or lived here."""
         told = self.live_pods is not None or self.statuses is not None
-        return self.seen.shim is not None and told
+        kubelet = self.seen.kubelet
+        return self.seen.shim is not None and told and kubelet is not None and kubelet.named
 
     def alive(self, pod_uid: str) -> bool | None:
         """Whether the pod has containers here; None if no source can tell."""
@@ -203,8 +209,8 @@ class _Join:
         row = self.container(pod_uid, container, Scheme.VOLCANO, Source.SHIM)
         row.layout = region.layout
         row.blocked = region.recent_kernel < 0
-        row.priority = region.priority
-        row.last_kernel_time = region.last_kernel_time
+        row.priority = self.credible.priority(region, path)
+        row.last_kernel_time = self.credible.last_kernel_time(region, path)
         granted = self.granted_devices(pod_uid, container)
         told_utilization = LAYOUTS[region.layout].util is not None
         living = [slot for slot in region.processes if self.slot_is_live(slot, pod_uid)]
@@ -219,13 +225,17 @@ class _Join:
             if granted is not None and uuid not in granted:
                 self.reject("shim", path, Reason.DEVICE_NOT_ALLOCATED, uuid)
                 continue
+            whose = "shim", path
+            if granted is None and self.credible.is_forged(whose, (pod_uid, container), uuid):
+                continue
             share = self.share(row, uuid)
             share.vdevice = position
             share.unlimited = device.memory_limit_bytes == 0
-            share.limit_bytes = device.memory_limit_bytes or None
+            share.limit_bytes = self.credible.limit(whose, uuid, device.memory_limit_bytes)
             share.core_limit_percent = device.core_limit_percent or None
-            share.last_kernel_time = region.last_kernel_time
-            share.accounted = account(region.processes, living, position, told_utilization)
+            share.last_kernel_time = row.last_kernel_time
+            told = account(region.processes, living, position, told_utilization)
+            share.accounted = self.credible.use(whose, uuid, told)
 
     def slot_is_live(self, slot: RegionProcess, pod_uid: str) -> bool:
         """Dead slots say so themselves; a killed one's host pid is gone, or is another pod's."""
@@ -309,6 +319,12 @@ class _Join:
                 self.reject("limits", limit.path, Reason.FORGED, f"no container {limit.container}")
                 continue
             if (pod_uid, name) in self.finished:
+                continue
+            whose = "limits", limit.path
+            writable = limit.scheme is Scheme.GAIA  # it lies in a folder of the container's
+            if writable and self.credible.is_forged(whose, (pod_uid, name), device):
+                continue
+            if limit.memory_bytes and not self.credible.limit(whose, device, limit.memory_bytes):
                 continue
             row = self.container(pod_uid, name, limit.scheme, Source.LIMIT_FILE)
             self.set_limit(self.share(row, device), limit)

@@ -11,6 +11,8 @@ from exporter.compat import CONFLICTING, Compat
 from vgpu import logs
 from vgpu.flags import Duration, MemoryUnit, env, field, is_typed
 from vgpu.units import MIB
+from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS
+from vgpu.web.flags import max_connections, max_per_address
 
 DEFAULT_PORT = 9394
 
@@ -59,6 +61,8 @@ class Options(msgspec.Struct, frozen=True):
     web_telemetry_path: str = "/metrics"
     web_config_file: str | None = None
     web_max_requests: int = 40
+    web_max_connections: int = MAX_CONNECTIONS
+    web_max_connections_per_address: int = MAX_PER_ADDRESS
     node_name: str = ""
     sample_interval: float = 15.0
     sample_timeout: float = 10.0
@@ -135,6 +139,8 @@ FLAGS = (
         "Requests served at a time; more are answered 503.",
         type=click.IntRange(min=1),
     ),
+    max_connections,
+    max_per_address,
     flag(
         "--node-name",
         "Name of this node: picks its pods out of --pods, and is a label of the compatibility sets"

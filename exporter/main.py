@@ -14,12 +14,13 @@ from exporter.compat import Compat
 from exporter.flags import Options, all_flags, options_from
 from exporter.pages import routes
 from exporter.sampler import Page, Sampler, Settings
-from vgpu import logs
+from vgpu import logs, signals
 from vgpu.cli import version_option
 from vgpu.facts import GpuSource
 from vgpu.metrics.render import Format
 from vgpu.reasons import SourceError
 from vgpu.sources.collector import Collector
+from vgpu.sources.living import living_pods
 from vgpu.sources.observation import Collectors
 from vgpu.sources.pods import PodFile
 from vgpu.web.config import WebConfigError, WebConfigFile
@@ -29,9 +30,6 @@ from vgpu.web.server import ListenError, WebServer
 log = logging.getLogger(__name__)
 
 EXIT_FAILURE = 1
-
-ENDING = {signal.SIGTERM, signal.SIGINT}
-"""The signals that end the process in good order."""
 
 
 def node_name(options: Options) -> str:
@@ -49,13 +47,15 @@ def nvml_driver(options: Options) -> GpuSource:
 def open_collectors(options: Options, driver: GpuSource | None) -> Collectors:
     """The collectors that are switched on, over their sources."""
     on, opened = options.collectors, Collectors()
+    living = living_pods(options.path_cgroupfs, options.kubelet_log_dir)
     if driver is not None:
         opened.nvml = Collector("nvml", driver.sample)
     if "shim" in on:
         from vgpu.sources.shim import DEFAULT_ROOTS, ShimSource  # noqa: PLC0415
 
         # A node without HAMi has none of the default roots, and that is no failure.
-        shim = ShimSource(options.shim_root or DEFAULT_ROOTS, required=bool(options.shim_root))
+        roots = options.shim_root or DEFAULT_ROOTS
+        shim = ShimSource(roots, required=bool(options.shim_root), living=living)
         opened.shim = Collector("shim", lambda _: shim.sample())
     if "kubelet" in on:
         from vgpu.sources.kubelet import KubeletSource  # noqa: PLC0415
@@ -72,7 +72,7 @@ def open_collectors(options: Options, driver: GpuSource | None) -> Collectors:
     if "limits" in on:
         from vgpu.sources.limits import LimitSource  # noqa: PLC0415
 
-        limits = LimitSource(options.limits_gaia_dir, options.limits_kubeshare_dir)
+        limits = LimitSource(options.limits_gaia_dir, options.limits_kubeshare_dir, living=living)
         opened.limits = Collector("limits", lambda _: limits.sample())
     if "plugin" in on:
         from vgpu.sources.own_checkpoint import OwnCheckpointSource  # noqa: PLC0415
@@ -136,9 +136,7 @@ def run(
         sys.stdout.buffer.write(sampler.sample().exposition.body(Format.TEXT))
         sys.stdout.flush()
         return leave(sampler, 0)
-    # Waited for instead of handled: a handler could meet a lock that the main thread holds. Blocked
-    # before the first thread starts, so that all of them leave the signals to the main thread.
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    signals.block_ending()
     try:
         config = WebConfigFile(options.web_config_file) if options.web_config_file else None
         sampler = make_sampler(options, driver, config)
@@ -147,6 +145,8 @@ def run(
             options.web_listen_address,
             config,
             max_requests=options.web_max_requests,
+            max_connections=options.web_max_connections,
+            max_per_address=options.web_max_connections_per_address,
         )
         server.start()
     except (WebConfigError, ListenError) as error:
@@ -157,10 +157,10 @@ def run(
         sampler.watch_xids()
     log.info("serving", extra={"addresses": ",".join(server.urls)})
     if announce is not None:
-        page = sampler.wait_until_ready(lambda: bool(signal.sigpending() & ENDING))
+        page = sampler.wait_until_ready(signals.is_ending)
         if page is not None:
             announce(server.urls[0], page)
-    received = signal.Signals(signal.sigwait(ENDING))
+    received = signals.wait()
     log.info("stopping", extra={"reason": sampler.fatal or received.name})
     server.stop()
     return leave(sampler, EXIT_FAILURE if sampler.fatal else 0)
@@ -196,5 +196,5 @@ def command(ctx: click.Context, /, **_: Any) -> None:
     """
     options = options_from(ctx)
     logs.configure(options.log_level, options.log_format)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the web config is read again by itself
+    signals.ignore()
     ctx.exit(run(options, nvml_driver(options) if "nvml" in options.collectors else None))

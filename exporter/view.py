@@ -14,7 +14,8 @@ from vgpu.sources.collector import CollectorRow
 class Accounted(msgspec.Struct, frozen=True, gc=False):
     """What a shim region accounts for one share, in bytes; only processes that are alive.
 
-    ``phantom`` is what slots of dead and killed processes still claim. ``sm_utilization`` is a
+    ``phantom`` is what slots of dead and killed processes still claim, None if that is more than
+    can be. ``sm_utilization`` is a
     ratio summed over processes, None in layouts without it.
     """
 
@@ -23,7 +24,7 @@ class Accounted(msgspec.Struct, frozen=True, gc=False):
     data: int
     other: int
     total: int
-    phantom: int
+    phantom: int | None
     processes: int
     sm_utilization: float | None
 
@@ -100,7 +101,7 @@ class Orphan(msgspec.Struct, frozen=True, gc=False):
 class Attribution(msgspec.Struct, frozen=True):
     """The join of all sources: who holds and uses what.
 
-    ``orphans`` and ``released`` are None where nothing could tell which pods live.
+    ``orphans`` and ``released`` are None where nothing could tell which pods live, or have names.
     ``rejected`` are the refusals that only the join could make, each with the collector to blame.
     """
 

@@ -120,8 +120,8 @@ DEVICE_PLUGINS: Final = Group(
             "vgpu_plugin_conflicts > 0",
             "5m",
             f"More of {THE_NODE} is held than there is, or its sources differ",
-            f"{COUNT} contradictions were found at its start or when its cards changed. First:"
-            " the plugin's log has each of them, with the pod and what the sources say.",
+            f"{COUNT} contradictions among those who hold something now. First: the plugin's log"
+            ' ("conflict") has each of them, with the pod and what the sources say.',
         ),
         Alert(
             "VgpuPluginCheckpointFailing",

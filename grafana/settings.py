@@ -64,7 +64,12 @@ OVER_LIMIT_RATIO: Final = OVER_LIMIT_PERCENT / 100
 ACTIVE_SECONDS: Final = 120
 """A container is active if it launched a kernel within this time."""
 
-HARMLESS_REFUSALS: Final = (Reason.ABSENT, Reason.INITIALIZING, Reason.CHANGED_WHILE_READ)
+HARMLESS_REFUSALS: Final = (
+    Reason.ABSENT,
+    Reason.INITIALIZING,
+    Reason.CHANGED_WHILE_READ,
+    Reason.EXHAUSTED,
+)
 """Reasons of refused regions that come and go by themselves."""
 
 # ---------------------------------------------------------------- allocations

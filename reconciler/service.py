@@ -6,7 +6,6 @@ for, and only then is the Lease given back, so that nobody acts beside us.
 
 import logging
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,8 +20,6 @@ from vgpu.web.metrics import metrics_page
 from vgpu.web.probes import probes
 
 log = logging.getLogger(__name__)
-
-ENDING_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
 ELECTION_SECONDS: Final = 10.0
 """So long the first cycle waits to learn who leads."""

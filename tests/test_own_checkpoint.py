@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.descriptors import no_descriptors
 from tests.support.environment import GOLDEN_FILES
 from vgpu.ledger import Statement
 from vgpu.model import Allocation, ContainerKind, Phase, PodRef, Scheme, Share, Source
@@ -302,6 +303,17 @@ def test_where_the_boot_is_not_known_nothing_counts(node):
     node.put()
     with pytest.raises(SourceError, match="boot_id"):
         node.sample()
+
+
+def test_want_of_descriptors_is_told_as_such_and_passes(node):
+    node.put()
+    with no_descriptors(), pytest.raises(SourceError) as refused:
+        node.sample()
+    assert refused.value.reason is Reason.EXHAUSTED
+    with no_descriptors(), pytest.raises(SourceError) as refused:
+        boot_id()
+    assert refused.value.reason is Reason.EXHAUSTED
+    assert len(node.sample().statements) == 5
 
 
 def test_one_that_cannot_be_read_costs_only_itself(node):

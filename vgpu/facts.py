@@ -245,6 +245,8 @@ class KubeletSample(msgspec.Struct, frozen=True):
         containers: container id -> names, from log links.
         grants: the checkpoint's entries.
         held: pod-resources' answer: holder -> device IDs.
+        named: whether a pod that is not in ``pods`` has no name here; False where the log folders
+            could not be read.
     """
 
     pods: Mapping[str, PodRef]
@@ -252,6 +254,7 @@ class KubeletSample(msgspec.Struct, frozen=True):
     grants: tuple[Grant, ...] | None = None
     rejections: tuple[Rejection, ...] = ()
     held: Mapping[Held, frozenset[str]] | None = None
+    named: bool = True
 
 
 # ---------------------------------------------------------------- the API server

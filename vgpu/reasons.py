@@ -32,6 +32,10 @@ class Reason(Explained):
     TOO_LARGE = "too_large", "larger than anything the format allows"
     TOO_MANY_FILES = "too_many_files", "more entries than are read from one folder"
     MALFORMED = "malformed", "the content does not follow its format"
+    EXHAUSTED = (
+        "exhausted",
+        "this process or the node had no file descriptor or memory left to read it with",
+    )
 
     # Shim regions
     EMPTY = "empty", "a file of zero bytes"
@@ -52,6 +56,11 @@ class Reason(Explained):
     INCONSISTENT_SUMS = "inconsistent_sums", "memory totals smaller than the sum of their parts"
     BAD_DIRECTORY_NAME = "bad_directory_name", "the folder is not named <podUID>_<container>"
     AMBIGUOUS = "ambiguous", "several candidates where exactly one is allowed"
+
+    IMPLAUSIBLE = (
+        "implausible",
+        "a number that cannot be: more than the device has, a time to come, a priority below 0",
+    )
 
     # Our own checkpoint
     FUTURE_VERSION = "future_version", "written by a later version of this program"
@@ -75,7 +84,7 @@ class Reason(Explained):
     FORBIDDEN = "forbidden", "the API server refused the request for want of rights"
     UNREACHABLE = "unreachable", "the API server could not be reached"
     NOT_INSTALLED = "not_installed", "an optional dependency is missing"
-    FORGED = "forged", "a tenant's claim that the kubelet or another claim contradicts"
+    FORGED = "forged", "a tenant's claim that the kubelet, the driver or another claim contradicts"
     FOREIGN_PIDS = "foreign_pids", "these are not the host's processes: hostPID is missing"
     INTERNAL = "internal_error", "a defect in this program; the log has the details"
 

@@ -3,6 +3,10 @@
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
+TIB = 1024 * GIB
+
+MOST_DEVICE_MEMORY = 16 * TIB
+"""Bytes; no device has so much, nor is one oversold to so much."""
 
 WHOLE_DEVICE_PERCENT = 100
 """All cores of one device."""
@@ -12,6 +16,9 @@ GAIA_MEMORY_BLOCK = 256 * MIB
 
 WHOLE_DEVICE_MILLI = 1000
 """All cores of one device, in thousandths."""
+
+MOST_DEVICE_MILLI = 100 * WHOLE_DEVICE_MILLI
+"""Thousandths; no device's cores are oversold to so much."""
 
 MILLI_PER_PERCENT = 10
 

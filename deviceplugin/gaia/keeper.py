@@ -29,7 +29,7 @@ from vgpu.units import WHOLE_DEVICE_MILLI
 log = logging.getLogger(__name__)
 
 REFRESH_SECONDS: Final = 60.0
-"""Between two looks at the host's driver."""
+"""Between two looks at the host's driver, and at the files of limits."""
 
 _ENDING_SECONDS: Final = 30.0
 """A copy of the driver may be under way."""
@@ -139,12 +139,13 @@ class GaiaKeeper:
             self._told()
 
     def _keep_fresh(self) -> None:
-        """Mirror the driver, again and again: it may come late, and be replaced."""
+        """Again and again: the driver may come late, and be replaced, and limits be damaged."""
         while not self._stopping.is_set():
-            try:
-                self.refresh()
-            except Exception:
-                log.exception("mirroring the driver failed on a defect")
+            for keep in (self.refresh, self._registrar.mend):
+                try:
+                    keep()
+                except Exception:
+                    log.exception("keeping gaia's files failed on a defect")
             self._stopping.wait(REFRESH_SECONDS)
 
     def _require_driver(self, tenant: Tenant) -> None:

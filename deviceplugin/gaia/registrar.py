@@ -16,6 +16,7 @@ from deviceplugin.gaia.vcuda_files import PIDS_CONFIG, LimitsFolder
 from deviceplugin.model import Tenant
 from vgpu.kube import Pod
 from vgpu.model import Allocation, Phase, Request
+from vgpu.reasons import SourceError
 from vgpu.schemes import gaia_pids, vcuda_config
 from vgpu.schemes.gaia import Gaia
 from vgpu.schemes.gaia_grant import limits
@@ -82,6 +83,18 @@ class Registrar:
             self._said.pop(uid, None)
             self._folder.remove(uid)
 
+    def mend(self) -> None:
+        """Write anew what somebody has damaged: the library may read it at any time."""
+        with self._changing:
+            tenants = tuple(self._tenants)
+        for uid in tenants:
+            try:
+                folders = self._folder.containers(uid)
+                if not all(self._is_whole(uid, folder) for folder in folders):
+                    self.look(uid, by_name=folders)
+            except (SourceError, OSError) as error:
+                log.warning("limits cannot be mended", extra={"uid": uid, "reason": str(error)})
+
     def look(self, uid: str, by_name: Collection[str] = ()) -> Look:
         """Write the files of all the pod's containers that run now.
 
@@ -120,8 +133,14 @@ class Registrar:
         """The file's bytes; None where the pod's own limit is not known, and never was."""
         requests = self._requests(tenant.pod.uid, pod)
         if requests is None:
-            return self._folder.content(tenant.pod.uid, folder, VCUDA_CONFIG)
+            there = self._folder.content(tenant.pod.uid, folder, VCUDA_CONFIG)
+            return there if _reads(vcuda_config.decode, there) else None
         return vcuda_config.encode(config_of(tenant, shares, requests, self._driver()))
+
+    def _is_whole(self, uid: str, folder: str) -> bool:
+        """Whether a container's files can be read; ours have at least one pid."""
+        config, pids = (self._folder.content(uid, folder, n) for n in (VCUDA_CONFIG, PIDS_CONFIG))
+        return _reads(vcuda_config.decode, config) and _reads(gaia_pids.decode, pids)
 
     def _write(self, uid: str, folder: str, config: bytes, pids: Collection[int]) -> None:
         least = sorted(pids)[: gaia_pids.MOST_PIDS]  # as many as the library reads
@@ -145,6 +164,14 @@ class Registrar:
         if said.get(message) != reason:
             said[message] = reason
             log.warning(message, extra={"uid": uid, "reason": reason})
+
+
+def _reads(decode: Callable[[bytes], object], content: bytes | None) -> bool:
+    """Whether there is something that can be decoded."""
+    try:
+        return bool(content) and bool(decode(content or b""))
+    except SourceError:
+        return False
 
 
 def allocation_of(tenant: Tenant, container: str) -> Allocation | None:

@@ -63,6 +63,12 @@ class LimitsFolder:
         except SourceError:
             return None
 
+    def containers(self, uid: str) -> tuple[str, ...]:
+        """The folders of a pod's containers, under their IDs and names. Raises OSError."""
+        with os.scandir(f"{self.root}/{checked(uid)}") as entries:
+            folders = [one.name for one in entries if one.is_dir(follow_symlinks=False)]
+        return tuple(filter(_NAME.fullmatch, folders))
+
     def write(self, uid: str, folder: str, name: str, content: bytes) -> None:
         """A file of a container's, whole at any moment; its pod has a folder. Raises OSError."""
         if self.content(uid, folder, name) == content:

@@ -1,5 +1,8 @@
 """When the node lock of Volcano's or HAMi's scheduler may go: its owner, and only that, is served.
 
+Served is who has the kubelet's answer, be it that it waits: nobody asks for it any more. That a
+named owner is over or gone is looked at elsewhere (:mod:`deviceplugin.lock_owners`).
+
 The scheduler takes it for one pod and waits with the next until it is gone. HAMi's says whose it
 is. Volcano's has only a time: the scheduler takes the lock and stamps the pod's bind time right
 after, so the pod whose bind time follows most closely is meant. Where it might be another's, or is

@@ -85,7 +85,8 @@ SHARES = Table(
         Family(
             "vgpu_container_memory_phantom_bytes",
             GAUGE,
-            "Memory that slots of dead or killed processes still claim (shim region).",
+            "Memory that slots of dead or killed processes still claim (shim region). Absent if"
+            " that is more than the device has.",
             accounted("phantom"),
             unit="bytes",
         ),
@@ -155,7 +156,7 @@ CONTAINERS = Table(
         Family(
             "vgpu_container_priority",
             GAUGE,
-            "Task priority, 0 is high (shim region).",
+            "Task priority, 0 is high (shim region). Absent if it is below 0.",
             lambda row: row.priority,
         ),
         Family(

@@ -30,7 +30,8 @@ COLLECTORS = Table(
         Family(
             "vgpu_collector_success",
             GAUGE,
-            "1 if the collector's last pass was finished in time and brought data.",
+            "1 if the collector's last pass was finished in time and brought data; 0, too, if it"
+            " ran short of file descriptors or memory and brought a part.",
             lambda row: None if row.success is None else int(row.success),
         ),
         Family(
@@ -50,7 +51,7 @@ COLLECTORS = Table(
         Family(
             "vgpu_collector_failures_total",
             COUNTER,
-            "Passes that brought no data, by reason.",
+            "Passes that brought no data, or a part only (exhausted), by reason.",
             by_reason("failures"),
             ("reason",),
         ),

@@ -4,8 +4,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import click
@@ -38,8 +38,8 @@ from reconciler.model import Result
 from reconciler.policy import Mode
 from reconciler.report import json_text, plan_document
 from reconciler.report_table import show_outcomes, show_plan, show_result
-from reconciler.service import ENDING_SIGNALS
 from reconciler.session import session
+from vgpu import signals
 from vgpu.terminal import standard_output
 
 FRESH_SECONDS: Final = 60.0
@@ -165,23 +165,32 @@ def agreed(
 
 @contextmanager
 def stopped_by_signals(stopping: threading.Event) -> Iterator[None]:
-    """SIGTERM and Ctrl-C let the action under way end and begin no other; a second ends at once."""
-    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
+    """SIGTERM, Ctrl-C and a lost terminal let the action under way end and begin no other.
 
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    A second such signal ends at once. SIGUSR1 and SIGUSR2 do nothing; nor does SIGHUP under nohup.
+    """
+    before = {
+        number: handler
+        for number in (*signals.ENDING, *signals.IGNORED)
+        if (handler := signal.getsignal(number)) != signal.SIG_IGN
+    }
+
+    enders = before.keys() - signals.USER_DEFINED
+
+    def restore(numbers: Iterable[signal.Signals]) -> None:
+        for number in numbers:
+            signal.signal(number, before[number])
 
     def stop(*_: object) -> None:
         stopping.set()
-        restore()
+        restore(enders)
 
-    for number in ENDING_SIGNALS:
-        signal.signal(number, stop)
+    for number in before:
+        signal.signal(number, stop if number in enders else signal.SIG_IGN)
     try:
         yield
     finally:
-        restore()
+        restore(before)
 
 
 def _apply(cycles: Cycles, made: Made, console: Console | None) -> Cycle:
@@ -193,7 +202,8 @@ def _apply(cycles: Cycles, made: Made, console: Console | None) -> Cycle:
         for result in cycles.apply(made):
             results.append(result)
             if console is not None:
-                show_result(console, result)
+                with suppress(OSError):  # the terminal is gone; what is done is done to its end
+                    show_result(console, result)
     except AuditError as error:
         complaint = str(error)
     if console is not None:

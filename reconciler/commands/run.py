@@ -1,7 +1,6 @@
 """`vgpu reconcile run`: a plan again and again, applied if it is to be, with metrics and probes."""
 
 import logging
-import signal
 import socket
 import threading
 from typing import Any, Final
@@ -17,9 +16,11 @@ from reconciler.metrics import Numbers
 from reconciler.model import Scope
 from reconciler.policy import Mode
 from reconciler.schedule import Schedule
-from reconciler.service import ENDING_SIGNALS, Loop, leave, routes
+from reconciler.service import Loop, leave, routes
 from reconciler.session import NoAudit, Session, session
+from vgpu import signals
 from vgpu.web.config import WebConfigError, WebConfigFile
+from vgpu.web.flags import max_connections, max_per_address
 from vgpu.web.process import build_info, own_numbers
 from vgpu.web.server import ListenError, WebServer
 
@@ -73,6 +74,8 @@ Metrics are on /metrics, probes on /-/healthy and /-/ready.
     metavar="FILE",
     help="TLS, client certificates and basic authentication, in exporter-toolkit's format.",
 )
+@max_connections
+@max_per_address
 @where_flags
 @policy_flags
 @log_flags("info")
@@ -85,13 +88,14 @@ def run(
     leader_elect: bool | None,
     web_listen_address: tuple[str, ...],
     web_config_file: str,
+    web_max_connections: int,
+    web_max_connections_per_address: int,
     **_: Any,
 ) -> None:
     """Make a plan again and again, apply it with --mode apply, and serve metrics about it."""
     options = options_from(ctx)
-    # Waited for instead of handled, and blocked before the first thread starts: all inherit it.
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the web config is read again by itself
+    signals.ignore()
+    signals.block_ending()
     applies = options.settings.mode is Mode.APPLY
     elects = options.scope is Scope.CLUSTER if leader_elect is None else leader_elect
     try:
@@ -101,7 +105,13 @@ def run(
             session(options, continuous=True) as opened,
         ):
             loop, numbers, leader, stopping = _loop(opened, book, elects, web_config)
-            server = WebServer(routes(loop, numbers), web_listen_address, web_config)
+            server = WebServer(
+                routes(loop, numbers),
+                web_listen_address,
+                web_config,
+                max_connections=web_max_connections,
+                max_per_address=web_max_connections_per_address,
+            )
             settings = options.settings
             schedule = Schedule(loop.cycle, loop.missed, settings.every, settings.cron)
             server.start()
@@ -109,7 +119,7 @@ def run(
                 leader.start()
             schedule.start()
             log.info("serving", extra={"addresses": ",".join(server.urls)})
-            received = signal.Signals(signal.sigwait(ENDING_SIGNALS))
+            received = signals.wait()
             log.info("stopping", extra={"reason": received.name})
             stopping.set()
             schedule.stop()

@@ -33,6 +33,7 @@ from vgpu.sources.collector import Collector
 from vgpu.sources.files import printable
 from vgpu.sources.kubelet import DEFAULT_CHECKPOINT, DEFAULT_LOG_DIR, KubeletSource
 from vgpu.sources.limits import DEFAULT_GAIA_DIR, DEFAULT_KUBESHARE_DIR, LimitSource
+from vgpu.sources.living import living_pods
 from vgpu.sources.observation import Collectors, Observation, observe
 from vgpu.sources.own_checkpoint import DEFAULT_STATE_DIR, OwnCheckpointSource
 from vgpu.sources.own_node import NodeSample, NodeWatch, with_node
@@ -244,9 +245,10 @@ class NodeObserver:
 
 def _collectors(places: Places, driver: GpuSource | None, told: Told | None) -> Collectors:
     """One for each source. Raises SourceError."""
-    shim = ShimSource(places.shim_roots, required=False)
+    living = living_pods(places.cgroupfs, places.log_dir)
+    shim = ShimSource(places.shim_roots, required=False, living=living)
     kubelet = KubeletSource(places.log_dir, places.checkpoint, places.pod_resources)
-    limits = LimitSource(places.gaia_dir, places.kubeshare_dir)
+    limits = LimitSource(places.gaia_dir, places.kubeshare_dir, living=living)
     own = OwnCheckpointSource(places.state_dir, places.procfs)
     process = ProcessSource(places.procfs, places.cgroupfs)
     return Collectors(
@@ -292,7 +294,8 @@ def _list(cluster: Cluster, node: str, _: float) -> NodeSample:
 def _missing(seen: Observation) -> Iterator[str]:
     """Of the sources that decide where a container is, those that were not read."""
     kubelet, process = seen.kubelet, seen.process
-    if kubelet is None or (kubelet.grants is None and kubelet.held is None):
+    untold = kubelet is None or (kubelet.grants is None and kubelet.held is None)
+    if untold or "kubelet" in seen.incomplete:
         yield "the kubelet's grants"
     if seen.own is None or seen.own.rejections:
         yield "our own device plugin's checkpoint"

@@ -26,7 +26,6 @@ from reconciler.rules.whereabouts import TRUSTED
 from reconciler.scene import Scene
 from vgpu.kube import Pod
 from vgpu.ledger import Conflict, ConflictKind, Holding, Ledger
-from vgpu.ledger.checks import KUBELET
 from vgpu.ledger.totals import exceeded
 
 CAUSES: Final[Mapping[ConflictKind, tuple[Rule, Cause]]] = {
@@ -106,7 +105,7 @@ def _found(rule: Rule, scene: Scene, policy: Policy) -> Iterator[Finding]:
 def _conflicts(rule: Rule, ledger: Ledger, people: People, scene: Scene) -> Iterator[_Wrong]:
     for conflict in ledger.conflicts:
         of, cause = CAUSES.get(conflict.kind, (None, None))
-        if of is not rule or cause is None or _is_unproven(conflict, ledger):
+        if of is not rule or cause is None:
             continue
         parties = _parties(conflict, ledger) if rule is Rule.DOUBLE_BOOKED else ()
         objection = _objection(conflict, parties, ledger, scene)
@@ -119,12 +118,6 @@ def _conflicts(rule: Rule, ledger: Ledger, people: People, scene: Scene) -> Iter
             subject = Subject(Kind.DEVICE, "", conflict.device, "", node=ledger.node)
         evidence = tuple(_evidence(conflict, parties, ledger, objection))
         yield _Wrong(cause, subject, evidence, pod, objection)
-
-
-def _is_unproven(conflict: Conflict, ledger: Ledger) -> bool:
-    """Whether only the kubelet could tell that the pod was given nothing, and was not heard."""
-    unowned = conflict.kind is ConflictKind.PROCESS_WITHOUT_ALLOCATION and conflict.pod is not None
-    return unowned and ledger.read.isdisjoint(KUBELET)
 
 
 def _waiting(rule: Rule, ledger: Ledger, people: People, scene: Scene) -> Iterator[_Wrong]:

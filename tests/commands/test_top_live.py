@@ -14,6 +14,7 @@ from tests.support.environment import own_loopback
 from tests.support.nvml_fake import Device, FakeDriver, Fault, uuid
 from tests.support.terminal import Terminal
 from vgpu.commands.top import command
+from vgpu.signals import USER_DEFINED
 
 TOP = (sys.executable, "-c", "from vgpu.commands.top import command; command(prog_name='vgpu top')")
 HERE = (*TOP, "--simulate", "--interval=100ms")
@@ -119,6 +120,14 @@ def test_control_c_is_a_way_out_too(top):
 def test_a_signal_ends_it_with_the_terminal_as_it_was(top, number):
     top.process.send_signal(number)
     assert top.status() == 128 + number
+    assert gone(top)
+
+
+@pytest.mark.parametrize("number", USER_DEFINED)
+def test_a_signal_that_asks_for_nothing_does_nothing(top, number):
+    top.process.send_signal(number)
+    top.type("q")
+    assert top.status() == 0
     assert gone(top)
 
 

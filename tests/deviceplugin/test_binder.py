@@ -18,7 +18,7 @@ from deviceplugin.model import Conflict
 from deviceplugin.reasons import Refused, Why
 from deviceplugin.recovery import Recovered
 from deviceplugin.steps import Step
-from tests.deviceplugin.desk_values import A, B, made, running, share
+from tests.deviceplugin.desk_values import A, B, claimed, made, running, share
 from tests.deviceplugin.plugin_parts import HASTY, PATIENT, Parts
 from tests.support.broken_disk import Killed
 from tests.support.waiting import result_of, wait_ended, wait_until
@@ -245,6 +245,51 @@ def test_what_was_written_and_is_lost_is_written_anew_at_a_look(parts, handout):
     wait_until(lambda: bench.handout.written() == {name}, "it is written anew")
 
 
+def damage(bench, name, content):
+    """Somebody, or a disk, leaves something else of what a container is made with."""
+    (spec,) = bench.folder.joinpath("handout").rglob(f"*{name}*")
+    (spec / "overrideEnv" if spec.is_dir() else spec).write_bytes(content)
+
+
+@BOTH
+@pytest.mark.parametrize("content", [b"", b"{", b"{}"], ids=["emptied", "cut", "object"])
+def test_what_was_written_and_is_damaged_is_written_anew_at_a_look(parts, handout, content):
+    bench = parts(handout)
+    bench.start()
+    _, name = bound(bench)
+    whole = bench.handout.written()
+    damage(bench, name, content)
+    assert bench.handout.written() == frozenset()
+    bench.binder._checked_at = float("-inf")
+    bench.binder.look()
+    wait_until(lambda: bench.handout.written() == whole, "it is written anew")
+
+
+@BOTH
+@pytest.mark.parametrize("content", [b"", b"{", b"{}"], ids=["emptied", "cut", "object"])
+def test_what_is_damaged_is_mended_before_the_container_is_made(parts, handout, content):
+    bench = parts(handout)
+    bench.start()
+    pod, name = bound(bench)
+    damage(bench, name, content)
+    bench.start_container(pod)
+    assert bench.handout.written() == {name}
+    damage(bench, name, content)
+    bench.stop()
+    bench.start()
+    bench.start_container(pod)
+    assert bench.handout.written() == {name}
+
+
+def test_what_all_containers_are_given_is_looked_at_before_one_is_made(parts):
+    bench = parts()
+    bench.start()
+    pod, _ = bound(bench)
+    before = bench.watcher.count("mend")
+    bench.start_container(pod)
+    assert bench.watcher.count("mend") > before
+
+
 @BOTH
 def test_a_container_is_not_made_before_what_was_lost_is_there_again(parts, handout):
     bench = parts(handout)
@@ -321,6 +366,87 @@ def test_a_start_that_fails_once_is_tried_again(parts, monkeypatch, fails, caplo
     assert bench.binder.recovered(PATIENT)
     assert "Input/output error" in caplog.text
     bound(bench)
+
+
+# ---------------------------------------------------------------- kept
+
+
+def found_again(bench):
+    """What a recovery finds without our checkpoint: a tenant of another plugin."""
+    pod = bench.create("theirs", share(A, 2))
+    bench.alive.add("theirs")
+    desk = Desk.of(bench.devices).admitted(pod, claimed(pod), 1.0)
+    theirs = replace(desk.tenants["theirs"], foreign=True)
+    return Recovered(replace(desk, tenants={"theirs": theirs}))
+
+
+def test_what_was_found_at_the_start_is_kept_at_once(parts):
+    """Another start may find less: the kubelet's checkpoint, or the API server, may be gone."""
+    bench = parts()
+    bench.start(recovered=False)
+    found = found_again(bench)
+    bench.binder.start(lambda _: found)
+    assert bench.binder.recovered(PATIENT)
+    assert bench.saved() == found.desk.tenants
+
+
+def test_what_was_found_and_could_not_be_kept_is_kept_as_soon_as_it_can_be(parts):
+    bench = parts()
+    bench.start(recovered=False)
+    save, full = bench.store.save, [True]
+
+    def refusing(tenants):
+        if full[0]:
+            raise OSError(28, "No space left on device")
+        save(tenants)
+
+    bench.store.save = refusing
+    found = found_again(bench)
+    bench.binder.start(lambda _: found)
+    bench.watcher.wait("unsaved")
+    assert bench.binder.recovered(PATIENT)
+    assert bench.saved() == {}
+    full[0] = False
+    bench.binder._swept_at = float("-inf")
+    bench.binder.look()
+    wait_until(lambda: bench.saved() == found.desk.tenants, "it is kept")
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", None], ids=["emptied", "object", "gone"])
+def test_a_checkpoint_of_ours_that_is_damaged_is_written_anew(parts, content):
+    """Another start would go back to the one before it, or know nobody."""
+    bench = parts()
+    bench.start()
+    bound(bench)
+    saved = bench.saved()
+    (path,) = bench.folder.joinpath("state").glob("*.json")
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    bench.binder._checked_at = bench.binder._swept_at = float("-inf")
+    bench.binder.look()
+    wait_until(lambda: bench.binder._kept is None, "the damage is seen")
+    bench.binder._swept_at = float("-inf")
+    bench.binder.look()
+    wait_until(lambda: bench.binder._kept is not None, "it is written anew")
+    assert bench.saved() == saved
+    assert bool([*path.parent.glob("*.damaged-*")]) == (content is not None)
+
+
+def test_what_is_not_known_for_certain_is_not_written_over_what_is_kept(parts):
+    bench = parts()
+    bench.start()
+    bound(bench)
+    bench.stop()
+    bench.api.heard = False
+    bench.start(recovered=False)
+    unsettled = Recovered(Desk.of(bench.devices), unsettled=frozenset({"a"}))
+    bench.binder.start(lambda _: unsettled)
+    assert bench.binder.recovered(PATIENT)
+    bench.binder._swept_at = float("-inf")
+    bench.binder.look()
+    wait_until(lambda: bench.binder._swept_at > 0, "a look at who has left")
+    assert bench.saved().keys() == {"a"}
 
 
 # ---------------------------------------------------------------- refused
@@ -526,21 +652,53 @@ def ill(bench):
     return tuple(replace(card, healthy=card.uuid != A) for card in bench.devices)
 
 
-def test_what_two_sources_say_differently_of_a_pod_is_forgotten_with_it(parts):
+def last_told(bench):
+    """Details of the conflicts that were told last, and of the remarks."""
+    told = [arguments for word, arguments in bench.watcher.told if word == "conflicts"]
+    return tuple(sorted(one.detail for one in each) for each in told[-1]) if told else None
+
+
+def test_conflicts_are_of_now(parts):
+    """Of a pod that is gone, that has ended, and of one of two that stays."""
     bench = parts()
     bench.start(recovered=False)
-    gone, stays = bench.create("gone"), bench.create("stays")
-    of_nobody = Conflict(None, "a card is told twice")
-    found = [Conflict(each.ref, "two cards are told") for each in (gone, stays)]
-    bench.binder.start(lambda _: Recovered(Desk.of(bench.devices), (*found, of_nobody)))
-    assert bench.watcher.wait("conflicts") == ((*found, of_nobody),)
+    gone, ended, stays = (bench.create(name) for name in ("gone", "ended", "stays"))
+    found = tuple(Conflict(each.ref, each.ref.uid) for each in (gone, ended, stays))
+    two = Conflict(None, "the same slice", frozenset({"gone", "stays"}))
+    of_nobody = Conflict(None, "what nobody has")
+    remarks = (Conflict(gone.ref, "a forged region"), Conflict(stays.ref, "another"))
+    recovered = Recovered(Desk.of(bench.devices), (*found, two, of_nobody), remarks=remarks)
+    bench.binder.start(lambda _: recovered)
+    bench.watcher.wait("conflicts")
+    everything = ["ended", "gone", "stays", "the same slice"]
+    assert last_told(bench) == (everything, ["a forged region", "another"])
     bench.remove(gone)
+    bench.put(replace(ended, phase="Failed"))
     bench.binder.look()
-    wait_until(
-        lambda: bench.watcher.told[-1] == ("conflicts", ((found[1], of_nobody),)),
-        "the other conflicts are told",
-        context=lambda: str(bench.watcher.told),
-    )
+    wait_until(lambda: last_told(bench) == (["stays"], ["another"]), "the others are told")
+    bench.api.heard = False
+    bench.remove(stays)
+    bench.binder.look()
+    bench.api.heard = True
+    bench.binder.look()
+    wait_until(lambda: last_told(bench) == ([], []), "none is left")
+
+
+def test_a_card_that_is_lost_is_a_conflict_until_it_is_back_or_its_tenant_has_left(parts):
+    bench = parts()
+    bench.start()
+    pod, _ = bound(bench)
+    assert last_told(bench) == ([], [])
+    bench.binder.offer(bench.devices[1:])
+    wait_until(lambda: last_told(bench) == ([f"not on this node: {A}"], []), "it is told")
+    bench.binder.offer(bench.devices)
+    wait_until(lambda: last_told(bench) == ([], []), "it is back")
+    bench.binder.offer(bench.devices[1:])
+    wait_until(lambda: last_told(bench) != ([], []), "it is lost again")
+    bench.remove(pod)
+    bench.binder._swept_at = float("-inf")
+    bench.binder.look()
+    wait_until(lambda: last_told(bench) == ([], []), "its tenant has left")
 
 
 def test_what_becomes_of_a_card_during_the_recovery_is_known_as_soon_as_that_is_over(

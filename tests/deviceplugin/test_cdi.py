@@ -189,8 +189,6 @@ def test_what_only_looks_like_ours_stays(files, tmp_path):
     (folder / "nvidia.json").write_text("{}")
     (folder / "vgpu-cards.json").write_text("{}")
     file(tmp_path, "3" * 24).write_text('{"kind":"nvidia.com/gpu"}')
-    file(tmp_path, "4" * 24).write_text('{"kind":"vgpu.dev/share","annotations":7}')
-    file(tmp_path, "5" * 24).write_bytes(b"\xff[[[")
     file(tmp_path, "6" * 24).mkdir()
     os.mkfifo(file(tmp_path, "7" * 24))
     before = names(tmp_path)
@@ -198,10 +196,65 @@ def test_what_only_looks_like_ours_stays(files, tmp_path):
     files.keep_only([])
     assert names(tmp_path) == before
     assert target.exists()
-    for name in (THIRD, "3" * 24, "5" * 24, "6" * 24, "7" * 24):
+    for name in (THIRD, "6" * 24, "7" * 24):
         with pytest.raises(OSError, match=name):
             files.write(name, EDITS, {})
     assert names(tmp_path) == before
+
+
+# ---------------------------------------------------------------- damaged
+
+WHOLE = GOLDEN.read_bytes()
+DAMAGED = {
+    "emptied": b"",
+    "cut": WHOLE[: len(WHOLE) // 2],
+    "cut by a byte of the last brace": WHOLE.rstrip()[:-1],
+    "an empty object": b"{}",
+    "null": b"null",
+    "a list": b"[]",
+    "no JSON": b"\xff[[[",
+    "no UTF-8": WHOLE.replace(b"GPU-5a1c7e3b", b"GPU-\xff\xfe"),
+    "deep": b"[" * 100_000,
+    "zeros": bytes(len(WHOLE)),
+    "zeros at its end": WHOLE[:-100] + bytes(100),
+    "too long": WHOLE + b" " * 1024 * 1024,
+    "no devices": json.dumps({**json.loads(WHOLE), "devices": []}).encode(),
+    "another device": WHOLE.replace(f'"name": "{NAME}"'.encode(), f'"name": "{OTHER}"'.encode()),
+    "annotations that are none": b'{"kind":"vgpu.dev/share","annotations":7}',
+}
+
+
+@pytest.fixture(params=DAMAGED.values(), ids=DAMAGED)
+def damaged(request, files, tmp_path):
+    """A spec in whose place there is something else now."""
+    files.write(NAME, EDITS, {})
+    assert request.param != WHOLE
+    file(tmp_path).write_bytes(request.param)
+    return file(tmp_path)
+
+
+def test_a_damaged_spec_is_as_good_as_lost_and_written_anew(files, damaged):
+    assert not files.is_whole(NAME)
+    assert files.written() == frozenset()
+    files.write(NAME, EDITS, {})
+    assert damaged.read_bytes() == WHOLE
+    assert files.is_whole(NAME)
+    assert files.written() == {NAME}
+
+
+def test_a_damaged_spec_goes_when_its_container_has_left(files, damaged):
+    files.keep_only([NAME])
+    assert damaged.exists()
+    files.keep_only([])
+    assert not damaged.exists()
+
+
+def test_a_spec_of_another_kind_in_the_place_of_ours_is_written_over(files, tmp_path):
+    files.write(NAME, EDITS, {})
+    file(tmp_path).write_text('{"kind":"nvidia.com/gpu"}')
+    assert not files.is_whole(NAME)
+    files.write(NAME, EDITS, {})
+    assert file(tmp_path).read_bytes() == WHOLE
 
 
 def test_a_folder_that_is_not_there_has_nothing(files):

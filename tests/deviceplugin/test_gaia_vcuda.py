@@ -557,6 +557,35 @@ def test_a_limit_that_its_user_broke_stays_what_it_was(node):
     assert node.config(container).cores_limit_percent == 80
 
 
+@pytest.mark.parametrize("damage", [b"", b"\xff" * 10], ids=["emptied", "cut"])
+@pytest.mark.parametrize("file", ["vcuda.config", "pids.config"])
+def test_what_is_damaged_is_written_anew_without_being_asked_for(node, file, damage):
+    pod = asking((50, 30), uid=UID)
+    node.seat(pod)
+    container = node.host.start(pod.ref, "c0", [7])
+    register(node.socket(), pod_uid=UID, container_id=container)
+    register(node.socket(), pod_uid=UID, container_name="c0")
+    for folder in (container, "c0"):
+        (node.host.limits / UID / folder / file).write_bytes(damage)
+    node.keeper._registrar.mend()
+    for folder in (container, "c0"):
+        assert node.config(folder).memory_bytes == 8_053_063_680
+        assert node.pids(folder) == (7,)
+
+
+def test_a_damaged_limit_is_not_taken_over_while_the_pod_is_not_known(node):
+    pod = asking((50, 30), uid=UID)
+    node.seat(pod)
+    container = node.host.start(pod.ref, "c0", [7])
+    register(node.socket(), pod_uid=UID, container_id=container)
+    (node.host.limits / UID / container / "vcuda.config").write_bytes(b"cut")
+    node.pods.clear()
+    assert node.keeper._registrar.look(UID).waiting == {container}
+    node.pods[UID] = pod
+    assert node.keeper._registrar.look(UID).served == {container: "c0"}
+    assert node.config(container).cores_limit_percent == 50
+
+
 def warnings(caplog):
     return [each.message for each in caplog.records if each.name == registrar.__name__]
 

@@ -175,7 +175,7 @@ def test_an_interrupted_write_leaves_nothing_or_all(monkeypatch, tmp_path, how):
                 done = False
         assert done or disk.interrupted
         if make(folder).written():
-            assert len([*place(folder).iterdir()]) == 4
+            assert len([*place(folder).iterdir()]) == 5
         else:
             assert not done
         make(folder).write(NAME, edits(), LIMITS)
@@ -194,6 +194,62 @@ def test_a_container_that_was_made_too_early_is_not_taken_for_served(files, tmp_
         files.write(NAME, edits(), LIMITS)
     assert (place(tmp_path) / "overrideEnv").is_dir()
     assert files.written() == frozenset()
+
+
+# ---------------------------------------------------------------- damaged
+
+TOLD = "CUDA_DEVICE_MEMORY_LIMIT_0=4096m\nCUDA_DEVICE_SM_LIMIT=30\n"
+DAMAGES = {
+    "emptied": lambda folder: (folder / "overrideEnv").write_text(""),
+    "cut": lambda folder: (folder / "overrideEnv").write_text(TOLD[:-2]),
+    "zeros": lambda folder: (folder / "overrideEnv").write_bytes(bytes(len(TOLD))),
+    "limits gone": lambda folder: (folder / "overrideEnv").unlink(),
+    "boot emptied": lambda folder: (folder / "boot-id").write_text(""),
+    "boot gone": lambda folder: (folder / "boot-id").unlink(),
+    "boot is no text": lambda folder: (folder / "boot-id").write_bytes(b"\xff"),
+    "a link gone": lambda folder: (folder / "mount-1").unlink(),
+    "a link elsewhere": lambda folder: relink(folder / "mount-1", "/elsewhere"),
+    "the seal emptied": lambda folder: (folder / "seal").write_text(""),
+    "one thing more": lambda folder: (folder / "mount-2").symlink_to("/etc"),
+}
+
+
+def relink(link, target):
+    link.unlink()
+    link.symlink_to(target)
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_what_is_damaged_is_as_good_as_lost_and_written_anew(files, tmp_path, damage):
+    files.write(NAME, edits(), LIMITS)
+    assert files.is_whole(NAME)
+    damage(place(tmp_path))
+    assert not files.is_whole(NAME)
+    assert files.written() == frozenset()
+    files.write(NAME, edits(), LIMITS)
+    assert files.is_whole(NAME)
+    assert files.written() == {NAME}
+    assert (place(tmp_path) / "overrideEnv").read_text() == TOLD
+    assert resolved(tmp_path, files.early(NAME, edits(), LIMITS))["/tmp/vgpu"].endswith("u1_main")
+
+
+def test_a_part_that_a_runtime_has_made_is_not_mended(files, tmp_path):
+    """The limits were removed, and a container was made before anybody saw it."""
+    files.write(NAME, edits(), LIMITS)
+    (place(tmp_path) / "overrideEnv").unlink()
+    (place(tmp_path) / "overrideEnv").mkdir()
+    assert not files.is_whole(NAME)
+    with pytest.raises(FileExistsError, match="before its limits were there"):
+        files.write(NAME, edits(), LIMITS)
+
+
+def test_what_was_written_before_there_were_seals_is_taken_for_whole(files, tmp_path):
+    files.write(NAME, edits(), LIMITS)
+    (place(tmp_path) / "seal").unlink()
+    before = place(tmp_path).stat().st_ino
+    assert files.is_whole(NAME)
+    files.write(NAME, edits(), LIMITS)
+    assert place(tmp_path).stat().st_ino == before
 
 
 # ---------------------------------------------------------------- whose they are

@@ -1,10 +1,31 @@
 """Who may leave: nobody whose containers may still run, and nobody who is only not known yet."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from deviceplugin.desk import Desk
-from deviceplugin.leaving import GRACE_SECONDS, MOMENT_SECONDS, gone
-from tests.deviceplugin.desk_values import CARDS, A, claimed, pod, replace, running, share
+from deviceplugin.flags import Options
+from deviceplugin.gate import State, by_ids
+from deviceplugin.leaving import (
+    ALONE_SECONDS,
+    GRACE_SECONDS,
+    MOMENT_SECONDS,
+    Alone,
+    gone,
+    over,
+)
+from deviceplugin.service import Service
+from tests.deviceplugin.desk_values import (
+    CARDS,
+    A,
+    assignment,
+    claimed,
+    pod,
+    replace,
+    running,
+    share,
+)
 from vgpu.kube import MIRROR, Container, ContainerState, Status
 
 NOW = 1000.0
@@ -125,3 +146,51 @@ def test_of_two_pods_with_one_uid_on_the_node_either_keeps_the_tenant():
 def test_an_init_container_that_has_not_ended_keeps_its_pod():
     two = (*ENDED.containers, Container("fetch"))
     assert not has_left([replace(ENDED, containers=two)], NOBODY)
+
+
+# ---------------------------------------------------------------- no pod cgroup at all
+
+
+@pytest.mark.parametrize(
+    ("tree", "at_once", "later"),
+    [("empty", NOBODY, P), ("others", P, P), ("unreadable", NOBODY, NOBODY)],
+)
+def test_on_a_node_without_any_pod_cgroup_the_last_tenant_leaves_after_a_while(
+    tmp_path, monkeypatch, tree, at_once, later
+):
+    """The kubelet keeps its devices in its checkpoint until the next pod comes."""
+    now = [NOW]
+    clock = SimpleNamespace(time=lambda: now[0], monotonic=lambda: now[0])
+    monkeypatch.setattr("deviceplugin.service.time", clock)
+    if tree != "unreadable":
+        (tmp_path / "cgroup.controllers").touch()
+        others = f"kubepods-pod{'0' * 32}.slice" if tree == "others" else ""
+        (tmp_path / "kubepods.slice" / others).mkdir(parents=True)
+    parts = SimpleNamespace(_options=Options(path_cgroupfs=str(tmp_path)), _alone=Alone())
+    row = assignment(PENDING)
+    state = State(desk_of(PENDING), by_ids([row]), read_at=0.0)
+    assert Service._gone(parts, state, {}, P) == at_once
+    now[0] += ALONE_SECONDS
+    assert Service._gone(parts, state, {}, P) == later
+
+
+@pytest.mark.parametrize("pods", [[], [SUCCEEDED], [REFUSED], [GIVEN_UP], [ENDED]])
+def test_who_is_over_by_the_api_servers_word_alone(pods):
+    assert over(desk_of(PENDING), pods, NOW, shown=P) == P
+    assert over(desk_of(PENDING), None, NOW, shown=P) == NOBODY
+
+
+@pytest.mark.parametrize("pods", [[PENDING], [RUNNING], [ENDING]])
+def test_who_holds_devices_is_over_by_nobodys_word(pods):
+    assert over(desk_of(PENDING), pods, NOW, shown=P) == NOBODY
+
+
+def test_the_api_servers_word_alone_is_enough_after_a_while_in_an_unbroken_row():
+    alone = Alone()
+    assert alone.past(P, 0.0) == NOBODY
+    assert alone.past(P, ALONE_SECONDS - 1) == NOBODY
+    assert alone.past({"p", "q"}, ALONE_SECONDS) == P
+    assert alone.past((), ALONE_SECONDS + 1) == NOBODY  # a cgroup is there, or nobody is heard
+    assert alone.past({"p", "q"}, ALONE_SECONDS + 2) == NOBODY
+    assert alone.past({"p", "q"}, 2 * ALONE_SECONDS + 1) == NOBODY
+    assert alone.past({"p", "q"}, 2 * ALONE_SECONDS + 2) == {"p", "q"}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from deviceplugin.contradictions import of_desk
 from deviceplugin.looking import Looker, Places, live_pods
 from deviceplugin.recovery import Told, recover
 from deviceplugin.roles.gpushare import GpushareRole
@@ -140,7 +141,9 @@ def test_from_a_look_the_originals_pods_are_recovered(bench):
     names = {tenant.pod.name.partition("-")[0] for tenant in found.desk.tenants.values()}
     assert names == RUNNING.keys()
     assert all(tenant.foreign for tenant in found.desk.tenants.values())
-    assert any("more than it has" in one.detail for one in found.conflicts)
+    # What all schemes together hold of a card is the exporter's to say.
+    assert any("more than it has" in one.kind.explanation for one in look.ledger.conflicts)
+    assert (found.conflicts, of_desk(found.desk)) == ((), ())
 
 
 # ---------------------------------------------------------------- who is alive

@@ -132,7 +132,7 @@ def test_what_is_counted_adds_up():
     numbers.refused("allocate", Why.NO_CANDIDATE)
     numbers.waited(Wait.BIND, 0.25)
     numbers.waited(Wait.BIND, 0.5)
-    numbers.conflicts(3)
+    numbers.conflicts(3, 2)
     numbers.checkpoint_read("malformed")
     numbers.checkpoint_failed()
     made = window(Service())
@@ -143,5 +143,6 @@ def test_what_is_counted_adds_up():
     assert told['vgpu_plugin_waits_total{step="bind"}'] == 2
     assert told['vgpu_plugin_wait_seconds_total{step="bind"}'] == 0.75
     assert told["vgpu_plugin_conflicts"] == 3
+    assert told["vgpu_plugin_remarks"] == 2
     assert told['vgpu_plugin_checkpoint_problem_info{problem="malformed"}'] == 1
     assert told["vgpu_plugin_checkpoint_write_failures_total"] == 1

@@ -3,6 +3,8 @@
 import json
 import signal
 import socket
+import time
+from datetime import UTC, datetime
 from threading import Lock
 from types import SimpleNamespace
 
@@ -16,6 +18,7 @@ from deviceplugin.service import Service
 from tests.deviceplugin.live_plugin import GIB, NODE, PluginBench, env_of, volcano_pod
 from tests.support.waiting import WAIT_SECONDS
 from vgpu.model import Scheme
+from vgpu.signals import IGNORED
 from vgpu.simulator.store import KINDS, NODES, PODS
 
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
@@ -48,6 +51,61 @@ def ended(bench):
 
 
 # ---------------------------------------------------------------- serving
+
+
+MUTEX, HAMI_NUMBER = "hami.io/mutex.lock", "nvidia.com/gpu"
+
+
+def hami_pod(bench, name, memory, phase="Pending"):
+    """As HAMi's scheduler leaves it: bound, with the node locked for it."""
+    told, now = f"{bench.uuids[0]},NVIDIA,{memory},10:;", int(time.time())
+    limits = {HAMI_NUMBER: "1", "nvidia.com/gpumem": str(memory), "nvidia.com/gpucores": "10"}
+    made = volcano_pod(name, bench.uuids[0])
+    made["metadata"]["annotations"] = {
+        "hami.io/vgpu-node": NODE,
+        "hami.io/vgpu-devices-allocated": told,
+        "hami.io/vgpu-devices-to-allocate": told,
+        "hami.io/bind-time": str(now),
+        "hami.io/bind-phase": "allocating",
+    }
+    made["spec"]["containers"][0]["resources"]["limits"] = limits
+    made["status"]["phase"] = phase
+    uid = bench.create(made)
+    lock = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%SZ},team,{name}"
+    bench.store.patch(NODES, "", NODE, {"metadata": {"annotations": {MUTEX: lock}}})
+    return uid
+
+
+def test_hamis_node_is_locked_no_longer_than_its_owner_may_be_asked_for(tmp_path):
+    """21 of 24 pods of a wave could not be scheduled for five minutes: an owner had failed."""
+    flags = ("--volcano.dialect=hami", "--health.interval=200ms")
+    with PluginBench(tmp_path, "volcano", *flags) as bench:
+        bench.start()
+        bench.wait_ready()
+
+        def unlocked():
+            return MUTEX not in bench.store.get(NODES, "", NODE)["metadata"]["annotations"]
+
+        holder = hami_pod(bench, "holder", 12 * 1024)
+        bench.kubelet.admit(holder, "main", {HAMI_NUMBER: 1})
+        bench.wait_until(unlocked, "the lock of one that is bound has gone")
+        waits = hami_pod(bench, "waits", 8 * 1024)
+        bench.kubelet.admit(waits, "main", {HAMI_NUMBER: 1})
+        bench.wait_until(unlocked, "the lock of one that waits for room has gone")
+        assert bench.metrics()['vgpu_plugin_unbound_containers{reason="no_room"}'] == 1
+        hami_pod(bench, "failed", 1024, phase="Failed")
+        bench.wait_until(unlocked, "the lock of one that has failed has gone")
+        bench.store.patch(
+            NODES,
+            "",
+            NODE,
+            {
+                "metadata": {
+                    "annotations": {MUTEX: f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ},team,deleted"}
+                }
+            },
+        )
+        bench.wait_until(unlocked, "the lock of one that is gone has gone")
 
 
 @pytest.mark.slow
@@ -87,6 +145,9 @@ def test_a_plugin_that_was_killed_is_gone_on_with(bench):
     bench.wait_ready()
     bench.kubelet.start_container(uid, "main", NUMBER)
     assert bench.metrics()['vgpu_plugin_tenants{kind="bound"}'] == 1
+    for number in IGNORED:
+        bench.process.signal(number)
+    assert bench.stop() == 0
 
 
 def test_what_nobody_asks_for_is_refused_to_the_kubelet_in_words(bench):

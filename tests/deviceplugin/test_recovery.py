@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deviceplugin.contradictions import of_desk, of_now
 from deviceplugin.desk import Desk
 from deviceplugin.leaving import GRACE_SECONDS, MOMENT_SECONDS
+from deviceplugin.model import Conflict
 from deviceplugin.recovery import Told, recover
 from deviceplugin.takeover import claims_of
 from tests.deviceplugin.desk_values import (
@@ -24,7 +26,8 @@ from tests.deviceplugin.desk_values import (
     replace,
     share,
 )
-from tests.deviceplugin.node_model import NodeModel
+from tests.deviceplugin.node_model import NodeModel, _region
+from vgpu.facts import RegionDevice
 from vgpu.kube import Container, Pod
 from vgpu.ledger import Evidence, Malformed, Statement, merge
 from vgpu.ledger.from_api import claim_statements
@@ -339,7 +342,7 @@ def test_too_much_is_a_conflict_and_no_failure():
         node.original(uid, [("main", APP, (share(A, 7),))], "", ())
     found = recovered(node)
     assert found.desk.unbooked == {"q"}
-    assert any("more than there is" in one.detail for one in found.conflicts)
+    assert any("more than there is" in one.detail for one in of_desk(found.desk))
 
 
 def test_a_lost_card_is_still_whose_it_was():
@@ -347,7 +350,7 @@ def test_a_lost_card_is_still_whose_it_was():
     node.devices = CARDS[1:]
     found = recovered(node)
     assert held(found.desk, "p")["main"] == TRAIN[0][2]
-    assert any(A in one.detail for one in found.conflicts)
+    assert any(A in one.detail for one in of_desk(found.desk))
     assert found.desk.with_devices(CARDS)[0].books == node.state.desk.books
 
 
@@ -361,13 +364,94 @@ def test_a_card_that_was_not_given_and_is_used_is_held_beside():
     assert [one.device for one in found.desk.tenants["p"].beside] == [C]
     assert held(found.desk, "p") == {"side": (share(B, 3),)}
     assert bindings(found.desk) == bindings(node.state.desk)
-    assert any("was not given" in one.detail and C in one.detail for one in found.conflicts)
+    assert any("was not given" in one.detail and C in one.detail for one in of_desk(found.desk))
 
 
 def test_what_was_held_beside_once_is_looked_for_anew():
     node = world(("p", TRAIN[1:]))
     (tenant,) = own(node)
     assert recovered(node, (replace(tenant, beside=(share(C, 3),)),)).desk == node.state.desk
+
+
+# ---------------------------------------------------------------- what is only claimed
+
+
+def forged(monkeypatch, *devices):
+    """From now on tenants write into their regions what they like."""
+
+    def region(uid, container, one):
+        return replace(
+            _region(uid, container, one),
+            region=replace(_region(uid, container, one).region, devices=devices),
+        )
+
+    monkeypatch.setattr("tests.deviceplugin.node_model._region", region)
+
+
+HUGE = RegionDevice(C, 9 * GIB, 100)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["with our checkpoint", "without"])
+@pytest.mark.parametrize("devices", [(HUGE,), (HUGE, RegionDevice(B, GIB, 5))])
+@pytest.mark.parametrize("processes", [True, False], ids=["at work", "idle"])
+def test_a_forged_region_is_no_conflict_and_takes_nobodys_room(
+    monkeypatch, kept, devices, processes
+):
+    node = world(("p", TRAIN[1:]), processes=processes)
+    forged(monkeypatch, *devices)
+    found = recovered(node, own(node) if kept else ())
+    assert (found.conflicts, of_desk(found.desk)) == ((), ())
+    assert found.desk.books == node.state.desk.books
+    assert {one.pod.uid for one in found.remarks} == {"p"}
+
+
+def test_a_forged_limit_is_no_conflict(monkeypatch):
+    node = world(("p", TRAIN[1:]))
+    forged(monkeypatch, RegionDevice(B, 2**53, 100))
+    found = recovered(node, own(node))
+    assert (found.conflicts, of_desk(found.desk)) == ((), ())
+    assert [one.pod.uid for one in found.remarks] == ["p"]
+
+
+def test_what_the_driver_confirms_is_a_conflict(monkeypatch):
+    node = world(("p", TRAIN[1:]))
+    node.running["p", "side"].shares = (share(C, 3),)
+    found = recovered(node, own(node))
+    assert any("different devices" in one.detail for one in found.conflicts)
+    assert [one.device for one in found.desk.tenants["p"].beside] == [C]
+
+
+@pytest.mark.parametrize("amounts", [(B, 9), (C, 3)], ids=["more", "another card"])
+def test_an_annotation_that_was_edited_since_is_no_conflict(amounts):
+    node = world(("p", TRAIN[1:]))
+    edited = pod("p", share(*amounts)).annotations["volcano.sh/vgpu-ids-new"]
+    annotations = {**node.pods["p"].annotations, "volcano.sh/vgpu-ids-new": edited}
+    node.pods["p"] = replace(node.pods["p"], annotations=annotations)
+    found = recovered(node, own(node))
+    assert (found.conflicts, of_desk(found.desk)) == ((), ())
+    assert {one.pod.uid for one in found.remarks} == {"p"}
+
+
+def test_who_merely_waits_contradicts_nobody():
+    """For room, and for a card that is not there; both have been answered, and hold nothing."""
+    node = world(("p", (("main", APP, (share(A, 7),)),)))
+    node.create("q", (("main", APP, (share(A, 7),)),), "")
+    node.admit("q", "main", heard=True)
+    node.create("r", (("main", APP, (share(B, 7),)),), "")
+    node.devices = tuple(card for card in CARDS if card.uuid != B)
+    node.bind(None)
+    found = recovered(node, own(node))
+    assert found.desk.tenants.keys() == {"p"}
+    assert (found.conflicts, of_desk(found.desk)) == ((), ())
+
+
+def test_a_conflict_of_two_is_over_when_one_of_them_has_left():
+    two = Conflict(None, "the same slice", frozenset({"p", "q"}))
+    one = Conflict(PodRef("p", "team", "p"), "another card")
+    assert of_now((two, one), {"p", "q"}) == (two, one)
+    assert of_now((two, one), {"p"}) == (one,)
+    assert of_now((two, one), {"q"}) == ()
+    assert of_now((Conflict(None, "of nobody"),), {"p"}) == ()
 
 
 # ---------------------------------------------------------------- other schemes' claims

@@ -7,6 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from deviceplugin.events import AGAIN_SECONDS, Echo, Word, note
+from deviceplugin.lock_owners import AGAIN_SECONDS as ASKED_AGAIN_SECONDS
+from deviceplugin.lock_owners import OWNER_SECONDS
 from deviceplugin.roles.gpushare import GpushareRole
 from deviceplugin.roles.volcano import Signs, VolcanoRole
 from deviceplugin.steps import Step
@@ -16,10 +18,10 @@ from deviceplugin.troubles import Troubles
 from tests.support.plugin_bench import Bench
 from tests.support.plugin_pods import NODE, NOW, A, B, container, gpu, node, pod
 from tests.support.waiting import wait_until
-from vgpu.kube import NoteType
+from vgpu.kube import ContainerState, NoteType, Status
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError
-from vgpu.schemes.volcano import Volcano
+from vgpu.schemes.volcano import HAMI, Volcano
 
 VOLCANO = VolcanoRole(Volcano())
 TO_ALLOCATE, BIND_PHASE = "volcano.sh/devices-to-allocate", "volcano.sh/bind-phase"
@@ -90,7 +92,9 @@ def test_containers_that_are_bound_one_after_another_are_told_so(bench):
     bench.round()  # upon our own write, which the watch does not show yet
     assert bench.said("train")[TO_ALLOCATE] == ";"
     assert bench.teller.counts()["pod", "told"] == 2
-    halfway = replace(both, resource_version=str(int(bench.server.pods["train"].resource_version)))
+    halfway = replace(
+        both, resource_version=str(int(bench.server.objects["train"].resource_version))
+    )
     bench.shown_pods[both.kubelet_uid] = halfway
     bench.watch()
     bench.round()
@@ -99,7 +103,9 @@ def test_containers_that_are_bound_one_after_another_are_told_so(bench):
 
 def test_a_pod_that_has_changed_is_told_as_it_now_is_as_soon_as_that_is_seen(bench):
     bench.add(volcano_pod(), ["main"])
-    bench.server.pods["train"] = bench.server.annotated(bench.server.pods["train"], {"x": "y"})
+    bench.server.objects["train"] = bench.server.annotated(
+        bench.server.objects["train"], {"x": "y"}
+    )
     bench.round()
     assert bench.teller.counts()["pod", "moved_on"] == 1
     bench.watch()
@@ -158,12 +164,12 @@ def test_a_server_that_takes_an_annotation_and_drops_it_is_asked_ever_more_seldo
     """An admission webhook that puts the pod's annotations back."""
 
     def dropped(ref, version, annotations):
-        there = bench.server.pods[ref.name]
+        there = bench.server.objects[ref.name]
         bench.server.calls.append(("patch_pod", ref.name))
         if versions == "a new version":
-            bench.server.pods[ref.name] = bench.server.annotated(there, {})
+            bench.server.objects[ref.name] = bench.server.annotated(there, {})
             bench.watch()
-        return bench.server.pods[ref.name]
+        return bench.server.objects[ref.name]
 
     bench.server.patch_pod = dropped
     bench.add(volcano_pod("bad"), ["main"], served=True)
@@ -182,7 +188,7 @@ def test_a_server_that_takes_an_annotation_and_drops_it_is_asked_ever_more_seldo
 
 def test_a_pod_that_is_gone_is_left_to_the_watch(bench):
     bench.add(volcano_pod(), ["main"])
-    bench.server.pods.clear()
+    bench.server.objects.clear()
     bench.round()
     assert bench.teller.counts()["pod", "gone"] == 1
     bench.watch()
@@ -255,7 +261,7 @@ def test_a_pod_whose_lock_has_gone_does_not_hold_the_next_one(bench, stamp):
     lock(bench)
     bench.round()
     restamped = {"volcano.sh/bind-time": stamp}
-    bench.server.pods["a"] = bench.server.annotated(bench.server.pods["a"], restamped)
+    bench.server.objects["a"] = bench.server.annotated(bench.server.objects["a"], restamped)
     bench.watch()
     lock(bench)
     bench.add(volcano_pod("b"), ["main"], served=True)
@@ -278,6 +284,147 @@ def test_a_lock_that_was_taken_anew_meanwhile_is_not_released(bench):
         ("pod", "told"): 1,
         ("lock", "moved_on"): 1,
     }
+
+
+# ---------------------------------------------------------------- the lock of a named owner
+
+MUTEX = "hami.io/mutex.lock"
+TAKEN = "2026-09-21T14:13:20Z"
+ELSEWHERE = "gpu-2"
+
+
+def hami_pod(name="train", **fields):
+    text = f"{SEGMENT};"
+    annotations = {
+        "hami.io/vgpu-devices-allocated": text,
+        "hami.io/vgpu-devices-to-allocate": text,
+        "hami.io/bind-phase": "allocating",
+        "hami.io/bind-time": str(int(NOW)),
+    }
+    return pod(annotations, container("main", {"nvidia.com/gpu": 1}), name=name, **fields)
+
+
+@pytest.fixture
+def hami():
+    """HAMi's node, which is locked for team ml's pod train."""
+    made = Bench(VolcanoRole(Volcano(HAMI)), [gpu(A, 0), gpu(B, 1)])
+    made.round()
+    lock_for(made, "train")
+    made.server.calls.clear()
+    return made
+
+
+def lock_for(bench, name):
+    text = {MUTEX: f"{TAKEN},ml,{name}"}
+    bench.server.node = bench.server.annotated(bench.server.node, text)
+    bench.shown_node = bench.server.node
+
+
+def show(bench, made):
+    """A pod that is no tenant; the watch shows it."""
+    bench.server.objects[made.ref.name] = bench.shown_pods[made.kubelet_uid] = made
+
+
+def is_locked(bench):
+    return MUTEX in bench.server.node.annotations
+
+
+def test_the_lock_of_an_owner_that_has_failed_goes_at_once(hami):
+    """The kubelet has refused it, or the plugin was not there when it asked."""
+    show(hami, hami_pod(phase="Failed"))
+    hami.round()
+    assert not is_locked(hami)
+    assert [call for call, _ in hami.server.calls] == ["pods", "patch_node"]
+    assert hami.steps == [Step.LOCK_RELEASED]
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        {"phase": "Succeeded"},
+        {"phase": "Failed", "deleted_at": NOW},
+        {"deleted_at": NOW, "statuses": (Status("main", ContainerState.TERMINATED),)},
+    ],
+)
+def test_whoever_is_over_holds_no_lock(hami, gone):
+    show(hami, hami_pod(**gone))
+    hami.round()
+    assert not is_locked(hami)
+
+
+def test_the_lock_of_an_owner_that_is_gone_goes_after_a_moment(hami):
+    """It may be one that is about to be bound: its scheduler takes the lock first."""
+    hami.round()
+    assert hami.server.calls == []
+    assert hami.round(after=OWNER_SECONDS - 1) <= 1
+    assert is_locked(hami)
+    hami.round(after=1)
+    assert not is_locked(hami)
+    assert hami.count("pods") == 1
+
+
+@pytest.mark.parametrize("name", ["bound elsewhere", "about to be bound", "being deleted"])
+def test_the_lock_of_an_owner_that_is_not_here_goes_if_it_cannot_come(hami, name):
+    owner = hami_pod(
+        **{"deleted_at": NOW} if name == "being deleted" else {},
+    )
+    node = ELSEWHERE if name == "bound elsewhere" else ""
+    hami.server.objects["train"] = replace(owner, node=node)
+    for _ in range(3):
+        hami.round(after=OWNER_SECONDS)
+    assert is_locked(hami) == (name == "about to be bound")
+    if is_locked(hami):  # it is asked for, and not at every round
+        assert hami.count("pods") == 1
+        hami.round(after=ASKED_AGAIN_SECONDS)
+        assert hami.count("pods") == 2
+
+
+def test_the_lock_of_a_dead_pods_successor_stays(hami):
+    """A StatefulSet's next pod has the same name; the watch does not show it yet."""
+    before = hami_pod(phase="Failed", uid="old")
+    show(hami, before)
+    hami.server.objects["train"] = replace(hami_pod(uid="new"), node="")
+    hami.round()
+    assert is_locked(hami)
+    assert hami.count("pods") == 1
+    hami.watch()
+    hami.round(after=NODE_SECONDS)
+    assert is_locked(hami)
+
+
+def test_the_lock_of_an_owner_that_may_still_be_asked_for_stays(hami):
+    show(hami, hami_pod())
+    for _ in range(3):
+        hami.round(after=60)
+    assert is_locked(hami)
+    assert hami.count("pods") == 0
+
+
+def test_a_lock_that_was_taken_anew_while_its_owner_was_looked_for_stays(hami):
+    show(hami, hami_pod(phase="Failed"))
+    taken = {MUTEX: "2026-09-21T14:20:00Z,ml,next"}
+    hami.server.node = hami.server.annotated(hami.server.node, taken)
+    hami.round()
+    assert hami.server.node.annotations[MUTEX] == taken[MUTEX]
+
+
+def test_while_the_owner_cannot_be_looked_for_its_lock_stays(hami):
+    show(hami, hami_pod(phase="Failed"))
+    hami.server.refuse("pods", 500)
+    hami.round()
+    assert is_locked(hami)
+    assert hami.teller.counts()["lock", "failed"] == 1
+    hami.round(after=60)
+    assert not is_locked(hami)
+
+
+def test_a_lock_that_names_nobody_is_not_taken_for_a_dead_pods(bench):
+    show(bench, replace(volcano_pod(), phase="Failed"))
+    lock(bench)
+    for _ in range(3):
+        bench.round(after=60)
+    assert LOCK in bench.server.node.annotations
+    assert bench.count("pods") == 0
 
 
 # ---------------------------------------------------------------- the node

@@ -292,12 +292,6 @@ def test_sigterm_lets_a_scrape_finish_and_exits_0(live):
     assert "Traceback" not in live.log()
 
 
-def test_sighup_does_not_end_it(live):
-    live.process.signal(signal.SIGHUP)
-    live.wait_sampled(0.5)
-    assert live.get("/-/healthy").status == 200
-
-
 def test_an_unusable_web_config_is_an_error_at_start_that_names_the_key(tmp_path):
     config = tmp_path / "web.yml"
     config.write_text("tls_server_confg: {}\n")

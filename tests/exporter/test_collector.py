@@ -52,6 +52,29 @@ def test_a_failed_pass_brings_no_data_and_says_why(caplog):
     assert [r.getMessage() for r in caplog.records] == ["collector failed: /x: gone"]
 
 
+def test_a_pass_that_was_short_of_descriptors_is_no_success_and_keeps_what_it_has(caplog):
+    want = Rejection("/pods", Reason.EXHAUSTED, "Too many open files")
+    samples = [(), (want,), (want,), ()]
+    collector = Collector("shim", lambda _: ShimSample((), samples.pop(0)))
+    take(collector)
+    first = collector.health()
+    with caplog.at_level(logging.INFO):
+        take(collector)
+        take(collector)
+    row = collector.health()
+    assert not row.success
+    assert not collector.ok
+    assert row.failures == {Reason.EXHAUSTED: 2}
+    assert row.last_success == first.last_success
+    assert collector.data(0) == ShimSample((), (want,))
+    failed = [r.getMessage() for r in caplog.records if "collector failed" in r.getMessage()]
+    assert failed == [f"collector failed: {row.last_error}"]
+    assert "/pods" in row.last_error
+    take(collector)
+    assert collector.health().success
+    assert collector.health().last_error == ""
+
+
 def test_a_defect_is_a_reason_and_never_an_exception():
     collector = Collector("x", lambda _: 1 // 0)
     take(collector)

@@ -83,6 +83,8 @@ def test_flags_and_environment_variables_say_the_same():
         (["--compat=dcgm"], ["--compat"]),
         (["--log.level=loud"], ["--log.level"]),
         (["--web.max-requests=0"], ["--web.max-requests"]),
+        (["--web.max-connections=0"], ["--web.max-connections"]),
+        (["--web.max-connections-per-address=x"], ["--web.max-connections-per-address"]),
         (["--nonsense"], ["--nonsense"]),
     ],
 )

@@ -107,6 +107,31 @@ def test_a_missing_right_is_a_rejection_beside_the_pods(follow):
     assert refused.detail == FORBIDDEN.detail
 
 
+def test_a_failure_that_may_pass_is_tried_again_with_an_event_once_a_minute():
+    now, away = [0.0], SourceError(Reason.UNREACHABLE, "node n", "timed out")
+    server = Server(away, away, Node("n"))
+    api = NodeWatch(server, server.read, "server", clock=lambda: now[0])._both
+    _, version = api.list()
+    asked = []
+    events = api.watch(version)
+    for at in (59.0, 60.0, 119.0, 120.0, 1000.0):
+        now[0] = at
+        server.said.put(bookmark("101"))
+        next(events)
+        asked.append(server.asked)
+    assert asked == [1, 2, 2, 3, 3]
+    assert (api.told.node, api.told.rejections) == (Node("n"), ())
+
+
+def test_a_missing_right_is_not_asked_for_again_with_every_event():
+    server = Server(FORBIDDEN)
+    api = NodeWatch(server, server.read, "server", clock=lambda: 1000.0 * server.asked)._both
+    _, version = api.list()
+    server.said.put(bookmark("101"))
+    next(api.watch(version))
+    assert server.asked == 1
+
+
 def test_what_was_read_before_stands_while_it_is_refused(follow):
     watch, server = follow(Node("n"), FORBIDDEN, Node("n"))
     watch.sample(0.0)

@@ -33,6 +33,41 @@ def test_every_path_answers_503_until_there_is_a_page_except_healthy(bench):
     assert {ask(paths, path).status for path in paths} == {200}
 
 
+def test_the_status_page_is_rendered_once_for_all_who_ask_at_a_time(bench, monkeypatch):
+    rendered, now = [], [1000.0]
+
+    def render(view, now, _):
+        rendered.append(now)
+        return f"{view.timestamp} {now}".encode()
+
+    monkeypatch.setattr(statuspage, "render", render)
+    paths = routes(bench.sampler, "/metrics", legacy_path=False, clock=lambda: now[0])
+    bench.sampler.sample()
+    first = ask(paths, "/").body
+    now[0] += 0.9
+    assert ask(paths, "/").body == first
+    now[0] += 0.2
+    assert ask(paths, "/").body != first  # its age is told
+    bench.sampler.sample()
+    ask(paths, "/")
+    assert rendered == [1000.0, now[0], now[0]]
+
+
+def test_who_asks_while_the_status_page_is_rendered_gets_the_one_before(bench, monkeypatch):
+    now = [1000.0]
+    paths = routes(bench.sampler, "/metrics", legacy_path=False, clock=lambda: now[0])
+    bench.sampler.sample()
+    before = ask(paths, "/").body
+
+    def render(*_):
+        assert ask(paths, "/").body == before
+        return b"new"
+
+    monkeypatch.setattr(statuspage, "render", render)
+    now[0] += 2.0
+    assert ask(paths, "/").body == b"new"
+
+
 def test_gpu_managers_path_serves_the_same_page(bench):
     page = bench.sampler.sample()
     paths = routes(bench.sampler, "/m", legacy_path=True)

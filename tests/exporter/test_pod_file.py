@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from vgpu.facts import ContainerName, PodStatus
 from vgpu.model import PodRef
-from vgpu.reasons import Reason, SourceError
+from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.sources import pods as pods_module
 from vgpu.sources.pods import PodFile
 from vgpu.units import MIB
@@ -93,6 +93,22 @@ def test_a_static_pod_has_the_uid_that_the_kubelet_uses(path):
     assert sample.names == {"f" * 32: PodRef("f" * 32, "default", "web")}
     assert sample.containers["abc"].pod_uid == "f" * 32
     assert [one.ref.uid for one in sample.statuses] == ["f" * 32]
+
+
+def test_of_two_pods_that_call_themselves_one_static_pod_s_mirror_none_is_named(path):
+    annotations = {"kubernetes.io/config.mirror": "f" * 32}
+    static, forged = (
+        pod(name, metadata={"annotations": annotations}) for name in ("static", "forged")
+    )
+    sample = told(path, static, forged, pod())
+    assert set(sample.names) == {"uid-web"}
+    assert sample.rejections == (
+        Rejection(
+            "f" * 32,
+            Reason.AMBIGUOUS,
+            "2 pods have this UID: default/forged, default/static",
+        ),
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from exporter import sampler as sampler_module
 from exporter.sampler import STALE_INTERVALS
 from tests.support import own_state
+from tests.support.descriptors import no_descriptors
 from tests.support.live import parse
 from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.facts import RegionDevice
@@ -183,6 +184,39 @@ def test_a_hung_driver_is_told_withdrawn_when_stale_and_never_called_twice(make_
     bench.driver.recover()
     found = until_series(bench, works, "the driver works again")
     assert found["vgpu_driver_call_stuck_seconds"] == 0
+
+
+def short_of_descriptors(collector):
+    """From now on its passes are, until the event that is returned is set."""
+    collect, over = collector._collect, threading.Event()
+
+    def short(argument):
+        if over.is_set():
+            return collect(argument)
+        with no_descriptors():
+            return collect(argument)
+
+    collector._collect = short
+    return over
+
+
+@pytest.mark.parametrize("name", ["shim", "kubelet", "limits"])
+def test_short_of_descriptors_a_collector_says_so_and_nobody_is_accused(bench, name):
+    before = series(bench.sampler.sample())
+    over = short_of_descriptors(getattr(bench.sampler._collectors, name))
+    Path(bench.node.paths.log_dir, "ml_new_99999999-0000-0000-0000-000000000000").mkdir()
+    found = series(bench.sampler.sample())
+    assert found[f'vgpu_collector_success{{collector="{name}"}}'] == 0
+    total = f'vgpu_collector_failures_total{{collector="{name}",reason="exhausted"}}'
+    assert found[total] == 1
+    kind = 'vgpu_allocation_conflicts{type="process_without_allocation"}'
+    assert found[kind] == before[kind] == 1  # the host's process, which is in no container
+    assert found.get("vgpu_orphaned_regions", 1) == before["vgpu_orphaned_regions"] == 1
+    over.set()
+    mended = series(bench.sampler.sample())
+    assert mended[f'vgpu_collector_success{{collector="{name}"}}'] == 1
+    for family in ("vgpu_container_info", "vgpu_container_memory_limit_bytes"):
+        assert starting(mended, family) == starting(before, family)
 
 
 def test_a_lost_card_is_told_and_the_other_stays_right(bench):

@@ -55,6 +55,7 @@ def before_anybody_came(sample: GpuSample, factor: int, *xids: XidCount) -> View
         expecting=0,
         unbound={},
         conflicts=0,
+        remarks=0,
         checkpoint_problem="",
         checkpoint_failures=0,
         health_events=events,
@@ -126,6 +127,7 @@ def sick(sample: GpuSample) -> Seen:
             unbound={Why.CROSSED: 1, Why.NO_ROOM: 2},
             tenants={"bound": 5, "foreign": 3, "unbooked": 1},
             conflicts=2,
+            remarks=1,
             checkpoint_failures=now,
             telling={("lock", "failed"): now},
         )

@@ -1,14 +1,16 @@
 """Opening files of others, and noticing when they change."""
 
+import errno
 import os
 import socket
 
 import pytest
 
+from tests.support.descriptors import no_descriptors
 from tests.support.waiting import wait_for_tick
 from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.sources import files
-from vgpu.sources.files import Remembered, list_folder, printable, read_file
+from vgpu.sources.files import Remembered, list_folder, printable, read_file, translated
 
 LATER = 3600.0
 
@@ -147,16 +149,30 @@ def test_a_file_that_has_just_changed_is_not_trusted_to_be_settled(tmp_path):
     assert load.calls == 3
 
 
-def test_a_failure_is_remembered_and_forgotten_like_a_value(tmp_path):
+def test_a_failure_is_never_remembered(tmp_path):
     path = tmp_path / "file"
     path.write_text("x" * 200)
     load = Counted()
     remembered = Remembered(str(path), load)
     assert [reason(remembered.get, old(path)) for _ in range(3)] == [Reason.TOO_LARGE] * 3
-    assert load.calls == 1
+    assert load.calls == 3
     path.write_text("fine")
     assert remembered.get(old(path)) == b"fine"
     path.unlink()
     assert reason(remembered.get, LATER) is Reason.ABSENT
     path.write_text("back")
     assert remembered.get(old(path)) == b"back"
+
+
+def test_what_could_not_be_opened_for_want_of_descriptors_is_read_by_the_next_look(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("one")
+    remembered = Remembered(str(path), Counted())
+    with no_descriptors():
+        assert reason(remembered.get, old(path)) is Reason.EXHAUSTED
+    assert remembered.get(old(path)) == b"one"  # though the file has not changed
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_want_of_descriptors_or_memory_is_not_the_files_fault(code):
+    assert translated(OSError(code, "no more"), "/x").reason is Reason.EXHAUSTED

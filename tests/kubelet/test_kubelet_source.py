@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tests.support.descriptors import no_descriptors
 from tests.support.environment import GOLDEN_FILES, ROOT
 from vgpu.facts import ContainerName, Grant
 from vgpu.model import PodRef
@@ -108,6 +109,19 @@ def test_a_file_that_has_not_changed_is_not_parsed_again(node, monkeypatch):
     for _ in range(3):
         assert source.sample(later).grants
     assert len(parsed) == 1
+
+
+def test_a_pod_that_arrives_while_no_descriptor_is_left_costs_no_name_afterwards(node):
+    source = KubeletSource(str(node / "pods"), str(node / "checkpoint"))
+    settled = time.time() + 3600
+    whole = source.sample(settled)
+    new = UID.replace("9", "8")
+    (node / "pods" / f"default_web-1_{new}").mkdir()
+    with no_descriptors():
+        sample = source.sample(settled)
+    assert (str(node / "pods"), Reason.EXHAUSTED) in reasons(sample)
+    assert (sample.pods, sample.grants) == ({}, whole.grants)
+    assert source.sample(settled).pods == whole.pods | {new: PodRef(new, "default", "web-1")}
 
 
 def test_new_pods_are_seen_in_the_next_sample(node):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from vgpu.facts import ContainerName
 from vgpu.model import PodRef
-from vgpu.reasons import Reason
+from vgpu.reasons import Reason, Rejection
 from vgpu.sources import kubelet_names
 from vgpu.sources.kubelet_names import (
     parse_container_link,
@@ -99,6 +99,33 @@ def test_folders_give_pods_and_the_rest_is_refused_or_passed_over(tmp_path):
         (f"{tmp_path}/default_\\xff_uid", Reason.MALFORMED),
         (f"{tmp_path}/elsewhere", Reason.MALFORMED),
     ]
+
+
+def test_two_log_folders_of_one_pod_uid_name_no_pod_and_are_reported(tmp_path):
+    for name in ("default_web-0", "other_forged", "third_forged"):
+        (tmp_path / f"{name}_{UID}").mkdir()
+    (tmp_path / f"default_fine_{UID[:-1]}0").mkdir()
+    pods, rejections = read_pod_folders(str(tmp_path))
+    assert pods == {f"{UID[:-1]}0": PodRef(f"{UID[:-1]}0", "default", "fine")}
+    (refused,) = rejections
+    assert refused == Rejection(
+        f"{tmp_path}/default_web-0_{UID}",
+        Reason.AMBIGUOUS,
+        f"3 folders of pod UID {UID}; another one is other_forged_{UID}, …",
+    )
+
+
+def test_two_links_of_one_container_name_none_and_are_reported(tmp_path):
+    for name in ("web-0_default_main", "web-1_default_main"):
+        (tmp_path / f"{name}-{ID}.log").symlink_to(tmp_path / "gone")
+    containers, rejections = read_container_links(str(tmp_path))
+    assert containers == {}
+    (refused,) = rejections
+    assert refused == Rejection(
+        f"{tmp_path}/web-0_default_main-{ID}.log",
+        Reason.AMBIGUOUS,
+        f"2 links of container {ID}; another one is web-1_default_main-{ID}.log",
+    )
 
 
 def test_links_are_named_without_looking_where_they_lead(tmp_path):

@@ -7,6 +7,7 @@ import time
 import grpc
 import pytest
 
+from tests.support.descriptors import no_descriptors
 from tests.support.environment import ROOT
 from tests.support.kubelet_server import Kubelet, one_entry_per_device
 from tests.support.waiting import WAIT_SECONDS, wait_until
@@ -115,6 +116,11 @@ def test_a_missing_socket_is_absent_and_another_file_no_socket(tmp_path):
     (tmp_path / "kubelet.sock").touch()
     assert refusal(source).reason is Reason.UNREADABLE
     source.close()
+
+
+def test_a_call_for_which_no_descriptor_is_left_is_not_the_kubelets_fault(source):
+    with no_descriptors():
+        assert refusal(source).reason is Reason.EXHAUSTED
 
 
 def test_a_socket_that_nobody_serves_is_unreadable(tmp_path):

@@ -9,6 +9,7 @@ from tests.ledger.ledger_values import (
     NODE,
     A,
     B,
+    C,
     entry,
     evidence,
     kinds,
@@ -19,6 +20,7 @@ from tests.ledger.ledger_values import (
 )
 from vgpu.kube import Container
 from vgpu.ledger import ConflictKind, Malformed, Wanted, merge
+from vgpu.ledger.statements import GIVERS
 from vgpu.model import ContainerKind, Device, PodRef, Request, Scheme, Share, Source
 from vgpu.units import GIB
 
@@ -47,16 +49,39 @@ def test_a_region_that_names_other_cards_than_the_kubelet_gave_adds_no_holder():
     forged = said(Source.SHIM, "", shares=tuple(Share(card.uuid, 2 * GIB) for card in CARDS))
     ledger = merge(evidence(forged, said(Source.CHECKPOINT, A, 2)))
     assert where(ledger) == {("u1", "main"): [A]}
+    assert kinds(ledger) == [ConflictKind.FILE_DIFFERS]
+
+
+FORGED = said(Source.SHIM, B, 2)
+GIVEN = said(Source.CHECKPOINT, A, 2)
+
+
+def test_a_file_that_the_driver_confirms_is_evidence():
+    process = said(Source.PROCESS, B)
+    (conflict,) = merge(evidence(FORGED, GIVEN, process)).conflicts
+    assert conflict.kind is ConflictKind.CARD_DIFFERS
+    assert set(conflict.statements) == {FORGED, GIVEN, process}
+
+
+@pytest.mark.parametrize("better", [GIVEN, said(Source.ANNOTATIONS, A, 2), said(Source.PROCESS, A)])
+def test_a_file_alone_is_no_evidence_against_anybody(better):
+    (conflict,) = merge(evidence(FORGED, better)).conflicts
+    assert conflict.kind is ConflictKind.FILE_DIFFERS
+
+
+def test_a_file_does_not_hide_that_others_differ():
+    ledger = merge(evidence(FORGED, GIVEN, said(Source.ANNOTATIONS, C, 2)))
     assert kinds(ledger) == [ConflictKind.CARD_DIFFERS]
 
 
 def test_limits_that_may_be_another_containers_and_name_different_cards_are_kept():
     process = said(Source.PROCESS, A, container="side")
-    region, file = said(Source.SHIM, A, 2), said(Source.LIMIT_FILE, B, 2)
+    region = said(Source.SHIM, A, 2)
+    file = said(Source.LIMIT_FILE, B, 2, scheme=Scheme.GAIA)
     ledger = merge(evidence(process, region, file, said(Source.CHECKPOINT, A, 2, container="side")))
     assert where(ledger) == {("u1", "side"): [A]}
     (conflict,) = ledger.conflicts
-    assert (conflict.kind, conflict.container) == (ConflictKind.CARD_DIFFERS, "main")
+    assert (conflict.kind, conflict.container) == (ConflictKind.FILE_DIFFERS, "main")
     assert (conflict.pod, conflict.statements) == (ref("u1"), (region, file))
 
 
@@ -231,6 +256,23 @@ def test_a_process_of_a_container_that_was_given_nothing():
     assert (conflict.device, conflict.container) == (A, "side")
 
 
+NOT_ASKED = {"read": frozenset(Source) - frozenset(KUBELET)}
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [NOT_ASKED, *({"incomplete": frozenset({source})} for source in Source if source in GIVERS)],
+    ids=["the kubelet is not read", *(source.value for source in Source if source in GIVERS)],
+)
+def test_where_a_source_could_not_tell_all_nobody_is_accused_of_using_what_was_not_given(silent):
+    process = said(Source.PROCESS, A, container="side")
+    ledger = merge(evidence(process, said(Source.OWN_CHECKPOINT, B, 2), **silent))
+    assert where(ledger) == {("u1", "main"): [B], ("u1", "side"): [A]}
+    assert ledger.conflicts == ()
+    docker = said(Source.PROCESS, A, pod=PodRef("", "", ""), container="0123456789ab")
+    assert kinds(merge(evidence(docker, **silent))) == [ConflictKind.PROCESS_WITHOUT_ALLOCATION]
+
+
 def test_a_process_outside_of_kubernetes_holds_its_card_by_the_id_of_its_container():
     docker = said(Source.PROCESS, A, pod=PodRef("", "", ""), container="0123456789ab")
     ledger = merge(evidence(docker))
@@ -320,6 +362,12 @@ def test_one_word_of_the_kubelets_is_enough_to_have_a_device(source):
 )
 def test_missing_data_is_no_evidence_of_a_missing_device(wanted, read):
     assert kinds(merge(evidence(wanted=wanted, read=read))) == []
+
+
+def test_a_kubelets_word_that_is_not_whole_is_no_evidence_of_a_missing_device():
+    asked = frozenset({Source.ANNOTATIONS, Source.CHECKPOINT})
+    told = evidence(wanted=wants(), read=asked, incomplete=frozenset({Source.CHECKPOINT}))
+    assert kinds(merge(told)) == []
 
 
 def test_what_asks_and_holds_nothing_waits():

@@ -17,7 +17,9 @@ def test_the_more_trusted_source_says_where_the_container_is(better):
         ledger = merge(evidence(said(PRECEDENCE[worse], B), said(PRECEDENCE[better], A)))
         assert where(ledger) == {("u1", "main"): [A]}
         assert entry(ledger, B).disputed == (said(PRECEDENCE[worse], B),)
-        assert kinds(ledger) == [ConflictKind.CARD_DIFFERS]
+        by_file = Source.SHIM in (PRECEDENCE[worse], PRECEDENCE[better])
+        differ = ConflictKind.FILE_DIFFERS if by_file else ConflictKind.CARD_DIFFERS
+        assert kinds(ledger) == [differ]
 
 
 def test_the_order_of_trust_is_the_one_that_is_documented():

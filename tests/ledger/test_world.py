@@ -196,7 +196,9 @@ class Node(RuleBasedStateMachine):
             for uid, card in self.world.holders().items()
             if uid in self.world.api and self.world.api[uid].card != card
         }
-        assert of(ledger, ConflictKind.CARD_DIFFERS) == crossed
+        by_files_alone = of(ledger, ConflictKind.FILE_DIFFERS)
+        assert of(ledger, ConflictKind.CARD_DIFFERS) | by_files_alone == crossed
+        assert by_files_alone.isdisjoint(self.world.live)
 
     @invariant()
     def what_runs_without_the_kubelets_knowing_is_told(self):

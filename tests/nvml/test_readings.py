@@ -300,3 +300,40 @@ def test_a_bus_id_that_is_not_utf8_costs_the_bus_id(driver, source):
     (gpu,) = source.sample(time.time()).gpus
     assert "pci_bus_id" not in gpu.info
     assert gpu.readings["temperature_celsius",] == 40
+
+
+# ---------------------------------------------------------------- numbers that cannot be
+
+
+def test_more_free_memory_than_there_is_is_no_reading_and_is_told(driver, source):
+    """Some drivers count the reserve twice: total - used - reserved passes below 0, as 1.8e19."""
+    driver.write(devices=[Device(uuid(0), total=80 << 30, used=80 << 30, reserved=1 << 29)])
+    sample = source.sample(time.time())
+    got = sample.gpus[0].readings
+    assert ("memory_free_bytes",) not in got
+    assert (got["memory_total_bytes",], got["memory_used_bytes",]) == (80 << 30, 80 << 30)
+    (rejection,) = sample.rejections
+    assert (rejection.subject, rejection.reason) == (uuid(0), Reason.IMPLAUSIBLE)
+    assert rejection.detail.startswith("memory_free_bytes 1844")
+
+
+@pytest.mark.parametrize(
+    ("number", "value", "reading"),
+    [
+        ("total", 2**60, "memory_total_bytes"),
+        ("temperature", 2**31 - 1, "temperature_celsius"),
+        ("power", 2**32 - 2, "power_usage_watts"),
+        ("energy", 2**64 - 2, "energy_joules"),
+        ("clock_sm", 2**32 - 2, "clock_hertz"),
+        ("fan", 2**32 - 2, "fan_speed_ratio"),
+        ("ecc_uncorrected_aggregate", 2**64 - 2, "ecc_errors"),
+        ("pcie_replays", 2**32 - 2, "pcie_replays"),
+    ],
+)
+def test_what_no_card_can_have_is_no_reading_and_is_told(driver, source, number, value, reading):
+    driver.write(devices=[Device(uuid(0), **{number: value})])
+    sample = source.sample(time.time())
+    (rejection,) = sample.rejections
+    assert rejection.reason is Reason.IMPLAUSIBLE
+    assert reading in rejection.detail
+    assert not any(told > 2**53 for told in sample.gpus[0].readings.values())

@@ -340,15 +340,38 @@ def test_who_is_told_to_stop_is_not_said_to_lead_no_longer():
     assert told == [(Outcome.DONE, ""), (Outcome.OUT_OF_TIME, "told to stop")]
 
 
-def test_a_signal_ends_an_apply_in_good_order_and_a_second_one_at_once():
-    before = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_an_apply_in_good_order_and_a_second_one_at_once(number):
+    before = signal.getsignal(number)
     stopping = threading.Event()
     with stopped_by_signals(stopping):
-        assert not stopping.is_set()
-        os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.getsignal(number) != before, "it would end the action under way"
+        os.kill(os.getpid(), number)
         assert stopping.is_set()
-        assert signal.getsignal(signal.SIGTERM) == before
-    assert signal.getsignal(signal.SIGTERM) == before
+        assert signal.getsignal(number) == before
+    assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_that_asks_for_nothing_does_nothing_to_an_apply(number):
+    before = signal.getsignal(number)
+    stopping = threading.Event()
+    with stopped_by_signals(stopping):
+        assert signal.getsignal(number) == signal.SIG_IGN
+        os.kill(os.getpid(), number)
+    assert not stopping.is_set()
+    assert signal.getsignal(number) == before
+
+
+def test_an_apply_under_nohup_outlives_its_terminal():
+    stopping = threading.Event()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stopped_by_signals(stopping):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert not stopping.is_set()
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 class Reader:

@@ -175,6 +175,17 @@ def test_more_folders_than_are_read_is_told(node, monkeypatch):
     assert refusals(told) == [(str(node / "vm"), Reason.TOO_MANY_FILES)]
 
 
+def test_of_more_folders_than_are_read_those_of_living_pods_come_first(node, monkeypatch):
+    monkeypatch.setattr(limits_module, "MAX_ENTRIES", 3)
+    for number in range(5):
+        place(node, vcuda(pod_uid=f"pod-{number}"), pod=f"pod-{number}")
+    for number in range(5):
+        source = LimitSource(str(node / "vm"), living=lambda uid=f"pod-{number}": {uid})
+        told = source.sample()
+        assert told.limits[0].pod_uid == f"pod-{number}"
+        assert len(told.limits) == 3
+
+
 def test_a_tenants_many_folders_are_not_all_read(node, monkeypatch):
     monkeypatch.setattr(limits_module, "MAX_CONTAINERS", 3)
     place(node, vcuda(pod_uid="pod"), pod="pod")

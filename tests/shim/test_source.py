@@ -191,13 +191,47 @@ def test_files_in_place_of_folders_are_one_rejection(root):
     )
 
 
-def test_more_entries_than_are_read_are_said_once(root):
+def test_more_entries_than_are_read_are_said_once(root, monkeypatch):
     for pod in range(20):
         place(root, GOOD, pod=pod)
-    source = ShimSource([str(root)], max_entries=8)
+    monkeypatch.setattr(shim, "MAX_ENTRIES", 8)
+    source = ShimSource([str(root)])
     assert len(source.sample().files) == 8
     assert refused(source.sample()) == [(str(root), Reason.TOO_MANY_FILES)]
-    assert len(ShimSource([str(root)], max_entries=20).sample().files) == 20
+    monkeypatch.setattr(shim, "MAX_ENTRIES", 20)
+    assert len(ShimSource([str(root)]).sample().files) == 20
+
+
+@pytest.mark.usefixtures("settled")
+def test_of_more_folders_than_are_read_those_of_living_pods_come_first(root, monkeypatch):
+    monkeypatch.setattr(shim, "MAX_ENTRIES", 8)
+    for pod in range(20):
+        place(root, GOOD, pod=pod)
+    living = {PODS[2]}
+    source = ShimSource([str(root)], living=lambda: living)
+    for pod in (2, 19, 11, 0, 7):  # the folder has not changed: who lives has
+        living.clear()
+        living.add(PODS[pod])
+        read = found(source.sample())
+        assert read[0] == (PODS[pod], "main")
+        assert len(read) == 8
+
+
+def test_more_living_pods_than_are_read_are_no_more_work(root, monkeypatch):
+    monkeypatch.setattr(shim, "MAX_ENTRIES", 8)
+    for pod in range(20):
+        place(root, GOOD, pod=pod)
+    source = ShimSource([str(root)], living=lambda: PODS)
+    assert len(source.sample().files) == 8
+
+
+def test_who_lives_is_asked_only_where_not_all_can_be_read(root):
+    place(root, GOOD)
+
+    def living():
+        raise AssertionError("nobody needs to know")
+
+    assert found(ShimSource([str(root)], living=living).sample()) == [(PODS[0], "main")]
 
 
 # ---------------------------------------------------------------- one container's folder

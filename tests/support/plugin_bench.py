@@ -8,6 +8,7 @@ bench.server.refuse("patch_pod", 500)
 """
 
 from collections import Counter
+from types import SimpleNamespace
 
 from msgspec.structs import replace
 
@@ -15,13 +16,14 @@ from deviceplugin.telling import Teller
 from deviceplugin.to_tell import Look
 from tests.support.plugin_pods import NODE, NOW, by_name, no_books, node, tenant_of
 from vgpu.cluster import ClusterError
+from vgpu.kube_json import Keep
 
 
 class Server:
     """As far as a teller needs one; every write makes a new version, and needs the last."""
 
     def __init__(self):
-        self.pods = {}
+        self.objects = {}
         self.node = node()
         self.config_maps = {}
         self.events = []
@@ -54,13 +56,22 @@ class Server:
 
     def patch_pod(self, ref, version, annotations):
         self._called("patch_pod", ref.name)
-        there = self.pods.get(ref.name)
+        there = self.objects.get(ref.name)
         if there is None:
             raise ClusterError(404, "NotFound", ref.name)
         if there.resource_version != version:
             raise ClusterError(409, "Conflict", ref.name)
-        self.pods[ref.name] = self.annotated(there, annotations)
-        return self.pods[ref.name]
+        self.objects[ref.name] = self.annotated(there, annotations)
+        return self.objects[ref.name]
+
+    def pods(self, *, keep, namespace, field_selector):
+        """A list of one name."""
+        self._called("pods", field_selector)
+        key, _, name = field_selector.partition("=")
+        assert (key, keep) == ("metadata.name", Keep.ALL)
+        found = self.objects.get(name)
+        there = found is not None and found.ref.namespace == namespace
+        yield SimpleNamespace(pods=(found,) if there else ())
 
     def patch_node(self, name, version, annotations, *, labels=None):
         self._called("patch_node")
@@ -131,7 +142,7 @@ class Bench:
     def add(self, pod, bound=(), *, served=False, refused=False):
         """A pod of the node, a tenant unless it is refused; the watch shows it."""
         uid = pod.kubelet_uid
-        self.server.pods[pod.ref.name] = self.shown_pods[uid] = pod
+        self.server.objects[pod.ref.name] = self.shown_pods[uid] = pod
         if not refused:
             self.bind(pod, bound)
         if served or refused:
@@ -145,7 +156,7 @@ class Bench:
 
     def watch(self):
         """The watch has caught up with the server."""
-        self.shown_pods = {pod.kubelet_uid: pod for pod in self.server.pods.values()}
+        self.shown_pods = {pod.kubelet_uid: pod for pod in self.server.objects.values()}
         self.shown_node = self.server.node
 
     def round(self, after=0.0):
@@ -156,7 +167,7 @@ class Bench:
 
     def said(self, name):
         """A pod's annotations at the server."""
-        return self.server.pods[name].annotations
+        return self.server.objects[name].annotations
 
     def count(self, call):
         return Counter(name for name, _ in self.server.calls)[call]

@@ -100,7 +100,8 @@ def test_a_client_that_does_not_take_its_answer_is_dropped(serve):
 
 
 def idle_ones(server):
-    return sum(connection.idle_since is not None for connection in list(server._connections))
+    waiting = [connection.waiting for connection, _ in server._connections.all()]
+    return sum(wait is not None and wait.for_request for wait in waiting)
 
 
 def test_the_longest_idle_connection_makes_room(serve):

@@ -158,7 +158,7 @@ def test_a_response_leaves_in_one_segment_without_nagle(serve):
         assert sock.recv(65536).endswith(b"a None\n")
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         assert struct.unpack_from("I", info, TCPI_DATA_SEGS_IN) == (1,)
-        (connection,) = server._connections
+        ((connection, _),) = server._connections.all()
         assert connection._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 

@@ -267,7 +267,7 @@ def test_a_request_in_flight_is_finished_encrypted_on_stop(serve, tmp_path, serv
     connection = http.client.HTTPSConnection(host, port, context=pki.client(), timeout=WAIT_SECONDS)
     connection.request("GET", "/")
     wait_until(entered.is_set, "the request is at work")
-    (served,) = server._connections
+    ((served, _),) = server._connections.all()
     served.finish()
     leave.set()
     assert connection.getresponse().read() == b"done\n"

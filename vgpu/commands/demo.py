@@ -18,7 +18,7 @@ from exporter.flags import Options, all_flags, options_from
 from exporter.main import run
 from exporter.problems import problems, size, who
 from exporter.sampler import Page
-from vgpu import logs
+from vgpu import logs, signals
 from vgpu.commands.demo_repair import repair
 from vgpu.flags import field, is_typed
 from vgpu.simulator.apiserver import ApiServer
@@ -148,6 +148,7 @@ def command(ctx: click.Context, /, **_: object) -> None:
     if not is_typed(ctx, "sample_interval", or_set=True):
         options = msgspec.structs.replace(options, sample_interval=SAMPLE_SECONDS)
     logs.configure(options.log_level, options.log_format)
+    signals.ignore(signals.USER_DEFINED)
     with (
         tempfile.TemporaryDirectory(prefix="vgpu-demo-") as folder,
         DemoNode(folder) as node,

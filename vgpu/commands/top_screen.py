@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from vgpu.commands.top_frame import Size
+from vgpu.signals import USER_DEFINED
 
 ENTER = "\x1b[?1049h\x1b[?25l"  # the other screen, no cursor
 CLEAR = "\x1b[0m\x1b[2J"
@@ -113,6 +114,7 @@ SIGNALS = (
     signal.SIGHUP,
     signal.SIGWINCH,
     signal.SIGTSTP,
+    *USER_DEFINED,  # they do nothing; by default they would leave the terminal without its modes
 )
 
 

@@ -6,7 +6,6 @@ made up.
 """
 
 import logging
-import signal
 import sys
 import threading
 import time
@@ -14,8 +13,8 @@ from collections.abc import Callable
 
 import click
 
-from exporter.main import ENDING, EXIT_FAILURE
-from vgpu import logs
+from exporter.main import EXIT_FAILURE
+from vgpu import logs, signals
 from vgpu.commands.this_node import AnyCommand, ThisNode, node_flags, this_node
 from vgpu.commands.topology_state import by_links, by_matrix, state_of, unknown, whole_cards
 from vgpu.display.messages import State, graph_text, usages_text
@@ -204,7 +203,8 @@ def serve(
 ) -> None:
     """Serve the same to clients of gpu-manager, until SIGTERM or Ctrl-C."""
     logs.configure("info", "logfmt")
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # before the first thread, which inherits it
+    signals.ignore()
+    signals.block_ending()
     with this_node(ctx, interval) as node:
         shown = display(ctx, node)
         ended = threading.Event()
@@ -221,7 +221,7 @@ def serve(
             raise click.ClickException(said) from error
         watcher.start()
         log.info("serving", extra={"addresses": ",".join(web.urls), "socket": socket})
-        received = signal.Signals(signal.sigwait(ENDING))
+        received = signals.wait()
         log.info("stopping", extra={"reason": received.name})
         ended.set()
         stop()

@@ -6,11 +6,8 @@ from vgpu.ledger.conflicts import Conflict, ConflictKind
 from vgpu.ledger.containers import Containers
 from vgpu.ledger.entries import Holding
 from vgpu.ledger.registry import Registry
-from vgpu.ledger.statements import Malformed, Statement, Wanted
+from vgpu.ledger.statements import KUBELET, Malformed, Statement, Wanted
 from vgpu.model import Source
-
-KUBELET = frozenset({Source.POD_RESOURCES, Source.CHECKPOINT})
-"""Where they could be read, their silence shows that the kubelet gave nothing."""
 
 MAX_NAMED = 8
 """So many device IDs are named in one conflict; the rest are counted."""
@@ -74,7 +71,7 @@ def without_device(
     """Containers that run and to which the kubelet should have given a device, but did not.
 
     It happens when the kubelet starts without its checkpoint: it does not know the resource then
-    and admits the pod as it is.
+    and admits the pod as it is. ``read`` are the sources that told all they could.
     """
     if not read & KUBELET:
         return

@@ -15,6 +15,10 @@ class ConflictKind(Explained):
     """What is wrong; ``explanation`` says it in words."""
 
     CARD_DIFFERS = "card_differs", "sources name different devices for one container"
+    FILE_DIFFERS = (
+        "file_differs",
+        "a file that its tenant can write names another device, and the driver does not agree",
+    )
     SIZE_DIFFERS = "size_differs", "sources tell different amounts for one share"
     LIMIT_DIFFERS = "limit_differs", "the limit that is enforced is not what was allocated"
     NODE_DIFFERS = "node_differs", "the annotations were made for another node"

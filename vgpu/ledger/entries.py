@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from vgpu.ledger.bounds import UNREGISTERED, Bounds
 from vgpu.ledger.conflicts import Conflict
 from vgpu.ledger.statements import Malformed, Statement, Wanted
 from vgpu.model import ContainerKind, Device, Phase, PodRef, Scheme, Share, Source
@@ -96,6 +97,7 @@ class Ledger(msgspec.Struct, frozen=True, gc=False):
         conflicts: by kind, device and pod.
         malformed: what could not be read; each is a conflict too.
         read: the sources that this was made from.
+        bounds: how much memory of a device a container can have.
     """
 
     node: str
@@ -107,6 +109,7 @@ class Ledger(msgspec.Struct, frozen=True, gc=False):
     conflicts: tuple[Conflict, ...] = ()
     malformed: tuple[Malformed, ...] = ()
     read: frozenset[Source] = frozenset()
+    bounds: Bounds = UNREGISTERED
 
     @property
     def holdings(self) -> Iterator[Holding]:

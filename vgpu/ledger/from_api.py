@@ -7,9 +7,10 @@ import msgspec
 from vgpu.kube import ContainerState, Node, Pod, holds_devices
 from vgpu.ledger.life import node_uid
 from vgpu.ledger.statements import Malformed, Statement, Wanted
-from vgpu.model import Claim, ContainerKind, Device, Phase, PodRef, Source
+from vgpu.model import Claim, ContainerKind, Device, Phase, PodRef, Share, Source
 from vgpu.schemes.language import ClaimError, Language
 from vgpu.schemes.volcano import mig_slot
+from vgpu.units import MOST_DEVICE_MEMORY, MOST_DEVICE_MILLI, percentage, size
 
 MIG_SLOT = "MIG slot"
 """What Volcano's MIG slots are a resource of; the kubelet does not know them."""
@@ -48,7 +49,7 @@ def read_pod(pod: Pod, languages: Iterable[Language]) -> Reading:
             continue
         if claim is not None:
             claims.append(claim)
-            for doubt in claim.doubts:
+            for doubt in (*claim.doubts, *_too_large(claim)):
                 malformed[Malformed(ref, "", claim.scheme, doubt)] = None
     return Reading(
         tuple(claims),
@@ -87,7 +88,7 @@ def claim_statements(pod: Pod, claim: Claim) -> Iterator[Statement]:
             source=Source.ANNOTATIONS,
             pod=ref,
             container=allocation.container or _only_container(pod),
-            shares=allocation.shares,
+            shares=tuple(map(_credible, allocation.shares)),
             scheme=claim.scheme,
             phase=allocation.phase,
             since=claim.assigned_at if assigned else claim.assumed_at,
@@ -95,6 +96,32 @@ def claim_statements(pod: Pod, claim: Claim) -> Iterator[Statement]:
             slices=((MIG_SLOT, slots),) if slots else (),
             where=f"annotations of {ref.namespace}/{ref.name}",
         )
+
+
+def _too_large(claim: Claim) -> Iterator[str]:
+    """What the claim's shares have more of than any device, in words."""
+    for allocation in claim.allocations:
+        whose = allocation.container or "the pod"
+        for share in allocation.shares:
+            kept, device = _credible(share), share.device or "a device"
+            if kept.memory_bytes != share.memory_bytes:
+                told = size(share.memory_bytes or 0)
+                yield f"{whose} has {told} of {device}, which no device has"
+            if kept.cores_milli != share.cores_milli:
+                told = percentage(share.cores_milli or 0)
+                yield f"{whose} has {told} of the cores of {device}, which no device has"
+
+
+def _credible(share: Share) -> Share:
+    """The share, its amounts unknown where no device has so much."""
+    memory, cores = share.memory_bytes, share.cores_milli
+    if (memory or 0) <= MOST_DEVICE_MEMORY and (cores or 0) <= MOST_DEVICE_MILLI:
+        return share
+    return msgspec.structs.replace(
+        share,
+        memory_bytes=memory if memory is None or memory <= MOST_DEVICE_MEMORY else None,
+        cores_milli=cores if cores is None or cores <= MOST_DEVICE_MILLI else None,
+    )
 
 
 def _only_container(pod: Pod) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from vgpu.facts import ContainerName, Gpu, GpuProcess, LimitFile, Owner, RegionFile
+from vgpu.ledger.bounds import UNREGISTERED, Bounds
 from vgpu.ledger.statements import Malformed, Statement
 from vgpu.model import Device, PodRef, Scheme, Share, Source
 from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
@@ -80,9 +81,14 @@ def _process(pod: PodRef, container: str, devices: Mapping[str, Iterable[int]]) 
 
 
 def region_statements(
-    files: Iterable[RegionFile], owners: Mapping[int, Owner | None] | None
+    files: Iterable[RegionFile],
+    owners: Mapping[int, Owner | None] | None,
+    bounds: Bounds = UNREGISTERED,
 ) -> Iterator[Statement]:
-    """One for each region of HAMi-core's; alive if a process of it is known to be of its pod."""
+    """One for each region of HAMi-core's; alive if a process of it is known to be of its pod.
+
+    A limit that cannot be, by ``bounds``, is not told.
+    """
     for file in files:
         yield Statement(
             source=Source.SHIM,
@@ -91,7 +97,7 @@ def region_statements(
             shares=tuple(
                 Share(
                     device.uuid,
-                    device.memory_limit_bytes or None,
+                    _memory(bounds, device.uuid, device.memory_limit_bytes or None),
                     _core_limit(device.core_limit_percent),
                 )
                 for device in file.region.devices
@@ -120,11 +126,13 @@ def limit_statements(
     limits: Iterable[LimitFile],
     pods: Iterable[PodRef],
     names: Mapping[str, ContainerName],
+    bounds: Bounds = UNREGISTERED,
 ) -> tuple[list[Statement], list[Malformed]]:
     """One for each limit file whose pod is known.
 
     ``pods`` are those that may be meant by a name, ``names`` is by container id. A container that
-    its pod does not have is refused: a tenant can write the file.
+    its pod does not have is refused, and memory that cannot be, by ``bounds``, is not told: a
+    tenant can write the file.
     """
     uids: dict[tuple[str, str], set[str]] = {}
     for pod in pods:
@@ -149,11 +157,15 @@ def limit_statements(
             detail = f"{limit.path}: no container {name}"
             malformed.append(Malformed(pod, name, limit.scheme, detail))
         else:
-            statements.append(_limit(limit, pod, name))
+            statements.append(_limit(limit, pod, name, bounds))
     return statements, malformed
 
 
-def _limit(limit: LimitFile, pod: PodRef, container: str) -> Statement:
+def _memory(bounds: Bounds, device: str, limit: int | None) -> int | None:
+    return None if bounds.limit_error(device, limit) else limit
+
+
+def _limit(limit: LimitFile, pod: PodRef, container: str, bounds: Bounds) -> Statement:
     """Of cores what was asked for: up to the limit it may use what others leave."""
     asked = limit.cores_request_percent
     percent = limit.cores_percent if asked is None else asked
@@ -164,7 +176,7 @@ def _limit(limit: LimitFile, pod: PodRef, container: str) -> Statement:
         shares=(
             Share(
                 limit.device or bus_id(limit.pci_bus_id),
-                limit.memory_bytes,
+                _memory(bounds, limit.device, limit.memory_bytes),
                 None if percent is None else percent * MILLI_PER_PERCENT,
             ),
         ),

@@ -16,7 +16,7 @@ from vgpu.ledger.entries import DeviceEntry, Holding, Ledger
 from vgpu.ledger.life import Life, life_of, pods_by_node_uid
 from vgpu.ledger.pods import Holder, Known, PodBook, book
 from vgpu.ledger.registry import Registry
-from vgpu.ledger.statements import Evidence, Statement, Wanted
+from vgpu.ledger.statements import GIVERS, KUBELET, Evidence, Statement, Wanted
 from vgpu.ledger.totals import excesses, held
 from vgpu.model import ContainerKind, Phase, PodRef, Source
 
@@ -49,7 +49,7 @@ def merge(evidence: Evidence) -> Ledger:
         *too_much,
         *(conflict for one in books for conflict in one.conflicts),
         *checks.double_booked((s for one in books for s in one.said), of_pod),
-        *checks.without_device(wanted, said, evidence.read),
+        *checks.without_device(wanted, said, evidence.read - evidence.incomplete),
         *checks.by_no_container(uncontained, registry),
         *checks.unreadable(malformed),
     ]
@@ -67,6 +67,7 @@ def merge(evidence: Evidence) -> Ledger:
         conflicts=tuple(sorted(conflicts, key=_conflict)),
         malformed=tuple(malformed),
         read=evidence.read,
+        bounds=evidence.bounds,
     )
 
 
@@ -91,6 +92,7 @@ def _known(
     ``own`` are our checkpoint's: where the pod's spec is unknown they tell when containers run.
     """
     life = life_of(uid, pods, evidence)
+    asked = not uid or _all_givers_told(evidence)
     pod = pods.get(uid)
     if pod is not None:
         kinds = {
@@ -101,7 +103,9 @@ def _known(
         ref = PodRef(uid, pod.ref.namespace, pod.ref.name)
         succeeded = _plain(kinds) if pod.initialized() else frozenset()
         over = life is Life.ENDED
-        return Known(ref, life, over=over, named=True, kinds=kinds, succeeded=succeeded)
+        return Known(
+            ref, life, over=over, named=True, kinds=kinds, succeeded=succeeded, asked=asked
+        )
     named = evidence.names.get(uid)
     told = [statement for said in containers.values() for statement in said]
     ref = named or max((one.pod for one in told), key=lambda pod: (pod.namespace, pod.name))
@@ -114,6 +118,7 @@ def _known(
         named=named is not None,
         kinds={one.container: one.kind for one in own if one.kind is not ContainerKind.APP},
         succeeded=frozenset(one.container for one in own if _has_succeeded(one)),
+        asked=asked,
     )
 
 
@@ -124,6 +129,11 @@ def _has_succeeded(own: Statement) -> bool:
 def _plain(kinds: Mapping[str, ContainerKind]) -> frozenset[str]:
     """The init containers that run to their end."""
     return frozenset(name for name, kind in kinds.items() if kind is ContainerKind.INIT)
+
+
+def _all_givers_told(evidence: Evidence) -> bool:
+    """Whether what no source says was given, was not given; without the kubelet none would know."""
+    return bool(evidence.read & KUBELET) and evidence.incomplete.isdisjoint(GIVERS)
 
 
 def _devices(

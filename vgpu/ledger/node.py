@@ -16,6 +16,7 @@ from vgpu.facts import (
     ShimSample,
 )
 from vgpu.kube import Pod
+from vgpu.ledger.bounds import bounds
 from vgpu.ledger.from_api import node_ref
 from vgpu.ledger.from_kubelet import identified
 from vgpu.ledger.from_node import (
@@ -48,6 +49,7 @@ def node_evidence(
     pods_complete: bool = True,
     registered: Iterable[Device] = (),
     bound_by_id: Collection[Scheme] = (),
+    incomplete: Collection[Source] = (),
     memory: Memory | None = None,
 ) -> Evidence:
     """All of it; None is what is off, failed or stale.
@@ -56,10 +58,11 @@ def node_evidence(
     since the node started; ``pods`` are the node's that share GPUs, as the API server knows them,
     and ``pods_complete`` whether there are no others. ``registered`` are the devices as the node's
     plugins tell the API server: with memory or cores scaled, that is more to share than the driver
-    sees. ``memory`` spares reading again what has not changed since it was used last, with the same
-    languages.
+    sees. ``incomplete`` are the sources that did not bring all that there is. ``memory`` spares
+    reading again what has not changed since it was used last, with the same languages.
     """
-    speakers = tuple(languages)
+    speakers, cards = tuple(languages), tuple(registered)
+    bounded = bounds(devices_of(gpu.gpus if gpu else ()), cards)
     memory = memory or Memory()
     readings = memory.readings(pods or (), speakers)
     names = kubelet.containers if kubelet else {}
@@ -97,14 +100,14 @@ def node_evidence(
         known = (one for one in gpu.processes if one.device in gpu.processes_known)
         said[Source.PROCESS] = process_statements(known, owners, names)
     if shim or (process and process.bare):
-        said[Source.SHIM] = region_statements(_regions(shim, process, names), owners)
+        said[Source.SHIM] = region_statements(_regions(shim, process, names), owners, bounded)
     if limits:
         living = _living(refs.values(), process)
-        said[Source.LIMIT_FILE], refused = limit_statements(limits.limits, living, names)
+        said[Source.LIMIT_FILE], refused = limit_statements(limits.limits, living, names, bounded)
         malformed += refused
     return Evidence(
         node=node,
-        devices=with_handles(_devices(gpu, registered), uuids),
+        devices=with_handles(_devices(gpu, cards), uuids),
         devices_complete=gpu is not None and gpu.complete,
         lost=frozenset(gpu.lost) if gpu else frozenset(),
         statements=tuple(one for statements in said.values() for one in statements),
@@ -115,6 +118,8 @@ def node_evidence(
         wanted=tuple(one for reading in readings for one in reading.wanted),
         malformed=tuple(malformed),
         read=frozenset(said),
+        incomplete=frozenset(incomplete),
+        bounds=bounded,
     )
 
 

@@ -24,6 +24,7 @@ class Known(msgspec.Struct, frozen=True):
         named: the node still has a name for it.
         kinds: container -> kind, app containers left out, as they start.
         succeeded: init containers that hold nothing any more, unless one runs again.
+        asked: all who may have given it something could tell; else their silence means nothing.
     """
 
     pod: PodRef
@@ -32,6 +33,7 @@ class Known(msgspec.Struct, frozen=True):
     named: bool = False
     kinds: Mapping[str, ContainerKind] = {}
     succeeded: frozenset[str] = frozenset()
+    asked: bool = True
 
 
 class Holder(msgspec.Struct, frozen=True, gc=False):
@@ -92,10 +94,10 @@ def book(known: Known, containers: Containers, registry: Registry) -> PodBook:
         heard += said
         disputed += settled.disputed
         if found:
-            conflicts += _conflicts(found, said, settled, registry, over=known.over)
+            conflicts += _conflicts(found, said, settled, registry, known)
         elif settled.cards_differ:  # it may be another container's, but is at odds with itself
             differ = settled.cards_differ
-            conflicts.append(Conflict(ConflictKind.CARD_DIFFERS, "", known.pod, container, differ))
+            conflicts.append(Conflict(_differing(settled), "", known.pod, container, differ))
     if beside:
         holders = [_joined(one, beside.get(one.holding.share.device, ())) for one in holders]
     unproven = idle if known.life is Life.UNKNOWN else []
@@ -207,15 +209,14 @@ def _conflicts(
     said: Sequence[Statement],
     settled: Settled,
     registry: Registry,
-    *,
-    over: bool,
+    known: Known,
 ) -> Iterator[Conflict]:
     """What is wrong with one container; ``holders`` has one for each of its devices."""
     first = holders[0]
-    if over:
+    if known.over:
         yield _conflict(ConflictKind.OUTLIVES_POD, first, said)
     if settled.cards_differ:
-        yield _conflict(ConflictKind.CARD_DIFFERS, first, settled.cards_differ)
+        yield _conflict(_differing(settled), first, settled.cards_differ)
     if settled.foreign:
         meant = ", ".join(sorted({statement.node for statement in settled.foreign}))
         yield _conflict(ConflictKind.NODE_DIFFERS, first, settled.foreign, meant)
@@ -224,7 +225,7 @@ def _conflicts(
         yield _conflict(ConflictKind.SIZE_DIFFERS, on[device], parties)
     for device, parties in settled.limits_differ:
         yield _conflict(ConflictKind.LIMIT_DIFFERS, on[device], parties)
-    unallocated = _only_processes(said)
+    unallocated = known.asked and _only_processes(said)
     for device, holder in on.items():
         if unallocated:
             yield _conflict(ConflictKind.PROCESS_WITHOUT_ALLOCATION, holder, said)
@@ -232,6 +233,11 @@ def _conflicts(
             yield _conflict(ConflictKind.DEVICE_MISSING, holder, holder.said)
         elif registry.is_unhealthy(device):
             yield _conflict(ConflictKind.DEVICE_UNHEALTHY, holder, holder.basis)
+
+
+def _differing(settled: Settled) -> ConflictKind:
+    """Of sources that name different devices."""
+    return ConflictKind.FILE_DIFFERS if settled.only_files else ConflictKind.CARD_DIFFERS
 
 
 def _stale(known: Known, idle: Iterable[Statement]) -> Iterator[Conflict]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from vgpu.ledger.registry import Registry
-from vgpu.ledger.statements import LIMITS, PARTIAL, Statement
+from vgpu.ledger.statements import LIMITS, PARTIAL, Statement, is_tenants_own
 from vgpu.model import Share, Source
 from vgpu.units import WHOLE_DEVICE_MILLI, percent
 
@@ -48,12 +48,15 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     """What became of the statements about one container.
 
     ``disputed`` are devices that a statement names and better ones do not, ``foreign`` are
-    statements that were meant for another node. The rest are the parties of disagreements.
+    statements that were meant for another node. The rest are the parties of disagreements;
+    ``only_files`` is whether those about the card would agree without files of the tenant's own
+    that the driver does not confirm.
     """
 
     places: tuple[Place, ...]
     disputed: tuple[tuple[str, Statement], ...] = ()
     cards_differ: tuple[Statement, ...] = ()
+    only_files: bool = False
     sizes_differ: tuple[Parties, ...] = ()
     limits_differ: tuple[Parties, ...] = ()
     foreign: tuple[Statement, ...] = ()
@@ -153,6 +156,7 @@ def weighed(statements: Sequence[Statement], registry: Registry) -> Settled:
         places=tuple(places),
         disputed=tuple((card, t.said) for t in elsewhere for card in sorted(t.named - devices)),
         cards_differ=tuple(one.said for one in told if one.named) if elsewhere else (),
+        only_files=bool(elsewhere) and not _differ_without_files(told, running, registry),
         sizes_differ=tuple(sizes),
         limits_differ=tuple(limits),
         foreign=foreign,
@@ -205,6 +209,15 @@ def _is_elsewhere(one: Told, devices: frozenset[str], registry: Registry) -> boo
     here = {registry.card(device) for device in devices}
     there = {registry.card(device) for device in one.named}
     return not there <= here if one.said.source in PARTIAL else there != here
+
+
+def _differ_without_files(
+    told: Iterable[Told], running: frozenset[str], registry: Registry
+) -> bool:
+    """Whether the cards differ by what a tenant cannot write, or the driver confirms."""
+    believed = [one for one in told if not is_tenants_own(one.said) or one.named <= running]
+    devices = _where(running, _allocation(believed)[1], registry)
+    return any(_is_elsewhere(one, devices, registry) for one in believed)
 
 
 def _nowhere(statements: Sequence[Statement], registry: Registry) -> Place:

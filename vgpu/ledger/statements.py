@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from vgpu.kube import Pod
+from vgpu.ledger.bounds import UNREGISTERED, Bounds
 from vgpu.model import ContainerKind, Device, Phase, PodRef, Request, Scheme, Share, Source
 
 PRECEDENCE = (
@@ -31,6 +32,12 @@ RANK: Mapping[Source, int] = {source: rank for rank, source in enumerate(PRECEDE
 
 LIMITS = frozenset({Source.SHIM, Source.LIMIT_FILE})
 """They say what is enforced, not what was given."""
+
+KUBELET = frozenset({Source.POD_RESOURCES, Source.CHECKPOINT})
+"""Where they could be read whole, their silence shows that the kubelet gave nothing."""
+
+GIVERS = frozenset(PRECEDENCE) - {Source.PROCESS}
+"""They say what a container was given, or what is enforced; the kernel says only that it runs."""
 
 PARTIAL = LIMITS | {Source.PROCESS}
 """They may speak of some of the container's devices only; the others speak of all or of none."""
@@ -68,6 +75,16 @@ class Statement(msgspec.Struct, frozen=True, gc=False):
     slices: tuple[tuple[str, tuple[str, ...]], ...] = ()
     where: str = ""
     kind: ContainerKind = ContainerKind.APP
+
+
+def is_tenants_own(said: Statement) -> bool:
+    """Whether the container itself can have written it: alone it is no evidence against others.
+
+    HAMi-core's regions, and gaia's limits where gpu-manager lets anybody write them.
+    """
+    return said.source is Source.SHIM or (
+        said.source is Source.LIMIT_FILE and said.scheme is Scheme.GAIA
+    )
 
 
 class Wanted(msgspec.Struct, frozen=True, gc=False):
@@ -112,6 +129,8 @@ class Evidence(msgspec.Struct, frozen=True):
         wanted: what the pods ask for.
         malformed: what could not be read.
         read: the sources that answered, be it with nothing.
+        bounds: how much memory of a device a container can have.
+        incomplete: sources that were asked and did not tell all: their silence is no evidence.
     """
 
     node: str = ""
@@ -126,3 +145,5 @@ class Evidence(msgspec.Struct, frozen=True):
     wanted: tuple[Wanted, ...] = ()
     malformed: tuple[Malformed, ...] = ()
     read: frozenset[Source] = frozenset()
+    incomplete: frozenset[Source] = frozenset()
+    bounds: Bounds = UNREGISTERED

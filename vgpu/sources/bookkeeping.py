@@ -17,7 +17,7 @@ from vgpu.ledger.memory import Memory
 from vgpu.ledger.node import node_evidence
 from vgpu.model import Device
 from vgpu.schemes.language import Language
-from vgpu.sources.observation import Observation
+from vgpu.sources.observation import Observation, incomplete_sources
 from vgpu.sources.own_node import NodeSample
 from vgpu.sources.pods import PodSample
 
@@ -60,6 +60,7 @@ class Bookkeeper:
             pods=None if pods is None else believed(pods, seen.process),
             pods_complete=pods is not None and pods.complete,
             registered=cards,
+            incomplete=incomplete_sources(seen),
             memory=self._memory,
         )
         malformed = (*evidence.malformed, *illegible)
@@ -67,12 +68,12 @@ class Bookkeeper:
 
     def _registered(self, node: Node | None) -> Cards:
         """The cards as the node's plugins tell the API server, and what cannot be read of that."""
+        if node is None:
+            return ((), ())
         if node is not self._object:
-            self._object, self._cards = node, ((), ())
-            if node is not None:
-                told, illegible = registered(node, self._languages)
-                cards = tuple(card for _, its_cards in told for card in its_cards)
-                self._cards = (cards, tuple(illegible))
+            told, illegible = registered(node, self._languages)
+            cards = tuple(card for _, its_cards in told for card in its_cards)
+            self._object, self._cards = node, (cards, tuple(illegible))
         return self._cards
 
 

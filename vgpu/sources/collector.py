@@ -27,6 +27,7 @@ MAX_EXAMPLES = 20
 class CollectorRow(msgspec.Struct, frozen=True):
     """The health of one collector; its data is elsewhere.
 
+    ``success`` is False, too, of a pass that could not read all for want of descriptors or memory.
     ``success`` and ``duration`` (of the last finished pass, in seconds) are None before the first
     pass. ``stuck_seconds`` is how long the pass under way has missed its deadline, 0 if it has
     not. ``rejected`` counts the inputs refused in the last pass by reason, the two totals count
@@ -49,7 +50,8 @@ class Collector(Generic[T]):
     """Runs ``collect(argument)`` in its own daemon thread, one pass at a time.
 
     ``collect`` raises SourceError when the whole source cannot be read; any other exception is
-    a defect of ours, told under the reason internal_error. Its data may carry ``rejections``.
+    a defect of ours, told under the reason internal_error. Its data may carry ``rejections``; if
+    one of them is EXHAUSTED, the data is kept but the pass has failed: nobody knows what it missed.
     """
 
     def __init__(self, name: str, collect: Callable[[Any], T]) -> None:
@@ -110,7 +112,7 @@ class Collector(Generic[T]):
 
     @property
     def ok(self) -> bool:
-        """Whether the last pass brought data in time."""
+        """Whether the last pass brought its data, all of it, in time."""
         return self._ok and self._missed is None
 
     @property
@@ -183,13 +185,21 @@ class Collector(Generic[T]):
                 self._fail(*failure)
                 return
             self._data, self._sampled_at = data, started
-            self._last_success = wall
-            if not self._ok:
-                log.info("collector works", extra={"collector": self.name})
-            self._ok, self._last_error = True, ""
             rejections: tuple[Rejection, ...] = getattr(data, "rejections", ())
+            missed = next((one for one in rejections if one.reason is Reason.EXHAUSTED), None)
+            if missed is None:
+                self._work_well(wall)
+            else:
+                self._failures[missed.reason] += 1
+                self._fail(missed.reason, f"{missed.subject}: {missed.reason.explanation}")
             self._note(rejections, self._rejected)
             self._rejected = rejections
+
+    def _work_well(self, wall: float) -> None:
+        self._last_success = wall
+        if not self._ok:
+            log.info("collector works", extra={"collector": self.name})
+        self._ok, self._last_error = True, ""
 
     def _fail(self, reason: Reason, detail: str) -> None:
         if self._ok or self._last_error != detail:

@@ -8,7 +8,7 @@ import errno
 import itertools
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -16,15 +16,25 @@ from vgpu.reasons import Reason, Rejection, SourceError
 
 T = TypeVar("T")
 
+Living = Callable[[], Collection[str]]
+"""The UIDs of the pods that live here; asked only when there is more than can be read."""
+
 RACY_NS = 2_000_000_000
 """A stamp younger than this says nothing: a second change may fall into the same clock tick."""
 
+MAX_LOOKED_AT = 1_000_000
+"""Maximum number of names that are looked at in a folder with more entries than are read."""
+
 _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+EXHAUSTING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""There is no descriptor or memory left: it passes, and is not the fault of what was to be read."""
 
 _REASONS = {
     errno.ENOENT: Reason.ABSENT,
     errno.ELOOP: Reason.NOT_REGULAR_FILE,  # O_NOFOLLOW met a symlink
     errno.ENXIO: Reason.NOT_REGULAR_FILE,  # a socket
+    **dict.fromkeys(EXHAUSTING, Reason.EXHAUSTED),
 }
 
 
@@ -67,18 +77,46 @@ def read_file(path: str, limit: int, *, follow: bool = False) -> bytes:
     return content
 
 
+def first_entries(
+    entries: Iterator[os.DirEntry[str]], limit: int, living: Living = tuple
+) -> tuple[list[os.DirEntry[str]], bool]:
+    """At most ``limit`` entries of a folder, and whether there are more.
+
+    If there are more, those whose name begins with the UID of a pod that is ``living``, up to an
+    underscore, come first. They are looked for among ``MAX_LOOKED_AT`` entries.
+    """
+    listed = list(itertools.islice(entries, limit))
+    further = list(itertools.islice(entries, 1))
+    if not further:
+        return listed, False
+    uids = living()
+
+    def lives(entry: os.DirEntry[str]) -> bool:
+        return entry.name.partition("_")[0] in uids
+
+    alive = [entry for entry in listed if lives(entry)]
+    rest = [entry for entry in listed if not lives(entry)]
+    more = itertools.chain(further, itertools.islice(entries, MAX_LOOKED_AT))
+    alive += filter(lives, more)
+    return [*alive, *rest][:limit], True
+
+
 def list_folder(
-    path: str, limit: int, *, only_folders: bool = False
+    path: str,
+    limit: int,
+    *,
+    only_folders: bool = False,
+    living: Living = tuple,
 ) -> tuple[list[os.DirEntry[str]], tuple[Rejection, ...]]:
     """The entries of a folder, in no order; those past ``limit`` are one rejection.
 
+    Of more than ``limit`` come first those of ``living`` pods, as of :func:`first_entries`.
     ``only_folders`` leaves out everything else, links to folders too. Raises SourceError where
     the folder cannot be read.
     """
     try:
         with os.scandir(path) as entries:
-            listed = list(itertools.islice(entries, limit))
-            too_many = next(entries, None) is not None
+            listed, too_many = first_entries(entries, limit, living)
         if only_folders:
             listed = [entry for entry in listed if entry.is_dir(follow_symlinks=False)]
     except OSError as error:
@@ -92,7 +130,8 @@ class Remembered(Generic[T]):
     """What was made of a file or folder, made anew only when that changed.
 
     Unchanged means: same inode, size, mtime and ctime as when it was last made, and both times
-    older than two seconds at that moment. A failure is remembered like a value.
+    older than two seconds at that moment. A failure is never remembered: it may have been ours,
+    and pass while the file stays as it is.
     """
 
     def __init__(self, path: str, load: Callable[[str], T]) -> None:
@@ -100,14 +139,14 @@ class Remembered(Generic[T]):
         self._path = Path(path)
         self._load = load
         self._stamp: tuple[int, ...] | None = None
-        self._kept: T | SourceError
+        self._kept: T
 
     def get(self, now: float) -> T:
         """The current value; ``now`` is unix seconds. Raises what ``load`` raises."""
+        before, self._stamp = self._stamp, None
         try:
             status = self._path.stat()
         except OSError as error:
-            self._stamp = None
             raise translated(error, str(self._path)) from error
         # Taken before the content is read: a change in between differs from it next time.
         stamp = (
@@ -117,13 +156,9 @@ class Remembered(Generic[T]):
             status.st_mtime_ns,
             status.st_ctime_ns,
         )
-        if stamp != self._stamp:
-            try:
-                self._kept = self._load(str(self._path))
-            except SourceError as error:  # anew, since this one's traceback holds the content
-                self._kept = SourceError(error.reason, error.subject, error.detail)
+        settled = stamp == before
+        if not settled:
+            self._kept = self._load(str(self._path))
             settled = now * 1e9 - max(status.st_mtime_ns, status.st_ctime_ns) > RACY_NS
-            self._stamp = stamp if settled else None
-        if isinstance(self._kept, SourceError):
-            raise self._kept.with_traceback(None)
+        self._stamp = stamp if settled else None
         return self._kept

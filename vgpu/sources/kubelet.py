@@ -114,7 +114,8 @@ class KubeletSource:
         if links:
             containers = _with_uids(links[0], pods.values())
             rejections += links[1]
-        return KubeletSample(pods, containers, grants, tuple(rejections), held)
+        log_folders_read = folders is not None
+        return KubeletSample(pods, containers, grants, tuple(rejections), held, log_folders_read)
 
 
 def _with_uids(

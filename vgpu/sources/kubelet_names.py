@@ -6,11 +6,15 @@ container (kubernetes ``pkg/kubelet/kuberuntime``). No Kubernetes name contains 
 """
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from vgpu.facts import ContainerName
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, Rejection
 from vgpu.sources.files import list_folder, printable
+
+T = TypeVar("T")
 
 MAX_ENTRIES = 16_384
 """Entries read from one folder; the kubelet runs some hundred pods at most."""
@@ -43,23 +47,47 @@ def parse_container_link(name: str) -> tuple[str, ContainerName] | None:
 
 
 def read_pod_folders(path: str) -> tuple[dict[str, PodRef], tuple[Rejection, ...]]:
-    """Pod UID -> names, of every log folder below ``path``. Raises SourceError."""
-    pods = {}
+    """Pod UID -> names, of every log folder below ``path``. Raises SourceError.
+
+    A UID that would get two names gets none, and is a rejection.
+    """
     folders, rejections = list_folder(path, MAX_ENTRIES, only_folders=True)
+    pods: dict[str, list[tuple[str, PodRef]]] = {}
     for folder in folders:
         if pod := parse_pod_folder(folder.name):
-            pods[pod.uid] = pod
+            pods.setdefault(pod.uid, []).append((folder.name, pod))
         else:
             detail = "not <namespace>_<pod>_<uid>"
             rejections += (Rejection(printable(folder.path), Reason.MALFORMED, detail),)
-    return pods, rejections
+    named, ambiguous = _unambiguous(pods, path, "folders of pod UID")
+    return named, rejections + ambiguous
 
 
 def read_container_links(path: str) -> tuple[dict[str, ContainerName], tuple[Rejection, ...]]:
     """Container id -> names, of every log link below ``path``. Raises SourceError.
 
-    Other files there belong to whoever writes logs too, and are passed over.
+    A container that would get two names gets none, and is a rejection. Other files there belong to
+    whoever writes logs too, and are passed over.
     """
     entries, rejections = list_folder(path, MAX_ENTRIES)
-    parsed = (parse_container_link(entry.name) for entry in entries)
-    return dict(filter(None, parsed)), rejections
+    containers: dict[str, list[tuple[str, ContainerName]]] = {}
+    for entry in entries:
+        if parsed := parse_container_link(entry.name):
+            container_id, name = parsed
+            containers.setdefault(container_id, []).append((entry.name, name))
+    named, ambiguous = _unambiguous(containers, path, "links of container")
+    return named, rejections + ambiguous
+
+
+def _unambiguous(
+    found: Mapping[str, Sequence[tuple[str, T]]], path: str, what: str
+) -> tuple[dict[str, T], tuple[Rejection, ...]]:
+    """What has one name; the others are rejections that name the first two of their files."""
+    named = {key: names[0][1] for key, names in found.items() if len(names) == 1}
+    rejections = []
+    for key in sorted(found.keys() - named.keys()):
+        files = sorted(file for file, _ in found[key])
+        more = ", …" if len(files) > 2 else ""
+        detail = f"{len(files)} {what} {key}; another one is {files[1]}{more}"
+        rejections.append(Rejection(printable(f"{path}/{files[0]}"), Reason.AMBIGUOUS, detail))
+    return named, tuple(rejections)

@@ -13,7 +13,7 @@ from vgpu.facts import LimitFile, LimitSample
 from vgpu.model import Scheme
 from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.schemes import gemini_config, vcuda_config
-from vgpu.sources.files import Remembered, list_folder, printable, read_file
+from vgpu.sources.files import Living, Remembered, list_folder, printable, read_file
 from vgpu.units import percent
 
 DEFAULT_GAIA_DIR = "/etc/gpu-manager/vm"
@@ -40,8 +40,14 @@ class LimitSource:
         self,
         gaia_dir: str = DEFAULT_GAIA_DIR,
         kubeshare_dir: str = DEFAULT_KUBESHARE_DIR,
+        *,
+        living: Living = tuple,
     ) -> None:
-        """``gaia_dir`` holds ``<podUID>/<containerID>/vcuda.config``, the other ``<GPU UUID>``."""
+        """``gaia_dir`` holds ``<podUID>/<containerID>/vcuda.config``, the other ``<GPU UUID>``.
+
+        Of too many pods' folders those of ``living`` pods are read first.
+        """
+        self._living = living
         self._gaia_dir = gaia_dir
         self._kubeshare_dir = kubeshare_dir
         self._remembered: dict[str, Remembered[Limits]] = {}
@@ -62,7 +68,7 @@ class LimitSource:
         return LimitSample(tuple(limits), tuple(rejections))
 
     def _files(self, rejections: list[Rejection]) -> Iterator[tuple[str, Callable[[str], Limits]]]:
-        for pod in _folders(self._gaia_dir, rejections, MAX_ENTRIES):
+        for pod in _folders(self._gaia_dir, rejections, MAX_ENTRIES, self._living):
             for container in _folders(pod, rejections, MAX_CONTAINERS):
                 yield f"{container}/{VCUDA_CONFIG}", _read_vcuda_config
         for entry in _entries(self._kubeshare_dir, rejections, MAX_ENTRIES):
@@ -113,16 +119,24 @@ def _read_kubeshare_config(path: str) -> Limits:
     )
 
 
-def _folders(path: str, rejections: list[Rejection], limit: int) -> list[str]:
-    return [entry.path for entry in _entries(path, rejections, limit, only_folders=True)]
+def _folders(
+    path: str, rejections: list[Rejection], limit: int, living: Living = tuple
+) -> list[str]:
+    entries = _entries(path, rejections, limit, only_folders=True, living=living)
+    return [entry.path for entry in entries]
 
 
 def _entries(
-    path: str, rejections: list[Rejection], limit: int, *, only_folders: bool = False
+    path: str,
+    rejections: list[Rejection],
+    limit: int,
+    *,
+    only_folders: bool = False,
+    living: Living = tuple,
 ) -> list[os.DirEntry[str]]:
     """What is in the folder; nothing if it does not exist."""
     try:
-        entries, too_many = list_folder(path, limit, only_folders=only_folders)
+        entries, too_many = list_folder(path, limit, only_folders=only_folders, living=living)
     except SourceError as error:
         _refuse(error, rejections)
         return []

@@ -20,6 +20,7 @@ from vgpu.sources.nvml_queries import (
     Number,
     Query,
     Tables,
+    implausible,
 )
 
 COMPUTE = "nvmlDeviceGetComputeRunningProcesses_v3"
@@ -32,6 +33,9 @@ MOST_INSTANCES = 64  # no card has had more than 7
 CLOCK_SLACK_SECONDS = 60
 
 Readings = dict[tuple[str, ...], Number]
+
+Trouble = tuple[Reason, str]
+"""Why a reading is missing: the driver's error, or a number that cannot be, in words."""
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -59,12 +63,12 @@ class Device:
         """Take (uuid, index, handle), what to ask, and what is known of it already."""
         self.uuid, self.index, self.handle = identity
         self.info = dict(info)
-        self.errors: list[str] = []
+        self.errors: list[Trouble] = []
         self._driver = driver
         self._parent = parent
         self._tables = tables
         self._slow_readings: Readings = {}
-        self._slow_errors: list[str] = []
+        self._slow_errors: list[Trouble] = []
         self._reset()
 
     def _reset(self) -> None:
@@ -85,7 +89,7 @@ class Device:
         readings.update(self._slow_readings)
         return Gpu(self.uuid, self.index, self.info, readings, self._parent)
 
-    def _ask(self, queries: list[Query], errors: list[str]) -> Readings:
+    def _ask(self, queries: list[Query], errors: list[Trouble]) -> Readings:
         """The answers, with ``queries`` cut down to those that are supported."""
         readings: Readings = {}
         supported: list[Query] = []
@@ -98,12 +102,13 @@ class Device:
                     if error.code in UNSUPPORTED:
                         query = query.otherwise
                         continue
-                    errors.append(error.unless_fatal())
+                    errors.append((Reason.DRIVER_ERROR, error.unless_fatal()))
                 else:
-                    for key, read in query.parts.items():
-                        value = read(answer)
-                        if value is not None:
-                            readings[key] = value
+                    parts = ((key, read(answer)) for key, read in query.parts.items())
+                    told = {key: value for key, value in parts if value is not None}
+                    wrong = implausible(told)
+                    errors += ((Reason.IMPLAUSIBLE, text) for text in wrong.values())
+                    readings |= {key: told[key] for key in told if key not in wrong}
                 supported.append(query)
                 break
         queries[:] = supported
@@ -122,14 +127,14 @@ class Device:
                 raise
         return answers
 
-    def identify(self, errors: list[str]) -> None:
+    def identify(self, errors: list[Trouble]) -> None:
         """Learn what is not known yet of what the device is."""
         for key, (call, read) in tuple(self._unknown.items()):
             try:
                 text = self._driver.call(call, self.handle, read=read)
             except CallError as error:
                 if error.code not in UNSUPPORTED:
-                    errors.append(error.unless_fatal())
+                    errors.append((Reason.DRIVER_ERROR, error.unless_fatal()))
                     continue
             else:
                 self.info = {**self.info, key: text} if text else self.info
@@ -167,8 +172,9 @@ class Card(Device):
             except InvalidListError as error:
                 rejections.append(Rejection(self.uuid, Reason.PROCESS_LIST_INVALID, str(error)))
         utilization = None if mig else self._utilization(now)  # MIG: not supported, says nvml.h
-        if self.errors:
-            rejections.append(Rejection(self.uuid, Reason.DRIVER_ERROR, "; ".join(self.errors)))
+        for reason in dict.fromkeys(reason for reason, _ in self.errors):
+            texts = (text for of, text in self.errors if of is reason)
+            rejections.append(Rejection(self.uuid, reason, "; ".join(texts)))
         known = tuple(part.uuid for part in parts) if mig else (self.uuid,)
         return Reading(
             gpus=(gpu, *parts),
@@ -179,7 +185,7 @@ class Card(Device):
             rejections=tuple(rejections),
         )
 
-    def _ask(self, queries: list[Query], errors: list[str]) -> Readings:
+    def _ask(self, queries: list[Query], errors: list[Trouble]) -> Readings:
         """As of any device. Raises CallError, too, if the handle is of no card any more.
 
         So it is of a card that was taken out, also when it is in again: it has a new handle then.
@@ -192,7 +198,7 @@ class Card(Device):
             except CallError as error:
                 if error.code == Code.INVALID_ARGUMENT:
                     raise
-                errors.append(error.unless_fatal())
+                errors.append((Reason.DRIVER_ERROR, error.unless_fatal()))
         return readings
 
     def _enumerate(self, *, slow: bool) -> tuple[Device, ...] | None:
@@ -221,7 +227,7 @@ class Card(Device):
                 instance.handle = handle
                 self._instances[uuid] = instance
         except CallError as error:
-            self.errors.append(error.unless_fatal())
+            self.errors.append((Reason.DRIVER_ERROR, error.unless_fatal()))
             return None
         return tuple(self._instances.values())
 
@@ -236,7 +242,7 @@ class Card(Device):
                 if error.code in UNSUPPORTED:
                     self._lists.remove(symbol)
                 else:
-                    self.errors.append(error.unless_fatal())
+                    self.errors.append((Reason.DRIVER_ERROR, error.unless_fatal()))
                     complete = False
         if not complete or COMPUTE not in self._lists:
             return None
@@ -257,7 +263,7 @@ class Card(Device):
             if error.code in UNSUPPORTED:
                 self._tells_utilization = False
             else:
-                self.errors.append(error.unless_fatal())
+                self.errors.append((Reason.DRIVER_ERROR, error.unless_fatal()))
             return None
         latest, self._since = newest(samples, since, until)
         return latest

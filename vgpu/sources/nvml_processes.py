@@ -8,6 +8,8 @@ contradicts itself is refused as a whole: half a list is no list.
 import struct
 from collections.abc import Iterable, Mapping
 
+from vgpu.units import MOST_DEVICE_MEMORY
+
 PROCESS = struct.Struct("=I4xQII")
 """nvmlProcessInfo_v2_t, which the _v3 calls fill: pid, used bytes, GPU and compute instance."""
 
@@ -44,6 +46,7 @@ def merge(
         InvalidListError: an entry has no pid, more memory than the card, or an unknown instance.
     """
     merged: Used = {}
+    most = MOST_DEVICE_MEMORY if total is None else total
     for pid, used, gpu_instance, compute_instance, *_ in entries:
         if pid == 0:
             raise InvalidListError("an entry without a pid")
@@ -57,8 +60,8 @@ def merge(
         if used == NOT_AVAILABLE:
             merged.setdefault(key, None)
             continue
-        if total is not None and used > total:
-            raise InvalidListError(f"pid {pid} uses {used} bytes of a card of {total:.0f}")
+        if used > most:
+            raise InvalidListError(f"pid {pid} uses {used} bytes of a card of {most:.0f}")
         merged[key] = max(used, merged.get(key) or 0)
     return merged
 

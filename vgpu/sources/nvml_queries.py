@@ -1,6 +1,6 @@
 """What is asked of a device: driver calls, and the readings that each answer holds, as a table.
 
-Pure data, nothing is called here. Numbers are scaled to base units (bytes, watts, joules, hertz,
+Pure, nothing is called here. Numbers are scaled to base units (bytes, watts, joules, hertz,
 ratios); NVML's "not available" (all bits set) and percentages that cannot be are no reading.
 Calls bear the names of nvidia-ml-py, arguments the values of NVIDIA's ``nvml.h``, whose
 constants are named beside them.
@@ -13,12 +13,63 @@ from typing import Any
 
 import msgspec
 
+from vgpu.units import MOST_DEVICE_MEMORY
+
 Number = float | int
 Key = tuple[str, ...]
 Parts = Mapping[Key, Callable[[Any], Number | None]]
 """A reading's name and label values -> its number in an answer, None if it is not there."""
 
 NOT_AVAILABLE = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)  # NVML_VALUE_NOT_AVAILABLE, 32 and 64 bits
+
+
+MOST: Mapping[str, Number] = {
+    "memory_total_bytes": MOST_DEVICE_MEMORY,
+    "memory_used_bytes": MOST_DEVICE_MEMORY,
+    "memory_free_bytes": MOST_DEVICE_MEMORY,
+    "memory_reserved_bytes": MOST_DEVICE_MEMORY,
+    "bar1_total_bytes": MOST_DEVICE_MEMORY,
+    "bar1_used_bytes": MOST_DEVICE_MEMORY,
+    "temperature_celsius": 1_000,
+    "temperature_threshold_celsius": 1_000,
+    "fan_speed_ratio": 10,  # of the fan's nominal speed, which it may pass
+    "power_usage_watts": 100_000,
+    "power_limit_watts": 100_000,
+    "energy_joules": 10**14,  # 30 kW for a century
+    "clock_hertz": 10**12,
+    "clock_max_hertz": 10**12,
+    "ecc_errors": 10**15,
+    "retired_pages": 10**9,
+    "remapped_rows": 10**9,
+    "pcie_replays": 10**9,
+    "mig_mode": 1,
+    "retired_pages_pending": 1,
+    "row_remap_pending": 1,
+    "row_remap_failure": 1,
+    "pcie_link_generation": 100,
+    "pcie_link_width": 1_000,
+    "pcie_throughput_bytes_per_second": 10**14,
+}
+"""What is above was not measured, whatever the driver says: far more than any device has."""
+
+PART_OF: Mapping[str, Key] = {
+    "memory_used_bytes": ("memory_total_bytes",),
+    "memory_free_bytes": ("memory_total_bytes",),
+    "memory_reserved_bytes": ("memory_total_bytes",),
+    "bar1_used_bytes": ("bar1_total_bytes",),
+}
+"""Readings that cannot be more than another one of the same answer."""
+
+
+def implausible(told: Mapping[Key, Number]) -> Mapping[Key, str]:
+    """Of what one answer tells the readings that cannot be, each with the reason in words."""
+    wrong: dict[Key, str] = {}
+    for key, value in told.items():
+        whole = PART_OF.get(key[0], ())
+        most = min(MOST.get(key[0], inf), told.get(whole, inf))
+        if value > most:
+            wrong[key] = f"{' '.join(key)} {value:.0f}, of at most {most:.0f}"
+    return wrong
 
 
 class Query(msgspec.Struct, frozen=True):

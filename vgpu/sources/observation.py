@@ -5,11 +5,13 @@ the pids that the driver and the shims have named.
 """
 
 import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from vgpu.facts import GpuSample, KubeletSample, LimitSample, ProcessSample, ShimSample
+from vgpu.model import Source
 from vgpu.sources.collector import Collector
 from vgpu.sources.own_checkpoint import OwnSample
 from vgpu.sources.pods import PodSample
@@ -28,15 +30,23 @@ class Collectors(msgspec.Struct):
 
     def all(self) -> list[Collector[Any]]:
         """Those that are on, in the order of the page."""
-        told = (self.nvml, self.shim, self.kubelet, self.limits, self.own, self.pods)
-        return [collector for collector in (*told, self.process) if collector is not None]
+        return [collector for _, collector in self.named()]
+
+    def named(self) -> Iterator[tuple[str, Collector[Any]]]:
+        """The same, with the names of their fields."""
+        for name in self.__struct_fields__:
+            collector: Collector[Any] | None = getattr(self, name)
+            if collector is not None:
+                yield name, collector
 
 
 class Observation(msgspec.Struct, frozen=True):
     """What the collectors brought; None is a collector that is off, failed or stale.
 
     ``kubelet`` has the names that ``pods`` tell, too: :func:`with_names`. ``own`` is what our own
-    plugins keep.
+    plugins keep. ``at`` is when they were asked, in unix seconds. ``incomplete`` are the fields
+    whose collector is on and did not bring all that there is now: it failed, is late, or brought a
+    part. Their silence means nothing.
     """
 
     gpu: GpuSample | None = None
@@ -46,21 +56,40 @@ class Observation(msgspec.Struct, frozen=True):
     own: OwnSample | None = None
     process: ProcessSample | None = None
     pods: PodSample | None = None
+    at: float = 0.0
+    incomplete: frozenset[str] = frozenset()
+
+
+SOURCES: Mapping[str, frozenset[Source]] = {
+    "shim": frozenset({Source.SHIM}),
+    "kubelet": frozenset({Source.CHECKPOINT, Source.POD_RESOURCES}),
+    "limits": frozenset({Source.LIMIT_FILE}),
+    "own": frozenset({Source.OWN_CHECKPOINT}),
+    "pods": frozenset({Source.ANNOTATIONS}),
+    "process": frozenset({Source.PROCESS}),
+}
+"""What the fields of an observation tell the ledger; the driver tells which processes there are."""
+
+
+def incomplete_sources(seen: Observation) -> frozenset[Source]:
+    """The sources that did not bring all that there is."""
+    return frozenset[Source]().union(*(SOURCES.get(name, ()) for name in seen.incomplete))
 
 
 def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observation:
     """Let the collectors run; ``now`` is unix seconds.
 
-    Each may take ``timeout`` seconds. Of one that fails or is late, data that is younger than
-    ``stale`` seconds still counts, but no pid of it.
+    Each may take ``timeout`` seconds. Of one that is late, data that is younger than ``stale``
+    seconds still counts, but no pid of it. What this look itself brings always counts.
     """
     first = [one for one in on.all() if one is not on.process]
-    deadline = time.monotonic() + timeout
+    begun = time.monotonic()
+    deadline = begun + timeout
     for collector in first:
         collector.begin(now)
     for collector in first:
         collector.finish(deadline)
-    oldest = time.monotonic() - stale
+    oldest = min(begun, time.monotonic() - stale)
     gpu = on.nvml.data(oldest) if on.nvml else None
     if gpu is not None and on.nvml is not None and not on.nvml.ok:
         gpu = without_processes(gpu)
@@ -79,6 +108,8 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
         own=on.own.data(oldest) if on.own else None,
         process=process,
         pods=pods,
+        at=now,
+        incomplete=frozenset(name for name, one in on.named() if not one.ok),
     )
 
 
@@ -87,11 +118,12 @@ def with_names(kubelet: KubeletSample | None, pods: PodSample | None) -> Kubelet
     if pods is None:
         return kubelet
     if kubelet is None:
-        return KubeletSample(pods.names, pods.containers)
+        return KubeletSample(pods.names, pods.containers, named=pods.complete)
     return msgspec.structs.replace(
         kubelet,
         pods={**kubelet.pods, **pods.names},
         containers={**kubelet.containers, **pods.containers},
+        named=kubelet.named or pods.complete,
     )
 
 

@@ -31,11 +31,17 @@ class OwnSample(msgspec.Struct, frozen=True):
 
 
 def boot_id(procfs: str = "/proc") -> str:
-    """The kernel's name for the time since the node started. Raises SourceError UNREADABLE."""
+    """The kernel's name for the time since the node started.
+
+    Raises SourceError UNREADABLE or EXHAUSTED.
+    """
     path = f"{procfs}/{_BOOT_ID}"
     try:
         told = read_file(path, _BOOT_ID_LIMIT).decode("ascii", "replace").strip()
-    except SourceError as error:  # never as if there were nothing to read it for
+    except SourceError as error:
+        if error.reason is Reason.EXHAUSTED:
+            raise
+        # Never as if there were nothing to read it for.
         raise SourceError(Reason.UNREADABLE, error.subject, error.detail) from error
     if not told:
         raise SourceError(Reason.UNREADABLE, printable(path), "it is empty")

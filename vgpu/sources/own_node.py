@@ -1,20 +1,26 @@
 """One node at the API server: its pods, followed by a watch, and beside them its own object.
 
 The object tells how much of each card the node's plugins have registered. It is read when the pods
-are listed and whenever their watch is opened anew, which is every few minutes. It is not watched:
-what is registered changes rarely, while plugins write the object every half minute. What is refused
+are listed and whenever their watch is opened anew, which is every few minutes; after a failure that
+may pass, with an event a minute later. It is not watched: what is registered changes rarely, while
+plugins write the object every half minute. What is refused
 of it is a rejection and no failure: the pods are worth having without it.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 import msgspec
 
 from vgpu.kube import Node, Pod
 from vgpu.kube_json import Event
-from vgpu.reasons import Rejection, SourceError
+from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.sources.mirror import Api
 from vgpu.sources.pods import PodSample, PodWatch
+
+RETRY_SECONDS: Final = 60.0
+"""The least time between two attempts to read the node after a failure."""
 
 
 class NodeSample(PodSample, frozen=True):
@@ -35,12 +41,19 @@ def with_node(
 class NodeWatch:
     """Follows a node's pods as :class:`PodWatch` does, and knows the node's object."""
 
-    def __init__(self, pods: Api[Pod], read: Callable[[], Node], subject: str) -> None:
+    def __init__(
+        self,
+        pods: Api[Pod],
+        read: Callable[[], Node],
+        subject: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """``pods`` are the node's, ``read`` asks for the node and raises SourceError.
 
-        ``subject`` is what failures of the watch are said of.
+        ``subject`` is what failures of the watch are said of; ``clock`` tells seconds.
         """
-        self._both = _Both(pods, read)
+        self._both = _Both(pods, read, clock)
         self._watch = PodWatch(self._both, subject)
 
     def sample(self, now: float) -> NodeSample:
@@ -63,9 +76,13 @@ class _Told(msgspec.Struct, frozen=True):
 class _Both:
     """The pods' API, by which the node is read on the way; one thread uses it, any may look."""
 
-    def __init__(self, pods: Api[Pod], read: Callable[[], Node]) -> None:
+    def __init__(
+        self, pods: Api[Pod], read: Callable[[], Node], clock: Callable[[], float]
+    ) -> None:
         self._pods = pods
         self._read = read
+        self._clock = clock
+        self._looked_at = 0.0
         self._listed = ""
         self.told = _Told()
 
@@ -77,9 +94,17 @@ class _Both:
     def watch(self, version: str) -> Iterator[Event[Pod]]:
         if version != self._listed:  # else it was read just now
             self._look()
-        yield from self._pods.watch(version)
+        for event in self._pods.watch(version):
+            if self._may_pass() and self._clock() - self._looked_at >= RETRY_SECONDS:
+                self._look()
+            yield event
+
+    def _may_pass(self) -> bool:
+        """Whether the node could not be read for a reason that may be over by now."""
+        return any(one.reason is not Reason.FORBIDDEN for one in self.told.rejections)
 
     def _look(self) -> None:
+        self._looked_at = self._clock()
         try:
             self.told = _Told(self._read())
         except SourceError as error:

@@ -5,6 +5,7 @@ kubelet, its List answers with one entry for each device in random order, is emp
 second after a restart, and is refused above 100 calls a second.
 """
 
+import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ import grpc
 from vgpu.facts import Held
 from vgpu.reasons import Reason, SourceError
 from vgpu.rpc.podresources_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
-from vgpu.sources.files import printable, translated
+from vgpu.sources.files import EXHAUSTING, printable, translated
 
 DEADLINE_SECONDS = 3.0
 
@@ -44,8 +45,9 @@ class PodResourcesSource:
         """The device IDs that every container holds, by resource.
 
         Raises:
-            SourceError: ABSENT, RATE_LIMITED, TOO_LARGE, UNREADABLE, and EMPTY_AFTER_RESTART for
-                an answer without a single pod: the kubelet has not synced with the API server.
+            SourceError: ABSENT, RATE_LIMITED, TOO_LARGE, UNREADABLE, EXHAUSTED, and
+                EMPTY_AFTER_RESTART for an answer without a single pod: the kubelet has not
+                synced with the API server.
         """
         self._require_socket()
         try:
@@ -81,4 +83,6 @@ class PodResourcesSource:
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
             # gRPC itself uses this code for an answer above max_receive_message_length.
             reason = Reason.TOO_LARGE if "larger than max" in detail else Reason.RATE_LIMITED
+        elif any(os.strerror(number) in detail for number in EXHAUSTING):
+            reason = Reason.EXHAUSTED  # gRPC has no code of its own for it
         return SourceError(reason, printable(self._path), f"{code.name}: {detail}")

@@ -27,6 +27,9 @@ FILE_LIMIT: Final = 64 * 1024 * 1024
 FIRST_LIST_SECONDS: Final = 5.0
 """So long the first sample waits for the first list."""
 
+_SHOWN: Final = 64
+"""Characters of a UID that are shown: a mirror pod's is an annotation, of any length."""
+
 
 class PodSample(msgspec.Struct, frozen=True):
     """The pods of one node, with what they tell of names and phases.
@@ -35,12 +38,13 @@ class PodSample(msgspec.Struct, frozen=True):
         pods: each once.
         complete: whether a pod that is not among them is not on the node. A dump may be older
             than a pod.
-        names: UID on the node -> pod; a static pod's is not the API server's.
+        names: UID on the node -> pod; a static pod's is not the API server's. Of a UID that several
+            pods call theirs nothing is told: whoever makes a pod may call it a static pod's mirror.
         containers: container id -> names.
         statuses: phase and reason of each pod.
         finished: (UID on the node, name) of init containers that have done their work.
         heard_at: when the server last said something, in unix seconds; None of a dump.
-        rejections: why it is not heard now, if it is not.
+        rejections: the UIDs of several pods; why the server is not heard now, if it is not.
     """
 
     pods: tuple[Pod, ...]
@@ -56,20 +60,34 @@ class PodSample(msgspec.Struct, frozen=True):
 def pod_sample(pods: Iterable[Pod], *, complete: bool) -> PodSample:
     """What these pods tell."""
     each = tuple(pods)
-    names: dict[str, PodRef] = {}
+    refs: dict[str, list[PodRef]] = {}
     containers: dict[str, ContainerName] = {}
     statuses = []
     finished = set()
     for pod in each:
         ref = PodRef(pod.kubelet_uid, pod.ref.namespace, pod.ref.name)
-        names[ref.uid] = ref
+        refs.setdefault(ref.uid, []).append(ref)
         statuses.append(PodStatus(ref, pod.phase, pod.reason, shares_gpus(pod)))
         for status in pod.statuses:
             if status.id:  # not before the first start
                 containers[status.id] = ContainerName(ref.namespace, ref.name, status.name, ref.uid)
             if status.has_succeeded and status.kind is ContainerKind.INIT:
                 finished.add((ref.uid, status.name))
-    return PodSample(each, complete, names, containers, tuple(statuses), frozenset(finished))
+    return PodSample(
+        each,
+        complete,
+        {uid: told[0] for uid, told in refs.items() if len(told) == 1},
+        containers,
+        tuple(statuses),
+        frozenset(finished),
+        rejections=tuple(_shared(uid, told) for uid, told in refs.items() if len(told) > 1),
+    )
+
+
+def _shared(uid: str, refs: Iterable[PodRef]) -> Rejection:
+    first, second, *more = sorted(f"{ref.namespace}/{ref.name}" for ref in refs)
+    detail = f"{2 + len(more)} pods have this UID: {first}, {second}{', …' if more else ''}"
+    return Rejection(uid[:_SHOWN], Reason.AMBIGUOUS, detail)
 
 
 # ---------------------------------------------------------------- a dump
@@ -147,7 +165,7 @@ class PodWatch:
         return msgspec.structs.replace(
             self._made[1],
             heard_at=now - silent,
-            rejections=(failure.rejection(),) if failure else (),
+            rejections=(*self._made[1].rejections, *((failure.rejection(),) if failure else ())),
         )
 
     def close(self) -> None:

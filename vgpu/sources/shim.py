@@ -19,7 +19,7 @@ import msgspec
 from vgpu.facts import Region, RegionFile, ShimSample
 from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.schemes import hami_core
-from vgpu.sources.files import RACY_NS, printable, translated
+from vgpu.sources.files import RACY_NS, Living, first_entries, printable, translated
 
 DEFAULT_ROOTS = (
     "/usr/local/vgpu/containers",  # HAMi
@@ -139,11 +139,15 @@ def _pread(fd: int, size: int, offset: int, path: str) -> bytes:
 
 
 class _Listing(msgspec.Struct, frozen=True):
-    """What a folder held while its ``stamp`` was this; ``entries`` are names and full paths."""
+    """What a folder held while its ``stamp`` was this; ``entries`` are names and full paths.
+
+    One that is not ``whole`` depends on which pods live, and not on the folder alone.
+    """
 
     stamp: tuple[int, int, int]
     entries: tuple[tuple[str, str], ...]
     rejections: tuple[Rejection, ...] = ()
+    whole: bool = True
 
 
 class _Root(msgspec.Struct):
@@ -170,20 +174,21 @@ class _Pass(msgspec.Struct):
 class ShimSource:
     """Reads the region files of all containers under ``roots``. One thread calls ``sample``.
 
-    Of each root ``max_entries`` are looked at. Folders are listed again only after a change.
+    Of each root ``MAX_ENTRIES`` are read, those of ``living`` pods first. Folders are listed again
+    only after a change.
     """
 
     def __init__(
         self,
         roots: Sequence[str] = DEFAULT_ROOTS,
-        max_entries: int = MAX_ENTRIES,
         *,
         required: bool = True,
+        living: Living = tuple,
     ) -> None:
         """Take the roots; if none exists that is an error only if one is ``required``."""
         self._roots = [_Root(path) for path in roots]
-        self._max_entries = max_entries
         self._required = required
+        self._living = living
 
     def sample(self) -> ShimSample:
         """Every container's region, by root and folder name. Roots that do not exist are fine.
@@ -222,10 +227,11 @@ class ShimSource:
     def _read_root(self, root: _Root, fd: int, stamp: tuple[int, int, int], found: _Pass) -> None:
         listing = root.listing
         if listing is None or listing.stamp != stamp:
-            listing = _list_root(fd, root.path, stamp, self._max_entries)
-            root.listing = listing if _settled(stamp, found.now_ns) else None
-            kept = (name for name, _ in listing.entries if name in root.folders)
-            root.folders = {name: root.folders[name] for name in kept}
+            listing = _list_root(fd, root.path, stamp, self._living)
+            kept = listing.whole and _settled(stamp, found.now_ns)
+            root.listing = listing if kept else None
+            known = (name for name, _ in listing.entries if name in root.folders)
+            root.folders = {name: root.folders[name] for name in known}
         found.rejections += listing.rejections
         for name, path in listing.entries:
             try:
@@ -274,18 +280,18 @@ def _settled(stamp: tuple[int, int, int], now_ns: int) -> bool:
     return now_ns - stamp[2] > RACY_NS
 
 
-def _list_root(fd: int, path: str, stamp: tuple[int, int, int], limit: int) -> _Listing:
+def _list_root(fd: int, path: str, stamp: tuple[int, int, int], living: Living) -> _Listing:
     """The containers' folders; of what else lies there one rejection for each reason."""
     names, bad_names, no_folders = [], [], []
     with os.scandir(fd) as entries:
-        for entry in itertools.islice(entries, limit):
+        listed, too_many = first_entries(entries, MAX_ENTRIES, living)
+        for entry in listed:
             if not FOLDER_NAME.fullmatch(entry.name):
                 bad_names.append(entry.name)
             elif not entry.is_dir(follow_symlinks=False):
                 no_folders.append(entry.name)
             else:
                 names.append(entry.name)
-        too_many = next(entries, None) is not None
     rejections = [
         Rejection(
             printable(f"{path}/{min(refused)}"),
@@ -299,9 +305,12 @@ def _list_root(fd: int, path: str, stamp: tuple[int, int, int], limit: int) -> _
         if refused
     ]
     if too_many:
-        rejections.append(Rejection(path, Reason.TOO_MANY_FILES, f"more than {limit} entries"))
-    names.sort()
-    return _Listing(stamp, tuple((name, f"{path}/{name}") for name in names), tuple(rejections))
+        detail = f"more than {MAX_ENTRIES} entries"
+        rejections.append(Rejection(path, Reason.TOO_MANY_FILES, detail))
+    else:  # of too many the living ones come first, and stay so
+        names.sort()
+    paths = tuple((name, f"{path}/{name}") for name in names)
+    return _Listing(stamp, paths, tuple(rejections), whole=not too_many)
 
 
 def _list_folder(fd: int, path: str, stamp: tuple[int, int, int]) -> _Listing:

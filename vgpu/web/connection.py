@@ -2,11 +2,14 @@
 
 Every wait has an end. A client gets ``Timeouts.head`` seconds to finish a request it has begun,
 however slowly its bytes drip, ``Timeouts.idle`` between two requests, and ``Timeouts.write`` to
-take a response.
+take a response. A response is taken when all its bytes are on their way: what the client has no
+room for stays here, and no further request of this client is answered until then.
 """
 
 import contextlib
+import select
 import socket
+import struct
 import time
 from typing import TYPE_CHECKING
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 _END_OF_HEAD = b"\r\n\r\n"
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 256 * 1024
+_RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER for a close that drops what is unsent; the kernel would keep it for minutes."""
 
 
 class Timeouts(msgspec.Struct, frozen=True):
@@ -30,20 +35,34 @@ class Timeouts(msgspec.Struct, frozen=True):
     write: float = 10.0
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """What a connection waits for.
+
+    Attributes:
+        since: when its client last did something, in monotonic seconds.
+        for_request: whether the client is to send something (a request, or its goodbye), rather
+            than to take a response.
+        moves: whether the client has taken some of the response, besides what the kernels took.
+    """
+
+    since: float
+    for_request: bool
+    moves: bool = False
+
+
 class Connection:
     """One accepted socket.
 
     Attributes:
-        peer: the client's address, for the log.
+        peer: the client's address.
         secure: whether it speaks TLS.
-        idle_since: when it began to wait for a request (monotonic seconds); None while one is
-            served.
+        waiting: what it waits for; None while a request is handled.
     """
 
     def __init__(self, sock: socket.socket, peer: str, timeouts: Timeouts) -> None:
         self.peer = peer
         self.secure = False
-        self.idle_since: float | None = time.monotonic()
+        self.waiting: Waiting | None = Waiting(time.monotonic(), for_request=True)
         self._sock = sock
         self._timeouts = timeouts
         self._patience = timeouts.head  # for the first byte; later it is ``idle``
@@ -57,6 +76,8 @@ class Connection:
             OSError: the handshake failed or the client left.
         """
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Writable means from now on that nothing is unsent, however large the buffers are.
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 1)
         if tls is not None:
             secured = tls.wrap(self._sock, self._timeouts.head)
             self._sock = secured
@@ -71,6 +92,7 @@ class Connection:
             OSError: time is up, or the connection broke.
         """
         deadline = None
+        self._wait(for_request=True)
         while (end := self._received.find(_END_OF_HEAD)) < 0:
             check_partial(self._received)
             if self._received and deadline is None:
@@ -86,16 +108,28 @@ class Connection:
         head = self._received[:end]
         self._received = self._received[end + len(_END_OF_HEAD) :]
         self._patience = self._timeouts.idle
+        self.waiting = None
         return head
 
     def send(self, payload: bytes) -> None:
-        """Write a whole response at once: headers and body in two writes would meet Nagle.
+        """Write a whole response, and return when the client has taken it.
+
+        Head and body are one write: in two they would meet Nagle.
 
         Raises:
             OSError: the client left or is too slow.
         """
-        self._sock.settimeout(self._timeouts.write)
-        self._sock.sendall(payload)
+        deadline = time.monotonic() + self._timeouts.write
+        left, writes = memoryview(payload), 0
+        while left:
+            self._wait(for_request=False, moves=writes > 1)
+            self._sock.settimeout(_until(deadline))
+            left = left[self._sock.send(left) :]
+            writes += 1
+        self._wait(for_request=False, moves=writes > 1)
+        if not self._poll(select.POLLOUT, _until(deadline)):
+            raise TimeoutError("response not taken in time")
+        self.waiting = None
 
     def linger(self) -> None:
         """Say goodbye and wait, briefly, until the client has too.
@@ -103,6 +137,7 @@ class Connection:
         Closing with unread input makes the kernel send a reset, which can overtake the response.
         """
         left, deadline = _LINGER_BYTES, time.monotonic() + _LINGER_SECONDS
+        self._wait(for_request=True)
         with contextlib.suppress(OSError):
             self._shutdown(socket.SHUT_WR)
             while left > 0 and (wait := deadline - time.monotonic()) > 0:
@@ -111,6 +146,20 @@ class Connection:
                 if not data:
                     return
                 left -= len(data)
+
+    def client_acted(self) -> bool:
+        """Whether the kernel has what is waited for: a request, or room. From any thread."""
+        try:
+            return self._poll(select.POLLOUT if self._writes else select.POLLIN, 0)
+        except (OSError, ValueError):  # closed meanwhile
+            return True
+
+    def drop(self) -> None:
+        """Give up waiting for the client. From any thread."""
+        if self._writes:
+            self.abort()
+        else:
+            self.finish()
 
     def finish(self) -> None:
         """Take no more requests; what is being served is still answered. From any thread."""
@@ -122,9 +171,33 @@ class Connection:
 
     def close(self) -> None:
         """Release the socket. Only from the thread that serves it."""
+        if self._writes:  # it was not taken
+            with contextlib.suppress(OSError):
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._sock.close()
+
+    @property
+    def _writes(self) -> bool:
+        waiting = self.waiting
+        return waiting is not None and not waiting.for_request
+
+    def _poll(self, event: int, seconds: float) -> bool:
+        poll = select.poll()
+        poll.register(self._sock, event)
+        return bool(poll.poll(seconds * 1000))
+
+    def _wait(self, *, for_request: bool, moves: bool = False) -> None:
+        self.waiting = Waiting(time.monotonic(), for_request, moves)
 
     def _shutdown(self, how: int) -> None:
         # SSLSocket's own shutdown would drop its TLS state, and later writes would be plain text.
         with contextlib.suppress(OSError):
             socket.socket.shutdown(self._sock, how)
+
+
+def _until(deadline: float) -> float:
+    """The seconds until then. Raises TimeoutError where none is left."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("response not taken in time")
+    return left

@@ -5,7 +5,7 @@ import ipaddress
 import socket
 from typing import Any
 
-_BACKLOG = 128
+_BACKLOG = 512
 
 _ADVICE = {
     errno.EADDRINUSE: (

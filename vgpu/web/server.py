@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 
 from vgpu.web.config import OPEN, Policy, WebConfigFile
 from vgpu.web.connection import Connection, Timeouts
+from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS, Connections
 from vgpu.web.listen import ListenError, bound_address, link_address, listen
 from vgpu.web.message import (
     BadRequest,
@@ -68,7 +69,9 @@ class WebServer:
         addresses: ``:9394``, ``0.0.0.0:9394``, ``[::1]:0``, ``localhost:9394`` …
         config: the web config file; None serves plain HTTP to everybody.
         max_requests: handlers at work at once; beyond that 503.
-        max_connections: open connections; beyond that the longest idle one makes room.
+        max_connections: open connections; beyond that one makes room, by
+            :func:`vgpu.web.connections.first_to_go`.
+        max_per_address: the same for the connections of one client's address.
         timeouts: how long a client may take.
 
     Attributes:
@@ -82,7 +85,8 @@ class WebServer:
         config: WebConfigFile | None = None,
         *,
         max_requests: int = 40,
-        max_connections: int = 128,
+        max_connections: int = MAX_CONNECTIONS,
+        max_per_address: int = MAX_PER_ADDRESS,
         timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
     ) -> None:
         self.addresses: tuple[str, ...] = ()
@@ -90,11 +94,9 @@ class WebServer:
         self._wanted = addresses
         self._policy = config.current if config is not None else lambda: OPEN
         self._slots = threading.BoundedSemaphore(max_requests)
-        self._max_connections = max_connections
+        self._connections = Connections(max_connections, max_per_address)
         self._timeouts = timeouts
         self._listeners: list[socket.socket] = []
-        self._connections: dict[Connection, threading.Thread] = {}
-        self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._acceptor = threading.Thread(target=self._accept_all, name="web-accept", daemon=True)
         self._failing: dict[str, str] = {}
@@ -139,8 +141,7 @@ class WebServer:
         if self._acceptor.is_alive():
             self._acceptor.join()
         self._close_listeners()
-        with self._lock:
-            connections = list(self._connections.items())
+        connections = self._connections.all()
         for connection, _ in connections:
             connection.finish()
         for connection, thread in connections:
@@ -169,36 +170,21 @@ class WebServer:
         except OSError as error:
             if error.errno in _EXHAUSTED:  # the listener stays readable; do not spin on it
                 log.debug("cannot accept", extra={"err": error})
-                with self._lock:
-                    self._make_room()
+                self._connections.make_room()
                 self._stopping.wait(_EXHAUSTED_PAUSE)
             return
         connection = Connection(sock, host, self._timeouts)
         thread = threading.Thread(target=self._serve, args=(connection,), name="web", daemon=True)
-        with self._lock:
-            full = len(self._connections) >= self._max_connections
-            if full and not self._make_room():
-                sock.close()
-                return
-            self._connections[connection] = thread
+        if not self._connections.add(connection, thread):
+            sock.close()
+            return
         try:
             thread.start()
         except RuntimeError:  # no more threads
             self._forget(connection)
 
-    def _make_room(self) -> bool:
-        """Let the longest idle connection end, so that idlers cannot lock out a scrape."""
-        idle = [(c.idle_since, id(c), c) for c in self._connections if c.idle_since is not None]
-        if not idle:
-            return False
-        longest = min(idle)[2]
-        longest.idle_since = None
-        longest.finish()
-        return True
-
     def _forget(self, connection: Connection) -> None:
-        with self._lock:
-            self._connections.pop(connection, None)
+        self._connections.remove(connection)
         connection.close()
 
     # ------------------------------------------------------------ serving
@@ -222,9 +208,7 @@ class WebServer:
 
     def _answer(self, connection: Connection) -> bool:
         """Serve the next request; whether the connection stays open after it."""
-        connection.idle_since = time.monotonic()
         raw = connection.read_head()
-        connection.idle_since = None
         if raw is None:
             return False
         head = parse_head(raw)

@@ -1,0 +1,313 @@
+"""Numbers and devices that cannot be, as a tenant may write them: refused, and in no sum."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.attribution import attribute
+from exporter.languages import languages
+from vgpu.facts import (
+    ContainerName,
+    Gpu,
+    GpuProcess,
+    GpuSample,
+    Held,
+    KubeletSample,
+    LimitFile,
+    LimitSample,
+    Owner,
+    ProcessSample,
+    Region,
+    RegionDevice,
+    RegionFile,
+    RegionProcess,
+    RegionUse,
+    ShimSample,
+)
+from vgpu.kube import Container, Node, Pod
+from vgpu.model import PodRef, Scheme
+from vgpu.reasons import Reason
+from vgpu.sources.bookkeeping import Bookkeeper
+from vgpu.sources.observation import Observation, with_names
+from vgpu.sources.own_node import with_node
+from vgpu.sources.pods import pod_sample
+from vgpu.units import GIB, MIB, TIB
+
+NOW = 1_790_000_000.0
+TOMORROW = int(NOW) + 86_400
+NODE = "node-1"
+A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
+WEB = PodRef("11111111-1111-1111-1111-111111111111", "ml", "web")
+PATH = f"/root/{WEB.uid}_main/x.cache"
+CARDS = tuple(
+    Gpu(
+        uuid,
+        index,
+        {"pci_bus_id": f"00000000:0{index + 1}:00.0"},
+        {("memory_total_bytes",): 24.0 * GIB},
+    )
+    for index, uuid in enumerate((A, B))
+)
+NUMBER = "volcano.sh/vgpu-number"
+
+
+def driver(*processes):
+    known = frozenset((A, B))
+    return GpuSample(CARDS, processes=processes, processes_known=known, utilization_known=known)
+
+
+def slot(total, status=1, host_pid=100):
+    return RegionProcess(1, host_pid, status, (RegionUse(0, 0, total, 0, total, None),))
+
+
+def region(*slots, limit=4 * GIB, device=A, priority=1, last=1000):
+    told = (RegionDevice(device, limit, 30),)
+    made = Region("v1.2", told, slots, len(slots), 1, 2, priority, last, 1, 2)
+    return ShimSample((RegionFile(PATH, WEB.uid, "main", made),))
+
+
+def kernel(named=True):
+    return ProcessSample({100: Owner("c1", WEB.uid, "containerd")}, True, frozenset((WEB.uid,)))
+
+
+def kubelet(named=True, **changes):
+    links = {"c1": ContainerName(WEB.namespace, WEB.name, "main", WEB.uid)} if named else {}
+    return msgspec.structs.replace(KubeletSample({WEB.uid: WEB}, links), **changes)
+
+
+def pod(card=A, mib=4096, cores=30):
+    annotations = {
+        "volcano.sh/vgpu-node": NODE,
+        "volcano.sh/vgpu-ids-new": f"{card},NVIDIA,{mib},{cores}:",
+        "volcano.sh/bind-phase": "success",
+        "volcano.sh/devices-to-allocate": "",
+    }
+    limits = {NUMBER: 1, "volcano.sh/vgpu-memory": mib}
+    return Pod(
+        WEB,
+        node=NODE,
+        annotations=annotations,
+        containers=(Container("main", limits),),
+        phase="Running",
+    )
+
+
+def oversold(gib):
+    """Our node, whose plugin has registered so much memory of each card."""
+    cards = (f"{uuid},10,{gib * 1024},100,NVIDIA-X,0,true,0,hami-core:" for uuid in (A, B))
+    return Node(NODE, annotations={"hami.io/node-nvidia-register": "".join(cards)})
+
+
+def joined(pods=None, node=None, **parts):
+    """Attribution and ledger of one observation."""
+    known = None if pods is None else with_node(pod_sample(pods, complete=True), node)
+    fields = {"gpu": driver(), "process": kernel(), "kubelet": kubelet()} | parts
+    fields["kubelet"] = with_names(fields["kubelet"], known)
+    seen = Observation(pods=known, at=NOW, **fields)
+    ledger = Bookkeeper(languages(GIB, MIB), NODE).ledger(seen)
+    return attribute(seen, GIB, ledger), ledger
+
+
+def refusals(result):
+    return [(collector, one.subject, one.reason) for collector, one in result.rejected]
+
+
+IMPLAUSIBLE = [("shim", PATH, Reason.IMPLAUSIBLE)]
+
+# ---------------------------------------------------------------- numbers of a region
+
+
+@pytest.mark.parametrize("limit", [2**53, 16 * TIB + 1])
+def test_a_limit_that_no_device_has_is_unknown_and_in_no_sum(limit):
+    result, ledger = joined(shim=region(slot(GIB), limit=limit))
+    (share,) = result.shares
+    assert (share.limit_bytes, share.unlimited, share.accounted.total) == (None, False, GIB)
+    assert refusals(result) == IMPLAUSIBLE
+    assert A in result.rejected[0][1].detail
+    assert [holding.share.memory_bytes for holding in ledger.holdings] == [None]
+
+
+@pytest.mark.parametrize(("limit", "told"), [(48 * GIB, 48 * GIB), (48 * GIB + 1, None)])
+def test_a_limit_is_bounded_by_what_is_registered_of_the_card_which_may_be_oversold(limit, told):
+    result, ledger = joined([], oversold(48), shim=region(limit=limit))
+    assert [share.limit_bytes for share in result.shares] == [told]
+    assert [holding.share.memory_bytes for holding in ledger.holdings] == [told]
+
+
+def test_where_nothing_is_registered_a_card_may_be_oversold_up_to_a_bound():
+    result, _ = joined(shim=region(slot(20 * GIB), limit=48 * GIB))
+    (share,) = result.shares
+    assert (share.limit_bytes, share.accounted.total) == (48 * GIB, 20 * GIB)
+    assert not result.rejected
+
+
+@pytest.mark.parametrize(
+    ("slots", "told"),
+    [
+        ([25 * GIB], 25 * GIB),  # the shim counts contexts a little differently
+        ([26 * GIB], None),
+        ([13 * GIB, 13 * GIB], None),
+        ([2**53], None),
+    ],
+)
+def test_more_in_use_than_there_is_of_the_card_is_refused(slots, told):
+    shim = region(*map(slot, slots))
+    result, _ = joined([], oversold(24), shim=shim)
+    (share,) = result.shares
+    assert (share.accounted and share.accounted.total) == told
+    assert share.limit_bytes == 4 * GIB
+    assert refusals(result) == ([] if told else IMPLAUSIBLE)
+
+
+def test_dead_slots_that_claim_more_than_there_is_cost_only_what_they_claim():
+    shim = region(slot(GIB), *[slot(20 * GIB, status=0)] * 2)
+    result, _ = joined([], oversold(24), shim=shim)
+    (share,) = result.shares
+    assert (share.accounted.total, share.accounted.phantom) == (GIB, None)
+    assert refusals(result) == IMPLAUSIBLE
+
+
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [
+        (int(NOW), int(NOW)),
+        (TOMORROW, TOMORROW),
+        (TOMORROW + 1, None),
+        (2**64 - 1, None),
+    ],
+)
+def test_a_kernel_that_is_launched_tomorrow_was_not(last, told):
+    result, _ = joined(shim=region(slot(GIB), last=last))
+    assert [row.last_kernel_time for row in result.containers] == [told]
+    assert [share.last_kernel_time for share in result.shares] == [told]
+    assert refusals(result) == ([] if told else IMPLAUSIBLE)
+
+
+@pytest.mark.parametrize(("priority", "told"), [(0, 0), (1, 1), (-1, None), (-(2**31), None)])
+def test_a_priority_below_the_highest_is_none(priority, told):
+    result, _ = joined(shim=region(priority=priority))
+    assert [row.priority for row in result.containers] == [told]
+    assert refusals(result) == (IMPLAUSIBLE if told is None else [])
+
+
+WORDS = st.integers(0, 2**64 - 1) | st.integers(0, 64 * GIB)
+
+
+@given(st.lists(st.tuples(WORDS, st.sampled_from((0, 1, 2)))), WORDS, WORDS, st.integers())
+def test_whatever_a_region_says_no_sum_passes_what_is_registered(slots, limit, last, priority):
+    told = [slot(total, status) for total, status in slots]
+    shim = region(*told, limit=limit, last=last, priority=priority)
+    result, ledger = joined([], oversold(24), shim=shim)
+    (share,), (row,) = result.shares, result.containers
+    assert (share.limit_bytes or 0) <= 24 * GIB
+    assert all((one.share.memory_bytes or 0) <= 24 * GIB for one in ledger.holdings)
+    if share.accounted is not None:
+        in_use = (share.accounted.total, share.accounted.data, share.accounted.phantom or 0)
+        assert max(in_use) <= 24 * GIB * 1.05
+    assert (row.priority or 0) >= 0
+    assert (row.last_kernel_time or 0) <= TOMORROW
+
+
+def test_the_status_page_is_told_what_was_wrong_in_words():
+    result, _ = joined([], oversold(24), shim=region(limit=25 * GIB, priority=-1))
+    (limit, priority) = sorted(one.detail for _, one in result.rejected)
+    assert limit == f"a memory limit of 25600 MiB of {A}, which has 24576 MiB"
+    assert priority == "priority -1"
+
+
+# ---------------------------------------------------------------- limit files and annotations
+
+
+@pytest.mark.parametrize("scheme", [Scheme.GAIA, Scheme.KUBESHARE])
+def test_a_limit_file_with_more_memory_than_there_is_limits_nothing(scheme):
+    limit = LimitFile(
+        scheme, "/vm/x", pod_uid=WEB.uid, container="main", device=A, memory_bytes=2**53
+    )
+    result, ledger = joined(limits=LimitSample((limit,)))
+    assert result.shares == ()
+    assert refusals(result) == [("limits", "/vm/x", Reason.IMPLAUSIBLE)]
+    assert [holding.share.memory_bytes for holding in ledger.holdings] == [None]
+
+
+def test_a_claim_of_more_memory_than_any_device_has_is_malformed_and_in_no_sum():
+    _, ledger = joined([pod(mib=2**31 - 1)])
+    assert [holding.share.memory_bytes for holding in ledger.holdings] == [None]
+    (conflict,) = ledger.conflicts
+    assert (conflict.kind.value, conflict.pod) == ("malformed", WEB)
+    assert "2147483647 MiB" in conflict.detail
+
+
+def test_a_claim_of_more_cores_than_any_device_has_is_malformed_and_in_no_sum():
+    _, ledger = joined([pod(cores=2**31 - 1)])
+    (holding,) = ledger.holdings
+    assert (holding.share.memory_bytes, holding.share.cores_milli) == (4 * GIB, None)
+    assert [conflict.kind.value for conflict in ledger.conflicts] == ["malformed"]
+
+
+# ---------------------------------------------------------------- forged devices
+
+
+def other_card(result):
+    return [share.device for share in result.shares if share.device == B]
+
+
+HELD = {Held(WEB.namespace, WEB.name, "main", "nvidia.com/gpu"): frozenset({A})}
+RUNS_ON_A = GpuProcess(100, A, GIB)
+
+
+@pytest.mark.parametrize(
+    "contradiction",
+    [
+        {"gpu": driver(RUNS_ON_A)},
+        {"gpu": driver(RUNS_ON_A), "kubelet": kubelet(named=False)},
+        {"kubelet": kubelet(held=HELD)},
+        {"pods": [pod(card=A)]},
+    ],
+    ids=["driver", "driver, without names", "pod-resources", "annotations"],
+)
+def test_a_forged_device_is_refused_without_a_checkpoint_if_any_other_source_contradicts(
+    contradiction,
+):
+    result, _ = joined(shim=region(slot(GIB), device=B), **contradiction)
+    assert other_card(result) == []
+    assert refusals(result) == [("shim", PATH, Reason.FORGED)]
+    assert B in result.rejected[0][1].detail
+    assert A in result.rejected[0][1].detail
+
+
+@pytest.mark.parametrize(
+    "agreement",
+    [
+        {},
+        {"gpu": driver(GpuProcess(100, B, GIB))},
+        {"kubelet": kubelet(held={next(iter(HELD)): frozenset({B})})},
+        {"pods": [pod(card=B)]},
+        {"gpu": driver(GpuProcess(100, B, GIB)), "pods": [pod(card=A)]},  # it does run there
+    ],
+    ids=["nobody else", "driver", "pod-resources", "annotations", "driver against annotations"],
+)
+def test_a_device_that_nobody_contradicts_is_published(agreement):
+    result, _ = joined(shim=region(slot(GIB), device=B), **agreement)
+    assert other_card(result) == [B]
+    assert result.rejected == ()
+
+
+def test_a_container_that_works_on_one_of_its_devices_has_the_others_too():
+    two = region()
+    told = tuple(RegionDevice(uuid, 4 * GIB, 30) for uuid in (A, B))
+    (file,) = two.files
+    both = msgspec.structs.replace(file, region=msgspec.structs.replace(file.region, devices=told))
+    result, _ = joined(shim=ShimSample((both,)), gpu=driver(RUNS_ON_A))
+    assert sorted(share.device for share in result.shares) == [A, B]
+    assert result.rejected == ()
+
+
+def test_a_limit_file_for_another_card_than_the_container_works_on_is_refused():
+    limit = LimitFile(
+        Scheme.GAIA, "/vm/x", pod_uid=WEB.uid, container="main", device=B, memory_bytes=GIB
+    )
+    result, _ = joined(limits=LimitSample((limit,)), gpu=driver(RUNS_ON_A))
+    assert other_card(result) == []
+    assert refusals(result) == [("limits", "/vm/x", Reason.FORGED)]

@@ -1,0 +1,118 @@
+"""The open connections: how many there may be, and which one goes when another needs its place."""
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from vgpu.web.connection import Connection, Waiting
+
+log = logging.getLogger(__name__)
+
+MAX_CONNECTIONS: Final = 128
+"""Maximum number of open connections."""
+
+MAX_PER_ADDRESS: Final = 16
+"""Maximum number of open connections from one address: Prometheus needs one."""
+
+STALLED_SECONDS: Final = 1.0
+"""Time without progress after which a response counts as not taken, in seconds."""
+
+_ENDING_SECONDS: Final = 0.2
+"""Maximum time to wait for the end of a closed connection's thread, in seconds."""
+_LOG_SECONDS: Final = 60.0
+"""Minimum time between two log lines about closed connections, in seconds."""
+
+
+class Connections:
+    """The connections that are served, each by a thread. Safe to use from any thread.
+
+    A connection that waits for its client can be closed to make room; one whose request is being
+    handled cannot.
+    """
+
+    def __init__(self, most: int, most_per_address: int) -> None:
+        self._most = most
+        self._most_per_address = most_per_address
+        self._threads: dict[Connection, threading.Thread] = {}
+        self._lock = threading.Lock()
+        self._closed = 0
+        self._log_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._threads)
+
+    def all(self) -> list[tuple[Connection, threading.Thread]]:
+        """The connections of now, with their threads."""
+        with self._lock:
+            return list(self._threads.items())
+
+    def add(self, connection: Connection, thread: threading.Thread) -> bool:
+        """Take a new connection; False if there is no place for it.
+
+        From an address that has all its places, a connection of that address makes room.
+        """
+        present = [one for one, _ in self.all()]
+        peers = [one for one in present if one.peer == connection.peer]
+        crowd = peers if len(peers) >= self._most_per_address else present
+        full = crowd is peers or len(present) >= self._most
+        if full and not self._close_one(crowd, connection.peer):
+            return False
+        with self._lock:
+            self._threads[connection] = thread
+        return True
+
+    def remove(self, connection: Connection) -> None:
+        """Forget a connection that has ended."""
+        with self._lock:
+            self._threads.pop(connection, None)
+
+    def make_room(self) -> bool:
+        """Close one connection, if one can be closed."""
+        return self._close_one([one for one, _ in self.all()], "")
+
+    def _close_one(self, present: Iterable[Connection], peer: str) -> bool:
+        victim = first_to_go(present, time.monotonic())
+        if victim is None:
+            return False
+        with self._lock:
+            thread = self._threads.get(victim)
+        victim.drop()
+        if thread is not None:
+            thread.join(_ENDING_SECONDS)
+        self._note(victim.peer, peer)
+        return True
+
+    def _note(self, closed: str, peer: str) -> None:
+        """Log that connections are closed, without a line for each."""
+        self._closed += 1
+        now = time.monotonic()
+        if now >= self._log_at:
+            log.warning(
+                "connections closed to make room for new ones",
+                extra={"closed": self._closed, "last_closed": closed, "last_new": peer},
+            )
+            self._log_at = now + _LOG_SECONDS
+
+
+def first_to_go(present: Iterable[Connection], now: float) -> Connection | None:
+    """The connection that makes room; None if each one's request is being handled.
+
+    First who has not taken a response for ``STALLED_SECONDS``. Then, of those who are to send a
+    request and those who are to take a response, the larger group gives up the one that has waited
+    longest, before all who have begun to take theirs: a flood of one kind does not reach an
+    ordinary client in the moment of the other. One whose client has acted, and whose thread has
+    only not run since, waits no more.
+    """
+    waiting = [(wait, one) for one in present if (wait := one.waiting) is not None]
+    sizes = Counter(wait.for_request for wait, _ in waiting)
+
+    def rank(item: tuple[Waiting, Connection]) -> tuple[bool, int, bool, float]:
+        wait = item[0]
+        stalled = not wait.for_request and now - wait.since >= STALLED_SECONDS
+        return not stalled, -sizes[wait.for_request], wait.moves, wait.since
+
+    ranked = sorted(waiting, key=rank)
+    return next((one for _, one in ranked if not one.client_acted()), None)
