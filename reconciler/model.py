@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from reconciler.reasons import Cause, Effect, Outcome, Rule, Skip
-from vgpu.kube import Node, Pod
+from vgpu.kube import NODE_KIND, POD_KIND, SHARE_POD_KIND, MalformedObject, Node, Pod
 from vgpu.ledger import Ledger
 from vgpu.ledger.usage import Usage
 from vgpu.model import PodRef
@@ -60,6 +60,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         nodes: all, or the one.
         pods: all that share GPUs, KubeShare's holder pods among them.
         share_pods: KubeShare's SharePods, as pods.
+        malformed: objects that were seen and cannot be read: what they say is no evidence.
         ledgers: by node; a node without any disagreement may be left out.
         folders: the shims' folders.
         usage: what containers use of devices, where that is known for certain.
@@ -74,6 +75,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     nodes: tuple[Node, ...] = ()
     pods: tuple[Pod, ...] = ()
     share_pods: tuple[Pod, ...] = ()
+    malformed: tuple[MalformedObject, ...] = ()
     ledgers: Mapping[str, Ledger] = {}
     folders: tuple[ShimFolder, ...] = ()
     usage: tuple[Usage, ...] = ()
@@ -85,9 +87,9 @@ class Snapshot(msgspec.Struct, frozen=True):
 class Kind(StrEnum):
     """What a subject is."""
 
-    POD = "Pod"
-    SHARE_POD = "SharePod"
-    NODE = "Node"
+    POD = POD_KIND
+    SHARE_POD = SHARE_POD_KIND
+    NODE = NODE_KIND
     DEVICE = "Device"
     FOLDER = "Folder"
 

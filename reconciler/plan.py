@@ -254,7 +254,8 @@ def _protection(finding: Finding, scene: Scene, policy: Policy) -> Skip | None:
     node = scene.nodes.get(subject.home)
     if node is None and subject.kind is Kind.NODE:
         return Skip.NODE_UNKNOWN
-    if node is None and subject.home and not scene.has(View.NODES):
+    seen = scene.has(View.NODES) and subject.home not in scene.malformed_nodes
+    if node is None and subject.home and not seen:
         return Skip.INCOMPLETE_VIEW  # it may have opted out
     if node is not None and _opted_out(node):
         return Skip.OPTED_OUT

@@ -27,6 +27,7 @@ class Rule(Explained):
     OVER_LIMIT = "over_limit", "uses more memory of a device than it was given"
     ORPHAN_SHIM_DIR = "orphan_shim_dir", "a shim's folder whose pod is no more"
     KUBESHARE = "kubeshare", "a holder pod or SharePod that KubeShare has lost track of"
+    MALFORMED_OBJECT = "malformed_object", "an object at the API server that cannot be read"
 
 
 class Cause(Explained):

@@ -170,6 +170,10 @@ class Actor:
         if self._remover is None or not node:
             raise Refused(Outcome.FAILED, "folders are removed on their node only: --scope node")
         for page in self._hands.pods(keep=Keep.ALL, field_selector=f"spec.nodeName={node}"):
+            for each in page.malformed:
+                static = None if each.annotations is None else each.annotations.get(MIRROR, "")
+                if None is static or action.pod_uid in (each.ref.uid, static) or not each.ref.uid:
+                    raise Refused(Outcome.CHANGED, f"its pod may be there: {each.title}")
             for pod in page.pods:
                 # Where it only protects, a static pod's annotation is believed whatever it says.
                 if action.pod_uid in (pod.ref.uid, pod.annotations.get(MIRROR)):

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from reconciler.books import Books
-from reconciler.model import Snapshot, View
+from reconciler.model import Kind, Snapshot, View
 from reconciler.observe import Sight
 from reconciler.observe.cluster import is_holder, sight
 from vgpu.inventory import Objects, Units, speech
@@ -39,14 +39,21 @@ class DumpObserver:
         """What the dump has; ``now`` is when it was taken. Raises SourceError MALFORMED."""
         dump = decode_dump(self._content, self._subject)
         nodes = tuple({node.name: node for node in dump.nodes}.values())
-        objects = Objects(nodes, _each(dump.pods), _each(dump.share_pods), dump.unhealthy)
+        objects = Objects(
+            nodes,
+            _each(dump.pods),
+            _each(dump.share_pods),
+            dump.unhealthy,
+            tuple({(each.kind, each.ref): each for each in dump.malformed}.values()),
+        )
         said = speech(objects, self._units)
+        bad = {each.kind for each in dump.malformed}
         missing = {
-            View.NODES: "" if dump.nodes else "the dump has no nodes",
+            View.NODES: "" if dump.nodes or Kind.NODE in bad else "the dump has no nodes",
             View.PODS: "" if dump.total else "the dump has no pods",
             View.SHARE_PODS: (
                 "the dump has no SharePods, though KubeShare is in use"
-                if not dump.share_pods and _speaks_of_kubeshare(objects)
+                if not (dump.share_pods or Kind.SHARE_POD in bad) and _speaks_of_kubeshare(objects)
                 else ""
             ),
         }
