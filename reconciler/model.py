@@ -188,6 +188,7 @@ class Edit(msgspec.Struct, frozen=True, tag="edit"):
         before: each annotation as it was, None where there was none: the before-image.
         after: each as it is to be, None to remove it. Same keys.
         unbind: clear a SharePod's ``spec.nodeName``, which was this; "" leaves it alone.
+        bind: make a SharePod's ``spec.nodeName`` this again; only what undoes an edit does so.
         guards: what must still be so.
     """
 
@@ -197,6 +198,12 @@ class Edit(msgspec.Struct, frozen=True, tag="edit"):
     after: Mapping[str, str | None]
     unbind: str = ""
     guards: tuple[Guard, ...] = ()
+    bind: str = ""
+
+    @property
+    def moves(self) -> bool:
+        """Whether it is about where a SharePod is bound: from ``unbind`` to ``bind``."""
+        return bool(self.unbind or self.bind)
 
     def __post_init__(self) -> None:
         """Raises ValueError: what has no before-image can neither be checked nor undone."""

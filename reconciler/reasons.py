@@ -168,6 +168,7 @@ class Outcome(Explained):
     THROTTLED = "throttled", "the API server asked us to wait longer than we may"
     FORBIDDEN = "forbidden", "a right is missing"
     FAILED = "failed", "the API server or file system refused it otherwise"
+    UNKNOWN = "unknown", "the answer was lost, and it could not be read again: it may be done"
     NOT_LEADER = "not_leader", "another reconciler leads now: nothing was done"
     OUT_OF_TIME = (
         "out_of_time",

@@ -15,6 +15,7 @@ from reconciler.apply.guards import check
 from reconciler.apply.hands import Hands, differing, patch, read, uid
 from reconciler.apply.refusals import Refused, refused
 from reconciler.apply.removal import Remover
+from reconciler.apply.writes import send
 from reconciler.model import Edit, Entry, Evict, RemoveFolder
 from reconciler.reasons import Outcome
 from vgpu.cluster import ClusterError
@@ -66,10 +67,11 @@ class Actor:
         self._dry_run = dry_run
         self._leads = leads
         self._seen: Pod | None = None
+        self._begun = False  # whether something may have been done
 
     def act(self, entry: Entry) -> Answer:
         """Do it; never raises."""
-        self._seen = None
+        self._seen, self._begun = None, False
         try:
             detail = self._act(entry)
         except (ClusterError, SourceError) as error:
@@ -78,7 +80,8 @@ class Actor:
             return self._answer(refusal)
         except Exception:
             log.exception("an action failed on a defect: %s", entry.finding.key)
-            return Answer(Outcome.FAILED, "a defect in this program; the log has it", self._seen)
+            outcome = Outcome.UNKNOWN if self._begun and not self._dry_run else Outcome.FAILED
+            return Answer(outcome, "a defect in this program; the log has it", self._seen)
         return Answer(Outcome.DRY_RUN if self._dry_run else Outcome.DONE, detail, self._seen)
 
     def _answer(self, refusal: Refused) -> Answer:
@@ -180,30 +183,16 @@ class Actor:
                     named = f"{pod.ref.namespace}/{pod.ref.name}"
                     raise Refused(Outcome.CHANGED, f"its pod is there: {named}")
         self._expect_to_lead()
+        self._begun = True
         return self._remover.remove(action, dry_run=self._dry_run)
 
     # ------------------------------------------------------------ writes
 
     def _write(self, write: Callable[[], None], arrived: Callable[[], bool]) -> str:
-        """Send it once. Raises Refused unless it is done, or can be seen to be done."""
+        """As :func:`~reconciler.apply.writes.send`, if we still lead."""
         self._expect_to_lead()
-        try:
-            write()
-        except (ClusterError, SourceError) as error:
-            refusal = refused(error)
-        else:
-            return ""
-        if self._dry_run or not refusal.lost:
-            raise refusal
-        try:
-            done = arrived()
-        except (ClusterError, SourceError) as error:
-            unknown = f"{refusal.detail}; whether it was done is not known: {error}"
-            unreached = refused(error).unreached
-            raise Refused(Outcome.FAILED, unknown, unreached=unreached) from error
-        if not done:
-            raise Refused(Outcome.FAILED, f"{refusal.detail}; it can be seen not to be done")
-        return f"the answer was lost, but it can be seen to be done: {refusal.detail}"
+        self._begun = True
+        return send(write, arrived, dry_run=self._dry_run)
 
     def _expect_to_lead(self) -> None:
         if not self._leads():

@@ -1,11 +1,8 @@
 """`vgpu reconcile apply`: a plan is made, shown and done, once."""
 
-import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final
 
 import click
@@ -21,9 +18,12 @@ from reconciler.commands.common import (
     PROMETHEUS,
     TEXT,
     WANTED,
+    on_a_terminal,
     opened_audit,
     print_metrics,
     refuse_blindness,
+    stopped_by_signals,
+    yes_flag,
 )
 from reconciler.cycle import Cycle, Cycles, Ending, Made, applied
 from reconciler.flags import (
@@ -38,7 +38,6 @@ from reconciler.model import Result
 from reconciler.policy import Mode
 from reconciler.report import json_text, plan_document
 from reconciler.report_table import show_outcomes, show_plan, show_result
-from reconciler.service import ENDING_SIGNALS
 from reconciler.session import session
 from vgpu.terminal import standard_output
 
@@ -76,13 +75,7 @@ wrong flags.
     allow_from_autoenv=False,
     help="Let the API server check everything and keep nothing.",
 )
-@click.option(
-    "-y",
-    "--yes",
-    is_flag=True,
-    allow_from_autoenv=False,
-    help="Do not ask, as is done on a terminal.",
-)
+@yes_flag
 @where_flags
 @policy_flags
 @output_flag(TEXT, JSON, PROMETHEUS)
@@ -106,7 +99,7 @@ def apply(
                 console.print(remark, style="bold")
             show_plan(console, made.plan)
 
-    asks = not yes and sys.stdin.isatty() and sys.stdout.isatty()
+    asks = not yes and on_a_terminal()
     with opened_audit("" if server_dry_run else audit) as book, session(options) as opened:
         cycles = Cycles(
             opened.observer,
@@ -161,27 +154,6 @@ def agreed(
             break
         show(made, "The plan has changed while it was read; this is the one of now:")
     return made
-
-
-@contextmanager
-def stopped_by_signals(stopping: threading.Event) -> Iterator[None]:
-    """SIGTERM and Ctrl-C let the action under way end and begin no other; a second ends at once."""
-    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def stop(*_: object) -> None:
-        stopping.set()
-        restore()
-
-    for number in ENDING_SIGNALS:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        restore()
 
 
 def _apply(cycles: Cycles, made: Made, console: Console | None) -> Cycle:

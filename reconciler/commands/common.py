@@ -1,5 +1,8 @@
 """What the commands have in common: exit statuses, the audit, metrics as a form of output."""
 
+import signal
+import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
@@ -12,6 +15,7 @@ from reconciler.flags import Options
 from reconciler.metrics import Numbers
 from reconciler.model import View
 from reconciler.policy import Mode
+from reconciler.service import ENDING_SIGNALS
 from reconciler.session import NoAudit
 from vgpu.metrics.render import Format
 from vgpu.web.process import build_info
@@ -24,6 +28,41 @@ AUDIT_HELP: Final = "Append what is done to this file, a line of JSON each; - is
 
 TEXT, JSON, PROMETHEUS = "text", "json", "prometheus"
 """Forms of output."""
+
+
+yes_flag = click.option(
+    "-y",
+    "--yes",
+    is_flag=True,
+    allow_from_autoenv=False,
+    help="Do not ask, as is done on a terminal.",
+)
+
+
+def on_a_terminal() -> bool:
+    """Whether somebody is there to be asked."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+@contextmanager
+def stopped_by_signals(stopping: threading.Event) -> Iterator[None]:
+    """SIGTERM and Ctrl-C let the action under way end and begin no other; a second ends at once."""
+    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def stop(*_: object) -> None:
+        stopping.set()
+        restore()
+
+    for number in ENDING_SIGNALS:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        restore()
 
 
 @contextmanager

@@ -315,7 +315,7 @@ def test_an_audit_does_not_write_what_the_reconciler_never_changes(tmp_path):
     key = "kubectl.kubernetes.io/last-applied-configuration"
     hostile(path, key, before={key: "evil"})
     hands = FakeHands(node("gpu-1", uid="uid-of-gpu-1"))
-    (told,) = restore(read(path), hands, clock=lambda: NOW)
+    (told,) = restore(read(path), hands, NoAudit(), clock=lambda: NOW)
     assert (told.undo, hands.count("patch_node")) == (Undo.FAILED, 0)
     assert key in told.detail
 
