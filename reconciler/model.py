@@ -61,6 +61,8 @@ class Snapshot(msgspec.Struct, frozen=True):
         pods: all that share GPUs, KubeShare's holder pods among them.
         share_pods: KubeShare's SharePods, as pods.
         malformed: objects that were seen and cannot be read: what they say is no evidence.
+        lock_owners: the pods that nodes' locks name and that are not among ``pods``, by namespace
+            and name, None for one that does not exist; None if nobody has asked for any.
         ledgers: by node; a node without any disagreement may be left out.
         folders: the shims' folders.
         usage: what containers use of devices, where that is known for certain.
@@ -76,6 +78,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     pods: tuple[Pod, ...] = ()
     share_pods: tuple[Pod, ...] = ()
     malformed: tuple[MalformedObject, ...] = ()
+    lock_owners: Mapping[tuple[str, str], Pod | None] | None = None
     ledgers: Mapping[str, Ledger] = {}
     folders: tuple[ShimFolder, ...] = ()
     usage: tuple[Usage, ...] = ()

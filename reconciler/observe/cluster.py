@@ -1,8 +1,9 @@
 """A whole cluster as its API server tells it: read once, or followed by a long-running loop.
 
 What is read: pods that share GPUs, nodes, KubeShare's SharePods, gpushare's ConfigMaps about
-unhealthy cards. Nodes come before pods, so that the pod which a node's lock serves is there to be
-seen, and pods before SharePods, so that a holder pod's SharePod is.
+unhealthy cards, and by name the owners of locks that are not among those pods. Nodes come before
+pods, so that the pod which a node's lock serves is there to be seen, and pods before SharePods, so
+that a holder pod's SharePod is.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ from reconciler.books import Books
 from reconciler.model import Kind, Scope, Snapshot, View
 from reconciler.observe import Sight
 from reconciler.observe.kinds import Kinds, Listed, Seen, Watched
+from reconciler.observe.lock_owners import LockOwners, named_owners
 from vgpu.cluster import Cluster, ClusterError
 from vgpu.inventory import Objects, Speech, Units, speech
 from vgpu.kube import Node, Pod
@@ -35,6 +37,7 @@ class _ClusterObserver:
         self._kinds = kinds
         self._continuous = continuous
         self._books = Books()
+        self._owners = LockOwners(cluster.pod)
 
     def look(self, now: float) -> Sight:
         """What is there; ``now`` is unix seconds. Raises ClusterError, SourceError."""
@@ -45,6 +48,10 @@ class _ClusterObserver:
         objects = Objects(nodes.objects, pods.objects, share_pods.objects, malformed=malformed)
         said = speech(objects, self._units)
         unhealthy, note = self._unhealthy(said)
+        names = {(pod.ref.namespace, pod.ref.name) for pod in pods.objects}
+        owners = self._owners.ask(
+            [each for each in named_owners(nodes.objects, said.languages) if each not in names]
+        )
         seen: dict[View, Seen[Node] | Seen[Pod]] = {
             View.NODES: nodes,
             View.PODS: pods,
@@ -55,7 +62,10 @@ class _ClusterObserver:
                 now=now,
                 complete=frozenset(view for view, kind in seen.items() if kind.complete),
                 continuous=self._continuous,
-                notes=tuple(filter(None, (*(kind.note for kind in seen.values()), note))),
+                lock_owners=owners.known,
+                notes=tuple(
+                    filter(None, (*(kind.note for kind in seen.values()), note, owners.note))
+                ),
             ),
             objects,
             said,

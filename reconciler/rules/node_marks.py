@@ -77,7 +77,14 @@ def _owned(scene: Scene, _: Node, lock: NodeLock) -> tuple[_Verdict, Guard, str]
     namespace, name = lock.owner or ("", "")
     if hidden := [each for each in scene.malformed[Kind.POD] if _is(each.ref, namespace, name)]:
         return _HIDDEN, OwnerGuard(namespace, name, OwnerState.WAITS), str(hidden[0])
-    state = scene.owner_state(scene.pods_by_name.get((namespace, name)))
+    owner = scene.pods_by_name.get((namespace, name))
+    asked = scene.snapshot.lock_owners
+    if owner is None and asked is not None:
+        if (namespace, name) not in asked:
+            told = f"whether its owner {quoted(f'{namespace}/{name}')} exists is not known"
+            return _HIDDEN, OwnerGuard(namespace, name, OwnerState.WAITS), told
+        owner = asked[namespace, name]
+    state = scene.owner_state(owner)
     told = f"its owner {quoted(f'{namespace}/{name}')} is: {state}"
     return _BY_OWNER[state], OwnerGuard(namespace, name, state), told
 

@@ -16,7 +16,7 @@ from reconciler.store import MemoryStore
 from tests.support import sample_cluster as sample
 from tests.support.bed import crds, objects
 from tests.support.bed.client import Refused
-from tests.support.reconcile_plans import editing, evicting, plan
+from tests.support.reconcile_plans import editing, evicting, plan, unmoved
 from tests.support.waiting import wait_until
 from vgpu.cluster import Cluster
 from vgpu.schemes.volcano import HAMI, Volcano
@@ -82,7 +82,7 @@ def nodes(api, cluster):
 def apply(cluster, path, *entries, **options):
     with Audit.open(path) as audit:
         applier = Applier(cluster, audit, **{"deadline_seconds": 5.0} | options)
-        return list(applier.apply(plan(*entries), (Volcano(HAMI),)))
+        return list(applier.apply(plan(*entries), unmoved((Volcano(HAMI),))))
 
 
 def one(cluster, path, entry, **options):

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from reconciler.apply.acts import TRIES
 from reconciler.apply.applier import Applier
 from reconciler.apply.audit import Audit
 from reconciler.cycle import Cycles
@@ -29,6 +30,7 @@ from tests.cluster.reconciling import (
 from tests.reconciler import samples
 from tests.reconciler.samples import replace
 from tests.support.bed import crds
+from tests.support.reconcile_plans import unmoved
 from tests.support.waiting import WAIT_SECONDS, wait_ended
 from vgpu.cluster import Cluster
 from vgpu.inventory import Units
@@ -248,11 +250,30 @@ def outcomes(cycles, made):
     return [result.outcome for result in cycles.apply(made)]
 
 
-def test_a_pod_that_changed_since_is_left_alone(api, api_namespace, stage, cycles):
+def test_a_pod_that_is_judged_otherwise_since_is_left_alone(api, api_namespace, stage, cycles):
+    pod = stage.put(refused("sick", api_namespace))
+    cycle = cycles()
+    made = cycle.make()
+    patch(api.client, pod, annotations={"vgpu.dev/reconcile": "false"})
+    assert outcomes(cycle, made) == [Outcome.CHANGED]
+    assert not is_evicted(api.client, pod)
+
+
+def test_a_pod_that_has_changed_in_what_nobody_judges_is_evicted(api, api_namespace, stage, cycles):
     pod = stage.put(refused("sick", api_namespace))
     cycle = cycles()
     made = cycle.make()
     patch(api.client, pod, labels={"somebody": "looks-at-it"})
+    assert outcomes(cycle, made) == [Outcome.DONE]
+    assert is_evicted(api.client, pod)
+
+
+def test_nobody_is_touched_on_a_node_that_has_opted_out_since(api, api_namespace, stage, cycles):
+    pod = stage.put(refused("sick", api_namespace))
+    cycle = cycles()
+    made = cycle.make()
+    node = api.client.get({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+    patch(api.client, node, annotations={"vgpu.dev/reconcile": "false"})
     assert outcomes(cycle, made) == [Outcome.CHANGED]
     assert not is_evicted(api.client, pod)
 
@@ -283,7 +304,7 @@ def test_a_pod_that_changes_at_the_very_last_moment_is_left_alone(
 
     cycle = cycles(leads=leads)
     assert outcomes(cycle, cycle.make()) == [Outcome.CHANGED]
-    assert cluster.requests["create", "409"] == 1
+    assert cluster.requests["create", "409"] == TRIES
     assert not is_evicted(api.client, pod)
 
 
@@ -493,7 +514,7 @@ def test_two_that_apply_the_same_plan_at_once_evict_each_pod_once(
         with Audit.open(str(path)) as audit:
             applier = Applier(cluster, audit)
             started.wait()
-            told.append([r.outcome for r in applier.apply(made.plan, made.languages)])
+            told.append([r.outcome for r in applier.apply(made.plan, unmoved(made.languages))])
 
     with ExitStack() as stack:
         threads = []

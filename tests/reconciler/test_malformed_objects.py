@@ -11,6 +11,7 @@ from reconciler.reasons import Cause, Outcome, Rule, Skip
 from reconciler.session import NoAudit
 from tests.reconciler.hands_fake import FakeHands
 from tests.reconciler.samples import (
+    SPOKEN,
     assumed,
     holder,
     lock,
@@ -23,6 +24,7 @@ from tests.reconciler.samples import (
 from tests.reconciler.test_cli import NODE, SICK, call, dump, planned  # noqa: F401
 from tests.reconciler.test_hostile import plan_of, skips
 from tests.reconciler.test_observe_kinds import Server
+from tests.support.reconcile_plans import unmoved
 from tests.test_malformed_objects import TENANTS, share_pod
 from vgpu.kube import MalformedObject
 from vgpu.kube_json import PodPage
@@ -114,7 +116,7 @@ def test_a_lock_without_an_owner_stays_while_a_pod_that_cannot_be_read_may_wait(
     assert len(planned_.actions) == 1
     hands = FakeHands(locked)
     hands.malformed = (hidden,)
-    (result,) = Applier(hands, NoAudit()).apply(planned_)
+    (result,) = Applier(hands, NoAudit()).apply(planned_, unmoved(SPOKEN))
     assert result.outcome is Outcome.CHANGED
     assert "ml/bad" in result.detail
 
@@ -134,7 +136,7 @@ def test_a_holder_stays_while_somebody_who_cannot_be_read_may_use_its_card(user)
     assert len(planned_.actions) == 1
     hands = FakeHands(holder())
     hands.malformed = (user,)
-    (result,) = Applier(hands, NoAudit()).apply(planned_)
+    (result,) = Applier(hands, NoAudit()).apply(planned_, unmoved(SPOKEN))
     assert result.outcome is Outcome.CHANGED
 
 

@@ -12,7 +12,7 @@ from reconciler.reasons import Outcome, Rule
 from reconciler.session import NoAudit
 from tests.reconciler.hands_fake import BUSY, UNREACHABLE, FakeHands, FakeTime
 from tests.reconciler.samples import NOW, SPOKEN, ended, node, pod, refused, replace, share_pod
-from tests.support.reconcile_plans import editing, evicting, plan
+from tests.support.reconcile_plans import editing, evicting, plan, unmoved
 from vgpu.cluster import ClusterError
 from vgpu.model import PodRef
 
@@ -29,7 +29,7 @@ def path(tmp_path):
 
 def apply(hands, path, *entries):
     with Audit.open(path) as audit:
-        list(Applier(hands, audit, clock=FakeTime()).apply(plan(*entries), SPOKEN))
+        list(Applier(hands, audit, clock=FakeTime()).apply(plan(*entries), unmoved(SPOKEN)))
 
 
 def undo(hands, path, **options):
