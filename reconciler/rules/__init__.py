@@ -66,6 +66,6 @@ RULES: Final = (
     RuleEntry(Rule.OVER_LIMIT, over_limit, NODE, _USAGE),
     RuleEntry(Rule.ORPHAN_SHIM_DIR, orphan_shim_dir, NODE, frozenset({View.PODS, View.FOLDERS})),
     RuleEntry(Rule.KUBESHARE, kubeshare, needs=frozenset({View.PODS, View.SHARE_PODS})),
-    RuleEntry(Rule.MALFORMED_OBJECT, malformed_object, BOTH, frozenset()),
+    RuleEntry(Rule.MALFORMED_OBJECT, malformed_object, needs=frozenset()),
 )
 """In the order of :class:`Rule`."""

@@ -7,9 +7,13 @@ import pytest
 from reconciler.apply.applier import Applier
 from reconciler.model import View
 from reconciler.observe.kinds import Listed
+from reconciler.policy import Policy
 from reconciler.reasons import Cause, Outcome, Rule, Skip
+from reconciler.rules.drift import card_drift
+from reconciler.scene import Scene
 from reconciler.session import NoAudit
 from tests.reconciler.hands_fake import FakeHands
+from tests.reconciler.node_samples import given, on_node
 from tests.reconciler.samples import (
     SPOKEN,
     assumed,
@@ -82,6 +86,28 @@ def test_a_malformed_pod_of_a_dump_leaves_the_others_in_sight(dump):  # noqa: F8
 
 
 # ---------------------------------------------------------------- as far as it matters
+
+
+@pytest.mark.parametrize(
+    ("hidden", "objection"),
+    [
+        (unread("Pod", node="gpu-1"), Skip.INCOMPLETE_VIEW),
+        (unread("Pod", node=None), Skip.INCOMPLETE_VIEW),
+        (unread("Pod", node="gpu-2"), None),
+        (unread("SharePod", node="gpu-1"), None),  # KubeShare is not in use there
+    ],
+)
+def test_annotations_are_not_repaired_where_somebody_holds_nobody_knows_what(hidden, objection):
+    train = pod()
+    torn = replace(on_node(train, said=[given(train, card=1)]), malformed=(hidden,))
+    (finding,) = card_drift(Scene(torn, SPOKEN), Policy())
+    assert finding.objection is objection
+
+
+def test_a_share_pod_that_is_placed_nowhere_holds_nothing():
+    for where, hides in ((None, True), ("gpu-1", True), ("gpu-2", False), ("", False)):
+        torn = seen(node("gpu-1"), holder(), malformed=unread(node=where))
+        assert bool(Scene(torn, SPOKEN).hidden_tenants("gpu-1")) == hides
 
 
 def test_on_a_node_that_cannot_be_read_nobody_is_touched_and_elsewhere_they_are():
