@@ -22,7 +22,7 @@ from reconciler.model import Edit, Entry, Evict, RemoveFolder
 from reconciler.plan import OPT_OUT, opted_out
 from reconciler.reasons import Outcome
 from vgpu.cluster import ClusterError
-from vgpu.kube import MIRROR, Node, Pod
+from vgpu.kube import MIRROR, MalformedObject, Node, Pod
 from vgpu.kube_json import Keep
 from vgpu.reasons import SourceError
 
@@ -111,9 +111,6 @@ class Actor:
         action = finding.action
         if not isinstance(action, Evict | Edit):
             raise Refused(Outcome.FAILED, "there is nothing to be done")
-        wanted = action.pod.uid if isinstance(action, Evict) else action.target.uid
-        if wanted and uid(found) != wanted:
-            raise Refused(Outcome.GONE, "another of its name is in its place")
         node = found if isinstance(found, Node) else self._node(found.node)
         _expect_welcome(node)
         if isinstance(found, Node) or found.resource_version == action.resource_version:
@@ -140,6 +137,7 @@ class Actor:
     def _evict(self, entry: Entry) -> str:
         subject = entry.finding.subject
         pod = self._seen = self._hands.pod(subject.namespace, subject.name)
+        _expect_same(pod, subject.uid)
         action = self._current(entry, pod)
         for guard in action.guards:
             check(guard, self._hands, self._judge.languages)
@@ -166,6 +164,7 @@ class Actor:
             raise Refused(Outcome.FAILED, "there is nothing to be done")
         found = read(self._hands, planned.target)
         self._seen = found if isinstance(found, Pod) else None
+        _expect_same(found, planned.target.uid)
         if changed := differing(found, planned.before):
             raise Refused(Outcome.CHANGED, f"changed since: {', '.join(changed)}")
         if planned.unbind and (not isinstance(found, Pod) or found.node != planned.unbind):
@@ -199,8 +198,7 @@ class Actor:
         _expect_welcome(self._node(node))
         for page in self._hands.pods(keep=Keep.ALL, field_selector=f"spec.nodeName={node}"):
             for each in page.malformed:
-                static = None if each.annotations is None else each.annotations.get(MIRROR, "")
-                if None is static or action.pod_uid in (each.ref.uid, static) or not each.ref.uid:
+                if _may_be(each, action.pod_uid):
                     raise Refused(Outcome.CHANGED, f"its pod may be there: {each.title}")
             for pod in page.pods:
                 # Where it only protects, a static pod's annotation is believed whatever it says.
@@ -220,6 +218,7 @@ class Actor:
         try:
             return send(write, arrived, dry_run=self._dry_run)
         except Refused as refusal:
+            self._begun = False  # what came of it is known, or is said not to be
             refusal.overtaken = refusal.outcome is Outcome.CHANGED
             raise
 
@@ -228,7 +227,19 @@ class Actor:
             raise Refused(Outcome.NOT_LEADER, "")
 
 
+def _expect_same(found: Pod | Node, wanted_uid: str) -> None:
+    """Raises Refused if it is another object of that name."""
+    if wanted_uid and uid(found) != wanted_uid:
+        raise Refused(Outcome.GONE, "another of its name is in its place")
+
+
 def _expect_welcome(node: Node | None) -> None:
     """Raises Refused if nothing on the node is to be touched any more."""
     if node is not None and opted_out(node):
         raise Refused(Outcome.CHANGED, f'node {node.name} is annotated {OPT_OUT}: "false" now')
+
+
+def _may_be(unread: MalformedObject, pod_uid: str) -> bool:
+    """Whether a pod that cannot be read may be the one of that UID, a static one's too."""
+    marks = unread.annotations
+    return not unread.ref.uid or marks is None or pod_uid in (unread.ref.uid, marks.get(MIRROR))

@@ -221,3 +221,19 @@ def test_what_is_planned_of_a_stranger_s_lock_is_what_is_done():
 def test_a_lock_of_whose_owner_nothing_is_known_stays():
     found = plan_of(locked(lock_owners={}), Rule.STALE_LOCK)
     assert skips(found) == {"gpu-1": Skip.INCOMPLETE_VIEW}
+
+
+def test_a_claim_of_another_pod_of_the_name_is_not_that_of_the_one_that_is_gone():
+    bench, actions = bench_of(snapshot(NODE, LEFT))
+    bench.hands.touch("left", ref=replace(LEFT.ref, uid="another"), annotations={})
+    assert bench.outcomes(*actions) == {"left": Outcome.GONE}
+
+
+def test_a_defect_after_a_refusal_has_done_nothing():
+    bench, actions = bench_of(snapshot(NODE, SICK[0]))
+    bench.hands.first("evict", lambda: bench.hands.touch("sick-0"))
+    bench.hands.first("evict", lambda: None)
+    bench.hands.first("pod", lambda: None)
+    bench.hands.first("pod", lambda: bench.hands.refuse("pod", RuntimeError("a defect")))
+    assert bench.outcomes(*actions) == {"sick-0": Outcome.FAILED}
+    assert bench.hands.has("sick-0")
