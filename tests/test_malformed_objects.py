@@ -21,6 +21,8 @@ from vgpu.kube_json import (
     decode_share_pods,
 )
 from vgpu.model import PodRef
+from vgpu.simulator.apiserver import ApiServer
+from vgpu.simulator.store import NODES, PODS, Store
 from vgpu.sources.mirror import Mirror
 
 GPUID = {"kubeshare/GPUID": "abcde"}
@@ -223,3 +225,25 @@ def test_inspect_counts_what_it_has_no_room_to_name(tmp_path):
     ]
     assert "5: SharePod ml/bad-0: " in note
     assert note.endswith("and 2 more")
+
+
+def test_inspect_asks_a_server_and_shows_the_rest(tmp_path):
+    store = Store()
+    store.create(NODES, sample.volcano_node("gpu-1", 1))
+    for name, phase in (("web", "Running"), ("bad", 7)):
+        made = sample.volcano_pod(name, "gpu-1", 1, 8000)
+        made["status"]["phase"] = phase
+        store.create(PODS, made)
+    config = tmp_path / "kubeconfig"
+    with ApiServer(store) as server:
+        config.write_text(server.kubeconfig())
+        for words in ((), ("gpu-1",)):
+            result = CliRunner().invoke(
+                main, ["inspect", *words, "--kubeconfig", str(config), "-o", "json"]
+            )
+            assert result.exit_code == 0, result.output
+            told = json.loads(result.stdout)
+            assert "Pod ml/bad: " in told["notes"][0]
+            devices = told["nodes"][0]["devices"]
+            holdings = [each for device in devices for each in device["holdings"]]
+            assert [each["pod"]["name"] for each in holdings] == ["web"]
