@@ -61,7 +61,7 @@ class Pods:
     def known(self) -> Mapping[str, Pod] | None:
         """All of the node's pods; None while the API server is not heard."""
         state = self._mirror.state()
-        if not state.synced:
+        if not state.synced or state.malformed:  # one of those may be the pod that is asked for
             return None
         seen, told = self._told
         if state.objects is not seen:
@@ -88,7 +88,9 @@ class Pods:
     def _listed(self) -> _Known | None:
         try:
             with followed.told(self._cluster.server):
-                pages = self._cluster.pods(keep=Keep.ALL, field_selector=self._selector)
+                pages = tuple(self._cluster.pods(keep=Keep.ALL, field_selector=self._selector))
+                if any(page.malformed for page in pages):
+                    return None
                 return {pod.kubelet_uid: pod for page in pages for pod in page.pods}
         except SourceError:
             return None

@@ -106,6 +106,7 @@ MISSED_CYCLES: Final = 3
 FAILURES: Final = (
     Outcome.FORBIDDEN,
     Outcome.FAILED,
+    Outcome.UNKNOWN,
     Outcome.SEVERAL_PDBS,
     Outcome.THROTTLED,
     Outcome.OUT_OF_TIME,

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import msgspec
 
 from reconciler.apply.audit import AuditError
+from reconciler.judge import Judge
 from reconciler.memory import Memory, learn
 from reconciler.model import Plan, Result, Snapshot, View
 from reconciler.observe import Observer
@@ -57,8 +58,8 @@ class Store(Protocol):
         ...
 
 
-Apply = Callable[[Plan, Sequence[Language]], Iterator[Result]]
-"""Applies a plan; the languages are those of the look that it was made from. Raises AuditError."""
+Apply = Callable[[Plan, Judge], Iterator[Result]]
+"""Applies a plan; the judge knows the look that it was made from. Raises AuditError."""
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -180,7 +181,8 @@ class Cycles:
             return
         results: list[Result] = []
         try:
-            for result in self._apply(made.plan, made.languages):
+            judge = Judge(made.snapshot, self._policy, made.memory, made.languages)
+            for result in self._apply(made.plan, judge):
                 results.append(result)
                 yield result
         finally:

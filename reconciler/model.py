@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from reconciler.reasons import Cause, Effect, Outcome, Rule, Skip
-from vgpu.kube import Node, Pod
+from vgpu.kube import NODE_KIND, POD_KIND, SHARE_POD_KIND, MalformedObject, Node, Pod
 from vgpu.ledger import Ledger
 from vgpu.ledger.usage import Usage
 from vgpu.model import PodRef
@@ -60,6 +60,9 @@ class Snapshot(msgspec.Struct, frozen=True):
         nodes: all, or the one.
         pods: all that share GPUs, KubeShare's holder pods among them.
         share_pods: KubeShare's SharePods, as pods.
+        malformed: objects that were seen and cannot be read: what they say is no evidence.
+        lock_owners: the pods that nodes' locks name and that are not among ``pods``, by namespace
+            and name, None for one that does not exist; None if nobody has asked for any.
         ledgers: by node; a node without any disagreement may be left out.
         folders: the shims' folders.
         usage: what containers use of devices, where that is known for certain.
@@ -74,6 +77,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     nodes: tuple[Node, ...] = ()
     pods: tuple[Pod, ...] = ()
     share_pods: tuple[Pod, ...] = ()
+    malformed: tuple[MalformedObject, ...] = ()
+    lock_owners: Mapping[tuple[str, str], Pod | None] | None = None
     ledgers: Mapping[str, Ledger] = {}
     folders: tuple[ShimFolder, ...] = ()
     usage: tuple[Usage, ...] = ()
@@ -85,9 +90,9 @@ class Snapshot(msgspec.Struct, frozen=True):
 class Kind(StrEnum):
     """What a subject is."""
 
-    POD = "Pod"
-    SHARE_POD = "SharePod"
-    NODE = "Node"
+    POD = POD_KIND
+    SHARE_POD = SHARE_POD_KIND
+    NODE = NODE_KIND
     DEVICE = "Device"
     FOLDER = "Folder"
 
@@ -186,6 +191,7 @@ class Edit(msgspec.Struct, frozen=True, tag="edit"):
         before: each annotation as it was, None where there was none: the before-image.
         after: each as it is to be, None to remove it. Same keys.
         unbind: clear a SharePod's ``spec.nodeName``, which was this; "" leaves it alone.
+        bind: make a SharePod's ``spec.nodeName`` this again; only what undoes an edit does so.
         guards: what must still be so.
     """
 
@@ -195,6 +201,12 @@ class Edit(msgspec.Struct, frozen=True, tag="edit"):
     after: Mapping[str, str | None]
     unbind: str = ""
     guards: tuple[Guard, ...] = ()
+    bind: str = ""
+
+    @property
+    def moves(self) -> bool:
+        """Whether it is about where a SharePod is bound: from ``unbind`` to ``bind``."""
+        return bool(self.unbind or self.bind)
 
     def __post_init__(self) -> None:
         """Raises ValueError: what has no before-image can neither be checked nor undone."""

@@ -30,7 +30,7 @@ from reconciler.model import (
 )
 from reconciler.policy import REPORTED, Limits, Mode, Policy
 from reconciler.reasons import Cause, Effect, Rule, Skip
-from reconciler.rules import RULES
+from reconciler.rules import RULES, RuleEntry
 from reconciler.scene import RUNNING, SUCCEEDED, Scene
 from vgpu.kube import MIRROR, Node, Pod
 from vgpu.schemes.language import Language
@@ -52,14 +52,19 @@ def make_plan(
 def find(scene: Scene, policy: Policy) -> Iterator[Finding]:
     """Everything that the rules that are on find; what they could not see well enough, too."""
     for entry in RULES:
-        if policy.mode(entry.rule) is Mode.OFF or scene.snapshot.scope not in entry.scopes:
-            continue
-        blind = not scene.has(*entry.needs)
-        for finding in entry.find(scene, policy):
-            if blind and finding.objection is None:
-                yield msgspec.structs.replace(finding, objection=Skip.INCOMPLETE_VIEW)
-            else:
-                yield finding
+        yield from found_by(entry, scene, policy)
+
+
+def found_by(entry: RuleEntry, scene: Scene, policy: Policy) -> Iterator[Finding]:
+    """What one rule finds, if it is on."""
+    if policy.mode(entry.rule) is Mode.OFF or scene.snapshot.scope not in entry.scopes:
+        return
+    blind = not scene.has(*entry.needs)
+    for finding in entry.find(scene, policy):
+        if blind and finding.objection is None:
+            yield msgspec.structs.replace(finding, objection=Skip.INCOMPLETE_VIEW)
+        else:
+            yield finding
 
 
 def resolve(scene: Scene, policy: Policy, memory: Memory, findings: Iterable[Finding]) -> Plan:
@@ -202,7 +207,7 @@ _DAEMON_SET: Final = "DaemonSet"
 _Guards = tuple[tuple[Skip, Callable[[Pod, Policy], bool]], ...]
 
 _ANY_POD: Final[_Guards] = (
-    (Skip.OPTED_OUT, lambda pod, _: _opted_out(pod)),
+    (Skip.OPTED_OUT, lambda pod, _: opted_out(pod)),
     (
         Skip.OTHER_NAMESPACE,
         lambda pod, policy: bool(policy.namespaces) and pod.ref.namespace not in policy.namespaces,
@@ -241,7 +246,8 @@ def _exempt(finding: Finding) -> frozenset[Skip]:
     return frozenset({Skip.RUNNING} if finding.rule in REPORTED else ())  # what these find runs
 
 
-def _opted_out(thing: Pod | Node) -> bool:
+def opted_out(thing: Pod | Node) -> bool:
+    """Whether somebody wants it left alone."""
     return thing.annotations.get(OPT_OUT) == "false"
 
 
@@ -254,9 +260,10 @@ def _protection(finding: Finding, scene: Scene, policy: Policy) -> Skip | None:
     node = scene.nodes.get(subject.home)
     if node is None and subject.kind is Kind.NODE:
         return Skip.NODE_UNKNOWN
-    if node is None and subject.home and not scene.has(View.NODES):
+    seen = scene.has(View.NODES) and subject.home not in scene.malformed_nodes
+    if node is None and subject.home and not seen:
         return Skip.INCOMPLETE_VIEW  # it may have opted out
-    if node is not None and _opted_out(node):
+    if node is not None and opted_out(node):
         return Skip.OPTED_OUT
     if subject.kind not in (Kind.POD, Kind.SHARE_POD):
         return Skip.OTHER_NAMESPACE if policy.namespaces else None

@@ -29,7 +29,8 @@ REPORTED: Final = frozenset(
 """Rules that only report unless they are set to apply: then they evict, running pods too."""
 
 DEFAULT_MODES: Final[Mapping[Rule, Mode]] = {
-    rule: Mode.PLAN if rule in REPORTED or rule is Rule.KUBESHARE else Mode.APPLY for rule in Rule
+    rule: Mode.PLAN if rule in REPORTED | {Rule.KUBESHARE, Rule.MALFORMED_OBJECT} else Mode.APPLY
+    for rule in Rule
 }
 
 RECREATED: Final = ("ReplicaSet", "ReplicationController", "StatefulSet")

@@ -28,6 +28,7 @@ class Rule(Explained):
     OVER_LIMIT = "over_limit", "uses more memory of a device than it was given"
     ORPHAN_SHIM_DIR = "orphan_shim_dir", "a shim's folder whose pod is no more"
     KUBESHARE = "kubeshare", "a holder pod or SharePod that KubeShare has lost track of"
+    MALFORMED_OBJECT = "malformed_object", "an object at the API server that cannot be read"
 
 
 class Cause(Explained):
@@ -186,6 +187,7 @@ class Outcome(Explained):
     THROTTLED = "throttled", "the API server asked us to wait longer than we may"
     FORBIDDEN = "forbidden", "a right is missing"
     FAILED = "failed", "the API server or file system refused it otherwise"
+    UNKNOWN = "unknown", "the answer was lost, and it could not be read again: it may be done"
     NOT_LEADER = "not_leader", "another reconciler leads now: nothing was done"
     OUT_OF_TIME = (
         "out_of_time",

@@ -13,6 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.style import Style
 
+from reconciler.apply.audit import Record
 from reconciler.apply.restore import Restored, Undo
 from reconciler.model import Edit, Entry, Kind, Plan, Result, Subject
 from reconciler.reasons import Effect, Outcome, Skip
@@ -69,6 +70,14 @@ def show_result(console: Console, result: Result) -> None:
     if told:
         pieces.append((f": {_flat(told)}", PLAIN))
     write(console, [pieces])
+
+
+def show_undoable(console: Console, records: Iterable[Record]) -> None:
+    """Print what is about to be undone."""
+    for record in records:
+        verb = doing(record.action)
+        told = f"  {record.rule.value}: {verb} {subject_text(record.subject)}"
+        write(console, [[(told, PLAIN), (f"  {record.time:%Y-%m-%d %H:%M:%S %Z}", DIM)]])
 
 
 def show_restored(console: Console, restored: Restored) -> None:

@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from reconciler.model import OwnerState, Snapshot, View
+from reconciler.model import Kind, OwnerState, Snapshot, View
 from reconciler.reasons import Skip
-from vgpu.kube import ContainerState, Node, Pod, holds_devices
+from vgpu.kube import ContainerState, MalformedObject, Node, Pod, holds_devices
 from vgpu.kube_projection import RESOURCES
 from vgpu.ledger.cluster import home
 from vgpu.ledger.from_api import read_pod
 from vgpu.model import Claim, Phase
-from vgpu.schemes.kubeshare_sharepod import join
+from vgpu.schemes.kubeshare_sharepod import PREFIX, join
 from vgpu.schemes.language import ClaimError, Language
 
 PENDING, RUNNING, SUCCEEDED, FAILED = "Pending", "Running", "Succeeded", "Failed"
@@ -101,6 +101,42 @@ class Scene:
         for pod in join(self.snapshot.pods, self.snapshot.share_pods):
             found.setdefault(home(pod, read_pod(pod, self.languages)), []).append(pod)
         return {node: tuple(pods) for node, pods in found.items()}
+
+    # ------------------------------------------------------------ what cannot be read
+
+    @cached_property
+    def malformed(self) -> Mapping[str, tuple[MalformedObject, ...]]:
+        """By kind."""
+        found: dict[str, list[MalformedObject]] = {kind: [] for kind in Kind}
+        for each in self.snapshot.malformed:
+            found.setdefault(each.kind, []).append(each)
+        return {kind: tuple(those) for kind, those in found.items()}
+
+    @cached_property
+    def malformed_nodes(self) -> frozenset[str]:
+        """Their names."""
+        return frozenset(each.name for each in self.malformed[Kind.NODE])
+
+    def hidden_pods(self, node: str) -> tuple[MalformedObject, ...]:
+        """Pods that cannot be read and are on the node, or may be."""
+        return tuple(each for each in self.malformed[Kind.POD] if each.may_be_on(node))
+
+    def hidden_tenants(self, node: str) -> tuple[MalformedObject, ...]:
+        """Whatever cannot be read and may hold something of the node's cards.
+
+        A SharePod holds nothing before it is placed, nor where KubeShare is not in use.
+        """
+        share_pods = self.malformed[Kind.SHARE_POD] if node in self._shared_by_kubeshare else ()
+        placed = (each for each in share_pods if each.node in (None, node))
+        return (*self.hidden_pods(node), *placed)
+
+    @cached_property
+    def _shared_by_kubeshare(self) -> frozenset[str]:
+        return frozenset(
+            pod.node
+            for pod in self.snapshot.pods
+            if any(key.startswith(PREFIX) for key in (*pod.annotations, *pod.labels))
+        )
 
     # ------------------------------------------------------------ one pod
 

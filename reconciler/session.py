@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from reconciler.apply.applier import Applier, Audit
+from reconciler.apply.audit import Record
 from reconciler.apply.removal import Remover
 from reconciler.cycle import Apply
 from reconciler.flags import Options
@@ -30,6 +31,9 @@ class NoAudit:
         """Tell nobody."""
 
     def result(self, plan: Plan, result: Result) -> None:
+        """Tell nobody."""
+
+    def tell(self, record: Record) -> None:
         """Tell nobody."""
 
 

@@ -170,12 +170,13 @@ def test_a_version_is_asked_for_once_and_the_token_knows_the_rest():
 def test_share_pods_are_pods_and_none_where_kubeshare_is_not_installed():
     listed = answer({"items": [pod("shared")]})
     with serving(listed) as (cluster, server):
-        assert [each.ref.name for each in cluster.sharepods()] == ["shared"]
+        (page,) = cluster.sharepod_pages()
+        assert [each.ref.name for each in page.pods] == ["shared"]
     assert server.requests[0][1] == "/apis/kubeshare.nthu/v1/sharepods"
     with serving(answer(b"404 page not found\n", 404)) as (cluster, _):
-        assert list(cluster.sharepods()) == []
-    with serving(status(403, "Forbidden")) as (cluster, _), pytest.raises(ClusterError):
-        list(cluster.sharepods())
+        assert followed.sharepods(cluster).list() == ([], "")
+    with serving(status(403, "Forbidden")) as (cluster, _), pytest.raises(SourceError):
+        followed.sharepods(cluster).list()
 
 
 def test_configmaps_are_none_if_there_is_none():
@@ -642,7 +643,7 @@ def test_a_page_that_is_none_is_malformed_and_names_the_server(body):
         lambda cluster: cluster.lease("a", "b"),
         lambda cluster: cluster.capacity("n"),
         lambda cluster: list(cluster.nodes()),
-        lambda cluster: list(cluster.sharepods()),
+        lambda cluster: list(cluster.sharepod_pages()),
         lambda cluster: cluster.config_map("a", "b"),
         lambda cluster: cluster.unhealthy_gpus(),
         lambda cluster: list(cluster.watch_pods("1")),

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.kube import ContainerState, Node, Pod
+from vgpu.kube import NODE_KIND, ContainerState, MalformedObject, Node, Pod
 from vgpu.ledger import DeviceEntry, Holding, Ledger, Malformed, Wanted
 from vgpu.ledger.cluster import Cluster, cluster
 from vgpu.ledger.from_api import read_pod
@@ -142,13 +142,15 @@ class Inventory(msgspec.Struct, frozen=True):
 class Objects(msgspec.Struct, frozen=True):
     """What was read of the API server.
 
-    ``pods`` are those that share GPUs; ``unhealthy`` is the text of gpushare's ConfigMaps by node.
+    ``pods`` are those that share GPUs; ``unhealthy`` is the text of gpushare's ConfigMaps by node;
+    ``malformed`` are the objects that cannot be read.
     """
 
     nodes: tuple[Node, ...] = ()
     pods: tuple[Pod, ...] = ()
     share_pods: tuple[Pod, ...] = ()
     unhealthy: Mapping[str, str] = {}
+    malformed: tuple[MalformedObject, ...] = ()
 
 
 class Units(msgspec.Struct, frozen=True):
@@ -170,6 +172,11 @@ def of_node(objects: Objects, name: str) -> Objects:
         nodes=tuple(node for node in objects.nodes if node.name == name),
         pods=tuple(pod for pod in objects.pods if pod.node in here),
         share_pods=tuple(pod for pod in objects.share_pods if pod.node in here),
+        malformed=tuple(
+            each
+            for each in objects.malformed
+            if (each.name == name if each.kind == NODE_KIND else each.may_be_on(name))
+        ),
     )
 
 
@@ -178,6 +185,9 @@ _SMALLEST_MIB: Final = 1024
 
 _HAMI_MARK: Final = "hami.io/"
 
+_NAMED: Final = 3
+"""Malformed objects that a note names."""
+
 
 def inventory(objects: Objects, units: Units) -> Inventory:
     """Everything about the objects that a person asks for. Never raises."""
@@ -185,13 +195,21 @@ def inventory(objects: Objects, units: Units) -> Inventory:
     found = cluster(objects.nodes, said.pods, said.languages, objects.unhealthy)
     views = tuple(sorted(_views(objects.nodes, found), key=lambda view: view.node.name))
     pending = tuple(sorted(_pending(found, views, said.pods, said.languages), key=_order))
-    notes = [*said.notes, *_volcano_notes(views, units)]
+    notes = [*_unread(objects.malformed), *said.notes, *_volcano_notes(views, units)]
     if said.whole:
         notes.append(
             "pods with whole GPUs of NVIDIA's own device plugin, which shares none, are not shown:"
             f" {len(said.whole)}"
         )
     return Inventory(views, pending, tuple(_rooms(views, pending)), tuple(notes))
+
+
+def _unread(malformed: Sequence[MalformedObject]) -> Iterator[str]:
+    """Which objects cannot be read, as far as there is room to name them."""
+    if malformed:
+        those = "; ".join(map(str, malformed[:_NAMED]))
+        more = f"; and {len(malformed) - _NAMED} more" if len(malformed) > _NAMED else ""
+        yield f"malformed objects, whose shares are not counted: {len(malformed)}: {those}{more}"
 
 
 def only_scheme(found: Inventory, scheme: Scheme) -> Inventory:

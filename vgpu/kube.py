@@ -186,6 +186,47 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     uid: str = ""
 
 
+POD_KIND, SHARE_POD_KIND, NODE_KIND = "Pod", "SharePod", "Node"
+"""As Kubernetes and KubeShare name them."""
+
+
+class MalformedObject(msgspec.Struct, frozen=True, gc=False):
+    """An object that exists and cannot be read, with what can be read of it all the same.
+
+    Attributes:
+        kind: ``Pod``, ``SharePod``, ``Node`` or ``ConfigMap``.
+        ref: who it is; what cannot be read of that is "".
+        detail: what is wrong with it.
+        node: where it is bound, "" if nowhere, None if that cannot be read.
+        annotations: those that a scheme or this product reads; None if they cannot be read.
+    """
+
+    kind: str
+    ref: PodRef
+    detail: str
+    node: str | None = None
+    annotations: Mapping[str, str] | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the object, as nodes have it."""
+        return self.ref.name
+
+    def may_be_on(self, node: str) -> bool:
+        """Whether it is bound to the node, or may be, or may yet be bound to it."""
+        return self.node in (None, "", node)
+
+    @property
+    def title(self) -> str:
+        """What it is called, for people."""
+        named = "/".join(part for part in (self.ref.namespace, self.ref.name) if part)
+        return f"{self.kind} {named or 'without a name'}"
+
+    def __str__(self) -> str:
+        """For people: what it is and what is wrong with it."""
+        return f"{self.title}: {self.detail}"
+
+
 class Lease(msgspec.Struct, frozen=True, gc=False):
     """A claim to be the only one who does something (coordination.k8s.io/v1).
 

@@ -1,19 +1,22 @@
 """The API server's JSON as the values of :mod:`vgpu.kube`: lists, objects, watch events, dumps.
 
-Bytes that are something else are a :class:`~vgpu.reasons.SourceError` MALFORMED that names the
-subject and, where one can be told, the object. What is kept of an object is
-:mod:`vgpu.kube_projection`'s part.
+Objects are read one by one: one that cannot be read is a
+:class:`~vgpu.kube.MalformedObject` beside the others, and costs nobody else. Only a list, line or
+dump that is none itself, and an object that was asked for alone, are a
+:class:`~vgpu.reasons.SourceError` MALFORMED, which names the subject and, where one can be told,
+the object. What is kept of an object is :mod:`vgpu.kube_projection`'s part.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, StrEnum
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
 from vgpu import kube_wire as wire
-from vgpu.kube import Lease, Node, Pod
+from vgpu.kube import Lease, MalformedObject, Node, Pod
+from vgpu.kube_decode import Content, decode, malformed, named
 from vgpu.kube_projection import (
     project_lease,
     project_node,
@@ -34,18 +37,8 @@ _API_VERSIONS: Final = {
 _UNHEALTHY: Final = "unhealthy-gpu-"
 """gpushare's ConfigMaps: this, then the node's name."""
 
-
-_DATED: Final = frozenset({"Pending", "Failed"})
-"""Phases of pods whose last status has a time: these may have to be told from a dead kubelet's."""
-
-_LONGEST_NAME: Final = 253
-"""Characters that an object's name may have; an error repeats no more."""
-
 _LONGEST_KIND: Final = 64
 """Characters of a kind that an error repeats."""
-
-_LONGEST_DETAIL: Final = 300
-"""Characters of what a decoder says, which repeats what it has read."""
 
 
 class Keep(Enum):
@@ -68,12 +61,14 @@ class PodPage(msgspec.Struct, frozen=True):
         continue_token: for the next page; "" if this is the last.
         resource_version: of the list, to watch from.
         total: pods on the page, those that are not kept included.
+        malformed: those that cannot be read.
     """
 
     pods: tuple[Pod, ...]
     continue_token: str = ""
     resource_version: str = ""
     total: int = 0
+    malformed: tuple[MalformedObject, ...] = ()
 
 
 class NodePage(msgspec.Struct, frozen=True):
@@ -82,6 +77,7 @@ class NodePage(msgspec.Struct, frozen=True):
     nodes: tuple[Node, ...]
     continue_token: str = ""
     resource_version: str = ""
+    malformed: tuple[MalformedObject, ...] = ()
 
 
 class EventType(StrEnum):
@@ -108,13 +104,14 @@ class ApiError(msgspec.Struct, frozen=True):
 class Event(msgspec.Struct, Generic[_Object], frozen=True):
     """One line of a watch: an object as it is now, or was last; for ERROR the failure.
 
+    An object that cannot be read is a :class:`~vgpu.kube.MalformedObject`.
     A pod is given whether it shares GPUs or not, since it may have ceased to:
     :func:`~vgpu.kube_projection.shares_gpus` tells.
     """
 
     type: EventType
     resource_version: str = ""
-    object: _Object | None = None
+    object: _Object | MalformedObject | None = None
     error: ApiError | None = None
 
 
@@ -131,6 +128,7 @@ class Dump(msgspec.Struct, frozen=True):
         unhealthy: the text of gpushare's ``unhealthy-gpu-<node>`` ConfigMaps, by node.
         total: pods in the dump, those that are not kept included.
         others: objects that are none of these, counted by kind.
+        malformed: those of all these kinds that cannot be read.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -139,39 +137,89 @@ class Dump(msgspec.Struct, frozen=True):
     unhealthy: Mapping[str, str] = {}
     total: int = 0
     others: Mapping[str, int] = {}
+    malformed: tuple[MalformedObject, ...] = ()
 
 
-# ---------------------------------------------------------------- the readers
+# ---------------------------------------------------------------- the kinds
 
 _T = TypeVar("_T")
 _Wire = TypeVar("_Wire", wire.PodFields, wire.SharePodFields, wire.NodeFields)
+_Wire_co = TypeVar("_Wire_co", covariant=True)
 _Decoder = msgspec.json.Decoder
-_Content = bytes | msgspec.Raw
+
+
+class _List(Protocol[_Wire_co]):
+    """A page of a list."""
+
+    @property
+    def items(self) -> Sequence[_Wire_co] | None: ...
+
+    @property
+    def metadata(self) -> wire.ListMeta: ...
 
 
 class _Line(wire.Wire, Generic[_T], frozen=True):
+    """A line of a watch."""
+
     type: EventType
     object: _T
 
 
-_POD = _Decoder(wire.PodFields)
-_NODE = _Decoder(wire.NodeFields)
-_SHARE_POD = _Decoder(wire.SharePodFields)
+class _Kind(msgspec.Struct, Generic[_Wire, _T], frozen=True):
+    """How a kind is read: one object, all of a page in one go, a line of a watch in one go.
+
+    ``project`` raises SourceError MALFORMED, as all decoding does.
+    """
+
+    name: str
+    object: _Decoder[_Wire]
+    page: _Decoder[_List[_Wire]]
+    line: _Decoder[_Line[_Wire]]
+    project: Callable[[_Wire, str], _T]
+
+    def one(self, content: Content, subject: str) -> _T:
+        """One object."""
+        return self.project(decode(content, self.object, subject), subject)
+
+
+_POD_STATUS = _Decoder(wire.PodStatus)
+
+
+def _project_pod(pod: wire.PodFields, subject: str) -> Pod:
+    return project_pod(pod, decode(pod.status, _POD_STATUS, subject))
+
+
+_PODS = _Kind(
+    "Pod",
+    _Decoder(wire.PodFields),
+    _Decoder(wire.PodList),
+    _Decoder(_Line[wire.PodFields]),
+    _project_pod,
+)
+_SHARE_PODS = _Kind(
+    "SharePod",
+    _Decoder(wire.SharePodFields),
+    _Decoder(wire.SharePodList),
+    _Decoder(_Line[wire.SharePodFields]),
+    lambda share_pod, _: project_share_pod(share_pod),
+)
+_NODES = _Kind(
+    "Node",
+    _Decoder(wire.NodeFields),
+    _Decoder(wire.NodeList),
+    _Decoder(_Line[wire.NodeFields]),
+    project_node,
+)
+_NODE = _NODES.object
 _CONFIG_MAP = _Decoder(wire.ConfigMapFields)
 _LEASE = _Decoder(wire.LeaseFields)
 _EVENT = _Decoder(wire.EventFields)
-_POD_STATUS = _Decoder(wire.PodStatus)
-_MANAGED_FIELDS = _Decoder(list[wire.ManagedFields] | None)
-_POD_LIST = _Decoder(wire.PodList)
-_NODE_LIST = _Decoder(wire.NodeList)
-_SHARE_POD_LIST = _Decoder(wire.SharePodList)
 _ANY_LIST = _Decoder(wire.AnyList)
 _ANY_OBJECT = _Decoder(wire.AnyObject)
-_POD_LINE = _Decoder(_Line[wire.PodFields])
-_NODE_LINE = _Decoder(_Line[wire.NodeFields])
-_SHARE_POD_LINE = _Decoder(_Line[wire.SharePodFields])
 _ANY_LINE = _Decoder(_Line[msgspec.Raw])
 _API_ERROR = _Decoder(ApiError)
+
+# ---------------------------------------------------------------- the readers
 
 
 def decode_pods(
@@ -181,15 +229,13 @@ def decode_pods(
 
     Raises SourceError MALFORMED.
     """
-    decoded = _decode_list(page, _POD_LIST, _POD, subject)
-    items = decoded.items or ()
-    pods = tuple(
-        _pod(pod, subject)
-        for pod in items
-        if node in ("", pod.spec.node_name) and (keep is Keep.ALL or wire_shares_gpus(pod))
-    )
-    meta = decoded.metadata
-    return PodPage(pods, meta.continue_token, meta.resource_version, len(items))
+
+    def wanted(pod: wire.PodFields) -> bool:
+        return node in ("", pod.spec.node_name) and (keep is Keep.ALL or wire_shares_gpus(pod))
+
+    found = _page(page, _PODS, subject, wanted)
+    bad = tuple(each for each in found.malformed if not node or each.node in (None, node))
+    return PodPage(found.objects, found.continue_token, found.resource_version, found.total, bad)
 
 
 def decode_share_pods(page: bytes, subject: str = "sharepods") -> PodPage:
@@ -197,87 +243,82 @@ def decode_share_pods(page: bytes, subject: str = "sharepods") -> PodPage:
 
     Raises SourceError MALFORMED.
     """
-    decoded = _decode_list(page, _SHARE_POD_LIST, _SHARE_POD, subject)
-    pods = tuple(project_share_pod(pod) for pod in decoded.items or ())
-    meta = decoded.metadata
-    return PodPage(pods, meta.continue_token, meta.resource_version, len(pods))
+    found = _page(page, _SHARE_PODS, subject)
+    return PodPage(
+        found.objects, found.continue_token, found.resource_version, found.total, found.malformed
+    )
 
 
 def decode_nodes(page: bytes, subject: str = "nodes") -> NodePage:
     """A page of ``/api/v1/nodes``. Raises SourceError MALFORMED."""
-    decoded = _decode_list(page, _NODE_LIST, _NODE, subject)
-    nodes = tuple(project_node(node, subject) for node in decoded.items or ())
-    meta = decoded.metadata
-    return NodePage(nodes, meta.continue_token, meta.resource_version)
+    found = _page(page, _NODES, subject)
+    return NodePage(found.objects, found.continue_token, found.resource_version, found.malformed)
 
 
-def decode_pod(content: _Content, subject: str = "pod") -> Pod:
+def decode_pod(content: Content, subject: str = "pod") -> Pod:
     """One pod. Raises SourceError MALFORMED."""
-    return _pod(_decode_object(content, _POD, subject), subject)
+    return _one(content, _PODS.one, subject)
 
 
-def decode_share_pod(content: _Content, subject: str = "sharepod") -> Pod:
+def decode_share_pod(content: Content, subject: str = "sharepod") -> Pod:
     """One SharePod. Raises SourceError MALFORMED."""
-    return project_share_pod(_decode_object(content, _SHARE_POD, subject))
+    return _one(content, _SHARE_PODS.one, subject)
 
 
-def decode_node(content: _Content, subject: str = "node") -> Node:
+def decode_node(content: Content, subject: str = "node") -> Node:
     """One node. Raises SourceError MALFORMED."""
-    return project_node(_decode_object(content, _NODE, subject), subject)
+    return _one(content, _NODES.one, subject)
 
 
-def decode_capacity(content: _Content, subject: str = "node") -> Mapping[str, str]:
+def decode_capacity(content: Content, subject: str = "node") -> Mapping[str, str]:
     """A node's capacity, every resource of it, as it is written. Raises SourceError MALFORMED."""
-    capacity = _decode_object(content, _NODE, subject).status.capacity or {}
+    capacity = _plain(content, _NODE, subject).status.capacity or {}
     return {name: str(quantity) for name, quantity in capacity.items()}
 
 
 def decode_config_map(
-    content: _Content, subject: str = "configmap"
+    content: Content, subject: str = "configmap"
 ) -> tuple[Mapping[str, str], str]:
     """The data of one ConfigMap, and its resource version. Raises SourceError MALFORMED."""
-    config = _decode_object(content, _CONFIG_MAP, subject)
+    config = _plain(content, _CONFIG_MAP, subject)
     return config.data or {}, config.metadata.resource_version
 
 
-def decode_lease(content: _Content, subject: str = "lease") -> Lease:
+def decode_lease(content: Content, subject: str = "lease") -> Lease:
     """One Lease. Raises SourceError MALFORMED."""
-    return project_lease(_decode_object(content, _LEASE, subject))
+    return project_lease(_plain(content, _LEASE, subject))
 
 
-def decode_event_count(content: _Content, subject: str = "event") -> int:
+def decode_event_count(content: Content, subject: str = "event") -> int:
     """How often a core Event was said. Raises SourceError MALFORMED."""
-    return _decode_object(content, _EVENT, subject).count or 0
+    return _plain(content, _EVENT, subject).count or 0
 
 
 def decode_pod_event(line: bytes, subject: str = "watch") -> Event[Pod]:
     """One line of a watch of pods. Raises SourceError MALFORMED."""
-    return _decode_event(line, subject, _POD_LINE, kind="Pod", project=_pod, decode=decode_pod)
+    return _event(line, _PODS, subject)
 
 
 def decode_share_pod_event(line: bytes, subject: str = "watch") -> Event[Pod]:
     """One line of a watch of SharePods. Raises SourceError MALFORMED."""
-    return _decode_event(
-        line, subject, _SHARE_POD_LINE, kind="SharePod", project=_share_pod, decode=decode_share_pod
-    )
+    return _event(line, _SHARE_PODS, subject)
 
 
 def decode_node_event(line: bytes, subject: str = "watch") -> Event[Node]:
     """One line of a watch of nodes. Raises SourceError MALFORMED."""
-    return _decode_event(
-        line, subject, _NODE_LINE, kind="Node", project=project_node, decode=decode_node
-    )
+    return _event(line, _NODES, subject)
 
 
 def decode_dump(content: bytes, subject: str = "dump", *, keep: Keep = Keep.SHARING) -> Dump:
     """Everything in the output of ``kubectl get nodes,pods -A -o json`` and its like.
 
-    A ``List`` of mixed kinds, a list of one kind, or one object. Raises SourceError MALFORMED.
+    A ``List`` of mixed kinds, a list of one kind, or one object. Raises SourceError MALFORMED for
+    what is none of these.
     """
-    decoded = _decode(content, _ANY_LIST, subject)
+    decoded = decode(content, _ANY_LIST, subject)
     if not decoded.kind:
         raise SourceError(Reason.MALFORMED, subject, "not a Kubernetes object: it has no kind")
-    items: Iterable[_Content] = (content,) if decoded.items is None else decoded.items
+    items: Iterable[Content] = (content,) if decoded.items is None else decoded.items
     kind_of_all = decoded.kind.removesuffix("List")  # where the items do not say theirs
     nodes: list[Node] = []
     pods: list[Pod] = []
@@ -285,113 +326,126 @@ def decode_dump(content: bytes, subject: str = "dump", *, keep: Keep = Keep.SHAR
     unhealthy: dict[str, str] = {}
     total = 0
     others: Counter[str] = Counter()
+    bad: list[MalformedObject] = []
     for item in items:
-        about = _decode(item, _ANY_OBJECT, subject)
+        about = decode(item, _ANY_OBJECT, subject)
         kind = about.kind or kind_of_all
         if about.api_version not in ("", _API_VERSIONS.get(kind)):
             others[kind] += 1
             continue
-        match kind:
-            case "Pod":
-                total += 1
-                pod = _decode_object(item, _POD, subject)
-                if keep is Keep.ALL or wire_shares_gpus(pod):
-                    pods.append(_pod(pod, subject))
-            case "Node":
-                nodes.append(decode_node(item, subject))
-            case "SharePod":
-                share_pods.append(decode_share_pod(item, subject))
-            case "ConfigMap" if about.metadata.name.startswith(_UNHEALTHY):
-                config = _decode_object(item, _CONFIG_MAP, subject)
-                name = about.metadata.name.removeprefix(_UNHEALTHY)
-                unhealthy[name] = (config.data or {}).get("gpus", "")
-            case _:
-                others[kind] += 1
-    return Dump(tuple(nodes), tuple(pods), tuple(share_pods), unhealthy, total, others)
+        try:
+            match kind:
+                case "Pod":
+                    total += 1
+                    pod = decode(item, _PODS.object, subject)
+                    if keep is Keep.ALL or wire_shares_gpus(pod):
+                        pods.append(_project_pod(pod, subject))
+                case "Node":
+                    nodes.append(_NODES.one(item, subject))
+                case "SharePod":
+                    share_pods.append(_SHARE_PODS.one(item, subject))
+                case "ConfigMap" if about.metadata.name.startswith(_UNHEALTHY):
+                    config = decode(item, _CONFIG_MAP, subject)
+                    name = about.metadata.name.removeprefix(_UNHEALTHY)
+                    unhealthy[name] = (config.data or {}).get("gpus", "")
+                case _:
+                    others[kind] += 1
+        except SourceError as error:
+            bad.append(_unread(kind, item, error))
+    found = tuple(nodes), tuple(pods), tuple(share_pods)
+    return Dump(*found, unhealthy, total, others, tuple(bad))
 
 
-# ---------------------------------------------------------------- decoding, and whose fault it is
+# ---------------------------------------------------------------- one by one
 
 
-def _decode(content: _Content, decoder: _Decoder[_T], subject: str) -> _T:
-    try:
-        return decoder.decode(content)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise SourceError(Reason.MALFORMED, subject, str(error)[:_LONGEST_DETAIL]) from error
+class _Page(msgspec.Struct, Generic[_T], frozen=True):
+    """A page of any kind."""
+
+    objects: tuple[_T, ...]
+    malformed: tuple[MalformedObject, ...]
+    continue_token: str
+    resource_version: str
+    total: int
 
 
-def _pod(pod: wire.PodFields, subject: str) -> Pod:
-    meta = pod.metadata
-    try:
-        status = _decode(pod.status, _POD_STATUS, subject)
-        written = None
-        if status.phase in _DATED:
-            written = _decode(meta.managed_fields, _MANAGED_FIELDS, subject)
-    except SourceError as error:
-        raise _named(error, meta.namespace, meta.name) from error
-    return project_pod(pod, status, written or ())
-
-
-def _share_pod(pod: wire.SharePodFields, _: str) -> Pod:
-    return project_share_pod(pod)
-
-
-def _decode_event(
-    line: bytes,
+def _page(
+    page: bytes,
+    kind: _Kind[_Wire, _T],
     subject: str,
-    decoder: _Decoder[_Line[_Wire]],
-    *,
-    kind: str,
-    project: Callable[[_Wire, str], _T],
-    decode: Callable[[msgspec.Raw, str], _T],
-) -> Event[_T]:
+    wanted: Callable[[_Wire], bool] = lambda _: True,
+) -> _Page[_T]:
+    """Nearly every page is decoded in one go; one with a malformed object, object by object."""
+    bad: list[MalformedObject] = []
+    found: list[_T] = []
+    try:
+        decoded = decode(page, kind.page, subject)
+        items = decoded.items or ()
+        meta, total = decoded.metadata, len(items)
+        found += (kind.project(item, subject) for item in items if wanted(item))
+    except SourceError:
+        found.clear()
+        listed = decode(page, _ANY_LIST, subject)
+        if listed.items is None:
+            raise
+        meta, total = listed.metadata, len(listed.items)
+        for content in listed.items:
+            try:
+                item = decode(content, kind.object, subject)
+                if wanted(item):
+                    found.append(kind.project(item, subject))
+            except SourceError as error:
+                bad.append(_unread(kind.name, content, error))
+    return _Page(tuple(found), tuple(bad), meta.continue_token, meta.resource_version, total)
+
+
+def _event(line: bytes, kind: _Kind[_Wire, _T], subject: str) -> Event[_T]:
     """Nearly every line is an object of the kind, and decoded in one go; the rest in two."""
     try:
-        event = decoder.decode(line)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return _decode_rare_event(line, kind, decode, subject)
-    told = event.object
-    if event.type not in _CHANGES or told.kind != kind:
-        return _decode_rare_event(line, kind, decode, subject)
-    return Event(event.type, told.metadata.resource_version, project(told, subject))
+        event = decode(line, kind.line, subject)
+        told = event.object
+        if event.type in _CHANGES and told.kind == kind.name:
+            return Event(event.type, told.metadata.resource_version, kind.project(told, subject))
+    except SourceError:
+        pass
+    return _rare_event(line, kind, subject)
 
 
-def _decode_rare_event(
-    line: bytes, kind: str, decode: Callable[[msgspec.Raw, str], _T], subject: str
-) -> Event[_T]:
-    """Bookmarks, the end of the watch, and what cannot be read, to say whose fault it is."""
-    event = _decode(line, _ANY_LINE, subject)
+def _rare_event(line: bytes, kind: _Kind[_Wire, _T], subject: str) -> Event[_T]:
+    """Bookmarks, the end of the watch, and an object that cannot be read."""
+    event = decode(line, _ANY_LINE, subject)
     if event.type is EventType.ERROR:
-        return Event(event.type, error=_decode(event.object, _API_ERROR, subject))
-    about = _decode(event.object, _ANY_OBJECT, subject)
+        return Event(event.type, error=decode(event.object, _API_ERROR, subject))
+    about = decode(event.object, _ANY_OBJECT, subject)
     version = about.metadata.resource_version
     if event.type is EventType.BOOKMARK:
         return Event(event.type, version)
-    if about.kind != kind:
-        detail = f"an event of kind {about.kind[:_LONGEST_KIND]!r} in place of {kind}"
+    if about.kind != kind.name:
+        detail = f"an event of kind {about.kind[:_LONGEST_KIND]!r} in place of {kind.name}"
         raise SourceError(Reason.MALFORMED, subject, detail)
-    return Event(event.type, version, decode(event.object, subject))
-
-
-def _decode_object(content: _Content, decoder: _Decoder[_T], subject: str) -> _T:
     try:
-        return _decode(content, decoder, subject)
+        return Event(event.type, version, kind.one(event.object, subject))
     except SourceError as error:
-        meta = _decode(content, _ANY_OBJECT, subject).metadata
-        raise _named(error, meta.namespace, meta.name) from error
+        return Event(event.type, version, _unread(kind.name, event.object, error))
 
 
-def _named(error: SourceError, namespace: str, name: str) -> SourceError:
-    whose = "/".join(part[:_LONGEST_NAME] for part in (namespace, name) if part)
-    return SourceError(error.reason, error.subject, f"{whose}: {error.detail}")
+def _unread(kind: str, content: Content, error: SourceError) -> MalformedObject:
+    """What is known of an object that cannot be read. Raises the error for what is no object."""
+    found = malformed(kind, content, error.detail)
+    if not found.name:
+        raise error
+    return found
 
 
-def _decode_list(
-    page: bytes, decoder: _Decoder[_T], item_decoder: _Decoder[Any], subject: str
-) -> _T:
+def _one(content: Content, read: Callable[[Content, str], _T], subject: str) -> _T:
+    """An object that was asked for alone. Raises SourceError MALFORMED, which names it."""
     try:
-        return _decode(page, decoder, subject)
-    except SourceError:  # once more, slowly, to say whose fault it is
-        for item in _decode(page, _ANY_LIST, subject).items or ():
-            _decode_object(item, item_decoder, subject)
-        raise
+        return read(content, subject)
+    except SourceError as error:
+        meta = decode(content, _ANY_OBJECT, subject).metadata
+        raise named(error, meta.namespace, meta.name) from error
+
+
+def _plain(content: Content, decoder: _Decoder[_T], subject: str) -> _T:
+    """One object that is kept as it is. Raises as :func:`_one`."""
+    return _one(content, lambda told, about: decode(told, decoder, about), subject)

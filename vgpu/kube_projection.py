@@ -7,7 +7,7 @@ KubeShare comes in the shape of a pod, with what only it knows in the annotation
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from fractions import Fraction
 from functools import lru_cache
@@ -90,6 +90,9 @@ _DERIVED: Final = frozenset({SHARE_POD, BOUND_DEVICE, MANAGER_PORT})
 _KUBELET: Final = "kubelet"
 """The name that it writes under."""
 
+_DATED: Final = frozenset({"Pending", "Failed"})
+"""Phases of pods whose last status has a time: these may have to be told from a dead kubelet's."""
+
 NEVER_STARTED: Final = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of an end that the runtime (containerd, Docker) tells. A message with another reason is
 the container's own, who may write there what it likes, and as much."""
@@ -145,11 +148,11 @@ def wire_shares_gpus(pod: wire.PodFields) -> bool:
     )
 
 
-def project_pod(
-    pod: wire.PodFields, status: wire.PodStatus, written: Sequence[wire.ManagedFields] = ()
-) -> Pod:
-    """A pod; ``written`` are its managedFields where it is to tell when its status was written."""
-    return _project(pod.metadata, pod.spec, status, _NOTHING, _status_at(written))
+def project_pod(pod: wire.PodFields, status: wire.PodStatus) -> Pod:
+    """A pod, with when its status was written, where that is of interest."""
+    dated = status.phase in _DATED
+    status_at = _status_at(pod.metadata.managed_fields) if dated else None
+    return _project(pod.metadata, pod.spec, status, _NOTHING, status_at)
 
 
 def project_share_pod(pod: wire.SharePodFields) -> Pod:
@@ -200,14 +203,33 @@ def _project(
     )
 
 
-def _status_at(written: Sequence[wire.ManagedFields]) -> float | None:
-    """When the kubelet last wrote the status; if it never did, when anybody did."""
+_MANAGED: Final = msgspec.json.Decoder(list[wire.ManagedFields] | None)
+
+
+def _status_at(fields: msgspec.Raw) -> float | None:
+    """When the kubelet last wrote the status; if it never did, when anybody did.
+
+    Whoever makes a pod may send entries of their own: what cannot be read of them tells nothing.
+    """
+    try:
+        written = _MANAGED.decode(fields) or ()
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
     times = [
-        (each.manager == _KUBELET, each.time.timestamp())
+        (each.manager == _KUBELET, at)
         for each in written
-        if each.subresource == "status" and each.time is not None
+        if each.subresource == "status" and (at := _moment(each.time)) is not None
     ]
     return max(times)[1] if times else None
+
+
+def _moment(text: str | None) -> float | None:
+    """A time of RFC 3339 in unix seconds; None for what is none, such as Go's year 0."""
+    try:
+        moment = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return None if moment.tzinfo is None else moment.timestamp()
 
 
 def _owner(references: list[wire.OwnerFields] | None) -> Owner | None:
@@ -293,7 +315,7 @@ def project_node(node: wire.NodeFields, subject: str) -> Node:
     capacity, broken = _units(status.capacity or _NOTHING)
     allocatable, also_broken = _units(status.allocatable or _NOTHING)
     for name, text in (*broken.items(), *also_broken.items()):
-        detail = f"{meta.name[:_QUOTED]}: {name[:_QUOTED]}: not a whole number: {text!r}"
+        detail = f"{name[:_QUOTED]}: not a whole number: {text!r}"
         raise SourceError(Reason.MALFORMED, subject, detail)
     internal = (a.address for a in status.addresses or () if a.type == "InternalIP")
     return Node(

@@ -45,11 +45,14 @@ class Meta(Wire, frozen=True):
 
 
 class ManagedFields(Wire, frozen=True):
-    """One of ``metadata.managedFields``: who wrote a part of the object last, and when."""
+    """One of ``metadata.managedFields``: who wrote a part of the object last, and when.
+
+    Its time is read by itself: whoever makes an object may send one that is no :data:`Time`.
+    """
 
     manager: str = ""
     subresource: str = ""
-    time: Time = None
+    time: str | None = None
 
 
 class PodMeta(Meta, frozen=True, kw_only=True):
@@ -286,6 +289,7 @@ class AnyList(Wire, frozen=True):
 
     kind: str = ""
     items: list[msgspec.Raw] | None = None
+    metadata: ListMeta = ListMeta()
 
 
 class AnyMeta(Wire, frozen=True):

@@ -1,11 +1,12 @@
 """One action: its subject re-read, its guards asked, one write, and the truth about what came.
 
-What has moved on since the plan was made is left alone. A write whose answer is lost is looked at
+What has moved on since the plan was made is judged once more, and left alone unless the verdict is
+the same; so is all on a node that has opted out since. A write whose answer is lost is looked at
 again, and is done only if it can be seen to be done.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
@@ -15,18 +16,20 @@ from reconciler.apply.guards import check
 from reconciler.apply.hands import Hands, differing, patch, read, uid
 from reconciler.apply.refusals import Refused, refused
 from reconciler.apply.removal import Remover
+from reconciler.apply.writes import send
+from reconciler.judge import Judge
 from reconciler.model import Edit, Entry, Evict, RemoveFolder
+from reconciler.plan import OPT_OUT, opted_out
 from reconciler.reasons import Outcome
 from vgpu.cluster import ClusterError
-from vgpu.kube import MIRROR, Node, Pod
+from vgpu.kube import MIRROR, MalformedObject, Node, Pod
 from vgpu.kube_json import Keep
 from vgpu.reasons import SourceError
-from vgpu.schemes.language import Language
 
 log = logging.getLogger(__name__)
 
 TRIES: Final = 3
-"""Of an edit that names no version: a node's changes with every heartbeat."""
+"""Of an action whose object changes between its read and its write: a node does all the time."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -49,27 +52,28 @@ class Actor:
     def __init__(
         self,
         hands: Hands,
-        languages: Sequence[Language] = (),
+        judge: Judge,
         remover: Remover | None = None,
         *,
         dry_run: bool = False,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``languages`` are those in which pods' claims are read.
+        """``judge`` knows the look that the plan was made from.
 
         ``remover`` is there on a node only. With ``dry_run`` everything is asked and nothing kept.
         ``leads`` says whether we may still act: it is asked last of all.
         """
         self._hands = hands
-        self._languages = tuple(languages)
+        self._judge = judge
         self._remover = remover
         self._dry_run = dry_run
         self._leads = leads
         self._seen: Pod | None = None
+        self._begun = False  # whether something may have been done
 
     def act(self, entry: Entry) -> Answer:
         """Do it; never raises."""
-        self._seen = None
+        self._seen, self._begun = None, False
         try:
             detail = self._act(entry)
         except (ClusterError, SourceError) as error:
@@ -78,7 +82,8 @@ class Actor:
             return self._answer(refusal)
         except Exception:
             log.exception("an action failed on a defect: %s", entry.finding.key)
-            return Answer(Outcome.FAILED, "a defect in this program; the log has it", self._seen)
+            outcome = Outcome.UNKNOWN if self._begun and not self._dry_run else Outcome.FAILED
+            return Answer(outcome, "a defect in this program; the log has it", self._seen)
         return Answer(Outcome.DRY_RUN if self._dry_run else Outcome.DONE, detail, self._seen)
 
     def _answer(self, refusal: Refused) -> Answer:
@@ -87,80 +92,101 @@ class Actor:
     def _act(self, entry: Entry) -> str:
         """What is to be said of it when it is done."""
         action = entry.finding.action
-        if isinstance(action, Evict):
-            return self._evict(action)
-        if isinstance(action, Edit):
-            return self._edit(action)
         if isinstance(action, RemoveFolder):
             return self._remove(action, entry.finding.subject.node)
-        raise Refused(Outcome.FAILED, "there is nothing to be done")
+        if action is None:
+            raise Refused(Outcome.FAILED, "there is nothing to be done")
+        tries = TRIES
+        while True:
+            try:
+                return self._evict(entry) if isinstance(action, Evict) else self._edit(entry)
+            except Refused as refusal:
+                tries -= 1
+                if not refusal.overtaken or not tries:
+                    raise
+
+    def _current(self, entry: Entry, found: Pod | Node) -> Evict | Edit:
+        """The action as it is right for the object as it is now. Raises Refused if it is not."""
+        finding = entry.finding
+        action = finding.action
+        if not isinstance(action, Evict | Edit):
+            raise Refused(Outcome.FAILED, "there is nothing to be done")
+        node = found if isinstance(found, Node) else self._node(found.node)
+        _expect_welcome(node)
+        if isinstance(found, Node) or found.resource_version == action.resource_version:
+            return action
+        if found.deleted_at is not None:
+            raise Refused(Outcome.CHANGED, "it is being deleted")
+        again = self._judge.again(entry, found, node)
+        if isinstance(again, Evict | Edit):
+            return again
+        versions = f"{found.resource_version} now, {action.resource_version} when it was planned"
+        raise Refused(Outcome.CHANGED, f"version {versions}; it is not judged the same any more")
+
+    def _node(self, name: str) -> Node | None:
+        """The node, None if there is none: it may have opted out since the plan was made."""
+        try:
+            return self._hands.node(name) if name else None
+        except ClusterError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise
 
     # ------------------------------------------------------------ evictions
 
-    def _evict(self, action: Evict) -> str:
-        wanted = action.pod
-        pod = self._seen = self._hands.pod(wanted.namespace, wanted.name)
-        _expect_same(pod, wanted.uid, action.resource_version)
+    def _evict(self, entry: Entry) -> str:
+        subject = entry.finding.subject
+        pod = self._seen = self._hands.pod(subject.namespace, subject.name)
+        _expect_same(pod, subject.uid)
+        action = self._current(entry, pod)
         for guard in action.guards:
-            check(guard, self._hands, self._languages)
+            check(guard, self._hands, self._judge.languages)
 
         def write() -> None:
-            self._hands.evict(wanted, action.resource_version, dry_run=self._dry_run)
+            self._hands.evict(pod.ref, pod.resource_version, dry_run=self._dry_run)
 
         def arrived() -> bool:
             try:
-                left = self._hands.pod(wanted.namespace, wanted.name)
+                left = self._hands.pod(subject.namespace, subject.name)
             except ClusterError as error:
                 if error.status == HTTPStatus.NOT_FOUND:
                     return True
                 raise
-            return left.ref.uid != wanted.uid or left.deleted_at is not None
+            return left.ref.uid != pod.ref.uid or left.deleted_at is not None
 
         return self._write(write, arrived)
 
     # ------------------------------------------------------------ edits
 
-    def _edit(self, action: Edit) -> str:
-        tries = 1 if action.resource_version else TRIES
-        while True:
-            found = self._checked(action)
-            try:
-                return self._write_edit(action, found)
-            except Refused as refusal:
-                tries -= 1
-                if refusal.outcome is not Outcome.CHANGED or not tries:
-                    raise
-
-    def _checked(self, action: Edit) -> Pod | Node:
-        """The object as it is now. Raises Refused unless all is as it was planned with."""
-        found = read(self._hands, action.target)
+    def _edit(self, entry: Entry) -> str:
+        planned = entry.finding.action
+        if not isinstance(planned, Edit):
+            raise Refused(Outcome.FAILED, "there is nothing to be done")
+        found = read(self._hands, planned.target)
         self._seen = found if isinstance(found, Pod) else None
-        _expect_same(found, action.target.uid, action.resource_version)
-        if changed := differing(found, action.before):
+        _expect_same(found, planned.target.uid)
+        if changed := differing(found, planned.before):
             raise Refused(Outcome.CHANGED, f"changed since: {', '.join(changed)}")
-        if action.unbind and (not isinstance(found, Pod) or found.node != action.unbind):
-            raise Refused(Outcome.CHANGED, f"it is not bound to {action.unbind} any more")
+        if planned.unbind and (not isinstance(found, Pod) or found.node != planned.unbind):
+            raise Refused(Outcome.CHANGED, f"it is not bound to {planned.unbind} any more")
+        action = self._current(entry, found)
         for guard in action.guards:
-            check(guard, self._hands, self._languages)
-        return found
-
-    def _write_edit(self, action: Edit, found: Pod | Node) -> str:
-        target = action.target
+            check(guard, self._hands, self._judge.languages)
 
         def write() -> None:
             patch(
                 self._hands,
-                target,
+                planned.target,
                 found.resource_version,
-                action.after,
-                node=None if action.unbind else msgspec.UNSET,
+                planned.after,
+                node=None if planned.unbind else msgspec.UNSET,
                 dry_run=self._dry_run,
             )
 
         def arrived() -> bool:
-            left = read(self._hands, target)
-            unbound = not action.unbind or (isinstance(left, Pod) and not left.node)
-            return uid(left) == uid(found) and unbound and not differing(left, action.after)
+            left = read(self._hands, planned.target)
+            unbound = not planned.unbind or (isinstance(left, Pod) and not left.node)
+            return uid(left) == uid(found) and unbound and not differing(left, planned.after)
 
         return self._write(write, arrived)
 
@@ -169,48 +195,51 @@ class Actor:
     def _remove(self, action: RemoveFolder, node: str) -> str:
         if self._remover is None or not node:
             raise Refused(Outcome.FAILED, "folders are removed on their node only: --scope node")
+        _expect_welcome(self._node(node))
         for page in self._hands.pods(keep=Keep.ALL, field_selector=f"spec.nodeName={node}"):
+            for each in page.malformed:
+                if _may_be(each, action.pod_uid):
+                    raise Refused(Outcome.CHANGED, f"its pod may be there: {each.title}")
             for pod in page.pods:
                 # Where it only protects, a static pod's annotation is believed whatever it says.
                 if action.pod_uid in (pod.ref.uid, pod.annotations.get(MIRROR)):
                     named = f"{pod.ref.namespace}/{pod.ref.name}"
                     raise Refused(Outcome.CHANGED, f"its pod is there: {named}")
         self._expect_to_lead()
+        self._begun = True
         return self._remover.remove(action, dry_run=self._dry_run)
 
     # ------------------------------------------------------------ writes
 
     def _write(self, write: Callable[[], None], arrived: Callable[[], bool]) -> str:
-        """Send it once. Raises Refused unless it is done, or can be seen to be done."""
+        """As :func:`~reconciler.apply.writes.send`, if we still lead."""
         self._expect_to_lead()
+        self._begun = True
         try:
-            write()
-        except (ClusterError, SourceError) as error:
-            refusal = refused(error)
-        else:
-            return ""
-        if self._dry_run or not refusal.lost:
-            raise refusal
-        try:
-            done = arrived()
-        except (ClusterError, SourceError) as error:
-            unknown = f"{refusal.detail}; whether it was done is not known: {error}"
-            unreached = refused(error).unreached
-            raise Refused(Outcome.FAILED, unknown, unreached=unreached) from error
-        if not done:
-            raise Refused(Outcome.FAILED, f"{refusal.detail}; it can be seen not to be done")
-        return f"the answer was lost, but it can be seen to be done: {refusal.detail}"
+            return send(write, arrived, dry_run=self._dry_run)
+        except Refused as refusal:
+            self._begun = False  # what came of it is known, or is said not to be
+            refusal.overtaken = refusal.outcome is Outcome.CHANGED
+            raise
 
     def _expect_to_lead(self) -> None:
         if not self._leads():
             raise Refused(Outcome.NOT_LEADER, "")
 
 
-def _expect_same(found: Pod | Node, wanted_uid: str, resource_version: str) -> None:
-    """Raises Refused if it is another object, or of another version where one is named."""
+def _expect_same(found: Pod | Node, wanted_uid: str) -> None:
+    """Raises Refused if it is another object of that name."""
     if wanted_uid and uid(found) != wanted_uid:
         raise Refused(Outcome.GONE, "another of its name is in its place")
-    if resource_version and found.resource_version != resource_version:
-        versions = f"version {found.resource_version} now, {resource_version} when it was planned"
-        deleted = isinstance(found, Pod) and found.deleted_at is not None
-        raise Refused(Outcome.CHANGED, "it is being deleted" if deleted else versions)
+
+
+def _expect_welcome(node: Node | None) -> None:
+    """Raises Refused if nothing on the node is to be touched any more."""
+    if node is not None and opted_out(node):
+        raise Refused(Outcome.CHANGED, f'node {node.name} is annotated {OPT_OUT}: "false" now')
+
+
+def _may_be(unread: MalformedObject, pod_uid: str) -> bool:
+    """Whether a pod that cannot be read may be the one of that UID, a static one's too."""
+    marks = unread.annotations
+    return not unread.ref.uid or marks is None or pod_uid in (unread.ref.uid, marks.get(MIRROR))

@@ -9,7 +9,7 @@ times in a row nothing more is tried.
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 import msgspec
@@ -18,11 +18,11 @@ from reconciler.apply.acts import Actor, Answer
 from reconciler.apply.events import event_notes
 from reconciler.apply.hands import Hands
 from reconciler.apply.removal import Remover
+from reconciler.judge import Judge
 from reconciler.model import Entry, Plan, Result
 from reconciler.reasons import Outcome
 from vgpu.cluster import ClusterError
 from vgpu.reasons import SourceError
-from vgpu.schemes.language import Language
 
 log = logging.getLogger(__name__)
 
@@ -86,15 +86,13 @@ class Applier:
         self._stopping = stopping
         self._untold = ""
 
-    def apply(self, plan: Plan, languages: Sequence[Language] = ()) -> Iterator[Result]:
+    def apply(self, plan: Plan, judge: Judge) -> Iterator[Result]:
         """A result for each action of the plan, as they come.
 
-        ``languages`` are those in which the pods speak that a node lock may serve. Raises
-        AuditError where an action could not be told: it was not begun, or it was the last.
+        ``judge`` knows the look that the plan was made from. Raises AuditError where an action
+        could not be told: it was not begun, or it was the last.
         """
-        actor = Actor(
-            self._hands, languages, self._remover, dry_run=self._dry_run, leads=self._leads
-        )
+        actor = Actor(self._hands, judge, self._remover, dry_run=self._dry_run, leads=self._leads)
         for entry, answer in self._answers(plan, actor):
             result = Result(entry, answer.outcome, answer.detail, self._clock())
             try:

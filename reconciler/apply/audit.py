@@ -138,6 +138,11 @@ class Audit:
         """What became of it. Raises AuditError."""
         self._write(plan, result.entry, Event.RESULT, result.outcome, result.detail)
 
+    def tell(self, record: Record) -> None:
+        """A record made elsewhere, as of now and by whoever acts here. Raises AuditError."""
+        at = datetime.fromtimestamp(self._clock(), UTC)
+        self._append(msgspec.structs.replace(record, time=at, by=self._by))
+
     def close(self) -> None:
         """Write no more."""
         self._sink.close()
@@ -177,6 +182,9 @@ class Audit:
             detail=detail,
             by=self._by,
         )
+        self._append(record)
+
+    def _append(self, record: Record) -> None:
         try:
             self._sink.append(msgspec.json.encode(record) + b"\n")
         except (OSError, ValueError) as error:

@@ -5,7 +5,7 @@ before and writes with that version, so that a lock that is taken meanwhile is a
 pod goes only while nobody uses its card: it does not change when a SharePod is placed on it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -23,7 +23,8 @@ from reconciler.reasons import Outcome
 from reconciler.rules.kubeshare import survey
 from reconciler.scene import PENDING, Scene
 from vgpu.cluster import ClusterError
-from vgpu.kube import Pod
+from vgpu.kube import MalformedObject, Pod
+from vgpu.kube_json import PodPage
 from vgpu.schemes.language import Language
 
 AS_SAFE: Final[Mapping[OwnerState, frozenset[OwnerState]]] = {
@@ -71,9 +72,11 @@ def _find(hands: Hands, guard: OwnerGuard) -> Pod | None:
 def _check_nobody_waits(
     guard: NobodyWaitsGuard, hands: Hands, languages: Sequence[Language]
 ) -> None:
-    near = {pod.ref.uid: pod for pod in _near(hands, guard.node, f"status.phase={PENDING}")}
-    scene = Scene(Snapshot(now=0.0, pods=tuple(near.values())), languages)
-    waiting = scene.waiting_on_node.get(guard.node, ())
+    near = tuple(_near(hands, guard.node, f"status.phase={PENDING}"))
+    pods = {pod.ref.uid: pod for page in near for pod in page.pods}
+    scene = Scene(_seen(pods.values(), (), near), languages)
+    waiting: list[Pod | MalformedObject] = [*scene.waiting_on_node.get(guard.node, ())]
+    waiting += scene.hidden_pods(guard.node)
     if waiting:
         first = min(f"{pod.ref.namespace}/{pod.ref.name}" for pod in waiting)
         more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
@@ -82,25 +85,31 @@ def _check_nobody_waits(
 
 def _check_unused(guard: UnusedGuard, hands: Hands) -> None:
     """The pods first: a SharePod comes before its pod."""
-    pods = tuple(_near(hands, guard.node))
-    scene = Scene(Snapshot(now=0.0, pods=pods, share_pods=tuple(_share_pods(hands))), ())
+    near = tuple(_near(hands, guard.node))
+    waiting = tuple(_share_pods(hands))
+    pods, share_pods = ([pod for page in of for pod in page.pods] for of in (near, waiting))
+    scene = Scene(_seen(pods, share_pods, (*near, *waiting)), ())
     users = survey(scene).users_of(guard.gpuid, guard.node)
     if users:
         first = min(f"{pod.ref.namespace}/{pod.ref.name}" for pod in users)
         raise Refused(Outcome.CHANGED, f"{first} uses its virtual GPU {guard.gpuid!r}")
 
 
-def _share_pods(hands: Hands) -> Iterator[Pod]:
+def _seen(pods: Iterable[Pod], share_pods: Iterable[Pod], pages: Iterable[PodPage]) -> Snapshot:
+    malformed = tuple(each for page in pages for each in page.malformed)
+    return Snapshot(0.0, pods=tuple(pods), share_pods=tuple(share_pods), malformed=malformed)
+
+
+def _share_pods(hands: Hands) -> Iterator[PodPage]:
     """All of them; none where KubeShare is not installed."""
     try:
-        for page in hands.sharepod_pages():
-            yield from page.pods
+        yield from hands.sharepod_pages()
     except ClusterError as error:
         if error.status != HTTPStatus.NOT_FOUND:
             raise
 
 
-def _near(hands: Hands, node: str, *more: str) -> Iterator[Pod]:
+def _near(hands: Hands, node: str, *more: str) -> Iterator[PodPage]:
     """Pods that are not bound yet, which may be promised to the node, and those bound to it.
 
     In this order, so that one that is bound meanwhile is in the second list at the latest.
@@ -108,5 +117,4 @@ def _near(hands: Hands, node: str, *more: str) -> Iterator[Pod]:
     """
     for where in ("", node):
         selector = ",".join((f"spec.nodeName={where}", *more))
-        for page in hands.pods(field_selector=selector):
-            yield from page.pods
+        yield from hands.pods(field_selector=selector)

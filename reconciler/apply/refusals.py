@@ -24,6 +24,7 @@ class Refused(Exception):  # noqa: N818  # an answer, not a fault
         wait: seconds after which another try may succeed; None if none would.
         lost: it may have been done all the same: the answer did not come, or was no answer.
         unreached: there was no answer at all.
+        overtaken: the object changed between its read and the write: it can be read again.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Refused(Exception):  # noqa: N818  # an answer, not a fault
         self.wait = wait
         self.lost = lost
         self.unreached = unreached
+        self.overtaken = False
 
 
 class _Row(msgspec.Struct, frozen=True):

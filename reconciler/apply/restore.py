@@ -3,17 +3,19 @@
 Only where everything is still as the action left it: what somebody has changed since is theirs;
 what was changed and changed back looks as if nobody had. Evictions and removals cannot be undone,
 and it is said of each. The newest is undone first, so that what was changed several times ends as
-it was before the first. Done twice it is done once.
+it was before the first. Done twice it is done once. What is undone is itself an action, the inverse
+one, and told in an audit of its own, from which it can be undone.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from reconciler.apply.audit import Event, Record
 from reconciler.apply.hands import Annotations, Hands, differing, patch, read, uid
-from reconciler.apply.refusals import refused
+from reconciler.apply.refusals import Refused, refused
+from reconciler.apply.writes import send
 from reconciler.model import Edit, Subject
 from reconciler.reasons import Outcome
 from vgpu.cluster import ClusterError
@@ -35,6 +37,7 @@ class Undo(Explained):
     THROTTLED = "throttled", "the API server is too busy: try again"
     FORBIDDEN = "forbidden", "a right is missing"
     FAILED = "failed", "the API server refused it otherwise"
+    UNKNOWN = "unknown", "the answer was lost, and it could not be read again: try again"
 
 
 _REFUSALS: Final[Mapping[Outcome, Undo]] = {
@@ -42,8 +45,19 @@ _REFUSALS: Final[Mapping[Outcome, Undo]] = {
     Outcome.GONE: Undo.GONE,
     Outcome.THROTTLED: Undo.THROTTLED,
     Outcome.FORBIDDEN: Undo.FORBIDDEN,
+    Outcome.UNKNOWN: Undo.UNKNOWN,
 }
 """Others are FAILED."""
+
+_MAY_BE_DONE: Final = frozenset({Outcome.DONE, Outcome.UNKNOWN})
+
+
+class Audit(Protocol):
+    """Where it is told; raises AuditError."""
+
+    def tell(self, record: Record) -> None:
+        """Append it, as of now."""
+        ...
 
 
 class Restored(msgspec.Struct, frozen=True):
@@ -58,19 +72,26 @@ class Restored(msgspec.Struct, frozen=True):
 def restore(
     records: Iterable[Record],
     hands: Hands,
+    audit: Audit,
     *,
     dry_run: bool = False,
     clock: Callable[[], float],
 ) -> Iterator[Restored]:
-    """Undo all that the records tell of, the newest first.
+    """Undo all that is :func:`undoable`.
 
-    Of what was done, and of what was about to be done when a process died: that is looked at, too.
-    ``clock`` tells unix seconds.
+    What only may have been done is looked at, too. With ``dry_run`` nothing is
+    kept, and nothing is told to the ``audit``. ``clock`` tells unix seconds. Raises AuditError
+    where something could not be told: it was not begun, or it was the last.
     """
-    pretended: dict[Subject, Pod | Node] = {}
-    for record in reversed(tuple(effective(records))):
-        undo, detail = _undo(record, hands, pretended, dry_run=dry_run)
+    restorer = _Restorer(hands, audit, dry_run=dry_run)
+    for record in undoable(records):
+        undo, detail = restorer.undo(record)
         yield Restored(record, undo, detail, clock())
+
+
+def undoable(records: Iterable[Record]) -> tuple[Record, ...]:
+    """What was done or may have been, the newest first."""
+    return tuple(effective(records))[::-1]
 
 
 def effective(records: Iterable[Record]) -> Iterator[Record]:
@@ -88,62 +109,121 @@ def effective(records: Iterable[Record]) -> Iterator[Record]:
             begun[record.key], places[record.key] = record, place
             continue
         begun.pop(record.key, None)
-        if record.outcome is Outcome.DONE:
+        if record.outcome in _MAY_BE_DONE:
             told.append((place, record))
     told += [(places[key], record) for key, record in begun.items()]
     for _, record in sorted(told, key=lambda each: each[0]):
         yield record
 
 
-def _undo(
-    record: Record, hands: Hands, pretended: dict[Subject, Pod | Node], *, dry_run: bool
-) -> tuple[Undo, str]:
-    """``pretended`` are the objects as a dry run would have left them."""
-    edit = record.action
-    if not isinstance(edit, Edit):
-        return Undo.IRREVERSIBLE, "" if record.outcome else "it may not have been done"
-    target = msgspec.structs.replace(edit.target, part="")
-    foreign = [key for key in edit.before if not is_kept(key)]
-    if foreign:  # what we do not see we cannot have changed, nor tell whether somebody has since
-        return Undo.FAILED, f"no annotation that is ever changed here: {printable(foreign[0])}"
-    try:
-        found = pretended.get(target) or read(hands, target)
-        objection = _objection(found, edit)
-        if objection is not None:
-            return objection
-        version = found.resource_version
-        node = edit.unbind or msgspec.UNSET
-        patch(hands, target, version, edit.before, node=node, dry_run=dry_run)
-    except (ClusterError, SourceError) as error:
-        refusal = refused(error)
-        return _REFUSALS.get(refusal.outcome, Undo.FAILED), refusal.detail
-    if not dry_run:
-        return Undo.DONE, ""
-    pretended[target] = _restored(found, edit)
-    return Undo.DRY_RUN, ""
+def inverse(edit: Edit) -> Edit:
+    """The edit that undoes one."""
+    return msgspec.structs.replace(
+        edit,
+        resource_version="",
+        before=edit.after,
+        after=edit.before,
+        unbind=edit.bind,
+        bind=edit.unbind,
+        guards=(),
+    )
+
+
+class _Restorer:
+    """Undoes one action at a time."""
+
+    def __init__(self, hands: Hands, audit: Audit, *, dry_run: bool) -> None:
+        self._hands = hands
+        self._audit = audit
+        self._dry_run = dry_run
+        self._pretended: dict[Subject, Pod | Node] = {}
+        """The objects as a dry run would have left them."""
+
+    def undo(self, record: Record) -> tuple[Undo, str]:
+        """What became of it, and the rest in words. Raises AuditError."""
+        if not isinstance(record.action, Edit):
+            sure = record.outcome is Outcome.DONE
+            return Undo.IRREVERSIBLE, "" if sure else "it may not have been done"
+        edit = inverse(record.action)
+        target = msgspec.structs.replace(edit.target, part="")
+        try:
+            found = self._pretended.get(target) or read(self._hands, target)
+        except (ClusterError, SourceError) as error:
+            return _said(refused(error))
+        told = msgspec.structs.replace(record, action=edit)
+        return _objection(found, edit) or self._told(told, found, target, edit)
+
+    def _told(
+        self, record: Record, found: Pod | Node, target: Subject, edit: Edit
+    ) -> tuple[Undo, str]:
+        """The write, told before and after."""
+        self._tell(record, Event.INTENT)
+        try:
+            detail = self._write(found, target, edit)
+        except Refused as refusal:
+            self._tell(record, Event.RESULT, refusal.outcome, refusal.detail)
+            return _said(refusal)
+        self._tell(record, Event.RESULT, Outcome.DONE, detail)
+        if not self._dry_run:
+            return Undo.DONE, detail
+        self._pretended[target] = _edited(found, edit)
+        return Undo.DRY_RUN, ""
+
+    def _tell(
+        self, record: Record, event: Event, outcome: Outcome | None = None, detail: str = ""
+    ) -> None:
+        if not self._dry_run:
+            replaced = msgspec.structs.replace(record, event=event, outcome=outcome, detail=detail)
+            self._audit.tell(replaced)
+
+    def _write(self, found: Pod | Node, target: Subject, edit: Edit) -> str:
+        """Raises Refused."""
+
+        def write() -> None:
+            patch(
+                self._hands,
+                target,
+                found.resource_version,
+                edit.after,
+                node=edit.bind or None if edit.moves else msgspec.UNSET,
+                dry_run=self._dry_run,
+            )
+
+        def arrived() -> bool:
+            left = read(self._hands, target)
+            return uid(left) == uid(found) and _stands(left, edit, edit.after, edit.bind)
+
+        return send(write, arrived, dry_run=self._dry_run)
+
+
+def _said(refusal: Refused) -> tuple[Undo, str]:
+    return _REFUSALS.get(refusal.outcome, Undo.FAILED), refusal.detail
 
 
 def _objection(found: Pod | Node, edit: Edit) -> tuple[Undo, str] | None:
     """Why it is left as it is."""
+    foreign = [key for key in edit.after if not is_kept(key)]
+    if foreign:  # what we do not see we cannot have changed, nor tell whether somebody has since
+        return Undo.FAILED, f"no annotation that is ever changed here: {printable(foreign[0])}"
     if edit.target.uid and uid(found) != edit.target.uid:
         return Undo.GONE, "another of its name is in its place"
-    if _stands(found, edit, edit.before, edit.unbind):
+    if _stands(found, edit, edit.after, edit.bind):
         return Undo.NOTHING, ""
-    if not _stands(found, edit, edit.after, ""):
-        return Undo.CHANGED, ", ".join(differing(found, edit.after)) or "spec.nodeName"
+    if not _stands(found, edit, edit.before, edit.unbind):
+        return Undo.CHANGED, ", ".join(differing(found, edit.before)) or "spec.nodeName"
     return None
 
 
 def _stands(found: Pod | Node, edit: Edit, annotations: Annotations, node: str) -> bool:
-    """Whether the annotations are these, and it is bound there if the edit was about that."""
-    placed = not edit.unbind or (isinstance(found, Pod) and found.node == node)
+    """Whether the annotations are these, and it is bound there if the edit is about that."""
+    placed = not edit.moves or (isinstance(found, Pod) and found.node == node)
     return placed and not differing(found, annotations)
 
 
-def _restored(found: Pod | Node, edit: Edit) -> Pod | Node:
-    told = {**found.annotations, **edit.before}
+def _edited(found: Pod | Node, edit: Edit) -> Pod | Node:
+    told = {**found.annotations, **edit.after}
     annotations = {key: text for key, text in told.items() if text is not None}
     if isinstance(found, Pod):
-        node = edit.unbind or found.node
+        node = edit.bind if edit.moves else found.node
         return msgspec.structs.replace(found, annotations=annotations, node=node)
     return msgspec.structs.replace(found, annotations=annotations)

@@ -1,11 +1,9 @@
 """`vgpu reconcile apply`: a plan is made, shown and done, once."""
 
-import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import click
@@ -21,9 +19,12 @@ from reconciler.commands.common import (
     PROMETHEUS,
     TEXT,
     WANTED,
+    on_a_terminal,
     opened_audit,
     print_metrics,
     refuse_blindness,
+    stopped_by_signals,
+    yes_flag,
 )
 from reconciler.cycle import Cycle, Cycles, Ending, Made, applied
 from reconciler.flags import (
@@ -39,7 +40,6 @@ from reconciler.policy import Mode
 from reconciler.report import json_text, plan_document
 from reconciler.report_table import show_outcomes, show_plan, show_result
 from reconciler.session import session
-from vgpu import signals
 from vgpu.terminal import standard_output
 
 FRESH_SECONDS: Final = 60.0
@@ -76,13 +76,7 @@ wrong flags.
     allow_from_autoenv=False,
     help="Let the API server check everything and keep nothing.",
 )
-@click.option(
-    "-y",
-    "--yes",
-    is_flag=True,
-    allow_from_autoenv=False,
-    help="Do not ask, as is done on a terminal.",
-)
+@yes_flag
 @where_flags
 @policy_flags
 @output_flag(TEXT, JSON, PROMETHEUS)
@@ -106,7 +100,7 @@ def apply(
                 console.print(remark, style="bold")
             show_plan(console, made.plan)
 
-    asks = not yes and sys.stdin.isatty() and sys.stdout.isatty()
+    asks = not yes and on_a_terminal()
     with opened_audit("" if server_dry_run else audit) as book, session(options) as opened:
         cycles = Cycles(
             opened.observer,
@@ -161,36 +155,6 @@ def agreed(
             break
         show(made, "The plan has changed while it was read; this is the one of now:")
     return made
-
-
-@contextmanager
-def stopped_by_signals(stopping: threading.Event) -> Iterator[None]:
-    """SIGTERM, Ctrl-C and a lost terminal let the action under way end and begin no other.
-
-    A second such signal ends at once. SIGUSR1 and SIGUSR2 do nothing; nor does SIGHUP under nohup.
-    """
-    before = {
-        number: handler
-        for number in (*signals.ENDING, *signals.IGNORED)
-        if (handler := signal.getsignal(number)) != signal.SIG_IGN
-    }
-
-    enders = before.keys() - signals.USER_DEFINED
-
-    def restore(numbers: Iterable[signal.Signals]) -> None:
-        for number in numbers:
-            signal.signal(number, before[number])
-
-    def stop(*_: object) -> None:
-        stopping.set()
-        restore(enders)
-
-    for number in before:
-        signal.signal(number, stop if number in enders else signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        restore(before)
 
 
 def _apply(cycles: Cycles, made: Made, console: Console | None) -> Cycle:

@@ -1,6 +1,9 @@
 """What the commands have in common: exit statuses, the audit, metrics as a form of output."""
 
-from collections.abc import Iterator, Mapping
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -13,6 +16,7 @@ from reconciler.metrics import Numbers
 from reconciler.model import View
 from reconciler.policy import Mode
 from reconciler.session import NoAudit
+from vgpu import signals
 from vgpu.metrics.render import Format
 from vgpu.web.process import build_info
 
@@ -24,6 +28,50 @@ AUDIT_HELP: Final = "Append what is done to this file, a line of JSON each; - is
 
 TEXT, JSON, PROMETHEUS = "text", "json", "prometheus"
 """Forms of output."""
+
+
+yes_flag = click.option(
+    "-y",
+    "--yes",
+    is_flag=True,
+    allow_from_autoenv=False,
+    help="Do not ask, as is done on a terminal.",
+)
+
+
+def on_a_terminal() -> bool:
+    """Whether somebody is there to be asked."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+@contextmanager
+def stopped_by_signals(stopping: threading.Event) -> Iterator[None]:
+    """SIGTERM, Ctrl-C and a lost terminal let the action under way end and begin no other.
+
+    A second such signal ends at once. SIGUSR1 and SIGUSR2 do nothing; nor does SIGHUP under nohup.
+    """
+    before = {
+        number: handler
+        for number in (*signals.ENDING, *signals.IGNORED)
+        if (handler := signal.getsignal(number)) != signal.SIG_IGN
+    }
+
+    enders = before.keys() - signals.USER_DEFINED
+
+    def restore(numbers: Iterable[signal.Signals]) -> None:
+        for number in numbers:
+            signal.signal(number, before[number])
+
+    def stop(*_: object) -> None:
+        stopping.set()
+        restore(enders)
+
+    for number in before:
+        signal.signal(number, stop if number in enders else signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        restore(before)
 
 
 @contextmanager

@@ -1,19 +1,39 @@
 """`vgpu reconcile restore`: what an audit tells of is as it was before, where that can be."""
 
+import threading
 import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
 
 import click
+from rich.console import Console
 
-from reconciler.apply.audit import AuditError
+from reconciler.apply.audit import STANDARD, AuditError
 from reconciler.apply.audit import read as read_audit
-from reconciler.apply.restore import restore
-from reconciler.commands.common import JSON, NOTHING, PARTLY, TEXT
+from reconciler.apply.restore import Restored, restore, undoable
+from reconciler.commands.common import (
+    AUDIT_HELP,
+    JSON,
+    NOTHING,
+    PARTLY,
+    TEXT,
+    WANTED,
+    on_a_terminal,
+    opened_audit,
+    stopped_by_signals,
+    yes_flag,
+)
 from reconciler.flags import CONTEXT, log_flags, output_flag
+from reconciler.model import Edit
 from reconciler.report import AS_BEFORE, json_text, restored_document
-from reconciler.report_table import show_outcomes, show_restored
+from reconciler.report_table import show_outcomes, show_restored, show_undoable
 from vgpu import logs
 from vgpu.connection import connected, kubeconfig_flags
 from vgpu.terminal import standard_output
+
+RESTORE_FILE: Final = "vgpu-restore.jsonl"
 
 
 @click.command(
@@ -25,28 +45,44 @@ Examples:
   vgpu reconcile restore vgpu-audit.jsonl --server-dry-run
   vgpu reconcile restore vgpu-audit.jsonl
   tail -n 2 vgpu-audit.jsonl | vgpu reconcile restore -
+  vgpu reconcile restore vgpu-restore.jsonl --audit again.jsonl    # undoes the undoing
 
 \b
-Status: 0 if all is as it was before; 4 if something is not, such as an evicted pod; 1 for an
-error, 2 for wrong flags.
+Status: 0 if all is as it was before; 3 if you said no; 4 if something is not, such as an evicted
+pod; 1 for an error, 2 for wrong flags.
 """,
 )
 @click.argument("audit", metavar="AUDIT")
 @kubeconfig_flags
+@click.option(
+    "--audit",
+    "own_audit",
+    default=RESTORE_FILE,
+    show_default=True,
+    metavar="FILE",
+    allow_from_autoenv=False,  # VGPU_AUDIT is where `apply` and `run` tell theirs
+    help=f"{AUDIT_HELP} A dry run has none.",
+)
 @click.option(
     "--server-dry-run",
     is_flag=True,
     allow_from_autoenv=False,
     help="Let the API server check everything and keep nothing.",
 )
+@yes_flag
 @output_flag(TEXT, JSON)
 @log_flags("warn")
+@click.pass_context
 def restore_command(
+    ctx: click.Context,
+    /,
     *,
     audit: str,
     kubeconfig: str,
     context: str,
+    own_audit: str,
     server_dry_run: bool,
+    yes: bool,
     output: str,
     log_level: str,
     log_format: str,
@@ -56,20 +92,66 @@ def restore_command(
     Only what is still as it was left; evictions and removed folders cannot be undone.
     """
     logs.configure(log_level, log_format)
-    console = standard_output()
-    undone = []
+    _expect_own(ctx, audit, own_audit, tells=not server_dry_run, shows=output == TEXT)
+    aside = output != TEXT or own_audit == STANDARD
+    console = standard_output(stderr=aside)
     try:
         records = tuple(read_audit(audit))
     except AuditError as error:
         raise click.ClickException(str(error)) from error
-    with connected(kubeconfig, context) as cluster:
-        for restored in restore(records, cluster, dry_run=server_dry_run, clock=time.time):
-            undone.append(restored)
-            if output == TEXT:
-                show_restored(console, restored)
+    todo = undoable(records)
+    edits = sum(isinstance(record.action, Edit) for record in todo)
+    with (
+        opened_audit(own_audit if edits and not server_dry_run else "") as book,
+        connected(kubeconfig, context) as cluster,
+    ):
+        if edits and not (yes or server_dry_run) and on_a_terminal():
+            show_undoable(console, todo)
+            if not click.confirm(f"At {cluster.server}. Undo it ({edits})?", err=aside):
+                ctx.exit(WANTED)
+        results = restore(records, cluster, book, dry_run=server_dry_run, clock=time.time)
+        undone, complaint = _shown(results, console if output == TEXT else None)
     if output == TEXT:
         show_outcomes(console, (restored.undo for restored in undone))
     else:
         click.echo(json_text([restored_document(restored) for restored in undone]))
+    if left := len(todo) - len(undone):
+        told = complaint or "told to stop"
+        raise click.ClickException(f"{told}; not looked at: {left} of {len(todo)}")
+    if complaint:
+        raise click.ClickException(complaint)
     whole = all(restored.undo in AS_BEFORE for restored in undone)
-    click.get_current_context().exit(NOTHING if whole else PARTLY)
+    ctx.exit(NOTHING if whole else PARTLY)
+
+
+def _expect_own(ctx: click.Context, audit: str, own: str, *, tells: bool, shows: bool) -> None:
+    """Raises click.UsageError where the audit of what is undone would be lost among others."""
+    if own == STANDARD and tells and not shows:
+        complaint = f"--audit - and --output {JSON} both write standard output: choose one"
+        raise click.UsageError(complaint, ctx)
+    with suppress(OSError):
+        if tells and Path(audit).samefile(own):
+            complaint = f"--audit {own} is the audit that is to be undone: name another file"
+            raise click.UsageError(complaint, ctx)
+
+
+def _shown(
+    results: Iterable[Restored], console: Console | None
+) -> tuple[tuple[Restored, ...], str]:
+    """The results, shown as they come, until all are there or we are told to stop.
+
+    And why its audit could not be written; "" if it could.
+    """
+    stopping = threading.Event()
+    undone: list[Restored] = []
+    with stopped_by_signals(stopping):
+        try:
+            for restored in results:
+                undone.append(restored)
+                if console is not None:
+                    show_restored(console, restored)
+                if stopping.is_set():
+                    break
+        except AuditError as error:
+            return tuple(undone), str(error)
+    return tuple(undone), ""

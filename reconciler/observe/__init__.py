@@ -6,6 +6,7 @@ cluster the API server, listed once or followed
 node    one node's own sources, with the API server's pods of that node
 kinds   pods, nodes and SharePods, each with whether all of them were seen
 folders the shims' folders, and who uses them
+lock_owners whom the nodes' locks name, where no list has them
 ======= ===========================================================================
 """
 

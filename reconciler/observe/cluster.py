@@ -1,25 +1,31 @@
 """A whole cluster as its API server tells it: read once, or followed by a long-running loop.
 
 What is read: pods that share GPUs, nodes, KubeShare's SharePods, gpushare's ConfigMaps about
-unhealthy cards. Nodes come before pods, so that the pod which a node's lock serves is there to be
-seen, and pods before SharePods, so that a holder pod's SharePod is.
+unhealthy cards, and by name the owners of locks that are not among those pods. Nodes come before
+pods, so that the pod which a node's lock serves is there to be seen, and pods before SharePods, so
+that a holder pod's SharePod is.
 """
 
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
+from typing import Final
 
 from msgspec import structs
 
 from reconciler.books import Books
-from reconciler.model import Scope, Snapshot, View
+from reconciler.model import Kind, Scope, Snapshot, View
 from reconciler.observe import Sight
 from reconciler.observe.kinds import Kinds, Listed, Seen, Watched
+from reconciler.observe.lock_owners import LockOwners, named_owners
 from vgpu.cluster import Cluster, ClusterError
 from vgpu.inventory import Objects, Speech, Units, speech
 from vgpu.kube import Node, Pod
+from vgpu.reasons import SourceError
 from vgpu.schemes.gpushare import Gpushare
 from vgpu.schemes.kubeshare_node import holder
 from vgpu.schemes.language import ClaimError
+
+_UNKNOWN_HEALTH: Final = "gpushare's unhealthy cards are not known"
 
 
 class _ClusterObserver:
@@ -31,15 +37,21 @@ class _ClusterObserver:
         self._kinds = kinds
         self._continuous = continuous
         self._books = Books()
+        self._owners = LockOwners(cluster.pod)
 
     def look(self, now: float) -> Sight:
         """What is there; ``now`` is unix seconds. Raises ClusterError, SourceError."""
         nodes = self._kinds.nodes()
         pods = self._kinds.pods()
         share_pods = self._kinds.share_pods()
-        objects = Objects(nodes.objects, pods.objects, share_pods.objects)
+        malformed = (*nodes.malformed, *pods.malformed, *share_pods.malformed)
+        objects = Objects(nodes.objects, pods.objects, share_pods.objects, malformed=malformed)
         said = speech(objects, self._units)
         unhealthy, note = self._unhealthy(said)
+        names = {(pod.ref.namespace, pod.ref.name) for pod in pods.objects}
+        owners = self._owners.ask(
+            [each for each in named_owners(nodes.objects, said.languages) if each not in names]
+        )
         seen: dict[View, Seen[Node] | Seen[Pod]] = {
             View.NODES: nodes,
             View.PODS: pods,
@@ -50,7 +62,10 @@ class _ClusterObserver:
                 now=now,
                 complete=frozenset(view for view, kind in seen.items() if kind.complete),
                 continuous=self._continuous,
-                notes=tuple(filter(None, (*(kind.note for kind in seen.values()), note))),
+                lock_owners=owners.known,
+                notes=tuple(
+                    filter(None, (*(kind.note for kind in seen.values()), note, owners.note))
+                ),
             ),
             objects,
             said,
@@ -68,10 +83,12 @@ class _ClusterObserver:
             return {}, ""
         try:
             return self._cluster.unhealthy_gpus(), ""
+        except SourceError as error:
+            return {}, f"{_UNKNOWN_HEALTH}: {error.detail}"
         except ClusterError as error:
             if error.status != HTTPStatus.FORBIDDEN:
                 raise
-            return {}, f"gpushare's unhealthy cards are not known: {error.message}"
+            return {}, f"{_UNKNOWN_HEALTH}: {error.message}"
 
 
 class ListingObserver(_ClusterObserver):
@@ -105,6 +122,8 @@ def sight(
     notes = [*known.notes, *said.notes]
     if others := len(objects.pods) - len(pods):
         notes.append(f"{others} pods with whole GPUs of NVIDIA's own device plugin are left alone")
+    kinds = frozenset(Kind)
+    notes += (str(each) for each in objects.malformed if each.kind not in kinds)
     ledgers = {}
     if View.PODS in known.complete:
         ledgers = books.ledgers(objects.nodes, said.pods, said.languages, unhealthy)
@@ -115,6 +134,7 @@ def sight(
             nodes=objects.nodes,
             pods=pods,
             share_pods=objects.share_pods,
+            malformed=objects.malformed,
             ledgers=ledgers,
             notes=tuple(notes),
         ),

@@ -9,12 +9,14 @@ from collections.abc import Iterable
 import msgspec
 
 from reconciler.books import Books
-from reconciler.model import Snapshot, View
+from reconciler.model import Kind, Snapshot, View
 from reconciler.observe import Sight
 from reconciler.observe.cluster import is_holder, sight
+from reconciler.observe.lock_owners import named_owners
 from vgpu.inventory import Objects, Units, speech
 from vgpu.kube import Pod
-from vgpu.kube_json import decode_dump
+from vgpu.kube_json import Keep, decode_dump
+from vgpu.kube_projection import shares_gpus
 from vgpu.schemes.kubeshare_sharepod import PREFIX
 
 
@@ -37,16 +39,25 @@ class DumpObserver:
 
     def look(self, now: float) -> Sight:
         """What the dump has; ``now`` is when it was taken. Raises SourceError MALFORMED."""
-        dump = decode_dump(self._content, self._subject)
+        dump = decode_dump(self._content, self._subject, keep=Keep.ALL)
         nodes = tuple({node.name: node for node in dump.nodes}.values())
-        objects = Objects(nodes, _each(dump.pods), _each(dump.share_pods), dump.unhealthy)
+        objects = Objects(
+            nodes,
+            _each(filter(shares_gpus, dump.pods)),
+            _each(dump.share_pods),
+            dump.unhealthy,
+            tuple({(each.kind, each.ref): each for each in dump.malformed}.values()),
+        )
         said = speech(objects, self._units)
+        by_name = {(pod.ref.namespace, pod.ref.name): pod for pod in dump.pods}
+        owners = {each: by_name.get(each) for each in named_owners(nodes, said.languages)}
+        bad = {each.kind for each in dump.malformed}
         missing = {
-            View.NODES: "" if dump.nodes else "the dump has no nodes",
+            View.NODES: "" if dump.nodes or Kind.NODE in bad else "the dump has no nodes",
             View.PODS: "" if dump.total else "the dump has no pods",
             View.SHARE_PODS: (
                 "the dump has no SharePods, though KubeShare is in use"
-                if not dump.share_pods and _speaks_of_kubeshare(objects)
+                if not (dump.share_pods or Kind.SHARE_POD in bad) and _speaks_of_kubeshare(objects)
                 else ""
             ),
         }
@@ -56,7 +67,7 @@ class DumpObserver:
             notes.append("the dump is one page of a longer list: nothing in it is complete")
         complete = frozenset(view for view, note in missing.items() if not (note or cut))
         return sight(
-            Snapshot(now=now, complete=complete, notes=tuple(notes)),
+            Snapshot(now=now, complete=complete, lock_owners=owners, notes=tuple(notes)),
             objects,
             said,
             Books(),

@@ -6,7 +6,7 @@ so that a look costs no request; a kind is whole only while its watch is heard.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from operator import attrgetter
 from typing import Final, Generic, Protocol, TypeVar
@@ -14,7 +14,7 @@ from typing import Final, Generic, Protocol, TypeVar
 import msgspec
 
 from vgpu.cluster import Cluster, ClusterError, followed
-from vgpu.kube import Node, Pod
+from vgpu.kube import MalformedObject, Node, Pod
 from vgpu.kube_json import NodePage, PodPage
 from vgpu.kube_projection import shares_gpus
 from vgpu.sources.mirror import STALE_SECONDS, Mirror
@@ -30,10 +30,14 @@ _Page = TypeVar("_Page", PodPage, NodePage)
 
 
 class Seen(msgspec.Struct, Generic[_Object], frozen=True):
-    """The objects of one kind; ``note`` says why they are not all, "" if they are."""
+    """The objects of one kind; ``note`` says why they are not all, "" if they are.
+
+    ``malformed`` are those that were seen and cannot be read.
+    """
 
     objects: tuple[_Object, ...] = ()
     note: str = ""
+    malformed: tuple[MalformedObject, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -77,12 +81,12 @@ class Listed:
             pages, note = whole("nodes", self._cluster.node_pages)
         except ClusterError as error:
             return _unseen("nodes", error)
-        return Seen(tuple(node for page in pages for node in page.nodes), note)
+        return Seen(tuple(node for page in pages for node in page.nodes), note, _bad(pages))
 
     def pods(self) -> Seen[Pod]:
         """Who may not read pods can judge nothing: that is an error."""
         pages, note = whole("pods", self._cluster.pods)
-        return Seen(tuple(pod for page in pages for pod in page.pods), note)
+        return Seen(tuple(pod for page in pages for pod in page.pods), note, _bad(pages))
 
     def share_pods(self) -> Seen[Pod]:
         """Who may not read SharePods sees none."""
@@ -92,7 +96,7 @@ class Listed:
             if error.status == HTTPStatus.NOT_FOUND:
                 return Seen()
             return _unseen("SharePods", error)
-        return Seen(tuple(pod for page in pages for pod in page.pods), note)
+        return Seen(tuple(pod for page in pages for pod in page.pods), note, _bad(pages))
 
     def close(self) -> None:
         """Nothing is open."""
@@ -111,6 +115,10 @@ def whole(what: str, pages: Callable[[], Iterator[_Page]]) -> tuple[tuple[_Page,
         if len({page.resource_version for page in found}) == 1:
             return found, ""
     return found, f"not all {what} are seen: their list expired while it was read, {TRIES} times"
+
+
+def _bad(pages: Iterable[_Page]) -> tuple[MalformedObject, ...]:
+    return tuple(each for page in pages for each in page.malformed)
 
 
 def _unseen(what: str, error: ClusterError) -> Seen[_Object]:
@@ -180,4 +188,4 @@ class Watched:
         elif not state.synced:
             silence = "yet" if state.silent is None else f"for {state.silent:.0f} s"
             note = f"not all {what} are seen: the API server has said nothing of them {silence}"
-        return Seen(tuple(state.objects.values()), note)
+        return Seen(tuple(state.objects.values()), note, state.malformed)

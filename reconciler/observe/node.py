@@ -120,6 +120,8 @@ class NodeObserver:
         pods = seen.pods if isinstance(seen.pods, NodeSample) else None
         notes = list(self._failures())
         complete = set()
+        if pods is not None:
+            notes += (f"{each.subject}: {each.detail}" for each in pods.rejections)
         if pods is not None and pods.complete:
             if _is_elsewhere(pods, seen):
                 notes.append(
@@ -279,8 +281,10 @@ def _list(cluster: Cluster, node: str, _: float) -> NodeSample:
     selector = f"spec.nodeName={node}"
     with followed.told(cluster.server):
         pages, note = whole("pods", lambda: cluster.pods(keep=Keep.ALL, field_selector=selector))
-    pods = pod_sample((pod for page in pages for pod in page.pods), complete=not note)
-    if not pods.pods:
+    malformed = [each for page in pages for each in page.malformed]
+    every = (pod for page in pages for pod in page.pods)
+    pods = pod_sample(every, complete=not note, malformed=malformed)
+    if not pods.pods and not malformed:
         raise SourceError(Reason.ABSENT, cluster.server, f"no pod is on {node} (--node-name)")
     try:
         return with_node(pods, followed.read_node(cluster, node))

@@ -22,6 +22,7 @@ from reconciler.rules.conflicts import (
 from reconciler.rules.drift import card_drift, recover
 from reconciler.rules.kubeshare import kubeshare
 from reconciler.rules.leftover_claim import leftover_claim
+from reconciler.rules.malformed_object import malformed_object
 from reconciler.rules.node_marks import stale_handshake, stale_lock
 from reconciler.rules.over_limit import over_limit
 from reconciler.rules.over_promised import over_promised
@@ -67,5 +68,6 @@ RULES: Final = (
     RuleEntry(Rule.OVER_LIMIT, over_limit, NODE, _USAGE),
     RuleEntry(Rule.ORPHAN_SHIM_DIR, orphan_shim_dir, NODE, frozenset({View.PODS, View.FOLDERS})),
     RuleEntry(Rule.KUBESHARE, kubeshare, needs=frozenset({View.PODS, View.SHARE_PODS})),
+    RuleEntry(Rule.MALFORMED_OBJECT, malformed_object, needs=frozenset()),
 )
 """In the order of :class:`Rule`."""

@@ -45,6 +45,7 @@ class _Desk:
 
     def __init__(self, scene: Scene, ledger: Ledger, policy: Policy) -> None:
         self.ledger = ledger
+        self._hidden = scene.hidden_tenants(ledger.node)
         self.rewriter = Rewriter(scene, ledger)
         self.whereabouts = Whereabouts(ledger, self.rewriter.name)
         self._policy = policy
@@ -59,7 +60,12 @@ class _Desk:
         after: dict[str, str],
         objection: Skip | None = None,
     ) -> Finding:
-        """A repair, if there is room for it; a report, if nothing can be written."""
+        """A repair, if there is room for it; a report, if nothing can be written.
+
+        Whether there is room cannot be told where somebody holds nobody knows what.
+        """
+        if self._hidden and objection is None:
+            objection = Skip.INCOMPLETE_VIEW
         excess = self.rewriter.excess(pod, after) if after and objection is None else ""
         action: Edit | None = edit_pod(pod, after) if after else None
         return Finding(

@@ -11,13 +11,21 @@ from typing import Final
 
 import msgspec
 
-from reconciler.model import Edit, Finding, UnusedGuard, View
+from reconciler.model import Edit, Finding, Kind, UnusedGuard, View
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule
 from reconciler.rules.ledger_words import of_share_pod
 from reconciler.rules.parts import evict, of_pod, quoted
 from reconciler.scene import FAILED, SUCCEEDED, Scene
-from vgpu.kube import SHARE_POD, Container, ContainerState, Pod, Status, holds_devices
+from vgpu.kube import (
+    SHARE_POD,
+    Container,
+    ContainerState,
+    MalformedObject,
+    Pod,
+    Status,
+    holds_devices,
+)
 from vgpu.schemes import kubeshare_sharepod
 from vgpu.schemes.kubeshare import GPU_RESOURCE
 from vgpu.schemes.kubeshare_node import HOLDER_NAMESPACE, Holder, holder
@@ -47,7 +55,8 @@ class _Cards(msgspec.Struct, frozen=True):
 
     Attributes:
         holders: the holder pods that say what they hold.
-        unread: whether there are others.
+        unread: whether there are others, or may be.
+        hidden: pods and SharePods that cannot be read.
         users: the pods that use a virtual GPU, by its GPUID.
         share_pods: the live SharePods of a virtual GPU, by its GPUID.
         made: the pods that were made for a SharePod, by its UID.
@@ -55,14 +64,26 @@ class _Cards(msgspec.Struct, frozen=True):
 
     holders: Sequence[tuple[Holder, Pod]]
     unread: bool
+    hidden: Sequence[MalformedObject]
     users: Mapping[str, Sequence[Pod]]
     share_pods: Mapping[str, Sequence[Pod]]
     made: Mapping[str, Sequence[Pod]]
 
-    def users_of(self, gpuid: str, node: str) -> Sequence[Pod]:
+    def users_of(self, gpuid: str, node: str) -> Sequence[Pod | MalformedObject]:
         """Who uses or is to use a virtual GPU there; who is not bound yet may mean any node."""
         named = (*self.share_pods.get(gpuid, ()), *self.users.get(gpuid, ()))
-        return [user for user in named if user.node in ("", node)]
+        return [
+            *(user for user in named if user.node in ("", node)),
+            *(user for user in self.hidden_users(gpuid) if user.may_be_on(node)),
+        ]
+
+    def hidden_users(self, gpuid: str) -> Sequence[MalformedObject]:
+        """Who cannot be read, and uses a virtual GPU or may."""
+        return [
+            each
+            for each in self.hidden
+            if each.annotations is None or each.annotations.get(GPUID) == gpuid
+        ]
 
 
 def kubeshare(scene: Scene, policy: Policy) -> Iterator[Finding]:
@@ -83,7 +104,8 @@ def kubeshare(scene: Scene, policy: Policy) -> Iterator[Finding]:
 def survey(scene: Scene) -> _Cards:
     """Who is there, in a scene with all SharePods."""
     holders: list[tuple[Holder, Pod]] = []
-    unread = False
+    hidden = (*scene.malformed[Kind.POD], *scene.malformed[Kind.SHARE_POD])
+    unread = any(each.ref.namespace == HOLDER_NAMESPACE for each in scene.malformed[Kind.POD])
     users: dict[str, list[Pod]] = {}
     made: dict[str, list[Pod]] = {}
     for pod in scene.snapshot.pods:
@@ -105,7 +127,7 @@ def survey(scene: Scene) -> _Cards:
         gpuid = share_pod.annotations.get(GPUID)
         if gpuid and not _is_finished(share_pod):
             share_pods.setdefault(gpuid, []).append(share_pod)
-    return _Cards(holders, unread, users, share_pods, made)
+    return _Cards(holders, unread, hidden, users, share_pods, made)
 
 
 def _is_finished(share_pod: Pod) -> bool:
@@ -203,6 +225,8 @@ def _float_sum(share_pod: Pod, gpuid: str, cards: _Cards) -> tuple[str, ...]:
     try:
         requests = [one for each in parties for one in kubeshare_sharepod.requests(each)]
     except ClaimError:
+        return ()
+    if cards.hidden_users(gpuid):  # what they request is in the sum, too
         return ()
     exact = sum(request.cores_milli for request in requests)
     texts = [each.annotations[PREFIX + REQUEST] for each in parties]

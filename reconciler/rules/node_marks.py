@@ -5,12 +5,13 @@ from typing import Final
 
 import msgspec
 
-from reconciler.model import Finding, Guard, NobodyWaitsGuard, OwnerGuard, OwnerState
+from reconciler.model import Finding, Guard, Kind, NobodyWaitsGuard, OwnerGuard, OwnerState
 from reconciler.policy import Ages, Policy
 from reconciler.reasons import Cause, Effect, Rule, Skip
 from reconciler.rules.parts import is_due, of_node, quoted, remove_mark
 from reconciler.scene import Scene
 from vgpu.kube import Node
+from vgpu.model import PodRef
 from vgpu.schemes.language import ClaimError, HandshakeState, NodeLock
 from vgpu.schemes.volcano import Volcano
 
@@ -43,6 +44,9 @@ _BY_OWNER: Final[Mapping[OwnerState, _Verdict]] = {
 """The owner's state decides, not time alone: a lock that is taken from a pod which Allocate may
 still serve gives that pod's devices to the next one."""
 
+_HIDDEN: Final = _Verdict(Cause.LOCK_EXPIRED, _time_out, Skip.INCOMPLETE_VIEW)
+"""Who cannot be read may still be served."""
+
 _NOBODY_WAITS: Final = _Verdict(Cause.NOBODY_WAITS, _time_out)
 
 
@@ -71,15 +75,30 @@ def stale_lock(scene: Scene, policy: Policy) -> Iterator[Finding]:
 def _owned(scene: Scene, _: Node, lock: NodeLock) -> tuple[_Verdict, Guard, str]:
     """A lock that says whose it is: HAMi's."""
     namespace, name = lock.owner or ("", "")
-    state = scene.owner_state(scene.pods_by_name.get((namespace, name)))
+    if hidden := [each for each in scene.malformed[Kind.POD] if _is(each.ref, namespace, name)]:
+        return _HIDDEN, OwnerGuard(namespace, name, OwnerState.WAITS), str(hidden[0])
+    owner = scene.pods_by_name.get((namespace, name))
+    asked = scene.snapshot.lock_owners
+    if owner is None and asked is not None:
+        if (namespace, name) not in asked:
+            told = f"whether its owner {quoted(f'{namespace}/{name}')} exists is not known"
+            return _HIDDEN, OwnerGuard(namespace, name, OwnerState.WAITS), told
+        owner = asked[namespace, name]
+    state = scene.owner_state(owner)
     told = f"its owner {quoted(f'{namespace}/{name}')} is: {state}"
     return _BY_OWNER[state], OwnerGuard(namespace, name, state), told
+
+
+def _is(pod: PodRef, namespace: str, name: str) -> bool:
+    return (pod.namespace, pod.name) == (namespace, name)
 
 
 def _anonymous(scene: Scene, node: Node, _: NodeLock) -> tuple[_Verdict, Guard, str]:
     """A lock of which only the time is told, or nothing: Volcano's, and what is unreadable."""
     guard = NobodyWaitsGuard(node.name)
     waiting = scene.waiting_on_node.get(node.name, ())
+    if not waiting and (hidden := scene.hidden_pods(node.name)):
+        return _HIDDEN, guard, str(hidden[0])
     if not waiting:
         return _NOBODY_WAITS, guard, f"no pod waits on {node.name}"
     names = sorted(f"{pod.ref.namespace}/{pod.ref.name}" for pod in waiting)

@@ -375,8 +375,8 @@ class Command:
 
     def restore(self, *args: str) -> Ran:
         """Undo what the audit tells of."""
-        kubeconfig = f"--kubeconfig={self.kubeconfig}"
-        return self._run("restore", str(self.audit), "--output=json", kubeconfig, *args)
+        told = (f"--kubeconfig={self.kubeconfig}", f"--audit={self.audit}.restored")
+        return self._run("restore", str(self.audit), "--output=json", *told, *args)
 
     def told(self) -> list[Object]:
         """The audit's records."""

@@ -11,11 +11,12 @@ from reconciler.leader import Leader
 from reconciler.memory import Memory
 from reconciler.model import NobodyWaitsGuard, OwnerGuard, OwnerState
 from reconciler.reasons import Outcome, Rule
+from reconciler.session import NoAudit
 from reconciler.store import MemoryStore
 from tests.support import sample_cluster as sample
 from tests.support.bed import crds, objects
 from tests.support.bed.client import Refused
-from tests.support.reconcile_plans import editing, evicting, plan
+from tests.support.reconcile_plans import editing, evicting, plan, unmoved
 from tests.support.waiting import wait_until
 from vgpu.cluster import Cluster
 from vgpu.schemes.volcano import HAMI, Volcano
@@ -81,7 +82,7 @@ def nodes(api, cluster):
 def apply(cluster, path, *entries, **options):
     with Audit.open(path) as audit:
         applier = Applier(cluster, audit, **{"deadline_seconds": 5.0} | options)
-        return list(applier.apply(plan(*entries), (Volcano(HAMI),)))
+        return list(applier.apply(plan(*entries), unmoved((Volcano(HAMI),))))
 
 
 def one(cluster, path, entry, **options):
@@ -208,14 +209,18 @@ def test_a_claim_is_cleared_and_restored(api, cluster, pods, path):
     entry = editing(seen, {CLAIM: None})
     assert one(cluster, path, entry).outcome is Outcome.DONE
     assert api.client.get(made)["metadata"].get("annotations", {}) == {}
-    (told,) = restore(read(path), cluster, clock=lambda: NOW, dry_run=True)
+    (told,) = restore(read(path), cluster, NoAudit(), clock=lambda: NOW, dry_run=True)
     assert told.undo is Undo.DRY_RUN
     assert api.client.get(made)["metadata"].get("annotations", {}) == {}
-    undone = [each.undo for _ in "12" for each in restore(read(path), cluster, clock=lambda: NOW)]
+    undone = [
+        each.undo
+        for _ in "12"
+        for each in restore(read(path), cluster, NoAudit(), clock=lambda: NOW)
+    ]
     assert undone == [Undo.DONE, Undo.NOTHING]
     assert api.client.get(made)["metadata"]["annotations"] == {CLAIM: "1"}
     api.client.patch(made, {"metadata": {"annotations": {CLAIM: "2"}}})
-    (told,) = restore(read(path), cluster, clock=lambda: NOW)
+    (told,) = restore(read(path), cluster, NoAudit(), clock=lambda: NOW)
     assert told.undo is Undo.CHANGED
 
 
@@ -279,7 +284,7 @@ def test_a_share_pod_is_unbound_and_bound_again(api, cluster, path, api_namespac
     after = api.client.get(made)
     assert not after["spec"].get("nodeName")
     assert "kubeshare/GPUID" not in after["metadata"]["annotations"]
-    (undone,) = restore(read(path), cluster, clock=lambda: NOW)
+    (undone,) = restore(read(path), cluster, NoAudit(), clock=lambda: NOW)
     assert undone.undo is Undo.DONE
     before = api.client.get(made)
     assert before["spec"] == made["spec"]

@@ -198,7 +198,7 @@ def test_a_pod_that_moved_on_keeps_its_annotations(api, node, look):
     detector = node.pod("detector")
     cross(api, detector)
     made = look.make()
-    edit(api, detector, **{"example.com/note": "mine"})
+    edit(api, detector, **{"vgpu.dev/note": "mine"})
     now = annotations(api, detector)
     assert Outcome.CHANGED in {result.outcome for result in look.apply(made)}
     assert annotations(api, detector) == now

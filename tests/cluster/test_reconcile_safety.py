@@ -4,14 +4,17 @@ Whatever happens between plan and apply really happens; the API server itself re
 """
 
 import threading
-from contextlib import ExitStack
+import time
+from contextlib import ExitStack, closing
 
 import pytest
 
+from reconciler.apply.acts import TRIES
 from reconciler.apply.applier import Applier
 from reconciler.apply.audit import Audit
 from reconciler.cycle import Cycles
-from reconciler.observe.cluster import ListingObserver
+from reconciler.model import View
+from reconciler.observe.cluster import ListingObserver, WatchingObserver
 from reconciler.plan import OPT_OUT
 from reconciler.policy import Ages, Limits, Mode, Policy
 from reconciler.reasons import Cause, Outcome, Rule
@@ -29,7 +32,9 @@ from tests.cluster.reconciling import (
 from tests.reconciler import samples
 from tests.reconciler.samples import replace
 from tests.support.bed import crds
+from tests.support.reconcile_plans import unmoved
 from tests.support.waiting import WAIT_SECONDS, wait_ended
+from tests.test_malformed_objects import TENANTS, share_pod
 from vgpu.cluster import Cluster
 from vgpu.inventory import Units
 from vgpu.kube import MIRROR
@@ -147,6 +152,42 @@ def test_whoever_is_protected_is_told_with_the_reason_and_left_alone(
     assert [version(api.client, pod) for pod in pods] == untouched
 
 
+@pytest.fixture
+def spoilt(api, api_namespace):
+    """The names of SharePods of which the API server takes whatever a tenant writes."""
+    names = []
+    with ExitStack() as stack:
+        for what in sorted(TENANTS.keys() - {"spec", "status", "huge"}):  # these are no JSON of it
+            made = share_pod(f"bad-{what}", **TENANTS[what])
+            made["metadata"]["namespace"] = api_namespace
+            del made["metadata"]["uid"]
+            stack.callback(api.client.delete, api.client.create(made))
+            names.append(made["metadata"]["name"])
+        yield names
+
+
+def test_share_pods_that_nobody_can_read_stop_nothing(
+    api, api_namespace, stage, command, cluster, spoilt
+):
+    """Nor does a time that only Go has, in a field that whoever makes a pod may write."""
+    pod = stage.put(refused("sick", api_namespace))
+    entry = {"manager": "me", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1"}
+    entry |= {"fieldsV1": {"f:status": {}}, "time": "0000-01-01T00:00:00Z"}
+    patch(api.client, pod, managedFields=[{**entry, "subresource": "status"}])
+    told = api.client.get(pod)["metadata"]["managedFields"]
+    assert "0000-01-01T00:00:00Z" in {each["time"] for each in told}
+    with closing(WatchingObserver(cluster, Units())) as watching:
+        seen = watching.look(time.time()).snapshot
+        assert View.SHARE_PODS in seen.complete
+        assert sorted(each.name for each in seen.malformed) == spoilt
+    applied = command.apply()
+    assert applied.code == 0
+    assert [entry["name"] for entry in applied.actions] == ["sick"]
+    assert {entry["rule"] for entry in applied.findings} == {"malformed_object"}
+    assert sorted(entry["name"] for entry in applied.findings) == spoilt
+    assert is_evicted(api.client, pod)
+
+
 def test_a_pod_of_high_priority_is_left_alone(api, api_namespace, stage, command):
     about = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
     stage.put({**about, "metadata": {"name": "precious"}, "value": 1000})
@@ -248,11 +289,30 @@ def outcomes(cycles, made):
     return [result.outcome for result in cycles.apply(made)]
 
 
-def test_a_pod_that_changed_since_is_left_alone(api, api_namespace, stage, cycles):
+def test_a_pod_that_is_judged_otherwise_since_is_left_alone(api, api_namespace, stage, cycles):
+    pod = stage.put(refused("sick", api_namespace))
+    cycle = cycles()
+    made = cycle.make()
+    patch(api.client, pod, annotations={"vgpu.dev/reconcile": "false"})
+    assert outcomes(cycle, made) == [Outcome.CHANGED]
+    assert not is_evicted(api.client, pod)
+
+
+def test_a_pod_that_has_changed_in_what_nobody_judges_is_evicted(api, api_namespace, stage, cycles):
     pod = stage.put(refused("sick", api_namespace))
     cycle = cycles()
     made = cycle.make()
     patch(api.client, pod, labels={"somebody": "looks-at-it"})
+    assert outcomes(cycle, made) == [Outcome.DONE]
+    assert is_evicted(api.client, pod)
+
+
+def test_nobody_is_touched_on_a_node_that_has_opted_out_since(api, api_namespace, stage, cycles):
+    pod = stage.put(refused("sick", api_namespace))
+    cycle = cycles()
+    made = cycle.make()
+    node = api.client.get({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+    patch(api.client, node, annotations={"vgpu.dev/reconcile": "false"})
     assert outcomes(cycle, made) == [Outcome.CHANGED]
     assert not is_evicted(api.client, pod)
 
@@ -267,7 +327,7 @@ def test_a_pod_that_is_being_served_since_is_left_alone(api, api_namespace, stag
     assert not is_evicted(api.client, pod)
 
 
-def test_a_pod_that_changes_at_the_very_last_moment_is_left_alone(
+def test_a_pod_that_changes_at_the_very_last_moment_each_time_is_left_alone(
     api, api_namespace, stage, cluster, cycles
 ):
     """After it was read once more, and just before the eviction: the API server refuses."""
@@ -278,12 +338,12 @@ def test_a_pod_that_changes_at_the_very_last_moment_is_left_alone(
         """Asked before an action begins, and once more before it is sent."""
         looked.append(cluster.requests.get(("get", "200"), 0))
         if looked[-1] > looked[0]:
-            patch(api.client, pod, labels={"somebody": "looks-at-it"})
+            patch(api.client, pod, labels={"somebody": f"look-{len(looked)}"})
         return True
 
     cycle = cycles(leads=leads)
     assert outcomes(cycle, cycle.make()) == [Outcome.CHANGED]
-    assert cluster.requests["create", "409"] == 1
+    assert cluster.requests["create", "409"] == TRIES
     assert not is_evicted(api.client, pod)
 
 
@@ -493,7 +553,7 @@ def test_two_that_apply_the_same_plan_at_once_evict_each_pod_once(
         with Audit.open(str(path)) as audit:
             applier = Applier(cluster, audit)
             started.wait()
-            told.append([r.outcome for r in applier.apply(made.plan, made.languages)])
+            told.append([r.outcome for r in applier.apply(made.plan, unmoved(made.languages))])
 
     with ExitStack() as stack:
         threads = []

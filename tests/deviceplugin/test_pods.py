@@ -110,3 +110,17 @@ def test_a_server_that_is_not_there_tells_nothing(make):
     assert pods.known() is None
     assert pods.find("a") is None
     assert pods.ask() is None
+
+
+def test_while_a_pod_of_the_node_cannot_be_read_nobody_is_said_not_to_be_there(store, make):
+    store.create(PODS, volcano_pod("a", UUID))
+    pods = make()
+    start(pods)
+    assert len(pods.known()) == 1
+    spoilt = volcano_pod("b", UUID)
+    spoilt["status"] = {"phase": 7}
+    store.create(PODS, spoilt)
+    wait_until(lambda: pods.known() is None, "it is seen that one cannot be read")
+    assert pods.ask() is None
+    store.evict("team", "b", {})
+    wait_until(lambda: len(pods.known() or ()) == 1, "the rest is known again")

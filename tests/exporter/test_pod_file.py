@@ -228,7 +228,6 @@ def test_a_dump_without_a_pod_of_this_node_is_refused_by_its_name(path):
         b"{}",
         b'{"items":[1]}',
         b'{"items":[{}]}',
-        b'{"items":[{"metadata":{"name":"a","namespace":"b","uid":1}}]}',
         b'{"items":[{"metadata":{"name":"\xff"}}]}',
         b'{"x":' + b"[" * 100_000,
         b"\xff" * MIB,
@@ -239,6 +238,16 @@ def test_what_is_not_a_dump_is_malformed_and_named(path, content):
     path.write_bytes(content)
     error = refused(path)
     assert (error.reason, error.subject) == (Reason.MALFORMED, str(path))
+
+
+def test_a_pod_that_cannot_be_read_is_refused_and_the_others_are_there(path):
+    broken = pod("broken")
+    broken["metadata"]["uid"] = 1
+    write(path, pod("web"), broken)
+    sample = PodFile(str(path)).sample(NOW)
+    assert [each.ref.name for each in sample.pods] == ["web"]
+    (rejection,) = sample.rejections
+    assert (rejection.reason, rejection.subject.partition(" ")[0]) == (Reason.MALFORMED, "Pod")
 
 
 @given(st.binary(max_size=200))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.scripted_api import END, ScriptedApi, event
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.kube import Container, ContainerState, Pod, Status
+from vgpu.kube import Container, ContainerState, MalformedObject, Pod, Status
 from vgpu.kube_json import EventType, Expired
 from vgpu.model import ContainerKind, PodRef
 from vgpu.reasons import Reason, SourceError
@@ -161,6 +161,24 @@ def test_an_event_that_cannot_be_read_is_mended_by_a_list(follow):
     watch.sample(0.0)
     server.said.put(SourceError(Reason.MALFORMED, "server", "not JSON"))
     wait_names(watch, "b")
+
+
+def test_a_pod_that_cannot_be_read_is_refused_and_no_proof_that_others_are_gone(follow):
+    bad = MalformedObject("Pod", PodRef("uid-b", "team", "b"), "phase: 7", "n")
+    watch, server = follow([pod("a"), bad])
+    wait_names(watch, "a")
+    sample = watch.sample(5000.0)
+    assert not sample.complete
+    assert sample.names["uid-b"].name == "b"
+    assert [(each.subject, each.reason) for each in sample.rejections] == [
+        ("Pod team/b", Reason.MALFORMED)
+    ]
+    server.said.put(event(EventType.MODIFIED, pod("b")))
+    wait_names(watch, "a", "b")
+    sample = watch.sample(5000.0)
+    assert sample.complete
+    assert sample.rejections == ()
+    assert server.listed == 1
 
 
 def test_a_defect_of_ours_does_not_end_the_watch(follow):

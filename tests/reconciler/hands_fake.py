@@ -36,6 +36,7 @@ class FakeHands:
         self.objects = {}
         self.calls = []
         self.events = []
+        self.malformed = ()
         self._version = 100
         self._faults = defaultdict(deque)
         self._first = defaultdict(deque)
@@ -96,13 +97,14 @@ class FakeHands:
             pods = [each for key, each in self.objects.items() if key[0] is Kind.POD]
             return [p for p in pods if all(fields[k](p) == v for k, v in wanted.items())]
 
-        yield PodPage(tuple(self._call("pods", listed)))
+        yield PodPage(tuple(self._call("pods", listed)), malformed=self._unread(Kind.POD))
 
     def sharepod_pages(self):
         def listed():
             return [each for key, each in self.objects.items() if key[0] is Kind.SHARE_POD]
 
-        yield PodPage(tuple(self._call("sharepod_pages", listed)))
+        pods = tuple(self._call("sharepod_pages", listed))
+        yield PodPage(pods, malformed=self._unread(Kind.SHARE_POD))
 
     def evict(self, pod, resource_version, *, dry_run=False):
         def evicted():
@@ -142,6 +144,9 @@ class FakeHands:
         if after is not None:
             raise after
         return answer
+
+    def _unread(self, kind):
+        return tuple(each for each in self.malformed if each.kind == kind)
 
     def _patch(self, method, kind, of, annotations, dry_run, **fields):
         def patched():

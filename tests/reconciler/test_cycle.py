@@ -57,8 +57,8 @@ class Hands:
         self.done = []
         self.languages = None
 
-    def __call__(self, plan, languages):
-        self.languages = languages
+    def __call__(self, plan, judge):
+        self.languages = judge.languages
         for number, entry in enumerate(plan.actions):
             if number == self.untold_after:
                 raise AuditError("--audit full.jsonl", "No space left on device")

@@ -63,6 +63,7 @@ def test_a_pod_that_nobody_made_has_nobody_to_tell():
         (Outcome.DRY_RUN, None),
         (Outcome.GONE, None),
         (Outcome.CHANGED, None),
+        (Outcome.UNKNOWN, None),  # neither would be true
         (Outcome.NOT_LEADER, None),
         (Outcome.OUT_OF_TIME, None),
     ],
@@ -76,7 +77,7 @@ def test_only_what_was_done_or_refused_is_told(outcome, reason):
 
 def test_every_outcome_is_decided_here():
     """A new outcome must be thought of above."""
-    assert len(Outcome) == 11
+    assert len(Outcome) == 12
 
 
 def test_what_is_said_again_is_the_same():

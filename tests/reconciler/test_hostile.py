@@ -44,6 +44,7 @@ from tests.reconciler.samples import (
     waiting,
     with_ledgers,
 )
+from tests.support.reconcile_plans import unmoved
 from vgpu.cluster import ClusterError
 from vgpu.cluster.connection import clock_ahead
 from vgpu.inventory import Units
@@ -139,7 +140,7 @@ def evicting_the_orphan(*meanwhile):
     hands = FakeHands(holder(), *meanwhile)
     time = FakeTime()
     applier = Applier(hands, NoAudit(), clock=time, monotonic=time, sleep=time.sleep)
-    (result,) = applier.apply(plan)
+    (result,) = applier.apply(plan, unmoved())
     assert hands.has(holder().ref.name) is (result.outcome is not Outcome.DONE)
     return result.outcome, result.detail
 
@@ -169,7 +170,7 @@ def test_a_holder_stays_where_share_pods_cannot_be_read():
     plan = plan_of(snapshot(holder()), Rule.KUBESHARE)
     hands = FakeHands(holder())
     hands.refuse("sharepod_pages", ClusterError(403, "Forbidden", "user cannot list sharepods"))
-    (result,) = Applier(hands, NoAudit()).apply(plan)
+    (result,) = Applier(hands, NoAudit()).apply(plan, unmoved())
     assert result.outcome is Outcome.FORBIDDEN
     assert hands.has(holder().ref.name)
 
@@ -178,7 +179,9 @@ def test_without_kubeshares_kind_nobody_uses_a_holder():
     plan = plan_of(snapshot(holder()), Rule.KUBESHARE)
     hands = FakeHands(holder())
     hands.refuse("sharepod_pages", ClusterError(404, "NotFound", "no such kind"))
-    assert [result.outcome for result in Applier(hands, NoAudit()).apply(plan)] == [Outcome.DONE]
+    assert [result.outcome for result in Applier(hands, NoAudit()).apply(plan, unmoved())] == [
+        Outcome.DONE
+    ]
 
 
 def test_a_pod_with_an_owner_is_nobodys_holder():
@@ -315,7 +318,7 @@ def test_an_audit_does_not_write_what_the_reconciler_never_changes(tmp_path):
     key = "kubectl.kubernetes.io/last-applied-configuration"
     hostile(path, key, before={key: "evil"})
     hands = FakeHands(node("gpu-1", uid="uid-of-gpu-1"))
-    (told,) = restore(read(path), hands, clock=lambda: NOW)
+    (told,) = restore(read(path), hands, NoAudit(), clock=lambda: NOW)
     assert (told.undo, hands.count("patch_node")) == (Undo.FAILED, 0)
     assert key in told.detail
 
@@ -336,7 +339,7 @@ def test_who_is_told_to_stop_is_not_said_to_lead_no_longer():
     plan = plan_of(snapshot(*pods), Rule.REFUSED)
     answers = iter([False, True])
     applier = Applier(FakeHands(*pods), NoAudit(), stopping=lambda: next(answers))
-    told = [(result.outcome, result.detail) for result in applier.apply(plan)]
+    told = [(result.outcome, result.detail) for result in applier.apply(plan, unmoved())]
     assert told == [(Outcome.DONE, ""), (Outcome.OUT_OF_TIME, "told to stop")]
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from reconciler.apply.acts import Actor
+from reconciler.judge import Judge
 from reconciler.memory import Attempt, Memory, attempt_key, learn, remember
 from reconciler.model import (
     Action,
@@ -606,10 +607,10 @@ class Reconciler:
     def __init__(self, world):
         self.world = world
         self.memory = Memory()
-        self.plan = None
+        self.seen = self.plan = None
 
     def look(self):
-        seen = self.world.look()
+        seen = self.seen = self.world.look()
         self.plan, self.memory = make_plan(seen, TIGHT, self.memory, SPOKEN)
         self.check(seen)
 
@@ -636,13 +637,15 @@ class Reconciler:
         booked, version = world.booked(), world.version
         pods = dict(world.pods)
         unsafe = self.unsafe(entry)
-        answer = Actor(Hands(world), SPOKEN).act(entry)
+        now = world.look()
+        judge = Judge(self.seen, TIGHT, self.memory, SPOKEN)
+        answer = Actor(Hands(world), judge).act(entry)
         assert "defect" not in answer.detail
         if answer.outcome is Outcome.DONE:
             assert not unsafe, unsafe
             if isinstance(action, Evict):
-                gone = pods[action.pod.uid]
-                assert gone.resource_version == action.resource_version
+                assert pods[action.pod.uid].deleted_at is None
+                assert forbidden(entry, now, TIGHT) == ""
         else:
             assert (world.pods, world.version) == (pods, version)
         for name, held in world.booked().items():

@@ -12,10 +12,11 @@ from reconciler.apply.removal import MOST_FILES, Remover
 from reconciler.model import Kind, RemoveFolder, Subject
 from reconciler.observe import folders
 from reconciler.reasons import Cause, Outcome, Rule
+from tests.reconciler import samples
 from tests.reconciler.hands_fake import FakeHands, FakeTime
 from tests.reconciler.samples import pod, replace
-from tests.support.reconcile_plans import entry, plan
-from vgpu.kube import MIRROR
+from tests.support.reconcile_plans import entry, plan, unmoved
+from vgpu.kube import MIRROR, MalformedObject
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError
 
@@ -237,12 +238,13 @@ class NoAudit:
     result = intent
 
 
-def applied(root, folder, *pods, node="gpu-1", **options):
+def applied(root, folder, *pods, node="gpu-1", malformed=(), **options):
     hands = FakeHands(*pods)
+    hands.malformed = malformed
     subject = Subject(Kind.FOLDER, "", str(folder), UID, node=node)
     made = entry(subject, action_for(folder), Rule.ORPHAN_SHIM_DIR, Cause.POD_GONE)
     applier = Applier(hands, NoAudit(), clock=FakeTime(), remover=remover(root), **options)
-    (result,) = applier.apply(plan(made))
+    (result,) = applier.apply(plan(made), unmoved())
     return result.outcome, [note.reason for note in hands.events]
 
 
@@ -264,6 +266,30 @@ def test_a_folder_whose_pod_is_there_stays(root, folder, its_pod):
     assert folder.exists()
 
 
+@pytest.mark.parametrize(
+    ("ref", "annotations", "outcome"),
+    [
+        (PodRef(UID, "ml", "a"), {}, Outcome.CHANGED),
+        (PodRef("", "ml", "a"), {}, Outcome.CHANGED),
+        (PodRef("u", "ml", "a"), {MIRROR: UID}, Outcome.CHANGED),
+        (PodRef("u", "ml", "a"), None, Outcome.CHANGED),
+        (PodRef("u", "ml", "a"), {}, Outcome.DONE),
+    ],
+)
+def test_a_folder_stays_if_its_pod_may_be_one_that_cannot_be_read(
+    root, folder, ref, annotations, outcome
+):
+    bad = MalformedObject("Pod", ref, "phase: 7", "gpu-1", annotations)
+    assert applied(root, folder, malformed=(bad,))[0] is outcome
+    assert folder.exists() == (outcome is Outcome.CHANGED)
+
+
+def test_a_folder_stays_on_a_node_that_has_opted_out_since(root, folder):
+    there = samples.node("gpu-1", annotations={"vgpu.dev/reconcile": "false"})
+    assert applied(root, folder, there)[0] is Outcome.CHANGED
+    assert folder.exists()
+
+
 def test_a_folder_on_no_known_node_stays(root, folder):
     assert applied(root, folder, node="")[0] is Outcome.FAILED
 
@@ -279,6 +305,6 @@ def test_where_there_is_no_remover_nothing_is_removed(folder):
     hands = FakeHands()
     subject = Subject(Kind.FOLDER, "", str(folder), UID, node="gpu-1")
     made = entry(subject, action_for(folder), Rule.ORPHAN_SHIM_DIR, Cause.POD_GONE)
-    (result,) = Applier(hands, NoAudit()).apply(plan(made))
+    (result,) = Applier(hands, NoAudit()).apply(plan(made), unmoved())
     assert result.outcome is Outcome.FAILED
     assert "--scope node" in result.detail

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.support.waiting import WAIT_SECONDS
-from vgpu.cluster import Cluster, ClusterError
+from vgpu.cluster import Cluster, ClusterError, followed
 from vgpu.kube import EventNote, Lease
 from vgpu.kube_json import EventType, Keep
 from vgpu.simulator import store as stores
@@ -110,7 +110,7 @@ def test_what_is_not_there_is_not_found(cluster):
     assert refused(lambda: cluster.node("nowhere")) == (404, "NotFound")
     assert cluster.config_map("ns", "none") is None
     assert cluster.lease("ns", "none") is None
-    assert list(cluster.sharepods()) == []
+    assert followed.sharepods(cluster).list()[0] == []
 
 
 # ---------------------------------------------------------------- watches

@@ -47,7 +47,7 @@ def cycles(cluster):
     return Cycles(
         ListingObserver(cluster, UNITS),
         Policy(),
-        apply=lambda plan, languages: Applier(cluster, NoAudit()).apply(plan, languages),
+        apply=lambda plan, judge: Applier(cluster, NoAudit()).apply(plan, judge),
         clock=lambda: NOW,
     )
 

@@ -1,8 +1,27 @@
 """Plans made by hand, of objects as they are now: what apply and restore are tried with."""
 
-from reconciler.model import Breaker, Edit, Entry, Evict, Finding, Kind, Plan, Scope, Subject
+from reconciler.judge import Judge
+from reconciler.memory import Memory
+from reconciler.model import (
+    Breaker,
+    Edit,
+    Entry,
+    Evict,
+    Finding,
+    Kind,
+    Plan,
+    Scope,
+    Snapshot,
+    Subject,
+)
+from reconciler.policy import Policy
 from reconciler.reasons import Cause, Rule
 from vgpu.kube import SHARE_POD, Node
+
+
+def unmoved(languages=()):
+    """A judge who has seen nothing: whatever has changed is not judged the same any more."""
+    return Judge(Snapshot(now=0.0), Policy(), Memory(), languages)
 
 
 def subject_of(each, part=""):

@@ -4,14 +4,14 @@ Its failures are told as every source's: a :class:`~vgpu.reasons.SourceError` wi
 or :class:`~vgpu.kube_json.Expired` where a list mends it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Generic, TypeVar
 
 from vgpu.cluster.connection import GONE, NOT_FOUND, ClusterError
 from vgpu.cluster.reads import Reader
-from vgpu.kube import Node, Pod
-from vgpu.kube_json import Event, Expired, Keep
+from vgpu.kube import MalformedObject, Node, Pod
+from vgpu.kube_json import Event, Expired, Keep, NodePage, PodPage
 from vgpu.reasons import Reason, SourceError
 
 REASONS: Final[Mapping[int | str, Reason]] = {
@@ -28,7 +28,7 @@ REASONS: Final[Mapping[int | str, Reason]] = {
 """HTTP status, or the client's word where there was no answer; others are UNREADABLE."""
 
 _Object = TypeVar("_Object")
-_Listed = Iterator[tuple[Iterable[_Object], str]]
+_Listed = Iterator[tuple[Iterable[_Object | MalformedObject], str]]
 
 
 class Followed(Generic[_Object]):
@@ -52,12 +52,12 @@ class Followed(Generic[_Object]):
         self._watch = watch
         self._optional = optional
 
-    def list(self) -> tuple[list[_Object], str]:
+    def list(self) -> tuple[list[_Object | MalformedObject], str]:
         """All of them, and the version to watch from; "" where there is no such kind.
 
         Raises SourceError, or Expired.
         """
-        found: list[_Object] = []
+        found: list[_Object | MalformedObject] = []
         version = ""
         with told(self.subject, GONE):
             try:
@@ -84,7 +84,7 @@ def pods(server: Reader, *, keep: Keep = Keep.SHARING) -> Followed[Pod]:
     """
     return Followed(
         server.server,
-        lambda: ((page.pods, page.resource_version) for page in server.pods(keep=keep)),
+        lambda: map(_pods, server.pods(keep=keep)),
         server.watch_pods,
     )
 
@@ -98,10 +98,7 @@ def pods_of_node(server: Reader, node: str) -> Followed[Pod]:
     chosen = f"spec.nodeName={node}"
     return Followed(
         server.server,
-        lambda: (
-            (page.pods, page.resource_version)
-            for page in server.pods(keep=Keep.ALL, resource_version="0", field_selector=chosen)
-        ),
+        lambda: map(_pods, server.pods(keep=Keep.ALL, resource_version="0", field_selector=chosen)),
         lambda version: server.watch_pods(version, field_selector=chosen),
     )
 
@@ -117,10 +114,7 @@ def node(server: Reader, name: str) -> Followed[Node]:
     chosen = f"metadata.name={name}"
     return Followed(
         server.server,
-        lambda: (
-            (page.nodes, page.resource_version)
-            for page in server.node_pages(resource_version="0", field_selector=chosen)
-        ),
+        lambda: map(_nodes, server.node_pages(resource_version="0", field_selector=chosen)),
         lambda version: server.watch_nodes(version, field_selector=chosen),
     )
 
@@ -129,7 +123,7 @@ def nodes(server: Reader) -> Followed[Node]:
     """All nodes."""
     return Followed(
         server.server,
-        lambda: ((page.nodes, page.resource_version) for page in server.node_pages()),
+        lambda: map(_nodes, server.node_pages()),
         server.watch_nodes,
     )
 
@@ -138,10 +132,18 @@ def sharepods(server: Reader) -> Followed[Pod]:
     """KubeShare's SharePods; there are none where it is not installed."""
     return Followed(
         server.server,
-        lambda: ((page.pods, page.resource_version) for page in server.sharepod_pages()),
+        lambda: map(_pods, server.sharepod_pages()),
         server.watch_sharepods,
         optional=True,
     )
+
+
+def _pods(page: PodPage) -> tuple[Sequence[Pod | MalformedObject], str]:
+    return (*page.pods, *page.malformed), page.resource_version
+
+
+def _nodes(page: NodePage) -> tuple[Sequence[Node | MalformedObject], str]:
+    return (*page.nodes, *page.malformed), page.resource_version
 
 
 @contextmanager

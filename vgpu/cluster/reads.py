@@ -1,6 +1,7 @@
 """What is read of the API server: lists page by page, watches, single objects.
 
-An answer that is not Kubernetes' is a :class:`~vgpu.reasons.SourceError` MALFORMED.
+An answer that is not Kubernetes' is a :class:`~vgpu.reasons.SourceError` MALFORMED. In a list or a
+watch an object that cannot be read is a :class:`~vgpu.kube.MalformedObject` beside the others.
 """
 
 import random
@@ -30,6 +31,7 @@ from vgpu.kube_json import (
     decode_share_pod_event,
     decode_share_pods,
 )
+from vgpu.reasons import Reason, SourceError
 
 PAGE_SIZE: Final = 500
 """Objects a page: what kubectl asks for."""
@@ -76,7 +78,7 @@ class Reader(Connection):
         return self._pages(Kind.PODS, selectors, decode, resource_version, limit)
 
     def nodes(self, **selectors: str) -> Iterator[Node]:
-        """All nodes that the selectors choose."""
+        """All nodes that the selectors choose, as far as they can be read."""
         return (
             node for page in self.node_pages(limit=PAGE_SIZE, **selectors) for node in page.nodes
         )
@@ -86,15 +88,6 @@ class Reader(Connection):
     ) -> Iterator[NodePage]:
         """Pages of nodes."""
         return self._pages(Kind.NODES, selectors, decode_nodes, resource_version, limit)
-
-    def sharepods(self) -> Iterator[Pod]:
-        """KubeShare's SharePods as pods; none where KubeShare is not installed."""
-        try:
-            for page in self.sharepod_pages():
-                yield from page.pods
-        except ClusterError as error:
-            if error.status != NOT_FOUND:
-                raise
 
     def sharepod_pages(
         self, *, resource_version: str = "", limit: int = PAGE_SIZE, **selectors: str
@@ -106,10 +99,14 @@ class Reader(Connection):
         """The text of gpushare's ``unhealthy-gpu-<node>`` ConfigMaps, by node.
 
         All ConfigMaps of kube-system in one answer: they are few, and names cannot be selected by
-        how they begin.
+        how they begin. One of them that cannot be read is a SourceError: whose cards are unhealthy
+        is not known then.
         """
         path = Kind.CONFIG_MAPS.all("kube-system")
-        return decode_dump(self._ask(Verb.LIST, path), self.server + path).unhealthy
+        found = decode_dump(self._ask(Verb.LIST, path), self.server + path)
+        for each in found.malformed:
+            raise SourceError(Reason.MALFORMED, self.server + path, str(each))
+        return found.unhealthy
 
     # ------------------------------------------------------------ watches
 

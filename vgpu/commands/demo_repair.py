@@ -30,7 +30,7 @@ def repair(kubeconfig: str) -> None:
     _reconcile("plan")
     click.echo("  To try more, type in another terminal the two lines with export, and then:")
     click.echo(f"    {_ourselves()} inspect")
-    click.echo(f"    {_ourselves()} reconcile restore {audit}")
+    click.echo(f"    {_ourselves()} reconcile restore {audit} --audit {audit}.restored")
     click.echo(f"    {_ourselves()} reconcile plan")
     click.echo()
 

@@ -8,6 +8,7 @@ import difflib
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -16,9 +17,9 @@ import msgspec
 from vgpu.connection import connected, kubeconfig_flags, read_dump
 from vgpu.flags import AUTO, MemoryUnit
 from vgpu.inventory import Inventory, Objects, Units, inventory, of_node, only_node, only_scheme
-from vgpu.kube import Node, Pod
-from vgpu.kube_json import decode_dump
-from vgpu.model import Scheme
+from vgpu.kube import MalformedObject, Node, Pod
+from vgpu.kube_json import PodPage, decode_dump
+from vgpu.model import PodRef, Scheme
 from vgpu.reasons import SourceError
 from vgpu.schemes.gpushare_node import CARDS
 from vgpu.schemes.language import ClaimError
@@ -80,6 +81,7 @@ def from_files(paths: Sequence[str]) -> Read:
     share_pods: dict[str, Pod] = {}
     unhealthy: dict[str, str] = {}
     others: Counter[str] = Counter()
+    malformed: dict[tuple[str, PodRef], MalformedObject] = {}
     seen = 0
     times: list[float] = []
     for path in paths:
@@ -94,6 +96,7 @@ def from_files(paths: Sequence[str]) -> Read:
         pods |= {pod.ref.uid: pod for pod in dump.pods}
         share_pods |= {pod.ref.uid: pod for pod in dump.share_pods}
         unhealthy |= dump.unhealthy
+        malformed |= {(each.kind, each.ref): each for each in dump.malformed}
         others.update(dump.others)
         seen += dump.total
     notes = []
@@ -104,7 +107,11 @@ def from_files(paths: Sequence[str]) -> Read:
     if "ConfigMap" not in others and not unhealthy:
         notes += _unknown_health(nodes.values(), "there are no ConfigMaps in the dump")
     objects = Objects(
-        tuple(nodes.values()), tuple(pods.values()), tuple(share_pods.values()), unhealthy
+        tuple(nodes.values()),
+        tuple(pods.values()),
+        tuple(share_pods.values()),
+        unhealthy,
+        tuple(malformed.values()),
     )
     return Read(objects, min(times), tuple(notes))
 
@@ -117,6 +124,7 @@ def from_cluster(cluster: "Cluster", node: str) -> Read:
     from vgpu.cluster import ClusterError  # noqa: PLC0415  # slow to import, see connection.py
 
     as_of = time.time()
+    malformed: list[MalformedObject] = []
     if node:
         try:
             nodes: tuple[Node, ...] = (cluster.node(node),)
@@ -126,30 +134,35 @@ def from_cluster(cluster: "Cluster", node: str) -> Read:
             raise
         selectors = [f"spec.nodeName={node}", "spec.nodeName="]
     else:
-        nodes, selectors = tuple(cluster.nodes()), [""]
-    pods = tuple(
-        pod
-        for selector in selectors
-        for page in cluster.pods(field_selector=selector)
-        for pod in page.pods
-    )
+        node_pages, selectors = tuple(cluster.node_pages()), [""]
+        nodes = tuple(each for page in node_pages for each in page.nodes)
+        malformed += (each for page in node_pages for each in page.malformed)
+    pages = [page for selector in selectors for page in cluster.pods(field_selector=selector)]
     notes: list[str] = []
-    share_pods: tuple[Pod, ...] = ()
+    share_pages: list[PodPage] = []
     try:
-        share_pods = tuple(cluster.sharepods())
+        share_pages += cluster.sharepod_pages()
     except ClusterError as error:
-        if error.reason != "Forbidden":
+        if error.reason == "Forbidden":
+            notes.append(f"SharePods could not be read: {error.message}")
+        elif error.status != HTTPStatus.NOT_FOUND:  # KubeShare is not installed
             raise
-        notes.append(f"SharePods could not be read: {error.message}")
+    malformed += (each for page in (*pages, *share_pages) for each in page.malformed)
     unhealthy = {}
     if any(each.capacity.get(CARDS) for each in nodes):
         try:
             unhealthy = dict(cluster.unhealthy_gpus())
+        except SourceError as error:
+            notes += _unknown_health(nodes, error.detail)
         except ClusterError as error:
             if error.reason != "Forbidden":
                 raise
             notes += _unknown_health(nodes, error.message)
-    return Read(Objects(nodes, pods, share_pods, unhealthy), as_of, tuple(notes))
+    pods, share_pods = (
+        tuple(pod for page in of_kind for pod in page.pods) for of_kind in (pages, share_pages)
+    )
+    objects = Objects(nodes, pods, share_pods, unhealthy, tuple(malformed))
+    return Read(objects, as_of, tuple(notes))
 
 
 def _unknown_health(nodes: Iterable[Node], why: str) -> Iterator[str]:

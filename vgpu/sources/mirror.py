@@ -4,7 +4,8 @@ The list costs the server once, the watch then what changes. The thread alone ta
 :meth:`Mirror.state` only hands out what it has, with how long ago the server last showed that this
 is up to date. A broken watch goes on from the last version that was heard, with full-jitter
 back-off. Where the server does not know that version any more, all is listed anew, and nothing is
-forgotten before the new list is complete.
+forgotten before the new list is complete. An object that cannot be read is known to be there, by
+its key, and costs the others nothing.
 """
 
 import logging
@@ -16,6 +17,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from vgpu.kube import MalformedObject
 from vgpu.kube_json import Event, EventType, Expired
 from vgpu.reasons import Reason, SourceError
 
@@ -40,7 +42,7 @@ _Object = TypeVar("_Object")
 class Api(Protocol[_Object]):
     """The API server, asked for all objects of one kind. Both raise SourceError, or Expired."""
 
-    def list(self) -> tuple[Sequence[_Object], str]:
+    def list(self) -> tuple[Sequence[_Object | MalformedObject], str]:
         """The objects, and the resource version to watch from.
 
         The version is "" where the server does not have the kind, so that there is nothing to
@@ -61,12 +63,14 @@ class State(msgspec.Struct, Generic[_Object], frozen=True):
         silent: seconds since the server last said something; None before the first list.
         failure: why it is not heard now, if it is not.
         synced: whether the first list is complete, and the server was heard lately.
+        malformed: those that are there and cannot be read.
     """
 
     objects: Mapping[str, _Object]
     silent: float | None = None
     failure: SourceError | None = None
     synced: bool = False
+    malformed: tuple[MalformedObject, ...] = ()
 
 
 class Mirror(Generic[_Object]):
@@ -77,7 +81,7 @@ class Mirror(Generic[_Object]):
         api: Api[_Object],
         subject: str,
         *,
-        key: Callable[[_Object], str],
+        key: Callable[[_Object | MalformedObject], str],
         keep: Callable[[_Object], bool] = lambda _: True,
         changed: Callable[[], object] = lambda: None,
         stale_seconds: float = STALE_SECONDS,
@@ -103,6 +107,7 @@ class Mirror(Generic[_Object]):
         self._lock = threading.Lock()
         self._tried = threading.Event()
         self._objects: dict[str, _Object] = {}
+        self._malformed: dict[str, MalformedObject] = {}
         self._handed_out: Mapping[str, _Object] | None = None
         self._heard: float | None = None
         self._failure: SourceError | None = None
@@ -129,7 +134,8 @@ class Mirror(Generic[_Object]):
                 self._handed_out = self._objects.copy()
             silent = None if self._heard is None else self._clock() - self._heard
             synced = silent is not None and silent <= self._stale_seconds
-            return State(self._handed_out, silent, self._failure, synced)
+            malformed = tuple(self._malformed.values())
+            return State(self._handed_out, silent, self._failure, synced, malformed)
 
     def close(self) -> None:
         """Follow no longer; a read under way is left to itself."""
@@ -155,9 +161,15 @@ class Mirror(Generic[_Object]):
 
     def _list(self) -> str:
         objects, version = self._api.list()
-        kept = {self._key(each): each for each in objects if self._keep(each)}
+        kept: dict[str, _Object] = {}
+        malformed: dict[str, MalformedObject] = {}
+        for each in objects:
+            if isinstance(each, MalformedObject):
+                malformed[self._key(each)] = each
+            elif self._keep(each):
+                kept[self._key(each)] = each
         with self._lock:
-            self._objects = kept
+            self._objects, self._malformed = kept, malformed
             self._handed_out = None
             self._note()
         if not version:
@@ -193,11 +205,19 @@ class Mirror(Generic[_Object]):
         if changed:
             self._changed()
 
-    def _take(self, type_: EventType, about: _Object) -> bool:
+    def _take(self, type_: EventType, about: _Object | MalformedObject) -> bool:
         """Whether it makes a difference."""
         key = self._key(about)
+        known = key in self._objects or key in self._malformed
+        self._malformed.pop(key, None)
+        if isinstance(about, MalformedObject):
+            self._objects.pop(key, None)
+            if type_ is not EventType.DELETED:
+                self._malformed[key] = about
+            return True
         if type_ is EventType.DELETED or not self._keep(about):
-            return self._objects.pop(key, None) is not None
+            self._objects.pop(key, None)
+            return known
         self._objects[key] = about
         return True
 

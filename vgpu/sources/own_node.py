@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.kube import Node, Pod
+from vgpu.kube import MalformedObject, Node, Pod
 from vgpu.kube_json import Event
 from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.sources.mirror import Api
@@ -86,7 +86,7 @@ class _Both:
         self._listed = ""
         self.told = _Told()
 
-    def list(self) -> tuple[Sequence[Pod], str]:
+    def list(self) -> tuple[Sequence[Pod | MalformedObject], str]:
         found, self._listed = self._pods.list()
         self._look()
         return found, self._listed

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from vgpu.facts import ContainerName, PodStatus
-from vgpu.kube import Pod
+from vgpu.kube import MalformedObject, Pod
 from vgpu.kube_json import Keep, decode_pods
 from vgpu.kube_projection import shares_gpus
 from vgpu.model import ContainerKind, PodRef
@@ -44,7 +44,8 @@ class PodSample(msgspec.Struct, frozen=True):
         statuses: phase and reason of each pod.
         finished: (UID on the node, name) of init containers that have done their work.
         heard_at: when the server last said something, in unix seconds; None of a dump.
-        rejections: the UIDs of several pods; why the server is not heard now, if it is not.
+        rejections: the UIDs of several pods, and the pods that cannot be read; why the server is
+            not heard now, if it is not.
     """
 
     pods: tuple[Pod, ...]
@@ -57,8 +58,10 @@ class PodSample(msgspec.Struct, frozen=True):
     rejections: tuple[Rejection, ...] = ()
 
 
-def pod_sample(pods: Iterable[Pod], *, complete: bool) -> PodSample:
-    """What these pods tell."""
+def pod_sample(
+    pods: Iterable[Pod], *, complete: bool, malformed: Iterable[MalformedObject] = ()
+) -> PodSample:
+    """What these pods tell; of those that are ``malformed`` it is known that they are there."""
     each = tuple(pods)
     refs: dict[str, list[PodRef]] = {}
     containers: dict[str, ContainerName] = {}
@@ -73,14 +76,22 @@ def pod_sample(pods: Iterable[Pod], *, complete: bool) -> PodSample:
                 containers[status.id] = ContainerName(ref.namespace, ref.name, status.name, ref.uid)
             if status.has_succeeded and status.kind is ContainerKind.INIT:
                 finished.add((ref.uid, status.name))
+    names = {uid: told[0] for uid, told in refs.items() if len(told) == 1}
+    unread = tuple(malformed)
+    for bad in unread:
+        if bad.ref.uid:
+            names.setdefault(bad.ref.uid, bad.ref)
     return PodSample(
         each,
-        complete,
-        {uid: told[0] for uid, told in refs.items() if len(told) == 1},
+        complete and not unread,
+        names,
         containers,
         tuple(statuses),
         frozenset(finished),
-        rejections=tuple(_shared(uid, told) for uid, told in refs.items() if len(told) > 1),
+        rejections=(
+            *(_shared(uid, told) for uid, told in refs.items() if len(told) > 1),
+            *(Rejection(bad.title, Reason.MALFORMED, bad.detail) for bad in unread),
+        ),
     )
 
 
@@ -116,10 +127,11 @@ def _load(path: str, node: str) -> PodSample:
     # A ConfigMap's files are symlinks, and this path is the operator's own.
     content, subject = read_file(path, FILE_LIMIT, follow=True), printable(path)
     page = decode_pods(content, subject, keep=Keep.ALL, node=node)
-    if page.total and not page.pods:
+    if page.total and not page.pods and not page.malformed:
         detail = f"none of its {page.total} pods is on node {node!r} (--node-name)"
         raise SourceError(Reason.ABSENT, subject, detail)
-    return pod_sample({pod.ref.uid: pod for pod in page.pods}.values(), complete=False)
+    pods = {pod.ref.uid: pod for pod in page.pods}.values()
+    return pod_sample(pods, complete=False, malformed=page.malformed)
 
 
 # ---------------------------------------------------------------- the watch
@@ -140,7 +152,7 @@ class PodWatch:
         self._subject = subject
         key = attrgetter("ref.uid")
         self._mirror = Mirror(api, subject, key=key, pause=pause, clock=clock)
-        self._made: tuple[Mapping[str, Pod], PodSample] | None = None
+        self._made: tuple[Mapping[str, Pod], tuple[MalformedObject, ...], PodSample] | None = None
 
     def sample(self, now: float) -> PodSample:
         """The pods as of now; ``now`` is unix seconds. Never asks the server itself.
@@ -157,15 +169,18 @@ class PodWatch:
                 raise SourceError(failure.reason, failure.subject, failure.detail)
             said = "" if silent is None else f" for {silent:.0f} s"
             raise SourceError(Reason.TIMEOUT, self._subject, f"it has said nothing{said}")
-        if not state.objects:
+        if not state.objects and not state.malformed:
             detail = "no pod is on this node (--node-name)"
             raise SourceError(Reason.ABSENT, self._subject, detail)
-        if self._made is None or self._made[0] is not state.objects:
-            self._made = state.objects, pod_sample(state.objects.values(), complete=True)
+        made = self._made
+        if made is None or made[0] is not state.objects or made[1] != state.malformed:
+            pods = state.objects.values()
+            sample = pod_sample(pods, complete=True, malformed=state.malformed)
+            made = self._made = state.objects, state.malformed, sample
         return msgspec.structs.replace(
-            self._made[1],
+            made[2],
             heard_at=now - silent,
-            rejections=(*self._made[1].rejections, *((failure.rejection(),) if failure else ())),
+            rejections=(*made[2].rejections, *((failure.rejection(),) if failure else ())),
         )
 
     def close(self) -> None:

@@ -1,0 +1,33 @@
+"""One write: sent once, and where its answer is lost, looked at."""
+
+from collections.abc import Callable
+
+from reconciler.apply.refusals import Refused, refused
+from reconciler.reasons import Outcome
+from vgpu.cluster import ClusterError
+from vgpu.reasons import SourceError
+
+
+def send(write: Callable[[], None], arrived: Callable[[], bool], *, dry_run: bool) -> str:
+    """Send it; what is to be said of it when it is done.
+
+    ``arrived`` looks whether it was done. Both raise ClusterError, SourceError. Raises Refused
+    unless it is done, or can be seen to be done: UNKNOWN where it may have been, and nobody can
+    tell.
+    """
+    try:
+        write()
+    except (ClusterError, SourceError) as error:
+        refusal = refused(error)
+    else:
+        return ""
+    if dry_run or not refusal.lost:
+        raise refusal
+    try:
+        done = arrived()
+    except (ClusterError, SourceError) as error:
+        unknown = f"{refusal.detail}; whether it was done is not known: {error}"
+        raise Refused(Outcome.UNKNOWN, unknown, unreached=refused(error).unreached) from error
+    if not done:
+        raise Refused(Outcome.FAILED, f"{refusal.detail}; it can be seen not to be done")
+    return f"the answer was lost, but it can be seen to be done: {refusal.detail}"

@@ -1,0 +1,112 @@
+"""One subject of a plan judged once more, by what was just read of it. Pure.
+
+Some objects change all the time, and hardly ever in what they are judged by. An action is still
+right if the rule that found it finds the same now, and if nothing speaks against it.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import structs
+
+from reconciler.memory import Memory
+from reconciler.model import Action, Edit, Entry, Evict, Kind, Snapshot, View
+from reconciler.plan import found_by, objection
+from reconciler.policy import Policy
+from reconciler.reasons import Rule
+from reconciler.rules import RULES
+from reconciler.scene import Scene
+from vgpu.kube import Node, Pod
+from vgpu.schemes.language import Language
+
+_BY_LEDGER: Final = frozenset(
+    {Rule.RECOVER, Rule.DOUBLE_BOOKED, Rule.RUNNING_WITHOUT_DEVICE, Rule.LOST_DEVICE}
+    | {entry.rule for entry in RULES if View.LEDGER in entry.needs}
+)
+"""Rules that judge a node's ledger, which is not made anew for one pod."""
+
+
+class Judge:
+    """Knows the look that a plan was made from."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        policy: Policy,
+        memory: Memory,
+        languages: Sequence[Language] = (),
+    ) -> None:
+        """The memory is the one with which the plan was made."""
+        self.languages = tuple(languages)
+        self._snapshot = snapshot
+        self._policy = policy
+        self._memory = memory
+
+    def again(self, entry: Entry, found: Pod, node: Node | None) -> Action | None:
+        """The entry's action on the pod or SharePod as it is now; None if it is not right any more.
+
+        ``node`` is where it is, as it is now; None if it is nowhere, or the node is gone.
+        """
+        planned = entry.finding
+        if planned.rule in _BY_LEDGER and not self._looks_the_same(entry, found):
+            return None
+        scene = Scene(self._near(entry, found, node), self.languages)
+        for rule in (each for each in RULES if each.rule is planned.rule):
+            for finding in found_by(rule, scene, self._policy):
+                same = (finding.key, finding.cause, finding.effect) == (
+                    planned.key,
+                    planned.cause,
+                    planned.effect,
+                )
+                if same and objection(finding, scene, self._policy, self._memory) is None:
+                    alike = _lasting(finding.action) == _lasting(planned.action)
+                    return finding.action if alike else None
+        return None
+
+    def _looks_the_same(self, entry: Entry, found: Pod) -> bool:
+        subject = entry.finding.subject
+        seen = (*self._snapshot.pods, *self._snapshot.share_pods)
+        before = next((pod for pod in seen if pod.ref.uid == subject.uid), None)
+        return before is not None and _unversioned(before) == _unversioned(found)
+
+    def _near(self, entry: Entry, found: Pod, node: Node | None) -> Snapshot:
+        """What the look has seen near the object, with it and its node as they are now.
+
+        Near are the node, those who are or may yet be there, and those who have the same owner.
+        """
+        subject, seen = entry.finding.subject, self._snapshot
+        owner = found.owner.uid if found.owner else ""
+        pods = tuple(
+            pod
+            for pod in seen.pods
+            if pod.ref.uid != subject.uid
+            and (
+                pod.node in ("", found.node)
+                or (pod.owner is not None and pod.owner.uid in (owner, subject.uid))
+            )
+        )
+        share_pods = tuple(pod for pod in seen.share_pods if pod.ref.uid != subject.uid)
+        if subject.kind is Kind.SHARE_POD:
+            share_pods += (found,)
+        else:
+            pods += (found,)
+        nodes = tuple(each for each in seen.nodes if each.name != found.node)
+        ledgers = {name: told for name, told in seen.ledgers.items() if name == found.node}
+        return structs.replace(
+            seen,
+            nodes=nodes if node is None else (*nodes, node),
+            pods=pods,
+            share_pods=share_pods,
+            ledgers=ledgers,
+        )
+
+
+def _unversioned(pod: Pod) -> Pod:
+    return structs.replace(pod, resource_version="", status_at=None)
+
+
+def _lasting(action: Action | None) -> Action | None:
+    """The action, whatever version it is planned for."""
+    if isinstance(action, Evict | Edit):
+        return structs.replace(action, resource_version="")
+    return action

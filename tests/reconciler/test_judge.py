@@ -1,0 +1,239 @@
+"""Between plan and apply: what has changed is judged once more, and an opt-out is always seen."""
+
+import pytest
+
+from reconciler.judge import Judge
+from reconciler.memory import Memory
+from reconciler.model import Kind
+from reconciler.plan import OPT_OUT, make_plan
+from reconciler.policy import Mode, Policy
+from reconciler.reasons import Outcome, Rule, Skip
+from reconciler.rules.parts import evict
+from tests.reconciler.samples import (
+    SPOKEN,
+    assumed,
+    ended,
+    holder,
+    lock,
+    node,
+    owner,
+    pod,
+    refused,
+    replace,
+    share_pod,
+    snapshot,
+)
+from tests.reconciler.test_apply import Bench
+from tests.reconciler.test_hostile import AT_ONCE, crowd, given, on_node, plan_of, skips
+from vgpu.cluster import ClusterError
+from vgpu.kube import MIRROR
+
+OUT = {OPT_OUT: "false"}
+FORBIDDEN = ClusterError(403, "Forbidden", 'User "x" cannot get resource "nodes"')
+NODE = node("gpu-1")
+POLICY = Policy(ages=AT_ONCE, evict_running=True, modes=dict.fromkeys(Rule, Mode.APPLY))
+
+
+def bench_of(seen, policy=POLICY, **options):
+    """The plan for what is seen, and what applies it to a cluster that is just so."""
+    plan, memory = make_plan(seen, policy, Memory(), SPOKEN)
+    judge = Judge(seen, policy, memory, SPOKEN)
+    bench = Bench(*seen.nodes, *seen.pods, *seen.share_pods, judge=judge, **options)
+    return bench, plan.actions
+
+
+def busy(bench, name, kind=Kind.POD, times=9, **fields):
+    """Somebody changes an object before every read of it."""
+    method = {Kind.POD: "pod", Kind.SHARE_POD: "sharepod"}[kind]
+    for _ in range(times):
+        bench.hands.first(method, lambda: bench.hands.touch(name, kind, **fields))
+
+
+# ---------------------------------------------------------------- opted out since
+
+SICK = [refused(pod(f"sick-{at}", owner=owner(name=f"of-{at}"))) for at in range(3)]
+LEFT = ended(assumed("left"))
+LOCKED = node("gpu-1", "hami", annotations=lock(pod("gone", "hami")))
+STUCK = share_pod("jupyter", served=False)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        snapshot(NODE, *SICK),
+        snapshot(NODE, LEFT),
+        snapshot(LOCKED),
+        snapshot(NODE, STUCK),
+        snapshot(NODE, holder()),
+    ],
+    ids=["evictions", "claim", "lock", "sharepod", "holder"],
+)
+def test_nothing_is_touched_on_a_node_that_has_opted_out_since(seen):
+    bench, actions = bench_of(seen)
+    assert actions
+    before = {key: each for key, each in bench.hands.objects.items() if key[0] is not Kind.NODE}
+    bench.hands.annotate("gpu-1", Kind.NODE, **OUT)
+    results = bench.apply(*actions)
+    assert {result.outcome for result in results} == {Outcome.CHANGED}
+    assert f'node gpu-1 is annotated {OPT_OUT}: "false" now' in results[0].detail
+    assert before.items() <= bench.hands.objects.items()
+
+
+def test_who_cannot_ask_whether_the_node_has_opted_out_touches_nothing():
+    bench, actions = bench_of(snapshot(NODE, SICK[0]))
+    bench.hands.refuse("node", FORBIDDEN)
+    assert bench.outcomes(*actions) == {"sick-0": Outcome.FORBIDDEN}
+    assert bench.hands.has("sick-0")
+
+
+def test_a_node_that_is_gone_has_not_opted_out():
+    bench, actions = bench_of(snapshot(NODE, SICK[0]))
+    bench.hands.remove("gpu-1", Kind.NODE)
+    assert bench.outcomes(*actions) == {"sick-0": Outcome.DONE}
+
+
+# ---------------------------------------------------------------- a pod that never rests
+
+
+def test_a_pod_that_changes_all_the_time_is_evicted_if_it_is_judged_the_same():
+    bench, actions = bench_of(snapshot(NODE, SICK[0]))
+    busy(bench, "sick-0", message="Pod was rejected: again")
+    assert bench.outcomes(*actions) == {"sick-0": Outcome.DONE}
+    assert not bench.hands.has("sick-0")
+
+
+def test_one_that_changes_between_read_and_eviction_is_read_again():
+    bench, actions = bench_of(snapshot(NODE, SICK[0]))
+    bench.hands.first("evict", lambda: bench.hands.touch("sick-0"))
+    assert bench.outcomes(*actions) == {"sick-0": Outcome.DONE}
+    assert bench.hands.count("evict") == 2
+
+
+def test_one_that_is_always_faster_is_left_alone_after_some_tries():
+    bench, actions = bench_of(snapshot(NODE, SICK[0]))
+    for _ in range(9):
+        bench.hands.first("evict", lambda: bench.hands.touch("sick-0"))
+    assert bench.outcomes(*actions) == {"sick-0": Outcome.CHANGED}
+    assert bench.hands.count("evict") == 3
+
+
+def test_a_claim_of_a_pod_that_changes_all_the_time_is_cleared():
+    bench, actions = bench_of(snapshot(NODE, LEFT))
+    assert [entry.finding.rule for entry in actions] == [Rule.LEFTOVER_CLAIM]
+    busy(bench, "left", message="x")
+    assert bench.outcomes(*actions) == {"left": Outcome.DONE}
+
+
+def test_a_share_pod_that_changes_all_the_time_is_given_back():
+    bench, actions = bench_of(snapshot(NODE, STUCK))
+    busy(bench, "jupyter", Kind.SHARE_POD, message="x")
+    assert bench.outcomes(*actions) == {"jupyter": Outcome.DONE}
+    assert not bench.hands.get("jupyter", Kind.SHARE_POD).node
+
+
+def test_a_holder_that_changes_all_the_time_goes():
+    bench, actions = bench_of(snapshot(NODE, holder()))
+    busy(bench, holder().ref.name, message="x")
+    assert set(bench.outcomes(*actions).values()) == {Outcome.DONE}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"phase": "Running", "reason": ""},
+        {"reason": "Evicted"},
+        {"annotations": OUT},
+        {"annotations": {MIRROR: "x"}},
+        {"priority": 2_000_000_000},
+        {"owner": None},
+        {"deleted_at": 0.0},
+    ],
+    ids=str,
+)
+def test_what_is_judged_otherwise_now_is_left_alone(fields):
+    bench, actions = bench_of(snapshot(NODE, SICK[0]))
+    bench.hands.touch("sick-0", **fields)
+    assert bench.outcomes(*actions) == {"sick-0": Outcome.CHANGED}
+    assert bench.hands.has("sick-0")
+    assert bench.hands.count("evict") == 0
+
+
+@pytest.mark.parametrize("there", [{"ready": False}, {"allocatable": {}}], ids=str)
+def test_its_node_is_judged_as_it_is_now(there):
+    waits = assumed("waits")
+    bench, actions = bench_of(snapshot(NODE, waits))
+    assert [entry.finding.rule for entry in actions] == [Rule.ASSUMED_EXPIRED]
+    bench.hands.touch("gpu-1", Kind.NODE, **there)
+    bench.hands.touch("waits", message="x")
+    assert bench.outcomes(*actions) == {"waits": Outcome.CHANGED}
+
+
+def test_what_would_be_done_for_another_purpose_now_is_left_alone():
+    """Of what recovers and what tidies another number may be done."""
+    kind = owner("StatefulSet")
+    replaced = pod("train-1", owner=kind)
+    bench, actions = bench_of(snapshot(NODE, refused(pod("train-0", owner=kind)), replaced))
+    bench.hands.touch("train-0", status_at=replaced.created_at + 60.0)
+    assert bench.outcomes(*actions) == {"train-0": Outcome.CHANGED}
+
+
+def test_by_a_ledger_only_a_pod_is_judged_again_that_is_as_it_was():
+    """The ledger is of the look before, and of what the pod said then."""
+    pods = crowd()
+    seen = on_node(*pods, said=[given(each) for each in pods])
+    policy = replace(POLICY, modes={Rule.DOUBLE_BOOKED: Mode.APPLY})
+    plan, memory = make_plan(seen, policy, Memory(), SPOKEN)
+    (entry,) = (each for each in plan.actions if each.finding.rule is Rule.DOUBLE_BOOKED)
+    (before,) = (each for each in pods if each.ref.uid == entry.finding.subject.uid)
+    judge, (there,) = Judge(seen, policy, memory, SPOKEN), seen.nodes
+    newer = replace(before, resource_version="9")
+    assert judge.again(entry, newer, there) == evict(newer)
+    assert judge.again(entry, replace(newer, annotations={}), there) is None
+
+
+# ---------------------------------------------------------------- whose lock it is
+
+
+def locked(**fields):
+    return replace(snapshot(LOCKED), **fields)
+
+
+def test_a_lock_whose_owner_does_not_exist_goes():
+    (entry,) = plan_of(locked(lock_owners={("ml", "gone"): None}), Rule.STALE_LOCK).actions
+    assert entry.finding.cause == "owner_gone"
+
+
+def test_a_lock_whose_owner_is_in_no_list_and_waits_stays():
+    stranger = replace(assumed("gone", "hami"), containers=(), annotations={})
+    found = plan_of(locked(lock_owners={("ml", "gone"): stranger}), Rule.STALE_LOCK)
+    assert skips(found) == {"gpu-1": Skip.OWNER_WAITS}
+
+
+def test_what_is_planned_of_a_stranger_s_lock_is_what_is_done():
+    stranger = replace(ended(pod("gone", "hami")), containers=(), annotations={})
+    seen = locked(lock_owners={("ml", "gone"): stranger})
+    bench, actions = bench_of(seen)
+    assert [entry.finding.cause for entry in actions] == ["owner_ended"]
+    bench.hands.put(stranger)
+    assert bench.outcomes(*actions) == {"gpu-1": Outcome.DONE}
+
+
+def test_a_lock_of_whose_owner_nothing_is_known_stays():
+    found = plan_of(locked(lock_owners={}), Rule.STALE_LOCK)
+    assert skips(found) == {"gpu-1": Skip.INCOMPLETE_VIEW}
+
+
+def test_a_claim_of_another_pod_of_the_name_is_not_that_of_the_one_that_is_gone():
+    bench, actions = bench_of(snapshot(NODE, LEFT))
+    bench.hands.touch("left", ref=replace(LEFT.ref, uid="another"), annotations={})
+    assert bench.outcomes(*actions) == {"left": Outcome.GONE}
+
+
+def test_a_defect_after_a_refusal_has_done_nothing():
+    bench, actions = bench_of(snapshot(NODE, SICK[0]))
+    bench.hands.first("evict", lambda: bench.hands.touch("sick-0"))
+    bench.hands.first("evict", lambda: None)
+    bench.hands.first("pod", lambda: None)
+    bench.hands.first("pod", lambda: bench.hands.refuse("pod", RuntimeError("a defect")))
+    assert bench.outcomes(*actions) == {"sick-0": Outcome.FAILED}
+    assert bench.hands.has("sick-0")

@@ -1,0 +1,182 @@
+"""Objects that nobody can read: each is a finding, and counts only where it could matter."""
+
+import json
+
+import pytest
+
+from reconciler.apply.applier import Applier
+from reconciler.model import View
+from reconciler.observe.kinds import Listed
+from reconciler.policy import Policy
+from reconciler.reasons import Cause, Outcome, Rule, Skip
+from reconciler.rules.drift import card_drift
+from reconciler.scene import Scene
+from reconciler.session import NoAudit
+from tests.reconciler.hands_fake import FakeHands
+from tests.reconciler.node_samples import given, on_node
+from tests.reconciler.samples import (
+    SPOKEN,
+    assumed,
+    holder,
+    lock,
+    node,
+    pod,
+    refused,
+    replace,
+    snapshot,
+)
+from tests.reconciler.test_cli import NODE, SICK, call, dump, planned  # noqa: F401
+from tests.reconciler.test_hostile import plan_of, skips
+from tests.reconciler.test_observe_kinds import Server
+from tests.support.reconcile_plans import unmoved
+from tests.test_malformed_objects import TENANTS, share_pod
+from vgpu.kube import MalformedObject
+from vgpu.kube_json import PodPage
+from vgpu.model import PodRef
+
+REF = PodRef("uid-bad", "ml", "bad")
+
+
+def unread(kind="SharePod", ref=REF, **fields):
+    return MalformedObject(kind, ref, "phase: 7", **{"node": None, "annotations": {}, **fields})
+
+
+def seen(*objects, malformed):
+    return replace(snapshot(*objects), malformed=(malformed,))
+
+
+# ---------------------------------------------------------------- commands
+
+
+@pytest.mark.parametrize("what", TENANTS)
+def test_a_plan_is_the_same_but_for_a_finding_that_names_it(dump, what):  # noqa: F811
+    before = planned(dump(SICK))
+    told = planned(dump((*SICK, share_pod("bad", **TENANTS[what]))))
+    assert told["actions"] == before["actions"]
+    (finding,) = told["findings"]
+    assert (finding["rule"], finding["reason"]) == ("malformed_object", "malformed")
+    assert (finding["kind"], finding["namespace"], finding["name"]) == ("SharePod", "ml", "bad")
+
+
+def test_it_is_counted_in_the_metrics(dump):  # noqa: F811
+    result = call("plan", "--from", dump((*SICK, share_pod(spec="x"))), "-o", "prometheus")
+    assert result.exit_code == 3
+    (line,) = [
+        each
+        for each in result.stdout.splitlines()
+        if each.startswith("vgpu_reconcile_findings{") and 'rule="malformed_object"' in each
+    ]
+    assert line.endswith((" 1", " 1.0"))
+
+
+def test_a_list_with_one_is_complete():
+    page = PodPage((), malformed=(unread(),))
+    found = Listed(Server(share_pods=[page])).share_pods()
+    assert found.complete
+    assert found.malformed == (unread(),)
+
+
+def test_a_malformed_pod_of_a_dump_leaves_the_others_in_sight(dump):  # noqa: F811
+    broken = json.loads(json.dumps(SICK[1]))
+    broken["metadata"] |= {"name": "broken", "uid": "uid-broken"}
+    broken["status"]["phase"] = 7
+    told = planned(dump((*SICK, broken)))
+    assert len(told["actions"]) == 2
+    assert [each["name"] for each in told["findings"]] == ["broken"]
+
+
+# ---------------------------------------------------------------- as far as it matters
+
+
+@pytest.mark.parametrize(
+    ("hidden", "objection"),
+    [
+        (unread("Pod", node="gpu-1"), Skip.INCOMPLETE_VIEW),
+        (unread("Pod", node=None), Skip.INCOMPLETE_VIEW),
+        (unread("Pod", node="gpu-2"), None),
+        (unread("SharePod", node="gpu-1"), None),  # KubeShare is not in use there
+    ],
+)
+def test_annotations_are_not_repaired_where_somebody_holds_nobody_knows_what(hidden, objection):
+    train = pod()
+    torn = replace(on_node(train, said=[given(train, card=1)]), malformed=(hidden,))
+    (finding,) = card_drift(Scene(torn, SPOKEN), Policy())
+    assert finding.objection is objection
+
+
+def test_a_share_pod_that_is_placed_nowhere_holds_nothing():
+    for where, hides in ((None, True), ("gpu-1", True), ("gpu-2", False), ("", False)):
+        torn = seen(node("gpu-1"), holder(), malformed=unread(node=where))
+        assert bool(Scene(torn, SPOKEN).hidden_tenants("gpu-1")) == hides
+
+
+def test_on_a_node_that_cannot_be_read_nobody_is_touched_and_elsewhere_they_are():
+    pods = [refused(pod("a", node="gpu-1")), refused(pod("b", node="gpu-2"))]
+    torn = replace(
+        snapshot(node("gpu-2"), *pods), malformed=(unread("Node", PodRef("", "", "gpu-1")),)
+    )
+    found = plan_of(torn, Rule.REFUSED)
+    assert [entry.finding.subject.name for entry in found.actions] == ["b"]
+    assert skips(found) == {"a": Skip.INCOMPLETE_VIEW}
+
+
+def test_a_lock_whose_owner_cannot_be_read_stays():
+    owner = assumed("owner", "hami")
+    locked = node("gpu-1", annotations=lock(owner))
+    gone = plan_of(snapshot(locked), Rule.STALE_LOCK)
+    assert [entry.finding.cause for entry in gone.actions] == [Cause.OWNER_GONE]
+    hidden = plan_of(seen(locked, malformed=unread("Pod", owner.ref)), Rule.STALE_LOCK)
+    assert skips(hidden) == {"gpu-1": Skip.INCOMPLETE_VIEW}
+    other = plan_of(seen(locked, malformed=unread("Pod")), Rule.STALE_LOCK)
+    assert len(other.actions) == 1
+
+
+@pytest.mark.parametrize("where", ["gpu-1", "", None])
+def test_a_lock_without_an_owner_stays_while_a_pod_that_cannot_be_read_may_wait(where):
+    locked = node("gpu-1", "volcano", annotations=lock(style="volcano"))
+    hidden = unread("Pod", node=where)
+    found = plan_of(seen(locked, malformed=hidden), Rule.STALE_LOCK)
+    assert skips(found) == {"gpu-1": Skip.INCOMPLETE_VIEW}
+    elsewhere = unread("Pod", node="gpu-2")
+    planned_ = plan_of(seen(locked, malformed=elsewhere), Rule.STALE_LOCK)
+    assert len(planned_.actions) == 1
+    hands = FakeHands(locked)
+    hands.malformed = (hidden,)
+    (result,) = Applier(hands, NoAudit()).apply(planned_, unmoved(SPOKEN))
+    assert result.outcome is Outcome.CHANGED
+    assert "ml/bad" in result.detail
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        unread(annotations={"kubeshare/GPUID": "abcde"}),
+        unread(annotations={"kubeshare/GPUID": "abcde"}, node="gpu-1"),
+        unread(annotations=None),
+        unread("Pod", annotations={"kubeshare/GPUID": "abcde"}),
+    ],
+)
+def test_a_holder_stays_while_somebody_who_cannot_be_read_may_use_its_card(user):
+    assert plan_of(seen(holder(), malformed=user), Rule.KUBESHARE).actions == ()
+    planned_ = plan_of(snapshot(holder()), Rule.KUBESHARE)
+    assert len(planned_.actions) == 1
+    hands = FakeHands(holder())
+    hands.malformed = (user,)
+    (result,) = Applier(hands, NoAudit()).apply(planned_, unmoved(SPOKEN))
+    assert result.outcome is Outcome.CHANGED
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        unread(),
+        unread(annotations={"kubeshare/GPUID": "other"}),
+        unread(annotations={"kubeshare/GPUID": "abcde"}, node="gpu-2"),
+    ],
+)
+def test_a_holder_of_another_card_goes(other):
+    assert len(plan_of(seen(holder(), malformed=other), Rule.KUBESHARE).actions) == 1
+
+
+def test_it_makes_no_view_incomplete():
+    assert View.SHARE_PODS in seen(holder(), malformed=unread()).complete

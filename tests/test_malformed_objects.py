@@ -1,0 +1,249 @@
+"""An object that cannot be read costs itself: not its list, its watch, its dump, its command."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from tests.support import sample_cluster as sample
+from tests.support.scripted_api import END, ScriptedApi, event
+from tests.support.waiting import wait_until
+from vgpu.cli import main
+from vgpu.kube import MalformedObject
+from vgpu.kube_decode import pruned
+from vgpu.kube_json import (
+    EventType,
+    decode_dump,
+    decode_nodes,
+    decode_pod,
+    decode_pods,
+    decode_share_pod_event,
+    decode_share_pods,
+)
+from vgpu.model import PodRef
+from vgpu.simulator.apiserver import ApiServer
+from vgpu.simulator.store import NODES, PODS, Store
+from vgpu.sources.mirror import Mirror
+
+GPUID = {"kubeshare/GPUID": "abcde"}
+
+TENANTS = {
+    "resources": {"spec": {"containers": [{"name": "main", "resources": None}]}},
+    "containers": {"spec": {"containers": "x"}},
+    "limits": {"spec": {"containers": [{"name": "main", "resources": {"limits": []}}]}},
+    "priority": {"spec": {"priority": "x"}},
+    "phase": {"status": {"PodStatus": {"phase": 7}}},
+    "node": {"spec": {"nodeName": 5}},
+    "spec": {"spec": "x"},
+    "status": {"status": []},
+    "time": {"status": {"PodStatus": {"startTime": "0000-01-01T00:00:00Z"}}},
+    "port": {"status": {"PodManagerPort": 1e300}},
+    "huge": {"spec": {"priority": 10**400}},
+}
+"""What the API server takes of a SharePod, whose CRD has no schema."""
+
+
+def share_pod(name="sharer", **fields):
+    meta = {"name": name, "namespace": "ml", "uid": f"uid-{name}", "annotations": GPUID}
+    return {"apiVersion": "kubeshare.nthu/v1", "kind": "SharePod", "metadata": meta, **fields}
+
+
+def nested(depth):
+    """A SharePod with something deep in it."""
+    text = json.dumps(share_pod("deep", spec={"x": 0, "nodeName": "gpu-1"}))
+    return text.replace('"x": 0', '"x":' + '{"y":[' * depth + "]}" * depth)
+
+
+def listed(*items):
+    texts = (each if isinstance(each, str) else json.dumps(each) for each in items)
+    return f'{{"kind":"List","metadata":{{}},"items":[{",".join(texts)}]}}'.encode()
+
+
+@pytest.fixture(params=TENANTS, ids=str)
+def bad(request):
+    return share_pod("bad", **TENANTS[request.param])
+
+
+# ---------------------------------------------------------------- lists, watches, dumps
+
+
+def test_a_list_has_all_but_the_one_that_cannot_be_read_and_names_it(bad):
+    page = decode_share_pods(listed(share_pod("a"), bad, share_pod("b")))
+    assert [pod.ref.name for pod in page.pods] == ["a", "b"]
+    (unread,) = page.malformed
+    assert (unread.kind, unread.ref) == ("SharePod", PodRef("uid-bad", "ml", "bad"))
+    assert unread.annotations == GPUID
+    assert unread.detail
+    assert page.total == 3
+
+
+def test_a_watch_names_it_and_goes_on_from_there(bad):
+    bad["metadata"]["resourceVersion"] = "7"
+    line = json.dumps({"type": "MODIFIED", "object": bad}).encode()
+    told = decode_share_pod_event(line)
+    assert (told.type, told.resource_version) == (EventType.MODIFIED, "7")
+    assert isinstance(told.object, MalformedObject)
+    assert told.object.ref.name == "bad"
+
+
+def test_a_dump_has_all_the_others(bad):
+    dump = decode_dump(listed(share_pod("a"), bad, sample.volcano_node("gpu-1", 1)))
+    assert [pod.ref.name for pod in dump.share_pods] == ["a"]
+    assert [node.name for node in dump.nodes] == ["gpu-1"]
+    assert [each.ref.name for each in dump.malformed] == ["bad"]
+
+
+def test_where_it_is_bound_is_told_if_that_can_be_read():
+    def node(**fields):
+        (unread,) = decode_share_pods(listed(share_pod(**{"status": [], **fields}))).malformed
+        return unread.node
+
+    assert node(spec={"nodeName": "gpu-1"}) == "gpu-1"
+    assert node() == node(spec={}) == node(spec={"nodeName": None}) == ""
+    assert node(spec={"nodeName": 5}) is node(spec=5) is node(spec=None) is None
+
+
+@pytest.mark.parametrize("depth", [300, 5_000, 20_000])
+def test_what_is_nested_without_end_is_not_looked_at(depth):
+    page = decode_share_pods(listed(share_pod("a"), nested(depth)))
+    assert [pod.ref.name for pod in page.pods] == ["a", "deep"]
+    assert page.pods[1].node == "gpu-1"
+    line = f'{{"type":"ADDED","object":{nested(depth)}}}'.encode()
+    assert decode_share_pod_event(line).object == page.pods[1]
+    assert decode_dump(listed(nested(depth))).share_pods == page.pods[1:]
+
+
+def test_only_what_lies_deep_is_cut_out():
+    deep = b"[" * 80 + b"]" * 80
+    assert pruned(b'{"a":' + deep + b',"b":"]}\\"[{","c":[]}') == (
+        b'{"a":' + b"[" * 63 + b"null" + b"]" * 63 + b',"b":"]}\\"[{","c":[]}'
+    )
+    assert pruned(b"[" * 100) == b"[" * 64 + b"null"  # never closed: no JSON before, none after
+
+
+def test_a_time_that_a_tenant_wrote_into_a_pods_managed_fields_stops_nothing():
+    """Go has a year 0, and whoever makes a pod may send its managedFields."""
+    made = sample.volcano_pod("web", "gpu-1", 1, 8000)
+    made["status"]["phase"] = "Pending"
+    entry = {"manager": "kubelet", "subresource": "status", "operation": "Update"}
+    sound = {**entry, "time": "2025-01-01T00:00:10Z"}
+    made["metadata"]["managedFields"] = [{**entry, "time": "0000-01-01T00:00:00Z"}, sound]
+    assert decode_pod(json.dumps(made).encode()).status_at == 1735689610.0
+    made["metadata"]["managedFields"] = [{**entry, "time": 7}]
+    assert decode_pod(json.dumps(made).encode()).status_at is None
+
+
+def test_pods_and_nodes_are_read_one_by_one_too():
+    pods = [sample.volcano_pod(name, "gpu-1", 1, 8000) for name in "abc"]
+    pods[1]["status"]["phase"] = 7
+    page = decode_pods(listed(*pods))
+    assert [pod.ref.name for pod in page.pods] == ["a", "c"]
+    assert [(each.kind, each.name, each.node) for each in page.malformed] == [("Pod", "b", "gpu-1")]
+    assert [each.name for each in decode_pods(listed(*pods), node="gpu-1").malformed] == ["b"]
+    assert decode_pods(listed(*pods), node="gpu-2").malformed == ()
+    nodes = [sample.volcano_node(f"gpu-{number}", number) for number in (1, 2)]
+    nodes[0]["status"]["capacity"]["aliyun.com/gpu-mem"] = "500m"
+    told = decode_nodes(listed(*nodes))
+    assert [node.name for node in told.nodes] == ["gpu-2"]
+    assert [str(each) for each in told.malformed] == [
+        "Node gpu-1: aliyun.com/gpu-mem: not a whole number: '500m'"
+    ]
+
+
+def test_of_a_pod_that_shares_nothing_nobody_reads_the_rest():
+    page = decode_pods(listed(sample.pod("cpu", "gpu-1") | {"status": {"phase": 7}}))
+    assert (page.pods, page.malformed, page.total) == ((), (), 1)
+
+
+# ---------------------------------------------------------------- followed
+
+
+UNREAD = MalformedObject("SharePod", PodRef("uid-1", "ml", "bad"), "phase: 7")
+
+
+class Sound:
+    """An object of the same key as the malformed one."""
+
+    ref = UNREAD.ref
+
+
+def test_a_mirror_knows_what_it_cannot_read_until_that_is_mended_or_gone():
+    server = ScriptedApi([Sound, UNREAD])
+    mirror = Mirror(server, "server", key=lambda each: each.ref.uid, clock=server.clock)
+
+    def wait_for(objects, malformed):
+        def there():
+            state = mirror.state()
+            return state.synced and (len(state.objects), len(state.malformed)) == (
+                objects,
+                malformed,
+            )
+
+        wait_until(there, f"{objects} read, {malformed} not", context=mirror.state)
+
+    mirror.start()
+    try:
+        wait_for(1, 1)
+        server.said.put(event(EventType.MODIFIED, Sound))
+        wait_for(1, 0)
+        server.said.put(event(EventType.MODIFIED, UNREAD))
+        wait_for(0, 1)
+        server.said.put(event(EventType.DELETED, UNREAD))
+        wait_for(0, 0)
+        assert server.listed == 1
+        assert mirror.state().failure is None
+    finally:
+        mirror.close()
+        server.said.put(END)
+
+
+# ---------------------------------------------------------------- inspect
+
+
+def inspect(tmp_path, *items):
+    file = tmp_path / "dump.json"
+    file.write_bytes(listed(*items))
+    result = CliRunner().invoke(main, ["inspect", "--from", str(file), "-o", "json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_inspect_shows_the_rest_and_names_what_it_cannot_read(tmp_path, bad):
+    sound = [sample.volcano_node("gpu-1", 1), sample.volcano_pod("web", "gpu-1", 1, 8000)]
+    before, told = inspect(tmp_path, *sound), inspect(tmp_path, *sound, bad)
+    assert told["nodes"] == before["nodes"]
+    (note,) = [each for each in told["notes"] if each.startswith("malformed objects")]
+    assert "1: SharePod ml/bad: " in note
+
+
+def test_inspect_counts_what_it_has_no_room_to_name(tmp_path):
+    many = [share_pod(f"bad-{number}", spec="x") for number in range(5)]
+    (note,) = [
+        each
+        for each in inspect(tmp_path, sample.volcano_node("gpu-1", 1), *many)["notes"]
+        if each.startswith("malformed objects")
+    ]
+    assert "5: SharePod ml/bad-0: " in note
+    assert note.endswith("and 2 more")
+
+
+def test_inspect_asks_a_server_and_shows_the_rest(tmp_path):
+    store = Store()
+    store.create(NODES, sample.volcano_node("gpu-1", 1))
+    for name, phase in (("web", "Running"), ("bad", 7)):
+        made = sample.volcano_pod(name, "gpu-1", 1, 8000)
+        made["status"]["phase"] = phase
+        store.create(PODS, made)
+    config = tmp_path / "kubeconfig"
+    with ApiServer(store) as server:
+        config.write_text(server.kubeconfig())
+        for words in ((), ("gpu-1",)):
+            result = CliRunner().invoke(
+                main, ["inspect", *words, "--kubeconfig", str(config), "-o", "json"]
+            )
+            assert result.exit_code == 0, result.output
+            told = json.loads(result.stdout)
+            assert "Pod ml/bad: " in told["notes"][0]
+            devices = told["nodes"][0]["devices"]
+            holdings = [each for device in devices for each in device["holdings"]]
+            assert [each["pod"]["name"] for each in holdings] == ["web"]
