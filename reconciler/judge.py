@@ -21,6 +21,7 @@ from vgpu.schemes.language import Language
 
 _BY_LEDGER: Final = frozenset(
     {Rule.RECOVER, Rule.DOUBLE_BOOKED, Rule.RUNNING_WITHOUT_DEVICE, Rule.LOST_DEVICE}
+    | {Rule.OVER_PROMISED}
     | {entry.rule for entry in RULES if View.LEDGER in entry.needs}
 )
 """Rules that judge a node's ledger, which is not made anew for one pod."""
