@@ -57,7 +57,26 @@ MARKS: Final = (
 )
 """Annotations and labels that begin so are kept, and a pod that has one shares GPUs."""
 
+GROUP_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
+"""A label: the LeaderWorkerSet of a pod, whose owner is a StatefulSet."""
+
+GROUP_INDEX: Final = "leaderworkerset.sigs.k8s.io/worker-index"
+"""A label: "0" is the leader of its group."""
+
+JOB_SET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"
+"""A label: the JobSet of a pod, whose owner is a Job."""
+
+STEP: Final = "workflows.argoproj.io/node-id"
+"""An annotation: which step of its Argo Workflow a pod is."""
+
+TRACKED: Final = "batch.kubernetes.io/job-tracking"
+"""A finalizer: a Job has not counted the pod yet."""
+
 ALSO_KEPT: Final = (
+    GROUP_NAME,
+    GROUP_INDEX,
+    JOB_SET_NAME,
+    STEP,
     "volcano.sh/",  # bind-phase, bind-time, predicate-time; a node's register and handshake
     "hami.io/",
     "nvidia.com/",  # use-gputype of pods, gpu.product of nodes
@@ -197,6 +216,7 @@ def _project(
         status_at=status_at,
         gated=bool(spec.scheduling_gates),
         restart_policy=sys.intern(spec.restart_policy or "Always"),
+        tracked=TRACKED in (meta.finalizers or ()),
     )
 
 

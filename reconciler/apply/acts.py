@@ -102,7 +102,7 @@ class Actor:
         pod = self._seen = self._hands.pod(wanted.namespace, wanted.name)
         _expect_same(pod, wanted.uid, action.resource_version)
         for guard in action.guards:
-            check(guard, self._hands, self._languages)
+            check(guard, self._hands, self._languages, pod)
 
         def write() -> None:
             self._hands.evict(wanted, action.resource_version, dry_run=self._dry_run)

@@ -5,7 +5,7 @@ unhealthy cards. Nodes come before pods, so that the pod which a node's lock ser
 seen, and pods before SharePods, so that a holder pod's SharePod is.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 
 from msgspec import structs
@@ -14,6 +14,7 @@ from reconciler.books import Books
 from reconciler.model import Scope, Snapshot, View
 from reconciler.observe import Sight
 from reconciler.observe.kinds import Kinds, Listed, Seen, Watched
+from reconciler.observe.owners import read_owners
 from vgpu.cluster import Cluster, ClusterError
 from vgpu.inventory import Objects, Speech, Units, speech
 from vgpu.kube import Node, Pod
@@ -48,6 +49,7 @@ class _ClusterObserver:
         return sight(
             Snapshot(
                 now=now,
+                owners=read_owners(self._cluster.object_text, pods.objects),
                 complete=frozenset(view for view, kind in seen.items() if kind.complete),
                 continuous=self._continuous,
                 notes=tuple(filter(None, (*(kind.note for kind in seen.values()), note))),
@@ -101,10 +103,12 @@ def sight(
 
     A ledger of some of the pods would call a card free that is not.
     """
-    pods = tuple(_sharing(objects.pods, said.whole))
+    pods = tuple(pod for pod in objects.pods if _shares(pod, said.nvidia))
+    others = tuple(pod for pod in objects.pods if not _shares(pod, said.nvidia))
     notes = [*known.notes, *said.notes]
-    if others := len(objects.pods) - len(pods):
-        notes.append(f"{others} pods with whole GPUs of NVIDIA's own device plugin are left alone")
+    if others:
+        told = "with GPUs or MIG instances of NVIDIA's own device plugin"
+        notes.append(f"{len(others)} pods {told}: only rules on pods that have Failed look at them")
     ledgers = {}
     if View.PODS in known.complete:
         ledgers = books.ledgers(objects.nodes, said.pods, said.languages, unhealthy)
@@ -114,6 +118,7 @@ def sight(
             scope=Scope.CLUSTER,
             nodes=objects.nodes,
             pods=pods,
+            nvidia_pods=others,
             share_pods=objects.share_pods,
             ledgers=ledgers,
             notes=tuple(notes),
@@ -122,11 +127,9 @@ def sight(
     )
 
 
-def _sharing(pods: tuple[Pod, ...], whole: frozenset[str]) -> Iterator[Pod]:
-    """Those that share GPUs; a holder pod has a whole one, and keeps it for others to share."""
-    for pod in pods:
-        if pod.ref.uid not in whole or is_holder(pod):
-            yield pod
+def _shares(pod: Pod, nvidia: frozenset[str]) -> bool:
+    """Whether it shares GPUs; a holder pod has a whole one, and keeps it for others to share."""
+    return pod.ref.uid not in nvidia or is_holder(pod)
 
 
 def is_holder(pod: Pod) -> bool:

@@ -335,4 +335,4 @@ def _counts(pod: Pod, said: Speech, placed: set[str]) -> bool:
     """Whether a pod is part of the picture: it shares GPUs, or has a shim's folder."""
     if not placed.isdisjoint(_uids(pod)):
         return True
-    return shares_gpus(pod) and (pod.ref.uid not in said.whole or is_holder(pod))
+    return shares_gpus(pod) and (pod.ref.uid not in said.nvidia or is_holder(pod))

@@ -24,7 +24,7 @@ from reconciler.rules.kubeshare import kubeshare
 from reconciler.rules.leftover_claim import leftover_claim
 from reconciler.rules.node_marks import stale_handshake, stale_lock
 from reconciler.rules.over_limit import over_limit
-from reconciler.rules.refused import refused
+from reconciler.rules.refused import refused, terminated
 from reconciler.rules.shim_folders import orphan_shim_dir
 from reconciler.rules.waiting import no_gpu_matched, prestart_failed
 from reconciler.scene import Scene
@@ -49,6 +49,7 @@ _USAGE: Final = _LEDGER | {View.USAGE}
 
 RULES: Final = (
     RuleEntry(Rule.REFUSED, refused),
+    RuleEntry(Rule.TERMINATED, terminated),
     RuleEntry(Rule.PRESTART_FAILED, prestart_failed, needs=_PODS_AND_NODES),
     RuleEntry(Rule.NO_GPU_MATCHED, no_gpu_matched, needs=_PODS_AND_NODES),
     RuleEntry(Rule.ASSUMED_EXPIRED, assumed_expired, needs=_PODS_AND_NODES),

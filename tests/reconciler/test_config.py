@@ -45,6 +45,7 @@ def seconds(least, most):
 NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)
 PARTS = st.floats(0, 1).map(abs)
 COUNTS = st.integers(0, 1_000_000)
+TWO = st.tuples(COUNTS, COUNTS)
 CLOCKS = st.one_of(
     st.builds(lambda every: {"every": every}, seconds(1, 86400)),
     st.just({"cron": "*/10 8-18 * * mon-fri"}),
@@ -61,7 +62,7 @@ def any_settings(draw):
             for rule in Rule
             if rule in modes and modes[rule] is not Policy().mode(rule)
         },
-        limits=Limits(*(draw(COUNTS) for _ in range(3)), draw(PARTS), draw(PARTS), draw(COUNTS)),
+        limits=Limits(*(draw(COUNTS) for _ in range(3)), draw(PARTS), draw(PARTS), *draw(TWO)),
         ages=Ages(*(draw(seconds(0, 604800)) for _ in Ages.__struct_fields__)),
         backoff=Backoff(first, longest),
         owners=tuple(draw(st.lists(st.from_regex(r"[A-Z][A-Za-z]{0,9}", fullmatch=True)))),
