@@ -112,7 +112,8 @@ ROWS: Final = (
         "JobSet",
         "jobset.x-k8s.io",
         "Nothing, once its Job has counted it: the failurePolicy reacts to Jobs that have failed,"
-        " not to pods. Its pods are known by a label: their owner is a Job.",
+        " not to pods. Its pods are known by a label: their owner is a Job. A TrainJob of Kubeflow"
+        " owns a JobSet.",
         "sigs.k8s.io/jobset v0.7.0, v0.8.0, v0.10.1 pkg/controllers/failure_policy.go,"
         " pod_controller.go",
     ),

@@ -55,7 +55,7 @@ class Limits(msgspec.Struct, frozen=True):
     per_owner: float = 0.34
     breaker: float = 0.2
     breaker_floor: int = 10
-    ended_per_cycle: int = 250
+    ended_per_cycle: int = 300
 
 
 class Ages(msgspec.Struct, frozen=True):

@@ -139,7 +139,7 @@ class Scene:
         A mark alone, such as any annotation ``kubeshare/x``, is neither. KubeShare's holder pods
         keep a GPU for others: the pods that they keep it for are counted.
         """
-        return not _is_holder(pod) and (
+        return not is_holder(pod) and (
             asks_for_gpus(pod) or bool(self.spoken(pod)) or any(_asks(pod, self.languages))
         )
 
@@ -217,7 +217,8 @@ def _asks(pod: Pod, languages: Sequence[Language]) -> Iterator[bool]:
             yield True
 
 
-def _is_holder(pod: Pod) -> bool:
+def is_holder(pod: Pod) -> bool:
+    """Whether it is one of KubeShare's holder pods, also if it does not say of what."""
     try:
         return holder(pod) is not None
     except ClaimError:

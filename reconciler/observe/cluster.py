@@ -15,12 +15,11 @@ from reconciler.model import Scope, Snapshot, View
 from reconciler.observe import Sight
 from reconciler.observe.kinds import Kinds, Listed, Seen, Watched
 from reconciler.observe.owners import read_owners
+from reconciler.scene import is_holder
 from vgpu.cluster import Cluster, ClusterError
 from vgpu.inventory import Objects, Speech, Units, speech
 from vgpu.kube import Node, Pod
 from vgpu.schemes.gpushare import Gpushare
-from vgpu.schemes.kubeshare_node import holder
-from vgpu.schemes.language import ClaimError
 
 
 class _ClusterObserver:
@@ -130,11 +129,3 @@ def sight(
 def _shares(pod: Pod, nvidia: frozenset[str]) -> bool:
     """Whether it shares GPUs; a holder pod has a whole one, and keeps it for others to share."""
     return pod.ref.uid not in nvidia or is_holder(pod)
-
-
-def is_holder(pod: Pod) -> bool:
-    """Whether it is one of KubeShare's holder pods, also if it does not say of what."""
-    try:
-        return holder(pod) is not None
-    except ClaimError:
-        return True

@@ -15,8 +15,8 @@ import msgspec
 
 from reconciler.model import Scope, Snapshot, View
 from reconciler.observe import Sight, folders
-from reconciler.observe.cluster import is_holder
 from reconciler.observe.kinds import whole
+from reconciler.scene import is_holder
 from vgpu.cluster import Cluster, followed
 from vgpu.facts import GpuSource
 from vgpu.inventory import Objects, Speech, Units, every_language, speech
