@@ -159,7 +159,18 @@ KEYS: Final = (
         "limits.ended_per_cycle",
         whole(0, _MANY),
         "Evictions in one cycle of pods that have ended and can never run again. They take nothing"
-        " from anybody, so that the limits above do not hold for them; the namespaces take turns.",
+        " from anybody, so that they count apart; the namespaces take turns. Where it is not given,"
+        " a lower `limits.per_cycle` that is given holds.",
+    ),
+    Key(
+        "limits.ended_per_node",
+        whole(0, _MANY),
+        "The same on one node; likewise with `limits.per_node`.",
+    ),
+    Key(
+        "limits.ended_per_namespace",
+        whole(0, _MANY),
+        "The same in one namespace; likewise with `limits.per_namespace`.",
     ),
     Key(
         "limits.breaker",
@@ -338,6 +349,7 @@ def _unknown(word: str, section: str) -> str:
 
 _OWN: Final = ("mode", "every", "cron", "deadline")
 _RULES: Final = {str(rule): rule for rule in Rule}
+_BOUNDING: Final = frozenset({"limits.per_cycle", "limits.per_node", "limits.per_namespace"})
 _GROUPS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "limits": Limits,
     "ages": Ages,
@@ -356,6 +368,9 @@ def settings(*layers: Values) -> Settings:
             told = {name: each for name, each in told.items() if name not in ("every", "cron")}
         told |= layer
     values = {name: each.value for name, each in told.items()}
+    for name in _BOUNDING & values.keys():  # who asks for fewer actions means all of them
+        ended = f"limits.ended_{name.removeprefix('limits.')}"
+        values.setdefault(ended, min(values[name], value_of(Settings(), ended)))
     modes = {}
     for rule in Rule:
         mode = values.pop(f"rules.{rule}.mode", DEFAULT_MODES[rule])

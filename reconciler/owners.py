@@ -6,7 +6,7 @@ touches nothing else has its pods tidied. What the configuration names is allowe
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -159,7 +159,3 @@ def _spelled(pod: Pod) -> str:
 
 def _group(pod: Pod) -> str:
     return pod.owner.api_version.rpartition("/")[0] if pod.owner else ""
-
-
-Owners = Mapping[OwnerId, OwnerSeen]
-"""Those that were read at one look."""

@@ -366,49 +366,66 @@ def _trouble(finding: Finding) -> tuple[str, ...]:
     return (finding.rule, subject.namespace) if subject.namespace else (subject.key,)
 
 
+class _Tally:
+    """Actions of one cycle, against three limits; ``of`` says of what, in words."""
+
+    def __init__(self, per_cycle: int, per_node: int, per_namespace: int, of: str = "") -> None:
+        self._limits = per_cycle, per_node, per_namespace
+        self._of = of
+        self._total = 0
+        self._nodes: Counter[str] = Counter()
+        self._namespaces: Counter[str] = Counter()
+
+    def reached(self, node: str, namespace: str) -> _Verdict:
+        """Which limit is."""
+        per_cycle, per_node, per_namespace = self._limits
+        if node and self._nodes[node] >= per_node:
+            return Skip.NODE_LIMIT, f"{per_node}{self._of} on {node}"
+        if namespace and self._namespaces[namespace] >= per_namespace:
+            return Skip.NAMESPACE_LIMIT, f"{per_namespace}{self._of} in {namespace}"
+        if self._total >= per_cycle:
+            return Skip.CYCLE_LIMIT, f"{per_cycle}{self._of} in one cycle"
+        return None
+
+    def count(self, node: str, namespace: str) -> None:
+        """One more."""
+        self._total += 1
+        self._nodes[node] += 1
+        self._namespaces[namespace] += 1
+
+
 class _Budget:
-    """What may still be done in this cycle."""
+    """What may still be done in this cycle; pods that have ended are counted apart."""
 
     def __init__(self, scene: Scene, limits: Limits) -> None:
         self._scene = scene
         self._limits = limits
-        self._total = 0
-        self._nodes: Counter[str] = Counter()
+        self._rest = _Tally(limits.per_cycle, limits.per_node, limits.per_namespace)
+        self._ended = _Tally(
+            limits.ended_per_cycle,
+            limits.ended_per_node,
+            limits.ended_per_namespace,
+            " pods that have ended",
+        )
         self._crossed: set[str] = set()
-        self._namespaces: Counter[str] = Counter()
         self._owners: Counter[str] = Counter()
-        self._ended = 0
 
     def take(self, entry: Entry) -> _Verdict:
         """Count the action, or say which limit is reached."""
-        return (self._take_ended if _is_ended(entry, self._scene) else self._take)(entry)
-
-    def _take_ended(self, _: Entry) -> _Verdict:
-        if self._ended >= (most := self._limits.ended_per_cycle):
-            return Skip.CYCLE_LIMIT, f"{most} pods that have ended in one cycle"
-        self._ended += 1
-        return None
-
-    def _take(self, entry: Entry) -> _Verdict:
-        limits, namespace = self._limits, entry.finding.subject.namespace
-        node = entry.finding.subject.home
+        node, namespace = entry.finding.subject.home, entry.finding.subject.namespace
         disrupts = self._disrupts(entry)
         if disrupts and self._owners[entry.owner] >= (most := self._of_owner(entry.owner)):
             return Skip.OWNER_LIMIT, f"{most} of its owner's pods"
         crossed = entry.finding.cause is Cause.CROSSED
         if crossed and node in self._crossed:  # replaced together they may cross again
             return Skip.ONE_AT_A_TIME, f"on {node}"
-        if node and self._nodes[node] >= limits.per_node:
-            return Skip.NODE_LIMIT, f"{limits.per_node} on {node}"
-        if namespace and self._namespaces[namespace] >= limits.per_namespace:
-            return Skip.NAMESPACE_LIMIT, f"{limits.per_namespace} in {namespace}"
-        if self._total >= limits.per_cycle:
-            return Skip.CYCLE_LIMIT, f"{limits.per_cycle} in one cycle"
-        self._total += 1
+        tally = self._ended if _is_ended(entry, self._scene) else self._rest
+        limit = tally.reached(node, namespace)
+        if limit is not None:
+            return limit
+        tally.count(node, namespace)
         if crossed:
             self._crossed.add(node)
-        self._nodes[node] += 1
-        self._namespaces[namespace] += 1
         self._owners[entry.owner] += disrupts
         return None
 

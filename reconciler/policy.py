@@ -42,11 +42,11 @@ class Limits(msgspec.Struct, frozen=True):
     """How much may be done in one cycle; attempts count, not only successes.
 
     ``per_owner`` is the part of an owner's living replicas that may be evicted, at least one.
-    ``ended_per_cycle`` is for evictions of pods that have ended and can never run again: they
-    disrupt nobody, and count for no other limit. ``breaker`` is the part of the living pods that
-    share GPUs that may want action at once; below ``breaker_floor`` candidates it never trips. Of
-    tidying and repairs, what one rule wants in one namespace counts once, and so do a node's
-    folders.
+    Those that begin with ``ended`` are for evictions of pods that have ended and can never run
+    again: they disrupt nobody, and count for no other limit. ``breaker`` is the part of the living
+    pods that share GPUs that may want action at once; below ``breaker_floor`` candidates it never
+    trips. Of tidying and repairs, what one rule wants in one namespace counts once, and so do a
+    node's folders.
     """
 
     per_cycle: int = 50
@@ -56,6 +56,8 @@ class Limits(msgspec.Struct, frozen=True):
     breaker: float = 0.2
     breaker_floor: int = 10
     ended_per_cycle: int = 300
+    ended_per_node: int = 300
+    ended_per_namespace: int = 300
 
 
 class Ages(msgspec.Struct, frozen=True):

@@ -57,9 +57,9 @@ class Announcer:
         until = time.monotonic() + seconds
         thread = self._thread
         while thread is not None and thread.is_alive():
-            thread.join(_STEP_SECONDS)
             if stopping() or time.monotonic() >= until:
                 break
+            thread.join(_STEP_SECONDS)
         with self._news:
             dropped = self._dropped + len(self._waiting)
             self._waiting.clear()

@@ -322,6 +322,10 @@ def test_pods_that_have_ended_have_a_limit_of_their_own_and_count_for_no_other()
     assert set(skips(plan).values()) == {Skip.CYCLE_LIMIT}
     details = {entry.detail for entry in plan.skipped}
     assert details == {"7 pods that have ended in one cycle", "2 in one cycle"}
+    plan = limited(dead, ended_per_node=5)
+    assert (len(plan.actions), *set(skips(plan).values())) == (5, Skip.NODE_LIMIT)
+    plan = limited(dead, ended_per_namespace=4)
+    assert (len(plan.actions), *set(skips(plan).values())) == (4, Skip.NAMESPACE_LIMIT)
 
 
 def test_they_come_after_all_that_could_still_run_and_the_namespaces_take_turns():
