@@ -60,9 +60,9 @@ class Scene:
     @cached_property
     def living(self) -> int:
         """How many pods share GPUs, and have neither ended nor are being deleted."""
+        pods = self.snapshot.pods
         return sum(
-            not pod.terminal and pod.deleted_at is None and self.shares(pod)
-            for pod in self.snapshot.pods
+            1 for pod in pods if pod.deleted_at is None and not pod.terminal and self.shares(pod)
         )
 
     @cached_property
@@ -139,9 +139,8 @@ class Scene:
         A mark alone, such as any annotation ``kubeshare/x``, is neither. KubeShare's holder pods
         keep a GPU for others: the pods that they keep it for are counted.
         """
-        return not is_holder(pod) and (
-            asks_for_gpus(pod) or bool(self.spoken(pod)) or any(_asks(pod, self.languages))
-        )
+        asks = asks_for_gpus(pod) or any(_asks(pod, self.languages)) or bool(self.spoken(pod))
+        return asks and not is_holder(pod)
 
     def reaction(self, pod: Pod) -> Reaction:
         """What the owner does when this Failed pod is deleted."""

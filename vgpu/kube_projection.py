@@ -119,7 +119,10 @@ _REMEMBERED: Final = 4096
 
 def asks_for_gpus(pod: Pod) -> bool:
     """Whether a container of the pod asks for a shared GPU's resources."""
-    return any(_asks(container.limits, container.broken) for container in pod.containers)
+    for container in pod.containers:  # asked of every pod of a cluster
+        if container.broken or (container.limits and any(container.limits.values())):
+            return True
+    return False
 
 
 def shares_gpus(pod: Pod) -> bool:
