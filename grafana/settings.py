@@ -94,8 +94,14 @@ STUCK_PODS: Final = (
     Rule.KUBESHARE,
 )
 LOCKS: Final = (Rule.STALE_LOCK,)
-OTHER_RULES: Final = tuple(rule for rule in Rule if rule not in {*STUCK_PODS, *LOCKS})
-"""Rules of the reconciler by the alert that tells that they keep finding something."""
+HARMLESS_RULES: Final = (Rule.TERMINATED,)
+OTHER_RULES: Final = tuple(
+    rule for rule in Rule if rule not in {*STUCK_PODS, *LOCKS, *HARMLESS_RULES}
+)
+"""Rules of the reconciler by the alert that tells that they keep finding something.
+
+What ran until its node was shut down holds nothing, and lies there until it is collected.
+"""
 
 CYCLE_SECONDS: Final = 1800
 """A reconciler is stalled when it has begun no cycle for so long; by default it does every 2 m."""

@@ -69,7 +69,7 @@ class Key(msgspec.Struct, frozen=True):
 _HOUR, _DAY, _WEEK = 3600.0, 86400.0, 604800.0
 _MANY: Final = 1_000_000
 _NAMESPACE: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
-_KIND: Final = r"[A-Za-z][A-Za-z0-9]{0,62}"
+_KIND: Final = r"[A-Za-z][A-Za-z0-9]{0,62}(\.[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?"
 _AGE: Final = duration(0.0, _WEEK)
 
 KEYS: Final = (
@@ -101,8 +101,10 @@ KEYS: Final = (
     Key(
         "owners",
         names("kinds", _KIND),
-        "Kinds of controllers whose pods may be evicted, because they make them anew. A Job counts"
-        " an eviction as a failure.",
+        "Kinds of controllers whose pods may be evicted, living ones too, whatever comes of it; a"
+        " Job counts an eviction as a failure. `Kind`, or `Kind.group` such as"
+        " `Job.batch.volcano.sh`: without a group `Job` and the like are Kubernetes' own. What is"
+        " done with Failed pods of other kinds stands in reconcile-owners.md.",
     ),
     Key(
         "evict_bare",
@@ -154,11 +156,28 @@ KEYS: Final = (
         "Part of a controller's living pods that may be evicted in one cycle; at least one.",
     ),
     Key(
+        "limits.ended_per_cycle",
+        whole(0, _MANY),
+        "Evictions in one cycle of pods that have ended and can never run again. They take nothing"
+        " from anybody, so that they count apart; the namespaces take turns. Where it is not given,"
+        " a lower `limits.per_cycle` that is given holds.",
+    ),
+    Key(
+        "limits.ended_per_node",
+        whole(0, _MANY),
+        "The same on one node; likewise with `limits.per_node`.",
+    ),
+    Key(
+        "limits.ended_per_namespace",
+        whole(0, _MANY),
+        "The same in one namespace; likewise with `limits.per_namespace`.",
+    ),
+    Key(
         "limits.breaker",
         part(),
-        "Part of all GPU pods that may want an action at once; if more do, nothing is done. Of"
-        " tidying and repairs, what one rule wants in one namespace counts once, and so do a node's"
-        " folders.",
+        "Part of the living pods that share GPUs that may want an action at once; if more do,"
+        " nothing is done. Of tidying and repairs, what one rule wants in one namespace counts"
+        " once, and so do a node's folders.",
     ),
     Key(
         "limits.breaker_floor",
@@ -330,6 +349,7 @@ def _unknown(word: str, section: str) -> str:
 
 _OWN: Final = ("mode", "every", "cron", "deadline")
 _RULES: Final = {str(rule): rule for rule in Rule}
+_BOUNDING: Final = frozenset({"limits.per_cycle", "limits.per_node", "limits.per_namespace"})
 _GROUPS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "limits": Limits,
     "ages": Ages,
@@ -348,6 +368,9 @@ def settings(*layers: Values) -> Settings:
             told = {name: each for name, each in told.items() if name not in ("every", "cron")}
         told |= layer
     values = {name: each.value for name, each in told.items()}
+    for name in _BOUNDING & values.keys():  # who asks for fewer actions means all of them
+        ended = f"limits.ended_{name.removeprefix('limits.')}"
+        values.setdefault(ended, min(values[name], value_of(Settings(), ended)))
     modes = {}
     for rule in Rule:
         mode = values.pop(f"rules.{rule}.mode", DEFAULT_MODES[rule])

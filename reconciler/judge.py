@@ -11,7 +11,7 @@ from msgspec import structs
 
 from reconciler.memory import Memory
 from reconciler.model import Action, Edit, Entry, Evict, Kind, Snapshot, View
-from reconciler.plan import found_by, objection
+from reconciler.plan import found_by, guarded, objection
 from reconciler.policy import Policy
 from reconciler.reasons import Rule
 from reconciler.rules import RULES
@@ -21,6 +21,7 @@ from vgpu.schemes.language import Language
 
 _BY_LEDGER: Final = frozenset(
     {Rule.RECOVER, Rule.DOUBLE_BOOKED, Rule.RUNNING_WITHOUT_DEVICE, Rule.LOST_DEVICE}
+    | {Rule.OVER_PROMISED}
     | {entry.rule for entry in RULES if View.LEDGER in entry.needs}
 )
 """Rules that judge a node's ledger, which is not made anew for one pod."""
@@ -52,7 +53,8 @@ class Judge:
             return None
         scene = Scene(self._near(entry, found, node), self.languages)
         for rule in (each for each in RULES if each.rule is planned.rule):
-            for finding in found_by(rule, scene, self._policy):
+            for raw in found_by(rule, scene, self._policy):
+                finding = guarded(raw, scene, self._policy)
                 same = (finding.key, finding.cause, finding.effect) == (
                     planned.key,
                     planned.cause,

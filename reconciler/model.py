@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from reconciler.owners import OwnerId, OwnerSeen
 from reconciler.reasons import Cause, Effect, Outcome, Rule, Skip
 from vgpu.kube import NODE_KIND, POD_KIND, SHARE_POD_KIND, MalformedObject, Node, Pod
 from vgpu.ledger import Ledger
@@ -59,12 +60,14 @@ class Snapshot(msgspec.Struct, frozen=True):
         complete: what was seen in full; the rest is no evidence.
         nodes: all, or the one.
         pods: all that share GPUs, KubeShare's holder pods among them.
+        nvidia_pods: those with GPUs or MIG instances of NVIDIA's own plugin, which shares none.
         share_pods: KubeShare's SharePods, as pods.
         malformed: objects that were seen and cannot be read: what they say is no evidence.
         lock_owners: the pods that nodes' locks name and that are not among ``pods``, by namespace
             and name, None for one that does not exist; None if nobody has asked for any.
         ledgers: by node; a node without any disagreement may be left out.
         folders: the shims' folders.
+        owners: the owners of Failed pods whose own policy decides.
         usage: what containers use of devices, where that is known for certain.
         live_pods: UIDs with a cgroup on the node, None if that was not looked at.
         continuous: whether this is one of many looks of a loop that missed nothing in between.
@@ -76,9 +79,11 @@ class Snapshot(msgspec.Struct, frozen=True):
     complete: frozenset[View] = frozenset()
     nodes: tuple[Node, ...] = ()
     pods: tuple[Pod, ...] = ()
+    nvidia_pods: tuple[Pod, ...] = ()
     share_pods: tuple[Pod, ...] = ()
     malformed: tuple[MalformedObject, ...] = ()
     lock_owners: Mapping[tuple[str, str], Pod | None] | None = None
+    owners: Mapping[OwnerId, OwnerSeen] = {}
     ledgers: Mapping[str, Ledger] = {}
     folders: tuple[ShimFolder, ...] = ()
     usage: tuple[Usage, ...] = ()
@@ -167,7 +172,13 @@ class UnusedGuard(msgspec.Struct, frozen=True, tag="unused"):
     gpuid: str
 
 
-Guard = OwnerGuard | NobodyWaitsGuard | UnusedGuard
+class PolicyGuard(msgspec.Struct, frozen=True, tag="policy"):
+    """A pod may go only while its owner would touch nothing else because of that."""
+
+    owner: str
+
+
+Guard = OwnerGuard | NobodyWaitsGuard | UnusedGuard | PolicyGuard
 
 
 class Evict(msgspec.Struct, frozen=True, tag="evict"):
@@ -294,10 +305,10 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Breaker(msgspec.Struct, frozen=True):
-    """The circuit breaker: ``wanted`` actions of at most ``allowed`` among ``pods`` GPU pods.
+    """The circuit breaker: ``wanted`` actions of at most ``allowed``, with ``pods`` GPU pods.
 
-    Of tidying and repairs, what one rule wants in one namespace, or of a node's folders, is
-    ``wanted`` once.
+    ``pods`` are those that live, and ask for a share of a GPU or hold a claim to one. Of tidying
+    and repairs, what one rule wants in one namespace, or of a node's folders, is ``wanted`` once.
     """
 
     wanted: int

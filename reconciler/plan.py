@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
+from reconciler import owners
 from reconciler.memory import Memory, attempt_key, remember
 from reconciler.model import (
     Breaker,
@@ -23,6 +25,7 @@ from reconciler.model import (
     Finding,
     Kind,
     Plan,
+    PolicyGuard,
     Scope,
     Snapshot,
     Subject,
@@ -62,7 +65,7 @@ def found_by(entry: RuleEntry, scene: Scene, policy: Policy) -> Iterator[Finding
     blind = not scene.has(*entry.needs)
     for finding in entry.find(scene, policy):
         if blind and finding.objection is None:
-            yield msgspec.structs.replace(finding, objection=Skip.INCOMPLETE_VIEW)
+            yield replace(finding, objection=Skip.INCOMPLETE_VIEW)
         else:
             yield finding
 
@@ -81,13 +84,14 @@ def resolve(scene: Scene, policy: Policy, memory: Memory, findings: Iterable[Fin
     breaker = _breaker(wanted, scene, policy.limits)
     if breaker.tripped:
         detail = (
-            f"{breaker.wanted} troubles among {breaker.pods} GPU pods; at most {breaker.allowed}"
+            f"{breaker.wanted} troubles; at most {breaker.allowed}, with {breaker.pods} living GPU"
+            " pods"
         )
         refused += [_skipped(entry, Skip.BREAKER_TRIPPED, detail) for entry in wanted]
         wanted = []
     budget = _Budget(scene, policy.limits)
     actions = []
-    for entry in wanted:
+    for entry in _in_turns(wanted, scene, memory):
         limit = budget.take(entry)
         if limit is None:
             actions.append(entry)
@@ -102,7 +106,7 @@ def resolve(scene: Scene, policy: Policy, memory: Memory, findings: Iterable[Fin
         findings=tuple(sorted(reported, key=_place)),
         breaker=breaker,
         subjects={
-            Kind.POD: len(scene.snapshot.pods),
+            Kind.POD: len(scene.all_pods),
             Kind.SHARE_POD: len(scene.snapshot.share_pods),
             Kind.NODE: len(scene.snapshot.nodes),
             Kind.FOLDER: len(scene.snapshot.folders),
@@ -135,7 +139,7 @@ def _lead(findings: list[Finding], scene: Scene, policy: Policy, memory: Memory)
     also = tuple(dict.fromkeys(each.rule for each in ordered if each.rule is not leading.rule))
     pod = _pod(leading.subject, scene)
     owner = pod.owner.uid if pod and pod.owner else ""
-    return Entry(leading, also, owner, *(verdict or ()))
+    return Entry(guarded(leading, scene, policy), also, owner, *(verdict or ()))
 
 
 def _precedence(finding: Finding) -> tuple[int, bytes]:
@@ -153,7 +157,7 @@ def objection(finding: Finding, scene: Scene, policy: Policy, memory: Memory) ->
     """Why the finding's action may not be taken for itself, None if it may."""
     protection = _protection(finding, scene, policy)
     if protection is not None:
-        return protection, ""
+        return protection
     moot = finding.objection or _no_better(finding, scene)
     if moot is not None:
         return moot, ""
@@ -201,9 +205,6 @@ def _pause(finding: Finding, scene: Scene, policy: Policy, memory: Memory) -> fl
 
 # ---------------------------------------------------------------- what protects a pod
 
-_JOB: Final = "Job"
-_DAEMON_SET: Final = "DaemonSet"
-
 _Guards = tuple[tuple[Skip, Callable[[Pod, Policy], bool]], ...]
 
 _ANY_POD: Final[_Guards] = (
@@ -216,24 +217,22 @@ _ANY_POD: Final[_Guards] = (
         Skip.PROTECTED_NAMESPACE,
         lambda pod, policy: pod.ref.namespace in policy.protected_namespaces,
     ),
-    (Skip.STATIC_POD, lambda pod, _: MIRROR in pod.annotations or _owned_by(pod, "Node")),
+    (Skip.STATIC_POD, lambda pod, _: MIRROR in pod.annotations or _is_static(pod)),
     (Skip.TERMINATING, lambda pod, _: pod.deleted_at is not None),
 )
 """For every change of a pod."""
 
 _EVICTED_POD: Final[_Guards] = (
     (Skip.COMPLETED, lambda pod, _: pod.phase == SUCCEEDED),
-    (Skip.DAEMON_SET_POD, lambda pod, _: _owned_by(pod, _DAEMON_SET)),
-    (Skip.JOB_POD, lambda pod, policy: _owned_by(pod, _JOB) and _JOB not in policy.owners),
     (Skip.BARE_POD, lambda pod, policy: pod.owner is None and not policy.evict_bare),
-    (
-        Skip.OWNER_KIND,
-        lambda pod, policy: pod.owner is not None and pod.owner.kind not in policy.owners,
-    ),
+)
+"""For evictions, after those; then its owner is asked."""
+
+_OWNED_POD: Final[_Guards] = (
     (Skip.HIGH_PRIORITY, lambda pod, policy: pod.priority > policy.priority_ceiling),
     (Skip.RUNNING, lambda pod, policy: pod.phase == RUNNING and not policy.evict_running),
 )
-"""For evictions, after those."""
+"""For evictions, last of all."""
 
 _HOLDER: Final = frozenset({Skip.BARE_POD, Skip.PROTECTED_NAMESPACE, Skip.RUNNING})
 """KubeShare's holder pods are bare, in kube-system, and run."""
@@ -251,28 +250,54 @@ def opted_out(thing: Pod | Node) -> bool:
     return thing.annotations.get(OPT_OUT) == "false"
 
 
-def _owned_by(pod: Pod, kind: str) -> bool:
-    return pod.owner is not None and pod.owner.kind == kind
+def _is_static(pod: Pod) -> bool:
+    return pod.owner is not None and pod.owner.kind == "Node"
 
 
-def _protection(finding: Finding, scene: Scene, policy: Policy) -> Skip | None:
+def _protection(finding: Finding, scene: Scene, policy: Policy) -> _Verdict:
     subject = finding.subject
+    of_node = _of_node(subject, scene)
+    if of_node is not None:
+        return of_node, ""
+    if subject.kind not in (Kind.POD, Kind.SHARE_POD):
+        return (Skip.OTHER_NAMESPACE, "") if policy.namespaces else None
+    pod = _pod(subject, scene)
+    if pod is None:
+        return Skip.INCOMPLETE_VIEW, ""
+    exempt = _exempt(finding)
+
+    def first(guards: _Guards) -> _Verdict:
+        holding = (skip for skip, holds in guards if skip not in exempt and holds(pod, policy))
+        return next(((skip, "") for skip in holding), None)
+
+    if isinstance(finding.action, Edit):
+        return first(_ANY_POD)
+    of_pod = first((*_ANY_POD, *_EVICTED_POD))
+    of_owner = of_pod or owners.objection(pod, policy.owners, scene.reaction)
+    return of_owner or first(_OWNED_POD)
+
+
+def _of_node(subject: Subject, scene: Scene) -> Skip | None:
+    """Why nothing that is at home there is touched."""
     node = scene.nodes.get(subject.home)
     if node is None and subject.kind is Kind.NODE:
         return Skip.NODE_UNKNOWN
     seen = scene.has(View.NODES) and subject.home not in scene.malformed_nodes
     if node is None and subject.home and not seen:
         return Skip.INCOMPLETE_VIEW  # it may have opted out
-    if node is not None and opted_out(node):
-        return Skip.OPTED_OUT
-    if subject.kind not in (Kind.POD, Kind.SHARE_POD):
-        return Skip.OTHER_NAMESPACE if policy.namespaces else None
-    pod = _pod(subject, scene)
-    if pod is None:
-        return Skip.INCOMPLETE_VIEW
-    guards = _ANY_POD if isinstance(finding.action, Edit) else (*_ANY_POD, *_EVICTED_POD)
-    exempt = _exempt(finding)
-    return next((skip for skip, holds in guards if skip not in exempt and holds(pod, policy)), None)
+    return Skip.OPTED_OUT if node is not None and opted_out(node) else None
+
+
+def guarded(finding: Finding, scene: Scene, policy: Policy) -> Finding:
+    """With a guard on the owner's own policy, where only that allows the eviction."""
+    action, pod = finding.action, _pod(finding.subject, scene)
+    asked = None if pod is None else owners.owner_id(pod)
+    if pod is None or asked is None or not isinstance(action, Evict):
+        return finding
+    if owners.is_allowed(pod, policy.owners):
+        return finding
+    guard = PolicyGuard(f"{asked.plural}.{asked.group} {asked.namespace}/{asked.name}")
+    return replace(finding, action=replace(action, guards=(*action.guards, guard)))
 
 
 # ---------------------------------------------------------------- all together
@@ -291,16 +316,41 @@ def _urgency(entry: Entry, memory: Memory, now: float) -> tuple[float, int, floa
     return failed, _EFFECTS[finding.effect], since, _ORDER[finding.rule], finding.subject
 
 
+def _is_ended(entry: Entry, scene: Scene) -> bool:
+    """Whether it evicts a pod that can never run again: nobody is disrupted by that."""
+    pod = _pod(entry.finding.subject, scene)
+    return isinstance(entry.finding.action, Evict) and pod is not None and pod.terminal
+
+
+def _in_turns(wanted: Iterable[Entry], scene: Scene, memory: Memory) -> Iterator[Entry]:
+    """Pods that have ended come last, one of each namespace, then the next: they may be thousands.
+
+    Else one tenant's would use up the limit and the time of everybody's; and so would those whose
+    eviction came to nothing before.
+    """
+    turns: Counter[str] = Counter()
+    ended: list[tuple[float, int, Entry]] = []
+    for entry in wanted:
+        if _is_ended(entry, scene):
+            namespace = entry.finding.subject.namespace
+            failed = memory.failed.get(entry.finding.key, 0.0)
+            ended.append((failed, turns[namespace], entry))
+            turns[namespace] += 1
+        else:
+            yield entry
+    yield from (entry for *_, entry in sorted(ended, key=lambda each: each[:2]))
+
+
 def _place(entry: Entry) -> tuple[int, Subject]:
     return _ORDER[entry.finding.rule], entry.finding.subject
 
 
 def _skipped(entry: Entry, skip: Skip, detail: str) -> Entry:
-    return msgspec.structs.replace(entry, skip=skip, detail=detail)
+    return replace(entry, skip=skip, detail=detail)
 
 
 def _breaker(wanted: Iterable[Entry], scene: Scene, limits: Limits) -> Breaker:
-    """What is evicted to recover counts one by one.
+    """What is evicted to recover counts one by one, against the living pods that share GPUs.
 
     Tidying and repairs take nothing away from anybody, and one tenant can ask for thousands with
     one template: what a rule wants of them in one namespace counts once, and so do all folders that
@@ -308,7 +358,7 @@ def _breaker(wanted: Iterable[Entry], scene: Scene, limits: Limits) -> Breaker:
     pods are refused again and again does not stop the tidying that it needs.
     """
     troubles = len({_trouble(entry.finding) for entry in wanted})
-    pods = len(scene.snapshot.pods)
+    pods = scene.living
     allowed = max(limits.breaker_floor, int(pods * limits.breaker))
     return Breaker(troubles, allowed, pods)
 
@@ -323,39 +373,66 @@ def _trouble(finding: Finding) -> tuple[str, ...]:
     return (finding.rule, subject.namespace) if subject.namespace else (subject.key,)
 
 
+class _Tally:
+    """Actions of one cycle, against three limits; ``of`` says of what, in words."""
+
+    def __init__(self, per_cycle: int, per_node: int, per_namespace: int, of: str = "") -> None:
+        self._limits = per_cycle, per_node, per_namespace
+        self._of = of
+        self._total = 0
+        self._nodes: Counter[str] = Counter()
+        self._namespaces: Counter[str] = Counter()
+
+    def reached(self, node: str, namespace: str) -> _Verdict:
+        """Which limit is."""
+        per_cycle, per_node, per_namespace = self._limits
+        if node and self._nodes[node] >= per_node:
+            return Skip.NODE_LIMIT, f"{per_node}{self._of} on {node}"
+        if namespace and self._namespaces[namespace] >= per_namespace:
+            return Skip.NAMESPACE_LIMIT, f"{per_namespace}{self._of} in {namespace}"
+        if self._total >= per_cycle:
+            return Skip.CYCLE_LIMIT, f"{per_cycle}{self._of} in one cycle"
+        return None
+
+    def count(self, node: str, namespace: str) -> None:
+        """One more."""
+        self._total += 1
+        self._nodes[node] += 1
+        self._namespaces[namespace] += 1
+
+
 class _Budget:
-    """What may still be done in this cycle."""
+    """What may still be done in this cycle; pods that have ended are counted apart."""
 
     def __init__(self, scene: Scene, limits: Limits) -> None:
         self._scene = scene
         self._limits = limits
-        self._total = 0
-        self._nodes: Counter[str] = Counter()
+        self._rest = _Tally(limits.per_cycle, limits.per_node, limits.per_namespace)
+        self._ended = _Tally(
+            limits.ended_per_cycle,
+            limits.ended_per_node,
+            limits.ended_per_namespace,
+            " pods that have ended",
+        )
         self._crossed: set[str] = set()
-        self._namespaces: Counter[str] = Counter()
         self._owners: Counter[str] = Counter()
 
     def take(self, entry: Entry) -> _Verdict:
         """Count the action, or say which limit is reached."""
-        limits, namespace = self._limits, entry.finding.subject.namespace
-        node = entry.finding.subject.home
+        node, namespace = entry.finding.subject.home, entry.finding.subject.namespace
         disrupts = self._disrupts(entry)
         if disrupts and self._owners[entry.owner] >= (most := self._of_owner(entry.owner)):
             return Skip.OWNER_LIMIT, f"{most} of its owner's pods"
         crossed = entry.finding.cause is Cause.CROSSED
         if crossed and node in self._crossed:  # replaced together they may cross again
             return Skip.ONE_AT_A_TIME, f"on {node}"
-        if node and self._nodes[node] >= limits.per_node:
-            return Skip.NODE_LIMIT, f"{limits.per_node} on {node}"
-        if namespace and self._namespaces[namespace] >= limits.per_namespace:
-            return Skip.NAMESPACE_LIMIT, f"{limits.per_namespace} in {namespace}"
-        if self._total >= limits.per_cycle:
-            return Skip.CYCLE_LIMIT, f"{limits.per_cycle} in one cycle"
-        self._total += 1
+        tally = self._ended if _is_ended(entry, self._scene) else self._rest
+        limit = tally.reached(node, namespace)
+        if limit is not None:
+            return limit
+        tally.count(node, namespace)
         if crossed:
             self._crossed.add(node)
-        self._nodes[node] += 1
-        self._namespaces[namespace] += 1
         self._owners[entry.owner] += disrupts
         return None
 

@@ -28,22 +28,25 @@ REPORTED: Final = frozenset(
 )
 """Rules that only report unless they are set to apply: then they evict, running pods too."""
 
+_ASKED_FOR: Final = REPORTED | {Rule.KUBESHARE, Rule.TERMINATED, Rule.MALFORMED_OBJECT}
+
 DEFAULT_MODES: Final[Mapping[Rule, Mode]] = {
-    rule: Mode.PLAN if rule in REPORTED | {Rule.KUBESHARE, Rule.MALFORMED_OBJECT} else Mode.APPLY
-    for rule in Rule
+    rule: Mode.PLAN if rule in _ASKED_FOR else Mode.APPLY for rule in Rule
 }
 
 RECREATED: Final = ("ReplicaSet", "ReplicationController", "StatefulSet")
-"""Kinds of owners that make a pod again at no cost of their own."""
+"""Kinds of owners that make any pod again at no cost of their own."""
 
 
 class Limits(msgspec.Struct, frozen=True):
     """How much may be done in one cycle; attempts count, not only successes.
 
     ``per_owner`` is the part of an owner's living replicas that may be evicted, at least one.
-    ``breaker`` is the part of all GPU pods that may want action at once; below
-    ``breaker_floor`` candidates it never trips. Of tidying and repairs, what one rule wants in
-    one namespace counts once, and so do a node's folders.
+    Those that begin with ``ended`` are for evictions of pods that have ended and can never run
+    again: they disrupt nobody, and count for no other limit. ``breaker`` is the part of the living
+    pods that share GPUs that may want action at once; below ``breaker_floor`` candidates it never
+    trips. Of tidying and repairs, what one rule wants in one namespace counts once, and so do a
+    node's folders.
     """
 
     per_cycle: int = 50
@@ -52,6 +55,9 @@ class Limits(msgspec.Struct, frozen=True):
     per_owner: float = 0.34
     breaker: float = 0.2
     breaker_floor: int = 10
+    ended_per_cycle: int = 300
+    ended_per_node: int = 300
+    ended_per_namespace: int = 300
 
 
 class Ages(msgspec.Struct, frozen=True):
@@ -90,7 +96,8 @@ class Policy(msgspec.Struct, frozen=True):
     Attributes:
         modes: by rule; a rule that is not here has its default.
         limits, ages, backoff: see there.
-        owners: kinds of controllers whose pods may be evicted.
+        owners: kinds of controllers whose pods may be evicted, whatever comes of it; ``Kind``, or
+            ``Kind.group`` where the kind is not Kubernetes' own.
         evict_bare: also pods that nobody makes again.
         evict_running: also running pods, where a rule says that this helps.
         namespaces: only pods in these, if any are named; then nothing of nodes either.

@@ -11,6 +11,7 @@ class Rule(Explained):
     """What is looked for; where several find the same subject, the first that may act does."""
 
     REFUSED = "refused", "the kubelet did not admit the pod: it will never run"
+    TERMINATED = "terminated", "its node's shutdown killed the pod: it will not run again"
     OVER_PROMISED = "over_promised", "its scheduler promised more of a GPU than there is"
     PRESTART_FAILED = "prestart_failed", "the device plugin refuses to start the pod's containers"
     NO_GPU_MATCHED = "no_gpu_matched", "gpushare's plugin found no pod for the kubelet's request"
@@ -42,6 +43,11 @@ class Cause(Explained):
     OUT_OF_RESOURCE = "out_of_resource", "the kubelet had too little of the resource"
     TOPOLOGY_AFFINITY_ERROR = "topology_affinity_error", "the topology manager refused it"
     PRESTART_CHECK_ERROR = "prestart_check_error", "the plugin failed the pod after its check"
+    NODE_AFFINITY = "node_affinity", "the node's labels did not fit the pod any more"
+    NODE_SHUTDOWN = "node_shutdown", "the node was being shut down"
+    OTHER = "other", "another reason of the kubelet's, which the evidence quotes; nothing ever ran"
+    # terminated
+    NODE_WENT_DOWN = "node_went_down", "the kubelet ended it when the node was shut down"
     # over_promised
     FREE_BELOW_ZERO = (
         "free_below_zero",
@@ -157,8 +163,16 @@ class Skip(Explained):
     STATIC_POD = "static_pod", "a static pod belongs to its kubelet"
     DAEMON_SET_POD = "daemon_set_pod", "its DaemonSet replaces it"
     BARE_POD = "bare_pod", "nobody would make it again (--evict-bare)"
-    JOB_POD = "job_pod", "a Job counts it as a failure: report only"
-    OWNER_KIND = "owner_kind", "its owner is of a kind that is not known to make it again"
+    JOB_POD = (
+        "job_pod",
+        "its Job has not counted it yet, or would count it as a failure: report only",
+    )
+    OWNER_KIND = "owner_kind", "its owner's kind is not known to make it again at no cost (owners)"
+    OWNER_POLICY = (
+        "owner_policy",
+        "its owner's own policy may touch more than this pod: report only",
+    )
+    OWNER_UNREAD = "owner_unread", "its owner's own policy could not be read: report only"
     TERMINATING = "terminating", "it is being deleted already"
     COMPLETED = "completed", "it has succeeded"
     RUNNING = "running", "it runs (--evict-running)"

@@ -125,7 +125,7 @@ def _plan_lines(plan: Plan, width: int | None, command: str) -> Iterator[Line]:
     if plan.breaker.tripped:
         breaker = plan.breaker
         told = (
-            f"Circuit breaker: {breaker.wanted} troubles among {breaker.pods} GPU pods, more"
+            f"Circuit breaker: {breaker.wanted} troubles with {breaker.pods} living GPU pods, more"
             f" than {breaker.allowed}. Nothing will be done: find out what has happened first."
         )
         yield from _wrapped(told, width, "", "  ", BAD)

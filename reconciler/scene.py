@@ -1,16 +1,19 @@
 """A snapshot with its indexes: what rules ask of it, answered once. Pure."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from reconciler.model import Kind, OwnerState, Snapshot, View
+from reconciler.owner_policies import Reaction
+from reconciler.owners import OwnerId, owner_id, reaction, row_of
 from reconciler.reasons import Skip
 from vgpu.kube import ContainerState, MalformedObject, Node, Pod, holds_devices
-from vgpu.kube_projection import RESOURCES
+from vgpu.kube_projection import RESOURCES, asks_for_gpus
 from vgpu.ledger.cluster import home
 from vgpu.ledger.from_api import read_pod
 from vgpu.model import Claim, Phase
+from vgpu.schemes.kubeshare_node import holder
 from vgpu.schemes.kubeshare_sharepod import PREFIX, join
 from vgpu.schemes.language import ClaimError, Language
 
@@ -36,6 +39,7 @@ class Scene:
         self.now = snapshot.now
         self.languages = tuple(languages)
         self._spoken: dict[str, tuple[Spoken, ...]] = {}
+        self._reactions: dict[tuple[OwnerId, str], Reaction] = {}
 
     def has(self, *views: View) -> bool:
         """Whether all of these were seen in full."""
@@ -44,9 +48,22 @@ class Scene:
     # ------------------------------------------------------------ indexes
 
     @cached_property
+    def all_pods(self) -> tuple[Pod, ...]:
+        """Those that share GPUs, and those of NVIDIA's own plugin."""
+        return (*self.snapshot.pods, *self.snapshot.nvidia_pods)
+
+    @cached_property
     def pods(self) -> Mapping[str, Pod]:
-        """By UID."""
-        return {pod.ref.uid: pod for pod in self.snapshot.pods}
+        """All of them, by UID."""
+        return {pod.ref.uid: pod for pod in self.all_pods}
+
+    @cached_property
+    def living(self) -> int:
+        """How many pods share GPUs, and have neither ended nor are being deleted."""
+        pods = self.snapshot.pods
+        return sum(
+            1 for pod in pods if pod.deleted_at is None and not pod.terminal and self.shares(pod)
+        )
 
     @cached_property
     def share_pods(self) -> Mapping[str, Pod]:
@@ -68,7 +85,7 @@ class Scene:
         """How many pods that may be of use each controller has, by its UID."""
         return Counter(
             pod.owner.uid
-            for pod in self.snapshot.pods
+            for pod in self.all_pods
             if pod.owner is not None and pod.deleted_at is None and not pod.terminal
         )
 
@@ -76,7 +93,7 @@ class Scene:
     def newest_replica(self) -> Mapping[str, float]:
         """When the newest of a controller's pods that may be of use was made, by its UID."""
         found: dict[str, float] = {}
-        for pod in self.snapshot.pods:
+        for pod in self.all_pods:
             if pod.owner is not None and pod.deleted_at is None and not pod.terminal:
                 made = found.get(pod.owner.uid, 0.0)
                 found[pod.owner.uid] = max(made, pod.created_at or 0.0)
@@ -152,6 +169,25 @@ class Scene:
         """What of that can be read."""
         return tuple(said.claim for said in self.spoken(pod) if said.claim is not None)
 
+    def shares(self, pod: Pod) -> bool:
+        """Whether the pod asks for a share of a GPU, or holds a claim to one.
+
+        A mark alone, such as any annotation ``kubeshare/x``, is neither. KubeShare's holder pods
+        keep a GPU for others: the pods that they keep it for are counted.
+        """
+        asks = asks_for_gpus(pod) or any(_asks(pod, self.languages)) or bool(self.spoken(pod))
+        return asks and not is_holder(pod)
+
+    def reaction(self, pod: Pod) -> Reaction:
+        """What the owner does when this Failed pod is deleted."""
+        asked, row = owner_id(pod), row_of(pod)
+        if asked is None or row is None:
+            return reaction(pod, None)
+        key = asked, row.part(pod)
+        if key not in self._reactions:
+            self._reactions[key] = reaction(pod, self.snapshot.owners.get(asked))
+        return self._reactions[key]
+
     def owner_state(self, pod: Pod | None) -> OwnerState:
         """How it is with a pod that a node lock may serve; None is one that does not exist.
 
@@ -205,6 +241,23 @@ def _assigned(claim: Claim) -> bool:
     return not claim.unserved and all(
         allocation.phase is Phase.ASSIGNED for allocation in claim.allocations
     )
+
+
+def _asks(pod: Pod, languages: Sequence[Language]) -> Iterator[bool]:
+    """Whether it asks in each of the languages; who asks wrongly asks."""
+    for language in languages:
+        try:
+            yield bool(language.requests(pod))
+        except ClaimError:
+            yield True
+
+
+def is_holder(pod: Pod) -> bool:
+    """Whether it is one of KubeShare's holder pods, also if it does not say of what."""
+    try:
+        return holder(pod) is not None
+    except ClaimError:
+        return True
 
 
 def _speak(language: Language, pod: Pod) -> Spoken | None:

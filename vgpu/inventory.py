@@ -196,10 +196,10 @@ def inventory(objects: Objects, units: Units) -> Inventory:
     views = tuple(sorted(_views(objects.nodes, found), key=lambda view: view.node.name))
     pending = tuple(sorted(_pending(found, views, said.pods, said.languages), key=_order))
     notes = [*_unread(objects.malformed), *said.notes, *_volcano_notes(views, units)]
-    if said.whole:
+    if said.nvidia:
         notes.append(
-            "pods with whole GPUs of NVIDIA's own device plugin, which shares none, are not shown:"
-            f" {len(said.whole)}"
+            "pods with whole GPUs or MIG instances of NVIDIA's own device plugin, which shares"
+            f" none, are not shown: {len(said.nvidia)}"
         )
     return Inventory(views, pending, tuple(_rooms(views, pending)), tuple(notes))
 
@@ -239,13 +239,14 @@ class Speech(msgspec.Struct, frozen=True):
     Attributes:
         pods: those that share, with what their SharePods know of them; SharePods without a pod too.
         languages: those that somebody here speaks, in their units.
-        whole: UIDs of pods with whole GPUs of NVIDIA's own device plugin, which shares none.
+        nvidia: UIDs of pods with whole GPUs or MIG instances of NVIDIA's own device plugin, which
+            shares none.
         notes: what was assumed of the units, in words.
     """
 
     pods: tuple[Pod, ...]
     languages: tuple[Language, ...]
-    whole: frozenset[str] = frozenset()
+    nvidia: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
 
@@ -264,23 +265,31 @@ def speech(objects: Objects, units: Units) -> Speech:
     """Who shares GPUs, and in which languages. Never raises."""
     joined = join(objects.pods, objects.share_pods)
     registered = {node.name for node in objects.nodes if HAMI.register in node.annotations}
-    whole = frozenset(pod.ref.uid for pod in joined if _has_whole_cards(pod, registered))
-    pods = tuple(pod for pod in joined if pod.ref.uid not in whole)
+    nvidia = frozenset(pod.ref.uid for pod in joined if _is_nvidias(pod, registered))
+    pods = tuple(pod for pod in joined if pod.ref.uid not in nvidia)
     unit, notes = _gpushare_unit(objects.nodes, units)
     languages = every_language(units.volcano_factor, unit)
-    return Speech(pods, _spoken(objects.nodes, pods, languages), whole, notes)
+    return Speech(pods, _spoken(objects.nodes, pods, languages), nvidia, notes)
 
 
-def _has_whole_cards(pod: Pod, hami_nodes: set[str]) -> bool:
-    """Whether the pod's ``nvidia.com/gpu`` are NVIDIA's own and not HAMi's.
+_MIG: Final = "nvidia.com/mig-"
+"""How the names of MIG profiles begin, which nobody but NVIDIA's own plugin offers."""
 
-    Both use the name. HAMi writes annotations on its pods and registers its nodes.
+
+def _is_nvidias(pod: Pod, hami_nodes: set[str]) -> bool:
+    """Whether the pod's GPUs, whole or MIG instances, are of NVIDIA's own plugin and not HAMi's.
+
+    Both use the name ``nvidia.com/gpu``. HAMi writes annotations on its pods and registers its
+    nodes.
     """
     asked = {name for container in pod.containers for name in container.limits}
-    if HAMI.number not in asked or asked & {*HAMI.implied_by, VOLCANO.number, *VOLCANO.implied_by}:
+    instances = any(name.startswith(_MIG) for name in asked)
+    if asked & {*HAMI.implied_by, VOLCANO.number, *VOLCANO.implied_by}:
         return False
     if any(key.startswith(_HAMI_MARK) for key in pod.annotations):
         return False
+    if HAMI.number not in asked:
+        return instances
     return pod.node not in hami_nodes if pod.node else not hami_nodes
 
 

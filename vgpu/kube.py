@@ -115,6 +115,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
             SharePod.
         gated: whether a scheduling gate still keeps every scheduler from it.
         restart_policy: Always, OnFailure or Never.
+        tracked: whether a Job has still to count it, as its finalizer says.
     """
 
     ref: PodRef
@@ -137,6 +138,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     status_at: float | None = None
     gated: bool = False
     restart_policy: str = "Always"
+    tracked: bool = False
 
     @property
     def kubelet_uid(self) -> str:

@@ -57,7 +57,26 @@ MARKS: Final = (
 )
 """Annotations and labels that begin so are kept, and a pod that has one shares GPUs."""
 
+GROUP_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
+"""A label: the LeaderWorkerSet of a pod, whose owner is a StatefulSet."""
+
+GROUP_INDEX: Final = "leaderworkerset.sigs.k8s.io/worker-index"
+"""A label: "0" is the leader of its group."""
+
+JOB_SET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"
+"""A label: the JobSet of a pod, whose owner is a Job."""
+
+STEP: Final = "workflows.argoproj.io/node-id"
+"""An annotation: which step of its Argo Workflow a pod is."""
+
+TRACKED: Final = "batch.kubernetes.io/job-tracking"
+"""A finalizer: a Job has not counted the pod yet."""
+
 ALSO_KEPT: Final = (
+    GROUP_NAME,
+    GROUP_INDEX,
+    JOB_SET_NAME,
+    STEP,
     "volcano.sh/",  # bind-phase, bind-time, predicate-time; a node's register and handshake
     "hami.io/",
     "nvidia.com/",  # use-gputype of pods, gpu.product of nodes
@@ -103,7 +122,10 @@ _REMEMBERED: Final = 4096
 
 def asks_for_gpus(pod: Pod) -> bool:
     """Whether a container of the pod asks for a shared GPU's resources."""
-    return any(_asks(container.limits, container.broken) for container in pod.containers)
+    for container in pod.containers:  # asked of every pod of a cluster
+        if container.broken or (container.limits and any(container.limits.values())):
+            return True
+    return False
 
 
 def shares_gpus(pod: Pod) -> bool:
@@ -200,6 +222,7 @@ def _project(
         status_at=status_at,
         gated=bool(spec.scheduling_gates),
         restart_policy=sys.intern(spec.restart_policy or "Always"),
+        tracked=TRACKED in (meta.finalizers or ()),
     )
 
 

@@ -66,6 +66,7 @@ class PodMeta(Meta, frozen=True, kw_only=True):
     creation_timestamp: Time = None
     deletion_timestamp: Time = None
     owner_references: list[OwnerFields] | None = None
+    finalizers: list[str] | None = None
     managed_fields: msgspec.Raw = msgspec.Raw(b"null")
 
 

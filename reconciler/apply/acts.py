@@ -140,7 +140,7 @@ class Actor:
         _expect_same(pod, subject.uid)
         action = self._current(entry, pod)
         for guard in action.guards:
-            check(guard, self._hands, self._judge.languages)
+            check(guard, self._hands, self._judge.languages, pod)
 
         def write() -> None:
             self._hands.evict(pod.ref, pod.resource_version, dry_run=self._dry_run)

@@ -1,12 +1,12 @@
 """Applies a plan: one action after the other, each told before and after, none at any price.
 
-Before each action we must still lead and have time; its intent is in the audit. What a disruption
+Before each action we must still lead and have time; its intent is in the audit. Events are written
+beside, by a thread of their own. What a disruption
 budget refuses waits at the end of the queue, so that it holds up nobody; when the API server is
 too busy all wait. One failure never stops the others, but where the server does not answer several
 times in a row nothing more is tried.
 """
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -15,16 +15,16 @@ from typing import Final, Protocol
 import msgspec
 
 from reconciler.apply.acts import Actor, Answer
+from reconciler.apply.announcing import Announcer
 from reconciler.apply.events import event_notes
 from reconciler.apply.hands import Hands
 from reconciler.apply.removal import Remover
 from reconciler.judge import Judge
 from reconciler.model import Entry, Plan, Result
 from reconciler.reasons import Outcome
-from vgpu.cluster import ClusterError
-from vgpu.reasons import SourceError
 
-log = logging.getLogger(__name__)
+EVENTS_SECONDS: Final = 10.0
+"""So long the end of a plan waits at least for the events that are not written yet."""
 
 MOST_UNREACHED: Final = 3
 """After so many actions in a row without an answer nothing more is tried."""
@@ -84,7 +84,6 @@ class Applier:
         self._deadline_seconds = deadline_seconds
         self._leads = leads
         self._stopping = stopping
-        self._untold = ""
 
     def apply(self, plan: Plan, judge: Judge) -> Iterator[Result]:
         """A result for each action of the plan, as they come.
@@ -93,16 +92,22 @@ class Applier:
         could not be told: it was not begun, or it was the last.
         """
         actor = Actor(self._hands, judge, self._remover, dry_run=self._dry_run, leads=self._leads)
-        for entry, answer in self._answers(plan, actor):
-            result = Result(entry, answer.outcome, answer.detail, self._clock())
-            try:
-                self._audit.result(plan, result)
-            finally:
-                yield result
-            self._announce(result, answer)
-
-    def _answers(self, plan: Plan, actor: Actor) -> Iterator[tuple[Entry, Answer]]:
+        announcer = Announcer(self._hands.write_event)
         deadline = self._monotonic() + self._deadline_seconds
+        try:
+            for entry, answer in self._answers(plan, actor, deadline):
+                result = Result(entry, answer.outcome, answer.detail, self._clock())
+                try:
+                    self._audit.result(plan, result)
+                finally:
+                    yield result
+                if not (self._dry_run or answer.unreached):
+                    announcer.say(event_notes(result, answer.seen))
+        finally:
+            left = max(EVENTS_SECONDS, deadline - self._monotonic())
+            announcer.finish(left, self._stopping)
+
+    def _answers(self, plan: Plan, actor: Actor, deadline: float) -> Iterator[tuple[Entry, Answer]]:
         turns = deque(_Turn(entry) for entry in plan.actions)
         unreached = 0
         stopped = False
@@ -142,15 +147,3 @@ class Applier:
         if self._monotonic() >= deadline:
             return Answer(Outcome.OUT_OF_TIME, f"{self._deadline_seconds:.0f} s have passed")
         return None
-
-    def _announce(self, result: Result, answer: Answer) -> None:
-        """Say it as Kubernetes Events; whatever comes of that changes nothing."""
-        if self._dry_run or answer.unreached:
-            return
-        for note in event_notes(result, answer.seen):
-            try:
-                self._hands.write_event(note)
-            except (ClusterError, SourceError) as error:
-                if str(error) != self._untold:
-                    log.warning("an event could not be written: %s", error)
-                self._untold = str(error)

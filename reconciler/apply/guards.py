@@ -16,9 +16,12 @@ from reconciler.model import (
     NobodyWaitsGuard,
     OwnerGuard,
     OwnerState,
+    PolicyGuard,
     Snapshot,
     UnusedGuard,
 )
+from reconciler.owner_reading import read_owner
+from reconciler.owners import owner_id, reaction
 from reconciler.reasons import Outcome
 from reconciler.rules.kubeshare import survey
 from reconciler.scene import PENDING, Scene
@@ -39,12 +42,19 @@ that is for the next plan to judge. One that waits or terminates keeps its lock.
 """
 
 
-def check(guard: Guard, hands: Hands, languages: Sequence[Language]) -> None:
-    """Raises Refused CHANGED if it does not hold; ClusterError, SourceError if nobody can tell."""
+def check(
+    guard: Guard, hands: Hands, languages: Sequence[Language], pod: Pod | None = None
+) -> None:
+    """Raises Refused CHANGED if it does not hold; ClusterError, SourceError if nobody can tell.
+
+    ``pod`` is the one that is to be evicted, as it was just read.
+    """
     if isinstance(guard, OwnerGuard):
         _check_owner(guard, hands, languages)
     elif isinstance(guard, NobodyWaitsGuard):
         _check_nobody_waits(guard, hands, languages)
+    elif isinstance(guard, PolicyGuard):
+        _check_policy(guard, hands, pod)
     else:
         _check_unused(guard, hands)
 
@@ -81,6 +91,15 @@ def _check_nobody_waits(
         first = min(f"{pod.ref.namespace}/{pod.ref.name}" for pod in waiting)
         more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
         raise Refused(Outcome.CHANGED, f"{first}{more} may still be served on {guard.node}")
+
+
+def _check_policy(guard: PolicyGuard, hands: Hands, pod: Pod | None) -> None:
+    asked = None if pod is None else owner_id(pod)
+    if pod is None or asked is None:
+        raise Refused(Outcome.CHANGED, f"{guard.owner} is not its owner any more")
+    touches = reaction(pod, read_owner(hands.object_text, asked)).touches
+    if touches:
+        raise Refused(Outcome.CHANGED, f"its owner {guard.owner}: {touches}")
 
 
 def _check_unused(guard: UnusedGuard, hands: Hands) -> None:

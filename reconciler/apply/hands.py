@@ -33,6 +33,12 @@ class Hands(Protocol):
         """One node; the same."""
         ...
 
+    def object_text(
+        self, group: str, version: str, plural: str, namespace: str, name: str
+    ) -> bytes:
+        """An object of any API group as JSON; the same."""
+        ...
+
     def pods(self, *, keep: Keep = ..., field_selector: str = ...) -> Iterator[PodPage]:
         """Pages of the pods that the selector chooses."""
         ...

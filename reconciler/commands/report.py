@@ -94,6 +94,6 @@ def _owners(snapshot: Snapshot) -> dict[str, str]:
     """The controllers of pods, by UID."""
     return {
         pod.owner.uid: f"{pod.owner.kind} {pod.ref.namespace}/{pod.owner.name}"
-        for pod in (*snapshot.pods, *snapshot.share_pods)
+        for pod in (*snapshot.pods, *snapshot.nvidia_pods, *snapshot.share_pods)
         if pod.owner is not None
     }

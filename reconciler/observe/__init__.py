@@ -4,6 +4,7 @@
 dump    what ``kubectl get … -o json`` has printed
 cluster the API server, listed once or followed
 node    one node's own sources, with the API server's pods of that node
+owners  what owns Failed pods, where its own policy decides
 kinds   pods, nodes and SharePods, each with whether all of them were seen
 folders the shims' folders, and who uses them
 lock_owners whom the nodes' locks name, where no list has them

@@ -6,7 +6,7 @@ pods, so that the pod which a node's lock serves is there to be seen, and pods b
 that a holder pod's SharePod is.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
@@ -17,13 +17,13 @@ from reconciler.model import Kind, Scope, Snapshot, View
 from reconciler.observe import Sight
 from reconciler.observe.kinds import Kinds, Listed, Seen, Watched
 from reconciler.observe.lock_owners import LockOwners, named_owners
+from reconciler.observe.owners import read_owners
+from reconciler.scene import is_holder
 from vgpu.cluster import Cluster, ClusterError
 from vgpu.inventory import Objects, Speech, Units, speech
 from vgpu.kube import Node, Pod
 from vgpu.reasons import SourceError
 from vgpu.schemes.gpushare import Gpushare
-from vgpu.schemes.kubeshare_node import holder
-from vgpu.schemes.language import ClaimError
 
 _UNKNOWN_HEALTH: Final = "gpushare's unhealthy cards are not known"
 
@@ -60,6 +60,7 @@ class _ClusterObserver:
         return sight(
             Snapshot(
                 now=now,
+                owners=read_owners(self._cluster.object_text, pods.objects),
                 complete=frozenset(view for view, kind in seen.items() if kind.complete),
                 continuous=self._continuous,
                 lock_owners=owners.known,
@@ -118,10 +119,12 @@ def sight(
 
     A ledger of some of the pods would call a card free that is not.
     """
-    pods = tuple(_sharing(objects.pods, said.whole))
+    pods = tuple(pod for pod in objects.pods if _shares(pod, said.nvidia))
+    others = tuple(pod for pod in objects.pods if not _shares(pod, said.nvidia))
     notes = [*known.notes, *said.notes]
-    if others := len(objects.pods) - len(pods):
-        notes.append(f"{others} pods with whole GPUs of NVIDIA's own device plugin are left alone")
+    if others:
+        told = "with GPUs or MIG instances of NVIDIA's own device plugin"
+        notes.append(f"{len(others)} pods {told}: only rules on pods that have Failed look at them")
     kinds = frozenset(Kind)
     notes += (str(each) for each in objects.malformed if each.kind not in kinds)
     ledgers = {}
@@ -133,6 +136,7 @@ def sight(
             scope=Scope.CLUSTER,
             nodes=objects.nodes,
             pods=pods,
+            nvidia_pods=others,
             share_pods=objects.share_pods,
             malformed=objects.malformed,
             ledgers=ledgers,
@@ -142,16 +146,6 @@ def sight(
     )
 
 
-def _sharing(pods: tuple[Pod, ...], whole: frozenset[str]) -> Iterator[Pod]:
-    """Those that share GPUs; a holder pod has a whole one, and keeps it for others to share."""
-    for pod in pods:
-        if pod.ref.uid not in whole or is_holder(pod):
-            yield pod
-
-
-def is_holder(pod: Pod) -> bool:
-    """Whether it is one of KubeShare's holder pods, also if it does not say of what."""
-    try:
-        return holder(pod) is not None
-    except ClaimError:
-        return True
+def _shares(pod: Pod, nvidia: frozenset[str]) -> bool:
+    """Whether it shares GPUs; a holder pod has a whole one, and keeps it for others to share."""
+    return pod.ref.uid not in nvidia or is_holder(pod)

@@ -11,8 +11,9 @@ import msgspec
 from reconciler.books import Books
 from reconciler.model import Kind, Snapshot, View
 from reconciler.observe import Sight
-from reconciler.observe.cluster import is_holder, sight
+from reconciler.observe.cluster import sight
 from reconciler.observe.lock_owners import named_owners
+from reconciler.scene import is_holder
 from vgpu.inventory import Objects, Units, speech
 from vgpu.kube import Pod
 from vgpu.kube_json import Keep, decode_dump

@@ -15,8 +15,8 @@ import msgspec
 
 from reconciler.model import Scope, Snapshot, View
 from reconciler.observe import Sight, folders
-from reconciler.observe.cluster import is_holder
 from reconciler.observe.kinds import whole
+from reconciler.scene import is_holder
 from vgpu.cluster import Cluster, followed
 from vgpu.facts import GpuSource
 from vgpu.inventory import Objects, Speech, Units, every_language, speech
@@ -342,4 +342,4 @@ def _counts(pod: Pod, said: Speech, placed: set[str]) -> bool:
     """Whether a pod is part of the picture: it shares GPUs, or has a shim's folder."""
     if not placed.isdisjoint(_uids(pod)):
         return True
-    return shares_gpus(pod) and (pod.ref.uid not in said.whole or is_holder(pod))
+    return shares_gpus(pod) and (pod.ref.uid not in said.nvidia or is_holder(pod))

@@ -26,7 +26,7 @@ from reconciler.rules.malformed_object import malformed_object
 from reconciler.rules.node_marks import stale_handshake, stale_lock
 from reconciler.rules.over_limit import over_limit
 from reconciler.rules.over_promised import over_promised
-from reconciler.rules.refused import refused
+from reconciler.rules.refused import refused, terminated
 from reconciler.rules.shim_folders import orphan_shim_dir
 from reconciler.rules.waiting import no_gpu_matched, prestart_failed
 from reconciler.scene import Scene
@@ -51,6 +51,7 @@ _USAGE: Final = _LEDGER | {View.USAGE}
 
 RULES: Final = (
     RuleEntry(Rule.REFUSED, refused),
+    RuleEntry(Rule.TERMINATED, terminated),
     RuleEntry(Rule.OVER_PROMISED, over_promised, needs=_PODS_AND_NODES),
     RuleEntry(Rule.PRESTART_FAILED, prestart_failed, needs=_PODS_AND_NODES),
     RuleEntry(Rule.NO_GPU_MATCHED, no_gpu_matched, needs=_PODS_AND_NODES),

@@ -1,7 +1,9 @@
-"""Pods that the kubelet did not admit: they are Failed for good, and nobody removes them.
+"""Pods that the kubelet did not admit or shut down: Failed for good, and nobody removes them.
 
-Such a pod has no container statuses and no conditions. Its reason is the kubelet's, Kubernetes
-``pkg/kubelet/lifecycle`` and ``pkg/kubelet/cm/admission``, or gpu-manager's own.
+The reason of a refused pod is the kubelet's, Kubernetes ``pkg/kubelet/lifecycle``,
+``pkg/kubelet/cm/admission`` and ``pkg/kubelet/nodeshutdown``, or gpu-manager's own. Whatever it
+says, a Failed pod of which no container was ever started has been refused; one that was evicted or
+whose time was up is its owner's affair.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,52 +14,98 @@ from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule
 from reconciler.rules.parts import ended_at, evict, of_pod, quoted
 from reconciler.scene import FAILED, Scene
-from vgpu.kube import Pod
+from vgpu.kube import ContainerState, Pod, Status
 from vgpu.kube_projection import RESOURCES
 
-_CAUSES: Final[Mapping[str, Cause]] = {
+_ADMISSION: Final[Mapping[str, Cause]] = {
     "UnexpectedAdmissionError": Cause.UNEXPECTED_ADMISSION_ERROR,
     "UnexpectedPredicateFailureType": Cause.UNEXPECTED_ADMISSION_ERROR,
     "TopologyAffinityError": Cause.TOPOLOGY_AFFINITY_ERROR,
     "PreStartContainerCheckErr": Cause.PRESTART_CHECK_ERROR,
 }
-"""By ``status.reason``."""
+"""By ``status.reason``: what is said of no pod but one that was refused."""
 
-_OUT_OF: Final = tuple(f"OutOf{resource}" for resource in RESOURCES)
-"""How the reason begins where the kubelet had too little of one of our resources."""
+_OUT_OF: Final = "OutOf"
+"""How the reason begins where the kubelet had too little of a resource."""
 
-_REPLACED_AT_ONCE: Final = frozenset({"ReplicaSet", "ReplicationController"})
-"""Kinds of controllers to which a failed pod is none at all."""
+_OF_GPUS: Final = tuple(f"{_OUT_OF}{resource}" for resource in RESOURCES)
+
+_NEVER_STARTED: Final[Mapping[str, Cause]] = {
+    "NodeAffinity": Cause.NODE_AFFINITY,
+    "NodeShutdown": Cause.NODE_SHUTDOWN,
+}
+"""The same, where it is a pod of which nothing was ever started; else it is ``other``."""
+
+_SHUT_DOWN: Final = "Terminated"
+"""The reason of a pod that its node's shutdown has killed (``pkg/kubelet/nodeshutdown``)."""
+
+_OF_OTHERS: Final = frozenset({"Evicted", "DeadlineExceeded", _SHUT_DOWN})
+
+_UNKNOWN: Final = "ContainerStatusUnknown"
+"""What the kubelet says of containers of a dead pod that it cannot find, started or not."""
 
 
 def refused(scene: Scene, policy: Policy) -> Iterator[Finding]:
     """Evict them."""
-    for pod in scene.snapshot.pods:
-        cause = _cause(pod.reason) if pod.phase == FAILED else None
+    for pod in _failed(scene):
+        cause = _cause(pod)
         if cause is not None:
-            yield Finding(
-                rule=Rule.REFUSED,
-                cause=cause,
-                subject=of_pod(pod),
-                evidence=(f"reason {quoted(pod.reason)}", f"message {quoted(pod.message)}"),
-                since=ended_at(pod),
-                grace=policy.ages.failed,
-                effect=effect_of_eviction(scene, pod),
-                action=evict(pod),
-            )
+            yield _finding(Rule.REFUSED, cause, pod, scene, policy)
 
 
-def _cause(reason: str) -> Cause | None:
-    if reason.startswith(_OUT_OF):
+def terminated(scene: Scene, policy: Policy) -> Iterator[Finding]:
+    """Evict what its node's shutdown has killed: it ran, and may have left something to be read."""
+    for pod in _failed(scene):
+        if pod.reason == _SHUT_DOWN:
+            yield _finding(Rule.TERMINATED, Cause.NODE_WENT_DOWN, pod, scene, policy)
+
+
+def _failed(scene: Scene) -> Iterator[Pod]:
+    """Failed GPU pods, those of NVIDIA's own plugin among them."""
+    nvidia = {pod.ref.uid for pod in scene.snapshot.nvidia_pods}
+    for pod in scene.all_pods:
+        if pod.phase == FAILED and (pod.ref.uid in nvidia or scene.shares(pod)):
+            yield pod
+
+
+def _finding(rule: Rule, cause: Cause, pod: Pod, scene: Scene, policy: Policy) -> Finding:
+    return Finding(
+        rule=rule,
+        cause=cause,
+        subject=of_pod(pod),
+        evidence=(f"reason {quoted(pod.reason)}", f"message {quoted(pod.message)}"),
+        since=ended_at(pod),
+        grace=policy.ages.failed,
+        effect=effect_of_eviction(scene, pod),
+        action=evict(pod),
+    )
+
+
+def _cause(pod: Pod) -> Cause | None:
+    if pod.reason.startswith(_OF_GPUS):
         return Cause.OUT_OF_RESOURCE
-    return _CAUSES.get(reason)
+    if pod.reason in _ADMISSION:
+        return _ADMISSION[pod.reason]
+    if pod.reason in _OF_OTHERS or any(map(_has_started, pod.statuses)):
+        return None
+    if pod.reason.startswith(_OUT_OF) and pod.reason != _OUT_OF:
+        return Cause.OUT_OF_RESOURCE
+    return _NEVER_STARTED.get(pod.reason, Cause.OTHER)
+
+
+def _has_started(status: Status) -> bool:
+    """Whether there ever was such a container; also one that the runtime could not start."""
+    if status.id or status.restarts or status.last_reason:
+        return True
+    waits = status.state is ContainerState.WAITING
+    return not (waits or (status.state is ContainerState.TERMINATED and status.reason == _UNKNOWN))
 
 
 def effect_of_eviction(scene: Scene, pod: Pod) -> Effect:
     """What it is good for to evict the pod: tidying, if it has failed and is replaced already."""
     if pod.phase != FAILED or pod.owner is None:
         return Effect.RECOVERY
-    if pod.owner.kind in _REPLACED_AT_ONCE:
+    if not scene.reaction(pod).remakes:
         return Effect.TIDYING
     failed_at, newest = ended_at(pod), scene.newest_replica.get(pod.owner.uid)
     replaced = failed_at is not None and newest is not None and newest >= failed_at

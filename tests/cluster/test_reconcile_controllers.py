@@ -204,29 +204,109 @@ def test_a_stuck_pod_of_a_stateful_set_is_made_again_and_an_old_plan_leaves_that
     assert not is_evicted(client, second)
 
 
-def test_a_jobs_pod_is_only_told(control_plane, namespace, plugin, command):
+TRACKING = "batch.kubernetes.io/job-tracking"
+ON_EVICTION = [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget"}]}]
+JOBS = {
+    "once": {"backoffLimit": 0},
+    "policy": {"backoffLimit": 6, "completions": 2, "podFailurePolicy": {"rules": ON_EVICTION}},
+    "indexed": {"backoffLimit": 0, "completionMode": "Indexed", "completions": 1},
+    "per-index": {"backoffLimitPerIndex": 1, "completionMode": "Indexed", "completions": 2},
+}
+"""The first pod of each is refused; those that may go on do so with another."""
+
+
+def job(name, namespace, **spec):
+    template = objects.pod(name, namespace, limits={VGPU: 1})["spec"]
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"template": {"spec": {**template, "restartPolicy": "Never"}}, **spec},
+    }
+
+
+@contextmanager
+def created(client, jobs):
+    """They go before their namespace: of some, dead pods stay until another one can be made."""
+    made = [client.create(each) for each in jobs]
+    try:
+        yield made
+    finally:
+        for each in made:
+            client.delete(each, propagation="Background")
+
+
+def goes_on(job):
+    return job["metadata"]["name"] in ("policy", "per-index")
+
+
+def counted_out(job):
+    return objects.condition(job, "Failed") == "True"
+
+
+def counts(job):
+    status = job["status"]
+    return status.get("failed"), status.get("failedIndexes"), counted_out(job)
+
+
+def test_jobs_keep_their_count_when_a_dead_pod_that_they_have_counted_is_tidied_up(
+    control_plane, namespace, plugin, command
+):
+    client = control_plane.client
+    plugin.failures = len(JOBS)
+    wanted = [job(name, namespace, **spec) for name, spec in JOBS.items()]
+    with created(client, wanted) as jobs:
+        check_that_counts_stay(client, namespace, command, jobs)
+
+
+def check_that_counts_stay(client, namespace, command, jobs):
+    for each in jobs:
+        done = (lambda job: job["status"].get("ready")) if goes_on(each) else counted_out
+        client.wait_for(each, done, "its first pod is refused, and counted")
+    pods = pods_of(client, namespace)
+    dead = [pod for pod in pods if pod["status"]["phase"] == "Failed"]
+    assert {pod["status"]["reason"] for pod in dead} == {"UnexpectedAdmissionError"}
+    assert len(dead) == len(JOBS)
+    for pod in dead:
+        client.wait_for(pod, lambda pod: TRACKING not in str(pod["metadata"]), "not tracked")
+    before = [counts(client.get(each)) for each in jobs]
+    assert [failed for failed, *_ in before] == [1] * len(JOBS)
+
+    applied = command.apply()
+    assert {(entry["uid"], entry["outcome"]) for entry in applied.actions} == {
+        (uid, "done") for uid in uids(dead)
+    }
+    assert {entry["effect"] for entry in applied.actions} == {"tidying"}
+    for pod in dead:
+        client.wait_gone(pod)
+    for each in filter(goes_on, jobs):  # what it does next it does after it has heard of that
+        client.patch(each, {"spec": {"parallelism": 2}})
+        client.wait_for(each, lambda job: job["status"].get("ready") == 2, "another pod")
+    assert [counts(client.get(each)) for each in jobs] == before
+    alive = {uid for uid in uids(pods) if uid not in uids(dead)}
+    assert alive < uids(pods_of(client, namespace))
+
+
+def test_a_pod_that_its_job_has_not_counted_yet_is_left_to_it(
+    control_plane, namespace, plugin, command
+):
+    """By its own finalizer nobody but this test takes it for counted."""
     client = control_plane.client
     plugin.failures = 1
-    template = objects.pod("once", namespace, limits={VGPU: 1})["spec"]
-    job = client.create(
-        {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {"name": "once", "namespace": namespace},
-            "spec": {
-                "backoffLimit": 0,
-                "template": {"spec": {**template, "restartPolicy": "Never"}},
-            },
-        }
-    )
-    client.wait_for(job, lambda job: objects.condition(job, "Failed") == "True", "Failed")
+    held = job("held", namespace, backoffLimit=0)
+    held["spec"]["template"]["metadata"] = {"finalizers": ["example.com/held"]}
+    made = client.create(held)
+    client.wait_for(made, counted_out, "Failed")
     (pod,) = pods_of(client, namespace)
-    assert pod["status"]["reason"] == "UnexpectedAdmissionError"
-    applied = command.apply()
-    assert [(entry["uid"], entry["skip"]) for entry in applied.skipped] == [
-        (pod["metadata"]["uid"], "job_pod")
-    ]
-    assert not is_evicted(client, pod)
+    pod = client.patch(pod, {"metadata": {"finalizers": ["example.com/held", TRACKING]}})
+    try:
+        skipped = command.apply().skipped
+        assert [(entry["uid"], entry["skip"]) for entry in skipped] == [
+            (pod["metadata"]["uid"], "job_pod")
+        ]
+        assert not is_evicted(client, pod)
+    finally:
+        client.patch(client.get(pod), {"metadata": {"finalizers": None}})
 
 
 # ---------------------------------------------------------------- an API server with troubles

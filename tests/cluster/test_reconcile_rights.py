@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
+from reconciler.owner_kinds import ROWS
 from tests.cluster.reconcile_node import NodeOnStage
 from tests.cluster.reconciling import (
     AT_ONCE,
@@ -27,6 +28,7 @@ from tests.support.bed import crds
 from tests.support.bed.client import Refused
 from tests.support.bed.cluster import start_cluster
 from tests.support.bed.processes import Daemon
+from vgpu.kube_projection import GROUP_NAME
 
 KUBESHARE = AT_ONCE | {"rules": {"kubeshare": {"mode": "apply"}}}
 
@@ -129,6 +131,16 @@ def run(command, folder, *args):
     return Daemon("reconcile", line, folder / "run.log", env=command.environment)
 
 
+def of_an_owner_who_is_asked(row, namespace):
+    """A refused pod whose owner's own policy decides; here nobody has installed that kind."""
+    owner = samples.owner(row.kind, "train", f"{row.group}/v1")
+    name, labels = f"of-a-{row.kind.lower()}", {}
+    if row.kind == "LeaderWorkerSet":
+        owner, labels = samples.owner("StatefulSet", "train"), {GROUP_NAME: "train"}
+    pod = samples.pod(name, namespace=namespace, owner=owner, labels=labels)
+    return samples.refused(pod)
+
+
 def make_all_rules_act(stage, namespace):
     """Something to be done with every right."""
     lost = samples.lock(samples.pod("lost", "hami", namespace=namespace))
@@ -138,6 +150,7 @@ def make_all_rules_act(stage, namespace):
         samples.node("gpu-3", "gpushare"),
         # The same is said twice of their owner, so that the second time is counted.
         *(samples.refused(samples.pod(f"sick-{at}", namespace=namespace)) for at in range(2)),
+        *(of_an_owner_who_is_asked(row, namespace) for row in ROWS if row.judge),
         samples.unbound("unbound", namespace=namespace),
         samples.pod("well", "gpushare", node="gpu-3", namespace=namespace),
         samples.share_pod("stuck", gpuid="ghost", served=False, bound=False, namespace=namespace),
@@ -198,6 +211,9 @@ REFUSED = (
     ("DELETE", "/api/v1/nodes/gpu-1"),
     ("DELETE", "/apis/kubeshare.nthu/v1/namespaces/{namespace}/sharepods/stuck"),
     ("GET", "/apis/apps/v1/replicasets"),
+    ("GET", "/apis/batch.volcano.sh/v1alpha1/jobs"),
+    ("PATCH", "/apis/batch.volcano.sh/v1alpha1/namespaces/{namespace}/jobs/train"),
+    ("GET", "/apis/batch/v1/namespaces/{namespace}/jobs/train"),
 )
 
 

@@ -4,6 +4,7 @@ There are no controllers here: nothing happens but what a test does. The command
 with just the rights of deploy/manifests.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -427,3 +428,62 @@ def test_a_claim_that_nobody_can_read_is_told_and_left_alone(api, api_namespace,
     (entry,) = command.apply().findings
     assert (entry["rule"], entry["reason"]) == ("assumed_expired", "malformed")
     assert version(api.client, pod) == untouched
+
+
+# ---------------------------------------------------------------- owners with a policy
+
+VOLCANO = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "jobs.batch.volcano.sh"},
+    "spec": {
+        "group": "batch.volcano.sh",
+        "scope": "Namespaced",
+        "names": {"kind": "Job", "plural": "jobs"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
+"""As much of Volcano's own as is needed to create one."""
+
+
+def test_a_volcano_jobs_dead_pod_goes_only_if_no_policy_restarts_the_others(
+    api, api_namespace, stage, command, tmp_path
+):
+    definition = tmp_path / "job.yaml"
+    definition.write_text(json.dumps(VOLCANO))
+    crds.load(api.client, definition)
+    restart = {"event": "PodEvicted", "action": "RestartJob"}
+    job = stage.put(
+        {
+            "apiVersion": "batch.volcano.sh/v1alpha1",
+            "kind": "Job",
+            "metadata": {"name": "train", "namespace": api_namespace},
+            "spec": {"policies": [restart], "tasks": [{"name": "worker"}]},
+        }
+    )
+    owner = samples.owner("Job", "train", job["apiVersion"])
+    owner = replace(owner, uid=job["metadata"]["uid"])
+    marks = {"volcano.sh/task-spec": "worker"}
+    pod = samples.pod("train-worker-0", namespace=api_namespace, owner=owner, annotations=marks)
+    sick = stage.put(samples.node(NODE, "volcano"), samples.refused(pod))[1]
+
+    (entry,) = command.apply().skipped
+    assert entry["skip"] == "owner_policy"
+    assert entry["skipDetail"] == "its policy for PodEvicted is RestartJob"
+    assert not is_evicted(api.client, sick)
+    api.client.patch(job, {"spec": {"policies": []}})
+    (entry,) = command.apply().actions
+    assert (entry["effect"], entry["outcome"]) == ("recovery", "done")
+    assert is_evicted(api.client, sick)

@@ -116,7 +116,7 @@ def spared(namespace):
         "opted-out": refused("opted-out", namespace, annotations={OPT_OUT: "false"}),
         "of-the-system": refused("of-the-system", "kube-system"),
         "static": refused("static", namespace, annotations={MIRROR: "uid"}),
-        "of-a-job": refused("of-a-job", namespace, **job),
+        "of-a-job": samples.assumed("of-a-job", namespace=namespace, **job),
         "of-a-daemon-set": refused("of-a-daemon-set", namespace, **daemon),
         "of-a-strange-owner": refused("of-a-strange-owner", namespace, **custom),
         "bare": refused("bare", namespace, kind=None),

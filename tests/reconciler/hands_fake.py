@@ -37,6 +37,7 @@ class FakeHands:
         self.calls = []
         self.events = []
         self.malformed = ()
+        self.owners = {}  # name -> its object as JSON, or an error
         self._version = 100
         self._faults = defaultdict(deque)
         self._first = defaultdict(deque)
@@ -88,6 +89,10 @@ class FakeHands:
 
     def node(self, name):
         return self._call("node", lambda: self._find(Kind.NODE, "", name))
+
+    def object_text(self, *parts):
+        found = self.owners.get(parts[-1], NOT_FOUND)
+        return self._call("object_text", lambda: _raised(found))
 
     def pods(self, *, keep=None, field_selector=""):
         wanted = dict(part.split("=") for part in field_selector.split(",") if part)
@@ -184,6 +189,12 @@ class FakeHands:
             return Kind.NODE, "", each.name
         kind = Kind.SHARE_POD if SHARE_POD in each.annotations else Kind.POD
         return kind, each.ref.namespace, each.ref.name
+
+
+def _raised(found):
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 def _merged(before, told):

@@ -163,9 +163,18 @@ def handshake(state=HandshakeState.DELETED, age=HOUR, style="hami"):
 # ---------------------------------------------------------------- pods
 
 
-def owner(kind="ReplicaSet", name="train"):
+API_VERSIONS = {
+    "Job": "batch/v1",
+    **dict.fromkeys(("Node", "Pod", "ReplicationController"), "v1"),
+    "PyTorchJob": "kubeflow.org/v1",
+}
+"""By kind, where it is not ``apps/v1``."""
+
+
+def owner(kind="ReplicaSet", name="train", api_version=None):
     """A controller."""
-    return Owner(kind, name, f"uid-of-{kind}-{name}", "apps/v1")
+    version = api_version or API_VERSIONS.get(kind, "apps/v1")
+    return Owner(kind, name, f"uid-of-{kind}-{name}", version)
 
 
 def pod(

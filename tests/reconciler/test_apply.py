@@ -1,16 +1,20 @@
 """What applying a plan does to a cluster that moves, refuses and falls silent."""
 
 import logging
+import threading
 
 import pytest
 
 from reconciler.apply.acts import TRIES
+from reconciler.apply.announcing import MOST as MOST_EVENTS
+from reconciler.apply.announcing import Announcer
 from reconciler.apply.applier import MOST_UNREACHED, Applier
 from reconciler.apply.audit import AuditError
 from reconciler.model import Kind, NobodyWaitsGuard, OwnerGuard, OwnerState
 from reconciler.reasons import Outcome, Rule
 from tests.reconciler.hands_fake import BUSY, CONFLICT, PDB, UNREACHABLE, FakeHands, FakeTime
 from tests.reconciler.samples import (
+    NOW,
     SPOKEN,
     assumed,
     ended,
@@ -24,7 +28,9 @@ from tests.reconciler.samples import (
     unbound,
 )
 from tests.support.reconcile_plans import editing, evicting, plan, unmoved
+from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.cluster import ClusterError
+from vgpu.kube import EventNote
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError
 
@@ -596,6 +602,86 @@ def test_events_that_cannot_be_written_change_no_outcome_and_are_logged_once(cap
         told = bench.outcomes(evicting(SICK), *map(evicting, OTHERS))
     assert set(told.values()) == {Outcome.DONE}
     assert len([r for r in caplog.records if "event" in r.message]) == 1
+
+
+def test_an_event_that_takes_long_holds_up_no_action():
+    bench = Bench(SICK, *OTHERS)
+    released = threading.Event()
+    bench.hands.first("write_event", lambda: released.wait(WAIT_SECONDS))
+    results = bench.applier.apply(plan(*map(evicting, [SICK, *OTHERS])), SPOKEN)
+    assert {next(results).outcome for _ in range(6)} == {Outcome.DONE}
+    assert bench.hands.events == []
+    released.set()
+    assert list(results) == []
+    assert len(bench.hands.events) == 12
+
+
+def a_note(name):
+    return EventNote("Pod", "v1", "ml", name, "", "VgpuEvicted", "the pod was evicted", NOW)
+
+
+def test_events_are_written_in_their_order_until_the_end():
+    written = []
+    announcer = Announcer(written.append)
+    for name in "abc":
+        announcer.say([a_note(name)])
+    announcer.finish(WAIT_SECONDS, lambda: False)
+    assert [note.name for note in written] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "stopping"), [(0.0, False), (3600.0, True)], ids=["late", "told to stop"]
+)
+def test_what_is_not_written_in_time_is_dropped_and_that_is_said(seconds, stopping, caplog):
+    begun, released, written = threading.Event(), threading.Event(), []
+
+    def write(note):
+        begun.set()
+        released.wait(WAIT_SECONDS)
+        written.append(note.name)
+
+    announcer = Announcer(write)
+    announcer.say(map(a_note, "abc"))
+    assert begun.wait(WAIT_SECONDS)
+    with caplog.at_level(logging.WARNING):
+        announcer.finish(seconds, lambda: stopping)
+    assert caplog.messages == ["2 events were not written: there was no time"]
+    released.set()
+    wait_until(lambda: written == ["a"], "the one under way is written")
+
+
+def test_of_too_many_events_the_last_are_dropped(caplog):
+    begun, released, written = threading.Event(), threading.Event(), []
+
+    def write(note):
+        begun.set()
+        released.wait(WAIT_SECONDS)
+        written.append(note.name)
+
+    announcer = Announcer(write)
+    announcer.say([a_note("first")])
+    assert begun.wait(WAIT_SECONDS)
+    announcer.say(a_note(str(at)) for at in range(MOST_EVENTS + 5))
+    released.set()
+    with caplog.at_level(logging.WARNING):
+        announcer.finish(WAIT_SECONDS, lambda: False)
+    assert written == ["first", *map(str, range(MOST_EVENTS))]
+    assert caplog.messages == ["5 events were not written: there was no time"]
+
+
+def test_a_defect_in_writing_one_event_costs_no_other(caplog):
+    written = []
+
+    def write(note):
+        if note.name == "a":
+            raise RuntimeError(note.name)
+        written.append(note.name)
+
+    announcer = Announcer(write)
+    announcer.say(map(a_note, "ab"))
+    announcer.finish(WAIT_SECONDS, lambda: False)
+    assert written == ["b"]
+    assert len(caplog.records) == 1
 
 
 def test_applying_twice_equals_once():

@@ -45,6 +45,7 @@ def seconds(least, most):
 NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)
 PARTS = st.floats(0, 1).map(abs)
 COUNTS = st.integers(0, 1_000_000)
+FOUR = st.tuples(COUNTS, COUNTS, COUNTS, COUNTS)
 CLOCKS = st.one_of(
     st.builds(lambda every: {"every": every}, seconds(1, 86400)),
     st.just({"cron": "*/10 8-18 * * mon-fri"}),
@@ -61,7 +62,7 @@ def any_settings(draw):
             for rule in Rule
             if rule in modes and modes[rule] is not Policy().mode(rule)
         },
-        limits=Limits(*(draw(COUNTS) for _ in range(3)), draw(PARTS), draw(PARTS), draw(COUNTS)),
+        limits=Limits(*(draw(COUNTS) for _ in range(3)), draw(PARTS), draw(PARTS), *draw(FOUR)),
         ages=Ages(*(draw(seconds(0, 604800)) for _ in Ages.__struct_fields__)),
         backoff=Backoff(first, longest),
         owners=tuple(draw(st.lists(st.from_regex(r"[A-Z][A-Za-z]{0,9}", fullmatch=True)))),
@@ -103,7 +104,7 @@ def test_every_setting_has_a_key_and_every_key_a_default_that_it_takes():
 
 def test_a_file_changes_what_it_names_and_nothing_else():
     found = parse("limits: {per_node: 2}\nrules: {recover: {mode: off}}\nages: {failed: 90}\n", "r")
-    assert found.policy.limits == msgspec.structs.replace(Limits(), per_node=2)
+    assert found.policy.limits == msgspec.structs.replace(Limits(), per_node=2, ended_per_node=2)
     assert found.policy.modes == {Rule.RECOVER: Mode.OFF}
     assert found.policy.ages == msgspec.structs.replace(Ages(), failed=90.0)
 
@@ -204,3 +205,15 @@ def test_a_flag_about_time_takes_the_place_of_the_files():
 def test_a_flags_error_names_the_flag():
     with pytest.raises(ConfigError, match=r"^--max-per-cycle: limits\.per_cycle: must be a whole"):
         from_flag(BY_NAME["limits.per_cycle"], ["x"], "--max-per-cycle")
+
+
+@pytest.mark.parametrize("limit", ["per_cycle", "per_node", "per_namespace"])
+def test_who_asks_for_fewer_actions_means_those_on_dead_pods_too(limit):
+    def told(text):
+        return getattr(parse(f"limits: {{{text}}}", "r.yaml").policy.limits, f"ended_{limit}")
+
+    usual = getattr(Limits(), f"ended_{limit}")
+    assert told(f"{limit}: 5") == 5
+    assert told(f"{limit}: 100000") == usual
+    assert told(f"{limit}: 5, ended_{limit}: 70") == 70
+    assert told(f"ended_{limit}: 70") == 70

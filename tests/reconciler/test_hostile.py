@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from itertools import chain, repeat
 
 import pytest
 
@@ -223,7 +224,7 @@ def test_one_tenants_leftovers_do_not_trip_the_breaker_for_all():
     assert not plan.breaker.tripped
     assert plan.breaker.wanted == 3
     assert "ill" in {entry.finding.subject.name for entry in plan.actions}
-    assert sum(entry.finding.subject.namespace == "evil" for entry in plan.actions) == 10
+    assert plan.actions[0].finding.subject.name == "ill"
 
 
 def test_what_takes_a_pod_away_from_somebody_counts_each_time():
@@ -337,7 +338,7 @@ def test_an_edit_has_a_before_image_of_just_what_it_changes(tmp_path):
 def test_who_is_told_to_stop_is_not_said_to_lead_no_longer():
     pods = [refused(pod("one")), refused(pod("two"))]
     plan = plan_of(snapshot(*pods), Rule.REFUSED)
-    answers = iter([False, True])
+    answers = chain([False], repeat(True))
     applier = Applier(FakeHands(*pods), NoAudit(), stopping=lambda: next(answers))
     told = [(result.outcome, result.detail) for result in applier.apply(plan, unmoved())]
     assert told == [(Outcome.DONE, ""), (Outcome.OUT_OF_TIME, "told to stop")]

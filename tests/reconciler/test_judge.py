@@ -5,6 +5,7 @@ import pytest
 from reconciler.judge import Judge
 from reconciler.memory import Memory
 from reconciler.model import Kind
+from reconciler.owners import owner_id
 from reconciler.plan import OPT_OUT, make_plan
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import Outcome, Rule, Skip
@@ -25,6 +26,7 @@ from tests.reconciler.samples import (
 )
 from tests.reconciler.test_apply import Bench
 from tests.reconciler.test_hostile import AT_ONCE, crowd, given, on_node, plan_of, skips
+from tests.reconciler.test_owners import RESTART, VOLCANO, dead, seen, volcano
 from vgpu.cluster import ClusterError
 from vgpu.kube import MIRROR
 
@@ -237,3 +239,19 @@ def test_a_defect_after_a_refusal_has_done_nothing():
     bench.hands.first("pod", lambda: bench.hands.refuse("pod", RuntimeError("a defect")))
     assert bench.outcomes(*actions) == {"sick-0": Outcome.FAILED}
     assert bench.hands.has("sick-0")
+
+
+@pytest.mark.parametrize(
+    ("now", "outcome"),
+    [(volcano(), Outcome.DONE), (volcano([RESTART]), Outcome.CHANGED)],
+    ids=["the same policy", "a policy that restarts"],
+)
+def test_a_dead_pod_whose_owner_decides_is_judged_again_and_its_owner_asked_again(now, outcome):
+    sick = dead(*VOLCANO)
+    bench, actions = bench_of(
+        snapshot(NODE, sick, owners={owner_id(sick): seen(sick, **volcano())})
+    )
+    bench.hands.owners[owner_id(sick).name] = seen(sick, **now).text
+    busy(bench, sick.ref.name, message="x")
+    assert bench.outcomes(*actions) == {sick.ref.name: outcome}
+    assert bench.hands.has(sick.ref.name) is (outcome is not Outcome.DONE)

@@ -95,6 +95,9 @@ class Server(Api):
     def unhealthy_gpus(self):
         return {}
 
+    def object_text(self, *parts):
+        raise AssertionError(f"nobody needs {parts}")
+
 
 def test_a_look_asks_for_those_that_its_list_lacks_and_for_nobody_else():
     server = Server(unbound("owner", "hami"))

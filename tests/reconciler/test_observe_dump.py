@@ -48,10 +48,13 @@ def test_the_languages_that_somebody_speaks_are_known():
     }
 
 
-def test_pods_with_whole_cards_of_nvidias_own_plugin_are_left_alone():
-    snapshot = look().snapshot
-    assert "whole-card" not in {pod.ref.name for pod in snapshot.pods}
-    assert any("1 pods with whole GPUs" in note for note in snapshot.notes)
+def test_pods_of_nvidias_own_plugin_are_apart_whether_whole_or_mig():
+    instance = sample.pod("instance", "whole-1", {"nvidia.com/mig-1g.5gb": 1})
+    snapshot = look([*sample.items(), instance]).snapshot
+    names = {"whole-card", "instance"}
+    assert names.isdisjoint(pod.ref.name for pod in snapshot.pods)
+    assert {pod.ref.name for pod in snapshot.nvidia_pods} == names
+    assert any("2 pods with GPUs or MIG instances" in note for note in snapshot.notes)
 
 
 def test_kubeshares_holder_pods_stay_though_they_have_whole_cards():

@@ -1,5 +1,6 @@
 """What becomes of findings: who is acted on, who is left alone and why, in what order."""
 
+from collections import Counter
 from itertools import permutations
 
 import msgspec
@@ -14,10 +15,12 @@ from reconciler.reasons import Cause, Effect, Rule, Skip
 from reconciler.rules import RULES, RuleEntry
 from tests.reconciler.samples import (
     HOUR,
+    LANGUAGES,
     NOW,
     SPOKEN,
     assumed,
     editing,
+    ended,
     evicting,
     holder,
     node,
@@ -39,6 +42,7 @@ from vgpu.kube import MIRROR
 SICK = refused(pod())
 OPT_OUT = {"vgpu.dev/reconcile": "false"}
 FOLDER = ShimFolder("/shim/uid-of-dead_main", "uid-of-dead", "main", (1, 2, 3), mapped=False)
+ENDED_ONE = Limits(ended_per_cycle=1)
 BREAKER_OFF = Limits(breaker=1.0, breaker_floor=10**6)
 
 
@@ -68,8 +72,9 @@ ALONE = {
     Skip.STATIC_POD: refused(pod(annotations={MIRROR: "uid"})),
     Skip.DAEMON_SET_POD: refused(pod(kind="DaemonSet")),
     Skip.BARE_POD: refused(pod(kind=None)),
-    Skip.JOB_POD: refused(pod(kind="Job")),
+    Skip.JOB_POD: refused(pod(kind="Job", tracked=True)),
     Skip.OWNER_KIND: refused(pod(kind="Workflow")),
+    Skip.OWNER_UNREAD: refused(pod(kind="PyTorchJob")),
     Skip.TERMINATING: terminating(SICK),
     Skip.COMPLETED: pod(phase="Succeeded"),
     Skip.RUNNING: pod(phase="Running"),
@@ -200,7 +205,9 @@ def test_many_at_once_trip_the_breaker_and_nothing_is_done():
     plan = planned(snapshot(*pods), *map(evicting, pods))
     assert not plan.actions
     assert set(skips(plan).values()) == {Skip.BREAKER_TRIPPED}
-    assert {entry.detail for entry in plan.skipped} == {"11 troubles among 11 GPU pods; at most 10"}
+    assert {entry.detail for entry in plan.skipped} == {
+        "11 troubles; at most 10, with 0 living GPU pods"
+    }
     assert plan.breaker.tripped
 
 
@@ -219,27 +226,36 @@ def spread(count):
     ]
 
 
+def unserved(count):
+    """The same, of pods that could still run."""
+    return [
+        assumed(each.ref.name, node=each.node, namespace=each.ref.namespace, owner=each.owner)
+        for each in spread(count)
+    ]
+
+
 def limited(pods, **limits):
     """The plan for these sick pods under these limits alone."""
     policy = Policy(limits=replace(BREAKER_OFF, **limits))
-    return planned(snapshot(*pods), *map(evicting, pods), policy=policy)
+    findings = (evicting(each, Rule.ASSUMED_EXPIRED) for each in pods)
+    return planned(snapshot(*pods), *findings, policy=policy)
 
 
 def test_a_cycle_has_a_limit():
-    plan = limited(spread(7), per_cycle=4)
+    plan = limited(unserved(7), per_cycle=4)
     assert len(plan.actions) == 4
     assert set(skips(plan).values()) == {Skip.CYCLE_LIMIT}
 
 
 def test_a_node_has_a_limit():
-    pods = [replace(each, node="gpu-1") for each in spread(7)]
+    pods = [replace(each, node="gpu-1") for each in unserved(7)]
     plan = limited(pods, per_node=3)
     assert len(plan.actions) == 3
     assert set(skips(plan).values()) == {Skip.NODE_LIMIT}
 
 
 def test_of_a_nodes_crossed_pods_one_goes_at_a_time():
-    pods = [replace(each, node=f"gpu-{number % 2}") for number, each in enumerate(spread(6))]
+    pods = [replace(each, node=f"gpu-{number % 2}") for number, each in enumerate(unserved(6))]
     crossed = [replace(evicting(each), cause=Cause.CROSSED) for each in pods]
     plan = planned(snapshot(*pods), *crossed)
     assert len(plan.actions) == 2
@@ -259,7 +275,7 @@ def test_a_nodes_own_annotations_count_for_it():
 
 
 def test_a_namespace_has_a_limit():
-    pods = [replace(each, ref=replace(each.ref, namespace="ml")) for each in spread(7)]
+    pods = [replace(each, ref=replace(each.ref, namespace="ml")) for each in unserved(7)]
     plan = limited(pods, per_namespace=2)
     assert len(plan.actions) == 2
     assert set(skips(plan).values()) == {Skip.NAMESPACE_LIMIT}
@@ -295,6 +311,57 @@ def test_replicas_that_are_of_no_use_are_not_counted_with_the_living():
     assert len(plan.actions) == 1
 
 
+def test_pods_that_have_ended_have_a_limit_of_their_own_and_count_for_no_other():
+    dead = [sick(number) for number in range(9)]
+    plan = limited([*dead, *unserved(3)], per_cycle=2, per_node=2, ended_per_cycle=7)
+    assert Counter(entry.finding.subject.namespace for entry in plan.actions) == {
+        "ml": 7,
+        "team-0": 1,
+        "team-1": 1,
+    }
+    assert set(skips(plan).values()) == {Skip.CYCLE_LIMIT}
+    details = {entry.detail for entry in plan.skipped}
+    assert details == {"7 pods that have ended in one cycle", "2 in one cycle"}
+    plan = limited(dead, ended_per_node=5)
+    assert (len(plan.actions), *set(skips(plan).values())) == (5, Skip.NODE_LIMIT)
+    plan = limited(dead, ended_per_namespace=4)
+    assert (len(plan.actions), *set(skips(plan).values())) == (4, Skip.NAMESPACE_LIMIT)
+
+
+def test_they_come_after_all_that_could_still_run_and_the_namespaces_take_turns():
+    dead = [sick(number) for number in range(9)]
+    theirs = [sick(number, namespace="theirs") for number in range(2)]
+    older = [evicting(each, Rule.ASSUMED_EXPIRED, since=NOW - 2 * HOUR) for each in dead]
+    rest = [evicting(each, Rule.ASSUMED_EXPIRED) for each in (*theirs, *unserved(1))]
+    policy = Policy(limits=replace(BREAKER_OFF, ended_per_cycle=4))
+    plan = planned(snapshot(*dead, *theirs, *unserved(1)), *older, *rest, policy=policy)
+    namespaces = [entry.finding.subject.namespace for entry in plan.actions]
+    assert namespaces == ["team-0", "ml", "theirs", "ml", "theirs"]
+
+
+POWER_CUT = {
+    "one namespace, one node": lambda at: {"node": "gpu-1"},
+    "many of each": lambda at: {"node": f"gpu-{at % 50}", "namespace": f"team-{at % 20}"},
+    "a Job's": lambda at: {"node": f"gpu-{at % 50}", "kind": "Job"},
+}
+
+
+@pytest.mark.parametrize("place", POWER_CUT.values(), ids=POWER_CUT)
+def test_after_a_power_cut_a_thousand_refused_pods_are_gone_within_five_cycles(place):
+    left = [refused(pod(f"dead-{at}", age=180.0, **place(at))) for at in range(1000)]
+    well = [pod(f"well-{at}") for at in range(100)]
+    memory, cycles = Memory(), 0
+    while left:
+        seen = snapshot(*left, *well, now=NOW + 120.0 * cycles)
+        plan, memory = make_plan(seen, Policy(), memory, SPOKEN)
+        assert plan.actions
+        assert 0 < plan.breaker.wanted <= plan.breaker.allowed
+        gone = {entry.finding.subject.uid for entry in plan.actions}
+        left = [each for each in left if each.ref.uid not in gone]
+        cycles += 1
+    assert cycles <= 5
+
+
 def test_tidying_dead_replicas_takes_none_from_their_owner():
     dead = [sick(number, node=f"gpu-{number}") for number in range(6)]
     assert len(limited(dead).actions) == 6
@@ -302,7 +369,13 @@ def test_tidying_dead_replicas_takes_none_from_their_owner():
 
 def test_every_reason_of_the_plan_is_reached_by_a_test():
     """The others are objections of rules, and reached by their tests."""
-    here = {*ALONE, Skip.INCOMPLETE_VIEW, Skip.NODE_UNKNOWN, Skip.OTHER_NAMESPACE}
+    here = {
+        *ALONE,
+        Skip.OWNER_POLICY,
+        Skip.INCOMPLETE_VIEW,
+        Skip.NODE_UNKNOWN,
+        Skip.OTHER_NAMESPACE,
+    }
     when = {Skip.TOO_YOUNG, Skip.BACKING_OFF, Skip.RULE_MODE_PLAN, Skip.BREAKER_TRIPPED}
     limits = {Skip.OWNER_LIMIT, Skip.NODE_LIMIT, Skip.NAMESPACE_LIMIT, Skip.CYCLE_LIMIT}
     limits |= {Skip.ONE_AT_A_TIME}
@@ -329,6 +402,7 @@ FLAGS = {
     Skip.RUNNING: Policy(evict_running=True),
     Skip.JOB_POD: Policy(owners=(*RECREATED, "Job")),
     Skip.OWNER_KIND: Policy(owners=(*RECREATED, "Workflow")),
+    Skip.OWNER_UNREAD: Policy(owners=(*RECREATED, "PyTorchJob")),
     Skip.PROTECTED_NAMESPACE: Policy(protected_namespaces=()),
     Skip.HIGH_PRIORITY: Policy(priority_ceiling=2_000_000_000),
 }
@@ -454,7 +528,7 @@ LADDER = (
     (Skip.OPTED_OUT, {"annotations": OPT_OUT}),
     (Skip.PROTECTED_NAMESPACE, {"namespace": "kube-system"}),
     (Skip.TERMINATING, {"deleted_at": NOW}),
-    (Skip.JOB_POD, {"owner": owner("Job")}),
+    (Skip.JOB_POD, {"owner": owner("Job"), "tracked": True}),
     (Skip.HIGH_PRIORITY, {"priority": 2_000_000_000}),
     (Skip.NODE_NOT_READY, {}),
     (Skip.TOO_YOUNG, {}),
@@ -566,10 +640,20 @@ def test_recovery_comes_first_and_then_what_has_been_so_the_longest():
         assert names(planned(snapshot(*pods.values()), *order).actions) == list(BY_URGENCY)
 
 
-def test_what_came_to_nothing_stands_behind_the_rest_so_that_it_starves_nobody():
-    stuck, free = (refused(pod(name, owner=owner(name=name))) for name in ("a-stuck", "b-free"))
-    findings = [evicting(stuck, since=NOW - 9000), evicting(free, effect=Effect.REPAIR)]
-    policy = Policy(limits=Limits(per_node=1))
+@pytest.mark.parametrize(
+    ("made", "limits"),
+    [(assumed, Limits(per_node=1)), (lambda name, **at: refused(pod(name, **at)), ENDED_ONE)],
+    ids=["could still run", "has ended"],
+)
+def test_what_came_to_nothing_stands_behind_the_rest_so_that_it_starves_nobody(made, limits):
+    stuck, free = (
+        made(name, owner=owner(name=name), namespace=name) for name in ("a-stuck", "b-free")
+    )
+    findings = [
+        evicting(stuck, Rule.ASSUMED_EXPIRED, since=NOW - 9000),
+        evicting(free, Rule.ASSUMED_EXPIRED, effect=Effect.REPAIR),
+    ]
+    policy = Policy(limits=limits)
     seen = snapshot(stuck, free)
     assert names(planned(seen, *findings, policy=policy).actions) == ["a-stuck"]
     memory = Memory(failed={findings[0].key: NOW - 60})
@@ -663,24 +747,57 @@ def test_a_bare_pod_has_no_owner_to_back_off_for():
 
 
 @pytest.mark.parametrize(
-    ("sick_pods", "all_pods", "tripped"),
-    [(10, 10, False), (11, 11, True), (11, 54, True), (11, 55, False), (21, 100, True)],
+    ("sick_pods", "living", "tripped"),
+    [(10, 0, False), (11, 0, True), (11, 54, True), (11, 55, False), (21, 100, True)],
 )
-def test_the_breaker_trips_above_a_fifth_of_all_pods_but_not_below_eleven(
-    sick_pods, all_pods, tripped
+def test_the_breaker_trips_above_a_fifth_of_the_living_pods_but_not_below_eleven(
+    sick_pods, living, tripped
 ):
     ill = spread(sick_pods)
-    well = [pod(f"well-{number}") for number in range(all_pods - sick_pods)]
+    well = [pod(f"well-{number}") for number in range(living)]
     plan = planned(snapshot(*ill, *well), *map(evicting, ill))
-    assert plan.breaker.tripped is tripped
+    assert (plan.breaker.tripped, plan.breaker.pods) == (tripped, living)
     assert len(plan.actions) == (0 if tripped else sick_pods)
+
+
+def cpu_pod(name, **options):
+    """One with a mark that says nothing of a share."""
+    made = pod(name, "kubeshare", claim=None, phase="Running", **options)
+    return replace(made, annotations={"kubeshare/x": "1"})
+
+
+DISARMING = {
+    "finished": [ended(pod(f"done-{at}", kind="Job")) for at in range(300)],
+    "refused": [refused(pod(f"dead-{at}")) for at in range(300)],
+    "being deleted": [terminating(pod(f"going-{at}")) for at in range(300)],
+    "without a GPU": [cpu_pod(f"cpu-{at}") for at in range(300)],
+    "KubeShare's holders": [holder(gpuid=f"v{at:04}") for at in range(300)],
+}
+
+
+@pytest.mark.parametrize("others", [[], *DISARMING.values()], ids=["nobody", *DISARMING])
+def test_dead_and_foreign_pods_do_not_disarm_the_breaker(others):
+    ill = [assumed(f"ill-{at}", node=f"gpu-{at}", namespace=f"team-{at}") for at in range(60)]
+    well = [pod(f"well-{at}") for at in range(40)]
+    findings = [evicting(each, Rule.ASSUMED_EXPIRED) for each in ill]
+    plan = planned(snapshot(*ill, *well, *others), *findings)
+    assert (plan.breaker.pods, plan.breaker.allowed, plan.breaker.wanted) == (100, 20, 60)
+    assert plan.breaker.tripped
+
+
+def test_a_pod_counts_that_asks_for_a_share_or_holds_a_claim_in_any_language():
+    asks = [pod(f"{style}-asks", style, claim=None, phase="Running") for style in LANGUAGES]
+    holds = replace(pod("holds"), containers=())
+    broken = replace(pod("broken", "kubeshare"), annotations={"kubeshare/gpu_request": "all"})
+    plan = planned(snapshot(*asks, holds, broken))
+    assert plan.breaker.pods == len(asks) + 2
 
 
 @pytest.mark.parametrize("effect", [Effect.TIDYING, Effect.REPAIR])
 def test_what_one_rule_tidies_in_one_namespace_is_one_trouble(effect):
     dead = [sick(number, node=f"gpu-{number}") for number in range(30)]
     plan = planned(snapshot(*dead), *(evicting(each, effect=effect) for each in dead))
-    assert (plan.breaker.wanted, len(plan.actions)) == (1, 10)
+    assert (plan.breaker.wanted, len(plan.actions)) == (1, 30)
     apart = spread(30)
     plan = planned(snapshot(*apart), *(evicting(each, effect=effect) for each in apart))
     assert (plan.breaker.wanted, plan.breaker.tripped) == (30, True)

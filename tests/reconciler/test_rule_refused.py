@@ -5,7 +5,7 @@ import pytest
 from reconciler.memory import Memory
 from reconciler.model import Evict
 from reconciler.plan import make_plan
-from reconciler.policy import Policy
+from reconciler.policy import Mode, Policy
 from reconciler.reasons import Cause, Effect, Rule, Skip
 from reconciler.rules.refused import refused
 from reconciler.scene import Scene
@@ -18,11 +18,13 @@ from tests.reconciler.samples import (
     holder,
     owner,
     pod,
+    prestart_failed,
     replace,
     snapshot,
 )
 from tests.reconciler.samples import refused as sick
-from vgpu.kube import ContainerState, Status
+from vgpu.kube import Container, ContainerState, Status
+from vgpu.model import ContainerKind
 
 STYLES = sorted(LANGUAGES)
 
@@ -67,15 +69,114 @@ def test_each_reason_that_is_ours_has_its_cause(reason, cause):
 
 
 @pytest.mark.parametrize(
-    "reason",
+    ("reason", "cause"),
     [
-        *("", "Evicted", "OutOfcpu", "OutOfmemory", "OutOfpods", "OutOf", "NodeAffinity"),
-        *("unexpectedadmissionerror", "UnexpectedAdmissionError ", "outofnvidia.com/gpu"),
-        *("NodeShutdown", "\ud800"),
+        *[(f"OutOf{each}", Cause.OUT_OF_RESOURCE) for each in ("cpu", "memory", "pods")],
+        ("OutOfexample.com/foo", Cause.OUT_OF_RESOURCE),
+        ("NodeAffinity", Cause.NODE_AFFINITY),
+        ("NodeShutdown", Cause.NODE_SHUTDOWN),
+        *[
+            (each, Cause.OTHER)
+            for each in ("", "NodePorts", "SysctlForbidden", "AppArmor", "Preempting", "OutOf")
+        ],
+        ("unexpectedadmissionerror", Cause.OTHER),
+        ("\ud800\x1b[2J", Cause.OTHER),
     ],
 )
-def test_other_failures_are_their_owners_affair(reason):
+@pytest.mark.parametrize("style", STYLES)
+def test_whatever_the_kubelet_says_a_failed_pod_that_never_started_was_refused(
+    style, reason, cause
+):
+    finding = only(sick(pod(style=style), reason=reason))
+    assert finding.cause is cause
+    assert finding.evidence[0] == f"reason {reason!r}"
+
+
+@pytest.mark.parametrize("reason", ["Evicted", "DeadlineExceeded"])
+def test_an_eviction_and_a_deadline_are_their_owners_affair(reason):
     assert not find(sick(pod(), reason=reason))
+
+
+NOT_STARTED = {
+    "nothing told": (),
+    "waits": (Status("main", ContainerState.WAITING, reason="ContainerCreating"),),
+    "not found": (Status("main", ContainerState.TERMINATED, reason="ContainerStatusUnknown"),),
+}
+STARTED = {
+    "runs": Status("main", ContainerState.RUNNING),
+    "ended": Status("main", ContainerState.TERMINATED, reason="Error"),
+    "ran before": Status("main", ContainerState.WAITING, restarts=1),
+    "ended before": Status("main", ContainerState.WAITING, last_reason="Completed"),
+    "was there": Status(
+        "main", ContainerState.TERMINATED, id="c0ffee", reason="ContainerStatusUnknown"
+    ),
+    "could not be started": Status(
+        "main", ContainerState.TERMINATED, id="c0ffee", reason="StartError"
+    ),
+}
+
+
+@pytest.mark.parametrize("statuses", NOT_STARTED.values(), ids=NOT_STARTED)
+def test_a_container_that_only_waited_has_never_started(statuses):
+    assert only(replace(sick(pod(), reason="NodeAffinity"), statuses=statuses))
+
+
+@pytest.mark.parametrize("kind", [ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECAR])
+@pytest.mark.parametrize("status", STARTED.values(), ids=STARTED)
+def test_where_any_container_was_started_another_word_is_no_refusal(status, kind):
+    waits = Status("other", ContainerState.WAITING)
+    statuses = (waits, replace(status, kind=kind))
+    for reason in ("NodeAffinity", "OutOfcpu", ""):
+        assert not find(replace(sick(pod(), reason=reason), statuses=statuses))
+    known = replace(sick(pod()), statuses=statuses)
+    assert only(known).cause is Cause.UNEXPECTED_ADMISSION_ERROR  # nobody else says that
+
+
+def test_a_failed_pod_that_asks_for_no_gpu_is_no_finding():
+    marked = replace(pod(style="kubeshare", claim=None), annotations={"kubeshare/x": "1"})
+    assert not find(sick(marked), sick(marked, reason="NodeAffinity"))
+
+
+# ---------------------------------------------------------------- NVIDIA's own plugin
+
+
+def nvidias(name, resource):
+    return sick(pod(name, claim=None, containers=(Container("main", {resource: 1}),)))
+
+
+def test_pods_of_nvidias_own_plugin_are_judged_alike_whether_mig_or_whole():
+    whole = nvidias("whole", "nvidia.com/gpu")
+    slice_ = nvidias("slice", "nvidia.com/mig-1g.5gb")
+    seen = snapshot(nvidia_pods=(whole, slice_))
+    plan, _ = make_plan(seen, Policy(), Memory(), SPOKEN)
+    assert {entry.finding.subject.name for entry in plan.actions} == {"whole", "slice"}
+    assert {entry.finding.rule for entry in plan.actions} == {Rule.REFUSED}
+
+
+def test_they_are_no_affair_of_any_other_rule_and_count_for_nothing():
+    stuck = replace(prestart_failed(nvidias("stuck", "nvidia.com/mig-1g.5gb")), phase="Pending")
+    runs = replace(pod("runs", claim=None), containers=stuck.containers, phase="Running")
+    plan, _ = make_plan(snapshot(nvidia_pods=(stuck, runs)), Policy(), Memory(), SPOKEN)
+    assert (plan.entries, plan.breaker.pods) == ((), 0)
+
+
+# ---------------------------------------------------------------- killed by a shutdown
+
+KILLED = ended(pod(), "Failed")
+KILLED = replace(KILLED, reason="Terminated", message="Pod was terminated in response to imminent")
+
+
+@pytest.mark.parametrize("killed", [KILLED, replace(KILLED, statuses=())], ids=["ran", "waited"])
+def test_what_a_nodes_shutdown_has_killed_is_only_reported_unless_configured(killed):
+    assert not find(killed)
+    plan, _ = make_plan(snapshot(killed), Policy(), Memory(), SPOKEN)
+    (entry,) = plan.entries
+    finding = entry.finding
+    assert (finding.rule, finding.cause) == (Rule.TERMINATED, Cause.NODE_WENT_DOWN)
+    assert entry.skip is Skip.RULE_MODE_PLAN
+    acts = Policy(modes={Rule.TERMINATED: Mode.APPLY})
+    plan, _ = make_plan(snapshot(killed), acts, Memory(), SPOKEN)
+    assert [entry.finding.effect for entry in plan.actions] == [Effect.TIDYING]
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -95,7 +196,11 @@ def test_a_replica_set_has_replaced_a_failed_pod_already(kind):
     assert only(sick(pod(kind=kind))).effect is Effect.TIDYING
 
 
-@pytest.mark.parametrize("kind", ["StatefulSet", "DaemonSet", "Job", "PyTorchJob", None])
+def test_a_job_makes_no_pod_for_one_that_it_has_counted():
+    assert only(sick(pod(kind="Job"))).effect is Effect.TIDYING
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "DaemonSet", "PyTorchJob", "Strange", None])
 def test_where_nothing_has_replaced_it_the_eviction_is_a_recovery(kind):
     assert only(sick(pod(kind=kind))).effect is Effect.RECOVERY
 
@@ -103,18 +208,21 @@ def test_where_nothing_has_replaced_it_the_eviction_is_a_recovery(kind):
 @pytest.mark.parametrize(
     ("sibling", "effect"),
     [
-        (pod("train-1", kind="Job", age=HOUR / 2), Effect.TIDYING),
-        (pod("train-1", kind="Job", age=HOUR), Effect.TIDYING),
-        (pod("train-1", kind="Job", age=2 * HOUR), Effect.RECOVERY),
-        (pod("train-1", kind="Job", age=HOUR / 2, owner=owner("Job", "else")), Effect.RECOVERY),
-        (pod("train-1", kind="Job", age=HOUR / 2, deleted_at=NOW), Effect.RECOVERY),
-        (ended(pod("train-1", kind="Job", age=HOUR / 2)), Effect.RECOVERY),
-        (pod("train-1", kind="Job", created_at=None), Effect.RECOVERY),
+        (pod("train-1", kind="StatefulSet", age=HOUR / 2), Effect.TIDYING),
+        (pod("train-1", kind="StatefulSet", age=HOUR), Effect.TIDYING),
+        (pod("train-1", kind="StatefulSet", age=2 * HOUR), Effect.RECOVERY),
+        (
+            pod("train-1", kind="StatefulSet", age=HOUR / 2, owner=owner("StatefulSet", "else")),
+            Effect.RECOVERY,
+        ),
+        (pod("train-1", kind="StatefulSet", age=HOUR / 2, deleted_at=NOW), Effect.RECOVERY),
+        (ended(pod("train-1", kind="StatefulSet", age=HOUR / 2)), Effect.RECOVERY),
+        (pod("train-1", kind="StatefulSet", created_at=None), Effect.RECOVERY),
     ],
     ids=["younger", "same second", "older", "another's", "terminating", "ended", "of no age"],
 )
 def test_a_living_pod_of_the_same_owner_that_is_not_older_is_the_replacement(sibling, effect):
-    rejected = sick(pod(kind="Job", age=2 * HOUR, status_at=NOW - HOUR))
+    rejected = sick(pod(kind="StatefulSet", age=2 * HOUR, status_at=NOW - HOUR))
     findings = find(rejected, sibling)
     assert [each.effect for each in findings] == [effect]
 

@@ -59,10 +59,10 @@ def test_the_plan_shows_one_of_each_thing_that_goes_wrong_and_repairs_it(cycles)
             Rule.PRESTART_FAILED,
             Rule.ASSUMED_EXPIRED,
             Rule.REFUSED,
+            Rule.REFUSED,
             Rule.ASSUMED_UNBOUND,
             Rule.STALE_LOCK,
             Rule.STALE_HANDSHAKE,
-            Rule.LEFTOVER_CLAIM,
         ]
     )
     assert {entry.finding.effect for entry in made.plan.actions} == set(Effect)
@@ -82,7 +82,6 @@ def test_after_it_nothing_is_left_to_be_done(cycles):
         Skip.NODE_NOT_READY,
         Skip.OPTED_OUT,
         Skip.BARE_POD,
-        Skip.JOB_POD,
     }
 
 

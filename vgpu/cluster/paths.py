@@ -33,6 +33,17 @@ class Kind(StrEnum):
         return f"{path}/{below}" if below else path
 
 
+def of_object(group: str, version: str, plural: str, namespace: str, name: str) -> str:
+    """The path of one namespaced object of any API group but the core's.
+
+    Raises ClusterError NotFound where a part is missing: the path would be another's.
+    """
+    parts = (group, version, "namespaces", namespace, plural, name)
+    if not all(parts):
+        raise ClusterError(NOT_FOUND, "NotFound", "an object without a group, kind or name")
+    return "/apis/" + "/".join(map(_segment, parts))
+
+
 def _segment(text: str) -> str:
     """One segment of a path: ``.`` and ``..``, too, would be taken for something else."""
     quoted = quote(text, safe="")

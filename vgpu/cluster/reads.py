@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from vgpu.cluster.connection import NOT_FOUND, ClusterError, Connection, ExpiredError, Verb
-from vgpu.cluster.paths import Kind
+from vgpu.cluster.paths import Kind, of_object
 from vgpu.kube import Lease, Node, Pod
 from vgpu.kube_json import (
     Event,
@@ -154,6 +154,12 @@ class Reader(Connection):
     ) -> tuple[Mapping[str, str], str] | None:
         """The data of a ConfigMap and its resource version, None if there is none of that name."""
         return self._find(Kind.CONFIG_MAPS, namespace, name, decode_config_map)
+
+    def object_text(
+        self, group: str, version: str, plural: str, namespace: str, name: str
+    ) -> bytes:
+        """Any namespaced object as the server sends it. NotFound if there is none of that name."""
+        return self._ask(Verb.GET, of_object(group, version, plural, namespace, name))
 
     def lease(self, namespace: str, name: str) -> Lease | None:
         """A Lease, None if there is none of that name."""

@@ -1,0 +1,42 @@
+"""The owners of Failed pods, read anew at each look: only theirs, and only if a policy decides."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, zip_longest
+from typing import Final
+
+from reconciler.owner_reading import Read, read_owner
+from reconciler.owners import OwnerId, OwnerSeen, owner_id
+from vgpu.cluster import ClusterError
+from vgpu.kube import Pod
+from vgpu.reasons import SourceError
+
+MOST: Final = 200
+"""Owners that are read at one look: about as many as a cycle can tidy the pods of."""
+
+
+def read_owners(read: Read, pods: Iterable[Pod]) -> Mapping[OwnerId, OwnerSeen]:
+    """The owners of these pods, each once; never raises.
+
+    Where the API server does not answer for one, the rest is not asked for.
+    """
+    found: dict[OwnerId, OwnerSeen] = {}
+    asked = list(_in_turns({each for pod in pods if (each := owner_id(pod)) is not None}))
+    for each in asked[:MOST]:
+        try:
+            found[each] = read_owner(read, each)
+        except (ClusterError, SourceError) as error:
+            found[each] = OwnerSeen(unread=str(error))
+            if isinstance(error, ClusterError) and not error.status:
+                break
+    later = OwnerSeen(unread="too many owners at once, or no answer for another: a later cycle")
+    return {each: found.get(each, later) for each in asked}
+
+
+def _in_turns(asked: Iterable[OwnerId]) -> Iterator[OwnerId]:
+    """One of each namespace, then the next: nobody's keep those of others from being read."""
+    by_namespace: defaultdict[str, list[OwnerId]] = defaultdict(list)
+    for each in sorted(asked):
+        by_namespace[each.namespace].append(each)
+    rounds = zip_longest(*by_namespace.values())
+    return (each for each in chain.from_iterable(rounds) if each is not None)
