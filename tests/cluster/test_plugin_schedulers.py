@@ -6,6 +6,7 @@ Stand-ins write what we believe that a scheduler writes. The real ones found wha
 import json
 import subprocess
 import sys
+from collections import Counter
 from itertools import cycle, repeat
 
 import pytest
@@ -16,9 +17,10 @@ from tests.cluster.plugin_node import PluginNode
 from tests.cluster.plugin_truth import waits_with
 from tests.support.bed import objects
 from tests.support.bed.images import Shown
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.thorough("schedulers")
+
+waits = waits_with(Why.NO_ROOM)
 
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
 PROMISE = "volcano.sh/vgpu-ids-new"
@@ -27,13 +29,28 @@ SHOW_AND_END = (
     "show >/tmp/said & until grep -q ^shown /tmp/said; do usleep 50000; done; cat /tmp/said"
 )
 
-SHAPES = ("g", "pg", "gp", "pgp", "gpg", "gg", "p:g", "p:pg", "g:g", "pg:pgg", "g:gpg", "p:gg")
+SHAPES = (
+    "g",
+    "pg",
+    "gp",
+    "gp",
+    "pgp",
+    "gpg",
+    "gg",
+    "p:g",
+    "p:pg",
+    "g:g",
+    "pg:pgg",
+    "g:gpg",
+    "p:gg",
+)
 """Init containers, then app containers; ``g`` asks for a GPU and ``p`` for nothing."""
 
 
 @pytest.fixture(scope="module")
-def scheduler(control_plane, tmp_path_factory):
-    with VolcanoScheduler(control_plane, tmp_path_factory.mktemp("volcano")) as scheduler:
+def scheduler(control_plane, plugin, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("volcano")
+    with VolcanoScheduler(control_plane, plugin.node.name, folder) as scheduler:
         yield scheduler
 
 
@@ -58,8 +75,7 @@ def pod_of(shape, name, namespace, gibs):
     """A pod of this shape; ``gibs`` gives each container that asks its size."""
     before, _, apps = shape.rpartition(":")
     containers = [
-        objects.container(f"c{at}", limits=asks(what, next(gibs)))
-        for at, what in enumerate(apps)
+        objects.container(f"c{at}", limits=asks(what, next(gibs))) for at, what in enumerate(apps)
     ]
     inits = [
         objects.container(f"i{at}", command=["sh", "-c", SHOW_AND_END], limits=asks(what, 1))
@@ -109,36 +125,47 @@ def test_every_container_has_what_volcanos_own_scheduler_promised_it(
     assert told["vgpu_plugin_conflicts",] == 0
 
 
-def test_volcano_promises_too_much_to_pods_with_two_containers_and_is_named(
+def test_no_gpu_gives_more_than_it_has_whatever_volcano_promises_and_nobody_waits_without_a_word(
     control_plane, plugin, scheduler, namespace
 ):
-    """It counts one entry of a pod on a GPU: pods with two of 20 GiB fit three times into 64."""
+    """Pods of two containers, more than fit, before and after a restart of the scheduler."""
     client = control_plane.client
     sizes = repeat(20)
     pods = [
+        create(client, scheduler, pod_of("gg", f"one{at}", namespace, sizes)) for at in range(3)
+    ]
+    settle(client, pods)
+    scheduler.restart()
+    pods += [
         create(client, scheduler, pod_of("gg", f"two{at}", namespace, sizes)) for at in range(4)
     ]
+    now = settle(client, pods)
+    given_out = Counter()
+    for pod in filter(objects.ready, now):
+        for container, share in promised(plugin, pod).items():
+            assert given(plugin, client, pod, container) == share
+            given_out[share[0]] += share[1]
+    assert given_out
+    assert max(given_out.values()) <= CARD_GIB
+    waiting = {pod["metadata"]["name"] for pod in now if waits(pod)}
+    assert over_promised(client) == waiting
 
-    def refused():
-        return [pod for pod in map(client.get, pods) if waits_with(Why.NO_ROOM)(pod)]
 
-    late = wait_until(refused, "a pod is refused for want of room")
-    found = json.loads(
-        subprocess.run(
-            [
-                *(sys.executable, "-m", "vgpu", "reconcile", "plan", "--output=json"),
-                f"--kubeconfig={client.kubeconfig}",
-            ],
-            capture_output=True,
-            check=False,
-            text=True,
-        ).stdout
+def settle(client, pods):
+    """The pods, when each runs, waits for room, or was refused by the scheduler."""
+
+    def is_settled(pod):
+        return objects.ready(pod) or waits(pod) or objects.condition(pod, "PodScheduled") == "False"
+
+    return [client.wait_for(pod, is_settled, "settled") for pod in pods]
+
+
+def over_promised(client):
+    """The pods that a plan of the reconciler names."""
+    command = ["reconcile", "plan", "--output=json", f"--kubeconfig={client.kubeconfig}"]
+    told = subprocess.run(
+        [sys.executable, "-m", "vgpu", *command], capture_output=True, check=False, text=True
     )
-    named = {
-        entry["subject"]["name"]: entry["reason"]
-        for part in ("actions", "skipped", "findings")
-        for entry in found[part]
-        if entry["rule"] == "over_promised"
-    }
-    assert {pod["metadata"]["name"] for pod in late} <= named.keys()
-    assert set(named.values()) == {"same_gpu_twice"}
+    found = json.loads(told.stdout)
+    entries = (*found["actions"], *found["skipped"], *found["findings"])
+    return {each["subject"]["name"] for each in entries if each["rule"] == "over_promised"}

@@ -1,6 +1,6 @@
 """The originals' own schedulers, as far as the Go module proxy has their modules.
 
-    with VolcanoScheduler(control_plane, folder) as scheduler:
+    with VolcanoScheduler(control_plane, node.name, folder) as scheduler:
         client.create(scheduler.group(pod))
         client.create(pod)
 
@@ -8,14 +8,16 @@ Volcano's is there. HAMi's, gpushare's extender and gpu-admission are not: the p
 of their modules. Each is a Go module of its own beside this file, built when a test asks for it.
 """
 
+import json
+import shutil
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
+from uuid import uuid4
 
 import yaml
 
 from tests.support.bed import crds
-from tests.support.bed.client import Object
+from tests.support.bed.client import Object, Refused
 from tests.support.bed.cluster import Cluster
 from tests.support.bed.gomodules import Recipe
 from tests.support.bed.processes import Daemon
@@ -31,8 +33,14 @@ RECIPES: Final = (
     Recipe(VOLCANO, MODULE, kept=(CRDS,)),
 )
 
+SECRETS: Final = "/run/secrets/kubernetes.io/serviceaccount"
+
 NAME: Final = "volcano"
 """``schedulerName`` of its pods."""
+
+HANDSHAKE: Final = "volcano.sh/node-vgpu-handshake"
+
+QUEUE: Final = "/apis/scheduling.volcano.sh/v1beta1/queues/default"
 
 GROUP: Final = "scheduling.k8s.io/group-name"
 """A pod's annotation: its PodGroup. Volcano's controllers would write it."""
@@ -54,39 +62,60 @@ CONFIGURATION: Final = {
 
 
 class VolcanoScheduler:
-    """vc-scheduler at a control plane while the block lasts."""
+    """vc-scheduler at a control plane while the block lasts; ``node`` is the one with GPUs."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
-        self._cluster, self._folder = cluster, folder
-        self._daemon: Daemon | None = None
-
-    def __enter__(self) -> Self:
-        client, workplace = self._cluster.client, self._cluster.workplace
-        files = module_folder("volcano", build=True, recipes=RECIPES) / CRDS
-        crds.load(client, *sorted(files.glob("scheduling*.yaml")), *files.glob("nodeinfo*.yaml"))
-        configuration = self._folder / "volcano.yaml"
-        configuration.write_text(yaml.safe_dump(CONFIGURATION))
-        command = [
+    def __init__(self, cluster: Cluster, node: str, folder: Path) -> None:
+        self._client, self._node, self._folder = cluster.client, f"/api/v1/nodes/{node}", folder
+        address = f"{cluster.workplace.address}:{cluster.workplace.port()}"
+        (configuration := folder / "volcano.yaml").write_text(yaml.safe_dump(CONFIGURATION))
+        self._command = [
+            *_with_service_account(cluster, folder / "account"),
             ensure(PROGRAM, build=True, recipes=RECIPES[:1]).path(PROGRAM),
-            f"--kubeconfig={client.kubeconfig}",
+            f"--kubeconfig={self._client.kubeconfig}",
             f"--scheduler-conf={configuration}",
             f"--scheduler-name={NAME}",
-            f"--listen-address={workplace.address}:{workplace.port()}",
+            f"--listen-address={address}",
             "--leader-elect=false",
             "--schedule-period=200ms",
-            "--v=3",
+            "--v=1",
         ]
-        self._daemon = Daemon("vc-scheduler", command, self._folder / "vc-scheduler.log")
+        host, _, port = self._client.server.removeprefix("https://").rpartition(":")
+        self._env = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+
+    def __enter__(self) -> Self:
+        files = module_folder("volcano", build=True, recipes=RECIPES) / CRDS
+        crds.load(self._client, *sorted(files.glob("*.yaml")))
+        self._start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
-        if self._daemon is not None:
-            self._daemon.stop()
+    def __exit__(self, *_: object) -> None:
+        self._daemon.stop()
+
+    def restart(self) -> None:
+        """It knows again what the API server tells."""
+        self._daemon.stop()
+        self._start()
+
+    def _start(self) -> None:
+        """Started, and it knows the node's GPUs.
+
+        Before that it binds pods without a promise: it reads a node's GPUs only when the node
+        changes after the first session has begun. A controller of Volcano's would open its queue.
+        """
+        log = self._folder / "vc-scheduler.log"
+        self._daemon = Daemon("vc-scheduler", self._command, log, env=self._env)
+        self._daemon.wait_until(lambda: self._client.find(QUEUE), "a queue", failures=(Refused,))
+        self._client.patch(QUEUE, {"status": {"state": "Open"}}, "status")
+        before = self._handshake()
+
+        def asked() -> bool:
+            self._client.patch(self._node, {"metadata": {"labels": {"test/touched": uuid4().hex}}})
+            return self._handshake() != before
+
+        self._daemon.wait_until(asked, "has asked whether the node's plugin lives")
+
+    def _handshake(self) -> str | None:
+        return self._client.get(self._node)["metadata"]["annotations"].get(HANDSHAKE)
 
     @staticmethod
     def group(pod: Object) -> Object:
@@ -100,3 +129,16 @@ class VolcanoScheduler:
             "metadata": {"name": name, "namespace": namespace},
             "spec": {"minMember": 1, "queue": "default"},
         }
+
+
+def _with_service_account(cluster: Cluster, folder: Path) -> list[str]:
+    """A command that runs another with a service account mounted, as in a pod.
+
+    Volcano's part for GPUs takes no kubeconfig.
+    """
+    folder.mkdir()
+    identity = json.loads(cluster.client_for("cluster-admin").kubeconfig.read_text())
+    (folder / "token").write_text(identity["users"][0]["user"]["token"])
+    shutil.copy(cluster.authority.ca.certificate, folder / "ca.crt")
+    mount = f"mount -t tmpfs account /run && mkdir -p {SECRETS} && cp {folder}/* {SECRETS}"
+    return ["unshare", "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh"]
