@@ -157,6 +157,24 @@ def test_an_init_container_uses_what_the_one_after_it_will_have(
     assert given.mounts.keys() <= seen.mounts.keys()
 
 
+@only("hami")
+def test_a_promised_init_container_has_its_share_and_leaves_it_to_the_next(
+    kind, plugin, plain, namespace, name
+):
+    """HAMi from 2.9 writes its segment first; together they are more than the GPU has."""
+    asks = {"first": Ask(3, 40), "main": Ask(3, 30)}
+    pod = kind.pod(name, namespace, plugin, asks)
+    first, main = pod["spec"]["containers"]
+    first["command"] = ["sh", "-c", SHOW_AND_END]
+    pod["spec"] |= {"initContainers": [first], "containers": [main]}
+    pod = plugin.start(pod)
+    check(kind, plugin, plain, pod, main=asks["main"])
+    seen = Shown.by(plugin.client, pod, "first").env
+    assert seen["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{40 * 1024}m"
+    other = plugin.start(kind.pod(f"{name}-other", namespace, plugin, {"main": Ask(3, 30)}))
+    check(kind, plugin, plain, other, main=Ask(3, 30))
+
+
 @only("hami", "gpushare", "gaia")
 def test_a_sidecar_has_its_own_beside_the_others(kind, plugin, plain, namespace, name):
     asks = {"side": Ask(1, 2), "main": Ask(1, 4)}
