@@ -313,7 +313,7 @@ def test_want_of_descriptors_is_told_as_such_and_passes(node):
     with no_descriptors(), pytest.raises(SourceError) as refused:
         boot_id()
     assert refused.value.reason is Reason.EXHAUSTED
-    assert len(node.sample().statements) == 5
+    assert len(node.sample().statements) == 8
 
 
 def test_one_that_cannot_be_read_costs_only_itself(node):

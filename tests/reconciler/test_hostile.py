@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from contextlib import contextmanager
 from itertools import chain, repeat
 
 import pytest
@@ -344,38 +345,45 @@ def test_who_is_told_to_stop_is_not_said_to_lead_no_longer():
     assert told == [(Outcome.DONE, ""), (Outcome.OUT_OF_TIME, "told to stop")]
 
 
+@contextmanager
+def acting(number, action):
+    """What the signal does, whoever has started the tests (nohup ignores SIGHUP)."""
+    before = signal.signal(number, action)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_an_apply_in_good_order_and_a_second_one_at_once(number):
-    before = signal.getsignal(number)
     stopping = threading.Event()
-    with stopped_by_signals(stopping):
-        assert signal.getsignal(number) != before, "it would end the action under way"
-        os.kill(os.getpid(), number)
-        assert stopping.is_set()
-        assert signal.getsignal(number) == before
-    assert signal.getsignal(number) == before
+    with acting(number, signal.SIG_DFL):
+        with stopped_by_signals(stopping):
+            assert signal.getsignal(number) != signal.SIG_DFL, "it would end the action under way"
+            os.kill(os.getpid(), number)
+            assert stopping.is_set()
+            assert signal.getsignal(number) == signal.SIG_DFL
+        assert signal.getsignal(number) == signal.SIG_DFL
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
 def test_a_signal_that_asks_for_nothing_does_nothing_to_an_apply(number):
-    before = signal.getsignal(number)
     stopping = threading.Event()
-    with stopped_by_signals(stopping):
-        assert signal.getsignal(number) == signal.SIG_IGN
-        os.kill(os.getpid(), number)
-    assert not stopping.is_set()
-    assert signal.getsignal(number) == before
+    with acting(number, signal.SIG_DFL):
+        with stopped_by_signals(stopping):
+            assert signal.getsignal(number) == signal.SIG_IGN
+            os.kill(os.getpid(), number)
+        assert not stopping.is_set()
+        assert signal.getsignal(number) == signal.SIG_DFL
 
 
 def test_an_apply_under_nohup_outlives_its_terminal():
     stopping = threading.Event()
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
+    with acting(signal.SIGHUP, signal.SIG_IGN):
         with stopped_by_signals(stopping):
             os.kill(os.getpid(), signal.SIGHUP)
         assert not stopping.is_set()
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 class Reader:
