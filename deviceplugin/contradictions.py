@@ -96,6 +96,8 @@ def _is_claimed(one: Disagreement) -> bool:
         for said in one.statements
         if not is_tenants_own(said) and said.source is not Source.ANNOTATIONS
     ]
+    if one.kind is ConflictKind.DOUBLE_BOOKED:  # MIG slots stand in annotations only
+        return len({said.pod.uid for said in believed}) < 2
     own = [said for said in believed if said.source is Source.OWN_CHECKPOINT]
     if one.kind not in _BY_ANNOTATION or not own:
         return False

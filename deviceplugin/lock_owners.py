@@ -77,12 +77,18 @@ class LockOwners:
         return None, False
 
     def _can_come(self, namespace: str, name: str, node: str) -> bool:
-        """Whether there is such a pod that has, or may have, devices of the node."""
+        """Whether there is such a pod that has, or may have, devices of the node.
+
+        One that cannot be read may.
+        """
         pages = self._cluster.pods(
             keep=Keep.ALL, namespace=namespace, field_selector=f"metadata.name={name}"
         )
-        found = [pod for page in pages for pod in page.pods]
-        return any(pod.node in ("", node) and holds_devices(pod) for pod in found)
+        return any(
+            any(pod.node in ("", node) and holds_devices(pod) for pod in page.pods)
+            or any(unread.may_be_on(node) for unread in page.malformed)
+            for page in pages
+        )
 
 
 def _name(pod: Pod) -> tuple[str, str]:

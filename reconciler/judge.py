@@ -88,8 +88,11 @@ class Judge:
             )
         )
         share_pods = tuple(pod for pod in seen.share_pods if pod.ref.uid != subject.uid)
+        nvidia_pods = tuple(pod for pod in seen.nvidia_pods if pod.ref.uid != subject.uid)
         if subject.kind is Kind.SHARE_POD:
             share_pods += (found,)
+        elif len(nvidia_pods) < len(seen.nvidia_pods):
+            nvidia_pods += (found,)
         else:
             pods += (found,)
         nodes = tuple(each for each in seen.nodes if each.name != found.node)
@@ -98,6 +101,7 @@ class Judge:
             seen,
             nodes=nodes if node is None else (*nodes, node),
             pods=pods,
+            nvidia_pods=nvidia_pods,
             share_pods=share_pods,
             ledgers=ledgers,
         )

@@ -157,15 +157,17 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         return tuple(one.name for one in self.containers if one.kind is ContainerKind.APP)
 
     def initialized(self, since: float = 0.0) -> bool:
-        """Whether every init container that runs to its end has succeeded, the last one at or
-        after ``since`` (unix seconds): an older status is of a boot of the node before this one.
+        """Whether every init container that runs to its end has succeeded, the last of the spec at
+        or after ``since`` (unix seconds): an older status is of a boot of the node before this one.
 
-        False where there is none, or where the kubelet has not said so of each.
+        False where there is none, or where the kubelet has not said so of each. After a boot they
+        run again one by one, and those to come still have their old status meanwhile.
         """
         ends = {one.name: one for one in self.statuses if one.has_succeeded}
         plain = [one.name for one in self.containers if one.kind is ContainerKind.INIT]
-        finished = [ends[name].finished_at or 0.0 for name in plain if name in ends]
-        return bool(plain) and len(finished) == len(plain) and max(finished) >= int(since)
+        if not plain or not ends.keys() >= set(plain):
+            return False
+        return (ends[plain[-1]].finished_at or 0.0) >= int(since)
 
     @property
     def terminal(self) -> bool:

@@ -470,6 +470,21 @@ def test_an_init_container_that_succeeded_before_the_node_started_runs_again():
     assert free_gib(desk.seen([one], 101)) == 2
 
 
+@pytest.mark.parametrize(("second_at", "left_gib"), [(50, 2), (120, 7)])
+def test_after_a_boot_the_last_init_container_decides_not_the_first_that_has_run_again(
+    second_at, left_gib
+):
+    """The kubelet shows the old status of those that have yet to run again."""
+    containers = [("fetch", INIT, (share(A, 1),)), ("unpack", INIT, (share(A, 8),))]
+    one = made("p", [*containers, ("main", APP, (share(A, 3),))])
+    allocations = promised(
+        ("fetch", (share(A, 1),)), ("unpack", (share(A, 8),)), ("main", (share(A, 3),))
+    )
+    statuses = (succeeded(110), replace(succeeded(second_at), name="unpack"))
+    desk = Desk.of(CARDS).admitted(one, allocations, 1.0)
+    assert free_gib(desk.seen([replace(one, statuses=statuses)], 100)) == left_gib
+
+
 @pytest.mark.parametrize(
     "status",
     [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.contradictions import of_desk, of_now
+from deviceplugin.contradictions import disagreements, of_desk, of_now
 from deviceplugin.desk import Desk
 from deviceplugin.leaving import GRACE_SECONDS, MOMENT_SECONDS
 from deviceplugin.model import Conflict
@@ -29,7 +29,8 @@ from tests.deviceplugin.desk_values import (
 from tests.deviceplugin.node_model import NodeModel, _region
 from vgpu.facts import RegionDevice
 from vgpu.kube import Container, Pod
-from vgpu.ledger import Evidence, Malformed, Statement, merge
+from vgpu.ledger import ConflictKind, Evidence, Ledger, Malformed, Statement, merge
+from vgpu.ledger.conflicts import Conflict as Disagreement
 from vgpu.ledger.from_api import claim_statements
 from vgpu.model import (
     Allocation,
@@ -430,6 +431,35 @@ def test_an_annotation_that_was_edited_since_is_no_conflict(amounts):
     found = recovered(node, own(node))
     assert (found.conflicts, of_desk(found.desk)) == ((), ())
     assert {one.pod.uid for one in found.remarks} == {"p"}
+
+
+@pytest.mark.parametrize(
+    ("sources", "counted"),
+    [
+        ((Source.ANNOTATIONS, Source.OWN_CHECKPOINT), False),
+        ((Source.ANNOTATIONS, Source.ANNOTATIONS), False),
+        ((Source.CHECKPOINT, Source.CHECKPOINT), True),
+    ],
+    ids=["one annotation", "two annotations", "the kubelet"],
+)
+def test_a_slice_that_only_an_annotation_has_twice_is_no_conflict(sources, counted):
+    """Whoever may annotate a pod of their own may write another pod's MIG slot there."""
+    said = tuple(
+        Statement(
+            source,
+            PodRef(uid, "team", uid),
+            "main",
+            (share(A, 1),),
+            Scheme.VOLCANO,
+            slices=(("MIG slot", (f"{A}[2-1]",)),),
+        )
+        for uid, source in zip(("forger", "victim"), sources, strict=True)
+    )
+    twice = Disagreement(ConflictKind.DOUBLE_BOOKED, A, statements=said)
+    found, remarks = disagreements(
+        Ledger("n", (), conflicts=(twice,)), Scheme.VOLCANO, {"forger", "victim"}
+    )
+    assert (bool(found), bool(remarks)) == (counted, not counted)
 
 
 def test_who_merely_waits_contradicts_nobody():

@@ -18,7 +18,7 @@ from deviceplugin.troubles import Troubles
 from tests.support.plugin_bench import Bench
 from tests.support.plugin_pods import NODE, NOW, A, B, container, gpu, node, pod
 from tests.support.waiting import wait_until
-from vgpu.kube import ContainerState, NoteType, Status
+from vgpu.kube import ContainerState, MalformedObject, NoteType, Status
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.volcano import HAMI, Volcano
@@ -398,6 +398,16 @@ def test_the_lock_of_an_owner_that_may_still_be_asked_for_stays(hami):
         hami.round(after=60)
     assert is_locked(hami)
     assert hami.count("pods") == 0
+
+
+@pytest.mark.parametrize(("where", "stays"), [("", True), (None, True), (ELSEWHERE, False)])
+def test_the_lock_of_an_owner_that_cannot_be_read_stays_if_it_may_come(hami, where, stays):
+    """It is there: only what it is like is not known."""
+    ref = PodRef("uid-1", "ml", "train")
+    hami.server.malformed.append(MalformedObject("Pod", ref, "phase: 7", where))
+    for _ in range(3):
+        hami.round(after=OWNER_SECONDS)
+    assert is_locked(hami) is stays
 
 
 def test_a_lock_that_was_taken_anew_while_its_owner_was_looked_for_stays(hami):

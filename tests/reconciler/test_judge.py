@@ -104,6 +104,24 @@ def test_a_pod_that_changes_all_the_time_is_evicted_if_it_is_judged_the_same():
     assert not bench.hands.has("sick-0")
 
 
+@pytest.mark.parametrize(
+    ("fields", "outcome"),
+    [
+        ({"message": "x"}, Outcome.DONE),
+        ({"annotations": OUT}, Outcome.CHANGED),
+        ({"priority": 2_000_000_000}, Outcome.CHANGED),
+        ({"phase": "Running", "reason": ""}, Outcome.CHANGED),
+    ],
+    ids=["the same", "opted out", "precious", "another phase"],
+)
+def test_a_pod_of_nvidias_own_plugin_is_judged_by_what_was_just_read_too(fields, outcome):
+    seen = replace(snapshot(NODE), nvidia_pods=(SICK[0],))
+    plan, memory = make_plan(seen, POLICY, Memory(), SPOKEN)
+    bench = Bench(NODE, SICK[0], judge=Judge(seen, POLICY, memory, SPOKEN))
+    bench.hands.touch("sick-0", **fields)
+    assert bench.outcomes(*plan.actions) == {"sick-0": outcome}
+
+
 def test_one_that_changes_between_read_and_eviction_is_read_again():
     bench, actions = bench_of(snapshot(NODE, SICK[0]))
     bench.hands.first("evict", lambda: bench.hands.touch("sick-0"))

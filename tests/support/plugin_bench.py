@@ -24,6 +24,7 @@ class Server:
 
     def __init__(self):
         self.objects = {}
+        self.malformed = []
         self.node = node()
         self.config_maps = {}
         self.events = []
@@ -71,7 +72,8 @@ class Server:
         assert (key, keep) == ("metadata.name", Keep.ALL)
         found = self.objects.get(name)
         there = found is not None and found.ref.namespace == namespace
-        yield SimpleNamespace(pods=(found,) if there else ())
+        unread = tuple(each for each in self.malformed if each.ref.name == name)
+        yield SimpleNamespace(pods=(found,) if there else (), malformed=unread)
 
     def patch_node(self, name, version, annotations, *, labels=None):
         self._called("patch_node")
