@@ -27,7 +27,8 @@ from vgpu.schemes.volcano import HAMI, Volcano
 def over_promised(scene: Scene, policy: Policy) -> Iterator[Finding]:
     """Evict a pod that waits for what it was promised and what is not there.
 
-    A pod that waits for one that is being deleted is none: there will be room.
+    A pod that waits for one that is being deleted is none: there will be room, or else its start is
+    refused for so long that ``prestart_failed`` finds it.
     """
     people = People(scene)
     for finding in find_waiting(Rule.OVER_PROMISED, scene, policy):
