@@ -1,6 +1,11 @@
 """The suite itself: every file has a place in it, and every thorough group has tests."""
 
+import gc
 import re
+import select
+import socket
+import ssl
+import struct
 import subprocess
 import sys
 
@@ -8,6 +13,7 @@ import pytest
 
 from tests.support.environment import ROOT
 from tests.support.schedule import LANE_OF, TOGETHER, Group
+from tests.support.waiting import WAIT_SECONDS
 
 TESTS = ROOT / "tests"
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -82,3 +88,18 @@ def test_the_stopwatch_counts_who_has_lost_its_parent_and_tells_the_exit_status(
     assert ended.returncode == 3
     told = re.fullmatch(r"it: 0 min \d+ s wall \(bound: 1 min\), (\d+) s of CPU\n", ended.stdout)
     assert int(told[1]) >= 1
+
+
+def test_a_socket_that_pythons_own_ssl_leaves_open_fails_no_test():
+    """A server that is killed resets a connection before its handshake: whose test then runs?"""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        accepted, _ = server.accept()
+    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    accepted.close()
+    poll = select.poll()
+    poll.register(client, select.POLLHUP)
+    assert poll.poll(WAIT_SECONDS * 1000)
+    with pytest.raises(ConnectionResetError):
+        ssl.create_default_context().wrap_socket(client, server_hostname="localhost")
+    gc.collect()

@@ -59,7 +59,7 @@ def state(registrar, resource=NUMBER):
 def wait_registered(registrar, times):
     def registered():
         found = state(registrar)
-        return found.registered and found.outcomes[Outcome.REGISTERED] == times
+        return found.registered and found.outcomes.get(Outcome.REGISTERED) == times
 
     wait_until(registered, f"registered {times} times", context=lambda: str(registrar.states()))
 
