@@ -135,7 +135,7 @@ SCARCE = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
 from vgpu.web.server import WebServer, plain
-server = WebServer({"/": lambda request: plain(200, "hello")}, ["127.0.0.1:0"])
+server = WebServer({"/": lambda request: plain(200, "hello")}, ["127.0.0.1:0"], max_per_address=64)
 server.start()
 print(server.addresses[0], flush=True)
 sys.stdin.read()

@@ -162,7 +162,8 @@ def test_a_response_leaves_in_one_segment_without_nagle(serve):
         assert connection._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_twenty_clients_at_once_get_their_own_answers(address):
+def test_twenty_clients_at_once_get_their_own_answers(serve):
+    address = serve(max_per_address=20).addresses[0]  # with fewer places some have to come again
     failures = []
 
     def client(name):
