@@ -6,6 +6,7 @@ asks for something that is not known here, is a reaction that may touch more tha
 """
 
 from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Final, TypeVar
 
 import msgspec
@@ -44,11 +45,21 @@ class _Object(msgspec.Struct, frozen=True, rename="camel"):
     """What all of them have in common: absent fields have Go's zero values."""
 
 
-def _decode(text: bytes, fields: type[_Fields]) -> _Fields | None:
-    try:
-        return msgspec.json.decode(text, type=fields)
-    except (msgspec.DecodeError, RecursionError, ValueError):
-        return None
+def _reads(fields: type[_Fields]) -> Callable[[Callable[[_Fields, str], Reaction]], Judge]:
+    """Make a judge of what judges these fields of the owner's object."""
+
+    def of(judge: Callable[[_Fields, str], Reaction]) -> Judge:
+        @wraps(judge)
+        def read(text: bytes, part: str) -> Reaction:
+            try:
+                found = msgspec.json.decode(text, type=fields)
+            except (msgspec.DecodeError, RecursionError, ValueError):
+                return _UNREADABLE
+            return judge(found, part)
+
+        return read
+
+    return of
 
 
 # ---------------------------------------------------------------- Volcano's Job
@@ -88,11 +99,9 @@ _VOLCANO_DELETED: Final = frozenset({"PodEvicted", "*"})
 _VOLCANO_HARMLESS: Final = "SyncJob"
 
 
-def volcano_job(text: bytes, task: str) -> Reaction:
+@_reads(_VolcanoJob)
+def volcano_job(job: _VolcanoJob, task: str) -> Reaction:
     """Every deleted pod is a PodEvicted event; the task's policies come before the job's."""
-    job = _decode(text, _VolcanoJob)
-    if job is None:
-        return _UNREADABLE
     if job.status.state.phase in _VOLCANO_ENDED:
         return _ENDED
     of_task = [each.policies or () for each in job.spec.tasks or () if each.name == task]
@@ -125,11 +134,9 @@ _ALONE: Final = frozenset({"None", "Default"})
 _LEADER: Final = "0"
 
 
-def leader_worker_set(text: bytes, index: str) -> Reaction:
+@_reads(_LeaderWorkerSet)
+def leader_worker_set(found: _LeaderWorkerSet, index: str) -> Reaction:
     """The workers' StatefulSet belongs to the leader's pod, and is deleted with it."""
-    found = _decode(text, _LeaderWorkerSet)
-    if found is None:
-        return _UNREADABLE
     template = found.spec.leader_worker_template
     if template.restart_policy not in _ALONE:
         policy = template.restart_policy or "RecreateGroupOnPodRestart"
@@ -154,11 +161,9 @@ class _RayCluster(_Object, frozen=True):
     spec: _RaySpec = _RaySpec()
 
 
-def ray_cluster(text: bytes, _: str) -> Reaction:
+@_reads(_RayCluster)
+def ray_cluster(found: _RayCluster, _: str) -> Reaction:
     """It deletes Failed pods itself, one by one, unless several hosts make one replica."""
-    found = _decode(text, _RayCluster)
-    if found is None:
-        return _UNREADABLE
     if any((group.num_of_hosts or 0) > 1 for group in found.spec.worker_group_specs or ()):
         return Reaction("it has a worker group whose replicas are of several pods each", True)
     return _REMADE
@@ -183,11 +188,9 @@ class _Workflow(_Object, frozen=True):
 _ARGO_ENDED: Final = frozenset({"Succeeded", "Failed", "Error"})
 
 
-def workflow(text: bytes, node: str) -> Reaction:
+@_reads(_Workflow)
+def workflow(found: _Workflow, node: str) -> Reaction:
     """A step whose end it has noted is not looked for any more; one without its pod is an error."""
-    found = _decode(text, _Workflow)
-    if found is None:
-        return _UNREADABLE
     step = (found.status.nodes or {}).get(node, _ArgoNode())
     if found.status.phase in _ARGO_ENDED or step.phase in _ARGO_ENDED:
         return _ENDED
@@ -210,24 +213,23 @@ class _WithConditions(_Object, frozen=True):
     status: _ConditionsStatus = _ConditionsStatus()
 
 
-def _has_ended(text: bytes, ends: Iterable[str]) -> Reaction:
-    found = _decode(text, _WithConditions)
-    if found is None:
-        return _UNREADABLE
+def _has_ended(found: _WithConditions, ends: Iterable[str]) -> Reaction:
     true = {each.type for each in found.status.conditions or () if each.status == "True"}
     if true.intersection(ends):
         return _ENDED
     return Reaction("it has not ended: it counts its pods, and makes what is missing", True)
 
 
-def training_job(text: bytes, _: str) -> Reaction:
+@_reads(_WithConditions)
+def training_job(found: _WithConditions, _: str) -> Reaction:
     """Kubeflow's: one that has ended makes and counts nothing any more."""
-    return _has_ended(text, ("Succeeded", "Failed"))
+    return _has_ended(found, ("Succeeded", "Failed"))
 
 
-def broadcast_job(text: bytes, _: str) -> Reaction:
+@_reads(_WithConditions)
+def broadcast_job(found: _WithConditions, _: str) -> Reaction:
     """Kruise's: the same."""
-    return _has_ended(text, ("Complete", "Failed"))
+    return _has_ended(found, ("Complete", "Failed"))
 
 
 # ---------------------------------------------------------------- Spark, CloneSet
@@ -245,11 +247,9 @@ class _SparkApplication(_Object, frozen=True):
     status: _SparkStatus = _SparkStatus()
 
 
-def spark_application(text: bytes, _: str) -> Reaction:
+@_reads(_SparkApplication)
+def spark_application(found: _SparkApplication, _: str) -> Reaction:
     """A driver that is gone is a failed run, which may be started again; unless it has ended."""
-    found = _decode(text, _SparkApplication)
-    if found is None:
-        return _UNREADABLE
     state = found.status.application_state.state
     if state in ("COMPLETED", "FAILED"):
         return _ENDED
@@ -264,11 +264,9 @@ class _CloneSet(_Object, frozen=True):
     spec: _CloneSetSpec = _CloneSetSpec()
 
 
-def clone_set(text: bytes, _: str) -> Reaction:
+@_reads(_CloneSet)
+def clone_set(found: _CloneSet, _: str) -> Reaction:
     """Failed pods are none of its replicas; but the volume claims of one are deleted with it."""
-    found = _decode(text, _CloneSet)
-    if found is None:
-        return _UNREADABLE
     if found.spec.volume_claim_templates:
         return Reaction("it has volumeClaimTemplates: the pod's volume claims go with it")
     return _ENDED
