@@ -31,7 +31,8 @@ GRACE_SECONDS: Final = 60.0
 """So long after its admission a pod may be unknown to whom follows the API server."""
 
 ALONE_SECONDS: Final = 300.0
-"""So long the API server must say so alone; longer than the kubelet lets a container end."""
+"""Minimum time for which the API server alone must report a pod as over, in seconds; longer than
+the kubelet gives a container to end."""
 
 MOMENT_SECONDS: Final = 5.0
 """So long after its admission a pod may have no cgroup yet."""

@@ -19,10 +19,10 @@ from vgpu.kube_json import Keep
 from vgpu.schemes.language import NodeLock
 
 OWNER_SECONDS: Final = 5.0
-"""So long an owner that nobody has shown may take to be bound, before it is asked for."""
+"""Maximum time to wait for an unknown owner to be bound, in seconds; then it is asked for."""
 
 AGAIN_SECONDS: Final = 30.0
-"""Between two questions about one lock."""
+"""Interval between two questions about one lock, in seconds."""
 
 NEVER: Final = float("inf")
 

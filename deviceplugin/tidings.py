@@ -92,7 +92,7 @@ class Tidings:
         self._numbers.checkpoint_failed()
 
     def conflicts(self, found: tuple[Conflict, ...], remarks: tuple[Conflict, ...]) -> None:
-        """These are all that there are now; of what is only claimed nobody is told but the log."""
+        """Publish all conflicts of now; what is only claimed goes to the log alone."""
         self._numbers.conflicts(len(found), len(remarks))
         for each in found:
             if each.pod is not None and each.pod.name:

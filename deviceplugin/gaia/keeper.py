@@ -29,7 +29,7 @@ from vgpu.units import WHOLE_DEVICE_MILLI
 log = logging.getLogger(__name__)
 
 REFRESH_SECONDS: Final = 60.0
-"""Between two looks at the host's driver, and at the files of limits."""
+"""Interval between two looks at the host's driver and at the files of limits, in seconds."""
 
 _ENDING_SECONDS: Final = 30.0
 """A copy of the driver may be under way."""

@@ -24,7 +24,7 @@ from reconciler.model import Entry, Plan, Result
 from reconciler.reasons import Outcome
 
 EVENTS_SECONDS: Final = 10.0
-"""So long the end of a plan waits at least for the events that are not written yet."""
+"""Minimum time that the end of a plan waits for events that are not written yet, in seconds."""
 
 MOST_UNREACHED: Final = 3
 """After so many actions in a row without an answer nothing more is tried."""

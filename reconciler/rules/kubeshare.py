@@ -18,6 +18,7 @@ from reconciler.rules.ledger_words import of_share_pod
 from reconciler.rules.parts import evict, of_pod, quoted
 from reconciler.scene import FAILED, SUCCEEDED, Scene
 from vgpu.kube import (
+    COMPLETED,
     SHARE_POD,
     Container,
     ContainerState,
@@ -42,9 +43,6 @@ _FINISHED: Final[Mapping[str, frozenset[str]]] = {
     "Never": frozenset({SUCCEEDED, FAILED}),
 }
 """restartPolicy -> phases in which a SharePod is over; in others its pod is made again."""
-
-_COMPLETED: Final = "Completed"
-"""The kubelet's reason for a container that ended well."""
 
 _WHOLE: Final = 1.0
 """What the device manager lets the requests of one card add up to, in float64."""
@@ -269,6 +267,5 @@ def _restarting(share_pod: Pod, cards: _Cards, policy: Policy) -> Iterator[Findi
 
 def _has_completed(status: Status) -> bool:
     """Whether it ended well and nothing came of it since; mostly it is backing off."""
-    if status.state is ContainerState.TERMINATED:
-        return status.reason == _COMPLETED
-    return status.state is ContainerState.WAITING and status.last_reason == _COMPLETED
+    backs_off = status.state is ContainerState.WAITING and status.last_reason == COMPLETED
+    return status.has_succeeded or backs_off
