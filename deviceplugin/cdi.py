@@ -96,6 +96,7 @@ class _Owner(StrEnum):
     OURS = "ours"
 
 
+_SCHEMES: Final = frozenset(Scheme)
 _MARKS: Final = msgspec.json.Decoder(_Marks)
 _SPEC: Final = msgspec.json.Decoder(_Spec)
 
@@ -187,8 +188,9 @@ class CdiFiles:
             marks = _MARKS.decode(content)
             if marks.kind != KIND:
                 return _Owner.STRANGE if marks.kind else _Owner.DAMAGED
-            if marks.annotations.get(SCHEME) != self._scheme:
-                return _Owner.OTHERS
+            scheme = marks.annotations.get(SCHEME)
+            if scheme != self._scheme:
+                return _Owner.OTHERS if scheme in _SCHEMES else _Owner.DAMAGED
             whole = _SPEC.decode(content)
         except (msgspec.DecodeError, ValueError, RecursionError):
             return _Owner.DAMAGED

@@ -105,6 +105,8 @@ def taken_over(
     for container in dict.fromkeys((*claims, *told)):
         here = told.get(container, [])
         claim = claims.get(container)
+        if claims and claim is None and container in answers:
+            continue  # an init container of ours: it uses what another one is promised
         if claim is not None and (container in answers or _agree(claim, here)):
             allocations.append(claim)
             continue

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from exporter.allocations import is_allocation
 from exporter.compat.rows import GAUGE
 from exporter.view import View
-from vgpu.ledger import Holding
+from vgpu.ledger import Holding, totals
 from vgpu.metrics.family import Family, Table, Value
 from vgpu.model import Device, Scheme
 from vgpu.units import MIB, percent
@@ -57,7 +58,7 @@ def held_by_card(view: View) -> list[tuple[Device, list[Holding]]]:
     held: dict[str, list[Holding]] = {
         name: [] for name, device in devices.items() if not device.parent
     }
-    for holding in view.books.holdings:
+    for holding in filter(is_allocation, view.books.ledger.holdings):
         device = devices.get(holding.share.device)
         card = device and (device.parent or device.name)
         if holding.scheme is Scheme.VOLCANO and card in held:
@@ -66,18 +67,18 @@ def held_by_card(view: View) -> list[tuple[Device, list[Holding]]]:
 
 
 def held_row(view: View, card: Device, pod: str, held: Sequence[Holding]) -> HeldRow:
-    """The sum of these holdings."""
-    sizes = [holding.share.memory_bytes for holding in held]
-    known = [size for size in sizes if size is not None]
+    """The sum of these holdings, each pod's at its peak."""
+    total = totals.held(held)
+    unknown = any(holding.share.memory_bytes is None for holding in held)
     return HeldRow(
         card.name,
         view.node,
         pod,
         view.volcano_unit_bytes or MIB,
         card.memory_bytes,
-        sum(known) if len(known) == len(sizes) else None,
-        sum(holding.share.cores_milli or 0 for holding in held),
-        sum(holding.slots for holding in held),
+        None if unknown else total.memory_bytes,
+        total.cores_milli,
+        total.slots,
     )
 
 

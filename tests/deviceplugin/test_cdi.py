@@ -221,6 +221,8 @@ DAMAGED = {
     "no devices": json.dumps({**json.loads(WHOLE), "devices": []}).encode(),
     "another device": WHOLE.replace(f'"name": "{NAME}"'.encode(), f'"name": "{OTHER}"'.encode()),
     "annotations that are none": b'{"kind":"vgpu.dev/share","annotations":7}',
+    "our kind alone": b'{"kind":"vgpu.dev/share"}',
+    "our kind, and nobody's": b'{"kind":"vgpu.dev/share","annotations":{"vgpu.dev/scheme":"x"}}',
 }
 
 

@@ -406,6 +406,44 @@ def test_a_forged_region_is_no_conflict_and_takes_nobodys_room(
     assert {one.pod.uid for one in found.remarks} == {"p"}
 
 
+def fetching(*, begun=True, ended=False, **options):
+    """A node with a pod whose init container uses what its app container was promised."""
+    node = NodeModel(CARDS, **options)
+    assert node.boot(())
+    node.create("p", (*TRAIN[1:], ("fetch", INIT, (share(B, 1),))), "")
+    for place in node.admittable():
+        node.admit(*place, heard=True)
+    node.bind(None)
+    if begun:
+        assert node.start("p", "fetch")
+    if ended:
+        node.stop("p", "fetch")
+    return node
+
+
+@pytest.mark.parametrize("devices", [(HUGE,), (HUGE, RegionDevice(B, GIB, 5))])
+@pytest.mark.parametrize("processes", [True, False], ids=["at work", "idle"])
+def test_a_forged_region_of_an_init_container_takes_nobodys_room_either(
+    monkeypatch, devices, processes
+):
+    """It was promised nothing of its own; our checkpoint, which knows its share, is lost."""
+    node = fetching(processes=processes)
+    forged(monkeypatch, *devices)
+    found = recovered(node)
+    assert (found.conflicts, of_desk(found.desk)) == ((), ())
+    assert found.desk.books == node.state.desk.books
+    assert held(found.desk, "p") == {"side": (share(B, 3),)}
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_an_init_container_that_does_not_run_is_no_conflict_where_our_checkpoint_is_lost(ended):
+    """Nobody else tells of which device its share is: it is its app container's."""
+    node = fetching(begun=ended, ended=ended)
+    found = recovered(node)
+    assert (found.conflicts, found.unsettled) == ((), frozenset())
+    assert found.desk.books == node.state.desk.books
+
+
 def test_a_forged_limit_is_no_conflict(monkeypatch):
     node = world(("p", TRAIN[1:]))
     forged(monkeypatch, RegionDevice(B, 2**53, 100))

@@ -1,5 +1,6 @@
 """The compatibility sets, compared row by row with what the original monitors serve."""
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
@@ -10,7 +11,7 @@ from exporter.view import Accounted, Attribution, ContainerRow, GpuRow, ShareRow
 from vgpu.facts import Gpu
 from vgpu.ledger import DeviceEntry, Held, Holding, Ledger
 from vgpu.metrics.render import Format, Renderer
-from vgpu.model import Device, Phase, PodRef, Scheme, Share, Source
+from vgpu.model import ContainerKind, Device, Phase, PodRef, Scheme, Share, Source
 from vgpu.units import GIB, MIB
 
 UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
@@ -224,9 +225,9 @@ def test_a_container_whose_pod_has_no_name_is_left_out_and_counted():
     assert compat.nameless(view(nameless).attribution, [Compat.NONE]) == 0
 
 
-def scheduled(**kept):
+def scheduled(kept=None, **fields):
     """What the scheduler's set tells, by name and, of pods, by their name."""
-    _, rows = served(Compat.VOLCANO_SCHEDULER, seen=view(kept=five_pods(**kept)))
+    _, rows = served(Compat.VOLCANO_SCHEDULER, seen=view(kept=kept or five_pods(**fields)))
     prefix = "volcano_vgpu_device_"
     return {(name.removeprefix(prefix), at.get("podName")): value for name, at, value in rows}
 
@@ -239,6 +240,21 @@ def test_pods_of_one_name_in_two_namespaces_are_one_series_with_their_sum():
     assert found[POD_MEMORY, "web"] == 256
     assert found["allocated_memory", None] == 256
     assert found["shared_number", None] == 2
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_pod_counts_at_its_peak_in_the_schedulers_sums(finished):
+    """Its init container uses what its app container will use; one that has ended may not be the
+    last one."""
+    init = msgspec.structs.replace(
+        holding("web", units=300), container="fetch", kind=ContainerKind.INIT
+    )
+    ledger = five_pods(holdings=(init, holding("web"))).ledger
+    done = {("ml/web", "fetch")} if finished else set()
+    found = scheduled(books(ledger, done))
+    assert found["allocated_memory", None] == found[POD_MEMORY, "web"] == 300
+    assert found["shared_number", None] == 1
+    assert found["allocated_cores", None] == 10
 
 
 def test_the_scheduler_of_volcano_knows_of_volcanos_pods_alone():
