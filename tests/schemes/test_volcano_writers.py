@@ -25,7 +25,7 @@ def entry(uuid, memory, cores=0):
 
 def pod(language, inits, apps, text, *, kinds=None, renamed=False):
     """Containers i0, i1 … and c0, c1 …; the kinds are those of ``inits``."""
-    asks = {} if renamed else {"g": {language.dialect.number: 1}}
+    asks = {"g": {"own/gpu" if renamed else language.dialect.number: 1}}
     kinds = kinds or [INIT] * len(inits)
     specs = [
         *(Container(f"c{at}", (LIMITS | asks).get(what, {})) for at, what in enumerate(apps)),
@@ -192,9 +192,9 @@ def test_every_version_of_every_writer_is_read(case):
     assert devices(case[0], case) == case[-1]
 
 
-@given(written("pg"))
+@given(written())
 def test_where_nobody_is_known_to_ask_nobody_gets_anothers_devices(case):
-    """With a resource that has a name of the operator's; the pods have devices of ours only."""
+    """With a resource that has a name of the operator's, beside other vendors' devices."""
     try:
         found = devices(case[0], case, renamed=True)
     except ClaimError as refused:
@@ -202,6 +202,16 @@ def test_where_nobody_is_known_to_ask_nobody_gets_anothers_devices(case):
         assert "HAMi from 2.9" in str(refused)  # noqa: PT017
     else:
         assert found == case[-1]
+
+
+@pytest.mark.parametrize(
+    ("inits", "apps", "text"),
+    [("", "gd", f";{A1};"), ("", "gdg", f";{A1};{A2};"), ("d", "g", f";{A1};")],
+)
+def test_a_renamed_resource_beside_another_vendors_cannot_be_told_by_position(inits, apps, text):
+    """Up to 2.9 the other vendor's containers have their segments in front."""
+    with pytest.raises(ClaimError, match=r"HAMi up to 2\.8"):
+        told(HAMIS, inits, apps, text, renamed=True)
 
 
 def test_a_renamed_resource_beside_an_init_container_cannot_be_told_in_either_reading():

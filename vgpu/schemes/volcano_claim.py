@@ -149,12 +149,13 @@ def _containers_by_position(
     A resource has a name of the operator's then. The position tells only where each container has a
     segment: of all (HAMi from 2.9), or of the app containers (HAMi 2.7 and 2.8). HAMi 2.10 leaves
     out those that ask for nothing: as many segments as app containers, none of them empty, may be
-    of either, if there are init containers. Raises ClaimError with both readings.
+    of either, if there are init containers. And where a container asks for another vendor's device,
+    its segment is in front (HAMi 2.7 to 2.9). Raises ClaimError with both readings.
     """
     apps = list(pod.apps)
     every = [one.name for one in pod.containers if one.kind is not ContainerKind.APP] + apps
     text = pod.annotations.get(key, "")
-    if PLACEHOLDER not in text:
+    if PLACEHOLDER not in text and not _of_several_vendors(pod):
         if for_all and len(segments) == len(every):
             return [name for name, shares in zip(every, segments, strict=True) if shares]
         if len(segments) == len(apps) and not (for_all and all(segments)):
@@ -166,6 +167,12 @@ def _containers_by_position(
         " no container asks for a resource by which it could be told"
     )
     raise ClaimError(subject_of(pod), key, text, detail)
+
+
+def _of_several_vendors(pod: Pod) -> bool:
+    """Whether it may be: there is no resource for which all containers ask that ask for any."""
+    asked = [set(one.limits) for one in pod.containers if one.limits]
+    return bool(asked) and not set.intersection(*asked)
 
 
 def _some(names: Sequence[str]) -> str:
