@@ -95,6 +95,10 @@ def volcano_scheduler(breakdown: bool = False) -> tuple[Table, ...]:  # noqa: AR
     return (
         Table(
             title="Cards",
+            note=(
+                "A pod's init and app containers run one after another, so of the two the larger"
+                " counts, as in `vgpu_gpu_memory_allocated_bytes`."
+            ),
             rows=cards,
             labels=("devID", "NodeName"),
             key=lambda row: (row.device, row.node),

@@ -121,7 +121,8 @@ class Evidence(msgspec.Struct, frozen=True):
         devices: each once, under all its names.
         devices_complete: whether a device that is not among them, nor lost, is not on the node.
         lost: UUIDs of devices that were there and no longer answer.
-        statements: of all sources, in any order.
+        statements: of all sources, in any order; but our own checkpoint's of one pod as its
+            containers start, for they tell that where the pod's spec is unknown.
         pods: those bound to the node or promised to it, as the API server knows them.
         pods_complete: whether these are all the node's pods that share GPUs.
         live_pods: UIDs that have a cgroup on the node; None where that could not be read.
