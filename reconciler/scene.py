@@ -73,7 +73,7 @@ class Scene:
     @cached_property
     def pods_by_name(self) -> Mapping[tuple[str, str], Pod]:
         """By namespace and name."""
-        return {(pod.ref.namespace, pod.ref.name): pod for pod in self.snapshot.pods}
+        return {(pod.ref.namespace, pod.ref.name): pod for pod in self.all_pods}
 
     @cached_property
     def nodes(self) -> Mapping[str, Node]:

@@ -17,6 +17,7 @@ from vgpu.kube_json import (
     decode_nodes,
     decode_pod,
     decode_pods,
+    decode_share_pod,
     decode_share_pod_event,
     decode_share_pods,
 )
@@ -111,6 +112,14 @@ def test_what_is_nested_without_end_is_not_looked_at(depth):
     line = f'{{"type":"ADDED","object":{nested(depth)}}}'.encode()
     assert decode_share_pod_event(line).object == page.pods[1]
     assert decode_dump(listed(nested(depth))).share_pods == page.pods[1:]
+
+
+def test_an_environment_is_read_or_passed_over_however_deep_it_is_nested():
+    variable = '{"name":"CUDA_DISABLE_CONTROL","value":"true","x":X}'
+    text = json.dumps(share_pod("deep", spec={"containers": [{"name": "main", "env": [0]}]}))
+    for depth in range(1, 1_200):
+        deep = variable.replace("X", "[" * depth + "]" * depth)
+        assert decode_share_pod(text.replace("[0]", f"[{deep}]").encode()).ref.name == "deep"
 
 
 def test_only_what_lies_deep_is_cut_out():

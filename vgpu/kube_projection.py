@@ -292,7 +292,7 @@ def _env(fields: msgspec.Raw) -> Mapping[str, str]:
         return _NOTHING
     try:
         told = _ENV.decode(text) or ()
-    except msgspec.DecodeError:  # no server sends that: it is as if there were none
+    except (msgspec.DecodeError, ValueError, RecursionError):  # it is as if there were none
         return _NOTHING
     values = [each.value for each in told if each.name == KEPT_ENV]
     return {KEPT_ENV: values[-1]} if values else _NOTHING

@@ -87,8 +87,9 @@ def told(field: str) -> Callable[[VDeviceRow], Value]:
 
 
 def limit(row: VDeviceRow) -> Value:
-    """The region's limit, 0 for none, as the originals have it."""
-    return row.share.limit_bytes or 0
+    """The region's limit, 0 for none, as the originals have it; of one that cannot be nothing."""
+    share = row.share
+    return 0 if share.unlimited else share.limit_bytes
 
 
 def utilization(row: VDeviceRow) -> Value:

@@ -60,7 +60,7 @@ class _ClusterObserver:
         return sight(
             Snapshot(
                 now=now,
-                owners=read_owners(self._cluster.object_text, pods.objects),
+                owners=read_owners(self._cluster.object_text, pods.objects, turn=int(now)),
                 complete=frozenset(view for view, kind in seen.items() if kind.complete),
                 continuous=self._continuous,
                 lock_owners=owners.known,

@@ -5,6 +5,7 @@ SharePods, they count as seen only if nothing in it speaks of KubeShare.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -16,8 +17,10 @@ from reconciler.observe.lock_owners import named_owners
 from reconciler.scene import is_holder
 from vgpu.inventory import Objects, Units, speech
 from vgpu.kube import Pod
+from vgpu.kube_decode import decode
 from vgpu.kube_json import Keep, decode_dump
 from vgpu.kube_projection import shares_gpus
+from vgpu.reasons import SourceError
 from vgpu.schemes.kubeshare_sharepod import PREFIX
 
 
@@ -27,6 +30,9 @@ class _ListMeta(msgspec.Struct, frozen=True):
 
 class _List(msgspec.Struct, frozen=True):
     metadata: _ListMeta | None = None
+
+
+_LIST: Final = msgspec.json.Decoder(_List)
 
 
 class DumpObserver:
@@ -81,8 +87,8 @@ class DumpObserver:
     def _is_cut(self) -> bool:
         """Whether it is one page of an API server's answer."""
         try:
-            told = msgspec.json.decode(self._content, type=_List).metadata
-        except msgspec.DecodeError:
+            told = decode(self._content, _LIST, self._subject).metadata
+        except SourceError:
             return False
         return bool(told and told.continue_token)
 

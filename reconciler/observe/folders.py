@@ -47,10 +47,14 @@ _MAPPING: Final = re.compile(
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The folders of one look; ``note`` says why they are not all, or their use is not known."""
+    """The folders of one look; ``note`` says why they are not all, or their use is not known.
+
+    ``more`` says that there are more than are looked at: those that are here can be judged.
+    """
 
     folders: tuple[ShimFolder, ...] = ()
     note: str = ""
+    more: str = ""
 
 
 class _File(msgspec.Struct, frozen=True, gc=False):
@@ -82,7 +86,7 @@ def find_folders(
 
     A folder whose pod ``is_known`` by its UID counts as used, and is not looked at any closer.
     """
-    folders, notes = _listed(roots or DEFAULT_ROOTS)
+    folders, notes, crowded = _listed(roots or DEFAULT_ROOTS)
     unknown = [folder for folder in folders if not is_known(_pod_uid(folder.path))]
     used: frozenset[_File] = frozenset()
     if unknown:
@@ -101,8 +105,12 @@ def find_folders(
         )
         for folder in folders
     )
+    return Found(found, _unseen(notes), _unseen(crowded))
+
+
+def _unseen(notes: Sequence[str]) -> str:
     more = f" and {len(notes) - 1} more" if len(notes) > 1 else ""
-    return Found(found, f"not all shims' folders are seen: {notes[0]}{more}" if notes else "")
+    return f"not all shims' folders are seen: {notes[0]}{more}" if notes else ""
 
 
 def identity(path: str) -> Identity:
@@ -124,10 +132,11 @@ def mapped(path: str, procfs: str = "/proc") -> bool:
 # ---------------------------------------------------------------- folders
 
 
-def _listed(roots: Sequence[str]) -> tuple[list[_Folder], list[str]]:
-    """The folders, each once, and why these are not all."""
+def _listed(roots: Sequence[str]) -> tuple[list[_Folder], list[str], list[str]]:
+    """The folders, each once, why others cannot be seen, and where there are too many."""
     folders: dict[tuple[int, int], _Folder] = {}
     notes: list[str] = []
+    crowded: list[str] = []
     for root in roots:
         try:
             entries, too_many = list_folder(root, MOST_FOLDERS, only_folders=True)
@@ -135,7 +144,7 @@ def _listed(roots: Sequence[str]) -> tuple[list[_Folder], list[str]]:
             if error.reason is not Reason.ABSENT:
                 notes.append(str(error))
             continue
-        notes += (f"{one.subject}: {one.detail}" for one in too_many)
+        crowded += (f"{one.subject}: {one.detail}" for one in too_many)
         for path in sorted(entry.path for entry in entries if FOLDER_NAME.fullmatch(entry.name)):
             try:
                 folder = _look_at(path)
@@ -144,7 +153,7 @@ def _listed(roots: Sequence[str]) -> tuple[list[_Folder], list[str]]:
                     notes.append(str(error))
             else:
                 folders.setdefault(folder.identity[:2], folder)
-    return list(folders.values()), notes
+    return list(folders.values()), notes, crowded
 
 
 def _look_at(path: str) -> _Folder:

@@ -146,9 +146,8 @@ class NodeObserver:
         found = folders.Found()
         if pods is not None and View.PODS in complete:
             found = self._find_folders(pods, seen)
-            if found.note:
-                notes.append(found.note)
-            else:
+            notes += filter(None, (found.note, found.more))
+            if not found.note:
                 complete.add(View.FOLDERS)
         placed = {folder.pod_uid for folder in found.folders}
         return Sight(

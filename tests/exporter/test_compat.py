@@ -225,6 +225,24 @@ def test_a_container_whose_pod_has_no_name_is_left_out_and_counted():
     assert compat.nameless(view(nameless).attribution, [Compat.NONE]) == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        (Compat.VOLCANO, "vGPU_device_memory_limit_in_bytes"),
+        (Compat.HAMI_LEGACY, "vGPU_device_memory_limit_in_bytes"),
+        (Compat.HAMI, "hami_vgpu_memory_limit_bytes"),
+    ],
+)
+@pytest.mark.parametrize(("unlimited", "told"), [(True, [0]), (False, [])])
+def test_a_limit_that_is_not_known_is_not_told_to_be_none(name, family, unlimited, told):
+    refused = ShareRow("u3", "main", UUID, "ml", "liar", vdevice=0, unlimited=unlimited)
+    refused.accounted = accounted()
+    _, rows = served(name, seen=view(refused))
+    assert [value for at, labels, value in rows if at == family and "liar" in labels.values()] == (
+        told
+    )
+
+
 def scheduled(kept=None, **fields):
     """What the scheduler's set tells, by name and, of pods, by their name."""
     _, rows = served(Compat.VOLCANO_SCHEDULER, seen=view(kept=kept or five_pods(**fields)))

@@ -238,6 +238,14 @@ def test_what_is_planned_of_a_stranger_s_lock_is_what_is_done():
     assert bench.outcomes(*actions) == {"gpu-1": Outcome.DONE}
 
 
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_lock_whose_owner_has_gpus_of_nvidias_own_plugin_is_judged_by_that_pod(phase):
+    owner = replace(ended(pod("gone", "hami"), phase), annotations={})
+    seen = locked(lock_owners={}, nvidia_pods=(owner,))
+    (entry,) = plan_of(seen, Rule.STALE_LOCK).actions
+    assert entry.finding.cause == "owner_ended"
+
+
 def test_a_lock_of_whose_owner_nothing_is_known_stays():
     found = plan_of(locked(lock_owners={}), Rule.STALE_LOCK)
     assert skips(found) == {"gpu-1": Skip.INCOMPLETE_VIEW}

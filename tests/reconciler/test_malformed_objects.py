@@ -29,7 +29,7 @@ from tests.reconciler.test_cli import NODE, SICK, call, dump, planned  # noqa: F
 from tests.reconciler.test_hostile import plan_of, skips
 from tests.reconciler.test_observe_kinds import Server
 from tests.support.reconcile_plans import unmoved
-from tests.test_malformed_objects import TENANTS, share_pod
+from tests.test_malformed_objects import TENANTS, listed, nested, share_pod
 from vgpu.kube import MalformedObject
 from vgpu.kube_json import PodPage
 from vgpu.model import PodRef
@@ -56,6 +56,13 @@ def test_a_plan_is_the_same_but_for_a_finding_that_names_it(dump, what):  # noqa
     (finding,) = told["findings"]
     assert (finding["rule"], finding["reason"]) == ("malformed_object", "malformed")
     assert (finding["kind"], finding["namespace"], finding["name"]) == ("SharePod", "ml", "bad")
+
+
+@pytest.mark.parametrize("depth", [300, 2_000, 20_000])
+def test_an_object_that_is_nested_without_end_costs_no_other_its_plan(tmp_path, depth):
+    file = tmp_path / "dump.json"
+    file.write_bytes(listed(*SICK, nested(depth)))
+    assert len(planned(str(file))["actions"]) == 2
 
 
 def test_it_is_counted_in_the_metrics(dump):  # noqa: F811

@@ -161,13 +161,13 @@ def test_one_folder_under_two_roots_is_found_once(root, host, place, tmp_path):
     assert len(found.folders) == 1
 
 
-def test_too_many_folders_are_no_complete_look(root, host, place, monkeypatch):
+def test_of_too_many_folders_some_are_judged_and_that_is_said(root, host, place, monkeypatch):
     monkeypatch.setattr(folders, "MOST_FOLDERS", 1)
     place()
     place(OTHER)
     found = find(root, host)
     assert len(found.folders) == 1
-    assert str(root) in found.note
+    assert (str(root) in found.more, found.note) == (True, "")
 
 
 @pytest.mark.parametrize(

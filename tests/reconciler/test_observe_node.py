@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from reconciler.model import Scope, View
+from reconciler.observe import folders
 from reconciler.observe.node import NodeObserver, Places
 from tests.reconciler import samples
 from tests.support import own_state
@@ -305,6 +306,14 @@ def test_whether_a_folder_is_used_can_be_asked_again(bench):
     with pytest.raises(SourceError) as caught:
         observer.mapped(folder.path)
     assert caught.value.reason is Reason.ABSENT
+
+
+def test_more_folders_than_are_looked_at_keep_none_from_being_tidied(bench, monkeypatch):
+    monkeypatch.setattr(folders, "MOST_FOLDERS", 1)
+    snapshot = bench.look()
+    assert snapshot.folders
+    assert View.FOLDERS in snapshot.complete
+    assert any("more than 1 entries" in note for note in snapshot.notes)
 
 
 def hurry(collector):

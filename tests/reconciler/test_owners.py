@@ -374,6 +374,16 @@ def test_one_tenants_owners_keep_nobody_elses_from_being_read():
     assert sum(bool(each.unread) for each in found.values()) == 2 * MOST + 1
 
 
+def test_of_too_many_owners_others_are_read_at_another_look():
+    many = [dead(*TORCH, name=f"a-{at}") for at in range(3 * MOST)]
+    many = [replace(each, owner=replace(each.owner, name=each.ref.name)) for each in many]
+    read, asked = of(None)
+    for look in range(4):
+        read_owners(read, many, turn=1_790_000_000 + 131 * look)
+    assert len(set(asked)) == 131 * 3 + MOST
+    assert read_owners(read, []) == {}
+
+
 @pytest.mark.parametrize("version", ["kubeflow.org/v1/../x", "kubeflow.org/", "kubeflow.org/V1"])
 def test_no_version_that_a_tenant_writes_leads_elsewhere(version):
     sick = dead(*TORCH)
