@@ -25,7 +25,7 @@ from budgets import Budgets  # noqa: E402
 from decode import pages  # noqa: E402
 
 from vgpu.simulator.apiserver import ApiServer  # noqa: E402
-from vgpu.simulator.store import PODS, Store  # noqa: E402
+from vgpu.simulator.store import PODS, ObjectStore  # noqa: E402
 
 BUDGET_PERCENT = 1.0
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -75,7 +75,7 @@ def main():
     parser.add_argument("--events", type=int, default=50, help="a second")
     parser.add_argument("--seconds", type=int, default=125)
     args = parser.parse_args()
-    store = Store()
+    store = ObjectStore()
     pods = populate(store, args.pods)
     budgets = Budgets()
     with tempfile.TemporaryDirectory() as folder, ApiServer(store) as server:

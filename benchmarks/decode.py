@@ -122,7 +122,7 @@ def pages(count):
 
 
 def ours(kept):
-    from vgpu.kube_json import decode_pods  # noqa: PLC0415
+    from vgpu.kube.documents import decode_pods  # noqa: PLC0415
 
     return lambda page: kept.extend(decode_pods(page).pods)
 

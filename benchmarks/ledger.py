@@ -39,7 +39,7 @@ from vgpu.facts import (  # noqa: E402
     KubeletSample,
     LimitFile,
     LimitSample,
-    Owner,
+    ProcessOwner,
     ProcessSample,
     Region,
     RegionDevice,
@@ -48,15 +48,15 @@ from vgpu.facts import (  # noqa: E402
     RegionUse,
     ShimSample,
 )
-from vgpu.kube import Container, ContainerState, Node, Pod, Status  # noqa: E402
+from vgpu.kube.objects import Container, ContainerState, Node, Pod, Status  # noqa: E402
 from vgpu.ledger import Statement, merge  # noqa: E402
 from vgpu.ledger.cluster import cluster  # noqa: E402
-from vgpu.ledger.memory import Memory  # noqa: E402
 from vgpu.ledger.node import node_evidence  # noqa: E402
+from vgpu.ledger.statement_cache import StatementCache  # noqa: E402
 from vgpu.model import PodRef, Scheme, Share, Source  # noqa: E402
-from vgpu.schemes.gaia import Gaia  # noqa: E402
-from vgpu.schemes.gpushare import Gpushare  # noqa: E402
-from vgpu.schemes.volcano import Volcano  # noqa: E402
+from vgpu.schemes.gaia.codec import Gaia  # noqa: E402
+from vgpu.schemes.gpushare.codec import Gpushare  # noqa: E402
+from vgpu.schemes.volcano.codec import Volcano  # noqa: E402
 from vgpu.units import GAIA_MEMORY_BLOCK, GIB  # noqa: E402
 
 NODE_BUDGET_MS, CLUSTER_BUDGET_MS = 5, 2000
@@ -67,7 +67,7 @@ LANGUAGES = (Volcano(memory_factor=1024), Gaia(), Gpushare())
 NO_USE = RegionUse(0, 0, 0, 0, 0, None)
 
 
-class Held(msgspec.Struct, frozen=True):
+class PodResourcesRow(msgspec.Struct, frozen=True):
     """As pod-resources tells it."""
 
     namespace: str
@@ -241,7 +241,7 @@ def full_node():
         ),
         "process": ProcessSample(
             owners={
-                10 * number + pid: Owner(f"{number:064x}", pod.ref.uid, "containerd")
+                10 * number + pid: ProcessOwner(f"{number:064x}", pod.ref.uid, "containerd")
                 for number, pod in enumerate(pods)
                 for pid in (1, 2)
             },
@@ -259,7 +259,9 @@ def full_node():
         ),
         "limits": LimitSample(tuple(limit for limit in limits if limit)),
         "held": {
-            Held("team", pod.ref.name, "main", grant.resource): frozenset(grant.device_ids)
+            PodResourcesRow("team", pod.ref.name, "main", grant.resource): frozenset(
+                grant.device_ids
+            )
             for pod, of_pod in zip(pods, grants, strict=True)
             for grant in of_pod
         },
@@ -329,7 +331,7 @@ def again(sampled):
         yield sampled | {"pods": (changed, *rest)}
 
 
-class Report:
+class LedgerReport:
     """The lines of the table."""
 
     def __init__(self):
@@ -349,11 +351,11 @@ def main():
     parser.add_argument("--runs", type=int, default=50)
     options = parser.parse_args()
 
-    report = Report()
+    report = LedgerReport()
     sampled = full_node()
     taken, evidence = cpu_seconds(lambda: node_evidence(LANGUAGES, **sampled), options.runs)
     report.line(f"node: samples to {len(evidence.statements)} statements", taken)
-    memory, changing = Memory(), again(sampled)
+    memory, changing = StatementCache(), again(sampled)
     node_evidence(LANGUAGES, memory=memory, **sampled)
     taken, _ = cpu_seconds(
         lambda: node_evidence(LANGUAGES, memory=memory, **next(changing)), options.runs
@@ -365,8 +367,8 @@ def main():
     assert not ledger.conflicts, ledger.conflicts[:3]
 
     nodes, pods = whole_cluster(options.nodes, options.pods)
-    languages = (Volcano(memory_factor=1), Gpushare())
-    taken, result = cpu_seconds(lambda: cluster(nodes, pods, languages), 3)
+    codecs = (Volcano(memory_factor=1), Gpushare())
+    taken, result = cpu_seconds(lambda: cluster(nodes, pods, codecs), 3)
     what = f"cluster: {options.nodes} nodes, {options.pods} pods"
     report.line(what, taken, CLUSTER_BUDGET_MS)
     held = sum(len(e.holdings) for one in result.ledgers.values() for e in one.devices)

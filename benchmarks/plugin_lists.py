@@ -27,13 +27,13 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from benchmarks.budgets import Budgets  # noqa: E402
-from deviceplugin.answers import answer  # noqa: E402
-from deviceplugin.assignments import read_assignments  # noqa: E402
-from deviceplugin.lists import Listed, TooLong, offered  # noqa: E402
+from deviceplugin.allocate.responses import answer  # noqa: E402
+from deviceplugin.kubelet.container_devices import read_assignments  # noqa: E402
+from deviceplugin.kubelet.device_lists import AdvertisedList, TooLong, offered  # noqa: E402
 from vgpu.model import Device  # noqa: E402
 from vgpu.reasons import Reason, SourceError  # noqa: E402
-from vgpu.schemes.language import NO_DEVICES, VISIBLE_DEVICES, Edits  # noqa: E402
-from vgpu.schemes.volcano import Volcano  # noqa: E402
+from vgpu.schemes.codec import NO_DEVICES, VISIBLE_DEVICES, ContainerEdits  # noqa: E402
+from vgpu.schemes.volcano.codec import Volcano  # noqa: E402
 from vgpu.sources.kubelet_checkpoint import parse_checkpoint  # noqa: E402
 from vgpu.units import GIB, MIB  # noqa: E402
 
@@ -51,10 +51,10 @@ def card(number, memory_bytes):
     return Device(uuid, number, memory_bytes, slots=CONTAINERS // CARDS)
 
 
-def full_checkpoint(language, cards):
+def full_checkpoint(codec, cards):
     """As the kubelet writes it when every ID is given out."""
-    edits = Edits({VISIBLE_DEVICES: NO_DEVICES})
-    numbers, units = (list(language.device_ids(name, cards)) for name in (NUMBER, MEMORY))
+    edits = ContainerEdits({VISIBLE_DEVICES: NO_DEVICES})
+    numbers, units = (list(codec.device_ids(name, cards)) for name in (NUMBER, MEMORY))
     each = len(units) // CONTAINERS
     entries = []
     for at in range(CONTAINERS):
@@ -95,7 +95,7 @@ def cpu_seconds(work, runs):
     return taken, result
 
 
-class Report:
+class ListsReport:
     """The lines of the table."""
 
     def __init__(self):
@@ -117,13 +117,13 @@ def main():
     parser.add_argument("--runs", type=int, default=10)
     options = parser.parse_args()
 
-    report = Report()
-    language = Volcano(memory_factor=FACTOR)
+    report = ListsReport()
+    codec = Volcano(memory_factor=FACTOR)
     cards = tuple(card(number, CARD_BYTES) for number in range(CARDS))
     before = peak_mib()
-    taken, listed = cpu_seconds(lambda: offered(language, MEMORY, cards), options.runs)
+    taken, listed = cpu_seconds(lambda: offered(codec, MEMORY, cards), options.runs)
     grown = peak_mib() - before
-    assert isinstance(listed, Listed), listed
+    assert isinstance(listed, AdvertisedList), listed
     what = f"list: {listed.healthy:,} IDs, {len(listed.message) / MIB:.1f} MiB, encoded"
     report.line(what, taken, LIST_BUDGET_MS)
     held = report.budgets.hold("list, memory", grown, LIST_BUDGET_MIB, "MiB")
@@ -134,7 +134,7 @@ def main():
     assert isinstance(refused, TooLong), refused
     report.line(f"list: {refused.count:,} IDs refused", taken, REFUSAL_BUDGET_MS)
 
-    content = full_checkpoint(language, cards)
+    content = full_checkpoint(codec, cards)
     with tempfile.NamedTemporaryFile() as file:
         file.write(content)
         file.flush()

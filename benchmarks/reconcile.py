@@ -28,14 +28,14 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from budgets import Budgets  # noqa: E402
 from decode import compact, measure, memory, pages  # noqa: E402
 
-from reconciler.books import Books  # noqa: E402
-from reconciler.memory import Memory  # noqa: E402
-from reconciler.model import Scope, Snapshot, View  # noqa: E402
+from reconciler.ledger_cache import LedgerCache  # noqa: E402
+from reconciler.model import Coverage, Scope, Snapshot  # noqa: E402
 from reconciler.plan import make_plan  # noqa: E402
 from reconciler.policy import Policy  # noqa: E402
-from vgpu.inventory import Objects, Units, speech  # noqa: E402
-from vgpu.kube import Node, Pod  # noqa: E402
-from vgpu.kube_json import decode_nodes, decode_pods  # noqa: E402
+from reconciler.reconciler_state import ReconcilerState  # noqa: E402
+from vgpu.inventory import Objects, Units, detect_schemes  # noqa: E402
+from vgpu.kube.documents import decode_nodes, decode_pods  # noqa: E402
+from vgpu.kube.objects import Node, Pod  # noqa: E402
 
 PODS_A_NODE = 20
 SICK_EVERY = 100
@@ -93,7 +93,7 @@ def snapshot(nodes: tuple[Node, ...], pods: tuple[Pod, ...], ledgers=None) -> Sn
     return Snapshot(
         now=NOW,
         scope=Scope.CLUSTER,
-        complete=frozenset({View.NODES, View.PODS, View.SHARE_PODS}),
+        complete=frozenset({Coverage.NODES, Coverage.PODS, Coverage.SHARE_PODS}),
         nodes=nodes,
         pods=pods,
         ledgers=ledgers or {},
@@ -117,12 +117,12 @@ def plan_in_memory(count, runs):
     pods = tuple(
         sick(pod) if number % SICK_EVERY == 0 else pod for number, pod in enumerate(shared)
     )
-    said = speech(Objects(nodes, pods), Units())
+    said = detect_schemes(Objects(nodes, pods), Units())
     times = []
     for _ in range(runs):
         seen = snapshot(nodes, pods)
         seconds, (plan, _) = spent(
-            lambda seen=seen: make_plan(seen, Policy(), Memory(), said.languages)
+            lambda seen=seen: make_plan(seen, Policy(), ReconcilerState(), said.codecs)
         )
         times.append(seconds)
     print(
@@ -135,7 +135,7 @@ def plan_in_memory(count, runs):
 # ---------------------------------------------------------------- a whole look, in its own process
 
 
-def looker():
+def probe():
     """Fed pages on standard input; what it cost on standard output."""
     begun = time.process_time()
     pods, nodes = [], []
@@ -152,12 +152,12 @@ def looker():
         sys.stdout.flush()
     decoded = time.process_time() - begun - reading
     objects = Objects(tuple(nodes), tuple(pods))
-    said = speech(objects, Units())
-    books = Books()
-    ledger, ledgers = spent(lambda: books.ledgers(nodes, said.pods, said.languages, {}))
-    again, _ = spent(lambda: books.ledgers(nodes, said.pods, said.languages, {}))
+    said = detect_schemes(objects, Units())
+    books = LedgerCache()
+    ledger, ledgers = spent(lambda: books.ledgers(nodes, said.pods, said.codecs, {}))
+    again, _ = spent(lambda: books.ledgers(nodes, said.pods, said.codecs, {}))
     seen = snapshot(objects.nodes, said.pods, ledgers)
-    planned, (plan, _) = spent(lambda: make_plan(seen, Policy(), Memory(), said.languages))
+    planned, (plan, _) = spent(lambda: make_plan(seen, Policy(), ReconcilerState(), said.codecs))
     result = {"decode": decoded, "ledger": ledger, "again": again, "plan": planned}
     result |= {"peak": memory("VmHWM"), "kept": len(pods), "skipped": len(plan.skipped)}
     print(json.dumps(result))
@@ -188,7 +188,7 @@ def look(count):
 
 def event(count=20_000):
     """The least CPU microseconds of one event: decoded, and stored where pods are kept."""
-    from vgpu.kube_json import decode_pod_event  # noqa: PLC0415
+    from vgpu.kube.documents import decode_pod_event  # noqa: PLC0415
 
     page = json.loads(next(islice(pages(500), 1)))
     lines = [
@@ -216,8 +216,8 @@ def main():
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--looker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.looker:
-        looker()
+    if args.probe:
+        probe()
         return 0
     budgets = Budgets()
     best = plan_in_memory(args.pods, args.runs)

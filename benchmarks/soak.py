@@ -40,15 +40,15 @@ from vgpu.simulator.driver import SimulatedDriver  # noqa: E402
 from vgpu.simulator.node import region_path  # noqa: E402
 from vgpu.simulator.scenario import (  # noqa: E402
     HAMI_ROOT,
-    Container,
-    Pod,
     Process,
     Shim,
+    SimulatedContainer,
+    SimulatedPod,
     container_id,
     identity,
 )
 from vgpu.simulator.state import alive_at, regions_at  # noqa: E402
-from vgpu.simulator.wave import constant  # noqa: E402
+from vgpu.simulator.waveform import constant  # noqa: E402
 from vgpu.units import GIB  # noqa: E402
 
 INTERVAL = "5ms"
@@ -68,7 +68,7 @@ FORMS = tuple(itertools.product(("*/*", OPENMETRICS), ("identity", "gzip"), (Tru
 """Accept, Accept-Encoding, and whether the connection is kept."""
 
 
-class Level(msgspec.Struct, frozen=True):
+class ProcessLevel(msgspec.Struct, frozen=True):
     """What the process holds: KiB, descriptors, threads; after so many samples and scrapes."""
 
     samples: int
@@ -82,7 +82,7 @@ def guest(number):
     """A pod that nobody has seen before."""
     name = f"guest-{number}"
     process = Process(pid=3_000_000 + number, card=1, data=constant(GIB), sm=constant(0.1))
-    container = Container(
+    container = SimulatedContainer(
         name="main",
         id=container_id(name),
         scheme=Scheme.VOLCANO,
@@ -90,7 +90,7 @@ def guest(number):
         processes=(process,),
         shim=Shim(layout="v1.2", root=HAMI_ROOT, cache=identity(f"region of {name}")),
     )
-    return Pod(ref=PodRef(identity(name), "guests", name), containers=(container,))
+    return SimulatedPod(ref=PodRef(identity(name), "guests", name), containers=(container,))
 
 
 class World:
@@ -256,7 +256,7 @@ def level(world, scraper):
         memory.append(int(status["VmRSS"].split()[0]))
         threads.append(int(status["Threads"]))
         descriptors.append(descriptors_of(pid))
-    return Level(
+    return ProcessLevel(
         scraper.samples,
         scraper.scrapes,
         statistics.median(memory),

@@ -2,12 +2,12 @@
 
 Where to look, in the order in which a container comes by:
 
-- ``model``, ``desk``, ``reasons``: assignments, tenants and bindings; the books; every refusal.
-  ``role``, ``ports``, ``steps``: what the parts are to one another. Pure.
+- ``model``, ``allocation state``, ``reasons``: assignments, tenants and bindings; the books; every
+  refusal. ``role``, ``ports``, ``steps``: what the parts are to one another. Pure.
 - ``roles/``: what is different for each scheme. ``gaia/``: what gpu-manager's library needs.
 - ``lists``, ``offers``, ``server``, ``registration``, ``keeper``, ``registrar``: the kubelet's
   side.
-- ``clerk``, ``candidates``, ``guesses``: what Allocate and PreStartContainer answer.
+- ``allocator``, ``candidates``, ``guesses``: what Allocate and PreStartContainer answer.
 - ``assignments``, ``answers``: the kubelet's checkpoint and our answers in it. ``binding``,
   ``gate``: what follows from them, pure; ``binder``: the thread that does it.
 - ``cdi``, ``late_files``, ``checkpoint``, ``shim_files``: what is written on the node.

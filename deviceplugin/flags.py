@@ -7,12 +7,12 @@ from typing import Any, Final
 import click
 import msgspec
 
-from vgpu import logs
-from vgpu.flags import AUTO, Duration, MemoryUnit, env, field, is_typed
 from vgpu.model import Scheme
+from vgpu.program import logs
+from vgpu.program.flags import AUTO, Duration, MemoryUnit, env, field, is_typed
+from vgpu.program.web_flags import max_connections, max_per_address
 from vgpu.units import GIB
 from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS
-from vgpu.web.flags import max_connections, max_per_address
 
 DEFAULT_PORT: Final = 9395
 SERVED: Final = (Scheme.VOLCANO, Scheme.GPUSHARE, Scheme.GAIA)
@@ -55,7 +55,7 @@ class Label(click.ParamType[tuple[str, str]]):
         return key, told
 
 
-class Options(msgspec.Struct, frozen=True):
+class PluginOptions(msgspec.Struct, frozen=True):
     """The flags, parsed and checked."""
 
     scheme: Scheme = Scheme.VOLCANO
@@ -111,14 +111,14 @@ class Options(msgspec.Struct, frozen=True):
         return f"{self.kubelet_dir}/kubelet.sock"
 
 
-DEFAULTS: Final = Options()
+DEFAULTS: Final = PluginOptions()
 
 SCHEME_OF: Final = {"volcano": Scheme.VOLCANO, "gpushare": Scheme.GPUSHARE, "gaia": Scheme.GAIA}
 """The first word of a flag that means something with one scheme only."""
 
 
 def flag(name: str, help_: str, *, also_env: str = "", **kwargs: Any) -> Callable[[Any], Any]:
-    """One option of the command; its default is that of :class:`Options`."""
+    """One option of the command; its default is that of :class:`PluginOptions`."""
     on = name.partition("/")[0]
     names = [env(on), also_env] if also_env else env(on)
     default = getattr(DEFAULTS, field(on))
@@ -307,18 +307,18 @@ def all_flags(command: Any) -> Any:
     return command
 
 
-def options_from(ctx: click.Context) -> Options:
-    """The flags of a call as :class:`Options`. Raises click.UsageError that names the flags."""
+def options_from(ctx: click.Context) -> PluginOptions:
+    """The flags as :class:`PluginOptions`. Raises click.UsageError that names the flags."""
     given = dict(ctx.params)
     given["scheme"] = Scheme(given["scheme"])
-    options = Options(**given)
+    options = PluginOptions(**given)
     typed = frozenset(name for name in ctx.params if is_typed(ctx, name))
     for complaint in conflicts(options, typed):
         raise click.UsageError(complaint, ctx)
     return options
 
 
-def conflicts(options: Options, typed: frozenset[str]) -> list[str]:
+def conflicts(options: PluginOptions, typed: frozenset[str]) -> list[str]:
     """Why these flags cannot work together; ``typed`` are the Python names of those typed.
 
     What the environment says of other schemes is no mistake: it may serve several programs.

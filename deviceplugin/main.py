@@ -15,19 +15,19 @@ from typing import Any, Final
 import click
 from msgspec.structs import replace
 
-from deviceplugin.flags import Options, all_flags, options_from
-from deviceplugin.health_rules import Rules, parse_xids, rules
-from deviceplugin.health_watch import Driver
-from deviceplugin.steps import At, nothing
-from vgpu import logs, signals
+from deviceplugin.failpoints import Failpoint, noop
+from deviceplugin.flags import PluginOptions, all_flags, options_from
+from deviceplugin.health.rules import HealthRules, parse_xids, rules
+from deviceplugin.health.watch import TopologyDriver
 from vgpu.cli import version_option
+from vgpu.program import logs, signals
 from vgpu.reasons import SourceError
 
 log = logging.getLogger(__name__)
 
 SWITCH_SECONDS: Final = 0.0005
 """So often a busy thread lets the others in. A call of the kubelet's goes through several threads;
-with Python's 5 ms it would wait for the binder and the teller in each."""
+with Python's 5 ms it would wait for the binder and the status manager in each."""
 
 ENDING_SECONDS: Final = 2.0
 """So long calls of the kubelet that are under way may take at the end."""
@@ -60,14 +60,19 @@ def command(ctx: click.Context, /, **_: Any) -> None:
     run(named, judged, nvml)
 
 
-def nvml() -> Driver:
+def nvml() -> TopologyDriver:
     """The real driver, asked for no more than health needs."""
     from vgpu.sources.nvml import NvmlSource  # noqa: PLC0415  # ctypes and pynvml only when run
 
     return NvmlSource(health_only=True)
 
 
-def run(options: Options, judged: Rules, driver: Callable[[], Driver], at: At = nothing) -> None:
+def run(
+    options: PluginOptions,
+    judged: HealthRules,
+    driver: Callable[[], TopologyDriver],
+    at: Failpoint = noop,
+) -> None:
     """Serve until SIGTERM or SIGINT. ``at`` is told of every step.
 
     Raises click.ClickException.
@@ -104,7 +109,7 @@ def _is_held() -> bool:
     return any(one.is_alive() for one in others if one is not threading.main_thread())
 
 
-def _rules(ctx: click.Context, options: Options) -> Rules:
+def _rules(ctx: click.Context, options: PluginOptions) -> HealthRules:
     """Raises click.UsageError that names the flag, or the variable."""
     try:
         ignored = parse_xids(options.health_ignore_xids)

@@ -1,7 +1,7 @@
 """The plugin's metric families as tables, and the numbers behind them.
 
-Counters live in :class:`Numbers`, which every thread may use; all else is asked for when a page is
-made, of whom it concerns.
+Counters live in :class:`PluginMetrics`, which every thread may use; all else is asked for when a
+page is made, of whom it concerns.
 """
 
 import threading
@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import msgspec
 
-from deviceplugin.reasons import Why
-from vgpu.metrics.family import Family, Kind, Labelled, Table
+from deviceplugin.reasons import BindRefusal
+from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType
 from vgpu.metrics.own import BUILD_INFO, PROCESS, WEB
 from vgpu.metrics.render import Exposition, Renderer
 
-GAUGE: Final = Kind.GAUGE
-COUNTER: Final = Kind.COUNTER
+GAUGE: Final = MetricType.GAUGE
+COUNTER: Final = MetricType.COUNTER
 
 
 class Wait(StrEnum):
@@ -48,7 +48,7 @@ class Offer(msgspec.Struct, frozen=True):
     unit_bytes: int = 0
 
 
-class Card(msgspec.Struct, frozen=True):
+class GpuStatus(msgspec.Struct, frozen=True):
     """One card, and why it is unhealthy: healthy if there is no reason."""
 
     uuid: str
@@ -56,7 +56,7 @@ class Card(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...] = ()
 
 
-class View(msgspec.Struct, frozen=True):
+class PluginView(msgspec.Struct, frozen=True):
     """All that a page is made of."""
 
     scheme: str
@@ -64,14 +64,14 @@ class View(msgspec.Struct, frozen=True):
     ready: bool
     recovered: bool
     offers: tuple[Offer, ...]
-    cards: tuple[Card, ...]
+    cards: tuple[GpuStatus, ...]
     registrations: Mapping[tuple[str, str], int]
     allocations: Mapping[str, int]
-    refusals: Mapping[tuple[str, Why], int]
+    refusals: Mapping[tuple[str, BindRefusal], int]
     waits: Mapping[Wait, tuple[int, float]]
     tenants: Mapping[str, int]
     expecting: int
-    unbound: Mapping[Why, int]
+    unbound: Mapping[BindRefusal, int]
     conflicts: int
     remarks: int
     checkpoint_problem: str
@@ -83,15 +83,15 @@ class View(msgspec.Struct, frozen=True):
     own: Mapping[str, float]
 
 
-def _one_row(title: str, *families: Family, note: str = "") -> Table:
-    return Table(title, lambda view: (view,), (), lambda _: (), families, note)
+def _one_row(title: str, *families: Family, note: str = "") -> FamilyTable:
+    return FamilyTable(title, lambda view: (view,), (), lambda _: (), families, note)
 
 
-def _waited(position: int) -> Callable[[View], Labelled]:
+def _waited(position: int) -> Callable[[PluginView], Labelled]:
     return lambda view: {(wait.value,): told[position] for wait, told in view.waits.items()}
 
 
-OFFERS: Final = Table(
+OFFERS: Final = FamilyTable(
     "Resources",
     lambda view: view.offers,
     ("resource",),
@@ -128,7 +128,7 @@ OFFERS: Final = Table(
     ),
 )
 
-CARDS: Final = Table(
+CARDS: Final = FamilyTable(
     "Cards",
     lambda view: view.cards,
     ("uuid", "gpu"),
@@ -294,13 +294,13 @@ SELF: Final = _one_row(
 TABLES: Final = (SELF, OFFERS, CARDS, SERVICE, DESK, WEB, PROCESS)
 
 
-class Numbers:
+class PluginMetrics:
     """Counts what is done. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._allocations: Counter[str] = Counter()
-        self._refusals: Counter[tuple[str, Why]] = Counter()
+        self._refusals: Counter[tuple[str, BindRefusal]] = Counter()
         self._waits: dict[Wait, tuple[int, float]] = dict.fromkeys(Wait, (0, 0.0))
         self._conflicts = self._remarks = 0
         self._checkpoint_problem = ""
@@ -311,7 +311,7 @@ class Numbers:
         with self._lock:
             self._allocations[resource] += 1
 
-    def refused(self, step: str, why: Why) -> None:
+    def refused(self, step: str, why: BindRefusal) -> None:
         """Something was refused."""
         with self._lock:
             self._refusals[step, why] += 1
@@ -338,7 +338,7 @@ class Numbers:
             self._checkpoint_failures += 1
 
     def counted(self) -> Mapping[str, Any]:
-        """The fields of a :class:`View` that are counted here."""
+        """The fields of a :class:`PluginView` that are counted here."""
         with self._lock:
             return {
                 "allocations": self._allocations.copy(),
@@ -351,10 +351,10 @@ class Numbers:
             }
 
 
-class Page:
+class PluginPage:
     """Makes the page of metrics from a view."""
 
-    def __init__(self, view: Callable[[], View]) -> None:
+    def __init__(self, view: Callable[[], PluginView]) -> None:
         self._view = view
         self._renderer = Renderer(TABLES)
         self._lock = threading.Lock()

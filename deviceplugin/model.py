@@ -8,14 +8,14 @@ here is a **tenant**; it is admitted as a whole, once, and leaves when its conta
 
 import msgspec
 
+from vgpu.admitted import AdmittedPod, Binding
 from vgpu.model import PodRef
-from vgpu.schemes.language import Edits
-from vgpu.tenants import Binding, Tenant
+from vgpu.schemes.codec import ContainerEdits
 
-__all__ = ["Assignment", "Binding", "Conflict", "Tenant"]
+__all__ = ["AdmittedPod", "AllocationConflict", "Binding", "ContainerDevices"]
 
 
-class Assignment(msgspec.Struct, frozen=True, gc=False):
+class ContainerDevices(msgspec.Struct, frozen=True, gc=False):
     """What the kubelet gave one container of the binding resource, by its own checkpoint.
 
     Attributes:
@@ -31,10 +31,10 @@ class Assignment(msgspec.Struct, frozen=True, gc=False):
     container: str
     ids: frozenset[str]
     name: str
-    answer: Edits
+    answer: ContainerEdits
 
 
-class Conflict(msgspec.Struct, frozen=True, gc=False):
+class AllocationConflict(msgspec.Struct, frozen=True, gc=False):
     """Who holds more than there is, or what two sources say differently, in words.
 
     ``parties`` are the UIDs of all whom it is about, where that is more than ``pod``.

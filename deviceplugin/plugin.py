@@ -13,36 +13,38 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
-from deviceplugin.building import (
+from deviceplugin.adapters.memory_factor import FactorError
+from deviceplugin.apiserver.pods import ASKING_SECONDS, Pods
+from deviceplugin.failpoints import Failpoint
+from deviceplugin.flags import PluginOptions
+from deviceplugin.health.device_health import Health
+from deviceplugin.health.rules import HealthRules
+from deviceplugin.health.watch import HealthWatch, TopologyDriver
+from deviceplugin.injection.shim_files import ShimError
+from deviceplugin.metrics import PluginMetrics
+from deviceplugin.recovery.checkpoint import CheckpointFile, Loaded, LockHeld
+from deviceplugin.recovery.migration import read_gpu_manager
+from deviceplugin.recovery.startup import Own
+from deviceplugin.scheme_adapter import SchemeAdapter
+from deviceplugin.service import Outside, Service
+from deviceplugin.status_server import UNREGISTERED, StatusView, routes
+from deviceplugin.wiring import (
     legacy_refusal,
-    make_handout,
-    make_keeper,
-    make_role,
+    make_adapter,
+    make_injector,
+    make_services,
     mend_shim,
     needs_node,
 )
-from deviceplugin.checkpoint import Checkpoint, Loaded, LockHeld
-from deviceplugin.flags import Options
-from deviceplugin.health import Health
-from deviceplugin.health_rules import Rules
-from deviceplugin.health_watch import Driver, HealthWatch
-from deviceplugin.metrics import Numbers
-from deviceplugin.migration import read_gpu_manager
-from deviceplugin.pages import UNREGISTERED, Window, routes
-from deviceplugin.pods import ASKING_SECONDS, Pods
-from deviceplugin.recovering import Own
-from deviceplugin.role import Role
-from deviceplugin.roles.memory_factor import FactorError
-from deviceplugin.service import Outside, Service
-from deviceplugin.shim_files import ShimError
-from deviceplugin.steps import At
-from vgpu.cluster import Cluster, ClusterError, followed
-from vgpu.kube import Node
+from vgpu.kube import list_watch
+from vgpu.kube.client import ApiClient
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.informer import Informer
+from vgpu.kube.objects import Node
 from vgpu.model import Device, Scheme
-from vgpu.sources.mirror import Mirror
+from vgpu.program.process import build_info, own_numbers
 from vgpu.sources.own_checkpoint import boot_id
 from vgpu.web.config import WebConfigError, WebConfigFile
-from vgpu.web.process import build_info, own_numbers
 from vgpu.web.server import ListenError, WebServer
 
 log = logging.getLogger(__name__)
@@ -62,18 +64,18 @@ class Plugin:
 
     def __init__(
         self,
-        options: Options,
-        judged: Rules,
-        driver: Driver,
+        options: PluginOptions,
+        judged: HealthRules,
+        driver: TopologyDriver,
         *,
         on_fatal: Callable[[], None],
-        at: At,
+        at: Failpoint,
     ) -> None:
         """``on_fatal`` is called when only a new process can go on. Raises Failure, SourceError."""
         self._options = options
         self._on_fatal = on_fatal
         self._at = at
-        self._numbers = Numbers()
+        self._numbers = PluginMetrics()
         self._changing = threading.Lock()
         links = driver.links if options.scheme is Scheme.GAIA else None
         self._watch = HealthWatch(
@@ -83,12 +85,12 @@ class Plugin:
         self._open = ExitStack()
         self.stuck = False
         try:
-            self._cluster = Cluster.connect(options.kubeconfig, gather=0)
+            self._cluster = ApiClient.connect(options.kubeconfig, gather=0)
             self._open.callback(self._cluster.close)
-            self._asked = Cluster.connect(options.kubeconfig, patience=ASKING_SECONDS)
+            self._asked = ApiClient.connect(options.kubeconfig, patience=ASKING_SECONDS)
             self._open.callback(self._asked.close)
             config = WebConfigFile(options.web_config_file) if options.web_config_file else None
-            self._window = Window(
+            self._window = StatusView(
                 options.scheme.value,
                 "cdi" if options.cdi else "files",
                 self._numbers,
@@ -125,7 +127,9 @@ class Plugin:
     def serve(self, ended: Callable[[], bool]) -> None:
         """Begin; returns when pods can be served, or ``ended``. Raises Failure."""
         options = self._options
-        checkpoint = Checkpoint(options.state_dir, options.scheme, options.node_name, self._boot_id)
+        checkpoint = CheckpointFile(
+            options.state_dir, options.scheme, options.node_name, self._boot_id
+        )
         try:
             self._server.start()
             self._open.callback(self._server.stop)
@@ -157,7 +161,7 @@ class Plugin:
         if not ended():
             self._begin(checkpoint, pods, node, seen)
 
-    def _seen(self, node: Mirror[Node], ended: Callable[[], bool]) -> Node | None:
+    def _seen(self, node: Informer[Node], ended: Callable[[], bool]) -> Node | None:
         """The node's object, waited for where it is needed."""
         name = self._options.node_name
         seen = node.state().objects.get(name)
@@ -171,11 +175,11 @@ class Plugin:
         return seen
 
     def _begin(
-        self, checkpoint: Checkpoint, pods: Pods, node: Mirror[Node], seen: Node | None
+        self, checkpoint: CheckpointFile, pods: Pods, node: Informer[Node], seen: Node | None
     ) -> None:
         """``seen`` is the node's object, as far as the API server has shown it."""
         options, health = self._options, self._watch.health
-        role = self._role(health, seen)
+        adapter = self._adapter(health, seen)
         loaded = checkpoint.load()
         if loaded.problem is not None:
             log.warning("our checkpoint: %s", loaded.problem)
@@ -184,20 +188,20 @@ class Plugin:
             cluster=self._cluster,
             pods=pods,
             node=node,
-            handout=make_handout(options, self._boot_id),
+            injector=make_injector(options, self._boot_id),
             checkpoint=checkpoint,
-            own=self._own(loaded, role.devices(health.devices)),
-            keeper=make_keeper(
+            own=self._own(loaded, adapter.devices(health.devices)),
+            keeper=make_services(
                 options, self._boot_id, pods.find, lambda: self._watch.health, self._look
             ),
             mend=partial(mend_shim, options),
         )
         service = Service(
             options,
-            role,
+            adapter,
             outside,
             self._numbers,
-            legacy=legacy_refusal(options, role),
+            legacy=legacy_refusal(options, adapter),
             at=self._at,
         )
         service.start(health)
@@ -217,7 +221,7 @@ class Plugin:
             log.info("gpu-manager's checkpoint was read", extra={"pods": len(found.tenants)})
         return Own(found.tenants)
 
-    def _role(self, health: Health, node: Node | None) -> Role:
+    def _adapter(self, health: Health, node: Node | None) -> SchemeAdapter:
         """Raises Failure."""
         options = self._options
         try:
@@ -226,23 +230,25 @@ class Plugin:
                 if options.volcano_memory_factor is None
                 else ()
             )
-            return make_role(options, health.devices, node, nodes, self._watch.links)
+            return make_adapter(options, health.devices, node, nodes, self._watch.links)
         except (ClusterError, FactorError, ShimError) as error:
             raise Failure(str(error)) from error
 
-    def _follow_node(self) -> Mirror[Node]:
+    def _follow_node(self) -> Informer[Node]:
         name = self._options.node_name
-        api = followed.node(self._cluster, name)
-        mirror = Mirror(api, self._cluster.server, key=lambda node: node.name, changed=self._look)
-        mirror.start()
-        return mirror
+        api = list_watch.node(self._cluster, name)
+        informer = Informer(
+            api, self._cluster.server, key=lambda node: node.name, changed=self._look
+        )
+        informer.start()
+        return informer
 
     def _look(self) -> None:
         """The API server has told something."""
         service = self._window.service
         if service is not None:
             service.binder.look()
-            service.teller.wake()
+            service.status_manager.wake()
 
     def _changed(self, _: Health) -> None:
         """The driver has told something. Whoever comes last brings the newest, of two threads."""

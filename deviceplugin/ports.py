@@ -3,14 +3,14 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
-from deviceplugin.model import Tenant
-from vgpu.schemes.language import Edits
+from deviceplugin.model import AdmittedPod
+from vgpu.schemes.codec import ContainerEdits
 
 
-class Clerk(Protocol):
+class Allocator(Protocol):
     """Answers the kubelet; safe to be asked from many threads."""
 
-    def allocate(self, resource: str, ids: frozenset[str]) -> tuple[str, Edits]:
+    def allocate(self, resource: str, ids: frozenset[str]) -> tuple[str, ContainerEdits]:
         """The name and what is answered now for one container. Raises Refused.
 
         The name is "", and the edits are empty, where the resource is not the binding one.
@@ -22,7 +22,7 @@ class Clerk(Protocol):
         ...
 
 
-class Handout(Protocol):
+class Injector(Protocol):
     """How a container gets what it is bound to, under the fresh name of the answer."""
 
     @property
@@ -30,14 +30,16 @@ class Handout(Protocol):
         """Whether :meth:`early` depends on whose container it is: there is no CDI."""
         ...
 
-    def early(self, name: str, edits: Edits, late_env: Mapping[str, str]) -> Edits:
+    def response(
+        self, name: str, edits: ContainerEdits, late_env: Mapping[str, str]
+    ) -> ContainerEdits:
         """What Allocate answers with; of ``edits`` only as much as cannot come later.
 
         The same for all containers, and ``edits`` are not looked at, unless :attr:`guesses`.
         """
         ...
 
-    def write(self, name: str, edits: Edits, late_env: Mapping[str, str]) -> None:
+    def write(self, name: str, edits: ContainerEdits, late_env: Mapping[str, str]) -> None:
         """Give the rest, so that the container can be made. Raises OSError.
 
         Writing a name again gives the same; what is there already is not touched then.
@@ -52,15 +54,15 @@ class Handout(Protocol):
         """Whether what was written is there as it was written; what is damaged is lost."""
         ...
 
-    def keep_only(self, names: Collection[str]) -> None:
+    def prune(self, names: Collection[str]) -> None:
         """Remove what was written under other names, of this boot and older ones."""
         ...
 
 
-class Store(Protocol):
+class CheckpointStore(Protocol):
     """The own checkpoint."""
 
-    def save(self, tenants: Iterable[Tenant]) -> None:
+    def save(self, tenants: Iterable[AdmittedPod]) -> None:
         """Make it durable. Raises OSError; what was there before then still is."""
         ...
 
@@ -69,22 +71,22 @@ class Store(Protocol):
         ...
 
 
-class Keeper(Protocol):
-    """What a scheme keeps for its tenants beside the handout: gaia's sockets, limits and driver."""
+class SchemeServices(Protocol):
+    """What a scheme serves its pods beside the injector: gaia's sockets, limits and driver."""
 
     def start(self) -> None:
         """Begin."""
         ...
 
-    def seat(self, tenant: Tenant) -> None:
+    def seat(self, tenant: AdmittedPod) -> None:
         """Serve a tenant that was there before. Raises OSError."""
         ...
 
-    def keep_only(self, uids: Collection[str]) -> None:
+    def prune(self, uids: Collection[str]) -> None:
         """Forget all pods but these, before any new one is served. Raises OSError."""
         ...
 
-    def bound(self, tenant: Tenant) -> None:
+    def bound(self, tenant: AdmittedPod) -> None:
         """Serve a tenant of which a container is about to be made. Raises OSError."""
         ...
 

@@ -6,7 +6,7 @@ from vgpu.model import PodRef
 from vgpu.reasons import Explained
 
 
-class Why(Explained):
+class BindRefusal(Explained):
     """The label ``reason`` of refusals; ``explanation`` says it in words."""
 
     NOT_RECOVERED = "not_recovered", "the plugin is still finding out who holds what"
@@ -31,18 +31,18 @@ class Why(Explained):
 
 FINAL: Final = frozenset(
     {
-        Why.NOT_ASKED,
-        Why.MALFORMED,
-        Why.CLAIM_FAILED,
-        Why.OTHER_NODE,
-        Why.OTHER_COUNT,
-        Why.CROSSED,
+        BindRefusal.NOT_ASKED,
+        BindRefusal.MALFORMED,
+        BindRefusal.CLAIM_FAILED,
+        BindRefusal.OTHER_NODE,
+        BindRefusal.OTHER_COUNT,
+        BindRefusal.CROSSED,
     }
 )
 """What does not heal by waiting: only a new pod asks anew."""
 
 
-class Refused(Exception):  # noqa: N818  # it is an answer, not a failure of ours
+class BindRefused(Exception):  # noqa: N818  # it is an answer, not a failure of ours
     """The plugin will not do it, now or ever.
 
     Attributes:
@@ -53,7 +53,7 @@ class Refused(Exception):  # noqa: N818  # it is an answer, not a failure of our
     """
 
     def __init__(
-        self, why: Why, detail: str, pod: PodRef | None = None, container: str = ""
+        self, why: BindRefusal, detail: str, pod: PodRef | None = None, container: str = ""
     ) -> None:
         where = (
             f"{pod.namespace}/{pod.name}" + (f" {container}" if container else "") if pod else ""

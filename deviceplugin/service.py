@@ -2,7 +2,7 @@
 
 Before anything is offered to the kubelet it is known who holds what. What changes later comes in
 by three ways: the kubelet's checkpoint, the API server's watch, the driver's health. Each wakes up
-the binder, which alone changes the desk.
+the binder, which alone changes the allocation state.
 """
 
 import time
@@ -13,34 +13,34 @@ from operator import is_not
 
 import msgspec
 
-from deviceplugin.assignments import Stamp, read_assignments, stamp
-from deviceplugin.binder import Binder
-from deviceplugin.checkpoint import Checkpoint
-from deviceplugin.clerk import DeskClerk, Legacy
-from deviceplugin.desk import Desk
-from deviceplugin.events import Word
-from deviceplugin.flags import Options
-from deviceplugin.gate import Key, State
-from deviceplugin.health import Health
-from deviceplugin.leaving import Alone, gone, over
-from deviceplugin.lists import TooLong
-from deviceplugin.looking import Looker, Places, live_pods, pods_with_cgroup
-from deviceplugin.metrics import Numbers
-from deviceplugin.model import Assignment
-from deviceplugin.offers import Offers
-from deviceplugin.pods import Pods
-from deviceplugin.ports import Handout, Keeper
-from deviceplugin.reasons import Refused, Why
-from deviceplugin.recovering import Own, Recovery
-from deviceplugin.registrar import Registrar
-from deviceplugin.role import Role
-from deviceplugin.steps import At
-from deviceplugin.telling import Teller
-from deviceplugin.tidings import Mend, Tidings
-from deviceplugin.to_tell import Look
-from vgpu.cluster import Cluster
-from vgpu.kube import ContainerState, Node, Pod
-from vgpu.sources.mirror import Mirror
+from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.allocate.allocator import Legacy, PodAllocator
+from deviceplugin.allocate.binder import Binder
+from deviceplugin.allocate.binder_events import BinderEvents, Mend
+from deviceplugin.allocate.collectable import Alone, collectable, over
+from deviceplugin.allocate.prestart import BinderState, Key
+from deviceplugin.apiserver.desired_state import DesiredState
+from deviceplugin.apiserver.events import EventReason
+from deviceplugin.apiserver.pods import Pods
+from deviceplugin.apiserver.status_manager import StatusManager
+from deviceplugin.failpoints import Failpoint
+from deviceplugin.flags import PluginOptions
+from deviceplugin.health.device_health import Health
+from deviceplugin.kubelet.advertised import Offers
+from deviceplugin.kubelet.container_devices import Stamp, read_assignments, stamp
+from deviceplugin.kubelet.device_lists import TooLong
+from deviceplugin.kubelet.registrar import Registrar
+from deviceplugin.metrics import PluginMetrics
+from deviceplugin.model import ContainerDevices
+from deviceplugin.ports import Injector, SchemeServices
+from deviceplugin.reasons import BindRefusal, BindRefused
+from deviceplugin.recovery.checkpoint import CheckpointFile
+from deviceplugin.recovery.node_probe import NodeProbe, ProbePaths, live_pods, pods_with_cgroup
+from deviceplugin.recovery.startup import Own, Recovery
+from deviceplugin.scheme_adapter import SchemeAdapter
+from vgpu.kube.client import ApiClient
+from vgpu.kube.informer import Informer
+from vgpu.kube.objects import ContainerState, Node, Pod
 
 
 class Outside(msgspec.Struct, frozen=True):
@@ -50,39 +50,39 @@ class Outside(msgspec.Struct, frozen=True):
         cluster: the API server.
         pods: this node's.
         node: this node's object, alone in a mirror.
-        handout: how containers are given their share.
+        injector: how containers are given their share.
         checkpoint: our own; loaded, and ours alone.
         own: what was in it.
         keeper: the scheme's, if it has one.
-        mend: see :data:`deviceplugin.tidings.Mend`.
+        mend: see :data:`deviceplugin.allocate.binder_events.Mend`.
     """
 
-    cluster: Cluster
+    cluster: ApiClient
     pods: Pods
-    node: Mirror[Node]
-    handout: Handout
-    checkpoint: Checkpoint
+    node: Informer[Node]
+    injector: Injector
+    checkpoint: CheckpointFile
     own: Own
-    keeper: Keeper | None
+    keeper: SchemeServices | None
     mend: Mend
 
 
-_MadeOf = tuple[State, Mapping[str, Pod], Node | None]
+_MadeOf = tuple[BinderState, Mapping[str, Pod], Node | None]
 
 
 class KubeletTable:
-    """The kubelet's checkpoint; a :class:`deviceplugin.binder.Table`."""
+    """The kubelet's checkpoint; a :class:`deviceplugin.allocate.binder.KubeletDevices`."""
 
     def __init__(self, path: str, resource: str) -> None:
         self._path = path
         self._resource = resource
 
     def stamp(self) -> Stamp | None:
-        """See :func:`deviceplugin.assignments.stamp`."""
+        """See :func:`deviceplugin.kubelet.container_devices.stamp`."""
         return stamp(self._path)
 
-    def read(self) -> tuple[Assignment, ...]:
-        """See :func:`deviceplugin.assignments.read_assignments`."""
+    def read(self) -> tuple[ContainerDevices, ...]:
+        """See :func:`deviceplugin.kubelet.container_devices.read_assignments`."""
         return read_assignments(self._path, self._resource)
 
 
@@ -91,60 +91,62 @@ class Service:
 
     def __init__(
         self,
-        options: Options,
-        role: Role,
+        options: PluginOptions,
+        adapter: SchemeAdapter,
         outside: Outside,
-        numbers: Numbers,
+        numbers: PluginMetrics,
         *,
         legacy: Legacy | None,
-        at: At,
+        at: Failpoint,
     ) -> None:
         """``legacy`` answers in place of a refusal; ``at`` is told of every step."""
-        self.role = role
+        self.adapter = adapter
         self._options = options
         self._outside = outside
         self._numbers = numbers
         self._health = Health.at_start()
         self._alone = Alone()
-        self._last: tuple[_MadeOf, Look] | None = None
-        self.teller = Teller(outside.cluster, role, self._to_tell, at)
+        self._last: tuple[_MadeOf, DesiredState] | None = None
+        self.status_manager = StatusManager(outside.cluster, adapter, self._to_tell, at)
         self.binder = Binder(
-            KubeletTable(options.kubelet_checkpoint, role.resources[0]),
+            KubeletTable(options.kubelet_checkpoint, adapter.resources[0]),
             outside.pods,
-            outside.handout,
+            outside.injector,
             outside.checkpoint,
-            Tidings(numbers, self.teller, outside.keeper, self._living, mend=outside.mend),
-            role=role,
+            BinderEvents(
+                numbers, self.status_manager, outside.keeper, self._living, mend=outside.mend
+            ),
+            adapter=adapter,
             node=options.node_name,
             gone=self._gone,
             at=at,
         )
-        clerk = DeskClerk(
+        allocator = PodAllocator(
             self.binder,
             outside.pods,
             numbers,
-            role=role,
+            adapter=adapter,
             node=options.node_name,
-            handout=outside.handout,
+            injector=outside.injector,
             at=at,
             prestart_seconds=options.prestart_timeout,
             legacy=legacy,
         )
         self.registrar = Registrar(
-            options.kubelet_dir, options.scheme, role.resources, clerk, cdi=options.cdi
+            options.kubelet_dir, options.scheme, adapter.resources, allocator, cdi=options.cdi
         )
-        self.offers = Offers(role, self.registrar.offer, self._too_long)
+        self.offers = Offers(adapter, self.registrar.offer, self._too_long)
 
     def start(self, health: Health) -> None:
         """Recover with these cards, then serve."""
         self._health = health
         self.offers.become(health)
         recovery = Recovery(
-            self.role,
-            partial(Looker, self.role.language, self._options.node_name, _places(self._options)),
+            self.adapter,
+            partial(NodeProbe, self.adapter.codec, self._options.node_name, _places(self._options)),
             self._outside.pods,
             own=self._outside.own,
-            handout=self._outside.handout,
+            injector=self._outside.injector,
             checkpoint=self._options.kubelet_checkpoint,
         )
         if self._outside.keeper:
@@ -152,7 +154,7 @@ class Service:
         self.binder.start(
             lambda known: recovery.run(self._health.devices, self.offers.devices(), known)
         )
-        self.teller.start()
+        self.status_manager.start()
         # The kubelet may ask as soon as it is told; Allocate then waits for the recovery.
         self.registrar.start()
 
@@ -160,7 +162,7 @@ class Service:
         """The cards, or their health, are others now."""
         self._health = health
         self.binder.offer(self.offers.become(health))
-        self.teller.wake()
+        self.status_manager.wake()
 
     def stop(self) -> None:
         """Serve no more; the kubelet takes the resources for unhealthy, and containers run on."""
@@ -168,7 +170,7 @@ class Service:
         self.registrar.stop()
         if self._outside.keeper:
             self._outside.keeper.stop()
-        self.teller.stop()
+        self.status_manager.stop()
 
     def ready(self) -> bool:
         """Whether it knows who holds what, and the kubelet takes all that can be offered."""
@@ -176,14 +178,14 @@ class Service:
         servable = self.offers.servable()
         return self.binder.recovered(0) and bool(servable) and servable <= registered
 
-    def state(self) -> State | None:
+    def state(self) -> BinderState | None:
         """What the binder last found; None before the recovery."""
         try:
             return self.binder.state()
-        except Refused:
+        except BindRefused:
             return None
 
-    def unbound(self) -> Mapping[Why, int]:
+    def unbound(self) -> Mapping[BindRefusal, int]:
         """Containers of pods that are there, and are not bound, by reason."""
         state = self.state()
         refused = state.refusals.values() if state else ()
@@ -194,7 +196,7 @@ class Service:
     def _too_long(self, found: TooLong) -> None:
         node = self._this_node()
         if node:
-            self.teller.say(node, Word.NOT_REGISTERED, str(found))
+            self.status_manager.say(node, EventReason.NOT_REGISTERED, str(found))
 
     def _this_node(self) -> Node | None:
         nodes = self._outside.node.state()
@@ -207,18 +209,23 @@ class Service:
         return frozenset(known) | alive
 
     def _gone(
-        self, state: State, pods: Mapping[str, Pod] | None, shown: Collection[str]
+        self, state: BinderState, pods: Mapping[str, Pod] | None, shown: Collection[str]
     ) -> Iterable[str]:
         known = None if pods is None else pods.values()
         assigned = state.assigned_pods
         alive = pods_with_cgroup(self._options.path_cgroupfs)
-        desk, now = state.desk, time.time()
-        alone = over(desk, known, now, shown=shown) if alive == frozenset() else frozenset()
+        allocation_state, now = state.allocation_state, time.time()
+        alone = (
+            over(allocation_state, known, now, shown=shown) if alive == frozenset() else frozenset()
+        )
         past = self._alone.past(alone, time.monotonic())
-        return gone(desk, known, alive or None, assigned, now, shown=shown) | past
+        return (
+            collectable(allocation_state, known, alive or None, assigned, now, shown=shown) | past
+        )
 
-    def _to_tell(self) -> Look | None:
-        """What others are to be told of; None while it is not known. The teller's thread asks.
+    def _to_tell(self) -> DesiredState | None:
+        """What others are to be told of; None while it is not known. The status manager's thread
+        asks.
 
         It asks several times a round, and between two of them there is rarely anything new.
         """
@@ -230,18 +237,20 @@ class Service:
             self._last = made_of, self._look(*made_of)
         return self._last[1]
 
-    def _look(self, state: State, pods: Mapping[str, Pod], node: Node | None) -> Look:
+    def _look(self, state: BinderState, pods: Mapping[str, Pod], node: Node | None) -> DesiredState:
         refused = frozenset(uid for (uid, _), error in state.refusals.items() if error.final)
-        desk, resource = state.desk, self.role.resources[0]
+        allocation_state, resource = state.allocation_state, self.adapter.resources[0]
         answered = _answered(state)
-        asked = {uid for uid, _ in answered} | desk.tenants.keys()
+        asked = {uid for uid, _ in answered} | allocation_state.tenants.keys()
         served = frozenset(
-            uid for uid in asked & pods.keys() if _serves(resource, pods[uid], desk, answered)
+            uid
+            for uid in asked & pods.keys()
+            if _serves(resource, pods[uid], allocation_state, answered)
         )
-        return Look(
-            devices=desk.devices,
-            named=desk.named,
-            tenants=desk.tenants,
+        return DesiredState(
+            devices=allocation_state.devices,
+            named=allocation_state.named,
+            tenants=allocation_state.tenants,
             pods=pods,
             node=node,
             served=served | refused,
@@ -249,7 +258,7 @@ class Service:
         )
 
 
-def _answered(state: State) -> frozenset[Key]:
+def _answered(state: BinderState) -> frozenset[Key]:
     """Containers that the kubelet has an answer for and that are not bound by us.
 
     They are refused, be it for now, or somebody else has answered. Who is refused while the API
@@ -260,10 +269,12 @@ def _answered(state: State) -> frozenset[Key]:
     return frozenset((*refused, *theirs))
 
 
-def _serves(resource: str, pod: Pod, desk: Desk, answered: Collection[Key]) -> bool:
+def _serves(
+    resource: str, pod: Pod, allocation_state: AllocationState, answered: Collection[Key]
+) -> bool:
     """Whether the kubelet will not ask for it again: it has an answer for every container."""
     uid = pod.kubelet_uid
-    tenant = desk.tenants.get(uid)
+    tenant = allocation_state.tenants.get(uid)
     return all(
         (uid, one.name) in answered
         or (tenant is not None and tenant.binding(one.name) is not None)
@@ -279,9 +290,9 @@ def _has_run(pod: Pod, container: str) -> bool:
     )
 
 
-def _places(options: Options) -> Places:
+def _places(options: PluginOptions) -> ProbePaths:
     """Where recovery looks."""
-    return Places(
+    return ProbePaths(
         procfs=options.path_procfs,
         cgroupfs=options.path_cgroupfs,
         log_dir=options.kubelet_log_dir,

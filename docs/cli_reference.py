@@ -31,7 +31,7 @@ _WORTH_A_REFERENCE: Final = 5
 """So many flags that another command has, too, are not explained again."""
 
 
-class Row(NamedTuple):
+class FlagRow(NamedTuple):
     """One flag or argument, as written on the page."""
 
     call: str
@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
 def cli_page() -> str:
     """The page as one string."""
-    shown: dict[str, set[Row]] = {}
+    shown: dict[str, set[FlagRow]] = {}
     parts = [_section(words, found, shown) for words, found in commands()]
     index = [
         f"| [`vgpu {name}`](#{_anchor(f'vgpu {name}')}) | {_text(text)} |\n"
@@ -70,7 +70,7 @@ def _within(words: str, found: click.Command) -> Iterator[tuple[str, click.Comma
             yield from _within(f"{words} {name}", inner)
 
 
-def _section(words: str, found: click.Command, shown: dict[str, set[Row]]) -> str:
+def _section(words: str, found: click.Command, shown: dict[str, set[FlagRow]]) -> str:
     """A heading, the text of the help, and the flags."""
     level = "##" if words.count(" ") == 1 else "###"
     lines = ["", f"{level} {words}", "", *_paragraphs(found), "", *_calls(words, found), ""]
@@ -109,14 +109,14 @@ def _calls(words: str, found: click.Command) -> list[str]:
     return ["```text", usage, *(["", *epilog.splitlines()] if epilog else []), "```"]
 
 
-def _rows(words: str, found: click.Command) -> list[Row]:
+def _rows(words: str, found: click.Command) -> list[FlagRow]:
     context = _context(words, found)
     rows = []
     for each in found.params:
         record = None if getattr(each, "hidden", False) else each.get_help_record(context)
         if isinstance(each, click.Option) and record:
             call = f"`{record[0]}`".replace("|", "\\|")
-            rows.append(Row(call, _variables(each, context), _cell(record[1])))
+            rows.append(FlagRow(call, _variables(each, context), _cell(record[1])))
     return rows
 
 

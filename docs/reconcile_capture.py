@@ -17,13 +17,13 @@ from reconciler.cycle import Cycles
 from reconciler.observe.cluster import ListingObserver
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import Rule
-from reconciler.report_table import show_outcomes, show_plan, show_result
+from reconciler.report.table import show_outcomes, show_plan, show_result
 from reconciler.session import NoAudit
-from vgpu.cluster import Cluster
 from vgpu.inventory import Units
+from vgpu.kube.client import ApiClient
 from vgpu.simulator.apiserver import ApiServer
 from vgpu.simulator.cluster import SimulatedCluster
-from vgpu.simulator.neighbourhood import neighbourhood
+from vgpu.simulator.demo_cluster import demo_cluster
 from vgpu.units import GIB
 
 PICTURE = Path(__file__).resolve().parent / "reconcile.svg"
@@ -34,11 +34,11 @@ TITLE = "vgpu reconcile apply --yes --rule double_booked=off"
 
 def print_to(console: Console) -> None:
     """Make the plan and apply it, as the command does."""
-    simulated = SimulatedCluster(neighbourhood(START), START)
+    simulated = SimulatedCluster(demo_cluster(START), START)
     with tempfile.TemporaryDirectory() as folder, ApiServer(simulated.store) as api:
         kubeconfig = Path(folder, "kubeconfig")
         kubeconfig.write_text(api.kubeconfig())
-        with Cluster.connect(str(kubeconfig)) as cluster:
+        with ApiClient.connect(str(kubeconfig)) as cluster:
             cycles = Cycles(
                 ListingObserver(cluster, Units(1024, GIB)),
                 Policy(modes={Rule.DOUBLE_BOOKED: Mode.OFF}),

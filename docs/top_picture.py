@@ -19,8 +19,8 @@ from rich.terminal_theme import DIMMED_MONOKAI
 
 from exporter.flags import DEFAULTS
 from vgpu.commands.demo import on_node
-from vgpu.commands.this_node import Look, ThisNode
-from vgpu.commands.top_frame import Size, State, frame, grown
+from vgpu.commands.this_node import LocalSample, ThisNode
+from vgpu.commands.top_frame import ScreenState, Size, frame, grown
 from vgpu.commands.top_keys import Sort
 from vgpu.commands.top_reading import read_page
 from vgpu.commands.topology_state import by_links, state_of
@@ -31,14 +31,14 @@ from vgpu.simulator.demo import demo
 from vgpu.simulator.fleet import fleet_node
 from vgpu.simulator.node import SimulatedNode
 from vgpu.simulator.scenario import Scenario
-from vgpu.topology import Level
+from vgpu.topology import LinkLevel
 
 HERE = Path(__file__).resolve().parent
 SIZE = Size(126, 22)
 SECONDS = 58  # the demo's faults of its second minute are not in the picture
 
 
-def looks(scenario: Scenario, seconds: int) -> Iterator[Look]:
+def looks(scenario: Scenario, seconds: int) -> Iterator[LocalSample]:
     """The node at each second from 0 on."""
     with tempfile.TemporaryDirectory(prefix="vgpu-picture-") as folder:
         simulated = SimulatedNode(scenario, folder)
@@ -55,9 +55,9 @@ def looks(scenario: Scenario, seconds: int) -> Iterator[Look]:
         node.leave(0)
 
 
-def minute() -> State:
+def minute() -> ScreenState:
     """What `vgpu top` knows of the demo's node after a minute."""
-    state = State("http://gpu-node-1:9394", clock="03:12:45")
+    state = ScreenState("http://gpu-node-1:9394", clock="03:12:45")
     for look in looks(demo(), SECONDS):
         reading = read_page(look.page.exposition.body(Format.TEXT).decode())
         trends = grown(state.trends, reading)
@@ -65,7 +65,7 @@ def minute() -> State:
     return state
 
 
-def picture(state: State) -> str:
+def picture(state: ScreenState) -> str:
     """The screen as SVG, in a font that the reader has."""
     console = Console(
         record=True,
@@ -94,11 +94,11 @@ def drawing() -> str:
     return graph_text(told)
 
 
-def level(first: int, second: int) -> Level:
+def level(first: int, second: int) -> LinkLevel:
     """What two of the eight have between them."""
     if first // 4 != second // 4:
-        return Level.SYS
-    return Level.PIX if first // 2 == second // 2 else Level.CPU
+        return LinkLevel.SYS
+    return LinkLevel.PIX if first // 2 == second // 2 else LinkLevel.CPU
 
 
 def main() -> None:

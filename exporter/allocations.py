@@ -24,7 +24,7 @@ class Allocated(msgspec.Struct, frozen=True):
     shares: int
 
 
-class Books(msgspec.Struct, frozen=True):
+class AllocationTotals(msgspec.Struct, frozen=True):
     """One sample's ledger, and what it comes to.
 
     ``devices`` has every device; ``holdings`` is what each container was given of each.
@@ -35,13 +35,15 @@ class Books(msgspec.Struct, frozen=True):
     holdings: tuple[Holding, ...] = ()
 
 
-def books(ledger: Ledger, finished: AbstractSet[tuple[str, str]] = frozenset()) -> Books:
+def allocation_totals(
+    ledger: Ledger, finished: AbstractSet[tuple[str, str]] = frozenset()
+) -> AllocationTotals:
     """Add the ledger up; init containers that are ``finished`` (pod UID, name) have nothing left.
 
     A device's sum has each pod at its peak: until all its init containers have succeeded, what the
     finished ones had is for the next ones to use.
     """
-    return Books(
+    return AllocationTotals(
         ledger,
         tuple(
             _sum(entry.device, [holding for holding in entry.holdings if is_allocation(holding)])

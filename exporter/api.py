@@ -5,16 +5,16 @@ The only part of the exporter that loads the Kubernetes client; imported when it
 
 from functools import partial
 
-from vgpu.cluster import Cluster
-from vgpu.cluster.followed import pods_of_node, read_node, told
+from vgpu.kube.client import ApiClient
+from vgpu.kube.list_watch import pods_of_node, read_node, translate_errors
 from vgpu.sources.own_node import NodeWatch
 
 
 def watch(kubeconfig: str, node: str) -> NodeWatch:
-    """What is told of a node, by the server that :meth:`Cluster.connect` finds.
+    """What is told of a node, by the server that :meth:`ApiClient.connect` finds.
 
     Raises SourceError.
     """
-    with told("kubeconfig"):
-        server = Cluster.connect(kubeconfig)
+    with translate_errors("kubeconfig"):
+        server = ApiClient.connect(kubeconfig)
     return NodeWatch(pods_of_node(server, node), partial(read_node, server, node), server.server)

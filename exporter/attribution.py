@@ -17,23 +17,16 @@ from exporter.view import (
     Orphan,
     ShareRow,
 )
-from vgpu.facts import (
-    ContainerName,
-    Gpu,
-    Grant,
-    LimitFile,
-    Owner,
-    Region,
-    RegionProcess,
-)
-from vgpu.kube import TERMINAL_PHASES
+from vgpu.facts import ContainerName, Gpu, Grant, LimitFile, ProcessOwner, Region, RegionProcess
+from vgpu.kube.objects import TERMINAL_PHASES
 from vgpu.ledger import Holding, Ledger
 from vgpu.ledger.from_node import bus_id, container_name
 from vgpu.ledger.usage import usages
 from vgpu.model import Phase, PodRef, Scheme, Source
 from vgpu.reasons import Reason, Rejection
-from vgpu.schemes import gpushare, volcano
-from vgpu.schemes.hami_core import LAYOUTS
+from vgpu.schemes.gpushare import codec as gpushare
+from vgpu.schemes.volcano import codec as volcano
+from vgpu.schemes.volcano.hami_core import LAYOUTS
 from vgpu.sources.observation import Observation
 
 SLOT_DEAD = 0
@@ -381,7 +374,7 @@ class _Join:
                 share.sm_utilization = sum(busy)
         self.withdraw_guesses()
 
-    def whose(self, owner: Owner, pid: int) -> str:
+    def whose(self, owner: ProcessOwner, pid: int) -> str:
         """The container of a process; of an unnamed one in a pod, what a region of it claims."""
         name = container_name(owner, self.named)
         return self.claimant(owner.pod_uid, pid) if owner.pod_uid and not name else name

@@ -8,11 +8,11 @@ import click
 import msgspec
 
 from exporter.compat import CONFLICTING, Compat
-from vgpu import logs
-from vgpu.flags import Duration, MemoryUnit, env, field, is_typed
+from vgpu.program import logs
+from vgpu.program.flags import Duration, MemoryUnit, env, field, is_typed
+from vgpu.program.web_flags import max_connections, max_per_address
 from vgpu.units import MIB
 from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS
-from vgpu.web.flags import max_connections, max_per_address
 
 DEFAULT_PORT = 9394
 
@@ -54,7 +54,7 @@ PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 RESERVED_PATHS = frozenset({"/", "/-/healthy", "/-/ready", "/healthz", "/readyz"})
 
 
-class Options(msgspec.Struct, frozen=True):
+class ExporterOptions(msgspec.Struct, frozen=True):
     """The flags, parsed and checked."""
 
     web_listen_address: tuple[str, ...] = (f":{DEFAULT_PORT}",)
@@ -95,11 +95,11 @@ class Options(msgspec.Struct, frozen=True):
         return None if factor is None else factor * MIB
 
 
-DEFAULTS = Options()
+DEFAULTS = ExporterOptions()
 
 
 def flag(name: str, help_: str, *, also_env: str = "", **kwargs: Any) -> Callable[[Any], Any]:
-    """One option of the command; its default is that of :class:`Options`."""
+    """One option of the command; its default is that of :class:`ExporterOptions`."""
     names = [env(name), also_env] if also_env else env(name)
     default = getattr(DEFAULTS, field(name))
     kwargs.setdefault("default", default)
@@ -247,12 +247,14 @@ def all_flags(command: Any) -> Any:
     return command
 
 
-def options_from(ctx: click.Context) -> Options:
-    """The flags of a call as :class:`Options`. Raises click.UsageError that names the flags."""
+def options_from(ctx: click.Context) -> ExporterOptions:
+    """The flags of a call as :class:`ExporterOptions`. Raises click.UsageError that names the
+    flags.
+    """
     given = dict(ctx.params)
     on = frozenset(name for name in COLLECTORS if given.pop(f"collector_{name}"))
     given["compat"] = tuple(Compat(name) for name in given["compat"])
-    options = Options(collectors=on, **given)
+    options = ExporterOptions(collectors=on, **given)
 
     typed = frozenset(name for name in ctx.params if is_typed(ctx, name))
     told = typed | frozenset(name for name in ctx.params if is_typed(ctx, name, or_set=True))
@@ -261,7 +263,7 @@ def options_from(ctx: click.Context) -> Options:
     return options
 
 
-def conflicts(options: Options, told: frozenset[str], typed: frozenset[str]) -> list[str]:
+def conflicts(options: ExporterOptions, told: frozenset[str], typed: frozenset[str]) -> list[str]:
     """Why these flags cannot work together.
 
     ``told`` are the Python names of the flags that were typed or set in the environment,

@@ -11,20 +11,20 @@ from typing import Any
 import click
 
 from exporter.compat import Compat
-from exporter.flags import Options, all_flags, options_from
+from exporter.flags import ExporterOptions, all_flags, options_from
 from exporter.pages import routes
-from exporter.sampler import Page, Sampler, Settings
-from vgpu import logs, signals
+from exporter.sampler import MetricsPage, Sampler, SamplerSettings
 from vgpu.cli import version_option
 from vgpu.facts import GpuSource
 from vgpu.metrics.render import Format
+from vgpu.program import logs, signals
+from vgpu.program.process import build_info, own_numbers
 from vgpu.reasons import SourceError
 from vgpu.sources.collector import Collector
 from vgpu.sources.living import living_pods
 from vgpu.sources.observation import Collectors
 from vgpu.sources.pods import PodFile
 from vgpu.web.config import WebConfigError, WebConfigFile
-from vgpu.web.process import build_info, own_numbers
 from vgpu.web.server import ListenError, WebServer
 
 log = logging.getLogger(__name__)
@@ -32,19 +32,19 @@ log = logging.getLogger(__name__)
 EXIT_FAILURE = 1
 
 
-def node_name(options: Options) -> str:
+def node_name(options: ExporterOptions) -> str:
     """The node's name as told, else the host's."""
     return options.node_name or socket.gethostname()
 
 
-def nvml_driver(options: Options) -> GpuSource:
+def nvml_driver(options: ExporterOptions) -> GpuSource:
     """The real driver."""
     from vgpu.sources.nvml import NvmlSource  # noqa: PLC0415  # ctypes and pynvml only if asked
 
     return NvmlSource(pcie_throughput=options.nvml_pcie_throughput)
 
 
-def open_collectors(options: Options, driver: GpuSource | None) -> Collectors:
+def open_collectors(options: ExporterOptions, driver: GpuSource | None) -> Collectors:
     """The collectors that are switched on, over their sources."""
     on, opened = options.collectors, Collectors()
     living = living_pods(options.path_cgroupfs, options.kubelet_log_dir)
@@ -88,7 +88,7 @@ def open_collectors(options: Options, driver: GpuSource | None) -> Collectors:
     return opened
 
 
-def open_pods(options: Options) -> Collector[Any] | None:
+def open_pods(options: ExporterOptions) -> Collector[Any] | None:
     """Where the pods are told: the API server, or a dump. None is nowhere."""
     node = node_name(options)
     if "api" in options.collectors:
@@ -105,10 +105,10 @@ def open_pods(options: Options) -> Collector[Any] | None:
 
 
 def make_sampler(
-    options: Options, driver: GpuSource | None, config: WebConfigFile | None = None
+    options: ExporterOptions, driver: GpuSource | None, config: WebConfigFile | None = None
 ) -> Sampler:
     """The sampler of these options; ``driver`` None is a node without the nvml collector."""
-    settings = Settings(
+    settings = SamplerSettings(
         node=node_name(options),
         interval=options.sample_interval,
         timeout=options.sample_timeout,
@@ -123,9 +123,9 @@ def make_sampler(
 
 
 def run(
-    options: Options,
+    options: ExporterOptions,
     driver: GpuSource | None,
-    announce: Callable[[str, Page], None] | None = None,
+    announce: Callable[[str, MetricsPage], None] | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT; the exit status.
 

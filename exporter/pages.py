@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from exporter import statuspage
-from exporter.sampler import Page, Sampler
+from exporter.sampler import MetricsPage, Sampler
+from vgpu.program.probes import probes
 from vgpu.web.message import Handler, Request, Response
 from vgpu.web.metrics import metrics_page
-from vgpu.web.probes import probes
 
 HTML = (
     ("Content-Type", "text/html; charset=utf-8"),
@@ -29,7 +29,7 @@ STATUS_SECONDS = 1.0
 
 
 class _Rendered(msgspec.Struct, frozen=True):
-    page: Page
+    page: MetricsPage
     at: float
     response: Response
 

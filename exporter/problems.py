@@ -5,7 +5,7 @@ from enum import IntEnum
 
 import msgspec
 
-from exporter.view import ContainerRow, Orphan, ShareRow, View
+from exporter.view import ContainerRow, ExporterView, Orphan, ShareRow
 from vgpu.ledger import Conflict, ConflictKind, Statement
 from vgpu.model import PodRef, Share, Source
 from vgpu.reasons import Reason
@@ -28,7 +28,7 @@ SERIOUS = frozenset(
 """Somebody works on what is not theirs, or on nothing."""
 
 
-class Severity(IntEnum):
+class ProblemSeverity(IntEnum):
     """How loud a problem is; the page sorts by it."""
 
     ERROR = 0
@@ -39,11 +39,11 @@ class Severity(IntEnum):
 class Problem(msgspec.Struct, frozen=True, order=True):
     """One sentence with its severity."""
 
-    severity: Severity
+    severity: ProblemSeverity
     text: str
 
 
-def problems(view: View) -> list[Problem]:
+def problems(view: ExporterView) -> list[Problem]:
     """Everything worth a person's attention, the loudest first."""
     found = [
         *collector_problems(view),
@@ -55,33 +55,33 @@ def problems(view: View) -> list[Problem]:
     return sorted(found)
 
 
-def collector_problems(view: View) -> Iterator[Problem]:
+def collector_problems(view: ExporterView) -> Iterator[Problem]:
     """What could not be read."""
     for row in view.collectors:
         if row.stuck_seconds:
             late = f"{row.stuck_seconds:.0f} s past its deadline"
-            yield Problem(Severity.ERROR, f"Collector {row.name} is stuck, {late}.")
+            yield Problem(ProblemSeverity.ERROR, f"Collector {row.name} is stuck, {late}.")
         elif row.success is False:
-            yield Problem(Severity.ERROR, f"Collector {row.name} fails: {row.last_error}.")
+            yield Problem(ProblemSeverity.ERROR, f"Collector {row.name} fails: {row.last_error}.")
         only_absent = set(row.rejected) <= {Reason.ABSENT}
-        severity = Severity.NOTE if only_absent else Severity.WARNING
+        severity = ProblemSeverity.NOTE if only_absent else ProblemSeverity.WARNING
         for example in row.examples:
             yield Problem(severity, f"Refused by {row.name}: {example}.")
 
 
-def device_problems(view: View) -> Iterator[Problem]:
+def device_problems(view: ExporterView) -> Iterator[Problem]:
     """Lost cards and XIDs."""
     for row in view.attribution.gpus:
         if not row.answers:
-            yield Problem(Severity.ERROR, f"Device {row.gpu.uuid} no longer answers.")
+            yield Problem(ProblemSeverity.ERROR, f"Device {row.gpu.uuid} no longer answers.")
     for xid in view.xids:
         if view.timestamp - xid.last_timestamp < RECENT_XID_SECONDS:
             ago = view.timestamp - xid.last_timestamp
             text = f"XID {xid.xid} on {xid.device or 'an unknown device'}, {ago:.0f} s ago."
-            yield Problem(Severity.ERROR, text)
+            yield Problem(ProblemSeverity.ERROR, text)
 
 
-def share_problems(view: View) -> Iterator[Problem]:
+def share_problems(view: ExporterView) -> Iterator[Problem]:
     """Containers over their limit, with phantom memory, or held back."""
     for share in view.attribution.shares:
         name = who(share)
@@ -90,16 +90,18 @@ def share_problems(view: View) -> Iterator[Problem]:
             text = (
                 f"{name} uses {size(used)}, {size(used - limit)} over its limit of {size(limit)}."
             )
-            yield Problem(Severity.ERROR, text)
+            yield Problem(ProblemSeverity.ERROR, text)
         if told is not None and told.phantom:
             text = f"{name}: dead processes still claim {size(told.phantom)} in its region."
-            yield Problem(Severity.WARNING, text)
+            yield Problem(ProblemSeverity.WARNING, text)
     for row in view.attribution.containers:
         if row.blocked:
-            yield Problem(Severity.WARNING, f"{who(row)} is held back for a higher priority.")
+            yield Problem(
+                ProblemSeverity.WARNING, f"{who(row)} is held back for a higher priority."
+            )
 
 
-def conflict_problems(view: View) -> Iterator[Problem]:
+def conflict_problems(view: ExporterView) -> Iterator[Problem]:
     """Where the sources of the ledger disagree; orphaned regions are told as leftovers."""
     if view.books is None:
         return
@@ -112,11 +114,11 @@ def conflict_problems(view: View) -> Iterator[Problem]:
             yield Problem(_severity(conflict), in_words(conflict, names))
 
 
-def _severity(conflict: Conflict) -> Severity:
+def _severity(conflict: Conflict) -> ProblemSeverity:
     if conflict.kind in SERIOUS:
-        return Severity.ERROR
+        return ProblemSeverity.ERROR
     outside = conflict.kind is ConflictKind.PROCESS_WITHOUT_ALLOCATION and conflict.pod is None
-    return Severity.NOTE if outside else Severity.WARNING
+    return ProblemSeverity.NOTE if outside else ProblemSeverity.WARNING
 
 
 def in_words(conflict: Conflict, names: Mapping[str, PodRef]) -> str:
@@ -161,17 +163,19 @@ def _share(share: Share, *, named_device: bool) -> str:
     return f"{' and '.join(parts) or 'a share'}{there}"
 
 
-def leftovers(view: View) -> Iterator[Problem]:
+def leftovers(view: ExporterView) -> Iterator[Problem]:
     """Failed pods and regions that nobody owns."""
     for status in view.attribution.statuses or ():
         if status.wants_gpu and status.phase == "Failed":
             name = f"{status.ref.namespace}/{status.ref.name}"
-            yield Problem(Severity.ERROR, f"Pod {name} is Failed: {status.reason or 'no reason'}.")
+            yield Problem(
+                ProblemSeverity.ERROR, f"Pod {name} is Failed: {status.reason or 'no reason'}."
+            )
     for orphan in view.attribution.orphans or ():
         text = f"Orphaned region: no pod {orphan.pod_uid} on this node ({orphan.path})."
-        yield Problem(Severity.WARNING, text)
+        yield Problem(ProblemSeverity.WARNING, text)
     for orphan in view.attribution.released or ():
-        yield Problem(Severity.NOTE, f"{who(orphan)} has ended; its region is still there.")
+        yield Problem(ProblemSeverity.NOTE, f"{who(orphan)} has ended; its region is still there.")
 
 
 def who(row: ShareRow | ContainerRow | Orphan) -> str:

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from exporter import compat as compatibility
-from exporter.allocations import Books, books
+from exporter.allocations import AllocationTotals, allocation_totals
 from exporter.attribution import attribute
+from exporter.codecs import codecs
 from exporter.families import OWN_TABLES
-from exporter.languages import languages
-from exporter.view import Attribution, View
+from exporter.view import Attribution, ExporterView
 from vgpu.facts import GpuSource
 from vgpu.metrics.render import Exposition, Format, Renderer
 from vgpu.reasons import Rejection
-from vgpu.sources.bookkeeping import Bookkeeper
 from vgpu.sources.collector import CollectorRow
+from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import Collectors, Observation, observe
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ HESITATION_SECONDS = 1.0
 """A driver call that takes longer may be about to hang; no XID is waited for meanwhile."""
 
 
-class Settings(msgspec.Struct, frozen=True):
+class SamplerSettings(msgspec.Struct, frozen=True):
     """What the sampler is told by the flags. Times in seconds."""
 
     node: str
@@ -55,10 +55,10 @@ class Settings(msgspec.Struct, frozen=True):
     build: Mapping[str, str] = {}
 
 
-class Page(msgspec.Struct, frozen=True):
+class MetricsPage(msgspec.Struct, frozen=True):
     """One snapshot with its rendering. Immutable; readers may keep it as long as they like."""
 
-    view: View
+    view: ExporterView
     exposition: Exposition
 
 
@@ -67,7 +67,7 @@ class Sampler:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: SamplerSettings,
         collectors: Collectors,
         driver: GpuSource | None,
         own_numbers: Callable[[], Mapping[str, float]],
@@ -78,14 +78,14 @@ class Sampler:
         self._own_numbers = own_numbers
         tables = (*OWN_TABLES, *compatibility.tables(settings.compat, settings.compat_breakdown))
         self._renderer = Renderer(tables)
-        spoken = languages(settings.gpushare_unit_bytes, settings.volcano_unit_bytes)
-        self._bookkeeper = Bookkeeper(spoken, settings.node)
+        spoken = codecs(settings.gpushare_unit_bytes, settings.volcano_unit_bytes)
+        self._bookkeeper = LedgerBuilder(spoken, settings.node)
         self._most_gpus = 0
         self._asked: dict[tuple[Format, bool], int] = {}
         self._passes = 0
         self._defects = 0
         self._dropped = 0
-        self._page: Page | None = None
+        self._page: MetricsPage | None = None
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self.fatal: str | None = None
@@ -94,7 +94,7 @@ class Sampler:
     # ------------------------------------------------------------ for the web
 
     @property
-    def page(self) -> Page | None:
+    def page(self) -> MetricsPage | None:
         """The newest page; None before the first sample."""
         return self._page
 
@@ -103,7 +103,7 @@ class Sampler:
         """Whether a sample has been taken."""
         return self._passes > 0
 
-    def wait_until_ready(self, ended: Callable[[], bool]) -> Page | None:
+    def wait_until_ready(self, ended: Callable[[], bool]) -> MetricsPage | None:
         """The first page with a sample; None if it has ``ended`` before."""
         while not self.ready and not ended():
             time.sleep(0.05)
@@ -187,7 +187,7 @@ class Sampler:
 
     # ------------------------------------------------------------ one sample
 
-    def sample(self) -> Page:
+    def sample(self) -> MetricsPage:
         """One pass of everything; publishes and returns the new page."""
         now = time.time()
         stale = STALE_INTERVALS * self._settings.interval
@@ -205,17 +205,17 @@ class Sampler:
             self.fatal = str(nvml.fatal)
         return page
 
-    def _books(self, seen: Observation) -> Books | None:
+    def _books(self, seen: Observation) -> AllocationTotals | None:
         """A defect of ours costs the ledger, and nothing else."""
         try:
             ledger = self._bookkeeper.ledger(seen)
-            return books(ledger, seen.pods.finished if seen.pods else frozenset())
+            return allocation_totals(ledger, seen.pods.finished if seen.pods else frozenset())
         except Exception:
             self._defects += 1
             log.exception("the ledger failed on a defect")
             return None
 
-    def _attribute(self, observation: Observation, kept: Books | None) -> Attribution:
+    def _attribute(self, observation: Observation, kept: AllocationTotals | None) -> Attribution:
         """A defect of ours must not leave an old page standing: it costs the data, not the page."""
         try:
             ledger = kept.ledger if kept else None
@@ -229,16 +229,16 @@ class Sampler:
         self,
         now: float,
         attribution: Attribution,
-        kept: Books | None = None,
+        kept: AllocationTotals | None = None,
         heard_at: float | None = None,
-    ) -> Page:
+    ) -> MetricsPage:
         settings, driver = self._settings, self._driver
         answering = sum(row.answers and not row.gpu.parent for row in attribution.gpus)
         self._most_gpus = max(self._most_gpus, answering)
         expected = settings.expected_gpus
         if expected is None:
             expected = self._most_gpus or None
-        view = View(
+        view = ExporterView(
             timestamp=now,
             node=settings.node,
             interval=settings.interval,
@@ -261,7 +261,7 @@ class Sampler:
         )
         exposition = self._renderer.render(view)
         self._dropped = exposition.dropped
-        return Page(view, exposition)
+        return MetricsPage(view, exposition)
 
     def _health(self, rejected: Iterable[tuple[str, Rejection]]) -> Iterable[CollectorRow]:
         """The collectors' health, with what the join refused of theirs."""

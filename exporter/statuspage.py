@@ -9,8 +9,8 @@ from pathlib import Path
 from string import Template
 
 from exporter.allocations import Allocated
-from exporter.problems import Problem, Severity, problems, size, who
-from exporter.view import GpuRow, ShareRow, View
+from exporter.problems import Problem, ProblemSeverity, problems, size, who
+from exporter.view import ExporterView, GpuRow, ShareRow
 from vgpu.units import percent
 
 REFRESH_SECONDS = 5
@@ -29,7 +29,7 @@ STATES = {
 HUES = (214, 28, 152, 340, 268, 190, 48, 96)
 
 
-def render(view: View, now: float, metrics_path: str) -> bytes:
+def render(view: ExporterView, now: float, metrics_path: str) -> bytes:
     """The whole page, UTF-8."""
     return PAGE.substitute(
         refresh=REFRESH_SECONDS,
@@ -51,12 +51,13 @@ def problem_list(found: list[Problem]) -> str:
             '<section><h2>What is wrong</h2><p class="good">Nothing that we can see.</p></section>'
         )
     items = "".join(
-        f'<li class="{Severity(p.severity).name.lower()}">{escape(p.text)}</li>' for p in found
+        f'<li class="{ProblemSeverity(p.severity).name.lower()}">{escape(p.text)}</li>'
+        for p in found
     )
     return f"<section><h2>What is wrong ({len(found)})</h2><ul>{items}</ul></section>"
 
 
-def cards(view: View) -> Iterator[str]:
+def cards(view: ExporterView) -> Iterator[str]:
     """A section for each device, with its containers; then those whose device does not answer."""
     by_device: dict[str, list[ShareRow]] = {}
     for share in sorted(view.attribution.shares, key=who):
@@ -178,7 +179,7 @@ def share_cells(share: ShareRow, position: int, total: float | None) -> list[Cel
     ]
 
 
-def collector_table(view: View) -> str:
+def collector_table(view: ExporterView) -> str:
     """The health of the collectors, quietly at the end."""
     rows: list[list[Cell]] = []
     for row in view.collectors:

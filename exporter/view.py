@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from exporter.allocations import Books
-from vgpu.facts import CallCost, Gpu, PodStatus, XidCount
+from exporter.allocations import AllocationTotals
+from vgpu.facts import CallCost, Gpu, PodSummary, XidCount
 from vgpu.model import Phase, Scheme, Source
 from vgpu.reasons import Rejection
 from vgpu.sources.collector import CollectorRow
@@ -110,11 +110,11 @@ class Attribution(msgspec.Struct, frozen=True):
     shares: tuple[ShareRow, ...] = ()
     orphans: tuple[Orphan, ...] | None = None
     released: tuple[Orphan, ...] | None = None
-    statuses: tuple[PodStatus, ...] | None = None
+    statuses: tuple[PodSummary, ...] | None = None
     rejected: tuple[tuple[str, Rejection], ...] = ()
 
 
-class View(msgspec.Struct, frozen=True):
+class ExporterView(msgspec.Struct, frozen=True):
     """Everything that one rendered page is made of.
 
     ``own`` are numbers about this process, by the name of their family. ``books`` is None before
@@ -134,5 +134,5 @@ class View(msgspec.Struct, frozen=True):
     xids_watched: frozenset[str] = frozenset()
     skipped_series: int = 0
     gpus_expected: int | None = None
-    books: Books | None = None
+    books: AllocationTotals | None = None
     volcano_unit_bytes: int | None = None

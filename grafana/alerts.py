@@ -12,8 +12,8 @@ from grafana.promql import (
     CONTAINER,
     TARGET,
     Alert,
-    Group,
-    Severity,
+    AlertSeverity,
+    RuleGroup,
     any_of,
     failed_part,
     gained,
@@ -54,9 +54,9 @@ from vgpu.reasons import Reason
 
 FAILED_ACTIONS: Final = f'vgpu_reconcile_actions_total{{outcome=~"{any_of(FAILURES)}"}}'
 
-CRITICAL, WARNING, INFO = Severity.CRITICAL, Severity.WARNING, Severity.INFO
+CRITICAL, WARNING, INFO = AlertSeverity.CRITICAL, AlertSeverity.WARNING, AlertSeverity.INFO
 
-EXPORTERS: Final = Group(
+EXPORTERS: Final = RuleGroup(
     "vgpu-exporters",
     (
         Alert(
@@ -136,7 +136,7 @@ EXPORTERS: Final = Group(
     ),
 )
 
-DEVICES: Final = Group(
+DEVICES: Final = RuleGroup(
     "vgpu-devices",
     (
         Alert(
@@ -247,7 +247,7 @@ HIGHEST: Final = (
 )
 """The highest priority (0 is the highest) that works on a card."""
 
-CONTAINERS: Final = Group(
+CONTAINERS: Final = RuleGroup(
     "vgpu-containers",
     (
         Alert(
@@ -315,7 +315,7 @@ def _conflicts(*types: str) -> str:
     return f'vgpu_allocation_conflicts{{type=~"{any_of(types)}"}} > 0'
 
 
-ALLOCATIONS: Final = Group(
+ALLOCATIONS: Final = RuleGroup(
     "vgpu-allocations",
     (
         Alert(
@@ -378,7 +378,7 @@ def _cycles(*results: str) -> str:
     return f"sum without (result) (increase(vgpu_reconcile_cycles_total{matcher}[30m])) > 0"
 
 
-RECONCILERS: Final = Group(
+RECONCILERS: Final = RuleGroup(
     "vgpu-reconcilers",
     (
         Alert(

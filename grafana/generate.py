@@ -14,7 +14,7 @@ import yaml
 from grafana import alerts, recording
 from grafana.dashboards import DASHBOARDS
 from grafana.dashboards.build import dashboard_json
-from grafana.promql import Alert, Group, Record
+from grafana.promql import Alert, RecordingRule, RuleGroup
 from grafana.settings import RUNBOOKS
 from grafana.templates import TEMPLATE
 
@@ -45,9 +45,9 @@ what it harms, how to find the cause, what to do. Load it together with
 """
 
 
-def as_rule(rule: Alert | Record) -> dict[str, Any]:
+def as_rule(rule: Alert | RecordingRule) -> dict[str, Any]:
     """A rule as Prometheus' rule files have it."""
-    if isinstance(rule, Record):
+    if isinstance(rule, RecordingRule):
         return {"record": rule.name, "expr": rule.expr}
     return {
         "alert": rule.name,
@@ -62,19 +62,19 @@ def as_rule(rule: Alert | Record) -> dict[str, Any]:
     }
 
 
-def rule_file(groups: Iterable[Group]) -> str:
+def rule_file(groups: Iterable[RuleGroup]) -> str:
     """A rule file; a recording rule says in a comment what it is."""
     lines = [HEADER, "groups:\n"]
     for group in groups:
         lines.append(f"  - name: {group.name}\n    rules:\n")
         for rule in group.rules:
-            lines += [f"      # {rule.about}\n"] if isinstance(rule, Record) else []
+            lines += [f"      # {rule.about}\n"] if isinstance(rule, RecordingRule) else []
             text = yaml.safe_dump([as_rule(rule)], sort_keys=False, width=100)
             lines += [f"      {line}" for line in text.splitlines(keepends=True)]
     return "".join(lines)
 
 
-def index(groups: Iterable[Group]) -> str:
+def index(groups: Iterable[RuleGroup]) -> str:
     """The table of all alerts."""
     rows = [
         f"| [{rule.name}]({rule.name}.md) | {rule.severity} | {rule.pending} | {rule.summary} |\n"

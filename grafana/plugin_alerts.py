@@ -2,10 +2,18 @@
 
 from typing import Final
 
+from deviceplugin.apiserver.status_manager import WriteResult
 from deviceplugin.metrics import Wait
-from deviceplugin.reasons import Why
-from deviceplugin.telling import Result
-from grafana.promql import PLUGIN_TARGET, Alert, Group, Severity, any_of, failed_part, gained
+from deviceplugin.reasons import BindRefusal
+from grafana.promql import (
+    PLUGIN_TARGET,
+    Alert,
+    AlertSeverity,
+    RuleGroup,
+    any_of,
+    failed_part,
+    gained,
+)
 from grafana.settings import (
     API_ERROR_RATIO,
     API_ERRORS,
@@ -16,18 +24,18 @@ from grafana.settings import (
 )
 from grafana.templates import COUNT, RATIO, THE_CARD, THE_NODE, THE_RESOURCE, TIME
 
-CRITICAL, WARNING, INFO = Severity.CRITICAL, Severity.WARNING, Severity.INFO
+CRITICAL, WARNING, INFO = AlertSeverity.CRITICAL, AlertSeverity.WARNING, AlertSeverity.INFO
 
 
-def _refusals(step: Wait, *reasons: Why) -> str:
+def _refusals(step: Wait, *reasons: BindRefusal) -> str:
     which = f', reason=~"{any_of(reasons)}"' if reasons else ""
     return gained(f'vgpu_plugin_refusals_total{{step="{step}"{which}}}', "1h")
 
 
-UNTOLD: Final = gained(f'vgpu_plugin_told_total{{result="{Result.FAILED}"}}', "10m")
+UNTOLD: Final = gained(f'vgpu_plugin_told_total{{result="{WriteResult.FAILED}"}}', "10m")
 SLOW: Final = f'{{step=~"{any_of(SLOW_STEPS)}"}}[15m]'
 
-DEVICE_PLUGINS: Final = Group(
+DEVICE_PLUGINS: Final = RuleGroup(
     "vgpu-device-plugins",
     (
         Alert(
@@ -108,7 +116,7 @@ DEVICE_PLUGINS: Final = Group(
         Alert(
             "VgpuPluginCrossed",
             INFO,
-            f"{_refusals(Wait.BIND, Why.CROSSED)} > 0",
+            f"{_refusals(Wait.BIND, BindRefusal.CROSSED)} > 0",
             "",
             f"Pods on {THE_NODE} got each other's answer and were not started",
             f"{COUNT} within an hour; it cannot happen with CDI. First: does the reconciler evict"

@@ -73,7 +73,7 @@ UNITS: Final[Mapping[str, Callable[[float], str]]] = {
 }
 
 
-class Look:
+class FieldStyle:
     """How a field's values look: its unit, the words for some of them, the colours by steps."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -103,11 +103,11 @@ class Look:
         return colour
 
 
-def look_of(panel: Shown, column: str = "") -> Look:
+def look_of(panel: Shown, column: str = "") -> FieldStyle:
     """Of a panel, or of a column of it."""
     config = panel.raw["fieldConfig"]
     if not column:
-        return Look(config["defaults"])
+        return FieldStyle(config["defaults"])
     own = {
         entry["id"]: entry["value"]
         for override in config["overrides"]
@@ -115,7 +115,7 @@ def look_of(panel: Shown, column: str = "") -> Look:
         for entry in override["properties"]
     }
     mappings = [*own.get("mappings", ()), *config["defaults"]["mappings"]]
-    return Look({**own, "mappings": mappings})
+    return FieldStyle({**own, "mappings": mappings})
 
 
 # ---------------------------------------------------------------- the sheet
@@ -162,7 +162,7 @@ class Sheet:
 # ---------------------------------------------------------------- the kinds of panels
 
 
-def draw_nothing(sheet: Sheet, panel: Shown, room: "Room") -> None:
+def draw_nothing(sheet: Sheet, panel: Shown, room: "DrawingArea") -> None:
     """What the panel says when it is empty."""
     words = panel.raw["fieldConfig"]["defaults"]["noValue"]
     lines = textwrap.wrap(words, int(room.width / LETTER))
@@ -170,7 +170,7 @@ def draw_nothing(sheet: Sheet, panel: Shown, room: "Room") -> None:
     sheet.text(room.left + room.width / 2, middle, "\n".join(lines), color=FAINT, ha="center")
 
 
-def draw_stat(sheet: Sheet, panel: Shown, server: Server, room: "Room") -> None:
+def draw_stat(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") -> None:
     """One number."""
     found = list(everything(panel, server))
     if not found:
@@ -181,7 +181,7 @@ def draw_stat(sheet: Sheet, panel: Shown, server: Server, room: "Room") -> None:
     sheet.text(*centre, look.text(value), color=look.colour(value), fontsize=22, ha="center")
 
 
-def draw_bars(sheet: Sheet, panel: Shown, server: Server, room: "Room") -> None:
+def draw_bars(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") -> None:
     """A bar for each series."""
     look = look_of(panel)
     found = list(everything(panel, server))
@@ -202,7 +202,7 @@ def draw_bars(sheet: Sheet, panel: Shown, server: Server, room: "Room") -> None:
         sheet.text(right, middle, look.text(value), color=look.colour(value), ha="right")
 
 
-def draw_table(sheet: Sheet, panel: Shown, server: Server, room: "Room") -> None:
+def draw_table(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") -> None:
     """Lines of cells, as many as there is room for."""
     titles, found = rows(panel, server)
     if not found:
@@ -240,7 +240,7 @@ def draw_table(sheet: Sheet, panel: Shown, server: Server, room: "Room") -> None
         )
 
 
-def _cell(look: Look, cell: Cell) -> tuple[str, str, float]:
+def _cell(look: FieldStyle, cell: Cell) -> tuple[str, str, float]:
     if isinstance(cell, float):
         return look.text(cell), look.colour(cell), max(cell, 0) if cell == cell else 0  # noqa: PLR0124  # NaN
     return (cell, TEXT, 0) if cell else (look.text(math.nan), FAINT, 0)
@@ -253,7 +253,7 @@ def _cut(words: str, width: float) -> str:
     return words if len(words) <= letters else f"{words[: letters - 1 - end]}…{words[-end:]}"
 
 
-def draw_graph(sheet: Sheet, panel: Shown, server: Server, room: "Room") -> None:
+def draw_graph(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") -> None:
     """Lines over time, and their names with the last and the highest value."""
     look = look_of(panel)
     found = ranked(line for target in panel.targets for line in server.lines(target))
@@ -279,7 +279,10 @@ def draw_graph(sheet: Sheet, panel: Shown, server: Server, room: "Room") -> None
     known = [value for line in found for value in line.values if not math.isnan(value)]
     axes.set_ylim(min([*known, 0]), axes.get_ylim()[1] if any(known) else 1)
     _legend(
-        sheet, found, look, Room(room.left + room.width - legend + 4, room.top, legend, room.height)
+        sheet,
+        found,
+        look,
+        DrawingArea(room.left + room.width - legend + 4, room.top, legend, room.height),
     )
 
 
@@ -299,7 +302,7 @@ def ranked(lines: Iterable[Line]) -> list[Line]:
     return sorted(lines, key=rank, reverse=True)
 
 
-def _dress(axes: Axes, look: Look, server: Server) -> None:
+def _dress(axes: Axes, look: FieldStyle, server: Server) -> None:
     axes.set_xlim((server.since - server.until) / 60, 0)
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} min"))
@@ -311,7 +314,7 @@ def _dress(axes: Axes, look: Look, server: Server) -> None:
         side.set_visible(False)
 
 
-def _legend(sheet: Sheet, lines: list[Line], look: Look, room: "Room") -> None:
+def _legend(sheet: Sheet, lines: list[Line], look: FieldStyle, room: "DrawingArea") -> None:
     step = 15.0
     right = room.left + room.width
     for title, place in (("last", right - 70), ("max", right - 4)):
@@ -329,7 +332,7 @@ def _legend(sheet: Sheet, lines: list[Line], look: Look, room: "Room") -> None:
             sheet.text(place, middle, look.text(value), fontsize=7, ha="right")
 
 
-DRAW: Final[Mapping[str, Callable[[Sheet, Shown, Server, "Room"], None]]] = {
+DRAW: Final[Mapping[str, Callable[[Sheet, Shown, Server, "DrawingArea"], None]]] = {
     "stat": draw_stat,
     "bargauge": draw_bars,
     "table": draw_table,
@@ -339,7 +342,7 @@ DRAW: Final[Mapping[str, Callable[[Sheet, Shown, Server, "Room"], None]]] = {
 # ---------------------------------------------------------------- a whole dashboard
 
 
-class Room:
+class DrawingArea:
     """Where something is drawn, in pixels from the top left."""
 
     def __init__(self, left: float, top: float, width: float, height: float) -> None:
@@ -361,7 +364,7 @@ def picture(page: Mapping[str, Any], server: Server) -> bytes:
             continue
         sheet.box(left, top, width * COLUMN - 2 * GAP, height * LINE - 2 * GAP, PANEL)
         sheet.text(left + 9, top + 13, panel.title, fontsize=8, weight="bold")
-        room = Room(left + 10, top + 28, width * COLUMN - 26, height * LINE - 40)
+        room = DrawingArea(left + 10, top + 28, width * COLUMN - 26, height * LINE - 40)
         DRAW[panel.kind](sheet, panel, server, room)
     return sheet.png()
 

@@ -20,7 +20,7 @@ NODE: Final = f"{TARGET}, node"
 """For `by (…)`: a `node` label that the scrape job gives its targets is kept."""
 
 
-class Severity(StrEnum):
+class AlertSeverity(StrEnum):
     """How loud an alert is."""
 
     CRITICAL = "critical"
@@ -41,14 +41,14 @@ class Alert(msgspec.Struct, frozen=True):
     """
 
     name: str
-    severity: Severity
+    severity: AlertSeverity
     expr: str
     pending: str
     summary: str
     description: str
 
 
-class Record(msgspec.Struct, frozen=True):
+class RecordingRule(msgspec.Struct, frozen=True):
     """A recording rule; ``name`` is ``level:metric:operation``, ``about`` says what it is."""
 
     name: str
@@ -56,11 +56,11 @@ class Record(msgspec.Struct, frozen=True):
     about: str
 
 
-class Group(msgspec.Struct, frozen=True):
+class RuleGroup(msgspec.Struct, frozen=True):
     """Rules that are evaluated one after another."""
 
     name: str
-    rules: tuple[Alert | Record, ...]
+    rules: tuple[Alert | RecordingRule, ...]
 
 
 def any_of(values: Iterable[object]) -> str:

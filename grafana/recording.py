@@ -6,7 +6,7 @@ free, and a promised share that nobody runs in has no unused memory.
 
 from typing import Final
 
-from grafana.promql import NODE, Group, Record, named, shareable
+from grafana.promql import NODE, RecordingRule, RuleGroup, named, shareable
 from grafana.settings import GPUS_REMEMBERED
 
 UNUSED: Final = (
@@ -54,78 +54,82 @@ BY_NAMESPACE: Final = (
 )
 
 GROUPS: Final = (
-    Group(
+    RuleGroup(
         "vgpu-nodes",
         (
             *(
-                Record(f"instance:{name}:sum", f"sum by ({NODE}) ({expr})", f"{about}, by node")
+                RecordingRule(
+                    f"instance:{name}:sum", f"sum by ({NODE}) ({expr})", f"{about}, by node"
+                )
                 for name, expr, about in SUMS
             ),
-            Record(
+            RecordingRule(
                 "instance:vgpu_gpu_utilization_ratio:avg",
                 f"avg by ({NODE}) (vgpu_gpu_utilization_ratio)",
                 "utilisation of its cards, by node",
             ),
-            Record(
+            RecordingRule(
                 "instance:vgpu_gpus_missing:max",
                 MISSING,
                 "cards that were or should be there within a day and do not answer, by node",
             ),
         ),
     ),
-    Group(
+    RuleGroup(
         "vgpu-clusters",
         (
             *(
-                Record(
+                RecordingRule(
                     f"cluster:{name}:sum",
                     f"sum by (cluster) ({expr})",
                     f"{about}, by cluster",
                 )
                 for name, expr, about in SUMS
             ),
-            Record(
+            RecordingRule(
                 "cluster:vgpu_gpu_utilization_ratio:avg",
                 "avg by (cluster) (vgpu_gpu_utilization_ratio)",
                 "utilisation of its cards, by cluster",
             ),
-            Record("cluster:vgpu_gpus:sum", "sum by (cluster) (vgpu_gpus)", "cards that answer"),
-            Record(
+            RecordingRule(
+                "cluster:vgpu_gpus:sum", "sum by (cluster) (vgpu_gpus)", "cards that answer"
+            ),
+            RecordingRule(
                 "cluster:vgpu_gpus_expected:sum",
                 "sum by (cluster) (vgpu_gpus_expected)",
                 "cards that should answer",
             ),
-            Record(
+            RecordingRule(
                 "cluster_scheme:vgpu_containers:count",
                 'count by (cluster, scheme) (vgpu_container_info{phase!="released"})',
                 "containers that hold shares, by sharing system",
             ),
-            Record(
+            RecordingRule(
                 "cluster_type:vgpu_allocation_conflicts:sum",
                 "sum by (cluster, type) (vgpu_allocation_conflicts)",
                 "disagreements between the sources, by type",
             ),
-            Record(
+            RecordingRule(
                 "cluster:vgpu_reconcilers:count",
                 'count by (cluster) (vgpu_reconcile_info{scope="cluster"})',
                 "reconcilers that look at the whole cluster",
             ),
-            Record(
+            RecordingRule(
                 "cluster:vgpu_plugins:count",
                 "count by (cluster) (vgpu_plugin_info)",
                 "device plugins that run",
             ),
-            Record(
+            RecordingRule(
                 "cluster_resource_health:vgpu_plugin_resource_devices:sum",
                 "sum by (cluster, resource, health) (vgpu_plugin_resource_devices)",
                 "device IDs that kubelets are told of, by resource and health",
             ),
         ),
     ),
-    Group(
+    RuleGroup(
         "vgpu-namespaces",
         tuple(
-            Record(
+            RecordingRule(
                 f"cluster_namespace:{name}:sum",
                 f"sum by (cluster, namespace) ({named(expr, 'namespace')})",
                 f"{about}, by namespace",

@@ -4,7 +4,7 @@ from typing import Final
 
 from deviceplugin.metrics import Wait
 from exporter.problems import SERIOUS
-from reconciler.reasons import Outcome, Rule
+from reconciler.reasons import ActionOutcome, Rule
 from vgpu.ledger import ConflictKind
 from vgpu.ledger.usage import OVER_LIMIT_PERCENT
 from vgpu.reasons import Reason
@@ -110,12 +110,12 @@ MISSED_CYCLES: Final = 3
 """So many cycles an hour may be missed."""
 
 FAILURES: Final = (
-    Outcome.FORBIDDEN,
-    Outcome.FAILED,
-    Outcome.UNKNOWN,
-    Outcome.SEVERAL_PDBS,
-    Outcome.THROTTLED,
-    Outcome.OUT_OF_TIME,
+    ActionOutcome.FORBIDDEN,
+    ActionOutcome.FAILED,
+    ActionOutcome.UNKNOWN,
+    ActionOutcome.SEVERAL_PDBS,
+    ActionOutcome.THROTTLED,
+    ActionOutcome.OUT_OF_TIME,
 )
 """Outcomes of actions that need a person if they come again and again."""
 

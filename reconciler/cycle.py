@@ -12,15 +12,15 @@ import msgspec
 
 from reconciler.apply.audit import AuditError
 from reconciler.judge import Judge
-from reconciler.memory import Memory, learn
-from reconciler.model import Plan, Result, Snapshot, View
+from reconciler.model import ActionResult, Coverage, Plan, Snapshot
 from reconciler.observe import Observer
 from reconciler.plan import make_plan
 from reconciler.policy import Policy
-from reconciler.report import succeeded
-from vgpu.cluster import ClusterError
+from reconciler.reconciler_state import ReconcilerState, learn
+from reconciler.report.document import succeeded
+from vgpu.kube.connection import ClusterError
 from vgpu.reasons import Explained, SourceError
-from vgpu.schemes.language import Language
+from vgpu.schemes.codec import SchemeCodec
 
 
 class Stage(StrEnum):
@@ -46,19 +46,19 @@ SEEING: Final = frozenset({Ending.PLANNED, Ending.APPLIED, Ending.PARTLY})
 """Endings of cycles that had a plan, and did with it what they were to."""
 
 
-class Store(Protocol):
+class StateStore(Protocol):
     """Where memory is kept from one process to the next."""
 
-    def load(self) -> Memory:
+    def load(self) -> ReconcilerState:
         """What was kept; an empty memory where there is none."""
         ...
 
-    def save(self, memory: Memory) -> Memory:
+    def save(self, memory: ReconcilerState) -> ReconcilerState:
         """Keep it; what is to be remembered now, which others may have written too."""
         ...
 
 
-Apply = Callable[[Plan, Judge], Iterator[Result]]
+Apply = Callable[[Plan, Judge], Iterator[ActionResult]]
 """Applies a plan; the judge knows the look that it was made from. Raises AuditError."""
 
 
@@ -67,14 +67,14 @@ class Made(msgspec.Struct, frozen=True):
 
     plan: Plan
     snapshot: Snapshot
-    languages: tuple[Language, ...]
-    memory: Memory
+    codecs: tuple[SchemeCodec, ...]
+    memory: ReconcilerState
     seconds: Mapping[Stage, float]
 
     @property
     def blind(self) -> str:
         """Why the plan says nothing: not all pods were seen; "" if they were."""
-        if View.PODS in self.snapshot.complete:
+        if Coverage.PODS in self.snapshot.complete:
             return ""
         return "; ".join(("not all pods could be seen, so nothing is judged", *self.plan.notes))
 
@@ -94,7 +94,7 @@ class Cycle(msgspec.Struct, frozen=True):
     began: float
     ending: Ending
     plan: Plan | None = None
-    results: tuple[Result, ...] = ()
+    results: tuple[ActionResult, ...] = ()
     seconds: Mapping[Stage, float] = {}
     error: str = ""
 
@@ -107,7 +107,7 @@ def planned(made: Made) -> Cycle:
     return Cycle(made.plan.made_at, Ending.PLANNED, made.plan, seconds=made.seconds)
 
 
-def applied(made: Made, results: Sequence[Result], seconds: float, error: str = "") -> Cycle:
+def applied(made: Made, results: Sequence[ActionResult], seconds: float, error: str = "") -> Cycle:
     """The cycle of a plan whose actions had these results; ``error`` is what the audit said."""
     whole = succeeded(results) and not made.plan.breaker.tripped
     ending = Ending.UNTOLD if error else Ending.APPLIED if whole else Ending.PARTLY
@@ -123,7 +123,7 @@ class Cycles:
         observer: Observer,
         policy: Policy,
         *,
-        store: Store | None = None,
+        store: StateStore | None = None,
         apply: Apply | None = None,
         keeps: bool = True,
         clock: Callable[[], float] = time.time,
@@ -140,8 +140,8 @@ class Cycles:
         self._keeps = keeps
         self._clock = clock
         self._monotonic = monotonic
-        self._memory: Memory | None = None
-        self._kept = Memory()
+        self._memory: ReconcilerState | None = None
+        self._kept = ReconcilerState()
 
     def run(self) -> Cycle:
         """A whole cycle; what the outside world does wrong is told in it, never raised."""
@@ -152,7 +152,7 @@ class Cycles:
             return Cycle(began, Ending.BLIND, error=str(error))
         if made.blind or self._apply is None:
             return planned(made)
-        results: list[Result] = []
+        results: list[ActionResult] = []
         error_text = ""
         start = self._monotonic()
         try:
@@ -164,24 +164,24 @@ class Cycles:
     def make(self) -> Made:
         """Look, and make a plan. Raises SourceError, ClusterError."""
         start = self._monotonic()
-        sight = self._observer.look(self._clock())
+        view = self._observer.view(self._clock())
         looked = self._monotonic()
         if self._memory is None:
-            self._memory = self._kept = self._store.load() if self._store else Memory()
-        plan, self._memory = make_plan(sight.snapshot, self._policy, self._memory, sight.languages)
+            self._memory = self._kept = self._store.load() if self._store else ReconcilerState()
+        plan, self._memory = make_plan(view.snapshot, self._policy, self._memory, view.codecs)
         seconds = {Stage.OBSERVE: looked - start, Stage.PLAN: self._monotonic() - looked}
-        return Made(plan, sight.snapshot, sight.languages, self._memory, seconds)
+        return Made(plan, view.snapshot, view.codecs, self._memory, seconds)
 
-    def apply(self, made: Made) -> Iterator[Result]:
+    def apply(self, made: Made) -> Iterator[ActionResult]:
         """The results of the plan's actions as they come; then what was learnt is kept.
 
         It is kept as well if whoever asks stops asking. Raises AuditError.
         """
         if self._apply is None:
             return
-        results: list[Result] = []
+        results: list[ActionResult] = []
         try:
-            judge = Judge(made.snapshot, self._policy, made.memory, made.languages)
+            judge = Judge(made.snapshot, self._policy, made.memory, made.codecs)
             for result in self._apply(made.plan, judge):
                 results.append(result)
                 yield result

@@ -9,20 +9,20 @@ from typing import Final
 
 from msgspec import structs
 
-from reconciler.memory import Memory
-from reconciler.model import Action, Edit, Entry, Evict, Kind, Snapshot, View
+from reconciler.cluster_index import ClusterIndex
+from reconciler.model import Action, Coverage, Edit, Entry, Evict, ObjectKind, Snapshot
 from reconciler.plan import found_by, guarded, objection
 from reconciler.policy import Policy
 from reconciler.reasons import Rule
+from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules import RULES
-from reconciler.scene import Scene
-from vgpu.kube import Node, Pod
-from vgpu.schemes.language import Language
+from vgpu.kube.objects import Node, Pod
+from vgpu.schemes.codec import SchemeCodec
 
 _BY_LEDGER: Final = frozenset(
     {Rule.RECOVER, Rule.DOUBLE_BOOKED, Rule.RUNNING_WITHOUT_DEVICE, Rule.LOST_DEVICE}
     | {Rule.OVER_PROMISED}
-    | {entry.rule for entry in RULES if View.LEDGER in entry.needs}
+    | {entry.rule for entry in RULES if Coverage.LEDGER in entry.needs}
 )
 """Rules that judge a node's ledger, which is not made anew for one pod."""
 
@@ -34,11 +34,11 @@ class Judge:
         self,
         snapshot: Snapshot,
         policy: Policy,
-        memory: Memory,
-        languages: Sequence[Language] = (),
+        memory: ReconcilerState,
+        codecs: Sequence[SchemeCodec] = (),
     ) -> None:
         """The memory is the one with which the plan was made."""
-        self.languages = tuple(languages)
+        self.codecs = tuple(codecs)
         self._snapshot = snapshot
         self._policy = policy
         self._memory = memory
@@ -51,16 +51,16 @@ class Judge:
         planned = entry.finding
         if planned.rule in _BY_LEDGER and not self._looks_the_same(entry, found):
             return None
-        scene = Scene(self._near(entry, found, node), self.languages)
+        cluster_index = ClusterIndex(self._near(entry, found, node), self.codecs)
         for rule in (each for each in RULES if each.rule is planned.rule):
-            for raw in found_by(rule, scene, self._policy):
-                finding = guarded(raw, scene, self._policy)
+            for raw in found_by(rule, cluster_index, self._policy):
+                finding = guarded(raw, cluster_index, self._policy)
                 same = (finding.key, finding.cause, finding.effect) == (
                     planned.key,
                     planned.cause,
                     planned.effect,
                 )
-                if same and objection(finding, scene, self._policy, self._memory) is None:
+                if same and objection(finding, cluster_index, self._policy, self._memory) is None:
                     alike = _lasting(finding.action) == _lasting(planned.action)
                     return finding.action if alike else None
         return None
@@ -89,7 +89,7 @@ class Judge:
         )
         share_pods = tuple(pod for pod in seen.share_pods if pod.ref.uid != subject.uid)
         nvidia_pods = tuple(pod for pod in seen.nvidia_pods if pod.ref.uid != subject.uid)
-        if subject.kind is Kind.SHARE_POD:
+        if subject.kind is ObjectKind.SHARE_POD:
             share_pods += (found,)
         elif len(nvidia_pods) < len(seen.nvidia_pods):
             nvidia_pods += (found,)

@@ -21,8 +21,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from vgpu.cluster import ClusterError
-from vgpu.kube import Lease
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.objects import Lease
 from vgpu.reasons import SourceError
 
 log = logging.getLogger(__name__)

@@ -12,22 +12,22 @@ from typing import Final
 import msgspec
 
 from reconciler.cycle import SEEING, Cycle, Ending, Stage
-from reconciler.model import Kind as Subject
+from reconciler.model import ObjectKind as Subject
 from reconciler.model import Plan, Scope
 from reconciler.policy import Mode
-from reconciler.reasons import Outcome, Rule, Skip
+from reconciler.reasons import ActionOutcome, Rule, SkipReason
 from reconciler.schedule import Missed
-from vgpu.metrics.family import Family, Kind, Labelled, Table
+from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType
 from vgpu.metrics.own import BUILD_INFO, PROCESS, WEB
 from vgpu.metrics.render import Exposition, Renderer
 
-GAUGE, COUNTER = Kind.GAUGE, Kind.COUNTER
+GAUGE, COUNTER = MetricType.GAUGE, MetricType.COUNTER
 
 Requests = Mapping[tuple[str, str], int]
 """Requests to the API server, by verb and HTTP status."""
 
 
-class View(msgspec.Struct, frozen=True):
+class ReconcilerView(msgspec.Struct, frozen=True):
     """All numbers at one time.
 
     Attributes:
@@ -45,7 +45,7 @@ class View(msgspec.Struct, frozen=True):
 
     plan: Plan | None
     cycles: Mapping[Ending, int]
-    actions: Mapping[tuple[Rule, Outcome], int]
+    actions: Mapping[tuple[Rule, ActionOutcome], int]
     missed: Mapping[Missed, int]
     seconds: Mapping[Stage, float]
     last_cycle: float | None
@@ -63,7 +63,7 @@ class View(msgspec.Struct, frozen=True):
 _LOOKED_AT: Final = (Subject.POD, Subject.SHARE_POD, Subject.NODE, Subject.FOLDER)
 
 
-def _of_plan(count: Callable[[Plan], Labelled]) -> Callable[[View], Labelled]:
+def _of_plan(count: Callable[[Plan], Labelled]) -> Callable[[ReconcilerView], Labelled]:
     """Numbers of the newest plan; none without one."""
     return lambda view: {} if view.plan is None else count(view.plan)
 
@@ -80,11 +80,11 @@ def _wanted(plan: Plan) -> Labelled:
 
 def _skipped(plan: Plan) -> Labelled:
     counts = Counter(entry.skip for entry in plan.skipped)
-    return {(skip.value,): counts[skip] for skip in Skip}
+    return {(skip.value,): counts[skip] for skip in SkipReason}
 
 
-def _one_row(title: str, *families: Family, note: str = "") -> Table:
-    return Table(title, lambda view: (view,), (), lambda _: (), families, note)
+def _one_row(title: str, *families: Family, note: str = "") -> FamilyTable:
+    return FamilyTable(title, lambda view: (view,), (), lambda _: (), families, note)
 
 
 PLAN: Final = _one_row(
@@ -232,7 +232,7 @@ TABLES: Final = (PLAN, CYCLES, SELF, WEB, PROCESS)
 # ---------------------------------------------------------------- the numbers
 
 
-class Numbers:
+class ReconcilerMetrics:
     """Counts what cycles do. Safe to use from several threads."""
 
     def __init__(
@@ -257,7 +257,7 @@ class Numbers:
         self._newest: Cycle | None = None
         self._last_success: float | None = None
         self._cycles: Counter[Ending] = Counter()
-        self._actions: Counter[tuple[Rule, Outcome]] = Counter()
+        self._actions: Counter[tuple[Rule, ActionOutcome]] = Counter()
         self._missed: Counter[Missed] = Counter()
 
     def note(self, cycle: Cycle) -> None:
@@ -280,9 +280,9 @@ class Numbers:
         with self._lock:
             return self._renderer.render(self._view())
 
-    def _view(self) -> View:
+    def _view(self) -> ReconcilerView:
         newest = self._newest
-        return View(
+        return ReconcilerView(
             plan=newest.plan if newest else None,
             cycles=self._cycles,
             actions=self._actions,

@@ -1,7 +1,7 @@
 """What the reconciler thinks in: what is seen, what is wrong, what is to be done. Frozen values.
 
-``Snapshot`` -> rules -> ``Finding`` -> plan -> ``Plan`` -> apply -> ``Result``. A plan is a value:
-the one that is shown is the one that is applied.
+``Snapshot`` -> rules -> ``Finding`` -> plan -> ``Plan`` -> apply -> ``ActionResult``. A plan is a
+value: the one that is shown is the one that is applied.
 """
 
 import hashlib
@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from reconciler.owners import OwnerId, OwnerSeen
-from reconciler.reasons import Cause, Effect, Outcome, Rule, Skip
-from vgpu.kube import NODE_KIND, POD_KIND, SHARE_POD_KIND, MalformedObject, Node, Pod
+from reconciler.owners.eviction import OwnerId, OwnerSeen
+from reconciler.reasons import ActionOutcome, Cause, Effect, Rule, SkipReason
+from vgpu.kube.objects import NODE_KIND, POD_KIND, SHARE_POD_KIND, MalformedObject, Node, Pod
 from vgpu.ledger import Ledger
 from vgpu.ledger.usage import Usage
 from vgpu.model import PodRef
@@ -26,7 +26,7 @@ class Scope(StrEnum):
     NODE = "node"  # one node's own sources too
 
 
-class View(StrEnum):
+class Coverage(StrEnum):
     """What a snapshot can have seen in full."""
 
     PODS = "pods"
@@ -76,7 +76,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     now: float
     scope: Scope = Scope.CLUSTER
-    complete: frozenset[View] = frozenset()
+    complete: frozenset[Coverage] = frozenset()
     nodes: tuple[Node, ...] = ()
     pods: tuple[Pod, ...] = ()
     nvidia_pods: tuple[Pod, ...] = ()
@@ -92,7 +92,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-class Kind(StrEnum):
+class ObjectKind(StrEnum):
     """What a subject is."""
 
     POD = POD_KIND
@@ -102,7 +102,7 @@ class Kind(StrEnum):
     FOLDER = "Folder"
 
 
-class Subject(msgspec.Struct, frozen=True, gc=False, order=True):
+class ObjectRef(msgspec.Struct, frozen=True, gc=False, order=True):
     """What a finding is about; it appears once in a plan.
 
     Attributes:
@@ -114,7 +114,7 @@ class Subject(msgspec.Struct, frozen=True, gc=False, order=True):
         node: where it is, "" if nowhere.
     """
 
-    kind: Kind
+    kind: ObjectKind
     namespace: str
     name: str
     uid: str
@@ -131,10 +131,10 @@ class Subject(msgspec.Struct, frozen=True, gc=False, order=True):
     @property
     def home(self) -> str:
         """The node that it is on, or that it is; "" if none."""
-        return self.name if self.kind is Kind.NODE else self.node
+        return self.name if self.kind is ObjectKind.NODE else self.node
 
 
-_HAVE_UIDS: Final = frozenset({Kind.POD, Kind.SHARE_POD, Kind.NODE})
+_HAVE_UIDS: Final = frozenset({ObjectKind.POD, ObjectKind.SHARE_POD, ObjectKind.NODE})
 """Kinds of which a UID is one object's own; several folders and devices may have a pod's."""
 
 
@@ -206,7 +206,7 @@ class Edit(msgspec.Struct, frozen=True, tag="edit"):
         guards: what must still be so.
     """
 
-    target: Subject
+    target: ObjectRef
     resource_version: str
     before: Mapping[str, str | None]
     after: Mapping[str, str | None]
@@ -258,13 +258,13 @@ class Finding(msgspec.Struct, frozen=True):
 
     rule: Rule
     cause: Cause
-    subject: Subject
+    subject: ObjectRef
     evidence: tuple[str, ...]
     since: float | None = None
     grace: float = 0.0
     effect: Effect = Effect.RECOVERY
     action: Action | None = None
-    objection: Skip | None = None
+    objection: SkipReason | None = None
     part: str = ""
 
     @property
@@ -300,7 +300,7 @@ class Entry(msgspec.Struct, frozen=True):
     finding: Finding
     also: tuple[Rule, ...] = ()
     owner: str = ""
-    skip: Skip | None = None
+    skip: SkipReason | None = None
     detail: str = ""
 
 
@@ -352,10 +352,10 @@ class Plan(msgspec.Struct, frozen=True):
         return (*self.actions, *self.skipped, *self.findings)
 
 
-class Result(msgspec.Struct, frozen=True):
+class ActionResult(msgspec.Struct, frozen=True):
     """What became of one action; ``detail`` in the words of the API server or file system."""
 
     entry: Entry
-    outcome: Outcome
+    outcome: ActionOutcome
     detail: str = ""
     at: float = 0.0

@@ -15,83 +15,89 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from reconciler import owners
-from reconciler.memory import Memory, attempt_key, remember
+from reconciler.cluster_index import RUNNING, SUCCEEDED, ClusterIndex
 from reconciler.model import (
     Breaker,
+    Coverage,
     Edit,
     Entry,
     Evict,
     Finding,
-    Kind,
+    ObjectKind,
+    ObjectRef,
     Plan,
     PolicyGuard,
     Scope,
     Snapshot,
-    Subject,
-    View,
 )
+from reconciler.owners import eviction
 from reconciler.policy import REPORTED, Limits, Mode, Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.reasons import Cause, Effect, Rule, SkipReason
+from reconciler.reconciler_state import ReconcilerState, attempt_key, remember
 from reconciler.rules import RULES, RuleEntry
-from reconciler.scene import RUNNING, SUCCEEDED, Scene
-from vgpu.kube import MIRROR, Node, Pod
-from vgpu.schemes.language import Language
+from vgpu.kube.objects import MIRROR, Node, Pod
+from vgpu.schemes.codec import SchemeCodec
 
 OPT_OUT: Final = "vgpu.dev/reconcile"
 """With the value ``false`` a pod is never touched, nor is a node and anything on it."""
 
 
 def make_plan(
-    snapshot: Snapshot, policy: Policy, memory: Memory, languages: Sequence[Language]
-) -> tuple[Plan, Memory]:
+    snapshot: Snapshot, policy: Policy, memory: ReconcilerState, codecs: Sequence[SchemeCodec]
+) -> tuple[Plan, ReconcilerState]:
     """The plan for what is seen, and the memory with what was found."""
-    scene = Scene(snapshot, languages)
-    findings = tuple(find(scene, policy))
+    cluster_index = ClusterIndex(snapshot, codecs)
+    findings = tuple(find(cluster_index, policy))
     remembered = remember(memory, findings, snapshot.now)
-    return resolve(scene, policy, remembered, findings), remembered
+    return resolve(cluster_index, policy, remembered, findings), remembered
 
 
-def find(scene: Scene, policy: Policy) -> Iterator[Finding]:
+def find(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Everything that the rules that are on find; what they could not see well enough, too."""
     for entry in RULES:
-        yield from found_by(entry, scene, policy)
+        yield from found_by(entry, cluster_index, policy)
 
 
-def found_by(entry: RuleEntry, scene: Scene, policy: Policy) -> Iterator[Finding]:
+def found_by(entry: RuleEntry, cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """What one rule finds, if it is on."""
-    if policy.mode(entry.rule) is Mode.OFF or scene.snapshot.scope not in entry.scopes:
+    if policy.mode(entry.rule) is Mode.OFF or cluster_index.snapshot.scope not in entry.scopes:
         return
-    blind = not scene.has(*entry.needs)
-    for finding in entry.find(scene, policy):
+    blind = not cluster_index.has(*entry.needs)
+    for finding in entry.find(cluster_index, policy):
         if blind and finding.objection is None:
-            yield replace(finding, objection=Skip.INCOMPLETE_VIEW)
+            yield replace(finding, objection=SkipReason.INCOMPLETE_VIEW)
         else:
             yield finding
 
 
-def resolve(scene: Scene, policy: Policy, memory: Memory, findings: Iterable[Finding]) -> Plan:
+def resolve(
+    cluster_index: ClusterIndex,
+    policy: Policy,
+    memory: ReconcilerState,
+    findings: Iterable[Finding],
+) -> Plan:
     """The plan for these findings."""
     entries = [
-        _lead(of_subject, scene, policy, memory) for of_subject in _by_subject(findings).values()
+        _lead(of_subject, cluster_index, policy, memory)
+        for of_subject in _by_subject(findings).values()
     ]
     reported = [entry for entry in entries if entry.finding.action is None]
     refused = [entry for entry in entries if entry.finding.action and entry.skip]
     wanted = sorted(
         (entry for entry in entries if entry.finding.action and not entry.skip),
-        key=lambda entry: _urgency(entry, memory, scene.now),
+        key=lambda entry: _urgency(entry, memory, cluster_index.now),
     )
-    breaker = _breaker(wanted, scene, policy.limits)
+    breaker = _breaker(wanted, cluster_index, policy.limits)
     if breaker.tripped:
         detail = (
             f"{breaker.wanted} troubles; at most {breaker.allowed}, with {breaker.pods} living GPU"
             " pods"
         )
-        refused += [_skipped(entry, Skip.BREAKER_TRIPPED, detail) for entry in wanted]
+        refused += [_skipped(entry, SkipReason.BREAKER_TRIPPED, detail) for entry in wanted]
         wanted = []
-    budget = _Budget(scene, policy.limits)
+    budget = _Budget(cluster_index, policy.limits)
     actions = []
-    for entry in _in_turns(wanted, scene, memory):
+    for entry in _in_turns(wanted, cluster_index, memory):
         limit = budget.take(entry)
         if limit is None:
             actions.append(entry)
@@ -99,19 +105,19 @@ def resolve(scene: Scene, policy: Policy, memory: Memory, findings: Iterable[Fin
             refused.append(_skipped(entry, *limit))
     return Plan(
         id=_plan_id(actions),
-        made_at=scene.now,
-        scope=scene.snapshot.scope,
+        made_at=cluster_index.now,
+        scope=cluster_index.snapshot.scope,
         actions=tuple(actions),
         skipped=tuple(sorted(refused, key=_place)),
         findings=tuple(sorted(reported, key=_place)),
         breaker=breaker,
         subjects={
-            Kind.POD: len(scene.all_pods),
-            Kind.SHARE_POD: len(scene.snapshot.share_pods),
-            Kind.NODE: len(scene.snapshot.nodes),
-            Kind.FOLDER: len(scene.snapshot.folders),
+            ObjectKind.POD: len(cluster_index.all_pods),
+            ObjectKind.SHARE_POD: len(cluster_index.snapshot.share_pods),
+            ObjectKind.NODE: len(cluster_index.snapshot.nodes),
+            ObjectKind.FOLDER: len(cluster_index.snapshot.folders),
         },
-        notes=scene.snapshot.notes,
+        notes=cluster_index.snapshot.notes,
     )
 
 
@@ -119,7 +125,7 @@ def resolve(scene: Scene, policy: Policy, memory: Memory, findings: Iterable[Fin
 
 _ORDER: Final[Mapping[Rule, int]] = {rule: number for number, rule in enumerate(Rule)}
 
-_Verdict = tuple[Skip, str] | None
+_Verdict = tuple[SkipReason, str] | None
 """Why not, and the rest of it in words; None if it may be done."""
 
 
@@ -130,16 +136,20 @@ def _by_subject(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
     return found
 
 
-def _lead(findings: list[Finding], scene: Scene, policy: Policy, memory: Memory) -> Entry:
+def _lead(
+    findings: list[Finding], cluster_index: ClusterIndex, policy: Policy, memory: ReconcilerState
+) -> Entry:
     """The entry of one subject: the first rule that may act, else the first that would."""
     ordered = sorted(findings, key=_precedence) if len(findings) > 1 else findings
-    verdicts = [(each, objection(each, scene, policy, memory)) for each in ordered if each.action]
+    verdicts = [
+        (each, objection(each, cluster_index, policy, memory)) for each in ordered if each.action
+    ]
     free = (each for each in verdicts if each[1] is None)
     leading, verdict = next(free, verdicts[0] if verdicts else (ordered[0], None))
     also = tuple(dict.fromkeys(each.rule for each in ordered if each.rule is not leading.rule))
-    pod = _pod(leading.subject, scene)
+    pod = _pod(leading.subject, cluster_index)
     owner = pod.owner.uid if pod and pod.owner else ""
-    return Entry(guarded(leading, scene, policy), also, owner, *(verdict or ()))
+    return Entry(guarded(leading, cluster_index, policy), also, owner, *(verdict or ()))
 
 
 def _precedence(finding: Finding) -> tuple[int, bytes]:
@@ -147,32 +157,36 @@ def _precedence(finding: Finding) -> tuple[int, bytes]:
     return _ORDER[finding.rule], msgspec.json.encode(finding, order="deterministic")
 
 
-def _pod(subject: Subject, scene: Scene) -> Pod | None:
+def _pod(subject: ObjectRef, cluster_index: ClusterIndex) -> Pod | None:
     """The pod or SharePod that the subject is; None if it is none, or is not there."""
-    pods = {Kind.POD: scene.pods, Kind.SHARE_POD: scene.share_pods}.get(subject.kind, {})
+    pods = {ObjectKind.POD: cluster_index.pods, ObjectKind.SHARE_POD: cluster_index.share_pods}.get(
+        subject.kind, {}
+    )
     return pods.get(subject.uid)
 
 
-def objection(finding: Finding, scene: Scene, policy: Policy, memory: Memory) -> _Verdict:
+def objection(
+    finding: Finding, cluster_index: ClusterIndex, policy: Policy, memory: ReconcilerState
+) -> _Verdict:
     """Why the finding's action may not be taken for itself, None if it may."""
-    protection = _protection(finding, scene, policy)
+    protection = _protection(finding, cluster_index, policy)
     if protection is not None:
         return protection
-    moot = finding.objection or _no_better(finding, scene)
+    moot = finding.objection or _no_better(finding, cluster_index)
     if moot is not None:
         return moot, ""
-    wait = _seconds_to_ripe(finding, memory, scene.now, policy.ages.clock_skew)
+    wait = _seconds_to_ripe(finding, memory, cluster_index.now, policy.ages.clock_skew)
     if wait > 0:
-        return Skip.TOO_YOUNG, f"{wait:.0f} s to go"
-    pause = _pause(finding, scene, policy, memory)
+        return SkipReason.TOO_YOUNG, f"{wait:.0f} s to go"
+    pause = _pause(finding, cluster_index, policy, memory)
     if pause > 0:
-        return Skip.BACKING_OFF, f"{pause:.0f} s to go"
+        return SkipReason.BACKING_OFF, f"{pause:.0f} s to go"
     if policy.mode(finding.rule) is Mode.PLAN:
-        return Skip.RULE_MODE_PLAN, f"rules.{finding.rule}.mode: apply"
+        return SkipReason.RULE_MODE_PLAN, f"rules.{finding.rule}.mode: apply"
     return None
 
 
-def _no_better(finding: Finding, scene: Scene) -> Skip | None:
+def _no_better(finding: Finding, cluster_index: ClusterIndex) -> SkipReason | None:
     """Why the pod that its owner makes in its place would fare no better.
 
     While a node or its plugin is away, the API server shows its devices as gone and its pods as
@@ -180,69 +194,75 @@ def _no_better(finding: Finding, scene: Scene) -> Skip | None:
     What has failed for good will not change any more, and on the node itself there is better
     evidence.
     """
-    pod = _pod(finding.subject, scene)
+    pod = _pod(finding.subject, cluster_index)
     if pod is None or pod.owner is None or pod.terminal:
         return None
-    from_afar = scene.snapshot.scope is Scope.CLUSTER
-    return scene.plugin_objection(pod) if finding.replaces and from_afar else None
+    from_afar = cluster_index.snapshot.scope is Scope.CLUSTER
+    return cluster_index.plugin_objection(pod) if finding.replaces and from_afar else None
 
 
-def _seconds_to_ripe(finding: Finding, memory: Memory, now: float, skew: float) -> float:
+def _seconds_to_ripe(finding: Finding, memory: ReconcilerState, now: float, skew: float) -> float:
     """How long it must still have been so."""
     if finding.grace <= 0:
         return 0.0
     return finding.grace + skew - (now - memory.since(finding, now))
 
 
-def _pause(finding: Finding, scene: Scene, policy: Policy, memory: Memory) -> float:
+def _pause(
+    finding: Finding, cluster_index: ClusterIndex, policy: Policy, memory: ReconcilerState
+) -> float:
     """Tidying makes nobody create a pod, so that it cannot loop."""
-    pod = _pod(finding.subject, scene)
+    pod = _pod(finding.subject, cluster_index)
     if not finding.replaces or pod is None or pod.owner is None:
         return 0.0
     key = attempt_key(pod.owner.uid, finding.subject.node)
-    return memory.pause(key, scene.now, policy.backoff)
+    return memory.pause(key, cluster_index.now, policy.backoff)
 
 
 # ---------------------------------------------------------------- what protects a pod
 
-_Guards = tuple[tuple[Skip, Callable[[Pod, Policy], bool]], ...]
+_Guards = tuple[tuple[SkipReason, Callable[[Pod, Policy], bool]], ...]
 
 _ANY_POD: Final[_Guards] = (
-    (Skip.OPTED_OUT, lambda pod, _: opted_out(pod)),
+    (SkipReason.OPTED_OUT, lambda pod, _: opted_out(pod)),
     (
-        Skip.OTHER_NAMESPACE,
+        SkipReason.OTHER_NAMESPACE,
         lambda pod, policy: bool(policy.namespaces) and pod.ref.namespace not in policy.namespaces,
     ),
     (
-        Skip.PROTECTED_NAMESPACE,
+        SkipReason.PROTECTED_NAMESPACE,
         lambda pod, policy: pod.ref.namespace in policy.protected_namespaces,
     ),
-    (Skip.STATIC_POD, lambda pod, _: MIRROR in pod.annotations or _is_static(pod)),
-    (Skip.TERMINATING, lambda pod, _: pod.deleted_at is not None),
+    (SkipReason.STATIC_POD, lambda pod, _: MIRROR in pod.annotations or _is_static(pod)),
+    (SkipReason.TERMINATING, lambda pod, _: pod.deleted_at is not None),
 )
 """For every change of a pod."""
 
 _EVICTED_POD: Final[_Guards] = (
-    (Skip.COMPLETED, lambda pod, _: pod.phase == SUCCEEDED),
-    (Skip.BARE_POD, lambda pod, policy: pod.owner is None and not policy.evict_bare),
+    (SkipReason.COMPLETED, lambda pod, _: pod.phase == SUCCEEDED),
+    (SkipReason.BARE_POD, lambda pod, policy: pod.owner is None and not policy.evict_bare),
 )
 """For evictions, after those; then its owner is asked."""
 
 _OWNED_POD: Final[_Guards] = (
-    (Skip.HIGH_PRIORITY, lambda pod, policy: pod.priority > policy.priority_ceiling),
-    (Skip.RUNNING, lambda pod, policy: pod.phase == RUNNING and not policy.evict_running),
+    (SkipReason.HIGH_PRIORITY, lambda pod, policy: pod.priority > policy.priority_ceiling),
+    (SkipReason.RUNNING, lambda pod, policy: pod.phase == RUNNING and not policy.evict_running),
 )
 """For evictions, last of all."""
 
-_HOLDER: Final = frozenset({Skip.BARE_POD, Skip.PROTECTED_NAMESPACE, Skip.RUNNING})
+_HOLDER: Final = frozenset(
+    {SkipReason.BARE_POD, SkipReason.PROTECTED_NAMESPACE, SkipReason.RUNNING}
+)
 """KubeShare's holder pods are bare, in kube-system, and run."""
 
 
-def _exempt(finding: Finding) -> frozenset[Skip]:
+def _exempt(finding: Finding) -> frozenset[SkipReason]:
     """What does not protect from this finding's action."""
     if finding.cause is Cause.ORPHANED_HOLDER:
         return _HOLDER
-    return frozenset({Skip.RUNNING} if finding.rule in REPORTED else ())  # what these find runs
+    return frozenset(
+        {SkipReason.RUNNING} if finding.rule in REPORTED else ()
+    )  # what these find runs
 
 
 def opted_out(thing: Pod | Node) -> bool:
@@ -254,16 +274,16 @@ def _is_static(pod: Pod) -> bool:
     return pod.owner is not None and pod.owner.kind == "Node"
 
 
-def _protection(finding: Finding, scene: Scene, policy: Policy) -> _Verdict:
+def _protection(finding: Finding, cluster_index: ClusterIndex, policy: Policy) -> _Verdict:
     subject = finding.subject
-    of_node = _of_node(subject, scene)
+    of_node = _of_node(subject, cluster_index)
     if of_node is not None:
         return of_node, ""
-    if subject.kind not in (Kind.POD, Kind.SHARE_POD):
-        return (Skip.OTHER_NAMESPACE, "") if policy.namespaces else None
-    pod = _pod(subject, scene)
+    if subject.kind not in (ObjectKind.POD, ObjectKind.SHARE_POD):
+        return (SkipReason.OTHER_NAMESPACE, "") if policy.namespaces else None
+    pod = _pod(subject, cluster_index)
     if pod is None:
-        return Skip.INCOMPLETE_VIEW, ""
+        return SkipReason.INCOMPLETE_VIEW, ""
     exempt = _exempt(finding)
 
     def first(guards: _Guards) -> _Verdict:
@@ -273,28 +293,28 @@ def _protection(finding: Finding, scene: Scene, policy: Policy) -> _Verdict:
     if isinstance(finding.action, Edit):
         return first(_ANY_POD)
     of_pod = first((*_ANY_POD, *_EVICTED_POD))
-    of_owner = of_pod or owners.objection(pod, policy.owners, scene.reaction)
+    of_owner = of_pod or eviction.objection(pod, policy.owners, cluster_index.reaction)
     return of_owner or first(_OWNED_POD)
 
 
-def _of_node(subject: Subject, scene: Scene) -> Skip | None:
+def _of_node(subject: ObjectRef, cluster_index: ClusterIndex) -> SkipReason | None:
     """Why nothing that is at home there is touched."""
-    node = scene.nodes.get(subject.home)
-    if node is None and subject.kind is Kind.NODE:
-        return Skip.NODE_UNKNOWN
-    seen = scene.has(View.NODES) and subject.home not in scene.malformed_nodes
+    node = cluster_index.nodes.get(subject.home)
+    if node is None and subject.kind is ObjectKind.NODE:
+        return SkipReason.NODE_UNKNOWN
+    seen = cluster_index.has(Coverage.NODES) and subject.home not in cluster_index.malformed_nodes
     if node is None and subject.home and not seen:
-        return Skip.INCOMPLETE_VIEW  # it may have opted out
-    return Skip.OPTED_OUT if node is not None and opted_out(node) else None
+        return SkipReason.INCOMPLETE_VIEW  # it may have opted out
+    return SkipReason.OPTED_OUT if node is not None and opted_out(node) else None
 
 
-def guarded(finding: Finding, scene: Scene, policy: Policy) -> Finding:
+def guarded(finding: Finding, cluster_index: ClusterIndex, policy: Policy) -> Finding:
     """With a guard on the owner's own policy, where only that allows the eviction."""
-    action, pod = finding.action, _pod(finding.subject, scene)
-    asked = None if pod is None else owners.owner_id(pod)
+    action, pod = finding.action, _pod(finding.subject, cluster_index)
+    asked = None if pod is None else eviction.owner_id(pod)
     if pod is None or asked is None or not isinstance(action, Evict):
         return finding
-    if owners.is_allowed(pod, policy.owners):
+    if eviction.is_allowed(pod, policy.owners):
         return finding
     guard = PolicyGuard(f"{asked.plural}.{asked.group} {asked.namespace}/{asked.name}")
     return replace(finding, action=replace(action, guards=(*action.guards, guard)))
@@ -305,7 +325,9 @@ def guarded(finding: Finding, scene: Scene, policy: Policy) -> Finding:
 _EFFECTS: Final[Mapping[Effect, int]] = {effect: number for number, effect in enumerate(Effect)}
 
 
-def _urgency(entry: Entry, memory: Memory, now: float) -> tuple[float, int, float, int, Subject]:
+def _urgency(
+    entry: Entry, memory: ReconcilerState, now: float
+) -> tuple[float, int, float, int, ObjectRef]:
     """Recovery first, then the oldest; but what came to nothing stands behind all the rest.
 
     Else a few pods that the API server never lets go would use up the limits in every cycle.
@@ -316,13 +338,15 @@ def _urgency(entry: Entry, memory: Memory, now: float) -> tuple[float, int, floa
     return failed, _EFFECTS[finding.effect], since, _ORDER[finding.rule], finding.subject
 
 
-def _is_ended(entry: Entry, scene: Scene) -> bool:
+def _is_ended(entry: Entry, cluster_index: ClusterIndex) -> bool:
     """Whether it evicts a pod that can never run again: nobody is disrupted by that."""
-    pod = _pod(entry.finding.subject, scene)
+    pod = _pod(entry.finding.subject, cluster_index)
     return isinstance(entry.finding.action, Evict) and pod is not None and pod.terminal
 
 
-def _in_turns(wanted: Iterable[Entry], scene: Scene, memory: Memory) -> Iterator[Entry]:
+def _in_turns(
+    wanted: Iterable[Entry], cluster_index: ClusterIndex, memory: ReconcilerState
+) -> Iterator[Entry]:
     """Pods that have ended come last, one of each namespace, then the next: they may be thousands.
 
     Else one tenant's would use up the limit and the time of everybody's; and so would those whose
@@ -331,7 +355,7 @@ def _in_turns(wanted: Iterable[Entry], scene: Scene, memory: Memory) -> Iterator
     turns: Counter[str] = Counter()
     ended: list[tuple[float, int, Entry]] = []
     for entry in wanted:
-        if _is_ended(entry, scene):
+        if _is_ended(entry, cluster_index):
             namespace = entry.finding.subject.namespace
             failed = memory.failed.get(entry.finding.key, 0.0)
             ended.append((failed, turns[namespace], entry))
@@ -341,15 +365,15 @@ def _in_turns(wanted: Iterable[Entry], scene: Scene, memory: Memory) -> Iterator
     yield from (entry for *_, entry in sorted(ended, key=lambda each: each[:2]))
 
 
-def _place(entry: Entry) -> tuple[int, Subject]:
+def _place(entry: Entry) -> tuple[int, ObjectRef]:
     return _ORDER[entry.finding.rule], entry.finding.subject
 
 
-def _skipped(entry: Entry, skip: Skip, detail: str) -> Entry:
+def _skipped(entry: Entry, skip: SkipReason, detail: str) -> Entry:
     return replace(entry, skip=skip, detail=detail)
 
 
-def _breaker(wanted: Iterable[Entry], scene: Scene, limits: Limits) -> Breaker:
+def _breaker(wanted: Iterable[Entry], cluster_index: ClusterIndex, limits: Limits) -> Breaker:
     """What is evicted to recover counts one by one, against the living pods that share GPUs.
 
     Tidying and repairs take nothing away from anybody, and one tenant can ask for thousands with
@@ -358,7 +382,7 @@ def _breaker(wanted: Iterable[Entry], scene: Scene, limits: Limits) -> Breaker:
     pods are refused again and again does not stop the tidying that it needs.
     """
     troubles = len({_trouble(entry.finding) for entry in wanted})
-    pods = scene.living
+    pods = cluster_index.living
     allowed = max(limits.breaker_floor, int(pods * limits.breaker))
     return Breaker(troubles, allowed, pods)
 
@@ -368,7 +392,7 @@ def _trouble(finding: Finding) -> tuple[str, ...]:
     subject = finding.subject
     if finding.effect is Effect.RECOVERY:
         return (subject.key,)
-    if subject.kind is Kind.FOLDER:
+    if subject.kind is ObjectKind.FOLDER:
         return (finding.rule,)
     return (finding.rule, subject.namespace) if subject.namespace else (subject.key,)
 
@@ -387,11 +411,11 @@ class _Tally:
         """Which limit is."""
         per_cycle, per_node, per_namespace = self._limits
         if node and self._nodes[node] >= per_node:
-            return Skip.NODE_LIMIT, f"{per_node}{self._of} on {node}"
+            return SkipReason.NODE_LIMIT, f"{per_node}{self._of} on {node}"
         if namespace and self._namespaces[namespace] >= per_namespace:
-            return Skip.NAMESPACE_LIMIT, f"{per_namespace}{self._of} in {namespace}"
+            return SkipReason.NAMESPACE_LIMIT, f"{per_namespace}{self._of} in {namespace}"
         if self._total >= per_cycle:
-            return Skip.CYCLE_LIMIT, f"{per_cycle}{self._of} in one cycle"
+            return SkipReason.CYCLE_LIMIT, f"{per_cycle}{self._of} in one cycle"
         return None
 
     def count(self, node: str, namespace: str) -> None:
@@ -404,8 +428,8 @@ class _Tally:
 class _Budget:
     """What may still be done in this cycle; pods that have ended are counted apart."""
 
-    def __init__(self, scene: Scene, limits: Limits) -> None:
-        self._scene = scene
+    def __init__(self, cluster_index: ClusterIndex, limits: Limits) -> None:
+        self._cluster_index = cluster_index
         self._limits = limits
         self._rest = _Tally(limits.per_cycle, limits.per_node, limits.per_namespace)
         self._ended = _Tally(
@@ -422,11 +446,11 @@ class _Budget:
         node, namespace = entry.finding.subject.home, entry.finding.subject.namespace
         disrupts = self._disrupts(entry)
         if disrupts and self._owners[entry.owner] >= (most := self._of_owner(entry.owner)):
-            return Skip.OWNER_LIMIT, f"{most} of its owner's pods"
+            return SkipReason.OWNER_LIMIT, f"{most} of its owner's pods"
         crossed = entry.finding.cause is Cause.CROSSED
         if crossed and node in self._crossed:  # replaced together they may cross again
-            return Skip.ONE_AT_A_TIME, f"on {node}"
-        tally = self._ended if _is_ended(entry, self._scene) else self._rest
+            return SkipReason.ONE_AT_A_TIME, f"on {node}"
+        tally = self._ended if _is_ended(entry, self._cluster_index) else self._rest
         limit = tally.reached(node, namespace)
         if limit is not None:
             return limit
@@ -438,12 +462,12 @@ class _Budget:
 
     def _disrupts(self, entry: Entry) -> bool:
         """Whether it takes away a replica that may be of use."""
-        pod = _pod(entry.finding.subject, self._scene)
+        pod = _pod(entry.finding.subject, self._cluster_index)
         evicts = isinstance(entry.finding.action, Evict)
         return evicts and bool(entry.owner) and pod is not None and not pod.terminal
 
     def _of_owner(self, owner: str) -> int:
-        return max(1, int(self._scene.replicas[owner] * self._limits.per_owner))
+        return max(1, int(self._cluster_index.replicas[owner] * self._limits.per_owner))
 
 
 def _plan_id(actions: Iterable[Entry]) -> str:

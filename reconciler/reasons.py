@@ -129,7 +129,7 @@ class Effect(Explained):
     REPAIR = "repair", "the books are made to say what is"
 
 
-class Skip(Explained):
+class SkipReason(Explained):
     """Why a subject is left alone although a rule would act; the first that applies is told."""
 
     # what is known of it
@@ -189,7 +189,7 @@ class Skip(Explained):
     CYCLE_LIMIT = "cycle_limit", "the limit of this cycle is reached"
 
 
-class Outcome(Explained):
+class ActionOutcome(Explained):
     """What became of an action."""
 
     DONE = "done", "the API server or file system did it"

@@ -13,11 +13,11 @@ from typing import Final
 
 from reconciler.cycle import Cycle, Cycles, Ending
 from reconciler.leader import Leader
-from reconciler.metrics import Numbers
+from reconciler.metrics import ReconcilerMetrics
 from reconciler.schedule import Missed
+from vgpu.program.probes import probes
 from vgpu.web.message import Handler, Request, Response
 from vgpu.web.metrics import metrics_page
-from vgpu.web.probes import probes
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Loop:
     def __init__(
         self,
         cycles: Cycles,
-        numbers: Numbers,
+        numbers: ReconcilerMetrics,
         leader: Leader | None,
         stopping: threading.Event,
         *,
@@ -151,7 +151,7 @@ def tell(cycle: Cycle) -> None:
         log.info("cycle", extra=told)
 
 
-def routes(loop: Loop, numbers: Numbers) -> Mapping[str, Handler]:
+def routes(loop: Loop, numbers: ReconcilerMetrics) -> Mapping[str, Handler]:
     """The paths that are served."""
 
     def healthy(_: Request) -> Response:

@@ -7,18 +7,19 @@ from typing import Final
 
 import msgspec
 
-from reconciler.apply.applier import Applier, Audit
-from reconciler.apply.audit import Record
+from reconciler.apply.applier import Applier, AuditSink
+from reconciler.apply.audit import AuditRecord
 from reconciler.apply.removal import Remover
+from reconciler.config.flags import ReconcilerOptions
 from reconciler.cycle import Apply
-from reconciler.flags import Options
-from reconciler.model import Entry, Plan, Result, Scope
-from reconciler.observe import Observer, Sight, folders
+from reconciler.model import ActionResult, Entry, Plan, Scope
+from reconciler.observe import ClusterView, Observer, folders
 from reconciler.observe.cluster import ListingObserver, WatchingObserver
 from reconciler.observe.node import NodeObserver
-from reconciler.store import CONFIG_MAP, MemoryStore
-from vgpu.cluster import Cluster, ClusterError
-from vgpu.connection import connected
+from reconciler.state_store import CONFIG_MAP, ConfigMapStateStore
+from vgpu.kube.client import ApiClient
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.flags import connected
 
 LEAST_MARGIN_SECONDS: Final = 5.0
 """Clocks that are kept by NTP differ by far less, whatever margin ages are given."""
@@ -30,10 +31,10 @@ class NoAudit:
     def intent(self, plan: Plan, entry: Entry) -> None:
         """Tell nobody."""
 
-    def result(self, plan: Plan, result: Result) -> None:
+    def result(self, plan: Plan, result: ActionResult) -> None:
         """Tell nobody."""
 
-    def tell(self, record: Record) -> None:
+    def tell(self, record: AuditRecord) -> None:
         """Tell nobody."""
 
 
@@ -46,13 +47,13 @@ class LateObserver:
         self._check = check
         self._made: Observer | None = None
 
-    def look(self, now: float) -> Sight:
+    def view(self, now: float) -> ClusterView:
         """As :meth:`reconciler.observe.Observer.look`."""
         if self._made is None:
             self._made = self._make()
-        sight = self._made.look(now)
+        view = self._made.view(now)
         self._check()
-        return sight
+        return view
 
     def mapped(self, path: str) -> bool:
         """As :meth:`NodeObserver.mapped`; a folder that nobody has looked for counts as used."""
@@ -67,13 +68,15 @@ class LateObserver:
 class Session(msgspec.Struct, frozen=True):
     """One API server, and how to look at it and change it."""
 
-    options: Options
-    cluster: Cluster
+    options: ReconcilerOptions
+    cluster: ApiClient
     observer: LateObserver
 
-    def store(self) -> MemoryStore:
+    def store(self) -> ConfigMapStateStore:
         """Where memory is kept; each node has its own."""
-        return MemoryStore(self.cluster, self.options.state_namespace, self.own_name(CONFIG_MAP))
+        return ConfigMapStateStore(
+            self.cluster, self.options.state_namespace, self.own_name(CONFIG_MAP)
+        )
 
     def own_name(self, name: str) -> str:
         """The name of an object of the whole cluster's reconciler, or of this node's."""
@@ -81,7 +84,7 @@ class Session(msgspec.Struct, frozen=True):
 
     def apply(
         self,
-        audit: Audit,
+        audit: AuditSink,
         *,
         dry_run: bool = False,
         leads: Callable[[], bool] = lambda: True,
@@ -108,7 +111,7 @@ class Session(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def session(options: Options, *, continuous: bool = False) -> Iterator[Session]:
+def session(options: ReconcilerOptions, *, continuous: bool = False) -> Iterator[Session]:
     """A session; a ``continuous`` one follows what another lists. Raises click.ClickException."""
     with connected(options.kubeconfig, options.context) as cluster:
         observer = LateObserver(
@@ -121,7 +124,7 @@ def session(options: Options, *, continuous: bool = False) -> Iterator[Session]:
             observer.close()
 
 
-def expect_right_clock(cluster: Cluster, margin: float) -> None:
+def expect_right_clock(cluster: ApiClient, margin: float) -> None:
     """Raises ClusterError WrongClock: by a clock that is further off no age is what it seems."""
     ahead = cluster.clock_ahead
     if abs(ahead) > max(margin, LEAST_MARGIN_SECONDS):
@@ -130,7 +133,7 @@ def expect_right_clock(cluster: Cluster, margin: float) -> None:
         raise ClusterError(0, "WrongClock", told)
 
 
-def _observer(options: Options, cluster: Cluster, *, continuous: bool) -> Observer:
+def _observer(options: ReconcilerOptions, cluster: ApiClient, *, continuous: bool) -> Observer:
     if options.scope is Scope.CLUSTER:
         make = WatchingObserver if continuous else ListingObserver
         return make(cluster, options.units)

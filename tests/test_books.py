@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from vgpu.books import Books, BooksError, Refusal, Room
+from vgpu.capacity import CapacityError, CapacityRefusal, Free, NodeCapacity
 from vgpu.model import Device, Share
 from vgpu.units import GIB, WHOLE_DEVICE_MILLI, milli
 
@@ -14,20 +14,20 @@ UNKNOWN = Device(uuid="GPU-c", index=2)
 
 
 def books(*devices):
-    return Books.of(devices or (CARD, OTHER, UNKNOWN))
+    return NodeCapacity.of(devices or (CARD, OTHER, UNKNOWN))
 
 
 def refused(held, holder, *shares):
     """The error with which the books refuse these shares."""
-    with pytest.raises(BooksError) as error:
+    with pytest.raises(CapacityError) as error:
         held.hold(holder, shares)
     return error.value
 
 
 def test_what_is_held_is_no_longer_free():
     held = books().hold("p", (Share("GPU-a", 4 * GIB, 300), Share("GPU-b", GIB)))
-    assert held.free("GPU-a") == Room(12 * GIB, 700, 2)
-    assert held.free("GPU-b") == Room(7 * GIB, 1000, None)
+    assert held.free("GPU-a") == Free(12 * GIB, 700, 2)
+    assert held.free("GPU-b") == Free(7 * GIB, 1000, None)
 
 
 @pytest.mark.parametrize("name", ["GPU-a", "0", "zxcvb"])
@@ -45,12 +45,12 @@ def test_the_books_before_are_not_changed():
 @pytest.mark.parametrize(
     ("share", "reason", "asked", "free"),
     [
-        (Share("0", 16 * GIB + 1), Refusal.MEMORY, 16 * GIB + 1, 16 * GIB),
-        (Share("0", GIB, 1001), Refusal.CORES, 1001, 1000),
-        (Share("2", GIB), Refusal.MEMORY, GIB, None),
-        (Share("0", -1), Refusal.NEGATIVE, -1, None),
-        (Share("0", 0, -1), Refusal.NEGATIVE, -1, None),
-        (Share("9", GIB), Refusal.UNKNOWN_DEVICE, None, None),
+        (Share("0", 16 * GIB + 1), CapacityRefusal.MEMORY, 16 * GIB + 1, 16 * GIB),
+        (Share("0", GIB, 1001), CapacityRefusal.CORES, 1001, 1000),
+        (Share("2", GIB), CapacityRefusal.MEMORY, GIB, None),
+        (Share("0", -1), CapacityRefusal.NEGATIVE, -1, None),
+        (Share("0", 0, -1), CapacityRefusal.NEGATIVE, -1, None),
+        (Share("9", GIB), CapacityRefusal.UNKNOWN_DEVICE, None, None),
     ],
 )
 def test_a_refusal_names_device_asked_and_free(share, reason, asked, free):
@@ -80,7 +80,7 @@ def test_amounts_that_are_refused_are_told_for_people_and_exactly(share, words):
 def test_slots_are_counted_for_every_share():
     held = books().hold("p", (Share("0", GIB), Share("0", GIB))).hold("q", (Share("0", 0),))
     error = refused(held, "r", Share("0", 0))
-    assert (error.reason, error.asked, error.free) == (Refusal.SLOTS, 1, 0)
+    assert (error.reason, error.asked, error.free) == (CapacityRefusal.SLOTS, 1, 0)
 
 
 def test_of_several_shares_all_are_held_or_none():
@@ -96,7 +96,7 @@ def test_holding_the_same_again_changes_nothing():
 
 def test_holding_something_else_is_refused():
     held = books().hold("p", (Share("0", GIB),))
-    assert refused(held, "p", Share("0", 2 * GIB)).reason is Refusal.HELD_OTHERWISE
+    assert refused(held, "p", Share("0", 2 * GIB)).reason is CapacityRefusal.HELD_OTHERWISE
 
 
 def test_releasing_what_is_not_held_changes_nothing():
@@ -106,19 +106,23 @@ def test_releasing_what_is_not_held_changes_nothing():
 def test_a_share_without_memory_takes_all_that_the_device_has():
     whole = books().hold("p", (Share("0", None, 1000),))
     assert whole.free("0").memory_bytes == 0
-    assert refused(whole, "q", Share("0", 1)).reason is Refusal.MEMORY
+    assert refused(whole, "q", Share("0", 1)).reason is CapacityRefusal.MEMORY
     assert whole.release("p") == books()
 
 
 def test_a_share_without_memory_is_refused_where_any_is_held():
     held = books().hold("p", (Share("0", 1),))
     error = refused(held, "q", Share("0"))
-    assert (error.reason, error.asked, error.free) == (Refusal.MEMORY, 16 * GIB, 16 * GIB - 1)
+    assert (error.reason, error.asked, error.free) == (
+        CapacityRefusal.MEMORY,
+        16 * GIB,
+        16 * GIB - 1,
+    )
 
 
 def test_unknown_memory_is_held_whole_by_one_or_not_at_all():
     held = books().hold("p", (Share("2"),))
-    assert refused(held, "q", Share("2")).reason is Refusal.MEMORY
+    assert refused(held, "q", Share("2")).reason is CapacityRefusal.MEMORY
     assert refused(held, "q", Share("2", 1)).free == 0
     assert held.release("p") == books()
 
@@ -146,7 +150,7 @@ def test_parts_that_make_a_whole_fit(requests):
     for number, request in enumerate(requests):
         held = held.hold(number, (Share("1", 1, milli(request)),))
     assert held.free("1").cores_milli == 0
-    assert refused(held, "more", Share("1", 0, 1)).reason is Refusal.CORES
+    assert refused(held, "more", Share("1", 0, 1)).reason is CapacityRefusal.CORES
 
 
 def test_scaled_cores_are_those_of_the_device():
@@ -156,9 +160,9 @@ def test_scaled_cores_are_those_of_the_device():
 
 @pytest.mark.parametrize("devices", [(CARD, CARD), (Device(),), (Device(index=3), Device(index=3))])
 def test_devices_that_cannot_be_told_apart_are_refused(devices):
-    with pytest.raises(BooksError) as error:
+    with pytest.raises(CapacityError) as error:
         books(*devices)
-    assert error.value.reason is Refusal.AMBIGUOUS_DEVICE
+    assert error.value.reason is CapacityRefusal.AMBIGUOUS_DEVICE
 
 
 def test_a_name_that_two_devices_have_is_not_understood():
@@ -166,7 +170,7 @@ def test_a_name_that_two_devices_have_is_not_understood():
         Device(uuid="MIG-1", index=0, memory_bytes=GIB),
         Device(uuid="MIG-2", index=0, memory_bytes=GIB),
     )
-    assert refused(twins, "p", Share("0", 1)).reason is Refusal.AMBIGUOUS_DEVICE
+    assert refused(twins, "p", Share("0", 1)).reason is CapacityRefusal.AMBIGUOUS_DEVICE
     assert twins.hold("p", (Share("MIG-2", 1),)).free("MIG-2").memory_bytes == GIB - 1
 
 
@@ -193,7 +197,7 @@ class BooksMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.books = Books.of(DEVICES)
+        self.books = NodeCapacity.of(DEVICES)
         self.held = {}
 
     @rule(holder=HOLDERS, shares=SHARES | WRONG_TOO)
@@ -202,7 +206,7 @@ class BooksMachine(RuleBasedStateMachine):
         snapshot = (dict(before.held), dict(before.rooms))
         try:
             self.books = before.hold(holder, shares)
-        except BooksError:
+        except CapacityError:
             assert not self.fits(holder, shares)
         else:
             assert self.fits(holder, shares)

@@ -21,11 +21,12 @@ from urllib3.connection import HTTPConnection
 
 from tests.support.environment import own_loopback
 from tests.support.waiting import WAIT_SECONDS, wait_ended
-from vgpu.cluster import Cluster, ClusterError, bodies, followed, service_account
-from vgpu.cluster.access import Access
-from vgpu.cluster.connection import GATHER_SECONDS, MOST_WAIT_SECONDS
-from vgpu.kube import EventNote, Lease, NoteType
-from vgpu.kube_json import EventType, Expired
+from vgpu.kube import bodies, list_watch, service_account
+from vgpu.kube.access import Access
+from vgpu.kube.client import ApiClient
+from vgpu.kube.connection import GATHER_SECONDS, MOST_WAIT_SECONDS, ClusterError
+from vgpu.kube.documents import EventType, Expired
+from vgpu.kube.objects import EventNote, Lease, NoteType
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError
 
@@ -102,7 +103,7 @@ def serving(*answers, **options):
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}/"
         try:
-            with Cluster(Access.anonymous(url), **options) as cluster:
+            with ApiClient(Access.anonymous(url), **options) as cluster:
                 yield cluster, server
         finally:
             server.shutdown()
@@ -174,9 +175,9 @@ def test_share_pods_are_pods_and_none_where_kubeshare_is_not_installed():
         assert [each.ref.name for each in page.pods] == ["shared"]
     assert server.requests[0][1] == "/apis/kubeshare.nthu/v1/sharepods"
     with serving(answer(b"404 page not found\n", 404)) as (cluster, _):
-        assert followed.sharepods(cluster).list() == ([], "")
+        assert list_watch.sharepods(cluster).list() == ([], "")
     with serving(status(403, "Forbidden")) as (cluster, _), pytest.raises(SourceError):
-        followed.sharepods(cluster).list()
+        list_watch.sharepods(cluster).list()
 
 
 def test_configmaps_are_none_if_there_is_none():
@@ -284,7 +285,7 @@ def test_a_write_that_finds_nobody_is_not_tried_again(waits, monkeypatch):
     connect = HTTPConnection.connect
     tries = []
     monkeypatch.setattr(HTTPConnection, "connect", lambda self: (tries.append(1), connect(self)))
-    with Cluster(Access.anonymous(nobody())) as cluster:
+    with ApiClient(Access.anonymous(nobody())) as cluster:
         with pytest.raises(ClusterError) as info:
             cluster.evict(REF, "1")
         assert info.value.reason == "Unreachable"
@@ -566,7 +567,7 @@ def test_a_list_to_be_followed_is_watched_from_its_first_page():
     expired = status(410, "Expired", "too old", **{"continue": "2"})
     told = page("a", token="1", version="7"), expired, page("b", version="9")
     with serving(*told) as (cluster, _):
-        pods, version = followed.pods(cluster).list()
+        pods, version = list_watch.pods(cluster).list()
     assert [pod.ref.name for pod in pods] == ["a", "b"]
     assert version == "7"
 
@@ -584,7 +585,7 @@ def test_a_list_to_be_followed_is_watched_from_its_first_page():
 def test_a_refused_watch_is_told_as_a_source_tells_it(refusal, reason, expired):
     with serving(refusal) as (cluster, _):
         with pytest.raises(SourceError) as info:
-            list(followed.nodes(cluster).watch("1"))
+            list(list_watch.nodes(cluster).watch("1"))
         assert info.value.subject == cluster.server
     assert (info.value.reason, isinstance(info.value, Expired)) == (reason, expired)
 
@@ -592,8 +593,8 @@ def test_a_refused_watch_is_told_as_a_source_tells_it(refusal, reason, expired):
 def test_only_share_pods_may_be_unknown_to_the_server():
     missing = status(404, "NotFound")
     with serving(missing, missing, missing) as (cluster, _):
-        assert followed.sharepods(cluster).list() == ([], "")
-        for kind in (followed.nodes(cluster), followed.pods(cluster)):
+        assert list_watch.sharepods(cluster).list() == ([], "")
+        for kind in (list_watch.nodes(cluster), list_watch.pods(cluster)):
             with pytest.raises(SourceError):
                 kind.list()
 
@@ -726,7 +727,7 @@ def test_an_event_is_told_as_soon_as_it_is_there():
 def test_who_needs_each_event_at_once_does_not_let_them_gather(gather, slept, monkeypatch):
     sleeps, seconds = [], itertools.count()
     clock = SimpleNamespace(time=time.time, monotonic=lambda: next(seconds), sleep=sleeps.append)
-    monkeypatch.setattr("vgpu.cluster.connection.time", clock)
+    monkeypatch.setattr("vgpu.kube.connection.time", clock)
     told = watch(line("ADDED", {"kind": "Pod", **pod("a")}))
     with serving(told, **gather) as (cluster, _):
         assert len(list(cluster.watch_pods("1"))) == 1
@@ -737,7 +738,7 @@ def test_one_node_is_followed_by_its_name_from_the_servers_memory():
     told = {"kind": "Node", "metadata": {"name": "n", "resourceVersion": "8"}}
     listed = answer({"metadata": {"resourceVersion": "7"}, "items": [told]})
     with serving(listed, watch(line("MODIFIED", told))) as (cluster, server):
-        followed_ = followed.node(cluster, "n")
+        followed_ = list_watch.node(cluster, "n")
         (node,), version = followed_.list()
         (event,) = followed_.watch(version)
     assert (node.name, version, event.object.name) == ("n", "7", "n")
@@ -748,8 +749,8 @@ def test_one_node_is_followed_by_its_name_from_the_servers_memory():
 
 def test_a_watch_may_be_silent_as_long_as_the_server_keeps_it_open_and_no_longer(monkeypatch):
     """A connection that is half open would hang for ever."""
-    monkeypatch.setattr("vgpu.cluster.reads.WATCH_SECONDS", (1, 1))
-    monkeypatch.setattr("vgpu.cluster.connection.STREAM_GRACE_SECONDS", 0.05)
+    monkeypatch.setattr("vgpu.kube.reader.WATCH_SECONDS", (1, 1))
+    monkeypatch.setattr("vgpu.kube.connection.STREAM_GRACE_SECONDS", 0.05)
     told = line("ADDED", {"kind": "Pod", **pod("a")})
     # Then the server breaks off, which is another end.
     monkeypatch.setattr(Handler, "timeout", WAIT_SECONDS)
@@ -772,7 +773,7 @@ def test_watches_do_not_all_end_at_once():
 
 
 def test_a_line_without_end_is_malformed(monkeypatch):
-    monkeypatch.setattr("vgpu.cluster.connection.LONGEST_LINE", 1000)
+    monkeypatch.setattr("vgpu.kube.connection.LONGEST_LINE", 1000)
     with serving(watch(b"x" * 5000)) as (cluster, _), pytest.raises(SourceError) as info:
         list(cluster.watch_pods("1"))
     assert info.value.reason is Reason.MALFORMED
@@ -781,13 +782,13 @@ def test_a_line_without_end_is_malformed(monkeypatch):
 @pytest.mark.parametrize(
     ("follow", "path", "told"),
     [
-        (Cluster.watch_pods, "/api/v1/pods", {"kind": "Pod", **pod("a")}),
+        (ApiClient.watch_pods, "/api/v1/pods", {"kind": "Pod", **pod("a")}),
         (
-            Cluster.watch_sharepods,
+            ApiClient.watch_sharepods,
             "/apis/kubeshare.nthu/v1/sharepods",
             {"kind": "SharePod", **pod("a")},
         ),
-        (Cluster.watch_nodes, "/api/v1/nodes", {"kind": "Node", "metadata": {"name": "a"}}),
+        (ApiClient.watch_nodes, "/api/v1/nodes", {"kind": "Node", "metadata": {"name": "a"}}),
     ],
 )
 def test_each_kind_is_watched_where_it_is_and_takes_no_other(follow, path, told):
@@ -833,7 +834,7 @@ def test_a_watch_that_breaks_off_is_unreachable(broken):
 
 
 def test_a_server_that_is_not_there_is_unreachable(waits):
-    with Cluster(Access.anonymous(nobody())) as cluster, pytest.raises(ClusterError) as info:
+    with ApiClient(Access.anonymous(nobody())) as cluster, pytest.raises(ClusterError) as info:
         list(cluster.pods())
     assert (info.value.status, info.value.reason) == (0, "Unreachable")
     assert cluster.server in info.value.message
@@ -866,11 +867,11 @@ def test_a_kubeconfig_is_found_by_flag_then_environment_then_home(no_cluster, mo
     named, told = no_cluster / "named", no_cluster / "told"
     named.write_text(KUBECONFIG)
     told.write_text(KUBECONFIG.replace("one", "environment"))
-    assert Cluster.connect().server == "https://home:6443"
+    assert ApiClient.connect().server == "https://home:6443"
     monkeypatch.setenv("KUBECONFIG", str(told))
-    assert Cluster.connect().server == "https://environment:6443"
-    assert Cluster.connect(str(named)).server == "https://one:6443"
-    assert Cluster.connect(str(named), "other").server == "https://two:6443"
+    assert ApiClient.connect().server == "https://environment:6443"
+    assert ApiClient.connect(str(named)).server == "https://one:6443"
+    assert ApiClient.connect(str(named), "other").server == "https://two:6443"
 
 
 @pytest.mark.parametrize(
@@ -891,14 +892,14 @@ def test_a_kubeconfig_that_cannot_be_used_is_an_error_that_names_it(no_cluster, 
     path = no_cluster / "config"
     path.write_text(text)
     with pytest.raises(ClusterError) as info:
-        Cluster.connect(str(path))
+        ApiClient.connect(str(path))
     assert (info.value.status, info.value.reason) == (0, "NoConfiguration")
     assert str(path) in info.value.message
 
 
 def test_where_no_cluster_is_configured_the_message_is_what_to_do_and_no_class_of_ours(no_cluster):
     with pytest.raises(ClusterError) as info:
-        Cluster.connect()
+        ApiClient.connect()
     said = "no cluster is configured: pass --kubeconfig FILE or set KUBECONFIG"
     assert str(info.value).startswith(said)
     assert str(info.value).endswith("this is not a pod: KUBERNETES_SERVICE_HOST is not set)")
@@ -906,20 +907,20 @@ def test_where_no_cluster_is_configured_the_message_is_what_to_do_and_no_class_o
 
 def test_a_kubeconfig_that_is_not_there_is_said_to_be_so(no_cluster, monkeypatch):
     with pytest.raises(ClusterError, match="/none: no such file"):
-        Cluster.connect("/none")
+        ApiClient.connect("/none")
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     with pytest.raises(ClusterError, match="/nowhere: no such file"):
-        Cluster.connect()
+        ApiClient.connect()
     monkeypatch.delenv("KUBECONFIG")
     with pytest.raises(ClusterError, match="pass --kubeconfig FILE or set KUBECONFIG"):
-        Cluster.connect()
+        ApiClient.connect()
 
 
 def test_in_a_pod_its_service_account_is_used(no_cluster, monkeypatch):
     for name, text in account(no_cluster).items():
         monkeypatch.setenv(name, text)
     monkeypatch.setattr(service_account, "ACCOUNT", str(no_cluster))
-    assert Cluster.connect().server == "https://10.0.0.1:443"
+    assert ApiClient.connect().server == "https://10.0.0.1:443"
 
 
 def account(folder, host="10.0.0.1"):
@@ -969,12 +970,12 @@ def test_half_an_account_is_no_cluster(no_cluster, monkeypatch, file, content):
         (no_cluster / file).write_text(content)
     monkeypatch.setattr(service_account, "ACCOUNT", str(no_cluster))
     with pytest.raises(ClusterError, match=f"pass --kubeconfig FILE.*{file}") as info:
-        Cluster.connect()
+        ApiClient.connect()
     assert (info.value.status, info.value.reason) == (0, "NoConfiguration")
 
 
 def test_the_official_client_costs_nothing_where_no_kubeconfig_is_read():
-    program = "import sys, vgpu.cluster; sys.exit('kubernetes' in sys.modules)"
+    program = "import sys, vgpu.kube; sys.exit('kubernetes' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
@@ -988,6 +989,6 @@ def test_the_token_is_sent(no_cluster):
     with serving(page("a")) as (cluster, server):
         server.RequestHandlerClass = Keeping
         path.write_text(KUBECONFIG.replace("https://one:6443", cluster.server))
-        with Cluster.connect(str(path)) as authorized:
+        with ApiClient.connect(str(path)) as authorized:
             assert names(authorized.pods()) == ["a"]
     assert server.sent == "Bearer secret"

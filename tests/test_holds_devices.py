@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from vgpu.kube import Container, ContainerState, Pod, Status, holds_devices
+from vgpu.kube.objects import Container, ContainerState, Pod, Status, holds_devices
 from vgpu.model import PodRef
 
 WAITING, RUNNING, TERMINATED = ContainerState

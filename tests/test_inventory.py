@@ -8,16 +8,8 @@ from hypothesis import strategies as st
 
 from tests.support import sample_cluster as sample
 from tests.support.sample_cluster import GIB, HOUR, NOW
-from vgpu.inventory import (
-    Objects,
-    Units,
-    Waiting,
-    inventory,
-    of_node,
-    only_node,
-    only_scheme,
-)
-from vgpu.kube_json import decode_dump
+from vgpu.inventory import Objects, Units, WaitingReason, inventory, of_node, only_node, only_scheme
+from vgpu.kube.documents import decode_dump
 from vgpu.ledger import ConflictKind
 from vgpu.model import Phase, Scheme
 from vgpu.units import MIB
@@ -134,7 +126,7 @@ def test_a_virtual_gpu_that_nobody_knows_yet_is_no_missing_card():
     (view,) = told.nodes
     assert [holding.share.device for holding in view.ledger.unplaced] == [""]
     assert not view.ledger.conflicts
-    assert only_pending(told).reason is Waiting.NOT_ASSIGNED
+    assert only_pending(told).reason is WaitingReason.NOT_ASSIGNED
 
 
 # ---------------------------------------------------------------- who waits
@@ -150,52 +142,52 @@ GPUSHARE = sample.gpushare_node("n")
     [
         (
             [VOLCANO, sample.pod("p", limits=sample.volcano_limits(1), unschedulable=NO_ROOM)],
-            Waiting.UNSCHEDULABLE,
+            WaitingReason.UNSCHEDULABLE,
             NO_ROOM,
             NOW - HOUR,
         ),
         (
             [VOLCANO, sample.pod("p", limits=sample.volcano_limits(1))],
-            Waiting.NOT_SCHEDULED,
+            WaitingReason.NOT_SCHEDULED,
             "",
             NOW - HOUR,
         ),
         ([GPUSHARE, sample.gpushare_pod("p", "n", 4, phase="Pending", age=9)],
-            Waiting.NO_ANNOTATION, "", NOW - 9),
-        ([GPUSHARE, sample.gpushare_pod("p", "n", 4)], Waiting.RUNNING_WITHOUT, "", None),
+            WaitingReason.NO_ANNOTATION, "", NOW - 9),
+        ([GPUSHARE, sample.gpushare_pod("p", "n", 4)], WaitingReason.RUNNING_WITHOUT, "", None),
         (
             [GPUSHARE, sample.gpushare_pod("p", "n", 4, "x", phase="Pending")],
-            Waiting.UNREADABLE,
+            WaitingReason.UNREADABLE,
             "ALIYUN_COM_GPU_MEM_IDX: not a card's index: 'x'",
             None,
         ),
         (
             [GPUSHARE, PROMISED],
-            Waiting.NOT_ASSIGNED,
+            WaitingReason.NOT_ASSIGNED,
             "",
             NOW - 60,
         ),
         (
             [VOLCANO, sample.volcano_pod("p", "n", 2, 1000, bind="allocating", age=60)],
-            Waiting.DEVICE_UNHEALTHY,
+            WaitingReason.DEVICE_UNHEALTHY,
             "",
             NOW - 60,
         ),
         (
             [GPUSHARE, sample.unhealthy("n", "0,1"), PROMISED],
-            Waiting.DEVICE_UNHEALTHY,
+            WaitingReason.DEVICE_UNHEALTHY,
             "",
             NOW - 60,
         ),
         (
             [GPUSHARE, sample.gpushare_pod("p", "n", 4, 7, phase="Pending", age=60)],
-            Waiting.DEVICE_MISSING,
+            WaitingReason.DEVICE_MISSING,
             "",
             NOW - 60,
         ),
         (
             [VOLCANO, sample.volcano_pod("p", "n", 1, 1000, bind="failed", age=60)],
-            Waiting.FAILED,
+            WaitingReason.FAILED,
             "",
             NOW - 60,
         ),
@@ -211,13 +203,13 @@ def test_a_card_of_a_node_that_cannot_be_read_is_not_called_missing():
     node = sample.volcano_node("n", 1)
     node["metadata"]["annotations"]["volcano.sh/node-vgpu-register"] = "broken:"
     promised = sample.volcano_pod("p", "n", 1, 1000, bind="allocating", age=60)
-    assert only_pending(found(node, promised)).reason is Waiting.NOT_ASSIGNED
+    assert only_pending(found(node, promised)).reason is WaitingReason.NOT_ASSIGNED
 
 
 def test_a_request_that_its_scheme_does_not_allow_waits_as_unreadable():
     limits = {"tencent.com/vcuda-core": 150}
     one = only_pending(found(sample.gaia_node("n"), sample.pod("p", limits=limits)))
-    assert (one.reason, one.scheme, one.request) == (Waiting.UNREADABLE, Scheme.GAIA, None)
+    assert (one.reason, one.scheme, one.request) == (WaitingReason.UNREADABLE, Scheme.GAIA, None)
     assert "must be multiple of 100" in one.detail
 
 
@@ -226,7 +218,7 @@ def test_a_promise_to_a_pod_that_is_not_bound_waits_there():
     del pod["spec"]["nodeName"]
     pod["status"]["containerStatuses"] = []
     one = only_pending(found(VOLCANO, pod))
-    assert (one.reason, one.node, one.detail) == (Waiting.NOT_BOUND, "n", "bind failed")
+    assert (one.reason, one.node, one.detail) == (WaitingReason.NOT_BOUND, "n", "bind failed")
 
 
 def test_a_container_that_runs_does_not_wait_though_its_annotations_say_assumed():

@@ -7,25 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.kube import (
-    BOUND_DEVICE,
-    MANAGER_PORT,
-    SHARE_POD,
-    Container,
-    ContainerState,
-    Lease,
-    Node,
-    Owner,
-    Pod,
-    Status,
-)
-from vgpu.kube_json import (
+from vgpu.kube.documents import (
     ApiError,
-    Event,
     EventType,
     Keep,
     NodePage,
     PodPage,
+    WatchEvent,
     decode_capacity,
     decode_config_map,
     decode_dump,
@@ -41,7 +29,19 @@ from vgpu.kube_json import (
     decode_share_pod_event,
     decode_share_pods,
 )
-from vgpu.kube_projection import RESOURCES, shares_gpus, whole
+from vgpu.kube.objects import (
+    BOUND_DEVICE,
+    MANAGER_PORT,
+    SHARE_POD,
+    Container,
+    ContainerState,
+    Lease,
+    Node,
+    OwnerReference,
+    Pod,
+    Status,
+)
+from vgpu.kube.projection import RESOURCES, shares_gpus, whole
 from vgpu.model import ContainerKind, PodRef
 from vgpu.reasons import Reason, SourceError
 
@@ -186,7 +186,7 @@ def test_everything_that_the_product_needs_of_a_pod_is_kept_and_nothing_else():
         created_at=1735689600.0,
         deleted_at=1735689630.0,
         scheduled_at=1735689601.0,
-        owner=Owner("ReplicaSet", "web-1", "u2", "apps/v1"),
+        owner=OwnerReference("ReplicaSet", "web-1", "u2", "apps/v1"),
         priority=1000,
         started_at=1735689602.0,
         status_at=1735689661.0,
@@ -439,7 +439,7 @@ every_watch = pytest.mark.parametrize(
 
 def test_a_watch_tells_what_became_of_pods_and_nodes():
     told = {"kind": "Pod", **pod(meta={"resourceVersion": "5"})}
-    assert decode_pod_event(event("MODIFIED", told)) == Event(
+    assert decode_pod_event(event("MODIFIED", told)) == WatchEvent(
         EventType.MODIFIED, "5", decode_pod(text(told))
     )
     told = {"kind": "Node", **node()}
@@ -464,7 +464,7 @@ def test_a_bookmark_has_a_version_and_no_object(decode):
         "spec": {"containers": None},
         "status": {},
     }
-    assert decode(event("BOOKMARK", bookmark)) == Event(EventType.BOOKMARK, "12746")
+    assert decode(event("BOOKMARK", bookmark)) == WatchEvent(EventType.BOOKMARK, "12746")
 
 
 @every_watch
@@ -476,7 +476,7 @@ def test_the_end_of_a_watch_comes_in_the_servers_words(decode):
         "reason": "Expired",
         "code": 410,
     }
-    assert decode(event("ERROR", gone)) == Event(
+    assert decode(event("ERROR", gone)) == WatchEvent(
         EventType.ERROR, error=ApiError(410, "Expired", "too old resource version: 1 (2)")
     )
 
@@ -495,7 +495,9 @@ def test_a_bookmark_and_an_error_are_told_by_their_type_alone(decode):
     """Whatever object they carry."""
     told = pod(meta={"resourceVersion": "9"})
     for kind in ("Pod", "Node", "SharePod"):
-        assert decode(event("BOOKMARK", {"kind": kind, **told})) == Event(EventType.BOOKMARK, "9")
+        assert decode(event("BOOKMARK", {"kind": kind, **told})) == WatchEvent(
+            EventType.BOOKMARK, "9"
+        )
         assert decode(event("ERROR", {"kind": kind, **told})).error == ApiError()
 
 

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.environment import GOLDEN_FILES
-from vgpu.kube import Container, Node, Pod
+from vgpu.kube.objects import Container, Node, Pod
 from vgpu.legacy_inspect import details, summary
 from vgpu.model import ContainerKind, PodRef
-from vgpu.schemes.gpushare_annotations import ALLOCATION, INDEX
-from vgpu.schemes.gpushare_node import CARDS, MEMORY
-from vgpu.schemes.language import ClaimError
+from vgpu.schemes.codec import ClaimError
+from vgpu.schemes.gpushare.annotations import ALLOCATION, INDEX
+from vgpu.schemes.gpushare.node import CARDS, MEMORY
 
 
 def node(name, units, cards, address=""):

@@ -5,7 +5,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.list_size import KUBELET_LIMIT, Memory, Series, list_bytes, smallest_unit
+from vgpu.list_size import KUBELET_LIMIT, Series, SharedMemory, list_bytes, smallest_unit
 from vgpu.units import GIB, MIB
 
 UUID = "GPU-ad63c684-5593-111a-cbb1-c1451ebcd0aa"
@@ -54,7 +54,7 @@ def test_about_sixty_five_thousand_ids_of_gpushare_fit():
     [(1, 16, GPUSHARE, 1), (8, 16, GPUSHARE, 2), (8, 140, VOLCANO, 19), (16, 180, VOLCANO, 47)],
 )
 def test_the_smallest_unit_fits_and_the_next_smaller_does_not(cards, gib, prefix, megabytes):
-    devices = [Memory(prefix, gib * GIB)] * cards
+    devices = [SharedMemory(prefix, gib * GIB)] * cards
     unit = smallest_unit(devices)
     assert unit == megabytes * MIB
 
@@ -66,12 +66,12 @@ def test_the_smallest_unit_fits_and_the_next_smaller_does_not(cards, gib, prefix
 
 
 def test_the_unit_is_a_multiple_of_what_is_asked_for():
-    assert smallest_unit([Memory(VOLCANO, 140 * GIB)] * 8, granularity=10 * MIB) == 20 * MIB
+    assert smallest_unit([SharedMemory(VOLCANO, 140 * GIB)] * 8, granularity=10 * MIB) == 20 * MIB
 
 
 def test_no_unit_may_leave_a_device_without_any():
     """A card of 16 MiB beside large ones: units above its size would make it vanish."""
-    small, large = Memory(GPUSHARE, 16 * MIB), Memory(GPUSHARE, 100_000 * GIB)
+    small, large = SharedMemory(GPUSHARE, 16 * MIB), SharedMemory(GPUSHARE, 100_000 * GIB)
     assert smallest_unit([large, small]) is None
     assert smallest_unit([large]) is not None
 

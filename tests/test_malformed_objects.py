@@ -9,9 +9,8 @@ from tests.support import sample_cluster as sample
 from tests.support.scripted_api import END, ScriptedApi, event
 from tests.support.waiting import wait_until
 from vgpu.cli import main
-from vgpu.kube import MalformedObject
-from vgpu.kube_decode import pruned
-from vgpu.kube_json import (
+from vgpu.kube.decode import pruned
+from vgpu.kube.documents import (
     EventType,
     decode_dump,
     decode_nodes,
@@ -21,10 +20,11 @@ from vgpu.kube_json import (
     decode_share_pod_event,
     decode_share_pods,
 )
+from vgpu.kube.informer import Informer
+from vgpu.kube.objects import MalformedObject
 from vgpu.model import PodRef
 from vgpu.simulator.apiserver import ApiServer
-from vgpu.simulator.store import NODES, PODS, Store
-from vgpu.sources.mirror import Mirror
+from vgpu.simulator.store import NODES, PODS, ObjectStore
 
 GPUID = {"kubeshare/GPUID": "abcde"}
 
@@ -178,19 +178,19 @@ class Sound:
 
 def test_a_mirror_knows_what_it_cannot_read_until_that_is_mended_or_gone():
     server = ScriptedApi([Sound, UNREAD])
-    mirror = Mirror(server, "server", key=lambda each: each.ref.uid, clock=server.clock)
+    informer = Informer(server, "server", key=lambda each: each.ref.uid, clock=server.clock)
 
     def wait_for(objects, malformed):
         def there():
-            state = mirror.state()
+            state = informer.state()
             return state.synced and (len(state.objects), len(state.malformed)) == (
                 objects,
                 malformed,
             )
 
-        wait_until(there, f"{objects} read, {malformed} not", context=mirror.state)
+        wait_until(there, f"{objects} read, {malformed} not", context=informer.state)
 
-    mirror.start()
+    informer.start()
     try:
         wait_for(1, 1)
         server.said.put(event(EventType.MODIFIED, Sound))
@@ -200,9 +200,9 @@ def test_a_mirror_knows_what_it_cannot_read_until_that_is_mended_or_gone():
         server.said.put(event(EventType.DELETED, UNREAD))
         wait_for(0, 0)
         assert server.listed == 1
-        assert mirror.state().failure is None
+        assert informer.state().failure is None
     finally:
-        mirror.close()
+        informer.close()
         server.said.put(END)
 
 
@@ -237,7 +237,7 @@ def test_inspect_counts_what_it_has_no_room_to_name(tmp_path):
 
 
 def test_inspect_asks_a_server_and_shows_the_rest(tmp_path):
-    store = Store()
+    store = ObjectStore()
     store.create(NODES, sample.volcano_node("gpu-1", 1))
     for name, phase in (("web", "Running"), ("bad", 7)):
         made = sample.volcano_pod(name, "gpu-1", 1, 8000)

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from tests.support.scripted_api import END, ScriptedApi, event
 from tests.support.waiting import WAIT_SECONDS, wait_ended, wait_until
-from vgpu.kube_json import EventType, Expired
-from vgpu.reasons import Reason, SourceError
-from vgpu.sources.mirror import (
+from vgpu.kube.documents import EventType, Expired
+from vgpu.kube.informer import (
     ABSENT_PAUSE_SECONDS,
     IN_THE_WAY,
     LONGEST_PAUSE_SECONDS,
     STALE_SECONDS,
-    Mirror,
+    Informer,
     pause_seconds,
 )
+from vgpu.reasons import Reason, SourceError
 
 
 @pytest.fixture
@@ -28,35 +28,35 @@ def follow():
     def start(*lists, **options):
         server = ScriptedApi(*lists)
         options = {"pause": server.pauses.append, "clock": server.clock} | options
-        mirror = Mirror(server, "server", key=lambda text: text.partition("=")[0], **options)
-        made.append((mirror, server))
-        mirror.start()
-        return mirror, server
+        informer = Informer(server, "server", key=lambda text: text.partition("=")[0], **options)
+        made.append((informer, server))
+        informer.start()
+        return informer, server
 
     yield start
-    for mirror, server in made:
-        mirror.close()
+    for informer, server in made:
+        informer.close()
         server.said.put(END)
         server.said.put(event(EventType.BOOKMARK))
 
 
-def objects(mirror):
-    return set(mirror.state().objects.values())
+def objects(informer):
+    return set(informer.state().objects.values())
 
 
-def wait_objects(mirror, *expected):
+def wait_objects(informer, *expected):
     wait_until(
-        lambda: objects(mirror) == set(expected),
+        lambda: objects(informer) == set(expected),
         f"the mirror has {expected}",
-        context=lambda: str(mirror.state()),
+        context=lambda: str(informer.state()),
     )
 
 
-def wait_synced(mirror):
+def wait_synced(informer):
     wait_until(
-        lambda: mirror.state().synced,
+        lambda: informer.state().synced,
         "the mirror is up to date",
-        context=lambda: str(mirror.state()),
+        context=lambda: str(informer.state()),
     )
 
 
@@ -98,105 +98,105 @@ def test_before_the_first_list_nothing_is_known(follow):
             return super().list()
 
     server = Slow(["a=1"])
-    mirror = Mirror(server, "server", key=str, clock=server.clock)
-    assert mirror.state().synced is False
-    assert mirror.start()
-    assert not mirror.start()
-    assert not mirror.wait(0.01)
-    assert (mirror.state().silent, mirror.state().objects) == (None, {})
+    informer = Informer(server, "server", key=str, clock=server.clock)
+    assert informer.state().synced is False
+    assert informer.start()
+    assert not informer.start()
+    assert not informer.wait(0.01)
+    assert (informer.state().silent, informer.state().objects) == (None, {})
     came.set()
-    assert mirror.wait(WAIT_SECONDS), mirror.state()
-    wait_synced(mirror)
-    mirror.close()
+    assert informer.wait(WAIT_SECONDS), informer.state()
+    wait_synced(informer)
+    informer.close()
     bookmark(server)
 
 
 def test_objects_are_told_apart_by_their_key_and_the_newest_counts(follow):
-    mirror, server = follow(["a=1", "b=1", "a=2"])
-    wait_objects(mirror, "a=2", "b=1")
+    informer, server = follow(["a=1", "b=1", "a=2"])
+    wait_objects(informer, "a=2", "b=1")
     server.said.put(event(EventType.MODIFIED, "b=2"))
-    wait_objects(mirror, "a=2", "b=2")
+    wait_objects(informer, "a=2", "b=2")
     server.said.put(event(EventType.DELETED, "a=3"))
-    wait_objects(mirror, "b=2")
-    assert mirror.state().objects.keys() == {"b"}
+    wait_objects(informer, "b=2")
+    assert informer.state().objects.keys() == {"b"}
 
 
 def test_what_is_not_to_be_kept_is_dropped_as_soon_as_it_is_seen(follow):
-    mirror, server = follow(["a=1", "b=0"], keep=lambda text: not text.endswith("=0"))
-    wait_objects(mirror, "a=1")
+    informer, server = follow(["a=1", "b=0"], keep=lambda text: not text.endswith("=0"))
+    wait_objects(informer, "a=1")
     server.said.put(event(EventType.ADDED, "c=0"))
     server.said.put(event(EventType.ADDED, "d=1"))
-    wait_objects(mirror, "a=1", "d=1")
+    wait_objects(informer, "a=1", "d=1")
     server.said.put(event(EventType.MODIFIED, "a=0"))
-    wait_objects(mirror, "d=1")
+    wait_objects(informer, "d=1")
 
 
 def test_who_waits_is_woken_by_every_change_and_failure_and_by_nothing_else(follow):
     woken = threading.Semaphore(0)
-    mirror, server = follow(["a=1"], changed=woken.release, keep=lambda text: "=0" not in text)
+    informer, server = follow(["a=1"], changed=woken.release, keep=lambda text: "=0" not in text)
     wait_woken(woken, "the list")
     bookmark(server)
     server.said.put(event(EventType.ADDED, "b=0"))
     server.said.put(event(EventType.ADDED, "c=1"))
     wait_woken(woken, "a change")
-    assert objects(mirror) == {"a=1", "c=1"}
+    assert objects(informer) == {"a=1", "c=1"}
     assert not woken.acquire(blocking=False)
     server.said.put(failed(Reason.UNREACHABLE))
     wait_woken(woken, "a failure")
-    assert mirror.state().failure.reason is Reason.UNREACHABLE
+    assert informer.state().failure.reason is Reason.UNREACHABLE
 
 
 def test_without_a_change_the_same_mapping_is_handed_out_and_it_never_changes(follow):
-    mirror, server = follow(["a=1"])
-    wait_objects(mirror, "a=1")
-    first = mirror.state().objects
+    informer, server = follow(["a=1"])
+    wait_objects(informer, "a=1")
+    first = informer.state().objects
     server.now += 30
     bookmark(server)
-    wait_until(lambda: mirror.state().silent == 0, "the bookmark is heard")
-    assert mirror.state().objects is first
+    wait_until(lambda: informer.state().silent == 0, "the bookmark is heard")
+    assert informer.state().objects is first
     server.said.put(event(EventType.MODIFIED, "a=2"))
-    wait_objects(mirror, "a=2")
+    wait_objects(informer, "a=2")
     assert first == {"a": "a=1"}
 
 
 def test_nothing_is_forgotten_before_a_new_list_is_complete(follow):
-    mirror, server = follow(["a=1"], failed(Reason.UNREADABLE), ["b=1"])
-    wait_objects(mirror, "a=1")
+    informer, server = follow(["a=1"], failed(Reason.UNREADABLE), ["b=1"])
+    wait_objects(informer, "a=1")
     seen = []
 
     def list_and_look():
-        state = mirror.state()
+        state = informer.state()
         seen.append((set(state.objects), state.failure and state.failure.reason))
         return ScriptedApi.list(server)
 
     server.list = list_and_look
     server.said.put(Expired(Reason.UNREADABLE, "server", "too old"))
-    wait_objects(mirror, "b=1")
+    wait_objects(informer, "b=1")
     assert seen == [({"a"}, None), ({"a"}, Reason.UNREADABLE)]  # to be too late is no failure
 
 
 def test_silence_makes_it_stale_and_a_word_mends_that(follow):
-    mirror, server = follow(["a=1"])
-    wait_synced(mirror)
+    informer, server = follow(["a=1"])
+    wait_synced(informer)
     server.now += STALE_SECONDS
-    assert mirror.state().synced
+    assert informer.state().synced
     server.now += 1
-    state = mirror.state()
+    state = informer.state()
     assert (state.synced, state.silent) == (False, STALE_SECONDS + 1)
     assert state.objects == {"a": "a=1"}
     bookmark(server)
-    wait_synced(mirror)
+    wait_synced(informer)
 
 
 @pytest.mark.parametrize("reason", sorted(IN_THE_WAY))
 def test_what_only_stood_in_the_way_costs_no_list(follow, reason):
-    mirror, server = follow(["a=1"])
+    informer, server = follow(["a=1"])
     server.said.put(event(EventType.MODIFIED, "a=2", version="107"))
     server.said.put(failed(reason))
     wait_watched(server, "100", "107")
-    assert mirror.state().failure.reason is reason
+    assert informer.state().failure.reason is reason
     bookmark(server)
-    wait_until(lambda: mirror.state().failure is None, "the bookmark is heard")
+    wait_until(lambda: informer.state().failure is None, "the bookmark is heard")
     assert server.listed == 1
 
 
@@ -206,19 +206,19 @@ def test_what_only_stood_in_the_way_costs_no_list(follow, reason):
     ids=str,
 )
 def test_whatever_else_ends_a_watch_is_mended_by_a_list(follow, error):
-    mirror, server = follow(["a=1"], ["b=1"])
-    wait_objects(mirror, "a=1")
+    informer, server = follow(["a=1"], ["b=1"])
+    wait_objects(informer, "a=1")
     server.said.put(error)
-    wait_objects(mirror, "b=1")
-    assert mirror.state().failure is None
+    wait_objects(informer, "b=1")
+    assert informer.state().failure is None
 
 
 def test_a_watch_without_a_word_may_be_of_a_version_that_never_was(follow):
     """As after etcd was set back to a backup: the server waits for that version for ever."""
-    mirror, server = follow(["a=1"], ["b=1"])
-    wait_objects(mirror, "a=1")
+    informer, server = follow(["a=1"], ["b=1"])
+    wait_objects(informer, "a=1")
     server.said.put(END)
-    wait_objects(mirror, "b=1")
+    wait_objects(informer, "b=1")
     wait_watched(server, "100", "200")
 
 
@@ -236,20 +236,20 @@ def test_a_kind_that_the_server_does_not_have_is_asked_for_from_time_to_time(fol
             return found, version if found else ""
 
     server = Optional([], ["a=1"])
-    mirror = Mirror(server, "server", key=str, pause=pause, clock=server.clock)
-    mirror.start()
+    informer = Informer(server, "server", key=str, pause=pause, clock=server.clock)
+    informer.start()
     wait_until(paused.is_set, "the mirror pauses")
-    assert mirror.state().synced
+    assert informer.state().synced
     assert server.watched_from == []
     go_on.set()
-    wait_objects(mirror, "a=1")
+    wait_objects(informer, "a=1")
     wait_watched(server, "200")
-    mirror.close()
+    informer.close()
     bookmark(server)
 
 
 def test_a_server_that_ends_every_watch_at_once_is_asked_ever_more_rarely(follow, monkeypatch):
-    monkeypatch.setattr("vgpu.sources.mirror.random.random", lambda: 1.0)
+    monkeypatch.setattr("vgpu.kube.informer.random.random", lambda: 1.0)
     _, server = follow(["a=1"])
     for _ in range(4):
         server.said.put(END)
@@ -263,7 +263,7 @@ def test_a_server_that_ends_every_watch_at_once_is_asked_ever_more_rarely(follow
 
 def test_a_server_that_is_back_from_an_outage_is_listed_soon(follow, monkeypatch):
     """It has forgotten the version; that is its first word, and no reason to wait yet longer."""
-    monkeypatch.setattr("vgpu.sources.mirror.random.random", lambda: 1.0)
+    monkeypatch.setattr("vgpu.kube.informer.random.random", lambda: 1.0)
     _, server = follow(["a=1"])
     for _ in range(4):
         server.said.put(SourceError(Reason.UNREACHABLE, "server"))
@@ -274,7 +274,7 @@ def test_a_server_that_is_back_from_an_outage_is_listed_soon(follow, monkeypatch
 
 
 def test_a_server_that_forgets_every_version_is_asked_ever_more_rarely(follow, monkeypatch):
-    monkeypatch.setattr("vgpu.sources.mirror.random.random", lambda: 1.0)
+    monkeypatch.setattr("vgpu.kube.informer.random.random", lambda: 1.0)
     _, server = follow(["a=1"])
     for _ in range(4):
         server.said.put(Expired(Reason.UNREADABLE, "server", "too old"))
@@ -283,11 +283,11 @@ def test_a_server_that_forgets_every_version_is_asked_ever_more_rarely(follow, m
 
 
 def test_one_that_is_closed_follows_no_longer(follow):
-    mirror, server = follow(["a=1"])
-    wait_objects(mirror, "a=1")
-    mirror.close()
+    informer, server = follow(["a=1"])
+    wait_objects(informer, "a=1")
+    informer.close()
     server.said.put(event(EventType.ADDED, "b=1"))
-    wait_ended(mirror._thread, "the mirror's thread ends")
+    wait_ended(informer._thread, "the mirror's thread ends")
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1))

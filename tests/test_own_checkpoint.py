@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from tests.support.descriptors import no_descriptors
 from tests.support.environment import GOLDEN_FILES
+from vgpu.admitted import AdmittedPod, Binding
 from vgpu.ledger import Statement
 from vgpu.model import Allocation, ContainerKind, Phase, PodRef, Scheme, Share, Source
 from vgpu.own_checkpoint import LIMIT, VERSION, Checkpoint, decode, encode, file_name
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources import own_checkpoint as source_module
 from vgpu.sources.own_checkpoint import OwnCheckpointSource, boot_id
-from vgpu.tenants import Binding, Tenant
 from vgpu.units import GIB
 
 GOLDEN = GOLDEN_FILES / "device-plugin" / "checkpoint-volcano.json"
@@ -34,7 +34,7 @@ def assigned(container, *shares):
     return Allocation(container, shares, Phase.ASSIGNED)
 
 
-TRAIN = Tenant(
+TRAIN = AdmittedPod(
     PodRef("1b4e28ba-2fa1-11d2-883f-0016d3cca427", "ml", "train-0"),
     (assigned("main", Share(ONE, 4 * GIB, 300), Share(TWO, 4 * GIB, 300)),),
     (
@@ -48,18 +48,18 @@ TRAIN = Tenant(
     ),
     since=NOW - 51,
 )
-WAITS = Tenant(
+WAITS = AdmittedPod(
     PodRef("2c5f39cb-3fb2-22e3-994f-1127e4ddb538", "ml", "infer-é"),
     (assigned("a", Share(TWO, 2 * GIB)), assigned("b", Share(TWO))),
     since=NOW - 3,
 )
-BEFORE_US = Tenant(
+BEFORE_US = AdmittedPod(
     PodRef("3d604adc-4fc3-33f4-aa5f-2238f5eec649", "", ""),
     (assigned("main", Share(TWO, None, 1000)),),
     foreign=True,
     beside=(Share(ONE),),
 )
-HAMI = Tenant(
+HAMI = AdmittedPod(
     PodRef("4e715bde-50d4-44a5-bb60-3349f6ffd75a", "ml", "render-1"),
     (
         Allocation("fetch", (Share(ONE, GIB, 0),), Phase.ASSIGNED, ContainerKind.INIT),
@@ -126,7 +126,7 @@ allocations = st.builds(
 )
 bindings = st.builds(Binding, texts, texts, shares, times)
 tenants = st.builds(
-    Tenant,
+    AdmittedPod,
     st.builds(PodRef, texts.filter(bool), texts, texts),
     st.lists(allocations, max_size=2, unique_by=lambda one: one.container).map(tuple),
     st.lists(bindings, max_size=2, unique_by=lambda one: one.container).map(tuple),

@@ -4,10 +4,10 @@ import re
 from collections import Counter
 
 from reconciler.apply.restore import Undo
-from reconciler.config import KEYS, SECTIONS
+from reconciler.config.settings import KEYS, SECTIONS
 from reconciler.cycle import Ending
 from reconciler.policy import Ages, Mode
-from reconciler.reasons import Cause, Effect, Outcome, Rule, Skip
+from reconciler.reasons import ActionOutcome, Cause, Effect, Rule, SkipReason
 from reconciler.rules import RULES
 from reconciler.schedule import Missed
 from tests.support.defects import no_defects
@@ -27,7 +27,7 @@ HEADINGS = ["What it means", "What the reconciler did", "What to do next", "How 
 
 WORDS = {
     word.value
-    for words in (Rule, Cause, Effect, Skip, Outcome, Undo, Ending, Missed, Mode)
+    for words in (Rule, Cause, Effect, SkipReason, ActionOutcome, Undo, Ending, Missed, Mode)
     for word in words
 }
 KEY_NAMES = {key.name for key in KEYS} | {key.name.rpartition(".")[2] for key in KEYS}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.topologies import ONE, TOPO6, WHOLE, tree_of
 from vgpu.model import Share
 from vgpu.reasons import Reason, SourceError
-from vgpu.topology import Card, Group, Level, draw, grow, holding, parse_matrix
+from vgpu.topology import LinkLevel, TopologyGpu, TopologyNode, draw, grow, holding, parse_matrix
 
 GIB = 2**30
 
@@ -32,32 +32,32 @@ def test_a_card_of_which_any_part_is_taken_is_not_available(matrix, count):
 
 
 def test_half_a_card_leaves_half_and_a_whole_one_nothing():
-    cards = holding([Card(0, 0, memory_bytes=GIB), Card(1, 1, memory_bytes=GIB)], [])
+    cards = holding([TopologyGpu(0, 0, memory_bytes=GIB), TopologyGpu(1, 1, memory_bytes=GIB)], [])
     half, whole = holding(cards, [Share("0", 2**28, 500), Share("1", 5, 1000)])
     assert (half.free_milli, half.free_bytes) == (500, GIB - 2**28)
     assert (whole.free_milli, whole.free_bytes) == (0, 0)
 
 
 def test_what_a_share_does_not_limit_it_takes_whole():
-    cards = [Card(0, 0, memory_bytes=GIB)]
+    cards = [TopologyGpu(0, 0, memory_bytes=GIB)]
     assert holding(cards, [Share("0", 2**28, None)])[0].free_milli == 0
     assert holding(cards, [Share("0", 2**28, None)])[0].free_bytes == GIB - 2**28
     assert holding(cards, [Share("0", None, 10)])[0].free_bytes == 0
 
 
 def test_more_than_a_card_has_leaves_nothing_and_never_less():
-    card = holding([Card(0, 0, memory_bytes=GIB)], [Share("0", GIB, 800)] * 2)[0]
+    card = holding([TopologyGpu(0, 0, memory_bytes=GIB)], [Share("0", GIB, 800)] * 2)[0]
     assert (card.free_milli, card.free_bytes) == (0, 0)
 
 
 def test_a_share_names_its_card_by_uuid_or_by_the_number_of_its_device_node():
-    cards = [Card(0, 7, uuid="GPU-a", memory_bytes=GIB), Card(1, 0, memory_bytes=GIB)]
+    cards = [TopologyGpu(0, 7, uuid="GPU-a", memory_bytes=GIB), TopologyGpu(1, 0, memory_bytes=GIB)]
     named = holding(cards, [Share("GPU-a", 1, 100), Share("7", 1, 100), Share("0", 1, 300)])
     assert [card.held_milli for card in named] == [200, 300]
 
 
 def test_shares_of_other_devices_change_nothing():
-    cards = (Card(0, 0),)
+    cards = (TopologyGpu(0, 0),)
     assert holding(cards, [Share("1"), Share(""), Share("GPU-x")]) == cards
 
 
@@ -65,39 +65,45 @@ def test_shares_of_other_devices_change_nothing():
 
 
 def test_the_six_cards_are_joined_by_pairs_by_four_and_all():
-    leaves = [Group(Level.GPU, (at,)) for at in range(6)]
-    pairs = [Group(Level.PIX, (at, at + 1), tuple(leaves[at : at + 2])) for at in (0, 2, 4)]
-    four = Group(Level.PHB, (0, 1, 2, 3), (pairs[0], pairs[1]))
-    top = Group(Level.CPU, (0, 1, 2, 3, 4, 5), (four, pairs[2]))
-    assert tree_of(TOPO6).root == Group(Level.ROOT, (0, 1, 2, 3, 4, 5), (top,))
+    leaves = [TopologyNode(LinkLevel.GPU, (at,)) for at in range(6)]
+    pairs = [
+        TopologyNode(LinkLevel.PIX, (at, at + 1), tuple(leaves[at : at + 2])) for at in (0, 2, 4)
+    ]
+    four = TopologyNode(LinkLevel.PHB, (0, 1, 2, 3), (pairs[0], pairs[1]))
+    top = TopologyNode(LinkLevel.CPU, (0, 1, 2, 3, 4, 5), (four, pairs[2]))
+    assert tree_of(TOPO6).root == TopologyNode(LinkLevel.ROOT, (0, 1, 2, 3, 4, 5), (top,))
 
 
 def test_a_single_card_hangs_from_the_root_and_no_card_is_an_empty_tree():
-    assert tree_of(ONE).root == Group(Level.ROOT, (0,), (Group(Level.GPU, (0,)),))
-    assert draw(grow([], lambda *_: Level.PIX)) == "ROOT:0\n"
+    assert tree_of(ONE).root == TopologyNode(
+        LinkLevel.ROOT, (0,), (TopologyNode(LinkLevel.GPU, (0,)),)
+    )
+    assert draw(grow([], lambda *_: LinkLevel.PIX)) == "ROOT:0\n"
 
 
 def test_three_cards_make_a_tree_of_a_pair_and_one():
-    levels = {(0, 1): Level.SYS, (0, 2): Level.PIX, (1, 2): Level.SYS}
-    tree = grow([Card(at, at) for at in range(3)], lambda *pair: levels[pair])
-    leaves = [Group(Level.GPU, (at,)) for at in range(3)]
-    pair = Group(Level.PIX, (0, 2), (leaves[0], leaves[2]))
-    assert tree.root.children == (Group(Level.SYS, (0, 1, 2), (pair, leaves[1])),)
+    levels = {(0, 1): LinkLevel.SYS, (0, 2): LinkLevel.PIX, (1, 2): LinkLevel.SYS}
+    tree = grow([TopologyGpu(at, at) for at in range(3)], lambda *pair: levels[pair])
+    leaves = [TopologyNode(LinkLevel.GPU, (at,)) for at in range(3)]
+    pair = TopologyNode(LinkLevel.PIX, (0, 2), (leaves[0], leaves[2]))
+    assert tree.root.children == (TopologyNode(LinkLevel.SYS, (0, 1, 2), (pair, leaves[1])),)
 
 
 def test_two_gpus_of_one_board_are_joined_at_the_nearest_level():
-    tree = grow([Card(0, 0), Card(1, 1)], lambda *_: Level.GPU)
-    assert [child.level for child in tree.root.children] == [Level.PIX]
+    tree = grow([TopologyGpu(0, 0), TopologyGpu(1, 1)], lambda *_: LinkLevel.GPU)
+    assert [child.level for child in tree.root.children] == [LinkLevel.PIX]
 
 
-LEVELS = st.sampled_from([level for level in Level if level is not Level.ROOT])
+LEVELS = st.sampled_from([level for level in LinkLevel if level is not LinkLevel.ROOT])
 
 
 @st.composite
 def trees(draw):
     count = draw(st.integers(0, 8))
     levels = {pair: draw(LEVELS) for pair in combinations(range(count), 2)}
-    tree = grow([Card(at, at, memory_bytes=GIB) for at in range(count)], lambda *pair: levels[pair])
+    tree = grow(
+        [TopologyGpu(at, at, memory_bytes=GIB) for at in range(count)], lambda *pair: levels[pair]
+    )
     return levels, tree
 
 
@@ -106,12 +112,12 @@ def test_every_card_is_below_the_root_once_and_two_cards_meet_at_their_level_or_
     levels, tree = drawn
     paths = list(tree.paths())
     for at, path in enumerate(paths):
-        assert path[0] == Group(Level.GPU, (at,))
+        assert path[0] == TopologyNode(LinkLevel.GPU, (at,))
         assert all(at in group.cards for group in path)
         assert [group.level for group in path] == sorted({group.level for group in path})
     for (low, high), level in levels.items():
         met = next(group for group in paths[low] if high in group.cards)
-        assert met.level <= max(level, Level.PIX)
+        assert met.level <= max(level, LinkLevel.PIX)
 
 
 # ---------------------------------------------------------------- nvidia-smi topo -m
@@ -131,10 +137,10 @@ NEWER = (
 
 def test_the_matrix_of_newer_drivers_is_read_with_colours_network_cards_and_legend():
     assert parse_matrix(NEWER) == (
-        (Level.GPU, Level.PIX, Level.CPU, Level.SYS),
-        (Level.PIX, Level.GPU, Level.CPU, Level.SYS),
-        (Level.CPU, Level.CPU, Level.GPU, Level.SYS),
-        (Level.SYS, Level.SYS, Level.SYS, Level.GPU),
+        (LinkLevel.GPU, LinkLevel.PIX, LinkLevel.CPU, LinkLevel.SYS),
+        (LinkLevel.PIX, LinkLevel.GPU, LinkLevel.CPU, LinkLevel.SYS),
+        (LinkLevel.CPU, LinkLevel.CPU, LinkLevel.GPU, LinkLevel.SYS),
+        (LinkLevel.SYS, LinkLevel.SYS, LinkLevel.SYS, LinkLevel.GPU),
     )
 
 
@@ -218,7 +224,7 @@ def test_the_drawing_is_that_of_gpu_manager():
 
 
 def test_a_card_is_drawn_with_the_drivers_index_and_sorted_by_its_device_node():
-    tree = grow([Card(0, 1), Card(1, 0)], lambda *_: Level.PIX)
+    tree = grow([TopologyGpu(0, 1), TopologyGpu(1, 0)], lambda *_: LinkLevel.PIX)
     assert [text[:12] for text in draw(tree).splitlines()] == [
         "ROOT:2",
         "|---PIX (ava",

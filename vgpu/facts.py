@@ -180,7 +180,7 @@ class ShimSample(msgspec.Struct, frozen=True):
 # ---------------------------------------------------------------- processes
 
 
-class Owner(msgspec.Struct, frozen=True, gc=False):
+class ProcessOwner(msgspec.Struct, frozen=True, gc=False):
     """Whose a process is, by its cgroup: ``pod_uid`` is "" for a container outside Kubernetes."""
 
     container_id: str
@@ -199,10 +199,10 @@ class ProcessSample(msgspec.Struct, frozen=True):
         bare: region files found inside containers (``/tmp/cudevshr.cache``), already attributed.
     """
 
-    owners: Mapping[int, Owner | None]
+    owners: Mapping[int, ProcessOwner | None]
     sees_host: bool
     live_pods: frozenset[str] | None
-    bare: tuple[tuple[Owner, str, Region], ...] = ()
+    bare: tuple[tuple[ProcessOwner, str, Region], ...] = ()
     rejections: tuple[Rejection, ...] = ()
 
 
@@ -228,7 +228,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
     env: Mapping[str, str]
 
 
-class Held(msgspec.Struct, frozen=True, gc=False):
+class HeldDevices(msgspec.Struct, frozen=True, gc=False):
     """Who holds devices of one resource, as pod-resources tells it: without a pod UID."""
 
     namespace: str
@@ -253,14 +253,14 @@ class KubeletSample(msgspec.Struct, frozen=True):
     containers: Mapping[str, ContainerName]
     grants: tuple[Grant, ...] | None = None
     rejections: tuple[Rejection, ...] = ()
-    held: Mapping[Held, frozenset[str]] | None = None
+    held: Mapping[HeldDevices, frozenset[str]] | None = None
     named: bool = True
 
 
 # ---------------------------------------------------------------- the API server
 
 
-class PodStatus(msgspec.Struct, frozen=True, gc=False):
+class PodSummary(msgspec.Struct, frozen=True, gc=False):
     """A pod as the API server knows it: phase and reason, and whether it asks for a GPU."""
 
     ref: PodRef

@@ -11,27 +11,29 @@ from typing import Final
 
 import msgspec
 
-from vgpu.kube import NODE_KIND, ContainerState, MalformedObject, Node, Pod
+from vgpu.kube.objects import NODE_KIND, ContainerState, MalformedObject, Node, Pod
 from vgpu.ledger import DeviceEntry, Holding, Ledger, Malformed, Wanted
-from vgpu.ledger.cluster import Cluster, cluster
+from vgpu.ledger.cluster import ClusterLedgers, cluster
 from vgpu.ledger.from_api import read_pod
-from vgpu.ledger.life import pods_by_node_uid
+from vgpu.ledger.liveness import pods_by_node_uid
 from vgpu.model import Phase, PodRef, Request, Scheme
 from vgpu.reasons import Explained
-from vgpu.schemes import gaia_node, gpushare_node, volcano_legacy
-from vgpu.schemes.gaia import Gaia
-from vgpu.schemes.gpushare import Gpushare
-from vgpu.schemes.kubeshare import KubeShare
-from vgpu.schemes.kubeshare_node import GPU_INFO
-from vgpu.schemes.kubeshare_sharepod import join
-from vgpu.schemes.language import Language
-from vgpu.schemes.volcano import HAMI, VOLCANO, Volcano
+from vgpu.schemes.codec import SchemeCodec
+from vgpu.schemes.gaia import node as gaia_node
+from vgpu.schemes.gaia.codec import Gaia
+from vgpu.schemes.gpushare import node as gpushare_node
+from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.kubeshare.codec import KubeShare
+from vgpu.schemes.kubeshare.node import GPU_INFO
+from vgpu.schemes.kubeshare.sharepod import join
+from vgpu.schemes.volcano import legacy as volcano_legacy
+from vgpu.schemes.volcano.codec import HAMI, VOLCANO, Volcano
 from vgpu.units import GIB, MIB
 
 # ---------------------------------------------------------------- what comes out
 
 
-class Waiting(Explained):
+class WaitingReason(Explained):
     """Why a container has no device; ``explanation`` says it in words."""
 
     UNREADABLE = "unreadable", "what it says about its device cannot be read"
@@ -65,7 +67,7 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
     container: str
     scheme: Scheme
     node: str
-    reason: Waiting
+    reason: WaitingReason
     detail: str = ""
     device: str = ""
     since: float | None = None
@@ -97,7 +99,7 @@ class Probe(msgspec.Struct, frozen=True, gc=False):
     pending: PodRef | None = None
 
 
-class Room(msgspec.Struct, frozen=True, gc=False):
+class FreeCapacity(msgspec.Struct, frozen=True, gc=False):
     """What is left of one scheme's cards, and how much of that is of use.
 
     Attributes:
@@ -132,7 +134,7 @@ class Inventory(msgspec.Struct, frozen=True):
 
     nodes: tuple[NodeView, ...]
     pending: tuple[Pending, ...]
-    rooms: tuple[Room, ...]
+    rooms: tuple[FreeCapacity, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -191,10 +193,10 @@ _NAMED: Final = 3
 
 def inventory(objects: Objects, units: Units) -> Inventory:
     """Everything about the objects that a person asks for. Never raises."""
-    said = speech(objects, units)
-    found = cluster(objects.nodes, said.pods, said.languages, objects.unhealthy)
+    said = detect_schemes(objects, units)
+    found = cluster(objects.nodes, said.pods, said.codecs, objects.unhealthy)
     views = tuple(sorted(_views(objects.nodes, found), key=lambda view: view.node.name))
-    pending = tuple(sorted(_pending(found, views, said.pods, said.languages), key=_order))
+    pending = tuple(sorted(_pending(found, views, said.pods, said.codecs), key=_order))
     notes = [*_unread(objects.malformed), *said.notes, *_volcano_notes(views, units)]
     if said.nvidia:
         notes.append(
@@ -233,7 +235,7 @@ def only_node(found: Inventory, name: str) -> Inventory:
 # ---------------------------------------------------------------- languages and their units
 
 
-class Speech(msgspec.Struct, frozen=True):
+class DetectedSchemes(msgspec.Struct, frozen=True):
     """Who of the objects shares GPUs, and how they are to be read.
 
     Attributes:
@@ -245,12 +247,12 @@ class Speech(msgspec.Struct, frozen=True):
     """
 
     pods: tuple[Pod, ...]
-    languages: tuple[Language, ...]
+    codecs: tuple[SchemeCodec, ...]
     nvidia: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
 
-def every_language(volcano_factor: int = 1, gpushare_unit: int = GIB) -> tuple[Language, ...]:
+def every_codec(volcano_factor: int = 1, gpushare_unit: int = GIB) -> tuple[SchemeCodec, ...]:
     """All languages, in these units (:class:`Units`)."""
     return (
         Volcano(VOLCANO, volcano_factor),
@@ -261,15 +263,15 @@ def every_language(volcano_factor: int = 1, gpushare_unit: int = GIB) -> tuple[L
     )
 
 
-def speech(objects: Objects, units: Units) -> Speech:
+def detect_schemes(objects: Objects, units: Units) -> DetectedSchemes:
     """Who shares GPUs, and in which languages. Never raises."""
     joined = join(objects.pods, objects.share_pods)
     registered = {node.name for node in objects.nodes if HAMI.register in node.annotations}
     nvidia = frozenset(pod.ref.uid for pod in joined if _is_nvidias(pod, registered))
     pods = tuple(pod for pod in joined if pod.ref.uid not in nvidia)
     unit, notes = _gpushare_unit(objects.nodes, units)
-    languages = every_language(units.volcano_factor, unit)
-    return Speech(pods, _spoken(objects.nodes, pods, languages), nvidia, notes)
+    codecs = every_codec(units.volcano_factor, unit)
+    return DetectedSchemes(pods, _spoken(objects.nodes, pods, codecs), nvidia, notes)
 
 
 _MIG: Final = "nvidia.com/mig-"
@@ -305,8 +307,8 @@ _HAMI_KEYS: Final = (_HAMI_MARK, *HAMI.implied_by)
 
 
 def _spoken(
-    nodes: Iterable[Node], pods: Iterable[Pod], languages: Iterable[Language]
-) -> tuple[Language, ...]:
+    nodes: Iterable[Node], pods: Iterable[Pod], codecs: Iterable[SchemeCodec]
+) -> tuple[SchemeCodec, ...]:
     """The languages that somebody here uses; asking the others takes time and says nothing."""
     keys: set[str] = set()
     for node in nodes:
@@ -317,15 +319,13 @@ def _spoken(
             keys.update(container.limits, container.broken)
     said = tuple(keys)
     return tuple(
-        language
-        for language in languages
-        if any(key.startswith(_beginnings(language)) for key in said)
+        codec for codec in codecs if any(key.startswith(_beginnings(codec)) for key in said)
     )
 
 
-def _beginnings(language: Language) -> tuple[str, ...]:
-    hami = isinstance(language, Volcano) and language.dialect is HAMI
-    return _HAMI_KEYS if hami else _KEYS[language.scheme]
+def _beginnings(codec: SchemeCodec) -> tuple[str, ...]:
+    hami = isinstance(codec, Volcano) and codec.key_set is HAMI
+    return _HAMI_KEYS if hami else _KEYS[codec.scheme]
 
 
 def _gpushare_unit(nodes: Iterable[Node], units: Units) -> tuple[int, tuple[str, ...]]:
@@ -371,7 +371,7 @@ def _volcano_notes(views: Iterable[NodeView], units: Units) -> Iterator[str]:
 # ---------------------------------------------------------------- nodes
 
 
-def _views(nodes: Iterable[Node], found: Cluster) -> Iterator[NodeView]:
+def _views(nodes: Iterable[Node], found: ClusterLedgers) -> Iterator[NodeView]:
     known = {node.name: node for node in nodes}
     for name, ledger in found.ledgers.items():
         node = known.get(name, Node(name))
@@ -402,7 +402,10 @@ def _schemes(node: Node) -> Iterator[Scheme]:
 
 
 def _pending(
-    found: Cluster, views: Iterable[NodeView], pods: Iterable[Pod], languages: Sequence[Language]
+    found: ClusterLedgers,
+    views: Iterable[NodeView],
+    pods: Iterable[Pod],
+    codecs: Sequence[SchemeCodec],
 ) -> Iterator[Pending]:
     by_uid = pods_by_node_uid(pods)
     yield from _asking("", found.unbound, found.malformed, by_uid)
@@ -413,7 +416,7 @@ def _pending(
             for holding in holdings:
                 pod = by_uid.get(holding.pod.uid)
                 if pod is not None and not _runs(pod, holding.container):
-                    yield from _promised(view, entry, holding, pod, languages)
+                    yield from _promised(view, entry, holding, pod, codecs)
 
 
 def _runs(pod: Pod, container: str) -> bool:
@@ -456,19 +459,19 @@ def _asking(
             ref = PodRef(uid, pod.ref.namespace, pod.ref.name)
             detail = "; ".join(details)
             since = pod.created_at
-            yield Pending(ref, "", scheme, node, Waiting.UNREADABLE, detail, since=since)
+            yield Pending(ref, "", scheme, node, WaitingReason.UNREADABLE, detail, since=since)
 
 
-def _why(pod: Pod, unreadable: str, *, running: bool) -> tuple[Waiting, str]:
+def _why(pod: Pod, unreadable: str, *, running: bool) -> tuple[WaitingReason, str]:
     if unreadable:
-        return Waiting.UNREADABLE, unreadable
+        return WaitingReason.UNREADABLE, unreadable
     if running:
-        return Waiting.RUNNING_WITHOUT, ""
+        return WaitingReason.RUNNING_WITHOUT, ""
     if pod.node:
-        return Waiting.NO_ANNOTATION, ""
+        return WaitingReason.NO_ANNOTATION, ""
     if pod.unschedulable:
-        return Waiting.UNSCHEDULABLE, pod.unschedulable
-    return Waiting.NOT_SCHEDULED, ""
+        return WaitingReason.UNSCHEDULABLE, pod.unschedulable
+    return WaitingReason.NOT_SCHEDULED, ""
 
 
 def _promised(
@@ -476,23 +479,23 @@ def _promised(
     entry: DeviceEntry | None,
     holding: Holding,
     pod: Pod,
-    languages: Sequence[Language],
+    codecs: Sequence[SchemeCodec],
 ) -> Iterator[Pending]:
     """A holding that does not run: what is in its way, if it is the device."""
     device = holding.share.device
     detail = ""
     if entry is None and device and _tells_its_cards(view):
-        reason = Waiting.DEVICE_MISSING
+        reason = WaitingReason.DEVICE_MISSING
     elif entry is not None and not entry.device.healthy:
-        reason = Waiting.DEVICE_UNHEALTHY
+        reason = WaitingReason.DEVICE_UNHEALTHY
     elif holding.phase is not Phase.ASSUMED:
         return
-    elif any(claim.failed for claim in read_pod(pod, languages).claims):
-        reason = Waiting.FAILED
+    elif any(claim.failed for claim in read_pod(pod, codecs).claims):
+        reason = WaitingReason.FAILED
     elif not pod.node:
-        reason, detail = Waiting.NOT_BOUND, pod.unschedulable
+        reason, detail = WaitingReason.NOT_BOUND, pod.unschedulable
     else:
-        reason = Waiting.NOT_ASSIGNED
+        reason = WaitingReason.NOT_ASSIGNED
     share = holding.share
     yield Pending(
         holding.pod,
@@ -519,14 +522,14 @@ def _order(one: Pending) -> tuple[str, str, str, str]:
 # ---------------------------------------------------------------- what fits
 
 
-def _rooms(views: Sequence[NodeView], pending: Sequence[Pending]) -> Iterator[Room]:
+def _rooms(views: Sequence[NodeView], pending: Sequence[Pending]) -> Iterator[FreeCapacity]:
     for scheme in Scheme:
         of_scheme = [view for view in views if scheme in _schemes(view.node)]
         entries = [entry for view in of_scheme for entry in view.ledger.devices]
         if not entries:
             continue
         probe = _probe(scheme, entries, pending)
-        room = Room(
+        room = FreeCapacity(
             scheme,
             cards=len(entries),
             memory_bytes=sum(entry.device.memory_bytes or 0 for entry in entries),

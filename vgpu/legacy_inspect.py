@@ -13,11 +13,11 @@ from typing import Annotated, Final
 
 import msgspec
 
-from vgpu.kube import Node, Pod
+from vgpu.kube.objects import Node, Pod
 from vgpu.model import ContainerKind
-from vgpu.schemes.gpushare_annotations import ALLOCATION, INDEX
-from vgpu.schemes.gpushare_node import CARDS, MEMORY, MOST_CARDS
-from vgpu.schemes.language import ClaimError
+from vgpu.schemes.codec import ClaimError
+from vgpu.schemes.gpushare.annotations import ALLOCATION, INDEX
+from vgpu.schemes.gpushare.node import CARDS, MEMORY, MOST_CARDS
 from vgpu.tabwriter import align
 
 _PENDING: Final = -1  # the card of a pod whose annotations name none

@@ -25,7 +25,7 @@ class Series(msgspec.Struct, frozen=True, gc=False):
     count: int
 
 
-class Memory(msgspec.Struct, frozen=True, gc=False):
+class SharedMemory(msgspec.Struct, frozen=True, gc=False):
     """A device to be shared: bytes of memory, and the length of its IDs up to their number."""
 
     prefix_bytes: int
@@ -42,7 +42,7 @@ def list_bytes(devices: Iterable[Series]) -> int:
 
 
 def smallest_unit(
-    devices: Iterable[Memory], granularity: int = MIB, limit: int = KUBELET_LIMIT
+    devices: Iterable[SharedMemory], granularity: int = MIB, limit: int = KUBELET_LIMIT
 ) -> int | None:
     """The smallest multiple of ``granularity`` bytes whose list has at most ``limit`` bytes.
 

@@ -128,7 +128,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     assigned_at: float | None = None
     unserved: tuple[str, ...] = ()
     failed: bool = False
-    doubts: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 class Device(msgspec.Struct, frozen=True, gc=False):

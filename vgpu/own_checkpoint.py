@@ -2,7 +2,7 @@
 
 ``{"version":1,"sha256":"…","data":{…}}``: the digest is over the bytes of ``data`` exactly as they
 stand there. In ``data`` are the node, the scheme, the boot of the node and the time in which it was
-written, and the tenants with their allocations and bindings (:mod:`vgpu.tenants`). A field that is
+written, and the tenants with their allocations and bindings (:mod:`vgpu.admitted`). A field that is
 not known is passed over, so what only adds fields keeps the version.
 """
 
@@ -12,9 +12,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from vgpu.admitted import AdmittedPod
 from vgpu.model import Scheme
 from vgpu.reasons import Reason, SourceError
-from vgpu.tenants import Tenant
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     scheme: Scheme
     boot_id: str
     written_at: float
-    tenants: tuple[Tenant, ...]
+    tenants: tuple[AdmittedPod, ...]
 
 
 class _Version(msgspec.Struct):
@@ -106,7 +106,7 @@ def _decoded(content: bytes, type_: type[T], subject: str) -> T:
         raise SourceError(reason, subject, str(error)) from error
 
 
-def _nonsense(tenants: Iterable[Tenant]) -> str:
+def _nonsense(tenants: Iterable[AdmittedPod]) -> str:
     """What cannot be, in words; "" if all can."""
     uids: set[str] = set()
     for tenant in tenants:

@@ -20,7 +20,7 @@ from vgpu.reasons import Reason, SourceError
 from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_MILLI
 
 
-class Level(IntEnum):
+class LinkLevel(IntEnum):
     """What two cards have between them, the nearest first; ``name`` is what the drawing says."""
 
     GPU = 0  # one card; or two on one board, which count as PIX
@@ -32,10 +32,10 @@ class Level(IntEnum):
     ROOT = 60
 
 
-INNER = (Level.PIX, Level.PXB, Level.PHB, Level.CPU, Level.SYS)
+INNER = (LinkLevel.PIX, LinkLevel.PXB, LinkLevel.PHB, LinkLevel.CPU, LinkLevel.SYS)
 
 
-class Card(msgspec.Struct, frozen=True, gc=False):
+class TopologyGpu(msgspec.Struct, frozen=True, gc=False):
     """One card, and how much of it is taken.
 
     Attributes:
@@ -75,43 +75,43 @@ class Card(msgspec.Struct, frozen=True, gc=False):
         return self.held_milli == 0 == self.held_bytes
 
 
-class Group(msgspec.Struct, frozen=True):
-    """A node of the tree: ``cards`` are positions in :attr:`Tree.cards`, ascending."""
+class TopologyNode(msgspec.Struct, frozen=True):
+    """A node of the tree: ``cards`` are positions in :attr:`TopologyTree.cards`, ascending."""
 
-    level: Level
+    level: LinkLevel
     cards: tuple[int, ...]
-    children: tuple["Group", ...] = ()
+    children: tuple["TopologyNode", ...] = ()
 
 
-class Tree(msgspec.Struct, frozen=True):
+class TopologyTree(msgspec.Struct, frozen=True):
     """A node's cards and what joins them; leaves are in the order of ``cards``."""
 
-    cards: tuple[Card, ...]
-    root: Group
+    cards: tuple[TopologyGpu, ...]
+    root: TopologyNode
 
-    def available(self, group: Group) -> tuple[Card, ...]:
+    def available(self, group: TopologyNode) -> tuple[TopologyGpu, ...]:
         """The group's cards that nobody has any part of, in order."""
         return tuple(self.cards[at] for at in group.cards if self.cards[at].untouched)
 
-    def paths(self) -> Iterator[tuple[Group, ...]]:
+    def paths(self) -> Iterator[tuple[TopologyNode, ...]]:
         """For each card the groups above it, from its leaf to the one below the root."""
         for at in range(len(self.cards)):
             path, group = [], self.root
-            while group.level is not Level.GPU:
+            while group.level is not LinkLevel.GPU:
                 group = next(child for child in group.children if at in child.cards)
                 path.append(group)
             yield tuple(reversed(path))
 
-    def holding(self, shares: Iterable[Share]) -> "Tree":
+    def holding(self, shares: Iterable[Share]) -> "TopologyTree":
         """The same tree with these shares taken as well."""
-        return Tree(holding(self.cards, shares), self.root)
+        return TopologyTree(holding(self.cards, shares), self.root)
 
 
-def grow(cards: Iterable[Card], between: Callable[[int, int], Level]) -> Tree:
+def grow(cards: Iterable[TopologyGpu], between: Callable[[int, int], LinkLevel]) -> TopologyTree:
     """The tree of these cards; ``between`` tells the level of two positions, the lower first."""
     all_cards = tuple(cards)
     positions = range(len(all_cards))
-    groups = [Group(Level.GPU, (at,)) for at in positions]
+    groups = [TopologyNode(LinkLevel.GPU, (at,)) for at in positions]
     first = list(positions)  # of the cards within reach of each card
     for level in INNER:
         for low, high in combinations(positions, 2):
@@ -122,17 +122,19 @@ def grow(cards: Iterable[Card], between: Callable[[int, int], Level]) -> Tree:
             _joined(level, [group for group in groups if first[group.cards[0]] == at])
             for at in sorted(set(first))
         ]
-    return Tree(all_cards, Group(Level.ROOT, tuple(positions), tuple(groups)))
+    return TopologyTree(all_cards, TopologyNode(LinkLevel.ROOT, tuple(positions), tuple(groups)))
 
 
-def _joined(level: Level, groups: list[Group]) -> Group:
+def _joined(level: LinkLevel, groups: list[TopologyNode]) -> TopologyNode:
     """One group of these; a level with nothing to join has no node."""
     if len(groups) == 1:
         return groups[0]
-    return Group(level, tuple(sorted(at for group in groups for at in group.cards)), tuple(groups))
+    return TopologyNode(
+        level, tuple(sorted(at for group in groups for at in group.cards)), tuple(groups)
+    )
 
 
-def holding(cards: Sequence[Card], shares: Iterable[Share]) -> tuple[Card, ...]:
+def holding(cards: Sequence[TopologyGpu], shares: Iterable[Share]) -> tuple[TopologyGpu, ...]:
     """The cards with these shares taken as well; shares of other devices change nothing here.
 
     A share names its card by UUID or minor number. What it does not limit it takes whole, and with
@@ -148,7 +150,7 @@ def holding(cards: Sequence[Card], shares: Iterable[Share]) -> tuple[Card, ...]:
     return tuple(held)
 
 
-def _holding(card: Card, share: Share) -> Card:
+def _holding(card: TopologyGpu, share: Share) -> TopologyGpu:
     cores, memory = share.cores_milli, share.memory_bytes
     if memory is None or (cores or 0) >= WHOLE_DEVICE_MILLI:
         memory = card.memory_bytes
@@ -165,20 +167,20 @@ MOST_CARDS = 64
 MATRIX_LIMIT = 64 * 1024
 """Characters."""
 
-_LINKS: Mapping[str, Level] = {
-    "PIX": Level.PIX,
-    "PXB": Level.PXB,
-    "PHB": Level.PHB,
-    "NODE": Level.CPU,
-    "SOC": Level.CPU,  # old drivers; gpu-manager takes it so
-    "SYS": Level.SYS,
+_LINKS: Mapping[str, LinkLevel] = {
+    "PIX": LinkLevel.PIX,
+    "PXB": LinkLevel.PXB,
+    "PHB": LinkLevel.PHB,
+    "NODE": LinkLevel.CPU,
+    "SOC": LinkLevel.CPU,  # old drivers; gpu-manager takes it so
+    "SYS": LinkLevel.SYS,
 }
 _NVLINK = re.compile(r"NV[0-9]{1,2}")
 _CARD_NAME = re.compile(r"GPU([0-9]{1,2})")
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,16}m")
 
 
-def parse_matrix(text: str, subject: str = "topology matrix") -> tuple[tuple[Level, ...], ...]:
+def parse_matrix(text: str, subject: str = "topology matrix") -> tuple[tuple[LinkLevel, ...], ...]:
     """The levels between all cards, from ``nvidia-smi topo -m``.
 
     NVLink (``NV1`` …) hides what PCIe there is; it is nearer than any and read as PIX. Network
@@ -209,15 +211,15 @@ def parse_matrix(text: str, subject: str = "topology matrix") -> tuple[tuple[Lev
     )
     for at, row in enumerate(matrix):
         for other, level in enumerate(row):
-            if (level is Level.GPU) != (at == other) or level != matrix[other][at]:
+            if (level is LinkLevel.GPU) != (at == other) or level != matrix[other][at]:
                 raise SourceError(Reason.MALFORMED, subject, f"GPU{at}, GPU{other}: contradiction")
     return matrix
 
 
-def _level(word: str, where: str, subject: str) -> Level:
+def _level(word: str, where: str, subject: str) -> LinkLevel:
     if word in ("X", "x"):
-        return Level.GPU
-    level = Level.PIX if _NVLINK.fullmatch(word) else _LINKS.get(word)
+        return LinkLevel.GPU
+    level = LinkLevel.PIX if _NVLINK.fullmatch(word) else _LINKS.get(word)
     if level is None:
         raise SourceError(Reason.MALFORMED, subject, f"{where}: no link is called {word[:16]!r}")
     return level
@@ -226,7 +228,7 @@ def _level(word: str, where: str, subject: str) -> Level:
 # ---------------------------------------------------------------- the drawing
 
 
-def draw(tree: Tree) -> str:
+def draw(tree: TopologyTree) -> str:
     """The text of gpu-manager's PrintGraph: memory in bytes, cores in percent.
 
     Siblings are sorted by level, by how many cards are free, and by their first card. Of inner
@@ -237,20 +239,20 @@ def draw(tree: Tree) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _lines(tree: Tree, group: Group, depth: int) -> Iterator[str]:
+def _lines(tree: TopologyTree, group: TopologyNode, depth: int) -> Iterator[str]:
     for child in sorted(group.children, key=lambda child: _drawn_before(tree, child)):
         yield f"{'|   ' * depth}|---{_label(tree, child)}"
         yield from _lines(tree, child, depth + 1)
 
 
-def _drawn_before(tree: Tree, group: Group) -> tuple[int, int, int]:
+def _drawn_before(tree: TopologyTree, group: TopologyNode) -> tuple[int, int, int]:
     first = min(tree.cards[at].minor for at in group.cards)
     return group.level, len(tree.available(group)), first
 
 
-def _label(tree: Tree, group: Group) -> str:
+def _label(tree: TopologyTree, group: TopologyNode) -> str:
     cards = [tree.cards[at] for at in group.cards]
-    leaf = cards[0] if group.level is Level.GPU else None
+    leaf = cards[0] if group.level is LinkLevel.GPU else None
     name = (
         f"GPU{leaf.index} ("
         if leaf

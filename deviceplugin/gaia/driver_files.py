@@ -107,7 +107,7 @@ class Library(msgspec.Struct, frozen=True):
     needed: tuple[str, ...] = ()
 
 
-class Driver(msgspec.Struct, frozen=True):
+class HostDriver(msgspec.Struct, frozen=True):
     """The driver of a host.
 
     Attributes:
@@ -121,7 +121,7 @@ class Driver(msgspec.Struct, frozen=True):
     programs: Mapping[str, HostFile]
 
 
-def survey(root: str = "/") -> Driver:
+def survey(root: str = "/") -> HostDriver:
     """The driver of the host whose root is ``root`` here.
 
     Raises SourceError LIBRARY_NOT_FOUND, or MALFORMED while parts of two drivers lie there.
@@ -134,10 +134,10 @@ def survey(root: str = "/") -> Driver:
     files = dict.fromkeys(file for _, path in wanted for file in _file(root, path))
     same = {f"{stem}.{version}" for stem in (CUDA, NVML)}
     libraries = (one for one in files if _stem(one.name) not in (CUDA, NVML) or one.name in same)
-    return Driver(version, tuple(libraries), _programs(root, PROGRAMS))
+    return HostDriver(version, tuple(libraries), _programs(root, PROGRAMS))
 
 
-def digest(driver: Driver, more: Iterable[HostFile] = ()) -> str:
+def digest(driver: HostDriver, more: Iterable[HostFile] = ()) -> str:
     """Twelve digits that change with any of the files, or one ``more``."""
     files = [*driver.libraries, *driver.programs.values(), *more]
     lines = [f"{file.path}\0{file.size}\0{file.mtime_ns}\n" for file in files]

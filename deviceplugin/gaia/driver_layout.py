@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from deviceplugin.gaia.driver_files import CUDA, NVML, Driver, HostFile, Library
+from deviceplugin.gaia.driver_files import CUDA, NVML, HostDriver, HostFile, Library
 from vgpu.reasons import Reason, SourceError
 
 CONTROL: Final = "libcuda-control.so"
@@ -36,14 +36,14 @@ class Flavour(StrEnum):
     ORIGIN = "origin"  # for whole cards
 
 
-class Layout(msgspec.Struct, frozen=True):
+class DriverLayout(msgspec.Struct, frozen=True):
     """A folder: files of the host and links, by their paths in it."""
 
     files: Mapping[str, HostFile]
     links: Mapping[str, str]
 
 
-def origin(driver: Driver, known: Mapping[str, Library]) -> Layout:
+def origin(driver: HostDriver, known: Mapping[str, Library]) -> DriverLayout:
     """The folder for whole cards; ``known`` are the libraries by path. Raises SourceError."""
     files: dict[str, HostFile] = {}
     links: dict[str, str] = {}
@@ -56,10 +56,12 @@ def origin(driver: Driver, known: Mapping[str, Library]) -> Layout:
         for name in _asked_for(file, library.soname):
             links.setdefault(f"{FOLDERS[library.bits]}/{name}", file.name)
     files |= {f"{PROGRAMS}/{name}": file for name, file in driver.programs.items()}
-    return Layout(files, {name: target for name, target in links.items() if name not in files})
+    return DriverLayout(
+        files, {name: target for name, target in links.items() if name not in files}
+    )
 
 
-def shared(whole: Layout, control: HostFile, bits: int, client: HostFile) -> Layout:
+def shared(whole: DriverLayout, control: HostFile, bits: int, client: HostFile) -> DriverLayout:
     """The folder for parts of cards; ``bits`` are the control library's.
 
     Of the other class CUDA and NVML are left out: nothing would limit them there. Raises
@@ -75,7 +77,7 @@ def shared(whole: Layout, control: HostFile, bits: int, client: HostFile) -> Lay
             raise SourceError(Reason.MALFORMED, control.path, detail)
         links |= dict.fromkeys(replaced, CONTROL)
     files |= {f"{here}/{CONTROL}": control, f"{PROGRAMS}/{CLIENT}": client}
-    return Layout(files, links)
+    return DriverLayout(files, links)
 
 
 def _is_of(place: str, folder: str) -> bool:

@@ -20,7 +20,7 @@ import msgspec
 
 from deviceplugin.gaia import driver_layout
 from deviceplugin.gaia.driver_files import (
-    Driver,
+    HostDriver,
     HostFile,
     digest,
     find_library,
@@ -28,7 +28,7 @@ from deviceplugin.gaia.driver_files import (
     here,
     survey,
 )
-from deviceplugin.gaia.driver_layout import CLIENT, CONTROL, Flavour, Layout
+from deviceplugin.gaia.driver_layout import CLIENT, CONTROL, DriverLayout, Flavour
 from vgpu.reasons import Reason, SourceError
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ _BOOT: Final = ".boot"
 """Ends the name of the file beside a folder that says in which boot containers last got it."""
 
 
-class Source(msgspec.Struct, frozen=True):
+class DriverSource(msgspec.Struct, frozen=True):
     """Where the driver is, and what limits it.
 
     Attributes:
@@ -73,7 +73,7 @@ class Mirrored(msgspec.Struct, frozen=True):
 class DriverMirror:
     """The folders below one. One thread at a time may use it, of one process on the node."""
 
-    def __init__(self, folder: str, source: Source, boot_id: str) -> None:
+    def __init__(self, folder: str, source: DriverSource, boot_id: str) -> None:
         self._folder = Path(folder)
         self._source = source
         self._boot_id = boot_id
@@ -125,7 +125,7 @@ class DriverMirror:
         return control, client
 
     @staticmethod
-    def _name(flavour: Flavour, driver: Driver, more: tuple[HostFile, ...] = ()) -> str:
+    def _name(flavour: Flavour, driver: HostDriver, more: tuple[HostFile, ...] = ()) -> str:
         return f"{flavour}.{driver.version}-{digest(driver, more)}"
 
     def _is_there(self, name: str) -> bool:
@@ -152,7 +152,7 @@ class DriverMirror:
                 shutil.rmtree(path)
         self._begun = True
 
-    def _build(self, name: str, layout: Layout, folders: Mapping[Flavour, str]) -> None:
+    def _build(self, name: str, layout: DriverLayout, folders: Mapping[Flavour, str]) -> None:
         """Make a folder, whole or not at all. Raises OSError."""
         fresh = self._folder / f".{name}.new"
         others = [self._folder / one for one in folders.values()]
@@ -215,7 +215,7 @@ class DriverMirror:
                 log.info("an older mirror of the driver is removed", extra={"folder": name})
 
 
-def _layouts(driver: Driver, enforcing: tuple[HostFile, ...]) -> dict[Flavour, Layout]:
+def _layouts(driver: HostDriver, enforcing: tuple[HostFile, ...]) -> dict[Flavour, DriverLayout]:
     """Raises SourceError."""
     # 7 MiB of memory that most starts of the plugin do not need: the mirror is there
     from deviceplugin.gaia.elf import read_library  # noqa: PLC0415

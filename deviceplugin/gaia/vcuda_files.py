@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from vgpu.reasons import SourceError
-from vgpu.schemes.gaia_pids import PIDS_LIMIT
-from vgpu.schemes.vcuda_config import CONFIG_SIZE
+from vgpu.schemes.gaia.pids import PIDS_LIMIT
+from vgpu.schemes.gaia.vcuda_config import CONFIG_SIZE
 from vgpu.sources.files import read_file
 from vgpu.sources.limits import VCUDA_CONFIG
 

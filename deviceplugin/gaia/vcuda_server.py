@@ -22,7 +22,7 @@ import grpc
 import grpc.aio
 import msgspec
 
-from deviceplugin.gaia.registrar import Look
+from deviceplugin.gaia.limits_writer import PodFiles
 from vgpu.reasons import SourceError
 from vgpu.rpc import vcuda_pb2 as pb
 from vgpu.unix_socket import SocketError, require_short
@@ -58,11 +58,11 @@ _ID: Final = re.compile(r"[0-9a-f]{64}")
 _NAME: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
 T = TypeVar("T")
-Asks = Callable[[str, frozenset[str]], Look]
+Asks = Callable[[str, frozenset[str]], PodFiles]
 """Looks at a pod, see :meth:`Registrar.look`."""
 
 
-class Refusal(Exception):  # noqa: N818  # it is an answer, not a failure of ours
+class VcudaRefusal(Exception):  # noqa: N818  # it is an answer, not a failure of ours
     """Why a call is refused.
 
     Attributes:
@@ -74,27 +74,27 @@ class Refusal(Exception):  # noqa: N818  # it is an answer, not a failure of our
         self.code = code
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ContainerQuery(msgspec.Struct, frozen=True):
     """Which container a call is about: by its ID, or else by its name."""
 
     container: str
     by_name: bool
 
 
-def asked(request: pb.VDeviceRequest, uid: str) -> Asked:
+def asked(request: pb.VDeviceRequest, uid: str) -> ContainerQuery:
     """What a call on the pod's socket asks. Raises Refusal for what cannot be of that pod."""
     if request.pod_uid != uid:
         text = f"this is the socket of pod {uid}, not of {request.pod_uid[:_MOST_TEXT]!r}"
-        raise Refusal(grpc.StatusCode.PERMISSION_DENIED, text)
+        raise VcudaRefusal(grpc.StatusCode.PERMISSION_DENIED, text)
     by_name = bool(request.container_name)  # gpu-manager, too, looks at the name first
     said = request.container_name if by_name else request.container_id
     if not (_NAME if by_name else _ID).fullmatch(said):
         text = f"no container is called {said[:_MOST_TEXT]!r}"
-        raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, text)
-    return Asked(said, by_name)
+        raise VcudaRefusal(grpc.StatusCode.INVALID_ARGUMENT, text)
+    return ContainerQuery(said, by_name)
 
 
-def found(asks: Asked, look: Look) -> bool:
+def found(asks: ContainerQuery, look: PodFiles) -> bool:
     """Whether the container's files are there; False while that may still come. Raises Refusal."""
     if asks.container in (look.by_name if asks.by_name else look.served):
         return True
@@ -105,7 +105,7 @@ def found(asks: Asked, look: Look) -> bool:
     if coming:
         return False
     text = f"{asks.container} is no running container of this pod that has a share of a card"
-    raise Refusal(grpc.StatusCode.NOT_FOUND, text)
+    raise VcudaRefusal(grpc.StatusCode.NOT_FOUND, text)
 
 
 class _Pod:
@@ -119,7 +119,7 @@ class _Pod:
         self._asked: set[str] = set()  # what is to have them with the next look
         self._looking: asyncio.Task[None] | None = None
         self._begun_at = float("-inf")
-        self._result: Look | Refusal = Look()
+        self._result: PodFiles | VcudaRefusal = PodFiles()
 
     async def register(
         self, request: pb.VDeviceRequest, context: grpc.aio.ServicerContext
@@ -128,22 +128,22 @@ class _Pod:
         try:
             asks = asked(request, self.uid)
             await self._served(asks)
-        except Refusal as refusal:
+        except VcudaRefusal as refusal:
             told = {"uid": self.uid, "detail": str(refusal)}
             log.debug("a container could not be registered", extra=told)
             await context.abort(refusal.code, str(refusal))
         return pb.VDeviceResponse()
 
-    async def _served(self, asks: Asked) -> None:
+    async def _served(self, asks: ContainerQuery) -> None:
         """Wait until the container's files are written. Raises Refusal."""
         loop = asyncio.get_running_loop()
         until = loop.time() + PATIENCE_SECONDS
         while not found(asks, await self._fresh(asks)):
             if loop.time() >= until:
                 text = f"the kubelet does not say which container {asks.container} is"
-                raise Refusal(grpc.StatusCode.UNAVAILABLE, text)
+                raise VcudaRefusal(grpc.StatusCode.UNAVAILABLE, text)
 
-    async def _fresh(self, asks: Asked) -> Look:
+    async def _fresh(self, asks: ContainerQuery) -> PodFiles:
         """What a look says that began after now; others who wait for one share it.
 
         Raises Refusal.
@@ -155,7 +155,7 @@ class _Pod:
             if self._looking is None:
                 self._looking = asyncio.create_task(self._look_again())
             await asyncio.shield(self._looking)  # a client that goes leaves the others theirs
-        if isinstance(self._result, Refusal):
+        if isinstance(self._result, VcudaRefusal):
             raise self._result
         return self._result
 
@@ -168,10 +168,10 @@ class _Pod:
         try:
             look = await loop.run_in_executor(self._workers, self._look, self.uid, names)
         except (SourceError, OSError) as error:
-            self._result = Refusal(grpc.StatusCode.UNAVAILABLE, str(error))
+            self._result = VcudaRefusal(grpc.StatusCode.UNAVAILABLE, str(error))
         except Exception:
             log.exception("registering failed on a defect")
-            self._result = Refusal(grpc.StatusCode.INTERNAL, "a defect in the device plugin")
+            self._result = VcudaRefusal(grpc.StatusCode.INTERNAL, "a defect in the device plugin")
         else:
             self._result = look
             self._by_name = look.by_name

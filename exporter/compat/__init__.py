@@ -17,7 +17,7 @@ from exporter.compat.hami import hami
 from exporter.compat.legacy import hami_legacy, volcano
 from exporter.compat.scheduler import volcano_scheduler
 from exporter.view import Attribution
-from vgpu.metrics.family import Table
+from vgpu.metrics.family import FamilyTable
 from vgpu.model import Scheme
 
 
@@ -36,7 +36,7 @@ CONFLICTING = (Compat.VOLCANO, Compat.HAMI_LEGACY)
 """They use the same names with different labels."""
 
 
-SETS: dict[Compat, Callable[[bool], tuple[Table, ...]]] = {
+SETS: dict[Compat, Callable[[bool], tuple[FamilyTable, ...]]] = {
     Compat.VOLCANO: volcano,
     Compat.VOLCANO_SCHEDULER: volcano_scheduler,
     Compat.HAMI_LEGACY: hami_legacy,
@@ -45,7 +45,7 @@ SETS: dict[Compat, Callable[[bool], tuple[Table, ...]]] = {
 }
 
 
-def tables(sets: Iterable[Compat], breakdown: bool = False) -> tuple[Table, ...]:
+def tables(sets: Iterable[Compat], breakdown: bool = False) -> tuple[FamilyTable, ...]:
     """The tables of the chosen sets, in the order of :class:`Compat`."""
     chosen = set(sets)
     return tuple(t for name, make in SETS.items() if name in chosen for t in make(breakdown))

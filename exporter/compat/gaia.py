@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from exporter.compat.rows import GAUGE
-from exporter.view import ContainerRow, ShareRow, View
-from vgpu.metrics.family import Family, Labelled, Number, Table, Value
+from exporter.view import ContainerRow, ExporterView, ShareRow
+from vgpu.metrics.family import Family, FamilyTable, Labelled, Number, Value
 from vgpu.model import Scheme
 from vgpu.units import MIB
 
@@ -20,7 +20,7 @@ class GaiaRow(msgspec.Struct, frozen=True, gc=False):
     node: str
 
 
-def gaia_rows(view: View) -> Iterator[GaiaRow]:
+def gaia_rows(view: ExporterView) -> Iterator[GaiaRow]:
     """Containers of the gaia scheme, idle ones included."""
     shares: dict[tuple[str, str], list[ShareRow]] = {}
     for share in view.attribution.shares:
@@ -70,10 +70,10 @@ def gaia_request_memory(row: GaiaRow) -> Labelled:
     return {("total",): int(asked or row.card_bytes) // MIB} if row.shares else {}
 
 
-def gaia(breakdown: bool = False) -> tuple[Table, ...]:  # noqa: ARG001  # one shape for all sets
+def gaia(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # noqa: ARG001  # one shape for all sets
     """The set of gpu-manager, which it serves on /metric."""
     return (
-        Table(
+        FamilyTable(
             title="Containers",
             rows=gaia_rows,
             labels=("pod_name", "namespace", "node", "container_name"),

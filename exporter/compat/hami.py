@@ -17,7 +17,7 @@ from exporter.compat.rows import (
     vdevice_key,
     vdevices,
 )
-from vgpu.metrics.family import Family, Labelled, Table
+from vgpu.metrics.family import Family, FamilyTable, Labelled
 
 HAMI_VDEVICE_LABELS = ("namespace", "pod", "container", "vdevice_index", "device_uuid", "zone")
 
@@ -28,11 +28,11 @@ def _mig_labels(row: VDeviceRow) -> Labelled:
     return {(row.share.device, *(info.get(name, "") for name in names)): 1}
 
 
-def hami(breakdown: bool = False) -> tuple[Table, ...]:  # noqa: ARG001  # one shape for all sets
+def hami(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # noqa: ARG001  # one shape for all sets
     """The set of HAMi's vGPUmonitor since 2.9. Its ``_ratio`` families are 0-100."""
     labels = ("node", "device_index", "device_uuid", "device_type", "zone")
     return (
-        Table(
+        FamilyTable(
             title="Cards",
             rows=hosts,
             labels=labels,
@@ -52,7 +52,7 @@ def hami(breakdown: bool = False) -> tuple[Table, ...]:  # noqa: ARG001  # one s
                 ),
             ),
         ),
-        Table(
+        FamilyTable(
             title="Cards, without the node label",
             rows=hosts,
             labels=labels[1:],
@@ -66,7 +66,7 @@ def hami(breakdown: bool = False) -> tuple[Table, ...]:  # noqa: ARG001  # one s
                 ),
             ),
         ),
-        Table(
+        FamilyTable(
             title="Containers",
             rows=vdevices,
             labels=HAMI_VDEVICE_LABELS,
@@ -122,7 +122,7 @@ def hami(breakdown: bool = False) -> tuple[Table, ...]:  # noqa: ARG001  # one s
                 ),
             ),
         ),
-        Table(
+        FamilyTable(
             title="MIG instances",
             rows=mig_vdevices,
             labels=HAMI_VDEVICE_LABELS,
@@ -137,7 +137,7 @@ def hami(breakdown: bool = False) -> tuple[Table, ...]:  # noqa: ARG001  # one s
                 ),
             ),
         ),
-        Table(
+        FamilyTable(
             title="Build",
             rows=lambda view: (view.build,),
             labels=("version", "revision", "build_date", "go_version", "compiler", "platform"),

@@ -20,13 +20,15 @@ from exporter.compat.rows import (
     vdevice_key,
     vdevices,
 )
-from vgpu.metrics.family import Family, Table
+from vgpu.metrics.family import Family, FamilyTable
 
 LEGACY_VDEVICE_LABELS = ("podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid", "zone")
 
 
-def _legacy_hosts(labels: tuple[str, ...], key: Callable[[HostRow], tuple[str, ...]]) -> Table:
-    return Table(
+def _legacy_hosts(
+    labels: tuple[str, ...], key: Callable[[HostRow], tuple[str, ...]]
+) -> FamilyTable:
+    return FamilyTable(
         title="Cards",
         rows=hosts,
         labels=labels,
@@ -43,7 +45,7 @@ def _legacy_hosts(labels: tuple[str, ...], key: Callable[[HostRow], tuple[str, .
     )
 
 
-def _legacy_vdevices(breakdown: bool) -> Table:
+def _legacy_vdevices(breakdown: bool) -> FamilyTable:
     description = "Container device memory as the shim accounts it, in bytes."
     memory = (
         Family(
@@ -56,7 +58,7 @@ def _legacy_vdevices(breakdown: bool) -> Table:
         if breakdown
         else Family("Device_memory_desc_of_container", GAUGE, description, told("total"))
     )
-    return Table(
+    return FamilyTable(
         title="Containers",
         rows=vdevices,
         labels=LEGACY_VDEVICE_LABELS,
@@ -91,7 +93,7 @@ def _legacy_vdevices(breakdown: bool) -> Table:
     )
 
 
-def volcano(breakdown: bool = False) -> tuple[Table, ...]:
+def volcano(breakdown: bool = False) -> tuple[FamilyTable, ...]:
     """The set of volcano-vgpu-device-plugin's monitor."""
     labels = ("deviceidx", "deviceuuid", "zone")
     return (
@@ -100,10 +102,10 @@ def volcano(breakdown: bool = False) -> tuple[Table, ...]:
     )
 
 
-def hami_legacy(breakdown: bool = False) -> tuple[Table, ...]:
+def hami_legacy(breakdown: bool = False) -> tuple[FamilyTable, ...]:
     """The set of HAMi's vGPUmonitor before 2.9, or with --legacy-metrics."""
     labels = ("nodeid", "deviceidx", "deviceuuid", "devicetype", "zone")
-    mig = Table(
+    mig = FamilyTable(
         title="MIG instances",
         rows=mig_vdevices,
         labels=(*LEGACY_VDEVICE_LABELS, "instanceid"),

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from exporter.view import GpuRow, ShareRow, View
-from vgpu.metrics.family import Kind, Labelled, Value
+from exporter.view import ExporterView, GpuRow, ShareRow
+from vgpu.metrics.family import Labelled, MetricType, Value
 
-GAUGE = Kind.GAUGE
+GAUGE = MetricType.GAUGE
 
 ZONE = "vGPU"
 """The constant label zone of HAMi's and Volcano's monitors."""
@@ -32,14 +32,14 @@ class VDeviceRow(msgspec.Struct, frozen=True, gc=False):
     now: float
 
 
-def hosts(view: View) -> Iterator[HostRow]:
+def hosts(view: ExporterView) -> Iterator[HostRow]:
     """Cards that answer, without MIG instances."""
     for row in view.attribution.gpus:
         if row.answers and not row.gpu.parent:
             yield HostRow(row, view.node)
 
 
-def vdevices(view: View) -> Iterator[VDeviceRow]:
+def vdevices(view: ExporterView) -> Iterator[VDeviceRow]:
     """The original monitors know of containers by their regions only."""
     for share in view.attribution.shares:
         if share.accounted is not None and share.pod:
@@ -112,7 +112,7 @@ def offset_breakdown(row: VDeviceRow) -> Labelled:
     return {(str(use.context), str(use.module), str(use.data), str(use.other)): use.total}
 
 
-def mig_vdevices(view: View) -> Iterator[VDeviceRow]:
+def mig_vdevices(view: ExporterView) -> Iterator[VDeviceRow]:
     """Those vdevices that are MIG instances."""
     return (row for row in vdevices(view) if row.share.mig)
 

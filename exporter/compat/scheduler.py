@@ -11,9 +11,9 @@ import msgspec
 
 from exporter.allocations import is_allocation
 from exporter.compat.rows import GAUGE
-from exporter.view import View
+from exporter.view import ExporterView
 from vgpu.ledger import Holding, totals
-from vgpu.metrics.family import Family, Table, Value
+from vgpu.metrics.family import Family, FamilyTable, Value
 from vgpu.model import Device, Scheme
 from vgpu.units import MIB, percent
 
@@ -34,12 +34,12 @@ class HeldRow(msgspec.Struct, frozen=True, gc=False):
     shares: int
 
 
-def cards(view: View) -> Iterator[HeldRow]:
+def cards(view: ExporterView) -> Iterator[HeldRow]:
     """Every card, idle ones included."""
     return (held_row(view, device, "", held) for device, held in held_by_card(view))
 
 
-def pods(view: View) -> Iterator[HeldRow]:
+def pods(view: ExporterView) -> Iterator[HeldRow]:
     """Every name of pods, by card; pods whose name is unknown are left out."""
     for device, held in held_by_card(view):
         by_name: dict[str, list[Holding]] = {}
@@ -50,7 +50,7 @@ def pods(view: View) -> Iterator[HeldRow]:
             yield held_row(view, device, name, those)
 
 
-def held_by_card(view: View) -> list[tuple[Device, list[Holding]]]:
+def held_by_card(view: ExporterView) -> list[tuple[Device, list[Holding]]]:
     """What Volcano's pods hold of each card; of a MIG instance they hold it of its card."""
     if view.books is None:
         return []
@@ -66,7 +66,7 @@ def held_by_card(view: View) -> list[tuple[Device, list[Holding]]]:
     return [(devices[name], holdings) for name, holdings in held.items()]
 
 
-def held_row(view: View, card: Device, pod: str, held: Sequence[Holding]) -> HeldRow:
+def held_row(view: ExporterView, card: Device, pod: str, held: Sequence[Holding]) -> HeldRow:
     """The sum of these holdings, each pod's at its peak."""
     total = totals.held(held)
     unknown = any(holding.share.memory_bytes is None for holding in held)
@@ -90,10 +90,10 @@ def _units(pick: Callable[[HeldRow], int | None]) -> Callable[[HeldRow], Value]:
     return value
 
 
-def volcano_scheduler(breakdown: bool = False) -> tuple[Table, ...]:  # noqa: ARG001  # one shape for all sets
+def volcano_scheduler(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # noqa: ARG001  # one shape for all sets
     """The vGPU gauges of Volcano's scheduler, for the cards of this node."""
     return (
-        Table(
+        FamilyTable(
             title="Cards",
             note=(
                 "A pod's init and app containers run one after another, so of the two the larger"
@@ -129,7 +129,7 @@ def volcano_scheduler(breakdown: bool = False) -> tuple[Table, ...]:  # noqa: AR
                 ),
             ),
         ),
-        Table(
+        FamilyTable(
             title="Pods on cards",
             note=(
                 "There is no namespace label: pods of one name in several namespaces are one series"

@@ -9,10 +9,10 @@ from exporter.families.containers import CONTAINERS, SHARES
 from exporter.families.devices import GPUS, XID_WATCH, XIDS
 from exporter.families.health import CALLS, COLLECTORS, SELF
 from exporter.families.node import NODE
-from vgpu.metrics.family import Table
+from vgpu.metrics.family import FamilyTable
 from vgpu.metrics.own import PROCESS, WEB
 
-OWN_TABLES: tuple[Table, ...] = (
+OWN_TABLES: tuple[FamilyTable, ...] = (
     GPUS,
     XID_WATCH,
     XIDS,

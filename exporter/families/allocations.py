@@ -2,14 +2,14 @@
 
 from exporter.allocations import conflict_counts
 from exporter.families.containers import CONTAINER_LABELS
-from exporter.view import View
+from exporter.view import ExporterView
 from vgpu.ledger import PRECEDENCE
-from vgpu.metrics.family import Family, Kind, Labelled, Table, Value
+from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType, Value
 from vgpu.units import WHOLE_DEVICE_MILLI
 
-GAUGE = Kind.GAUGE
+GAUGE = MetricType.GAUGE
 
-DEVICE_ALLOCATIONS = Table(
+DEVICE_ALLOCATIONS = FamilyTable(
     title="Allocations of the devices",
     note=(
         "What the ledger has given out, used or not, as the scheduler and the kubelet see it:"
@@ -44,7 +44,7 @@ DEVICE_ALLOCATIONS = Table(
     ),
 )
 
-CONTAINER_ALLOCATIONS = Table(
+CONTAINER_ALLOCATIONS = FamilyTable(
     title="Allocations of the containers",
     note=(
         "What a container was given of a device; what is enforced is its limit, above. `container`"
@@ -89,21 +89,21 @@ def _ratio(cores_milli: int | None) -> Value:
     return None if cores_milli is None else cores_milli / WHOLE_DEVICE_MILLI
 
 
-def _conflicts(view: View) -> Labelled:
+def _conflicts(view: ExporterView) -> Labelled:
     """Every type, so that a rule on one of them never meets an absent series."""
     if view.books is None:
         return {}
     return {(kind.value,): count for kind, count in conflict_counts(view.books.ledger).items()}
 
 
-def _sources(view: View) -> Labelled:
+def _sources(view: ExporterView) -> Labelled:
     if view.books is None:
         return {}
     read = view.books.ledger.read
     return {(source.value,): int(source in read) for source in PRECEDENCE}
 
 
-LEDGER = Table(
+LEDGER = FamilyTable(
     title="The ledger",
     note="Of each conflict the status page says whose it is and which sources disagree.",
     rows=lambda view: (view,),

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from exporter.view import ShareRow
-from vgpu.metrics.family import Family, Kind, Labelled, Table, Value
+from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType, Value
 
-GAUGE = Kind.GAUGE
+GAUGE = MetricType.GAUGE
 
 
 def accounted(field: str) -> Callable[[ShareRow], Value]:
@@ -35,7 +35,7 @@ def breakdown(row: ShareRow) -> Labelled:
 
 CONTAINER_LABELS = ("namespace", "pod", "container", "pod_uid")
 
-SHARES = Table(
+SHARES = FamilyTable(
     title="Shares: a container on a device",
     note=(
         "`used` is the driver's truth by process, for every scheme; `accounted` is what the shim"
@@ -132,7 +132,7 @@ def _ratio(percent: int | None) -> Value:
     return None if percent is None else percent / 100
 
 
-CONTAINERS = Table(
+CONTAINERS = FamilyTable(
     title="Containers",
     rows=lambda view: view.attribution.containers,
     labels=CONTAINER_LABELS,

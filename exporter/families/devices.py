@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from exporter.view import GpuRow
-from vgpu.metrics.family import Family, Kind, Labelled, Table, Value
+from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType, Value
 
-GAUGE, COUNTER = Kind.GAUGE, Kind.COUNTER
+GAUGE, COUNTER = MetricType.GAUGE, MetricType.COUNTER
 
 
 def reading(name: str) -> Callable[[GpuRow], Value]:
@@ -52,20 +52,22 @@ def gpu_info(row: GpuRow) -> Labelled:
     }
 
 
-def _gpu(name: str, help_: str, *, unit: str = "", kind: Kind = GAUGE, source: str = "") -> Family:
+def _gpu(
+    name: str, help_: str, *, unit: str = "", kind: MetricType = GAUGE, source: str = ""
+) -> Family:
     """A device family whose reading has the family's own name, without prefix and ``_total``."""
     value = reading(source or name.removesuffix("_total"))
     return Family(f"vgpu_gpu_{name}", kind, help_, value, unit=unit)
 
 
 def _gpu_by(
-    name: str, extra: tuple[str, ...], help_: str, *, unit: str = "", kind: Kind = GAUGE
+    name: str, extra: tuple[str, ...], help_: str, *, unit: str = "", kind: MetricType = GAUGE
 ) -> Family:
     value = readings(name.removesuffix("_total"))
     return Family(f"vgpu_gpu_{name}", kind, help_, value, extra, unit)
 
 
-GPUS = Table(
+GPUS = FamilyTable(
     title="Devices",
     note="A device is a card, or a MIG instance of one (`parent_uuid` in `vgpu_gpu_info`).",
     rows=lambda view: view.attribution.gpus,
@@ -221,7 +223,7 @@ GPUS = Table(
     ),
 )
 
-XID_WATCH = Table(
+XID_WATCH = FamilyTable(
     title="Whether XID errors are heard",
     note="Without this at 1, no XID series means nothing.",
     rows=lambda view: ((row.gpu, view.xids_watched) for row in view.attribution.gpus),
@@ -237,7 +239,7 @@ XID_WATCH = Table(
     ),
 )
 
-XIDS = Table(
+XIDS = FamilyTable(
     title="XID errors",
     note="Alert on the timestamp: `increase()` does not see the first event of a series.",
     rows=lambda view: view.xids,

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vgpu.facts import CallCost
-from vgpu.metrics.family import Family, Kind, Labelled, Table
+from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType
 from vgpu.metrics.own import BUILD_INFO, own_family
 from vgpu.sources.collector import CollectorRow
 
-GAUGE, COUNTER = Kind.GAUGE, Kind.COUNTER
+GAUGE, COUNTER = MetricType.GAUGE, MetricType.COUNTER
 
 
 def by_reason(field: str) -> Callable[[CollectorRow], Labelled]:
@@ -21,7 +21,7 @@ def by_reason(field: str) -> Callable[[CollectorRow], Labelled]:
     return pick
 
 
-COLLECTORS = Table(
+COLLECTORS = FamilyTable(
     title="Health of the collectors",
     rows=lambda view: view.collectors,
     labels=("collector",),
@@ -72,7 +72,7 @@ COLLECTORS = Table(
     ),
 )
 
-CALLS = Table(
+CALLS = FamilyTable(
     title="Cost of the driver calls",
     note="What we ask of the driver's lock, by NVML call.",
     rows=lambda view: view.calls.items(),
@@ -100,7 +100,7 @@ def _cost(item: tuple[str, CallCost]) -> CallCost:
     return item[1]
 
 
-SELF = Table(
+SELF = FamilyTable(
     title="The exporter itself",
     rows=lambda view: (view,),
     labels=(),

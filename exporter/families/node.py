@@ -2,13 +2,13 @@
 
 from collections.abc import Sized
 
-from exporter.view import View
-from vgpu.metrics.family import Family, Kind, Labelled, Number, Table, Value
+from exporter.view import ExporterView
+from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType, Number, Value
 
-GAUGE = Kind.GAUGE
+GAUGE = MetricType.GAUGE
 
 
-def gpus_that_answer(view: View) -> Value:
+def gpus_that_answer(view: ExporterView) -> Value:
     """None if the driver as a whole does not answer."""
     if not has_worked(view, "nvml"):
         return None
@@ -20,12 +20,12 @@ def length(rows: Sized | None) -> Value:
     return None if rows is None else len(rows)
 
 
-def has_worked(view: View, collector: str) -> bool:
+def has_worked(view: ExporterView, collector: str) -> bool:
     """Whether the collector's last pass brought data."""
     return any(row.name == collector and row.success for row in view.collectors)
 
 
-def pods_by_phase(view: View) -> Labelled:
+def pods_by_phase(view: ExporterView) -> Labelled:
     """How many GPU pods are in each phase, with the reason."""
     counts: dict[tuple[str, ...], Number] = {}
     for status in view.attribution.statuses or ():
@@ -35,7 +35,7 @@ def pods_by_phase(view: View) -> Labelled:
     return counts
 
 
-NODE = Table(
+NODE = FamilyTable(
     title="The node",
     rows=lambda view: (view,),
     labels=(),

@@ -33,12 +33,12 @@ from grafana.dashboards.model import (
     Colour,
     Column,
     Dashboard,
-    Kind,
     Link,
     Panel,
-    Row,
+    PanelKind,
+    PanelRow,
     Steps,
-    Table,
+    TablePanel,
     Variable,
 )
 
@@ -52,10 +52,10 @@ UNKNOWN: Final = "no data"
 
 Drawn = stat.Panel | bargauge.Panel | timeseries.Panel | table.Panel
 
-_BUILDERS: Final[Mapping[Kind, Callable[[], Drawn]]] = {
-    Kind.STAT: stat.Panel,
-    Kind.BARS: bargauge.Panel,
-    Kind.GRAPH: timeseries.Panel,
+_BUILDERS: Final[Mapping[PanelKind, Callable[[], Drawn]]] = {
+    PanelKind.STAT: stat.Panel,
+    PanelKind.BARS: bargauge.Panel,
+    PanelKind.GRAPH: timeseries.Panel,
 }
 
 
@@ -111,10 +111,10 @@ def _variable(variable: Variable) -> dashboard.QueryVariable:
     return made
 
 
-def _add(page: dashboard.Dashboard, row: Row) -> None:
+def _add(page: dashboard.Dashboard, row: PanelRow) -> None:
     page.with_row(dashboard.Row(row.title))
     for panel in row.panels:
-        page.with_panel(_table(panel) if isinstance(panel, Table) else _panel(panel))
+        page.with_panel(_table(panel) if isinstance(panel, TablePanel) else _panel(panel))
 
 
 # ---------------------------------------------------------------- numbers, bars, lines
@@ -130,7 +130,7 @@ def _panel(panel: Panel) -> Drawn:
         made.data_links([_link(panel.link)])
     for letter, query in zip("ABCDEFGH", panel.queries, strict=False):
         asked = _ask(letter, query.expr).legend_format(query.legend or "__auto")
-        made.with_target(asked.range() if panel.kind is Kind.GRAPH else asked.instant())
+        made.with_target(asked.range() if panel.kind is PanelKind.GRAPH else asked.instant())
     if isinstance(made, timeseries.Panel):
         _as_graph(made, panel)
     elif isinstance(made, stat.Panel):
@@ -172,7 +172,7 @@ def _now() -> common_builders.ReduceDataOptions:
 # ---------------------------------------------------------------- tables
 
 
-def _table(made_of: Table) -> table.Panel:
+def _table(made_of: TablePanel) -> table.Panel:
     made = table.Panel()
     _common(made, made_of.title, made_of.about, made_of.empty)
     made.span(made_of.width).height(made_of.height).mappings(_mappings({}))
@@ -192,7 +192,7 @@ def _table(made_of: Table) -> table.Panel:
     return made
 
 
-def _columns(made_of: Table) -> Mapping[str, object]:
+def _columns(made_of: TablePanel) -> Mapping[str, object]:
     """Which columns are there, in which order, and what they are called."""
     letters = dict(zip("ABCDEFGHIJKLMNO", made_of.columns, strict=False))
     brought = chain.from_iterable(column.more.items() for column in made_of.columns)

@@ -11,10 +11,10 @@ from grafana.dashboards.model import (
     Colour,
     Column,
     Dashboard,
-    Query,
-    Row,
-    Table,
-    Unit,
+    GrafanaUnit,
+    PanelQuery,
+    PanelRow,
+    TablePanel,
     bars,
     graph,
     stat,
@@ -59,13 +59,13 @@ def by_node(metric: str) -> str:
     return f"instance:{metric}:sum{{{CLUSTER}}}"
 
 
-TRUST: Final = Row(
+TRUST: Final = PanelRow(
     "Can it be believed, and is anything wrong?",
     (
         stat(
             "Exporters down",
             "Exporters that are scrape targets and do not answer: of their nodes nothing is known.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"sum(up{{{EXPORTER}, {CLUSTER}}} == bool 0)",
             "no scrape job of exporters, or it has another name",
             steps=NONE_IS_GOOD,
@@ -74,7 +74,7 @@ TRUST: Final = Row(
         stat(
             "Cards missing",
             "Cards that were there within a day, or should be, and do not answer.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"sum({MISSING})",
             NO_RULES,
             steps=NONE_IS_GOOD,
@@ -83,7 +83,7 @@ TRUST: Final = Row(
         stat(
             "Collectors failing",
             "Parts of exporters whose last pass brought no data. What they tell is missing here.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"sum(vgpu_collector_success{{{CLUSTER}}} == bool 0)",
             NO_EXPORTER,
             steps=NONE_IS_BETTER,
@@ -92,7 +92,7 @@ TRUST: Final = Row(
         stat(
             "Conflicts",
             "Disagreements between the sources about who holds what; by type further down.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"sum(cluster_type:vgpu_allocation_conflicts:sum{{{CLUSTER}}})",
             NO_RULES,
             steps=NONE_IS_BETTER,
@@ -101,7 +101,7 @@ TRUST: Final = Row(
         stat(
             "Failed pods",
             "Pods that wanted a shared GPU and failed, and that nobody has taken away.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             or_zero(
                 f'sum(vgpu_pods{{{CLUSTER}, phase="Failed"}})',
                 f'vgpu_allocation_source_read{{{CLUSTER}, source="annotations"}} == 1',
@@ -113,7 +113,7 @@ TRUST: Final = Row(
         stat(
             "Findings",
             f"Subjects with which the reconciler finds something wrong. {BOTH_SCOPES}",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"sum({FOUND})",
             "no reconciler is scraped, or none of them has a plan",
             steps=NONE_IS_BETTER,
@@ -122,20 +122,20 @@ TRUST: Final = Row(
     ),
 )
 
-CAPACITY: Final = Row(
+CAPACITY: Final = PanelRow(
     "What there is, what is given out, what is used",
     (
         stat(
             "Cards",
             "Cards that answer; MIG instances are part of their card.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"sum({recorded('vgpu_gpus')})",
             NO_RULES,
         ),
         stat(
             "Memory given out",
             "Part of all memory that containers were given, used or not.",
-            Unit.RATIO,
+            GrafanaUnit.RATIO,
             f"sum({recorded('vgpu_gpu_memory_allocated_bytes')})"
             f" / sum({recorded('vgpu_gpu_memory_total_bytes')})",
             NO_RULES,
@@ -144,7 +144,7 @@ CAPACITY: Final = Row(
         stat(
             "Memory in use",
             "Part of all memory that is in use, by whomever.",
-            Unit.RATIO,
+            GrafanaUnit.RATIO,
             f"sum({recorded('vgpu_gpu_memory_used_bytes')})"
             f" / sum({recorded('vgpu_gpu_memory_total_bytes')})",
             NO_RULES,
@@ -153,7 +153,7 @@ CAPACITY: Final = Row(
             "Waste",
             "Part of the memory that was given out and that its holders do not use. Of a pod's init"
             " and app containers a card counts the larger, what is unused counts both.",
-            Unit.RATIO,
+            GrafanaUnit.RATIO,
             f"sum({recorded('vgpu_container_memory_unused_bytes')})"
             f" / sum({recorded('vgpu_gpu_memory_allocated_bytes')})",
             NO_RULES,
@@ -162,7 +162,7 @@ CAPACITY: Final = Row(
         stat(
             "Largest free piece",
             "The largest share of memory that still fits on one card.",
-            Unit.BYTES,
+            GrafanaUnit.BYTES,
             f"max({FREE})",
             "no exporter is scraped, or no card's shares are all known",
         ),
@@ -170,7 +170,7 @@ CAPACITY: Final = Row(
             "Free, but in pieces",
             "Part of the free memory that lies on cards of which something is given out:"
             " fragmentation. Not a number if nothing is free.",
-            Unit.RATIO,
+            GrafanaUnit.RATIO,
             f"sum(({FREE}) * (vgpu_gpu_shares_allocated > bool 0)) / sum({FREE})",
             "no exporter is scraped, or nothing is free",
             steps=((None, Colour.PLAIN), (0.5, Colour.ODD)),
@@ -179,12 +179,14 @@ CAPACITY: Final = Row(
             "Memory",
             "All memory of all cards, what of it is given out, and what is in use. In use above"
             " given out: somebody uses what is not theirs.",
-            Unit.BYTES,
+            GrafanaUnit.BYTES,
             (
-                Query(f"sum({recorded('vgpu_gpu_memory_total_bytes')})", "there is"),
-                Query(f"sum({recorded('vgpu_gpu_memory_allocated_bytes')})", "given out"),
-                Query(f"sum({recorded('vgpu_gpu_memory_used_bytes')})", "in use"),
-                Query(f"sum({recorded('vgpu_gpu_memory_unattributed_bytes')})", "in no container"),
+                PanelQuery(f"sum({recorded('vgpu_gpu_memory_total_bytes')})", "there is"),
+                PanelQuery(f"sum({recorded('vgpu_gpu_memory_allocated_bytes')})", "given out"),
+                PanelQuery(f"sum({recorded('vgpu_gpu_memory_used_bytes')})", "in use"),
+                PanelQuery(
+                    f"sum({recorded('vgpu_gpu_memory_unattributed_bytes')})", "in no container"
+                ),
             ),
             NO_RULES,
         ),
@@ -192,9 +194,9 @@ CAPACITY: Final = Row(
             "Given out and not used, by namespace",
             "The ten namespaces that keep the most memory to themselves and do not use it."
             f" {INIT_AND_APP}",
-            Unit.BYTES,
+            GrafanaUnit.BYTES,
             (
-                Query(
+                PanelQuery(
                     "topk(10, sum by (namespace)"
                     f" ({by_namespace('vgpu_container_memory_unused_bytes')}))",
                     "{{namespace}}",
@@ -205,16 +207,16 @@ CAPACITY: Final = Row(
     ),
 )
 
-SHAPE: Final = Row(
+SHAPE: Final = PanelRow(
     "How it is cut up, and who disagrees",
     (
         bars(
             "Cards by free memory",
             "Fragmentation: a share needs its memory on one card, so many half free cards are"
             " not as good as a few that are all free.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             tuple(
-                Query(f"sum(({FREE_PART} >= bool {low}) * ({FREE_PART} < bool {high}))", name)
+                PanelQuery(f"sum(({FREE_PART} >= bool {low}) * ({FREE_PART} < bool {high}))", name)
                 for name, low, high in PIECES
             ),
             NO_EXPORTER,
@@ -223,9 +225,9 @@ SHAPE: Final = Row(
             "Conflicts by type",
             "Where the sources disagree, or what they say cannot be. A zero counts only for"
             " sources that are read (`vgpu_allocation_source_read`).",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             (
-                Query(
+                PanelQuery(
                     "sort_desc(sum by (type)"
                     f" (cluster_type:vgpu_allocation_conflicts:sum{{{CLUSTER}}}))",
                     "{{type}}",
@@ -238,9 +240,9 @@ SHAPE: Final = Row(
         bars(
             "Containers by sharing system",
             "Containers that hold a share, by the system that gave it to them.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             (
-                Query(
+                PanelQuery(
                     f"sum by (scheme) (cluster_scheme:vgpu_containers:count{{{CLUSTER}}})",
                     "{{scheme}}",
                 ),
@@ -250,25 +252,31 @@ SHAPE: Final = Row(
     ),
 )
 
-NAMESPACES: Final = Row(
+NAMESPACES: Final = PanelRow(
     "Namespaces",
     (
-        Table(
+        TablePanel(
             "Who has what",
             "Each namespace's memory and cores: given, and used. Click on a name for its"
             f" workloads. {INIT_AND_APP}",
             {"cluster": "Cluster", "namespace": "Namespace"},
             (
-                Column("Given", by_namespace("vgpu_container_memory_allocated_bytes"), Unit.BYTES),
-                Column("Used", by_namespace("vgpu_container_memory_used_bytes"), Unit.BYTES),
+                Column(
+                    "Given",
+                    by_namespace("vgpu_container_memory_allocated_bytes"),
+                    GrafanaUnit.BYTES,
+                ),
+                Column("Used", by_namespace("vgpu_container_memory_used_bytes"), GrafanaUnit.BYTES),
                 Column(
                     "Used of given",
                     f"{by_namespace('vgpu_container_memory_used_bytes')}"
                     " / cluster_namespace:vgpu_container_memory_allocated_bytes:sum",
-                    Unit.RATIO,
+                    GrafanaUnit.RATIO,
                     bar=True,
                 ),
-                Column("Unused", by_namespace("vgpu_container_memory_unused_bytes"), Unit.BYTES),
+                Column(
+                    "Unused", by_namespace("vgpu_container_memory_unused_bytes"), GrafanaUnit.BYTES
+                ),
                 Column("Cards given", by_namespace("vgpu_container_core_allocated_ratio")),
                 Column("Cards used", by_namespace("vgpu_container_sm_utilization_ratio")),
             ),
@@ -279,10 +287,10 @@ NAMESPACES: Final = Row(
     ),
 )
 
-NODES: Final = Row(
+NODES: Final = PanelRow(
     "Nodes",
     (
-        Table(
+        TablePanel(
             "Nodes",
             "One line each; click on a node for its cards and who holds them. An old page or a"
             " missing card says that the rest of the line cannot be believed.",
@@ -294,28 +302,28 @@ NODES: Final = Row(
                     "Given out",
                     f"{by_node('vgpu_gpu_memory_allocated_bytes')}"
                     " / instance:vgpu_gpu_memory_total_bytes:sum",
-                    Unit.RATIO,
+                    GrafanaUnit.RATIO,
                     bar=True,
                 ),
                 Column(
                     "In use",
                     f"{by_node('vgpu_gpu_memory_used_bytes')}"
                     " / instance:vgpu_gpu_memory_total_bytes:sum",
-                    Unit.RATIO,
+                    GrafanaUnit.RATIO,
                     bar=True,
                 ),
-                Column("Free", by_node("vgpu_gpu_memory_unallocated_bytes"), Unit.BYTES),
+                Column("Free", by_node("vgpu_gpu_memory_unallocated_bytes"), GrafanaUnit.BYTES),
                 Column(
                     "In no container",
                     by_node("vgpu_gpu_memory_unattributed_bytes"),
-                    Unit.BYTES,
+                    GrafanaUnit.BYTES,
                 ),
                 Column(
                     "Utilisation",
                     f"instance:vgpu_gpu_utilization_ratio:avg{{{CLUSTER}}}",
-                    Unit.RATIO,
+                    GrafanaUnit.RATIO,
                 ),
-                Column("Power", by_node("vgpu_gpu_power_usage_watts"), Unit.WATTS),
+                Column("Power", by_node("vgpu_gpu_power_usage_watts"), GrafanaUnit.WATTS),
                 Column(
                     "Conflicts",
                     f"sum by (cluster, instance) (vgpu_allocation_conflicts{{{CLUSTER}}})",
@@ -330,7 +338,7 @@ NODES: Final = Row(
                 Column(
                     "Age of page",
                     f"time() - vgpu_snapshot_timestamp_seconds{{{CLUSTER}}}",
-                    Unit.SECONDS,
+                    GrafanaUnit.SECONDS,
                     steps=((None, Colour.GOOD), (120, Colour.BAD)),
                 ),
             ),
@@ -341,16 +349,16 @@ NODES: Final = Row(
     ),
 )
 
-REPAIR: Final = Row(
+REPAIR: Final = PanelRow(
     "The reconciler",
     (
         graph(
             "Findings by rule",
             "What is wrong and stays wrong. A line that does not fall is not repaired: the"
             f" reconciler's own dashboard says why. {BOTH_SCOPES}",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             (
-                Query(
+                PanelQuery(
                     or_zero(
                         f"sum by (rule) ({FOUND}) > 0",
                         FOUND,
@@ -366,9 +374,9 @@ REPAIR: Final = Row(
         graph(
             "Failed and waiting pods",
             "Pods of shared GPUs that do not run, by phase and reason, as the exporters see them.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             (
-                Query(
+                PanelQuery(
                     or_zero(
                         "sum by (phase, reason)"
                         f' (vgpu_pods{{{CLUSTER}, phase!~"Running|Succeeded"}})',
@@ -384,7 +392,7 @@ REPAIR: Final = Row(
     ),
 )
 
-PLUGINS: Final = Row(
+PLUGINS: Final = PanelRow(
     "The device plugins",
     tuple(structs.replace(panel, link=links.PLUGIN) for panel in plugin_summary.panels(CLUSTER)),
 )

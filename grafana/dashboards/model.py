@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 
-class Unit(StrEnum):
+class GrafanaUnit(StrEnum):
     """Grafana's names of units."""
 
     COUNT = "short"
@@ -41,7 +41,7 @@ NONE_IS_GOOD: Final[Steps] = ((None, Colour.GOOD), (1, Colour.BAD))
 NONE_IS_BETTER: Final[Steps] = ((None, Colour.GOOD), (1, Colour.ODD))
 
 
-class Kind(StrEnum):
+class PanelKind(StrEnum):
     """How a panel draws: numbers of now, bars of now, or lines over time."""
 
     STAT = "stat"
@@ -56,7 +56,7 @@ class Link(msgspec.Struct, frozen=True):
     url: str
 
 
-class Query(msgspec.Struct, frozen=True):
+class PanelQuery(msgspec.Struct, frozen=True):
     """A question, and the name of what is answered: ``legend`` with ``{{label}}``."""
 
     expr: str
@@ -76,11 +76,11 @@ class Panel(msgspec.Struct, frozen=True):
         most: where the axis or the bars end, None for wherever the values do.
     """
 
-    kind: Kind
+    kind: PanelKind
     title: str
     about: str
-    unit: Unit
-    queries: tuple[Query, ...]
+    unit: GrafanaUnit
+    queries: tuple[PanelQuery, ...]
     empty: str
     width: int = 6
     height: int = 7
@@ -99,14 +99,14 @@ class Column(msgspec.Struct, frozen=True):
 
     title: str
     expr: str
-    unit: Unit = Unit.COUNT
+    unit: GrafanaUnit = GrafanaUnit.COUNT
     steps: Steps = ()
     words: Mapping[float, str] = {}
     bar: bool = False
     more: Mapping[str, str] = {}
 
 
-class Table(msgspec.Struct, frozen=True):
+class TablePanel(msgspec.Struct, frozen=True):
     """A row for each set of labels, as of now.
 
     Attributes:
@@ -127,11 +127,11 @@ class Table(msgspec.Struct, frozen=True):
     links: Mapping[str, Link] = {}
 
 
-class Row(msgspec.Struct, frozen=True):
+class PanelRow(msgspec.Struct, frozen=True):
     """Panels under a heading, from left to right and line by line."""
 
     title: str
-    panels: tuple[Panel | Table, ...]
+    panels: tuple[Panel | TablePanel, ...]
 
 
 class Variable(msgspec.Struct, frozen=True):
@@ -154,27 +154,37 @@ class Dashboard(msgspec.Struct, frozen=True):
     title: str
     about: str
     variables: tuple[Variable, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[PanelRow, ...]
     since: str
 
 
-def stat(title: str, about: str, unit: Unit, expr: str, empty: str, **more: object) -> Panel:
+def stat(title: str, about: str, unit: GrafanaUnit, expr: str, empty: str, **more: object) -> Panel:
     """One number of now."""
-    made = Panel(Kind.STAT, title, about, unit, (Query(expr),), empty, 4, 4)
+    made = Panel(PanelKind.STAT, title, about, unit, (PanelQuery(expr),), empty, 4, 4)
     return msgspec.structs.replace(made, **more)
 
 
 def graph(
-    title: str, about: str, unit: Unit, queries: tuple[Query, ...], empty: str, **more: object
+    title: str,
+    about: str,
+    unit: GrafanaUnit,
+    queries: tuple[PanelQuery, ...],
+    empty: str,
+    **more: object,
 ) -> Panel:
     """Lines over time."""
-    made = Panel(Kind.GRAPH, title, about, unit, queries, empty, 12, 8)
+    made = Panel(PanelKind.GRAPH, title, about, unit, queries, empty, 12, 8)
     return msgspec.structs.replace(made, **more)
 
 
 def bars(
-    title: str, about: str, unit: Unit, queries: tuple[Query, ...], empty: str, **more: object
+    title: str,
+    about: str,
+    unit: GrafanaUnit,
+    queries: tuple[PanelQuery, ...],
+    empty: str,
+    **more: object,
 ) -> Panel:
     """A bar of now for each series."""
-    made = Panel(Kind.BARS, title, about, unit, queries, empty, 8, 9)
+    made = Panel(PanelKind.BARS, title, about, unit, queries, empty, 8, 9)
     return msgspec.structs.replace(made, **more)

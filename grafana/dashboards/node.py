@@ -9,10 +9,10 @@ from grafana.dashboards.model import (
     Colour,
     Column,
     Dashboard,
-    Query,
-    Row,
-    Table,
-    Unit,
+    GrafanaUnit,
+    PanelQuery,
+    PanelRow,
+    TablePanel,
     bars,
     graph,
     stat,
@@ -34,13 +34,13 @@ def of_node(metric: str, more: str = "") -> str:
     return f"{metric}{{{NODE}{more}}}"
 
 
-TRUST: Final = Row(
+TRUST: Final = PanelRow(
     "Can it be believed, and is anything wrong?",
     (
         stat(
             "Age of page",
             "How long ago the exporter last sampled the node.",
-            Unit.SECONDS,
+            GrafanaUnit.SECONDS,
             f"time() - max({of_node('vgpu_snapshot_timestamp_seconds')})",
             NO_EXPORTER,
             steps=((None, Colour.GOOD), (120, Colour.BAD)),
@@ -49,7 +49,7 @@ TRUST: Final = Row(
         stat(
             "Driver call stuck",
             "How long a call into the NVIDIA driver has been past its deadline.",
-            Unit.SECONDS,
+            GrafanaUnit.SECONDS,
             f"max({of_node('vgpu_driver_call_stuck_seconds')})",
             NO_EXPORTER,
             steps=((None, Colour.GOOD), (1, Colour.BAD)),
@@ -58,7 +58,7 @@ TRUST: Final = Row(
         stat(
             "Collectors failing",
             "Parts of the exporter whose last pass brought no data; which, is further down.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"sum({of_node('vgpu_collector_success')} == bool 0)",
             NO_EXPORTER,
             steps=NONE_IS_BETTER,
@@ -67,7 +67,7 @@ TRUST: Final = Row(
         stat(
             "Cards missing",
             "Cards that were there within a day, or should be, and do not answer.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"sum({of_node('instance:vgpu_gpus_missing:max')})",
             f"{NO_DRIVER}, or the recording rules are not loaded",
             steps=NONE_IS_GOOD,
@@ -76,7 +76,7 @@ TRUST: Final = Row(
         stat(
             "Conflicts",
             "Disagreements between the sources about who holds what; by type further down.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"sum({of_node('vgpu_allocation_conflicts')})",
             NO_EXPORTER,
             steps=NONE_IS_BETTER,
@@ -85,7 +85,7 @@ TRUST: Final = Row(
         stat(
             "Processes in no container",
             "Processes on the cards that belong to no container: nobody accounts for them.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"sum({of_node('vgpu_gpu_unattributed_processes')})",
             "the driver does not answer, or processes cannot be told apart (hostPID)",
             steps=NONE_IS_BETTER,
@@ -100,10 +100,10 @@ XID_AGE: Final = (
 )
 """When the newest XID was heard, in ms; 0 if none was, -1 if nobody listens."""
 
-CARDS: Final = Row(
+CARDS: Final = PanelRow(
     "The cards",
     (
-        Table(
+        TablePanel(
             "Cards",
             'One line for each card, and for each MIG instance. "Given" is what containers hold,'
             ' used or not; "in no container" is in use and nobody\'s.',
@@ -116,16 +116,23 @@ CARDS: Final = Row(
                     words={0: "LOST", 1: "answers"},
                     more={"gpu": "Card", "model": "Model"},
                 ),
-                Column("Memory", of_node("vgpu_gpu_memory_total_bytes"), Unit.BYTES),
-                Column("Given", of_node("vgpu_gpu_memory_allocated_bytes"), Unit.BYTES),
-                Column("Used", of_node("vgpu_gpu_memory_used_bytes"), Unit.BYTES),
+                Column("Memory", of_node("vgpu_gpu_memory_total_bytes"), GrafanaUnit.BYTES),
+                Column("Given", of_node("vgpu_gpu_memory_allocated_bytes"), GrafanaUnit.BYTES),
+                Column("Used", of_node("vgpu_gpu_memory_used_bytes"), GrafanaUnit.BYTES),
                 Column(
-                    "In no container", of_node("vgpu_gpu_memory_unattributed_bytes"), Unit.BYTES
+                    "In no container",
+                    of_node("vgpu_gpu_memory_unattributed_bytes"),
+                    GrafanaUnit.BYTES,
                 ),
-                Column("Cores given", of_node("vgpu_gpu_core_allocated_ratio"), Unit.RATIO),
-                Column("Utilisation", of_node("vgpu_gpu_utilization_ratio"), Unit.RATIO, bar=True),
-                Column("Temperature", of_node("vgpu_gpu_temperature_celsius"), Unit.CELSIUS),
-                Column("Power", of_node("vgpu_gpu_power_usage_watts"), Unit.WATTS),
+                Column("Cores given", of_node("vgpu_gpu_core_allocated_ratio"), GrafanaUnit.RATIO),
+                Column(
+                    "Utilisation",
+                    of_node("vgpu_gpu_utilization_ratio"),
+                    GrafanaUnit.RATIO,
+                    bar=True,
+                ),
+                Column("Temperature", of_node("vgpu_gpu_temperature_celsius"), GrafanaUnit.CELSIUS),
+                Column("Power", of_node("vgpu_gpu_power_usage_watts"), GrafanaUnit.WATTS),
                 Column(
                     "Uncorrected ECC",
                     of_node(
@@ -136,7 +143,7 @@ CARDS: Final = Row(
                 Column(
                     "Newest XID",
                     XID_AGE,
-                    Unit.AGO,
+                    GrafanaUnit.AGO,
                     steps=((None, Colour.ODD), (0, Colour.GOOD), (1, Colour.ODD)),
                     words={0: "none heard", -1: "nobody listens"},
                 ),
@@ -148,10 +155,10 @@ CARDS: Final = Row(
     ),
 )
 
-HOLDERS: Final = Row(
+HOLDERS: Final = PanelRow(
     "Who holds what",
     (
-        Table(
+        TablePanel(
             "Who holds what",
             'One line for each container and card. "Given" is the share, "limit" what is'
             ' enforced, "used" what the driver sees, "accounted" what the sharing system\'s'
@@ -170,14 +177,20 @@ HOLDERS: Final = Row(
                     more={"scheme": "System", "phase": "Phase"},
                 ),
                 Column(
-                    "Given", named(of_node("vgpu_container_memory_allocated_bytes")), Unit.BYTES
+                    "Given",
+                    named(of_node("vgpu_container_memory_allocated_bytes")),
+                    GrafanaUnit.BYTES,
                 ),
-                Column("Limit", named(of_node("vgpu_container_memory_limit_bytes")), Unit.BYTES),
-                Column("Used", named(of_node("vgpu_container_memory_used_bytes")), Unit.BYTES),
+                Column(
+                    "Limit", named(of_node("vgpu_container_memory_limit_bytes")), GrafanaUnit.BYTES
+                ),
+                Column(
+                    "Used", named(of_node("vgpu_container_memory_used_bytes")), GrafanaUnit.BYTES
+                ),
                 Column(
                     "Accounted",
                     named(of_node("vgpu_container_memory_accounted_bytes")),
-                    Unit.BYTES,
+                    GrafanaUnit.BYTES,
                 ),
                 Column(
                     "Used of limit",
@@ -185,15 +198,21 @@ HOLDERS: Final = Row(
                         f"{of_node('vgpu_container_memory_used_bytes')}"
                         " / vgpu_container_memory_limit_bytes"
                     ),
-                    Unit.RATIO,
+                    GrafanaUnit.RATIO,
                     steps=(
                         (None, Colour.GOOD),
                         (NEAR_LIMIT_RATIO, Colour.ODD),
                         (OVER_LIMIT_RATIO, Colour.BAD),
                     ),
                 ),
-                Column("SM", named(of_node("vgpu_container_sm_utilization_ratio")), Unit.RATIO),
-                Column("Core limit", named(of_node("vgpu_container_core_limit_ratio")), Unit.RATIO),
+                Column(
+                    "SM", named(of_node("vgpu_container_sm_utilization_ratio")), GrafanaUnit.RATIO
+                ),
+                Column(
+                    "Core limit",
+                    named(of_node("vgpu_container_core_limit_ratio")),
+                    GrafanaUnit.RATIO,
+                ),
                 Column("Processes", named(of_node("vgpu_container_processes"))),
             ),
             "Used of limit",
@@ -204,22 +223,22 @@ HOLDERS: Final = Row(
     ),
 )
 
-TIME: Final = Row(
+TIME: Final = PanelRow(
     "Over time",
     (
         graph(
             "Memory in use, by card",
             "What the driver says is in use on each card, by whomever.",
-            Unit.BYTES,
-            (Query(with_card(of_node("vgpu_gpu_memory_used_bytes")), CARD_NAME),),
+            GrafanaUnit.BYTES,
+            (PanelQuery(with_card(of_node("vgpu_gpu_memory_used_bytes")), CARD_NAME),),
             NO_DRIVER,
         ),
         graph(
             "Memory in use, by container",
             "What the processes of each container use, over all its cards.",
-            Unit.BYTES,
+            GrafanaUnit.BYTES,
             (
-                Query(
+                PanelQuery(
                     "sum by (namespace, pod, container)"
                     f" ({named(of_node('vgpu_container_memory_used_bytes'))})",
                     CONTAINER_NAME,
@@ -231,17 +250,17 @@ TIME: Final = Row(
         graph(
             "Utilisation, by card",
             "Part of the time in which a kernel ran. A card may be at 100 % and do little.",
-            Unit.RATIO,
-            (Query(with_card(of_node("vgpu_gpu_utilization_ratio")), CARD_NAME),),
+            GrafanaUnit.RATIO,
+            (PanelQuery(with_card(of_node("vgpu_gpu_utilization_ratio")), CARD_NAME),),
             NO_DRIVER,
             most=1,
         ),
         graph(
             "SM utilisation, by container",
             "What the processes of each container use of the cards' multiprocessors.",
-            Unit.RATIO,
+            GrafanaUnit.RATIO,
             (
-                Query(
+                PanelQuery(
                     "sum by (namespace, pod, container)"
                     f" ({named(of_node('vgpu_container_sm_utilization_ratio'))})",
                     CONTAINER_NAME,
@@ -253,16 +272,16 @@ TIME: Final = Row(
     ),
 )
 
-HEALTH: Final = Row(
+HEALTH: Final = PanelRow(
     "How the cards fare",
     (
         graph(
             "Temperature",
             "Of each card, and where the driver begins to slow it down.",
-            Unit.CELSIUS,
+            GrafanaUnit.CELSIUS,
             (
-                Query(with_card(of_node("vgpu_gpu_temperature_celsius")), CARD_NAME),
-                Query(
+                PanelQuery(with_card(of_node("vgpu_gpu_temperature_celsius")), CARD_NAME),
+                PanelQuery(
                     "min("
                     + of_node("vgpu_gpu_temperature_threshold_celsius", ', threshold="slowdown"')
                     + ")",
@@ -274,18 +293,18 @@ HEALTH: Final = Row(
         graph(
             "Power",
             "What each card draws. One at its limit is slowed: sw_power_cap, below.",
-            Unit.WATTS,
-            (Query(with_card(of_node("vgpu_gpu_power_usage_watts")), CARD_NAME),),
+            GrafanaUnit.WATTS,
+            (PanelQuery(with_card(of_node("vgpu_gpu_power_usage_watts")), CARD_NAME),),
             NO_DRIVER,
         ),
         graph(
             "XID errors",
             "How many of each the exporter has heard since it started: the level, since a rate"
             ' would not see the first. "None heard" is drawn only where somebody listens.',
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             (
-                Query(with_card(of_node("vgpu_gpu_xid_errors_total")), "{{gpu}}: XID {{xid}}"),
-                Query(
+                PanelQuery(with_card(of_node("vgpu_gpu_xid_errors_total")), "{{gpu}}: XID {{xid}}"),
+                PanelQuery(
                     f"0 * ({with_card(of_node('vgpu_gpu_xid_watched') + ' == 1')})"
                     f" unless on ({CARD}) vgpu_gpu_xid_errors_total",
                     "{{gpu}}: none heard",
@@ -298,9 +317,9 @@ HEALTH: Final = Row(
             "Why clocks are held down",
             "Part of the time for which each reason held; an idle card is no reason. What is hot"
             " or short of power is slow.",
-            Unit.RATIO,
+            GrafanaUnit.RATIO,
             (
-                Query(
+                PanelQuery(
                     "max by (reason) (avg_over_time("
                     + of_node("vgpu_gpu_clock_event_active", ', reason!="gpu_idle"')
                     + "[$__rate_interval]))",
@@ -314,10 +333,10 @@ HEALTH: Final = Row(
     ),
 )
 
-SOURCES: Final = Row(
+SOURCES: Final = PanelRow(
     "Where this comes from",
     (
-        Table(
+        TablePanel(
             "Collectors",
             "The parts of the exporter: whether the last pass brought data, how long it took, and"
             " how many inputs it refused.",
@@ -329,11 +348,11 @@ SOURCES: Final = Row(
                     steps=((None, Colour.BAD), (1, Colour.GOOD)),
                     words={0: "FAILED", 1: "good"},
                 ),
-                Column("Took", of_node("vgpu_collector_duration_seconds"), Unit.SECONDS),
+                Column("Took", of_node("vgpu_collector_duration_seconds"), GrafanaUnit.SECONDS),
                 Column(
                     "Last good",
                     f"{of_node('vgpu_collector_last_success_timestamp_seconds')} * 1000",
-                    Unit.AGO,
+                    GrafanaUnit.AGO,
                 ),
                 Column(
                     "Refused",
@@ -349,9 +368,9 @@ SOURCES: Final = Row(
         bars(
             "Conflicts by type",
             "Whose they are, and what each source says, is on the exporter's status page.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             (
-                Query(
+                PanelQuery(
                     f"sort_desc(sum by (type) ({of_node('vgpu_allocation_conflicts')}))",
                     "{{type}}",
                 ),
@@ -364,8 +383,12 @@ SOURCES: Final = Row(
             "Sources of the ledger",
             "1 for what the ledger was made with. A conflict that only an absent source would show"
             " is not seen.",
-            Unit.COUNT,
-            (Query(f"max by (source) ({of_node('vgpu_allocation_source_read')})", "{{source}}"),),
+            GrafanaUnit.COUNT,
+            (
+                PanelQuery(
+                    f"max by (source) ({of_node('vgpu_allocation_source_read')})", "{{source}}"
+                ),
+            ),
             NO_EXPORTER,
             steps=((None, Colour.UNKNOWN), (1, Colour.GOOD)),
             words={0: "not read", 1: "read"},

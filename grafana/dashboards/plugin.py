@@ -9,10 +9,10 @@ from grafana.dashboards.model import (
     Colour,
     Column,
     Dashboard,
-    Query,
-    Row,
-    Table,
-    Unit,
+    GrafanaUnit,
+    PanelQuery,
+    PanelRow,
+    TablePanel,
     bars,
     graph,
 )
@@ -55,12 +55,12 @@ def mean(step: str, window: str) -> str:
     return of_plugin(f"{took} / rate({of_it('vgpu_plugin_waits_total', which)}[{window}])")
 
 
-SUMMARY: Final = Row("Can pods be served, and is anything wrong?", plugin_summary.panels(NODE))
+SUMMARY: Final = PanelRow("Can pods be served, and is anything wrong?", plugin_summary.panels(NODE))
 
-WHICH: Final = Row(
+WHICH: Final = PanelRow(
     "Plugins",
     (
-        Table(
+        TablePanel(
             "Plugins",
             "One line for each, of which a node has one for each sharing system. Foreign pods were"
             " admitted by another plugin; their shares count.",
@@ -96,7 +96,7 @@ WHICH: Final = Row(
                 Column(
                     "To bind, 1 h",
                     mean("bind", "1h"),
-                    Unit.SECONDS,
+                    GrafanaUnit.SECONDS,
                     steps=((None, Colour.GOOD), (SLOW_SECONDS, Colour.ODD)),
                 ),
             ),
@@ -107,10 +107,10 @@ WHICH: Final = Row(
     ),
 )
 
-OFFERED: Final = Row(
+OFFERED: Final = PanelRow(
     "What is offered",
     (
-        Table(
+        TablePanel(
             "Resources",
             "One line for each resource of a node. A list of IDs that is longer than the kubelet"
             " takes is not registered: then a larger unit of memory is told that would do.",
@@ -128,12 +128,12 @@ OFFERED: Final = Row(
                     of_it("vgpu_plugin_resource_devices", ', health="unhealthy"'),
                     steps=NONE_IS_BETTER,
                 ),
-                Column("List", of_it("vgpu_plugin_resource_list_bytes"), Unit.BYTES),
+                Column("List", of_it("vgpu_plugin_resource_list_bytes"), GrafanaUnit.BYTES),
                 Column(
                     "Unit that would do",
                     f"{of_it('vgpu_plugin_resource_smallest_unit_bytes')}"
                     f" or 0 * {of_it('vgpu_plugin_resource_registered')}",
-                    Unit.BYTES,
+                    GrafanaUnit.BYTES,
                     steps=((None, Colour.GOOD), (1, Colour.BAD)),
                     words={0: "the one it has"},
                 ),
@@ -146,9 +146,9 @@ OFFERED: Final = Row(
         bars(
             "Why cards are unhealthy",
             "One bar for each card and reason. Nothing new is put on them; what runs there stays.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             (
-                Query(
+                PanelQuery(
                     or_zero(
                         "sum by (instance, gpu, reason)"
                         f" ({of_it('vgpu_plugin_device_unhealthy_info')})",
@@ -166,16 +166,16 @@ OFFERED: Final = Row(
     ),
 )
 
-ANSWERS: Final = Row(
+ANSWERS: Final = PanelRow(
     "What the kubelet is answered",
     (
         graph(
             "How long it takes",
             "The mean, by step: the answer to Allocate, from there to the binding, and the answer"
             " to PreStartContainer, for which the start of a container waits.",
-            Unit.SECONDS,
+            GrafanaUnit.SECONDS,
             (
-                Query(
+                PanelQuery(
                     "sum by (step)"
                     f" (rate({of_it('vgpu_plugin_wait_seconds_total')}[$__rate_interval]))"
                     " / sum by (step)"
@@ -189,9 +189,9 @@ ANSWERS: Final = Row(
         graph(
             "Answers",
             "How often each step went well. Allocate is asked once for each resource.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             (
-                Query(
+                PanelQuery(
                     "sum by (step)"
                     f" (increase({of_it('vgpu_plugin_waits_total')}[$__rate_interval]))",
                     "{{step}}",
@@ -203,9 +203,9 @@ ANSWERS: Final = Row(
             "Refused since it started",
             "By step and reason; a refused Allocate fails the pod, the others are tried again. The"
             " level, since a rate would not see the first of each.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             (
-                Query(
+                PanelQuery(
                     or_zero(
                         f"sum by (step, reason) ({of_it('vgpu_plugin_refusals_total')})",
                         of_it("vgpu_plugin_ready"),
@@ -222,9 +222,9 @@ ANSWERS: Final = Row(
             "Why containers wait",
             "By reason: those that cannot start, and answers of which the kubelet has not written"
             " down yet whose they are.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             (
-                Query(
+                PanelQuery(
                     or_zero(
                         f"sum by (reason) ({of_it('vgpu_plugin_unbound_containers')})",
                         f"{of_it('vgpu_plugin_recovered')} == 1",
@@ -232,7 +232,7 @@ ANSWERS: Final = Row(
                     ),
                     "{{reason}}",
                 ),
-                Query(
+                PanelQuery(
                     f"sum({of_it('vgpu_plugin_expected_bindings')})", "not written by the kubelet"
                 ),
             ),
@@ -243,24 +243,24 @@ ANSWERS: Final = Row(
     ),
 )
 
-BEHIND: Final = Row(
+BEHIND: Final = PanelRow(
     "Behind it",
     (
         graph(
             "Pods that hold devices",
             "Bound by the plugin, taken over from another one (foreign), or holding what is not"
             " there (unbooked).",
-            Unit.COUNT,
-            (Query(f"sum by (kind) ({of_it('vgpu_plugin_tenants')})", "{{kind}}"),),
+            GrafanaUnit.COUNT,
+            (PanelQuery(f"sum by (kind) ({of_it('vgpu_plugin_tenants')})", "{{kind}}"),),
             NO_PLUGIN,
             stacked=True,
         ),
         graph(
             "Registrations since it started",
             "With the kubelet, by result: it forgets all plugins when it starts.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             (
-                Query(
+                PanelQuery(
                     f"sum by (result) ({of_it('vgpu_plugin_registrations_total')})",
                     "{{result}}",
                 ),
@@ -272,9 +272,9 @@ BEHIND: Final = Row(
             "Written for others",
             "To the API server: pods' annotations, the node's marks, locks, events, by what came of"
             " it.",
-            Unit.PER_SECOND,
+            GrafanaUnit.PER_SECOND,
             (
-                Query(
+                PanelQuery(
                     "sum by (subject, result)"
                     f" (rate({of_it('vgpu_plugin_told_total')}[$__rate_interval]))",
                     "{{subject}} {{result}}",
@@ -288,9 +288,9 @@ BEHIND: Final = Row(
             "Requests to the API server",
             "By what was answered; code 0 is that no answer came. Errors that need a person are"
             f" {API_ERRORS.replace('|', ', ')}.",
-            Unit.PER_SECOND,
+            GrafanaUnit.PER_SECOND,
             (
-                Query(
+                PanelQuery(
                     "sum by (verb, code)"
                     f" (rate({of_it('vgpu_plugin_api_requests_total')}[$__rate_interval]))",
                     "{{verb}} {{code}}",

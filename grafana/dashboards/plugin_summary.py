@@ -1,7 +1,7 @@
 """The device plugins in six numbers, for their own dashboard and for that of all nodes."""
 
 from grafana.dashboards import links
-from grafana.dashboards.model import NONE_IS_BETTER, NONE_IS_GOOD, Panel, Unit, stat
+from grafana.dashboards.model import NONE_IS_BETTER, NONE_IS_GOOD, GrafanaUnit, Panel, stat
 from grafana.dashboards.selecting import or_zero
 from grafana.promql import gained
 from grafana.settings import PLUGIN
@@ -20,7 +20,7 @@ def panels(selector: str) -> tuple[Panel, ...]:
         stat(
             "Plugins down",
             "Device plugins that are scrape targets and do not answer.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"sum(up{{{PLUGIN}, {selector}}} == bool 0)",
             "no scrape job of device plugins, or it has another name",
             steps=NONE_IS_GOOD,
@@ -29,7 +29,7 @@ def panels(selector: str) -> tuple[Panel, ...]:
         stat(
             "Plugins not ready",
             "Those that do not know who holds what, or have not registered all they could.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"sum(vgpu_plugin_ready{{{selector}}} == bool 0)",
             NO_PLUGIN,
             steps=NONE_IS_GOOD,
@@ -38,7 +38,7 @@ def panels(selector: str) -> tuple[Panel, ...]:
         stat(
             "Not registered",
             "Resources of nodes that the kubelet does not take from the plugin now.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"sum(vgpu_plugin_resource_registered{{{selector}}} == bool 0)",
             "no device plugin is scraped, or none has found cards",
             steps=NONE_IS_GOOD,
@@ -47,7 +47,7 @@ def panels(selector: str) -> tuple[Panel, ...]:
         stat(
             "Cards unhealthy",
             "Cards of which nothing new is given; what runs on them stays.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"sum(vgpu_plugin_device_healthy{{{selector}}} == bool 0)",
             "no device plugin is scraped, or none has found cards",
             steps=NONE_IS_BETTER,
@@ -57,7 +57,7 @@ def panels(selector: str) -> tuple[Panel, ...]:
             "Containers that wait",
             "Containers that have devices of the kubelet's, and cannot start: no share is bound to"
             " them.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             or_zero(
                 f"sum(vgpu_plugin_unbound_containers{{{selector}}})",
                 f"vgpu_plugin_recovered{{{selector}}} == 1",
@@ -70,7 +70,7 @@ def panels(selector: str) -> tuple[Panel, ...]:
             "Refused pods, 1 h",
             "Pods that failed since the plugin refused what the kubelet asked for. Counted from the"
             " first: `increase()` would not see it.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             or_zero(f"sum({refused(selector)})", f"vgpu_plugin_ready{{{selector}}}"),
             NO_PLUGIN,
             steps=NONE_IS_BETTER,

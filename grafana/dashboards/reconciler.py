@@ -10,10 +10,10 @@ from grafana.dashboards.model import (
     Colour,
     Column,
     Dashboard,
-    Query,
-    Row,
-    Table,
-    Unit,
+    GrafanaUnit,
+    PanelQuery,
+    PanelRow,
+    TablePanel,
     bars,
     graph,
     stat,
@@ -48,14 +48,14 @@ FOUND: Final = findings(RECONCILER)
 
 FAILED: Final = of_it("vgpu_reconcile_actions_total", f', outcome=~"{any_of(settings.FAILURES)}"')
 
-SUMMARY: Final = Row(
+SUMMARY: Final = PanelRow(
     "In short",
     (
         stat(
             "Since the last good cycle",
             "The longest of what is looked at: of each cluster, and of each node that has a"
             " reconciler. A cycle is good if it had a plan and could write its audit.",
-            Unit.SECONDS,
+            GrafanaUnit.SECONDS,
             f"time() - min({last_good('cluster', 'cluster')}"
             f" or ({last_good('node', 'cluster, instance')}"
             f" and on (cluster, instance) up{{{settings.RECONCILER}}}))",
@@ -66,7 +66,7 @@ SUMMARY: Final = Row(
         stat(
             "Circuit breaker",
             "It trips, and nothing is done, if more subjects want an action than may at once.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"max({of_it('vgpu_reconcile_breaker_tripped')})",
             NO_PLAN,
             steps=NONE_IS_GOOD,
@@ -76,7 +76,7 @@ SUMMARY: Final = Row(
         stat(
             "Findings",
             f"Subjects with which something is wrong. {BOTH_SCOPES}",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"sum({FOUND})",
             NO_PLAN,
             steps=NONE_IS_BETTER,
@@ -84,7 +84,7 @@ SUMMARY: Final = Row(
         stat(
             "To be acted on",
             "Those for which the newest plan of a process has an action.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             or_zero(f"sum({of_it('vgpu_reconcile_planned_actions')})", FOUND),
             NO_PLAN,
         ),
@@ -92,7 +92,7 @@ SUMMARY: Final = Row(
             "Left alone",
             "Those that a process does not touch although a rule would; why is further down. What"
             " only its node can tell, the cluster's reconciler leaves to the node's.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"sum({of_it('vgpu_reconcile_skipped')})",
             NO_PLAN,
         ),
@@ -100,7 +100,7 @@ SUMMARY: Final = Row(
             "Actions that failed, 1 h",
             "Actions whose outcome needs a person if it comes again and again. Counted from the"
             " first: `increase()` would not see it.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             or_zero(
                 f"sum({gained(FAILED, '1h')})",
                 of_it("vgpu_reconcile_cycles_total"),
@@ -112,10 +112,10 @@ SUMMARY: Final = Row(
     ),
 )
 
-WHICH: Final = Row(
+WHICH: Final = PanelRow(
     "Reconcilers",
     (
-        Table(
+        TablePanel(
             "Reconcilers",
             "One line for each process. Of several for a cluster one leads; the others have no"
             " plan. In mode plan it tells and does nothing.",
@@ -135,14 +135,14 @@ WHICH: Final = Row(
                 Column(
                     "Last cycle",
                     f"{of_it('vgpu_reconcile_last_cycle_timestamp_seconds')} * 1000",
-                    Unit.AGO,
+                    GrafanaUnit.AGO,
                 ),
                 Column(
                     "Last good one",
                     f"{of_it('vgpu_reconcile_last_success_timestamp_seconds')} * 1000",
-                    Unit.AGO,
+                    GrafanaUnit.AGO,
                 ),
-                Column("Took", of_it("vgpu_reconcile_cycle_duration_seconds"), Unit.SECONDS),
+                Column("Took", of_it("vgpu_reconcile_cycle_duration_seconds"), GrafanaUnit.SECONDS),
                 Column("Want an action", of_it("vgpu_reconcile_breaker_wanted_actions")),
                 Column("May at once", of_it("vgpu_reconcile_breaker_allowed_actions")),
             ),
@@ -153,15 +153,15 @@ WHICH: Final = Row(
     ),
 )
 
-FINDINGS: Final = Row(
+FINDINGS: Final = PanelRow(
     "What it finds, and what becomes of it",
     (
         bars(
             "Findings by rule",
             "For a process each subject counts once, under the rule that leads. A click opens the"
             f" rule's runbook. {BOTH_SCOPES}",
-            Unit.COUNT,
-            (Query(f"sort_desc(sum by (rule) ({FOUND}))", "{{rule}}"),),
+            GrafanaUnit.COUNT,
+            (PanelQuery(f"sort_desc(sum by (rule) ({FOUND}))", "{{rule}}"),),
             NO_PLAN,
             steps=NONE_IS_BETTER,
             link=links.RULE,
@@ -170,9 +170,9 @@ FINDINGS: Final = Row(
         bars(
             "Left alone, by reason",
             "The first reason that applies to each. `vgpu reconcile plan` names the subjects.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             (
-                Query(
+                PanelQuery(
                     or_zero(
                         f"sort_desc(sum by (reason) ({of_it('vgpu_reconcile_skipped')}) > 0)",
                         of_it("vgpu_reconcile_skipped"),
@@ -188,9 +188,9 @@ FINDINGS: Final = Row(
             "To be acted on, by effect",
             "Recovery brings something back to work, tidying removes what has its replacement,"
             " repair makes the books say what is.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             (
-                Query(
+                PanelQuery(
                     or_zero(
                         f"sum by (rule, effect) ({of_it('vgpu_reconcile_planned_actions')})",
                         FOUND,
@@ -205,17 +205,17 @@ FINDINGS: Final = Row(
         graph(
             "Findings over time",
             f"A line that does not fall is not repaired. {BOTH_SCOPES}",
-            Unit.COUNT,
-            (Query(f"sum by (rule) ({FOUND})", "{{rule}}"),),
+            GrafanaUnit.COUNT,
+            (PanelQuery(f"sum by (rule) ({FOUND})", "{{rule}}"),),
             NO_PLAN,
             stacked=True,
         ),
         graph(
             "Actions tried since it started",
             "By what became of them. The level, since a rate would not see the first of each.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             (
-                Query(
+                PanelQuery(
                     or_zero(
                         f"sum by (outcome) ({of_it('vgpu_reconcile_actions_total')})",
                         of_it("vgpu_reconcile_cycles_total"),
@@ -230,23 +230,23 @@ FINDINGS: Final = Row(
     ),
 )
 
-CYCLES: Final = Row(
+CYCLES: Final = PanelRow(
     "How it fares",
     (
         graph(
             "Cycles",
             "By how they ended: blind ones could not see all pods and judged nothing, untold ones"
             " could not write the audit.",
-            Unit.COUNT,
-            (Query(growth("vgpu_reconcile_cycles_total", "result"), "{{result}}"),),
+            GrafanaUnit.COUNT,
+            (PanelQuery(growth("vgpu_reconcile_cycles_total", "result"), "{{result}}"),),
             NO_RECONCILER,
             stacked=True,
         ),
         graph(
             "Missed cycles",
             "Cycles that were due and did not take place, or not to their end.",
-            Unit.COUNT,
-            (Query(growth("vgpu_reconcile_missed_cycles_total", "reason"), "{{reason}}"),),
+            GrafanaUnit.COUNT,
+            (PanelQuery(growth("vgpu_reconcile_missed_cycles_total", "reason"), "{{reason}}"),),
             NO_RECONCILER,
             stacked=True,
             link=links.runbook("VgpuReconcileCyclesMissed"),
@@ -254,9 +254,9 @@ CYCLES: Final = Row(
         graph(
             "How long a cycle takes",
             "The newest cycle of each, by stage.",
-            Unit.SECONDS,
+            GrafanaUnit.SECONDS,
             (
-                Query(
+                PanelQuery(
                     f"max by (stage) ({of_it('vgpu_reconcile_stage_duration_seconds')})",
                     "{{stage}}",
                 ),
@@ -268,9 +268,9 @@ CYCLES: Final = Row(
             "Requests to the API server",
             "By what was answered; code 0 is that no answer came. Errors that need a person are"
             f" {settings.API_ERRORS.replace('|', ', ')}.",
-            Unit.PER_SECOND,
+            GrafanaUnit.PER_SECOND,
             (
-                Query(
+                PanelQuery(
                     "sum by (verb, code)"
                     f" (rate({of_it('vgpu_reconcile_api_requests_total')}[$__rate_interval]))",
                     "{{verb}} {{code}}",

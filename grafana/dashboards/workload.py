@@ -9,10 +9,10 @@ from grafana.dashboards.model import (
     Colour,
     Column,
     Dashboard,
-    Query,
-    Row,
-    Table,
-    Unit,
+    GrafanaUnit,
+    PanelQuery,
+    PanelRow,
+    TablePanel,
     bars,
     graph,
     stat,
@@ -60,18 +60,18 @@ LIMIT_STEPS: Final = (
 )
 
 
-def largest(expr: str) -> tuple[Query, ...]:
+def largest(expr: str) -> tuple[PanelQuery, ...]:
     """A line for each of the largest."""
-    return (Query(f"topk({SHOWN}, sum by ({NAMES}) ({expr}))", NAME),)
+    return (PanelQuery(f"topk({SHOWN}, sum by ({NAMES}) ({expr}))", NAME),)
 
 
-SUMMARY: Final = Row(
+SUMMARY: Final = PanelRow(
     "In short",
     (
         stat(
             "Shares",
             "Shares that are held: a container on a card is one.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"count({SHARES})",
             NO_SHARES,
         ),
@@ -79,7 +79,7 @@ SUMMARY: Final = Row(
             "Near their limit",
             f"Shares that use between {NEAR_LIMIT_RATIO:.0%} and {OVER_LIMIT_RATIO:.0%} of their"
             " memory limit: the next allocation may fail.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"sum(({OF_LIMIT} > bool {NEAR_LIMIT_RATIO}) * ({OF_LIMIT} <= bool"
             f" {OVER_LIMIT_RATIO}))",
             "nothing that is chosen has both a limit and a measured use",
@@ -89,7 +89,7 @@ SUMMARY: Final = Row(
         stat(
             "Over their limit",
             "Shares that use more than their memory limit, at their neighbours' cost.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"sum({OF_LIMIT} > bool {OVER_LIMIT_RATIO})",
             "nothing that is chosen has both a limit and a measured use",
             steps=NONE_IS_GOOD,
@@ -98,7 +98,7 @@ SUMMARY: Final = Row(
         stat(
             "Idle",
             "Shares that are held and whose processes used no multiprocessor for an hour.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"sum({BUSIEST} == bool 0)",
             "no utilisation is measured of what is chosen",
             steps=NONE_IS_BETTER,
@@ -106,7 +106,7 @@ SUMMARY: Final = Row(
         stat(
             "Held back",
             "Containers whose kernels are stopped for one of higher priority.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             f"sum({of_containers('vgpu_container_blocked')})",
             NO_SHIM,
             steps=NONE_IS_BETTER,
@@ -115,7 +115,7 @@ SUMMARY: Final = Row(
         stat(
             "Not measured",
             "Shares that are held but whose use is not known: they are in no sum below.",
-            Unit.COUNT,
+            GrafanaUnit.COUNT,
             or_zero(
                 "count("
                 + of_containers(
@@ -131,10 +131,10 @@ SUMMARY: Final = Row(
     ),
 )
 
-CONTAINERS: Final = Row(
+CONTAINERS: Final = PanelRow(
     "Containers",
     (
-        Table(
+        TablePanel(
             "What each has, may use and uses",
             'One line for each container and card. "Given" is the share, "limit" what is'
             ' enforced, "used" what the driver sees, "accounted" what the sharing system\'s'
@@ -154,15 +154,27 @@ CONTAINERS: Final = Row(
                     workload(with_scheme(f"vgpu_container_shares_allocated{{{CHOSEN}}}")),
                     more={"scheme": "System", "phase": "Phase"},
                 ),
-                Column("Given", of_containers("vgpu_container_memory_allocated_bytes"), Unit.BYTES),
-                Column("Limit", of_containers("vgpu_container_memory_limit_bytes"), Unit.BYTES),
-                Column("Used", USED, Unit.BYTES),
-                Column("Accounted", ACCOUNTED, Unit.BYTES),
-                Column("Used of limit", OF_LIMIT, Unit.RATIO, steps=LIMIT_STEPS),
-                Column("SM", of_containers("vgpu_container_sm_utilization_ratio"), Unit.RATIO),
-                Column("Core limit", of_containers("vgpu_container_core_limit_ratio"), Unit.RATIO),
-                Column("Most SM in 1 h", BUSIEST, Unit.RATIO),
-                Column("Unused", UNUSED, Unit.BYTES),
+                Column(
+                    "Given",
+                    of_containers("vgpu_container_memory_allocated_bytes"),
+                    GrafanaUnit.BYTES,
+                ),
+                Column(
+                    "Limit", of_containers("vgpu_container_memory_limit_bytes"), GrafanaUnit.BYTES
+                ),
+                Column("Used", USED, GrafanaUnit.BYTES),
+                Column("Accounted", ACCOUNTED, GrafanaUnit.BYTES),
+                Column("Used of limit", OF_LIMIT, GrafanaUnit.RATIO, steps=LIMIT_STEPS),
+                Column(
+                    "SM", of_containers("vgpu_container_sm_utilization_ratio"), GrafanaUnit.RATIO
+                ),
+                Column(
+                    "Core limit",
+                    of_containers("vgpu_container_core_limit_ratio"),
+                    GrafanaUnit.RATIO,
+                ),
+                Column("Most SM in 1 h", BUSIEST, GrafanaUnit.RATIO),
+                Column("Unused", UNUSED, GrafanaUnit.BYTES),
             ),
             "Used of limit",
             NO_SHARES,
@@ -172,13 +184,13 @@ CONTAINERS: Final = Row(
     ),
 )
 
-MEMORY: Final = Row(
+MEMORY: Final = PanelRow(
     "Memory",
     (
         graph(
             "Used",
             f"What the driver sees, of the {SHOWN} largest.",
-            Unit.BYTES,
+            GrafanaUnit.BYTES,
             largest(USED),
             "nothing of what is chosen is measured",
         ),
@@ -186,17 +198,17 @@ MEMORY: Final = Row(
             "Used of the limit",
             f"At 100 % the next allocation fails; above it the limit does not hold. The {SHOWN}"
             " nearest.",
-            Unit.RATIO,
-            (Query(f"topk({SHOWN}, max by ({NAMES}) ({OF_LIMIT}))", NAME),),
+            GrafanaUnit.RATIO,
+            (PanelQuery(f"topk({SHOWN}, max by ({NAMES}) ({OF_LIMIT}))", NAME),),
             "nothing that is chosen has both a limit and a measured use",
         ),
         graph(
             "Used beyond what is accounted",
             "What the driver sees and the sharing system's library does not: what is not held to"
             " the limit. Below zero the library still counts what is free.",
-            Unit.BYTES,
+            GrafanaUnit.BYTES,
             (
-                Query(
+                PanelQuery(
                     f"topk({SHOWN}, sum by ({NAMES}) ("
                     + of_containers(
                         "vgpu_container_memory_used_bytes",
@@ -212,14 +224,14 @@ MEMORY: Final = Row(
             "Accounted, by kind",
             "What the sharing systems' libraries say it is for, and what killed processes still"
             " claim.",
-            Unit.BYTES,
+            GrafanaUnit.BYTES,
             (
-                Query(
+                PanelQuery(
                     "sum by (kind)"
                     f" ({of_containers('vgpu_container_memory_accounted_kind_bytes')})",
                     "{{kind}}",
                 ),
-                Query(
+                PanelQuery(
                     f"sum({of_containers('vgpu_container_memory_phantom_bytes')})",
                     "of killed processes",
                 ),
@@ -230,13 +242,13 @@ MEMORY: Final = Row(
     ),
 )
 
-CORES: Final = Row(
+CORES: Final = PanelRow(
     "Work, and who only keeps",
     (
         graph(
             "SM utilisation",
             f"Of the {SHOWN} busiest; 100 % is one whole card.",
-            Unit.RATIO,
+            GrafanaUnit.RATIO,
             largest(of_containers("vgpu_container_sm_utilization_ratio")),
             "no utilisation is measured of what is chosen",
         ),
@@ -244,9 +256,9 @@ CORES: Final = Row(
             "SM utilisation of the core limit",
             "Above 100 % the limit does not hold; the libraries hold it on average, not at each"
             " moment.",
-            Unit.RATIO,
+            GrafanaUnit.RATIO,
             (
-                Query(
+                PanelQuery(
                     f"topk({SHOWN}, max by ({NAMES}) ("
                     + of_containers(
                         "vgpu_container_sm_utilization_ratio",
@@ -261,17 +273,17 @@ CORES: Final = Row(
         bars(
             "Memory given and not used",
             "The ten shares with the most.",
-            Unit.BYTES,
-            (Query(f"sort_desc(topk(10, sum by ({NAMES}) ({UNUSED})))", NAME),),
+            GrafanaUnit.BYTES,
+            (PanelQuery(f"sort_desc(topk(10, sum by ({NAMES}) ({UNUSED})))", NAME),),
             NO_SHARES,
             width=12,
         ),
         bars(
             "Time since the last kernel",
             "The ten containers that have launched none for longest, as their library tells.",
-            Unit.SECONDS,
+            GrafanaUnit.SECONDS,
             (
-                Query(
+                PanelQuery(
                     f"sort_desc(topk(10, max by ({NAMES}) (time() - "
                     + of_containers("vgpu_container_last_kernel_timestamp_seconds")
                     + ")))",

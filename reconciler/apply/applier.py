@@ -14,14 +14,14 @@ from typing import Final, Protocol
 
 import msgspec
 
-from reconciler.apply.acts import Actor, Answer
-from reconciler.apply.announcing import Announcer
+from reconciler.apply.client import ClusterClient
+from reconciler.apply.event_writer import EventWriter
 from reconciler.apply.events import event_notes
-from reconciler.apply.hands import Hands
+from reconciler.apply.executor import Answer, Executor
 from reconciler.apply.removal import Remover
 from reconciler.judge import Judge
-from reconciler.model import Entry, Plan, Result
-from reconciler.reasons import Outcome
+from reconciler.model import ActionResult, Entry, Plan
+from reconciler.reasons import ActionOutcome
 
 EVENTS_SECONDS: Final = 10.0
 """Minimum time that the end of a plan waits for events that are not written yet, in seconds."""
@@ -30,14 +30,14 @@ MOST_UNREACHED: Final = 3
 """After so many actions in a row without an answer nothing more is tried."""
 
 
-class Audit(Protocol):
+class AuditSink(Protocol):
     """Where actions are told; both raise AuditError."""
 
     def intent(self, plan: Plan, entry: Entry) -> None:
         """Before anything is done."""
         ...
 
-    def result(self, plan: Plan, result: Result) -> None:
+    def result(self, plan: Plan, result: ActionResult) -> None:
         """What became of it."""
         ...
 
@@ -55,8 +55,8 @@ class Applier:
 
     def __init__(
         self,
-        hands: Hands,
-        audit: Audit,
+        client: ClusterClient,
+        audit: AuditSink,
         *,
         remover: Remover | None = None,
         clock: Callable[[], float] = time.time,
@@ -74,7 +74,7 @@ class Applier:
         the API server is asked and nothing is kept. ``leads`` says whether we may still act,
         ``stopping`` whether we were told to begin nothing more.
         """
-        self._hands = hands
+        self._client = client
         self._audit = audit
         self._remover = remover
         self._dry_run = dry_run
@@ -85,18 +85,20 @@ class Applier:
         self._leads = leads
         self._stopping = stopping
 
-    def apply(self, plan: Plan, judge: Judge) -> Iterator[Result]:
+    def apply(self, plan: Plan, judge: Judge) -> Iterator[ActionResult]:
         """A result for each action of the plan, as they come.
 
         ``judge`` knows the look that the plan was made from. Raises AuditError where an action
         could not be told: it was not begun, or it was the last.
         """
-        actor = Actor(self._hands, judge, self._remover, dry_run=self._dry_run, leads=self._leads)
-        announcer = Announcer(self._hands.write_event)
+        actor = Executor(
+            self._client, judge, self._remover, dry_run=self._dry_run, leads=self._leads
+        )
+        announcer = EventWriter(self._client.write_event)
         deadline = self._monotonic() + self._deadline_seconds
         try:
             for entry, answer in self._answers(plan, actor, deadline):
-                result = Result(entry, answer.outcome, answer.detail, self._clock())
+                result = ActionResult(entry, answer.outcome, answer.detail, self._clock())
                 try:
                     self._audit.result(plan, result)
                 finally:
@@ -107,7 +109,9 @@ class Applier:
             left = max(EVENTS_SECONDS, deadline - self._monotonic())
             announcer.finish(left, self._stopping)
 
-    def _answers(self, plan: Plan, actor: Actor, deadline: float) -> Iterator[tuple[Entry, Answer]]:
+    def _answers(
+        self, plan: Plan, actor: Executor, deadline: float
+    ) -> Iterator[tuple[Entry, Answer]]:
         turns = deque(_Turn(entry) for entry in plan.actions)
         unreached = 0
         stopped = False
@@ -130,7 +134,7 @@ class Applier:
                 yield turn.entry, answer
                 continue
             later = _Turn(turn.entry, again, answer)
-            if answer.outcome is Outcome.THROTTLED:
+            if answer.outcome is ActionOutcome.THROTTLED:
                 turns.appendleft(later)
             else:
                 turns.append(later)
@@ -138,12 +142,12 @@ class Applier:
     def _halted(self, deadline: float, unreached: int, *, stopped: bool) -> Answer | None:
         """Why nothing more is tried."""
         if stopped:
-            return Answer(Outcome.OUT_OF_TIME, "told to stop")
+            return Answer(ActionOutcome.OUT_OF_TIME, "told to stop")
         if not self._leads():
-            return Answer(Outcome.NOT_LEADER)
+            return Answer(ActionOutcome.NOT_LEADER)
         if unreached >= MOST_UNREACHED:
             detail = f"not tried: the API server did not answer {unreached} times in a row"
-            return Answer(Outcome.OUT_OF_TIME, detail)
+            return Answer(ActionOutcome.OUT_OF_TIME, detail)
         if self._monotonic() >= deadline:
-            return Answer(Outcome.OUT_OF_TIME, f"{self._deadline_seconds:.0f} s have passed")
+            return Answer(ActionOutcome.OUT_OF_TIME, f"{self._deadline_seconds:.0f} s have passed")
         return None

@@ -21,8 +21,8 @@ from typing import Annotated, BinaryIO, Final, Self
 
 import msgspec
 
-from reconciler.model import Action, Entry, Plan, Result, Subject
-from reconciler.reasons import Cause, Outcome, Rule
+from reconciler.model import Action, ActionResult, Entry, ObjectRef, Plan
+from reconciler.reasons import ActionOutcome, Cause, Rule
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +39,14 @@ _TORN: Final = b" #torn\n"
 _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
-class Event(StrEnum):
+class AuditEvent(StrEnum):
     """What a line is about."""
 
     INTENT = "intent"  # is about to be done
     RESULT = "result"  # what became of it
 
 
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AuditRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One line.
 
     Attributes:
@@ -62,13 +62,13 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     time: Annotated[datetime, msgspec.Meta(tz=True)]
     plan: str
-    event: Event
+    event: AuditEvent
     rule: Rule
     cause: Cause
-    subject: Subject
+    subject: ObjectRef
     action: Action
     evidence: tuple[str, ...] = ()
-    outcome: Outcome | None = None
+    outcome: ActionOutcome | None = None
     detail: str = ""
     by: str = ""
 
@@ -132,13 +132,13 @@ class Audit:
 
     def intent(self, plan: Plan, entry: Entry) -> None:
         """Before anything is done. Raises AuditError: then it must not be done."""
-        self._write(plan, entry, Event.INTENT)
+        self._write(plan, entry, AuditEvent.INTENT)
 
-    def result(self, plan: Plan, result: Result) -> None:
+    def result(self, plan: Plan, result: ActionResult) -> None:
         """What became of it. Raises AuditError."""
-        self._write(plan, result.entry, Event.RESULT, result.outcome, result.detail)
+        self._write(plan, result.entry, AuditEvent.RESULT, result.outcome, result.detail)
 
-    def tell(self, record: Record) -> None:
+    def tell(self, record: AuditRecord) -> None:
         """A record made elsewhere, as of now and by whoever acts here. Raises AuditError."""
         at = datetime.fromtimestamp(self._clock(), UTC)
         self._append(msgspec.structs.replace(record, time=at, by=self._by))
@@ -162,14 +162,14 @@ class Audit:
         self,
         plan: Plan,
         entry: Entry,
-        event: Event,
-        outcome: Outcome | None = None,
+        event: AuditEvent,
+        outcome: ActionOutcome | None = None,
         detail: str = "",
     ) -> None:
         finding = entry.finding
         if finding.action is None:
             return  # nothing is done, nothing is to be told
-        record = Record(
+        record = AuditRecord(
             time=datetime.fromtimestamp(self._clock(), UTC),
             plan=plan.id,
             event=event,
@@ -184,7 +184,7 @@ class Audit:
         )
         self._append(record)
 
-    def _append(self, record: Record) -> None:
+    def _append(self, record: AuditRecord) -> None:
         try:
             self._sink.append(msgspec.json.encode(record) + b"\n")
         except (OSError, ValueError) as error:
@@ -249,7 +249,7 @@ def _said(error: Exception) -> str:
 # ---------------------------------------------------------------- reading
 
 
-def read(path: str) -> Iterator[Record]:
+def read(path: str) -> Iterator[AuditRecord]:
     """All records of an audit, the oldest first; ``-`` is standard input.
 
     A line that was cut short, at the end of the file or where a process died, is logged and left
@@ -266,8 +266,8 @@ def _reader(path: str) -> BinaryIO:
     return open(0 if path == STANDARD else path, "rb", closefd=path != STANDARD)
 
 
-def _records(file: BinaryIO, path: str) -> Iterator[Record]:
-    decoder = msgspec.json.Decoder(Record)
+def _records(file: BinaryIO, path: str) -> Iterator[AuditRecord]:
+    decoder = msgspec.json.Decoder(AuditRecord)
     number = 0
     while line := file.readline(LONGEST_LINE + 1):
         number += 1

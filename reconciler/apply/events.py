@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from reconciler.model import Edit, Evict, Kind, RemoveFolder, Result, Subject
-from reconciler.reasons import Outcome, Rule
-from vgpu.kube import EventNote, NoteType, Owner, Pod
+from reconciler.model import ActionResult, Edit, Evict, ObjectKind, ObjectRef, RemoveFolder
+from reconciler.reasons import ActionOutcome, Rule
+from vgpu.kube.objects import EventNote, NoteType, OwnerReference, Pod
 
 
 class _Word(msgspec.Struct, frozen=True):
@@ -40,29 +40,33 @@ _EDITS: Final[Mapping[Rule, _Word]] = {
 }
 _BLOCKED: Final = "VgpuEvictionBlocked"
 
-_BUDGETS: Final = frozenset({Outcome.BLOCKED_BY_PDB, Outcome.SEVERAL_PDBS})
-_REFUSALS: Final = _BUDGETS | {Outcome.THROTTLED, Outcome.FORBIDDEN, Outcome.FAILED}
+_BUDGETS: Final = frozenset({ActionOutcome.BLOCKED_BY_PDB, ActionOutcome.SEVERAL_PDBS})
+_REFUSALS: Final = _BUDGETS | {
+    ActionOutcome.THROTTLED,
+    ActionOutcome.FORBIDDEN,
+    ActionOutcome.FAILED,
+}
 """Of these somebody should hear; that a subject was gone or had changed is nobody's trouble."""
 
-_API_VERSIONS: Final[Mapping[Kind, str]] = {
-    Kind.POD: "v1",
-    Kind.NODE: "v1",
-    Kind.SHARE_POD: "kubeshare.nthu/v1",
+_API_VERSIONS: Final[Mapping[ObjectKind, str]] = {
+    ObjectKind.POD: "v1",
+    ObjectKind.NODE: "v1",
+    ObjectKind.SHARE_POD: "kubeshare.nthu/v1",
 }
 
 
-def event_notes(result: Result, pod: Pod | None = None) -> tuple[EventNote, ...]:
+def event_notes(result: ActionResult, pod: Pod | None = None) -> tuple[EventNote, ...]:
     """The events of one result, none if nothing was tried; ``pod`` is its pod, if it was read."""
     return tuple(_notes(result, pod))
 
 
-def _notes(result: Result, pod: Pod | None) -> Iterator[EventNote]:
+def _notes(result: ActionResult, pod: Pod | None) -> Iterator[EventNote]:
     finding = result.entry.finding
     subject = _home(finding.subject)
     word = _word(result)
     if word is None or subject is None:
         return
-    if result.outcome is Outcome.DONE:
+    if result.outcome is ActionOutcome.DONE:
         reason, type_ = word.done, NoteType.NORMAL
         deed = f"{word.what} was {word.deed}"
     elif result.outcome in _REFUSALS:
@@ -90,7 +94,7 @@ def _notes(result: Result, pod: Pod | None) -> Iterator[EventNote]:
         yield _to_owner(note, pod.owner, pod.node)
 
 
-def _word(result: Result) -> _Word | None:
+def _word(result: ActionResult) -> _Word | None:
     finding = result.entry.finding
     if isinstance(finding.action, Evict):
         return _EVICTED
@@ -99,17 +103,17 @@ def _word(result: Result) -> _Word | None:
     return _REMOVED if isinstance(finding.action, RemoveFolder) else None
 
 
-def _home(subject: Subject) -> Subject | None:
+def _home(subject: ObjectRef) -> ObjectRef | None:
     """The object that can be told something: for what is on a node only, the node."""
     if subject.kind in _API_VERSIONS:
         return subject
     if not subject.node:
         return None
     # The kubelet's own events of a node have its name as the UID: kubectl describe looks for it.
-    return Subject(Kind.NODE, "", subject.node, subject.node)
+    return ObjectRef(ObjectKind.NODE, "", subject.node, subject.node)
 
 
-def _to_owner(note: EventNote, owner: Owner, node: str) -> EventNote:
+def _to_owner(note: EventNote, owner: OwnerReference, node: str) -> EventNote:
     """The same to who made the pod, without its name: all its pods on a node count together."""
     where = f"one of its pods on {node}" if node else "one of its pods"
     return msgspec.structs.replace(

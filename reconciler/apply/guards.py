@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 
-from reconciler.apply.hands import Hands
-from reconciler.apply.refusals import Refused
+from reconciler.apply.client import ClusterClient
+from reconciler.apply.refusals import ActionRefused
+from reconciler.cluster_index import PENDING, ClusterIndex
 from reconciler.model import (
     Guard,
     NobodyWaitsGuard,
@@ -20,15 +21,14 @@ from reconciler.model import (
     Snapshot,
     UnusedGuard,
 )
-from reconciler.owner_reading import read_owner
-from reconciler.owners import owner_id, reaction
-from reconciler.reasons import Outcome
+from reconciler.owners.eviction import owner_id, reaction
+from reconciler.owners.reader import read_owner
+from reconciler.reasons import ActionOutcome
 from reconciler.rules.kubeshare import survey
-from reconciler.scene import PENDING, Scene
-from vgpu.cluster import ClusterError
-from vgpu.kube import MalformedObject, Pod
-from vgpu.kube_json import PodPage
-from vgpu.schemes.language import Language
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.documents import PodPage
+from vgpu.kube.objects import MalformedObject, Pod
+from vgpu.schemes.codec import SchemeCodec
 
 AS_SAFE: Final[Mapping[OwnerState, frozenset[OwnerState]]] = {
     OwnerState.SERVED: frozenset({OwnerState.SERVED, OwnerState.ENDED, OwnerState.GONE}),
@@ -43,36 +43,41 @@ that is for the next plan to judge. One that waits or terminates keeps its lock.
 
 
 def check(
-    guard: Guard, hands: Hands, languages: Sequence[Language], pod: Pod | None = None
+    guard: Guard, client: ClusterClient, codecs: Sequence[SchemeCodec], pod: Pod | None = None
 ) -> None:
-    """Raises Refused CHANGED if it does not hold; ClusterError, SourceError if nobody can tell.
+    """Raises ActionRefused CHANGED if it does not hold; ClusterError, SourceError if nobody can
+    tell.
 
     ``pod`` is the one that is to be evicted, as it was just read.
     """
     if isinstance(guard, OwnerGuard):
-        _check_owner(guard, hands, languages)
+        _check_owner(guard, client, codecs)
     elif isinstance(guard, NobodyWaitsGuard):
-        _check_nobody_waits(guard, hands, languages)
+        _check_nobody_waits(guard, client, codecs)
     elif isinstance(guard, PolicyGuard):
-        _check_policy(guard, hands, pod)
+        _check_policy(guard, client, pod)
     else:
-        _check_unused(guard, hands)
+        _check_unused(guard, client)
 
 
-def _check_owner(guard: OwnerGuard, hands: Hands, languages: Sequence[Language]) -> None:
+def _check_owner(guard: OwnerGuard, client: ClusterClient, codecs: Sequence[SchemeCodec]) -> None:
     if not guard.namespace or not guard.name:
-        raise Refused(Outcome.FAILED, "the lock's owner has no name that could be asked for")
-    owner = _find(hands, guard)
+        raise ActionRefused(
+            ActionOutcome.FAILED, "the lock's owner has no name that could be asked for"
+        )
+    owner = _find(client, guard)
     known = () if owner is None else (owner,)
-    state = Scene(Snapshot(now=0.0, pods=known), languages).owner_state(owner)
+    state = ClusterIndex(Snapshot(now=0.0, pods=known), codecs).owner_state(owner)
     if state not in AS_SAFE.get(guard.state, ()):
         owned = f"{guard.namespace}/{guard.name}"
-        raise Refused(Outcome.CHANGED, f"the lock's owner {owned} is {state}, was {guard.state}")
+        raise ActionRefused(
+            ActionOutcome.CHANGED, f"the lock's owner {owned} is {state}, was {guard.state}"
+        )
 
 
-def _find(hands: Hands, guard: OwnerGuard) -> Pod | None:
+def _find(client: ClusterClient, guard: OwnerGuard) -> Pod | None:
     try:
-        return hands.pod(guard.namespace, guard.name)
+        return client.pod(guard.namespace, guard.name)
     except ClusterError as error:
         if error.status == HTTPStatus.NOT_FOUND:
             return None
@@ -80,38 +85,40 @@ def _find(hands: Hands, guard: OwnerGuard) -> Pod | None:
 
 
 def _check_nobody_waits(
-    guard: NobodyWaitsGuard, hands: Hands, languages: Sequence[Language]
+    guard: NobodyWaitsGuard, client: ClusterClient, codecs: Sequence[SchemeCodec]
 ) -> None:
-    near = tuple(_near(hands, guard.node, f"status.phase={PENDING}"))
+    near = tuple(_near(client, guard.node, f"status.phase={PENDING}"))
     pods = {pod.ref.uid: pod for page in near for pod in page.pods}
-    scene = Scene(_seen(pods.values(), (), near), languages)
-    waiting: list[Pod | MalformedObject] = [*scene.waiting_on_node.get(guard.node, ())]
-    waiting += scene.hidden_pods(guard.node)
+    cluster_index = ClusterIndex(_seen(pods.values(), (), near), codecs)
+    waiting: list[Pod | MalformedObject] = [*cluster_index.waiting_on_node.get(guard.node, ())]
+    waiting += cluster_index.hidden_pods(guard.node)
     if waiting:
         first = min(f"{pod.ref.namespace}/{pod.ref.name}" for pod in waiting)
         more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
-        raise Refused(Outcome.CHANGED, f"{first}{more} may still be served on {guard.node}")
+        raise ActionRefused(
+            ActionOutcome.CHANGED, f"{first}{more} may still be served on {guard.node}"
+        )
 
 
-def _check_policy(guard: PolicyGuard, hands: Hands, pod: Pod | None) -> None:
+def _check_policy(guard: PolicyGuard, client: ClusterClient, pod: Pod | None) -> None:
     asked = None if pod is None else owner_id(pod)
     if pod is None or asked is None:
-        raise Refused(Outcome.CHANGED, f"{guard.owner} is not its owner any more")
-    touches = reaction(pod, read_owner(hands.object_text, asked)).touches
+        raise ActionRefused(ActionOutcome.CHANGED, f"{guard.owner} is not its owner any more")
+    touches = reaction(pod, read_owner(client.object_text, asked)).touches
     if touches:
-        raise Refused(Outcome.CHANGED, f"its owner {guard.owner}: {touches}")
+        raise ActionRefused(ActionOutcome.CHANGED, f"its owner {guard.owner}: {touches}")
 
 
-def _check_unused(guard: UnusedGuard, hands: Hands) -> None:
+def _check_unused(guard: UnusedGuard, client: ClusterClient) -> None:
     """The pods first: a SharePod comes before its pod."""
-    near = tuple(_near(hands, guard.node))
-    waiting = tuple(_share_pods(hands))
+    near = tuple(_near(client, guard.node))
+    waiting = tuple(_share_pods(client))
     pods, share_pods = ([pod for page in of for pod in page.pods] for of in (near, waiting))
-    scene = Scene(_seen(pods, share_pods, (*near, *waiting)), ())
-    users = survey(scene).users_of(guard.gpuid, guard.node)
+    cluster_index = ClusterIndex(_seen(pods, share_pods, (*near, *waiting)), ())
+    users = survey(cluster_index).users_of(guard.gpuid, guard.node)
     if users:
         first = min(f"{pod.ref.namespace}/{pod.ref.name}" for pod in users)
-        raise Refused(Outcome.CHANGED, f"{first} uses its virtual GPU {guard.gpuid!r}")
+        raise ActionRefused(ActionOutcome.CHANGED, f"{first} uses its virtual GPU {guard.gpuid!r}")
 
 
 def _seen(pods: Iterable[Pod], share_pods: Iterable[Pod], pages: Iterable[PodPage]) -> Snapshot:
@@ -119,16 +126,16 @@ def _seen(pods: Iterable[Pod], share_pods: Iterable[Pod], pages: Iterable[PodPag
     return Snapshot(0.0, pods=tuple(pods), share_pods=tuple(share_pods), malformed=malformed)
 
 
-def _share_pods(hands: Hands) -> Iterator[PodPage]:
+def _share_pods(client: ClusterClient) -> Iterator[PodPage]:
     """All of them; none where KubeShare is not installed."""
     try:
-        yield from hands.sharepod_pages()
+        yield from client.sharepod_pages()
     except ClusterError as error:
         if error.status != HTTPStatus.NOT_FOUND:
             raise
 
 
-def _near(hands: Hands, node: str, *more: str) -> Iterator[PodPage]:
+def _near(client: ClusterClient, node: str, *more: str) -> Iterator[PodPage]:
     """Pods that are not bound yet, which may be promised to the node, and those bound to it.
 
     In this order, so that one that is bound meanwhile is in the second list at the latest.
@@ -136,4 +143,4 @@ def _near(hands: Hands, node: str, *more: str) -> Iterator[PodPage]:
     """
     for where in ("", node):
         selector = ",".join((f"spec.nodeName={where}", *more))
-        yield from hands.pods(field_selector=selector)
+        yield from client.pods(field_selector=selector)

@@ -4,8 +4,8 @@ from typing import Final
 
 import msgspec
 
-from reconciler.reasons import Outcome
-from vgpu.cluster import ClusterError
+from reconciler.reasons import ActionOutcome
+from vgpu.kube.connection import ClusterError
 from vgpu.reasons import SourceError
 
 PDB_WAIT_SECONDS: Final = 10.0
@@ -15,7 +15,7 @@ THROTTLE_WAIT_SECONDS: Final = 1.0
 """The same of a busy API server."""
 
 
-class Refused(Exception):  # noqa: N818  # an answer, not a fault
+class ActionRefused(Exception):  # noqa: N818  # an answer, not a fault
     """An action was not done.
 
     Attributes:
@@ -29,7 +29,7 @@ class Refused(Exception):  # noqa: N818  # an answer, not a fault
 
     def __init__(
         self,
-        outcome: Outcome,
+        outcome: ActionOutcome,
         detail: str,
         *,
         wait: float | None = None,
@@ -50,20 +50,20 @@ class _Row(msgspec.Struct, frozen=True):
 
     status: int
     phrase: str
-    outcome: Outcome
+    outcome: ActionOutcome
     wait: float | None = None
 
 
 _ROWS: Final = (
-    _Row(404, "", Outcome.GONE),
-    _Row(410, "", Outcome.GONE),
-    _Row(409, "", Outcome.CHANGED),
-    _Row(429, "disruption budget", Outcome.BLOCKED_BY_PDB, PDB_WAIT_SECONDS),
-    _Row(403, "poddisruptionbudget", Outcome.BLOCKED_BY_PDB, PDB_WAIT_SECONDS),
-    _Row(429, "", Outcome.THROTTLED, THROTTLE_WAIT_SECONDS),
-    _Row(500, "more than one PodDisruptionBudget", Outcome.SEVERAL_PDBS),
-    _Row(401, "", Outcome.FORBIDDEN),
-    _Row(403, " cannot ", Outcome.FORBIDDEN),
+    _Row(404, "", ActionOutcome.GONE),
+    _Row(410, "", ActionOutcome.GONE),
+    _Row(409, "", ActionOutcome.CHANGED),
+    _Row(429, "disruption budget", ActionOutcome.BLOCKED_BY_PDB, PDB_WAIT_SECONDS),
+    _Row(403, "poddisruptionbudget", ActionOutcome.BLOCKED_BY_PDB, PDB_WAIT_SECONDS),
+    _Row(429, "", ActionOutcome.THROTTLED, THROTTLE_WAIT_SECONDS),
+    _Row(500, "more than one PodDisruptionBudget", ActionOutcome.SEVERAL_PDBS),
+    _Row(401, "", ActionOutcome.FORBIDDEN),
+    _Row(403, " cannot ", ActionOutcome.FORBIDDEN),
 )
 """The first that fits counts; a 403 of an admission webhook or a quota fits none.
 
@@ -74,15 +74,15 @@ _UNSURE: Final = range(500, 600)
 """Of etcd or a proxy in between: what was asked for may have arrived."""
 
 
-def refused(error: ClusterError | SourceError) -> Refused:
+def refused(error: ClusterError | SourceError) -> ActionRefused:
     """What the client's error means."""
     if isinstance(error, SourceError):  # an answer that is not Kubernetes'
-        return Refused(Outcome.FAILED, str(error), lost=True)
+        return ActionRefused(ActionOutcome.FAILED, str(error), lost=True)
     told = "; ".join((*error.causes, error.message)) or error.reason
     for row in _ROWS:
         if row.status == error.status and row.phrase in error.message:
             wait = None if row.wait is None else max(error.retry_after or 0.0, 0.0) or row.wait
-            return Refused(row.outcome, told, wait=wait)
+            return ActionRefused(row.outcome, told, wait=wait)
     unreached = error.status == 0
     lost = unreached or error.status in _UNSURE
-    return Refused(Outcome.FAILED, str(error), lost=lost, unreached=unreached)
+    return ActionRefused(ActionOutcome.FAILED, str(error), lost=lost, unreached=unreached)

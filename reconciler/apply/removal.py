@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from reconciler.apply.refusals import Refused
+from reconciler.apply.refusals import ActionRefused
 from reconciler.model import RemoveFolder
-from reconciler.reasons import Outcome
+from reconciler.reasons import ActionOutcome
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.files import printable
 from vgpu.sources.shim import DEFAULT_ROOTS, FOLDER_NAME
@@ -55,33 +55,37 @@ class Remover:
         root, name = os.path.split(action.path)
         uid, _, _ = name.partition("_")
         if root not in self._roots or not FOLDER_NAME.fullmatch(name) or uid != action.pod_uid:
-            raise Refused(Outcome.FAILED, f"{printable(action.path)} is no folder of a shim's")
+            raise ActionRefused(
+                ActionOutcome.FAILED, f"{printable(action.path)} is no folder of a shim's"
+            )
         try:
             if self._mapped(action.path):
-                raise Refused(Outcome.CHANGED, "a process uses it")
+                raise ActionRefused(ActionOutcome.CHANGED, "a process uses it")
             with _opened(root, _ROOT_FLAGS) as root_fd, _opened(name, _FOLDER_FLAGS, root_fd) as fd:
                 return self._empty(action, root_fd, fd, name, dry_run=dry_run)
         except SourceError as error:
-            outcome = Outcome.GONE if error.reason is Reason.ABSENT else Outcome.FAILED
-            raise Refused(outcome, str(error)) from error
+            outcome = ActionOutcome.GONE if error.reason is Reason.ABSENT else ActionOutcome.FAILED
+            raise ActionRefused(outcome, str(error)) from error
         except FileNotFoundError as error:
-            raise Refused(Outcome.GONE, str(error)) from error
+            raise ActionRefused(ActionOutcome.GONE, str(error)) from error
         except OSError as error:
-            raise Refused(Outcome.FAILED, str(error)) from error
+            raise ActionRefused(ActionOutcome.FAILED, str(error)) from error
 
     def _empty(
         self, action: RemoveFolder, root_fd: int, fd: int, name: str, *, dry_run: bool
     ) -> str:
         files = _plain_files(fd)
         if self._identity(action.path) != action.identity or not _is(fd, action.identity):
-            raise Refused(Outcome.CHANGED, "it has changed, or is another folder")
+            raise ActionRefused(ActionOutcome.CHANGED, "it has changed, or is another folder")
         said = f"{len(files)} file" + "s" * (len(files) != 1)
         if dry_run:
             return said
         for file in files:
             os.unlink(file, dir_fd=fd)
         if not _is(root_fd, action.identity, name):
-            raise Refused(Outcome.CHANGED, "another folder took its name while it was emptied")
+            raise ActionRefused(
+                ActionOutcome.CHANGED, "another folder took its name while it was emptied"
+            )
         os.rmdir(name, dir_fd=root_fd)  # refuses where something was put into it meanwhile
         return said
 
@@ -102,12 +106,16 @@ def _is(fd: int, identity: Identity, name: str = "") -> bool:
 
 
 def _plain_files(fd: int) -> tuple[str, ...]:
-    """The names of its files. Raises Refused where there is anything but a few regular files."""
+    """The files. Raises ActionRefused where there are others than a few regular files."""
     names = []
     for name in os.listdir(fd):
         if not stat.S_ISREG(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
-            raise Refused(Outcome.FAILED, f"it holds {printable(name)}, which is no regular file")
+            raise ActionRefused(
+                ActionOutcome.FAILED, f"it holds {printable(name)}, which is no regular file"
+            )
         names.append(name)
     if len(names) > MOST_FILES:
-        raise Refused(Outcome.FAILED, f"it holds {len(names)} files, more than any shim makes")
+        raise ActionRefused(
+            ActionOutcome.FAILED, f"it holds {len(names)} files, more than any shim makes"
+        )
     return tuple(names)

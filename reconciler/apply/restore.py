@@ -12,15 +12,15 @@ from typing import Final, Protocol
 
 import msgspec
 
-from reconciler.apply.audit import Event, Record
-from reconciler.apply.hands import Annotations, Hands, differing, patch, read, uid
-from reconciler.apply.refusals import Refused, refused
+from reconciler.apply.audit import AuditEvent, AuditRecord
+from reconciler.apply.client import Annotations, ClusterClient, differing, patch, read, uid
+from reconciler.apply.refusals import ActionRefused, refused
 from reconciler.apply.writes import send
-from reconciler.model import Edit, Subject
-from reconciler.reasons import Outcome
-from vgpu.cluster import ClusterError
-from vgpu.kube import Node, Pod
-from vgpu.kube_projection import is_kept
+from reconciler.model import Edit, ObjectRef
+from reconciler.reasons import ActionOutcome
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.objects import Node, Pod
+from vgpu.kube.projection import is_kept
 from vgpu.reasons import Explained, SourceError
 from vgpu.sources.files import printable
 
@@ -40,22 +40,22 @@ class Undo(Explained):
     UNKNOWN = "unknown", "the answer was lost, and it could not be read again: try again"
 
 
-_REFUSALS: Final[Mapping[Outcome, Undo]] = {
-    Outcome.CHANGED: Undo.CHANGED,
-    Outcome.GONE: Undo.GONE,
-    Outcome.THROTTLED: Undo.THROTTLED,
-    Outcome.FORBIDDEN: Undo.FORBIDDEN,
-    Outcome.UNKNOWN: Undo.UNKNOWN,
+_REFUSALS: Final[Mapping[ActionOutcome, Undo]] = {
+    ActionOutcome.CHANGED: Undo.CHANGED,
+    ActionOutcome.GONE: Undo.GONE,
+    ActionOutcome.THROTTLED: Undo.THROTTLED,
+    ActionOutcome.FORBIDDEN: Undo.FORBIDDEN,
+    ActionOutcome.UNKNOWN: Undo.UNKNOWN,
 }
 """Others are FAILED."""
 
-_MAY_BE_DONE: Final = frozenset({Outcome.DONE, Outcome.UNKNOWN})
+_MAY_BE_DONE: Final = frozenset({ActionOutcome.DONE, ActionOutcome.UNKNOWN})
 
 
-class Audit(Protocol):
+class UndoAuditSink(Protocol):
     """Where it is told; raises AuditError."""
 
-    def tell(self, record: Record) -> None:
+    def tell(self, record: AuditRecord) -> None:
         """Append it, as of now."""
         ...
 
@@ -63,16 +63,16 @@ class Audit(Protocol):
 class Restored(msgspec.Struct, frozen=True):
     """What became of one; ``detail`` in words, ``at`` in unix seconds."""
 
-    record: Record
+    record: AuditRecord
     undo: Undo
     detail: str = ""
     at: float = 0.0
 
 
 def restore(
-    records: Iterable[Record],
-    hands: Hands,
-    audit: Audit,
+    records: Iterable[AuditRecord],
+    client: ClusterClient,
+    audit: UndoAuditSink,
     *,
     dry_run: bool = False,
     clock: Callable[[], float],
@@ -83,27 +83,27 @@ def restore(
     kept, and nothing is told to the ``audit``. ``clock`` tells unix seconds. Raises AuditError
     where something could not be told: it was not begun, or it was the last.
     """
-    restorer = _Restorer(hands, audit, dry_run=dry_run)
+    restorer = _Restorer(client, audit, dry_run=dry_run)
     for record in undoable(records):
         undo, detail = restorer.undo(record)
         yield Restored(record, undo, detail, clock())
 
 
-def undoable(records: Iterable[Record]) -> tuple[Record, ...]:
+def undoable(records: Iterable[AuditRecord]) -> tuple[AuditRecord, ...]:
     """What was done or may have been, the newest first."""
     return tuple(effective(records))[::-1]
 
 
-def effective(records: Iterable[Record]) -> Iterator[Record]:
+def effective(records: Iterable[AuditRecord]) -> Iterator[AuditRecord]:
     """The actions that were done or may have been, in their order.
 
     Each by its result; those of which no result is told, because a process died, by their intent.
     """
-    begun: dict[tuple[str, str], Record] = {}
-    told: list[tuple[int, Record]] = []
+    begun: dict[tuple[str, str], AuditRecord] = {}
+    told: list[tuple[int, AuditRecord]] = []
     places: dict[tuple[str, str], int] = {}
     for place, record in enumerate(records):
-        if record.event is Event.INTENT:
+        if record.event is AuditEvent.INTENT:
             if record.key in begun:  # that one was never finished
                 told.append((places[record.key], begun[record.key]))
             begun[record.key], places[record.key] = record, place
@@ -132,56 +132,60 @@ def inverse(edit: Edit) -> Edit:
 class _Restorer:
     """Undoes one action at a time."""
 
-    def __init__(self, hands: Hands, audit: Audit, *, dry_run: bool) -> None:
-        self._hands = hands
+    def __init__(self, client: ClusterClient, audit: UndoAuditSink, *, dry_run: bool) -> None:
+        self._client = client
         self._audit = audit
         self._dry_run = dry_run
-        self._pretended: dict[Subject, Pod | Node] = {}
+        self._pretended: dict[ObjectRef, Pod | Node] = {}
         """The objects as a dry run would have left them."""
 
-    def undo(self, record: Record) -> tuple[Undo, str]:
+    def undo(self, record: AuditRecord) -> tuple[Undo, str]:
         """What became of it, and the rest in words. Raises AuditError."""
         if not isinstance(record.action, Edit):
-            sure = record.outcome is Outcome.DONE
+            sure = record.outcome is ActionOutcome.DONE
             return Undo.IRREVERSIBLE, "" if sure else "it may not have been done"
         edit = inverse(record.action)
         target = msgspec.structs.replace(edit.target, part="")
         try:
-            found = self._pretended.get(target) or read(self._hands, target)
+            found = self._pretended.get(target) or read(self._client, target)
         except (ClusterError, SourceError) as error:
             return _said(refused(error))
         told = msgspec.structs.replace(record, action=edit)
         return _objection(found, edit) or self._told(told, found, target, edit)
 
     def _told(
-        self, record: Record, found: Pod | Node, target: Subject, edit: Edit
+        self, record: AuditRecord, found: Pod | Node, target: ObjectRef, edit: Edit
     ) -> tuple[Undo, str]:
         """The write, told before and after."""
-        self._tell(record, Event.INTENT)
+        self._tell(record, AuditEvent.INTENT)
         try:
             detail = self._write(found, target, edit)
-        except Refused as refusal:
-            self._tell(record, Event.RESULT, refusal.outcome, refusal.detail)
+        except ActionRefused as refusal:
+            self._tell(record, AuditEvent.RESULT, refusal.outcome, refusal.detail)
             return _said(refusal)
-        self._tell(record, Event.RESULT, Outcome.DONE, detail)
+        self._tell(record, AuditEvent.RESULT, ActionOutcome.DONE, detail)
         if not self._dry_run:
             return Undo.DONE, detail
         self._pretended[target] = _edited(found, edit)
         return Undo.DRY_RUN, ""
 
     def _tell(
-        self, record: Record, event: Event, outcome: Outcome | None = None, detail: str = ""
+        self,
+        record: AuditRecord,
+        event: AuditEvent,
+        outcome: ActionOutcome | None = None,
+        detail: str = "",
     ) -> None:
         if not self._dry_run:
             replaced = msgspec.structs.replace(record, event=event, outcome=outcome, detail=detail)
             self._audit.tell(replaced)
 
-    def _write(self, found: Pod | Node, target: Subject, edit: Edit) -> str:
+    def _write(self, found: Pod | Node, target: ObjectRef, edit: Edit) -> str:
         """Raises Refused."""
 
         def write() -> None:
             patch(
-                self._hands,
+                self._client,
                 target,
                 found.resource_version,
                 edit.after,
@@ -190,13 +194,13 @@ class _Restorer:
             )
 
         def arrived() -> bool:
-            left = read(self._hands, target)
+            left = read(self._client, target)
             return uid(left) == uid(found) and _stands(left, edit, edit.after, edit.bind)
 
         return send(write, arrived, dry_run=self._dry_run)
 
 
-def _said(refusal: Refused) -> tuple[Undo, str]:
+def _said(refusal: ActionRefused) -> tuple[Undo, str]:
     return _REFUSALS.get(refusal.outcome, Undo.FAILED), refusal.detail
 
 

@@ -2,18 +2,18 @@
 
 from collections.abc import Callable
 
-from reconciler.apply.refusals import Refused, refused
-from reconciler.reasons import Outcome
-from vgpu.cluster import ClusterError
+from reconciler.apply.refusals import ActionRefused, refused
+from reconciler.reasons import ActionOutcome
+from vgpu.kube.connection import ClusterError
 from vgpu.reasons import SourceError
 
 
 def send(write: Callable[[], None], arrived: Callable[[], bool], *, dry_run: bool) -> str:
     """Send it; what is to be said of it when it is done.
 
-    ``arrived`` looks whether it was done. Both raise ClusterError, SourceError. Raises Refused
-    unless it is done, or can be seen to be done: UNKNOWN where it may have been, and nobody can
-    tell.
+    ``arrived`` looks whether it was done. Both raise ClusterError, SourceError. Raises
+    ActionRefused unless it is done, or can be seen to be done: UNKNOWN where it may have been, and
+    nobody can tell.
     """
     try:
         write()
@@ -27,7 +27,11 @@ def send(write: Callable[[], None], arrived: Callable[[], bool], *, dry_run: boo
         done = arrived()
     except (ClusterError, SourceError) as error:
         unknown = f"{refusal.detail}; whether it was done is not known: {error}"
-        raise Refused(Outcome.UNKNOWN, unknown, unreached=refused(error).unreached) from error
+        raise ActionRefused(
+            ActionOutcome.UNKNOWN, unknown, unreached=refused(error).unreached
+        ) from error
     if not done:
-        raise Refused(Outcome.FAILED, f"{refusal.detail}; it can be seen not to be done")
+        raise ActionRefused(
+            ActionOutcome.FAILED, f"{refusal.detail}; it can be seen not to be done"
+        )
     return f"the answer was lost, but it can be seen to be done: {refusal.detail}"

@@ -26,8 +26,7 @@ from reconciler.commands.common import (
     stopped_by_signals,
     yes_flag,
 )
-from reconciler.cycle import Cycle, Cycles, Ending, Made, applied
-from reconciler.flags import (
+from reconciler.config.flags import (
     CONTEXT,
     log_flags,
     options_from,
@@ -35,10 +34,11 @@ from reconciler.flags import (
     policy_flags,
     where_flags,
 )
-from reconciler.model import Result
+from reconciler.cycle import Cycle, Cycles, Ending, Made, applied
+from reconciler.model import ActionResult
 from reconciler.policy import Mode
-from reconciler.report import json_text, plan_document
-from reconciler.report_table import show_outcomes, show_plan, show_result
+from reconciler.report.document import json_text, plan_document
+from reconciler.report.table import show_outcomes, show_plan, show_result
 from reconciler.session import session
 from vgpu.terminal import standard_output
 
@@ -159,7 +159,7 @@ def agreed(
 
 def _apply(cycles: Cycles, made: Made, console: Console | None) -> Cycle:
     """Apply the plan; each result is shown as it comes."""
-    results: list[Result] = []
+    results: list[ActionResult] = []
     complaint = ""
     began = time.monotonic()
     try:

@@ -10,15 +10,15 @@ from typing import Final
 import click
 
 from reconciler.apply.audit import Audit, AuditError
+from reconciler.config.flags import ReconcilerOptions
 from reconciler.cycle import Cycle, Made
-from reconciler.flags import Options
-from reconciler.metrics import Numbers
-from reconciler.model import View
+from reconciler.metrics import ReconcilerMetrics
+from reconciler.model import Coverage
 from reconciler.policy import Mode
 from reconciler.session import NoAudit
-from vgpu import signals
 from vgpu.metrics.render import Format
-from vgpu.web.process import build_info
+from vgpu.program import signals
+from vgpu.program.process import build_info
 
 NOTHING, WANTED, PARTLY = 0, 3, 4
 """Exit statuses; 1 is an error, 2 is for wrong flags."""
@@ -90,14 +90,14 @@ def opened_audit(path: str) -> Iterator[Audit | NoAudit]:
 
 def refuse_blindness(made: Made) -> None:
     """Raises click.ClickException if not all pods were seen: an empty plan is no good news then."""
-    if View.PODS not in made.snapshot.complete:
+    if Coverage.PODS not in made.snapshot.complete:
         raise click.ClickException("not all pods could be seen, so nothing could be judged")
 
 
 def print_metrics(
-    options: Options, mode: Mode, cycle: Cycle, requests: Mapping[tuple[str, str], int]
+    options: ReconcilerOptions, mode: Mode, cycle: Cycle, requests: Mapping[tuple[str, str], int]
 ) -> None:
     """Print the reconciler's own metrics after this one cycle, as text."""
-    numbers = Numbers(options.scope, mode, requests=lambda: requests, build=build_info())
+    numbers = ReconcilerMetrics(options.scope, mode, requests=lambda: requests, build=build_info())
     numbers.note(cycle)
     click.echo(numbers.render().body(Format.TEXT), nl=False)

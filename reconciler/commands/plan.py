@@ -16,24 +16,24 @@ from reconciler.commands.common import (
     print_metrics,
     refuse_blindness,
 )
-from reconciler.cycle import Cycles, Made, planned
-from reconciler.flags import (
+from reconciler.config.flags import (
     CONTEXT,
-    Options,
+    ReconcilerOptions,
     log_flags,
     options_from,
     output_flag,
     policy_flags,
     where_flags,
 )
+from reconciler.cycle import Cycles, Made, planned
 from reconciler.model import Scope
 from reconciler.observe.dump import DumpObserver
 from reconciler.policy import Mode
-from reconciler.report import json_text, plan_document
-from reconciler.report_table import show_plan
+from reconciler.report.document import json_text, plan_document
+from reconciler.report.table import show_plan
 from reconciler.session import session
-from vgpu.connection import read_dump
-from vgpu.flags import is_typed
+from vgpu.kube.flags import read_dump
+from vgpu.program.flags import is_typed
 from vgpu.reasons import SourceError
 from vgpu.terminal import standard_output
 
@@ -124,7 +124,7 @@ def plan(ctx: click.Context, /, *, dump: str, taken: float | None, output: str, 
     ctx.exit(WANTED if _wanted(made) else NOTHING)
 
 
-def _from_dump(options: Options, path: str, taken: float | None) -> Made:
+def _from_dump(options: ReconcilerOptions, path: str, taken: float | None) -> Made:
     content, written = read_dump(path)
     now = min(written, time.time()) if taken is None else taken
     observer = DumpObserver(content, path, options.units)

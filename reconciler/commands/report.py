@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from reconciler.apply.audit import AuditError, Event
+from reconciler.apply.audit import AuditError, AuditEvent
 from reconciler.apply.audit import read as read_audit
 from reconciler.commands.common import (
     AUDIT_FILE,
@@ -15,8 +15,7 @@ from reconciler.commands.common import (
     print_metrics,
     refuse_blindness,
 )
-from reconciler.cycle import Cycles, planned
-from reconciler.flags import (
+from reconciler.config.flags import (
     CONTEXT,
     log_flags,
     options_from,
@@ -24,10 +23,11 @@ from reconciler.flags import (
     policy_flags,
     where_flags,
 )
+from reconciler.cycle import Cycles, planned
 from reconciler.model import Snapshot
 from reconciler.policy import Mode
-from reconciler.report import Done, done_of, json_text, report_document
-from reconciler.report_table import show_report
+from reconciler.report.document import Done, done_of, json_text, report_document
+from reconciler.report.table import show_report
 from reconciler.session import session
 from vgpu.terminal import standard_output
 
@@ -84,7 +84,7 @@ def _done(path: str) -> tuple[Done, ...] | None:
         return done_of(
             (record.rule, record.outcome, record.time)
             for record in read_audit(path or AUDIT_FILE)
-            if record.event is Event.RESULT and record.outcome is not None
+            if record.event is AuditEvent.RESULT and record.outcome is not None
         )
     except AuditError as error:
         raise click.ClickException(f"--audit {error}") from error

@@ -25,12 +25,12 @@ from reconciler.commands.common import (
     stopped_by_signals,
     yes_flag,
 )
-from reconciler.flags import CONTEXT, log_flags, output_flag
+from reconciler.config.flags import CONTEXT, log_flags, output_flag
 from reconciler.model import Edit
-from reconciler.report import AS_BEFORE, json_text, restored_document
-from reconciler.report_table import show_outcomes, show_restored, show_undoable
-from vgpu import logs
-from vgpu.connection import connected, kubeconfig_flags
+from reconciler.report.document import AS_BEFORE, json_text, restored_document
+from reconciler.report.table import show_outcomes, show_restored, show_undoable
+from vgpu.kube.flags import connected, kubeconfig_flags
+from vgpu.program import logs
 from vgpu.terminal import standard_output
 
 RESTORE_FILE: Final = "vgpu-restore.jsonl"

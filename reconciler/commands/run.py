@@ -9,19 +9,26 @@ import click
 
 from reconciler.apply.audit import STANDARD, Audit
 from reconciler.commands.common import AUDIT_HELP, opened_audit
+from reconciler.config.flags import (
+    CONTEXT,
+    log_flags,
+    options_from,
+    policy_flags,
+    run_flags,
+    where_flags,
+)
 from reconciler.cycle import Cycles
-from reconciler.flags import CONTEXT, log_flags, options_from, policy_flags, run_flags, where_flags
 from reconciler.leader import LEASE, Leader
-from reconciler.metrics import Numbers
+from reconciler.metrics import ReconcilerMetrics
 from reconciler.model import Scope
 from reconciler.policy import Mode
 from reconciler.schedule import Schedule
 from reconciler.service import Loop, leave, routes
 from reconciler.session import NoAudit, Session, session
-from vgpu import signals
+from vgpu.program import signals
+from vgpu.program.process import build_info, own_numbers
+from vgpu.program.web_flags import max_connections, max_per_address
 from vgpu.web.config import WebConfigError, WebConfigFile
-from vgpu.web.flags import max_connections, max_per_address
-from vgpu.web.process import build_info, own_numbers
 from vgpu.web.server import ListenError, WebServer
 
 log = logging.getLogger(__name__)
@@ -131,7 +138,7 @@ def run(
 
 def _loop(
     opened: Session, audit: Audit | NoAudit, elects: bool, web_config: WebConfigFile | None
-) -> tuple[Loop, Numbers, Leader | None, threading.Event]:
+) -> tuple[Loop, ReconcilerMetrics, Leader | None, threading.Event]:
     """The loop over this session, its numbers, its election, and what stops it."""
     options = opened.options
     settings = options.settings
@@ -149,7 +156,7 @@ def _loop(
         store=opened.store() if options.scope is Scope.CLUSTER else None,
         apply=opened.apply(audit, leads=leads, stopping=stopping) if applies else None,
     )
-    numbers = Numbers(
+    numbers = ReconcilerMetrics(
         options.scope,
         settings.mode,
         leads=leader.leads if leader else None,

@@ -16,20 +16,20 @@ from typing import Protocol
 import msgspec
 
 from reconciler.model import Snapshot
-from vgpu.schemes.language import Language
+from vgpu.schemes.codec import SchemeCodec
 
 
-class Sight(msgspec.Struct, frozen=True):
+class ClusterView(msgspec.Struct, frozen=True):
     """What one look has seen, and the languages in which it is to be read."""
 
     snapshot: Snapshot
-    languages: tuple[Language, ...]
+    codecs: tuple[SchemeCodec, ...]
 
 
 class Observer(Protocol):
     """Somebody who looks. One thread asks."""
 
-    def look(self, now: float) -> Sight:
+    def view(self, now: float) -> ClusterView:
         """What is there; ``now`` is unix seconds. Raises SourceError, ClusterError."""
         ...
 

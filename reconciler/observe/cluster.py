@@ -12,18 +12,19 @@ from typing import Final
 
 from msgspec import structs
 
-from reconciler.books import Books
-from reconciler.model import Kind, Scope, Snapshot, View
-from reconciler.observe import Sight
-from reconciler.observe.kinds import Kinds, Listed, Seen, Watched
-from reconciler.observe.lock_owners import LockOwners, named_owners
+from reconciler.cluster_index import is_holder
+from reconciler.ledger_cache import LedgerCache
+from reconciler.model import Coverage, ObjectKind, Scope, Snapshot
+from reconciler.observe import ClusterView
+from reconciler.observe.kinds import Kinds, ListedKinds, Seen, Watched
+from reconciler.observe.lock_owners import LockOwnerReader, named_owners
 from reconciler.observe.owners import read_owners
-from reconciler.scene import is_holder
-from vgpu.cluster import Cluster, ClusterError
-from vgpu.inventory import Objects, Speech, Units, speech
-from vgpu.kube import Node, Pod
+from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes
+from vgpu.kube.client import ApiClient
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.objects import Node, Pod
 from vgpu.reasons import SourceError
-from vgpu.schemes.gpushare import Gpushare
+from vgpu.schemes.gpushare.codec import Gpushare
 
 _UNKNOWN_HEALTH: Final = "gpushare's unhealthy cards are not known"
 
@@ -31,33 +32,33 @@ _UNKNOWN_HEALTH: Final = "gpushare's unhealthy cards are not known"
 class _ClusterObserver:
     """Looks at a cluster; what did not change since the look before is not judged anew."""
 
-    def __init__(self, cluster: Cluster, units: Units, kinds: Kinds, *, continuous: bool) -> None:
+    def __init__(self, cluster: ApiClient, units: Units, kinds: Kinds, *, continuous: bool) -> None:
         self._cluster = cluster
         self._units = units
         self._kinds = kinds
         self._continuous = continuous
-        self._books = Books()
-        self._owners = LockOwners(cluster.pod)
+        self._books = LedgerCache()
+        self._owners = LockOwnerReader(cluster.pod)
 
-    def look(self, now: float) -> Sight:
+    def view(self, now: float) -> ClusterView:
         """What is there; ``now`` is unix seconds. Raises ClusterError, SourceError."""
         nodes = self._kinds.nodes()
         pods = self._kinds.pods()
         share_pods = self._kinds.share_pods()
         malformed = (*nodes.malformed, *pods.malformed, *share_pods.malformed)
         objects = Objects(nodes.objects, pods.objects, share_pods.objects, malformed=malformed)
-        said = speech(objects, self._units)
+        said = detect_schemes(objects, self._units)
         unhealthy, note = self._unhealthy(said)
         names = {(pod.ref.namespace, pod.ref.name) for pod in pods.objects}
         owners = self._owners.ask(
-            [each for each in named_owners(nodes.objects, said.languages) if each not in names]
+            [each for each in named_owners(nodes.objects, said.codecs) if each not in names]
         )
-        seen: dict[View, Seen[Node] | Seen[Pod]] = {
-            View.NODES: nodes,
-            View.PODS: pods,
-            View.SHARE_PODS: share_pods,
+        seen: dict[Coverage, Seen[Node] | Seen[Pod]] = {
+            Coverage.NODES: nodes,
+            Coverage.PODS: pods,
+            Coverage.SHARE_PODS: share_pods,
         }
-        return sight(
+        return cluster_view(
             Snapshot(
                 now=now,
                 owners=read_owners(self._cluster.object_text, pods.objects, turn=int(now)),
@@ -78,9 +79,9 @@ class _ClusterObserver:
         """Look no longer."""
         self._kinds.close()
 
-    def _unhealthy(self, said: Speech) -> tuple[Mapping[str, str], str]:
+    def _unhealthy(self, said: DetectedSchemes) -> tuple[Mapping[str, str], str]:
         """What gpushare's ConfigMaps say, if anybody shares in its way; and why that is unknown."""
-        if not any(isinstance(language, Gpushare) for language in said.languages):
+        if not any(isinstance(codec, Gpushare) for codec in said.codecs):
             return {}, ""
         try:
             return self._cluster.unhealthy_gpus(), ""
@@ -95,26 +96,26 @@ class _ClusterObserver:
 class ListingObserver(_ClusterObserver):
     """For one look: everything is read when it is asked for."""
 
-    def __init__(self, cluster: Cluster, units: Units) -> None:
+    def __init__(self, cluster: ApiClient, units: Units) -> None:
         """``cluster`` stays its maker's to close."""
-        super().__init__(cluster, units, Listed(cluster), continuous=False)
+        super().__init__(cluster, units, ListedKinds(cluster), continuous=False)
 
 
 class WatchingObserver(_ClusterObserver):
     """For a loop: everything is followed, and a look costs at most one small request."""
 
-    def __init__(self, cluster: Cluster, units: Units, *, kinds: Kinds | None = None) -> None:
+    def __init__(self, cluster: ApiClient, units: Units, *, kinds: Kinds | None = None) -> None:
         """``cluster`` stays its maker's to close, after this; it is followed from now on."""
         super().__init__(cluster, units, kinds or Watched(cluster), continuous=True)
 
 
-def sight(
+def cluster_view(
     known: Snapshot,
     objects: Objects,
-    said: Speech,
-    books: Books,
+    said: DetectedSchemes,
+    books: LedgerCache,
     unhealthy: Mapping[str, str],
-) -> Sight:
+) -> ClusterView:
     """What is known of a look, with its objects and their ledgers; without all pods there are none.
 
     A ledger of some of the pods would call a card free that is not.
@@ -125,12 +126,12 @@ def sight(
     if others:
         told = "with GPUs or MIG instances of NVIDIA's own device plugin"
         notes.append(f"{len(others)} pods {told}: only rules on pods that have Failed look at them")
-    kinds = frozenset(Kind)
+    kinds = frozenset(ObjectKind)
     notes += (str(each) for each in objects.malformed if each.kind not in kinds)
     ledgers = {}
-    if View.PODS in known.complete:
-        ledgers = books.ledgers(objects.nodes, said.pods, said.languages, unhealthy)
-    return Sight(
+    if Coverage.PODS in known.complete:
+        ledgers = books.ledgers(objects.nodes, said.pods, said.codecs, unhealthy)
+    return ClusterView(
         structs.replace(
             known,
             scope=Scope.CLUSTER,
@@ -142,7 +143,7 @@ def sight(
             ledgers=ledgers,
             notes=tuple(notes),
         ),
-        said.languages,
+        said.codecs,
     )
 
 

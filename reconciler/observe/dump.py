@@ -9,19 +9,19 @@ from typing import Final
 
 import msgspec
 
-from reconciler.books import Books
-from reconciler.model import Kind, Snapshot, View
-from reconciler.observe import Sight
-from reconciler.observe.cluster import sight
+from reconciler.cluster_index import is_holder
+from reconciler.ledger_cache import LedgerCache
+from reconciler.model import Coverage, ObjectKind, Snapshot
+from reconciler.observe import ClusterView
+from reconciler.observe.cluster import cluster_view
 from reconciler.observe.lock_owners import named_owners
-from reconciler.scene import is_holder
-from vgpu.inventory import Objects, Units, speech
-from vgpu.kube import Pod
-from vgpu.kube_decode import decode
-from vgpu.kube_json import Keep, decode_dump
-from vgpu.kube_projection import shares_gpus
+from vgpu.inventory import Objects, Units, detect_schemes
+from vgpu.kube.decode import decode
+from vgpu.kube.documents import Keep, decode_dump
+from vgpu.kube.objects import Pod
+from vgpu.kube.projection import shares_gpus
 from vgpu.reasons import SourceError
-from vgpu.schemes.kubeshare_sharepod import PREFIX
+from vgpu.schemes.kubeshare.sharepod import PREFIX
 
 
 class _ListMeta(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class DumpObserver:
         self._subject = subject
         self._units = units
 
-    def look(self, now: float) -> Sight:
+    def view(self, now: float) -> ClusterView:
         """What the dump has; ``now`` is when it was taken. Raises SourceError MALFORMED."""
         dump = decode_dump(self._content, self._subject, keep=Keep.ALL)
         nodes = tuple({node.name: node for node in dump.nodes}.values())
@@ -55,16 +55,17 @@ class DumpObserver:
             dump.unhealthy,
             tuple({(each.kind, each.ref): each for each in dump.malformed}.values()),
         )
-        said = speech(objects, self._units)
+        said = detect_schemes(objects, self._units)
         by_name = {(pod.ref.namespace, pod.ref.name): pod for pod in dump.pods}
-        owners = {each: by_name.get(each) for each in named_owners(nodes, said.languages)}
+        owners = {each: by_name.get(each) for each in named_owners(nodes, said.codecs)}
         bad = {each.kind for each in dump.malformed}
         missing = {
-            View.NODES: "" if dump.nodes or Kind.NODE in bad else "the dump has no nodes",
-            View.PODS: "" if dump.total else "the dump has no pods",
-            View.SHARE_PODS: (
+            Coverage.NODES: "" if dump.nodes or ObjectKind.NODE in bad else "the dump has no nodes",
+            Coverage.PODS: "" if dump.total else "the dump has no pods",
+            Coverage.SHARE_PODS: (
                 "the dump has no SharePods, though KubeShare is in use"
-                if not (dump.share_pods or Kind.SHARE_POD in bad) and _speaks_of_kubeshare(objects)
+                if not (dump.share_pods or ObjectKind.SHARE_POD in bad)
+                and _speaks_of_kubeshare(objects)
                 else ""
             ),
         }
@@ -73,11 +74,11 @@ class DumpObserver:
         if cut:
             notes.append("the dump is one page of a longer list: nothing in it is complete")
         complete = frozenset(view for view, note in missing.items() if not (note or cut))
-        return sight(
+        return cluster_view(
             Snapshot(now=now, complete=complete, lock_owners=owners, notes=tuple(notes)),
             objects,
             said,
-            Books(),
+            LedgerCache(),
             dump.unhealthy,
         )
 

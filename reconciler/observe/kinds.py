@@ -13,11 +13,13 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from vgpu.cluster import Cluster, ClusterError, followed
-from vgpu.kube import MalformedObject, Node, Pod
-from vgpu.kube_json import NodePage, PodPage
-from vgpu.kube_projection import shares_gpus
-from vgpu.sources.mirror import STALE_SECONDS, Mirror
+from vgpu.kube import list_watch
+from vgpu.kube.client import ApiClient
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.documents import NodePage, PodPage
+from vgpu.kube.informer import STALE_SECONDS, Informer
+from vgpu.kube.objects import MalformedObject, Node, Pod
+from vgpu.kube.projection import shares_gpus
 
 TRIES: Final = 3
 """A list of which a part has expired is read so often."""
@@ -68,10 +70,10 @@ class Kinds(Protocol):
 # ---------------------------------------------------------------- listed
 
 
-class Listed:
+class ListedKinds:
     """Read anew each time."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ApiClient) -> None:
         """``cluster`` stays its maker's to close."""
         self._cluster = cluster
 
@@ -136,7 +138,7 @@ class Watched:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ApiClient,
         *,
         stale_seconds: float = STALE_SECONDS,
         first_lists_seconds: float = FIRST_LISTS_SECONDS,
@@ -147,19 +149,19 @@ class Watched:
         waited for all first lists together.
         """
         uid = attrgetter("ref.uid")
-        self._pods = Mirror(
-            followed.pods(cluster), "pods", key=uid, keep=shares_gpus, stale_seconds=stale_seconds
+        self._pods = Informer(
+            list_watch.pods(cluster), "pods", key=uid, keep=shares_gpus, stale_seconds=stale_seconds
         )
-        self._nodes = Mirror(
-            followed.nodes(cluster), "nodes", key=attrgetter("name"), stale_seconds=stale_seconds
+        self._nodes = Informer(
+            list_watch.nodes(cluster), "nodes", key=attrgetter("name"), stale_seconds=stale_seconds
         )
-        self._share_pods = Mirror(
-            followed.sharepods(cluster), "SharePods", key=uid, stale_seconds=stale_seconds
+        self._share_pods = Informer(
+            list_watch.sharepods(cluster), "SharePods", key=uid, stale_seconds=stale_seconds
         )
         self._mirrors = (self._pods, self._nodes, self._share_pods)
         self._deadline = time.monotonic() + first_lists_seconds
-        for mirror in self._mirrors:
-            mirror.start()
+        for informer in self._mirrors:
+            informer.start()
 
     def nodes(self) -> Seen[Node]:
         """The nodes as they were last heard of."""
@@ -175,13 +177,13 @@ class Watched:
 
     def close(self) -> None:
         """Follow no longer."""
-        for mirror in self._mirrors:
-            mirror.close()
+        for informer in self._mirrors:
+            informer.close()
 
-    def _seen(self, what: str, mirror: Mirror[_Object]) -> Seen[_Object]:
+    def _seen(self, what: str, informer: Informer[_Object]) -> Seen[_Object]:
         """Only a watch that is heard at this moment has seen everything."""
-        mirror.wait(max(0.0, self._deadline - time.monotonic()))
-        state = mirror.state()
+        informer.wait(max(0.0, self._deadline - time.monotonic()))
+        state = informer.state()
         note = ""
         if state.failure is not None:
             note = f"not all {what} are seen: {state.failure}"

@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 
-from vgpu.cluster import ClusterError
-from vgpu.kube import Node, Pod
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.objects import Node, Pod
 from vgpu.reasons import SourceError
-from vgpu.schemes.language import Language
+from vgpu.schemes.codec import SchemeCodec
 
 MOST_ASKED: Final = 100
 """Owners that one look asks for: mostly there is none to be asked for."""
@@ -32,13 +32,13 @@ class Owners(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-def named_owners(nodes: Iterable[Node], languages: Sequence[Language]) -> tuple[Named, ...]:
+def named_owners(nodes: Iterable[Node], codecs: Sequence[SchemeCodec]) -> tuple[Named, ...]:
     """Whom the nodes' locks name, in order."""
-    locks = (lock for node in nodes for language in languages for lock in language.locks(node))
+    locks = (lock for node in nodes for codec in codecs for lock in codec.locks(node))
     return tuple(sorted({lock.owner for lock in locks if lock.owner is not None}))
 
 
-class LockOwners:
+class LockOwnerReader:
     """Asks for them. One thread calls it."""
 
     def __init__(self, pod: Callable[[str, str], Pod]) -> None:

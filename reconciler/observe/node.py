@@ -13,25 +13,26 @@ from typing import Final
 
 import msgspec
 
-from reconciler.model import Scope, Snapshot, View
-from reconciler.observe import Sight, folders
+from reconciler.cluster_index import is_holder
+from reconciler.model import Coverage, Scope, Snapshot
+from reconciler.observe import ClusterView, folders
 from reconciler.observe.kinds import whole
-from reconciler.scene import is_holder
-from vgpu.cluster import Cluster, followed
 from vgpu.facts import GpuSource
-from vgpu.inventory import Objects, Speech, Units, every_language, speech
-from vgpu.kube import Pod
-from vgpu.kube_json import Keep
-from vgpu.kube_projection import shares_gpus
+from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes, every_codec
+from vgpu.kube import list_watch
+from vgpu.kube.client import ApiClient
+from vgpu.kube.documents import Keep
+from vgpu.kube.objects import Pod
+from vgpu.kube.projection import shares_gpus
 from vgpu.ledger.from_node import container_name
-from vgpu.ledger.life import node_uid
+from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.usage import Usage, certain, usages
 from vgpu.reasons import Reason, SourceError
-from vgpu.schemes.language import Language
-from vgpu.sources.bookkeeping import Bookkeeper
+from vgpu.schemes.codec import SchemeCodec
 from vgpu.sources.collector import Collector
 from vgpu.sources.files import printable
 from vgpu.sources.kubelet import DEFAULT_CHECKPOINT, DEFAULT_LOG_DIR, KubeletSource
+from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.limits import DEFAULT_GAIA_DIR, DEFAULT_KUBESHARE_DIR, LimitSource
 from vgpu.sources.living import living_pods
 from vgpu.sources.observation import Collectors, Observation, observe
@@ -53,7 +54,7 @@ Told = Callable[[float], NodeSample]
 """
 
 
-class Places(msgspec.Struct, frozen=True):
+class ObserverPaths(msgspec.Struct, frozen=True):
     """Where a node's things are.
 
     Attributes:
@@ -82,9 +83,9 @@ class NodeObserver:
 
     def __init__(
         self,
-        cluster: Cluster | None,
+        cluster: ApiClient | None,
         node: str,
-        places: Places,
+        places: ObserverPaths,
         units: Units,
         *,
         continuous: bool = False,
@@ -110,10 +111,10 @@ class NodeObserver:
         self._on = _collectors(places, driver, told)
         self._folders = Collector("folders", partial(_folders, places))
         self._mapped = Collector("mapped", partial(_mapped, places))
-        self._bookkeeper = Bookkeeper((), node)
-        self._languages: tuple[Language, ...] = ()
+        self._bookkeeper = LedgerBuilder((), node)
+        self._codecs: tuple[SchemeCodec, ...] = ()
 
-    def look(self, now: float) -> Sight:
+    def view(self, now: float) -> ClusterView:
         """What is there; ``now`` is unix seconds. Takes at most three time-outs."""
         # One may use up all of its time; what the others brought meanwhile still counts.
         seen = observe(self._on, now, self._timeout, stale=2 * self._timeout)
@@ -130,27 +131,27 @@ class NodeObserver:
                 )
                 pods, seen = None, msgspec.structs.replace(seen, pods=None)
             else:
-                complete.add(View.PODS)
+                complete.add(Coverage.PODS)
         node = pods.node if pods else None
         if node is not None:
-            complete.add(View.NODES)
+            complete.add(Coverage.NODES)
         said = self._said(pods)
         ledger = self._kept_books(said).ledger(seen)
         if blind := ", ".join(_missing(seen)):
             notes.append(f"the node's own books are not complete: {blind}")
-        elif View.PODS in complete:
-            complete.add(View.LEDGER)
+        elif Coverage.PODS in complete:
+            complete.add(Coverage.LEDGER)
         usage = _usage(seen)
         if usage is not None:
-            complete.add(View.USAGE)
+            complete.add(Coverage.USAGE)
         found = folders.Found()
-        if pods is not None and View.PODS in complete:
+        if pods is not None and Coverage.PODS in complete:
             found = self._find_folders(pods, seen)
             notes += filter(None, (found.note, found.more))
             if not found.note:
-                complete.add(View.FOLDERS)
+                complete.add(Coverage.FOLDERS)
         placed = {folder.pod_uid for folder in found.folders}
-        return Sight(
+        return ClusterView(
             Snapshot(
                 now=now,
                 scope=Scope.NODE,
@@ -164,7 +165,7 @@ class NodeObserver:
                 continuous=self._continuous,
                 notes=(*notes, *said.notes),
             ),
-            said.languages,
+            said.codecs,
         )
 
     def mapped(self, path: str) -> bool:
@@ -193,9 +194,9 @@ class NodeObserver:
 
     # ------------------------------------------------------------ parts of a look
 
-    def _follow(self, cluster: Cluster) -> Told:
-        pods = followed.pods_of_node(cluster, self._node)
-        node = partial(followed.read_node, cluster, self._node)
+    def _follow(self, cluster: ApiClient) -> Told:
+        pods = list_watch.pods_of_node(cluster, self._node)
+        node = partial(list_watch.read_node, cluster, self._node)
         self._watch = NodeWatch(pods, node, cluster.server)
         return self._watch.sample
 
@@ -206,21 +207,21 @@ class NodeObserver:
             if not health.success:
                 yield f"{health.name} is not read: {health.last_error}"
 
-    def _said(self, pods: NodeSample | None) -> Speech:
+    def _said(self, pods: NodeSample | None) -> DetectedSchemes:
         """Who shares GPUs here, in which languages; in any where the API server does not tell."""
         if pods is None:
             units = self._units
-            spoken = every_language(units.volcano_factor, units.gpushare_unit or GIB)
-            return Speech((), spoken)
+            spoken = every_codec(units.volcano_factor, units.gpushare_unit or GIB)
+            return DetectedSchemes((), spoken)
         nodes = (pods.node,) if pods.node else ()
         sharing = tuple(pod for pod in pods.pods if shares_gpus(pod))
-        return speech(Objects(nodes, sharing), self._units)
+        return detect_schemes(Objects(nodes, sharing), self._units)
 
-    def _kept_books(self, said: Speech) -> Bookkeeper:
+    def _kept_books(self, said: DetectedSchemes) -> LedgerBuilder:
         """The bookkeeper of these languages; another one has to read everything anew."""
-        if said.languages != self._languages:
-            self._languages = said.languages
-            self._bookkeeper = Bookkeeper(said.languages, self._node)
+        if said.codecs != self._codecs:
+            self._codecs = said.codecs
+            self._bookkeeper = LedgerBuilder(said.codecs, self._node)
         return self._bookkeeper
 
     def _find_folders(self, pods: NodeSample, seen: Observation) -> folders.Found:
@@ -244,7 +245,7 @@ class NodeObserver:
 # ---------------------------------------------------------------- what is asked
 
 
-def _collectors(places: Places, driver: GpuSource | None, told: Told | None) -> Collectors:
+def _collectors(places: ObserverPaths, driver: GpuSource | None, told: Told | None) -> Collectors:
     """One for each source. Raises SourceError."""
     living = living_pods(places.cgroupfs, places.log_dir)
     shim = ShimSource(places.shim_roots, required=False, living=living)
@@ -263,11 +264,11 @@ def _collectors(places: Places, driver: GpuSource | None, told: Told | None) -> 
     )
 
 
-def _folders(places: Places, known: frozenset[str]) -> folders.Found:
+def _folders(places: ObserverPaths, known: frozenset[str]) -> folders.Found:
     return folders.find_folders(places.shim_roots, known.__contains__, places.procfs)
 
 
-def _mapped(places: Places, path: str) -> bool | SourceError:
+def _mapped(places: ObserverPaths, path: str) -> bool | SourceError:
     """Whether a folder is used, or why that cannot be told: a collector keeps no errors."""
     try:
         return folders.mapped(path, places.procfs)
@@ -275,10 +276,10 @@ def _mapped(places: Places, path: str) -> bool | SourceError:
         return error
 
 
-def _list(cluster: Cluster, node: str, _: float) -> NodeSample:
+def _list(cluster: ApiClient, node: str, _: float) -> NodeSample:
     """The node's pods and the node, read now. Raises SourceError; ABSENT if it has no pod."""
     selector = f"spec.nodeName={node}"
-    with followed.told(cluster.server):
+    with list_watch.translate_errors(cluster.server):
         pages, note = whole("pods", lambda: cluster.pods(keep=Keep.ALL, field_selector=selector))
     malformed = [each for page in pages for each in page.malformed]
     every = (pod for page in pages for pod in page.pods)
@@ -286,7 +287,7 @@ def _list(cluster: Cluster, node: str, _: float) -> NodeSample:
     if not pods.pods and not malformed:
         raise SourceError(Reason.ABSENT, cluster.server, f"no pod is on {node} (--node-name)")
     try:
-        return with_node(pods, followed.read_node(cluster, node))
+        return with_node(pods, list_watch.read_node(cluster, node))
     except SourceError as error:
         return with_node(pods, None, (error.rejection(),))
 
@@ -337,7 +338,7 @@ def _uids(pod: Pod) -> frozenset[str]:
     return frozenset({pod.ref.uid, node_uid(pod)})
 
 
-def _counts(pod: Pod, said: Speech, placed: set[str]) -> bool:
+def _counts(pod: Pod, said: DetectedSchemes, placed: set[str]) -> bool:
     """Whether a pod is part of the picture: it shares GPUs, or has a shim's folder."""
     if not placed.isdisjoint(_uids(pod)):
         return True

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, zip_longest
 from typing import Final, TypeVar
 
-from reconciler.owner_reading import Read, read_owner
-from reconciler.owners import OwnerId, OwnerSeen, owner_id
-from vgpu.cluster import ClusterError
-from vgpu.kube import Pod
+from reconciler.owners.eviction import OwnerId, OwnerSeen, owner_id
+from reconciler.owners.reader import Read, read_owner
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.objects import Pod
 from vgpu.reasons import SourceError
 
 MOST: Final = 200

@@ -9,7 +9,8 @@ from typing import Final
 
 import msgspec
 
-from reconciler.model import Finding, Scope, View
+from reconciler.cluster_index import ClusterIndex
+from reconciler.model import Coverage, Finding, Scope
 from reconciler.policy import Policy
 from reconciler.reasons import Rule
 from reconciler.rules.assumed import assumed_expired, assumed_unbound
@@ -23,13 +24,12 @@ from reconciler.rules.drift import card_drift, recover
 from reconciler.rules.kubeshare import kubeshare
 from reconciler.rules.leftover_claim import leftover_claim
 from reconciler.rules.malformed_object import malformed_object
-from reconciler.rules.node_marks import stale_handshake, stale_lock
+from reconciler.rules.node_annotations import stale_handshake, stale_lock
 from reconciler.rules.over_limit import over_limit
 from reconciler.rules.over_promised import over_promised
 from reconciler.rules.refused import refused, terminated
 from reconciler.rules.shim_folders import orphan_shim_dir
 from reconciler.rules.waiting import no_gpu_matched, prestart_failed
-from reconciler.scene import Scene
 
 BOTH: Final = frozenset(Scope)
 CLUSTER: Final = frozenset({Scope.CLUSTER})
@@ -40,14 +40,14 @@ class RuleEntry(msgspec.Struct, frozen=True):
     """One rule; ``needs`` is what must have been seen in full for it to act."""
 
     rule: Rule
-    find: Callable[[Scene, Policy], Iterator[Finding]]
+    find: Callable[[ClusterIndex, Policy], Iterator[Finding]]
     scopes: frozenset[Scope] = CLUSTER
-    needs: frozenset[View] = frozenset({View.PODS})
+    needs: frozenset[Coverage] = frozenset({Coverage.PODS})
 
 
-_PODS_AND_NODES: Final = frozenset({View.PODS, View.NODES})
-_LEDGER: Final = frozenset({View.PODS, View.LEDGER})
-_USAGE: Final = _LEDGER | {View.USAGE}
+_PODS_AND_NODES: Final = frozenset({Coverage.PODS, Coverage.NODES})
+_LEDGER: Final = frozenset({Coverage.PODS, Coverage.LEDGER})
+_USAGE: Final = _LEDGER | {Coverage.USAGE}
 
 RULES: Final = (
     RuleEntry(Rule.REFUSED, refused),
@@ -67,8 +67,10 @@ RULES: Final = (
     RuleEntry(Rule.LOST_DEVICE, lost_device, BOTH),
     RuleEntry(Rule.UNOWNED_PROCESS, unowned_process, NODE, _LEDGER),
     RuleEntry(Rule.OVER_LIMIT, over_limit, NODE, _USAGE),
-    RuleEntry(Rule.ORPHAN_SHIM_DIR, orphan_shim_dir, NODE, frozenset({View.PODS, View.FOLDERS})),
-    RuleEntry(Rule.KUBESHARE, kubeshare, needs=frozenset({View.PODS, View.SHARE_PODS})),
+    RuleEntry(
+        Rule.ORPHAN_SHIM_DIR, orphan_shim_dir, NODE, frozenset({Coverage.PODS, Coverage.FOLDERS})
+    ),
+    RuleEntry(Rule.KUBESHARE, kubeshare, needs=frozenset({Coverage.PODS, Coverage.SHARE_PODS})),
     RuleEntry(Rule.MALFORMED_OBJECT, malformed_object, needs=frozenset()),
 )
 """In the order of :class:`Rule`."""

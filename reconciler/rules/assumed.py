@@ -3,34 +3,34 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from reconciler.cluster_index import PENDING, ClaimReading, ClusterIndex
 from reconciler.model import Finding
 from reconciler.policy import Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
-from reconciler.rules.parts import edit_pod, evict, is_due, latest, of_pod, quoted
-from reconciler.scene import PENDING, Scene, Spoken
-from vgpu.kube import Pod
+from reconciler.reasons import Cause, Effect, Rule, SkipReason
+from reconciler.rules.findings import edit_pod, evict, is_due, latest, of_pod, quoted
+from vgpu.kube.objects import Pod
 from vgpu.model import Claim, Phase, Scheme
-from vgpu.schemes.gpushare_node import CARDS
+from vgpu.schemes.gpushare.node import CARDS
 
 _NAMED: Final = 16
 """Devices of a container that evidence names."""
 
 
-def assumed_expired(scene: Scene, policy: Policy) -> Iterator[Finding]:
+def assumed_expired(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Evict bound pods that still wait for what they were promised, once the plugin is ready.
 
     The kubelet calls Allocate when it admits a pod. One that is past its time was passed over, for
     another of the same size mostly, and will not be asked for again.
     """
-    for pod in scene.snapshot.pods:
+    for pod in cluster_index.snapshot.pods:
         if pod.phase != PENDING or not pod.node:
             continue
-        claims = [claim for claim in scene.claims(pod) if _is_owed(claim)]
+        claims = [claim for claim in cluster_index.claims(pod) if _is_owed(claim)]
         if not claims:
-            yield from _malformed(Rule.ASSUMED_EXPIRED, scene, pod)
+            yield from _malformed(Rule.ASSUMED_EXPIRED, cluster_index, pod)
             continue
         since = latest((*(claim.assumed_at for claim in claims), pod.scheduled_at, pod.started_at))
-        if is_due(scene, policy, since, policy.ages.assumed):
+        if is_due(cluster_index, policy, since, policy.ages.assumed):
             yield Finding(
                 rule=Rule.ASSUMED_EXPIRED,
                 cause=Cause.NEVER_ASSIGNED,
@@ -39,26 +39,27 @@ def assumed_expired(scene: Scene, policy: Policy) -> Iterator[Finding]:
                 since=since,
                 grace=policy.ages.assumed,
                 action=evict(pod),
-                objection=scene.plugin_objection(pod) or _waits_for_others(scene, pod, claims),
+                objection=cluster_index.plugin_objection(pod)
+                or _waits_for_others(cluster_index, pod, claims),
             )
 
 
-def assumed_unbound(scene: Scene, policy: Policy) -> Iterator[Finding]:
+def assumed_unbound(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Remove the claims of pods that were never bound: a promise is made just before binding.
 
     A claim may also have come with the pod, copied from another one; it is no older than the pod.
     """
-    for pod in scene.snapshot.pods:
+    for pod in cluster_index.snapshot.pods:
         if pod.phase != PENDING or pod.node or pod.gated:
             continue
-        spoken = [said for said in scene.spoken(pod) if said.claim is not None]
-        claims = scene.claims(pod)
+        spoken = [said for said in cluster_index.spoken(pod) if said.claim is not None]
+        claims = cluster_index.claims(pod)
         if not claims:
-            yield from _malformed(Rule.ASSUMED_UNBOUND, scene, pod)
+            yield from _malformed(Rule.ASSUMED_UNBOUND, cluster_index, pod)
             continue
         promised = latest(at for claim in claims for at in (claim.assumed_at, claim.assigned_at))
         since = None if promised is None else latest((promised, pod.created_at))
-        if is_due(scene, policy, since, policy.ages.assumed):
+        if is_due(cluster_index, policy, since, policy.ages.assumed):
             scheduler = f"its scheduler: {quoted(pod.unschedulable)}"
             yield Finding(
                 rule=Rule.ASSUMED_UNBOUND,
@@ -82,24 +83,26 @@ def _is_owed(claim: Claim) -> bool:
     return claim.failed or any(each.phase is Phase.ASSUMED for each in claim.allocations)
 
 
-def _waits_for_others(scene: Scene, pod: Pod, claims: Sequence[Claim]) -> Skip | None:
+def _waits_for_others(
+    cluster_index: ClusterIndex, pod: Pod, claims: Sequence[Claim]
+) -> SkipReason | None:
     """Why a pod that the kubelet has admitted may be served although no annotation says so.
 
     gpu-manager marks a pod only when its container starts, after images, volumes and init
     containers. gpushare's plugin never marks one that it found no match for on a node with one
     card: it gives it that card.
     """
-    node = scene.nodes.get(pod.node)
+    node = cluster_index.nodes.get(pod.node)
     silent = {Scheme.GAIA}
     if node is not None and node.capacity.get(CARDS) == 1:
         silent.add(Scheme.GPUSHARE)
     admitted = bool(pod.statuses)
     served = admitted and all(claim.scheme in silent for claim in claims)
-    return Skip.WAITS_FOR_OTHERS if served else None
+    return SkipReason.WAITS_FOR_OTHERS if served else None
 
 
-def _claim_keys(spoken: Sequence[Spoken], pod: Pod) -> list[str]:
-    return sorted({key for said in spoken for key in said.language.claim_keys(pod)})
+def _claim_keys(spoken: Sequence[ClaimReading], pod: Pod) -> list[str]:
+    return sorted({key for said in spoken for key in said.codec.claim_keys(pod)})
 
 
 def _evidence(claim: Claim) -> Iterator[str]:
@@ -110,11 +113,11 @@ def _evidence(claim: Claim) -> Iterator[str]:
         yield f"{claim.scheme}: promised, but no device is named"
     if claim.failed:
         yield f"{claim.scheme}: the plugin says that it could not serve it"
-    yield from claim.doubts
+    yield from claim.remarks
 
 
-def _malformed(rule: Rule, scene: Scene, pod: Pod) -> Iterator[Finding]:
+def _malformed(rule: Rule, cluster_index: ClusterIndex, pod: Pod) -> Iterator[Finding]:
     """A waiting pod whose claim nobody can read: no machine should guess what was meant."""
-    errors = tuple(str(said.error) for said in scene.spoken(pod) if said.error is not None)
+    errors = tuple(str(said.error) for said in cluster_index.spoken(pod) if said.error is not None)
     if errors:
         yield Finding(rule, Cause.MALFORMED, of_pod(pod), errors)

@@ -11,20 +11,14 @@ from typing import Final
 
 import msgspec
 
-from reconciler.model import Finding, Kind, Scope, Subject, View
+from reconciler.cluster_index import ClusterIndex
+from reconciler.model import Coverage, Finding, ObjectKind, ObjectRef, Scope
 from reconciler.policy import Mode, Policy
-from reconciler.reasons import Cause, Rule, Skip
-from reconciler.rules.ledger_words import (
-    People,
-    at_most,
-    of_device,
-    of_holding,
-    of_statements,
-)
-from reconciler.rules.parts import evict, of_pod
-from reconciler.rules.whereabouts import TRUSTED
-from reconciler.scene import Scene
-from vgpu.kube import Pod
+from reconciler.reasons import Cause, Rule, SkipReason
+from reconciler.rules.evidence_text import PodIndex, at_most, of_device, of_holding, of_statements
+from reconciler.rules.findings import evict, of_pod
+from reconciler.rules.running_devices import TRUSTED
+from vgpu.kube.objects import Pod
 from vgpu.ledger import Conflict, ConflictKind, Holding, Ledger
 from vgpu.ledger.totals import exceeded
 
@@ -42,46 +36,46 @@ CAUSES: Final[Mapping[ConflictKind, tuple[Rule, Cause]]] = {
 """Which rule tells of which conflict; the others are other rules' or need nobody's hand."""
 
 
-def double_booked(scene: Scene, policy: Policy) -> Iterator[Finding]:
+def double_booked(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """More is held of a device than there is, or the same slice twice."""
-    return _found(Rule.DOUBLE_BOOKED, scene, policy)
+    return _found(Rule.DOUBLE_BOOKED, cluster_index, policy)
 
 
-def running_without_device(scene: Scene, policy: Policy) -> Iterator[Finding]:
+def running_without_device(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Containers that run without the device that they ask for."""
-    return _found(Rule.RUNNING_WITHOUT_DEVICE, scene, policy)
+    return _found(Rule.RUNNING_WITHOUT_DEVICE, cluster_index, policy)
 
 
-def lost_device(scene: Scene, policy: Policy) -> Iterator[Finding]:
+def lost_device(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Holders of devices that are gone or unhealthy."""
-    return _found(Rule.LOST_DEVICE, scene, policy)
+    return _found(Rule.LOST_DEVICE, cluster_index, policy)
 
 
-def unowned_process(scene: Scene, policy: Policy) -> Iterator[Finding]:
+def unowned_process(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Processes on devices of which their container was given nothing."""
-    return _found(Rule.UNOWNED_PROCESS, scene, policy)
+    return _found(Rule.UNOWNED_PROCESS, cluster_index, policy)
 
 
 class _Wrong(msgspec.Struct, frozen=True):
     """One thing that is wrong; ``pod`` is whose eviction would help, None if nobody's is known."""
 
     cause: Cause
-    subject: Subject
+    subject: ObjectRef
     evidence: tuple[str, ...]
     pod: Pod | None = None
-    objection: Skip | None = None
+    objection: SkipReason | None = None
 
 
-def _found(rule: Rule, scene: Scene, policy: Policy) -> Iterator[Finding]:
+def _found(rule: Rule, cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """The rule's findings: one for each cause and subject."""
-    people = People(scene)
+    pod_index = PodIndex(cluster_index)
     acts = policy.mode(rule) is Mode.APPLY
     found: dict[tuple[Cause, str], list[_Wrong]] = {}
-    for name in sorted(scene.snapshot.ledgers):
-        ledger = scene.snapshot.ledgers[name]
+    for name in sorted(cluster_index.snapshot.ledgers):
+        ledger = cluster_index.snapshot.ledgers[name]
         wrongs = (
-            *_conflicts(rule, ledger, people, scene),
-            *_waiting(rule, ledger, people, scene),
+            *_conflicts(rule, ledger, pod_index, cluster_index),
+            *_waiting(rule, ledger, pod_index, cluster_index),
         )
         for wrong in wrongs:
             found.setdefault((wrong.cause, wrong.subject.key), []).append(wrong)
@@ -102,61 +96,68 @@ def _found(rule: Rule, scene: Scene, policy: Policy) -> Iterator[Finding]:
 # ---------------------------------------------------------------- what is wrong
 
 
-def _conflicts(rule: Rule, ledger: Ledger, people: People, scene: Scene) -> Iterator[_Wrong]:
+def _conflicts(
+    rule: Rule, ledger: Ledger, pod_index: PodIndex, cluster_index: ClusterIndex
+) -> Iterator[_Wrong]:
     for conflict in ledger.conflicts:
         of, cause = CAUSES.get(conflict.kind, (None, None))
         if of is not rule or cause is None:
             continue
         parties = _parties(conflict, ledger) if rule is Rule.DOUBLE_BOOKED else ()
-        objection = _objection(conflict, parties, ledger, scene)
-        pod = _victim(parties, people)
+        objection = _objection(conflict, parties, ledger, cluster_index)
+        pod = _victim(parties, pod_index)
         if pod is not None:
             subject = of_pod(pod)
         elif conflict.pod is not None:
-            subject, pod = people.subject(conflict.pod, ledger.node), people.pod(conflict.pod.uid)
+            subject, pod = (
+                pod_index.subject(conflict.pod, ledger.node),
+                pod_index.pod(conflict.pod.uid),
+            )
         else:
-            subject = Subject(Kind.DEVICE, "", conflict.device, "", node=ledger.node)
+            subject = ObjectRef(ObjectKind.DEVICE, "", conflict.device, "", node=ledger.node)
         evidence = tuple(_evidence(conflict, parties, ledger, objection))
         yield _Wrong(cause, subject, evidence, pod, objection)
 
 
-def _waiting(rule: Rule, ledger: Ledger, people: People, scene: Scene) -> Iterator[_Wrong]:
+def _waiting(
+    rule: Rule, ledger: Ledger, pod_index: PodIndex, cluster_index: ClusterIndex
+) -> Iterator[_Wrong]:
     """Who runs without a claim, by the API server's word.
 
     On an unknown node nobody can tell: gpushare's plugin writes nothing if there is one card only.
     """
-    told = scene.snapshot.scope is Scope.CLUSTER and ledger.node in scene.nodes
+    told = cluster_index.snapshot.scope is Scope.CLUSTER and ledger.node in cluster_index.nodes
     if rule is not Rule.RUNNING_WITHOUT_DEVICE or not told:
         return
     unread = {wrong.pod.uid: wrong.detail for wrong in ledger.malformed if wrong.pod is not None}
     for wanted in ledger.waiting:
         if not wanted.running:
             continue
-        subject = people.subject(wanted.pod, ledger.node)
+        subject = pod_index.subject(wanted.pod, ledger.node)
         asks = f"{wanted.request.container} runs and asks for {wanted.resource or 'a GPU'}"
         if wanted.pod.uid in unread:
             yield _Wrong(Cause.MALFORMED, subject, (asks, unread[wanted.pod.uid]))
         else:
             evidence = (asks, "no annotation names a device")
-            objection = scene.node_objection(ledger.node)
-            pod = people.pod(wanted.pod.uid)
+            objection = cluster_index.node_objection(ledger.node)
+            pod = pod_index.pod(wanted.pod.uid)
             yield _Wrong(Cause.NO_CLAIM, subject, evidence, pod, objection)
 
 
 def _objection(
-    conflict: Conflict, parties: Iterable[Holding], ledger: Ledger, scene: Scene
-) -> Skip | None:
+    conflict: Conflict, parties: Iterable[Holding], ledger: Ledger, cluster_index: ClusterIndex
+) -> SkipReason | None:
     """What the API server says of a node that is not ready is old, unlike the node's own word.
 
     Only its registers tell whether a node offers more than its cards have, and means to.
     """
-    from_afar = scene.snapshot.scope is Scope.CLUSTER
-    if from_afar and (objection := scene.node_objection(ledger.node)) is not None:
+    from_afar = cluster_index.snapshot.scope is Scope.CLUSTER
+    if from_afar and (objection := cluster_index.node_objection(ledger.node)) is not None:
         return objection
-    if conflict.kind is ConflictKind.OVERCOMMITTED and not scene.has(View.NODES):
-        return Skip.INCOMPLETE_VIEW
+    if conflict.kind is ConflictKind.OVERCOMMITTED and not cluster_index.has(Coverage.NODES):
+        return SkipReason.INCOMPLETE_VIEW
     proven = all(holding.source in TRUSTED for holding in parties)
-    return None if proven else Skip.NO_NODE_EVIDENCE
+    return None if proven else SkipReason.NO_NODE_EVIDENCE
 
 
 # ---------------------------------------------------------------- of several holders
@@ -176,12 +177,12 @@ def _parties(conflict: Conflict, ledger: Ledger) -> tuple[Holding, ...]:
     return tuple(holding for holding in ledger.holdings if holding.pod.uid in uids)
 
 
-def _victim(parties: Iterable[Holding], people: People) -> Pod | None:
+def _victim(parties: Iterable[Holding], pod_index: PodIndex) -> Pod | None:
     """The holder that costs least: one that goes already, then of the least priority the youngest.
 
     So no second one is taken while the first is on its way. None if the snapshot knows none.
     """
-    pods = (people.pod(holding.pod.uid) for holding in parties)
+    pods = (pod_index.pod(holding.pod.uid) for holding in parties)
     return min((pod for pod in pods if pod is not None), key=_cost, default=None)
 
 
@@ -193,7 +194,7 @@ def _cost(pod: Pod) -> tuple[bool, int, float, str]:
 
 
 def _evidence(
-    conflict: Conflict, parties: tuple[Holding, ...], ledger: Ledger, objection: Skip | None
+    conflict: Conflict, parties: tuple[Holding, ...], ledger: Ledger, objection: SkipReason | None
 ) -> Iterator[str]:
     on = f" on {conflict.device}" if conflict.device else ""
     detail = f": {conflict.detail}" if conflict.detail else ""
@@ -205,5 +206,5 @@ def _evidence(
         yield from at_most([of_holding(holding) for holding in parties])
     else:
         yield from of_statements(conflict.statements)
-    if objection is Skip.INCOMPLETE_VIEW and conflict.kind is ConflictKind.OVERCOMMITTED:
+    if objection is SkipReason.INCOMPLETE_VIEW and conflict.kind is ConflictKind.OVERCOMMITTED:
         yield "the node was not read: it may offer more than the device has, and mean to"

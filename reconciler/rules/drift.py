@@ -10,15 +10,15 @@ from typing import Final
 
 from msgspec import structs
 
+from reconciler.cluster_index import RUNNING, ClaimReading, ClusterIndex
 from reconciler.model import Edit, Finding, Scope
 from reconciler.policy import Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
-from reconciler.rules.ledger_words import People, of_holding, of_statements
-from reconciler.rules.parts import edit_pod, of_pod
+from reconciler.reasons import Cause, Effect, Rule, SkipReason
+from reconciler.rules.evidence_text import PodIndex, of_holding, of_statements
+from reconciler.rules.findings import edit_pod, of_pod
 from reconciler.rules.rewriting import Rewriter
-from reconciler.rules.whereabouts import Whereabouts, is_running
-from reconciler.scene import RUNNING, Scene, Spoken
-from vgpu.kube import Node, Pod
+from reconciler.rules.running_devices import RunningDevices, is_running
+from vgpu.kube.objects import Node, Pod
 from vgpu.ledger import ConflictKind, DeviceEntry, Holding, Ledger, Statement
 from vgpu.model import (
     Allocation,
@@ -30,24 +30,26 @@ from vgpu.model import (
     Scheme,
     Share,
 )
-from vgpu.schemes import gaia, gpushare_annotations, volcano_legacy
-from vgpu.schemes.gpushare import Gpushare
-from vgpu.schemes.language import ClaimError, Language
-from vgpu.schemes.volcano import HAMI, VOLCANO
-from vgpu.schemes.volcano_claim import SUCCESS
+from vgpu.schemes.codec import ClaimError, SchemeCodec
+from vgpu.schemes.gaia import codec as gaia
+from vgpu.schemes.gpushare import annotations as gpushare_annotations
+from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.volcano import legacy as volcano_legacy
+from vgpu.schemes.volcano.claim import SUCCESS
+from vgpu.schemes.volcano.codec import HAMI, VOLCANO
 
 _REPAIRED: Final = frozenset({Scheme.VOLCANO, Scheme.GPUSHARE, Scheme.GAIA})
 """Schemes whose books are the annotations; a virtual GPU of KubeShare's cannot move."""
 
 
-class _Desk:
+class _NodeRepair:
     """What the rules need to repair a node's books."""
 
-    def __init__(self, scene: Scene, ledger: Ledger, policy: Policy) -> None:
+    def __init__(self, cluster_index: ClusterIndex, ledger: Ledger, policy: Policy) -> None:
         self.ledger = ledger
-        self._hidden = scene.hidden_tenants(ledger.node)
-        self.rewriter = Rewriter(scene, ledger)
-        self.whereabouts = Whereabouts(ledger, self.rewriter.name)
+        self._hidden = cluster_index.hidden_tenants(ledger.node)
+        self.rewriter = Rewriter(cluster_index, ledger)
+        self.whereabouts = RunningDevices(ledger, self.rewriter.name)
         self._policy = policy
 
     def finding(
@@ -58,14 +60,14 @@ class _Desk:
         *,
         evidence: Iterable[str],
         after: dict[str, str],
-        objection: Skip | None = None,
+        objection: SkipReason | None = None,
     ) -> Finding:
         """A repair, if there is room for it; a report, if nothing can be written.
 
         Whether there is room cannot be told where somebody holds nobody knows what.
         """
         if self._hidden and objection is None:
-            objection = Skip.INCOMPLETE_VIEW
+            objection = SkipReason.INCOMPLETE_VIEW
         excess = self.rewriter.excess(pod, after) if after and objection is None else ""
         action: Edit | None = edit_pod(pod, after) if after else None
         return Finding(
@@ -76,53 +78,55 @@ class _Desk:
             grace=self._policy.ages.drift,
             effect=Effect.REPAIR,
             action=action,
-            objection=Skip.WOULD_OVERBOOK if excess else objection,
+            objection=SkipReason.WOULD_OVERBOOK if excess else objection,
         )
 
 
-def card_drift(scene: Scene, policy: Policy) -> Iterator[Finding]:
+def card_drift(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Make annotations name the device that a container really has, if there is room on it."""
-    return (each for each in _repairs(scene, policy) if each.rule is Rule.CARD_DRIFT)
+    return (each for each in _repairs(cluster_index, policy) if each.rule is Rule.CARD_DRIFT)
 
 
-def recover(scene: Scene, policy: Policy) -> Iterator[Finding]:
+def recover(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Mark as assigned what runs on its device; say anew what annotations have lost.
 
     From the API server alone it is seen that a promise was never marked as kept, but not on which
     device: the plugin may have taken another one.
     """
-    if scene.snapshot.scope is Scope.CLUSTER:
-        return _seen_from_afar(scene, policy)
-    return (each for each in _repairs(scene, policy) if each.rule is Rule.RECOVER)
+    if cluster_index.snapshot.scope is Scope.CLUSTER:
+        return _seen_from_afar(cluster_index, policy)
+    return (each for each in _repairs(cluster_index, policy) if each.rule is Rule.RECOVER)
 
 
-def _repairs(scene: Scene, policy: Policy) -> Iterator[Finding]:
+def _repairs(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Of both rules, node by node: together they must not book more than there is."""
-    people = People(scene)
-    for name, ledger in sorted(scene.snapshot.ledgers.items()):
-        desk = _Desk(scene, ledger, policy)
+    pod_index = PodIndex(cluster_index)
+    for name, ledger in sorted(cluster_index.snapshot.ledgers.items()):
+        repair = _NodeRepair(cluster_index, ledger, policy)
         parties: dict[str, list[Statement]] = {}
         for conflict in ledger.conflicts:
             if conflict.kind is ConflictKind.CARD_DIFFERS and conflict.pod is not None:
                 parties.setdefault(conflict.pod.uid, []).extend(conflict.statements)
         for uid, statements in sorted(parties.items()):
-            known = people.pod(uid)
+            known = pod_index.pod(uid)
             if known is not None:
-                for spoken in scene.spoken(known):
-                    yield from _drift(known, spoken, statements, desk)
-        running = [pod for pod in scene.snapshot.pods if pod.node == name and pod.phase == RUNNING]
+                for spoken in cluster_index.spoken(known):
+                    yield from _drift(known, spoken, statements, repair)
+        running = [
+            pod for pod in cluster_index.snapshot.pods if pod.node == name and pod.phase == RUNNING
+        ]
         for pod in sorted(running, key=lambda each: each.ref):
-            for spoken in scene.spoken(pod):
-                yield from _unassigned(pod, spoken, scene, desk)
-            for language in scene.languages:
-                yield from _unclaimed(pod, language, scene, desk)
+            for spoken in cluster_index.spoken(pod):
+                yield from _unassigned(pod, spoken, cluster_index, repair)
+            for codec in cluster_index.codecs:
+                yield from _unclaimed(pod, codec, cluster_index, repair)
 
 
 # ---------------------------------------------------------------- on another card
 
 
 def _drift(
-    pod: Pod, spoken: Spoken, statements: Iterable[Statement], desk: _Desk
+    pod: Pod, spoken: ClaimReading, statements: Iterable[Statement], repair: _NodeRepair
 ) -> Iterator[Finding]:
     """One pod in one language; what it has only been promised is :func:`recover`'s."""
     claim = spoken.claim
@@ -130,10 +134,10 @@ def _drift(
         return
     moved: dict[str, Allocation | None] = {}
     for allocation in claim.allocations:
-        there = desk.whereabouts.of(pod, allocation.container)
+        there = repair.whereabouts.of(pod, allocation.container)
         given = there and allocation.phase is Phase.ASSIGNED
-        if given and not desk.whereabouts.agrees(allocation, there):
-            moved[allocation.container] = desk.whereabouts.moved(allocation, there)
+        if given and not repair.whereabouts.agrees(allocation, there):
+            moved[allocation.container] = repair.whereabouts.moved(allocation, there)
     if not moved:
         return
     allocations = [moved.get(each.container, each) for each in claim.allocations]
@@ -141,9 +145,9 @@ def _drift(
     after: dict[str, str] = {}
     if claim.scheme in _REPAIRED and len(told) == len(allocations):
         new = structs.replace(claim, allocations=told)
-        after = desk.rewriter.fewest_edits(pod, spoken.language, new)
+        after = repair.rewriter.fewest_edits(pod, spoken.codec, new)
     evidence = of_statements(statements)
-    yield desk.finding(Rule.CARD_DRIFT, Cause.CARD_DIFFERS, pod, evidence=evidence, after=after)
+    yield repair.finding(Rule.CARD_DRIFT, Cause.CARD_DIFFERS, pod, evidence=evidence, after=after)
 
 
 # ---------------------------------------------------------------- forgotten
@@ -167,25 +171,29 @@ _KEPT: Final = frozenset(
 """A promise that was kept has one of these, too. Nearly all are: nothing else of them is read."""
 
 
-def _seen_from_afar(scene: Scene, policy: Policy) -> Iterator[Finding]:
-    for pod in scene.snapshot.pods:
+def _seen_from_afar(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
+    for pod in cluster_index.snapshot.pods:
         if pod.phase != RUNNING or not pod.node or _CLAIMED.isdisjoint(pod.annotations):
             continue
         if _KEPT.isdisjoint(pod.annotations.items()):
-            for spoken in scene.spoken(pod):
-                cards = _registered(spoken.language, scene.nodes.get(pod.node))
+            for spoken in cluster_index.spoken(pod):
+                cards = _registered(spoken.codec, cluster_index.nodes.get(pod.node))
                 ledger = Ledger(pod.node, tuple(map(DeviceEntry, cards)))
-                yield from _unassigned(pod, spoken, scene, _Desk(scene, ledger, policy))
+                yield from _unassigned(
+                    pod, spoken, cluster_index, _NodeRepair(cluster_index, ledger, policy)
+                )
 
 
-def _registered(language: Language, node: Node | None) -> tuple[Device, ...]:
+def _registered(codec: SchemeCodec, node: Node | None) -> tuple[Device, ...]:
     try:
-        return () if node is None else language.devices(node)
+        return () if node is None else codec.devices(node)
     except ClaimError:
         return ()
 
 
-def _unassigned(pod: Pod, spoken: Spoken, scene: Scene, desk: _Desk) -> Iterator[Finding]:
+def _unassigned(
+    pod: Pod, spoken: ClaimReading, cluster_index: ClusterIndex, repair: _NodeRepair
+) -> Iterator[Finding]:
     """A claim that is still a promise, although all its containers run."""
     claim = spoken.claim
     if claim is None or claim.scheme not in _REPAIRED or not _is_kept(pod, claim):
@@ -194,26 +202,26 @@ def _unassigned(pod: Pod, spoken: Spoken, scene: Scene, desk: _Desk) -> Iterator
     proof: list[Holding] = []
     proven = True
     for allocation in claim.allocations:
-        there = desk.whereabouts.of(pod, allocation.container)
-        moved = desk.whereabouts.moved(allocation, there) if there else None
+        there = repair.whereabouts.of(pod, allocation.container)
+        moved = repair.whereabouts.moved(allocation, there) if there else None
         proven = proven and (moved is not None or not is_running(pod, allocation.container))
         allocations.append(structs.replace(moved or allocation, phase=Phase.ASSIGNED))
         proof += there
     new = structs.replace(
         claim,
         allocations=tuple(allocations),
-        assigned_at=_served_at(pod, scene),
+        assigned_at=_served_at(pod, cluster_index),
         unserved=(),
         failed=False,
     )
-    after = desk.rewriter.edits(pod, spoken.language, new)
+    after = repair.rewriter.edits(pod, spoken.codec, new)
     evidence = (
-        f"it runs, but by {', '.join(spoken.language.claim_keys(pod))} it waits for its devices",
+        f"it runs, but by {', '.join(spoken.codec.claim_keys(pod))} it waits for its devices",
         *map(of_holding, proof),
     )
-    objection = None if proven else Skip.NO_NODE_EVIDENCE
+    objection = None if proven else SkipReason.NO_NODE_EVIDENCE
     cause = Cause.RUNS_UNASSIGNED
-    yield desk.finding(
+    yield repair.finding(
         Rule.RECOVER, cause, pod, evidence=evidence, after=after, objection=objection
     )
 
@@ -233,32 +241,34 @@ _OLD: Final = frozenset({volcano_legacy.MEMORY, volcano_legacy.NUMBER})
 """Resources of the older plugin, whose annotations are read only."""
 
 
-def _unclaimed(pod: Pod, language: Language, scene: Scene, desk: _Desk) -> Iterator[Finding]:
+def _unclaimed(
+    pod: Pod, codec: SchemeCodec, cluster_index: ClusterIndex, repair: _NodeRepair
+) -> Iterator[Finding]:
     """Containers that the kubelet has placed, and of which the annotations do not say where."""
-    said = next((each for each in scene.spoken(pod) if each.language is language), None)
-    requests = _asked(pod, language)
+    said = next((each for each in cluster_index.spoken(pod) if each.codec is codec), None)
+    requests = _asked(pod, codec)
     claimed = {each.container for each in said.claim.allocations} if said and said.claim else set()
     missing = [request for request in requests if request.container not in claimed]
-    if not missing or (said is None and _is_silent(pod, language, desk.ledger)):
+    if not missing or (said is None and _is_silent(pod, codec, repair.ledger)):
         return
     allocations: list[Allocation] = []
     proof: list[Holding] = []
     for request in requests:
-        there = desk.whereabouts.of(pod, request.container)
-        in_language = all(holding.scheme is language.scheme for holding in there)
+        there = repair.whereabouts.of(pod, request.container)
+        in_language = all(holding.scheme is codec.scheme for holding in there)
         if not in_language or sum(holding.slots for holding in there) != request.count:
             return
-        shares = _shares(language, request, there)
+        shares = _shares(codec, request, there)
         allocations.append(Allocation(request.container, shares, Phase.ASSIGNED))
         proof += there
     new = Claim(
-        scheme=language.scheme,
+        scheme=codec.scheme,
         pod=pod.ref,
         node=pod.node,
         allocations=tuple(allocations),
-        assigned_at=_served_at(pod, scene),
+        assigned_at=_served_at(pod, cluster_index),
     )
-    after = desk.rewriter.edits(pod, language, new)
+    after = repair.rewriter.edits(pod, codec, new)
     error = said.error if said else None
     names = ", ".join(request.container for request in missing)
     evidence = (
@@ -266,40 +276,40 @@ def _unclaimed(pod: Pod, language: Language, scene: Scene, desk: _Desk) -> Itera
         *map(of_holding, proof),
     )
     cause = Cause.MALFORMED if error else Cause.RUNS_UNCLAIMED
-    yield desk.finding(Rule.RECOVER, cause, pod, evidence=evidence, after=after)
+    yield repair.finding(Rule.RECOVER, cause, pod, evidence=evidence, after=after)
 
 
-def _asked(pod: Pod, language: Language) -> Sequence[Request]:
+def _asked(pod: Pod, codec: SchemeCodec) -> Sequence[Request]:
     """What its running containers ask for; nothing, if that cannot be read or not be answered."""
     old = any(not _OLD.isdisjoint(each.limits) for each in pod.containers)
-    if language.scheme not in _REPAIRED or old:
+    if codec.scheme not in _REPAIRED or old:
         return ()
     try:
-        return [each for each in language.requests(pod) if each.kind is not ContainerKind.INIT]
+        return [each for each in codec.requests(pod) if each.kind is not ContainerKind.INIT]
     except ClaimError:
         return ()
 
 
-def _is_silent(pod: Pod, language: Language, ledger: Ledger) -> bool:
+def _is_silent(pod: Pod, codec: SchemeCodec, ledger: Ledger) -> bool:
     """Whether its plugin would have written nothing: gpushare's, where there is one card only."""
     cards = tuple(entry.device for entry in ledger.devices if not entry.device.parent)
-    return isinstance(language, Gpushare) and language.sole_card(pod, cards) is not None
+    return isinstance(codec, Gpushare) and codec.sole_card(pod, cards) is not None
 
 
-def _shares(language: Language, request: Request, there: Iterable[Holding]) -> tuple[Share, ...]:
+def _shares(codec: SchemeCodec, request: Request, there: Iterable[Holding]) -> tuple[Share, ...]:
     """As much as was asked for; memory that was left to the scheduler as it was enforced."""
-    cores = None if language.scheme is Scheme.GPUSHARE else request.cores_milli
+    cores = None if codec.scheme is Scheme.GPUSHARE else request.cores_milli
     shares = []
     for holding in there:
         memory = request.memory_bytes
         enforced = holding.share.memory_bytes
-        if memory is None and enforced is not None and language.scheme is Scheme.VOLCANO:
+        if memory is None and enforced is not None and codec.scheme is Scheme.VOLCANO:
             memory = enforced // holding.slots
         shares += [Share(holding.share.device, memory, cores)] * holding.slots
     return tuple(shares)
 
 
-def _served_at(pod: Pod, scene: Scene) -> float:
+def _served_at(pod: Pod, cluster_index: ClusterIndex) -> float:
     """When the plugin must have served it: the kubelet asks it as it admits the pod."""
     times = (pod.started_at, pod.scheduled_at, pod.created_at)
-    return next((at for at in times if at is not None), scene.now)
+    return next((at for at in times if at is not None), cluster_index.now)

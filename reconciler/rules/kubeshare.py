@@ -11,13 +11,13 @@ from typing import Final
 
 import msgspec
 
-from reconciler.model import Edit, Finding, Kind, UnusedGuard, View
+from reconciler.cluster_index import FAILED, SUCCEEDED, ClusterIndex
+from reconciler.model import Coverage, Edit, Finding, ObjectKind, UnusedGuard
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule
-from reconciler.rules.ledger_words import of_share_pod
-from reconciler.rules.parts import evict, of_pod, quoted
-from reconciler.scene import FAILED, SUCCEEDED, Scene
-from vgpu.kube import (
+from reconciler.rules.evidence_text import of_share_pod
+from reconciler.rules.findings import evict, of_pod, quoted
+from vgpu.kube.objects import (
     COMPLETED,
     SHARE_POD,
     Container,
@@ -27,12 +27,12 @@ from vgpu.kube import (
     Status,
     holds_devices,
 )
-from vgpu.schemes import kubeshare_sharepod
-from vgpu.schemes.kubeshare import GPU_RESOURCE
-from vgpu.schemes.kubeshare_node import HOLDER_NAMESPACE, Holder, holder
-from vgpu.schemes.kubeshare_sharepod import GPUID, OWNER, PREFIX
-from vgpu.schemes.kubeshare_text import REQUEST, decimal
-from vgpu.schemes.language import ClaimError
+from vgpu.schemes.codec import ClaimError
+from vgpu.schemes.kubeshare import sharepod as kubeshare_sharepod
+from vgpu.schemes.kubeshare.codec import GPU_RESOURCE
+from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, HolderPod, holder
+from vgpu.schemes.kubeshare.sharepod import GPUID, OWNER, PREFIX
+from vgpu.schemes.kubeshare.text import REQUEST, decimal
 from vgpu.units import WHOLE_DEVICE_MILLI
 
 _MADE_UP: Final = re.compile("[a-z]{5}")
@@ -60,7 +60,7 @@ class _Cards(msgspec.Struct, frozen=True):
         made: the pods that were made for a SharePod, by its UID.
     """
 
-    holders: Sequence[tuple[Holder, Pod]]
+    holders: Sequence[tuple[HolderPod, Pod]]
     unread: bool
     hidden: Sequence[MalformedObject]
     users: Mapping[str, Sequence[Pod]]
@@ -84,29 +84,34 @@ class _Cards(msgspec.Struct, frozen=True):
         ]
 
 
-def kubeshare(scene: Scene, policy: Policy) -> Iterator[Finding]:
+def kubeshare(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Evict holders that no SharePod needs; give SharePods that are stuck back to their scheduler.
 
     Unless all SharePods were seen nothing is found: every holder would look like an orphan.
     """
-    if not scene.has(View.SHARE_PODS):
+    if not cluster_index.has(Coverage.SHARE_PODS):
         return
-    cards = survey(scene)
+    cards = survey(cluster_index)
     for holding, pod in cards.holders:
         yield from _orphan(holding, pod, cards, policy)
-    for share_pod in scene.snapshot.share_pods:
+    for share_pod in cluster_index.snapshot.share_pods:
         yield from _stuck(share_pod, cards, policy)
         yield from _restarting(share_pod, cards, policy)
 
 
-def survey(scene: Scene) -> _Cards:
+def survey(cluster_index: ClusterIndex) -> _Cards:
     """Who is there, in a scene with all SharePods."""
-    holders: list[tuple[Holder, Pod]] = []
-    hidden = (*scene.malformed[Kind.POD], *scene.malformed[Kind.SHARE_POD])
-    unread = any(each.ref.namespace == HOLDER_NAMESPACE for each in scene.malformed[Kind.POD])
+    holders: list[tuple[HolderPod, Pod]] = []
+    hidden = (
+        *cluster_index.malformed[ObjectKind.POD],
+        *cluster_index.malformed[ObjectKind.SHARE_POD],
+    )
+    unread = any(
+        each.ref.namespace == HOLDER_NAMESPACE for each in cluster_index.malformed[ObjectKind.POD]
+    )
     users: dict[str, list[Pod]] = {}
     made: dict[str, list[Pod]] = {}
-    for pod in scene.snapshot.pods:
+    for pod in cluster_index.snapshot.pods:
         gpuid = pod.annotations.get(GPUID)
         if gpuid and holds_devices(pod):
             users.setdefault(gpuid, []).append(pod)
@@ -121,7 +126,7 @@ def survey(scene: Scene) -> _Cards:
             if holding is not None:
                 holders.append((holding, pod))
     share_pods: dict[str, list[Pod]] = {}
-    for share_pod in scene.snapshot.share_pods:
+    for share_pod in cluster_index.snapshot.share_pods:
         gpuid = share_pod.annotations.get(GPUID)
         if gpuid and not _is_finished(share_pod):
             share_pods.setdefault(gpuid, []).append(share_pod)
@@ -136,7 +141,7 @@ def _is_finished(share_pod: Pod) -> bool:
 # ---------------------------------------------------------------- holders
 
 
-def _orphan(holding: Holder, pod: Pod, cards: _Cards, policy: Policy) -> Iterator[Finding]:
+def _orphan(holding: HolderPod, pod: Pod, cards: _Cards, policy: Policy) -> Iterator[Finding]:
     """A holder that keeps exactly one card, for nobody. Another pod is not KubeShare's to make.
 
     KubeShare's have no owner: one that has is somebody else's pod with a name or label like it.

@@ -2,21 +2,21 @@
 
 from collections.abc import Iterator
 
-from reconciler.model import Finding, Kind, Subject
+from reconciler.cluster_index import ClusterIndex
+from reconciler.model import Finding, ObjectKind, ObjectRef
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Rule
-from reconciler.rules.parts import quoted
-from reconciler.scene import Scene
+from reconciler.rules.findings import quoted
 
 
-def malformed_object(scene: Scene, _: Policy) -> Iterator[Finding]:
+def malformed_object(cluster_index: ClusterIndex, _: Policy) -> Iterator[Finding]:
     """Each of them; whoever wrote it has to mend it."""
-    for kind in Kind:
-        for each in scene.malformed.get(kind, ()):
+    for kind in ObjectKind:
+        for each in cluster_index.malformed.get(kind, ()):
             ref = each.ref
             yield Finding(
                 rule=Rule.MALFORMED_OBJECT,
                 cause=Cause.MALFORMED,
-                subject=Subject(kind, ref.namespace, ref.name, ref.uid, node=each.node or ""),
+                subject=ObjectRef(kind, ref.namespace, ref.name, ref.uid, node=each.node or ""),
                 evidence=(f"it cannot be read: {quoted(each.detail)}",),
             )

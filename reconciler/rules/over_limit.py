@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Finding
 from reconciler.policy import Mode, Policy
-from reconciler.reasons import Cause, Rule, Skip
-from reconciler.rules.ledger_words import MOST_NAMED, People, of_holding, of_statements
-from reconciler.rules.parts import evict
-from reconciler.rules.whereabouts import TRUSTED
-from reconciler.scene import Scene
+from reconciler.reasons import Cause, Rule, SkipReason
+from reconciler.rules.evidence_text import MOST_NAMED, PodIndex, of_holding, of_statements
+from reconciler.rules.findings import evict
+from reconciler.rules.running_devices import TRUSTED
 from vgpu.ledger import Conflict, ConflictKind, Holding, Ledger
 from vgpu.ledger.usage import Usage, is_over
 from vgpu.units import size
@@ -32,26 +32,26 @@ class _Over(msgspec.Struct, frozen=True):
     doubt: Conflict | None
 
 
-def over_limit(scene: Scene, policy: Policy) -> Iterator[Finding]:
+def over_limit(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """One for each container and device: each has been over its limit for a time of its own."""
-    people = People(scene)
+    pod_index = PodIndex(cluster_index)
     acts = policy.mode(Rule.OVER_LIMIT) is Mode.APPLY
-    for ledger in scene.snapshot.ledgers.values():
+    for ledger in cluster_index.snapshot.ledgers.values():
         of_pod: dict[str, list[_Over]] = {}
-        for over in _found(ledger, scene.snapshot.usage):
+        for over in _found(ledger, cluster_index.snapshot.usage):
             of_pod.setdefault(over.holding.pod.uid, []).append(over)
         for uid, overs in of_pod.items():
-            pod = people.pod(uid) if acts else None
+            pod = pod_index.pod(uid) if acts else None
             for over in overs:
                 first = [over, *(one for one in overs if one is not over)]
                 yield Finding(
                     rule=Rule.OVER_LIMIT,
                     cause=Cause.MORE_THAN_GIVEN,
-                    subject=people.subject(over.holding.pod, ledger.node),
+                    subject=pod_index.subject(over.holding.pod, ledger.node),
                     evidence=tuple(line for one in first for line in _evidence(one, ledger.node)),
                     grace=policy.ages.over_limit,
                     action=None if pod is None else evict(pod),
-                    objection=None if over.doubt is None else Skip.SIZES_DIFFER,
+                    objection=None if over.doubt is None else SkipReason.SIZES_DIFFER,
                     part=f"{over.usage.container}/{over.usage.device}",
                 )
 
@@ -62,7 +62,7 @@ def over_limit(scene: Scene, policy: Policy) -> Iterator[Finding]:
 def _found(ledger: Ledger, usage: Sequence[Usage]) -> Iterator[_Over]:
     """In the ledger's order. A MIG instance is handed out whole, however little was asked for."""
     used = {(one.pod_uid, one.container, one.device): one for one in usage}
-    doubts = {
+    remarks = {
         (conflict.pod.uid, conflict.container, conflict.device): conflict
         for conflict in ledger.conflicts
         if conflict.pod is not None and _is_doubt(conflict)
@@ -72,7 +72,7 @@ def _found(ledger: Ledger, usage: Sequence[Usage]) -> Iterator[_Over]:
             place = holding.pod.uid, holding.container, entry.device.name
             one, given = used.get(place), _given(holding)
             if one and one.used_bytes and given and is_over(one.used_bytes, given):
-                yield _Over(holding, given, one, doubts.get(place))
+                yield _Over(holding, given, one, remarks.get(place))
 
 
 def _given(holding: Holding) -> int | None:

@@ -9,38 +9,38 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
+from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Finding
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Rule
-from reconciler.rules.ledger_words import People, at_most, of_device, of_holding
+from reconciler.rules.evidence_text import PodIndex, at_most, of_device, of_holding
 from reconciler.rules.waiting import find_waiting
-from reconciler.scene import Scene
-from vgpu.kube import Pod
+from vgpu.kube.objects import Pod
 from vgpu.ledger import Holding
 from vgpu.ledger.entries import DeviceEntry
-from vgpu.ledger.life import node_uid
+from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.totals import exceeded
 from vgpu.model import ContainerKind, Scheme
-from vgpu.schemes.volcano import HAMI, Volcano
+from vgpu.schemes.volcano.codec import HAMI, Volcano
 
 
-def over_promised(scene: Scene, policy: Policy) -> Iterator[Finding]:
+def over_promised(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Evict a pod that waits for what it was promised and what is not there.
 
     A pod that waits for one that is being deleted is none: there will be room, or else its start is
     refused for so long that ``prestart_failed`` finds it.
     """
-    people = People(scene)
-    for finding in find_waiting(Rule.OVER_PROMISED, scene, policy):
-        pod = scene.pods[finding.subject.uid]
-        entry = _exceeded_gpu(scene, pod)
+    pod_index = PodIndex(cluster_index)
+    for finding in find_waiting(Rule.OVER_PROMISED, cluster_index, policy):
+        pod = cluster_index.pods[finding.subject.uid]
+        entry = _exceeded_gpu(cluster_index, pod)
         if entry is None:
             continue
-        named = (people.pod(holding.pod.uid) for holding in entry.holdings)
+        named = (pod_index.pod(holding.pod.uid) for holding in entry.holdings)
         holders = [holder for holder in named if holder is not None]
         if any(holder.deleted_at is not None for holder in holders):
             continue
-        cause = _likely_defect(scene, pod, holders, entry.holdings)
+        cause = _likely_defect(cluster_index, pod, holders, entry.holdings)
         evidence = (
             *finding.evidence,
             cause.explanation,
@@ -50,9 +50,9 @@ def over_promised(scene: Scene, policy: Policy) -> Iterator[Finding]:
         yield replace(finding, cause=cause, evidence=evidence)
 
 
-def _exceeded_gpu(scene: Scene, pod: Pod) -> DeviceEntry | None:
+def _exceeded_gpu(cluster_index: ClusterIndex, pod: Pod) -> DeviceEntry | None:
     """The first GPU that the pod was promised, and of which more is promised than there is."""
-    ledger = scene.snapshot.ledgers.get(pod.node)
+    ledger = cluster_index.snapshot.ledgers.get(pod.node)
     for entry in ledger.devices if ledger is not None else ():
         uids = {holding.pod.uid for holding in entry.holdings}
         if node_uid(pod) in uids and exceeded(entry.held, entry.device):
@@ -61,16 +61,16 @@ def _exceeded_gpu(scene: Scene, pod: Pod) -> DeviceEntry | None:
 
 
 def _likely_defect(
-    scene: Scene, pod: Pod, holders: Iterable[Pod], holdings: Sequence[Holding]
+    cluster_index: ClusterIndex, pod: Pod, holders: Iterable[Pod], holdings: Sequence[Holding]
 ) -> Cause:
     """What the pod's scheduler is known to do wrong and what fits these holders."""
-    languages = [spoken.language for spoken in scene.spoken(pod) if spoken.claim is not None]
-    schemes = {language.scheme for language in languages}
+    codecs = [spoken.codec for spoken in cluster_index.spoken(pod) if spoken.claim is not None]
+    schemes = {codec.scheme for codec in codecs}
     if Scheme.GPUSHARE in schemes:
         return Cause.FREE_BELOW_ZERO
     if Scheme.GAIA in schemes:
         return Cause.CACHE_BEHIND
-    if any(isinstance(language, Volcano) and language.dialect is HAMI for language in languages):
+    if any(isinstance(codec, Volcano) and codec.key_set is HAMI for codec in codecs):
         first = any(one.kind is not ContainerKind.APP for pod in holders for one in pod.containers)
         return Cause.INIT_CONTAINERS_MISCOUNTED if first else Cause.SUM_EXCEEDED
     containers = Counter(holding.pod.uid for holding in holdings)

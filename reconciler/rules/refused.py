@@ -9,13 +9,13 @@ whose time was up is its owner's affair.
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from reconciler.cluster_index import FAILED, ClusterIndex
 from reconciler.model import Finding
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule
-from reconciler.rules.parts import ended_at, evict, of_pod, quoted
-from reconciler.scene import FAILED, Scene
-from vgpu.kube import ContainerState, Pod, Status
-from vgpu.kube_projection import RESOURCES
+from reconciler.rules.findings import ended_at, evict, of_pod, quoted
+from vgpu.kube.objects import ContainerState, Pod, Status
+from vgpu.kube.projection import RESOURCES
 
 _ADMISSION: Final[Mapping[str, Cause]] = {
     "UnexpectedAdmissionError": Cause.UNEXPECTED_ADMISSION_ERROR,
@@ -45,30 +45,32 @@ _UNKNOWN: Final = "ContainerStatusUnknown"
 """What the kubelet says of containers of a dead pod that it cannot find, started or not."""
 
 
-def refused(scene: Scene, policy: Policy) -> Iterator[Finding]:
+def refused(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Evict them."""
-    for pod in _failed(scene):
+    for pod in _failed(cluster_index):
         cause = _cause(pod)
         if cause is not None:
-            yield _finding(Rule.REFUSED, cause, pod, scene, policy)
+            yield _finding(Rule.REFUSED, cause, pod, cluster_index, policy)
 
 
-def terminated(scene: Scene, policy: Policy) -> Iterator[Finding]:
+def terminated(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Evict what its node's shutdown has killed: it ran, and may have left something to be read."""
-    for pod in _failed(scene):
+    for pod in _failed(cluster_index):
         if pod.reason == _SHUT_DOWN:
-            yield _finding(Rule.TERMINATED, Cause.NODE_WENT_DOWN, pod, scene, policy)
+            yield _finding(Rule.TERMINATED, Cause.NODE_WENT_DOWN, pod, cluster_index, policy)
 
 
-def _failed(scene: Scene) -> Iterator[Pod]:
+def _failed(cluster_index: ClusterIndex) -> Iterator[Pod]:
     """Failed GPU pods, those of NVIDIA's own plugin among them."""
-    nvidia = {pod.ref.uid for pod in scene.snapshot.nvidia_pods}
-    for pod in scene.all_pods:
-        if pod.phase == FAILED and (pod.ref.uid in nvidia or scene.shares(pod)):
+    nvidia = {pod.ref.uid for pod in cluster_index.snapshot.nvidia_pods}
+    for pod in cluster_index.all_pods:
+        if pod.phase == FAILED and (pod.ref.uid in nvidia or cluster_index.shares(pod)):
             yield pod
 
 
-def _finding(rule: Rule, cause: Cause, pod: Pod, scene: Scene, policy: Policy) -> Finding:
+def _finding(
+    rule: Rule, cause: Cause, pod: Pod, cluster_index: ClusterIndex, policy: Policy
+) -> Finding:
     return Finding(
         rule=rule,
         cause=cause,
@@ -76,7 +78,7 @@ def _finding(rule: Rule, cause: Cause, pod: Pod, scene: Scene, policy: Policy) -
         evidence=(f"reason {quoted(pod.reason)}", f"message {quoted(pod.message)}"),
         since=ended_at(pod),
         grace=policy.ages.failed,
-        effect=effect_of_eviction(scene, pod),
+        effect=effect_of_eviction(cluster_index, pod),
         action=evict(pod),
     )
 
@@ -101,12 +103,12 @@ def _has_started(status: Status) -> bool:
     return not (waits or (status.state is ContainerState.TERMINATED and status.reason == _UNKNOWN))
 
 
-def effect_of_eviction(scene: Scene, pod: Pod) -> Effect:
+def effect_of_eviction(cluster_index: ClusterIndex, pod: Pod) -> Effect:
     """What it is good for to evict the pod: tidying, if it has failed and is replaced already."""
     if pod.phase != FAILED or pod.owner is None:
         return Effect.RECOVERY
-    if not scene.reaction(pod).remakes:
+    if not cluster_index.reaction(pod).remakes:
         return Effect.TIDYING
-    failed_at, newest = ended_at(pod), scene.newest_replica.get(pod.owner.uid)
+    failed_at, newest = ended_at(pod), cluster_index.newest_replica.get(pod.owner.uid)
     replaced = failed_at is not None and newest is not None and newest >= failed_at
     return Effect.TIDYING if replaced else Effect.RECOVERY

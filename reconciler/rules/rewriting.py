@@ -11,17 +11,22 @@ from functools import cached_property
 
 from msgspec import structs
 
-from reconciler.scene import Scene
-from vgpu.kube import Pod
-from vgpu.ledger import Evidence, Held, Ledger, merge
+from reconciler.cluster_index import ClusterIndex
+from vgpu.kube.objects import Pod
+from vgpu.ledger import Evidence, HoldingSum, Ledger, merge
 from vgpu.ledger.from_api import read_pod
 from vgpu.ledger.registry import Registry
 from vgpu.ledger.totals import excesses
 from vgpu.ledger.virtual_gpus import of_share_pods, on_cards
 from vgpu.model import Claim, Device, Phase, Share, Source
-from vgpu.schemes.gpushare import Gpushare
-from vgpu.schemes.gpushare_annotations import ALLOCATION, INDEX, Told, write_by_container
-from vgpu.schemes.language import ClaimError, Language
+from vgpu.schemes.codec import ClaimError, SchemeCodec
+from vgpu.schemes.gpushare.annotations import (
+    ALLOCATION,
+    INDEX,
+    GpushareAnnotations,
+    write_by_container,
+)
+from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.text import positions, subject_of
 
 _Amount = tuple[str, int | None, int | None]
@@ -31,9 +36,9 @@ _Meaning = tuple[Mapping[str, tuple[Phase, Counter[_Amount]]], tuple[str, ...]]
 class Rewriter:
     """Of one node. Remembers what it has proposed, so that proposals do not overbook together."""
 
-    def __init__(self, scene: Scene, ledger: Ledger) -> None:
+    def __init__(self, cluster_index: ClusterIndex, ledger: Ledger) -> None:
         """The ledger tells the node's cards under all their names."""
-        self._scene = scene
+        self._cluster_index = cluster_index
         self._ledger = ledger
         self.registry = Registry(
             Evidence(
@@ -42,7 +47,7 @@ class Rewriter:
                 devices_complete=False,
             )
         )
-        self._taken: dict[str, Held] = {}
+        self._taken: dict[str, HoldingSum] = {}
 
     @cached_property
     def devices(self) -> Mapping[str, Device]:
@@ -57,41 +62,41 @@ class Rewriter:
 
     # ------------------------------------------------------------ words
 
-    def edits(self, pod: Pod, language: Language, claim: Claim) -> dict[str, str]:
+    def edits(self, pod: Pod, codec: SchemeCodec, claim: Claim) -> dict[str, str]:
         """The annotations that change when the pod is to say this claim; times stay as they are.
 
         Empty if it cannot be said, would not be read as it is meant, or if the pod says it in a
         form that is read only.
         """
         try:
-            told = _told(pod, language, structs.replace(claim, assumed_at=None), self.devices)
+            told = _told(pod, codec, structs.replace(claim, assumed_at=None), self.devices)
         except ClaimError:
             return {}
-        there = language.claim_keys(pod)
+        there = codec.claim_keys(pod)
         if there and told.keys().isdisjoint(there):
             return {}
         after = {key: text for key, text in told.items() if pod.annotations.get(key) != text}
-        return after if self._says(pod, language, after, claim) else {}
+        return after if self._says(pod, codec, after, claim) else {}
 
-    def fewest_edits(self, pod: Pod, language: Language, claim: Claim) -> dict[str, str]:
+    def fewest_edits(self, pod: Pod, codec: SchemeCodec, claim: Claim) -> dict[str, str]:
         """The same, but only of annotations that are there, and only those that it takes."""
-        there = language.claim_keys(pod)
-        after = {k: text for k, text in self.edits(pod, language, claim).items() if k in there}
+        there = codec.claim_keys(pod)
+        after = {k: text for k, text in self.edits(pod, codec, claim).items() if k in there}
         for key in sorted(after):
             fewer = {other: text for other, text in after.items() if other != key}
-            if self._says(pod, language, fewer, claim):
+            if self._says(pod, codec, fewer, claim):
                 after = fewer
-        return after if self._says(pod, language, after, claim) else {}
+        return after if self._says(pod, codec, after, claim) else {}
 
-    def _says(self, pod: Pod, language: Language, after: Mapping[str, str], meant: Claim) -> bool:
+    def _says(self, pod: Pod, codec: SchemeCodec, after: Mapping[str, str], meant: Claim) -> bool:
         """Whether the pod then says what is meant, and nothing more doubtful than before."""
         try:
-            told = language.claim(_with(pod, after))
+            told = codec.claim(_with(pod, after))
         except ClaimError:
             return False
         if told is None or self._meaning(told) != self._meaning(meant):
             return False
-        return set(told.doubts) <= set(_doubts(pod, language))
+        return set(told.remarks) <= set(_doubts(pod, codec))
 
     def _meaning(self, claim: Claim) -> _Meaning:
         return {
@@ -119,7 +124,7 @@ class Rewriter:
         for name, total in booked.items():
             more = _more(total, self._before[name])
             if any(structs.astuple(more)):
-                taken[name] = _sum(taken.get(name, Held()), more)
+                taken[name] = _sum(taken.get(name, HoldingSum()), more)
                 whole = _sum(self._before[name], taken[name])
                 too_much = "; ".join(excesses(whole, self.registry.devices[name]))
                 if too_much:
@@ -129,13 +134,13 @@ class Rewriter:
 
     @cached_property
     def _pods(self) -> tuple[Pod, ...]:
-        return self._scene.at_home.get(self._ledger.node, ())
+        return self._cluster_index.at_home.get(self._ledger.node, ())
 
     @cached_property
-    def _before(self) -> Mapping[str, Held]:
+    def _before(self) -> Mapping[str, HoldingSum]:
         return self._booked(self._pods)
 
-    def _booked(self, pods: Iterable[Pod]) -> Mapping[str, Held]:
+    def _booked(self, pods: Iterable[Pod]) -> Mapping[str, HoldingSum]:
         """By device, what annotations alone claim; those who have ended hold nothing."""
         pods = tuple(pods)
         handles = {
@@ -147,7 +152,9 @@ class Rewriter:
         said = [
             statement
             for pod in pods
-            for statement in on_cards(pod, read_pod(pod, self._scene.languages).statements, uuids)
+            for statement in on_cards(
+                pod, read_pod(pod, self._cluster_index.codecs).statements, uuids
+            )
         ]
         books = merge(
             Evidence(
@@ -166,39 +173,39 @@ def _with(pod: Pod, after: Mapping[str, str]) -> Pod:
     return structs.replace(pod, annotations={**pod.annotations, **after})
 
 
-def _doubts(pod: Pod, language: Language) -> tuple[str, ...]:
+def _doubts(pod: Pod, codec: SchemeCodec) -> tuple[str, ...]:
     try:
-        claim = language.claim(pod)
+        claim = codec.claim(pod)
     except ClaimError:
         return ()
-    return claim.doubts if claim else ()
+    return claim.remarks if claim else ()
 
 
-def _more(after: Held, before: Held) -> Held:
+def _more(after: HoldingSum, before: HoldingSum) -> HoldingSum:
     """By how much it rises; what falls counts as nothing."""
     pairs = zip(structs.astuple(after), structs.astuple(before), strict=True)
-    return Held(*(max(0, new - old) for new, old in pairs))
+    return HoldingSum(*(max(0, new - old) for new, old in pairs))
 
 
-def _sum(one: Held, other: Held) -> Held:
-    return Held(*map(sum, zip(structs.astuple(one), structs.astuple(other), strict=True)))
+def _sum(one: HoldingSum, other: HoldingSum) -> HoldingSum:
+    return HoldingSum(*map(sum, zip(structs.astuple(one), structs.astuple(other), strict=True)))
 
 
 def _told(
-    pod: Pod, language: Language, claim: Claim, devices: Mapping[str, Device]
+    pod: Pod, codec: SchemeCodec, claim: Claim, devices: Mapping[str, Device]
 ) -> dict[str, str]:
     """The claim in the form in which the pod says it; gpushare has two. Raises ClaimError."""
     apps = pod.apps
-    if isinstance(language, Gpushare):
+    if isinstance(codec, Gpushare):
         ascending = _ascending(claim, devices)
-        told = language.annotations(ascending, devices, apps)
+        told = codec.annotations(ascending, devices, apps)
         if ALLOCATION not in pod.annotations or ALLOCATION in told:
             return told
-        by_container = _by_container(language, ascending, devices, apps)
+        by_container = _by_container(codec, ascending, devices, apps)
         return told | by_container if INDEX in pod.annotations else by_container
     others = [each.name for each in pod.containers if each.name not in apps]
     only_apps = all(each.container in apps for each in claim.allocations)
-    return language.annotations(claim, devices, apps if only_apps else (*others, *apps))
+    return codec.annotations(claim, devices, apps if only_apps else (*others, *apps))
 
 
 def _index(share: Share, devices: Mapping[str, Device]) -> int:
@@ -218,12 +225,12 @@ def _ascending(claim: Claim, devices: Mapping[str, Device]) -> Claim:
 
 
 def _by_container(
-    language: Gpushare, claim: Claim, devices: Mapping[str, Device], apps: tuple[str, ...]
+    codec: Gpushare, claim: Claim, devices: Mapping[str, Device], apps: tuple[str, ...]
 ) -> dict[str, str]:
     """ACK's form, for one card too; what gpushare cannot share was refused. Raises ClaimError."""
     units = {
         each.container: {
-            _index(share, devices): (share.memory_bytes or 0) // language.memory_unit
+            _index(share, devices): (share.memory_bytes or 0) // codec.memory_unit
             for share in each.shares
         }
         for each in claim.allocations
@@ -234,4 +241,4 @@ def _by_container(
         raise ClaimError(subject, ALLOCATION, ", ".join(units), "not the app containers")
     phase = claim.allocations[0].phase
     at = claim.assigned_at if phase is Phase.ASSIGNED else claim.assumed_at
-    return write_by_container(Told(units, phase, at), numbers, subject)
+    return write_by_container(GpushareAnnotations(units, phase, at), numbers, subject)

@@ -7,25 +7,25 @@ must have been gone all the time, without a cgroup on the node, and nobody may u
 
 from collections.abc import Iterator, Mapping
 
-from reconciler.model import Finding, Kind, RemoveFolder, ShimFolder, Subject
+from reconciler.cluster_index import ClusterIndex
+from reconciler.model import Finding, ObjectKind, ObjectRef, RemoveFolder, ShimFolder
 from reconciler.policy import Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
-from reconciler.scene import Scene
-from vgpu.kube import Pod
-from vgpu.ledger.life import node_uid
+from reconciler.reasons import Cause, Effect, Rule, SkipReason
+from vgpu.kube.objects import Pod
+from vgpu.ledger.liveness import node_uid
 
 
-def orphan_shim_dir(scene: Scene, policy: Policy) -> Iterator[Finding]:
+def orphan_shim_dir(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Remove folders whose pod is gone; not before the pod's object is, however long it has ended.
 
     A plugin removes and makes the folder itself when it serves a container, and an ended pod's
     container may be started again.
     """
-    snapshot = scene.snapshot
+    snapshot = cluster_index.snapshot
     if not snapshot.folders:
         return
-    living, ended = _uids(scene)
-    node = next(iter(scene.nodes)) if len(scene.nodes) == 1 else ""
+    living, ended = _uids(cluster_index)
+    node = next(iter(cluster_index.nodes)) if len(cluster_index.nodes) == 1 else ""
     for folder in sorted(snapshot.folders, key=lambda each: each.path):
         if not _is_named_so(folder) or folder.pod_uid in living:
             continue
@@ -34,23 +34,23 @@ def orphan_shim_dir(scene: Scene, policy: Policy) -> Iterator[Finding]:
         yield Finding(
             rule=Rule.ORPHAN_SHIM_DIR,
             cause=Cause.POD_GONE,
-            subject=Subject(Kind.FOLDER, "", folder.path, folder.pod_uid, node=node),
-            evidence=tuple(_evidence(folder, scene, ended)),
+            subject=ObjectRef(ObjectKind.FOLDER, "", folder.path, folder.pod_uid, node=node),
+            evidence=tuple(_evidence(folder, cluster_index, ended)),
             grace=policy.ages.orphan,
             effect=Effect.TIDYING,
             action=RemoveFolder(folder.path, folder.pod_uid, folder.identity),
-            objection=_objection(folder, scene, ended),
+            objection=_objection(folder, cluster_index, ended),
         )
 
 
-def _uids(scene: Scene) -> tuple[frozenset[str], Mapping[str, Pod]]:
+def _uids(cluster_index: ClusterIndex) -> tuple[frozenset[str], Mapping[str, Pod]]:
     """UIDs that a folder may be named after: of pods that live, and of those that have ended.
 
     A static pod has two, and which one a plugin takes depends on whom it asks.
     """
     living: set[str] = set()
     ended: dict[str, Pod] = {}
-    for pod in (*scene.snapshot.pods, *scene.snapshot.share_pods):
+    for pod in (*cluster_index.snapshot.pods, *cluster_index.snapshot.share_pods):
         for uid in {pod.ref.uid, node_uid(pod)}:
             if pod.terminal:
                 ended[uid] = pod
@@ -65,22 +65,26 @@ def _is_named_so(folder: ShimFolder) -> bool:
     return bool(folder.pod_uid and folder.container) and folder.path.rpartition("/")[2] == name
 
 
-def _objection(folder: ShimFolder, scene: Scene, ended: Mapping[str, Pod]) -> Skip | None:
+def _objection(
+    folder: ShimFolder, cluster_index: ClusterIndex, ended: Mapping[str, Pod]
+) -> SkipReason | None:
     if folder.pod_uid in ended:
-        return Skip.TERMINAL_POD_EXISTS
+        return SkipReason.TERMINAL_POD_EXISTS
     if folder.mapped:
-        return Skip.STILL_MAPPED
-    if scene.snapshot.live_pods is None:
-        return Skip.INCOMPLETE_VIEW
-    return None if scene.snapshot.continuous else Skip.ONE_SHOT
+        return SkipReason.STILL_MAPPED
+    if cluster_index.snapshot.live_pods is None:
+        return SkipReason.INCOMPLETE_VIEW
+    return None if cluster_index.snapshot.continuous else SkipReason.ONE_SHOT
 
 
-def _evidence(folder: ShimFolder, scene: Scene, ended: Mapping[str, Pod]) -> Iterator[str]:
+def _evidence(
+    folder: ShimFolder, cluster_index: ClusterIndex, ended: Mapping[str, Pod]
+) -> Iterator[str]:
     pod = ended.get(folder.pod_uid)
     if pod is not None:
         yield f"its pod {pod.ref.namespace}/{pod.ref.name} is {pod.phase}"
         return
     yield f"no pod of UID {folder.pod_uid} on this node"
-    seen = scene.snapshot.live_pods is not None
+    seen = cluster_index.snapshot.live_pods is not None
     yield "no cgroup of that pod" if seen else "cgroups could not be read"
     yield "a process uses its files" if folder.mapped else "no process uses its files"

@@ -8,15 +8,15 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from reconciler.cluster_index import SUCCEEDED, ClusterIndex
 from reconciler.model import Finding
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule
-from reconciler.rules.parts import evict, of_pod, quoted
+from reconciler.rules.findings import evict, of_pod, quoted
 from reconciler.rules.refused import effect_of_eviction
-from reconciler.scene import SUCCEEDED, Scene
-from vgpu.kube import ContainerState, Pod, Status
-from vgpu.kube_projection import NEVER_STARTED, asks_for_gpus
-from vgpu.plugin_words import CHECK_FAILED, CROSSED, NO_ROOM
+from vgpu.kube.objects import ContainerState, Pod, Status
+from vgpu.kube.projection import NEVER_STARTED, asks_for_gpus
+from vgpu.plugin_messages import CHECK_FAILED, CROSSED, NO_ROOM
 
 _Patterns = tuple[tuple[Cause, re.Pattern[str]], ...]
 
@@ -48,23 +48,23 @@ _CONTEXT: Final = 100
 """Characters in front of the found text that evidence repeats."""
 
 
-def prestart_failed(scene: Scene, policy: Policy) -> Iterator[Finding]:
+def prestart_failed(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Evict what the plugin refuses to start, once it is ready."""
-    return find_waiting(Rule.PRESTART_FAILED, scene, policy)
+    return find_waiting(Rule.PRESTART_FAILED, cluster_index, policy)
 
 
-def no_gpu_matched(scene: Scene, policy: Policy) -> Iterator[Finding]:
+def no_gpu_matched(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Evict what was given a poisoned environment, once the plugin is ready."""
-    return find_waiting(Rule.NO_GPU_MATCHED, scene, policy)
+    return find_waiting(Rule.NO_GPU_MATCHED, cluster_index, policy)
 
 
-def find_waiting(rule: Rule, scene: Scene, policy: Policy) -> Iterator[Finding]:
+def find_waiting(rule: Rule, cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Pods whose containers wait with the words that this rule looks for."""
-    for pod in scene.snapshot.pods:
+    for pod in cluster_index.snapshot.pods:
         found = None if pod.phase == SUCCEEDED else _search(pod, _PATTERNS[rule])
         if found is not None and asks_for_gpus(pod):
             cause, status, message = found
-            effect = effect_of_eviction(scene, pod)
+            effect = effect_of_eviction(cluster_index, pod)
             yield Finding(
                 rule=rule,
                 cause=cause,
@@ -77,7 +77,7 @@ def find_waiting(rule: Rule, scene: Scene, policy: Policy) -> Iterator[Finding]:
                 grace=policy.ages.failed,
                 effect=effect,
                 action=evict(pod),
-                objection=None if effect is Effect.TIDYING else scene.plugin_objection(pod),
+                objection=None if effect is Effect.TIDYING else cluster_index.plugin_objection(pod),
             )
 
 

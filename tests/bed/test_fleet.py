@@ -11,11 +11,11 @@ from tests.support.bed.fleet import start_fleet
 from tests.support.bed.objects import ready
 from tests.support.bed.population import CARDS, SCHEMES, Population
 from tests.support.bed.stages import LIVES, Life
-from vgpu.cluster import Cluster
+from vgpu.kube.client import ApiClient
 from vgpu.model import Phase
-from vgpu.schemes.gaia import Gaia
-from vgpu.schemes.gpushare import Gpushare
-from vgpu.schemes.volcano import Volcano
+from vgpu.schemes.gaia.codec import Gaia
+from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.volcano.codec import Volcano
 
 NODES, PODS = 100, 500
 
@@ -113,26 +113,26 @@ def test_what_a_test_says_of_a_node_stays(small, new_pod):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "language"), [("volcano", Volcano()), ("gpushare", Gpushare()), ("gaia", Gaia())]
+    ("scheme", "codec"), [("volcano", Volcano()), ("gpushare", Gpushare()), ("gaia", Gaia())]
 )
-def test_the_product_understands_what_nodes_and_pods_say(workplace, tools, scheme, language):
+def test_the_product_understands_what_nodes_and_pods_say(workplace, tools, scheme, codec):
     population = Population(3, 12, scheme)
     with (
         start_fleet(workplace, tools, population) as fleet,
-        Cluster.connect(str(fleet.cluster.kubeconfig)) as cluster,
+        ApiClient.connect(str(fleet.cluster.kubeconfig)) as cluster,
     ):
         nodes = list(cluster.nodes())
         pods = [pod for page in cluster.pods() for pod in page.pods]
-    assert [len(language.devices(node)) for node in nodes] == [CARDS] * population.nodes
+    assert [len(codec.devices(node)) for node in nodes] == [CARDS] * population.nodes
     assert len(pods) == population.pods
     for pod in pods:
-        claim = language.claim(pod)
-        assert not claim.doubts
+        claim = codec.claim(pod)
+        assert not claim.remarks
         assert claim.node in ("", pod.node)
         (allocation,) = claim.allocations
         assert allocation.phase is Phase.ASSIGNED
         (share,) = allocation.shares
-        (request,) = language.requests(pod)
+        (request,) = codec.requests(pod)
         assert share.memory_bytes == request.memory_bytes
 
 

@@ -15,7 +15,7 @@ from tests.support.bed.images import Shown
 from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.kubelet_checkpoint import parse_checkpoint
-from vgpu.sources.podresources import Held, PodResourcesSource
+from vgpu.sources.podresources import HeldDevices, PodResourcesSource
 
 THING = "example.com/thing"
 IDS = ("thing-0", "thing-1", "thing-2")
@@ -171,7 +171,7 @@ def test_allocations_survive_a_restart_of_the_kubelet(control_plane, node, names
     node.wait_ready()
     plugin.wait_counted(len(IDS))
     assert grants(node)[mine] == before
-    holder = Held(namespace, "survivor", "main", THING)
+    holder = HeldDevices(namespace, "survivor", "main", THING)
     wait_until(lambda: holder in held(node), "the kubelet knows the pod again")
     (taken,) = plugin.allocated
     running(client, objects.pod("rest", namespace, limits={THING: 2}))

@@ -63,13 +63,13 @@ def test_a_rule_can_be_for_one_object_by_name(api, api_namespace):
 
 
 def test_the_rights_of_an_existing_role_can_be_given(api, pod, api_namespace):
-    role = {
+    adapter = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
         "metadata": {"name": "may-evict"},
         "rules": [PODS, EVICT],
     }
-    api.client.create(role)
+    api.client.create(adapter)
     evictor = api.client_for("may-evict", namespace=api_namespace)
     evictor.evict(evictor.get(pod))
     forbidden(evictor.list, "/api/v1/pods")

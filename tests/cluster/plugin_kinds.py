@@ -18,7 +18,7 @@ from tests.cluster.plugin_node import PORT, PluginNode, gaia_pod, gpushare_pod, 
 from tests.deviceplugin.driver_host import DriverHost, elf
 from tests.support.bed.client import Object
 from tests.support.bed.node import Node
-from vgpu.schemes.volcano_dialect import HAMI, VOLCANO, Dialect
+from vgpu.schemes.volcano.key_set import HAMI, VOLCANO, KeySet
 from vgpu.units import GIB
 
 UNIT_MIB = 64
@@ -123,14 +123,14 @@ class Kind(NamedTuple):
 
 
 def _volcano(
-    dialect: Dialect, name: str, namespace: str, plugin: PluginNode, asks: Asks, **spec: Any
+    key_set: KeySet, name: str, namespace: str, plugin: PluginNode, asks: Asks, **spec: Any
 ) -> Object:
-    units = 1024 // UNIT_MIB if dialect.counts_units else 1024
+    units = 1024 // UNIT_MIB if key_set.counts_units else 1024
     slices = {
         container: [(ask.card, ask.gib * units, CORES)] if ask else []
         for container, ask in asks.items()
     }
-    return volcano_pod(name, namespace, plugin, slices, dialect, **spec)
+    return volcano_pod(name, namespace, plugin, slices, key_set, **spec)
 
 
 def _gpushare(name: str, namespace: str, plugin: PluginNode, asks: Asks, **spec: Any) -> Object:
@@ -151,11 +151,11 @@ def _gaia(name: str, namespace: str, plugin: PluginNode, asks: Asks, **spec: Any
 
 
 def _volcano_given(
-    dialect: Dialect, plugin: PluginNode, pod: Object, container: str, ask: Ask, name: str
+    key_set: KeySet, plugin: PluginNode, pod: Object, container: str, ask: Ask, name: str
 ) -> Given:
     shim, inside = "/usr/local/vgpu", {True: "/tmp/vgpu", False: "/usr/local/vgpu"}
-    cache = inside[dialect is VOLCANO]
-    folders = f"{shim}/vgpu/containers" if dialect is VOLCANO else f"{shim}/containers"
+    cache = inside[key_set is VOLCANO]
+    folders = f"{shim}/vgpu/containers" if key_set is VOLCANO else f"{shim}/containers"
     env = {
         "NVIDIA_VISIBLE_DEVICES": plugin.uuids[ask.card],
         "CUDA_DEVICE_MEMORY_LIMIT_0": f"{ask.gib * 1024}m",

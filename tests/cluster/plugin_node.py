@@ -28,7 +28,7 @@ from tests.support.bed.processes import Daemon
 from tests.support.nvml_fake import Device as Card
 from tests.support.nvml_fake import FakeDriver, uuid
 from tests.support.waiting import WAIT_SECONDS
-from vgpu.schemes.volcano_dialect import VOLCANO, Dialect
+from vgpu.schemes.volcano.key_set import VOLCANO, KeySet
 
 KUBELET_DIR = "/var/lib/kubelet/device-plugins"
 MIB = 2**20
@@ -206,7 +206,7 @@ def volcano_pod(
     namespace: str,
     plugin: PluginNode,
     slices: Slices,
-    dialect: Dialect = VOLCANO,
+    key_set: KeySet = VOLCANO,
     **spec: Any,
 ) -> Object:
     """A pod that Volcano's scheduler, or HAMi's, has promised these shares and bound."""
@@ -214,22 +214,22 @@ def volcano_pod(
     def segment(shares: Sequence[tuple[int, int, int]]) -> str:
         return "".join(f"{plugin.uuids[c]},NVIDIA,{memory},{cores}:" for c, memory, cores in shares)
 
-    told = ";".join(segment(shares) for shares in slices.values() if shares or dialect.for_all)
+    told = ";".join(segment(shares) for shares in slices.values() if shares or key_set.for_all)
     now = str(int(time.time()))
     annotations = {
-        dialect.devices: told,
-        dialect.to_allocate: told,
-        dialect.node: plugin.node.name,
-        dialect.time: now,
-        dialect.bind_time: now,
-        dialect.bind_phase: "allocating",
+        key_set.devices: told,
+        key_set.to_allocate: told,
+        key_set.node: plugin.node.name,
+        key_set.time: now,
+        key_set.bind_time: now,
+        key_set.bind_phase: "allocating",
     }
-    advertised = dict(dialect.advertised)
+    advertised = dict(key_set.advertised)
     containers = []
     for container, shares in slices.items():
-        limits = {dialect.number: len(shares)} if shares else {}
-        if shares and dialect.memory in advertised and "memory" in spec.get("counted", ("memory",)):
-            limits[dialect.memory] = shares[0][1]
+        limits = {key_set.number: len(shares)} if shares else {}
+        if shares and key_set.memory in advertised and "memory" in spec.get("counted", ("memory",)):
+            limits[key_set.memory] = shares[0][1]
         containers.append(objects.container(container, limits=limits))
     spec.pop("counted", None)
     return objects.pod(

@@ -18,7 +18,7 @@ from tests.cluster.plugin_kinds import BLOCKS_IN_GIB, CARD_GIB, UNIT_MIB, Kind
 from tests.cluster.plugin_node import PluginNode
 from tests.support.bed.client import Object
 from tests.support.bed.deviceplugin import DevicePlugin, pb
-from vgpu.schemes.volcano_dialect import HAMI, VOLCANO, Dialect
+from vgpu.schemes.volcano.key_set import HAMI, VOLCANO, KeySet
 
 ENDED: Final = "18446744073709551615"
 
@@ -102,7 +102,7 @@ class Original:
 class Volcanos(Original):
     """Volcano's, and HAMi's, which looks at the pods that are being bound."""
 
-    def __init__(self, kind: Kind, plugin: PluginNode, said: Dialect) -> None:
+    def __init__(self, kind: Kind, plugin: PluginNode, said: KeySet) -> None:
         super().__init__(kind, plugin)
         self.said = said
 

@@ -13,19 +13,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deviceplugin.assignments import Assignment, read_assignments
-from deviceplugin.reasons import Why
+from deviceplugin.kubelet.container_devices import ContainerDevices, read_assignments
+from deviceplugin.reasons import BindRefusal
 from tests.cluster.plugin_kinds import CARD_GIB, KINDS, Ask
 from tests.cluster.plugin_node import KUBELET_DIR, PORT, PluginNode
-from tests.cluster.plugin_sight import OVERRIDE, first_process, late_env
+from tests.cluster.plugin_view import OVERRIDE, first_process, late_env
 from tests.support.bed import objects
 from tests.support.bed.client import Client, Object
 from tests.support.bed.images import Shown
 from tests.support.bed.node import Node
 from tests.support.waiting import wait_until
+from vgpu.admitted import AdmittedPod
 from vgpu.model import Scheme
 from vgpu.own_checkpoint import decode, file_name
-from vgpu.tenants import Tenant
 from vgpu.units import GIB
 
 STATE = "/var/lib/vgpu"
@@ -138,11 +138,11 @@ class Stage:
 
     # ------------------------------------------------------------ what is so
 
-    def assignments(self, kind: str) -> tuple[Assignment, ...]:
+    def assignments(self, kind: str) -> tuple[ContainerDevices, ...]:
         """The kubelet's, of the binding resource."""
         return read_assignments(str(self.node.path(CHECKPOINT)), KINDS[kind].resource)
 
-    def tenants(self, kind: str) -> dict[str, Tenant]:
+    def tenants(self, kind: str) -> dict[str, AdmittedPod]:
         """Those of the plugin's own checkpoint, by UID."""
         scheme = Scheme(KINDS[kind].scheme)
         path = self.node.path(f"{STATE}/{file_name(scheme)}")
@@ -202,10 +202,10 @@ def refused_without_plugin(pod: Object) -> bool:
     """Whether the kubelet refused it for want of a plugin, and not the plugin by its own words."""
     status = pod["status"]
     refused = status.get("phase") == "Failed" and status["reason"] == "UnexpectedAdmissionError"
-    return refused and not any(f"({why})" in status["message"] for why in Why)
+    return refused and not any(f"({why})" in status["message"] for why in BindRefusal)
 
 
-def waits_with(why: Why) -> Callable[[Object], bool]:
+def waits_with(why: BindRefusal) -> Callable[[Object], bool]:
     """A condition for wait_for: its container's start is refused for this reason."""
 
     def waits(pod: Object) -> bool:

@@ -8,7 +8,7 @@ import signal
 import sys
 
 from deviceplugin import main
-from deviceplugin.steps import Step
+from deviceplugin.failpoints import Step
 from vgpu.cli import main as cli
 
 wanted, _, times = sys.argv.pop(1).partition(":")

@@ -13,7 +13,7 @@ from tests.cluster.reconciling import Stage
 from tests.reconciler import samples
 from tests.support.bed.client import Object
 from vgpu.model import Device, PodRef
-from vgpu.schemes.volcano import HAMI, VOLCANO, Volcano
+from vgpu.schemes.volcano.codec import HAMI, VOLCANO, Volcano
 from vgpu.simulator.demo import demo
 from vgpu.simulator.node import SimulatedNode, region_path
 from vgpu.simulator.scenario import Scenario

@@ -3,8 +3,8 @@
     stage.put(samples.refused(samples.pod("train-0", namespace=namespace)))
     Command(client.kubeconfig, folder).plan().actions
 
-A sample is a value of :mod:`vgpu.kube`; here it becomes an object of the API server, whose status
-is written as a kubelet would. UIDs and versions are the server's own.
+A sample is a value of :mod:`vgpu.kube.objects`; here it becomes an object of the API server, whose
+status is written as a kubelet would. UIDs and versions are the server's own.
 """
 
 import json
@@ -24,7 +24,7 @@ from tests.support.bed.cluster import Cluster
 from tests.support.environment import ROOT
 from tests.support.waiting import wait_until
 from vgpu.cli import main
-from vgpu.kube import (
+from vgpu.kube.objects import (
     BOUND_DEVICE,
     MANAGER_PORT,
     SHARE_POD,
@@ -35,7 +35,7 @@ from vgpu.kube import (
     Status,
 )
 from vgpu.model import ContainerKind
-from vgpu.schemes.kubeshare_sharepod import OWNER
+from vgpu.schemes.kubeshare.sharepod import OWNER
 
 MANIFESTS = ROOT / "deploy" / "manifests"
 NAMESPACE = MANIFESTS / "namespace.yaml"
@@ -292,17 +292,17 @@ def with_rights(cluster: Cluster, *files: Path, account: str = "vgpu-reconciler"
     roles = {(each["kind"], each["metadata"]["name"]): each for each in documents(*files)}
     for binding in documents(*files):
         if any(subject["name"] == account for subject in binding.get("subjects", ())):
-            role = roles[binding["roleRef"]["kind"], binding["roleRef"]["name"]]
-            for rule in role["rules"]:  # the authorizer learns of them a moment later
-                wait_until(partial(_may, client, role, rule), f"{account} may {rule}")
+            adapter = roles[binding["roleRef"]["kind"], binding["roleRef"]["name"]]
+            for rule in adapter["rules"]:  # the authorizer learns of them a moment later
+                wait_until(partial(_may, client, adapter, rule), f"{account} may {rule}")
     return client
 
 
-def _may(client: Client, role: Object, rule: Object) -> bool:
+def _may(client: Client, adapter: Object, rule: Object) -> bool:
     """Whether the client has the last right of a rule."""
     resource, _, subresource = rule["resources"][-1].partition("/")
     where = {
-        "namespace": role["metadata"].get("namespace", ""),
+        "namespace": adapter["metadata"].get("namespace", ""),
         "name": rule.get("resourceNames", [""])[0],
         "subresource": subresource,
     }

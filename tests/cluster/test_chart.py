@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from deploy.generate import CHART
 from deploy.manifests import FOLDER, MANIFESTS, NAMESPACE
 from deploy.manifests import main as write_manifests
-from reconciler.config import parse as configuration
+from reconciler.config.settings import parse as configuration
 from tests.cluster.charting import (
     OPERATOR,
     Chart,
@@ -116,8 +116,8 @@ def test_who_only_plans_may_change_nothing(chart):
     values = {"reconciler": {"mode": "plan", "node": {"daemonSet": True}}}
     changes = {
         (verb, resource)
-        for role in kinds(chart.rendered(values), "ClusterRole")
-        for rule in role["rules"]
+        for adapter in kinds(chart.rendered(values), "ClusterRole")
+        for rule in adapter["rules"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
         if verb not in ("get", "list", "watch")
@@ -166,9 +166,9 @@ def test_a_node_evicts_only_where_that_is_asked_for(chart, own_pod):
             "devicePlugin": {} if own_pod else {"schemes": schemes},
         }
         return {
-            role["metadata"]["name"]
-            for role in kinds(chart.rendered(values), "Role", "ClusterRole")
-            if ("create", "pods/eviction") in granted([role])
+            adapter["metadata"]["name"]
+            for adapter in kinds(chart.rendered(values), "Role", "ClusterRole")
+            if ("create", "pods/eviction") in granted([adapter])
         }
 
     plugins = {f"vgpu-device-plugin-{scheme}" for scheme in ("volcano", "gpushare", "gaia")}
@@ -604,8 +604,8 @@ def test_the_device_plugins_serve_with_just_their_rights(own_node, installed, na
     shim = own_node.path("/usr/local/vgpu")
     for name in ("libvgpu.so", "ld.so.preload"):
         (shim / name).write_bytes(b"")
-    desk = SimpleNamespace(uuids=[CARD], node=own_node)
-    pod = client.create(volcano_pod("train", namespace, desk, {"main": [(0, 16, 30)]}))
+    allocation_state = SimpleNamespace(uuids=[CARD], node=own_node)
+    pod = client.create(volcano_pod("train", namespace, allocation_state, {"main": [(0, 16, 30)]}))
     client.wait_for(pod, objects.ready, "Ready")
     shows = Shown.by(client, pod)
     assert shows.env["NVIDIA_VISIBLE_DEVICES"] == CARD

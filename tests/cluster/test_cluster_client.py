@@ -12,11 +12,14 @@ from tests.support.bed import crds, objects
 from tests.support.bed.cluster import start_cluster
 from tests.support.waiting import wait_until
 from vgpu.cli import main
-from vgpu.cluster import Cluster, ClusterError, followed, reads
-from vgpu.kube import EventNote, Lease, NoteType
-from vgpu.kube_json import EventType
+from vgpu.kube import list_watch
+from vgpu.kube import reader as reads
+from vgpu.kube.client import ApiClient
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.documents import EventType
+from vgpu.kube.informer import Informer
+from vgpu.kube.objects import EventNote, Lease, NoteType
 from vgpu.model import PodRef
-from vgpu.sources.mirror import Mirror
 
 GPUSHARE = {"aliyun.com/gpu-mem": "8"}
 NOW = datetime(2025, 1, 1, tzinfo=UTC).timestamp()
@@ -24,7 +27,7 @@ NOW = datetime(2025, 1, 1, tzinfo=UTC).timestamp()
 
 @pytest.fixture
 def cluster(api):
-    with Cluster.connect(str(api.kubeconfig)) as connected:
+    with ApiClient.connect(str(api.kubeconfig)) as connected:
         yield connected
 
 
@@ -34,7 +37,7 @@ def cluster_of(api):
     opened = []
 
     def connect(*rules, **scope):
-        connected = Cluster.connect(str(api.client_for(*rules, **scope).kubeconfig))
+        connected = ApiClient.connect(str(api.client_for(*rules, **scope).kubeconfig))
         opened.append(connected)
         return connected
 
@@ -185,12 +188,12 @@ def test_configmaps_are_read_alone_and_by_what_they_are(cluster, api, api_namesp
 def test_a_kind_that_is_not_installed_is_not_found(workplace, tools):
     with (
         start_cluster(workplace, tools, name="bare", controllers=False) as api,
-        Cluster.connect(str(api.kubeconfig)) as cluster,
+        ApiClient.connect(str(api.kubeconfig)) as cluster,
     ):
         with pytest.raises(ClusterError) as info:
             list(cluster.sharepod_pages())
         assert info.value.status == 404  # a page of text, and no Status
-        assert followed.sharepods(cluster).list() == ([], "")
+        assert list_watch.sharepods(cluster).list() == ([], "")
 
 
 def test_share_pods_are_read(cluster, make_sharepod, api_namespace):
@@ -235,7 +238,7 @@ def test_a_watch_from_before_what_the_server_remembers_is_expired(workplace, too
             api.client.create(objects.pod("p", namespace, limits=GPUSHARE))
         api.stop()
         api.start(controllers=False)
-        with Cluster.connect(str(api.kubeconfig)) as cluster, pytest.raises(ClusterError) as info:
+        with ApiClient.connect(str(api.kubeconfig)) as cluster, pytest.raises(ClusterError) as info:
             list(cluster.watch_pods("1"))
     assert (info.value.status, info.value.reason) == (410, "Expired")
 
@@ -264,11 +267,11 @@ def test_share_pods_are_watched(cluster, api, make_sharepod):
 
 
 @pytest.fixture
-def mirror(request):
+def informer(request):
     """Starts to follow; ends with the test."""
 
     def start(kind, key):
-        made = Mirror(kind, "the server", key=key)
+        made = Informer(kind, "the server", key=key)
         request.addfinalizer(made.close)
         made.start()
         return made
@@ -276,17 +279,17 @@ def mirror(request):
     return start
 
 
-def test_a_mirror_outlives_the_api_server(workplace, tools, mirror):
+def test_a_mirror_outlives_the_api_server(workplace, tools, informer):
     """What happened while it was away is known afterwards."""
     with (
         start_cluster(workplace, tools, name="mirrored", controllers=False) as api,
         api.namespace() as namespace,
-        Cluster.connect(str(api.kubeconfig)) as cluster,
+        ApiClient.connect(str(api.kubeconfig)) as cluster,
     ):
         first = api.client.create(objects.pod("first", namespace, limits=GPUSHARE))
-        pods = mirror(followed.pods(cluster), lambda pod: pod.ref.name)
-        nodes = mirror(followed.nodes(cluster), lambda node: node.name)
-        share_pods = mirror(followed.sharepods(cluster), lambda pod: pod.ref.name)
+        pods = informer(list_watch.pods(cluster), lambda pod: pod.ref.name)
+        nodes = informer(list_watch.nodes(cluster), lambda node: node.name)
+        share_pods = informer(list_watch.sharepods(cluster), lambda pod: pod.ref.name)
 
         def seen(*names):
             return wait_until(lambda: set(pods.state().objects) == set(names), names)
@@ -307,9 +310,9 @@ def test_a_mirror_outlives_the_api_server(workplace, tools, mirror):
 
 
 def test_a_mirror_lists_anew_where_the_server_has_forgotten_its_version(
-    api, cluster, mirror, pods, api_namespace
+    api, cluster, informer, pods, api_namespace
 ):
-    following = followed.pods(cluster)
+    following = list_watch.pods(cluster)
     given = []
 
     class Behind:
@@ -323,7 +326,7 @@ def test_a_mirror_lists_anew_where_the_server_has_forgotten_its_version(
         watch = staticmethod(following.watch)
 
     api.restart_api()
-    seen = mirror(Behind(), lambda pod: pod.ref.name)
+    seen = informer(Behind(), lambda pod: pod.ref.name)
     wait_until(lambda: len(given) == 2, "it has listed anew")
     api.client.create(objects.pod("later", api_namespace, limits=GPUSHARE))
     wait_until(lambda: "later" in seen.state().objects, "it is followed")
@@ -555,7 +558,7 @@ def test_a_certificate_that_was_not_signed_for_the_server_is_unreachable(api, tm
     config["clusters"][0]["cluster"]["tls-server-name"] = "elsewhere.example.com"
     path = tmp_path / "config"
     path.write_text(json.dumps(config))
-    with Cluster.connect(str(path)) as cluster, pytest.raises(ClusterError) as info:
+    with ApiClient.connect(str(path)) as cluster, pytest.raises(ClusterError) as info:
         list(cluster.nodes())
     assert info.value.reason == "Unreachable"
     assert "elsewhere.example.com" in info.value.message

@@ -17,13 +17,13 @@ import pytest
 
 from tests.cluster.charting import Chart, driver_for_pods, of_the_bed, shown, uninstall
 from tests.cluster.plugin_node import volcano_pod
-from tests.cluster.plugin_sight import Sight
+from tests.cluster.plugin_view import Sight
 from tests.cluster.scraping import rule_file, scrape_jobs
 from tests.support.bed import crds, objects
 from tests.support.bed.monitoring import Alertmanager, Prometheus
 from tests.support.nvml_fake import Device, Process, uuid
 from tests.support.waiting import wait_until
-from vgpu.schemes.volcano_node import lock_text
+from vgpu.schemes.volcano.node import lock_text
 from vgpu.units import GIB
 
 pytestmark = pytest.mark.slow
@@ -172,8 +172,8 @@ def tenants(control_plane, installed):
 
 def promised(name, node, namespace, gib):
     """A Deployment of one pod, to whom its scheduler promises so much of the card, in GiB."""
-    desk = SimpleNamespace(uuids=[CARD], node=node)
-    pod = volcano_pod(name, namespace, desk, {"main": [(0, gib, 10)]})
+    allocation_state = SimpleNamespace(uuids=[CARD], node=node)
+    pod = volcano_pod(name, namespace, allocation_state, {"main": [(0, gib, 10)]})
     annotations = pod["metadata"]["annotations"]
     return objects.deployment(name, namespace, annotations=annotations, **pod["spec"])
 

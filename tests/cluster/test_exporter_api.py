@@ -6,8 +6,8 @@ from exporter.api import watch as watch_node
 from tests.support.bed import objects
 from tests.support.live import LiveExporter
 from tests.support.waiting import wait_until
-from vgpu.cluster import Cluster
-from vgpu.cluster.followed import pods_of_node
+from vgpu.kube.client import ApiClient
+from vgpu.kube.list_watch import pods_of_node
 from vgpu.reasons import Reason, SourceError
 from vgpu.simulator.demo import demo
 from vgpu.sources.pods import PodWatch
@@ -38,7 +38,7 @@ def follow(api):
     made = []
 
     def start(*rules, node=NODE):
-        server = Cluster.connect(str(api.client_for(*rules).kubeconfig))
+        server = ApiClient.connect(str(api.client_for(*rules).kubeconfig))
         pods = pods_of_node(server, node)
         made.append(PodWatch(pods, pods.subject))
         return made[-1]

@@ -10,8 +10,9 @@ from click.testing import CliRunner
 
 from tests.support.environment import ROOT
 from vgpu.cli import main
-from vgpu.cluster import Cluster, ClusterError
 from vgpu.commands.node_resource import operations
+from vgpu.kube.client import ApiClient
+from vgpu.kube.connection import ClusterError
 
 NAME = "example.com/fpga"
 
@@ -73,14 +74,14 @@ def test_a_dry_run_asks_the_server_and_changes_nothing(api, node, run):
 def test_what_was_changed_meanwhile_is_not_overwritten(api, node, seen, count):
     """The resource, or the whole of the capacity, is no longer what was seen."""
     api.client.patch(node, {"status": {"capacity": {NAME: "3"}}}, "status")
-    with Cluster.connect(str(api.kubeconfig)) as cluster, pytest.raises(ClusterError) as info:
+    with ApiClient.connect(str(api.kubeconfig)) as cluster, pytest.raises(ClusterError) as info:
         cluster.patch_node_status("by-hand", operations(NAME, seen, count))
     assert info.value.status == 422
     assert capacity(api, node)[NAME] == "3"
 
 
 def test_the_command_says_that_it_was_changed_meanwhile(api, node, run, monkeypatch):
-    monkeypatch.setattr(Cluster, "capacity", lambda *_: {"cpu": "8", NAME: "2"})
+    monkeypatch.setattr(ApiClient, "capacity", lambda *_: {"cpu": "8", NAME: "2"})
     api.client.patch(node, {"status": {"capacity": {NAME: "3"}}}, "status")
     result = run("set", "by-hand", f"{NAME}=4", "--yes")
     assert result.exit_code == 1

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from deviceplugin.reasons import Why
-from deviceplugin.steps import Step
+from deviceplugin.failpoints import Step
+from deviceplugin.reasons import BindRefusal
 from tests.cluster.plugin_crossing import let_it_see, promised_at
 from tests.cluster.plugin_kinds import KINDS
 from tests.cluster.plugin_scheduler import deaf
@@ -29,7 +29,7 @@ from tests.cluster.plugin_truth import (
 from tests.support.bed import objects
 from tests.support.bed.node import Node
 from tests.support.waiting import wait_until
-from vgpu.schemes.volcano_node import lock_text
+from vgpu.schemes.volcano.node import lock_text
 
 LOCK = "hamivgpu"
 KILLED = -9
@@ -142,7 +142,7 @@ class Act:
             ]
 
     def settled(self, pod):
-        return settled(pod) or (self.runtime.guesses and waits_with(Why.CROSSED)(pod))
+        return settled(pod) or (self.runtime.guesses and waits_with(BindRefusal.CROSSED)(pod))
 
     def all_run(self):
         return all(objects.ready(pod) for pods in self.pods.values() for pod in pods)
@@ -155,7 +155,7 @@ class Act:
         for kind, pods in self.pods.items():
             refused = [pod for pod in pods if not objects.ready(pod)]
             for pod in refused:
-                if waits_with(Why.CROSSED)(pod):
+                if waits_with(BindRefusal.CROSSED)(pod):
                     self.crossed += 1
                     self.stage.crossed.add(f"{self.namespace}/{pod['metadata']['name']}")
                     assert "containerID" not in pod["status"]["containerStatuses"][0]

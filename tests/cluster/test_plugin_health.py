@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from deviceplugin.reasons import Why
+from deviceplugin.reasons import BindRefusal
 from tests.cluster.plugin_kinds import KINDS
 from tests.cluster.plugin_truth import CARDS, Stage, is_untouched, waits_with
 from tests.support.nvml_fake import Xid, uuid
@@ -77,7 +77,7 @@ def test_a_card_with_an_xid_is_given_to_nobody_until_it_has_recovered(
     wait_healthy(plugin, 0, healthy=False)
     wait_offered(stage, kind, 1)
     waits = make("waits")
-    client.wait_for(waits, waits_with(Why.UNHEALTHY_DEVICE), "waits for its card")
+    client.wait_for(waits, waits_with(BindRefusal.UNHEALTHY_DEVICE), "waits for its card")
     (goes,) = stage.ready(make("goes", card=1))
     assert is_untouched(client, runs)
     wait_offered(stage, kind, 2)
@@ -105,7 +105,7 @@ def test_a_card_that_vanishes_is_given_to_nobody_until_it_is_back(kind, stage, p
     wait_healthy(plugin, 1, healthy=False)
     wait_offered(stage, kind, 1)
     waits = make("waits", card=1)
-    client.wait_for(waits, waits_with(Why.UNHEALTHY_DEVICE), "waits for its card")
+    client.wait_for(waits, waits_with(BindRefusal.UNHEALTHY_DEVICE), "waits for its card")
     assert plugin.metrics()["vgpu_plugin_device_unhealthy_info", "1", "lost", uuid(1)] == 1
     (goes,) = stage.ready(make("goes"))
     assert is_untouched(client, runs)

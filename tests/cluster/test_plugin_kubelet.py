@@ -2,24 +2,24 @@
 
 import pytest
 
-from deviceplugin.assignments import read_assignments
-from deviceplugin.lists import offered
-from deviceplugin.reasons import Refused, Why
-from deviceplugin.registrar import Registrar
-from deviceplugin.registration import Outcome
-from tests.deviceplugin.scripted_clerk import ScriptedClerk, raises
+from deviceplugin.kubelet.container_devices import read_assignments
+from deviceplugin.kubelet.device_lists import offered
+from deviceplugin.kubelet.registrar import Registrar
+from deviceplugin.kubelet.registration import RegistrationOutcome
+from deviceplugin.reasons import BindRefusal, BindRefused
+from tests.deviceplugin.scripted_allocator import ScriptedClerk, raises
 from tests.support.bed import objects
 from tests.support.bed.deviceplugin import FOLDER
 from tests.support.waiting import wait_until
 from vgpu.list_size import KUBELET_LIMIT
 from vgpu.model import Device, Scheme
-from vgpu.schemes.language import Edits
-from vgpu.schemes.volcano import Volcano
+from vgpu.schemes.codec import ContainerEdits
+from vgpu.schemes.volcano.codec import Volcano
 from vgpu.units import GIB
 
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
 NAME = "0123456789abcdef01234567"
-EDITS = Edits({"GIVEN": "by us"})
+EDITS = ContainerEdits({"GIVEN": "by us"})
 
 
 def cards(gib=80, *, healthy=True):
@@ -31,16 +31,16 @@ def cards(gib=80, *, healthy=True):
 
 
 @pytest.fixture
-def clerk():
-    clerk = ScriptedClerk()
-    clerk.allocating = lambda resource, ids: (NAME, EDITS)
-    return clerk
+def allocator():
+    allocator = ScriptedClerk()
+    allocator.allocating = lambda resource, ids: (NAME, EDITS)
+    return allocator
 
 
 @pytest.fixture
-def registrar(node, clerk):
+def registrar(node, allocator):
     """Without CDI, for which there would have to be a spec file."""
-    made = Registrar(str(node.path(FOLDER)), Scheme.VOLCANO, (NUMBER, MEMORY), clerk, cdi=False)
+    made = Registrar(str(node.path(FOLDER)), Scheme.VOLCANO, (NUMBER, MEMORY), allocator, cdi=False)
     made.start()
     yield made
     made.stop()
@@ -59,7 +59,7 @@ def state(registrar, resource=NUMBER):
 def wait_registered(registrar, times):
     def registered():
         found = state(registrar)
-        return found.registered and found.outcomes.get(Outcome.REGISTERED) == times
+        return found.registered and found.outcomes.get(RegistrationOutcome.REGISTERED) == times
 
     wait_until(registered, f"registered {times} times", context=lambda: str(registrar.states()))
 
@@ -94,9 +94,9 @@ def test_what_is_offered_is_counted_and_again_after_a_restart(control_plane, nod
     wait_counted(control_plane, node, NUMBER, 80, 80)
 
 
-def test_a_plugin_that_starts_again_and_again_is_always_taken(control_plane, node, clerk):
+def test_a_plugin_that_starts_again_and_again_is_always_taken(control_plane, node, allocator):
     for number in range(1, 6):
-        made = Registrar(str(node.path(FOLDER)), Scheme.VOLCANO, (NUMBER,), clerk, cdi=False)
+        made = Registrar(str(node.path(FOLDER)), Scheme.VOLCANO, (NUMBER,), allocator, cdi=False)
         made.start()
         offer(made)
         wait_until(lambda made=made: state(made).registered, f"start {number} is taken")
@@ -110,15 +110,18 @@ def test_a_list_of_nearly_the_most_is_taken_and_a_longer_one_is_not(control_plan
     wait_counted(control_plane, node, MEMORY, listed.healthy, listed.healthy)
     registrar.offer(MEMORY, listed.message * 2)
     wait_until(
-        lambda: state(registrar, MEMORY).outcomes.get(Outcome.NOT_READ), "the kubelet refuses it"
+        lambda: state(registrar, MEMORY).outcomes.get(RegistrationOutcome.NOT_READ),
+        "the kubelet refuses it",
     )
     registrar.offer(MEMORY, listed.message)
     wait_counted(control_plane, node, MEMORY, listed.healthy, listed.healthy)
 
 
-def test_the_checkpoint_says_whose_answer_it_was(control_plane, node, namespace, registrar, clerk):
+def test_the_checkpoint_says_whose_answer_it_was(
+    control_plane, node, namespace, registrar, allocator
+):
     started = []
-    clerk.prestarting = lambda *asked: started.append(asked)
+    allocator.prestarting = lambda *asked: started.append(asked)
     offer(registrar)
     wait_registered(registrar, 1)
     wait_counted(control_plane, node, NUMBER, 80, 80)
@@ -132,9 +135,9 @@ def test_the_checkpoint_says_whose_answer_it_was(control_plane, node, namespace,
 
 
 def test_a_refused_start_is_told_in_the_pods_status_and_tried_again(
-    control_plane, node, namespace, registrar, clerk
+    control_plane, node, namespace, registrar, allocator
 ):
-    clerk.prestarting = raises(Refused(Why.NO_CLAIM, "no scheduler has decided"))
+    allocator.prestarting = raises(BindRefused(BindRefusal.NO_CLAIM, "no scheduler has decided"))
     offer(registrar)
     wait_registered(registrar, 1)
     wait_counted(control_plane, node, NUMBER, 80, 80)
@@ -147,14 +150,16 @@ def test_a_refused_start_is_told_in_the_pods_status_and_tried_again(
         return "PreStartContainer check failed: no scheduler has decided (no_claim)" in message
 
     client.wait_for(pod, waits, "waiting with our words")
-    clerk.prestarting = lambda *_: None
+    allocator.prestarting = lambda *_: None
     client.wait_for(pod, objects.ready, "Ready")
 
 
 def test_a_refused_allocate_is_told_in_the_pods_status(
-    control_plane, node, namespace, registrar, clerk
+    control_plane, node, namespace, registrar, allocator
 ):
-    clerk.allocating = raises(Refused(Why.NO_CANDIDATE, "nobody waits for 1 device"))
+    allocator.allocating = raises(
+        BindRefused(BindRefusal.NO_CANDIDATE, "nobody waits for 1 device")
+    )
     offer(registrar)
     wait_registered(registrar, 1)
     wait_counted(control_plane, node, NUMBER, 80, 80)

@@ -19,15 +19,16 @@ from tests.cluster.plugin_kinds import (
     Ask,
 )
 from tests.cluster.plugin_node import gaia_pod, gpushare_pod, volcano_pod
-from tests.cluster.plugin_sight import Sight
+from tests.cluster.plugin_view import Sight
 from tests.deviceplugin.gaia_host import register
 from tests.support.bed import objects
 from tests.support.bed.images import Shown
 from tests.support.waiting import wait_until
 from vgpu.model import PodRef
-from vgpu.schemes import gaia_pids, vcuda_config
-from vgpu.schemes.volcano_dialect import HAMI, VOLCANO
-from vgpu.schemes.volcano_node import lock_text
+from vgpu.schemes.gaia import pids as gaia_pids
+from vgpu.schemes.gaia import vcuda_config
+from vgpu.schemes.volcano.key_set import HAMI, VOLCANO
+from vgpu.schemes.volcano.node import lock_text
 from vgpu.units import GIB
 
 CARDS = 4
@@ -191,10 +192,10 @@ def test_a_sidecar_has_its_own_beside_the_others(kind, plugin, plain, namespace,
 
 @only("volcano", "hami")
 def test_a_container_on_several_cards_has_a_limit_for_each(kind, plugin, plain, namespace, name):
-    dialect = DIALECTS[kind.name]
-    units = 16 if dialect is VOLCANO else 1024
+    key_set = DIALECTS[kind.name]
+    units = 16 if key_set is VOLCANO else 1024
     slices = {"main": [(1, 2 * units, 5), (0, 3 * units, 10)]}
-    made = volcano_pod(name, namespace, plugin, slices, dialect, counted=())  # by percentage
+    made = volcano_pod(name, namespace, plugin, slices, key_set, counted=())  # by percentage
     pod = plugin.start(made)
     env = Sight.of(plugin.node, pod).beyond(plain).env
     assert env["NVIDIA_VISIBLE_DEVICES"] == f"{plugin.uuids[1]},{plugin.uuids[0]}"
@@ -273,10 +274,10 @@ def test_the_library_is_not_loaded_where_its_user_wants_none(kind, plugin, plain
 # ---------------------------------------------------------------- what others are told
 
 
-def told_of_volcano(dialect, before):
-    rest = ";" if dialect is HAMI else ""
-    told = {**before, dialect.to_allocate: rest.strip(";"), dialect.bind_phase: "success"}
-    return told | ({dialect.time: ENDED} if dialect is VOLCANO else {})
+def told_of_volcano(key_set, before):
+    rest = ";" if key_set is HAMI else ""
+    told = {**before, key_set.to_allocate: rest.strip(";"), key_set.bind_phase: "success"}
+    return told | ({key_set.time: ENDED} if key_set is VOLCANO else {})
 
 
 TOLD = {

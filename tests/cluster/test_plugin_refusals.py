@@ -8,10 +8,10 @@ import pytest
 from tests.cluster.plugin_kinds import CARD_GIB, KINDS, Ask
 from tests.cluster.plugin_node import volcano_pod
 from tests.cluster.plugin_scheduler import deaf
-from tests.cluster.plugin_sight import Sight
+from tests.cluster.plugin_view import Sight
 from tests.support.bed import objects
 from tests.support.waiting import wait_until
-from vgpu.plugin_words import CHECK_FAILED
+from vgpu.plugin_messages import CHECK_FAILED
 
 KIND = KINDS["volcano"]
 DEVICES, TO_ALLOCATE = "volcano.sh/vgpu-ids-new", "volcano.sh/devices-to-allocate"

@@ -13,8 +13,8 @@ from datetime import datetime
 
 import pytest
 
-from deviceplugin.keeper import identity
-from deviceplugin.reasons import Why
+from deviceplugin.kubelet.resource_server import identity
+from deviceplugin.reasons import BindRefusal
 from tests.cluster.plugin_kinds import KINDS
 from tests.cluster.plugin_node import KUBELET_DIR, PORT
 from tests.cluster.plugin_truth import (
@@ -88,7 +88,7 @@ class House:
             assert is_untouched(self.client, pod)
         late = self.pod(16)
         (other,) = self.stage.ready(self.pod(1, card=1))
-        self.client.wait_for(late, waits_with(Why.NO_ROOM), "waits for room")
+        self.client.wait_for(late, waits_with(BindRefusal.NO_ROOM), "waits for room")
         self.require_sound(other, known=known)
         self.client.delete(self.living.pop())
         self.client.delete(other)
@@ -257,7 +257,7 @@ def unwritable(stage):
 def test_what_cannot_be_remembered_is_not_given(options, full, plugin, house, unwritable):
     with unwritable(options, full=full):
         pod = house.pod(1, card=1)
-        house.client.wait_for(pod, waits_with(Why.NOT_WRITTEN), "waits")
+        house.client.wait_for(pod, waits_with(BindRefusal.NOT_WRITTEN), "waits")
         assert plugin.metrics()["vgpu_plugin_checkpoint_write_failures_total",] > 0
         assert pod["metadata"]["uid"] not in plugin_specs(plugin)
     house.stage.ready(pod)

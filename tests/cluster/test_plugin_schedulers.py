@@ -11,7 +11,7 @@ from itertools import cycle, repeat
 
 import pytest
 
-from deviceplugin.reasons import Why
+from deviceplugin.reasons import BindRefusal
 from tests.cluster.originals import VolcanoScheduler
 from tests.cluster.plugin_node import PluginNode
 from tests.cluster.plugin_truth import waits_with
@@ -20,7 +20,7 @@ from tests.support.bed.images import Shown
 
 pytestmark = pytest.mark.thorough("schedulers")
 
-waits = waits_with(Why.NO_ROOM)
+waits = waits_with(BindRefusal.NO_ROOM)
 
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
 PROMISE = "volcano.sh/vgpu-ids-new"

@@ -8,12 +8,12 @@ import pytest
 from tests.cluster.plugin_crossing import let_it_see, promised_at
 from tests.cluster.plugin_kinds import KINDS, Ask
 from tests.cluster.plugin_scheduler import NAME, Scheduler, deaf
-from tests.cluster.plugin_sight import OVERRIDE, Sight, read_inside
+from tests.cluster.plugin_view import OVERRIDE, Sight, read_inside
 from tests.cluster.reconciling import AT_ONCE, CLUSTER_RIGHTS, Command, forget_state, with_rights
 from tests.support.bed import objects
 from tests.support.bed.node import Node
 from tests.support.waiting import wait_until
-from vgpu.plugin_words import CHECK_FAILED, CROSSED
+from vgpu.plugin_messages import CHECK_FAILED, CROSSED
 
 CARDS = 3
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

@@ -8,19 +8,19 @@ from reconciler.apply.applier import Applier
 from reconciler.apply.audit import Audit, read
 from reconciler.apply.restore import Undo, restore
 from reconciler.leader import Leader
-from reconciler.memory import Memory
 from reconciler.model import NobodyWaitsGuard, OwnerGuard, OwnerState
-from reconciler.reasons import Outcome, Rule
+from reconciler.reasons import ActionOutcome, Rule
+from reconciler.reconciler_state import ReconcilerState
 from reconciler.session import NoAudit
-from reconciler.store import MemoryStore
+from reconciler.state_store import ConfigMapStateStore
 from tests.support import sample_cluster as sample
 from tests.support.bed import crds, objects
 from tests.support.bed.client import Refused
 from tests.support.reconcile_plans import editing, evicting, plan, unmoved
 from tests.support.waiting import wait_until
-from vgpu.cluster import Cluster
-from vgpu.schemes.volcano import HAMI, Volcano
-from vgpu.schemes.volcano_node import lock_text
+from vgpu.kube.client import ApiClient
+from vgpu.schemes.volcano.codec import HAMI, Volcano
+from vgpu.schemes.volcano.node import lock_text
 
 GPUSHARE = {"aliyun.com/gpu-mem": "8"}
 CLAIM = "ALIYUN_COM_GPU_MEM_IDX"
@@ -30,7 +30,7 @@ NOW = 1_790_000_000.0
 
 @pytest.fixture
 def cluster(api):
-    with Cluster.connect(str(api.kubeconfig)) as connected:
+    with ApiClient.connect(str(api.kubeconfig)) as connected:
         yield connected
 
 
@@ -115,16 +115,16 @@ def reasons(client, obj):
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Failed"])
 def test_a_pod_is_evicted_in_every_phase(api, cluster, pods, path, phase):
     seen, made = pods(phase=phase)
-    assert one(cluster, path, evicting(seen)).outcome is Outcome.DONE
+    assert one(cluster, path, evicting(seen)).outcome is ActionOutcome.DONE
     assert api.client.find(made) is None
     assert reasons(api.client, made) == {"VgpuEvicted": 1}
-    assert [record.outcome for record in read(path)] == [None, Outcome.DONE]
+    assert [record.outcome for record in read(path)] == [None, ActionOutcome.DONE]
 
 
 def test_a_pod_that_runs_by_now_is_left_alone(api, cluster, pods, path):
     seen, made = pods()
     api.client.patch(made, {"status": {"phase": "Running"}}, "status")
-    assert one(cluster, path, evicting(seen)).outcome is Outcome.CHANGED
+    assert one(cluster, path, evicting(seen)).outcome is ActionOutcome.CHANGED
     assert api.client.find(made)
 
 
@@ -139,7 +139,7 @@ def test_a_pod_that_changes_between_the_look_and_the_eviction_is_left_alone(
         evict(*args, **options)
 
     cluster.evict = too_late
-    assert one(cluster, path, evicting(seen)).outcome is Outcome.CHANGED
+    assert one(cluster, path, evicting(seen)).outcome is ActionOutcome.CHANGED
     assert api.client.find(made)
 
 
@@ -147,7 +147,7 @@ def test_a_pod_of_the_same_name_is_another_pod(api, cluster, pods, path):
     seen, made = pods()
     api.client.delete(made, grace_seconds=0)
     _, again = pods()
-    assert one(cluster, path, evicting(seen)).outcome is Outcome.GONE
+    assert one(cluster, path, evicting(seen)).outcome is ActionOutcome.GONE
     assert api.client.find(again)
 
 
@@ -158,7 +158,7 @@ def test_a_disruption_budget_is_named_and_told_again_and_again(
     failed, _ = pods("failed", phase="Failed")
     budget(api.client, api_namespace, "web-budget")
     blocked, evicted = apply(cluster, path, evicting(seen), evicting(failed))
-    assert (blocked.outcome, evicted.outcome) == (Outcome.BLOCKED_BY_PDB, Outcome.DONE)
+    assert (blocked.outcome, evicted.outcome) == (ActionOutcome.BLOCKED_BY_PDB, ActionOutcome.DONE)
     assert "The disruption budget web-budget needs 1 healthy pods" in blocked.detail
     one(cluster, path, evicting(seen))
     assert reasons(api.client, made) == {"VgpuEvictionBlocked": 2}
@@ -177,7 +177,7 @@ def test_a_budget_that_gives_in_is_not_waited_for_in_vain(api, cluster, pods, pa
         api.client.patch(held, {"status": {"disruptionsAllowed": 1}}, "status")
 
     waits = {"deadline_seconds": 60.0, "sleep": given_in}
-    assert one(cluster, path, evicting(seen), **waits).outcome is Outcome.DONE
+    assert one(cluster, path, evicting(seen), **waits).outcome is ActionOutcome.DONE
     assert api.client.find(made) is None
 
 
@@ -187,16 +187,16 @@ def test_several_disruption_budgets_are_an_outcome_of_their_own(
     seen, made = pods(phase="Running")
     for name in ("one", "two"):
         budget(api.client, api_namespace, name, disruptionsAllowed=1)
-    assert one(cluster, path, evicting(seen)).outcome is Outcome.SEVERAL_PDBS
+    assert one(cluster, path, evicting(seen)).outcome is ActionOutcome.SEVERAL_PDBS
     assert api.client.find(made)
 
 
 def test_a_missing_right_is_named(api, pods, path):
     seen, made = pods()
     reads = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}
-    with Cluster.connect(str(api.client_for(reads).kubeconfig)) as reader:
+    with ApiClient.connect(str(api.client_for(reads).kubeconfig)) as reader:
         result = one(reader, path, evicting(seen))
-    assert result.outcome is Outcome.FORBIDDEN
+    assert result.outcome is ActionOutcome.FORBIDDEN
     assert 'cannot create resource "pods/eviction"' in result.detail
     assert api.client.find(made)
 
@@ -207,7 +207,7 @@ def test_a_missing_right_is_named(api, pods, path):
 def test_a_claim_is_cleared_and_restored(api, cluster, pods, path):
     seen, made = pods(annotations={CLAIM: "1"})
     entry = editing(seen, {CLAIM: None})
-    assert one(cluster, path, entry).outcome is Outcome.DONE
+    assert one(cluster, path, entry).outcome is ActionOutcome.DONE
     assert api.client.get(made)["metadata"].get("annotations", {}) == {}
     (told,) = restore(read(path), cluster, NoAudit(), clock=lambda: NOW, dry_run=True)
     assert told.undo is Undo.DRY_RUN
@@ -227,7 +227,7 @@ def test_a_claim_is_cleared_and_restored(api, cluster, pods, path):
 def test_a_claim_that_changes_between_plan_and_apply_is_somebody_elses(api, cluster, pods, path):
     seen, made = pods(annotations={CLAIM: "1"})
     api.client.patch(made, {"metadata": {"annotations": {CLAIM: "0"}}})
-    assert one(cluster, path, editing(seen, {CLAIM: None})).outcome is Outcome.CHANGED
+    assert one(cluster, path, editing(seen, {CLAIM: None})).outcome is ActionOutcome.CHANGED
     assert api.client.get(made)["metadata"]["annotations"] == {CLAIM: "0"}
 
 
@@ -237,10 +237,10 @@ def test_a_lock_goes_with_its_owner(api, cluster, pods, nodes, path):
     guard = OwnerGuard(owner.ref.namespace, "owner", OwnerState.GONE)
     entry = editing(locked, {LOCK: None}, Rule.STALE_LOCK, guards=(guard,))
     kept = one(cluster, path, entry)
-    assert (kept.outcome, "is waits, was gone" in kept.detail) == (Outcome.CHANGED, True)
+    assert (kept.outcome, "is waits, was gone" in kept.detail) == (ActionOutcome.CHANGED, True)
     api.client.delete(made_owner, grace_seconds=0)
     api.client.patch(made, {"metadata": {"labels": {"heartbeat": "1"}}})
-    assert one(cluster, path, entry).outcome is Outcome.DONE
+    assert one(cluster, path, entry).outcome is ActionOutcome.DONE
     assert LOCK not in api.client.get(made)["metadata"].get("annotations", {})
     assert reasons(api.client, made) == {"VgpuLockCleared": 1}
 
@@ -251,9 +251,12 @@ def test_a_lock_without_an_owner_goes_when_nobody_waits(api, cluster, pods, node
     guards = (NobodyWaitsGuard("locked-2"),)
     entry = editing(locked, {"vgpu4pd": None}, Rule.STALE_LOCK, guards=guards)
     kept = one(cluster, path, entry)
-    assert (kept.outcome, "waits may still be served" in kept.detail) == (Outcome.CHANGED, True)
+    assert (kept.outcome, "waits may still be served" in kept.detail) == (
+        ActionOutcome.CHANGED,
+        True,
+    )
     api.client.patch(waits, {"status": {"phase": "Failed"}}, "status")
-    assert one(cluster, path, entry).outcome is Outcome.DONE
+    assert one(cluster, path, entry).outcome is ActionOutcome.DONE
 
 
 def test_a_lock_that_is_taken_at_the_last_moment_stays(api, cluster, nodes, path, api_namespace):
@@ -267,7 +270,7 @@ def test_a_lock_that_is_taken_at_the_last_moment_stays(api, cluster, nodes, path
     cluster.patch_node = too_late
     guard = OwnerGuard(api_namespace, "gone", OwnerState.GONE)
     entry = editing(locked, {LOCK: None}, Rule.STALE_LOCK, guards=(guard,))
-    assert one(cluster, path, entry).outcome is Outcome.CHANGED
+    assert one(cluster, path, entry).outcome is ActionOutcome.CHANGED
     assert api.client.get(made)["metadata"]["annotations"][LOCK] == "taken"
 
 
@@ -280,7 +283,7 @@ def test_a_share_pod_is_unbound_and_bound_again(api, cluster, path, api_namespac
     made = api.client.create(told)
     seen = cluster.sharepod(api_namespace, "jupyter")
     entry = editing(seen, {"kubeshare/GPUID": None}, Rule.KUBESHARE, unbind="gpu-1")
-    assert one(cluster, path, entry).outcome is Outcome.DONE
+    assert one(cluster, path, entry).outcome is ActionOutcome.DONE
     after = api.client.get(made)
     assert not after["spec"].get("nodeName")
     assert "kubeshare/GPUID" not in after["metadata"]["annotations"]
@@ -305,7 +308,7 @@ def test_a_dry_run_changes_nothing(api, cluster, pods, nodes, path):
         editing(locked, {LOCK: None}, Rule.STALE_LOCK),
         dry_run=True,
     )
-    assert {result.outcome for result in results} == {Outcome.DRY_RUN}
+    assert {result.outcome for result in results} == {ActionOutcome.DRY_RUN}
     assert [api.client.get(each) for each in everything] == before
     assert [reasons(api.client, each) for each in everything] == [{}, {}, {}]
 
@@ -339,19 +342,22 @@ def test_one_of_two_leads_and_the_other_follows_it(api, cluster, api_namespace):
 
 
 def test_two_who_remember_in_one_place(cluster, api_namespace):
-    one, two = MemoryStore(cluster, api_namespace), MemoryStore(cluster, api_namespace)
-    assert one.load() == two.load() == Memory()
-    one.save(Memory(seen={"a": 10.0, "b": 20.0}))
-    assert two.save(Memory(seen={"a": 30.0})).seen == {"a": 30.0}
-    assert MemoryStore(cluster, api_namespace).load().seen == {"a": 30.0}
+    one, two = (
+        ConfigMapStateStore(cluster, api_namespace),
+        ConfigMapStateStore(cluster, api_namespace),
+    )
+    assert one.load() == two.load() == ReconcilerState()
+    one.save(ReconcilerState(seen={"a": 10.0, "b": 20.0}))
+    assert two.save(ReconcilerState(seen={"a": 30.0})).seen == {"a": 30.0}
+    assert ConfigMapStateStore(cluster, api_namespace).load().seen == {"a": 30.0}
 
 
 def test_who_may_not_remember_goes_on(api, api_namespace, caplog):
     nothing = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}
-    with Cluster.connect(str(api.client_for(nothing).kubeconfig)) as reader:
-        store = MemoryStore(reader, api_namespace)
-        assert store.load() == Memory()
-        memory = Memory(seen={"a": 10.0})
+    with ApiClient.connect(str(api.client_for(nothing).kubeconfig)) as reader:
+        store = ConfigMapStateStore(reader, api_namespace)
+        assert store.load() == ReconcilerState()
+        memory = ReconcilerState(seen={"a": 10.0})
         assert store.save(memory) == store.save(memory) == memory
     assert 'cannot create resource "configmaps"' in caplog.text
     with pytest.raises(Refused):

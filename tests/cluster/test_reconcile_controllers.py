@@ -18,7 +18,7 @@ from reconciler.cycle import Cycles, Ending
 from reconciler.observe.cluster import ListingObserver
 from reconciler.plan import OPT_OUT
 from reconciler.policy import Ages, Limits, Policy
-from reconciler.reasons import Outcome, Rule
+from reconciler.reasons import ActionOutcome, Rule
 from tests.cluster.reconciling import (
     AT_ONCE,
     CLUSTER_RIGHTS,
@@ -36,8 +36,8 @@ from tests.support.bed.cluster import start_cluster
 from tests.support.bed.deviceplugin import DevicePlugin, in_the_environment
 from tests.support.bed.processes import Daemon
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.cluster import Cluster
 from vgpu.inventory import Units
+from vgpu.kube.client import ApiClient
 from vgpu.model import Phase, PodRef
 
 VGPU = "volcano.sh/vgpu-number"
@@ -187,7 +187,7 @@ def test_a_stuck_pod_of_a_stateful_set_is_made_again_and_an_old_plan_leaves_that
     client.create(controlled("StatefulSet", "db", namespace, node, serviceName="db"))
     first = waits(client, namespace, "db")
     with (
-        Cluster.connect(str(reconciler.kubeconfig)) as cluster,
+        ApiClient.connect(str(reconciler.kubeconfig)) as cluster,
         Audit.open(str(tmp_path / "audit.jsonl")) as audit,
     ):
         policy = replace(EAGER, namespaces=(namespace,))
@@ -196,11 +196,11 @@ def test_a_stuck_pod_of_a_stateful_set_is_made_again_and_an_old_plan_leaves_that
         )
         old = cycles.make()
         assert [entry.finding.subject.name for entry in old.plan.actions] == ["db-0"]
-        assert [result.outcome for result in cycles.apply(old)] == [Outcome.DONE]
+        assert [result.outcome for result in cycles.apply(old)] == [ActionOutcome.DONE]
         client.wait_gone(first)
         second = waits(client, namespace, "db", uids([first]))
         assert second["metadata"]["name"] == "db-0"
-        assert [result.outcome for result in cycles.apply(old)] == [Outcome.GONE]
+        assert [result.outcome for result in cycles.apply(old)] == [ActionOutcome.GONE]
     assert not is_evicted(client, second)
 
 
@@ -443,14 +443,14 @@ def test_an_api_server_that_dies_in_mid_cycle_costs_the_rest_of_that_cycle_only(
     pods = [falls_ill(stage, space, f"sick-{at}") for at in range(8)]
     policy = replace(EAGER, limits=Limits(per_node=100))
     with (
-        Cluster.connect(str(account.kubeconfig)) as cluster,
+        ApiClient.connect(str(account.kubeconfig)) as cluster,
         Deadly.open(str(tmp_path / "audit.jsonl")) as audit,
     ):
         audit.server = troubled.daemons["kube-apiserver"]
         apply = Applier(cluster, audit).apply
         cycles = Cycles(ListingObserver(cluster, Units()), policy, apply=apply)
         outcomes = [result.outcome for result in cycles.apply(cycles.make())]
-        done, failed, late = Outcome.DONE, Outcome.FAILED, Outcome.OUT_OF_TIME
+        done, failed, late = ActionOutcome.DONE, ActionOutcome.FAILED, ActionOutcome.OUT_OF_TIME
         assert outcomes == [*[done] * 2, *[failed] * 3, *[late] * 3]
         assert cycles.run().ending is Ending.BLIND
         troubled.restart_api()
@@ -547,14 +547,14 @@ def test_an_api_server_that_has_no_time_is_waited_for(troubled, account, two, tm
     busy, sick = two
     with (
         no_time_for_evictions(troubled.client, account, busy),
-        Cluster.connect(str(account.kubeconfig)) as cluster,
+        ApiClient.connect(str(account.kubeconfig)) as cluster,
         Audit.open(str(tmp_path / "audit.jsonl")) as audit,
     ):
         apply = Applier(cluster, audit).apply
         cycles = Cycles(ListingObserver(cluster, Units()), EAGER, apply=apply)
         made = cycles.make()
         assert [entry.finding.rule for entry in made.plan.actions] == [Rule.REFUSED]
-        assert [result.outcome for result in cycles.apply(made)] == [Outcome.DONE]
+        assert [result.outcome for result in cycles.apply(made)] == [ActionOutcome.DONE]
         assert cluster.requests["create", "429"]
     assert is_evicted(troubled.client, sick)
 

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from reconciler.apply.applier import Applier
 from reconciler.apply.audit import Audit
 from reconciler.cycle import Cycles
-from reconciler.observe.node import NodeObserver, Places
+from reconciler.observe.node import NodeObserver, ObserverPaths
 from reconciler.policy import Ages, Mode, Policy
-from reconciler.reasons import Cause, Outcome, Rule, Skip
+from reconciler.reasons import ActionOutcome, Cause, Rule, SkipReason
 from tests.cluster.reconcile_node import SECOND, NodeOnStage
 from tests.cluster.reconciling import (
     CLUSTER_RIGHTS,
@@ -22,8 +22,8 @@ from tests.cluster.reconciling import (
     with_rights,
 )
 from tests.support.bed.processes import Daemon
-from vgpu.cluster import Cluster
 from vgpu.inventory import Units
+from vgpu.kube.client import ApiClient
 from vgpu.simulator.demo import A10, L40S
 from vgpu.units import GIB
 
@@ -49,17 +49,17 @@ def command(account, tmp_path):
 @pytest.fixture
 def look_as(node, tmp_path):
     """Makes cycles of an observer that asks the node's driver, too."""
-    places = Places(
+    places = ObserverPaths(
         **{
             name: getattr(node.sim.paths, name)
-            for name in Places.__struct_fields__
+            for name in ObserverPaths.__struct_fields__
             if hasattr(node.sim.paths, name)
         }
     )
     with ExitStack() as stack:
 
         def make(client, policy=EAGER):
-            cluster = stack.enter_context(Cluster.connect(str(client.kubeconfig)))
+            cluster = stack.enter_context(ApiClient.connect(str(client.kubeconfig)))
             audit = stack.enter_context(Audit.open(str(tmp_path / "audit.jsonl")))
             driver = node.sim.driver(lambda: SECOND)
             units = Units(1024, GIB)
@@ -127,7 +127,7 @@ def test_a_claim_that_was_served_and_not_marked_is_marked(api, node, look):
         Cause.RUNS_UNASSIGNED,
         whisper["metadata"]["name"],
     )
-    assert {result.outcome for result in look.apply(made)} == {Outcome.DONE}
+    assert {result.outcome for result in look.apply(made)} == {ActionOutcome.DONE}
     assert annotations(api, whisper)["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
     assert annotations(api, whisper)["ALIYUN_COM_GPU_MEM_IDX"] == kept["ALIYUN_COM_GPU_MEM_IDX"]
     assert Rule.RECOVER not in by_rule(look.make().plan)
@@ -140,7 +140,7 @@ def test_a_claim_that_was_lost_is_written_anew(api, node, look):
     made = look.make()
     finding = by_rule(made.plan)[Rule.RECOVER]
     assert finding.cause is Cause.RUNS_UNCLAIMED
-    assert [result.outcome for result in look.apply(made)] == [Outcome.DONE]
+    assert [result.outcome for result in look.apply(made)] == [ActionOutcome.DONE]
     new = annotations(api, bao)
     for key in ("volcano.sh/vgpu-ids-new", "volcano.sh/bind-phase", "volcano.sh/vgpu-node"):
         assert new[key] == kept[key], key
@@ -154,7 +154,7 @@ def test_a_claim_for_which_there_is_no_room_is_not_written(api, node, look):
     made = look.make()
     (entry,) = (each for each in made.plan.skipped if each.finding.rule is Rule.RECOVER)
     assert (entry.skip, entry.finding.subject.name) == (
-        Skip.WOULD_OVERBOOK,
+        SkipReason.WOULD_OVERBOOK,
         ranker["metadata"]["name"],
     )
     assert [*look.apply(made)] == []
@@ -182,8 +182,8 @@ def test_of_an_overcommitted_card_just_one_pod_is_sent_away_where_that_is_asked_
         owners=(*EAGER.owners, "Job"),
     )
     for client, outcome in (
-        (account, Outcome.FORBIDDEN),
-        (with_rights(api, *CLUSTER_RIGHTS), Outcome.DONE),
+        (account, ActionOutcome.FORBIDDEN),
+        (with_rights(api, *CLUSTER_RIGHTS), ActionOutcome.DONE),
     ):
         cycles = look_as(client, policy)
         made = cycles.make()
@@ -200,7 +200,7 @@ def test_a_pod_that_moved_on_keeps_its_annotations(api, node, look):
     made = look.make()
     edit(api, detector, **{"vgpu.dev/note": "mine"})
     now = annotations(api, detector)
-    assert Outcome.CHANGED in {result.outcome for result in look.apply(made)}
+    assert ActionOutcome.CHANGED in {result.outcome for result in look.apply(made)}
     assert annotations(api, detector) == now
 
 

@@ -7,21 +7,22 @@ from contextlib import closing
 
 import pytest
 
-from reconciler.model import View
+from reconciler.model import Coverage
 from reconciler.observe.cluster import ListingObserver, WatchingObserver
 from reconciler.observe.kinds import Watched
-from reconciler.observe.node import NodeObserver, Places
+from reconciler.observe.node import NodeObserver, ObserverPaths
 from tests.support.bed import objects
 from tests.support.bed.population import CARD_MIB, card_uuid, node_name
 from tests.support.bed.stages import Life
 from tests.support.waiting import wait_until
-from vgpu.cluster import Cluster, ClusterError
 from vgpu.inventory import Units
+from vgpu.kube.client import ApiClient
+from vgpu.kube.connection import ClusterError
 from vgpu.ledger import ConflictKind
 
 SMALL, LARGE = (100, 1200), (1000, 5000)
 """Nodes and pods."""
-ALL = {View.PODS, View.NODES, View.SHARE_PODS}
+ALL = {Coverage.PODS, Coverage.NODES, Coverage.SHARE_PODS}
 
 
 pytestmark = pytest.mark.thorough("fleets", smaller=True)
@@ -34,7 +35,7 @@ def large(fleet, full):
 
 @pytest.fixture(scope="module")
 def cluster(large):
-    with Cluster.connect(str(large.cluster.kubeconfig)) as connected:
+    with ApiClient.connect(str(large.cluster.kubeconfig)) as connected:
         yield connected
 
 
@@ -128,13 +129,13 @@ def test_while_the_api_server_is_away_nothing_is_complete_and_nothing_is_forgott
     before = by_uid(look(watching))
     large.cluster.kill_api()
     # That there are no SharePods is asked once a minute.
-    wait_until(lambda: look(watching).complete <= {View.SHARE_PODS}, "the failure is known")
+    wait_until(lambda: look(watching).complete <= {Coverage.SHARE_PODS}, "the failure is known")
     snapshot = look(watching)
     large.cluster.start_api()
     assert by_uid(snapshot).keys() == before.keys()
     assert not snapshot.ledgers
     assert any("not all pods are seen" in note for note in snapshot.notes)
-    # In a quiet cluster the first sign of life would be a bookmark, after a minute.
+    # In a quiet cluster the first heartbeat would be a bookmark, after a minute.
     for path in (f"/api/v1/nodes/{node_name(0)}", "/api/v1/namespaces/team-0/pods/{}"):
         name = next(pod.ref.name for pod in before.values() if pod.ref.namespace == "team-0")
         touched = large.client.get(path.format(name))
@@ -145,7 +146,7 @@ def test_while_the_api_server_is_away_nothing_is_complete_and_nothing_is_forgott
 
 def test_one_node_is_seen_with_its_pods_alone(cluster, large, tmp_path):
     """Of the node's own sources there are none here, and that is told."""
-    nowhere = Places(
+    nowhere = ObserverPaths(
         shim_roots=(),
         procfs=str(tmp_path / "proc"),
         cgroupfs=str(tmp_path / "cgroup"),
@@ -157,7 +158,7 @@ def test_one_node_is_seen_with_its_pods_alone(cluster, large, tmp_path):
         observer = NodeObserver(cluster, name, nowhere, Units(), continuous=continuous)
         with closing(observer):
             snapshot = look(observer)
-        assert snapshot.complete == {View.PODS, View.NODES}
+        assert snapshot.complete == {Coverage.PODS, Coverage.NODES}
         assert [node.name for node in snapshot.nodes] == [name]
         assert len(snapshot.pods) == large.population.pods // large.population.nodes
         assert {pod.node for pod in snapshot.pods} == {name}
@@ -167,10 +168,10 @@ def test_one_node_is_seen_with_its_pods_alone(cluster, large, tmp_path):
 @pytest.mark.parametrize("continuous", [True, False])
 def test_a_node_that_does_not_exist_has_no_complete_view(cluster, continuous):
     with closing(
-        NodeObserver(cluster, "no-such-node", Places(), Units(), continuous=continuous)
+        NodeObserver(cluster, "no-such-node", ObserverPaths(), Units(), continuous=continuous)
     ) as observer:
         snapshot = look(observer)
-    assert View.PODS not in snapshot.complete
+    assert Coverage.PODS not in snapshot.complete
     assert not snapshot.folders
     assert any("--node-name" in note for note in snapshot.notes)
 
@@ -188,7 +189,7 @@ def cluster_of(api):
     opened = []
 
     def connect(*rules):
-        opened.append(Cluster.connect(str(api.client_for(*rules).kubeconfig)))
+        opened.append(ApiClient.connect(str(api.client_for(*rules).kubeconfig)))
         return opened[-1]
 
     yield connect
@@ -201,7 +202,7 @@ def test_a_right_that_is_missing_costs_its_own_view_and_is_told(api, api_namespa
     api.client.create(objects.pod("one", api_namespace, limits=asked))
     reader = cluster_of(rule("pods", "list", "watch"))
     listed = look(ListingObserver(reader, Units()))
-    assert listed.complete == {View.PODS}
+    assert listed.complete == {Coverage.PODS}
     assert "one" in {pod.ref.name for pod in listed.pods}
     said = "\n".join(listed.notes)
     assert all(word in said for word in ('"nodes"', '"sharepods"', "unhealthy cards"))
@@ -214,4 +215,4 @@ def test_without_the_right_to_read_pods_there_is_nothing_to_judge(cluster_of):
     with pytest.raises(ClusterError, match="Forbidden"):
         look(ListingObserver(reader, Units()))
     with closing(WatchingObserver(reader, Units())) as watching:
-        assert View.PODS not in look(watching).complete
+        assert Coverage.PODS not in look(watching).complete

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from reconciler.owner_kinds import ROWS
+from reconciler.owners.kinds import ROWS
 from tests.cluster.reconcile_node import NodeOnStage
 from tests.cluster.reconciling import (
     AT_ONCE,
@@ -28,7 +28,7 @@ from tests.support.bed import crds
 from tests.support.bed.client import Refused
 from tests.support.bed.cluster import start_cluster
 from tests.support.bed.processes import Daemon
-from vgpu.kube_projection import GROUP_NAME
+from vgpu.kube.projection import GROUP_NAME
 
 KUBESHARE = AT_ONCE | {"rules": {"kubeshare": {"mode": "apply"}}}
 
@@ -45,13 +45,13 @@ class Right(NamedTuple):
 
 def given(*files) -> Iterator[Right]:
     """What the files give to their ServiceAccount."""
-    for role in documents(*files):
-        for rule in role.get("rules", ()):
+    for adapter in documents(*files):
+        for rule in adapter.get("rules", ()):
             for group in rule["apiGroups"]:
                 for resource in rule["resources"]:
                     for verb in rule["verbs"]:
                         for name in rule.get("resourceNames", ("",)):
-                            home = role["metadata"].get("namespace", "")
+                            home = adapter["metadata"].get("namespace", "")
                             yield Right(verb, group, resource, home, name)
 
 

@@ -25,10 +25,10 @@ from tests.cluster.reconciling import (
 from tests.reconciler import samples
 from tests.reconciler.samples import replace, uuid
 from tests.support.bed import crds
-from vgpu.kube import ContainerState, Node, Status
+from vgpu.kube.objects import ContainerState, Node, Status
 from vgpu.model import Phase
-from vgpu.schemes.kubeshare_node import HOLDER_NAMESPACE
-from vgpu.schemes.kubeshare_sharepod import GPUID, PREFIX
+from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE
+from vgpu.schemes.kubeshare.sharepod import GPUID, PREFIX
 from vgpu.units import GIB
 
 NODE = "gpu-1"
@@ -157,7 +157,7 @@ def lock_owner(namespace):
 
 
 def locks():
-    owned, anonymous = (samples.LANGUAGES[each].dialect.locks[0] for each in ("hami", "volcano"))
+    owned, anonymous = (samples.LANGUAGES[each].key_set.locks[0] for each in ("hami", "volcano"))
     by_owner = marked("hami", lambda namespace: samples.lock(lock_owner(namespace)))
     for reason, state, owners in (
         ("owner_gone", "gone", ()),
@@ -186,7 +186,7 @@ def handshakes():
 
 def leftovers():
     for style in ("volcano", "hami"):
-        key = samples.LANGUAGES[style].dialect.to_allocate
+        key = samples.LANGUAGES[style].key_set.to_allocate
         promise = samples.assumed(style=style).annotations[key]
         after = {key: ";" if style == "hami" else ""}
         for reason, end in (

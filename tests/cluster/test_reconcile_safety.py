@@ -9,15 +9,15 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from reconciler.apply.acts import TRIES
 from reconciler.apply.applier import Applier
 from reconciler.apply.audit import Audit
+from reconciler.apply.executor import TRIES
 from reconciler.cycle import Cycles
-from reconciler.model import View
+from reconciler.model import Coverage
 from reconciler.observe.cluster import ListingObserver, WatchingObserver
 from reconciler.plan import OPT_OUT
 from reconciler.policy import Ages, Limits, Mode, Policy
-from reconciler.reasons import Cause, Outcome, Rule
+from reconciler.reasons import ActionOutcome, Cause, Rule
 from tests.cluster.reconciling import (
     AT_ONCE,
     CLUSTER_RIGHTS,
@@ -35,13 +35,13 @@ from tests.support.bed import crds
 from tests.support.reconcile_plans import unmoved
 from tests.support.waiting import WAIT_SECONDS, wait_ended
 from tests.test_malformed_objects import TENANTS, share_pod
-from vgpu.cluster import Cluster
 from vgpu.inventory import Units
-from vgpu.kube import MIRROR
+from vgpu.kube.client import ApiClient
+from vgpu.kube.objects import MIRROR
 
 NODE = "gpu-1"
-LOCK = samples.LANGUAGES["hami"].dialect.locks[0]
-HANDSHAKE = samples.LANGUAGES["hami"].dialect.handshake[0]
+LOCK = samples.LANGUAGES["hami"].key_set.locks[0]
+HANDSHAKE = samples.LANGUAGES["hami"].key_set.handshake[0]
 EAGER = Policy(
     modes={Rule.LOST_DEVICE: Mode.APPLY},
     limits=Limits(100, 100, 100, per_owner=1.0, breaker=1.0),
@@ -72,7 +72,7 @@ def stage(api):
 
 @pytest.fixture
 def cluster(reconciler):
-    with Cluster.connect(str(reconciler.kubeconfig)) as cluster:
+    with ApiClient.connect(str(reconciler.kubeconfig)) as cluster:
         yield cluster
 
 
@@ -178,7 +178,7 @@ def test_share_pods_that_nobody_can_read_stop_nothing(
     assert "0000-01-01T00:00:00Z" in {each["time"] for each in told}
     with closing(WatchingObserver(cluster, Units())) as watching:
         seen = watching.look(time.time()).snapshot
-        assert View.SHARE_PODS in seen.complete
+        assert Coverage.SHARE_PODS in seen.complete
         assert sorted(each.name for each in seen.malformed) == spoilt
     applied = command.apply()
     assert applied.code == 0
@@ -294,7 +294,7 @@ def test_a_pod_that_is_judged_otherwise_since_is_left_alone(api, api_namespace, 
     cycle = cycles()
     made = cycle.make()
     patch(api.client, pod, annotations={"vgpu.dev/reconcile": "false"})
-    assert outcomes(cycle, made) == [Outcome.CHANGED]
+    assert outcomes(cycle, made) == [ActionOutcome.CHANGED]
     assert not is_evicted(api.client, pod)
 
 
@@ -303,7 +303,7 @@ def test_a_pod_that_has_changed_in_what_nobody_judges_is_evicted(api, api_namesp
     cycle = cycles()
     made = cycle.make()
     patch(api.client, pod, labels={"somebody": "looks-at-it"})
-    assert outcomes(cycle, made) == [Outcome.DONE]
+    assert outcomes(cycle, made) == [ActionOutcome.DONE]
     assert is_evicted(api.client, pod)
 
 
@@ -313,7 +313,7 @@ def test_nobody_is_touched_on_a_node_that_has_opted_out_since(api, api_namespace
     made = cycle.make()
     node = api.client.get({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
     patch(api.client, node, annotations={"vgpu.dev/reconcile": "false"})
-    assert outcomes(cycle, made) == [Outcome.CHANGED]
+    assert outcomes(cycle, made) == [ActionOutcome.CHANGED]
     assert not is_evicted(api.client, pod)
 
 
@@ -323,7 +323,7 @@ def test_a_pod_that_is_being_served_since_is_left_alone(api, api_namespace, stag
     made = cycle.make()
     assert [entry.finding.rule for entry in made.plan.actions] == [Rule.ASSUMED_EXPIRED]
     api.client.patch(pod, {"status": {"phase": "Running"}}, "status")
-    assert outcomes(cycle, made) == [Outcome.CHANGED]
+    assert outcomes(cycle, made) == [ActionOutcome.CHANGED]
     assert not is_evicted(api.client, pod)
 
 
@@ -342,7 +342,7 @@ def test_a_pod_that_changes_at_the_very_last_moment_each_time_is_left_alone(
         return True
 
     cycle = cycles(leads=leads)
-    assert outcomes(cycle, cycle.make()) == [Outcome.CHANGED]
+    assert outcomes(cycle, cycle.make()) == [ActionOutcome.CHANGED]
     assert cluster.requests["create", "409"] == TRIES
     assert not is_evicted(api.client, pod)
 
@@ -356,7 +356,7 @@ def test_a_pod_of_the_same_name_is_not_taken_for_the_one_that_is_gone(
     made = cycle.make()
     api.client.delete(old, grace_seconds=0)
     new = stage.put(refused("db-0", api_namespace, **fields))
-    assert outcomes(cycle, made) == [Outcome.GONE]
+    assert outcomes(cycle, made) == [ActionOutcome.GONE]
     assert not is_evicted(api.client, new)
 
 
@@ -365,7 +365,7 @@ def test_a_pod_that_is_gone_since_is_nobodys_trouble(api, api_namespace, stage, 
     cycle = cycles()
     made = cycle.make()
     api.client.delete(pod, grace_seconds=0)
-    assert outcomes(cycle, made) == [Outcome.GONE]
+    assert outcomes(cycle, made) == [ActionOutcome.GONE]
 
 
 def test_a_claim_whose_pod_is_bound_since_is_kept(api, api_namespace, stage, cycles):
@@ -378,7 +378,7 @@ def test_a_claim_whose_pod_is_bound_since_is_kept(api, api_namespace, stage, cyc
     about = {"name": "slow", "namespace": api_namespace}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": about, "target": target}
     api.client.raw("POST", api.client.path(pod, "binding"), binding)
-    assert outcomes(cycle, made) == [Outcome.CHANGED]
+    assert outcomes(cycle, made) == [ActionOutcome.CHANGED]
     assert api.client.get(pod)["metadata"]["annotations"] == told
 
 
@@ -389,21 +389,21 @@ def test_a_lock_that_somebody_took_since_is_theirs(api, api_namespace, stage, cy
     made = cycle.make()
     other = samples.lock(samples.pod("other", "hami", namespace=api_namespace), age=0.0)
     patch(api.client, node, annotations=other)
-    assert outcomes(cycle, made) == [Outcome.CHANGED]
+    assert outcomes(cycle, made) == [ActionOutcome.CHANGED]
     assert api.client.get(node)["metadata"]["annotations"].items() >= other.items()
 
 
 @pytest.mark.parametrize("style", ["hami", "volcano"])
 def test_a_lock_is_kept_if_a_pod_needs_it_since(api, api_namespace, stage, cycles, style):
     """The owner of the lock's name comes back; of a lock without one, anybody who waits."""
-    key = samples.LANGUAGES[style].dialect.locks[0]
+    key = samples.LANGUAGES[style].key_set.locks[0]
     waiting = samples.assumed("owner", style, namespace=api_namespace, node="gpu-2")
     node = stage.put(samples.node("gpu-2", style, annotations=samples.lock(waiting, style=style)))
     cycle = cycles()
     made = cycle.make()
     assert [entry.finding.rule for entry in made.plan.actions] == [Rule.STALE_LOCK]
     stage.put(waiting)
-    assert outcomes(cycle, made) == [Outcome.CHANGED]
+    assert outcomes(cycle, made) == [ActionOutcome.CHANGED]
     assert key in api.client.get(node)["metadata"]["annotations"]
 
 
@@ -415,7 +415,7 @@ def test_a_holder_whose_card_is_used_since_is_kept(api, api_namespace, stage, cy
     assert [entry.finding.cause for entry in made.plan.actions] == [Cause.ORPHANED_HOLDER]
     new = samples.share_pod(node="gpu-2", namespace=api_namespace, served=False, bound=False)
     stage.put(new)
-    assert outcomes(cycle, made) == [Outcome.CHANGED]
+    assert outcomes(cycle, made) == [ActionOutcome.CHANGED]
     assert not is_evicted(api.client, keeper)
 
 
@@ -424,7 +424,7 @@ def test_a_nodes_heartbeat_in_between_does_no_harm(api, stage, cycles):
     cycle = cycles()
     made = cycle.make()
     patch(api.client, node, labels={"heart": "beats"})
-    assert outcomes(cycle, made) == [Outcome.DONE]
+    assert outcomes(cycle, made) == [ActionOutcome.DONE]
     found = api.client.get(node)["metadata"]
     assert HANDSHAKE not in found["annotations"]
     assert found["labels"]["heart"] == "beats"
@@ -491,7 +491,7 @@ def test_a_budget_that_allows_it_later_is_asked_again(api, api_namespace, stage,
         api.client.patch(held, {"status": {"disruptionsAllowed": 1}}, "status")
 
     cycle = cycles(sleep=sleep)
-    assert outcomes(cycle, cycle.make()) == [Outcome.DONE]
+    assert outcomes(cycle, cycle.make()) == [ActionOutcome.DONE]
     assert len(waits) == 1
     assert is_evicted(api.client, pod)
 
@@ -553,12 +553,12 @@ def test_two_that_apply_the_same_plan_at_once_evict_each_pod_once(
         with Audit.open(str(path)) as audit:
             applier = Applier(cluster, audit)
             started.wait()
-            told.append([r.outcome for r in applier.apply(made.plan, unmoved(made.languages))])
+            told.append([r.outcome for r in applier.apply(made.plan, unmoved(made.codecs))])
 
     with ExitStack() as stack:
         threads = []
         for at in range(2):
-            cluster = stack.enter_context(Cluster.connect(str(reconciler.kubeconfig)))
+            cluster = stack.enter_context(ApiClient.connect(str(reconciler.kubeconfig)))
             threads.append(threading.Thread(target=apply, args=(cluster, tmp_path / str(at))))
         for thread in threads:
             thread.start()
@@ -566,8 +566,8 @@ def test_two_that_apply_the_same_plan_at_once_evict_each_pod_once(
             wait_ended(thread, "the plan is applied")
     assert len(made.plan.actions) == len(pods)
     for results in map(set, zip(*told, strict=True)):
-        (other,) = results - {Outcome.DONE}
-        assert other in (Outcome.GONE, Outcome.CHANGED)
+        (other,) = results - {ActionOutcome.DONE}
+        assert other in (ActionOutcome.GONE, ActionOutcome.CHANGED)
     assert all(is_evicted(stage.client, pod) for pod in pods)
 
 
@@ -576,4 +576,7 @@ def test_two_that_edit_the_same_thing_at_once_edit_it_once(api, stage, cycles):
     one, other = cycles(), cycles()
     first, second = one.make(), other.make()
     assert first.plan.id == second.plan.id
-    assert [*outcomes(one, first), *outcomes(other, second)] == [Outcome.DONE, Outcome.CHANGED]
+    assert [*outcomes(one, first), *outcomes(other, second)] == [
+        ActionOutcome.DONE,
+        ActionOutcome.CHANGED,
+    ]

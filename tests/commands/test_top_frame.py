@@ -7,9 +7,9 @@ from rich.cells import cell_len
 
 from vgpu.commands.top_frame import (
     LONGEST_TREND,
-    Layout,
+    ColumnLayout,
+    ScreenState,
     Size,
-    State,
     bar,
     body,
     frame,
@@ -20,19 +20,21 @@ from vgpu.commands.top_frame import (
     spark,
 )
 from vgpu.commands.top_keys import Sort
-from vgpu.commands.top_reading import Device, Reading, Share
+from vgpu.commands.top_reading import PageDevice, PageReading, PageShare
 
 GIB = 2**30
-CARD = Device("GPU-aaaaaaaa-1", 0, "NVIDIA A10", up=True, used=6 * GIB, total=24 * GIB,
+CARD = PageDevice("GPU-aaaaaaaa-1", 0, "NVIDIA A10", up=True, used=6 * GIB, total=24 * GIB,
               utilization=0.5, celsius=41, watts=75, watts_limit=150)  # fmt: skip
 
 
 def share(pod, **known):
-    return Share("ml", pod, "main", f"uid-{pod}", CARD.uuid, "volcano", "assigned", **known)
+    return PageShare("ml", pod, "main", f"uid-{pod}", CARD.uuid, "volcano", "assigned", **known)
 
 
 def state(*shares, devices=(CARD,), **known):
-    return State("here", Reading(1000.0, 15.0, devices, shares, **known), clock="12:00:00")
+    return ScreenState(
+        "here", PageReading(1000.0, 15.0, devices, shares, **known), clock="12:00:00"
+    )
 
 
 def text(shown, columns=80, sort=Sort.NAME, **rest):
@@ -89,7 +91,7 @@ def test_what_is_not_as_usual_is_said_in_place_of_the_scheme_or_beside_it():
     blocked = state(share("a", blocked=True))
     assert "blocked" in row(blocked, "/a/")
     assert "volcano   blocked" in row(blocked, "/a/", columns=120)
-    promised = Share("ml", "a", "main", "u", CARD.uuid, "gaia", "assumed")
+    promised = PageShare("ml", "a", "main", "u", CARD.uuid, "gaia", "assumed")
     assert "assumed" in row(state(promised), "/a/")
 
 
@@ -102,21 +104,21 @@ def test_the_limits_part_of_the_card_has_a_bar_where_there_is_room():
 
 
 def test_containers_that_hold_no_card_come_last():
-    ended = Share("ml", "gone", "main", "u", scheme="volcano", phase="released")
+    ended = PageShare("ml", "gone", "main", "u", scheme="volcano", phase="released")
     lines = text(state(share("a"), idle=(ended,))).split("\n")
     assert lines[-2] == " on no card"
     assert lines[-1].split() == ["ml/gone/main", "released", "–", "–", "–", "–"]
 
 
 def test_a_lost_card_and_one_known_from_its_containers_only_do_not_answer():
-    lost = Device("GPU-lost")
+    lost = PageDevice("GPU-lost")
     shown = text(state(devices=(CARD, lost)))
     assert " GPU ?  GPU-lost   DOES NOT ANSWER" in shown
     assert "No card answers." in text(state(devices=()))
 
 
 def test_a_card_cut_into_instances_shows_them():
-    instance = Device("MIG-1", 0, parent=CARD.uuid, profile="1g.6gb", up=True)
+    instance = PageDevice("MIG-1", 0, parent=CARD.uuid, profile="1g.6gb", up=True)
     shown = text(state(devices=(CARD, instance)))
     assert " MIG 1g.6gb  MIG-1" in shown
     assert shown.count("nobody holds") == 1  # of the instance; the card has its instances
@@ -126,16 +128,16 @@ def test_a_card_cut_into_instances_shows_them():
 
 
 def test_before_the_first_page_it_waits_or_says_why():
-    assert "waiting for the first page" in text(State("there"))
-    assert " NO ANSWER: refused" in text(State("there", trouble="refused"))
+    assert "waiting for the first page" in text(ScreenState("there"))
+    assert " NO ANSWER: refused" in text(ScreenState("there", trouble="refused"))
 
 
 def test_a_page_that_stands_still_is_called_stale():
-    reading = Reading(1000.0, 15.0, (CARD,))
-    assert "STALE" not in text(State("there", reading, age=45.0))
-    stale = text(State("there", reading, age=46.0))
+    reading = PageReading(1000.0, 15.0, (CARD,))
+    assert "STALE" not in text(ScreenState("there", reading, age=45.0))
+    stale = text(ScreenState("there", reading, age=46.0))
     assert " STALE: the exporter has not sampled for 46 s" in stale
-    trouble = text(State("there", reading, age=5.0, trouble="no answer within 5 s"))
+    trouble = text(ScreenState("there", reading, age=5.0, trouble="no answer within 5 s"))
     assert " NO ANSWER for 5 s: no answer within 5 s - below is the last page" in trouble
 
 
@@ -164,8 +166,8 @@ def test_each_order_has_the_largest_first_and_the_unknown_last():
 
 
 def test_trends_grow_by_a_value_a_reading_and_forget_what_is_gone():
-    first = Reading(1.0, 15.0, (CARD,), (share("a", utilization=0.5),))
-    second = Reading(2.0, 15.0, (CARD,), (share("b"),))
+    first = PageReading(1.0, 15.0, (CARD,), (share("a", utilization=0.5),))
+    second = PageReading(2.0, 15.0, (CARD,), (share("b"),))
     trends = grown(grown({}, first), second)
     assert trends[CARD.uuid,] == (0.5, 0.5)
     assert [line[1] for line in trends if len(line) > 1] == ["b"]
@@ -187,7 +189,7 @@ NUMBERS = st.none() | st.floats(-1e15, 1e15)
 TEXT = st.text(max_size=40).filter(str.isprintable)
 UUIDS = st.sampled_from(["a", "b"])
 SHARES = st.builds(
-    Share,
+    PageShare,
     namespace=TEXT,
     pod=TEXT,
     container=TEXT,
@@ -203,7 +205,7 @@ SHARES = st.builds(
     utilization=NUMBERS,
 )
 DEVICES = st.builds(
-    Device,
+    PageDevice,
     uuid=UUIDS,
     index=st.none() | st.integers(0, 99),
     model=TEXT,
@@ -267,6 +269,6 @@ def test_rows_that_have_gone_leave_no_empty_screen():
 
 
 def test_rows_are_only_made_when_they_are_seen():
-    rows = body(state(*(share(f"p{n}") for n in range(300))), Layout(80), Sort.NAME)
+    rows = body(state(*(share(f"p{n}") for n in range(300))), ColumnLayout(80), Sort.NAME)
     assert len(rows) == 302
     assert rows[-1]().plain.startswith("  ml/p99/main")

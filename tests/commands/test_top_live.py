@@ -14,7 +14,7 @@ from tests.support.environment import own_loopback
 from tests.support.nvml_fake import Device, FakeDriver, Fault, uuid
 from tests.support.terminal import Terminal
 from vgpu.commands.top import command
-from vgpu.signals import USER_DEFINED
+from vgpu.program.signals import USER_DEFINED
 
 TOP = (sys.executable, "-c", "from vgpu.commands.top import command; command(prog_name='vgpu top')")
 HERE = (*TOP, "--simulate", "--interval=100ms")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.commands.top_reading import Device, PageError, Share, in_order, read_page
+from vgpu.commands.top_reading import PageDevice, PageError, PageShare, in_order, read_page
 
 CARD = "GPU-a"
 WHO = 'namespace="ml",pod="train-0",container="main",pod_uid="u1"'
@@ -42,11 +42,11 @@ vgpu_sample_interval_seconds 15
 def test_a_page_tells_cards_containers_and_what_fails():
     reading = read_page(PAGE)
     assert reading.devices == (
-        Device(CARD, 3, "NVIDIA A10", "", "", True, 100, 400, None, 0.5, 41, 55.5, 150),
-        Device("GPU-lost"),
+        PageDevice(CARD, 3, "NVIDIA A10", "", "", True, 100, 400, None, 0.5, 41, 55.5, 150),
+        PageDevice("GPU-lost"),
     )
     assert reading.shares == (
-        Share(
+        PageShare(
             "ml",
             "train-0",
             "main",
@@ -61,7 +61,7 @@ def test_a_page_tells_cards_containers_and_what_fails():
             utilization=0.25,
         ),
     )
-    assert reading.idle == (Share("ml", "old", "c", "", scheme="gaia", phase="released"),)
+    assert reading.idle == (PageShare("ml", "old", "c", "", scheme="gaia", phase="released"),)
     assert reading.failing == ("shim (timeout)",)
     assert (reading.timestamp, reading.interval, reading.stuck_seconds) == (1000, 15, 12)
 
@@ -98,7 +98,7 @@ def test_a_limit_counts_before_what_was_allocated():
 
 def test_a_container_on_a_card_that_nobody_names_is_still_shown():
     reading = read_page(f'vgpu_container_memory_used_bytes{{{WHO},uuid="GPU-x"}} 7\n{MARK}')
-    assert reading.devices == (Device("GPU-x"),)
+    assert reading.devices == (PageDevice("GPU-x"),)
     assert reading.shares[0].used == 7
 
 
@@ -139,10 +139,10 @@ def test_a_damaged_page_is_read_or_refused(lines, noise, data):
 
 def test_mig_instances_follow_their_card():
     devices = [
-        Device("MIG-1", 1, parent="GPU-0"),
-        Device("GPU-1", 1),
-        Device("MIG-0", 0, parent="GPU-0"),
-        Device("GPU-0", 0),
-        Device("GPU-?"),
+        PageDevice("MIG-1", 1, parent="GPU-0"),
+        PageDevice("GPU-1", 1),
+        PageDevice("MIG-0", 0, parent="GPU-0"),
+        PageDevice("GPU-0", 0),
+        PageDevice("GPU-?"),
     ]
     assert [one.uuid for one in in_order(devices)] == ["GPU-0", "MIG-0", "MIG-1", "GPU-1", "GPU-?"]

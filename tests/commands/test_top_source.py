@@ -10,7 +10,7 @@ from tests.support.environment import own_loopback
 from tests.support.waiting import wait_ended
 from tests.support.web_helpers import Pki, hashed
 from vgpu.commands import top_source
-from vgpu.commands.top_source import Access, BadOption, Exporter, Unanswered
+from vgpu.commands.top_source import BadOption, ClientOptions, Exporter, Unanswered
 from vgpu.web.config import WebConfigFile
 from vgpu.web.message import Response
 from vgpu.web.server import WebServer
@@ -57,15 +57,15 @@ def why(exporter):
 @pytest.mark.parametrize("form", ["http://{}", "http://{}/", "http://{}/metrics", "{}"])
 def test_a_url_needs_no_path(form):
     with served() as address:
-        exporter = Exporter(form.format(address), Access())
+        exporter = Exporter(form.format(address), ClientOptions())
         assert exporter.page() == PAGE
         assert exporter.name == f"http://{address}"
 
 
 def test_another_path_is_asked_for_as_it_is():
     with served(path="/gpu/metrics") as address:
-        assert Exporter(f"http://{address}/gpu/metrics", Access()).page() == PAGE
-        assert why(Exporter(f"http://{address}", Access())) == (
+        assert Exporter(f"http://{address}/gpu/metrics", ClientOptions()).page() == PAGE
+        assert why(Exporter(f"http://{address}", ClientOptions())) == (
             "HTTP status 404: the path of its metrics belongs into --url"
         )
 
@@ -73,7 +73,7 @@ def test_another_path_is_asked_for_as_it_is():
 def test_no_proxy_of_the_environment_is_asked(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     with served() as address:
-        assert Exporter(f"http://{address}", Access()).page() == PAGE
+        assert Exporter(f"http://{address}", ClientOptions()).page() == PAGE
 
 
 # ---------------------------------------------------------------- secured
@@ -101,7 +101,7 @@ def secured(tmp_path, pki):
 def access(tmp_path, pki, password="secret\n", **other):
     certificate, key = map(str, pki.issue("sre"))
     (tmp_path / "password").write_text(password)
-    return Access(
+    return ClientOptions(
         **{
             "ca_file": str(pki.ca),
             "cert": certificate,
@@ -143,7 +143,7 @@ def test_where_nobody_listens_it_says_so():
     with socket.create_server((own_loopback(), 0)) as taken:
         host, port = taken.getsockname()
     with pytest.raises(Unanswered) as error:
-        Exporter(f"http://{host}:{port}", Access()).page()
+        Exporter(f"http://{host}:{port}", ClientOptions()).page()
     assert error.value.refused
     assert str(error.value) == "connection refused"
 
@@ -151,7 +151,7 @@ def test_where_nobody_listens_it_says_so():
 def test_an_exporter_that_is_silent_is_given_up():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        assert why(Exporter(url, Access(), timeout=0.2)) == "no answer within 0 s"
+        assert why(Exporter(url, ClientOptions(), timeout=0.2)) == "no answer within 0 s"
 
 
 @pytest.mark.parametrize(
@@ -159,13 +159,15 @@ def test_an_exporter_that_is_silent_is_given_up():
 )
 def test_what_is_no_answer_is_an_unanswered_question(data):
     with answering(data) as address:
-        assert why(Exporter(f"http://{address}", Access()))
+        assert why(Exporter(f"http://{address}", ClientOptions()))
 
 
 def test_a_page_without_end_is_cut_off(monkeypatch):
     monkeypatch.setattr(top_source, "PAGE_LIMIT", 1 << 20)
     with served(body="x" * (3 << 20)) as address:
-        assert why(Exporter(f"http://{address}", Access())) == "the page is larger than 1 MiB"
+        assert (
+            why(Exporter(f"http://{address}", ClientOptions())) == "the page is larger than 1 MiB"
+        )
 
 
 # ---------------------------------------------------------------- flags
@@ -187,7 +189,7 @@ def test_a_page_without_end_is_cut_off(monkeypatch):
 )
 def test_a_url_that_cannot_be_is_refused_at_once(url, words):
     with pytest.raises(BadOption) as error:
-        Exporter(url, Access())
+        Exporter(url, ClientOptions())
     assert words in str(error.value)
     assert "secret" not in str(error.value)
 
@@ -210,5 +212,5 @@ def test_a_url_that_cannot_be_is_refused_at_once(url, words):
 )
 def test_flags_that_cannot_work_are_refused_by_name(url, given, words):
     with pytest.raises(BadOption) as error:
-        Exporter(url, Access(**given))
+        Exporter(url, ClientOptions(**given))
     assert words in str(error.value)

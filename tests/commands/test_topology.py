@@ -17,10 +17,10 @@ import pytest
 from click.testing import CliRunner
 from google.protobuf.empty_pb2 import Empty
 
-from exporter.allocations import books
+from exporter.allocations import allocation_totals
 from exporter.attribution import attribute
-from exporter.languages import languages
-from exporter.view import Attribution, ShareRow, View
+from exporter.codecs import codecs
+from exporter.view import Attribution, ExporterView, ShareRow
 from tests.support.nvml_fake import Device, FakeDriver, Fault, Link, Process, uuid
 from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.commands.topology import command
@@ -32,20 +32,20 @@ from vgpu.facts import (
     GpuProcess,
     GpuSample,
     KubeletSample,
-    Owner,
+    ProcessOwner,
     ProcessSample,
 )
-from vgpu.kube import Container, Pod
+from vgpu.kube.objects import Container, Pod
 from vgpu.ledger import Evidence, Statement, merge
 from vgpu.ledger.from_node import devices_of
 from vgpu.model import PodRef, Scheme, Share, Source
 from vgpu.reasons import SourceError
 from vgpu.rpc import display_pb2 as pb
-from vgpu.sources.bookkeeping import Bookkeeper
 from vgpu.sources.collector import CollectorRow
+from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import Observation
 from vgpu.sources.pods import pod_sample
-from vgpu.topology import Level, parse_matrix
+from vgpu.topology import LinkLevel, parse_matrix
 from vgpu.units import GIB
 
 PROGRAM = (
@@ -94,13 +94,15 @@ def view(*statements, uses=(), gpu=None, collectors=()):
         )
     )
     seen = Attribution(shares=tuple(uses))
-    return View(0.0, NODE, 15.0, seen, collectors, {}, (), {}, {}, books=books(ledger))
+    return ExporterView(
+        0.0, NODE, 15.0, seen, collectors, {}, (), {}, {}, books=allocation_totals(ledger)
+    )
 
 
 TWO = GpuSample((card(1), card(0)))
 
 
-def drawn(seen, gpu=TWO, between=lambda *_: Level.PIX):
+def drawn(seen, gpu=TWO, between=lambda *_: LinkLevel.PIX):
     return graph_text(state_of(seen, gpu, None, None, between))
 
 
@@ -136,10 +138,12 @@ def test_a_share_known_only_by_its_pods_annotation_is_drawn():
         phase="Pending",
     )
     seen = Observation(gpu=TWO, pods=pod_sample([waiting], complete=True))
-    ledger = Bookkeeper(languages(None, GIB), NODE).ledger(seen)
+    ledger = LedgerBuilder(codecs(None, GIB), NODE).ledger(seen)
     attribution = attribute(seen, None, ledger)
     assert not attribution.shares  # nothing on the node knows of it yet
-    promised = msgspec.structs.replace(view(), attribution=attribution, books=books(ledger))
+    promised = msgspec.structs.replace(
+        view(), attribution=attribution, books=allocation_totals(ledger)
+    )
     text = drawn(promised)
     assert text.startswith("ROOT:1\n")
     assert card_line(text, 1)["allocatableCores"] == 70
@@ -147,7 +151,7 @@ def test_a_share_known_only_by_its_pods_annotation_is_drawn():
     told = usages(state_of(promised, TWO, None, None, lambda *_: None)).usage["uid-a"]
     assert (told.project, told.spec["main"].gpu, told.spec["main"].mem) == ("ml", 0.3, 4096)
     assert [one.card_idx for one in told.stat["main"].dev] == ["1"]
-    assert list(unknown(promised, TWO, lambda *_: Level.PIX)) == []
+    assert list(unknown(promised, TWO, lambda *_: LinkLevel.PIX)) == []
 
 
 def test_cores_and_memory_are_taken_apart_from_one_another():
@@ -205,7 +209,7 @@ def test_usage_names_each_containers_cards_pids_and_request():
             used("b", "GPU-1", unlimited=True),
         ],
     )
-    owner = Owner("c" * 64, "uid-a", "containerd")
+    owner = ProcessOwner("c" * 64, "uid-a", "containerd")
     gpu = GpuSample(TWO.gpus, processes=(GpuProcess(9, "GPU-0", GIB), GpuProcess(7, "GPU-0", 1)))
     process = ProcessSample({9: owner, 7: None}, sees_host=True, live_pods=None)
     kubelet = KubeletSample({}, {"c" * 64: ContainerName("ml", "a", "main", "uid-a")})
@@ -239,14 +243,14 @@ def test_gaia_calls_a_card_by_its_minor_number():
 
 def test_the_drivers_levels_are_those_of_the_tree():
     between = by_links({("GPU-0", "GPU-1"): 30})
-    assert between(card(0), card(1)) is Level.PHB
+    assert between(card(0), card(1)) is LinkLevel.PHB
     assert between(card(1), card(2)) is None
     assert by_links({("GPU-0", "GPU-1"): 35})(card(0), card(1)) is None
 
 
 def test_a_matrix_must_speak_of_as_many_cards():
     matrix = parse_matrix(NEAR)
-    assert by_matrix(matrix, (card(0), card(1)), "f")(card(0), card(1)) is Level.PIX
+    assert by_matrix(matrix, (card(0), card(1)), "f")(card(0), card(1)) is LinkLevel.PIX
     with pytest.raises(SourceError, match="f: speaks of 2 cards, but the node has 1, up to GPU2"):
         by_matrix(matrix, (card(2),), "f")
 
@@ -264,7 +268,7 @@ def test_all_that_is_unknown_is_said():
         "the memory of ml/a/main is unknown",
         "ml/b/main holds a share of a card that is not known here (GPU-9)",
     ]
-    assert list(unknown(view(), TWO, lambda *_: Level.SYS)) == []
+    assert list(unknown(view(), TWO, lambda *_: LinkLevel.SYS)) == []
 
 
 # ---------------------------------------------------------------- the command

@@ -202,7 +202,7 @@ OF_A_SCHEME = {
     "gaia": ("patch", "nodes"),
 }
 """How a scheme's plugin tells what its node has. With no more it is tested at a real API server, in
-tests/cluster/test_plugin_telling.py."""
+tests/cluster/test_plugin_status_manager.py."""
 
 
 @pytest.mark.parametrize("scheme", OF_A_SCHEME)

@@ -9,7 +9,7 @@ from jsonschema import Draft7Validator
 
 from deploy.generate import CHART
 from deploy.values import commented, table
-from reconciler.config import parse
+from reconciler.config.settings import parse
 from tests.deploy.wrong_values import WRONG, merged
 from tests.support.defects import no_defects
 from tests.support.environment import ROOT

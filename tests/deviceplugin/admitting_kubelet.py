@@ -15,7 +15,7 @@ import msgspec
 
 from tests.deviceplugin.stub_kubelet import StubKubelet
 from tests.support.waiting import wait_until
-from vgpu.schemes.gaia_cgroup import cgroup_path
+from vgpu.schemes.gaia.cgroup import cgroup_path
 from vgpu.sources import kubelet_checkpoint
 
 FILE = "kubelet_internal_checkpoint"

@@ -5,7 +5,7 @@ pod = asking((50, 30), indices=["0"])
 
 from itertools import combinations
 
-from deviceplugin.roles.gaia import GaiaRole
+from deviceplugin.adapters.gaia import GaiaAdapter
 from tests.support.plugin_pods import NODE, container, gpu, pod
 from tests.support.topologies import TOPO6
 from vgpu.topology import parse_matrix
@@ -20,7 +20,7 @@ SIX = tuple(f"GPU-{at}" for at in range(6))
 LEVELS = parse_matrix(TOPO6)
 LINKS = {(SIX[one], SIX[two]): LEVELS[one][two].value for one, two in combinations(range(6), 2)}
 GPUS = tuple(gpu(uuid, at, mebibytes=16_384, minor=str(at)) for at, uuid in enumerate(SIX))
-ROLE = GaiaRole(links=LINKS)
+ROLE = GaiaAdapter(links=LINKS)
 DEVICES = ROLE.devices(GPUS)
 
 

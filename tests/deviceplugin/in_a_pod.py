@@ -3,7 +3,7 @@
 import sys
 
 from vgpu.cli import main
-from vgpu.cluster import service_account
+from vgpu.kube import service_account
 
 service_account.ACCOUNT = sys.argv.pop(1)
 main()

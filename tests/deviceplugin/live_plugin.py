@@ -29,7 +29,7 @@ from tests.support.live import parse, port_in
 from tests.support.nvml_fake import Device, FakeDriver, uuid
 from tests.support.waiting import WAIT_SECONDS
 from vgpu.simulator.apiserver import ApiServer
-from vgpu.simulator.store import NODES, PODS, Store
+from vgpu.simulator.store import NODES, PODS, ObjectStore
 from vgpu.sources.runtime import HOST_PID_NAMESPACE
 
 IN_A_POD = Path(__file__).with_name("in_a_pod.py")
@@ -55,7 +55,7 @@ class PluginBench:
         (self._made("proc/1") / "cgroup").write_text("0::/init.scope\n")
         (self._made("proc/self/ns") / "pid").symlink_to(HOST_PID_NAMESPACE)
         self.kubelet = AdmittingKubelet(self.kubelet_dir, self._made("cgroup"))
-        self.store = Store()
+        self.store = ObjectStore()
         self.account = self._made("account") if in_pod else None
         self.server = ApiServer(self.store, tls=self._tls() if in_pod else None)
         self.kubeconfig = self.folder / "kubeconfig"

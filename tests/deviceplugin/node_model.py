@@ -1,18 +1,19 @@
 """A whole node in memory: the API server's pods, the kubelet's table, containers that really run.
 
-The plugin's part is the real code over it: candidates, binding, gate, desk, recovery, leaving. The
-model knows what no part of the plugin can: with which shares each container was really created.
+The plugin's part is the real code over it: candidates, binding, gate, allocation state, recovery,
+leaving. The model knows what no part of the plugin can: with which shares each container was really
+created.
 """
 
 import msgspec
 
-from deviceplugin.binding import bind_all
-from deviceplugin.candidates import Claims, candidates, in_order_of_asking
-from deviceplugin.gate import State, by_ids, objection
-from deviceplugin.leaving import gone
-from deviceplugin.looking import ledger_of
-from deviceplugin.recovery import Told, recover
-from tests.deviceplugin.desk_values import NODE, NUMBER, ROLE, assignment, made, replace
+from deviceplugin.allocate.binding import bind_all
+from deviceplugin.allocate.candidates import Claims, candidates, in_order_of_asking
+from deviceplugin.allocate.collectable import collectable
+from deviceplugin.allocate.prestart import BinderState, by_ids, prestart_check
+from deviceplugin.recovery.node_probe import ledger_of
+from deviceplugin.recovery.recover import RecoverySources, recover
+from tests.deviceplugin.allocation_values import NODE, NUMBER, ROLE, assignment, made, replace
 from vgpu.facts import (
     ContainerName,
     Gpu,
@@ -20,7 +21,7 @@ from vgpu.facts import (
     GpuSample,
     Grant,
     KubeletSample,
-    Owner,
+    ProcessOwner,
     ProcessSample,
     Region,
     RegionDevice,
@@ -28,13 +29,13 @@ from vgpu.facts import (
     RegionProcess,
     ShimSample,
 )
-from vgpu.kube import ContainerState, Pod, Status, holds_devices
+from vgpu.kube.objects import ContainerState, Pod, Status, holds_devices
 from vgpu.model import ContainerKind, Phase, PodRef, Share
-from vgpu.schemes.language import VISIBLE_DEVICES
+from vgpu.schemes.codec import VISIBLE_DEVICES
 from vgpu.sources.observation import Observation
 
 INIT = ContainerKind.INIT
-CLAIMS = Claims(ROLE.language)
+CLAIMS = Claims(ROLE.codec)
 
 
 class Running(msgspec.Struct):
@@ -61,7 +62,7 @@ class NodeModel:
         self.promised = {}  # UID -> container -> shares that may be created for it
         self.specs = {}  # name -> shares, as written first
         self.saved = []  # our checkpoint, the newest last
-        self.state: State | None = None  # of the plugin; None: it does not run
+        self.state: BinderState | None = None  # of the plugin; None: it does not run
         self.expected = set()
         self.gated = True  # whether the kubelet calls PreStartContainer
         self._count = 0
@@ -118,7 +119,9 @@ class NodeModel:
         if self.api:
             pods, answered = self.pods.values(), self.table.keys()
             asked = spec.limits[NUMBER]
-            found = candidates(CLAIMS, pods, self.state.desk, NUMBER, asked, answered=answered)
+            found = candidates(
+                CLAIMS, pods, self.state.allocation_state, NUMBER, asked, answered=answered
+            )
             assert (uid, container) in [(one.pod.ref.uid, one.container) for one in found]
         self._count += 1
         name = f"{self._count:024x}"
@@ -129,7 +132,7 @@ class NodeModel:
     def start(self, uid, container):
         """Whether the container is created, which is up to PreStartContainer and to its spec."""
         given = self.table[uid, container]
-        if self.gated and (self.state is None or objection(self.state, given.ids)):
+        if self.gated and (self.state is None or prestart_check(self.state, given.ids)):
             return False
         if given.name and given.name not in self.specs:
             return False  # unresolvable CDI devices
@@ -231,34 +234,42 @@ class NodeModel:
         )
         if until == 0:
             return self.kill()
-        if found.desk is not state.desk:
-            self.saved.append(tuple(found.desk.tenants.values()))
+        if found.allocation_state is not state.allocation_state:
+            self.saved.append(tuple(found.allocation_state.tenants.values()))
         ready = set(state.ready)
         for step, (one, _) in enumerate(found.bound, 1):
             if until == step:
                 return self.kill()
-            self.specs.setdefault(one.name, found.desk.binding_of(one).shares)
+            self.specs.setdefault(one.name, found.allocation_state.binding_of(one).shares)
             ready.add(one.name)
         self.expected -= {one.name for one in self.table.values()}
-        self.state = State(found.desk, state.assignments, found.refusals, frozenset(ready))
+        self.state = BinderState(
+            found.allocation_state, state.assignments, found.refusals, frozenset(ready)
+        )
         return None
 
     def sweep(self):
         """Who has left leaves, and what nobody is given any more is removed."""
-        desk = self.state.desk
+        allocation_state = self.state.allocation_state
         pods = self.pods.values() if self.api else None
-        for uid in gone(desk, pods, self.live_pods(), {uid for uid, _ in self.table}, self.now):
-            desk = desk.left(uid)
-        self.saved.append(tuple(desk.tenants.values()))
-        kept = {one.name for tenant in desk.tenants.values() for one in tenant.bindings}
+        for uid in collectable(
+            allocation_state, pods, self.live_pods(), {uid for uid, _ in self.table}, self.now
+        ):
+            allocation_state = allocation_state.left(uid)
+        self.saved.append(tuple(allocation_state.tenants.values()))
+        kept = {one.name for tenant in allocation_state.tenants.values() for one in tenant.bindings}
         kept |= self.expected | {one.name for one in self.table.values()}
         self.specs = {name: shares for name, shares in self.specs.items() if name in kept}
-        self.state = replace(self.state, desk=desk, ready=self.state.ready & kept)
+        self.state = replace(
+            self.state, allocation_state=allocation_state, ready=self.state.ready & kept
+        )
 
     def change(self, devices):
         self.devices = devices
         if self.state is not None:
-            self.state = replace(self.state, desk=self.state.desk.with_devices(devices)[0])
+            self.state = replace(
+                self.state, allocation_state=self.state.allocation_state.with_devices(devices)[0]
+            )
 
     def kill(self):
         self.state = None
@@ -267,17 +278,17 @@ class NodeModel:
     def boot(self, own, *, table=True):
         """The plugin starts; ``table`` is whether the kubelet's checkpoint can be read."""
         pods = tuple(self.pods.values()) if self.api else None
-        told = Told(
+        told = RecoverySources(
             self.ledger(own, table=table),
             tuple(self.table.values()) if table else None,
             pods,
             self.live_pods(),
             frozenset(self.specs),
         )
-        found = recover(ROLE.language, self.devices, own, told, self.now)
+        found = recover(ROLE.codec, self.devices, own, told, self.now)
         if found.unsettled and pods is None:
             return False  # it waits for the API server
-        self.state = State(found.desk, ready=frozenset(self.specs))
+        self.state = BinderState(found.allocation_state, ready=frozenset(self.specs))
         return True
 
     # ------------------------------------------------------------ what can be seen
@@ -291,7 +302,7 @@ class NodeModel:
         """Of what the real sources would bring."""
         uuids = {card.uuid for card in self.devices}
         owners = {
-            one.pid: Owner(f"{one.pid:064x}", uid, "containerd")
+            one.pid: ProcessOwner(f"{one.pid:064x}", uid, "containerd")
             for (uid, _), one in self.running.items()
         }
         names = {
@@ -320,7 +331,7 @@ class NodeModel:
             process=ProcessSample(owners, sees_host=True, live_pods=self.live_pods()),
         )
         pods = tuple(self.pods.values()) if self.api else None
-        return ledger_of(ROLE.language, NODE, seen, self.devices, own=own, pods=pods)
+        return ledger_of(ROLE.codec, NODE, seen, self.devices, own=own, pods=pods)
 
     def is_live(self, uid):
         """Whether the pod may have devices, as the model knows."""

@@ -1,4 +1,5 @@
-"""Binder and clerk of a plugin over real files, with a kubelet and an API server that a test plays.
+"""Binder and allocator of a plugin over real files, with a kubelet and an API server that a test
+plays.
 
     parts = Parts(folder)                 # with CDI; Parts(folder, LateFiles) is without
     parts.start()
@@ -15,24 +16,24 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from deviceplugin.answers import answer
-from deviceplugin.binder import Binder
-from deviceplugin.cdi import CdiFiles
-from deviceplugin.checkpoint import Checkpoint
-from deviceplugin.clerk import DeskClerk
-from deviceplugin.desk import Desk
-from deviceplugin.leaving import gone
-from deviceplugin.metrics import Numbers
-from deviceplugin.recovery import Recovered
-from deviceplugin.roles.volcano import VolcanoRole
+from deviceplugin.adapters.volcano import VolcanoAdapter
+from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.allocate.allocator import PodAllocator
+from deviceplugin.allocate.binder import Binder
+from deviceplugin.allocate.collectable import collectable
+from deviceplugin.allocate.responses import answer
+from deviceplugin.failpoints import noop
+from deviceplugin.injection.cdi import CdiInjector
+from deviceplugin.metrics import PluginMetrics
+from deviceplugin.recovery.checkpoint import CheckpointFile
+from deviceplugin.recovery.recover import Recovered
 from deviceplugin.service import KubeletTable
-from deviceplugin.steps import nothing
 from tests.deviceplugin.admitting_kubelet import content
-from tests.deviceplugin.desk_values import CARDS, NODE, NUMBER, SLOTS, pod
+from tests.deviceplugin.allocation_values import CARDS, NODE, NUMBER, SLOTS, pod
 from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.model import Scheme
-from vgpu.schemes.volcano import Volcano
-from vgpu.schemes.volcano_dialect import VOLCANO
+from vgpu.schemes.volcano.codec import Volcano
+from vgpu.schemes.volcano.key_set import VOLCANO
 
 BOOT = "this-boot"
 LONG_AGO = 1_790_000_000.0
@@ -85,12 +86,12 @@ class Watcher:
 
 
 class Parts:
-    def __init__(self, folder, handout=CdiFiles, *, legacy=None, prestart_seconds=PATIENT):
+    def __init__(self, folder, injector=CdiInjector, *, legacy=None, prestart_seconds=PATIENT):
         self.folder = Path(folder)
-        self.make_handout = handout
+        self.make_handout = injector
         self.legacy, self.prestart_seconds = legacy, prestart_seconds
         paths = replace(VOLCANO.paths, containers=str(self.folder / "containers"))
-        self.role = VolcanoRole(Volcano(paths=paths), split_count=SLOTS)
+        self.adapter = VolcanoAdapter(Volcano(paths=paths), split_count=SLOTS)
         self.api = ApiServer()
         self.alive = set()
         """UIDs of pods that have a cgroup."""
@@ -101,23 +102,23 @@ class Parts:
 
     # ------------------------------------------------------------ the plugin
 
-    def start(self, at=nothing, *, recovered=True):
+    def start(self, at=noop, *, recovered=True):
         """A new plugin; ``at`` is told of every step."""
-        self.handout = self.make_handout(str(self.folder / "handout"), Scheme.VOLCANO, BOOT)
-        self.store = Checkpoint(str(self.folder / "state"), Scheme.VOLCANO, NODE, BOOT)
+        self.injector = self.make_handout(str(self.folder / "handout"), Scheme.VOLCANO, BOOT)
+        self.store = CheckpointFile(str(self.folder / "state"), Scheme.VOLCANO, NODE, BOOT)
         self.store.open(0)
         self.watcher = Watcher()
-        self.numbers = Numbers()
-        common = {"role": self.role, "node": NODE, "at": at}
+        self.numbers = PluginMetrics()
+        common = {"adapter": self.adapter, "node": NODE, "at": at}
         table = KubeletTable(str(self.kubelet_file), NUMBER)
         self.binder = Binder(
-            table, self.api, self.handout, self.store, self.watcher, gone=self._gone, **common
+            table, self.api, self.injector, self.store, self.watcher, gone=self._gone, **common
         )
-        self.clerk = DeskClerk(
+        self.allocator = PodAllocator(
             self.binder,
             self.api,
             self.numbers,
-            handout=self.handout,
+            injector=self.injector,
             prestart_seconds=self.prestart_seconds,
             legacy=self.legacy,
             **common,
@@ -133,12 +134,12 @@ class Parts:
             self.binder = None
 
     def _recover(self, tenants, _known):
-        desk, conflicts = Desk.over(self.devices, tenants)
-        return Recovered(desk, conflicts)
+        allocation_state, conflicts = AllocationState.over(self.devices, tenants)
+        return Recovered(allocation_state, conflicts)
 
     def _gone(self, state, pods, _shown):
         known = None if pods is None else pods.values()
-        return gone(state.desk, known, frozenset(self.alive), None, LONG_AGO * 2)
+        return collectable(state.allocation_state, known, frozenset(self.alive), None, LONG_AGO * 2)
 
     # ------------------------------------------------------------ pods
 
@@ -164,14 +165,14 @@ class Parts:
 
     def admit(self, made, ids, container="main", *, guess=None, heard=True):
         """The name of the answer; without ``heard`` the kubelet dies before it writes it down."""
-        name, edits = self.clerk.allocate(NUMBER, frozenset(ids))
+        name, edits = self.allocator.allocate(NUMBER, frozenset(ids))
         if heard:
             self.give(made, ids, name, edits, container)
         return name
 
     def give(self, made, ids, name, edits, container="main"):
         """The kubelet writes down that the answer was for this container."""
-        told = answer(name, edits, cdi=not self.handout.guesses).SerializeToString()
+        told = answer(name, edits, cdi=not self.injector.guesses).SerializeToString()
         uid = made.kubelet_uid
         self.alive.add(uid)
         self.write({**self.table, (uid, container, NUMBER): (sorted(ids), told)})
@@ -185,13 +186,13 @@ class Parts:
     def start_container(self, made, container="main"):
         """Raises Refused."""
         ids, _ = self.table[made.kubelet_uid, container, NUMBER]
-        self.clerk.prestart(NUMBER, frozenset(ids))
+        self.allocator.prestart(NUMBER, frozenset(ids))
 
     # ------------------------------------------------------------ what can be seen
 
     def saved(self):
         """Our checkpoint, by pod."""
-        kept = Checkpoint(str(self.folder / "state"), Scheme.VOLCANO, NODE, BOOT).load()
+        kept = CheckpointFile(str(self.folder / "state"), Scheme.VOLCANO, NODE, BOOT).load()
         return {tenant.pod.uid: tenant for tenant in kept.tenants}
 
     def waits(self):

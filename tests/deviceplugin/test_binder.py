@@ -10,34 +10,34 @@ from threading import Event
 import pytest
 from msgspec.structs import replace
 
-from deviceplugin.binder import MAKING_ROOM_SECONDS
-from deviceplugin.cdi import CdiFiles
-from deviceplugin.desk import Desk
-from deviceplugin.late_files import LateFiles
-from deviceplugin.model import Conflict
-from deviceplugin.reasons import Refused, Why
-from deviceplugin.recovery import Recovered
-from deviceplugin.steps import Step
-from tests.deviceplugin.desk_values import A, B, claimed, made, running, share
+from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.allocate.binder import MAKING_ROOM_SECONDS
+from deviceplugin.failpoints import Step
+from deviceplugin.injection.cdi import CdiInjector
+from deviceplugin.injection.files import FileInjector
+from deviceplugin.model import AllocationConflict
+from deviceplugin.reasons import BindRefusal, BindRefused
+from deviceplugin.recovery.recover import Recovered
+from tests.deviceplugin.allocation_values import A, B, claimed, made, running, share
 from tests.deviceplugin.plugin_parts import HASTY, PATIENT, Parts
 from tests.support.broken_disk import Killed
 from tests.support.waiting import result_of, wait_ended, wait_until
-from vgpu.kube import ContainerState, Status
+from vgpu.kube.objects import ContainerState, Status
 from vgpu.model import ContainerKind
-from vgpu.schemes.language import Edits
+from vgpu.schemes.codec import ContainerEdits
 
-BOTH = pytest.mark.parametrize("handout", [CdiFiles, LateFiles], ids=["cdi", "files"])
+BOTH = pytest.mark.parametrize("injector", [CdiInjector, FileInjector], ids=["cdi", "files"])
 
 
 @pytest.fixture
 def parts(tmp_path, monkeypatch):
     """Parts(...) in this test's folder; they end with it."""
-    monkeypatch.setattr("deviceplugin.roles.volcano.LOCK_FOLDER", str(tmp_path / "lock"))
-    monkeypatch.setattr("deviceplugin.clerk.SETTLING_SECONDS", PATIENT)
+    monkeypatch.setattr("deviceplugin.adapters.volcano.LOCK_FOLDER", str(tmp_path / "lock"))
+    monkeypatch.setattr("deviceplugin.allocate.allocator.SETTLING_SECONDS", PATIENT)
     running_now = []
 
-    def make(handout=CdiFiles, **options):
-        bench = Parts(tmp_path, handout, **options)
+    def make(injector=CdiInjector, **options):
+        bench = Parts(tmp_path, injector, **options)
         running_now.append(bench)
         return bench
 
@@ -47,7 +47,7 @@ def parts(tmp_path, monkeypatch):
 
 
 def refused(call, *arguments):
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(BindRefused) as caught:
         call(*arguments)
     return caught.value
 
@@ -61,7 +61,7 @@ def refused_for(why, call, *arguments):
 
 def wait_unhealthy(bench, card):
     wait_until(
-        lambda: not bench.binder.state().desk.named[card].healthy,
+        lambda: not bench.binder.state().allocation_state.named[card].healthy,
         f"{card} is known to be unhealthy",
     )
 
@@ -76,15 +76,15 @@ def spec(bench, name):
 
 
 @BOTH
-def test_a_container_is_bound_to_its_own_pods_claim(parts, handout):
-    bench = parts(handout)
+def test_a_container_is_bound_to_its_own_pods_claim(parts, injector):
+    bench = parts(injector)
     bench.start()
     pod = bench.create("a", share(B, 3, 20))
     name = bench.admit(pod, ["id-0"])
     bench.start_container(pod)
     (binding,) = bench.saved()["a"].bindings
     assert (binding.name, binding.shares) == (name, (share(B, 3, 20),))
-    assert bench.handout.written() == {name}
+    assert bench.injector.written() == {name}
     tenant, told, seconds = bench.watcher.wait("bound")
     assert (tenant.pod.uid, told) == ("a", binding)
     assert seconds >= 0
@@ -114,13 +114,13 @@ def test_a_pod_that_nobody_shows_is_not_seen_and_asked_for_no_more_than_it_is_wa
     bench = parts(prestart_seconds=HASTY)
     bench.start()
     there, ghost = bench.create("there", share(A, 2)), bench.create("ghost", share(A, 2))
-    name, edits = bench.clerk.allocate("volcano.sh/vgpu-number", frozenset({"id-0"}))
+    name, edits = bench.allocator.allocate("volcano.sh/vgpu-number", frozenset({"id-0"}))
     del bench.api.pods["ghost"]
     bench.give(ghost, ["id-0"], name, edits)
-    bench.clerk._prestart_seconds = HASTY
+    bench.allocator._prestart_seconds = HASTY
     error = refused(bench.start_container, ghost)
-    bench.clerk._prestart_seconds = PATIENT
-    assert error.why is Why.NOT_SEEN
+    bench.allocator._prestart_seconds = PATIENT
+    assert error.why is BindRefusal.NOT_SEEN
     assert not error.final
     assert "refused" not in dict(bench.watcher.told)  # nobody could be told
     bench.put(ghost)
@@ -149,7 +149,7 @@ def test_an_answer_of_another_plugin_is_none_of_our_business(parts):
     bench = parts()
     bench.start()
     theirs = bench.create("theirs", share(A, 2))
-    bench.give(theirs, ["id-0"], "", Edits({"NVIDIA_VISIBLE_DEVICES": A}))
+    bench.give(theirs, ["id-0"], "", ContainerEdits({"NVIDIA_VISIBLE_DEVICES": A}))
     bench.start_container(theirs)
     assert bench.saved() == {}
 
@@ -168,8 +168,8 @@ CUTS = (
 @BOTH
 @pytest.mark.parametrize("step", CUTS)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_plugin_that_dies_at_any_step_is_gone_on_with_by_the_next(parts, handout, step):
-    bench = parts(handout)
+def test_a_plugin_that_dies_at_any_step_is_gone_on_with_by_the_next(parts, injector, step):
+    bench = parts(injector)
 
     def die(reached):
         if reached is step:
@@ -198,8 +198,8 @@ def test_a_plugin_that_dies_at_any_step_is_gone_on_with_by_the_next(parts, hando
 
 
 @BOTH
-def test_what_was_written_before_a_restart_is_not_written_again(parts, handout):
-    bench = parts(handout)
+def test_what_was_written_before_a_restart_is_not_written_again(parts, injector):
+    bench = parts(injector)
     bench.start()
     pod = bench.create("a", share(A, 2))
     bench.admit(pod, ["id-0"])
@@ -235,14 +235,14 @@ def bound(bench):
 
 
 @BOTH
-def test_what_was_written_and_is_lost_is_written_anew_at_a_look(parts, handout):
-    bench = parts(handout)
+def test_what_was_written_and_is_lost_is_written_anew_at_a_look(parts, injector):
+    bench = parts(injector)
     bench.start()
     _, name = bound(bench)
     lose(bench, name)
     bench.binder._checked_at = float("-inf")
     bench.binder.look()
-    wait_until(lambda: bench.handout.written() == {name}, "it is written anew")
+    wait_until(lambda: bench.injector.written() == {name}, "it is written anew")
 
 
 def damage(bench, name, content):
@@ -253,32 +253,32 @@ def damage(bench, name, content):
 
 @BOTH
 @pytest.mark.parametrize("content", [b"", b"{", b"{}"], ids=["emptied", "cut", "object"])
-def test_what_was_written_and_is_damaged_is_written_anew_at_a_look(parts, handout, content):
-    bench = parts(handout)
+def test_what_was_written_and_is_damaged_is_written_anew_at_a_look(parts, injector, content):
+    bench = parts(injector)
     bench.start()
     _, name = bound(bench)
-    whole = bench.handout.written()
+    whole = bench.injector.written()
     damage(bench, name, content)
-    assert bench.handout.written() == frozenset()
+    assert bench.injector.written() == frozenset()
     bench.binder._checked_at = float("-inf")
     bench.binder.look()
-    wait_until(lambda: bench.handout.written() == whole, "it is written anew")
+    wait_until(lambda: bench.injector.written() == whole, "it is written anew")
 
 
 @BOTH
 @pytest.mark.parametrize("content", [b"", b"{", b"{}"], ids=["emptied", "cut", "object"])
-def test_what_is_damaged_is_mended_before_the_container_is_made(parts, handout, content):
-    bench = parts(handout)
+def test_what_is_damaged_is_mended_before_the_container_is_made(parts, injector, content):
+    bench = parts(injector)
     bench.start()
     pod, name = bound(bench)
     damage(bench, name, content)
     bench.start_container(pod)
-    assert bench.handout.written() == {name}
+    assert bench.injector.written() == {name}
     damage(bench, name, content)
     bench.stop()
     bench.start()
     bench.start_container(pod)
-    assert bench.handout.written() == {name}
+    assert bench.injector.written() == {name}
 
 
 def test_what_all_containers_are_given_is_looked_at_before_one_is_made(parts):
@@ -291,36 +291,36 @@ def test_what_all_containers_are_given_is_looked_at_before_one_is_made(parts):
 
 
 @BOTH
-def test_a_container_is_not_made_before_what_was_lost_is_there_again(parts, handout):
-    bench = parts(handout)
+def test_a_container_is_not_made_before_what_was_lost_is_there_again(parts, injector):
+    bench = parts(injector)
     bench.start()
     pod, name = bound(bench)
-    write, full = bench.handout.write, [True]
+    write, full = bench.injector.write, [True]
 
     def refusing(*what):
         if full[0]:
             raise OSError(28, "No space left on device")
         write(*what)
 
-    bench.handout.write = refusing
+    bench.injector.write = refusing
     lose(bench, name)
-    bench.clerk._prestart_seconds = HASTY
-    assert refused_for(Why.NOT_WRITTEN, bench.start_container, pod)
+    bench.allocator._prestart_seconds = HASTY
+    assert refused_for(BindRefusal.NOT_WRITTEN, bench.start_container, pod)
     full[0] = False
-    bench.clerk._prestart_seconds = PATIENT
+    bench.allocator._prestart_seconds = PATIENT
     bench.start_container(pod)
-    assert bench.handout.written() == {name}
+    assert bench.injector.written() == {name}
 
 
 @BOTH
-def test_a_folder_that_was_removed_is_there_again_when_its_container_is_made(parts, handout):
-    bench = parts(handout)
+def test_a_folder_that_was_removed_is_there_again_when_its_container_is_made(parts, injector):
+    bench = parts(injector)
     bench.start()
     pod, name = bound(bench)
     given = sorted(bench.folder.joinpath("handout").rglob("*vgpu-*"))
     shutil.rmtree(bench.folder / "containers")
     bench.start_container(pod)
-    folders = bench.role.folders(pod.ref, "main")
+    folders = bench.adapter.folders(pod.ref, "main")
     assert all(Path(folder.path).is_dir() for folder in folders)
     assert sorted(bench.folder.joinpath("handout").rglob("*vgpu-*")) == given
     bench.stop()
@@ -328,7 +328,7 @@ def test_a_folder_that_was_removed_is_there_again_when_its_container_is_made(par
     bench.start()
     bench.start_container(pod)
     assert all(Path(folder.path).is_dir() for folder in folders)
-    assert bench.handout.written() == {name}
+    assert bench.injector.written() == {name}
 
 
 def test_what_is_written_stays_valid_where_folders_are_made_elsewhere_now(parts):
@@ -336,22 +336,22 @@ def test_what_is_written_stays_valid_where_folders_are_made_elsewhere_now(parts)
     bench.start()
     pod, name = bound(bench)
     bench.stop()
-    elsewhere = replace(bench.role.language.paths, containers=str(bench.folder / "elsewhere"))
-    bench.role = replace(bench.role, language=replace(bench.role.language, paths=elsewhere))
+    elsewhere = replace(bench.adapter.codec.paths, containers=str(bench.folder / "elsewhere"))
+    bench.adapter = replace(bench.adapter, codec=replace(bench.adapter.codec, paths=elsewhere))
     bench.start()
     bench.start_container(pod)
-    assert bench.handout.written() == {name}
+    assert bench.injector.written() == {name}
 
 
 # ---------------------------------------------------------------- recovered at the second try
 
 
-@pytest.mark.parametrize("fails", ["handout", "watcher"])
+@pytest.mark.parametrize("fails", ["injector", "watcher"])
 def test_a_start_that_fails_once_is_tried_again(parts, monkeypatch, fails, caplog):
-    monkeypatch.setattr("deviceplugin.binder.IDLE_SECONDS", 0.01)
+    monkeypatch.setattr("deviceplugin.allocate.binder.IDLE_SECONDS", 0.01)
     bench = parts()
     bench.start(recovered=False)
-    part, word = {"handout": (bench.handout, "written"), "watcher": (bench.watcher, "recovered")}[
+    part, word = {"injector": (bench.injector, "written"), "watcher": (bench.watcher, "recovered")}[
         fails
     ]
     works, failures = getattr(part, word), iter([OSError(5, "Input/output error")])
@@ -375,9 +375,9 @@ def found_again(bench):
     """What a recovery finds without our checkpoint: a tenant of another plugin."""
     pod = bench.create("theirs", share(A, 2))
     bench.alive.add("theirs")
-    desk = Desk.of(bench.devices).admitted(pod, claimed(pod), 1.0)
-    theirs = replace(desk.tenants["theirs"], foreign=True)
-    return Recovered(replace(desk, tenants={"theirs": theirs}))
+    allocation_state = AllocationState.of(bench.devices).admitted(pod, claimed(pod), 1.0)
+    theirs = replace(allocation_state.tenants["theirs"], foreign=True)
+    return Recovered(replace(allocation_state, tenants={"theirs": theirs}))
 
 
 def test_what_was_found_at_the_start_is_kept_at_once(parts):
@@ -387,7 +387,7 @@ def test_what_was_found_at_the_start_is_kept_at_once(parts):
     found = found_again(bench)
     bench.binder.start(lambda _: found)
     assert bench.binder.recovered(PATIENT)
-    assert bench.saved() == found.desk.tenants
+    assert bench.saved() == found.allocation_state.tenants
 
 
 def test_what_was_found_and_could_not_be_kept_is_kept_as_soon_as_it_can_be(parts):
@@ -409,7 +409,7 @@ def test_what_was_found_and_could_not_be_kept_is_kept_as_soon_as_it_can_be(parts
     full[0] = False
     bench.binder._swept_at = float("-inf")
     bench.binder.look()
-    wait_until(lambda: bench.saved() == found.desk.tenants, "it is kept")
+    wait_until(lambda: bench.saved() == found.allocation_state.tenants, "it is kept")
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", None], ids=["emptied", "object", "gone"])
@@ -440,7 +440,7 @@ def test_what_is_not_known_for_certain_is_not_written_over_what_is_kept(parts):
     bench.stop()
     bench.api.heard = False
     bench.start(recovered=False)
-    unsettled = Recovered(Desk.of(bench.devices), unsettled=frozenset({"a"}))
+    unsettled = Recovered(AllocationState.of(bench.devices), unsettled=frozenset({"a"}))
     bench.binder.start(lambda _: unsettled)
     assert bench.binder.recovered(PATIENT)
     bench.binder._swept_at = float("-inf")
@@ -465,22 +465,22 @@ def test_what_our_checkpoint_cannot_keep_is_not_bound_until_it_can(parts):
     bench.store.save = refusing
     pod = bench.create("a", share(A, 2))
     name = bench.admit(pod, ["id-0"])
-    error = refused_for(Why.NOT_WRITTEN, bench.start_container, pod)
+    error = refused_for(BindRefusal.NOT_WRITTEN, bench.start_container, pod)
     assert "No space left" in error.detail
     assert not error.final
     assert bench.watcher.count("unsaved")
-    assert bench.handout.written() == frozenset()
-    assert bench.binder.state().desk.tenants == {}
+    assert bench.injector.written() == frozenset()
+    assert bench.binder.state().allocation_state.tenants == {}
     full[0] = False
-    bench.clerk._prestart_seconds = PATIENT
+    bench.allocator._prestart_seconds = PATIENT
     bench.start_container(pod)
-    assert bench.handout.written() == {name}
+    assert bench.injector.written() == {name}
 
 
 def test_a_file_that_cannot_be_written_refuses_its_container_alone(parts):
     bench = parts()
     bench.start()
-    write = bench.handout.write
+    write = bench.injector.write
     broken = bench.create("broken", share(A, 2))
     unlucky = set()
 
@@ -489,17 +489,17 @@ def test_a_file_that_cannot_be_written_refuses_its_container_alone(parts):
             raise OSError(5, "Input/output error")
         write(name, *rest)
 
-    bench.handout.write = refusing
-    name, edits = bench.clerk.allocate("volcano.sh/vgpu-number", frozenset({"id-0"}))
+    bench.injector.write = refusing
+    name, edits = bench.allocator.allocate("volcano.sh/vgpu-number", frozenset({"id-0"}))
     unlucky.add(name)
     bench.give(broken, ["id-0"], name, edits)
     fine = bench.create("fine", share(A, 2))
     bench.admit(fine, ["id-1"])
     bench.start_container(fine)
-    bench.clerk._prestart_seconds = HASTY
-    assert refused_for(Why.NOT_WRITTEN, bench.start_container, broken)
+    bench.allocator._prestart_seconds = HASTY
+    assert refused_for(BindRefusal.NOT_WRITTEN, bench.start_container, broken)
     unlucky.clear()
-    bench.clerk._prestart_seconds = PATIENT
+    bench.allocator._prestart_seconds = PATIENT
     bench.start_container(broken)
 
 
@@ -509,10 +509,10 @@ def test_what_the_keeper_has_not_ready_is_waited_for(parts):
     bench.watcher.failure = OSError(11, "the driver's libraries are being mirrored")
     pod = bench.create("a", share(A, 2))
     bench.admit(pod, ["id-0"])
-    error = refused_for(Why.NOT_WRITTEN, bench.start_container, pod)
+    error = refused_for(BindRefusal.NOT_WRITTEN, bench.start_container, pod)
     assert "mirrored" in error.detail
     bench.watcher.failure = None
-    bench.clerk._prestart_seconds = PATIENT
+    bench.allocator._prestart_seconds = PATIENT
     bench.start_container(pod)
 
 
@@ -522,32 +522,32 @@ def test_a_refusal_is_told_once(parts):
     pod = bench.create("a", share("GPU-none", 2))
     bench.admit(pod, ["id-0"])
     for _ in range(3):
-        assert refused_for(Why.UNKNOWN_DEVICE, bench.start_container, pod)
+        assert refused_for(BindRefusal.UNKNOWN_DEVICE, bench.start_container, pod)
     ((error,),) = [arguments for word, arguments in bench.watcher.told if word == "refused"]
-    assert error.why is Why.UNKNOWN_DEVICE
+    assert error.why is BindRefusal.UNKNOWN_DEVICE
 
 
 def test_without_cdi_an_answer_made_for_another_pod_is_not_started(parts):
-    bench = parts(LateFiles)
+    bench = parts(FileInjector)
     bench.start()
     first = bench.create("first", share(A, 2))
     second = bench.create("second", share(B, 2))
-    name, edits = bench.clerk.allocate("volcano.sh/vgpu-number", frozenset({"id-0"}))
+    name, edits = bench.allocator.allocate("volcano.sh/vgpu-number", frozenset({"id-0"}))
     owner, other = (second, first) if edits.env["NVIDIA_VISIBLE_DEVICES"] == A else (first, second)
     bench.give(owner, ["id-0"], name, edits)
     error = refused(bench.start_container, owner)
-    assert error.why is Why.CROSSED
+    assert error.why is BindRefusal.CROSSED
     assert error.final
     assert error.detail.endswith(
         f"this one has 2048 MiB, 10 % of cores of {A if owner is first else B}"
     )
-    assert bench.handout.written() == frozenset()
+    assert bench.injector.written() == frozenset()
     bench.admit(other, ["id-1"])
     bench.start_container(other)
 
 
 def test_without_cdi_an_answer_that_fits_the_true_owner_as_well_is_used(parts):
-    bench = parts(LateFiles)
+    bench = parts(FileInjector)
     bench.start()
     pods = [bench.create("first", share(A, 2)), bench.create("second", share(A, 3))]
     named = {}
@@ -568,16 +568,16 @@ def test_who_waits_for_room_gets_it_when_the_holder_has_left(parts):
     holder, waiting = bench.create("holder", share(A, 8)), bench.create("waiting", share(A, 8))
     held = bench.admit(holder, ["id-0"])
     bench.start_container(holder)
-    bench.clerk._prestart_seconds = HASTY
+    bench.allocator._prestart_seconds = HASTY
     bench.admit(waiting, ["id-1"])
-    error = refused_for(Why.NO_ROOM, bench.start_container, waiting)
+    error = refused_for(BindRefusal.NO_ROOM, bench.start_container, waiting)
     assert "team/pod-holder" in error.detail
     assert not error.final
     bench.remove(holder)
-    bench.clerk._prestart_seconds = PATIENT
+    bench.allocator._prestart_seconds = PATIENT
     bench.start_container(waiting)
     assert bench.saved().keys() == {"waiting"}
-    assert held not in bench.handout.written()
+    assert held not in bench.injector.written()
 
 
 HAMI_SAYS = "volcano.sh/vgpu-ids-new"
@@ -605,7 +605,7 @@ def test_a_pod_gets_the_room_that_an_init_container_leaves_when_it_has_succeeded
     bench.start_container(one, "fetch")
     other = bench.create("other", share(A, 6))
     bench.admit(other, ["y0"])
-    refused_for(Why.NO_ROOM, bench.start_container, other)
+    refused_for(BindRefusal.NO_ROOM, bench.start_container, other)
     ended = Status(
         "fetch",
         ContainerState.TERMINATED,
@@ -626,9 +626,9 @@ def test_who_has_lost_only_its_object_keeps_its_card(parts):
     bench.admit(holder, ["id-0"])
     bench.start_container(holder)
     del bench.api.pods["holder"]  # deleted by force: the container still runs
-    bench.clerk._prestart_seconds = 3 * MAKING_ROOM_SECONDS
+    bench.allocator._prestart_seconds = 3 * MAKING_ROOM_SECONDS
     bench.admit(waiting, ["id-1"])
-    assert refused_for(Why.NO_ROOM, bench.start_container, waiting)
+    assert refused_for(BindRefusal.NO_ROOM, bench.start_container, waiting)
     assert bench.saved().keys() == {"holder"}
 
 
@@ -639,8 +639,8 @@ def test_a_card_that_recovers_serves_those_who_wait_for_it(parts):
     wait_unhealthy(bench, A)
     pod = bench.create("a", share(A, 2))
     bench.admit(pod, ["id-0"])
-    assert refused_for(Why.UNHEALTHY_DEVICE, bench.start_container, pod)
-    bench.clerk._prestart_seconds = PATIENT
+    assert refused_for(BindRefusal.UNHEALTHY_DEVICE, bench.start_container, pod)
+    bench.allocator._prestart_seconds = PATIENT
     with ThreadPoolExecutor(1) as kubelet:
         waiting = kubelet.submit(bench.start_container, pod)
         bench.binder.offer(bench.devices)
@@ -663,11 +663,16 @@ def test_conflicts_are_of_now(parts):
     bench = parts()
     bench.start(recovered=False)
     gone, ended, stays = (bench.create(name) for name in ("gone", "ended", "stays"))
-    found = tuple(Conflict(each.ref, each.ref.uid) for each in (gone, ended, stays))
-    two = Conflict(None, "the same slice", frozenset({"gone", "stays"}))
-    of_nobody = Conflict(None, "what nobody has")
-    remarks = (Conflict(gone.ref, "a forged region"), Conflict(stays.ref, "another"))
-    recovered = Recovered(Desk.of(bench.devices), (*found, two, of_nobody), remarks=remarks)
+    found = tuple(AllocationConflict(each.ref, each.ref.uid) for each in (gone, ended, stays))
+    two = AllocationConflict(None, "the same slice", frozenset({"gone", "stays"}))
+    of_nobody = AllocationConflict(None, "what nobody has")
+    remarks = (
+        AllocationConflict(gone.ref, "a forged region"),
+        AllocationConflict(stays.ref, "another"),
+    )
+    recovered = Recovered(
+        AllocationState.of(bench.devices), (*found, two, of_nobody), remarks=remarks
+    )
     bench.binder.start(lambda _: recovered)
     bench.watcher.wait("conflicts")
     everything = ["ended", "gone", "stays", "the same slice"]
@@ -716,12 +721,12 @@ def test_what_becomes_of_a_card_during_the_recovery_is_known_as_soon_as_that_is_
 
     bench.binder.start(recover)
     assert bench.binder.recovered(PATIENT)
-    assert not bench.binder.state().desk.named[A].healthy
+    assert not bench.binder.state().allocation_state.named[A].healthy
     hold.set()
 
 
 def test_what_becomes_of_a_card_outlives_a_look_that_fails(parts, monkeypatch, caplog):
-    monkeypatch.setattr("deviceplugin.binder.IDLE_SECONDS", 0.01)
+    monkeypatch.setattr("deviceplugin.allocate.binder.IDLE_SECONDS", 0.01)
     bench = parts()
     bench.start()
     fails = iter([True])
@@ -746,7 +751,7 @@ def test_a_start_that_waits_is_answered_as_soon_as_it_may(parts):
     bench.start()
     pod = bench.create("a", share(A, 2), seen=False)
     bench.api.heard = False
-    name, edits = bench.clerk.allocate("volcano.sh/vgpu-number", frozenset({"id-0"}))
+    name, edits = bench.allocator.allocate("volcano.sh/vgpu-number", frozenset({"id-0"}))
     bench.give(pod, ["id-0"], name, edits)
     with ThreadPoolExecutor(1) as kubelet:
         waiting = kubelet.submit(bench.start_container, pod)
@@ -759,8 +764,8 @@ def test_a_start_that_waits_is_answered_as_soon_as_it_may(parts):
 def test_nothing_may_start_before_it_is_known_who_holds_what(parts):
     bench = parts(prestart_seconds=HASTY)
     bench.start(recovered=False)
-    error = refused(bench.clerk.prestart, "volcano.sh/vgpu-number", frozenset({"id-0"}))
-    assert error.why is Why.NOT_RECOVERED
+    error = refused(bench.allocator.prestart, "volcano.sh/vgpu-number", frozenset({"id-0"}))
+    assert error.why is BindRefusal.NOT_RECOVERED
 
 
 def test_nobody_waits_for_a_plugin_that_ends(parts):
@@ -772,7 +777,7 @@ def test_nobody_waits_for_a_plugin_that_ends(parts):
         waiting = kubelet.submit(bench.start_container, pod)
         bench.binder.stop()
         wait_until(waiting.done, "whoever waits is answered")
-        assert isinstance(waiting.exception(), Refused)
+        assert isinstance(waiting.exception(), BindRefused)
 
 
 def test_a_plugin_that_ends_does_not_wait_until_it_is_known_who_holds_what(parts):
@@ -840,15 +845,15 @@ def test_while_the_kubelets_checkpoint_cannot_be_read_nothing_new_is_believed(pa
     bench = parts()
     bench.start()
     pod = bench.create("a", share(A, 2))
-    name, edits = bench.clerk.allocate("volcano.sh/vgpu-number", frozenset({"id-0"}))
+    name, edits = bench.allocator.allocate("volcano.sh/vgpu-number", frozenset({"id-0"}))
     bench.give(pod, ["id-0"], name, edits)
     whole = bench.kubelet_file.read_bytes()
     bench.start_container(pod)
-    bench.clerk._prestart_seconds = HASTY
+    bench.allocator._prestart_seconds = HASTY
     bench.kubelet_file.write_bytes(whole[:-20])
-    assert refused(bench.start_container, pod).why is Why.NOT_SEEN
+    assert refused(bench.start_container, pod).why is BindRefusal.NOT_SEEN
     bench.kubelet_file.write_bytes(whole)
-    bench.clerk._prestart_seconds = PATIENT
+    bench.allocator._prestart_seconds = PATIENT
     bench.start_container(pod)
 
 
@@ -861,7 +866,7 @@ def test_what_a_pod_was_given_goes_when_it_has_left(parts):
     for pod in (first, second):
         bench.start_container(pod)
         bench.put(running(pod))
-    assert bench.handout.written() == {kept, gone}
+    assert bench.injector.written() == {kept, gone}
     bench.remove(first)
     bench.binder._swept_at = float("-inf")
     bench.binder.look()

@@ -2,11 +2,20 @@
 
 import pytest
 
-from deviceplugin.binding import bind_all
-from deviceplugin.desk import Desk
-from deviceplugin.gate import State, by_ids
-from deviceplugin.reasons import Why
-from tests.deviceplugin.desk_values import CARDS, NODE, ROLE, A, assignment, pod, replace, share
+from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.allocate.binding import bind_all
+from deviceplugin.allocate.prestart import BinderState, by_ids
+from deviceplugin.reasons import BindRefusal
+from tests.deviceplugin.allocation_values import (
+    CARDS,
+    NODE,
+    ROLE,
+    A,
+    assignment,
+    pod,
+    replace,
+    share,
+)
 
 PHASE = "volcano.sh/bind-phase"
 NOW = 1_790_000_000.0
@@ -15,11 +24,11 @@ NOW = 1_790_000_000.0
 def looks(*pods):
     """The one refusal of a pod's container after each look, at which the pod was so."""
     one = assignment(pods[0])
-    state = State(Desk.of(CARDS), by_ids([one]))
+    state = BinderState(AllocationState.of(CARDS), by_ids([one]))
     told = []
     for seen in pods:
         found = bind_all(ROLE, NODE, state, lambda _, seen=seen: seen, recent=(), now=NOW)
-        state = replace(state, desk=found.desk, refusals=found.refusals)
+        state = replace(state, allocation_state=found.allocation_state, refusals=found.refusals)
         told += found.refusals.values() or [None]
     return told
 
@@ -31,8 +40,8 @@ def annotated(one, **annotations):
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"volcano.sh/vgpu-node": "node-2"}, Why.OTHER_NODE),
-        ({"volcano.sh/vgpu-ids-new": "one, two:"}, Why.MALFORMED),
+        ({"volcano.sh/vgpu-node": "node-2"}, BindRefusal.OTHER_NODE),
+        ({"volcano.sh/vgpu-ids-new": "one, two:"}, BindRefusal.MALFORMED),
     ],
 )
 def test_our_own_mark_of_a_refusal_is_not_its_reason(wrong, why):
@@ -44,11 +53,11 @@ def test_our_own_mark_of_a_refusal_is_not_its_reason(wrong, why):
 
 def test_what_somebody_else_has_given_up_has_failed():
     (refused,) = looks(annotated(pod("p"), **{PHASE: "failed"}))
-    assert refused.why is Why.CLAIM_FAILED
+    assert refused.why is BindRefusal.CLAIM_FAILED
 
 
 def test_what_heals_is_bound():
     promised = pod("p", share(A, 2))
     first, second = looks(replace(promised, annotations={}), promised)
-    assert first.why is Why.NO_CLAIM
+    assert first.why is BindRefusal.NO_CLAIM
     assert second is None

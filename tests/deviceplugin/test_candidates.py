@@ -2,11 +2,11 @@
 
 import pytest
 
-from deviceplugin.candidates import Claims, candidates, no_candidate
-from deviceplugin.desk import Desk
-from deviceplugin.reasons import Why
-from deviceplugin.roles.gpushare import GpushareRole
-from tests.deviceplugin.desk_values import (
+from deviceplugin.adapters.gpushare import GpushareAdapter
+from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.allocate.candidates import Claims, candidates, no_candidate
+from deviceplugin.reasons import BindRefusal
+from tests.deviceplugin.allocation_values import (
     CARDS,
     INIT,
     NUMBER,
@@ -22,17 +22,17 @@ from tests.deviceplugin.desk_values import (
     running,
     share,
 )
-from vgpu.kube import MIRROR, Container, ContainerState, Pod, Status
+from vgpu.kube.objects import MIRROR, Container, ContainerState, Pod, Status
 from vgpu.model import ContainerKind, Phase, PodRef
-from vgpu.schemes.gpushare_annotations import ASSIGNED, CHANGED_AT, INDEX
-from vgpu.schemes.gpushare_node import MEMORY as GPU_MEM
+from vgpu.schemes.gpushare.annotations import ASSIGNED, CHANGED_AT, INDEX
+from vgpu.schemes.gpushare.node import MEMORY as GPU_MEM
 
 APP = ContainerKind.APP
-EMPTY = Desk.of(CARDS)
+EMPTY = AllocationState.of(CARDS)
 TIME = "volcano.sh/vgpu-time"
 BIND_TIME = "volcano.sh/bind-time"
 
-CLAIMS = Claims(ROLE.language)
+CLAIMS = Claims(ROLE.codec)
 
 
 def promised(uid, at, *shares, **fields):
@@ -40,23 +40,23 @@ def promised(uid, at, *shares, **fields):
     return pod(uid, *shares, annotations={TIME: str(at)}, **fields)
 
 
-def found(*pods, desk=EMPTY, count=1, **options):
+def found(*pods, allocation_state=EMPTY, count=1, **options):
     """(UID, container) of the candidates, in their order."""
-    listed = candidates(CLAIMS, pods, desk, NUMBER, count, **options)
+    listed = candidates(CLAIMS, pods, allocation_state, NUMBER, count, **options)
     return [(one.pod.ref.uid, one.container) for one in listed]
 
 
-def said(*pods, desk=EMPTY, count=1):
-    return str(no_candidate(CLAIMS, pods, desk, NUMBER, count))
+def said(*pods, allocation_state=EMPTY, count=1):
+    return str(no_candidate(CLAIMS, pods, allocation_state, NUMBER, count))
 
 
-def bound(one, *containers, desk=EMPTY):
-    """The desk with these containers of the pod bound."""
-    desk = desk.admitted(one, claimed(one), 1.0)
+def bound(one, *containers, allocation_state=EMPTY):
+    """The allocation state with these containers of the pod bound."""
+    allocation_state = allocation_state.admitted(one, claimed(one), 1.0)
     for container in containers:
         answer = assignment(one, container, f"{one.ref.uid}-{container}")
-        desk = desk.bound(answer, one, ROLE.language.requests(one), 2.0)
-    return desk
+        allocation_state = allocation_state.bound(answer, one, ROLE.codec.requests(one), 2.0)
+    return allocation_state
 
 
 def test_who_was_promised_first_comes_first():
@@ -152,7 +152,7 @@ def test_the_kubelet_asks_for_the_init_list_first():
 def test_an_unfinished_pod_comes_first():
     two = made("p", [("main", APP, (share(A, 2),)), ("side", APP, (share(B, 2),))])
     two = replace(two, annotations={**two.annotations, TIME: "99"})
-    assert found(promised("q", 10), two, desk=bound(two, "main")) == [
+    assert found(promised("q", 10), two, allocation_state=bound(two, "main")) == [
         ("p", "side"),
         ("q", "main"),
         ("p", "main"),  # only a kubelet without memory would ask for it again
@@ -192,7 +192,7 @@ def test_the_originals_success_does_not_matter_as_long_as_nothing_has_started():
 
 
 def test_gpushares_retry_finds_the_pod_that_is_assigned_already():
-    role = GpushareRole()
+    adapter = GpushareAdapter()
 
     def waiting(uid, assigned, at):
         said = {INDEX: "0", ASSIGNED: assigned, CHANGED_AT: f"{at}000000000"}
@@ -207,7 +207,7 @@ def test_gpushares_retry_finds_the_pod_that_is_assigned_already():
         )
 
     pods = (waiting("new", "false", 20), waiting("again", "true", 10))
-    listed = candidates(Claims(role.language), pods, EMPTY, GPU_MEM, 4)
+    listed = candidates(Claims(adapter.codec), pods, EMPTY, GPU_MEM, 4)
     assert [one.pod.ref.uid for one in listed] == ["again", "new"]
 
 
@@ -221,7 +221,7 @@ def test_another_resource_has_no_candidates():
 def test_the_refusal_names_the_request_and_who_comes_near():
     failed = pod("d", annotations={"volcano.sh/bind-phase": "failed"})
     text = said(pod("b"), failed, count=2)
-    assert no_candidate(CLAIMS, (), EMPTY, NUMBER, 2).why is Why.NO_CANDIDATE
+    assert no_candidate(CLAIMS, (), EMPTY, NUMBER, 2).why is BindRefusal.NO_CANDIDATE
     assert text == (
         "2 of volcano.sh/vgpu-number were asked for on node node-1; waiting there:"
         " team/pod-b wants 1 (container main), team/pod-d has failed; none wants 2"

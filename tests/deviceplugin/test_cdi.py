@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin import cdi
-from deviceplugin.cdi import CdiFiles
+from deviceplugin.injection import cdi
+from deviceplugin.injection.cdi import CdiInjector
 from tests.support.broken_disk import BrokenDisk
 from tests.support.environment import GOLDEN_FILES
 from vgpu.model import Scheme
-from vgpu.schemes.language import Edits, Mount
+from vgpu.schemes.codec import ContainerEdits, Mount
 
 GOLDEN = GOLDEN_FILES / "device-plugin" / "vgpu-0123456789abcdef01234567.json"
 NAME, OTHER, THIRD = "0123456789abcdef01234567", "1" * 24, "2" * 24
 BOOT = "d41b3b16-8d57-4daf-8838-a7cb7443812a"
 FOLDER = "/usr/local/vgpu/vgpu/containers/1b4e28ba-2fa1-11d2-883f-0016d3cca427_main"
-EDITS = Edits(
+EDITS = ContainerEdits(
     env={
         "NVIDIA_VISIBLE_DEVICES": "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05",
         "CUDA_DEVICE_MEMORY_LIMIT_0": "4096m",
@@ -39,7 +39,7 @@ def files(tmp_path):
 
 
 def make(folder, scheme=Scheme.VOLCANO, boot=BOOT):
-    return CdiFiles(str(folder / "cdi"), scheme, boot)
+    return CdiInjector(str(folder / "cdi"), scheme, boot)
 
 
 def names(folder):
@@ -58,16 +58,16 @@ def test_a_spec_is_as_it_was_agreed():
 
 
 def test_the_early_answer_is_the_same_for_all_and_shows_no_device(files):
-    early = files.early(NAME, EDITS, {"A": "b"})
-    assert early == files.early(OTHER, Edits({}), {})
-    assert early == Edits({"NVIDIA_VISIBLE_DEVICES": "void"})
+    early = files.response(NAME, EDITS, {"A": "b"})
+    assert early == files.response(OTHER, ContainerEdits({}), {})
+    assert early == ContainerEdits({"NVIDIA_VISIBLE_DEVICES": "void"})
     assert not files.guesses
 
 
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
 keys = texts.filter(lambda key: "=" not in key)
 edits = st.builds(
-    Edits,
+    ContainerEdits,
     st.dictionaries(keys, texts, max_size=3),
     st.lists(st.builds(Mount, texts, texts, st.booleans()), max_size=3).map(tuple),
     st.lists(texts, max_size=2).map(tuple),
@@ -112,7 +112,7 @@ def test_a_file_is_there_as_a_whole_and_only_once(files, tmp_path):
 def test_a_name_never_gets_another_meaning(files, tmp_path):
     files.write(NAME, EDITS, {})
     with pytest.raises(FileExistsError, match="something else") as error:
-        files.write(NAME, Edits({"A": "b"}), {})
+        files.write(NAME, ContainerEdits({"A": "b"}), {})
     assert error.value.filename == str(file(tmp_path))
     assert file(tmp_path).read_bytes() == GOLDEN.read_bytes()
 
@@ -152,9 +152,9 @@ def test_an_interrupted_write_leaves_no_spec_or_the_whole_one(monkeypatch, tmp_p
 def test_what_is_not_kept_goes(files, tmp_path):
     for name in (NAME, OTHER, THIRD):
         files.write(name, EDITS, {})
-    files.keep_only([OTHER])
+    files.prune([OTHER])
     assert files.written() == {OTHER}
-    files.keep_only([])
+    files.prune([])
     assert names(tmp_path) == []
 
 
@@ -166,14 +166,14 @@ def test_what_an_older_boot_left_is_not_written_goes_and_is_written_anew(files, 
     files.write(NAME, EDITS, {})
     assert files.written() == {NAME}
     assert file(tmp_path).read_bytes() == GOLDEN.read_bytes()
-    files.keep_only([NAME])
+    files.prune([NAME])
     assert names(tmp_path) == [file(tmp_path).name]
 
 
 def test_another_plugins_files_stay(files, tmp_path):
     other = make(tmp_path, Scheme.GAIA)
     other.write(OTHER, EDITS, {})
-    files.keep_only([])
+    files.prune([])
     assert files.written() == frozenset()
     assert other.written() == {OTHER}
     with pytest.raises(FileExistsError):
@@ -193,7 +193,7 @@ def test_what_only_looks_like_ours_stays(files, tmp_path):
     os.mkfifo(file(tmp_path, "7" * 24))
     before = names(tmp_path)
     assert files.written() == frozenset()
-    files.keep_only([])
+    files.prune([])
     assert names(tmp_path) == before
     assert target.exists()
     for name in (THIRD, "6" * 24, "7" * 24):
@@ -245,9 +245,9 @@ def test_a_damaged_spec_is_as_good_as_lost_and_written_anew(files, damaged):
 
 
 def test_a_damaged_spec_goes_when_its_container_has_left(files, damaged):
-    files.keep_only([NAME])
+    files.prune([NAME])
     assert damaged.exists()
-    files.keep_only([])
+    files.prune([])
     assert not damaged.exists()
 
 
@@ -261,7 +261,7 @@ def test_a_spec_of_another_kind_in_the_place_of_ours_is_written_over(files, tmp_
 
 def test_a_folder_that_is_not_there_has_nothing(files):
     assert files.written() == frozenset()
-    files.keep_only([])
+    files.prune([])
 
 
 def test_a_folder_that_cannot_be_read_is_an_error(files, tmp_path):
@@ -273,9 +273,9 @@ def test_a_folder_that_cannot_be_read_is_an_error(files, tmp_path):
 
 
 def test_what_a_loss_of_power_has_left_empty_is_removed(tmp_path):
-    files = CdiFiles(str(tmp_path), Scheme.VOLCANO, "this-boot")
+    files = CdiInjector(str(tmp_path), Scheme.VOLCANO, "this-boot")
     left = tmp_path / f"vgpu-{'a' * 24}.json"
     left.touch()
     assert files.written() == frozenset()
-    files.keep_only(())
+    files.prune(())
     assert not left.exists()

@@ -10,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from deviceplugin.checkpoint import MOST_DAMAGED, Checkpoint, LockHeld
+from deviceplugin.recovery.checkpoint import MOST_DAMAGED, CheckpointFile, LockHeld
 from tests.support.broken_disk import BrokenDisk
 from tests.support.waiting import WAIT_SECONDS, result_of, wait_until
+from vgpu.admitted import AdmittedPod, Binding
 from vgpu.model import Allocation, Phase, PodRef, Scheme, Share
 from vgpu.own_checkpoint import LIMIT
 from vgpu.reasons import Reason
-from vgpu.tenants import Binding, Tenant
 from vgpu.units import GIB
 
 BOOT = "d41b3b16-8d57-4daf-8838-a7cb7443812a"
@@ -28,7 +28,7 @@ STEPS = 16
 
 def tenant(uid, *, at=10.0):
     shares = (Share(CARD, 2 * GIB, 300),)
-    return Tenant(
+    return AdmittedPod(
         PodRef(uid, "ml", f"pod-{uid}"),
         (Allocation("main", shares, Phase.ASSIGNED),),
         (Binding("main", "0123456789abcdef01234567", shares, at),),
@@ -40,7 +40,7 @@ A, B, C, D = ((tenant(name),) for name in "abcd")
 
 
 def store(folder, *, boot=BOOT, node="node-1", scheme=Scheme.VOLCANO):
-    return Checkpoint(str(folder), scheme, node, boot, clock=lambda: 1_790_000_000.0)
+    return CheckpointFile(str(folder), scheme, node, boot, clock=lambda: 1_790_000_000.0)
 
 
 def loaded(folder, **options):
@@ -100,7 +100,7 @@ def test_schemes_do_not_touch_each_other(folder):
 
 
 def test_what_could_not_be_loaded_again_is_not_saved(folder):
-    huge = (Tenant(PodRef("u", "", "x" * LIMIT), ()),)
+    huge = (AdmittedPod(PodRef("u", "", "x" * LIMIT), ()),)
     with pytest.raises(OSError, match=NAME) as error:
         store(folder).save(huge)
     assert error.value.errno == errno.EFBIG
@@ -220,12 +220,12 @@ def test_a_killed_process_leaves_a_state_that_can_be_loaded(tmp_path):
     """A real one, at a moment that nobody chose."""
     code = (
         "import sys\n"
-        "from deviceplugin.checkpoint import Checkpoint\n"
+        "from deviceplugin.recovery.checkpoint import CheckpointFile\n"
         "from vgpu.model import PodRef, Scheme\n"
-        "from vgpu.tenants import Tenant\n"
-        f"store = Checkpoint(sys.argv[1], Scheme.VOLCANO, 'node-1', {BOOT!r}).open()\n"
+        "from vgpu.admitted import AdmittedPod\n"
+        f"store = CheckpointFile(sys.argv[1], Scheme.VOLCANO, 'node-1', {BOOT!r}).open()\n"
         "for number in range(10**9):\n"
-        "    store.save([Tenant(PodRef(uid, '', ''), ()) for uid in (str(number), 'x')])\n"
+        "    store.save([AdmittedPod(PodRef(uid, '', ''), ()) for uid in (str(number), 'x')])\n"
         "    if number == 20: print('running', flush=True)\n"
     )
     for _ in range(3):

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.gaia import driver_mirror, ldcache
-from deviceplugin.gaia.driver_files import Driver, HostFile, Library, survey
+from deviceplugin.gaia.driver_files import HostDriver, HostFile, Library, survey
 from deviceplugin.gaia.driver_layout import Flavour, origin
-from deviceplugin.gaia.driver_mirror import DriverMirror, Source
+from deviceplugin.gaia.driver_mirror import DriverMirror, DriverSource
 from deviceplugin.gaia.elf import read_library
 from deviceplugin.gaia.host_root import resolved
-from deviceplugin.gaia.keeper import GaiaKeeper, Settings
+from deviceplugin.gaia.services import GaiaServices, GaiaSettings
 from tests.deviceplugin.driver_host import FOLDERS, VERSION, DriverHost, cache, elf, tree
 from tests.deviceplugin.gaia_pods import DEVICES, ROLE, asking
 from tests.support.environment import missing
@@ -50,12 +50,12 @@ def plugin(tmp_path):
 
 
 @pytest.fixture
-def mirror(tmp_path, host, plugin):
+def informer(tmp_path, host, plugin):
     """A maker of mirrors; ``control`` and others as in Source."""
 
     def make(boot="boot-1", **source):
         source = {"control": str(plugin / "libcuda-control.so"), **source}
-        return DriverMirror(str(tmp_path / "vdriver"), Source(str(host.root), **source), boot)
+        return DriverMirror(str(tmp_path / "vdriver"), DriverSource(str(host.root), **source), boot)
 
     return make
 
@@ -74,8 +74,8 @@ def reason(act, *args):
 # ---------------------------------------------------------------- what is laid out
 
 
-def test_whole_cards_have_the_drivers_own_libraries(mirror, folder):
-    mirror().refresh()
+def test_whole_cards_have_the_drivers_own_libraries(informer, folder):
+    informer().refresh()
     lib64 = {
         "libcuda.so": f"-> libcuda.so.{VERSION}",
         "libcuda.so.1": f"-> libcuda.so.{VERSION}",
@@ -92,9 +92,9 @@ def test_whole_cards_have_the_drivers_own_libraries(mirror, folder):
     assert tree(folder / "origin") == wanted | {"bin/nvidia-smi": b"#!/bin/sh\n"}
 
 
-def test_parts_of_cards_find_the_control_library_in_place_of_the_drivers(mirror, folder, plugin):
+def test_parts_of_cards_find_the_control_library_in_place_of_the_drivers(informer, folder, plugin):
     """It loads the driver's own by their versions, so these stay."""
-    mirror().refresh()
+    informer().refresh()
     whole, part = tree(folder / "origin"), tree(folder / "nvidia")
     control = "-> libcuda-control.so"
     assert part == whole | {
@@ -107,51 +107,51 @@ def test_parts_of_cards_find_the_control_library_in_place_of_the_drivers(mirror,
     }
 
 
-def test_libraries_of_32_bits_have_a_folder_of_their_own(mirror, folder, host):
+def test_libraries_of_32_bits_have_a_folder_of_their_own(informer, folder, host):
     host.library("libcuda.so", bits=32)
     host.library("libnvidia-ptxjitcompiler.so", bits=32)
     host.ldconfig()
-    mirror().refresh()
+    informer().refresh()
     assert (folder / "origin/lib/libcuda.so.1").exists()
     assert (folder / "nvidia/lib/libnvidia-ptxjitcompiler.so.1").exists()
 
 
-def test_no_cuda_is_left_that_the_control_library_does_not_limit(mirror, folder, host):
+def test_no_cuda_is_left_that_the_control_library_does_not_limit(informer, folder, host):
     """There is one of 64 bits only."""
     host.library("libcuda.so", bits=32)
     host.ldconfig()
-    mirror().refresh()
+    informer().refresh()
     left = {name for name in tree(folder / "nvidia") if name.startswith("lib/")}
     assert left == set()
 
 
-def test_graphics_libraries_are_taken_if_they_are_nvidias(mirror, folder, host):
+def test_graphics_libraries_are_taken_if_they_are_nvidias(informer, folder, host):
     host.library("libEGL.so", version="1.1.0", needed=["libGLdispatch.so.0"])
     host.library("libGL.so", version="1.2.0", needed=["libX11.so.6"])
     host.library("libGLX_nvidia.so", soname="libGLX_nvidia.so.0")
     host.ldconfig()
-    mirror().refresh()
+    informer().refresh()
     names = {path.name for path in (folder / "origin/lib64").iterdir()}
     assert {"libEGL.so.1", "libEGL.so.1.1.0", "libGLX_indirect.so.0"} <= names
     assert not any(name.startswith("libGL.so") for name in names)
 
 
-def test_what_an_older_driver_left_behind_is_not_taken(mirror, folder, host):
+def test_what_an_older_driver_left_behind_is_not_taken(informer, folder, host):
     host.library("libnvidia-glcore.so", version="535.54.03")
     host.library("libcuda.so", version="535.54.03", bits=32)
     host.ldconfig()
-    mirror().refresh()
+    informer().refresh()
     assert not [name for name in tree(folder / "origin") if "535" in name]
 
 
-def test_programs_keep_their_mode_and_copies_are_not_links(mirror, folder):
-    mirror().refresh()
+def test_programs_keep_their_mode_and_copies_are_not_links(informer, folder):
+    informer().refresh()
     smi = folder / "origin/bin/nvidia-smi"
     assert os.access(smi, os.X_OK)
     assert not smi.is_symlink()
 
 
-def test_a_host_that_is_another_file_system_is_copied(mirror, folder, host, monkeypatch):
+def test_a_host_that_is_another_file_system_is_copied(informer, folder, host, monkeypatch):
     link = os.link
 
     def refuse(source, target):
@@ -160,7 +160,7 @@ def test_a_host_that_is_another_file_system_is_copied(mirror, folder, host, monk
         link(source, target)
 
     monkeypatch.setattr(driver_mirror.os, "link", refuse)
-    mirror().refresh()
+    informer().refresh()
     one, two = (folder / name / f"lib64/libcuda.so.{VERSION}" for name in ("origin", "nvidia"))
     assert one.read_bytes() == elf(64, "libcuda.so.1")
     assert one.stat().st_ino == two.stat().st_ino  # once for both
@@ -168,16 +168,16 @@ def test_a_host_that_is_another_file_system_is_copied(mirror, folder, host, monk
 
 def test_a_library_that_calls_itself_a_path_is_refused():
     file = HostFile("/usr/lib/libcuda.so.1.2", 1, 1)
-    driver = Driver("1.2", (file,), {})
+    driver = HostDriver("1.2", (file,), {})
     assert reason(origin, driver, {file.path: Library(64, "../../x")}) is Reason.MALFORMED
 
 
-def test_a_driver_that_cannot_be_limited_is_refused(mirror, host):
+def test_a_driver_that_cannot_be_limited_is_refused(informer, host):
     """Its soname is its whole name: programs would get past the control library."""
     host.library("libcuda.so", soname=f"libcuda.so.{VERSION}")
     host.known.append(("libcuda.so.1", f"{host.shown(64)}/libcuda.so.1"))
     host.ldconfig()
-    assert reason(mirror().refresh) is Reason.MALFORMED
+    assert reason(informer().refresh) is Reason.MALFORMED
 
 
 # ---------------------------------------------------------------- what is found
@@ -287,7 +287,9 @@ def compiled(path, source, soname):
     subprocess.run([*command, path.with_suffix(".c")], check=True)
 
 
-def test_the_loader_finds_the_control_library_and_that_one_the_driver(mirror, folder, host, plugin):
+def test_the_loader_finds_the_control_library_and_that_one_the_driver(
+    informer, folder, host, plugin
+):
     """As in a container: by LD_LIBRARY_PATH alone, with libraries that a compiler made."""
     if not shutil.which("gcc"):
         missing("no compiler here")
@@ -302,7 +304,7 @@ def test_the_loader_finds_the_control_library_and_that_one_the_driver(mirror, fo
         return 10 * its();
     }}"""
     compiled(plugin / "libcuda-control.so", control, "libcuda-control.so")
-    mirror().refresh()
+    informer().refresh()
     program = """
     #include <dlfcn.h>
     int main(int n, char **names) {
@@ -324,21 +326,21 @@ def test_the_loader_finds_the_control_library_and_that_one_the_driver(mirror, fo
 # ---------------------------------------------------------------- how it is switched
 
 
-def test_a_mirror_that_is_there_is_left_alone(mirror, folder):
-    first = mirror().refresh()
+def test_a_mirror_that_is_there_is_left_alone(informer, folder):
+    first = informer().refresh()
     inodes = {path: path.lstat().st_ino for path in folder.rglob("*")}
-    again = mirror().refresh()
+    again = informer().refresh()
     assert again == first
     assert {path: path.lstat().st_ino for path in folder.rglob("*")} == inodes
 
 
-def test_another_driver_makes_another_folder_and_the_old_one_stays(mirror, folder, host):
+def test_another_driver_makes_another_folder_and_the_old_one_stays(informer, folder, host):
     """Containers of this boot may have it."""
-    before = mirror().refresh()
+    before = informer().refresh()
     old = {flavour: folder / name for flavour, name in before.folders.items()}
     kept = {flavour: tree(path) for flavour, path in old.items()}
     host.driver("590.10.01")
-    after = mirror().refresh()
+    after = informer().refresh()
     assert after.version == "590.10.01"
     assert not set(after.folders.values()) & set(before.folders.values())
     for flavour in (SHARED, ORIGIN):
@@ -346,50 +348,50 @@ def test_another_driver_makes_another_folder_and_the_old_one_stays(mirror, folde
         assert tree(old[flavour]) == kept[flavour]
 
 
-def test_after_the_next_boot_the_old_one_goes(mirror, folder, host):
-    before = mirror().refresh()
+def test_after_the_next_boot_the_old_one_goes(informer, folder, host):
+    before = informer().refresh()
     host.driver("590.10.01")
-    after = mirror().refresh()
-    mirror(boot="boot-2").refresh()
+    after = informer().refresh()
+    informer(boot="boot-2").refresh()
     there = {path.name for path in folder.iterdir()}
     assert not there & set(before.folders.values())
     assert set(after.folders.values()) <= there
     assert not [name for name in there if name.removesuffix(".boot") in before.folders.values()]
 
 
-def test_a_folder_that_is_used_again_in_this_boot_stays(mirror, folder, host):
+def test_a_folder_that_is_used_again_in_this_boot_stays(informer, folder, host):
     """Back to the first driver in the second boot, then forth: both may be had by containers."""
-    first = mirror().refresh()
-    mirror(boot="boot-2").refresh()
+    first = informer().refresh()
+    informer(boot="boot-2").refresh()
     host.driver("590.10.01")
-    mirror(boot="boot-2").refresh()
+    informer(boot="boot-2").refresh()
     assert set(first.folders.values()) <= {path.name for path in folder.iterdir()}
 
 
-def test_another_control_library_makes_another_folder_for_parts_only(mirror, plugin):
-    before = mirror().refresh()
+def test_another_control_library_makes_another_folder_for_parts_only(informer, plugin):
+    before = informer().refresh()
     (plugin / "libcuda-control.so").write_bytes(elf(64, "libcuda-control.so", ["libm.so.6"]))
-    after = mirror().refresh()
+    after = informer().refresh()
     assert before.folders[ORIGIN] == after.folders[ORIGIN]
     assert before.folders[SHARED] != after.folders[SHARED]
 
 
-def test_gpu_managers_own_folder_is_put_aside_for_its_containers(mirror, folder):
+def test_gpu_managers_own_folder_is_put_aside_for_its_containers(informer, folder):
     (folder / "nvidia/lib64").mkdir(parents=True)
     (folder / "nvidia/lib64/libcuda.so").write_text("its")
-    mirror().refresh()
+    informer().refresh()
     assert (folder / "nvidia").is_symlink()
     (aside,) = folder.glob("nvidia.gpu-manager-????????????")
     assert tree(aside) == {"lib64/libcuda.so": b"its"}
-    mirror(boot="boot-2").refresh()
+    informer(boot="boot-2").refresh()
     assert not aside.exists()
 
 
-def test_a_container_keeps_the_folder_that_it_was_made_with(mirror, folder, host, tmp_path):
+def test_a_container_keeps_the_folder_that_it_was_made_with(informer, folder, host, tmp_path):
     """The source of its mount is a link, and the kernel follows it once."""
     inside = tmp_path / "inside"
     inside.mkdir()
-    mirror().refresh()
+    informer().refresh()
     mounted = f'mount --bind "{folder}/nvidia" "{inside}"'
     script = f'{mounted} && echo ready && read line && ls "{inside}/lib64"'
     command = ["unshare", "-m", "sh", "-c", script]
@@ -407,21 +409,21 @@ def test_a_container_keeps_the_folder_that_it_was_made_with(mirror, folder, host
         if container.stdout.readline() != "ready\n":
             missing("nothing may be mounted here")
         host.driver("590.10.01")
-        mirror().refresh()
+        informer().refresh()
         listed, _ = container.communicate("\n")
     assert f"libcuda.so.{VERSION}" in listed
     assert "590" not in listed
 
 
-def test_an_interrupted_mirror_is_begun_anew(mirror, folder, monkeypatch):
+def test_an_interrupted_mirror_is_begun_anew(informer, folder, monkeypatch):
     """Killed in the middle, or the disk is full."""
     with monkeypatch.context() as broken:
         broken.setattr(driver_mirror, "_sync", refusing)
         with pytest.raises(OSError, match="No space"):
-            mirror().refresh()
+            informer().refresh()
     assert not (folder / "origin").exists()
     (folder / ".nvidia.1-0.new/lib64").mkdir(parents=True)
-    mirror().refresh()
+    informer().refresh()
     assert not list(folder.glob(".*.new"))
     assert (folder / "origin/lib64/libcuda.so.1").exists()
 
@@ -431,7 +433,7 @@ def refusing(path):
 
 
 def test_a_driver_that_is_replaced_while_it_is_copied_is_not_given(
-    mirror, folder, host, monkeypatch
+    informer, folder, host, monkeypatch
 ):
     build = DriverMirror._build
 
@@ -440,43 +442,43 @@ def test_a_driver_that_is_replaced_while_it_is_copied_is_not_given(
         host.library("libnvidia-ptxjitcompiler.so")
 
     monkeypatch.setattr(DriverMirror, "_build", meanwhile)
-    assert reason(mirror().refresh) is Reason.CHANGED_WHILE_READ
+    assert reason(informer().refresh) is Reason.CHANGED_WHILE_READ
     assert not (folder / "origin").exists()
 
 
-def test_a_library_that_is_cut_short_leaves_the_mirror_before(mirror, folder, host):
-    before = mirror().refresh()
+def test_a_library_that_is_cut_short_leaves_the_mirror_before(informer, folder, host):
+    before = informer().refresh()
     host.put(f"{FOLDERS[64]}/libnvidia-ptxjitcompiler.so.{VERSION}", elf()[:40])
     with pytest.raises(SourceError, match="ptxjitcompiler"):
-        mirror().refresh()
+        informer().refresh()
     assert str((folder / "nvidia").readlink()) == before.folders[SHARED]
 
 
 # ---------------------------------------------------------------- what limits it
 
 
-def test_without_a_control_library_whole_cards_are_served_all_the_same(mirror, folder):
-    found = mirror(control="/nowhere/libcuda-control.so").refresh()
+def test_without_a_control_library_whole_cards_are_served_all_the_same(informer, folder):
+    found = informer(control="/nowhere/libcuda-control.so").refresh()
     assert set(found.folders) == {ORIGIN}
     assert "/nowhere/libcuda-control.so is not there" in found.problem
 
 
-def test_without_parts_of_cards_no_control_library_is_missed(mirror):
-    found = mirror(control=None, shares=False).refresh()
+def test_without_parts_of_cards_no_control_library_is_missed(informer):
+    found = informer(control=None, shares=False).refresh()
     assert (set(found.folders), found.problem) == ({ORIGIN}, "")
 
 
-def test_the_control_library_may_be_the_hosts(mirror, host):
+def test_the_control_library_may_be_the_hosts(informer, host):
     host.put("/usr/bin/gpu-client", b"client")
     host.put(f"{FOLDERS[64]}/libcuda-control.so", elf(64, ""))
     host.known.append(("libcuda-control.so", f"{FOLDERS[64]}/libcuda-control.so"))
     host.ldconfig()
-    assert set(mirror(control=None).refresh().folders) == {SHARED, ORIGIN}
+    assert set(informer(control=None).refresh().folders) == {SHARED, ORIGIN}
 
 
-def test_without_its_client_the_control_library_is_of_no_use(mirror, plugin):
+def test_without_its_client_the_control_library_is_of_no_use(informer, plugin):
     (plugin / "gpu-client").unlink()
-    found = mirror().refresh()
+    found = informer().refresh()
     assert set(found.folders) == {ORIGIN}
     assert "gpu-client" in found.problem
 
@@ -488,11 +490,11 @@ def test_pods_wait_for_the_driver_and_are_told_when_it_has_come(tmp_path, host, 
     told = []
     host.path("/etc/ld.so.cache").unlink()
     aside = host.path(FOLDERS[64]).rename(tmp_path / "aside")
-    keeper = GaiaKeeper(
-        Settings(
+    keeper = GaiaServices(
+        GaiaSettings(
             limits_dir="/proc/self/fd/none",  # no socket is opened here
             driver_dir=str(tmp_path / "vdriver"),
-            driver=Source(str(host.root), control=str(plugin / "libcuda-control.so")),
+            driver=DriverSource(str(host.root), control=str(plugin / "libcuda-control.so")),
         ),
         pod={}.get,
         driver=lambda: (580, 95),

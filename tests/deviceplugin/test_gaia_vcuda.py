@@ -16,20 +16,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from deviceplugin.gaia import registrar, vcuda_server
-from deviceplugin.gaia.driver_mirror import Source
-from deviceplugin.gaia.keeper import GaiaKeeper, Settings, driver_version
-from deviceplugin.gaia.registrar import Look
+from deviceplugin.gaia import limits_writer, vcuda_server
+from deviceplugin.gaia.driver_mirror import DriverSource
+from deviceplugin.gaia.limits_writer import PodFiles
+from deviceplugin.gaia.services import GaiaServices, GaiaSettings, driver_version
 from deviceplugin.gaia.vcuda_files import LimitsFolder
-from deviceplugin.gaia.vcuda_server import Asked, Refusal, VcudaServers, asked, found
+from deviceplugin.gaia.vcuda_server import ContainerQuery, VcudaRefusal, VcudaServers, asked, found
 from tests.deviceplugin.gaia_host import Host, register
 from tests.deviceplugin.gaia_pods import CORE_LIMIT, DEVICES, ROLE, asking
 from tests.support.plugin_pods import NODE, no_books, tenant_of
 from tests.support.waiting import WAIT_SECONDS, wait_ended
-from vgpu.kube import ContainerState, Status
+from vgpu.kube.objects import ContainerState, Status
 from vgpu.reasons import Reason, SourceError
 from vgpu.rpc import vcuda_pb2 as pb
-from vgpu.schemes import gaia_pids, vcuda_config
+from vgpu.schemes.gaia import pids as gaia_pids
+from vgpu.schemes.gaia import vcuda_config
 from vgpu.sources.limits import LimitSource
 
 UID = "9a422c32-4fc2-11e9-bb64-505dac4c3a38"
@@ -49,11 +50,11 @@ class Node:
 
     def start(self):
         host = self.host
-        self.keeper = GaiaKeeper(
-            Settings(
+        self.keeper = GaiaServices(
+            GaiaSettings(
                 limits_dir=str(host.limits),
                 driver_dir=str(host.limits.parent / "vdriver"),
-                driver=Source(root=str(host.limits.parent / "no-driver")),
+                driver=DriverSource(root=str(host.limits.parent / "no-driver")),
                 procfs=str(host.procfs),
                 cgroupfs=str(host.cgroupfs),
                 log_dir=str(host.log_dir),
@@ -340,7 +341,7 @@ def test_calls_that_come_together_share_looks(root):
 
     def look(uid, by_name):
         looks.append(uid)
-        return Look({ID: "c0"})
+        return PodFiles({ID: "c0"})
 
     servers = VcudaServers(look)
     servers.start()
@@ -359,7 +360,7 @@ def test_calls_that_come_together_share_looks(root):
 
 def test_connections_that_say_nothing_are_few(root):
     """What one tenant can take of our open files is bounded."""
-    servers = VcudaServers(lambda uid, by_name: Look({ID: "c0"}))
+    servers = VcudaServers(lambda uid, by_name: PodFiles({ID: "c0"}))
     servers.start()
     servers.open(UID, str(root / "hog.sock"))
     servers.open("other", str(root / "other.sock"))
@@ -435,24 +436,24 @@ def test_a_defect_is_not_told_to_tenants(tmp_path, caplog):
     )
 )
 def test_any_text_is_a_plain_name_or_refused(request):
-    asks = Asked("", by_name=False)
-    with suppress(Refusal):
+    asks = ContainerQuery("", by_name=False)
+    with suppress(VcudaRefusal):
         asks = asked(request, UID)
     assert not set(asks.container) & set("/.\0")
     assert asks.container.isascii()
 
 
 def test_who_waits_by_name_waits_while_any_container_is_unknown():
-    assert not found(Asked("c0", by_name=True), Look(waiting=frozenset({ID})))
-    with pytest.raises(Refusal):
-        found(Asked("c0", by_name=True), Look(served={ID: "c1"}))
+    assert not found(ContainerQuery("c0", by_name=True), PodFiles(waiting=frozenset({ID})))
+    with pytest.raises(VcudaRefusal):
+        found(ContainerQuery("c0", by_name=True), PodFiles(served={ID: "c1"}))
 
 
 def test_files_under_the_id_are_none_under_the_name():
-    by_id = Look(served={ID: "c0"})
-    assert found(Asked(ID, by_name=False), by_id)
-    assert not found(Asked("c0", by_name=True), by_id)
-    assert found(Asked("c0", by_name=True), replace(by_id, by_name=frozenset({"c0"})))
+    by_id = PodFiles(served={ID: "c0"})
+    assert found(ContainerQuery(ID, by_name=False), by_id)
+    assert not found(ContainerQuery("c0", by_name=True), by_id)
+    assert found(ContainerQuery("c0", by_name=True), replace(by_id, by_name=frozenset({"c0"})))
 
 
 # ---------------------------------------------------------------- sockets
@@ -487,7 +488,7 @@ def test_the_socket_is_replaced_in_one_step(tmp_path):
     """Who dials while another plugin takes over finds a socket at any time."""
     path = tmp_path / "vcuda.sock"
     missing, done = [], threading.Event()
-    servers = [VcudaServers(lambda uid, names: Look({ID: "c0"})) for _ in range(5)]
+    servers = [VcudaServers(lambda uid, names: PodFiles({ID: "c0"})) for _ in range(5)]
     for each in servers:
         each.start()
     servers[0].open(UID, str(path))
@@ -587,7 +588,7 @@ def test_a_damaged_limit_is_not_taken_over_while_the_pod_is_not_known(node):
 
 
 def warnings(caplog):
-    return [each.message for each in caplog.records if each.name == registrar.__name__]
+    return [each.message for each in caplog.records if each.name == limits_writer.__name__]
 
 
 def test_what_a_tenant_brings_about_at_each_look_is_said_once(node, caplog):
@@ -700,7 +701,7 @@ def test_pods_that_are_gone_leave_no_folder(node):
         node.host.limits.joinpath(gone, "deep/er").mkdir(parents=True)
     node.host.limits.joinpath(STAYS).mkdir()
     node.host.limits.joinpath("a file").touch()
-    node.keeper.keep_only({UID, STAYS})
+    node.keeper.prune({UID, STAYS})
     assert names(node.host.limits) == sorted([UID, "a file", STAYS])
 
 
@@ -710,7 +711,7 @@ def test_a_folder_that_is_no_pods_is_never_removed(node, name):
     kept = node.host.limits / name
     kept.mkdir(parents=True)
     (kept / "file").touch()
-    node.keeper.keep_only(())
+    node.keeper.prune(())
     assert names(kept) == ["file"]
 
 
@@ -734,7 +735,7 @@ def test_the_drivers_version_is_read_from_nvml():
 @pytest.mark.slow
 def test_240_sockets_cost_no_threads(tmp_path):
     """With a grpc.Server for each pod there would be a thread for each."""
-    servers = VcudaServers(lambda uid, names: Look({ID: "c0"}))
+    servers = VcudaServers(lambda uid, names: PodFiles({ID: "c0"}))
     servers.start()
     threads = len(names(Path("/proc/self/task")))
     for at in range(240):

@@ -1,20 +1,20 @@
 """Which pods answers were made for in vain, once the kubelet has written down whose they were."""
 
-from deviceplugin import guesses as guesses_module
-from deviceplugin.desk import Desk
-from deviceplugin.gate import State, by_ids
-from deviceplugin.guesses import PATIENCE, Guesses
-from deviceplugin.reasons import Refused, Why
-from tests.deviceplugin.desk_values import CARDS, assignment, pod
+from deviceplugin.allocate import guesses as guesses_module
+from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.allocate.guesses import PATIENCE, Guesses
+from deviceplugin.allocate.prestart import BinderState, by_ids
+from deviceplugin.reasons import BindRefusal, BindRefused
+from tests.deviceplugin.allocation_values import CARDS, assignment, pod
 
 OWNER = pod("owner")
 
 
-def seen(*names, why=Why.CROSSED):
+def seen(*names, why=BindRefusal.CROSSED):
     """What the binder found: answers that are the owner's, each of another container."""
     found = [assignment(OWNER, name, name, (name,)) for name in names]
-    refusals = {("owner", name): Refused(why, "") for name in names}
-    return State(Desk.of(CARDS), by_ids(found), refusals)
+    refusals = {("owner", name): BindRefused(why, "") for name in names}
+    return BinderState(AllocationState.of(CARDS), by_ids(found), refusals)
 
 
 def noted(*names, uid="guessed"):
@@ -52,12 +52,12 @@ def test_a_pod_that_the_kubelet_asks_for_after_all_is_as_likely_as_others():
     assert guesses.unlikely(seen(*NAMES)) == {"guessed"}
     guesses.note("own", "another")
     its = assignment(pod("guessed"), "main", "own", ("own",))
-    assert not guesses.unlikely(State(Desk.of(CARDS), by_ids([its])))
+    assert not guesses.unlikely(BinderState(AllocationState.of(CARDS), by_ids([its])))
 
 
 def test_an_answer_whose_owner_is_not_bound_for_another_reason_says_nothing_yet():
     guesses = noted(*NAMES)
-    assert not guesses.unlikely(seen(*NAMES, why=Why.NOT_SEEN))
+    assert not guesses.unlikely(seen(*NAMES, why=BindRefusal.NOT_SEEN))
     assert guesses.unlikely(seen(*NAMES)) == {"guessed"}
 
 

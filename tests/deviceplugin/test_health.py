@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.health import Health, changes, heard, missed, seen
-from deviceplugin.health_case import LONGEST_RECOVERY, Ill
-from deviceplugin.health_rules import Rules
+from deviceplugin.health.device_health import Health, changes, heard, missed, seen
+from deviceplugin.health.incident import LONGEST_RECOVERY, UnhealthyReason
+from deviceplugin.health.rules import HealthRules
 from vgpu.facts import Gpu, GpuSample, XidCount
 from vgpu.reasons import Reason, Rejection
 
-RULES = Rules(recovery=300, patience=4)
+RULES = HealthRules(recovery=300, patience=4)
 INTERVAL = 15
 A, B = "GPU-a", "GPU-b"
 WELL = {
@@ -81,9 +81,9 @@ class Node:
 def test_a_critical_xid_makes_its_card_unhealthy_and_no_other():
     node = Node()
     (change,) = node.xid(A, 79)
-    assert node.bad == {A: {Ill.XID}}
+    assert node.bad == {A: {UnhealthyReason.XID}}
     assert (change.uuid, change.healthy, change.detail) == (A, False, "xid: XID 79")
-    assert node.health.events == {(A, Ill.XID): 1}
+    assert node.health.events == {(A, UnhealthyReason.XID): 1}
 
 
 def test_an_ignored_xid_changes_nothing():
@@ -96,7 +96,7 @@ def test_an_event_of_no_known_device_is_counted_and_blames_none():
     node = Node()
     assert node.xid("", 79) == ()
     assert node.bad == {}
-    assert node.health.events == {("", Ill.XID): 1}
+    assert node.health.events == {("", UnhealthyReason.XID): 1}
 
 
 def test_xids_from_before_the_start_do_not_count_unless_they_come_again():
@@ -106,8 +106,8 @@ def test_xids_from_before_the_start_do_not_count_unless_they_come_again():
     node.become(heard(node.health, before, node.now, RULES))
     assert node.bad == {}
     node.xid(A, 79)
-    assert node.bad == {A: {Ill.XID}}
-    assert node.health.events == {(A, Ill.XID): 1}
+    assert node.bad == {A: {UnhealthyReason.XID}}
+    assert node.health.events == {(A, UnhealthyReason.XID): 1}
 
 
 def test_an_xid_that_comes_before_the_first_sample_is_not_lost():
@@ -148,9 +148,9 @@ def test_a_card_that_is_quiet_because_nobody_asks_it_is_not_recovered():
     node.xid(A, 79)
     node.now += 10_000
     node.missed()
-    assert node.bad == {A: {Ill.XID}}
+    assert node.bad == {A: {UnhealthyReason.XID}}
     node.seen()
-    assert node.bad == {A: {Ill.XID}}
+    assert node.bad == {A: {UnhealthyReason.XID}}
     node.seen()
     assert node.bad == {}
 
@@ -167,13 +167,13 @@ def test_uncorrected_errors_of_before_are_not_new_ones():
 def test_new_uncorrected_errors_make_a_card_unhealthy_for_a_while():
     node = Node(both(errors(7)))
     (change,) = node.seen(both(errors(9)))
-    assert node.bad == {A: {Ill.ECC}}
+    assert node.bad == {A: {UnhealthyReason.ECC}}
     assert change.detail == "ecc_uncorrected: uncorrected memory errors rose from 7 to 9"
     began = node.now
     while node.bad:
         node.seen(both(errors(9)))
     assert node.now - began >= 300
-    assert node.health.events == {(A, Ill.ECC): 1}
+    assert node.health.events == {(A, UnhealthyReason.ECC): 1}
 
 
 def test_a_new_driver_counts_errors_from_nothing():
@@ -181,7 +181,7 @@ def test_a_new_driver_counts_errors_from_nothing():
     node.seen(both(errors(0)))
     assert node.bad == {}
     node.seen(both(errors(1)))
-    assert node.bad == {A: {Ill.ECC}}
+    assert node.bad == {A: {UnhealthyReason.ECC}}
 
 
 def test_errors_are_compared_with_the_last_count_that_was_told():
@@ -189,15 +189,15 @@ def test_errors_are_compared_with_the_last_count_that_was_told():
     untold = {key: value for key, value in WELL.items() if key[0] != "ecc_errors"}
     node.seen(GpuSample((Gpu(A, 0, {}, untold), gpu(B, 1))))
     node.seen(both(errors(8)))
-    assert node.bad == {A: {Ill.ECC}}
+    assert node.bad == {A: {UnhealthyReason.ECC}}
 
 
 def test_a_card_that_waits_for_a_reset_stays_unhealthy_until_it_had_it():
     node = Node(both(PENDING))  # from the first sample on: the plugin has only been restarted
     for _ in range(1000):
         node.seen(both(PENDING))
-        assert node.bad == {A: {Ill.ROW_REMAP_PENDING}}
-    assert node.health.events == {(A, Ill.ROW_REMAP_PENDING): 1}
+        assert node.bad == {A: {UnhealthyReason.ROW_REMAP_PENDING}}
+    assert node.health.events == {(A, UnhealthyReason.ROW_REMAP_PENDING): 1}
     assert node.recovery() >= 300 - INTERVAL
 
 
@@ -207,11 +207,11 @@ def test_a_bad_reading_that_cannot_be_read_is_still_bad():
     sample = GpuSample((Gpu(A, 0, {}, without), gpu(B, 1)))
     for _ in range(1000):
         node.seen(sample)
-    assert node.bad == {A: {Ill.ROW_REMAP_PENDING}}
+    assert node.bad == {A: {UnhealthyReason.ROW_REMAP_PENDING}}
 
 
 def test_all_checks_of_memory_can_be_switched_off():
-    node = Node(both(PENDING), rules=Rules(memory_errors=False))
+    node = Node(both(PENDING), rules=HealthRules(memory_errors=False))
     node.seen(both(errors(5)))
     assert node.bad == {}
 
@@ -226,17 +226,17 @@ def without_a(*rejections):
 def test_a_lost_card_is_unhealthy_at_once_and_stays_known():
     node = Node()
     (change,) = node.seen(without_a(Rejection(A, Reason.GPU_LOST, "GPU_IS_LOST (15)")))
-    assert node.bad == {A: {Ill.LOST}}
+    assert node.bad == {A: {UnhealthyReason.LOST}}
     assert change.detail == "lost: GPU_IS_LOST (15)"
     assert [device.uuid for device in node.health.devices] == [A, B]
     node.seen(without_a())
-    assert node.health.events == {(A, Ill.LOST): 1}
+    assert node.health.events == {(A, UnhealthyReason.LOST): 1}
 
 
 def test_a_card_that_is_no_longer_listed_is_lost():
     node = Node()
     node.seen(GpuSample((gpu(B, 1),)))
-    assert node.bad == {A: {Ill.LOST}}
+    assert node.bad == {A: {UnhealthyReason.LOST}}
 
 
 def test_of_cards_that_could_not_be_identified_nothing_is_said():
@@ -249,7 +249,7 @@ def test_a_lost_card_that_is_back_proves_itself_by_two_answers():
     node = Node()
     node.seen(without_a())
     node.seen()
-    assert node.bad == {A: {Ill.LOST}}
+    assert node.bad == {A: {UnhealthyReason.LOST}}
     (change,) = node.seen()
     assert node.bad == {}
     assert "it was lost: " in change.detail
@@ -273,7 +273,7 @@ def test_a_loss_with_an_xid_takes_as_long_as_the_xid():
 def test_a_card_that_does_not_tell_its_memory_any_more_is_lost_and_keeps_its_size():
     node = Node()
     node.seen(GpuSample((Gpu(A, 0, {}, {}), gpu(B, 1))))
-    assert node.bad == {A: {Ill.LOST}}
+    assert node.bad == {A: {UnhealthyReason.LOST}}
     assert node.health.gpus[A].readings == WELL
     for _ in range(2):
         node.seen()
@@ -312,12 +312,15 @@ def test_a_driver_that_stays_silent_takes_all_down_and_gives_them_back():
     for _ in range(RULES.patience - 1):
         node.missed()
     found = node.missed()
-    assert node.bad == {A: {Ill.DRIVER_SILENT}, B: {Ill.DRIVER_SILENT}}
+    assert node.bad == {A: {UnhealthyReason.DRIVER_SILENT}, B: {UnhealthyReason.DRIVER_SILENT}}
     assert {change.detail for change in found} == {
         "driver_silent: no answer 4 times in a row: hangs"
     }
     assert node.missed() == ()
-    assert node.health.events == {(A, Ill.DRIVER_SILENT): 1, (B, Ill.DRIVER_SILENT): 1}
+    assert node.health.events == {
+        (A, UnhealthyReason.DRIVER_SILENT): 1,
+        (B, UnhealthyReason.DRIVER_SILENT): 1,
+    }
     assert node.recovery() == 2 * INTERVAL
 
 
@@ -379,7 +382,7 @@ def test_what_is_held_against_a_card_is_held_against_its_mig_instances():
 def test_a_mig_instance_that_is_gone_is_lost_alone():
     node = Node(mig("MIG-0", "MIG-1"))
     node.seen(mig("MIG-1"))
-    assert node.bad == {"MIG-0": {Ill.LOST}}
+    assert node.bad == {"MIG-0": {UnhealthyReason.LOST}}
 
 
 def test_mig_instances_that_could_not_be_listed_are_not_lost():
@@ -391,11 +394,11 @@ def test_mig_instances_that_could_not_be_listed_are_not_lost():
 def test_the_mig_instances_of_a_lost_card_are_lost():
     node = Node(mig("MIG-0"))
     node.seen(without_a())
-    assert node.bad == {A: {Ill.LOST}, "MIG-0": {Ill.LOST}}
-    assert node.health.events == {(A, Ill.LOST): 1, ("MIG-0", Ill.LOST): 1}
+    assert node.bad == {A: {UnhealthyReason.LOST}, "MIG-0": {UnhealthyReason.LOST}}
+    assert node.health.events == {(A, UnhealthyReason.LOST): 1, ("MIG-0", UnhealthyReason.LOST): 1}
     node = Node(mig("MIG-0"))  # and as long as another card cannot be identified
     node.seen(GpuSample((gpu(B, 1),), lost=(A,), complete=False))
-    assert node.health.events == {(A, Ill.LOST): 1, ("MIG-0", Ill.LOST): 1}
+    assert node.health.events == {(A, UnhealthyReason.LOST): 1, ("MIG-0", UnhealthyReason.LOST): 1}
 
 
 # ---------------------------------------------------------------- in any order
@@ -456,7 +459,7 @@ def test_no_device_is_healthy_while_anything_bad_is_seen(steps):
             bad = {uuid for uuid, state in zip((A, B), step[1:], strict=True) if is_bad(state)}
             assert bad <= set(node.bad)
         if step[0] == "xid" and step[1] and RULES.counts(step[2]):
-            assert Ill.XID in node.bad[step[1]]
+            assert UnhealthyReason.XID in node.bad[step[1]]
         if step[0] == "missed" and node.health.misses >= RULES.patience:
             assert set(node.bad) == {A, B}
 
@@ -509,5 +512,9 @@ def test_the_order_of_events_does_not_matter(order):
     node = Node()
     for device, xid in order:
         node.xid(device, xid)
-    assert node.bad == {A: {Ill.XID}, B: {Ill.XID}}
-    assert node.health.events == {(A, Ill.XID): 2, (B, Ill.XID): 1, ("", Ill.XID): 1}
+    assert node.bad == {A: {UnhealthyReason.XID}, B: {UnhealthyReason.XID}}
+    assert node.health.events == {
+        (A, UnhealthyReason.XID): 2,
+        (B, UnhealthyReason.XID): 1,
+        ("", UnhealthyReason.XID): 1,
+    }

@@ -2,7 +2,14 @@
 
 import pytest
 
-from deviceplugin.health_rules import APPLICATION_XIDS, DISABLE, ENABLE, Rules, parse_xids, rules
+from deviceplugin.health.rules import (
+    APPLICATION_XIDS,
+    DISABLE,
+    ENABLE,
+    HealthRules,
+    parse_xids,
+    rules,
+)
 
 
 def made(disable="", enable="", ignored=frozenset({13, 31})):
@@ -10,8 +17,8 @@ def made(disable="", enable="", ignored=frozenset({13, 31})):
 
 
 def test_by_default_what_programs_cause_does_not_count():
-    assert {xid for xid in range(1, 200) if not Rules().counts(xid)} == APPLICATION_XIDS
-    assert rules(APPLICATION_XIDS, {}, 300) == Rules()
+    assert {xid for xid in range(1, 200) if not HealthRules().counts(xid)} == APPLICATION_XIDS
+    assert rules(APPLICATION_XIDS, {}, 300) == HealthRules()
 
 
 def test_the_variable_ignores_more_than_the_flag():

@@ -11,16 +11,16 @@ import time
 
 import pytest
 
-from deviceplugin import health_watch
-from deviceplugin.health_case import Ill
-from deviceplugin.health_rules import Rules
-from deviceplugin.health_watch import HealthWatch, next_pause
+from deviceplugin.health import watch as health_watch
+from deviceplugin.health.incident import UnhealthyReason
+from deviceplugin.health.rules import HealthRules
+from deviceplugin.health.watch import HealthWatch, next_pause
 from tests.support.nvml_fake import Device, FakeDriver, Fault, Xid, uuid
 from tests.support.waiting import WAIT_SECONDS, item_of, wait_until
 from vgpu.sources import nvml_xids
 from vgpu.sources.nvml import NvmlSource
 
-QUICK = Rules(recovery=0.1)
+QUICK = HealthRules(recovery=0.1)
 FOR_EVER = 3600.0
 DOUBLE_BIT = 0x2  # nvmlEventTypeDoubleBitEccError
 
@@ -120,8 +120,8 @@ def test_an_xid_is_judged_when_it_comes_and_not_at_the_next_sample(driver):
     with watching(interval=FOR_EVER) as watched:
         wait_first(watched.watch)
         driver.write(devices=cards(), xids=[Xid(uuid(1), 79)])
-        health = watched.until_bad(n1=Ill.XID)
-        assert health.events == {(uuid(1), Ill.XID): 1}
+        health = watched.until_bad(n1=UnhealthyReason.XID)
+        assert health.events == {(uuid(1), UnhealthyReason.XID): 1}
 
 
 def test_xids_that_the_source_has_heard_before_are_no_news(driver):
@@ -132,8 +132,8 @@ def test_xids_that_the_source_has_heard_before_are_no_news(driver):
     assert source.xids()
     with watching(interval=FOR_EVER, source=source) as watched:
         driver.write(devices=cards(), xids=[Xid(uuid(0), 79), Xid(uuid(1), 79)])
-        health = watched.until_bad(n1=Ill.XID)
-        assert health.events == {(uuid(1), Ill.XID): 1}
+        health = watched.until_bad(n1=UnhealthyReason.XID)
+        assert health.events == {(uuid(1), UnhealthyReason.XID): 1}
 
 
 def test_a_double_bit_error_is_judged_as_its_xid(driver):
@@ -141,7 +141,7 @@ def test_a_double_bit_error_is_judged_as_its_xid(driver):
     with watching(interval=FOR_EVER) as watched:
         wait_first(watched.watch)
         driver.write(devices=cards(), xids=[Xid(uuid(0), 0, type=DOUBLE_BIT)])
-        health = watched.until_bad(n0=Ill.XID)
+        health = watched.until_bad(n0=UnhealthyReason.XID)
         assert health.verdict(uuid(0)).detail == "xid: XID 48"
 
 
@@ -150,15 +150,15 @@ def test_ignored_and_unknown_xids_blame_nobody(driver, caplog):
     with watching(interval=FOR_EVER) as watched:
         xids = [Xid(uuid(0), 31), Xid("?", 79), Xid(uuid(1), 79)]
         driver.write(devices=cards(), xids=xids)
-        health = watched.until_bad(n1=Ill.XID)  # the last of them
-        assert health.events == {("", Ill.XID): 1, (uuid(1), Ill.XID): 1}
+        health = watched.until_bad(n1=UnhealthyReason.XID)  # the last of them
+        assert health.events == {("", UnhealthyReason.XID): 1, (uuid(1), UnhealthyReason.XID): 1}
     assert "all devices keep their health" in caplog.text
 
 
 def test_after_an_xid_a_card_recovers(driver):
     driver.write(devices=cards(), xids=[Xid(uuid(0), 79)])
     with watching() as watched:
-        watched.until_bad(n0=Ill.XID)
+        watched.until_bad(n0=UnhealthyReason.XID)
         watched.until_bad()
 
 
@@ -167,10 +167,10 @@ def test_uncorrected_errors_and_a_reset_that_is_due_are_seen(driver):
     with watching() as watched:
         wait_first(watched.watch)
         driver.write(devices=cards((0, Device(uuid(0), ecc_uncorrected_volatile=1))))
-        watched.until_bad(n0=Ill.ECC)
+        watched.until_bad(n0=UnhealthyReason.ECC)
         watched.until_bad()
         driver.write(devices=cards((1, Device(uuid(1), remap_pending=1))))
-        watched.until_bad(n1=Ill.ROW_REMAP_PENDING)
+        watched.until_bad(n1=UnhealthyReason.ROW_REMAP_PENDING)
         driver.write(devices=cards())
         watched.until_bad()
 
@@ -180,7 +180,7 @@ def test_a_lost_card_is_known_and_comes_back(driver):
     with watching() as watched:
         wait_first(watched.watch)
         driver.write(devices=cards((0, Device(uuid(0), lost=1))))
-        health = watched.until_bad(n0=Ill.LOST)
+        health = watched.until_bad(n0=UnhealthyReason.LOST)
         assert [gpu.uuid for gpu in health.devices] == [uuid(0), uuid(1)]
         driver.write(devices=cards())
         watched.until_bad()
@@ -220,7 +220,9 @@ def test_a_driver_that_goes_away_takes_all_down_and_gives_them_back(driver):
     with watching() as watched:
         wait_first(watched.watch)
         driver.unload()
-        health = watched.until_bad(n0=Ill.DRIVER_SILENT, n1=Ill.DRIVER_SILENT)
+        health = watched.until_bad(
+            n0=UnhealthyReason.DRIVER_SILENT, n1=UnhealthyReason.DRIVER_SILENT
+        )
         detail = health.verdict(uuid(0)).detail
         assert detail.startswith("driver_silent: no answer 4 times in a row: ")
         assert "DRIVER_NOT_LOADED" in detail
@@ -233,8 +235,8 @@ def test_events_are_judged_while_the_driver_hangs_and_the_program_can_end(tmp_pa
     code = """
         import queue, sys
         from pathlib import Path
-        from deviceplugin.health_rules import Rules
-        from deviceplugin.health_watch import HealthWatch
+        from deviceplugin.health.rules import HealthRules
+        from deviceplugin.health.watch import HealthWatch
         from tests.support.nvml_fake import Device, FakeDriver, Fault, Xid, uuid
         from tests.support.waiting import item_of
         from vgpu.sources.nvml import NvmlSource
@@ -249,7 +251,7 @@ def test_events_are_judged_while_the_driver_hangs_and_the_program_can_end(tmp_pa
                 what = f"{what}; it was {health}"
 
         watch = HealthWatch(
-            NvmlSource(health_only=True), Rules(patience=9), 0.01, told.put, deadline=0.1
+            NvmlSource(health_only=True), HealthRules(patience=9), 0.01, told.put, deadline=0.1
         )
         driver.write(devices=devices)
         watch.start(lambda: None)
@@ -297,7 +299,7 @@ def test_a_defect_of_who_is_told_does_not_end_the_watch(driver, caplog):
     watch.start(lambda: None)
     item_of(told, "the first inventory")
     driver.write(devices=cards(), xids=[Xid(uuid(0), 79)])
-    assert reasons(item_of(told, "the XID's judgement")) == {uuid(0): {Ill.XID}}
+    assert reasons(item_of(told, "the XID's judgement")) == {uuid(0): {UnhealthyReason.XID}}
     stop(watch)
     assert "telling of a device's health failed on a defect" in caplog.text
 
@@ -323,7 +325,7 @@ def test_a_defect_in_judging_ends_neither_samples_nor_events(driver, caplog, mon
     with watching(interval=0.02) as watched:
         wait_first(watched.watch)
         driver.write(devices=cards(), xids=[Xid(uuid(1), 79)])
-        watched.until_bad(n1=Ill.XID)
+        watched.until_bad(n1=UnhealthyReason.XID)
     assert "a defect in seen" in caplog.text
     assert "a defect in heard" in caplog.text
 
@@ -335,11 +337,11 @@ def test_a_library_that_is_missing_at_first_is_found_when_it_appears(tmp_path):
     folder.mkdir()
     code = """
         import os, shutil
-        from deviceplugin.health_rules import Rules
-        from deviceplugin.health_watch import HealthWatch
+        from deviceplugin.health.rules import HealthRules
+        from deviceplugin.health.watch import HealthWatch
         from tests.support.waiting import WAIT_SECONDS, wait_until
         from vgpu.sources.nvml import NvmlSource
-        watch = HealthWatch(NvmlSource(health_only=True), Rules(), 0.05, lambda health: None)
+        watch = HealthWatch(NvmlSource(health_only=True), HealthRules(), 0.05, lambda health: None)
         watch.start(lambda: None)
         wait_until(lambda: watch.collector().success is not None, "a look for the library")
         print(watch.wait_first(0), *watch.collector().failures)

@@ -3,18 +3,18 @@
 import pytest
 from msgspec.structs import replace
 
-from deviceplugin.roles.memory_factor import ANNOTATION, FactorError, automatic, published
-from deviceplugin.roles.volcano import VolcanoRole
+from deviceplugin.adapters.memory_factor import ANNOTATION, FactorError, automatic, published
+from deviceplugin.adapters.volcano import VolcanoAdapter
 from tests.support.plugin_pods import gpu, node
 from vgpu.list_size import KUBELET_LIMIT, Series, list_bytes
-from vgpu.schemes.volcano import Volcano
+from vgpu.schemes.volcano.codec import Volcano
 
 UUID = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b7{}"
 
 
 def devices(cards=8, mebibytes=143_360, factor=1):
     gpus = [gpu(UUID.format(n), n, mebibytes) for n in range(cards)]
-    return VolcanoRole(Volcano(memory_factor=factor)).devices(gpus)
+    return VolcanoAdapter(Volcano(memory_factor=factor)).devices(gpus)
 
 
 def named(name, factor=None):
@@ -23,8 +23,8 @@ def named(name, factor=None):
 
 def message_bytes(factor):
     """Of the list that a plugin with this factor sends, from its own IDs."""
-    language = Volcano(memory_factor=factor)
-    ids = list(language.device_ids("volcano.sh/vgpu-memory", devices(factor=factor)))
+    codec = Volcano(memory_factor=factor)
+    ids = list(codec.device_ids("volcano.sh/vgpu-memory", devices(factor=factor)))
     prefix = len(UUID) - 2 + len("0-memory-")
     assert len(ids[-1]) == prefix + len(ids[-1].rpartition("-")[2])
     return list_bytes([Series(prefix, len(ids) // 8)] * 8)

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from deviceplugin.migration import read_gpu_manager
+from deviceplugin.recovery.migration import read_gpu_manager
+from vgpu.admitted import AdmittedPod
 from vgpu.model import Allocation, Device, Phase, PodRef, Share
 from vgpu.reasons import Reason
-from vgpu.tenants import Tenant
 from vgpu.units import GIB
 
 ONE = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
@@ -36,7 +36,7 @@ def test_its_pods_are_tenants_of_another_plugin_with_cards_by_uuid(tmp_path):
     )
     assert found.problems == ()
     assert found.tenants == (
-        Tenant(
+        AdmittedPod(
             PodRef("u1", "", ""),
             (
                 Allocation("a", (Share(TWO, GIB, 200),), Phase.ASSIGNED),
@@ -44,7 +44,7 @@ def test_its_pods_are_tenants_of_another_plugin_with_cards_by_uuid(tmp_path):
             ),
             foreign=True,
         ),
-        Tenant(
+        AdmittedPod(
             PodRef("u2", "", ""),
             (
                 Allocation(

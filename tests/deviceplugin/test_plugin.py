@@ -11,14 +11,14 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from deviceplugin.checkpoint import Checkpoint, LockHeld
-from deviceplugin.flags import Options
+from deviceplugin.flags import PluginOptions
 from deviceplugin.plugin import Plugin
+from deviceplugin.recovery.checkpoint import CheckpointFile, LockHeld
 from deviceplugin.service import Service
 from tests.deviceplugin.live_plugin import GIB, NODE, PluginBench, env_of, volcano_pod
 from tests.support.waiting import WAIT_SECONDS
 from vgpu.model import Scheme
-from vgpu.signals import IGNORED
+from vgpu.program.signals import IGNORED
 from vgpu.simulator.store import KINDS, NODES, PODS
 
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
@@ -205,13 +205,13 @@ def test_the_keeper_has_begun_before_it_can_be_told_who_is_there():
     def part(name):
         return SimpleNamespace(start=lambda *_: begun.append(name))
 
-    nobody = dict.fromkeys(("pods", "own", "handout", "checkpoint"))
+    nobody = dict.fromkeys(("pods", "own", "injector", "checkpoint"))
     parts = SimpleNamespace(
-        role=SimpleNamespace(language=None),
+        adapter=SimpleNamespace(codec=None),
         offers=SimpleNamespace(become=lambda _: ()),
-        _options=Options(),
+        _options=PluginOptions(),
         _outside=SimpleNamespace(keeper=part("keeper"), **nobody),
-        **{name: part(name) for name in ("binder", "teller", "registrar")},
+        **{name: part(name) for name in ("binder", "status_manager", "registrar")},
     )
     Service.start(parts, None)
     assert begun.index("keeper") < begun.index("binder")
@@ -288,7 +288,7 @@ def test_while_it_waits_for_the_label_of_its_node_it_ends_in_good_order(early):
 
 
 def test_while_it_waits_for_the_plugin_before_it_it_ends_in_good_order(bench):
-    with Checkpoint(str(bench.state_dir), Scheme.VOLCANO, NODE, "boot").open(0):
+    with CheckpointFile(str(bench.state_dir), Scheme.VOLCANO, NODE, "boot").open(0):
         bench.start()
         bench.wait_until(lambda: "waiting for another device plugin" in bench.log(), "waiting")
         assert bench.stop() == 0
@@ -358,7 +358,7 @@ def test_an_automatic_factor_needs_the_api_server(tmp_path):
 
 @pytest.mark.slow
 def test_a_second_plugin_waits_for_the_first_and_then_names_it(bench):
-    with Checkpoint(str(bench.state_dir), Scheme.VOLCANO, NODE, "boot").open(0):
+    with CheckpointFile(str(bench.state_dir), Scheme.VOLCANO, NODE, "boot").open(0):
         code, words = ended(bench)  # after half a minute
     assert code == 1
     assert "another device plugin of this scheme runs on this node" in words

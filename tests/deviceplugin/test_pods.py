@@ -5,21 +5,21 @@ import time
 
 import pytest
 
-from deviceplugin.pods import Pods
+from deviceplugin.apiserver.pods import Pods
 from tests.deviceplugin.live_plugin import NODE, volcano_pod
 from tests.support.environment import own_loopback
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.cluster import Cluster
-from vgpu.cluster.access import Access
+from vgpu.kube.access import Access
+from vgpu.kube.client import ApiClient
 from vgpu.simulator.apiserver import ApiServer
-from vgpu.simulator.store import PODS, Store
+from vgpu.simulator.store import PODS, ObjectStore
 
 UUID = "GPU-aaaa"
 
 
 @pytest.fixture
 def store():
-    return Store()
+    return ObjectStore()
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ def make(server):
     made, open_ = [], []
 
     def make(url=server.url, **options):
-        followed = Cluster(Access.anonymous(url), gather=0)
-        asked = Cluster(Access.anonymous(url), patience=WAIT_SECONDS)
+        followed = ApiClient(Access.anonymous(url), gather=0)
+        asked = ApiClient(Access.anonymous(url), patience=WAIT_SECONDS)
         open_.extend((followed, asked))
         changes = []
         pods = Pods(followed, asked, NODE, lambda: changes.append(1), time.monotonic)
@@ -82,10 +82,10 @@ def test_what_happens_is_told_and_the_mapping_is_the_same_until_then(store, make
 
 
 def test_a_static_pod_is_known_by_the_uid_that_its_node_knows(store, make):
-    mirror = volcano_pod("static", UUID)
-    mirror["metadata"]["annotations"]["kubernetes.io/config.hash"] = "hash-of-the-file"
-    mirror["metadata"]["annotations"]["kubernetes.io/config.mirror"] = "hash-of-the-file"
-    store.create(PODS, mirror)
+    informer = volcano_pod("static", UUID)
+    informer["metadata"]["annotations"]["kubernetes.io/config.hash"] = "hash-of-the-file"
+    informer["metadata"]["annotations"]["kubernetes.io/config.mirror"] = "hash-of-the-file"
+    store.create(PODS, informer)
     pods = make()
     start(pods)
     assert set(pods.known()) == {"hash-of-the-file"}

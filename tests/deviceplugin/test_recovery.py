@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.contradictions import disagreements, of_desk, of_now
-from deviceplugin.desk import Desk
-from deviceplugin.leaving import GRACE_SECONDS, MOMENT_SECONDS
-from deviceplugin.model import Conflict
-from deviceplugin.recovery import Told, recover
-from deviceplugin.takeover import claims_of
-from tests.deviceplugin.desk_values import (
+from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.allocate.collectable import GRACE_SECONDS, MOMENT_SECONDS
+from deviceplugin.allocate.contradictions import disagreements, of_desk, of_now
+from deviceplugin.model import AllocationConflict
+from deviceplugin.recovery.adoption import claims_of
+from deviceplugin.recovery.recover import RecoverySources, recover
+from tests.deviceplugin.allocation_values import (
     CARDS,
     INIT,
     NAMED,
@@ -27,8 +27,9 @@ from tests.deviceplugin.desk_values import (
     share,
 )
 from tests.deviceplugin.node_model import NodeModel, _region
+from vgpu.admitted import AdmittedPod, Binding
 from vgpu.facts import RegionDevice
-from vgpu.kube import Container, Pod
+from vgpu.kube.objects import Container, Pod
 from vgpu.ledger import ConflictKind, Evidence, Ledger, Malformed, Statement, merge
 from vgpu.ledger.conflicts import Conflict as Disagreement
 from vgpu.ledger.from_api import claim_statements
@@ -41,11 +42,10 @@ from vgpu.model import (
     Share,
     Source,
 )
-from vgpu.schemes.gpushare import Gpushare
-from vgpu.schemes.gpushare_annotations import ACK_ASSIGNED, ALLOCATION, ASSIGNED, INDEX
-from vgpu.schemes.gpushare_node import CARDS as GPU_COUNT
-from vgpu.schemes.gpushare_node import MEMORY as GPU_MEM
-from vgpu.tenants import Binding, Tenant
+from vgpu.schemes.gpushare.annotations import ACK_ASSIGNED, ALLOCATION, ASSIGNED, INDEX
+from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.gpushare.node import CARDS as GPU_COUNT
+from vgpu.schemes.gpushare.node import MEMORY as GPU_MEM
 from vgpu.units import GIB
 
 APP = ContainerKind.APP
@@ -74,7 +74,7 @@ def own(node, back=1):
 
 
 def told(node, kept=(), *, table=True, **changes):
-    whole = Told(
+    whole = RecoverySources(
         node.ledger(kept, table=table),
         tuple(node.table.values()) if table else None,
         tuple(node.pods.values()) if node.api else None,
@@ -85,18 +85,18 @@ def told(node, kept=(), *, table=True, **changes):
 
 
 def recovered(node, kept=(), **options):
-    return recover(ROLE.language, node.devices, kept, told(node, kept, **options), node.now)
+    return recover(ROLE.codec, node.devices, kept, told(node, kept, **options), node.now)
 
 
-def held(desk, uid):
-    return {each.container: each.shares for each in desk.tenants[uid].allocations}
+def held(allocation_state, uid):
+    return {each.container: each.shares for each in allocation_state.tenants[uid].allocations}
 
 
-def bindings(desk):
+def bindings(allocation_state):
     """(UID, container) -> name and shares."""
     return {
         (uid, one.container): (one.name, one.shares)
-        for uid, tenant in desk.tenants.items()
+        for uid, tenant in allocation_state.tenants.items()
         for one in tenant.bindings
     }
 
@@ -107,7 +107,7 @@ def bindings(desk):
 def test_with_our_own_checkpoint_the_desk_is_the_one_before():
     node = world(("p", TRAIN), ("q", TRAIN[1:]))
     found = recovered(node, own(node))
-    assert found.desk == node.state.desk
+    assert found.allocation_state == node.state.allocation_state
     assert (found.conflicts, found.unsettled) == ((), frozenset())
 
 
@@ -115,18 +115,18 @@ def test_with_our_own_checkpoint_the_desk_is_the_one_before():
 def test_without_it_every_container_is_bound_again_to_the_same_under_the_same_name(reboot):
     """After a reboot what was written is gone with it."""
     node = world(("p", TRAIN), ("q", (*TRAIN[1:], ("fetch", INIT, (share(B, 1),)))))
-    before, written = bindings(node.state.desk), dict(node.specs)
+    before, written = bindings(node.state.allocation_state), dict(node.specs)
     if reboot:
         for place in [*node.running]:
             node.stop(*place)
         node.specs = {}
     node.kill()
     assert node.boot(())
-    assert all(tenant.foreign for tenant in node.state.desk.tenants.values())
+    assert all(tenant.foreign for tenant in node.state.allocation_state.tenants.values())
     node.bind(None)
-    assert bindings(node.state.desk) == before
+    assert bindings(node.state.allocation_state) == before
     assert node.specs == written
-    assert not any(tenant.foreign for tenant in node.state.desk.tenants.values())
+    assert not any(tenant.foreign for tenant in node.state.allocation_state.tenants.values())
 
 
 def test_one_that_is_behind_is_made_up_for_by_the_others():
@@ -138,20 +138,20 @@ def test_one_that_is_behind_is_made_up_for_by_the_others():
     behind = own(node, back=2)
     assert [tenant.pod.uid for tenant in behind] == ["p"]
     found = recovered(node, behind)
-    assert held(found.desk, "q") == {"side": (share(B, 3),)}
-    assert found.desk.books == node.state.desk.books
+    assert held(found.allocation_state, "q") == {"side": (share(B, 3),)}
+    assert found.allocation_state.books == node.state.allocation_state.books
 
 
 def test_one_that_is_ahead_of_the_kubelets_keeps_its_tenants():
     node = world(("p", TRAIN))
     kept = own(node)
     node.table = {}
-    assert recovered(node, kept).desk == node.state.desk
+    assert recovered(node, kept).allocation_state == node.state.allocation_state
 
 
 def test_what_the_kubelet_cannot_tell_is_in_it():
     node = world(("p", TRAIN))
-    assert recovered(node, own(node), table=False).desk == node.state.desk
+    assert recovered(node, own(node), table=False).allocation_state == node.state.allocation_state
 
 
 def test_a_name_that_is_anothers_by_the_kubelets_word_is_not_believed():
@@ -160,7 +160,7 @@ def test_a_name_that_is_anothers_by_the_kubelets_word_is_not_believed():
     (tenant,) = (one for one in own(node) if one.pod.uid == "p")
     wrong = replace(tenant, bindings=(replace(tenant.bindings[0], name=of_q),))
     found = recovered(node, (wrong,))
-    assert found.desk.tenants["p"].bindings == ()
+    assert found.allocation_state.tenants["p"].bindings == ()
     assert any(of_q in one.detail for one in found.conflicts)
 
 
@@ -169,7 +169,7 @@ def test_two_bindings_under_one_name_are_not_both_believed():
     node = world(("p", TRAIN))
     (tenant,) = own(node)
     found = recovered(node, (replace(tenant, bindings=both),), assignments=())
-    assert [one.container for one in found.desk.tenants["p"].bindings] == ["main"]
+    assert [one.container for one in found.allocation_state.tenants["p"].bindings] == ["main"]
 
 
 # ---------------------------------------------------------------- who has left meanwhile
@@ -182,7 +182,7 @@ def test_a_tenant_that_has_left_meanwhile_is_dropped():
         node.stop(*place)
     node.remove("q")
     node.now = LATE
-    assert recovered(node, kept).desk.tenants.keys() == {"p"}
+    assert recovered(node, kept).allocation_state.tenants.keys() == {"p"}
 
 
 def test_a_tenant_that_was_deleted_just_before_holds_nothing_as_soon_as_the_kubelet_forgets_it():
@@ -191,9 +191,9 @@ def test_a_tenant_that_was_deleted_just_before_holds_nothing_as_soon_as_the_kube
     node.stop("q", "side")
     node.remove("q")
     node.now += MOMENT_SECONDS
-    assert recovered(node, kept).desk.tenants.keys() == {"p", "q"}
+    assert recovered(node, kept).allocation_state.tenants.keys() == {"p", "q"}
     node.forget_the_dead()
-    assert recovered(node, kept).desk.tenants.keys() == {"p"}
+    assert recovered(node, kept).allocation_state.tenants.keys() == {"p"}
 
 
 @pytest.mark.parametrize("cgroups", [True, False])
@@ -202,7 +202,9 @@ def test_one_whose_container_runs_is_kept_whatever_is_said_of_its_pod(cgroups):
     node.remove("p")
     node.now = LATE
     node.table = {}
-    assert bindings(recovered(node, own(node)).desk) == bindings(node.state.desk)
+    assert bindings(recovered(node, own(node)).allocation_state) == bindings(
+        node.state.allocation_state
+    )
 
 
 def test_while_the_api_server_is_not_heard_nobody_is_dropped():
@@ -212,7 +214,7 @@ def test_while_the_api_server_is_not_heard_nobody_is_dropped():
         node.stop(*place)
     node.remove("p")
     node.now, node.api = LATE, False
-    assert recovered(node, kept).desk.tenants.keys() == {"p"}
+    assert recovered(node, kept).allocation_state.tenants.keys() == {"p"}
 
 
 # ---------------------------------------------------------------- the API server is not heard
@@ -222,7 +224,7 @@ def test_with_the_checkpoint_it_is_not_needed():
     node = world(("p", TRAIN))
     node.api = False
     found = recovered(node, own(node))
-    assert (found.desk, found.unsettled) == (node.state.desk, frozenset())
+    assert (found.allocation_state, found.unsettled) == (node.state.allocation_state, frozenset())
 
 
 def test_without_either_somebody_is_unsettled_until_it_is_heard():
@@ -234,7 +236,7 @@ def test_without_either_somebody_is_unsettled_until_it_is_heard():
     node.api = True
     found = recovered(node)
     assert found.unsettled == frozenset()
-    assert held(found.desk, "p") == {name: shares for name, _, shares in TRAIN}
+    assert held(found.allocation_state, "p") == {name: shares for name, _, shares in TRAIN}
 
 
 def test_a_container_that_runs_is_found_without_either():
@@ -242,14 +244,14 @@ def test_a_container_that_runs_is_found_without_either():
     node = world(("p", TRAIN[1:]))
     node.api = False
     found = recovered(node, written=frozenset())
-    assert held(found.desk, "p") == {"side": (share(B, 3),)}
+    assert held(found.allocation_state, "p") == {"side": (share(B, 3),)}
 
 
 def test_one_that_has_run_was_bound_whatever_has_become_of_what_was_written():
     node = world(("p", TRAIN[1:]))
     node.stop("p", "side")
     found = recovered(node, written=frozenset())
-    assert held(found.desk, "p") == {"side": (share(B, 3),)}
+    assert held(found.allocation_state, "p") == {"side": (share(B, 3),)}
 
 
 @pytest.mark.parametrize("table", [True, False])
@@ -266,7 +268,7 @@ def test_where_the_kubelet_tells_nothing_a_pod_that_has_started_holds_its_claim(
     node.bind(None)
     assert node.start("p", "fetch")
     node.forget()
-    assert held(recovered(node, table=table).desk, "p") == {"side": (share(B, 3),)}
+    assert held(recovered(node, table=table).allocation_state, "p") == {"side": (share(B, 3),)}
 
 
 # ---------------------------------------------------------------- others' pods
@@ -277,9 +279,9 @@ def test_a_pod_of_the_original_plugin_is_a_tenant_on_the_card_that_it_really_has
     node = NodeModel(CARDS, cgroups=cgroups)
     node.original("p", [("main", APP, (share(A, 2),))], "", (share(B, 2),))
     found = recovered(node)
-    assert found.desk.tenants["p"].foreign
-    assert held(found.desk, "p") == {"main": (share(B, 2),)}
-    assert found.desk.books.free(A) == Desk.of(CARDS).books.free(A)
+    assert found.allocation_state.tenants["p"].foreign
+    assert held(found.allocation_state, "p") == {"main": (share(B, 2),)}
+    assert found.allocation_state.books.free(A) == AllocationState.of(CARDS).books.free(A)
     assert any("different devices" in one.detail for one in found.conflicts)
 
 
@@ -287,7 +289,7 @@ def test_one_that_agrees_with_its_claim_has_its_devices_in_the_claims_order():
     node = NodeModel(CARDS)
     node.original("p", [TRAIN[0]], "", ())
     found = recovered(node)
-    assert held(found.desk, "p") == {"main": TRAIN[0][2]}
+    assert held(found.allocation_state, "p") == {"main": TRAIN[0][2]}
     assert found.conflicts == ()
 
 
@@ -297,13 +299,13 @@ def test_one_that_has_not_started_is_a_tenant_by_its_annotations():
     node.original("p", [TRAIN[0]], "", ())
     node.stop("p", "main")
     node.table = {}
-    assert held(recovered(node).desk, "p") == {"main": TRAIN[0][2]}
+    assert held(recovered(node).allocation_state, "p") == {"main": TRAIN[0][2]}
 
 
 def test_what_is_only_promised_is_nobodys_yet():
     node = NodeModel(CARDS)
     node.create("p", TRAIN, "")
-    assert recovered(node).desk == Desk.of(CARDS)
+    assert recovered(node).allocation_state == AllocationState.of(CARDS)
 
 
 def test_who_was_refused_is_no_tenant_though_the_kubelet_has_its_answer():
@@ -313,28 +315,30 @@ def test_who_was_refused_is_no_tenant_though_the_kubelet_has_its_answer():
     node.admit("q", "main", heard=True)
     node.bind(None)
     assert node.state.refusals.keys() == {("q", "main")}
-    assert recovered(node).desk.tenants.keys() == {"p"}
+    assert recovered(node).allocation_state.tenants.keys() == {"p"}
 
 
 def test_what_gpu_manager_remembers_is_taken_over_with_the_pods_names():
     node = NodeModel(CARDS)
     node.create("p", TRAIN[1:], "web")
-    remembered = Tenant(
+    remembered = AdmittedPod(
         PodRef("p", "", ""), (Allocation("side", (share(B, 3),), Phase.ASSIGNED),), foreign=True
     )
     dead = replace(remembered, pod=PodRef("dead", "", ""))
     found = recovered(node, (remembered, dead))
-    assert found.desk.tenants.keys() == {"p"}
-    assert found.desk.tenants["p"].pod == PodRef("p", "team", "web")
-    assert held(found.desk, "p") == {"side": (share(B, 3),)}
+    assert found.allocation_state.tenants.keys() == {"p"}
+    assert found.allocation_state.tenants["p"].pod == PodRef("p", "team", "web")
+    assert held(found.allocation_state, "p") == {"side": (share(B, 3),)}
 
 
 def test_what_we_know_ourselves_comes_before_what_another_remembers():
     node = world(("p", TRAIN))
     (tenant,) = own(node)
-    other = Tenant(tenant.pod, (Allocation("main", (share(B, 9),), Phase.ASSIGNED),), foreign=True)
+    other = AdmittedPod(
+        tenant.pod, (Allocation("main", (share(B, 9),), Phase.ASSIGNED),), foreign=True
+    )
     for kept in ((tenant, other), (other, tenant)):
-        assert recovered(node, kept).desk.tenants["p"].bindings == tenant.bindings
+        assert recovered(node, kept).allocation_state.tenants["p"].bindings == tenant.bindings
 
 
 def test_too_much_is_a_conflict_and_no_failure():
@@ -342,17 +346,17 @@ def test_too_much_is_a_conflict_and_no_failure():
     for uid in "pq":
         node.original(uid, [("main", APP, (share(A, 7),))], "", ())
     found = recovered(node)
-    assert found.desk.unbooked == {"q"}
-    assert any("more than there is" in one.detail for one in of_desk(found.desk))
+    assert found.allocation_state.unbooked == {"q"}
+    assert any("more than there is" in one.detail for one in of_desk(found.allocation_state))
 
 
 def test_a_lost_card_is_still_whose_it_was():
     node = world(("p", TRAIN))
     node.devices = CARDS[1:]
     found = recovered(node)
-    assert held(found.desk, "p")["main"] == TRAIN[0][2]
-    assert any(A in one.detail for one in of_desk(found.desk))
-    assert found.desk.with_devices(CARDS)[0].books == node.state.desk.books
+    assert held(found.allocation_state, "p")["main"] == TRAIN[0][2]
+    assert any(A in one.detail for one in of_desk(found.allocation_state))
+    assert found.allocation_state.with_devices(CARDS)[0].books == node.state.allocation_state.books
 
 
 # ---------------------------------------------------------------- what is really in use
@@ -362,16 +366,21 @@ def test_a_card_that_was_not_given_and_is_used_is_held_beside():
     node = world(("p", TRAIN[1:]))
     node.running["p", "side"].shares = (share(B, 3), share(C, 3))
     found = recovered(node, own(node))
-    assert [one.device for one in found.desk.tenants["p"].beside] == [C]
-    assert held(found.desk, "p") == {"side": (share(B, 3),)}
-    assert bindings(found.desk) == bindings(node.state.desk)
-    assert any("was not given" in one.detail and C in one.detail for one in of_desk(found.desk))
+    assert [one.device for one in found.allocation_state.tenants["p"].beside] == [C]
+    assert held(found.allocation_state, "p") == {"side": (share(B, 3),)}
+    assert bindings(found.allocation_state) == bindings(node.state.allocation_state)
+    assert any(
+        "was not given" in one.detail and C in one.detail for one in of_desk(found.allocation_state)
+    )
 
 
 def test_what_was_held_beside_once_is_looked_for_anew():
     node = world(("p", TRAIN[1:]))
     (tenant,) = own(node)
-    assert recovered(node, (replace(tenant, beside=(share(C, 3),)),)).desk == node.state.desk
+    assert (
+        recovered(node, (replace(tenant, beside=(share(C, 3),)),)).allocation_state
+        == node.state.allocation_state
+    )
 
 
 # ---------------------------------------------------------------- what is only claimed
@@ -401,8 +410,8 @@ def test_a_forged_region_is_no_conflict_and_takes_nobodys_room(
     node = world(("p", TRAIN[1:]), processes=processes)
     forged(monkeypatch, *devices)
     found = recovered(node, own(node) if kept else ())
-    assert (found.conflicts, of_desk(found.desk)) == ((), ())
-    assert found.desk.books == node.state.desk.books
+    assert (found.conflicts, of_desk(found.allocation_state)) == ((), ())
+    assert found.allocation_state.books == node.state.allocation_state.books
     assert {one.pod.uid for one in found.remarks} == {"p"}
 
 
@@ -430,9 +439,9 @@ def test_a_forged_region_of_an_init_container_takes_nobodys_room_either(
     node = fetching(processes=processes)
     forged(monkeypatch, *devices)
     found = recovered(node)
-    assert (found.conflicts, of_desk(found.desk)) == ((), ())
-    assert found.desk.books == node.state.desk.books
-    assert held(found.desk, "p") == {"side": (share(B, 3),)}
+    assert (found.conflicts, of_desk(found.allocation_state)) == ((), ())
+    assert found.allocation_state.books == node.state.allocation_state.books
+    assert held(found.allocation_state, "p") == {"side": (share(B, 3),)}
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -441,14 +450,14 @@ def test_an_init_container_that_does_not_run_is_no_conflict_where_our_checkpoint
     node = fetching(begun=ended, ended=ended)
     found = recovered(node)
     assert (found.conflicts, found.unsettled) == ((), frozenset())
-    assert found.desk.books == node.state.desk.books
+    assert found.allocation_state.books == node.state.allocation_state.books
 
 
 def test_a_forged_limit_is_no_conflict(monkeypatch):
     node = world(("p", TRAIN[1:]))
     forged(monkeypatch, RegionDevice(B, 2**53, 100))
     found = recovered(node, own(node))
-    assert (found.conflicts, of_desk(found.desk)) == ((), ())
+    assert (found.conflicts, of_desk(found.allocation_state)) == ((), ())
     assert [one.pod.uid for one in found.remarks] == ["p"]
 
 
@@ -457,7 +466,7 @@ def test_what_the_driver_confirms_is_a_conflict(monkeypatch):
     node.running["p", "side"].shares = (share(C, 3),)
     found = recovered(node, own(node))
     assert any("different devices" in one.detail for one in found.conflicts)
-    assert [one.device for one in found.desk.tenants["p"].beside] == [C]
+    assert [one.device for one in found.allocation_state.tenants["p"].beside] == [C]
 
 
 @pytest.mark.parametrize("amounts", [(B, 9), (C, 3)], ids=["more", "another card"])
@@ -467,7 +476,7 @@ def test_an_annotation_that_was_edited_since_is_no_conflict(amounts):
     annotations = {**node.pods["p"].annotations, "volcano.sh/vgpu-ids-new": edited}
     node.pods["p"] = replace(node.pods["p"], annotations=annotations)
     found = recovered(node, own(node))
-    assert (found.conflicts, of_desk(found.desk)) == ((), ())
+    assert (found.conflicts, of_desk(found.allocation_state)) == ((), ())
     assert {one.pod.uid for one in found.remarks} == {"p"}
 
 
@@ -509,17 +518,17 @@ def test_who_merely_waits_contradicts_nobody():
     node.devices = tuple(card for card in CARDS if card.uuid != B)
     node.bind(None)
     found = recovered(node, own(node))
-    assert found.desk.tenants.keys() == {"p"}
-    assert (found.conflicts, of_desk(found.desk)) == ((), ())
+    assert found.allocation_state.tenants.keys() == {"p"}
+    assert (found.conflicts, of_desk(found.allocation_state)) == ((), ())
 
 
 def test_a_conflict_of_two_is_over_when_one_of_them_has_left():
-    two = Conflict(None, "the same slice", frozenset({"p", "q"}))
-    one = Conflict(PodRef("p", "team", "p"), "another card")
+    two = AllocationConflict(None, "the same slice", frozenset({"p", "q"}))
+    one = AllocationConflict(PodRef("p", "team", "p"), "another card")
     assert of_now((two, one), {"p", "q"}) == (two, one)
     assert of_now((two, one), {"p"}) == (one,)
     assert of_now((two, one), {"q"}) == ()
-    assert of_now((Conflict(None, "of nobody"),), {"p"}) == ()
+    assert of_now((AllocationConflict(None, "of nobody"),), {"p"}) == ()
 
 
 # ---------------------------------------------------------------- other schemes' claims
@@ -535,8 +544,8 @@ def gpushare(annotations, said, devices=CARDS, **fields):
         phase="Running",
         **fields,
     )
-    language = Gpushare()
-    claim = language.claim(one)
+    codec = Gpushare()
+    claim = codec.claim(one)
     statements = [*claim_statements(one, claim)] if claim else []
     given = Statement(Source.CHECKPOINT, one.ref, "main", said, Scheme.GPUSHARE)
     evidence = Evidence(
@@ -547,8 +556,8 @@ def gpushare(annotations, said, devices=CARDS, **fields):
         pods_complete=True,
         read=frozenset({Source.CHECKPOINT}),
     )
-    seen = Told(merge(evidence), (assignment(one),), (one,), written=frozenset({"n1"}))
-    return recover(language, devices, (), seen, 5.0)
+    seen = RecoverySources(merge(evidence), (assignment(one),), (one,), written=frozenset({"n1"}))
+    return recover(codec, devices, (), seen, 5.0)
 
 
 FOUR = (Share("", 4 * GIB),)
@@ -556,26 +565,28 @@ FOUR = (Share("", 4 * GIB),)
 
 def test_a_claim_by_index_is_kept_by_uuid():
     found = gpushare({INDEX: "1", ASSIGNED: "true"}, FOUR)
-    assert held(found.desk, "p") == {"main": (Share(B, 4 * GIB, None),)}
+    assert held(found.allocation_state, "p") == {"main": (Share(B, 4 * GIB, None),)}
 
 
 def test_what_we_answered_is_as_large_as_the_claim_says_though_the_kubelet_only_counts():
     """It counts 4 units, of 2 cards; which card has how many only the claim knows."""
     uneven = {ALLOCATION: '{"0":{"0":1,"2":3}}', ACK_ASSIGNED: "true"}
     found = gpushare(uneven, (Share("", 2 * GIB),) * 2, labels={GPU_COUNT: "2"})
-    assert held(found.desk, "p") == {"main": (Share(A, GIB, None), Share(C, 3 * GIB, None))}
+    assert held(found.allocation_state, "p") == {
+        "main": (Share(A, GIB, None), Share(C, 3 * GIB, None))
+    }
 
 
 def test_on_the_only_card_there_is_nothing_to_be_told():
     found = gpushare({}, FOUR, devices=CARDS[:1])
-    assert held(found.desk, "p") == {"main": (Share(A, 4 * GIB, None),)}
+    assert held(found.allocation_state, "p") == {"main": (Share(A, 4 * GIB, None),)}
     assert not found.unsettled
 
 
 def test_on_one_of_several_cards_it_is_unsettled_and_a_conflict():
     found = gpushare({}, FOUR)
     assert found.unsettled == {"p"}
-    assert not found.desk.tenants
+    assert not found.allocation_state.tenants
     assert any("nobody tells of which device" in one.detail for one in found.conflicts)
 
 
@@ -584,8 +595,8 @@ def test_on_one_of_several_cards_it_is_unsettled_and_a_conflict():
 )
 def test_a_claim_that_has_failed_or_is_for_another_node_says_nothing(annotations, node):
     one = pod("p", annotations=annotations)
-    assert claims_of(ROLE.language, one, NAMED, node) == {}
-    assert claims_of(ROLE.language, pod("p"), NAMED, NODE).keys() == {"main"}
+    assert claims_of(ROLE.codec, one, NAMED, node) == {}
+    assert claims_of(ROLE.codec, pod("p"), NAMED, NODE).keys() == {"main"}
 
 
 # ---------------------------------------------------------------- anything at all
@@ -622,7 +633,7 @@ def any_statement():
 
 def any_tenant():
     uid = _RANDOM.choice(UIDS)
-    return Tenant(
+    return AdmittedPod(
         PodRef(uid, "team", uid),
         tuple(Allocation(one, any_shares(), Phase.ASSIGNED) for one in ("main", "side")),
         tuple(
@@ -663,7 +674,9 @@ ASSIGNMENTS = st.none() | st.lists(
 
 @given(STATEMENTS, TENANTS, PODS, LIVE, ASSIGNMENTS)
 def test_whatever_is_found_something_is_recovered(said, kept, pods, live, assignments):
-    """Never an exception; every name is one container's; who is on the desk has proper shares."""
+    """Never an exception; every name is one container's; who is on the allocation state has proper
+    shares.
+    """
     evidence = Evidence(
         node=NODE,
         devices=CARDS,
@@ -674,24 +687,26 @@ def test_whatever_is_found_something_is_recovered(said, kept, pods, live, assign
         malformed=(Malformed(None, "", Scheme.VOLCANO, "nonsense"),),
         read=frozenset(one.source for one in said),
     )
-    seen = Told(
+    seen = RecoverySources(
         merge(evidence),
         None if assignments is None else tuple(assignments),
         None if pods is None else tuple(pods),
         live,
         frozenset({"n1"}),
     )
-    found = recover(ROLE.language, CARDS, kept, seen, 100.0)
-    names = [one.name for tenant in found.desk.tenants.values() for one in tenant.bindings]
+    found = recover(ROLE.codec, CARDS, kept, seen, 100.0)
+    names = [
+        one.name for tenant in found.allocation_state.tenants.values() for one in tenant.bindings
+    ]
     assert len(set(names)) == len(names)
-    desk, _ = Desk.over(CARDS, found.desk.tenants.values())
-    assert desk == found.desk
+    allocation_state, _ = AllocationState.over(CARDS, found.allocation_state.tenants.values())
+    assert allocation_state == found.allocation_state
     owners = {one.name: (one.pod_uid, one.container) for one in assignments or () if one.name}
-    for uid, tenant in found.desk.tenants.items():
+    for uid, tenant in found.allocation_state.tenants.items():
         assert all(
             owners.get(one.name, (uid, one.container)) == (uid, one.container)
             for one in tenant.bindings
         )
     shown = {one.pod.uid for one in said if one.alive and one.source is Source.PROCESS}
     sure = {tenant.pod.uid for tenant in kept if not tenant.foreign} & shown
-    assert sure <= found.desk.tenants.keys()
+    assert sure <= found.allocation_state.tenants.keys()

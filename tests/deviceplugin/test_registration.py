@@ -15,18 +15,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin import keeper as keeping
-from deviceplugin import registrar as registering
-from deviceplugin.keeper import LONGEST_PAUSE_SECONDS, Keeper, identity, pause
-from deviceplugin.registrar import Registrar
-from deviceplugin.registration import Outcome, Unregistered, register
-from deviceplugin.server import Endpoint
-from tests.deviceplugin.scripted_clerk import ScriptedClerk
+from deviceplugin.kubelet import registrar as registering
+from deviceplugin.kubelet import resource_server as keeping
+from deviceplugin.kubelet.registrar import Registrar
+from deviceplugin.kubelet.registration import RegistrationOutcome, Unregistered, register
+from deviceplugin.kubelet.resource_server import (
+    LONGEST_PAUSE_SECONDS,
+    ResourceServer,
+    identity,
+    pause,
+)
+from deviceplugin.kubelet.server import Endpoint
+from tests.deviceplugin.scripted_allocator import ScriptedClerk
 from tests.deviceplugin.stub_kubelet import StubKubelet
 from tests.support.waiting import wait_for_tick, wait_until
 from vgpu.model import Scheme
 from vgpu.rpc import deviceplugin_pb2 as pb
-from vgpu.schemes.language import Edits
+from vgpu.schemes.codec import ContainerEdits
 
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
 NAME = "0123456789abcdef01234567"
@@ -65,13 +70,13 @@ def absent_kubelet(folder):
 
 
 @pytest.fixture
-def clerk():
+def allocator():
     return ScriptedClerk()
 
 
 @pytest.fixture
-def registrar(folder, clerk):
-    made = Registrar(str(folder), Scheme.VOLCANO, (NUMBER, MEMORY), clerk, cdi=True)
+def registrar(folder, allocator):
+    made = Registrar(str(folder), Scheme.VOLCANO, (NUMBER, MEMORY), allocator, cdi=True)
     made.start()
     yield made
     made.stop()
@@ -109,8 +114,13 @@ def own_sockets(folder):
 # ---------------------------------------------------------------- the ordinary life
 
 
-def test_what_is_offered_is_registered_once_and_its_list_is_read(kubelet, registrar, clerk, folder):
-    clerk.allocating = lambda resource, ids: (NAME, Edits({"IDS": ",".join(sorted(ids))}))
+def test_what_is_offered_is_registered_once_and_its_list_is_read(
+    kubelet, registrar, allocator, folder
+):
+    allocator.allocating = lambda resource, ids: (
+        NAME,
+        ContainerEdits({"IDS": ",".join(sorted(ids))}),
+    )
     registrar.offer(NUMBER, listed("a", "b"))
     registrar.offer(MEMORY, listed("m"))
     wait_read(kubelet, NUMBER, {"a", "b"})
@@ -227,7 +237,7 @@ def test_an_own_socket_that_somebody_removes_is_replaced_by_a_fresh_one(any_kube
         wait_replaced(registrar, before)
     names = [name for _, name in any_kubelet.attempts]
     assert len(set(names)) == len(names)
-    assert state(registrar).outcomes[Outcome.REMOVED] >= 2
+    assert state(registrar).outcomes[RegistrationOutcome.REMOVED] >= 2
 
 
 def test_an_own_socket_with_another_in_its_place_is_replaced(kubelet, registrar):
@@ -274,7 +284,9 @@ def test_the_socket_of_a_killed_kubelet_gets_no_socket_of_ours(folder, registrar
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(folder / "kubelet.sock"))
     registrar.offer(NUMBER, listed("a"))
-    wait_until(lambda: state(registrar).outcomes.get(Outcome.UNREACHABLE, 0) >= 2, "two tries")
+    wait_until(
+        lambda: state(registrar).outcomes.get(RegistrationOutcome.UNREACHABLE, 0) >= 2, "two tries"
+    )
     assert own_sockets(folder) == []
     assert "connection refused" in state(registrar).problem
     with StubKubelet(folder):
@@ -285,15 +297,15 @@ def test_a_kubelet_that_says_it_is_unavailable_is_not_reached(absent_kubelet, re
     absent_kubelet.refuse = lambda request: (grpc.StatusCode.UNAVAILABLE, "shutting down")
     absent_kubelet.start()
     registrar.offer(NUMBER, listed("a"))
-    wait_until(lambda: Outcome.UNREACHABLE in state(registrar).outcomes, "it is told")
+    wait_until(lambda: RegistrationOutcome.UNREACHABLE in state(registrar).outcomes, "it is told")
     assert state(registrar).problem.endswith("UNAVAILABLE: shutting down")
 
 
-def test_a_kubelet_whose_socket_nobody_can_ask_is_told(clerk, folder):
+def test_a_kubelet_whose_socket_nobody_can_ask_is_told(allocator, folder):
     deep = folder / ("x" * 110)
     deep.mkdir()
     (deep / "kubelet.sock").touch()
-    made = Registrar(str(deep), Scheme.VOLCANO, (NUMBER,), clerk, cdi=True)
+    made = Registrar(str(deep), Scheme.VOLCANO, (NUMBER,), allocator, cdi=True)
     made.start()
     made.offer(NUMBER, listed("a"))
     wait_until(lambda: "path too long" in state(made).problem, "it is told")
@@ -301,7 +313,7 @@ def test_a_kubelet_whose_socket_nobody_can_ask_is_told(clerk, folder):
 
 
 def test_a_defect_in_one_look_does_not_end_the_looking(kubelet, registrar, monkeypatch, caplog):
-    look, broken = Keeper.look, [True]
+    look, broken = ResourceServer.look, [True]
 
     def broken_once(self, *args):
         if broken:
@@ -309,15 +321,15 @@ def test_a_defect_in_one_look_does_not_end_the_looking(kubelet, registrar, monke
             raise KeyError("x")
         look(self, *args)
 
-    monkeypatch.setattr(Keeper, "look", broken_once)
+    monkeypatch.setattr(ResourceServer, "look", broken_once)
     registrar.offer(NUMBER, listed("a"))
     wait_registered(registrar)
     assert "could not be looked after" in caplog.text
 
 
-def test_a_list_that_was_read_for_long_is_a_success_after_failures(kubelet, clerk, folder):
+def test_a_list_that_was_read_for_long_is_a_success_after_failures(kubelet, allocator, folder):
     """Or a plugin would come back ever more slowly, the longer it lives."""
-    keeper = Keeper(folder, "vgpu-volcano-", NUMBER, clerk, binding=True, cdi=True)
+    keeper = ResourceServer(folder, "vgpu-volcano-", NUMBER, allocator, binding=True, cdi=True)
     socket = identity(str(folder / "kubelet.sock"))
     keeper.offer(listed("a"))
     kubelet.refuse = lambda request: (grpc.StatusCode.UNKNOWN, "not yet")
@@ -353,8 +365,11 @@ def test_a_kubelet_of_another_version_is_told_and_left_in_peace(
     absent_kubelet.start()
     registrar.offer(NUMBER, listed("a"))
     wait_until(lambda: state(registrar).problem, "it is told")
-    assert state(registrar).problem == f"{Outcome.UNSUPPORTED.explanation}: {status.name}: {text}"
-    assert state(registrar).outcomes == {Outcome.UNSUPPORTED: 1}
+    assert (
+        state(registrar).problem
+        == f"{RegistrationOutcome.UNSUPPORTED.explanation}: {status.name}: {text}"
+    )
+    assert state(registrar).outcomes == {RegistrationOutcome.UNSUPPORTED: 1}
     absent_kubelet.refuse = lambda request: None
     absent_kubelet.restart()  # as another version
     wait_registered(registrar)
@@ -367,7 +382,7 @@ def test_a_kubelet_that_never_asks_for_the_list_is_registered_with_again(
     absent_kubelet.reads_lists = False
     absent_kubelet.start()
     registrar.offer(NUMBER, listed("a"))
-    wait_until(lambda: state(registrar).outcomes.get(Outcome.NOT_READ), "it is noticed")
+    wait_until(lambda: state(registrar).outcomes.get(RegistrationOutcome.NOT_READ), "it is noticed")
     assert not state(registrar).registered
     absent_kubelet.reads_lists = True
     wait_registered(registrar)
@@ -383,24 +398,24 @@ def test_a_list_that_the_kubelet_reads_no_more_is_registered_again(any_kubelet, 
     wait_read(any_kubelet, NUMBER, {"a"})
 
 
-def test_a_folder_that_takes_no_socket_is_told(absent_kubelet, clerk, folder):
+def test_a_folder_that_takes_no_socket_is_told(absent_kubelet, allocator, folder):
     deep = folder / ("x" * (106 - len(f"{folder}//kubelet.sock")))  # as deep as a kubelet can be
     deep.mkdir()
     stub = StubKubelet(deep)
-    made = Registrar(str(deep), Scheme.VOLCANO, (NUMBER,), clerk, cdi=True)
+    made = Registrar(str(deep), Scheme.VOLCANO, (NUMBER,), allocator, cdi=True)
     with stub:
         made.start()
         made.offer(NUMBER, listed("a"))
-        wait_until(lambda: state(made).outcomes.get(Outcome.NOT_SERVED), "it is told")
+        wait_until(lambda: state(made).outcomes.get(RegistrationOutcome.NOT_SERVED), "it is told")
         assert "longer than the 107 bytes" in state(made).problem
         made.stop()
         assert stub.attempts == []
 
 
-@given(st.integers(1, 10_000), st.sampled_from(Outcome))
+@given(st.integers(1, 10_000), st.sampled_from(RegistrationOutcome))
 def test_pauses_grow_and_have_an_end(failures, outcome):
     assert 0 < pause(failures, outcome) <= pause(failures + 1, outcome)
-    if outcome is Outcome.UNSUPPORTED:
+    if outcome is RegistrationOutcome.UNSUPPORTED:
         assert pause(failures, outcome) > LONGEST_PAUSE_SECONDS
     else:
         assert pause(1, outcome) == 0.1
@@ -410,17 +425,19 @@ def test_pauses_grow_and_have_an_end(failures, outcome):
 # ---------------------------------------------------------------- the two traps
 
 
-def test_the_stub_of_1_37_is_wedged_by_a_name_that_is_used_twice(folder, clerk):
+def test_the_stub_of_1_37_is_wedged_by_a_name_that_is_used_twice(folder, allocator):
     """As the real one was: what all others do (one name, for ever) ends here."""
     with StubKubelet(folder) as kubelet:
-        endpoint = Endpoint(NUMBER, str(folder / "one.sock"), clerk, b"", binding=True, cdi=True)
+        endpoint = Endpoint(
+            NUMBER, str(folder / "one.sock"), allocator, b"", binding=True, cdi=True
+        )
         endpoint.start()
         register(folder, "one.sock", NUMBER, binding=True)
         wait_until(lambda: endpoint.audience.readers, "the list is read")
         with pytest.raises(Unregistered, match="device plugin already connected"):
             register(folder, "one.sock", NUMBER, binding=True)
         endpoint.stop(0).wait()
-        again = Endpoint(NUMBER, str(folder / "one.sock"), clerk, b"", binding=True, cdi=True)
+        again = Endpoint(NUMBER, str(folder / "one.sock"), allocator, b"", binding=True, cdi=True)
         again.start()
         for _ in range(3):
             with pytest.raises(Unregistered, match="device plugin already connected"):
@@ -429,25 +446,27 @@ def test_the_stub_of_1_37_is_wedged_by_a_name_that_is_used_twice(folder, clerk):
         kubelet.stop()
 
 
-def test_a_plugin_that_starts_again_and_again_is_never_wedged(any_kubelet, clerk, folder):
+def test_a_plugin_that_starts_again_and_again_is_never_wedged(any_kubelet, allocator, folder):
     for number in range(10):
-        made = Registrar(str(folder), Scheme.VOLCANO, (NUMBER,), clerk, cdi=True)
+        made = Registrar(str(folder), Scheme.VOLCANO, (NUMBER,), allocator, cdi=True)
         made.start()
         made.offer(NUMBER, listed(str(number)))
         wait_registered(made)
         made.stop(0)
-    made = Registrar(str(folder), Scheme.VOLCANO, (NUMBER,), clerk, cdi=True)
+    made = Registrar(str(folder), Scheme.VOLCANO, (NUMBER,), allocator, cdi=True)
     made.start()
     made.offer(NUMBER, listed("last"))
     wait_read(any_kubelet, NUMBER, {"last"})
     made.stop()
 
 
-def test_a_plugin_whose_successor_is_there_already_takes_nothing_from_it_for_long(folder, clerk):
+def test_a_plugin_whose_successor_is_there_already_takes_nothing_from_it_for_long(
+    folder, allocator
+):
     """1.34 closes the new connection when it sees the end of the old one."""
     with StubKubelet(folder, per_socket=False) as kubelet:
-        old = Registrar(str(folder), Scheme.VOLCANO, (NUMBER,), clerk, cdi=True)
-        new = Registrar(str(folder), Scheme.VOLCANO, (NUMBER,), clerk, cdi=True)
+        old = Registrar(str(folder), Scheme.VOLCANO, (NUMBER,), allocator, cdi=True)
+        new = Registrar(str(folder), Scheme.VOLCANO, (NUMBER,), allocator, cdi=True)
         old.start()
         old.offer(NUMBER, listed("old"))
         wait_read(kubelet, NUMBER, {"old"})
@@ -463,7 +482,7 @@ def test_a_plugin_whose_successor_is_there_already_takes_nothing_from_it_for_lon
 # ---------------------------------------------------------------- what earlier lives left
 
 
-def test_sockets_left_behind_are_removed_and_no_others(folder, clerk):
+def test_sockets_left_behind_are_removed_and_no_others(folder, allocator):
     def left(name):
         with socket.socket(socket.AF_UNIX) as gone:
             gone.bind(str(folder / name))
@@ -474,7 +493,7 @@ def test_sockets_left_behind_are_removed_and_no_others(folder, clerk):
     with socket.socket(socket.AF_UNIX) as living:
         living.bind(str(folder / "vgpu-volcano-vgpu-memory-2.sock"))
         living.listen()
-        made = Registrar(str(folder), Scheme.VOLCANO, (NUMBER,), clerk, cdi=True)
+        made = Registrar(str(folder), Scheme.VOLCANO, (NUMBER,), allocator, cdi=True)
         made.start()
         made.offer(NUMBER, listed("a"))
         wait_until(lambda: state(made).problem, "it has looked")
@@ -488,7 +507,7 @@ def test_sockets_left_behind_are_removed_and_no_others(folder, clerk):
 
 
 def test_a_socket_left_behind_that_cannot_be_asked_keeps_nothing_from_being_registered(
-    kubelet, clerk, folder, monkeypatch, caplog
+    kubelet, allocator, folder, monkeypatch, caplog
 ):
     def refuse(path):
         raise PermissionError(13, "Permission denied", path)
@@ -496,7 +515,7 @@ def test_a_socket_left_behind_that_cannot_be_asked_keeps_nothing_from_being_regi
     with socket.socket(socket.AF_UNIX) as gone:
         gone.bind(str(folder / "vgpu-volcano-old.sock"))
     monkeypatch.setattr(registering, "is_served", refuse)
-    made = Registrar(str(folder), Scheme.VOLCANO, (NUMBER,), clerk, cdi=True)
+    made = Registrar(str(folder), Scheme.VOLCANO, (NUMBER,), allocator, cdi=True)
     made.start()
     made.offer(NUMBER, listed("a"))
     wait_registered(made)

@@ -8,15 +8,16 @@ from pathlib import Path
 import grpc
 import pytest
 
-from deviceplugin import answers, server
-from deviceplugin.reasons import FINAL, Refused, Why
-from deviceplugin.server import Endpoint
-from tests.deviceplugin.scripted_clerk import ScriptedClerk, raises
+from deviceplugin.allocate import responses
+from deviceplugin.kubelet import server
+from deviceplugin.kubelet.server import Endpoint
+from deviceplugin.reasons import FINAL, BindRefusal, BindRefused
+from tests.deviceplugin.scripted_allocator import ScriptedClerk, raises
 from tests.deviceplugin.stub_kubelet import Plugin
 from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.model import PodRef
 from vgpu.rpc import deviceplugin_pb2 as pb
-from vgpu.schemes.language import Edits
+from vgpu.schemes.codec import ContainerEdits
 from vgpu.unix_socket import SocketError
 
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
@@ -40,18 +41,18 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def clerk():
+def allocator():
     return ScriptedClerk()
 
 
 @pytest.fixture
-def serve(folder, clerk):
+def serve(folder, allocator):
     """Serves; gives the endpoint and a client of it."""
     opened = []
 
     def start(resource=NUMBER, *, binding=True, cdi=True):
         path = str(folder / f"{len(opened)}.sock")
-        endpoint = Endpoint(resource, path, clerk, listed("a"), binding=binding, cdi=cdi)
+        endpoint = Endpoint(resource, path, allocator, listed("a"), binding=binding, cdi=cdi)
         endpoint.start()
         opened.append((endpoint, Plugin(path)))
         return opened[-1]
@@ -140,19 +141,19 @@ def test_the_list_ends_when_the_endpoint_stops(serve):
 
 
 @pytest.mark.parametrize("cdi", [True, False])
-def test_every_container_is_answered_by_itself(serve, clerk, cdi):
-    edits = Edits({"NVIDIA_VISIBLE_DEVICES": "void"})
+def test_every_container_is_answered_by_itself(serve, allocator, cdi):
+    edits = ContainerEdits({"NVIDIA_VISIBLE_DEVICES": "void"})
     asked = []
 
     def allocate(resource, ids):
         asked.append((resource, ids))
         return f"{len(asked):024}", edits
 
-    clerk.allocating = allocate
+    allocator.allocating = allocate
     _, plugin = serve(cdi=cdi)
     given = plugin.allocate(["a", "b"], ["c"])
     assert asked == [(NUMBER, frozenset("ab")), (NUMBER, frozenset("c"))]
-    assert given == [answers.answer(f"{n:024}", edits, cdi=cdi) for n in (1, 2)]
+    assert given == [responses.answer(f"{n:024}", edits, cdi=cdi) for n in (1, 2)]
 
 
 def test_a_resource_that_binds_nothing_answers_empty(serve):
@@ -160,26 +161,28 @@ def test_a_resource_that_binds_nothing_answers_empty(serve):
     assert plugin.allocate(["a"]) == [pb.ContainerAllocateResponse()]
 
 
-@pytest.mark.parametrize("why", Why)
-def test_a_refusal_is_a_status_with_its_words_and_its_reason(serve, clerk, why):
-    clerk.allocating = clerk.prestarting = raises(Refused(why, "3 are asked for", POD, "main"))
+@pytest.mark.parametrize("why", BindRefusal)
+def test_a_refusal_is_a_status_with_its_words_and_its_reason(serve, allocator, why):
+    allocator.allocating = allocator.prestarting = raises(
+        BindRefused(why, "3 are asked for", POD, "main")
+    )
     _, plugin = serve()
     text = f"ml/train main: 3 are asked for ({why})"
-    lasting = why in FINAL or why is Why.NO_CANDIDATE
+    lasting = why in FINAL or why is BindRefusal.NO_CANDIDATE
     code = grpc.StatusCode.FAILED_PRECONDITION if lasting else grpc.StatusCode.UNAVAILABLE
     assert refusal(plugin.allocate, ["a"]) == (code, text)
     marked = why in FINAL or why in {
-        Why.NO_CLAIM,
-        Why.NO_ROOM,
-        Why.UNKNOWN_DEVICE,
-        Why.UNHEALTHY_DEVICE,
+        BindRefusal.NO_CLAIM,
+        BindRefusal.NO_ROOM,
+        BindRefusal.UNKNOWN_DEVICE,
+        BindRefusal.UNHEALTHY_DEVICE,
     }
     expected = f"PreStartContainer check failed: {text}" if marked else text
     assert refusal(plugin.prestart, ["a"]) == (code, expected)
 
 
-def test_a_refusal_of_many_words_still_arrives_with_its_reason(serve, clerk):
-    clerk.allocating = raises(Refused(Why.NO_ROOM, "π" * 100_000, POD))
+def test_a_refusal_of_many_words_still_arrives_with_its_reason(serve, allocator):
+    allocator.allocating = raises(BindRefused(BindRefusal.NO_ROOM, "π" * 100_000, POD))
     _, plugin = serve()
     code, text = refusal(plugin.allocate, ["a"])
     assert code is grpc.StatusCode.UNAVAILABLE
@@ -187,12 +190,12 @@ def test_a_refusal_of_many_words_still_arrives_with_its_reason(serve, clerk):
     assert text.endswith("π (no_room)")
 
 
-def test_a_defect_is_internal_and_keeps_its_details_to_the_log(serve, clerk, caplog):
-    clerk.allocating = raises(KeyError("token-5e1c"))
+def test_a_defect_is_internal_and_keeps_its_details_to_the_log(serve, allocator, caplog):
+    allocator.allocating = raises(KeyError("token-5e1c"))
     _, plugin = serve()
     code, text = refusal(plugin.allocate, ["a"])
     assert code is grpc.StatusCode.INTERNAL
-    assert text == Why.INTERNAL.explanation
+    assert text == BindRefusal.INTERNAL.explanation
     assert "token-5e1c" in caplog.text
 
 
@@ -205,14 +208,14 @@ def test_bytes_that_are_no_request_are_refused_and_the_next_call_is_served(serve
 # ---------------------------------------------------------------- PreStartContainer
 
 
-def test_containers_that_wait_keep_neither_allocate_nor_the_list_waiting(serve, clerk):
+def test_containers_that_wait_keep_neither_allocate_nor_the_list_waiting(serve, allocator):
     release, waiting = threading.Event(), threading.Semaphore(0)
 
     def wait(*_):
         waiting.release()
         release.wait(WAIT_SECONDS)
 
-    clerk.prestarting = wait
+    allocator.prestarting = wait
     endpoint, plugin = serve()
     with ThreadPoolExecutor(server.PRESTARTS) as pool:
         starts = [pool.submit(plugin.prestart, [str(n)]) for n in range(server.PRESTARTS)]
@@ -230,13 +233,13 @@ def test_containers_that_wait_keep_neither_allocate_nor_the_list_waiting(serve, 
         finally:
             release.set()
         assert all(start.result() is not None for start in starts)
-    clerk.prestarting = lambda *_: None
+    allocator.prestarting = lambda *_: None
     assert plugin.prestart(["a"]) is not None
 
 
-def test_prestart_is_asked_with_the_resource_and_the_ids(serve, clerk):
+def test_prestart_is_asked_with_the_resource_and_the_ids(serve, allocator):
     asked = []
-    clerk.prestarting = lambda *args: asked.append(args)
+    allocator.prestarting = lambda *args: asked.append(args)
     _, plugin = serve()
     plugin.prestart(["a", "b"])
     assert asked == [(NUMBER, frozenset("ab"))]
@@ -254,8 +257,8 @@ def test_only_its_owner_may_ask(serve):
     ("name", "problem"),
     [("x" * 108, "longer than the 107 bytes of a socket's path"), ("none/x.sock", "Failed to")],
 )
-def test_a_socket_that_cannot_be_made_is_told(folder, clerk, name, problem):
-    endpoint = Endpoint(NUMBER, str(folder / name), clerk, b"", binding=True, cdi=True)
+def test_a_socket_that_cannot_be_made_is_told(folder, allocator, name, problem):
+    endpoint = Endpoint(NUMBER, str(folder / name), allocator, b"", binding=True, cdi=True)
     with pytest.raises(SocketError) as error:
         endpoint.start()
     assert error.value.problem.startswith(problem)

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from deviceplugin.desk import Desk
-from deviceplugin.gate import State, by_ids
-from deviceplugin.reasons import Refused, Why
+from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.allocate.prestart import BinderState, by_ids
+from deviceplugin.reasons import BindRefusal, BindRefused
 from deviceplugin.service import Service
-from tests.deviceplugin.desk_values import (
+from tests.deviceplugin.allocation_values import (
     CARDS,
     ROLE,
     A,
@@ -23,52 +23,62 @@ from vgpu.model import ContainerKind
 
 APP = ContainerKind.APP
 TWO = made("p", [("x", APP, (share(A, 2),)), ("y", APP, (share(A, 2),))])
-EMPTY = Desk.of(CARDS)
+EMPTY = AllocationState.of(CARDS)
 
 
 def served(one, state):
-    parts = SimpleNamespace(role=ROLE)
+    parts = SimpleNamespace(adapter=ROLE)
     return one.kubelet_uid in Service._look(parts, state, {one.kubelet_uid: one}, None).served
 
 
-def refused(one, *containers, why=Why.NO_ROOM, known=True):
+def refused(one, *containers, why=BindRefusal.NO_ROOM, known=True):
     """The kubelet has our answer for these, and they are not bound."""
     ref = one.ref if known else None
-    found = {(one.kubelet_uid, name): Refused(why, "so it is", ref, name) for name in containers}
+    found = {
+        (one.kubelet_uid, name): BindRefused(why, "so it is", ref, name) for name in containers
+    }
     rows = [assignment(one, name, name, (name,)) for name in containers]
-    return State(EMPTY, by_ids(rows), found)
+    return BinderState(EMPTY, by_ids(rows), found)
 
 
-@pytest.mark.parametrize("why", [Why.NO_ROOM, Why.NO_CLAIM, Why.UNHEALTHY_DEVICE, Why.NOT_WRITTEN])
+@pytest.mark.parametrize(
+    "why",
+    [
+        BindRefusal.NO_ROOM,
+        BindRefusal.NO_CLAIM,
+        BindRefusal.UNHEALTHY_DEVICE,
+        BindRefusal.NOT_WRITTEN,
+    ],
+)
 def test_who_has_its_answers_is_served_though_it_waits(why):
     """The kubelet does not ask for it again, so that its node need not be locked for it."""
     assert served(TWO, refused(TWO, "x", "y", why=why))
 
 
 def test_who_may_still_be_asked_for_is_not_served():
-    assert not served(TWO, State(EMPTY))
+    assert not served(TWO, BinderState(EMPTY))
     assert not served(TWO, refused(TWO, "x"))
     admitted = EMPTY.admitted(TWO, claimed(TWO), 1.0)
-    bound = admitted.bound(assignment(TWO, "x"), TWO, ROLE.language.requests(TWO), 1.0)
-    assert not served(TWO, State(bound))
-    assert not served(TWO, refused(TWO, "x", "y", why=Why.NOT_SEEN, known=False))
+    bound = admitted.bound(assignment(TWO, "x"), TWO, ROLE.codec.requests(TWO), 1.0)
+    assert not served(TWO, BinderState(bound))
+    assert not served(TWO, refused(TWO, "x", "y", why=BindRefusal.NOT_SEEN, known=False))
 
 
 def test_who_has_its_answers_of_different_kinds_is_served():
     admitted = EMPTY.admitted(TWO, claimed(TWO), 1.0)
-    bound = admitted.bound(assignment(TWO, "x"), TWO, ROLE.language.requests(TWO), 1.0)
-    waiting = {("p", "y"): Refused(Why.NOT_WRITTEN, "full", TWO.ref, "y")}
-    assert served(TWO, State(bound, refusals=waiting))
-    assert served(running(TWO, "y"), State(bound))
+    bound = admitted.bound(assignment(TWO, "x"), TWO, ROLE.codec.requests(TWO), 1.0)
+    waiting = {("p", "y"): BindRefused(BindRefusal.NOT_WRITTEN, "full", TWO.ref, "y")}
+    assert served(TWO, BinderState(bound, refusals=waiting))
+    assert served(running(TWO, "y"), BinderState(bound))
     theirs = by_ids([assignment(TWO, "y", name="", env={"NVIDIA_VISIBLE_DEVICES": A})])
-    assert served(TWO, State(bound, theirs))
+    assert served(TWO, BinderState(bound, theirs))
 
 
 def test_a_pod_that_asks_for_nothing_is_not_served_by_us():
     """Another vendor's plugin may be asked for it, under the same lock."""
-    assert not served(made("q", [("main", APP, ())]), State(EMPTY))
+    assert not served(made("q", [("main", APP, ())]), BinderState(EMPTY))
 
 
 def test_one_final_refusal_is_enough():
-    assert served(TWO, refused(TWO, "x", why=Why.OTHER_NODE))
-    assert not served(pod("q"), refused(TWO, "x", why=Why.OTHER_NODE))
+    assert served(TWO, refused(TWO, "x", why=BindRefusal.OTHER_NODE))
+    assert not served(pod("q"), refused(TWO, "x", why=BindRefusal.OTHER_NODE))

@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.shim_files import DEFAULT_SHIM_DIR, KEPT, ShimError, install, paths_below
+from deviceplugin.injection.shim_files import (
+    DEFAULT_SHIM_DIR,
+    KEPT,
+    ShimError,
+    install,
+    paths_below,
+)
 from tests.support.broken_disk import BrokenDisk
-from vgpu.schemes.volcano_dialect import HAMI, VOLCANO
+from vgpu.schemes.volcano.key_set import HAMI, VOLCANO
 
 OLD = b"\x7fELF old library" + b"o" * 5000
 NEW = b"\x7fELF new library" + b"n" * 5000
@@ -21,10 +27,10 @@ def host(tmp_path):
     return tmp_path
 
 
-def put(host, content=OLD, dialect=VOLCANO.paths):
+def put(host, content=OLD, key_set=VOLCANO.paths):
     source = host / "image" / "libvgpu.so"
     source.write_bytes(content)
-    return install(str(source), str(host / "vgpu"), dialect)
+    return install(str(source), str(host / "vgpu"), key_set)
 
 
 def name_of(content):
@@ -35,11 +41,11 @@ def listing(host):
     return {path.name: path.lstat().st_ino for path in (host / "vgpu").iterdir()}
 
 
-@pytest.mark.parametrize("dialect", [VOLCANO.paths, HAMI.paths])
-def test_all_that_is_mounted_is_there(host, dialect):
-    paths = put(host, dialect=dialect)
+@pytest.mark.parametrize("key_set", [VOLCANO.paths, HAMI.paths])
+def test_all_that_is_mounted_is_there(host, key_set):
+    paths = put(host, key_set=key_set)
     assert Path(paths.library).read_bytes() == OLD
-    assert Path(paths.preload).read_text() == f"{dialect.library_target}\n"
+    assert Path(paths.preload).read_text() == f"{key_set.library_target}\n"
     assert Path(paths.library).readlink() == Path(name_of(OLD))
     assert {name for name in listing(host) if name.startswith(".")} == set()
     for path in (paths.library, paths.preload):

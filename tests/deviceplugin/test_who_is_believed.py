@@ -10,17 +10,17 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
-from deviceplugin.binder import Binder
-from deviceplugin.binding import bind, gift
-from deviceplugin.cdi import CdiFiles
-from deviceplugin.desk import Desk
-from deviceplugin.late_files import LateFiles
-from deviceplugin.reasons import Refused, Why
-from deviceplugin.recovering import Own
-from deviceplugin.recovery import Recovered
-from deviceplugin.roles.volcano import VolcanoRole
-from deviceplugin.steps import nothing
-from tests.deviceplugin.desk_values import (
+from deviceplugin.adapters.volcano import VolcanoAdapter
+from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.allocate.binder import Binder
+from deviceplugin.allocate.binding import bind, injection
+from deviceplugin.failpoints import noop
+from deviceplugin.injection.cdi import CdiInjector
+from deviceplugin.injection.files import FileInjector
+from deviceplugin.reasons import BindRefusal, BindRefused
+from deviceplugin.recovery.recover import Recovered
+from deviceplugin.recovery.startup import Own
+from tests.deviceplugin.allocation_values import (
     CARDS,
     NODE,
     ROLE,
@@ -34,8 +34,8 @@ from tests.deviceplugin.desk_values import (
 )
 from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.model import Scheme
-from vgpu.schemes.volcano import Volcano
-from vgpu.schemes.volcano_dialect import VOLCANO
+from vgpu.schemes.volcano.codec import Volcano
+from vgpu.schemes.volcano.key_set import VOLCANO
 
 FIRST, SECOND, THIRD = ("1" * 24, "2" * 24, "3" * 24)
 PATIENT, HASTY = WAIT_SECONDS, 0.3
@@ -94,21 +94,21 @@ class Nobody:
 class Bench:
     def __init__(self, folder, make):
         paths = replace(VOLCANO.paths, containers=str(folder / "containers"))
-        self.role = VolcanoRole(Volcano(paths=paths), split_count=ROLE.split_count)
+        self.adapter = VolcanoAdapter(Volcano(paths=paths), split_count=ROLE.split_count)
         self.table, self.pods, self.gone = Table(), Pods(), set()
-        self.handout = make(str(folder / "handout"), Scheme.VOLCANO, "this-boot")
-        self.found = [Recovered(Desk.of(CARDS))]
+        self.injector = make(str(folder / "handout"), Scheme.VOLCANO, "this-boot")
+        self.found = [Recovered(AllocationState.of(CARDS))]
         self.known = []
         self.binder = Binder(
             self.table,
             self.pods,
-            self.handout,
+            self.injector,
             Nobody(),
             Nobody(),
-            role=self.role,
+            adapter=self.adapter,
             node=NODE,
-            gone=lambda state, *_: self.gone & state.desk.tenants.keys(),
-            at=nothing,
+            gone=lambda state, *_: self.gone & state.allocation_state.tenants.keys(),
+            at=noop,
         )
 
     def start(self):
@@ -123,9 +123,13 @@ class Bench:
         """The kubelet's entry of a pod, with what Allocate answered, be it for another."""
         row = assignment(about, name=name, ids=ids)
         guess = assignment(as_if or about, name=name, ids=ids)
-        desk = bind(self.role, NODE, Desk.of(CARDS), guess, as_if or about, now=1.0)
-        given = gift(self.role, desk, as_if or about, desk.binding_of(guess))
-        return replace(row, answer=self.handout.early(name, given.edits, given.late_env))
+        allocation_state = bind(
+            self.adapter, NODE, AllocationState.of(CARDS), guess, as_if or about, now=1.0
+        )
+        given = injection(
+            self.adapter, allocation_state, as_if or about, allocation_state.binding_of(guess)
+        )
+        return replace(row, answer=self.injector.response(name, given.edits, given.late_env))
 
     def assign(self, *rows):
         for row in rows:
@@ -133,7 +137,7 @@ class Bench:
         self.table.put(*rows)
 
     def why_not(self, ids, seconds=HASTY):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(BindRefused) as refused:
             self.binder.started(frozenset(ids), seconds)
         return refused.value.why
 
@@ -142,9 +146,9 @@ class Bench:
         wait_until(lambda: self.why_not(ids) is why, f"refused for {why}")
 
 
-@pytest.fixture(params=[CdiFiles, LateFiles], ids=["cdi", "files"])
+@pytest.fixture(params=[CdiInjector, FileInjector], ids=["cdi", "files"])
 def bench(request, tmp_path, monkeypatch):
-    monkeypatch.setattr("deviceplugin.roles.volcano.LOCK_FOLDER", str(tmp_path / "lock"))
+    monkeypatch.setattr("deviceplugin.adapters.volcano.LOCK_FOLDER", str(tmp_path / "lock"))
     bench = Bench(tmp_path, request.param)
     yield bench
     bench.pods.answers.set()
@@ -157,7 +161,7 @@ def test_a_container_that_is_bound_may_start(bench):
     bench.pods.put(first)
     bench.assign(bench.answered(first, FIRST, ("id-0",)))
     bench.binder.started(frozenset({"id-0"}), PATIENT)
-    assert bench.handout.written() == {FIRST}
+    assert bench.injector.written() == {FIRST}
 
 
 def test_what_was_read_before_the_kubelet_asked_is_not_believed(bench):
@@ -179,43 +183,45 @@ def test_what_was_read_before_the_kubelet_asked_is_not_believed(bench):
     wait_until(bench.pods.asked.is_set, "the API server is asked")
     bench.pods.told = {"comes": comes}
     bench.assign(bench.answered(comes, SECOND, ("id-0",), as_if=gone), third)
-    assert bench.why_not({"id-0"}) is Why.NOT_SEEN
+    assert bench.why_not({"id-0"}) is BindRefusal.NOT_SEEN
     bench.pods.answers.set()
-    if bench.handout.guesses:
-        assert bench.why_not({"id-0"}, PATIENT) is Why.CROSSED
+    if bench.injector.guesses:
+        assert bench.why_not({"id-0"}, PATIENT) is BindRefusal.CROSSED
     else:
         bench.binder.started(frozenset({"id-0"}), PATIENT)
-        assert SECOND in bench.handout.written()
+        assert SECOND in bench.injector.written()
 
 
 def test_nobody_new_is_served_before_it_is_known_who_was_there(bench):
     bench.pods.heard = False
     there, comes = pod("there", share(A, 6)), pod("comes", share(A, 6))
-    full = Desk.of(CARDS).admitted(there, claimed(there), 1.0)
-    bench.found = [Recovered(Desk.of(CARDS), (), frozenset({"there"})), Recovered(full)]
+    full = AllocationState.of(CARDS).admitted(there, claimed(there), 1.0)
+    bench.found = [Recovered(AllocationState.of(CARDS), (), frozenset({"there"})), Recovered(full)]
     bench.start()
     bench.pods.put(there, comes)  # it answers who asks, and its watch is not back yet
     bench.assign(bench.answered(comes, FIRST, ("id-0",)))
-    assert bench.why_not({"id-0"}) is Why.NOT_SEEN
+    assert bench.why_not({"id-0"}) is BindRefusal.NOT_SEEN
     bench.pods.heard = True
     bench.binder.look()
-    bench.wait_refused({"id-0"}, Why.NO_ROOM)
+    bench.wait_refused({"id-0"}, BindRefusal.NO_ROOM)
     assert len(bench.known) == 2
 
 
 def test_who_holds_what_is_not_there_is_not_started_anew(bench):
     one, two = pod("one", share(A, 6)), pod("two", share(A, 6))
-    empty = Desk.of(CARDS)
+    empty = AllocationState.of(CARDS)
     alone = [empty.admitted(each, claimed(each), 1.0).tenants for each in (one, two)]
-    desk, conflicts = Desk.over(CARDS, [tenant for each in alone for tenant in each.values()])
+    allocation_state, conflicts = AllocationState.over(
+        CARDS, [tenant for each in alone for tenant in each.values()]
+    )
     assert conflicts
-    bench.found = [Recovered(desk)]
+    bench.found = [Recovered(allocation_state)]
     bench.pods.put(one, two)
     bench.assign(bench.answered(one, FIRST, ("id-0",)), bench.answered(two, SECOND, ("id-1",)))
     bench.start()
     bench.binder.started(frozenset({"id-0"}), PATIENT)
-    bench.wait_refused({"id-1"}, Why.NO_ROOM)
-    assert bench.handout.written() == {FIRST}
+    bench.wait_refused({"id-1"}, BindRefusal.NO_ROOM)
+    assert bench.injector.written() == {FIRST}
 
 
 def test_a_card_that_is_lost_for_a_moment_is_no_reason_to_give_the_pod_up(bench):
@@ -223,22 +229,31 @@ def test_a_card_that_is_lost_for_a_moment_is_no_reason_to_give_the_pod_up(bench)
     first = pod("first", share(A, 2))
     bench.pods.put(first)
     bench.binder.offer(CARDS)
-    desk = bind(bench.role, NODE, Desk.of(CARDS), assignment(first, name=FIRST), first, now=1.0)
-    bench.found = [Recovered(desk)]
-    lost, _ = desk.with_devices(CARDS[1:])
-    with pytest.raises(Refused) as refused:
-        gift(bench.role, lost, first, desk.binding_of(assignment(first, name=FIRST)))
-    assert refused.value.why is Why.UNKNOWN_DEVICE
+    allocation_state = bind(
+        bench.adapter,
+        NODE,
+        AllocationState.of(CARDS),
+        assignment(first, name=FIRST),
+        first,
+        now=1.0,
+    )
+    bench.found = [Recovered(allocation_state)]
+    lost, _ = allocation_state.with_devices(CARDS[1:])
+    with pytest.raises(BindRefused) as refused:
+        injection(
+            bench.adapter, lost, first, allocation_state.binding_of(assignment(first, name=FIRST))
+        )
+    assert refused.value.why is BindRefusal.UNKNOWN_DEVICE
     assert not refused.value.final
 
 
 def test_an_older_boots_tenants_count_where_the_kubelet_still_has_our_answer():
     first, second = pod("first", share(A, 2)), pod("second", share(B, 2))
     rows = [assignment(first, name=FIRST), assignment(second, name=SECOND)]
-    desk = Desk.of(CARDS)
+    allocation_state = AllocationState.of(CARDS)
     for row, each in zip(rows, (first, second), strict=True):
-        desk = bind(ROLE, NODE, desk, row, each, now=1.0)
-    tenants = tuple(desk.tenants.values())
+        allocation_state = bind(ROLE, NODE, allocation_state, row, each, now=1.0)
+    tenants = tuple(allocation_state.tenants.values())
     older = Own(tenants, this_boot=False)
     assert older.still(()) == ()
     assert [one.pod.uid for one in older.still(rows[:1])] == ["first"]

@@ -18,8 +18,8 @@ from tests.support.waiting import WAIT_SECONDS
 from vgpu.display.messages import (
     CardUse,
     ContainerUse,
+    DisplayState,
     PodUse,
-    State,
     graph_text,
     usages_text,
 )
@@ -28,18 +28,18 @@ from vgpu.display.service import DisplayServer
 from vgpu.model import PodRef, Share
 from vgpu.reasons import Reason, SourceError
 from vgpu.rpc import display_pb2 as pb
-from vgpu.topology import Card, Level, grow
+from vgpu.topology import LinkLevel, TopologyGpu, grow
 from vgpu.unix_socket import SocketError
 from vgpu.web.server import WebServer
 
 GIB = 2**30
 
 CARDS = (
-    Card(0, 0, bus_id="0000:3B:00.0", memory_bytes=16 * GIB),
-    Card(1, 1, bus_id="0000:5B:00.0", memory_bytes=16 * GIB),
+    TopologyGpu(0, 0, bus_id="0000:3B:00.0", memory_bytes=16 * GIB),
+    TopologyGpu(1, 1, bus_id="0000:5B:00.0", memory_bytes=16 * GIB),
 )
-STATE = State(
-    grow(CARDS, lambda *_: Level.PIX).holding([Share("0", 7680 * 2**20, 500)]),
+STATE = DisplayState(
+    grow(CARDS, lambda *_: LinkLevel.PIX).holding([Share("0", 7680 * 2**20, 500)]),
     (
         PodUse(
             PodRef("uid-b", "ml", "half"),
@@ -64,7 +64,7 @@ STATE = State(
     ),
     "v0.1.0",
 )
-EMPTY = State(tree_of(ONE), (), "v0.1.0")
+EMPTY = DisplayState(tree_of(ONE), (), "v0.1.0")
 
 USAGE = (
     b'{"usage":{"uid-a":{"stat":{"main":{"dev":['
@@ -132,7 +132,7 @@ def test_whole_cards_are_told_with_all_their_memory_and_a_pod_without_cards_not_
 
 
 def test_the_graph_as_text_is_the_drawing_of_the_cards():
-    assert graph_text(State(tree_of(TOPO6), (), "")).startswith("ROOT:6\n|---CPU (aval: 6, ")
+    assert graph_text(DisplayState(tree_of(TOPO6), (), "")).startswith("ROOT:6\n|---CPU (aval: 6, ")
     assert graph_text(STATE).splitlines()[2] == (
         "|   |---GPU0 (pids: [], usedMemory: 0, totalMemory: 17179869184, "
         "allocatableCores: 50, allocatableMemory: 9126805504)"

@@ -2,7 +2,7 @@
 
 import re
 
-from deviceplugin.events import Word
+from deviceplugin.apiserver.events import EventReason
 from tests.support.defects import no_defects
 from tests.support.doc_pages import (
     BLOCK,
@@ -79,5 +79,5 @@ def test_metrics_exist():
 def test_alerts_and_events_exist():
     alerts = {path.stem for path in (DOCS / "runbooks" / "alerts").glob("Vgpu*.md")}
     for name, text in WRITTEN.items():
-        for found in set(ALERT.findall(text)) - alerts - set(map(str, Word)):
+        for found in set(ALERT.findall(text)) - alerts - set(map(str, EventReason)):
             yield f"{name}: {found}"

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.running_demo import COMMAND, RunningDemo
 from tests.support.live import parse
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.simulator.neighbourhood import neighbourhood
+from vgpu.simulator.demo_cluster import demo_cluster
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +86,7 @@ def test_what_it_says_to_try_can_be_tried(running, env):
     inspect, restore, plan = (shlex.split(command) for command in commands)
     shown = vgpu(*inspect, env=env)
     assert shown.returncode == 0
-    assert all(node.node in shown.stdout for node in neighbourhood(0.0).nodes)
+    assert all(node.node in shown.stdout for node in demo_cluster(0.0).nodes)
     assert "4 irreversible, 3 done" in vgpu(*restore, env=env).stdout
     again = vgpu(*plan, env=env)
     assert again.returncode == 3

@@ -5,8 +5,8 @@ import pytest
 
 from tests.support.kubelet_server import Kubelet, one_entry_per_device
 from tests.support.live import LiveExporter
-from vgpu.simulator.books import grants
 from vgpu.simulator.demo import demo
+from vgpu.simulator.scheme_objects import grants
 
 pytestmark = pytest.mark.slow
 

@@ -44,7 +44,7 @@ def test_memory_and_descriptors_stay_level_under_ever_new_pods_files_and_drivers
 )
 def test_what_grows_is_told(soak, memory, descriptors, told):
     levels = [
-        soak.Level(samples=1, scrapes=1, rss=rss, descriptors=fds, threads=9)
+        soak.ProcessLevel(samples=1, scrapes=1, rss=rss, descriptors=fds, threads=9)
         for rss, fds in zip(memory, descriptors, strict=True)
     ]
     assert soak.growth(levels) == told

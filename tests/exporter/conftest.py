@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from exporter.flags import Options
+from exporter.flags import ExporterOptions
 from exporter.main import make_sampler
 from tests.support.waiting import WAIT_SECONDS
 from vgpu.commands.demo import on_node
@@ -19,7 +19,9 @@ class Bench:
         self.node = SimulatedNode(demo(), folder)
         self.node.write(t)
         self.driver = self.node.driver(lambda: self.t)
-        options = on_node(Options(sample_interval=600.0, sample_timeout=WAIT_SECONDS), self.node)
+        options = on_node(
+            ExporterOptions(sample_interval=600.0, sample_timeout=WAIT_SECONDS), self.node
+        )
         self.sampler = make_sampler(msgspec.structs.replace(options, **changes), self.driver)
 
     def hurry(self, timeout):

@@ -15,7 +15,7 @@ from vgpu.facts import (
     KubeletSample,
     LimitFile,
     LimitSample,
-    Owner,
+    ProcessOwner,
     ProcessSample,
     Region,
     RegionDevice,
@@ -24,7 +24,7 @@ from vgpu.facts import (
     RegionUse,
     ShimSample,
 )
-from vgpu.kube import Pod
+from vgpu.kube.objects import Pod
 from vgpu.ledger import Statement
 from vgpu.ledger.from_node import bus_id
 from vgpu.model import Phase, PodRef, Scheme, Share, Source
@@ -62,7 +62,9 @@ def driver(*processes, gpus=(GPU,), utilization=None, known=None, lost=()):
 
 
 def kernel(owners=None, live=(POD,), sees_host=True):
-    found = {pid: Owner(cid, uid, "containerd") if cid else None for pid, cid, uid in owners or ()}
+    found = {
+        pid: ProcessOwner(cid, uid, "containerd") if cid else None for pid, cid, uid in owners or ()
+    }
     return ProcessSample(found, sees_host, None if live is None else frozenset(live))
 
 

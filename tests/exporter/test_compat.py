@@ -5,11 +5,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from exporter import compat
-from exporter.allocations import books
+from exporter.allocations import allocation_totals
 from exporter.compat import Compat
-from exporter.view import Accounted, Attribution, ContainerRow, GpuRow, ShareRow, View
+from exporter.view import Accounted, Attribution, ContainerRow, ExporterView, GpuRow, ShareRow
 from vgpu.facts import Gpu
-from vgpu.ledger import DeviceEntry, Held, Holding, Ledger
+from vgpu.ledger import DeviceEntry, Holding, HoldingSum, Ledger
 from vgpu.metrics.render import Format, Renderer
 from vgpu.model import ContainerKind, Device, Phase, PodRef, Scheme, Share, Source
 from vgpu.units import GIB, MIB
@@ -131,10 +131,10 @@ FIVE = tuple(holding(f"pod-{number}") for number in range(5))
 
 def five_pods(*others, holdings=FIVE, mig=()):
     card = Device(UUID, 0, 49140 * MIB)
-    entries = [DeviceEntry(card, (*holdings, *others), Held())]
+    entries = [DeviceEntry(card, (*holdings, *others), HoldingSum())]
     if mig:
-        entries.append(DeviceEntry(Device(MIG, parent=UUID), mig, Held()))
-    return books(Ledger("node-1", tuple(entries)))
+        entries.append(DeviceEntry(Device(MIG, parent=UUID), mig, HoldingSum()))
+    return allocation_totals(Ledger("node-1", tuple(entries)))
 
 
 def accounted(**changes):
@@ -177,7 +177,7 @@ def view(*extra_shares, kept=None):
         used_bytes=1000 * MIB,
         sm_utilization=0.3,
     )
-    return View(
+    return ExporterView(
         timestamp=1000.0,
         node="node-1",
         interval=15.0,
@@ -269,7 +269,7 @@ def test_a_pod_counts_at_its_peak_in_the_schedulers_sums(finished):
     )
     ledger = five_pods(holdings=(init, holding("web"))).ledger
     done = {("ml/web", "fetch")} if finished else set()
-    found = scheduled(books(ledger, done))
+    found = scheduled(allocation_totals(ledger, done))
     assert found["allocated_memory", None] == found[POD_MEMORY, "web"] == 300
     assert found["shared_number", None] == 1
     assert found["allocated_cores", None] == 10

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from exporter import main as exporter_main
 from exporter.compat import Compat
-from exporter.flags import DEFAULTS, FLAGS, Options, all_flags, options_from
+from exporter.flags import DEFAULTS, FLAGS, ExporterOptions, all_flags, options_from
 from vgpu.cli import main as vgpu
-from vgpu.flags import Duration
+from vgpu.program.flags import Duration
 from vgpu.units import GIB, MIB
 
 
@@ -168,7 +168,7 @@ def test_any_other_text_is_no_duration_and_no_crash(text):
 
 
 def test_every_option_has_a_flag_with_its_default():
-    assert len(FLAGS) == len(Options.__struct_fields__)
+    assert len(FLAGS) == len(ExporterOptions.__struct_fields__)
 
 
 def test_help_and_version_of_the_command():
@@ -198,8 +198,8 @@ def test_help_imports_no_subcommand():
 def test_the_exporter_imports_neither_kubernetes_nor_grpc_nor_yaml_unasked():
     code = (
         "from exporter import main\n"
-        "from exporter.flags import Options\n"
-        "main.make_sampler(Options(), main.nvml_driver(Options())).sample()"
+        "from exporter.flags import ExporterOptions\n"
+        "main.make_sampler(ExporterOptions(), main.nvml_driver(ExporterOptions())).sample()"
     )
     loaded = modules_after(code)
     assert "vgpu.sources.nvml" in loaded

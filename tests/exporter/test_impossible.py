@@ -6,17 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.attribution import attribute
-from exporter.languages import languages
+from exporter.codecs import codecs
 from vgpu.facts import (
     ContainerName,
     Gpu,
     GpuProcess,
     GpuSample,
-    Held,
+    HeldDevices,
     KubeletSample,
     LimitFile,
     LimitSample,
-    Owner,
+    ProcessOwner,
     ProcessSample,
     Region,
     RegionDevice,
@@ -25,10 +25,10 @@ from vgpu.facts import (
     RegionUse,
     ShimSample,
 )
-from vgpu.kube import Container, Node, Pod
+from vgpu.kube.objects import Container, Node, Pod
 from vgpu.model import PodRef, Scheme
 from vgpu.reasons import Reason
-from vgpu.sources.bookkeeping import Bookkeeper
+from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import Observation, with_names
 from vgpu.sources.own_node import with_node
 from vgpu.sources.pods import pod_sample
@@ -69,7 +69,9 @@ def region(*slots, limit=4 * GIB, device=A, priority=1, last=1000):
 
 
 def kernel(named=True):
-    return ProcessSample({100: Owner("c1", WEB.uid, "containerd")}, True, frozenset((WEB.uid,)))
+    return ProcessSample(
+        {100: ProcessOwner("c1", WEB.uid, "containerd")}, True, frozenset((WEB.uid,))
+    )
 
 
 def kubelet(named=True, **changes):
@@ -106,7 +108,7 @@ def joined(pods=None, node=None, **parts):
     fields = {"gpu": driver(), "process": kernel(), "kubelet": kubelet()} | parts
     fields["kubelet"] = with_names(fields["kubelet"], known)
     seen = Observation(pods=known, at=NOW, **fields)
-    ledger = Bookkeeper(languages(GIB, MIB), NODE).ledger(seen)
+    ledger = LedgerBuilder(codecs(GIB, MIB), NODE).ledger(seen)
     return attribute(seen, GIB, ledger), ledger
 
 
@@ -253,7 +255,7 @@ def other_card(result):
     return [share.device for share in result.shares if share.device == B]
 
 
-HELD = {Held(WEB.namespace, WEB.name, "main", "nvidia.com/gpu"): frozenset({A})}
+HELD = {HeldDevices(WEB.namespace, WEB.name, "main", "nvidia.com/gpu"): frozenset({A})}
 RUNS_ON_A = GpuProcess(100, A, GIB)
 
 

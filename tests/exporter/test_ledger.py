@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
-from exporter.allocations import books
+from exporter.allocations import allocation_totals
 from exporter.attribution import attribute
+from exporter.codecs import codecs
 from exporter.families import OWN_TABLES
-from exporter.languages import languages
 from exporter.problems import conflict_problems
 from exporter.statuspage import render
-from exporter.view import Attribution, View
+from exporter.view import Attribution, ExporterView
 from tests.support.live import parse
 from vgpu.facts import (
     ContainerName,
@@ -17,22 +17,22 @@ from vgpu.facts import (
     GpuProcess,
     GpuSample,
     Grant,
-    Held,
+    HeldDevices,
     KubeletSample,
-    Owner,
+    ProcessOwner,
     ProcessSample,
     Region,
     RegionDevice,
     RegionFile,
     ShimSample,
 )
-from vgpu.kube import Container, ContainerState, Node, Pod, Status
+from vgpu.kube.objects import Container, ContainerState, Node, Pod, Status
 from vgpu.ledger import ConflictKind
 from vgpu.metrics.render import Format, Renderer
 from vgpu.model import ContainerKind, Phase, PodRef, Scheme, Source
-from vgpu.schemes.gpushare import Gpushare
-from vgpu.schemes.volcano import Volcano
-from vgpu.sources.bookkeeping import Bookkeeper, believed
+from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.volcano.codec import Volcano
+from vgpu.sources.ledger_builder import LedgerBuilder, believed
 from vgpu.sources.observation import Observation, with_names
 from vgpu.sources.own_node import NodeSample
 from vgpu.sources.pods import pod_sample
@@ -101,7 +101,7 @@ def observation(pods=None, *, complete=True, **parts):
 
 
 def keeper(gpushare_unit=GIB, volcano_unit=MIB):
-    return Bookkeeper(languages(gpushare_unit, volcano_unit), NODE)
+    return LedgerBuilder(codecs(gpushare_unit, volcano_unit), NODE)
 
 
 def ledger(pods=None, **parts):
@@ -111,7 +111,7 @@ def ledger(pods=None, **parts):
 def view(seen):
     """What is published of an observation."""
     book = keeper().ledger(seen)
-    return View(
+    return ExporterView(
         timestamp=1000.0,
         node=NODE,
         interval=15.0,
@@ -121,7 +121,7 @@ def view(seen):
         xids=(),
         build={},
         own={},
-        books=books(book, seen.pods.finished if seen.pods else frozenset()),
+        books=allocation_totals(book, seen.pods.finished if seen.pods else frozenset()),
     )
 
 
@@ -182,7 +182,7 @@ def test_another_card_than_the_scheduler_promised_is_a_conflict_in_words():
 def test_a_process_in_a_container_that_was_given_nothing_is_no_allocation():
     processes = (GpuProcess(100, A, GIB),)
     gpu = msgspec.structs.replace(CARDS, processes=processes)
-    owners = kernel({100: Owner("c1", WEB.uid, "containerd")})
+    owners = kernel({100: ProcessOwner("c1", WEB.uid, "containerd")})
     found = series(observation(gpu=gpu, process=owners))
     assert conflicts(found) == {"process_without_allocation": 1}
     assert not named(found, "vgpu_container_memory_allocated_bytes")
@@ -199,7 +199,7 @@ def test_a_share_of_unknown_size_makes_the_devices_sum_absent():
 
 
 def test_before_the_first_sample_nothing_is_said_of_allocations():
-    first = View(1000.0, NODE, 15.0, Attribution(), (), {}, (), {}, {})
+    first = ExporterView(1000.0, NODE, 15.0, Attribution(), (), {}, (), {}, {})
     text = Renderer(OWN_TABLES).render(first).body(Format.TEXT).decode()
     assert "alloc" not in "".join(line for line in text.splitlines() if line[:1] != "#")
     assert not list(conflict_problems(first))
@@ -233,7 +233,7 @@ def test_a_grant_of_the_kubelet_makes_it_assigned():
 def test_a_process_of_a_pod_that_only_its_annotations_know_has_their_scheme():
     names = KubeletSample({}, {"c1": ContainerName("ml", "web", "main", WEB.uid)})
     gpu = msgspec.structs.replace(CARDS, processes=(GpuProcess(100, A, GIB),))
-    owners = kernel({100: Owner("c1", WEB.uid, "containerd")})
+    owners = kernel({100: ProcessOwner("c1", WEB.uid, "containerd")})
     seen = observation([pod()], gpu=gpu, process=owners, kubelet=names)
     assert infos(seen) == [("main", "volcano", "process", "assigned")]
 
@@ -291,7 +291,7 @@ def test_a_finished_init_container_keeps_no_share_once_the_pods_spec_is_known(po
 
 def test_a_process_in_an_init_container_counts_whatever_the_api_server_says_of_it():
     gpu = msgspec.structs.replace(CARDS, processes=(GpuProcess(100, A, GIB),))
-    owners = kernel({100: Owner("c9", WEB.uid, "containerd")})
+    owners = kernel({100: ProcessOwner("c9", WEB.uid, "containerd")})
     names = {"c9": ContainerName("ml", "web", "fetch", WEB.uid)}
     told = msgspec.structs.replace(INIT["kubelet"], containers=names)
     seen = observation([with_init("Completed")], gpu=gpu, process=owners, kubelet=told)
@@ -335,7 +335,7 @@ def test_the_api_servers_names_are_joined_with_the_kubelets():
 
 def test_an_amount_in_units_that_nobody_has_told_is_unknown_and_no_conflict():
     seen = observation([pod(units=4)], kubelet=kubelet(grant()))
-    assert Bookkeeper(languages(None, None), NODE).ledger(seen).conflicts == ()
+    assert LedgerBuilder(codecs(None, None), NODE).ledger(seen).conflicts == ()
     told = keeper(volcano_unit=GIB).ledger(seen)
     assert told.conflicts == ()
     assert [h.share.memory_bytes for h in told.holdings] == [4 * GIB]
@@ -345,24 +345,24 @@ def test_an_amount_in_units_that_nobody_has_told_is_unknown_and_no_conflict():
 
 def test_a_language_without_its_unit_knows_everything_but_the_memory():
     asking = pod()
-    nameless, *_ = languages(None, None)
+    nameless, *_ = codecs(None, None)
     (request,) = nameless.requests(asking)
     assert (request.count, request.memory_bytes) == (1, None)
     (allocation,) = nameless.claim(asking).allocations
     assert [(s.device, s.memory_bytes, s.cores_milli) for s in allocation.shares] == [
         (A, None, 300)
     ]
-    known, _, gpushare, *_ = languages(GIB, 10 * MIB)
+    known, _, gpushare, *_ = codecs(GIB, 10 * MIB)
     assert known == Volcano(memory_factor=10)
     assert gpushare == Gpushare(GIB)
-    assert {language.scheme for language in languages(None, None)} == set(Scheme) - {Scheme.NONE}
+    assert {codec.scheme for codec in codecs(None, None)} == set(Scheme) - {Scheme.NONE}
 
 
 def test_a_pod_that_says_nothing_says_nothing_in_a_language_without_its_unit():
     silent = pod(annotations={}, containers=())
-    for language in languages(None, None):
-        assert language.claim(silent) is None
-        assert language.requests(silent) == ()
+    for codec in codecs(None, None):
+        assert codec.claim(silent) is None
+        assert codec.requests(silent) == ()
 
 
 # ---------------------------------------------------------------- what is not done twice
@@ -415,7 +415,7 @@ def test_an_orphaned_region_is_told_once():
 
 
 def test_what_pod_resources_tells_is_a_source_of_its_own():
-    held = {Held("ml", "web", "main", NUMBER): frozenset({f"{A}-0"})}
+    held = {HeldDevices("ml", "web", "main", NUMBER): frozenset({f"{A}-0"})}
     told = msgspec.structs.replace(kubelet(grant()), held=held)
     ledger = keeper().ledger(observation([pod()], kubelet=told))
     assert Source.POD_RESOURCES in ledger.read

@@ -2,7 +2,7 @@
 
 import time
 
-from exporter.flags import Options
+from exporter.flags import ExporterOptions
 from exporter.main import open_collectors
 from tests.support.regions import PODS, a_region, place
 from tests.support.waiting import WAIT_SECONDS
@@ -22,7 +22,7 @@ def test_the_exporter_reads_the_regions_of_all_living_pods(tmp_path, monkeypatch
         folder = f"kubepods.slice/kubepods-pod{uid.replace('-', '_')}.slice"
         (cgroups / folder).mkdir(parents=True)
     (cgroups / "cgroup.controllers").touch()
-    options = Options(
+    options = ExporterOptions(
         shim_root=(str(root),), path_cgroupfs=str(cgroups), kubelet_log_dir=str(tmp_path / "logs")
     )
     collector = open_collectors(options, None).shim

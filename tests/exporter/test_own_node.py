@@ -8,8 +8,8 @@ import queue
 import pytest
 
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.kube import Node, Pod
-from vgpu.kube_json import Event, EventType, Expired
+from vgpu.kube.documents import EventType, Expired, WatchEvent
+from vgpu.kube.objects import Node, Pod
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.own_node import NodeWatch
@@ -71,7 +71,7 @@ def wait_opened(server, times):
 
 
 def bookmark(version):
-    return Event(EventType.BOOKMARK, version)
+    return WatchEvent(EventType.BOOKMARK, version)
 
 
 def test_the_first_sample_has_pods_and_node(follow):

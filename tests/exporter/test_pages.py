@@ -9,7 +9,7 @@ import pytest
 from exporter import statuspage
 from exporter.pages import routes
 from exporter.problems import problems, size
-from exporter.view import Attribution, ShareRow, View
+from exporter.view import Attribution, ExporterView, ShareRow
 from vgpu.metrics.render import Format
 from vgpu.web.message import Request
 from vgpu.web.metrics import wanted_format
@@ -136,7 +136,7 @@ def test_the_page_loads_nothing_and_runs_nothing(bench):
 
 def test_hostile_names_stay_text():
     share = ShareRow('"><script>', "<box>", "GPU-<id>", "<ns>", "<pod>", used_bytes=1)
-    view = View(
+    view = ExporterView(
         timestamp=0.0,
         node="<node>",
         interval=15.0,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.facts import ContainerName, PodStatus
+from vgpu.facts import ContainerName, PodSummary
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.sources import pods as pods_module
@@ -77,8 +77,8 @@ def test_a_dump_gives_names_container_ids_and_states(path):
         "012": ContainerName("default", "web", "debug", "uid-web"),
     }
     assert sample.statuses == (
-        PodStatus(web, "Failed", "UnexpectedAdmissionError", wants_gpu=False),
-        PodStatus(idle, "Running", "", wants_gpu=False),
+        PodSummary(web, "Failed", "UnexpectedAdmissionError", wants_gpu=False),
+        PodSummary(idle, "Running", "", wants_gpu=False),
     )
 
 

@@ -17,7 +17,7 @@ from vgpu.facts import RegionDevice
 from vgpu.metrics.render import Format
 from vgpu.model import Scheme, Source
 from vgpu.reasons import Reason
-from vgpu.schemes import hami_core
+from vgpu.schemes.volcano import hami_core
 
 HANG_SECONDS = 3600.0
 """How long a driver hangs, in seconds: for ever, as far as a test goes."""
@@ -331,7 +331,7 @@ def test_a_defect_in_the_join_costs_the_data_and_not_the_page(bench, monkeypatch
 
 def test_a_defect_in_the_ledger_costs_the_ledger_and_nothing_else(bench, monkeypatch):
     whole = series(bench.sampler.sample())
-    monkeypatch.setattr(sampler_module, "books", lambda *_: 1 // 0)
+    monkeypatch.setattr(sampler_module, "allocation_totals", lambda *_: 1 // 0)
     found = series(bench.sampler.sample())
     assert found["vgpu_join_failures_total"] == 1
     assert not starting(found, "vgpu_allocation_")

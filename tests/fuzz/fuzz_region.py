@@ -16,10 +16,10 @@ import atheris
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-with atheris.instrument_imports(include=["vgpu.schemes.hami_core", "vgpu.sources.shim"]):
+with atheris.instrument_imports(include=["vgpu.schemes.volcano.hami_core", "vgpu.sources.shim"]):
     from vgpu.facts import Region
     from vgpu.reasons import SourceError
-    from vgpu.schemes import hami_core
+    from vgpu.schemes.volcano import hami_core
     from vgpu.sources import shim
 
 from tests.support.regions import a_process, a_region, write

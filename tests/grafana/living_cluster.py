@@ -22,7 +22,7 @@ from tests.support.bed.monitoring import Prometheus
 from vgpu.simulator.apiserver import ApiServer
 from vgpu.simulator.cluster import SimulatedCluster
 from vgpu.simulator.demo import demo
-from vgpu.simulator.neighbourhood import neighbourhood
+from vgpu.simulator.demo_cluster import demo_cluster
 
 CLUSTER = "north"
 EXPORTERS_POD = {"namespace": "monitoring", "pod": "vgpu-exporter-x7k2p", "container": "exporter"}
@@ -75,7 +75,7 @@ class LivingCluster:
         self._flags = reconciler
         self._stack = ExitStack()
         self._start = time.time()
-        self._story = neighbourhood(self._start)
+        self._story = demo_cluster(self._start)
         sets = [f"--compat={name}" for name in compat]
         _, neighbour, _ = self._story.nodes
         self._own = [

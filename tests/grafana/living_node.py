@@ -13,7 +13,7 @@ from tests.support import nvml_fake
 from tests.support.live import LiveExporter
 from vgpu.model import Scheme, Share
 from vgpu.simulator.fleet import fleet_node
-from vgpu.simulator.scenario import Container, Scenario
+from vgpu.simulator.scenario import Scenario, SimulatedContainer
 from vgpu.units import GIB
 
 NODES = 20
@@ -73,7 +73,7 @@ def well(folder: Path) -> list[LivingNode]:
 def shared_by(scheme: Scheme, node: Scenario) -> Scenario:
     """The same node with another sharing system. Only Volcano's and HAMi's keeps regions."""
 
-    def taken(container: Container) -> Container:
+    def taken(container: SimulatedContainer) -> SimulatedContainer:
         if scheme is Scheme.VOLCANO:
             return container
         shares = tuple(in_gib(share) for share in container.shares)

@@ -10,16 +10,16 @@ from typing import Self
 
 from msgspec import structs
 
-from deviceplugin.health import Health, heard, seen
-from deviceplugin.health_rules import Rules
-from deviceplugin.metrics import View, Wait
-from deviceplugin.offers import Offers, cards
-from deviceplugin.pages import routes
-from deviceplugin.reasons import Why
-from deviceplugin.roles.volcano import VolcanoRole
+from deviceplugin.adapters.volcano import VolcanoAdapter
+from deviceplugin.health.device_health import Health, heard, seen
+from deviceplugin.health.rules import HealthRules
+from deviceplugin.kubelet.advertised import Offers, cards
+from deviceplugin.metrics import PluginView, Wait
+from deviceplugin.reasons import BindRefusal
+from deviceplugin.status_server import routes
 from vgpu.facts import GpuSample, XidCount
-from vgpu.schemes.volcano import VOLCANO, Volcano
-from vgpu.web.process import build_info, own_numbers
+from vgpu.program.process import build_info, own_numbers
+from vgpu.schemes.volcano.codec import VOLCANO, Volcano
 from vgpu.web.server import WebServer
 
 JOB = "vgpu-device-plugin"
@@ -30,17 +30,17 @@ SECONDS_A_POD = 7
 OF_A_POD = {Wait.ALLOCATE: 0.0008, Wait.BIND: 0.021, Wait.PRESTART: 0.016}
 """Seconds that each step takes."""
 
-Seen = Callable[[float], View]
+Seen = Callable[[float], PluginView]
 
 
-def before_anybody_came(sample: GpuSample, factor: int, *xids: XidCount) -> View:
+def before_anybody_came(sample: GpuSample, factor: int, *xids: XidCount) -> PluginView:
     """A plugin that has just registered all that it can of these cards."""
-    health = heard(seen(Health.at_start(), sample, 0.0, Rules()), xids, 0.0, Rules())
-    role = VolcanoRole(Volcano(VOLCANO, memory_factor=factor))
+    health = heard(seen(Health.at_start(), sample, 0.0, HealthRules()), xids, 0.0, HealthRules())
+    role = VolcanoAdapter(Volcano(VOLCANO, memory_factor=factor))
     offers = Offers(role, lambda *_: None, lambda _: None)
     devices = offers.become(health)
     events = {(uuid, reason.value): count for (uuid, reason), count in health.events.items()}
-    return View(
+    return PluginView(
         scheme="volcano",
         mode="cdi",
         ready=True,
@@ -72,7 +72,7 @@ def serving(sample: GpuSample) -> Seen:
     return lambda t: with_pods(begun, t)
 
 
-def with_pods(begun: View, t: float) -> View:
+def with_pods(begun: PluginView, t: float) -> PluginView:
     """After pods have come and gone for so many seconds."""
     pods = 20 + int(t / SECONDS_A_POD)
     return structs.replace(
@@ -90,11 +90,14 @@ def troubled(sample: GpuSample) -> Seen:
     """One that serves, with a card lost, a unit that is too small, and pods that have to wait."""
     begun = before_anybody_came(sample, 1, XidCount(sample.gpus[0].uuid, 79, 1, 0.0))
 
-    def view(t: float) -> View:
+    def view(t: float) -> PluginView:
         return structs.replace(
             with_pods(begun, t),
-            refusals={("allocate", Why.NO_CANDIDATE): 1 + int(t / 60), ("bind", Why.NO_ROOM): 2},
-            unbound={Why.NO_ROOM: 1 + int(t / 90) % 2, Why.NOT_SEEN: 1},
+            refusals={
+                ("allocate", BindRefusal.NO_CANDIDATE): 1 + int(t / 60),
+                ("bind", BindRefusal.NO_ROOM): 2,
+            },
+            unbound={BindRefusal.NO_ROOM: 1 + int(t / 90) % 2, BindRefusal.NOT_SEEN: 1},
         )
 
     return view
@@ -110,7 +113,7 @@ def sick(sample: GpuSample) -> Seen:
         for each in begun.offers
     )
 
-    def view(t: float) -> View:
+    def view(t: float) -> PluginView:
         now = int(t) + 5
         return structs.replace(
             begun,
@@ -119,12 +122,12 @@ def sick(sample: GpuSample) -> Seen:
             offers=offers,
             registrations={**begun.registrations, (cores, "refused"): now},
             refusals={
-                ("allocate", Why.NO_CANDIDATE): now,
-                ("bind", Why.CROSSED): now,
-                ("prestart", Why.NO_ROOM): now,
+                ("allocate", BindRefusal.NO_CANDIDATE): now,
+                ("bind", BindRefusal.CROSSED): now,
+                ("prestart", BindRefusal.NO_ROOM): now,
             },
             waits=dict.fromkeys(Wait, (now, now * 6.5)),
-            unbound={Why.CROSSED: 1, Why.NO_ROOM: 2},
+            unbound={BindRefusal.CROSSED: 1, BindRefusal.NO_ROOM: 2},
             tenants={"bound": 5, "foreign": 3, "unbooked": 1},
             conflicts=2,
             remarks=1,

@@ -27,9 +27,9 @@ from tests.support.live import LiveExporter, fake_devices, fake_processes
 from vgpu.simulator.apiserver import ApiServer
 from vgpu.simulator.cluster import SimulatedCluster
 from vgpu.simulator.demo import demo
-from vgpu.simulator.neighbourhood import neighbourhood
+from vgpu.simulator.demo_cluster import demo_cluster
 from vgpu.simulator.scenario import Process
-from vgpu.simulator.wave import constant
+from vgpu.simulator.waveform import constant
 from vgpu.units import GIB
 
 NOBODY = "127.0.0.1:1"
@@ -167,7 +167,7 @@ class SickCluster:
     def __enter__(self) -> Prometheus:
         with ExitStack() as stack:
             start = time.time()
-            simulated = SimulatedCluster(neighbourhood(start), start)
+            simulated = SimulatedCluster(demo_cluster(start), start)
             api = stack.enter_context(ApiServer(simulated.store))
             ill, hung = SickNode(self._folder / "sick"), HungNode(self._folder / "hung")
             stack.enter_context(running([ill, hung]))

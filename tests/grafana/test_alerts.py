@@ -4,7 +4,7 @@ import re
 
 from grafana.alerts import GROUPS
 from grafana.generate import as_rule
-from grafana.promql import Severity
+from grafana.promql import AlertSeverity
 from grafana.templates import TEMPLATE as LABEL
 from tests.grafana.alert_cases import CASES, QUIET
 from tests.grafana.promtool import OURS, RULES, failures, inputs, passes, promtool, renamed
@@ -163,7 +163,7 @@ def test_each_says_what_is_wrong_in_a_line_and_what_to_do_first():
         left = LABEL.sub("", VALUE.sub("", alert.summary + alert.description))
         rules = {
             "not a name": re.fullmatch(r"Vgpu([A-Z][a-z]+)+", alert.name),
-            "not a severity": alert.severity in Severity,
+            "not a severity": alert.severity in AlertSeverity,
             "a summary longer than a line": len(alert.summary) <= 100,
             "a summary with a full stop": alert.summary[-1] != ".",
             "not once what comes first": alert.description.count("First: ") == 1,

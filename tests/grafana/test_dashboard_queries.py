@@ -13,7 +13,7 @@ from PIL import Image
 from grafana import alerts
 from grafana.answers import Line, Server, name_of, rows
 from grafana.dashboards import DASHBOARDS
-from grafana.dashboards.model import Table
+from grafana.dashboards.model import TablePanel
 from grafana.preview import UNITS, picture, ranked
 from grafana.reading import EVERYTHING, FOLDER, filled, load, panels
 from tests.grafana.asking import first_answers, wait_for_none
@@ -43,7 +43,7 @@ TABLES = {
     for page in DASHBOARDS
     for row in page.rows
     for panel in row.panels
-    if isinstance(panel, Table)
+    if isinstance(panel, TablePanel)
 }
 MAY_BE_EMPTY = {"reason"}
 """Labels that are not always there: a pod that waits has no reason."""

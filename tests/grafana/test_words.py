@@ -5,18 +5,18 @@ import re
 import click
 from click.testing import CliRunner
 
-from deviceplugin.health_case import Ill
+from deviceplugin.apiserver.status_manager import WriteResult
+from deviceplugin.health.incident import UnhealthyReason
 from deviceplugin.metrics import TABLES as PLUGIN_TABLES
 from deviceplugin.metrics import Wait
-from deviceplugin.reasons import Why
-from deviceplugin.telling import Result
+from deviceplugin.reasons import BindRefusal
 from exporter.families import OWN_TABLES
 from exporter.flags import COLLECTORS
 from grafana import alerts, generate, recording
 from reconciler.cycle import Ending
 from reconciler.metrics import TABLES
 from reconciler.model import Scope
-from reconciler.reasons import Outcome, Rule
+from reconciler.reasons import ActionOutcome, Rule
 from tests.support.defects import no_defects
 from tests.support.environment import ROOT
 from vgpu.cli import main as cli
@@ -37,13 +37,13 @@ CONTAINER = {"namespace", "pod", "container"}
 
 VALUES = {
     "collector": set(COLLECTORS),
-    "reason": {*map(str, (*Reason, *Why, *Ill)), *CLOCK_EVENTS},
+    "reason": {*map(str, (*Reason, *BindRefusal, *UnhealthyReason)), *CLOCK_EVENTS},
     "type": {*map(str, ConflictKind), "corrected", "uncorrected"},
     "lifetime": {"volatile", "aggregate"},
     "rule": set(map(str, Rule)),
-    "result": {*map(str, (*Ending, *Result))},
+    "result": {*map(str, (*Ending, *WriteResult))},
     "step": set(map(str, Wait)),
-    "outcome": set(map(str, Outcome)),
+    "outcome": set(map(str, ActionOutcome)),
     "scope": set(map(str, Scope)),
     "phase": set(map(str, Phase)),
 }

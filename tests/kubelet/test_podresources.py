@@ -17,7 +17,7 @@ from vgpu.reasons import Reason, SourceError
 from vgpu.rpc import podresources_pb2 as pb
 from vgpu.sources import podresources
 from vgpu.sources.kubelet import KubeletSource, name_grants
-from vgpu.sources.podresources import Held, PodResourcesSource
+from vgpu.sources.podresources import HeldDevices, PodResourcesSource
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def source(kubelet):
 
 
 WEB = ("default", "web-0", "main", "nvidia.com/gpu", ["a", "b", "c"])
-HELD = {Held("default", "web-0", "main", "nvidia.com/gpu"): frozenset("abc")}
+HELD = {HeldDevices("default", "web-0", "main", "nvidia.com/gpu"): frozenset("abc")}
 
 
 def refusal(source):
@@ -151,7 +151,7 @@ def grant(uid, ids, container="main", resource="nvidia.com/gpu"):
 
 
 def held(pod, ids, container="main"):
-    return {Held("default", pod, container, "nvidia.com/gpu"): frozenset(ids)}
+    return {HeldDevices("default", pod, container, "nvidia.com/gpu"): frozenset(ids)}
 
 
 def test_the_same_devices_in_one_grant_give_the_pod_its_name():

@@ -5,7 +5,7 @@ from random import Random
 import msgspec
 from hypothesis import strategies as st
 
-from vgpu.kube import Container, ContainerState, Pod, Status
+from vgpu.kube.objects import Container, ContainerState, Pod, Status
 from vgpu.ledger import Evidence, Statement, Wanted
 from vgpu.ledger.statements import LIMITS
 from vgpu.model import (

@@ -9,7 +9,7 @@ device IDs are not those of the card. Our own checkpoint is of one boot. Regions
 from dataclasses import dataclass, field
 
 from tests.ledger.ledger_values import NODE, A, B, said
-from vgpu.kube import Container, ContainerState, Pod, Status, holds_devices
+from vgpu.kube.objects import Container, ContainerState, Pod, Status, holds_devices
 from vgpu.ledger import Evidence, Wanted
 from vgpu.model import Device, Phase, PodRef, Request, Scheme, Source
 from vgpu.units import GIB

@@ -3,14 +3,14 @@
 import pytest
 
 from tests.ledger.ledger_values import A, B, entry, kinds, pod, ref, where
-from vgpu.kube import BOUND_DEVICE, Container, ContainerState, Node
+from vgpu.kube.objects import BOUND_DEVICE, Container, ContainerState, Node
 from vgpu.ledger import ConflictKind
 from vgpu.ledger.cluster import cluster
 from vgpu.model import Phase, Scheme, Share, Source
-from vgpu.schemes.gaia import Gaia
-from vgpu.schemes.gpushare import Gpushare
-from vgpu.schemes.kubeshare import KubeShare
-from vgpu.schemes.volcano import HAMI, Volcano
+from vgpu.schemes.gaia.codec import Gaia
+from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.kubeshare.codec import KubeShare
+from vgpu.schemes.volcano.codec import HAMI, Volcano
 from vgpu.units import GIB
 
 LANGUAGES = (Volcano(), Volcano(HAMI), Gpushare(), Gaia(), KubeShare())

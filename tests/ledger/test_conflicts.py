@@ -18,7 +18,7 @@ from tests.ledger.ledger_values import (
     said,
     where,
 )
-from vgpu.kube import Container
+from vgpu.kube.objects import Container
 from vgpu.ledger import ConflictKind, Malformed, Wanted, merge
 from vgpu.ledger.statements import GIVERS
 from vgpu.model import ContainerKind, Device, PodRef, Request, Scheme, Share, Source

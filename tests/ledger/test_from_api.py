@@ -3,14 +3,14 @@
 import pytest
 
 from tests.ledger.ledger_values import NODE, A, B, evidence, pod, ref
-from vgpu.kube import SHARE_POD, Container, ContainerState, Status
+from vgpu.kube.objects import SHARE_POD, Container, ContainerState, Status
 from vgpu.ledger import Statement, merge
 from vgpu.ledger.from_api import MIG_SLOT, read_pod
 from vgpu.model import ContainerKind, Phase, PodRef, Scheme, Share, Source
-from vgpu.schemes.gaia import Gaia
-from vgpu.schemes.gpushare import Gpushare
-from vgpu.schemes.kubeshare import KubeShare
-from vgpu.schemes.volcano import Volcano
+from vgpu.schemes.gaia.codec import Gaia
+from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.kubeshare.codec import KubeShare
+from vgpu.schemes.volcano.codec import Volcano
 from vgpu.units import GIB, MIB
 
 LANGUAGES = (Volcano(memory_factor=10), Gpushare(), Gaia(), KubeShare())

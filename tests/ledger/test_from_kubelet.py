@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from vgpu.facts import Grant
 from vgpu.ledger.from_kubelet import grant_statements, identified, visible_devices
 from vgpu.model import PodRef, Scheme, Share, Source
-from vgpu.schemes.gaia import Gaia
-from vgpu.schemes.gpushare import Gpushare
-from vgpu.schemes.gpushare_env import legacy_refusal
-from vgpu.schemes.volcano import HAMI, Volcano
+from vgpu.schemes.gaia.codec import Gaia
+from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.gpushare.env import legacy_refusal
+from vgpu.schemes.volcano.codec import HAMI, Volcano
 from vgpu.units import GAIA_MEMORY_BLOCK, GIB, MIB
 
 ONE = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
@@ -30,8 +30,8 @@ def grant(resource, ids, env=None, uid="u1", container="main"):
     return Grant(uid, container, resource, tuple(ids), env or {})
 
 
-def only(*grants, languages=LANGUAGES, **options):
-    (statement,), malformed = grant_statements(grants, languages, **options)
+def only(*grants, codecs=LANGUAGES, **options):
+    (statement,), malformed = grant_statements(grants, codecs, **options)
     assert malformed == []
     return statement
 

@@ -8,7 +8,7 @@ from vgpu.facts import (
     Gpu,
     GpuProcess,
     LimitFile,
-    Owner,
+    ProcessOwner,
     Region,
     RegionDevice,
     RegionFile,
@@ -25,7 +25,7 @@ from vgpu.model import Device, PodRef, Scheme, Share, Source
 from vgpu.units import GIB
 
 CID = "c" * 64
-OWNER = Owner(CID, "u1", "containerd")
+OWNER = ProcessOwner(CID, "u1", "containerd")
 NAMES = {CID: ContainerName("team", "pod-u1", "main", "u1")}
 
 
@@ -60,7 +60,7 @@ def test_processes_of_one_container_are_one_statement():
 
 
 def test_a_container_without_a_name_is_its_pods_or_known_by_its_id():
-    docker = Owner("0123456789ab" + "0" * 52, "", "docker")
+    docker = ProcessOwner("0123456789ab" + "0" * 52, "", "docker")
     owners = {5: OWNER, 6: docker}
     processes = [GpuProcess(5, A, GIB), GpuProcess(6, A, GIB)]
     in_pod, outside = process_statements(processes, owners, {})
@@ -111,7 +111,7 @@ def test_a_region_is_alive_if_the_kernel_knows_one_of_its_processes_as_its_pods(
         (statement,) = region_statements([region(*slots)], owners)
         return statement.alive
 
-    other = Owner(CID, "u2", "containerd")
+    other = ProcessOwner(CID, "u2", "containerd")
     assert alive([(9, 1), (5, 1)], {5: OWNER})
     assert alive([(5, 2)], {5: OWNER})
     assert not alive([(5, 0)], {5: OWNER})  # its exit handler ran

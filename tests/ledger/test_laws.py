@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ledger.ledger_values import evidences, ref, statements, surroundings
-from vgpu.kube import holds_devices
+from vgpu.kube.objects import holds_devices
 from vgpu.ledger import ConflictKind, merge
 from vgpu.ledger.containers import by_pod
-from vgpu.ledger.precedence import agreed, weighed
+from vgpu.ledger.precedence import resolve_fast, resolve_general
 from vgpu.ledger.registry import Registry
 from vgpu.model import Phase, Source
 
@@ -169,5 +169,5 @@ def test_the_short_way_of_settling_a_container_finds_what_the_long_one_does(said
     registry = Registry(around)
     one = tuple(replace(statement, pod=ref("u1"), container="main") for statement in said)
     for those in by_pod(one).get("u1", {}).values():
-        short = agreed(those, registry)
-        assert short is None or short == weighed(those, registry)
+        short = resolve_fast(those, registry)
+        assert short is None or short == resolve_general(those, registry)

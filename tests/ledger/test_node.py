@@ -11,7 +11,7 @@ from vgpu.facts import (
     GpuSample,
     Grant,
     KubeletSample,
-    Owner,
+    ProcessOwner,
     ProcessSample,
     Region,
     RegionDevice,
@@ -19,17 +19,17 @@ from vgpu.facts import (
     ShimSample,
 )
 from vgpu.ledger import ConflictKind, Statement, merge
-from vgpu.ledger.memory import Memory
 from vgpu.ledger.node import node_evidence
+from vgpu.ledger.statement_cache import StatementCache
 from vgpu.model import Device, Phase, PodRef, Scheme, Share, Source
-from vgpu.schemes.gaia import Gaia
-from vgpu.schemes.gpushare import Gpushare
-from vgpu.schemes.kubeshare import KubeShare
-from vgpu.schemes.volcano import HAMI, Volcano
-from vgpu.simulator.books import claims
+from vgpu.schemes.gaia.codec import Gaia
+from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.kubeshare.codec import KubeShare
+from vgpu.schemes.volcano.codec import HAMI, Volcano
 from vgpu.simulator.demo import demo
 from vgpu.simulator.fleet import fleet_node
 from vgpu.simulator.node import SimulatedNode
+from vgpu.simulator.scheme_objects import claims
 from vgpu.sources.kubelet import KubeletSource
 from vgpu.sources.limits import LimitSource
 from vgpu.sources.pods import PodFile
@@ -176,7 +176,7 @@ def test_after_a_crossed_allocation_the_ledger_says_where_the_container_is(sampl
 
 
 def test_what_is_remembered_makes_no_difference(samples):
-    memory = Memory()
+    memory = StatementCache()
     for missing in ("", "pods", "", "kubelet", "held", ""):
         given = samples | ({missing: None} if missing else {})
         remembering = node_evidence(LANGUAGES, memory=memory, **given)
@@ -192,7 +192,7 @@ def driver(*processes, cards=CARDS):
 
 
 def kernel(**changes):
-    owners = {5: Owner("c" * 64, "u1", "containerd")}
+    owners = {5: ProcessOwner("c" * 64, "u1", "containerd")}
     sample = ProcessSample(owners, sees_host=True, live_pods=frozenset({"u1"}))
     return msgspec.structs.replace(sample, **changes)
 
@@ -211,7 +211,9 @@ def test_foreign_pids_say_nothing():
 
 def test_a_region_inside_a_container_counts_where_the_plugin_made_none():
     region = Region("v1.2", (RegionDevice(A, GIB, 0),), (), 0, 1, 2, 0, None, 1, 2)
-    bare = ((Owner("c" * 64, "u1", "containerd"), "/proc/5/root/tmp/cudevshr.cache", region),)
+    bare = (
+        (ProcessOwner("c" * 64, "u1", "containerd"), "/proc/5/root/tmp/cudevshr.cache", region),
+    )
     names = {"c" * 64: ContainerName("team", "pod-u1", "main", "u1")}
     kubelet = KubeletSample({"u1": ref("u1")}, names)
     process = kernel(bare=bare)

@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from tests.ledger.ledger_values import NODE, kinds
-from vgpu.facts import Gpu, GpuSample, Grant, Held, KubeletSample, ProcessSample
-from vgpu.kube import Container, ContainerState, Pod, Status
+from vgpu.admitted import AdmittedPod, Binding
+from vgpu.facts import Gpu, GpuSample, Grant, HeldDevices, KubeletSample, ProcessSample
+from vgpu.kube.objects import Container, ContainerState, Pod, Status
 from vgpu.ledger import ConflictKind, merge
 from vgpu.ledger.from_own import own_statements
 from vgpu.ledger.node import node_evidence
@@ -21,11 +22,10 @@ from vgpu.model import (
     Source,
 )
 from vgpu.own_checkpoint import Checkpoint
-from vgpu.schemes.gaia import Gaia
-from vgpu.schemes.gpushare import Gpushare
-from vgpu.schemes.language import Language
-from vgpu.schemes.volcano import HAMI, Volcano
-from vgpu.tenants import Binding, Tenant
+from vgpu.schemes.codec import SchemeCodec
+from vgpu.schemes.gaia.codec import Gaia
+from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.volcano.codec import HAMI, Volcano
 from vgpu.units import GIB
 
 ONE = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
@@ -41,7 +41,7 @@ class Case(msgspec.Struct):
     ``grants`` are (resource, device IDs): the kubelet picked those of the first card, or none's.
     """
 
-    language: Language
+    codec: SchemeCodec
     limits: dict[str, int]
     grants: list[tuple[str, list[str]]]
     cores: int | None
@@ -96,7 +96,7 @@ def claim_on(case, card):
     """The pod's annotations, by the scheme's own language."""
     shares = (Share(card, 2 * GIB, case.cores),)
     claim = Claim(
-        case.language.scheme,
+        case.codec.scheme,
         pod(case, {}).ref,
         NODE,
         (Allocation("main", shares, Phase.ASSIGNED),),
@@ -104,7 +104,7 @@ def claim_on(case, card):
         assigned_at=NOW,
     )
     named = {name: device for device in DEVICES for name in device.names}
-    return case.language.annotations(claim, named, ("main",))
+    return case.codec.annotations(claim, named, ("main",))
 
 
 def pod(case, annotations):
@@ -120,20 +120,23 @@ def pod(case, annotations):
 
 def ledger(case, *, own=TWO, annotated=None, grants=True, resources=False, env=VOID):
     """What is made of the node's sources. None is a source that says nothing of the pod."""
-    tenant = Tenant(
+    tenant = AdmittedPod(
         PodRef(UID, "ml", "train"),
         (Allocation("main", (Share(own or "", 2 * GIB, case.cores),), Phase.ASSIGNED),),
         (Binding("main", "0" * 24, (Share(own or "", 2 * GIB, case.cores),), NOW),),
     )
-    kept = Checkpoint(NODE, case.language.scheme, "boot", NOW, (tenant,) if own else ())
+    kept = Checkpoint(NODE, case.codec.scheme, "boot", NOW, (tenant,) if own else ())
     granted = [
         Grant(UID, "main", resource, tuple(ids), env if position == 0 else {})
         for position, (resource, ids) in enumerate(case.grants)
     ]
-    held = {Held("ml", "train", "main", resource): frozenset(ids) for resource, ids in case.grants}
+    held = {
+        HeldDevices("ml", "train", "main", resource): frozenset(ids)
+        for resource, ids in case.grants
+    }
     gpus = tuple(Gpu(device.uuid, device.index, {}, {}) for device in DEVICES)
     evidence = node_evidence(
-        (case.language,),
+        (case.codec,),
         node=NODE,
         gpu=GpuSample(gpus),
         process=ProcessSample({}, sees_host=True, live_pods=frozenset({UID})),
@@ -154,7 +157,7 @@ def test_the_card_is_that_of_our_own_checkpoint(case):
     assert held(found) == [(TWO, 2 * GIB, Source.OWN_CHECKPOINT)]
     assert kinds(found) == []
     (holding,) = found.holdings
-    assert (holding.scheme, holding.phase) == (case.language.scheme, Phase.ASSIGNED)
+    assert (holding.scheme, holding.phase) == (case.codec.scheme, Phase.ASSIGNED)
     assert {Source.CHECKPOINT, Source.OWN_CHECKPOINT} <= {*holding.sources}
 
 
@@ -196,7 +199,7 @@ def test_without_either_the_container_is_somewhere(case):
     found = ledger(case, own=None)
     ((device, _, source),) = held(found)
     assert (device, source) == ("", Source.CHECKPOINT)
-    assert [holding.scheme for holding in found.unplaced] == [case.language.scheme]
+    assert [holding.scheme for holding in found.unplaced] == [case.codec.scheme]
 
 
 def test_what_an_answer_names_comes_before_what_we_have_kept():
@@ -208,7 +211,7 @@ def test_what_an_answer_names_comes_before_what_we_have_kept():
 
 def test_what_an_init_container_has_is_counted_once():
     share = Share(TWO, 2 * GIB, 300)
-    tenant = Tenant(
+    tenant = AdmittedPod(
         PodRef(UID, "ml", "train"),
         (Allocation("main", (share,), Phase.ASSIGNED), Allocation("side", (), Phase.ASSIGNED)),
         (
@@ -258,7 +261,7 @@ def test_a_pod_is_counted_at_its_peak_with_and_without_the_api_server(
     initialized, held_gib, spec_is_known
 ):
     """init 12 | sidecar 1, init 10 | sidecar 1, app 6: the second init container needs 11."""
-    tenant = Tenant(PodRef(UID, "ml", "train"), HAMIS, since=NOW, initialized=initialized)
+    tenant = AdmittedPod(PodRef(UID, "ml", "train"), HAMIS, since=NOW, initialized=initialized)
     kept = Checkpoint(NODE, Scheme.VOLCANO, "boot", NOW, (tenant,))
     ended = ContainerState.TERMINATED if initialized else ContainerState.WAITING
     pod = Pod(

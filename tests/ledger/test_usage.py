@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.facts import ContainerName, GpuProcess, GpuSample, Owner
+from vgpu.facts import ContainerName, GpuProcess, GpuSample, ProcessOwner
 from vgpu.ledger.from_node import container_name
 from vgpu.ledger.usage import OVER_LIMIT_PERCENT, Usage, certain, is_over, usages
 from vgpu.units import GIB
@@ -29,7 +29,7 @@ def driver(*processes, known=(A, B)):
 def kernel(**containers):
     """``c1=[pids]``: container ids of pods, of u1 but for c3 and c4, with their pids."""
     return {
-        pid: Owner(one, "u2" if one in ("c3", "c4") else "u1", "containerd")
+        pid: ProcessOwner(one, "u2" if one in ("c3", "c4") else "u1", "containerd")
         for one, pids in containers.items()
         for pid in pids
     }
@@ -81,7 +81,7 @@ def test_a_process_of_an_unnamed_container_may_be_any_of_its_pods():
 
 
 def test_a_container_outside_kubernetes_leaves_the_pods_alone():
-    owners = {2: Owner("0123456789abcdef", "", "docker")} | kernel(c1=[1])
+    owners = {2: ProcessOwner("0123456789abcdef", "", "docker")} | kernel(c1=[1])
     found = added(driver((1, A, GIB), (2, A, GIB)), owners)
     assert amounts(certain(found)) == {("u1", "main", A): GIB, ("", "0123456789ab", A): GIB}
 

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.ledger.ledger_values import A, B
 from tests.ledger.ledger_world import CAPACITY, World
-from vgpu.kube import ContainerState
+from vgpu.kube.objects import ContainerState
 from vgpu.ledger import ConflictKind, merge
 from vgpu.model import Source
 from vgpu.units import GIB

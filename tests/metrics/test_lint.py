@@ -5,13 +5,13 @@ import pytest
 from deviceplugin.metrics import TABLES as PLUGIN_TABLES
 from exporter import compat
 from exporter.families import OWN_TABLES
-from vgpu.metrics.family import Family, Kind, Table
+from vgpu.metrics.family import Family, FamilyTable, MetricType
 from vgpu.metrics.lint import lint
 
 
-def complaints(name="vgpu_x_bytes", help_="Help.", labels=(), kind=Kind.GAUGE, unit="bytes"):
+def complaints(name="vgpu_x_bytes", help_="Help.", labels=(), kind=MetricType.GAUGE, unit="bytes"):
     family = Family(name, kind, help_, lambda row: 1, unit=unit)
-    return lint([Table("t", lambda v: (), labels, lambda row: (), (family,))])
+    return lint([FamilyTable("t", lambda v: (), labels, lambda row: (), (family,))])
 
 
 def test_our_own_families_are_clean():
@@ -33,7 +33,7 @@ def test_each_compatibility_set_is_valid_beside_our_own_families(name, breakdown
     [
         ({"name": "vgpu_x_mib", "unit": ""}, "base units"),
         ({"name": "vgpu_x_total"}, "does not end in _total"),
-        ({"kind": Kind.COUNTER}, "a counter ends in _total"),
+        ({"kind": MetricType.COUNTER}, "a counter ends in _total"),
         ({"name": "vgpu_x_seconds"}, "ends in _bytes"),
         ({"unit": ""}, "declare its unit"),
         ({"unit": "furlongs"}, "unknown unit"),
@@ -51,6 +51,6 @@ def test_a_broken_rule_is_named(change, words):
 
 
 def test_a_family_declared_twice_is_named():
-    family = Family("vgpu_x_bytes", Kind.GAUGE, "Help.", lambda row: 1, unit="bytes")
-    twice = Table("t", lambda v: (), (), lambda row: (), (family, family))
+    family = Family("vgpu_x_bytes", MetricType.GAUGE, "Help.", lambda row: 1, unit="bytes")
+    twice = FamilyTable("t", lambda v: (), (), lambda row: (), (family, family))
     assert lint([twice]) == ["vgpu_x_bytes: declared twice"]

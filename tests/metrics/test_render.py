@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from tests.support.waiting import WAIT_SECONDS, wait_ended
 from vgpu.metrics import render
-from vgpu.metrics.family import Family, Kind, Table
+from vgpu.metrics.family import Family, FamilyTable, MetricType
 from vgpu.metrics.render import Exposition, Format, Renderer
 
 
@@ -21,9 +21,9 @@ def table(**changes):
         "rows": lambda view: view,
         "labels": ("a", "b"),
         "key": lambda row: row[0],
-        "families": (Family("x_bytes", Kind.GAUGE, "Some bytes.", lambda row: row[1]),),
+        "families": (Family("x_bytes", MetricType.GAUGE, "Some bytes.", lambda row: row[1]),),
     }
-    return Table(**{**given, **changes})
+    return FamilyTable(**{**given, **changes})
 
 
 def samples(text, parse=parse_text):
@@ -55,7 +55,7 @@ def test_any_label_values_and_numbers_are_read_back_by_prometheus_client(rows):
 
 
 def test_a_counter_is_declared_as_each_format_wants_it():
-    family = Family("x_total", Kind.COUNTER, 'Says "hi".', lambda row: row[1])
+    family = Family("x_total", MetricType.COUNTER, 'Says "hi".', lambda row: row[1])
     counter = table(labels=(), key=lambda row: (), families=(family,))
     assert (
         page([((), 3)], counter) == '# HELP x_total Says "hi".\n# TYPE x_total counter\nx_total 3\n'
@@ -72,7 +72,7 @@ def test_what_is_not_known_is_absent_and_so_is_an_empty_family():
 
 
 def test_extra_labels_follow_the_tables_own():
-    family = Family("x", Kind.GAUGE, "Kinds.", lambda row: row[1], ("kind",))
+    family = Family("x", MetricType.GAUGE, "Kinds.", lambda row: row[1], ("kind",))
     labelled = table(families=(family,))
     rows = [(("1", ""), {("k",): 1, ("m",): 2.5})]
     assert page(rows, labelled).splitlines()[2:] == ['x{a="1",kind="k"} 1', 'x{a="1",kind="m"} 2.5']

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from tests.support.topologies import ONE, TOPO6, tree_of
 from vgpu.model import Request, Share
 from vgpu.placement.gaia import (
-    Refused,
-    Rules,
-    Why,
+    GaiaReason,
+    GaiaRefusal,
+    GaiaRules,
     allocate,
     choose,
     fragment,
@@ -17,12 +17,12 @@ from vgpu.placement.gaia import (
     link,
     share,
 )
-from vgpu.topology import Card, Level, grow
+from vgpu.topology import LinkLevel, TopologyGpu, grow
 from vgpu.units import GAIA_MEMORY_BLOCK
 
 SIX = tree_of(TOPO6)
-SHARING = Rules(share_mode=True)
-DERIVING = Rules(share_mode=True, derive_again=True)
+SHARING = GaiaRules(share_mode=True)
+DERIVING = GaiaRules(share_mode=True, derive_again=True)
 
 
 def whole(index):
@@ -102,20 +102,22 @@ def test_share_needs_the_memory_too():
 
 def test_memory_is_compared_in_blocks():
     """T5: card 5 is taken; the others have 1024, 1023, … bytes, all less than a block."""
-    cards = [Card(index, index, memory_bytes=1024 - index) for index in range(6)]
-    tree = grow(cards, lambda *_: Level.PIX).holding([whole(5)])
+    cards = [TopologyGpu(index, index, memory_bytes=1024 - index) for index in range(6)]
+    tree = grow(cards, lambda *_: LinkLevel.PIX).holding([whole(5)])
     assert indices(least_free(tree.cards)) == [5, 0, 1, 2, 3, 4]
 
 
 def test_a_card_with_fewer_processes_comes_first():
-    cards = [Card(0, 0, pids=(1, 2)), Card(1, 1, pids=(3,))]
+    cards = [TopologyGpu(0, 0, pids=(1, 2)), TopologyGpu(1, 1, pids=(3,))]
     assert indices(least_free(cards)) == [1, 0]
 
 
 def test_three_cards_are_placed_like_any_number():
     """A node of three cards has confused schedulers: a pair below a switch, and one alone."""
-    levels = {(0, 1): Level.SYS, (0, 2): Level.SYS, (1, 2): Level.PIX}
-    three = grow([Card(at, at, memory_bytes=2**30) for at in range(3)], lambda *at: levels[at])
+    levels = {(0, 1): LinkLevel.SYS, (0, 2): LinkLevel.SYS, (1, 2): LinkLevel.PIX}
+    three = grow(
+        [TopologyGpu(at, at, memory_bytes=2**30) for at in range(3)], lambda *at: levels[at]
+    )
     assert indices(link(three, 2)) == [1, 2]
     assert indices(link(three, 3)) == [0, 1, 2]
     # The original goes into inner nodes only: it breaks the pair and leaves the single card.
@@ -221,8 +223,8 @@ def test_a_promise_is_kept_while_it_is_legal():
 def test_the_originals_mismatch_is_there_on_demand():
     """T9, GM#18."""
     refused = choose(SIX, asking(5, 3), DERIVING, predicate=[5])
-    assert refused == Refused(
-        Why.MISMATCH,
+    assert refused == GaiaRefusal(
+        GaiaReason.MISMATCH,
         "Nvidia node mismatch, pick up:/dev/nvidia0  predicate: /dev/nvidia5",
     )
     assert indices(choose(SIX, asking(200), DERIVING, predicate=[1, 4])) == [0, 1]
@@ -234,7 +236,7 @@ def test_the_originals_mismatch_is_there_on_demand():
 )
 def test_an_illegal_promise_is_refused(cores, predicate):
     refused = choose(SIX.holding([part(0, 50)]), asking(cores), SHARING, predicate)
-    assert refused.why is Why.ILLEGAL_PREDICATE
+    assert refused.why is GaiaReason.ILLEGAL_PREDICATE
 
 
 @pytest.mark.parametrize(
@@ -244,7 +246,7 @@ def test_an_illegal_promise_is_refused(cores, predicate):
         (asking(100, 0), SHARING, "no free node"),
         (asking(90), SHARING, "no free node"),
         (asking(10, 5), SHARING, "request memory 1342177280 is larger than 1073741824"),
-        (asking(10), Rules(), "share mode is not enabled"),
+        (asking(10), GaiaRules(), "share mode is not enabled"),
         (asking(10, 0), SHARING, "that cores or memory is zero is not permitted in share mode"),
         (asking(0), SHARING, "that cores or memory is zero is not permitted in share mode"),
     ],
@@ -255,4 +257,4 @@ def test_what_cannot_be_served_is_refused_in_the_originals_words(request_, rules
 
 
 def test_whole_cards_need_no_share_mode():
-    assert indices(choose(SIX, asking(100), Rules())) == [4]
+    assert indices(choose(SIX, asking(100), GaiaRules())) == [4]

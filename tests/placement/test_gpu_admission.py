@@ -2,10 +2,10 @@
 
 import pytest
 
-from vgpu.kube import Container, Node, Pod
+from vgpu.kube.objects import Container, Node, Pod
 from vgpu.model import Phase, PodRef
 from vgpu.placement.gpu_admission import predicate
-from vgpu.schemes.gaia import Gaia
+from vgpu.schemes.gaia.codec import Gaia
 
 CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 INDEX, NODE = "tencent.com/predicate-gpu-idx-", "tencent.com/predicate-node"

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.model import PodRef
-from vgpu.placement.gpushare import Card, Reason, Refused, choose, refusal
-from vgpu.schemes.gpushare_node import unhealthy_cards
+from vgpu.placement.gpushare import GpushareGpu, GpushareReason, GpushareRefusal, choose, refusal
+from vgpu.schemes.gpushare.node import unhealthy_cards
 
 SIZE = 16276
 POD = PodRef("uid-1", "ml", "train-0")
@@ -15,7 +15,7 @@ POD = PodRef("uid-1", "ml", "train-0")
 def cards(*free, unhealthy=()):
     """Cards of one size that have so much free."""
     return tuple(
-        Card(index, SIZE, SIZE - amount, healthy=index not in unhealthy)
+        GpushareGpu(index, SIZE, SIZE - amount, healthy=index not in unhealthy)
         for index, amount in enumerate(free)
     )
 
@@ -29,19 +29,25 @@ def cards(*free, unhealthy=()):
     ],
 )
 def test_a_node_is_taken_if_a_single_card_has_enough(free, fits):
-    expected = None if fits else Refused(Reason.NO_ROOM, "Insufficient GPU Memory in one device")
+    expected = (
+        None
+        if fits
+        else GpushareRefusal(GpushareReason.NO_ROOM, "Insufficient GPU Memory in one device")
+    )
     assert refusal("n1", cards(*free), 8138) == expected
 
 
 def test_the_numbers_of_the_first_node_add_up():
     """G2: of two cards one is full and 12207 of the other are used: 4069 are left."""
-    assert sum(card.free for card in (Card(0, SIZE, SIZE), Card(1, SIZE, 12207))) == 4069
+    assert (
+        sum(card.free for card in (GpushareGpu(0, SIZE, SIZE), GpushareGpu(1, SIZE, 12207))) == 4069
+    )
 
 
 def test_the_pod_goes_where_just_enough_is_left():
     """G5."""
     chosen = choose("n1", cards(12207, 8138, 4069, 16276), 8138, POD)
-    assert isinstance(chosen, Card)
+    assert isinstance(chosen, GpushareGpu)
     assert chosen.index == 1
 
 
@@ -58,32 +64,34 @@ def test_unhealthy_cards_are_left_out():
     assert refusal("n1", cards(8138, 0, 8138, unhealthy=unhealthy), 8138) is not None
 
 
-@pytest.mark.parametrize("node_cards", [(), (Card(0, 0), Card(1, 0))])
+@pytest.mark.parametrize("node_cards", [(), (GpushareGpu(0, 0), GpushareGpu(1, 0))])
 def test_a_node_without_memory_to_share_is_skipped(node_cards):
     message = "The node n1 is not for GPU share, need skip"
-    assert refusal("n1", node_cards, 1) == Refused(Reason.NOT_SHARED, message)
+    assert refusal("n1", node_cards, 1) == GpushareRefusal(GpushareReason.NOT_SHARED, message)
 
 
 def test_a_pod_for_which_no_card_is_left_is_refused_by_name():
     message = "The node n1 can't place the pod train-0 in ns ml"
-    assert choose("n1", cards(1, 2), 3, POD) == Refused(Reason.NOT_PLACED, message)
+    assert choose("n1", cards(1, 2), 3, POD) == GpushareRefusal(GpushareReason.NOT_PLACED, message)
 
 
 def test_a_pod_that_asks_for_nothing_gets_no_card():
-    assert isinstance(choose("n1", cards(1), 0, POD), Refused)
+    assert isinstance(choose("n1", cards(1), 0, POD), GpushareRefusal)
 
 
 def test_a_card_that_is_given_out_twice_has_nothing_left():
     """The original wraps around to an almost endless rest."""
-    twice = (Card(0, SIZE, 2 * SIZE),)
+    twice = (GpushareGpu(0, SIZE, 2 * SIZE),)
     assert twice[0].free == 0
     assert refusal("n1", twice, 1) is not None
 
 
 AMOUNTS = st.integers(0, 20)
-CARDS = st.lists(st.builds(Card, st.just(0), AMOUNTS, AMOUNTS, st.booleans()), max_size=6).map(
+CARDS = st.lists(
+    st.builds(GpushareGpu, st.just(0), AMOUNTS, AMOUNTS, st.booleans()), max_size=6
+).map(
     lambda drawn: tuple(
-        Card(index, card.total, card.used, card.healthy) for index, card in enumerate(drawn)
+        GpushareGpu(index, card.total, card.used, card.healthy) for index, card in enumerate(drawn)
     )
 )
 
@@ -91,8 +99,8 @@ CARDS = st.lists(st.builds(Card, st.just(0), AMOUNTS, AMOUNTS, st.booleans()), m
 @given(CARDS, st.integers(1, 20))
 def test_filter_and_bind_agree_and_no_smaller_rest_was_passed_over(node_cards, asked):
     chosen = choose("n1", node_cards, asked, POD)
-    assert isinstance(chosen, Card) == (refusal("n1", node_cards, asked) is None)
-    if isinstance(chosen, Card):
+    assert isinstance(chosen, GpushareGpu) == (refusal("n1", node_cards, asked) is None)
+    if isinstance(chosen, GpushareGpu):
         assert chosen.healthy
         assert chosen.used + asked <= chosen.total
         others = [card for card in node_cards if card.healthy and card.free >= asked]

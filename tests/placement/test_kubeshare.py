@@ -7,22 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.placement.kubeshare import (
-    Choice,
     Demand,
     FreeGpus,
-    Policy,
-    Refusal,
+    KubeShareAlgorithm,
+    KubeShareRefusal,
     VirtualGpu,
+    VirtualGpuChoice,
     guarantee_score,
     occupied,
     opportunistic_score,
     place,
 )
-from vgpu.placement.kubeshare_gemini import Client, Window, order, quota
+from vgpu.placement.kubeshare_gemini import Client, TokenWindow, order, quota
 from vgpu.placement.kubeshare_pool import Pool, admit, dismiss, holder_said
-from vgpu.schemes.gemini_config import SharedPod, format_config
-from vgpu.schemes.kubeshare_daemon import ErrorCode
-from vgpu.schemes.kubeshare_sharepod import Locality
+from vgpu.schemes.kubeshare.daemon import ErrorCode
+from vgpu.schemes.kubeshare.gemini_config import SharedPod, format_config
+from vgpu.schemes.kubeshare.sharepod import Locality
 from vgpu.units import GIB, milli
 
 CARD = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
@@ -42,69 +42,81 @@ def free(*nodes, count=1, memory=16 * GIB):
 
 # ---------------------------------------------------------------- the scheduler
 
-BOTH = pytest.mark.parametrize("policy", Policy)
+BOTH = pytest.mark.parametrize("policy", KubeShareAlgorithm)
 
 
 def test_the_paper_packs_pods_without_labels_where_least_is_left():
     gpus = [gpu("a", demand("0.2")), gpu("b", demand("0.6")), gpu("c", demand("0.8"))]
-    assert place(demand("0.3"), gpus, free("n1")) == Choice("n1", "b")
+    assert place(demand("0.3"), gpus, free("n1")) == VirtualGpuChoice("n1", "b")
 
 
 def test_the_paper_leaves_the_gpus_of_labels_for_last_and_takes_the_emptiest():
     red, blue = demand("0.2", affinity="red"), demand("0.5", affinity="blue")
     labelled = [gpu("a", red), gpu("b", blue)]
-    assert place(demand("0.3"), labelled, free("n1")) == Choice("n1", "a")
+    assert place(demand("0.3"), labelled, free("n1")) == VirtualGpuChoice("n1", "a")
     plain = gpu("c", demand("0.1"))
-    assert place(demand("0.3"), [*labelled, plain], free("n1")) == Choice("n1", "c")
+    assert place(demand("0.3"), [*labelled, plain], free("n1")) == VirtualGpuChoice("n1", "c")
 
 
 def test_the_paper_prefers_a_gpu_in_reserve_to_a_new_one():
     gpus = [gpu("a", demand("0.9")), gpu("idle")]
-    assert place(demand("0.3"), gpus, free("n1")) == Choice("n1", "idle")
-    assert place(demand("0.3"), gpus[:1], free("n1")) == Choice("n1", None)
+    assert place(demand("0.3"), gpus, free("n1")) == VirtualGpuChoice("n1", "idle")
+    assert place(demand("0.3"), gpus[:1], free("n1")) == VirtualGpuChoice("n1", None)
 
 
 @BOTH
 def test_affinity_joins_the_gpu_of_its_label(policy):
     gpus = [gpu("a", demand("0.2", affinity="red")), gpu("b", demand("0.5"))]
-    assert place(demand("0.3", affinity="red"), gpus, free("n1"), policy) == Choice("n1", "a")
+    assert place(demand("0.3", affinity="red"), gpus, free("n1"), policy) == VirtualGpuChoice(
+        "n1", "a"
+    )
 
 
 def test_affinity_with_a_full_gpu_waits_in_the_paper_and_opens_another_in_the_code():
     full = gpu("a", demand("0.8", affinity="red"))
     red = demand("0.3", affinity="red")
-    assert place(red, [full], free("n1")) is Refusal.AFFINITY
-    assert place(red, [full], free("n1"), Policy.KUBESHARE_1) == Choice("n1", None)
+    assert place(red, [full], free("n1")) is KubeShareRefusal.AFFINITY
+    assert place(red, [full], free("n1"), KubeShareAlgorithm.KUBESHARE_1) == VirtualGpuChoice(
+        "n1", None
+    )
 
 
 @BOTH
 def test_the_first_of_its_label_starts_on_a_gpu_of_its_own(policy):
     gpus = [gpu("a", demand("0.2"))]
-    assert place(demand("0.3", affinity="red"), gpus, free("n1"), policy) == Choice("n1", None)
+    assert place(demand("0.3", affinity="red"), gpus, free("n1"), policy) == VirtualGpuChoice(
+        "n1", None
+    )
 
 
 @BOTH
 def test_anti_affinity_keeps_pods_of_one_label_apart(policy):
     gpus = [gpu("a", demand("0.2", anti="green")), gpu("b", demand("0.1"))]
-    assert place(demand("0.3", anti="green"), gpus, free("n1"), policy) == Choice("n1", "b")
-    assert place(demand("0.3", anti="brown"), gpus, free("n1"), policy) == Choice("n1", "a")
+    assert place(demand("0.3", anti="green"), gpus, free("n1"), policy) == VirtualGpuChoice(
+        "n1", "b"
+    )
+    assert place(demand("0.3", anti="brown"), gpus, free("n1"), policy) == VirtualGpuChoice(
+        "n1", "a"
+    )
 
 
 @BOTH
 def test_exclusion_admits_only_its_own_label(policy):
     blue, red, plain = (demand("0.2", exclusion=label) for label in ("blue", "red", ""))
     only_blue = [gpu("a", blue)]
-    assert place(blue, only_blue, free("n1"), policy) == Choice("n1", "a")
+    assert place(blue, only_blue, free("n1"), policy) == VirtualGpuChoice("n1", "a")
     for other in (red, plain):
-        assert place(other, only_blue, free("n1"), policy) == Choice("n1", None)
-    assert place(blue, [gpu("b", plain)], free("n1"), policy) == Choice("n1", None)
+        assert place(other, only_blue, free("n1"), policy) == VirtualGpuChoice("n1", None)
+    assert place(blue, [gpu("b", plain)], free("n1"), policy) == VirtualGpuChoice("n1", None)
 
 
 def test_exclusion_sees_every_gpu_of_a_node():
     """The code as meant: upstream the untagged ones after the first survive its filter."""
     untagged = [gpu(name, demand("0.2")) for name in ("a", "b", "c")]
     wish = demand("0.2", exclusion="blue")
-    assert place(wish, untagged, free("n1"), Policy.KUBESHARE_1) == Choice("n1", None)
+    assert place(wish, untagged, free("n1"), KubeShareAlgorithm.KUBESHARE_1) == VirtualGpuChoice(
+        "n1", None
+    )
 
 
 @BOTH
@@ -112,40 +124,42 @@ def test_memory_is_never_promised_twice(policy):
     """K3: request 0.5 and 3145728000 B on a card of 8 GiB: two to a card, by cores."""
     one = demand("0.5", 3145728000)
     half = gpu("a", one, memory=8 * GIB)
-    assert place(one, [half], [], policy) == Choice("n1", "a")
-    assert place(one, [gpu("a", one, one, memory=8 * GIB)], [], policy) is Refusal.NO_ROOM
-    assert place(one, [gpu("a", one, memory=4 * GIB)], [], policy) is Refusal.NO_ROOM
+    assert place(one, [half], [], policy) == VirtualGpuChoice("n1", "a")
+    assert place(one, [gpu("a", one, one, memory=8 * GIB)], [], policy) is KubeShareRefusal.NO_ROOM
+    assert place(one, [gpu("a", one, memory=4 * GIB)], [], policy) is KubeShareRefusal.NO_ROOM
 
 
 def test_a_card_that_is_too_small_gets_no_virtual_gpu_in_the_paper():
     cards = [*free("n1", memory=GIB), *free("n2")]
-    assert place(demand("0.5", 2 * GIB), [], cards) == Choice("n2", None)
+    assert place(demand("0.5", 2 * GIB), [], cards) == VirtualGpuChoice("n2", None)
 
 
 def test_the_code_takes_the_tightest_fit_of_all_nodes():
     tight = gpu("a", demand("0.6"), node="n1")
     tighter = gpu("b", demand("0.7"), node="n2")
-    code = Policy.KUBESHARE_1
-    assert place(demand("0.3"), [tight, tighter], free("n3"), code) == Choice("n2", "b")
-    assert place(demand("0.5"), [tight, tighter], free("n3"), code) == Choice("n3", None)
+    code = KubeShareAlgorithm.KUBESHARE_1
+    assert place(demand("0.3"), [tight, tighter], free("n3"), code) == VirtualGpuChoice("n2", "b")
+    assert place(demand("0.5"), [tight, tighter], free("n3"), code) == VirtualGpuChoice("n3", None)
 
 
 @BOTH
 def test_a_virtual_gpu_that_is_there_comes_before_a_new_one(policy):
     unused = gpu("a", demand("0"))
-    assert place(demand("0.3"), [unused], free("n1"), policy) == Choice("n1", "a")
+    assert place(demand("0.3"), [unused], free("n1"), policy) == VirtualGpuChoice("n1", "a")
 
 
 def test_the_code_ignores_labels_in_its_score():
     gpus = [gpu("a", demand("0.6", affinity="red")), gpu("b", demand("0.2"))]
-    assert place(demand("0.3"), gpus, [], Policy.KUBESHARE_1) == Choice("n1", "a")
-    assert place(demand("0.3"), gpus, []) == Choice("n1", "b")
+    assert place(demand("0.3"), gpus, [], KubeShareAlgorithm.KUBESHARE_1) == VirtualGpuChoice(
+        "n1", "a"
+    )
+    assert place(demand("0.3"), gpus, []) == VirtualGpuChoice("n1", "b")
 
 
 @BOTH
 def test_without_room_anywhere_the_answer_is_kubeshares(policy):
     answer = place(demand("0.3"), [gpu("a", demand("0.8"))], free("n1", count=0), policy)
-    assert answer is Refusal.NO_ROOM
+    assert answer is KubeShareRefusal.NO_ROOM
     assert answer == "No enough resources for SharePod"
 
 
@@ -169,7 +183,11 @@ demands = st.builds(
 )
 
 
-@given(st.lists(demands, max_size=12), st.sampled_from(Policy), st.randoms(use_true_random=False))
+@given(
+    st.lists(demands, max_size=12),
+    st.sampled_from(KubeShareAlgorithm),
+    st.randoms(use_true_random=False),
+)
 def test_no_card_is_promised_twice_and_no_wish_is_broken(pods, policy, random):
     cards = {"n1": 2, "n2": 1}
     tenants = {}
@@ -180,7 +198,7 @@ def test_no_card_is_promised_twice_and_no_wish_is_broken(pods, policy, random):
         random.shuffle(gpus)
         random.shuffle(frees)
         assert place(pod, gpus, frees, policy) == answer
-        if isinstance(answer, Choice):
+        if isinstance(answer, VirtualGpuChoice):
             if answer.gpuid is None:
                 cards[answer.node] -= 1
             key = answer.node, answer.gpuid or f"gpu{number}"
@@ -192,17 +210,17 @@ def test_no_card_is_promised_twice_and_no_wish_is_broken(pods, policy, random):
         assert len({pod.locality.exclusion for pod in held}) == 1
         apart = [pod.locality.anti_affinity for pod in held if pod.locality.anti_affinity]
         assert len(set(apart)) == len(apart)
-    for label in ("red", "blue") if policy is Policy.PAPER else ():
+    for label in ("red", "blue") if policy is KubeShareAlgorithm.PAPER else ():
         homes = [
             held for held in tenants.values() if any(pod.locality.affinity == label for pod in held)
         ]
         assert len(homes) <= 1
 
 
-@given(st.lists(demands, max_size=6), demands, st.sampled_from(Policy))
+@given(st.lists(demands, max_size=6), demands, st.sampled_from(KubeShareAlgorithm))
 def test_a_pod_that_fits_nowhere_really_fits_nowhere(held, pod, policy):
     gpus = [occupied("n1", f"gpu{number}", 8, [one]) for number, one in enumerate(held)]
-    if place(pod, gpus, [], policy) is Refusal.NO_ROOM and pod.locality == Locality():
+    if place(pod, gpus, [], policy) is KubeShareRefusal.NO_ROOM and pod.locality == Locality():
         assert all(
             one.free_milli < pod.request_milli or one.free_bytes < pod.memory_bytes or one.exclusion
             for one in gpus
@@ -279,7 +297,7 @@ def test_requests_that_make_a_whole_card_all_fit_in_any_order(requests):
         assert admit(pool, "zxcvb", tenant("more", "0.001"))[1] is ErrorCode.RESOURCE_EXCEEDED
     pods = [demand(request) for request in requests]
     for number, pod in enumerate(pods):
-        assert place(pod, [gpu("a", *pods[:number])], []) == Choice("n1", "a")
+        assert place(pod, [gpu("a", *pods[:number])], []) == VirtualGpuChoice("n1", "a")
 
 
 def test_memory_is_checked_against_the_card_where_it_is_known():
@@ -387,7 +405,7 @@ clients = st.builds(
 
 @given(st.lists(clients, max_size=6))
 def test_the_order_is_by_exact_fractions_and_leaves_out_who_is_spent(some):
-    window = Window()
+    window = TokenWindow()
     ranked = order(some, window)
     assert sorted(ranked, key=id) == sorted(
         (one for one in some if one.used * 1000 < one.limit_milli * window.length), key=id

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from vgpu.kube import Pod
+from vgpu.kube.objects import Pod
 from vgpu.model import (
     Allocation,
     Claim,
@@ -19,14 +19,14 @@ from vgpu.model import (
 )
 from vgpu.placement.volcano import (
     UPSTREAM,
-    Candidate,
-    Card,
-    Choice,
-    Policy,
+    CandidateNode,
+    GpuSkip,
+    NodeChoice,
     RefusalReason,
-    Rules,
-    Skip,
+    SchedulingPolicy,
     SpreadScore,
+    VolcanoGpu,
+    VolcanoRules,
     Wishes,
     book,
     place,
@@ -45,7 +45,7 @@ def card(name="GPU-0", memory=100, slots=10, **taken):
         taken["memory_bytes"] = taken.pop("memory_taken") * MIB
     if "cores" in taken:
         taken["cores_milli"] = taken.pop("cores") * 10
-    return Card(device, **taken)
+    return VolcanoGpu(device, **taken)
 
 
 def ask(memory=None, cores=0, count=1, container="c", **more):
@@ -60,7 +60,7 @@ def ask(memory=None, cores=0, count=1, container="c", **more):
 
 
 def put(request, *cards, mode="hami-core", wanted=None, **options):
-    node = Candidate("n1", cards, mode)
+    node = CandidateNode("n1", cards, mode)
     requests = request if isinstance(request, tuple) else (request,)
     return place(requests, node, wanted or Wishes(), **options)
 
@@ -83,16 +83,16 @@ THREE = (
 @pytest.mark.parametrize(
     ("policy", "order"),
     [
-        (Policy.BINPACK, ["GPU-1", "GPU-2", "GPU-0"]),
-        (Policy.SPREAD, ["GPU-1", "GPU-2", "GPU-0"]),
-        (Policy.NONE, ["GPU-2", "GPU-1", "GPU-0"]),
+        (SchedulingPolicy.BINPACK, ["GPU-1", "GPU-2", "GPU-0"]),
+        (SchedulingPolicy.SPREAD, ["GPU-1", "GPU-2", "GPU-0"]),
+        (SchedulingPolicy.NONE, ["GPU-2", "GPU-1", "GPU-0"]),
     ],
 )
 def test_cards_are_tried_in_the_policys_order(policy, order):
     assert chosen(put(ask(1, count=3), *THREE, policy=policy)) == [order]
 
 
-@pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.SPREAD])
+@pytest.mark.parametrize("policy", [SchedulingPolicy.BINPACK, SchedulingPolicy.SPREAD])
 def test_among_equals_the_first_card_is_tried_first(policy):
     cards = [card(f"GPU-{number}") for number in range(3)]
     assert chosen(put(ask(1), *cards, policy=policy)) == [["GPU-0"]]
@@ -100,16 +100,16 @@ def test_among_equals_the_first_card_is_tried_first(policy):
 
 def test_spread_and_binpack_part_where_users_and_memory_do():
     cards = (card("GPU-0", memory_taken=50, users=1), card("GPU-1", memory_taken=10, users=2))
-    assert chosen(put(ask(1), *cards, policy=Policy.BINPACK)) == [["GPU-0"]]
-    assert chosen(put(ask(1), *cards, policy=Policy.SPREAD)) == [["GPU-0"]]
+    assert chosen(put(ask(1), *cards, policy=SchedulingPolicy.BINPACK)) == [["GPU-0"]]
+    assert chosen(put(ask(1), *cards, policy=SchedulingPolicy.SPREAD)) == [["GPU-0"]]
     turned = (cards[0], structs.replace(cards[1], users=0))
-    assert chosen(put(ask(1), *turned, policy=Policy.BINPACK)) == [["GPU-0"]]
-    assert chosen(put(ask(1), *turned, policy=Policy.SPREAD)) == [["GPU-1"]]
+    assert chosen(put(ask(1), *turned, policy=SchedulingPolicy.BINPACK)) == [["GPU-0"]]
+    assert chosen(put(ask(1), *turned, policy=SchedulingPolicy.SPREAD)) == [["GPU-1"]]
 
 
 def test_each_container_is_placed_on_what_those_before_it_left():
     requests = (ask(60, container="a"), ask(60, container="b"), ask(40, container="c"))
-    result = put(requests, card("GPU-0"), card("GPU-1"), policy=Policy.BINPACK)
+    result = put(requests, card("GPU-0"), card("GPU-1"), policy=SchedulingPolicy.BINPACK)
     assert chosen(result) == [["GPU-0"], ["GPU-1"], ["GPU-0"]]
     assert [each.memory_bytes // MIB for each in result.cards] == [100, 60]
     assert [each.users for each in result.cards] == [2, 1]
@@ -132,24 +132,24 @@ def test_init_containers_are_not_looked_at():
 @pytest.mark.parametrize(
     ("request_", "only", "wanted", "skip"),
     [
-        (ask(1), card(slots=2, users=2), Wishes(), Skip.SLOTS),
-        (ask(11), card(memory_taken=90), Wishes(), Skip.MEMORY),
-        (ask(1, cores=50), card(cores=60, users=1), Wishes(), Skip.CORES),
-        (ask(1, cores=101), card(), Wishes(), Skip.CORES),
-        (ask(1, cores=100), card(users=1), Wishes(), Skip.EXCLUSIVE),
-        (ask(1), card(cores=100, users=1), Wishes(), Skip.CORES_GONE),
-        (ask(1), card(), Wishes(use_types=("A100",)), Skip.TYPE),
-        (ask(1), card(), Wishes(avoid_types=("t4", "l40")), Skip.TYPE),
-        (ask(1), card(), Wishes(use_uuids=("GPU-9",)), Skip.UUID),
-        (ask(1), card(), Wishes(avoid_uuids=("GPU-0",)), Skip.UUID),
+        (ask(1), card(slots=2, users=2), Wishes(), GpuSkip.SLOTS),
+        (ask(11), card(memory_taken=90), Wishes(), GpuSkip.MEMORY),
+        (ask(1, cores=50), card(cores=60, users=1), Wishes(), GpuSkip.CORES),
+        (ask(1, cores=101), card(), Wishes(), GpuSkip.CORES),
+        (ask(1, cores=100), card(users=1), Wishes(), GpuSkip.EXCLUSIVE),
+        (ask(1), card(cores=100, users=1), Wishes(), GpuSkip.CORES_GONE),
+        (ask(1), card(), Wishes(use_types=("A100",)), GpuSkip.TYPE),
+        (ask(1), card(), Wishes(avoid_types=("t4", "l40")), GpuSkip.TYPE),
+        (ask(1), card(), Wishes(use_uuids=("GPU-9",)), GpuSkip.UUID),
+        (ask(1), card(), Wishes(avoid_uuids=("GPU-0",)), GpuSkip.UUID),
         (
             ask(1),
             card(groups=frozenset({"ml/job"})),
             Wishes(group="ml/job", alone_in_group=True),
-            Skip.GROUP,
+            GpuSkip.GROUP,
         ),
-        (ask(1), Card(Device("GPU-0", slots=1, memory_bytes=MIB, healthy=False)), Wishes(),
-         Skip.UNHEALTHY),
+        (ask(1), VolcanoGpu(Device("GPU-0", slots=1, memory_bytes=MIB, healthy=False)), Wishes(),
+         GpuSkip.UNHEALTHY),
     ],
 )  # fmt: skip
 def test_a_card_is_passed_over_with_its_reason(request_, only, wanted, skip):
@@ -157,7 +157,7 @@ def test_a_card_is_passed_over_with_its_reason(request_, only, wanted, skip):
     assert refused.skipped == (("GPU-0", skip),)
     assert refused.container == "c"
     fine = card("GPU-1")
-    if skip not in (Skip.TYPE, Skip.UUID) and request_.cores_milli <= 1000:
+    if skip not in (GpuSkip.TYPE, GpuSkip.UUID) and request_.cores_milli <= 1000:
         assert chosen(put(request_, fine, only, wanted=wanted)) == [["GPU-1"]]
 
 
@@ -190,11 +190,11 @@ def test_containers_of_one_pod_may_share_a_card_that_their_group_must_not():
     result = put((ask(1, container="a"), ask(1, container="b")), card(), wanted=wanted)
     assert chosen(result) == [["GPU-0"], ["GPU-0"]]
     refused = put(ask(1), *result.cards, wanted=wanted)
-    assert refused.skipped == (("GPU-0", Skip.GROUP),)
+    assert refused.skipped == (("GPU-0", GpuSkip.GROUP),)
 
 
 def test_the_scheduler_itself_chooses_unhealthy_cards():
-    ill = Card(Device("GPU-0", memory_bytes=MIB, healthy=False))
+    ill = VolcanoGpu(Device("GPU-0", memory_bytes=MIB, healthy=False))
     assert chosen(put(ask(1), ill, rules=UPSTREAM)) == [["GPU-0"]]
 
 
@@ -260,7 +260,7 @@ def test_a_node_is_refused_in_the_schedulers_words(request_, wanted, reason, mes
 
 def test_the_container_that_does_not_fit_is_named():
     refused = put((ask(60, container="a"), ask(60, container="b")), card())
-    assert (refused.container, refused.skipped) == ("b", (("GPU-0", Skip.MEMORY),))
+    assert (refused.container, refused.skipped) == ("b", (("GPU-0", GpuSkip.MEMORY),))
 
 
 # ---------------------------------------------------------------- scores
@@ -269,12 +269,12 @@ def test_the_container_that_does_not_fit_is_named():
 @pytest.mark.parametrize(
     ("policy", "rules", "score"),
     [
-        (Policy.BINPACK, Rules(), 60.0 + 40.0),
-        (Policy.BINPACK, Rules(weight=3), 3 * (60.0 + 40.0)),
-        (Policy.SPREAD, Rules(), 100.0),
-        (Policy.SPREAD, Rules(spread_score=SpreadScore.AFTER), 0.0),
-        (Policy.SPREAD, UPSTREAM, 0.0),
-        (Policy.NONE, Rules(), 0.0),
+        (SchedulingPolicy.BINPACK, VolcanoRules(), 60.0 + 40.0),
+        (SchedulingPolicy.BINPACK, VolcanoRules(weight=3), 3 * (60.0 + 40.0)),
+        (SchedulingPolicy.SPREAD, VolcanoRules(), 100.0),
+        (SchedulingPolicy.SPREAD, VolcanoRules(spread_score=SpreadScore.AFTER), 0.0),
+        (SchedulingPolicy.SPREAD, UPSTREAM, 0.0),
+        (SchedulingPolicy.NONE, VolcanoRules(), 0.0),
     ],
 )
 def test_a_node_is_scored_by_the_cards_that_would_be_taken(policy, rules, score):
@@ -285,7 +285,7 @@ def test_a_node_is_scored_by_the_cards_that_would_be_taken(policy, rules, score)
 
 
 def test_a_card_without_memory_adds_nothing():
-    assert put(ask(0), card(memory=0), policy=Policy.BINPACK).score == 0.0
+    assert put(ask(0), card(memory=0), policy=SchedulingPolicy.BINPACK).score == 0.0
 
 
 # ---------------------------------------------------------------- books
@@ -294,7 +294,7 @@ def test_a_card_without_memory_adds_nothing():
 def test_five_pods_of_a_published_scrape_take_what_they_were_given():
     """E5: 5 x 128 units are 640, not the 2048 of the scrape; 50 percent; 5 shares; of 4914."""
     unit = 10 * MIB
-    l40s = Card(Device("GPU-0", memory_bytes=4914 * unit, slots=10))
+    l40s = VolcanoGpu(Device("GPU-0", memory_bytes=4914 * unit, slots=10))
     claims = [claim(f"uid-{number}", Share("GPU-0", 128 * unit, 100)) for number in range(5)]
     (full,) = book((l40s,), [(each, "") for each in claims])
     assert full.users == 5
@@ -399,7 +399,9 @@ def test_a_slot_is_the_smallest_that_the_card_as_it_is_cut_has_left(used, memory
 
 
 def test_a_mig_slot_is_named_and_takes_all_its_memory():
-    whole = Card(Device("GPU-0", memory_bytes=81920 * MIB, slots=7), geometries=(GROUP1, GROUP2))
+    whole = VolcanoGpu(
+        Device("GPU-0", memory_bytes=81920 * MIB, slots=7), geometries=(GROUP1, GROUP2)
+    )
     requests = (ask(20000, container="a"), ask(5000, container="b"))
     result = put(requests, whole, mode="mig")
     assert chosen(result) == [["GPU-0[group2-0]"], ["GPU-0[group2-3]"]]
@@ -411,7 +413,7 @@ def test_a_mig_slot_is_named_and_takes_all_its_memory():
     ]
     assert book((whole,), claims) == (cut,)
     refused = put(ask(40000), cut, mode="mig")
-    assert refused.skipped == (("GPU-0", Skip.MIG_SLOT),)
+    assert refused.skipped == (("GPU-0", GpuSkip.MIG_SLOT),)
 
 
 def test_a_slot_of_an_unknown_geometry_takes_what_it_was_given():
@@ -448,13 +450,13 @@ asked_ = st.lists(
 )
 
 
-@given(cards_, st.lists(asked_, max_size=5), st.sampled_from(Policy))
+@given(cards_, st.lists(asked_, max_size=5), st.sampled_from(SchedulingPolicy))
 def test_no_card_is_ever_given_away_beyond_what_it_has(cards, pods, policy):
     now = cards
     held = []
     for number, requests in enumerate(pods):
-        result = place(requests, Candidate("n1", now), policy=policy)
-        if isinstance(result, Choice):
+        result = place(requests, CandidateNode("n1", now), policy=policy)
+        if isinstance(result, NodeChoice):
             now = result.cards
             pod = PodRef(str(number), "ml", str(number))
             held.append((Claim(Scheme.VOLCANO, pod, "n1", result.allocations), ""))

@@ -7,12 +7,12 @@ is a look at a pod whose annotations name card 0, while the kubelet has given it
 
 from reconciler.model import Scope
 from tests.reconciler.samples import SHARE, SPOKEN, cards, replace, snapshot, uuid
-from vgpu.kube import holds_devices
+from vgpu.kube.objects import holds_devices
 from vgpu.ledger import Evidence, Statement, merge
 from vgpu.ledger.from_api import node_ref, read_pod
 from vgpu.ledger.virtual_gpus import of_share_pods, on_cards
 from vgpu.model import Scheme, Share, Source
-from vgpu.schemes.kubeshare_sharepod import join
+from vgpu.schemes.kubeshare.sharepod import join
 
 SCHEMES = {
     "volcano": Scheme.VOLCANO,

@@ -24,9 +24,9 @@ from tests.reconciler.samples import (
     snapshot,
     waiting,
 )
-from vgpu.cluster import ClusterError
-from vgpu.kube import ContainerState, Status, holds_devices
-from vgpu.kube_json import PodPage
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.documents import PodPage
+from vgpu.kube.objects import ContainerState, Status, holds_devices
 from vgpu.model import Phase, PodRef
 
 STYLES = {"hami-1": "hami", "volcano-1": "volcano", "share-1": "gpushare"}
@@ -94,7 +94,7 @@ class World:
     def remove(self, uid):
         self.pods.pop(uid, None)
 
-    def look(self, **fields):
+    def view(self, **fields):
         """What the reconciler sees."""
         nodes, pods = self.nodes.values(), self.pods.values()
         return snapshot(*nodes, *pods, now=self.now, **fields)

@@ -13,49 +13,49 @@ import zlib
 
 import msgspec
 
-from reconciler.memory import Memory
+from reconciler.cluster_index import ClusterIndex
 from reconciler.model import (
+    Coverage,
     Edit,
     Evict,
     Finding,
-    Kind,
+    ObjectKind,
+    ObjectRef,
     RemoveFolder,
     Scope,
     Snapshot,
-    Subject,
-    View,
 )
 from reconciler.plan import resolve
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule
-from reconciler.scene import Scene
+from reconciler.reconciler_state import ReconcilerState
 from vgpu.inventory import Objects, Units, inventory
-from vgpu.kube import (
+from vgpu.kube.objects import (
     BOUND_DEVICE,
     SHARE_POD,
     Container,
     ContainerState,
     Node,
-    Owner,
+    OwnerReference,
     Pod,
     Status,
 )
 from vgpu.model import Allocation, Claim, Device, Phase, PodRef, Share
-from vgpu.schemes.gaia import Gaia
-from vgpu.schemes.gpushare import Gpushare
-from vgpu.schemes.kubeshare import KubeShare
-from vgpu.schemes.kubeshare_labels import PREFIX as LABELS
-from vgpu.schemes.kubeshare_node import (
+from vgpu.schemes.codec import HandshakeState
+from vgpu.schemes.gaia.codec import Gaia
+from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.kubeshare.codec import KubeShare
+from vgpu.schemes.kubeshare.labels import PREFIX as LABELS
+from vgpu.schemes.kubeshare.node import (
     GPU_INFO,
     HOLDER_NAMESPACE,
     format_gpu_info,
     holder_labels,
     holder_name,
 )
-from vgpu.schemes.kubeshare_sharepod import GPUID, OWNER, PREFIX
-from vgpu.schemes.language import HandshakeState
-from vgpu.schemes.volcano import HAMI, VOLCANO, Volcano
-from vgpu.schemes.volcano_node import handshake_text, lock_text
+from vgpu.schemes.kubeshare.sharepod import GPUID, OWNER, PREFIX
+from vgpu.schemes.volcano.codec import HAMI, VOLCANO, Volcano
+from vgpu.schemes.volcano.node import handshake_text, lock_text
 from vgpu.units import GAIA_MEMORY_BLOCK, GIB, MIB
 
 replace = msgspec.structs.replace
@@ -150,14 +150,14 @@ def node(name="gpu-1", *styles, plugin=True, ready=True, annotations=None, **fie
 
 def lock(owner=None, age=HOUR, style="hami"):
     """A node's annotation: a scheduler's lock for this pod; Volcano's does not say whose it is."""
-    key = LANGUAGES[style].dialect.locks[0]
+    key = LANGUAGES[style].key_set.locks[0]
     return {key: lock_text(NOW - age, owner.ref if owner and style == "hami" else None)}
 
 
 def handshake(state=HandshakeState.DELETED, age=HOUR, style="hami"):
-    """A node's annotation: the last sign of life between scheduler and plugin."""
-    dialect = LANGUAGES[style].dialect
-    return {dialect.handshake[0]: handshake_text(state, NOW - age, dialect)}
+    """A node's annotation: the last heartbeat between scheduler and plugin."""
+    key_set = LANGUAGES[style].key_set
+    return {key_set.handshake[0]: handshake_text(state, NOW - age, key_set)}
 
 
 # ---------------------------------------------------------------- pods
@@ -174,7 +174,7 @@ API_VERSIONS = {
 def owner(kind="ReplicaSet", name="train", api_version=None):
     """A controller."""
     version = api_version or API_VERSIONS.get(kind, "apps/v1")
-    return Owner(kind, name, f"uid-of-{kind}-{name}", version)
+    return OwnerReference(kind, name, f"uid-of-{kind}-{name}", version)
 
 
 def pod(
@@ -282,7 +282,7 @@ def real_pod(of, **fields):
     made = {
         "ref": PodRef(f"real-{of.ref.name}", of.ref.namespace, of.ref.name),
         "annotations": told,
-        "owner": Owner(OWNER, of.ref.name, of.ref.uid, "kubeshare.nthu/v1"),
+        "owner": OwnerReference(OWNER, of.ref.name, of.ref.uid, "kubeshare.nthu/v1"),
         "containers": (Container("main"),),
     }
     return replace(of, **(made | fields))
@@ -369,8 +369,8 @@ def terminating(sick):
 # ---------------------------------------------------------------- snapshots
 
 SEEN = {
-    Scope.CLUSTER: frozenset({View.PODS, View.NODES, View.SHARE_PODS}),
-    Scope.NODE: frozenset(View),
+    Scope.CLUSTER: frozenset({Coverage.PODS, Coverage.NODES, Coverage.SHARE_PODS}),
+    Scope.NODE: frozenset(Coverage),
 }
 """What a look sees in full when nothing goes wrong."""
 
@@ -404,9 +404,9 @@ def with_ledgers(seen):
 def subject(of, part=""):
     """A pod, SharePod or node as a plan's subject."""
     if isinstance(of, Node):
-        return Subject(Kind.NODE, "", of.name, of.uid, part, of.name)
-    kind = Kind.SHARE_POD if SHARE_POD in of.annotations else Kind.POD
-    return Subject(kind, of.ref.namespace, of.ref.name, of.ref.uid, part, of.node)
+        return ObjectRef(ObjectKind.NODE, "", of.name, of.uid, part, of.name)
+    kind = ObjectKind.SHARE_POD if SHARE_POD in of.annotations else ObjectKind.POD
+    return ObjectRef(kind, of.ref.namespace, of.ref.name, of.ref.uid, part, of.node)
 
 
 def reporting(of, rule=Rule.DOUBLE_BOOKED, cause=Cause.OVERCOMMITTED, **fields):
@@ -432,7 +432,7 @@ def editing(of, key="hami.io/mutex.lock", rule=Rule.STALE_LOCK, cause=Cause.OWNE
 
 def removing(folder, node="gpu-1", **fields):
     """A finding that taking away a shim's folder would mend; it has been so for an hour."""
-    told = Subject(Kind.FOLDER, "", folder.path, folder.pod_uid, node=node)
+    told = ObjectRef(ObjectKind.FOLDER, "", folder.path, folder.pod_uid, node=node)
     action = RemoveFolder(folder.path, folder.pod_uid, folder.identity)
     fields = {"action": action, "since": NOW - HOUR, "effect": Effect.TIDYING} | fields
     return Finding(Rule.ORPHAN_SHIM_DIR, Cause.POD_GONE, told, ("as the tests say",), **fields)
@@ -440,5 +440,5 @@ def removing(folder, node="gpu-1", **fields):
 
 def planned(seen, *findings, policy=None, memory=None):
     """The plan for these findings, by default with the memory of a first look."""
-    scene = Scene(seen, SPOKEN)
-    return resolve(scene, policy or Policy(), memory or Memory(), findings)
+    cluster_index = ClusterIndex(seen, SPOKEN)
+    return resolve(cluster_index, policy or Policy(), memory or ReconcilerState(), findings)

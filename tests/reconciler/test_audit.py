@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.apply.audit import Audit, AuditError, Event, read, whoami
-from reconciler.model import Edit, Result
-from reconciler.reasons import Outcome
+from reconciler.apply.audit import Audit, AuditError, AuditEvent, read, whoami
+from reconciler.model import ActionResult, Edit
+from reconciler.reasons import ActionOutcome
 from tests.reconciler.samples import ended, node, pod, refused, replace
 from tests.support.reconcile_plans import editing, evicting, plan
 
@@ -25,18 +25,22 @@ def path(tmp_path):
     return tmp_path / "audit.jsonl"
 
 
-def write(path, *entries, outcome=Outcome.DONE):
+def write(path, *entries, outcome=ActionOutcome.DONE):
     with Audit.open(str(path), by="root@a", clock=lambda: 1_790_000_000.25) as audit:
         for entry in entries:
             audit.intent(PLAN, entry)
-            audit.result(PLAN, Result(entry, outcome, "as said"))
+            audit.result(PLAN, ActionResult(entry, outcome, "as said"))
 
 
 def test_what_was_written_is_read(path):
     write(path, SICK, LEFT, MARK)
     intent, result, *others = read(str(path))
-    assert (intent.event, intent.outcome, intent.detail) == (Event.INTENT, None, "")
-    assert (result.event, result.outcome, result.detail) == (Event.RESULT, Outcome.DONE, "as said")
+    assert (intent.event, intent.outcome, intent.detail) == (AuditEvent.INTENT, None, "")
+    assert (result.event, result.outcome, result.detail) == (
+        AuditEvent.RESULT,
+        ActionOutcome.DONE,
+        "as said",
+    )
     assert {type(record.action) for record in others} == {Edit}
     for record in (intent, result):
         finding = SICK.finding
@@ -62,9 +66,9 @@ def test_a_line_is_json_that_other_programs_read(path):
 def test_each_line_is_there_before_the_next_thing_happens(path):
     with Audit.open(str(path)) as audit:
         audit.intent(PLAN, SICK)
-        assert [record.event for record in read(str(path))] == [Event.INTENT]
-        audit.result(PLAN, Result(SICK, Outcome.GONE))
-        assert [record.outcome for record in read(str(path))] == [None, Outcome.GONE]
+        assert [record.event for record in read(str(path))] == [AuditEvent.INTENT]
+        audit.result(PLAN, ActionResult(SICK, ActionOutcome.GONE))
+        assert [record.outcome for record in read(str(path))] == [None, ActionOutcome.GONE]
 
 
 def test_an_audit_is_for_its_owner_only_and_is_never_overwritten(path):

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
-from reconciler.config import Settings, config_text, parse
-from reconciler.flags import Options
+from reconciler.config.flags import ReconcilerOptions
+from reconciler.config.settings import ReconcilerSettings, config_text, parse
 from tests.support import sample_cluster as sample
 from tests.support.environment import ROOT
 from tests.support.sample_cluster import HOUR, NOW
@@ -174,8 +174,8 @@ def test_a_flag_wins_over_the_file_and_the_file_over_the_default(dump, tmp_path)
 
 def test_the_printed_configuration_is_one(tmp_path):
     printed = call("plan", "--print-config").stdout
-    assert parse(printed, "printed") == Settings()
-    assert printed == config_text(Settings())
+    assert parse(printed, "printed") == ReconcilerSettings()
+    assert printed == config_text(ReconcilerSettings())
     words = ("--evict-bare", "--rule", "recover=off", "--namespace", "ml", "--max-per-node", "2")
     config = tmp_path / "r.yaml"
     config.write_text(call("plan", *words, "--print-config").stdout)
@@ -267,7 +267,7 @@ def test_a_dry_run_needs_no_audit(tmp_path, monkeypatch):
 
 
 def test_the_flags_give_all_options(monkeypatch):
-    from reconciler import flags
+    from reconciler.config import flags
 
     found = []
 
@@ -281,7 +281,7 @@ def test_the_flags_give_all_options(monkeypatch):
          "--volcano.memory-factor", "10", "--gpushare.memory-unit", "17MiB",
          "--state-namespace", "gpu")  # fmt: skip
     (options,) = found
-    assert isinstance(options, Options)
+    assert isinstance(options, ReconcilerOptions)
     assert (options.node, options.state_namespace, options.driver) == ("n", "gpu", False)
     assert options.places.procfs == "/host/proc"
     assert options.places.shim_roots == ("/a", "/b")
@@ -289,7 +289,7 @@ def test_the_flags_give_all_options(monkeypatch):
 
 
 def test_a_pods_own_namespace_keeps_the_state(tmp_path, monkeypatch):
-    from reconciler import flags
+    from reconciler.config import flags
 
     monkeypatch.setattr(flags, "POD_NAMESPACE", tmp_path / "namespace")
     assert flags._own_namespace() == "kube-system"

@@ -7,8 +7,8 @@ import pytest
 
 from reconciler.apply.audit import Audit, read
 from reconciler.commands import restore as module
-from reconciler.reasons import Outcome
-from tests.reconciler.hands_fake import FakeHands
+from reconciler.reasons import ActionOutcome
+from tests.reconciler.fake_client import FakeHands
 from tests.reconciler.test_cli import call
 from tests.reconciler.test_restore import ENTRIES, LEFT, SICK, apply
 
@@ -18,7 +18,7 @@ class Server(FakeHands):
 
 
 @pytest.fixture
-def hands(monkeypatch, tmp_path):
+def client(monkeypatch, tmp_path):
     """An API server on which an edit and an eviction were done, told in audit.jsonl."""
     monkeypatch.chdir(tmp_path)
     server = Server(SICK, LEFT)
@@ -37,46 +37,46 @@ def asked(monkeypatch):
     monkeypatch.setattr(module, "on_a_terminal", lambda: True)
 
 
-def is_restored(hands):
-    return hands.get("b").annotations == LEFT.annotations
+def is_restored(client):
+    return client.get("b").annotations == LEFT.annotations
 
 
 @pytest.mark.usefixtures("asked")
-def test_on_a_terminal_it_shows_what_it_would_undo_and_asks(hands):
+def test_on_a_terminal_it_shows_what_it_would_undo_and_asks(client):
     result = call("restore", "audit.jsonl", input="n\n")
     assert result.exit_code == 3
     assert "leftover_claim: correct ml/b" in result.stdout
     assert "At https://gpu.example.com. Undo it (1)?" in result.stdout
-    assert not is_restored(hands)
+    assert not is_restored(client)
     assert call("restore", "audit.jsonl", input="y\n").exit_code == 4  # the eviction stays done
-    assert is_restored(hands)
+    assert is_restored(client)
 
 
 @pytest.mark.usefixtures("asked")
 @pytest.mark.parametrize("flag", ["--yes", "-y", "--server-dry-run"])
-def test_who_says_yes_or_only_tries_is_not_asked(hands, flag):
+def test_who_says_yes_or_only_tries_is_not_asked(client, flag):
     result = call("restore", "audit.jsonl", flag)
     assert result.exit_code == 4
-    assert is_restored(hands) == (flag != "--server-dry-run")
+    assert is_restored(client) == (flag != "--server-dry-run")
 
 
-def test_a_program_is_not_asked(hands):
+def test_a_program_is_not_asked(client):
     assert call("restore", "audit.jsonl").exit_code == 4
-    assert is_restored(hands)
+    assert is_restored(client)
 
 
-def test_it_has_an_audit_of_its_own_from_which_it_can_be_undone(hands, tmp_path):
-    done = hands.get("b").annotations
+def test_it_has_an_audit_of_its_own_from_which_it_can_be_undone(client, tmp_path):
+    done = client.get("b").annotations
     call("restore", "audit.jsonl")
-    assert [each.outcome for each in read("vgpu-restore.jsonl")] == [None, Outcome.DONE]
+    assert [each.outcome for each in read("vgpu-restore.jsonl")] == [None, ActionOutcome.DONE]
     result = call("restore", "vgpu-restore.jsonl", "--audit", "again.jsonl", "-o", "json")
     assert (result.exit_code, json.loads(result.stdout)[0]["undo"]) == (0, "done")
-    assert hands.get("b").annotations == done
+    assert client.get("b").annotations == done
     names = {each.name for each in tmp_path.iterdir()}
     assert names == {"audit.jsonl", "vgpu-restore.jsonl", "again.jsonl"}
 
 
-def test_a_dry_run_and_what_has_nothing_to_undo_make_no_audit(hands, tmp_path):
+def test_a_dry_run_and_what_has_nothing_to_undo_make_no_audit(client, tmp_path):
     call("restore", "audit.jsonl", "--server-dry-run")
     with Audit.open("evictions.jsonl"):
         apply(Server(SICK), "evictions.jsonl", ENTRIES[0])
@@ -84,24 +84,24 @@ def test_a_dry_run_and_what_has_nothing_to_undo_make_no_audit(hands, tmp_path):
     assert not (tmp_path / "vgpu-restore.jsonl").exists()
 
 
-def test_what_is_undone_is_not_told_among_what_is_to_be_undone(hands):
+def test_what_is_undone_is_not_told_among_what_is_to_be_undone(client):
     result = call("restore", "audit.jsonl", "--audit", "./audit.jsonl")
     assert result.exit_code == 2
     assert "--audit ./audit.jsonl is the audit that is to be undone" in result.stderr
-    assert not is_restored(hands)
+    assert not is_restored(client)
 
 
-def test_an_audit_that_cannot_be_written_is_an_error_before_anything_is_asked(hands):
+def test_an_audit_that_cannot_be_written_is_an_error_before_anything_is_asked(client):
     result = call("restore", "audit.jsonl", "--audit", "none/restore.jsonl")
     assert result.exit_code == 1
     assert "--audit none/restore.jsonl: No such file or directory" in result.stderr
-    assert not is_restored(hands)
+    assert not is_restored(client)
 
 
-def test_standard_output_holds_one_thing(hands):
+def test_standard_output_holds_one_thing(client):
     words = ("restore", "audit.jsonl", "--audit", "-")
     result = call(*words, "-o", "json")
-    assert (result.exit_code, is_restored(hands)) == (2, False)
+    assert (result.exit_code, is_restored(client)) == (2, False)
     result = call(*words)
     assert [json.loads(line)["event"] for line in result.stdout.splitlines()] == [
         "intent",

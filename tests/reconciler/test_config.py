@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.config import (
+from reconciler.config.settings import (
     KEYS,
     ConfigError,
-    Settings,
+    ReconcilerSettings,
     config_text,
     from_flag,
     parse,
@@ -72,7 +72,7 @@ def any_settings(draw):
         protected_namespaces=tuple(draw(st.lists(NAMES))),
         priority_ceiling=draw(st.integers(-(2**31), 2**31 - 1)),
     )
-    return Settings(
+    return ReconcilerSettings(
         policy=policy,
         mode=draw(st.sampled_from((Mode.PLAN, Mode.APPLY))),
         deadline=draw(seconds(1, 3600)),
@@ -86,17 +86,17 @@ def test_what_is_printed_of_any_settings_is_a_file_that_says_the_same(found):
 
 
 def test_an_empty_file_and_empty_sections_are_the_defaults():
-    assert parse("", "r.yaml") == parse("---\n# nothing\n", "r.yaml") == Settings()
-    assert parse("limits:\nrules:\n  refused:\n", "r.yaml") == Settings()
+    assert parse("", "r.yaml") == parse("---\n# nothing\n", "r.yaml") == ReconcilerSettings()
+    assert parse("limits:\nrules:\n  refused:\n", "r.yaml") == ReconcilerSettings()
 
 
 def test_every_setting_has_a_key_and_every_key_a_default_that_it_takes():
-    structs = {"": Settings, "limits.": Limits, "ages.": Ages, "backoff.": Backoff}
+    structs = {"": ReconcilerSettings, "limits.": Limits, "ages.": Ages, "backoff.": Backoff}
     named = {prefix + name for prefix, one in structs.items() for name in one.__struct_fields__}
     named |= set(Policy.__struct_fields__) | {f"rules.{rule}.mode" for rule in Rule}
     assert set(BY_NAME) == named - {"policy", "modes", *(name.rstrip(".") for name in structs)}
     for key in KEYS:
-        default = value_of(Settings(), key.name)
+        default = value_of(ReconcilerSettings(), key.name)
         for each in default if key.form.many else (default,):
             assert key.form.read(key.form.write(each)) == each, key.name
         assert key.help.endswith("."), key.name
@@ -111,9 +111,12 @@ def test_a_file_changes_what_it_names_and_nothing_else():
 
 def test_a_rule_that_reports_is_let_act_after_an_age_of_its_own():
     found = parse("rules: {over_limit: {mode: apply}}\nages: {over_limit: 10m}\n", "r.yaml")
-    assert Settings().policy.mode(Rule.OVER_LIMIT) is Mode.PLAN
+    assert ReconcilerSettings().policy.mode(Rule.OVER_LIMIT) is Mode.PLAN
     assert found.policy.mode(Rule.OVER_LIMIT) is Mode.APPLY
-    assert (Settings().policy.ages.over_limit, found.policy.ages.over_limit) == (300.0, 600.0)
+    assert (ReconcilerSettings().policy.ages.over_limit, found.policy.ages.over_limit) == (
+        300.0,
+        600.0,
+    )
 
 
 # ---------------------------------------------------------------- what is refused
@@ -165,7 +168,7 @@ def test_an_error_names_its_line_its_key_and_what_is_allowed(text, where, allowe
 @given(st.text() | st.text("abcdefgilmnoprstuvy_:{}[]'\"&*!|>-0123456789 \n"))
 def test_any_text_is_settings_or_an_error_that_names_the_file(text):
     found = settings_or_error(text)
-    assert isinstance(found, Settings) or found.startswith("r.yaml")
+    assert isinstance(found, ReconcilerSettings) or found.startswith("r.yaml")
 
 
 @given(st.sampled_from(KEYS), st.text(max_size=12))
@@ -198,8 +201,8 @@ def test_flags_win_over_the_file():
 def test_a_flag_about_time_takes_the_place_of_the_files():
     every = {"every": from_flag(BY_NAME["every"], ["5m"], "--every")}
     cron = {"cron": from_flag(BY_NAME["cron"], ["0 * * * *"], "--cron")}
-    assert settings(read("cron: '1 * * * *'", "r.yaml"), every) == Settings(every=300.0)
-    assert settings(read("every: 5m", "r.yaml"), cron) == Settings(cron="0 * * * *")
+    assert settings(read("cron: '1 * * * *'", "r.yaml"), every) == ReconcilerSettings(every=300.0)
+    assert settings(read("every: 5m", "r.yaml"), cron) == ReconcilerSettings(cron="0 * * * *")
 
 
 def test_a_flags_error_names_the_flag():

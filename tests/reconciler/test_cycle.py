@@ -4,13 +4,13 @@ import pytest
 
 from reconciler.apply.audit import AuditError
 from reconciler.cycle import Cycles, Ending, Stage
-from reconciler.memory import Memory
-from reconciler.model import Result, View
-from reconciler.observe import Sight
+from reconciler.model import ActionResult, Coverage
+from reconciler.observe import ClusterView
 from reconciler.policy import Limits, Policy
-from reconciler.reasons import Outcome
+from reconciler.reasons import ActionOutcome
+from reconciler.reconciler_state import ReconcilerState
 from tests.reconciler.samples import NOW, SPOKEN, assumed, pod, refused, replace, snapshot
-from vgpu.cluster import ClusterError
+from vgpu.kube.connection import ClusterError
 from vgpu.reasons import Reason, SourceError
 
 
@@ -21,12 +21,12 @@ class Eyes:
         self.seen = list(seen)
         self.asked = []
 
-    def look(self, now):
+    def view(self, now):
         self.asked.append(now)
         one = self.seen.pop(0) if len(self.seen) > 1 else self.seen[0]
         if isinstance(one, Exception):
             raise one
-        return Sight(one, SPOKEN)
+        return ClusterView(one, SPOKEN)
 
     def close(self):
         pass
@@ -36,7 +36,7 @@ class Store:
     """Keeps a memory."""
 
     def __init__(self, memory=None):
-        self.memory = memory or Memory()
+        self.memory = memory or ReconcilerState()
         self.loads, self.saves = 0, 0
 
     def load(self):
@@ -52,18 +52,18 @@ class Store:
 class Hands:
     """Does each action with the same outcome; told to, it cannot write its audit."""
 
-    def __init__(self, outcome=Outcome.DONE, untold_after=None):
+    def __init__(self, outcome=ActionOutcome.DONE, untold_after=None):
         self.outcome, self.untold_after = outcome, untold_after
         self.done = []
-        self.languages = None
+        self.codecs = None
 
     def __call__(self, plan, judge):
-        self.languages = judge.languages
+        self.codecs = judge.codecs
         for number, entry in enumerate(plan.actions):
             if number == self.untold_after:
                 raise AuditError("--audit full.jsonl", "No space left on device")
             self.done.append(entry.finding.subject.name)
-            yield Result(entry, self.outcome)
+            yield ActionResult(entry, self.outcome)
 
 
 def ticking():
@@ -95,22 +95,22 @@ def test_a_cycle_that_only_plans_has_a_plan_and_touches_nothing():
 
 
 def test_the_plan_that_is_applied_is_the_plan_that_was_made():
-    hands = Hands()
-    cycle = cycles(Eyes(SICK), apply=hands).run()
+    client = Hands()
+    cycle = cycles(Eyes(SICK), apply=client).run()
     assert cycle.ending is Ending.APPLIED
-    assert hands.done == [entry.finding.subject.name for entry in cycle.plan.actions]
-    assert hands.languages == SPOKEN
+    assert client.done == [entry.finding.subject.name for entry in cycle.plan.actions]
+    assert client.codecs == SPOKEN
     assert set(cycle.seconds) == set(Stage)
 
 
 @pytest.mark.parametrize(
     ("outcome", "ending"),
     [
-        (Outcome.GONE, Ending.APPLIED),
-        (Outcome.CHANGED, Ending.APPLIED),
-        (Outcome.BLOCKED_BY_PDB, Ending.PARTLY),
-        (Outcome.FORBIDDEN, Ending.PARTLY),
-        (Outcome.NOT_LEADER, Ending.PARTLY),
+        (ActionOutcome.GONE, Ending.APPLIED),
+        (ActionOutcome.CHANGED, Ending.APPLIED),
+        (ActionOutcome.BLOCKED_BY_PDB, Ending.PARTLY),
+        (ActionOutcome.FORBIDDEN, Ending.PARTLY),
+        (ActionOutcome.NOT_LEADER, Ending.PARTLY),
     ],
 )
 def test_how_a_cycle_ends_is_told_by_its_actions(outcome, ending):
@@ -132,21 +132,21 @@ def test_a_tripped_breaker_is_no_success():
     ],
 )
 def test_a_look_that_fails_leads_to_no_plan_and_the_next_cycle_looks_again(error):
-    hands = Hands()
-    both = cycles(Eyes(error, SICK), apply=hands)
+    client = Hands()
+    both = cycles(Eyes(error, SICK), apply=client)
     blind = both.run()
     assert (blind.ending, blind.plan, blind.error) == (Ending.BLIND, None, str(error))
-    assert not hands.done
+    assert not client.done
     assert both.run().ending is Ending.APPLIED
 
 
 def test_a_look_that_did_not_see_all_pods_says_nothing_and_is_no_success():
-    hands = Hands()
-    half = replace(SICK, complete=frozenset({View.NODES}), notes=("pods are not seen: 503",))
-    cycle = cycles(Eyes(half), apply=hands).run()
+    client = Hands()
+    half = replace(SICK, complete=frozenset({Coverage.NODES}), notes=("pods are not seen: 503",))
+    cycle = cycles(Eyes(half), apply=client).run()
     assert (cycle.ending, cycle.plan) == (Ending.BLIND, None)
     assert "pods are not seen: 503" in cycle.error
-    assert not hands.done
+    assert not client.done
 
 
 def test_an_audit_that_cannot_be_written_stops_the_cycle_and_what_was_done_is_known():
@@ -154,7 +154,7 @@ def test_an_audit_that_cannot_be_written_stops_the_cycle_and_what_was_done_is_kn
     cycle = cycles(Eyes(SICK), store=store, apply=Hands(untold_after=1)).run()
     assert cycle.ending is Ending.UNTOLD
     assert "No space left on device" in cycle.error
-    assert [result.outcome for result in cycle.results] == [Outcome.DONE]
+    assert [result.outcome for result in cycle.results] == [ActionOutcome.DONE]
     assert store.saves == 1
 
 
@@ -183,7 +183,7 @@ def test_memory_is_read_once_and_written_only_when_it_has_changed():
 
 def test_a_dry_run_keeps_nothing():
     store = Store()
-    cycles(Eyes(SICK), store=store, apply=Hands(Outcome.DRY_RUN), keeps=False).run()
+    cycles(Eyes(SICK), store=store, apply=Hands(ActionOutcome.DRY_RUN), keeps=False).run()
     assert (store.loads, store.saves) == (1, 0)
 
 

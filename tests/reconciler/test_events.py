@@ -3,20 +3,20 @@
 import pytest
 
 from reconciler.apply.events import event_notes
-from reconciler.model import Kind, RemoveFolder, Result, Subject
-from reconciler.reasons import Cause, Outcome, Rule
+from reconciler.model import ActionResult, ObjectKind, ObjectRef, RemoveFolder
+from reconciler.reasons import ActionOutcome, Cause, Rule
 from tests.reconciler.samples import NOW, ended, node, owner, pod, refused, replace, share_pod
 from tests.support.reconcile_plans import editing, evicting
 from tests.support.reconcile_plans import entry as made
-from vgpu.kube import NoteType
+from vgpu.kube.objects import NoteType
 
 SICK = refused(pod("a"))
 LEFT = ended(pod("b", annotations={"left": "over"}))
 MARKED = node("gpu-1", annotations={"m": "1"}, uid="uid-of-gpu-1")
 
 
-def notes(entry, outcome=Outcome.DONE, about=None):
-    return event_notes(Result(entry, outcome, "as said", NOW), about)
+def notes(entry, outcome=ActionOutcome.DONE, about=None):
+    return event_notes(ActionResult(entry, outcome, "as said", NOW), about)
 
 
 def test_an_eviction_is_told_in_words():
@@ -31,9 +31,9 @@ def test_an_eviction_is_told_in_words():
 
 
 def test_what_was_refused_is_told_in_words():
-    (note,) = notes(evicting(SICK), Outcome.BLOCKED_BY_PDB)
+    (note,) = notes(evicting(SICK), ActionOutcome.BLOCKED_BY_PDB)
     assert note.message.startswith(
-        f"the pod was not evicted, since {Outcome.BLOCKED_BY_PDB.explanation}: "
+        f"the pod was not evicted, since {ActionOutcome.BLOCKED_BY_PDB.explanation}: "
     )
 
 
@@ -54,36 +54,40 @@ def test_a_pod_that_nobody_made_has_nobody_to_tell():
 @pytest.mark.parametrize(
     ("outcome", "reason"),
     [
-        (Outcome.DONE, "VgpuEvicted"),
-        (Outcome.BLOCKED_BY_PDB, "VgpuEvictionBlocked"),
-        (Outcome.SEVERAL_PDBS, "VgpuEvictionBlocked"),
-        (Outcome.THROTTLED, "VgpuEvictionFailed"),
-        (Outcome.FORBIDDEN, "VgpuEvictionFailed"),
-        (Outcome.FAILED, "VgpuEvictionFailed"),
-        (Outcome.DRY_RUN, None),
-        (Outcome.GONE, None),
-        (Outcome.CHANGED, None),
-        (Outcome.UNKNOWN, None),  # neither would be true
-        (Outcome.NOT_LEADER, None),
-        (Outcome.OUT_OF_TIME, None),
+        (ActionOutcome.DONE, "VgpuEvicted"),
+        (ActionOutcome.BLOCKED_BY_PDB, "VgpuEvictionBlocked"),
+        (ActionOutcome.SEVERAL_PDBS, "VgpuEvictionBlocked"),
+        (ActionOutcome.THROTTLED, "VgpuEvictionFailed"),
+        (ActionOutcome.FORBIDDEN, "VgpuEvictionFailed"),
+        (ActionOutcome.FAILED, "VgpuEvictionFailed"),
+        (ActionOutcome.DRY_RUN, None),
+        (ActionOutcome.GONE, None),
+        (ActionOutcome.CHANGED, None),
+        (ActionOutcome.UNKNOWN, None),  # neither would be true
+        (ActionOutcome.NOT_LEADER, None),
+        (ActionOutcome.OUT_OF_TIME, None),
     ],
 )
 def test_only_what_was_done_or_refused_is_told(outcome, reason):
     told = notes(evicting(SICK), outcome, SICK)
     assert {note.reason for note in told} == ({reason} if reason else set())
-    expected = NoteType.NORMAL if outcome is Outcome.DONE else NoteType.WARNING
+    expected = NoteType.NORMAL if outcome is ActionOutcome.DONE else NoteType.WARNING
     assert {note.type for note in told} <= {expected}
 
 
 def test_every_outcome_is_decided_here():
     """A new outcome must be thought of above."""
-    assert len(Outcome) == 12
+    assert len(ActionOutcome) == 12
 
 
 def test_what_is_said_again_is_the_same():
     """So that it is counted: no time, no number of the refusal, is in the message."""
-    first = event_notes(Result(evicting(SICK), Outcome.BLOCKED_BY_PDB, "1 healthy", NOW))
-    again = event_notes(Result(evicting(SICK), Outcome.BLOCKED_BY_PDB, "2 healthy", NOW))
+    first = event_notes(
+        ActionResult(evicting(SICK), ActionOutcome.BLOCKED_BY_PDB, "1 healthy", NOW)
+    )
+    again = event_notes(
+        ActionResult(evicting(SICK), ActionOutcome.BLOCKED_BY_PDB, "2 healthy", NOW)
+    )
     assert first == again
     assert "as said" not in first[0].message
 
@@ -119,7 +123,7 @@ def test_a_nodes_event_is_of_the_node_not_of_its_annotation():
 
 
 def folder(name_of_node):
-    subject = Subject(Kind.FOLDER, "", "/x/uid_main", "uid", node=name_of_node)
+    subject = ObjectRef(ObjectKind.FOLDER, "", "/x/uid_main", "uid", node=name_of_node)
     action = RemoveFolder("/x/uid_main", "uid", (1, 2, 3))
     return made(subject, action, Rule.ORPHAN_SHIM_DIR, Cause.POD_GONE)
 

@@ -8,20 +8,20 @@ from itertools import chain, repeat
 
 import pytest
 
-from reconciler import scene
+from reconciler import cluster_index
 from reconciler.apply.applier import Applier
 from reconciler.apply.audit import Audit, AuditError, read
 from reconciler.apply.restore import Undo, restore
 from reconciler.commands.apply import agreed, stopped_by_signals
 from reconciler.cycle import Cycles, Ending, Made
-from reconciler.memory import MOST, Memory
-from reconciler.model import Entry, Result, View
+from reconciler.model import ActionResult, Coverage, Entry
 from reconciler.observe.dump import DumpObserver
 from reconciler.plan import OPT_OUT, make_plan
 from reconciler.policy import Ages, Mode, Policy
-from reconciler.reasons import Cause, Outcome, Rule, Skip
+from reconciler.reasons import ActionOutcome, Cause, Rule, SkipReason
+from reconciler.reconciler_state import MOST, ReconcilerState
 from reconciler.session import LateObserver, NoAudit, expect_right_clock
-from tests.reconciler.hands_fake import FakeHands, FakeTime
+from tests.reconciler.fake_client import FakeHands, FakeTime
 from tests.reconciler.node_samples import given, on_node
 from tests.reconciler.samples import (
     HOUR,
@@ -47,13 +47,12 @@ from tests.reconciler.samples import (
     with_ledgers,
 )
 from tests.support.reconcile_plans import unmoved
-from vgpu.cluster import ClusterError
-from vgpu.cluster.connection import clock_ahead
 from vgpu.inventory import Units
-from vgpu.kube import MIRROR, Container, ContainerState, Status
+from vgpu.kube.connection import ClusterError, clock_ahead
+from vgpu.kube.objects import MIRROR, Container, ContainerState, Status
 from vgpu.ledger.cluster import home
 from vgpu.model import ContainerKind, Source
-from vgpu.schemes.volcano import HAMI
+from vgpu.schemes.volcano.codec import HAMI
 
 AT_ONCE = Ages(*[0.0] * len(Ages.__struct_fields__))
 """Acts on everything as soon as it is seen."""
@@ -63,7 +62,7 @@ def plan_of(seen, *rules, **fields):
     """What these rules would do at once; all others are off."""
     modes = {rule: Mode.APPLY if rule in rules else Mode.OFF for rule in Rule}
     policy = Policy(modes=modes, ages=AT_ONCE, **fields)
-    return make_plan(seen, policy, Memory(), SPOKEN)[0]
+    return make_plan(seen, policy, ReconcilerState(), SPOKEN)[0]
 
 
 def skips(plan):
@@ -83,7 +82,7 @@ def crowd(last=5):
 def test_a_lie_in_an_annotation_evicts_nobody_from_afar():
     plan = plan_of(with_ledgers(snapshot(*crowd())), Rule.DOUBLE_BOOKED)
     assert plan.actions == ()
-    assert set(skips(plan).values()) == {Skip.NO_NODE_EVIDENCE}
+    assert set(skips(plan).values()) == {SkipReason.NO_NODE_EVIDENCE}
 
 
 def test_a_lie_in_an_annotation_evicts_nobody_from_the_node_either():
@@ -129,7 +128,7 @@ def test_a_promise_that_cannot_be_read_is_not_kept_because_another_one_is():
         containers=(replace(hami, limits={**hami.limits, **gpushare.limits}),),
     )
     found = plan_of(snapshot(node("gpu-1", annotations=lock(torn)), torn), Rule.STALE_LOCK)
-    assert skips(found) == {"gpu-1": Skip.OWNER_WAITS}
+    assert skips(found) == {"gpu-1": SkipReason.OWNER_WAITS}
 
 
 # ---------------------------------------------------------------- a card that is taken meanwhile
@@ -139,18 +138,18 @@ def evicting_the_orphan(*meanwhile):
     """The outcome for an orphaned holder, if these were made after it was planned."""
     plan = plan_of(snapshot(holder()), Rule.KUBESHARE)
     assert len(plan.actions) == 1
-    hands = FakeHands(holder(), *meanwhile)
+    client = FakeHands(holder(), *meanwhile)
     time = FakeTime()
-    applier = Applier(hands, NoAudit(), clock=time, monotonic=time, sleep=time.sleep)
+    applier = Applier(client, NoAudit(), clock=time, monotonic=time, sleep=time.sleep)
     (result,) = applier.apply(plan, unmoved())
-    assert hands.has(holder().ref.name) is (result.outcome is not Outcome.DONE)
+    assert client.has(holder().ref.name) is (result.outcome is not ActionOutcome.DONE)
     return result.outcome, result.detail
 
 
 def test_an_orphaned_holder_goes():
-    assert evicting_the_orphan() == (Outcome.DONE, "")
-    assert evicting_the_orphan(share_pod(gpuid="other"))[0] is Outcome.DONE
-    assert evicting_the_orphan(share_pod(node="gpu-2"))[0] is Outcome.DONE
+    assert evicting_the_orphan() == (ActionOutcome.DONE, "")
+    assert evicting_the_orphan(share_pod(gpuid="other"))[0] is ActionOutcome.DONE
+    assert evicting_the_orphan(share_pod(node="gpu-2"))[0] is ActionOutcome.DONE
 
 
 @pytest.mark.parametrize(
@@ -164,25 +163,25 @@ def test_an_orphaned_holder_goes():
 def test_a_holder_whose_card_was_given_to_somebody_since_stays(user):
     """Nothing of the holder itself changes with that: its version is no evidence."""
     outcome, detail = evicting_the_orphan(user)
-    assert outcome is Outcome.CHANGED
+    assert outcome is ActionOutcome.CHANGED
     assert f"{user.ref.namespace}/{user.ref.name}" in detail
 
 
 def test_a_holder_stays_where_share_pods_cannot_be_read():
     plan = plan_of(snapshot(holder()), Rule.KUBESHARE)
-    hands = FakeHands(holder())
-    hands.refuse("sharepod_pages", ClusterError(403, "Forbidden", "user cannot list sharepods"))
-    (result,) = Applier(hands, NoAudit()).apply(plan, unmoved())
-    assert result.outcome is Outcome.FORBIDDEN
-    assert hands.has(holder().ref.name)
+    client = FakeHands(holder())
+    client.refuse("sharepod_pages", ClusterError(403, "Forbidden", "user cannot list sharepods"))
+    (result,) = Applier(client, NoAudit()).apply(plan, unmoved())
+    assert result.outcome is ActionOutcome.FORBIDDEN
+    assert client.has(holder().ref.name)
 
 
 def test_without_kubeshares_kind_nobody_uses_a_holder():
     plan = plan_of(snapshot(holder()), Rule.KUBESHARE)
-    hands = FakeHands(holder())
-    hands.refuse("sharepod_pages", ClusterError(404, "NotFound", "no such kind"))
-    assert [result.outcome for result in Applier(hands, NoAudit()).apply(plan, unmoved())] == [
-        Outcome.DONE
+    client = FakeHands(holder())
+    client.refuse("sharepod_pages", ClusterError(404, "NotFound", "no such kind"))
+    assert [result.outcome for result in Applier(client, NoAudit()).apply(plan, unmoved())] == [
+        ActionOutcome.DONE
     ]
 
 
@@ -198,8 +197,8 @@ def test_on_a_node_that_cannot_be_seen_nothing_is_touched_since_it_may_have_opte
     sick = refused(pod())
     seen = snapshot(sick)
     assert plan_of(seen, Rule.REFUSED).actions
-    unseen = replace(seen, nodes=(), complete=seen.complete - {View.NODES})
-    assert skips(plan_of(unseen, Rule.REFUSED)) == {"train-0": Skip.INCOMPLETE_VIEW}
+    unseen = replace(seen, nodes=(), complete=seen.complete - {Coverage.NODES})
+    assert skips(plan_of(unseen, Rule.REFUSED)) == {"train-0": SkipReason.INCOMPLETE_VIEW}
     gone = replace(seen, nodes=())
     assert plan_of(gone, Rule.REFUSED).actions, "a node that is no more has opted out of nothing"
 
@@ -258,7 +257,7 @@ def test_a_pod_behind_a_gate_keeps_no_lock_since_nobody_can_have_promised_it_any
     locked = node("gpu-1", annotations=lock(style="volcano"))
     waiter = unbound(namespace="evil")
     kept = plan_of(snapshot(locked, waiter), Rule.STALE_LOCK)
-    assert skips(kept) == {"gpu-1": Skip.OWNER_WAITS}
+    assert skips(kept) == {"gpu-1": SkipReason.OWNER_WAITS}
     gated = plan_of(snapshot(locked, replace(waiter, gated=True)), Rule.STALE_LOCK)
     assert [entry.finding.cause for entry in gated.actions] == [Cause.NOBODY_WAITS]
 
@@ -272,7 +271,7 @@ def test_one_tenants_many_troubles_do_not_keep_everybody_elses_from_growing_old(
         for each in noise(MOST + 100, style="gpushare")
     ]
     policy = Policy(modes={Rule.KUBESHARE: Mode.APPLY})
-    memory = Memory()
+    memory = ReconcilerState()
     for minute in range(8):
         at = NOW + minute * MINUTE
         seen = snapshot(*crowd, *([holder()] if minute else []), now=at)
@@ -296,7 +295,9 @@ def test_a_repair_is_weighed_against_the_books_of_its_node_and_not_of_the_whole_
         for at in range(20)
     ]
     read = []
-    monkeypatch.setattr(scene, "home", lambda pod, said: read.append(pod) or home(pod, said))
+    monkeypatch.setattr(
+        cluster_index, "home", lambda pod, said: read.append(pod) or home(pod, said)
+    )
     plan = plan_of(snapshot(*pods), Rule.RECOVER)
     assert {entry.finding.cause for entry in plan.actions} == {Cause.RUNS_UNASSIGNED}
     assert len(read) == len(pods)
@@ -311,7 +312,7 @@ def hostile(path, key, **fields):
     made = editing(target, key)
     made = replace(made, action=replace(made.action, **fields))
     with Audit.open(path) as audit:
-        audit.result(planned(snapshot()), Result(Entry(made), Outcome.DONE))
+        audit.result(planned(snapshot()), ActionResult(Entry(made), ActionOutcome.DONE))
 
 
 def test_an_audit_does_not_write_what_the_reconciler_never_changes(tmp_path):
@@ -319,9 +320,9 @@ def test_an_audit_does_not_write_what_the_reconciler_never_changes(tmp_path):
     path = str(tmp_path / "audit.jsonl")
     key = "kubectl.kubernetes.io/last-applied-configuration"
     hostile(path, key, before={key: "evil"})
-    hands = FakeHands(node("gpu-1", uid="uid-of-gpu-1"))
-    (told,) = restore(read(path), hands, NoAudit(), clock=lambda: NOW)
-    assert (told.undo, hands.count("patch_node")) == (Undo.FAILED, 0)
+    client = FakeHands(node("gpu-1", uid="uid-of-gpu-1"))
+    (told,) = restore(read(path), client, NoAudit(), clock=lambda: NOW)
+    assert (told.undo, client.count("patch_node")) == (Undo.FAILED, 0)
     assert key in told.detail
 
 
@@ -342,7 +343,7 @@ def test_who_is_told_to_stop_is_not_said_to_lead_no_longer():
     answers = chain([False], repeat(True))
     applier = Applier(FakeHands(*pods), NoAudit(), stopping=lambda: next(answers))
     told = [(result.outcome, result.detail) for result in applier.apply(plan, unmoved())]
-    assert told == [(Outcome.DONE, ""), (Outcome.OUT_OF_TIME, "told to stop")]
+    assert told == [(ActionOutcome.DONE, ""), (ActionOutcome.OUT_OF_TIME, "told to stop")]
 
 
 @contextmanager
@@ -394,7 +395,7 @@ class Reader:
         self.looked, self.asked, self.shown = [], [], []
         self.now, self.seconds = 0.0, seconds
 
-    def look(self):
+    def view(self):
         self.looked.append(self.seen.pop(0))
         return self.looked[-1]
 
@@ -407,12 +408,12 @@ class Reader:
         return True
 
     def agree(self):
-        return agreed(self.look, self.show, self.confirm, lambda: self.now)
+        return agreed(self.view, self.show, self.confirm, lambda: self.now)
 
 
 def made(seen):
     plan = plan_of(seen, Rule.REFUSED)
-    return Made(plan, seen, SPOKEN, Memory(), {})
+    return Made(plan, seen, SPOKEN, ReconcilerState(), {})
 
 
 ONE = snapshot(refused(pod("one")))

@@ -14,23 +14,23 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from reconciler.apply.acts import Actor
+from reconciler.apply.executor import Executor
 from reconciler.judge import Judge
-from reconciler.memory import Attempt, Memory, attempt_key, learn, remember
 from reconciler.model import (
     Action,
+    ActionResult,
+    Coverage,
     Edit,
     Evict,
-    Kind,
+    ObjectKind,
     RemoveFolder,
-    Result,
     Scope,
     ShimFolder,
-    View,
 )
 from reconciler.plan import make_plan
 from reconciler.policy import RECREATED, Ages, Backoff, Limits, Mode, Policy
-from reconciler.reasons import Cause, Effect, Outcome, Rule, Skip
+from reconciler.reasons import ActionOutcome, Cause, Effect, Rule, SkipReason
+from reconciler.reconciler_state import Attempt, ReconcilerState, attempt_key, learn, remember
 from reconciler.rules import RULES
 from tests.reconciler.reconcile_world import LOCKED, ROOM, STYLES, Controller, Hands, World
 from tests.reconciler.samples import (
@@ -63,7 +63,7 @@ from tests.reconciler.samples import (
     unbound,
     with_ledgers,
 )
-from vgpu.kube import MIRROR
+from vgpu.kube.objects import MIRROR
 from vgpu.model import Phase
 
 # ---------------------------------------------------------------- any findings
@@ -121,7 +121,7 @@ WHEN = [
     {"since": since, "grace": grace, "objection": objection}
     for since in (None, NOW - HOUR, NOW - 90, NOW + 30)
     for grace in (0.0, 60.0)
-    for objection in (None, None, Skip.PLUGIN_NOT_READY)
+    for objection in (None, None, SkipReason.PLUGIN_NOT_READY)
 ]
 
 
@@ -152,7 +152,7 @@ def scenes(draw):
     nodes = [open_or_closed(name, name != closed) for name in HOMES]
     found = [finding_about(draw, pods, nodes) for _ in range(findings)]
     before = one_of_each(draw, *[("seen", "new", "failed")] * findings)
-    memory = Memory(
+    memory = ReconcilerState(
         seen={
             each.key: NOW - 600 for each, word in zip(found, before, strict=True) if word != "new"
         },
@@ -204,11 +204,11 @@ def of_pod(seen, entry):
 def forbidden(entry, seen, policy):
     """Why nobody should ever see this action; written apart from the plan, flag by flag."""
     action, subject = entry.finding.action, entry.finding.subject
-    home = subject.name if subject.kind is Kind.NODE else subject.node
+    home = subject.name if subject.kind is ObjectKind.NODE else subject.node
     here = next((each for each in seen.nodes if each.name == home), None)
     if here is not None and here.annotations.get("vgpu.dev/reconcile") == "false":
         return "the node is opted out"
-    if subject.kind not in (Kind.POD, Kind.SHARE_POD):
+    if subject.kind not in (ObjectKind.POD, ObjectKind.SHARE_POD):
         return "a node's, and namespaces are named" if policy.namespaces else ""
     one = of_pod(seen, entry)
     if one is None:
@@ -243,8 +243,8 @@ def forbidden(entry, seen, policy):
 
 
 @given(scenes(), policies())
-def test_1_2_3_13_a_plan_keeps_its_promises(scene, policy):
-    seen, found, memory = scene
+def test_1_2_3_13_a_plan_keeps_its_promises(cluster_index, policy):
+    seen, found, memory = cluster_index
     plan = planned(seen, *found, policy=policy, memory=memory)
     for entry in plan.actions:
         assert forbidden(entry, seen, policy) == ""
@@ -260,7 +260,7 @@ def assert_names_what_was_seen(entry, seen):
         assert (action.pod, action.resource_version) == (one.ref, one.resource_version)
     if isinstance(action, Edit):
         assert action.before.keys() == action.after.keys()
-        assert (action.resource_version == "") == (action.target.kind is Kind.NODE)
+        assert (action.resource_version == "") == (action.target.kind is ObjectKind.NODE)
 
 
 def evicts_what_has_ended(seen, entry):
@@ -302,8 +302,8 @@ def assert_told_once(plan, found):
 
 
 @given(scenes(), policies(), st.randoms(use_true_random=False))
-def test_6_the_order_of_the_input_changes_nothing(scene, policy, random):
-    seen, found, memory = scene
+def test_6_the_order_of_the_input_changes_nothing(cluster_index, policy, random):
+    seen, found, memory = cluster_index
 
     def shuffled(values):
         return tuple(random.sample(values, len(values)))
@@ -316,11 +316,11 @@ def test_6_the_order_of_the_input_changes_nothing(scene, policy, random):
 
 LIMITED = {
     None,
-    Skip.OWNER_LIMIT,
-    Skip.NODE_LIMIT,
-    Skip.NAMESPACE_LIMIT,
-    Skip.CYCLE_LIMIT,
-    Skip.ONE_AT_A_TIME,
+    SkipReason.OWNER_LIMIT,
+    SkipReason.NODE_LIMIT,
+    SkipReason.NAMESPACE_LIMIT,
+    SkipReason.CYCLE_LIMIT,
+    SkipReason.ONE_AT_A_TIME,
 }
 
 
@@ -334,9 +334,9 @@ def wanted(plan):
 
 
 @given(scenes(), policies())
-def test_8_a_quiet_cluster_is_done_after_as_many_cycles_as_the_limit_needs(scene, policy):
+def test_8_a_quiet_cluster_is_done_after_as_many_cycles_as_the_limit_needs(cluster_index, policy):
     """With what is done taken away and what stays put: the limit of a cycle alone decides."""
-    seen, found, memory = scene
+    seen, found, memory = cluster_index
     apart = {"ended_per_node": 99, "ended_per_namespace": 99}
     wide = replace(policy.limits, per_node=99, per_namespace=99, per_owner=1.0, breaker_floor=99)
     wide = replace(wide, **apart)
@@ -355,9 +355,9 @@ def test_8_a_quiet_cluster_is_done_after_as_many_cycles_as_the_limit_needs(scene
 
 
 @given(scenes(), policies(), st.sets(st.integers(0, 11)))
-def test_8_what_never_works_starves_nobody(scene, policy, stuck):
+def test_8_what_never_works_starves_nobody(cluster_index, policy, stuck):
     """Each cycle tries what it may; some never work. Everybody is tried within as many cycles."""
-    seen, found, memory = scene
+    seen, found, memory = cluster_index
     policy = replace(policy, limits=replace(policy.limits, breaker_floor=99))
     never = {each.subject.key for number, each in enumerate(found) if number in stuck}
     first = planned(seen, *found, policy=policy, memory=memory)
@@ -370,8 +370,8 @@ def test_8_what_never_works_starves_nobody(scene, policy, stuck):
         done = [entry for entry in plan.actions if entry.finding.subject.key not in never]
         stood = [entry for entry in plan.actions if entry not in done]
         tried |= {entry.finding.subject.key for entry in plan.actions}
-        results = [Result(entry, Outcome.DONE) for entry in done]
-        results += [Result(entry, Outcome.FAILED) for entry in stood]
+        results = [ActionResult(entry, ActionOutcome.DONE) for entry in done]
+        results += [ActionResult(entry, ActionOutcome.FAILED) for entry in stood]
         memory = learn(memory, results, seen.now, patient)
         gone = {entry.finding.subject.key for entry in done}
         found = [each for each in found if each.subject.key not in gone]
@@ -466,12 +466,14 @@ EVERYTHING = Policy(modes=dict.fromkeys(Rule, Mode.APPLY), limits=Limits(breaker
 
 
 def plan_of(seen, policy=EVERYTHING, memory=None):
-    return make_plan(seen, policy, memory or Memory(), SPOKEN)[0]
+    return make_plan(seen, policy, memory or ReconcilerState(), SPOKEN)[0]
 
 
 def long_seen(seen, policy=EVERYTHING):
     """The memory of somebody who has seen all of this for a day."""
-    _, memory = make_plan(replace(seen, now=seen.now - 24 * HOUR), policy, Memory(), SPOKEN)
+    _, memory = make_plan(
+        replace(seen, now=seen.now - 24 * HOUR), policy, ReconcilerState(), SPOKEN
+    )
     return memory
 
 
@@ -490,7 +492,7 @@ def test_an_action_of_a_rule_is_done_to_its_subject_as_it_was_seen(seen):
         assert all(entry.finding.evidence)
         one = of_pod(seen, entry)
         if isinstance(action, Evict):
-            assert subject.kind is Kind.POD
+            assert subject.kind is ObjectKind.POD
             assert (action.pod, action.resource_version) == (one.ref, one.resource_version)
         if isinstance(action, Edit):
             assert action.target == subject
@@ -498,7 +500,7 @@ def test_an_action_of_a_rule_is_done_to_its_subject_as_it_was_seen(seen):
             assert action.before == {key: told.annotations.get(key) for key in action.before}
             assert action.before.keys() == action.after.keys()
             assert action.before != action.after or action.unbind
-            version = "" if subject.kind is Kind.NODE else one.resource_version
+            version = "" if subject.kind is ObjectKind.NODE else one.resource_version
             assert action.resource_version == version
 
 
@@ -519,7 +521,7 @@ def test_4_no_lock_goes_while_a_pod_may_still_be_served_on_its_node(seen):
             assert not near
             assert not [one for one in named if _is_promised(one, subject.name)]
             assert action.guards
-        if subject.kind is Kind.POD and entry.finding.rule is Rule.ASSUMED_UNBOUND:
+        if subject.kind is ObjectKind.POD and entry.finding.rule is Rule.ASSUMED_UNBOUND:
             assert of_pod(seen, entry).node == ""
 
 
@@ -555,12 +557,12 @@ def test_6_the_rules_see_the_same_in_any_order(seen, scope, random):
 NEEDS = {entry.rule: entry.needs for entry in RULES}
 
 
-@given(clusters(), st.sampled_from(list(Scope)), st.sets(st.sampled_from(list(View))))
+@given(clusters(), st.sampled_from(list(Scope)), st.sets(st.sampled_from(list(Coverage))))
 def test_11_what_was_not_seen_in_full_moves_nobody(seen, scope, missing):
     memory = long_seen(replace(seen, scope=scope))
-    blind = replace(seen, scope=scope, complete=frozenset(View) - missing)
+    blind = replace(seen, scope=scope, complete=frozenset(Coverage) - missing)
     for entry in plan_of(blind, memory=memory).actions:
-        assert View.PODS not in missing
+        assert Coverage.PODS not in missing
         assert not NEEDS[entry.finding.rule] & missing
 
 
@@ -570,7 +572,7 @@ def test_11_a_pod_that_is_missing_from_a_list_that_says_so_moves_nobody(seen, wh
     if seen.pods:
         gap = seen.pods[which % len(seen.pods)]
         half = tuple(one for one in seen.pods if one is not gap)
-        blind = replace(seen, pods=half, complete=seen.complete - {View.PODS})
+        blind = replace(seen, pods=half, complete=seen.complete - {Coverage.PODS})
         assert not plan_of(blind, memory=long_seen(seen)).actions
 
 
@@ -643,11 +645,11 @@ class Reconciler:
 
     def __init__(self, world):
         self.world = world
-        self.memory = Memory()
+        self.memory = ReconcilerState()
         self.seen = self.plan = None
 
-    def look(self):
-        seen = self.seen = self.world.look()
+    def view(self):
+        seen = self.seen = self.world.view()
         self.plan, self.memory = make_plan(seen, TIGHT, self.memory, SPOKEN)
         self.check(seen)
 
@@ -674,11 +676,11 @@ class Reconciler:
         booked, version = world.booked(), world.version
         pods = dict(world.pods)
         unsafe = self.unsafe(entry)
-        now = world.look()
+        now = world.view()
         judge = Judge(self.seen, TIGHT, self.memory, SPOKEN)
-        answer = Actor(Hands(world), judge).act(entry)
+        answer = Executor(Hands(world), judge).act(entry)
         assert "defect" not in answer.detail
-        if answer.outcome is Outcome.DONE:
+        if answer.outcome is ActionOutcome.DONE:
             assert not unsafe, unsafe
             if isinstance(action, Evict):
                 assert pods[action.pod.uid].deleted_at is None
@@ -687,7 +689,7 @@ class Reconciler:
             assert (world.pods, world.version) == (pods, version)
         for name, held in world.booked().items():
             assert held <= booked[name]
-        return Result(entry, answer.outcome, answer.detail)
+        return ActionResult(entry, answer.outcome, answer.detail)
 
     def unsafe(self, entry):
         """By the truth of the world: who could still be served by what this takes away."""
@@ -703,7 +705,7 @@ class Reconciler:
             }
             if any(map(world.may_be_served, owners)):
                 return f"one of {owners} may still be served under this lock"
-        bound = subject.kind is Kind.POD and world.pods.get(subject.uid)
+        bound = subject.kind is ObjectKind.POD and world.pods.get(subject.uid)
         if bound and bound.node and world.may_be_served(subject.uid):
             return f"{subject.uid} may still be served by this claim"
         return ""
@@ -720,7 +722,7 @@ def locked_by_nobody(style):
     world.remove(first)
     world.now += HOUR
     one = Reconciler(world)
-    one.look()
+    one.view()
     assert len(one.plan.actions) == 1
     return world, one
 
@@ -728,7 +730,7 @@ def locked_by_nobody(style):
 @pytest.mark.parametrize("style", LOCKED)
 def test_4_a_lock_without_an_owner_is_cleared(style):
     world, one = locked_by_nobody(style)
-    assert [each.outcome for each in one.apply()] == [Outcome.DONE]
+    assert [each.outcome for each in one.apply()] == [ActionOutcome.DONE]
     assert not world.locked()
 
 
@@ -740,7 +742,7 @@ def test_4_a_lock_stays_if_somebody_waits_by_the_time_that_it_would_be_cleared(s
     (second,) = world.pods
     world.cards[second] = 0
     world.claim(second, world.node_for(second), Phase.ASSUMED)
-    assert [each.outcome for each in one.apply()] == [Outcome.CHANGED]
+    assert [each.outcome for each in one.apply()] == [ActionOutcome.CHANGED]
     assert world.locked()
 
 
@@ -827,7 +829,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1))
     def a_reconciler_looks(self, which):
-        self.reconcilers[which].look()
+        self.reconcilers[which].view()
 
     @rule(which=st.integers(0, 1), most=st.sampled_from([0, 1, 2, 99]), twice=st.booleans())
     def a_reconciler_acts_and_may_die(self, which, most, twice):
@@ -839,9 +841,11 @@ class Cluster(RuleBasedStateMachine):
             before = (dict(self.world.pods), dict(self.world.nodes))
             again = one.apply(len(done))
             repeated = [
-                two for first, two in zip(done, again, strict=True) if first.outcome is Outcome.DONE
+                two
+                for first, two in zip(done, again, strict=True)
+                if first.outcome is ActionOutcome.DONE
             ]
-            assert Outcome.DONE not in {each.outcome for each in repeated}
+            assert ActionOutcome.DONE not in {each.outcome for each in repeated}
             assert (self.world.pods, self.world.nodes) == before
         one.plan = None
 
@@ -858,7 +862,7 @@ class Cluster(RuleBasedStateMachine):
         """An hour in which everybody else does what is theirs; how much there was to be done."""
         self.world.now += HOUR
         self.world.quiet()
-        one.look()
+        one.view()
         one.apply()
         return sum(1 for entry in one.plan.entries if entry.finding.action)
 

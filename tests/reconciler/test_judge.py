@@ -3,13 +3,13 @@
 import pytest
 
 from reconciler.judge import Judge
-from reconciler.memory import Memory
-from reconciler.model import Kind
-from reconciler.owners import owner_id
+from reconciler.model import ObjectKind
+from reconciler.owners.eviction import owner_id
 from reconciler.plan import OPT_OUT, make_plan
 from reconciler.policy import Mode, Policy
-from reconciler.reasons import Outcome, Rule, Skip
-from reconciler.rules.parts import evict
+from reconciler.reasons import ActionOutcome, Rule, SkipReason
+from reconciler.reconciler_state import ReconcilerState
+from reconciler.rules.findings import evict
 from tests.reconciler.samples import (
     SPOKEN,
     assumed,
@@ -27,8 +27,8 @@ from tests.reconciler.samples import (
 from tests.reconciler.test_apply import Bench
 from tests.reconciler.test_hostile import AT_ONCE, crowd, given, on_node, plan_of, skips
 from tests.reconciler.test_owners import RESTART, VOLCANO, dead, seen, volcano
-from vgpu.cluster import ClusterError
-from vgpu.kube import MIRROR
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.objects import MIRROR
 
 OUT = {OPT_OUT: "false"}
 FORBIDDEN = ClusterError(403, "Forbidden", 'User "x" cannot get resource "nodes"')
@@ -38,17 +38,17 @@ POLICY = Policy(ages=AT_ONCE, evict_running=True, modes=dict.fromkeys(Rule, Mode
 
 def bench_of(seen, policy=POLICY, **options):
     """The plan for what is seen, and what applies it to a cluster that is just so."""
-    plan, memory = make_plan(seen, policy, Memory(), SPOKEN)
+    plan, memory = make_plan(seen, policy, ReconcilerState(), SPOKEN)
     judge = Judge(seen, policy, memory, SPOKEN)
     bench = Bench(*seen.nodes, *seen.pods, *seen.share_pods, judge=judge, **options)
     return bench, plan.actions
 
 
-def busy(bench, name, kind=Kind.POD, times=9, **fields):
+def busy(bench, name, kind=ObjectKind.POD, times=9, **fields):
     """Somebody changes an object before every read of it."""
-    method = {Kind.POD: "pod", Kind.SHARE_POD: "sharepod"}[kind]
+    method = {ObjectKind.POD: "pod", ObjectKind.SHARE_POD: "sharepod"}[kind]
     for _ in range(times):
-        bench.hands.first(method, lambda: bench.hands.touch(name, kind, **fields))
+        bench.client.first(method, lambda: bench.client.touch(name, kind, **fields))
 
 
 # ---------------------------------------------------------------- opted out since
@@ -73,25 +73,27 @@ STUCK = share_pod("jupyter", served=False)
 def test_nothing_is_touched_on_a_node_that_has_opted_out_since(seen):
     bench, actions = bench_of(seen)
     assert actions
-    before = {key: each for key, each in bench.hands.objects.items() if key[0] is not Kind.NODE}
-    bench.hands.annotate("gpu-1", Kind.NODE, **OUT)
+    before = {
+        key: each for key, each in bench.client.objects.items() if key[0] is not ObjectKind.NODE
+    }
+    bench.client.annotate("gpu-1", ObjectKind.NODE, **OUT)
     results = bench.apply(*actions)
-    assert {result.outcome for result in results} == {Outcome.CHANGED}
+    assert {result.outcome for result in results} == {ActionOutcome.CHANGED}
     assert f'node gpu-1 is annotated {OPT_OUT}: "false" now' in results[0].detail
-    assert before.items() <= bench.hands.objects.items()
+    assert before.items() <= bench.client.objects.items()
 
 
 def test_who_cannot_ask_whether_the_node_has_opted_out_touches_nothing():
     bench, actions = bench_of(snapshot(NODE, SICK[0]))
-    bench.hands.refuse("node", FORBIDDEN)
-    assert bench.outcomes(*actions) == {"sick-0": Outcome.FORBIDDEN}
-    assert bench.hands.has("sick-0")
+    bench.client.refuse("node", FORBIDDEN)
+    assert bench.outcomes(*actions) == {"sick-0": ActionOutcome.FORBIDDEN}
+    assert bench.client.has("sick-0")
 
 
 def test_a_node_that_is_gone_has_not_opted_out():
     bench, actions = bench_of(snapshot(NODE, SICK[0]))
-    bench.hands.remove("gpu-1", Kind.NODE)
-    assert bench.outcomes(*actions) == {"sick-0": Outcome.DONE}
+    bench.client.remove("gpu-1", ObjectKind.NODE)
+    assert bench.outcomes(*actions) == {"sick-0": ActionOutcome.DONE}
 
 
 # ---------------------------------------------------------------- a pod that never rests
@@ -100,61 +102,61 @@ def test_a_node_that_is_gone_has_not_opted_out():
 def test_a_pod_that_changes_all_the_time_is_evicted_if_it_is_judged_the_same():
     bench, actions = bench_of(snapshot(NODE, SICK[0]))
     busy(bench, "sick-0", message="Pod was rejected: again")
-    assert bench.outcomes(*actions) == {"sick-0": Outcome.DONE}
-    assert not bench.hands.has("sick-0")
+    assert bench.outcomes(*actions) == {"sick-0": ActionOutcome.DONE}
+    assert not bench.client.has("sick-0")
 
 
 @pytest.mark.parametrize(
     ("fields", "outcome"),
     [
-        ({"message": "x"}, Outcome.DONE),
-        ({"annotations": OUT}, Outcome.CHANGED),
-        ({"priority": 2_000_000_000}, Outcome.CHANGED),
-        ({"phase": "Running", "reason": ""}, Outcome.CHANGED),
+        ({"message": "x"}, ActionOutcome.DONE),
+        ({"annotations": OUT}, ActionOutcome.CHANGED),
+        ({"priority": 2_000_000_000}, ActionOutcome.CHANGED),
+        ({"phase": "Running", "reason": ""}, ActionOutcome.CHANGED),
     ],
     ids=["the same", "opted out", "precious", "another phase"],
 )
 def test_a_pod_of_nvidias_own_plugin_is_judged_by_what_was_just_read_too(fields, outcome):
     seen = replace(snapshot(NODE), nvidia_pods=(SICK[0],))
-    plan, memory = make_plan(seen, POLICY, Memory(), SPOKEN)
+    plan, memory = make_plan(seen, POLICY, ReconcilerState(), SPOKEN)
     bench = Bench(NODE, SICK[0], judge=Judge(seen, POLICY, memory, SPOKEN))
-    bench.hands.touch("sick-0", **fields)
+    bench.client.touch("sick-0", **fields)
     assert bench.outcomes(*plan.actions) == {"sick-0": outcome}
 
 
 def test_one_that_changes_between_read_and_eviction_is_read_again():
     bench, actions = bench_of(snapshot(NODE, SICK[0]))
-    bench.hands.first("evict", lambda: bench.hands.touch("sick-0"))
-    assert bench.outcomes(*actions) == {"sick-0": Outcome.DONE}
-    assert bench.hands.count("evict") == 2
+    bench.client.first("evict", lambda: bench.client.touch("sick-0"))
+    assert bench.outcomes(*actions) == {"sick-0": ActionOutcome.DONE}
+    assert bench.client.count("evict") == 2
 
 
 def test_one_that_is_always_faster_is_left_alone_after_some_tries():
     bench, actions = bench_of(snapshot(NODE, SICK[0]))
     for _ in range(9):
-        bench.hands.first("evict", lambda: bench.hands.touch("sick-0"))
-    assert bench.outcomes(*actions) == {"sick-0": Outcome.CHANGED}
-    assert bench.hands.count("evict") == 3
+        bench.client.first("evict", lambda: bench.client.touch("sick-0"))
+    assert bench.outcomes(*actions) == {"sick-0": ActionOutcome.CHANGED}
+    assert bench.client.count("evict") == 3
 
 
 def test_a_claim_of_a_pod_that_changes_all_the_time_is_cleared():
     bench, actions = bench_of(snapshot(NODE, LEFT))
     assert [entry.finding.rule for entry in actions] == [Rule.LEFTOVER_CLAIM]
     busy(bench, "left", message="x")
-    assert bench.outcomes(*actions) == {"left": Outcome.DONE}
+    assert bench.outcomes(*actions) == {"left": ActionOutcome.DONE}
 
 
 def test_a_share_pod_that_changes_all_the_time_is_given_back():
     bench, actions = bench_of(snapshot(NODE, STUCK))
-    busy(bench, "jupyter", Kind.SHARE_POD, message="x")
-    assert bench.outcomes(*actions) == {"jupyter": Outcome.DONE}
-    assert not bench.hands.get("jupyter", Kind.SHARE_POD).node
+    busy(bench, "jupyter", ObjectKind.SHARE_POD, message="x")
+    assert bench.outcomes(*actions) == {"jupyter": ActionOutcome.DONE}
+    assert not bench.client.get("jupyter", ObjectKind.SHARE_POD).node
 
 
 def test_a_holder_that_changes_all_the_time_goes():
     bench, actions = bench_of(snapshot(NODE, holder()))
     busy(bench, holder().ref.name, message="x")
-    assert set(bench.outcomes(*actions).values()) == {Outcome.DONE}
+    assert set(bench.outcomes(*actions).values()) == {ActionOutcome.DONE}
 
 
 @pytest.mark.parametrize(
@@ -172,10 +174,10 @@ def test_a_holder_that_changes_all_the_time_goes():
 )
 def test_what_is_judged_otherwise_now_is_left_alone(fields):
     bench, actions = bench_of(snapshot(NODE, SICK[0]))
-    bench.hands.touch("sick-0", **fields)
-    assert bench.outcomes(*actions) == {"sick-0": Outcome.CHANGED}
-    assert bench.hands.has("sick-0")
-    assert bench.hands.count("evict") == 0
+    bench.client.touch("sick-0", **fields)
+    assert bench.outcomes(*actions) == {"sick-0": ActionOutcome.CHANGED}
+    assert bench.client.has("sick-0")
+    assert bench.client.count("evict") == 0
 
 
 @pytest.mark.parametrize("there", [{"ready": False}, {"allocatable": {}}], ids=str)
@@ -183,9 +185,9 @@ def test_its_node_is_judged_as_it_is_now(there):
     waits = assumed("waits")
     bench, actions = bench_of(snapshot(NODE, waits))
     assert [entry.finding.rule for entry in actions] == [Rule.ASSUMED_EXPIRED]
-    bench.hands.touch("gpu-1", Kind.NODE, **there)
-    bench.hands.touch("waits", message="x")
-    assert bench.outcomes(*actions) == {"waits": Outcome.CHANGED}
+    bench.client.touch("gpu-1", ObjectKind.NODE, **there)
+    bench.client.touch("waits", message="x")
+    assert bench.outcomes(*actions) == {"waits": ActionOutcome.CHANGED}
 
 
 def test_what_would_be_done_for_another_purpose_now_is_left_alone():
@@ -193,8 +195,8 @@ def test_what_would_be_done_for_another_purpose_now_is_left_alone():
     kind = owner("StatefulSet")
     replaced = pod("train-1", owner=kind)
     bench, actions = bench_of(snapshot(NODE, refused(pod("train-0", owner=kind)), replaced))
-    bench.hands.touch("train-0", status_at=replaced.created_at + 60.0)
-    assert bench.outcomes(*actions) == {"train-0": Outcome.CHANGED}
+    bench.client.touch("train-0", status_at=replaced.created_at + 60.0)
+    assert bench.outcomes(*actions) == {"train-0": ActionOutcome.CHANGED}
 
 
 def test_by_a_ledger_only_a_pod_is_judged_again_that_is_as_it_was():
@@ -202,7 +204,7 @@ def test_by_a_ledger_only_a_pod_is_judged_again_that_is_as_it_was():
     pods = crowd()
     seen = on_node(*pods, said=[given(each) for each in pods])
     policy = replace(POLICY, modes={Rule.DOUBLE_BOOKED: Mode.APPLY})
-    plan, memory = make_plan(seen, policy, Memory(), SPOKEN)
+    plan, memory = make_plan(seen, policy, ReconcilerState(), SPOKEN)
     (entry,) = (each for each in plan.actions if each.finding.rule is Rule.DOUBLE_BOOKED)
     (before,) = (each for each in pods if each.ref.uid == entry.finding.subject.uid)
     judge, (there,) = Judge(seen, policy, memory, SPOKEN), seen.nodes
@@ -226,7 +228,7 @@ def test_a_lock_whose_owner_does_not_exist_goes():
 def test_a_lock_whose_owner_is_in_no_list_and_waits_stays():
     stranger = replace(assumed("gone", "hami"), containers=(), annotations={})
     found = plan_of(locked(lock_owners={("ml", "gone"): stranger}), Rule.STALE_LOCK)
-    assert skips(found) == {"gpu-1": Skip.OWNER_WAITS}
+    assert skips(found) == {"gpu-1": SkipReason.OWNER_WAITS}
 
 
 def test_what_is_planned_of_a_stranger_s_lock_is_what_is_done():
@@ -234,8 +236,8 @@ def test_what_is_planned_of_a_stranger_s_lock_is_what_is_done():
     seen = locked(lock_owners={("ml", "gone"): stranger})
     bench, actions = bench_of(seen)
     assert [entry.finding.cause for entry in actions] == ["owner_ended"]
-    bench.hands.put(stranger)
-    assert bench.outcomes(*actions) == {"gpu-1": Outcome.DONE}
+    bench.client.put(stranger)
+    assert bench.outcomes(*actions) == {"gpu-1": ActionOutcome.DONE}
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
@@ -248,28 +250,28 @@ def test_a_lock_whose_owner_has_gpus_of_nvidias_own_plugin_is_judged_by_that_pod
 
 def test_a_lock_of_whose_owner_nothing_is_known_stays():
     found = plan_of(locked(lock_owners={}), Rule.STALE_LOCK)
-    assert skips(found) == {"gpu-1": Skip.INCOMPLETE_VIEW}
+    assert skips(found) == {"gpu-1": SkipReason.INCOMPLETE_VIEW}
 
 
 def test_a_claim_of_another_pod_of_the_name_is_not_that_of_the_one_that_is_gone():
     bench, actions = bench_of(snapshot(NODE, LEFT))
-    bench.hands.touch("left", ref=replace(LEFT.ref, uid="another"), annotations={})
-    assert bench.outcomes(*actions) == {"left": Outcome.GONE}
+    bench.client.touch("left", ref=replace(LEFT.ref, uid="another"), annotations={})
+    assert bench.outcomes(*actions) == {"left": ActionOutcome.GONE}
 
 
 def test_a_defect_after_a_refusal_has_done_nothing():
     bench, actions = bench_of(snapshot(NODE, SICK[0]))
-    bench.hands.first("evict", lambda: bench.hands.touch("sick-0"))
-    bench.hands.first("evict", lambda: None)
-    bench.hands.first("pod", lambda: None)
-    bench.hands.first("pod", lambda: bench.hands.refuse("pod", RuntimeError("a defect")))
-    assert bench.outcomes(*actions) == {"sick-0": Outcome.FAILED}
-    assert bench.hands.has("sick-0")
+    bench.client.first("evict", lambda: bench.client.touch("sick-0"))
+    bench.client.first("evict", lambda: None)
+    bench.client.first("pod", lambda: None)
+    bench.client.first("pod", lambda: bench.client.refuse("pod", RuntimeError("a defect")))
+    assert bench.outcomes(*actions) == {"sick-0": ActionOutcome.FAILED}
+    assert bench.client.has("sick-0")
 
 
 @pytest.mark.parametrize(
     ("now", "outcome"),
-    [(volcano(), Outcome.DONE), (volcano([RESTART]), Outcome.CHANGED)],
+    [(volcano(), ActionOutcome.DONE), (volcano([RESTART]), ActionOutcome.CHANGED)],
     ids=["the same policy", "a policy that restarts"],
 )
 def test_a_dead_pod_whose_owner_decides_is_judged_again_and_its_owner_asked_again(now, outcome):
@@ -277,7 +279,7 @@ def test_a_dead_pod_whose_owner_decides_is_judged_again_and_its_owner_asked_agai
     bench, actions = bench_of(
         snapshot(NODE, sick, owners={owner_id(sick): seen(sick, **volcano())})
     )
-    bench.hands.owners[owner_id(sick).name] = seen(sick, **now).text
+    bench.client.owners[owner_id(sick).name] = seen(sick, **now).text
     busy(bench, sick.ref.name, message="x")
     assert bench.outcomes(*actions) == {sick.ref.name: outcome}
-    assert bench.hands.has(sick.ref.name) is (outcome is not Outcome.DONE)
+    assert bench.client.has(sick.ref.name) is (outcome is not ActionOutcome.DONE)

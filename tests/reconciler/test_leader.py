@@ -24,8 +24,8 @@ from reconciler.leader import (
 )
 from tests.reconciler.samples import replace
 from tests.support.waiting import wait_until
-from vgpu.cluster import ClusterError
-from vgpu.kube import Lease
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.objects import Lease
 
 UNREACHABLE = ClusterError(0, "Unreachable", "https://api: read timed out")
 

@@ -4,11 +4,11 @@ import pytest
 
 from reconciler.observe.cluster import ListingObserver
 from reconciler.observe.dump import DumpObserver
-from reconciler.observe.lock_owners import MOST_ASKED, LockOwners, named_owners
-from tests.reconciler.hands_fake import BUSY, NOT_FOUND, UNREACHABLE
+from reconciler.observe.lock_owners import MOST_ASKED, LockOwnerReader, named_owners
+from tests.reconciler.fake_client import BUSY, NOT_FOUND, UNREACHABLE
 from tests.reconciler.samples import NOW, SPOKEN, lock, node, pod, unbound
 from vgpu.inventory import Units
-from vgpu.kube_json import NodePage, PodPage
+from vgpu.kube.documents import NodePage, PodPage
 from vgpu.reasons import Reason, SourceError
 
 STRANGER = pod("stranger", "hami", claim=None)
@@ -30,7 +30,7 @@ class Api:
 
 
 def ask(api, *names):
-    return LockOwners(api.pod).ask([("ml", name) for name in names])
+    return LockOwnerReader(api.pod).ask([("ml", name) for name in names])
 
 
 def test_who_is_named_by_a_lock_is_known_once_and_in_order():
@@ -65,7 +65,7 @@ def test_a_server_that_does_not_answer_is_not_asked_on(error):
 def test_of_too_many_the_next_ones_have_their_turn_at_the_next_look():
     api = Api()
     owners = [("ml", f"{number:03}") for number in range(MOST_ASKED + 20)]
-    asking = LockOwners(api.pod)
+    asking = LockOwnerReader(api.pod)
     first = asking.ask(owners)
     assert len(first.known) == MOST_ASKED
     assert "20 are left for later" in first.note
@@ -101,10 +101,10 @@ class Server(Api):
 
 def test_a_look_asks_for_those_that_its_list_lacks_and_for_nobody_else():
     server = Server(unbound("owner", "hami"))
-    assert ListingObserver(server, Units()).look(NOW).snapshot.lock_owners == {}
+    assert ListingObserver(server, Units()).view(NOW).snapshot.lock_owners == {}
     assert server.asked == []
     server = Server(owner=STRANGER)
-    seen = ListingObserver(server, Units()).look(NOW).snapshot
+    seen = ListingObserver(server, Units()).view(NOW).snapshot
     assert seen.lock_owners == {("ml", "owner"): STRANGER}
     assert seen.pods == ()
 
@@ -119,6 +119,6 @@ def test_a_dump_knows_of_all_its_pods(tmp_path):
     cpu = sample.pod("owner", "gpu-1")
     for items, name in ((([locked, cpu]), "owner"), ([locked, sample.pod("x")], None)):
         content = json.dumps(sample.dump(items)).encode()
-        owners = DumpObserver(content, "dump", Units()).look(sample.NOW).snapshot.lock_owners
+        owners = DumpObserver(content, "dump", Units()).view(sample.NOW).snapshot.lock_owners
         ((_, found),) = owners.items()
         assert (found and found.ref.name) == name

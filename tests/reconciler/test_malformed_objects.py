@@ -5,14 +5,14 @@ import json
 import pytest
 
 from reconciler.apply.applier import Applier
-from reconciler.model import View
-from reconciler.observe.kinds import Listed
+from reconciler.cluster_index import ClusterIndex
+from reconciler.model import Coverage
+from reconciler.observe.kinds import ListedKinds
 from reconciler.policy import Policy
-from reconciler.reasons import Cause, Outcome, Rule, Skip
+from reconciler.reasons import ActionOutcome, Cause, Rule, SkipReason
 from reconciler.rules.drift import card_drift
-from reconciler.scene import Scene
 from reconciler.session import NoAudit
-from tests.reconciler.hands_fake import FakeHands
+from tests.reconciler.fake_client import FakeHands
 from tests.reconciler.node_samples import given, on_node
 from tests.reconciler.samples import (
     SPOKEN,
@@ -30,8 +30,8 @@ from tests.reconciler.test_hostile import plan_of, skips
 from tests.reconciler.test_observe_kinds import Server
 from tests.support.reconcile_plans import unmoved
 from tests.test_malformed_objects import TENANTS, listed, nested, share_pod
-from vgpu.kube import MalformedObject
-from vgpu.kube_json import PodPage
+from vgpu.kube.documents import PodPage
+from vgpu.kube.objects import MalformedObject
 from vgpu.model import PodRef
 
 REF = PodRef("uid-bad", "ml", "bad")
@@ -78,7 +78,7 @@ def test_it_is_counted_in_the_metrics(dump):  # noqa: F811
 
 def test_a_list_with_one_is_complete():
     page = PodPage((), malformed=(unread(),))
-    found = Listed(Server(share_pods=[page])).share_pods()
+    found = ListedKinds(Server(share_pods=[page])).share_pods()
     assert found.complete
     assert found.malformed == (unread(),)
 
@@ -98,8 +98,8 @@ def test_a_malformed_pod_of_a_dump_leaves_the_others_in_sight(dump):  # noqa: F8
 @pytest.mark.parametrize(
     ("hidden", "objection"),
     [
-        (unread("Pod", node="gpu-1"), Skip.INCOMPLETE_VIEW),
-        (unread("Pod", node=None), Skip.INCOMPLETE_VIEW),
+        (unread("Pod", node="gpu-1"), SkipReason.INCOMPLETE_VIEW),
+        (unread("Pod", node=None), SkipReason.INCOMPLETE_VIEW),
         (unread("Pod", node="gpu-2"), None),
         (unread("SharePod", node="gpu-1"), None),  # KubeShare is not in use there
     ],
@@ -107,14 +107,14 @@ def test_a_malformed_pod_of_a_dump_leaves_the_others_in_sight(dump):  # noqa: F8
 def test_annotations_are_not_repaired_where_somebody_holds_nobody_knows_what(hidden, objection):
     train = pod()
     torn = replace(on_node(train, said=[given(train, card=1)]), malformed=(hidden,))
-    (finding,) = card_drift(Scene(torn, SPOKEN), Policy())
+    (finding,) = card_drift(ClusterIndex(torn, SPOKEN), Policy())
     assert finding.objection is objection
 
 
 def test_a_share_pod_that_is_placed_nowhere_holds_nothing():
     for where, hides in ((None, True), ("gpu-1", True), ("gpu-2", False), ("", False)):
         torn = seen(node("gpu-1"), holder(), malformed=unread(node=where))
-        assert bool(Scene(torn, SPOKEN).hidden_tenants("gpu-1")) == hides
+        assert bool(ClusterIndex(torn, SPOKEN).hidden_tenants("gpu-1")) == hides
 
 
 def test_on_a_node_that_cannot_be_read_nobody_is_touched_and_elsewhere_they_are():
@@ -124,7 +124,7 @@ def test_on_a_node_that_cannot_be_read_nobody_is_touched_and_elsewhere_they_are(
     )
     found = plan_of(torn, Rule.REFUSED)
     assert [entry.finding.subject.name for entry in found.actions] == ["b"]
-    assert skips(found) == {"a": Skip.INCOMPLETE_VIEW}
+    assert skips(found) == {"a": SkipReason.INCOMPLETE_VIEW}
 
 
 def test_a_lock_whose_owner_cannot_be_read_stays():
@@ -133,7 +133,7 @@ def test_a_lock_whose_owner_cannot_be_read_stays():
     gone = plan_of(snapshot(locked), Rule.STALE_LOCK)
     assert [entry.finding.cause for entry in gone.actions] == [Cause.OWNER_GONE]
     hidden = plan_of(seen(locked, malformed=unread("Pod", owner.ref)), Rule.STALE_LOCK)
-    assert skips(hidden) == {"gpu-1": Skip.INCOMPLETE_VIEW}
+    assert skips(hidden) == {"gpu-1": SkipReason.INCOMPLETE_VIEW}
     other = plan_of(seen(locked, malformed=unread("Pod")), Rule.STALE_LOCK)
     assert len(other.actions) == 1
 
@@ -143,14 +143,14 @@ def test_a_lock_without_an_owner_stays_while_a_pod_that_cannot_be_read_may_wait(
     locked = node("gpu-1", "volcano", annotations=lock(style="volcano"))
     hidden = unread("Pod", node=where)
     found = plan_of(seen(locked, malformed=hidden), Rule.STALE_LOCK)
-    assert skips(found) == {"gpu-1": Skip.INCOMPLETE_VIEW}
+    assert skips(found) == {"gpu-1": SkipReason.INCOMPLETE_VIEW}
     elsewhere = unread("Pod", node="gpu-2")
     planned_ = plan_of(seen(locked, malformed=elsewhere), Rule.STALE_LOCK)
     assert len(planned_.actions) == 1
-    hands = FakeHands(locked)
-    hands.malformed = (hidden,)
-    (result,) = Applier(hands, NoAudit()).apply(planned_, unmoved(SPOKEN))
-    assert result.outcome is Outcome.CHANGED
+    client = FakeHands(locked)
+    client.malformed = (hidden,)
+    (result,) = Applier(client, NoAudit()).apply(planned_, unmoved(SPOKEN))
+    assert result.outcome is ActionOutcome.CHANGED
     assert "ml/bad" in result.detail
 
 
@@ -167,10 +167,10 @@ def test_a_holder_stays_while_somebody_who_cannot_be_read_may_use_its_card(user)
     assert plan_of(seen(holder(), malformed=user), Rule.KUBESHARE).actions == ()
     planned_ = plan_of(snapshot(holder()), Rule.KUBESHARE)
     assert len(planned_.actions) == 1
-    hands = FakeHands(holder())
-    hands.malformed = (user,)
-    (result,) = Applier(hands, NoAudit()).apply(planned_, unmoved(SPOKEN))
-    assert result.outcome is Outcome.CHANGED
+    client = FakeHands(holder())
+    client.malformed = (user,)
+    (result,) = Applier(client, NoAudit()).apply(planned_, unmoved(SPOKEN))
+    assert result.outcome is ActionOutcome.CHANGED
 
 
 @pytest.mark.parametrize(
@@ -186,4 +186,4 @@ def test_a_holder_of_another_card_goes(other):
 
 
 def test_it_makes_no_view_incomplete():
-    assert View.SHARE_PODS in seen(holder(), malformed=unread()).complete
+    assert Coverage.SHARE_PODS in seen(holder(), malformed=unread()).complete

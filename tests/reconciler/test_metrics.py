@@ -7,12 +7,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as text_format
 
 from reconciler.cycle import SEEING, Cycle, Ending, Stage
-from reconciler.memory import Memory
-from reconciler.metrics import TABLES, Numbers
-from reconciler.model import Result, Scope
+from reconciler.metrics import TABLES, ReconcilerMetrics
+from reconciler.model import ActionResult, Scope
 from reconciler.plan import make_plan
 from reconciler.policy import Limits, Mode, Policy
-from reconciler.reasons import Outcome, Rule, Skip
+from reconciler.reasons import ActionOutcome, Rule, SkipReason
+from reconciler.reconciler_state import ReconcilerState
 from reconciler.schedule import Missed
 from tests.reconciler.samples import (
     NOW,
@@ -37,7 +37,7 @@ SICK = snapshot(
 
 
 def planned(seen=SICK, **policy):
-    return make_plan(seen, Policy(**policy), Memory(), SPOKEN)[0]
+    return make_plan(seen, Policy(**policy), ReconcilerState(), SPOKEN)[0]
 
 
 def cycle(ending=Ending.PLANNED, began=NOW, plan=None, **fields):
@@ -56,7 +56,7 @@ def series(numbers):
 
 @pytest.fixture
 def numbers():
-    return Numbers(Scope.CLUSTER, Mode.APPLY)
+    return ReconcilerMetrics(Scope.CLUSTER, Mode.APPLY)
 
 
 def test_the_tables_follow_our_rules_and_have_no_label_for_a_pod_or_a_node():
@@ -75,9 +75,9 @@ def test_every_rule_and_every_reason_has_a_number_even_if_it_is_zero(numbers):
         Rule.PRESTART_FAILED: 1,
         Rule.ASSUMED_EXPIRED: 1,
     }
-    assert {skip: found["vgpu_reconcile_skipped", skip] for skip in Skip} == {
-        **dict.fromkeys(Skip, 0),
-        Skip.BARE_POD: 1,
+    assert {skip: found["vgpu_reconcile_skipped", skip] for skip in SkipReason} == {
+        **dict.fromkeys(SkipReason, 0),
+        SkipReason.BARE_POD: 1,
     }
     assert found["vgpu_reconcile_planned_actions", "refused", "tidying"] == 2
     assert found["vgpu_reconcile_planned_actions", "prestart_failed", "recovery"] == 1
@@ -96,8 +96,8 @@ def test_a_tripped_breaker_is_told(numbers):
 
 def test_actions_are_counted_by_rule_and_outcome_over_all_cycles(numbers):
     plan = planned()
-    outcomes = (Outcome.DONE, Outcome.DONE, Outcome.BLOCKED_BY_PDB)
-    results = tuple(map(Result, plan.actions, outcomes))
+    outcomes = (ActionOutcome.DONE, ActionOutcome.DONE, ActionOutcome.BLOCKED_BY_PDB)
+    results = tuple(map(ActionResult, plan.actions, outcomes))
     for _ in range(2):
         numbers.note(cycle(Ending.PARTLY, plan=plan, results=results))
     found = {
@@ -143,7 +143,7 @@ def test_how_long_a_cycle_took_is_told_whole_and_by_stage(numbers):
 
 def test_missed_cycles_leadership_and_requests_are_told():
     led = [True]
-    numbers = Numbers(
+    numbers = ReconcilerMetrics(
         Scope.CLUSTER,
         Mode.PLAN,
         leads=lambda: led[0],
@@ -164,7 +164,7 @@ def test_without_an_election_nobody_is_called_leader(numbers):
 
 @given(st.lists(st.sampled_from(Ending), max_size=20))
 def test_counters_are_the_sum_of_all_cycles_and_the_last_success_never_lies(endings):
-    numbers = Numbers(Scope.NODE, Mode.APPLY)
+    numbers = ReconcilerMetrics(Scope.NODE, Mode.APPLY)
     for number, ending in enumerate(endings):
         numbers.note(cycle(ending, float(number)))
     found = series(numbers)

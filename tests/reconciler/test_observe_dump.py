@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from reconciler.model import Scope, View
+from reconciler.model import Coverage, Scope
 from reconciler.observe.dump import DumpObserver
 from tests.support import sample_cluster as sample
 from vgpu.inventory import Units
@@ -12,12 +12,12 @@ from vgpu.ledger import ConflictKind
 from vgpu.model import Scheme
 from vgpu.reasons import Reason, SourceError
 
-ALL = {View.NODES, View.PODS, View.SHARE_PODS}
+ALL = {Coverage.NODES, Coverage.PODS, Coverage.SHARE_PODS}
 
 
 def look(objects=None, **list_fields):
     content = json.dumps({**sample.dump(objects), **list_fields}).encode()
-    return DumpObserver(content, "dump.json", Units()).look(sample.NOW)
+    return DumpObserver(content, "dump.json", Units()).view(sample.NOW)
 
 
 def without(*kinds):
@@ -40,7 +40,7 @@ def test_lists_that_were_put_together_show_everything_once():
 
 
 def test_the_languages_that_somebody_speaks_are_known():
-    assert {language.scheme for language in look().languages} == {
+    assert {codec.scheme for codec in look().codecs} == {
         Scheme.VOLCANO,
         Scheme.GPUSHARE,
         Scheme.GAIA,
@@ -84,9 +84,9 @@ def test_ledgers_are_those_in_which_something_is_wrong():
 @pytest.mark.parametrize(
     ("kind", "view", "said"),
     [
-        ("Node", View.NODES, "no nodes"),
-        ("Pod", View.PODS, "no pods"),
-        ("SharePod", View.SHARE_PODS, "no SharePods"),
+        ("Node", Coverage.NODES, "no nodes"),
+        ("Pod", Coverage.PODS, "no pods"),
+        ("SharePod", Coverage.SHARE_PODS, "no SharePods"),
     ],
 )
 def test_a_kind_that_the_dump_lacks_is_not_seen(kind, view, said):
@@ -123,7 +123,7 @@ def test_any_trace_of_kubeshare_makes_missing_share_pods_unknown(trace):
         ),
     }
     others = [sample.node("plain"), sample.pod("web", "plain")]
-    assert View.SHARE_PODS not in look([objects[trace], *others]).snapshot.complete
+    assert Coverage.SHARE_PODS not in look([objects[trace], *others]).snapshot.complete
 
 
 def test_one_page_of_a_longer_list_is_no_complete_view():
@@ -140,6 +140,6 @@ def test_a_list_that_ends_here_is_complete():
 
 def test_what_is_no_dump_names_the_file():
     with pytest.raises(SourceError) as caught:
-        DumpObserver(b"no json", "dump.json", Units()).look(0.0)
+        DumpObserver(b"no json", "dump.json", Units()).view(0.0)
     assert caught.value.reason is Reason.MALFORMED
     assert caught.value.subject == "dump.json"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from reconciler.observe.kinds import TRIES, Listed, Seen, whole
-from vgpu.cluster import ClusterError
-from vgpu.kube import Node, Pod
-from vgpu.kube_json import NodePage, PodPage
+from reconciler.observe.kinds import TRIES, ListedKinds, Seen, whole
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.documents import NodePage, PodPage
+from vgpu.kube.objects import Node, Pod
 from vgpu.model import PodRef
 
 FORBIDDEN = ClusterError(403, "Forbidden", 'cannot list resource "nodes"')
@@ -95,19 +95,19 @@ POD = Pod(PodRef("u", "ml", "web"))
 
 def test_what_is_read_in_full_is_complete():
     server = Server([PodPage((POD,))], [node_page("7", "a")], [PodPage(())])
-    kinds = Listed(server)
+    kinds = ListedKinds(server)
     assert kinds.pods() == Seen((POD,))
     assert [node.name for node in kinds.nodes().objects] == ["a"]
     assert kinds.share_pods().complete
 
 
 def test_where_kubeshare_is_not_installed_no_share_pods_are_all():
-    assert Listed(Server(share_pods=NOT_FOUND)).share_pods() == Seen()
+    assert ListedKinds(Server(share_pods=NOT_FOUND)).share_pods() == Seen()
 
 
 @pytest.mark.parametrize("kind", ["nodes", "share_pods"])
 def test_a_kind_that_may_not_be_read_is_not_seen_and_the_missing_right_is_told(kind):
-    seen = getattr(Listed(Server(**{kind: FORBIDDEN})), kind)()
+    seen = getattr(ListedKinds(Server(**{kind: FORBIDDEN})), kind)()
     assert not seen.complete
     assert not seen.objects
     assert FORBIDDEN.message in seen.note
@@ -115,10 +115,10 @@ def test_a_kind_that_may_not_be_read_is_not_seen_and_the_missing_right_is_told(k
 
 def test_without_the_right_to_read_pods_nothing_can_be_judged():
     with pytest.raises(ClusterError, match="Forbidden"):
-        Listed(Server(pods=FORBIDDEN)).pods()
+        ListedKinds(Server(pods=FORBIDDEN)).pods()
 
 
 @pytest.mark.parametrize("kind", ["pods", "nodes", "share_pods"])
 def test_a_server_that_fails_is_an_error(kind):
     with pytest.raises(ClusterError, match="InternalError"):
-        getattr(Listed(Server(**{kind: BUSY})), kind)()
+        getattr(ListedKinds(Server(**{kind: BUSY})), kind)()

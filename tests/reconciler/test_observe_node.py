@@ -8,21 +8,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reconciler.model import Scope, View
+from reconciler.model import Coverage, Scope
 from reconciler.observe import folders
-from reconciler.observe.node import NodeObserver, Places
+from reconciler.observe.node import NodeObserver, ObserverPaths
 from tests.reconciler import samples
 from tests.support import own_state
 from tests.support.waiting import WAIT_SECONDS
 from vgpu.inventory import Units
-from vgpu.kube import Container, Pod
-from vgpu.kube_json import Keep, decode_pods
+from vgpu.kube.documents import Keep, decode_pods
+from vgpu.kube.objects import Container, Pod
 from vgpu.ledger import ConflictKind
 from vgpu.ledger.conflicts import Conflict
 from vgpu.model import Device, PodRef, Scheme, Source
 from vgpu.reasons import Reason, SourceError
-from vgpu.schemes.gpushare import Gpushare
-from vgpu.schemes.volcano import VOLCANO, Volcano
+from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.volcano.codec import VOLCANO, Volcano
 from vgpu.simulator.demo import A10, L40S, demo
 from vgpu.simulator.node import SimulatedNode
 from vgpu.sources.own_node import with_node
@@ -31,7 +31,7 @@ from vgpu.units import GIB
 
 replace = msgspec.structs.replace
 
-FULL = {View.PODS, View.NODES, View.LEDGER, View.FOLDERS, View.USAGE}
+FULL = {Coverage.PODS, Coverage.NODES, Coverage.LEDGER, Coverage.FOLDERS, Coverage.USAGE}
 IDS = "volcano.sh/vgpu-ids-new"
 
 
@@ -46,10 +46,10 @@ class Bench:
         self.node = samples.node(self.sim.scenario.node, "volcano", "gpushare")
         self.node = replace(self.node, annotations={})
         self.failure = None
-        self.places = Places(
+        self.places = ObserverPaths(
             **{
                 name: getattr(self.sim.paths, name)
-                for name in Places.__struct_fields__
+                for name in ObserverPaths.__struct_fields__
                 if hasattr(self.sim.paths, name)
             }
         )
@@ -70,8 +70,8 @@ class Bench:
         )
         return self.made[-1]
 
-    def look(self, **options):
-        return self.observer(**options).look(self.sim.start + 5).snapshot
+    def view(self, **options):
+        return self.observer(**options).view(self.sim.start + 5).snapshot
 
     def one(self, name):
         """The pod whose name begins so."""
@@ -111,7 +111,7 @@ def scenario_pods(bench, **fields):
 
 
 def test_where_every_source_can_be_read_everything_is_complete(bench):
-    snapshot = bench.look()
+    snapshot = bench.view()
     assert snapshot.complete == FULL
     assert snapshot.scope is Scope.NODE
     assert snapshot.nodes == (bench.node,)
@@ -120,12 +120,12 @@ def test_where_every_source_can_be_read_everything_is_complete(bench):
 
 
 def test_a_look_of_a_loop_says_so(bench):
-    assert bench.look(continuous=True).continuous
-    assert not bench.look().continuous
+    assert bench.view(continuous=True).continuous
+    assert not bench.view().continuous
 
 
 def test_the_ledger_is_made_from_all_sources(bench):
-    assert ledger_of(bench.look()).read >= {
+    assert ledger_of(bench.view()).read >= {
         Source.PROCESS,
         Source.CHECKPOINT,
         Source.SHIM,
@@ -137,7 +137,7 @@ def test_the_ledger_is_made_from_all_sources(bench):
 def test_the_pods_are_those_that_share_gpus(bench):
     stranger = Pod(PodRef("web", "ml", "web"), node=bench.node.name, phase="Running")
     bench.pods["web"] = stranger
-    names = {pod.ref.name for pod in bench.look().pods}
+    names = {pod.ref.name for pod in bench.view().pods}
     assert "web" not in names
     assert {pod.ref.name for pod in scenario_pods(bench, deleted=False) if pod.containers} >= names
 
@@ -154,15 +154,15 @@ def test_a_pod_with_whole_cards_of_nvidias_own_plugin_is_left_alone(bench):
         if "nvidia.com/gpu" in {name for each in pod.containers for name in each.limits}:
             bench.pods.pop(pod.ref.name)
     bench.pods["whole"] = whole
-    assert whole not in bench.look().pods
+    assert whole not in bench.view().pods
 
 
 def test_a_second_look_sees_what_changed(bench):
     observer = bench.observer()
-    first = observer.look(bench.sim.start + 5).snapshot
+    first = observer.view(bench.sim.start + 5).snapshot
     detector = bench.one("detector")
     bench.change(detector, phase="Failed")
-    second = observer.look(bench.sim.start + 6).snapshot
+    second = observer.view(bench.sim.start + 6).snapshot
     assert detector in first.pods
     assert bench.one("detector") in second.pods
     assert second.now == bench.sim.start + 6
@@ -170,7 +170,7 @@ def test_a_second_look_sees_what_changed(bench):
 
 def test_what_a_container_uses_is_what_the_driver_counts_of_its_processes(bench):
     detector = bench.one("detector")
-    (usage,) = (one for one in bench.look().usage if one.pod_uid == detector.ref.uid)
+    (usage,) = (one for one in bench.view().usage if one.pod_uid == detector.ref.uid)
     pids = {process.pid for process in bench.sim.driver(lambda: 5.0).sample(5.0).processes}
     assert (usage.container, usage.device) == (detector.containers[0].name, A10.uuid)
     assert usage.used_bytes
@@ -179,8 +179,8 @@ def test_what_a_container_uses_is_what_the_driver_counts_of_its_processes(bench)
 
 def test_of_a_container_that_nobody_names_it_is_not_known_what_it_uses(bench, tmp_path):
     """Neither by the kubelet's links nor by the API server."""
-    snapshot = bench.look(places={"log_dir": str(tmp_path / "nothing")}, told=None)
-    assert snapshot.complete == {View.USAGE}
+    snapshot = bench.view(places={"log_dir": str(tmp_path / "nothing")}, told=None)
+    assert snapshot.complete == {Coverage.USAGE}
     assert [one for one in snapshot.usage if one.pod_uid] == []
 
 
@@ -198,7 +198,7 @@ def cross(bench):
 
 def test_a_container_on_another_card_than_its_annotation_says_is_a_conflict(bench):
     detector = cross(bench)
-    snapshot = bench.look()
+    snapshot = bench.view()
     (conflict,) = conflicts(snapshot, ConflictKind.CARD_DIFFERS)
     assert conflict.pod.uid == detector.ref.uid
     (holding,) = ledger_of(snapshot).of_pod(detector.ref.uid)
@@ -209,8 +209,8 @@ def test_a_container_on_another_card_than_its_annotation_says_is_a_conflict(benc
 def test_without_a_driver_the_kubelets_books_decide_about_the_card(bench):
     cross(bench)
     register(bench)
-    snapshot = bench.look(driver=None)
-    assert View.LEDGER in snapshot.complete
+    snapshot = bench.view(driver=None)
+    assert Coverage.LEDGER in snapshot.complete
     (conflict,) = conflicts(snapshot, ConflictKind.CARD_DIFFERS)
     assert conflict.statements[0].source is Source.CHECKPOINT
     (holding,) = ledger_of(snapshot).of_pod(conflict.pod.uid)
@@ -220,12 +220,12 @@ def test_without_a_driver_the_kubelets_books_decide_about_the_card(bench):
 def test_a_container_that_outlives_its_pod_is_a_conflict(bench):
     detector = bench.one("detector")
     bench.change(detector, phase="Failed", statuses=())
-    (conflict,) = conflicts(bench.look(), ConflictKind.OUTLIVES_POD)
+    (conflict,) = conflicts(bench.view(), ConflictKind.OUTLIVES_POD)
     assert conflict.pod.uid == detector.ref.uid
 
 
 def test_a_process_of_no_container_is_a_conflict(bench):
-    assert conflicts(bench.look(), ConflictKind.PROCESS_WITHOUT_ALLOCATION)
+    assert conflicts(bench.view(), ConflictKind.PROCESS_WITHOUT_ALLOCATION)
 
 
 def register(bench, **sizes):
@@ -242,7 +242,7 @@ def test_what_is_held_is_compared_with_what_is_registered(bench):
     register(bench, a10=4, l40s=400)
     (conflict,) = (
         one
-        for one in conflicts(bench.look(), ConflictKind.OVERCOMMITTED)
+        for one in conflicts(bench.view(), ConflictKind.OVERCOMMITTED)
         if "of memory" in one.detail
     )
     assert conflict.device == A10.uuid
@@ -260,21 +260,21 @@ def folders_of(bench, pod):
 
 def test_the_folder_of_a_deleted_pod_is_seen_and_nobody_uses_it(bench):
     (gone,) = scenario_pods(bench, deleted=True)
-    (folder,) = (one for one in bench.look().folders if one.pod_uid == gone.ref.uid)
+    (folder,) = (one for one in bench.view().folders if one.pod_uid == gone.ref.uid)
     assert not folder.mapped
     assert folder.path.startswith(bench.places.shim_roots)
 
 
 def test_the_folders_of_all_other_pods_count_as_used(bench):
     (gone,) = scenario_pods(bench, deleted=True)
-    others = [one for one in bench.look().folders if one.pod_uid != gone.ref.uid]
+    others = [one for one in bench.view().folders if one.pod_uid != gone.ref.uid]
     assert others
     assert all(folder.mapped for folder in others)
 
 
 def test_a_pod_that_has_ended_is_known_with_its_folder(bench):
     (ended,) = scenario_pods(bench, phase="Succeeded")
-    snapshot = bench.look()
+    snapshot = bench.view()
     assert ended.ref.uid in {folder.pod_uid for folder in snapshot.folders}
     assert ended.ref.uid in {pod.ref.uid for pod in snapshot.pods}
 
@@ -283,13 +283,13 @@ def test_a_pod_with_a_folder_is_in_the_picture_whatever_it_asks_for(bench):
     detector = bench.one("detector")
     plain = replace(detector, annotations={}, labels={}, containers=(Container("detector"),))
     bench.pods[detector.ref.name] = plain
-    assert plain in bench.look().pods
+    assert plain in bench.view().pods
 
 
 def test_a_pod_that_only_the_kernel_knows_keeps_its_folder(bench):
     detector = bench.one("detector")
     del bench.pods[detector.ref.name]
-    (folder,) = (one for one in bench.look().folders if one.pod_uid == detector.ref.uid)
+    (folder,) = (one for one in bench.view().folders if one.pod_uid == detector.ref.uid)
     assert folder.mapped
 
 
@@ -298,7 +298,7 @@ def test_whether_a_folder_is_used_can_be_asked_again(bench):
     observer = bench.observer()
     (folder,) = (
         one
-        for one in observer.look(bench.sim.start + 5).snapshot.folders
+        for one in observer.view(bench.sim.start + 5).snapshot.folders
         if one.pod_uid == gone.ref.uid
     )
     assert observer.mapped(folder.path) is False
@@ -310,9 +310,9 @@ def test_whether_a_folder_is_used_can_be_asked_again(bench):
 
 def test_more_folders_than_are_looked_at_keep_none_from_being_tidied(bench, monkeypatch):
     monkeypatch.setattr(folders, "MOST_FOLDERS", 1)
-    snapshot = bench.look()
+    snapshot = bench.view()
     assert snapshot.folders
-    assert View.FOLDERS in snapshot.complete
+    assert Coverage.FOLDERS in snapshot.complete
     assert any("more than 1 entries" in note for note in snapshot.notes)
 
 
@@ -330,8 +330,8 @@ def test_a_kernel_that_does_not_answer_leaves_the_use_of_a_folder_untold(bench):
     observer = bench.observer()
     hurry(observer._folders)
     hurry(observer._mapped)
-    snapshot = observer.look(bench.sim.start + 5).snapshot
-    assert snapshot.complete == FULL - {View.FOLDERS}
+    snapshot = observer.view(bench.sim.start + 5).snapshot
+    assert snapshot.complete == FULL - {Coverage.FOLDERS}
     assert any("no answer before the deadline" in note for note in snapshot.notes)
     (folder,) = folders_of(bench, gone)
     with pytest.raises(SourceError) as caught:
@@ -345,8 +345,8 @@ def test_a_kernel_that_does_not_answer_leaves_the_use_of_a_folder_untold(bench):
 
 def test_without_the_api_server_nothing_can_be_acted_on(bench):
     bench.failure = SourceError(Reason.UNREACHABLE, "https://api", "refused")
-    snapshot = bench.look()
-    assert snapshot.complete == {View.USAGE}
+    snapshot = bench.view()
+    assert snapshot.complete == {Coverage.USAGE}
     assert not snapshot.pods
     assert not snapshot.folders
     assert any("api is not read" in note for note in snapshot.notes)
@@ -354,63 +354,63 @@ def test_without_the_api_server_nothing_can_be_acted_on(bench):
 
 
 def test_without_an_api_server_to_ask_every_language_is_understood(bench):
-    sight = bench.observer(told=None).look(bench.sim.start + 5)
-    assert {language.scheme for language in sight.languages} == {*Scheme} - {Scheme.NONE}
-    assert sight.snapshot.complete == {View.USAGE}
+    sight = bench.observer(told=None).view(bench.sim.start + 5)
+    assert {codec.scheme for codec in sight.codecs} == {*Scheme} - {Scheme.NONE}
+    assert sight.snapshot.complete == {Coverage.USAGE}
 
 
 def test_a_list_of_some_of_the_pods_is_no_complete_view(bench):
     def some(_):
         return with_node(pod_sample(bench.pods.values(), complete=False), bench.node)
 
-    snapshot = bench.look(told=some)
-    assert snapshot.complete == {View.NODES, View.USAGE}
+    snapshot = bench.view(told=some)
+    assert snapshot.complete == {Coverage.NODES, Coverage.USAGE}
 
 
 def test_without_the_right_to_read_nodes_only_the_node_is_missing(bench):
     def told(_):
         return with_node(pod_sample(bench.pods.values(), complete=True), None)
 
-    snapshot = bench.look(told=told)
-    assert snapshot.complete == FULL - {View.NODES}
+    snapshot = bench.view(told=told)
+    assert snapshot.complete == FULL - {Coverage.NODES}
     assert snapshot.nodes == ()
 
 
 @pytest.mark.parametrize(
     ("place", "views", "said"),
     [
-        ("checkpoint", {View.LEDGER}, "the kubelet's grants"),
-        ("procfs", {View.LEDGER, View.FOLDERS, View.USAGE}, "the host's processes"),
-        ("cgroupfs", {View.LEDGER, View.FOLDERS}, "cgroups"),
+        ("checkpoint", {Coverage.LEDGER}, "the kubelet's grants"),
+        ("procfs", {Coverage.LEDGER, Coverage.FOLDERS, Coverage.USAGE}, "the host's processes"),
+        ("cgroupfs", {Coverage.LEDGER, Coverage.FOLDERS}, "cgroups"),
     ],
 )
 def test_a_source_that_decides_and_cannot_be_read_makes_its_views_incomplete(
     bench, place, views, said, tmp_path
 ):
-    snapshot = bench.look(places={place: str(tmp_path / "nothing")})
+    snapshot = bench.view(places={place: str(tmp_path / "nothing")})
     assert snapshot.complete == FULL - views
     assert any(said in note for note in snapshot.notes)
 
 
 @pytest.mark.parametrize("place", ["gaia_dir", "kubeshare_dir", "log_dir", "state_dir"])
 def test_a_source_that_does_not_decide_may_be_missing(bench, place, tmp_path):
-    assert bench.look(places={place: str(tmp_path / "nothing")}).complete == FULL
+    assert bench.view(places={place: str(tmp_path / "nothing")}).complete == FULL
 
 
 def test_what_our_own_plugin_has_bound_is_read_and_decides(bench):
     (before,) = (
-        one for one in ledger_of(bench.look()).holdings if one.pod.name.startswith("detector")
+        one for one in ledger_of(bench.view()).holdings if one.pod.name.startswith("detector")
     )
     path = own_state.keep(bench.sim.paths, before)
-    snapshot = bench.look()
+    snapshot = bench.view()
     assert snapshot.complete == FULL
     assert Source.OWN_CHECKPOINT in ledger_of(snapshot).read
     holdings = ledger_of(snapshot).holdings
     told = [one.pod for one in holdings if Source.OWN_CHECKPOINT in one.sources]
     assert told == [before.pod]
     path.write_bytes(b"damaged")
-    snapshot = bench.look()
-    assert snapshot.complete == FULL - {View.LEDGER}
+    snapshot = bench.view()
+    assert snapshot.complete == FULL - {Coverage.LEDGER}
     assert any("our own device plugin's checkpoint" in note for note in snapshot.notes)
 
 
@@ -418,16 +418,16 @@ def test_other_processes_than_the_hosts_decide_nothing(bench):
     link = Path(bench.places.procfs, "self/ns/pid")
     link.unlink()
     link.symlink_to("pid:[4026532000]")
-    snapshot = bench.look()
-    assert snapshot.complete == {View.PODS, View.NODES}
+    snapshot = bench.view()
+    assert snapshot.complete == {Coverage.PODS, Coverage.NODES}
     assert not snapshot.folders
 
 
 def test_the_pods_of_another_node_are_not_taken_for_this_ones(bench):
     """With a wrong --node-name every folder here would be an orphan."""
     bench.pods = {"other": samples.pod("other", node="gpu-2")}
-    snapshot = bench.look()
-    assert snapshot.complete == {View.USAGE}
+    snapshot = bench.view()
+    assert snapshot.complete == {Coverage.USAGE}
     assert not snapshot.pods
     assert not snapshot.folders
     assert any("--node-name" in note for note in snapshot.notes)
@@ -438,8 +438,8 @@ def test_a_driver_that_hangs_costs_only_what_it_knows(bench):
     driver.hang(3600.0)
     observer = bench.observer(driver=driver)
     hurry(observer._on.nvml)
-    snapshot = observer.look(bench.sim.start + 5).snapshot
-    assert snapshot.complete == FULL - {View.USAGE}
+    snapshot = observer.view(bench.sim.start + 5).snapshot
+    assert snapshot.complete == FULL - {Coverage.USAGE}
     assert snapshot.usage == ()
     assert any("nvml is not read" in note for note in snapshot.notes)
     assert Source.PROCESS not in ledger_of(snapshot).read
@@ -447,8 +447,8 @@ def test_a_driver_that_hangs_costs_only_what_it_knows(bench):
 
 
 def test_gpushares_unit_is_as_told(bench):
-    sight = bench.observer().look(bench.sim.start + 5)
-    (gpushare,) = (one for one in sight.languages if one.scheme is Scheme.GPUSHARE)
+    sight = bench.observer().view(bench.sim.start + 5)
+    (gpushare,) = (one for one in sight.codecs if one.scheme is Scheme.GPUSHARE)
     assert gpushare == Gpushare(GIB)
 
 
@@ -457,5 +457,5 @@ def test_a_node_that_speaks_one_language_is_read_in_that_one(bench):
         if IDS not in pod.annotations:
             del bench.pods[name]
     bench.node = samples.node(bench.node.name, "volcano")
-    (language,) = bench.observer().look(bench.sim.start + 5).languages
-    assert language.dialect is VOLCANO
+    (codec,) = bench.observer().view(bench.sim.start + 5).codecs
+    assert codec.key_set is VOLCANO

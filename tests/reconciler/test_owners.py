@@ -8,16 +8,16 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.apply.acts import Actor
-from reconciler.memory import Memory
+from reconciler.apply.executor import Executor
 from reconciler.model import PolicyGuard
 from reconciler.observe.owners import MOST, read_owners
-from reconciler.owner_kinds import ROWS
-from reconciler.owners import OwnerSeen, owner_id, reaction
+from reconciler.owners.eviction import OwnerSeen, owner_id, reaction
+from reconciler.owners.kinds import ROWS
 from reconciler.plan import make_plan
 from reconciler.policy import RECREATED, Limits, Policy
-from reconciler.reasons import Effect, Outcome, Rule, Skip
-from tests.reconciler.hands_fake import CONFLICT, NOT_FOUND, UNREACHABLE, FakeHands
+from reconciler.reasons import ActionOutcome, Effect, Rule, SkipReason
+from reconciler.reconciler_state import ReconcilerState
+from tests.reconciler.fake_client import CONFLICT, NOT_FOUND, UNREACHABLE, FakeHands
 from tests.reconciler.samples import (
     SPOKEN,
     assumed,
@@ -29,7 +29,7 @@ from tests.reconciler.samples import (
 )
 from tests.support.environment import ROOT
 from tests.support.reconcile_plans import unmoved
-from vgpu.cluster import ClusterError
+from vgpu.kube.connection import ClusterError
 
 MANIFESTS = ROOT / "deploy" / "manifests"
 
@@ -71,7 +71,9 @@ def seen(sick, **fields):
 
 def plan_for(sick, object_=None, policy=None):
     owners = {} if object_ is None else {owner_id(sick): object_}
-    plan, _ = make_plan(snapshot(sick, owners=owners), policy or Policy(), Memory(), SPOKEN)
+    plan, _ = make_plan(
+        snapshot(sick, owners=owners), policy or Policy(), ReconcilerState(), SPOKEN
+    )
     (entry,) = plan.entries
     return entry
 
@@ -174,11 +176,11 @@ def test_where_its_owner_touches_nothing_else_a_dead_pod_goes(kind, object_, eff
 def test_where_its_owner_may_touch_more_a_dead_pod_is_only_reported(kind, object_, why):
     sick = dead(*kind)
     entry = plan_for(sick, seen(sick, **object_))
-    assert entry.skip is Skip.OWNER_POLICY
+    assert entry.skip is SkipReason.OWNER_POLICY
     assert entry.detail.startswith(why)
 
 
-@pytest.mark.parametrize(("size", "skip"), [(4, Skip.OWNER_POLICY), (1, None)])
+@pytest.mark.parametrize(("size", "skip"), [(4, SkipReason.OWNER_POLICY), (1, None)])
 def test_with_a_leader_its_workers_are_deleted(size, skip):
     labels = {**GROUP, f"{_LWS}worker-index": "0"}
     sick = replace(dead(*GROUPS), labels=labels)
@@ -200,14 +202,14 @@ def test_with_a_leader_its_workers_are_deleted(size, skip):
 def test_what_cannot_be_read_may_touch_everything(row, seen_):
     sick = dead(row.kind, row.group)
     # Of a LeaderWorkerSet the pod tells no UID; but what says nothing restarts the group.
-    allowed = {Skip.OWNER_POLICY} if row.kind == "LeaderWorkerSet" else set()
-    assert plan_for(sick, seen_).skip in {Skip.OWNER_UNREAD} | allowed
+    allowed = {SkipReason.OWNER_POLICY} if row.kind == "LeaderWorkerSet" else set()
+    assert plan_for(sick, seen_).skip in {SkipReason.OWNER_UNREAD} | allowed
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.judge], ids=lambda row: row.kind)
 def test_an_object_of_another_form_is_no_leave(row):
     sick = dead(row.kind, row.group)
-    assert plan_for(sick, seen(sick, spec=7, status=7)).skip is Skip.OWNER_UNREAD
+    assert plan_for(sick, seen(sick, spec=7, status=7)).skip is SkipReason.OWNER_UNREAD
 
 
 @given(
@@ -244,7 +246,7 @@ def test_of_kinds_that_take_no_notice_dead_pods_are_tidied(kind, effect):
 
 @pytest.mark.parametrize("kind", [("Job", "batch"), ("JobSet", "jobset.x-k8s.io")])
 def test_a_pod_that_its_job_has_not_counted_yet_is_left_to_it(kind):
-    assert plan_for(dead(*kind, tracked=True)).skip is Skip.JOB_POD
+    assert plan_for(dead(*kind, tracked=True)).skip is SkipReason.JOB_POD
 
 
 @pytest.mark.parametrize(
@@ -253,12 +255,12 @@ def test_a_pod_that_its_job_has_not_counted_yet_is_left_to_it(kind):
 )
 def test_kinds_that_are_not_known_are_only_reported(kind):
     entry = plan_for(dead(*kind))
-    assert entry.skip is Skip.OWNER_KIND
+    assert entry.skip is SkipReason.OWNER_KIND
     assert entry.detail.startswith(kind[0])
 
 
 def test_daemon_sets_of_anybody_keep_their_pods():
-    assert plan_for(dead("DaemonSet", "apps.kruise.io")).skip is Skip.DAEMON_SET_POD
+    assert plan_for(dead("DaemonSet", "apps.kruise.io")).skip is SkipReason.DAEMON_SET_POD
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.kind}.{row.group}")
@@ -305,7 +307,7 @@ def test_one_key_allows_a_kind_by_its_name_or_with_its_group(allowed, kind, done
 
 def test_a_kind_that_the_configuration_leaves_out_is_left_alone():
     policy = Policy(owners=("StatefulSet",))
-    assert plan_for(dead("ReplicaSet", "apps"), policy=policy).skip is Skip.OWNER_KIND
+    assert plan_for(dead("ReplicaSet", "apps"), policy=policy).skip is SkipReason.OWNER_KIND
 
 
 # ---------------------------------------------------------------- reading them
@@ -397,29 +399,33 @@ def test_no_version_that_a_tenant_writes_leads_elsewhere(version):
 
 def act(sick, planned_with, now):
     entry = plan_for(sick, planned_with)
-    hands = FakeHands(sick)
-    hands.owners[owner_id(sick).name] = now
-    return Actor(hands, unmoved()).act(entry), hands
+    client = FakeHands(sick)
+    client.owners[owner_id(sick).name] = now
+    return Executor(client, unmoved()).act(entry), client
 
 
 def test_its_policy_is_asked_once_more_just_before():
     sick = dead(*VOLCANO)
     harmless = seen(sick, **volcano())
-    answer, hands = act(sick, harmless, harmless.text)
-    assert (answer.outcome, hands.has("sick-0")) == (Outcome.DONE, False)
-    answer, hands = act(sick, harmless, seen(sick, **volcano([RESTART])).text)
-    assert (answer.outcome, hands.has("sick-0")) == (Outcome.CHANGED, True)
+    answer, client = act(sick, harmless, harmless.text)
+    assert (answer.outcome, client.has("sick-0")) == (ActionOutcome.DONE, False)
+    answer, client = act(sick, harmless, seen(sick, **volcano([RESTART])).text)
+    assert (answer.outcome, client.has("sick-0")) == (ActionOutcome.CHANGED, True)
     assert "its policy for PodEvicted is RestartJob" in answer.detail
 
 
 @pytest.mark.parametrize(
     ("now", "outcome"),
-    [(NOT_FOUND, Outcome.CHANGED), (FORBIDDEN, Outcome.CHANGED), (UNREACHABLE, Outcome.FAILED)],
+    [
+        (NOT_FOUND, ActionOutcome.CHANGED),
+        (FORBIDDEN, ActionOutcome.CHANGED),
+        (UNREACHABLE, ActionOutcome.FAILED),
+    ],
 )
 def test_without_its_owners_word_nothing_is_done(now, outcome):
     sick = dead(*VOLCANO)
-    answer, hands = act(sick, seen(sick, **volcano()), now)
-    assert (answer.outcome, hands.count("evict")) == (outcome, 0)
+    answer, client = act(sick, seen(sick, **volcano()), now)
+    assert (answer.outcome, client.count("evict")) == (outcome, 0)
 
 
 # ---------------------------------------------------------------- the table
@@ -451,8 +457,8 @@ def test_a_hundred_dead_pods_of_a_job_that_restarts_everything_are_left_alone():
     sick = [dead(*VOLCANO, name=f"sick-{at}") for at in range(100)]
     owners = {owner_id(sick[0]): seen(sick[0], **volcano([RESTART]))}
     policy = Policy(limits=Limits(breaker_floor=1000))
-    plan, _ = make_plan(snapshot(*sick, owners=owners), policy, Memory(), SPOKEN)
+    plan, _ = make_plan(snapshot(*sick, owners=owners), policy, ReconcilerState(), SPOKEN)
     assert {(entry.finding.rule, entry.skip) for entry in plan.entries} == {
-        (Rule.REFUSED, Skip.OWNER_POLICY)
+        (Rule.REFUSED, SkipReason.OWNER_POLICY)
     }
     assert reaction(sick[0], owners[owner_id(sick[0])]).touches

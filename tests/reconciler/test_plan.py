@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 import reconciler.plan
-from reconciler.memory import Attempt, Memory, attempt_key
-from reconciler.model import Edit, Evict, Kind, RemoveFolder, Scope, ShimFolder, View
+from reconciler.model import Coverage, Edit, Evict, ObjectKind, RemoveFolder, Scope, ShimFolder
 from reconciler.plan import make_plan
 from reconciler.policy import RECREATED, REPORTED, Ages, Limits, Mode, Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.reasons import Cause, Effect, Rule, SkipReason
+from reconciler.reconciler_state import Attempt, ReconcilerState, attempt_key
 from reconciler.rules import RULES, RuleEntry
 from tests.reconciler.samples import (
     HOUR,
@@ -37,7 +37,7 @@ from tests.reconciler.samples import (
     terminating,
     unbound,
 )
-from vgpu.kube import MIRROR
+from vgpu.kube.objects import MIRROR
 
 SICK = refused(pod())
 OPT_OUT = {"vgpu.dev/reconcile": "false"}
@@ -67,18 +67,18 @@ def names(entries):
 # ---------------------------------------------------------------- the reasons, one by one
 
 ALONE = {
-    Skip.OPTED_OUT: refused(pod(annotations=OPT_OUT)),
-    Skip.PROTECTED_NAMESPACE: refused(pod(namespace="kube-system")),
-    Skip.STATIC_POD: refused(pod(annotations={MIRROR: "uid"})),
-    Skip.DAEMON_SET_POD: refused(pod(kind="DaemonSet")),
-    Skip.BARE_POD: refused(pod(kind=None)),
-    Skip.JOB_POD: refused(pod(kind="Job", tracked=True)),
-    Skip.OWNER_KIND: refused(pod(kind="Workflow")),
-    Skip.OWNER_UNREAD: refused(pod(kind="PyTorchJob")),
-    Skip.TERMINATING: terminating(SICK),
-    Skip.COMPLETED: pod(phase="Succeeded"),
-    Skip.RUNNING: pod(phase="Running"),
-    Skip.HIGH_PRIORITY: refused(pod(priority=2_000_000_000)),
+    SkipReason.OPTED_OUT: refused(pod(annotations=OPT_OUT)),
+    SkipReason.PROTECTED_NAMESPACE: refused(pod(namespace="kube-system")),
+    SkipReason.STATIC_POD: refused(pod(annotations={MIRROR: "uid"})),
+    SkipReason.DAEMON_SET_POD: refused(pod(kind="DaemonSet")),
+    SkipReason.BARE_POD: refused(pod(kind=None)),
+    SkipReason.JOB_POD: refused(pod(kind="Job", tracked=True)),
+    SkipReason.OWNER_KIND: refused(pod(kind="Workflow")),
+    SkipReason.OWNER_UNREAD: refused(pod(kind="PyTorchJob")),
+    SkipReason.TERMINATING: terminating(SICK),
+    SkipReason.COMPLETED: pod(phase="Succeeded"),
+    SkipReason.RUNNING: pod(phase="Running"),
+    SkipReason.HIGH_PRIORITY: refused(pod(priority=2_000_000_000)),
 }
 """What protects a pod from an eviction that would else be made."""
 
@@ -99,20 +99,20 @@ def test_a_protected_pod_is_not_evicted(skip, protected):
 
 def test_a_mirror_pod_owned_by_its_node_is_static_too():
     static = refused(pod(kind="Node"))
-    assert skip_of(planned(snapshot(static), evicting(static))) is Skip.STATIC_POD
+    assert skip_of(planned(snapshot(static), evicting(static))) is SkipReason.STATIC_POD
 
 
 def test_a_pod_that_was_not_seen_is_left_alone():
-    assert skip_of(planned(snapshot(), evicting(SICK))) is Skip.INCOMPLETE_VIEW
+    assert skip_of(planned(snapshot(), evicting(SICK))) is SkipReason.INCOMPLETE_VIEW
 
 
 def test_a_pod_replaced_under_the_same_name_is_another_one():
     other = refused(pod(uid="uid-of-the-next"))
-    assert skip_of(planned(snapshot(other), evicting(SICK))) is Skip.INCOMPLETE_VIEW
+    assert skip_of(planned(snapshot(other), evicting(SICK))) is SkipReason.INCOMPLETE_VIEW
 
 
 def test_a_node_that_was_not_seen_is_left_alone():
-    assert skip_of(planned(snapshot(), editing(node("gpu-9")))) is Skip.NODE_UNKNOWN
+    assert skip_of(planned(snapshot(), editing(node("gpu-9")))) is SkipReason.NODE_UNKNOWN
 
 
 def test_a_node_is_edited_without_a_version_because_only_the_values_count():
@@ -128,7 +128,7 @@ def test_a_node_is_edited_without_a_version_because_only_the_values_count():
 )
 def test_nothing_on_an_opted_out_node_is_touched(finding):
     closed = node(annotations=OPT_OUT)
-    assert skip_of(planned(snapshot(SICK, closed), finding)) is Skip.OPTED_OUT
+    assert skip_of(planned(snapshot(SICK, closed), finding)) is SkipReason.OPTED_OUT
 
 
 def test_only_the_word_false_opts_out():
@@ -144,7 +144,7 @@ def test_only_the_word_false_opts_out():
 def test_with_namespaces_named_nothing_outside_of_them_is_touched(finding):
     policy = Policy(namespaces=("team-a",))
     seen = snapshot(SICK, node())
-    assert skip_of(planned(seen, finding, policy=policy)) is Skip.OTHER_NAMESPACE
+    assert skip_of(planned(seen, finding, policy=policy)) is SkipReason.OTHER_NAMESPACE
 
 
 def test_a_named_namespace_is_acted_in():
@@ -152,8 +152,8 @@ def test_a_named_namespace_is_acted_in():
 
 
 def test_a_rules_own_objection_is_told():
-    finding = evicting(SICK, objection=Skip.PLUGIN_NOT_READY)
-    assert skip_of(planned(snapshot(SICK), finding)) is Skip.PLUGIN_NOT_READY
+    finding = evicting(SICK, objection=SkipReason.PLUGIN_NOT_READY)
+    assert skip_of(planned(snapshot(SICK), finding)) is SkipReason.PLUGIN_NOT_READY
 
 
 def test_a_living_pod_is_not_evicted_while_its_plugin_is_away_whatever_a_rule_thinks():
@@ -161,17 +161,22 @@ def test_a_living_pod_is_not_evicted_while_its_plugin_is_away_whatever_a_rule_th
     finding = evicting(lives, Rule.LOST_DEVICE)
     policy = Policy(modes={Rule.LOST_DEVICE: Mode.APPLY})
     assert planned(snapshot(lives, node()), finding, policy=policy).actions
-    assert skip_of(planned(snapshot(lives, away), finding, policy=policy)) is Skip.PLUGIN_NOT_READY
+    assert (
+        skip_of(planned(snapshot(lives, away), finding, policy=policy))
+        is SkipReason.PLUGIN_NOT_READY
+    )
     down = node(ready=False)
-    assert skip_of(planned(snapshot(lives, down), finding, policy=policy)) is Skip.NODE_NOT_READY
+    assert (
+        skip_of(planned(snapshot(lives, down), finding, policy=policy)) is SkipReason.NODE_NOT_READY
+    )
     elsewhere = snapshot(lives, node("gpu-2"))
-    assert skip_of(planned(elsewhere, finding, policy=policy)) is Skip.NODE_UNKNOWN
+    assert skip_of(planned(elsewhere, finding, policy=policy)) is SkipReason.NODE_UNKNOWN
 
 
 def test_a_pod_that_is_nowhere_yet_is_not_evicted_to_be_placed_anew():
     nowhere = unbound()
     finding = evicting(nowhere, Rule.ASSUMED_EXPIRED)
-    assert skip_of(planned(snapshot(nowhere), finding)) is Skip.NODE_UNKNOWN
+    assert skip_of(planned(snapshot(nowhere), finding)) is SkipReason.NODE_UNKNOWN
 
 
 def test_the_plugins_absence_is_no_excuse_where_nobody_is_made_anew_or_the_node_itself_looked():
@@ -186,25 +191,27 @@ def test_the_plugins_absence_is_no_excuse_where_nobody_is_made_anew_or_the_node_
 def test_what_is_not_old_enough_waits():
     young = evicting(SICK, since=NOW - 1, grace=60)
     (entry,) = planned(snapshot(SICK), young).skipped
-    assert (entry.skip, entry.detail) == (Skip.TOO_YOUNG, "119 s to go")
+    assert (entry.skip, entry.detail) == (SkipReason.TOO_YOUNG, "119 s to go")
 
 
 def test_an_owner_whose_pod_was_evicted_a_moment_ago_is_left_alone():
-    memory = Memory(attempts={attempt_key(owner().uid, "gpu-1"): Attempt(1, NOW - 20)})
+    memory = ReconcilerState(attempts={attempt_key(owner().uid, "gpu-1"): Attempt(1, NOW - 20)})
     (entry,) = planned(snapshot(SICK), evicting(SICK), memory=memory).skipped
-    assert (entry.skip, entry.detail) == (Skip.BACKING_OFF, "100 s to go")
+    assert (entry.skip, entry.detail) == (SkipReason.BACKING_OFF, "100 s to go")
 
 
 def test_a_rule_that_only_plans_does_not_act():
     policy = Policy(modes={Rule.REFUSED: Mode.PLAN})
-    assert skip_of(planned(snapshot(SICK), evicting(SICK), policy=policy)) is Skip.RULE_MODE_PLAN
+    assert (
+        skip_of(planned(snapshot(SICK), evicting(SICK), policy=policy)) is SkipReason.RULE_MODE_PLAN
+    )
 
 
 def test_many_at_once_trip_the_breaker_and_nothing_is_done():
     pods = [sick(number) for number in range(11)]
     plan = planned(snapshot(*pods), *map(evicting, pods))
     assert not plan.actions
-    assert set(skips(plan).values()) == {Skip.BREAKER_TRIPPED}
+    assert set(skips(plan).values()) == {SkipReason.BREAKER_TRIPPED}
     assert {entry.detail for entry in plan.skipped} == {
         "11 troubles; at most 10, with 0 living GPU pods"
     }
@@ -244,14 +251,14 @@ def limited(pods, **limits):
 def test_a_cycle_has_a_limit():
     plan = limited(unserved(7), per_cycle=4)
     assert len(plan.actions) == 4
-    assert set(skips(plan).values()) == {Skip.CYCLE_LIMIT}
+    assert set(skips(plan).values()) == {SkipReason.CYCLE_LIMIT}
 
 
 def test_a_node_has_a_limit():
     pods = [replace(each, node="gpu-1") for each in unserved(7)]
     plan = limited(pods, per_node=3)
     assert len(plan.actions) == 3
-    assert set(skips(plan).values()) == {Skip.NODE_LIMIT}
+    assert set(skips(plan).values()) == {SkipReason.NODE_LIMIT}
 
 
 def test_of_a_nodes_crossed_pods_one_goes_at_a_time():
@@ -259,7 +266,7 @@ def test_of_a_nodes_crossed_pods_one_goes_at_a_time():
     crossed = [replace(evicting(each), cause=Cause.CROSSED) for each in pods]
     plan = planned(snapshot(*pods), *crossed)
     assert len(plan.actions) == 2
-    assert set(skips(plan).values()) == {Skip.ONE_AT_A_TIME}
+    assert set(skips(plan).values()) == {SkipReason.ONE_AT_A_TIME}
 
 
 def test_a_nodes_own_annotations_count_for_it():
@@ -271,14 +278,14 @@ def test_a_nodes_own_annotations_count_for_it():
         policy=Policy(limits=Limits(per_node=2)),
     )
     assert len(plan.actions) == 2
-    assert skips(plan) == {"gpu-1": Skip.NODE_LIMIT}
+    assert skips(plan) == {"gpu-1": SkipReason.NODE_LIMIT}
 
 
 def test_a_namespace_has_a_limit():
     pods = [replace(each, ref=replace(each.ref, namespace="ml")) for each in unserved(7)]
     plan = limited(pods, per_namespace=2)
     assert len(plan.actions) == 2
-    assert set(skips(plan).values()) == {Skip.NAMESPACE_LIMIT}
+    assert set(skips(plan).values()) == {SkipReason.NAMESPACE_LIMIT}
 
 
 def test_objects_without_a_namespace_are_not_limited_as_if_they_had_one():
@@ -293,7 +300,7 @@ def test_of_an_owners_replicas_only_a_part_is_evicted_at_once():
     pods = [assumed(f"train-{number}", node=f"gpu-{number}") for number in range(9)]
     plan = planned(snapshot(*pods), *(evicting(each, Rule.ASSUMED_EXPIRED) for each in pods))
     assert len(plan.actions) == 3  # 34 % of 9
-    assert set(skips(plan).values()) == {Skip.OWNER_LIMIT}
+    assert set(skips(plan).values()) == {SkipReason.OWNER_LIMIT}
 
 
 def test_of_an_owners_replicas_at_least_one_is_evicted():
@@ -319,13 +326,13 @@ def test_pods_that_have_ended_have_a_limit_of_their_own_and_count_for_no_other()
         "team-0": 1,
         "team-1": 1,
     }
-    assert set(skips(plan).values()) == {Skip.CYCLE_LIMIT}
+    assert set(skips(plan).values()) == {SkipReason.CYCLE_LIMIT}
     details = {entry.detail for entry in plan.skipped}
     assert details == {"7 pods that have ended in one cycle", "2 in one cycle"}
     plan = limited(dead, ended_per_node=5)
-    assert (len(plan.actions), *set(skips(plan).values())) == (5, Skip.NODE_LIMIT)
+    assert (len(plan.actions), *set(skips(plan).values())) == (5, SkipReason.NODE_LIMIT)
     plan = limited(dead, ended_per_namespace=4)
-    assert (len(plan.actions), *set(skips(plan).values())) == (4, Skip.NAMESPACE_LIMIT)
+    assert (len(plan.actions), *set(skips(plan).values())) == (4, SkipReason.NAMESPACE_LIMIT)
 
 
 def test_they_come_after_all_that_could_still_run_and_the_namespaces_take_turns():
@@ -350,7 +357,7 @@ POWER_CUT = {
 def test_after_a_power_cut_a_thousand_refused_pods_are_gone_within_five_cycles(place):
     left = [refused(pod(f"dead-{at}", age=180.0, **place(at))) for at in range(1000)]
     well = [pod(f"well-{at}") for at in range(100)]
-    memory, cycles = Memory(), 0
+    memory, cycles = ReconcilerState(), 0
     while left:
         seen = snapshot(*left, *well, now=NOW + 120.0 * cycles)
         plan, memory = make_plan(seen, Policy(), memory, SPOKEN)
@@ -371,40 +378,50 @@ def test_every_reason_of_the_plan_is_reached_by_a_test():
     """The others are objections of rules, and reached by their tests."""
     here = {
         *ALONE,
-        Skip.OWNER_POLICY,
-        Skip.INCOMPLETE_VIEW,
-        Skip.NODE_UNKNOWN,
-        Skip.OTHER_NAMESPACE,
+        SkipReason.OWNER_POLICY,
+        SkipReason.INCOMPLETE_VIEW,
+        SkipReason.NODE_UNKNOWN,
+        SkipReason.OTHER_NAMESPACE,
     }
-    when = {Skip.TOO_YOUNG, Skip.BACKING_OFF, Skip.RULE_MODE_PLAN, Skip.BREAKER_TRIPPED}
-    limits = {Skip.OWNER_LIMIT, Skip.NODE_LIMIT, Skip.NAMESPACE_LIMIT, Skip.CYCLE_LIMIT}
-    limits |= {Skip.ONE_AT_A_TIME}
+    when = {
+        SkipReason.TOO_YOUNG,
+        SkipReason.BACKING_OFF,
+        SkipReason.RULE_MODE_PLAN,
+        SkipReason.BREAKER_TRIPPED,
+    }
+    limits = {
+        SkipReason.OWNER_LIMIT,
+        SkipReason.NODE_LIMIT,
+        SkipReason.NAMESPACE_LIMIT,
+        SkipReason.CYCLE_LIMIT,
+    }
+    limits |= {SkipReason.ONE_AT_A_TIME}
     of_rules = {
-        Skip.NODE_NOT_READY,
-        Skip.PLUGIN_NOT_READY,
-        Skip.NO_NODE_EVIDENCE,
-        Skip.WAITS_FOR_OTHERS,
-        Skip.OWNER_WAITS,
-        Skip.OWNER_TERMINATES,
-        Skip.WOULD_OVERBOOK,
-        Skip.SIZES_DIFFER,
-        Skip.STILL_MAPPED,
-        Skip.TERMINAL_POD_EXISTS,
-        Skip.ONE_SHOT,
+        SkipReason.NODE_NOT_READY,
+        SkipReason.PLUGIN_NOT_READY,
+        SkipReason.NO_NODE_EVIDENCE,
+        SkipReason.WAITS_FOR_OTHERS,
+        SkipReason.OWNER_WAITS,
+        SkipReason.OWNER_TERMINATES,
+        SkipReason.WOULD_OVERBOOK,
+        SkipReason.SIZES_DIFFER,
+        SkipReason.STILL_MAPPED,
+        SkipReason.TERMINAL_POD_EXISTS,
+        SkipReason.ONE_SHOT,
     }
-    assert here | when | limits | of_rules == set(Skip)
+    assert here | when | limits | of_rules == set(SkipReason)
 
 
 # ---------------------------------------------------------------- flags
 
 FLAGS = {
-    Skip.BARE_POD: Policy(evict_bare=True),
-    Skip.RUNNING: Policy(evict_running=True),
-    Skip.JOB_POD: Policy(owners=(*RECREATED, "Job")),
-    Skip.OWNER_KIND: Policy(owners=(*RECREATED, "Workflow")),
-    Skip.OWNER_UNREAD: Policy(owners=(*RECREATED, "PyTorchJob")),
-    Skip.PROTECTED_NAMESPACE: Policy(protected_namespaces=()),
-    Skip.HIGH_PRIORITY: Policy(priority_ceiling=2_000_000_000),
+    SkipReason.BARE_POD: Policy(evict_bare=True),
+    SkipReason.RUNNING: Policy(evict_running=True),
+    SkipReason.JOB_POD: Policy(owners=(*RECREATED, "Job")),
+    SkipReason.OWNER_KIND: Policy(owners=(*RECREATED, "Workflow")),
+    SkipReason.OWNER_UNREAD: Policy(owners=(*RECREATED, "PyTorchJob")),
+    SkipReason.PROTECTED_NAMESPACE: Policy(protected_namespaces=()),
+    SkipReason.HIGH_PRIORITY: Policy(priority_ceiling=2_000_000_000),
 }
 
 
@@ -422,7 +439,14 @@ def test_a_flag_lifts_no_other_protection(lifted, protected):
 
 
 @pytest.mark.parametrize(
-    "skip", [Skip.OPTED_OUT, Skip.STATIC_POD, Skip.DAEMON_SET_POD, Skip.TERMINATING, Skip.COMPLETED]
+    "skip",
+    [
+        SkipReason.OPTED_OUT,
+        SkipReason.STATIC_POD,
+        SkipReason.DAEMON_SET_POD,
+        SkipReason.TERMINATING,
+        SkipReason.COMPLETED,
+    ],
 )
 def test_no_flag_at_all_lifts_these(skip):
     everything = Policy(
@@ -441,7 +465,12 @@ def test_no_flag_at_all_lifts_these(skip):
 
 # ---------------------------------------------------------------- what protects from a change
 
-EDITS_PROTECTED = {Skip.OPTED_OUT, Skip.PROTECTED_NAMESPACE, Skip.STATIC_POD, Skip.TERMINATING}
+EDITS_PROTECTED = {
+    SkipReason.OPTED_OUT,
+    SkipReason.PROTECTED_NAMESPACE,
+    SkipReason.STATIC_POD,
+    SkipReason.TERMINATING,
+}
 
 
 @pytest.mark.parametrize(("skip", "protected"), ALONE.items(), ids=ALONE)
@@ -451,12 +480,12 @@ def test_of_the_protections_only_some_are_against_changes_of_annotations(skip, p
     assert skip_of(planned(snapshot(protected), finding)) is expected
 
 
-@pytest.mark.parametrize("skip", sorted(EDITS_PROTECTED - {Skip.STATIC_POD}))
+@pytest.mark.parametrize("skip", sorted(EDITS_PROTECTED - {SkipReason.STATIC_POD}))
 def test_a_share_pod_is_protected_as_a_pod_is(skip):
-    sick = share_pod(namespace="kube-system" if skip is Skip.PROTECTED_NAMESPACE else "ml")
-    if skip is Skip.OPTED_OUT:
+    sick = share_pod(namespace="kube-system" if skip is SkipReason.PROTECTED_NAMESPACE else "ml")
+    if skip is SkipReason.OPTED_OUT:
         sick = share_pod(annotations=OPT_OUT)
-    if skip is Skip.TERMINATING:
+    if skip is SkipReason.TERMINATING:
         sick = terminating(sick)
     finding = editing(sick, "kubeshare/GPUID", Rule.KUBESHARE, Cause.VANISHED_GPUID)
     policy = Policy(modes={Rule.KUBESHARE: Mode.APPLY})
@@ -477,13 +506,13 @@ def test_an_orphaned_holder_is_evicted_though_bare_running_and_in_kube_system():
 @pytest.mark.parametrize(
     ("skip", "fields"),
     {
-        Skip.OPTED_OUT: {"annotations": OPT_OUT},
-        Skip.STATIC_POD: {"annotations": {MIRROR: "uid"}},
-        Skip.DAEMON_SET_POD: {"owner": owner("DaemonSet")},
-        Skip.JOB_POD: {"owner": owner("Job")},
-        Skip.TERMINATING: {"deleted_at": NOW},
-        Skip.COMPLETED: {"phase": "Succeeded"},
-        Skip.HIGH_PRIORITY: {"priority": 2_000_000_000},
+        SkipReason.OPTED_OUT: {"annotations": OPT_OUT},
+        SkipReason.STATIC_POD: {"annotations": {MIRROR: "uid"}},
+        SkipReason.DAEMON_SET_POD: {"owner": owner("DaemonSet")},
+        SkipReason.JOB_POD: {"owner": owner("Job")},
+        SkipReason.TERMINATING: {"deleted_at": NOW},
+        SkipReason.COMPLETED: {"phase": "Succeeded"},
+        SkipReason.HIGH_PRIORITY: {"priority": 2_000_000_000},
     }.items(),
 )
 def test_a_holder_is_exempt_from_no_other_protection(skip, fields):
@@ -496,7 +525,7 @@ def test_a_holder_outside_of_the_named_namespaces_is_left_alone():
     kept = holder()
     policy = replace(KUBESHARE_ACTS, namespaces=("ml",))
     plan = planned(snapshot(kept), evicting(kept, **ORPHAN), policy=policy)
-    assert skip_of(plan) is Skip.OTHER_NAMESPACE
+    assert skip_of(plan) is SkipReason.OTHER_NAMESPACE
 
 
 @pytest.mark.parametrize("cause", sorted(set(Cause) - {Cause.ORPHANED_HOLDER}))
@@ -504,7 +533,7 @@ def test_no_other_cause_evicts_a_holder(cause):
     kept = holder()
     finding = evicting(kept, Rule.KUBESHARE, cause)
     assert skip_of(planned(snapshot(kept), finding, policy=KUBESHARE_ACTS)) is (
-        Skip.PROTECTED_NAMESPACE
+        SkipReason.PROTECTED_NAMESPACE
     )
 
 
@@ -512,28 +541,28 @@ def test_no_other_cause_evicts_a_holder(cause):
 def test_running_pods_are_evicted_only_by_rules_that_are_reported_unless_told_otherwise(rule):
     runs = pod()
     policy = Policy(modes={rule: Mode.APPLY})
-    expected = None if rule in REPORTED else Skip.RUNNING
+    expected = None if rule in REPORTED else SkipReason.RUNNING
     assert skip_of(planned(snapshot(runs), evicting(runs, rule), policy=policy)) is expected
 
 
 @pytest.mark.parametrize("rule", sorted(REPORTED))
 def test_rules_that_only_report_by_default_do_not_act_by_default(rule):
     runs = pod()
-    assert skip_of(planned(snapshot(runs), evicting(runs, rule))) is Skip.RULE_MODE_PLAN
+    assert skip_of(planned(snapshot(runs), evicting(runs, rule))) is SkipReason.RULE_MODE_PLAN
 
 
 # ---------------------------------------------------------------- which reason, which rule
 
 LADDER = (
-    (Skip.OPTED_OUT, {"annotations": OPT_OUT}),
-    (Skip.PROTECTED_NAMESPACE, {"namespace": "kube-system"}),
-    (Skip.TERMINATING, {"deleted_at": NOW}),
-    (Skip.JOB_POD, {"owner": owner("Job"), "tracked": True}),
-    (Skip.HIGH_PRIORITY, {"priority": 2_000_000_000}),
-    (Skip.NODE_NOT_READY, {}),
-    (Skip.TOO_YOUNG, {}),
-    (Skip.BACKING_OFF, {}),
-    (Skip.RULE_MODE_PLAN, {}),
+    (SkipReason.OPTED_OUT, {"annotations": OPT_OUT}),
+    (SkipReason.PROTECTED_NAMESPACE, {"namespace": "kube-system"}),
+    (SkipReason.TERMINATING, {"deleted_at": NOW}),
+    (SkipReason.JOB_POD, {"owner": owner("Job"), "tracked": True}),
+    (SkipReason.HIGH_PRIORITY, {"priority": 2_000_000_000}),
+    (SkipReason.NODE_NOT_READY, {}),
+    (SkipReason.TOO_YOUNG, {}),
+    (SkipReason.BACKING_OFF, {}),
+    (SkipReason.RULE_MODE_PLAN, {}),
     (None, {}),
 )
 """Everything that can be wrong with acting on one pod, the first reason first."""
@@ -548,15 +577,20 @@ def test_the_first_reason_that_applies_is_told(rung):
     one = refused(pod(**fields))
     finding = evicting(
         one,
-        since=NOW if Skip.TOO_YOUNG in told else NOW - HOUR,
+        since=NOW if SkipReason.TOO_YOUNG in told else NOW - HOUR,
         grace=60,
-        objection=Skip.NODE_NOT_READY if Skip.NODE_NOT_READY in told else None,
+        objection=SkipReason.NODE_NOT_READY if SkipReason.NODE_NOT_READY in told else None,
     )
     uid = one.owner.uid
-    attempts = {attempt_key(uid, "gpu-1"): Attempt(1, NOW)} if Skip.BACKING_OFF in told else {}
-    modes = {Rule.REFUSED: Mode.PLAN} if Skip.RULE_MODE_PLAN in told else {}
+    attempts = (
+        {attempt_key(uid, "gpu-1"): Attempt(1, NOW)} if SkipReason.BACKING_OFF in told else {}
+    )
+    modes = {Rule.REFUSED: Mode.PLAN} if SkipReason.RULE_MODE_PLAN in told else {}
     plan = planned(
-        snapshot(one), finding, policy=Policy(modes=modes), memory=Memory(attempts=attempts)
+        snapshot(one),
+        finding,
+        policy=Policy(modes=modes),
+        memory=ReconcilerState(attempts=attempts),
     )
     assert skip_of(plan) is told[0]
 
@@ -574,7 +608,7 @@ def test_a_subject_that_several_rules_found_appears_once_and_names_them():
 
 
 def test_the_first_rule_that_may_act_acts():
-    blocked = evicting(SICK, Rule.REFUSED, objection=Skip.NODE_NOT_READY)
+    blocked = evicting(SICK, Rule.REFUSED, objection=SkipReason.NODE_NOT_READY)
     free = editing(SICK, "hami.io/vgpu-node", Rule.LEFTOVER_CLAIM)
     (entry,) = planned(snapshot(SICK), free, blocked).actions
     assert entry.finding.rule is Rule.LEFTOVER_CLAIM
@@ -582,14 +616,14 @@ def test_the_first_rule_that_may_act_acts():
 
 
 def test_of_several_rules_that_may_not_act_the_first_tells_its_reason():
-    first = evicting(SICK, Rule.REFUSED, objection=Skip.NODE_NOT_READY)
-    second = evicting(SICK, Rule.PRESTART_FAILED, objection=Skip.PLUGIN_NOT_READY)
-    assert skip_of(planned(snapshot(SICK), second, first)) is Skip.NODE_NOT_READY
+    first = evicting(SICK, Rule.REFUSED, objection=SkipReason.NODE_NOT_READY)
+    second = evicting(SICK, Rule.PRESTART_FAILED, objection=SkipReason.PLUGIN_NOT_READY)
+    assert skip_of(planned(snapshot(SICK), second, first)) is SkipReason.NODE_NOT_READY
 
 
 def test_what_could_be_acted_on_leads_what_can_only_be_reported():
     told = reporting(SICK, Rule.REFUSED)
-    acts = evicting(SICK, Rule.LOST_DEVICE, objection=Skip.NO_NODE_EVIDENCE)
+    acts = evicting(SICK, Rule.LOST_DEVICE, objection=SkipReason.NO_NODE_EVIDENCE)
     (entry,) = planned(snapshot(SICK), told, acts).skipped
     assert (entry.finding.rule, entry.also) == (Rule.LOST_DEVICE, (Rule.REFUSED,))
 
@@ -610,7 +644,7 @@ def test_cards_of_the_same_number_on_two_nodes_are_two_subjects():
     first, second = (
         replace(
             reporting(SICK),
-            subject=replace(subject(SICK), kind=Kind.DEVICE, name="0", node=name),
+            subject=replace(subject(SICK), kind=ObjectKind.DEVICE, name="0", node=name),
         )
         for name in ("gpu-1", "gpu-2")
     )
@@ -656,12 +690,12 @@ def test_what_came_to_nothing_stands_behind_the_rest_so_that_it_starves_nobody(m
     policy = Policy(limits=limits)
     seen = snapshot(stuck, free)
     assert names(planned(seen, *findings, policy=policy).actions) == ["a-stuck"]
-    memory = Memory(failed={findings[0].key: NOW - 60})
+    memory = ReconcilerState(failed={findings[0].key: NOW - 60})
     assert names(planned(seen, *findings, policy=policy, memory=memory).actions) == ["b-free"]
 
 
 def test_skips_and_reports_are_told_by_rule_and_name():
-    blocked = {"objection": Skip.NODE_NOT_READY}
+    blocked = {"objection": SkipReason.NODE_NOT_READY}
     pods = [pod(name) for name in ("c", "a", "b")]
     rules = (Rule.REFUSED, Rule.LOST_DEVICE, Rule.REFUSED)
     skipped = [evicting(one, rule, **blocked) for one, rule in zip(pods, rules, strict=True)]
@@ -688,9 +722,9 @@ AGES = (
 @pytest.mark.parametrize(("since", "seen", "ripe"), AGES)
 def test_an_age_counts_from_the_older_of_what_is_told_and_what_was_seen(since, seen, ripe):
     finding = evicting(SICK, since=since, grace=60)
-    memory = Memory() if seen is None else Memory(seen={finding.key: seen})
+    memory = ReconcilerState() if seen is None else ReconcilerState(seen={finding.key: seen})
     plan = planned(snapshot(SICK), finding, memory=memory)
-    assert skip_of(plan) is (None if ripe else Skip.TOO_YOUNG)
+    assert skip_of(plan) is (None if ripe else SkipReason.TOO_YOUNG)
 
 
 def test_without_a_grace_nothing_is_too_young():
@@ -710,20 +744,20 @@ def test_the_margin_for_clocks_is_the_operators():
     ("count", "minutes"), [(1, 2), (2, 4), (3, 8), (4, 16), (5, 30), (6, 30), (2**64, 30)]
 )
 def test_the_pause_doubles_from_two_to_thirty_minutes(count, minutes):
-    for elapsed, skip in ((minutes * 60 - 1, Skip.BACKING_OFF), (minutes * 60, None)):
+    for elapsed, skip in ((minutes * 60 - 1, SkipReason.BACKING_OFF), (minutes * 60, None)):
         attempt = Attempt(count, NOW - elapsed)
-        memory = Memory(attempts={attempt_key(owner().uid, "gpu-1"): attempt})
+        memory = ReconcilerState(attempts={attempt_key(owner().uid, "gpu-1"): attempt})
         assert skip_of(planned(snapshot(SICK), evicting(SICK), memory=memory)) is skip
 
 
 def test_another_node_and_another_owner_do_not_pause():
     attempt = Attempt(9, NOW)
     keys = (attempt_key(owner().uid, "gpu-2"), attempt_key("uid-of-another", "gpu-1"))
-    memory = Memory(attempts=dict.fromkeys(keys, attempt))
+    memory = ReconcilerState(attempts=dict.fromkeys(keys, attempt))
     assert planned(snapshot(SICK), evicting(SICK), memory=memory).actions
 
 
-PAUSED = Memory(attempts={attempt_key(owner().uid, "gpu-1"): Attempt(9, NOW)})
+PAUSED = ReconcilerState(attempts={attempt_key(owner().uid, "gpu-1"): Attempt(9, NOW)})
 
 
 def test_tidying_never_backs_off():
@@ -739,7 +773,7 @@ def test_changes_of_annotations_never_back_off():
 def test_a_bare_pod_has_no_owner_to_back_off_for():
     bare = refused(pod(kind=None))
     policy = Policy(evict_bare=True)
-    memory = Memory(attempts={attempt_key("", "gpu-1"): Attempt(9, NOW)})
+    memory = ReconcilerState(attempts={attempt_key("", "gpu-1"): Attempt(9, NOW)})
     assert planned(snapshot(bare), evicting(bare), policy=policy, memory=memory).actions
 
 
@@ -811,7 +845,7 @@ def test_the_folders_that_a_node_was_left_over_the_months_are_one_trouble():
 
 def test_what_would_not_be_acted_on_anyway_does_not_trip_the_breaker():
     ill = spread(30)
-    findings = [evicting(each, objection=Skip.NODE_NOT_READY) for each in ill[:25]]
+    findings = [evicting(each, objection=SkipReason.NODE_NOT_READY) for each in ill[:25]]
     plan = planned(snapshot(*ill), *findings, *map(evicting, ill[25:]))
     assert plan.breaker.wanted == 5
     assert len(plan.actions) == 5
@@ -855,36 +889,40 @@ def test_the_table_has_every_rule_in_order():
 def rules(monkeypatch, **fields):
     """A rule that finds all failed pods, in the place of the real ones."""
 
-    def find(scene, policy):
-        return (evicting(each) for each in scene.snapshot.pods if each.phase == "Failed")
+    def find(cluster_index, policy):
+        return (evicting(each) for each in cluster_index.snapshot.pods if each.phase == "Failed")
 
     monkeypatch.setattr(reconciler.plan, "RULES", (RuleEntry(Rule.REFUSED, find, **fields),))
 
 
 def test_what_was_not_seen_in_full_is_no_evidence(monkeypatch):
-    rules(monkeypatch, needs=frozenset({View.PODS, View.NODES}))
-    for seen in ({View.PODS}, {View.NODES}, set()):
-        plan, _ = make_plan(snapshot(SICK, complete=frozenset(seen)), Policy(), Memory(), SPOKEN)
-        assert skip_of(plan) is Skip.INCOMPLETE_VIEW
-    plan, _ = make_plan(snapshot(SICK), Policy(), Memory(), SPOKEN)
+    rules(monkeypatch, needs=frozenset({Coverage.PODS, Coverage.NODES}))
+    for seen in ({Coverage.PODS}, {Coverage.NODES}, set()):
+        plan, _ = make_plan(
+            snapshot(SICK, complete=frozenset(seen)), Policy(), ReconcilerState(), SPOKEN
+        )
+        assert skip_of(plan) is SkipReason.INCOMPLETE_VIEW
+    plan, _ = make_plan(snapshot(SICK), Policy(), ReconcilerState(), SPOKEN)
     assert plan.actions
 
 
 def test_a_rule_that_is_off_does_not_look(monkeypatch):
     rules(monkeypatch)
     policy = Policy(modes={Rule.REFUSED: Mode.OFF})
-    plan, memory = make_plan(snapshot(SICK), policy, Memory(), SPOKEN)
+    plan, memory = make_plan(snapshot(SICK), policy, ReconcilerState(), SPOKEN)
     assert not plan.entries
-    assert memory == Memory()
+    assert memory == ReconcilerState()
 
 
 def test_a_rule_looks_only_from_where_it_can_see(monkeypatch):
     rules(monkeypatch, scopes=frozenset({Scope.NODE}))
-    assert not make_plan(snapshot(SICK), Policy(), Memory(), SPOKEN)[0].entries
-    assert make_plan(snapshot(SICK, scope=Scope.NODE), Policy(), Memory(), SPOKEN)[0].entries
+    assert not make_plan(snapshot(SICK), Policy(), ReconcilerState(), SPOKEN)[0].entries
+    assert make_plan(snapshot(SICK, scope=Scope.NODE), Policy(), ReconcilerState(), SPOKEN)[
+        0
+    ].entries
 
 
 def test_what_is_found_is_remembered_for_the_next_look(monkeypatch):
     rules(monkeypatch)
-    _, memory = make_plan(snapshot(SICK), Policy(), Memory(), SPOKEN)
+    _, memory = make_plan(snapshot(SICK), Policy(), ReconcilerState(), SPOKEN)
     assert memory.seen == {evicting(SICK).key: NOW}

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from reconciler.apply.applier import Applier
-from reconciler.apply.refusals import Refused
+from reconciler.apply.refusals import ActionRefused
 from reconciler.apply.removal import MOST_FILES, Remover
-from reconciler.model import Kind, RemoveFolder, Subject
+from reconciler.model import ObjectKind, ObjectRef, RemoveFolder
 from reconciler.observe import folders
-from reconciler.reasons import Cause, Outcome, Rule
+from reconciler.reasons import ActionOutcome, Cause, Rule
 from tests.reconciler import samples
-from tests.reconciler.hands_fake import FakeHands, FakeTime
+from tests.reconciler.fake_client import FakeHands, FakeTime
 from tests.reconciler.samples import pod, replace
 from tests.support.reconcile_plans import entry, plan, unmoved
-from vgpu.kube import MIRROR, MalformedObject
+from vgpu.kube.objects import MIRROR, MalformedObject
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError
 
@@ -48,7 +48,7 @@ def remover(root, mapped=lambda _: False):
 
 
 def refusal(root, action, **options):
-    with pytest.raises(Refused) as info:
+    with pytest.raises(ActionRefused) as info:
         remover(root, **options).remove(action)
     return info.value
 
@@ -68,9 +68,9 @@ def test_a_dry_run_removes_nothing(root, folder):
 def test_the_usual_roots_are_those_that_are_looked_at():
     usual = Remover((), folders.identity, lambda _: False)
     action = RemoveFolder(f"/usr/local/vgpu/containers/{UID}_main", UID, (1, 2, 3))
-    with pytest.raises(Refused) as info:
+    with pytest.raises(ActionRefused) as info:
         usual.remove(action)
-    assert info.value.outcome is Outcome.GONE
+    assert info.value.outcome is ActionOutcome.GONE
 
 
 @pytest.mark.parametrize(
@@ -91,18 +91,18 @@ def test_the_usual_roots_are_those_that_are_looked_at():
 )
 def test_nothing_else_is_removed(root, folder, path):
     action = RemoveFolder(path.format(root=root, uid=UID), UID, folders.identity(str(folder)))
-    assert refusal(root, action).outcome is Outcome.FAILED
+    assert refusal(root, action).outcome is ActionOutcome.FAILED
     assert len(list(folder.iterdir())) == 2
 
 
 def test_a_folder_of_another_pod_is_not_removed(root, folder):
     action = replace(action_for(folder), pod_uid="other")
-    assert refusal(root, action).outcome is Outcome.FAILED
+    assert refusal(root, action).outcome is ActionOutcome.FAILED
 
 
 def test_a_folder_that_a_process_uses_stays(root, folder):
     action = action_for(folder)
-    assert refusal(root, action, mapped=lambda _: True).outcome is Outcome.CHANGED
+    assert refusal(root, action, mapped=lambda _: True).outcome is ActionOutcome.CHANGED
     assert len(list(folder.iterdir())) == 2
 
 
@@ -110,14 +110,14 @@ def test_a_folder_of_which_nobody_can_tell_stays(root, folder):
     def unknown(path):
         raise SourceError(Reason.FOREIGN_PIDS, path)
 
-    assert refusal(root, action_for(folder), mapped=unknown).outcome is Outcome.FAILED
+    assert refusal(root, action_for(folder), mapped=unknown).outcome is ActionOutcome.FAILED
     assert folder.exists()
 
 
 def test_a_folder_that_changed_is_another(root, folder):
     action = action_for(folder)
     (folder / "new.cache").write_bytes(b"")
-    assert refusal(root, action).outcome is Outcome.CHANGED
+    assert refusal(root, action).outcome is ActionOutcome.CHANGED
     assert len(list(folder.iterdir())) == 3
 
 
@@ -125,7 +125,7 @@ def test_a_folder_in_the_place_of_another_stays(root, folder):
     action = action_for(folder)
     folder.rename(root / "aside")
     folder.mkdir()
-    assert refusal(root, action).outcome is Outcome.CHANGED
+    assert refusal(root, action).outcome is ActionOutcome.CHANGED
     assert folder.exists()
 
 
@@ -134,7 +134,7 @@ def test_a_folder_that_is_gone_is_gone(root, folder):
     for file in folder.iterdir():
         file.unlink()
     folder.rmdir()
-    assert refusal(root, action).outcome is Outcome.GONE
+    assert refusal(root, action).outcome is ActionOutcome.GONE
 
 
 def put_link(folder, target):
@@ -167,7 +167,7 @@ def test_a_folder_with_anything_but_a_few_plain_files_stays_whole(root, folder, 
     target.write_text("precious")
     put(folder, target)
     before = sorted(folder.iterdir())
-    assert refusal(root, action_for(folder)).outcome is Outcome.FAILED
+    assert refusal(root, action_for(folder)).outcome is ActionOutcome.FAILED
     assert sorted(folder.iterdir()) == before
     assert target.read_text() == "precious"
 
@@ -177,7 +177,7 @@ def test_a_link_in_the_place_of_the_folder_is_not_followed(root, folder, tmp_pat
     action = action_for(folder)
     folder.rename(elsewhere)
     folder.symlink_to(elsewhere)
-    assert refusal(root, action).outcome is Outcome.FAILED
+    assert refusal(root, action).outcome is ActionOutcome.FAILED
     assert len(list(elsewhere.iterdir())) == 2
 
 
@@ -193,7 +193,7 @@ def test_what_is_opened_is_what_was_planned_whatever_the_path_says(root, folder,
         folder.mkdir()
         (folder / "a.cache").touch()
     fooled = Remover((str(root),), lambda _: action.identity, lambda _: False)
-    with pytest.raises(Refused):
+    with pytest.raises(ActionRefused):
         fooled.remove(action)
     assert len(list(aside.iterdir())) == 2
     assert list(folder.iterdir())
@@ -211,7 +211,7 @@ def test_what_takes_the_folders_place_at_the_last_moment_stays(root, folder, mon
         unlink(name, dir_fd=dir_fd)
 
     monkeypatch.setattr("reconciler.apply.removal.os.unlink", renamed)
-    assert refusal(root, action).outcome is Outcome.CHANGED
+    assert refusal(root, action).outcome is ActionOutcome.CHANGED
     assert folder.exists()
 
 
@@ -224,7 +224,7 @@ def test_what_is_put_into_it_at_the_last_moment_stays(root, folder, monkeypatch)
         Path(folder / "late.cache").touch()
 
     monkeypatch.setattr("reconciler.apply.removal.os.unlink", filled)
-    assert refusal(root, action).outcome is Outcome.FAILED
+    assert refusal(root, action).outcome is ActionOutcome.FAILED
     assert [file.name for file in folder.iterdir()] == ["late.cache"]
 
 
@@ -239,17 +239,17 @@ class NoAudit:
 
 
 def applied(root, folder, *pods, node="gpu-1", malformed=(), **options):
-    hands = FakeHands(*pods)
-    hands.malformed = malformed
-    subject = Subject(Kind.FOLDER, "", str(folder), UID, node=node)
+    client = FakeHands(*pods)
+    client.malformed = malformed
+    subject = ObjectRef(ObjectKind.FOLDER, "", str(folder), UID, node=node)
     made = entry(subject, action_for(folder), Rule.ORPHAN_SHIM_DIR, Cause.POD_GONE)
-    applier = Applier(hands, NoAudit(), clock=FakeTime(), remover=remover(root), **options)
+    applier = Applier(client, NoAudit(), clock=FakeTime(), remover=remover(root), **options)
     (result,) = applier.apply(plan(made), unmoved())
-    return result.outcome, [note.reason for note in hands.events]
+    return result.outcome, [note.reason for note in client.events]
 
 
 def test_an_orphan_goes_and_its_node_is_told(root, folder):
-    assert applied(root, folder, pod("other")) == (Outcome.DONE, ["VgpuFolderRemoved"])
+    assert applied(root, folder, pod("other")) == (ActionOutcome.DONE, ["VgpuFolderRemoved"])
     assert not folder.exists()
 
 
@@ -258,22 +258,22 @@ def test_an_orphan_goes_and_its_node_is_told(root, folder):
     [
         pod("back", uid=UID),
         replace(pod("ended", uid=UID), phase="Succeeded"),
-        replace(pod("static"), ref=PodRef("mirror", "ml", "static"), annotations={MIRROR: UID}),
+        replace(pod("static"), ref=PodRef("informer", "ml", "static"), annotations={MIRROR: UID}),
     ],
 )
 def test_a_folder_whose_pod_is_there_stays(root, folder, its_pod):
-    assert applied(root, folder, its_pod) == (Outcome.CHANGED, [])
+    assert applied(root, folder, its_pod) == (ActionOutcome.CHANGED, [])
     assert folder.exists()
 
 
 @pytest.mark.parametrize(
     ("ref", "annotations", "outcome"),
     [
-        (PodRef(UID, "ml", "a"), {}, Outcome.CHANGED),
-        (PodRef("", "ml", "a"), {}, Outcome.CHANGED),
-        (PodRef("u", "ml", "a"), {MIRROR: UID}, Outcome.CHANGED),
-        (PodRef("u", "ml", "a"), None, Outcome.CHANGED),
-        (PodRef("u", "ml", "a"), {}, Outcome.DONE),
+        (PodRef(UID, "ml", "a"), {}, ActionOutcome.CHANGED),
+        (PodRef("", "ml", "a"), {}, ActionOutcome.CHANGED),
+        (PodRef("u", "ml", "a"), {MIRROR: UID}, ActionOutcome.CHANGED),
+        (PodRef("u", "ml", "a"), None, ActionOutcome.CHANGED),
+        (PodRef("u", "ml", "a"), {}, ActionOutcome.DONE),
     ],
 )
 def test_a_folder_stays_if_its_pod_may_be_one_that_cannot_be_read(
@@ -281,30 +281,30 @@ def test_a_folder_stays_if_its_pod_may_be_one_that_cannot_be_read(
 ):
     bad = MalformedObject("Pod", ref, "phase: 7", "gpu-1", annotations)
     assert applied(root, folder, malformed=(bad,))[0] is outcome
-    assert folder.exists() == (outcome is Outcome.CHANGED)
+    assert folder.exists() == (outcome is ActionOutcome.CHANGED)
 
 
 def test_a_folder_stays_on_a_node_that_has_opted_out_since(root, folder):
     there = samples.node("gpu-1", annotations={"vgpu.dev/reconcile": "false"})
-    assert applied(root, folder, there)[0] is Outcome.CHANGED
+    assert applied(root, folder, there)[0] is ActionOutcome.CHANGED
     assert folder.exists()
 
 
 def test_a_folder_on_no_known_node_stays(root, folder):
-    assert applied(root, folder, node="")[0] is Outcome.FAILED
+    assert applied(root, folder, node="")[0] is ActionOutcome.FAILED
 
 
 def test_who_leads_no_longer_removes_nothing(root, folder):
     answers = iter([True])
     outcome, _ = applied(root, folder, leads=lambda: next(answers, False))
-    assert outcome is Outcome.NOT_LEADER
+    assert outcome is ActionOutcome.NOT_LEADER
     assert folder.exists()
 
 
 def test_where_there_is_no_remover_nothing_is_removed(folder):
-    hands = FakeHands()
-    subject = Subject(Kind.FOLDER, "", str(folder), UID, node="gpu-1")
+    client = FakeHands()
+    subject = ObjectRef(ObjectKind.FOLDER, "", str(folder), UID, node="gpu-1")
     made = entry(subject, action_for(folder), Rule.ORPHAN_SHIM_DIR, Cause.POD_GONE)
-    (result,) = Applier(hands, NoAudit()).apply(plan(made), unmoved())
-    assert result.outcome is Outcome.FAILED
+    (result,) = Applier(client, NoAudit()).apply(plan(made), unmoved())
+    assert result.outcome is ActionOutcome.FAILED
     assert "--scope node" in result.detail

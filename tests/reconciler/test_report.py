@@ -9,23 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from reconciler.memory import Memory
 from reconciler.model import (
+    ActionResult,
     Breaker,
     Edit,
     Entry,
     Evict,
     Finding,
-    Kind,
+    ObjectKind,
+    ObjectRef,
     Plan,
-    Result,
     Scope,
-    Subject,
 )
 from reconciler.plan import make_plan
 from reconciler.policy import Limits, Policy
-from reconciler.reasons import Cause, Effect, Outcome, Rule, Skip
-from reconciler.report import (
+from reconciler.reasons import ActionOutcome, Cause, Effect, Rule, SkipReason
+from reconciler.reconciler_state import ReconcilerState
+from reconciler.report.document import (
     done_of,
     json_text,
     moment,
@@ -33,7 +33,7 @@ from reconciler.report import (
     report_document,
     succeeded,
 )
-from reconciler.report_table import show_plan, show_report, show_result, subject_text
+from reconciler.report.table import show_plan, show_report, show_result, subject_text
 from tests.reconciler.samples import (
     NOW,
     SPOKEN,
@@ -65,7 +65,7 @@ SICK = (
 
 
 def planned(*objects, **policy):
-    return make_plan(snapshot(*(objects or SICK)), Policy(**policy), Memory(), SPOKEN)[0]
+    return make_plan(snapshot(*(objects or SICK)), Policy(**policy), ReconcilerState(), SPOKEN)[0]
 
 
 def shown(plan, width=0, **options):
@@ -177,7 +177,7 @@ def test_the_json_form_has_all_that_is_known_of_each_subject():
     }
     (young,) = [entry for entry in told["skipped"] if entry["name"] == "young-0"]
     assert young["skip"] == "too_young"
-    assert young["skipExplanation"] == Skip.TOO_YOUNG.explanation
+    assert young["skipExplanation"] == SkipReason.TOO_YOUNG.explanation
     assert young["skipDetail"] == "50 s to go"
 
 
@@ -199,21 +199,32 @@ def sick_phase(sick):
 def test_each_applied_action_has_its_outcome():
     plan = planned()
     results = [
-        Result(entry, outcome, "in its own words")
-        for entry, outcome in zip(plan.actions, Outcome, strict=False)
+        ActionResult(entry, outcome, "in its own words")
+        for entry, outcome in zip(plan.actions, ActionOutcome, strict=False)
     ]
     told = document(plan, results)["actions"]
     assert [entry["outcome"] for entry in told] == ["done", "dry_run", "gone", "changed"]
-    assert told[2]["outcomeExplanation"] == Outcome.GONE.explanation
+    assert told[2]["outcomeExplanation"] == ActionOutcome.GONE.explanation
     assert {entry["outcomeDetail"] for entry in told} == {"in its own words"}
 
 
-@pytest.mark.parametrize("outcome", Outcome)
+@pytest.mark.parametrize("outcome", ActionOutcome)
 def test_an_action_has_succeeded_if_nothing_is_left_to_be_done(outcome):
     plan = planned()
-    good = outcome in (Outcome.DONE, Outcome.DRY_RUN, Outcome.GONE, Outcome.CHANGED)
+    good = outcome in (
+        ActionOutcome.DONE,
+        ActionOutcome.DRY_RUN,
+        ActionOutcome.GONE,
+        ActionOutcome.CHANGED,
+    )
     assert (
-        succeeded([Result(plan.actions[0], Outcome.DONE), Result(plan.actions[1], outcome)]) == good
+        succeeded(
+            [
+                ActionResult(plan.actions[0], ActionOutcome.DONE),
+                ActionResult(plan.actions[1], outcome),
+            ]
+        )
+        == good
     )
 
 
@@ -246,9 +257,9 @@ def test_what_was_done_is_counted_with_the_last_time():
     early, late = (datetime(2026, 11, day, tzinfo=UTC) for day in (20, 21))
     told = done_of(
         [
-            (Rule.REFUSED, Outcome.DONE, late),
-            (Rule.REFUSED, Outcome.DONE, early),
-            (Rule.REFUSED, Outcome.GONE, early),
+            (Rule.REFUSED, ActionOutcome.DONE, late),
+            (Rule.REFUSED, ActionOutcome.DONE, early),
+            (Rule.REFUSED, ActionOutcome.GONE, early),
         ]
     )
     assert [(each.outcome, each.count, each.last) for each in told] == [
@@ -277,7 +288,9 @@ HOSTILE = st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.sa
 @st.composite
 def hostile_plans(draw):
     ref = PodRef("uid", draw(HOSTILE), draw(HOSTILE))
-    target = Subject(Kind.POD, ref.namespace, ref.name, draw(HOSTILE), draw(HOSTILE), draw(HOSTILE))
+    target = ObjectRef(
+        ObjectKind.POD, ref.namespace, ref.name, draw(HOSTILE), draw(HOSTILE), draw(HOSTILE)
+    )
     text = {draw(HOSTILE): draw(HOSTILE)}
     action = draw(
         st.sampled_from([Evict(ref, "1"), Edit(target, "1", text, dict.fromkeys(text, "x"))])
@@ -297,7 +310,7 @@ def hostile_plans(draw):
         made_at=NOW,
         scope=Scope.CLUSTER,
         actions=(entry,),
-        skipped=(replace(entry, skip=draw(st.sampled_from(Skip))),),
+        skipped=(replace(entry, skip=draw(st.sampled_from(SkipReason))),),
         findings=(entry,),
         breaker=Breaker(1, 10, 1),
         notes=(draw(HOSTILE),),
@@ -312,7 +325,9 @@ def harmless(text):
 def test_nothing_of_a_tenants_text_reaches_the_terminal_as_a_command(plan, width):
     assert harmless(shown(plan, width))
     file = io.StringIO()
-    show_result(Console(file=file), Result(plan.actions[0], Outcome.FAILED, plan.notes[0]))
+    show_result(
+        Console(file=file), ActionResult(plan.actions[0], ActionOutcome.FAILED, plan.notes[0])
+    )
     assert harmless(file.getvalue())
     assert file.getvalue().count("\n") == 1
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
+from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Edit, Scope, ShimFolder
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import Rule
@@ -17,7 +18,6 @@ from reconciler.rules.drift import card_drift, recover
 from reconciler.rules.kubeshare import kubeshare
 from reconciler.rules.over_limit import over_limit
 from reconciler.rules.shim_folders import orphan_shim_dir
-from reconciler.scene import Scene
 from tests.reconciler.node_samples import SCHEMES, given, ledger
 from tests.reconciler.samples import CARD, SPOKEN, replace, uuid, with_ledgers
 from tests.reconciler.test_rule_any_text import HOSTILE, SNAPSHOTS
@@ -69,7 +69,7 @@ def looks(seen, random):
 def test_no_text_makes_a_rule_fail_and_every_finding_says_what_it_saw(rule, seen, random):
     for look in looks(seen, random):
         for policy in POLICIES:
-            for finding in rule(Scene(look, SPOKEN), policy):
+            for finding in rule(ClusterIndex(look, SPOKEN), policy):
                 assert finding.evidence
                 assert all(isinstance(line, str) and line for line in finding.evidence)
                 assert finding.key

@@ -4,16 +4,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from reconciler.model import Edit, Evict, Kind, Snapshot, View
+from reconciler.cluster_index import ClusterIndex
+from reconciler.model import Coverage, Edit, Evict, ObjectKind, Snapshot
 from reconciler.policy import Policy
 from reconciler.rules.assumed import assumed_expired, assumed_unbound
 from reconciler.rules.leftover_claim import leftover_claim
-from reconciler.rules.node_marks import stale_handshake, stale_lock
+from reconciler.rules.node_annotations import stale_handshake, stale_lock
 from reconciler.rules.refused import refused
 from reconciler.rules.waiting import no_gpu_matched, prestart_failed
-from reconciler.scene import Scene
 from tests.reconciler.samples import LANGUAGES, NOW, SPOKEN, assumed, handshake, lock, node, pod
-from vgpu.kube import Container, ContainerState, Node, Owner, Pod, Status
+from vgpu.kube.objects import Container, ContainerState, Node, OwnerReference, Pod, Status
 from vgpu.model import ContainerKind, PodRef
 
 RULES = (
@@ -79,7 +79,7 @@ PODS = st.builds(
     deleted_at=TIME,
     scheduled_at=TIME,
     unschedulable=TEXT,
-    owner=st.none() | st.builds(Owner, st.sampled_from(["ReplicaSet", "Job"]), TEXT, TEXT),
+    owner=st.none() | st.builds(OwnerReference, st.sampled_from(["ReplicaSet", "Job"]), TEXT, TEXT),
     started_at=TIME,
     status_at=TIME,
     gated=st.booleans(),
@@ -102,7 +102,7 @@ def unique(key):
 SNAPSHOTS = st.builds(
     Snapshot,
     now=st.just(NOW),
-    complete=st.sets(st.sampled_from(View)).map(frozenset),
+    complete=st.sets(st.sampled_from(Coverage)).map(frozenset),
     nodes=st.lists(NODES, max_size=2).map(unique(lambda each: each.name)),
     pods=st.lists(PODS, max_size=3).map(unique(lambda each: each.ref.uid)),
 )
@@ -114,12 +114,12 @@ SNAPSHOTS = st.builds(
 def test_any_pod_and_node_gives_findings_that_a_person_can_read(rule, seen):
     pods = {each.ref.uid: each for each in seen.pods}
     nodes = {each.name: each for each in seen.nodes}
-    for finding in rule(Scene(seen, SPOKEN), Policy()):
+    for finding in rule(ClusterIndex(seen, SPOKEN), Policy()):
         assert finding.rule == rule.__name__
         assert finding.evidence
         assert all(0 < len(line) < 1_000 for line in finding.evidence)
         subject, action = finding.subject, finding.action
-        if subject.kind is Kind.NODE:
+        if subject.kind is ObjectKind.NODE:
             of, version = nodes[subject.name], ""
         else:
             of = pods[subject.uid]
@@ -139,9 +139,9 @@ def test_any_pod_and_node_gives_findings_that_a_person_can_read(rule, seen):
 def test_a_pod_that_runs_or_may_yet_be_served_loses_no_claim(seen):
     """But for one whose containers all run and whose plugin says that it is done with it."""
     pods = {each.ref.uid: each for each in seen.pods}
-    scene = Scene(seen, SPOKEN)
+    cluster_index = ClusterIndex(seen, SPOKEN)
     for rule in (assumed_unbound, leftover_claim):
-        for finding in rule(scene, Policy()):
+        for finding in rule(cluster_index, Policy()):
             if finding.action is not None:
                 of = pods[finding.subject.uid]
                 done = "success" in of.annotations.values() and of.phase == "Running"

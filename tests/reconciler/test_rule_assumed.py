@@ -2,13 +2,13 @@
 
 import pytest
 
-from reconciler.memory import Memory
-from reconciler.model import Edit, Evict, View
+from reconciler.cluster_index import ClusterIndex
+from reconciler.model import Coverage, Edit, Evict
 from reconciler.plan import make_plan
 from reconciler.policy import Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.reasons import Cause, Effect, Rule, SkipReason
+from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules.assumed import assumed_expired, assumed_unbound
-from reconciler.scene import Scene
 from tests.reconciler.samples import (
     HOUR,
     LANGUAGES,
@@ -26,7 +26,7 @@ from tests.reconciler.samples import (
     unbound,
     waiting,
 )
-from vgpu.kube import Container
+from vgpu.kube.objects import Container
 from vgpu.model import Phase
 
 ALLOCATED = ("gaia", "gpushare", "hami", "volcano")
@@ -37,7 +37,7 @@ GPU_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 
 
 def find(rule, *objects, **fields):
-    return list(rule(Scene(snapshot(*objects, **fields), SPOKEN), Policy()))
+    return list(rule(ClusterIndex(snapshot(*objects, **fields), SPOKEN), Policy()))
 
 
 def only(rule, *objects, **fields):
@@ -94,8 +94,8 @@ def test_a_promise_of_the_future_counts_from_when_it_is_first_seen():
     """Its time stands in an annotation: nobody hides a pod from us with it."""
     sick = not_admitted(age=-HOUR)
     assert only(assumed_expired, sick).since == NOW + HOUR
-    plan, memory = make_plan(snapshot(sick), Policy(), Memory(), SPOKEN)
-    assert [entry.skip for entry in plan.skipped] == [Skip.TOO_YOUNG]
+    plan, memory = make_plan(snapshot(sick), Policy(), ReconcilerState(), SPOKEN)
+    assert [entry.skip for entry in plan.skipped] == [SkipReason.TOO_YOUNG]
     plan, _ = make_plan(snapshot(sick, now=NOW + 400), Policy(), memory, SPOKEN)
     assert [entry.finding.rule for entry in plan.actions] == [Rule.ASSUMED_EXPIRED]
 
@@ -107,7 +107,7 @@ def test_clocks_that_differ_by_a_minute_do_not_make_it_old_or_impossible():
 @pytest.mark.parametrize("style", ["volcano", "hami"])
 def test_the_plugin_may_say_itself_that_it_failed(style):
     failed = {BIND_PHASE[style]: "failed"}
-    struck = {LANGUAGES[style].dialect.to_allocate: ";"}
+    struck = {LANGUAGES[style].key_set.to_allocate: ";"}
     for said in (failed, failed | struck):
         finding = only(assumed_expired, not_admitted(style, annotations=said))
         assert "volcano: the plugin says that it could not serve it" in finding.evidence
@@ -119,7 +119,7 @@ def test_a_pod_of_which_one_container_was_served_still_waits(style):
         *assumed(style=style).containers,
         Container("more", assumed(style=style).containers[0].limits),
     )
-    said = LANGUAGES[style].dialect
+    said = LANGUAGES[style].key_set
     one = not_admitted(style)
     entry = one.annotations[said.devices].strip(";")
     told = one.annotations | {said.devices: f"{entry};{entry}", said.to_allocate: f";{entry}"}
@@ -133,10 +133,10 @@ def test_a_pod_of_which_one_container_was_served_still_waits(style):
 @pytest.mark.parametrize(
     ("nodes", "seen", "objection"),
     [
-        ((node(plugin=False),), {}, Skip.PLUGIN_NOT_READY),
-        ((node(ready=False),), {}, Skip.NODE_NOT_READY),
-        ((node("gpu-2"),), {}, Skip.NODE_UNKNOWN),
-        ((node(),), {"complete": frozenset({View.PODS})}, Skip.INCOMPLETE_VIEW),
+        ((node(plugin=False),), {}, SkipReason.PLUGIN_NOT_READY),
+        ((node(ready=False),), {}, SkipReason.NODE_NOT_READY),
+        ((node("gpu-2"),), {}, SkipReason.NODE_UNKNOWN),
+        ((node(),), {"complete": frozenset({Coverage.PODS})}, SkipReason.INCOMPLETE_VIEW),
     ],
     ids=["no plugin", "not ready", "unknown", "nodes unseen"],
 )
@@ -148,7 +148,7 @@ def test_without_a_ready_plugin_it_may_be_served_yet(style, nodes, seen, objecti
 @pytest.mark.parametrize("reason", ["ContainerCreating", "ImagePullBackOff", "PodInitializing"])
 def test_gaia_says_nothing_until_the_container_starts(reason):
     admitted = waiting(assumed(style="gaia"), reason)
-    assert only(assumed_expired, admitted).objection is Skip.WAITS_FOR_OTHERS
+    assert only(assumed_expired, admitted).objection is SkipReason.WAITS_FOR_OTHERS
 
 
 @pytest.mark.parametrize("style", ["gpushare", "hami", "volcano"])
@@ -162,21 +162,21 @@ def test_gpushare_gives_the_only_card_of_a_node_without_a_word():
     one_card = node("gpu-1", "gpushare")
     capacity = one_card.capacity | {"aliyun.com/gpu-count": 1}
     one_card = replace(one_card, capacity=capacity, allocatable=capacity)
-    assert only(assumed_expired, admitted, one_card).objection is Skip.WAITS_FOR_OTHERS
+    assert only(assumed_expired, admitted, one_card).objection is SkipReason.WAITS_FOR_OTHERS
     assert only(assumed_expired, not_admitted("gpushare"), one_card).objection is None
 
 
 def test_a_pod_that_prestart_refuses_is_evicted_for_that():
     plan, _ = make_plan(
-        snapshot(prestart_failed(assumed(style="gaia"))), Policy(), Memory(), SPOKEN
+        snapshot(prestart_failed(assumed(style="gaia"))), Policy(), ReconcilerState(), SPOKEN
     )
     (action,) = plan.actions
     assert (action.finding.rule, action.also) == (Rule.PRESTART_FAILED, (Rule.ASSUMED_EXPIRED,))
 
 
 def test_a_terminating_pod_goes_by_itself():
-    plan, _ = make_plan(snapshot(terminating(not_admitted())), Policy(), Memory(), SPOKEN)
-    assert [entry.skip for entry in plan.skipped] == [Skip.TERMINATING]
+    plan, _ = make_plan(snapshot(terminating(not_admitted())), Policy(), ReconcilerState(), SPOKEN)
+    assert [entry.skip for entry in plan.skipped] == [SkipReason.TERMINATING]
 
 
 def test_kubeshare_has_no_allocate():
@@ -193,7 +193,7 @@ def test_kubeshare_has_no_allocate():
 def test_the_claim_of_a_pod_that_was_never_bound_is_taken_back(style):
     """And nothing that its user asked for, nor what others wrote."""
     asked = {"nvidia.com/use-gputype": "A100", "tencent.com/vcuda-core-limit": "50"}
-    language = LANGUAGES[style]
+    codec = LANGUAGES[style]
     sick = unbound(style=style, annotations=asked)
     finding = only(assumed_unbound, sick)
     assert (finding.cause, finding.effect) == (Cause.NEVER_BOUND, Effect.REPAIR)
@@ -201,12 +201,12 @@ def test_the_claim_of_a_pod_that_was_never_bound_is_taken_back(style):
     edit = finding.action
     assert isinstance(edit, Edit)
     assert (edit.target, edit.resource_version) == (finding.subject, sick.resource_version)
-    keys = language.claim_keys(sick)
+    keys = codec.claim_keys(sick)
     assert edit.before == {key: sick.annotations[key] for key in keys}
     assert edit.after == dict.fromkeys(keys)
     left = {key: text for key, text in sick.annotations.items() if key not in edit.after}
     assert left == asked
-    assert language.claim(replace(sick, annotations=left)) is None
+    assert codec.claim(replace(sick, annotations=left)) is None
 
 
 @pytest.mark.parametrize("style", ALLOCATED)

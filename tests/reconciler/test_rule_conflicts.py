@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from reconciler.memory import Memory
-from reconciler.model import Evict, Kind, Scope, View
+from reconciler.cluster_index import ClusterIndex
+from reconciler.model import Coverage, Evict, ObjectKind, Scope
 from reconciler.plan import make_plan
 from reconciler.policy import Mode, Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.reasons import Cause, Effect, Rule, SkipReason
+from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules.conflicts import (
     CAUSES,
     double_booked,
@@ -16,7 +17,6 @@ from reconciler.rules.conflicts import (
     running_without_device,
     unowned_process,
 )
-from reconciler.scene import Scene
 from tests.reconciler.node_samples import SCHEMES, given, on_node
 from tests.reconciler.samples import (
     CARD,
@@ -40,7 +40,7 @@ from tests.reconciler.samples import (
     with_ledgers,
 )
 from vgpu.facts import Gpu, GpuSample
-from vgpu.kube import MIRROR, Container, ContainerState, Status
+from vgpu.kube.objects import MIRROR, Container, ContainerState, Status
 from vgpu.ledger import ConflictKind, merge
 from vgpu.ledger.node import node_evidence
 from vgpu.model import Phase, PodRef, Source
@@ -56,7 +56,7 @@ def applied(rule):
 
 
 def find(rule, seen, policy=None):
-    return list(rule(Scene(seen, SPOKEN), policy or Policy()))
+    return list(rule(ClusterIndex(seen, SPOKEN), policy or Policy()))
 
 
 def only(rule, seen, policy=None):
@@ -85,7 +85,7 @@ def test_a_device_with_more_holders_than_it_can_bear_is_told_with_all_of_them(st
     found = find(double_booked, look(*crowd(style)))
     (finding,) = [each for each in found if each.cause is Cause.OVERCOMMITTED]
     assert (finding.rule, finding.action) == (Rule.DOUBLE_BOOKED, None)
-    assert finding.subject.kind is Kind.POD
+    assert finding.subject.kind is ObjectKind.POD
     told = text(finding)
     assert f"{6 * SHARE} of {CARD} bytes of memory" in told
     assert "40960 MiB" in told
@@ -127,11 +127,11 @@ def test_while_one_holder_is_on_its_way_no_other_is_sent_after_it():
     pods = crowd()
     pods[0] = terminating(replace(pods[0], priority=9))
     policy = applied(Rule.DOUBLE_BOOKED)
-    plan, memory = make_plan(on_node(*pods), policy, Memory(), SPOKEN)
+    plan, memory = make_plan(on_node(*pods), policy, ReconcilerState(), SPOKEN)
     plan, _ = make_plan(replace(on_node(*pods), now=NOW + HOUR), policy, memory, SPOKEN)
     assert plan.actions == ()
     assert [(entry.finding.subject.uid, entry.skip) for entry in plan.skipped] == [
-        (pods[0].ref.uid, Skip.TERMINATING)
+        (pods[0].ref.uid, SkipReason.TERMINATING)
     ]
 
 
@@ -139,7 +139,7 @@ def test_a_victim_runs_and_is_evicted_all_the_same_once_the_rule_may():
     policy = applied(Rule.DOUBLE_BOOKED)
     pods = crowd()
     seen = on_node(*pods, said=[given(each) for each in pods])
-    _, memory = make_plan(seen, policy, Memory(), SPOKEN)
+    _, memory = make_plan(seen, policy, ReconcilerState(), SPOKEN)
     plan, _ = make_plan(replace(seen, now=NOW + HOUR), policy, memory, SPOKEN)
     assert len(plan.actions) == 1
     reported, _ = make_plan(seen, Policy(), memory, SPOKEN)
@@ -149,7 +149,7 @@ def test_a_victim_runs_and_is_evicted_all_the_same_once_the_rule_may():
 def test_nobody_is_evicted_from_a_node_that_is_not_ready_on_the_api_servers_word_alone():
     seen = with_ledgers(snapshot(node(ready=False), *crowd()))
     finding = only(double_booked, seen, applied(Rule.DOUBLE_BOOKED))
-    assert finding.objection is Skip.NODE_NOT_READY
+    assert finding.objection is SkipReason.NODE_NOT_READY
 
 
 def test_two_crowded_devices_have_a_victim_each():
@@ -182,7 +182,7 @@ def test_a_holder_that_the_snapshot_does_not_know_is_told_of_the_device_and_neve
     seen = on_node(*crowd())
     finding = only(double_booked, replace(seen, pods=()), applied(Rule.DOUBLE_BOOKED))
     assert finding.action is None
-    assert (finding.subject.kind, finding.subject.name) == (Kind.DEVICE, HERE)
+    assert (finding.subject.kind, finding.subject.name) == (ObjectKind.DEVICE, HERE)
     assert finding.subject.node == "gpu-1"
 
 
@@ -211,9 +211,9 @@ def test_what_a_node_registers_counts_where_its_driver_is_asked_too():
 
 
 def test_without_the_nodes_own_register_too_much_may_be_meant():
-    seen = replace(on_node(*crowd()), complete=frozenset({View.PODS, View.LEDGER}))
+    seen = replace(on_node(*crowd()), complete=frozenset({Coverage.PODS, Coverage.LEDGER}))
     finding = only(double_booked, seen, applied(Rule.DOUBLE_BOOKED))
-    assert finding.objection is Skip.INCOMPLETE_VIEW
+    assert finding.objection is SkipReason.INCOMPLETE_VIEW
     assert "may offer more" in text(finding)
 
 
@@ -267,7 +267,7 @@ def test_what_a_node_that_is_not_ready_says_is_no_reason_to_evict():
     train = pod(claim=None, phase="Running")
     seen = with_ledgers(snapshot(node(ready=False), train))
     finding = only(running_without_device, seen, applied(Rule.RUNNING_WITHOUT_DEVICE))
-    assert finding.objection is Skip.NODE_NOT_READY
+    assert finding.objection is SkipReason.NODE_NOT_READY
 
 
 def test_two_containers_without_a_device_are_one_finding():
@@ -324,7 +324,7 @@ def test_a_process_in_no_container_is_told_of_the_device():
     alone = replace(given(pod(), source=Source.PROCESS), pod=PodRef("", "", ""), container="")
     said = replace(alone, alive=False, where="pid 4711")
     finding = only(unowned_process, on_node(said=[said]), applied(Rule.UNOWNED_PROCESS))
-    assert (finding.subject.kind, finding.subject.name) == (Kind.DEVICE, HERE)
+    assert (finding.subject.kind, finding.subject.name) == (ObjectKind.DEVICE, HERE)
     assert (finding.subject.node, finding.action) == ("gpu-1", None)
     assert "pid 4711" in text(finding)
 
@@ -367,20 +367,20 @@ def test_a_static_pod_is_known_by_the_uid_that_its_kubelet_has():
     seen = on_node(static, said=[given(static, source=Source.PROCESS)])
     finding = only(unowned_process, seen, applied(Rule.UNOWNED_PROCESS))
     assert finding.subject.uid == static.ref.uid
-    plan, _ = make_plan(seen, applied(Rule.UNOWNED_PROCESS), Memory(), SPOKEN)
-    assert Skip.STATIC_POD in [entry.skip for entry in plan.skipped]
+    plan, _ = make_plan(seen, applied(Rule.UNOWNED_PROCESS), ReconcilerState(), SPOKEN)
+    assert SkipReason.STATIC_POD in [entry.skip for entry in plan.skipped]
 
 
 def test_a_share_pod_without_a_pod_is_nothing_that_could_be_evicted():
     waits = share_pod(served=False, bound=True)
     seen = on_node(waits, known={"lost": frozenset({HERE})})
     finding = only(lost_device, seen, applied(Rule.LOST_DEVICE))
-    assert (finding.subject.kind, finding.action) == (Kind.SHARE_POD, None)
+    assert (finding.subject.kind, finding.action) == (ObjectKind.SHARE_POD, None)
     served = share_pod()
     real = real_pod(served)
     seen = on_node(real, served, known={"lost": frozenset({HERE})})
     finding = only(lost_device, seen, applied(Rule.LOST_DEVICE))
-    assert (finding.subject.kind, finding.subject.uid) == (Kind.POD, real.ref.uid)
+    assert (finding.subject.kind, finding.subject.uid) == (ObjectKind.POD, real.ref.uid)
 
 
 def test_every_cause_of_the_table_belongs_to_a_rule_that_looks():

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from reconciler.memory import Memory
-from reconciler.model import Kind
+from reconciler.cluster_index import ClusterIndex
+from reconciler.model import ObjectKind
 from reconciler.plan import make_plan
 from reconciler.policy import Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.reasons import Cause, Effect, Rule, SkipReason
+from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules.drift import card_drift, recover
-from reconciler.scene import Scene
 from tests.reconciler.node_samples import SCHEMES, given, ledger, on_node
 from tests.reconciler.samples import (
     CARD,
@@ -33,7 +33,7 @@ from tests.reconciler.samples import (
     terminating,
     uuid,
 )
-from vgpu.kube import Container, ContainerState, Status
+from vgpu.kube.objects import Container, ContainerState, Status
 from vgpu.ledger import ConflictKind, Evidence, Statement, merge
 from vgpu.model import (
     Allocation,
@@ -45,7 +45,7 @@ from vgpu.model import (
     Share,
     Source,
 )
-from vgpu.schemes.gaia_checkpoint import parse_checkpoint
+from vgpu.schemes.gaia.checkpoint import parse_checkpoint
 from vgpu.units import GAIA_MEMORY_BLOCK, GIB, MIB
 
 REPAIRED = ("volcano", "hami", "gpushare", "gaia")
@@ -53,8 +53,8 @@ CORES = {"volcano": None, "hami": None, "gpushare": None, "gaia": 200}
 HERE, THERE = uuid("gpu-1", 0), uuid("gpu-1", 1)
 
 
-def find(rule, seen, languages=SPOKEN):
-    return list(rule(Scene(seen, languages), Policy()))
+def find(rule, seen, codecs=SPOKEN):
+    return list(rule(ClusterIndex(seen, codecs), Policy()))
 
 
 def only(rule, seen):
@@ -94,7 +94,7 @@ def test_annotations_are_made_to_name_the_card_that_the_container_has(style, sou
     assert (finding.rule, finding.cause) == (Rule.CARD_DRIFT, Cause.CARD_DIFFERS)
     assert (finding.effect, finding.objection) == (Effect.REPAIR, None)
     assert finding.grace == Policy().ages.drift
-    assert (finding.subject.kind, finding.subject.uid) == (Kind.POD, train.ref.uid)
+    assert (finding.subject.kind, finding.subject.uid) == (ObjectKind.POD, train.ref.uid)
     assert says(edited(train, finding.action), style) == [("main", THERE, Phase.ASSIGNED)]
     text = "\n".join(finding.evidence)
     assert f"{source} of {train.ref.uid}" in text
@@ -191,7 +191,7 @@ def test_no_repair_books_more_of_a_card_than_there_is(style):
     said = [kubelet_gave(train, style)]
     said += [kubelet_gave(other, style) for other in others]
     finding = only(card_drift, on_node(train, *others, said=said))
-    assert finding.objection is Skip.WOULD_OVERBOOK
+    assert finding.objection is SkipReason.WOULD_OVERBOOK
     assert finding.action is not None
     assert any(f"{6 * SHARE} of {CARD} bytes" in line for line in finding.evidence)
     fits = only(card_drift, on_node(train, *others[1:], said=said))
@@ -203,7 +203,7 @@ def test_repairs_that_fit_one_by_one_but_not_together_are_not_proposed_together(
     others = [pod(f"other-{number}", card=1) for number in range(4)]
     said = [given(each, card=1) for each in (*moved, *others)]
     found = find(card_drift, on_node(*moved, *others, said=said))
-    assert [finding.objection for finding in found] == [None, Skip.WOULD_OVERBOOK]
+    assert [finding.objection for finding in found] == [None, SkipReason.WOULD_OVERBOOK]
 
 
 def test_a_repair_and_a_recovery_share_the_room():
@@ -211,7 +211,7 @@ def test_a_repair_and_a_recovery_share_the_room():
     others = [pod(f"other-{number}", card=1) for number in range(4)]
     seen = on_node(moved, late, *others, said=[given(moved, card=1), given(late, card=1)])
     assert only(card_drift, seen).objection is None
-    assert only(recover, seen).objection is Skip.WOULD_OVERBOOK
+    assert only(recover, seen).objection is SkipReason.WOULD_OVERBOOK
 
 
 def test_what_kubeshare_has_of_a_card_counts_though_its_share_pods_are_not_seen():
@@ -219,7 +219,7 @@ def test_what_kubeshare_has_of_a_card_counts_though_its_share_pods_are_not_seen(
     sharers = [real_pod(share_pod(f"jupyter-{number}")) for number in range(5)]
     said = [given(train, card=0)]
     full = only(card_drift, on_node(train, *sharers, said=said))
-    assert full.objection is Skip.WOULD_OVERBOOK
+    assert full.objection is SkipReason.WOULD_OVERBOOK
     assert only(card_drift, on_node(train, *sharers[1:], said=said)).objection is None
 
 
@@ -228,7 +228,7 @@ def test_crossed_pods_on_full_cards_are_shown_but_neither_goes_first():
     fill = [pod(f"fill-{c}-{n}", card=c) for c in (0, 1) for n in range(4)]
     said = [given(left, card=1), given(right, card=0)]
     found = find(card_drift, on_node(left, right, *fill, said=said))
-    assert [finding.objection for finding in found] == [Skip.WOULD_OVERBOOK] * 2
+    assert [finding.objection for finding in found] == [SkipReason.WOULD_OVERBOOK] * 2
 
 
 def test_pods_that_have_ended_take_no_room():
@@ -340,14 +340,14 @@ def test_after_the_repair_nothing_is_found_any_more(style):
 def test_the_plan_repairs_after_the_grace_and_leaves_alone_who_opted_out():
     train = pod()
     seen = on_node(train, said=[given(train, card=1)])
-    plan, memory = make_plan(seen, Policy(), Memory(), SPOKEN)
-    assert [entry.skip for entry in plan.skipped] == [Skip.TOO_YOUNG]
+    plan, memory = make_plan(seen, Policy(), ReconcilerState(), SPOKEN)
+    assert [entry.skip for entry in plan.skipped] == [SkipReason.TOO_YOUNG]
     later = replace(seen, now=NOW + HOUR)
     plan, _ = make_plan(later, Policy(), memory, SPOKEN)
     assert [entry.finding.rule for entry in plan.actions] == [Rule.CARD_DRIFT]
     out = replace(train, annotations=train.annotations | {"vgpu.dev/reconcile": "false"})
     plan, _ = make_plan(on_node(out, said=[given(out, card=1)]), Policy(), memory, SPOKEN)
-    assert [entry.skip for entry in plan.skipped] == [Skip.OPTED_OUT]
+    assert [entry.skip for entry in plan.skipped] == [SkipReason.OPTED_OUT]
 
 
 # ---------------------------------------------------------------- recover: never marked as assigned
@@ -415,7 +415,7 @@ def test_without_a_word_of_the_node_the_card_is_not_known(style):
         on_node(train, said=[given(train, style, card=1, source=Source.SHIM)]),
     ):
         finding = only(recover, seen)
-        assert finding.objection is Skip.NO_NODE_EVIDENCE
+        assert finding.objection is SkipReason.NO_NODE_EVIDENCE
         assert finding.cause is Cause.RUNS_UNASSIGNED
         assert finding.action is not None
 
@@ -449,7 +449,7 @@ def test_a_recovery_that_would_overbook_the_card_is_not_proposed():
     train = forgotten()
     others = [pod(f"other-{number}", card=1) for number in range(5)]
     finding = only(recover, on_node(train, *others, said=[given(train, card=1)]))
-    assert finding.objection is Skip.WOULD_OVERBOOK
+    assert finding.objection is SkipReason.WOULD_OVERBOOK
 
 
 # ---------------------------------------------------------------- recover: annotations lost
@@ -687,7 +687,7 @@ def test_every_repair_says_where_the_container_is_and_is_found_once(random):
     known = {one.ref.uid: (one, style) for one, style in pods}
     for rule in (card_drift, recover):
         for finding in find(rule, seen):
-            if finding.action is None or finding.objection is Skip.NO_NODE_EVIDENCE:
+            if finding.action is None or finding.objection is SkipReason.NO_NODE_EVIDENCE:
                 continue
             one, style = known[finding.subject.uid]
             holdings = seen.ledgers["gpu-1"].of_pod(one.ref.uid)

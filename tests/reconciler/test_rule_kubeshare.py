@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from reconciler.memory import Memory
-from reconciler.model import Edit, Evict, Kind, UnusedGuard, View
+from reconciler.cluster_index import ClusterIndex
+from reconciler.model import Coverage, Edit, Evict, ObjectKind, UnusedGuard
 from reconciler.plan import make_plan
 from reconciler.policy import Mode, Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.reasons import Cause, Effect, Rule, SkipReason
+from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules.kubeshare import kubeshare
-from reconciler.scene import Scene
 from tests.reconciler.samples import (
     HOUR,
     NOW,
@@ -26,16 +26,16 @@ from tests.reconciler.samples import (
     snapshot,
     terminating,
 )
-from vgpu.kube import SHARE_POD, Container, ContainerState, Status
+from vgpu.kube.objects import SHARE_POD, Container, ContainerState, Status
 from vgpu.model import Phase, PodRef
-from vgpu.schemes.kubeshare_sharepod import GPUID, PREFIX
+from vgpu.schemes.kubeshare.sharepod import GPUID, PREFIX
 
 APPLY = Policy(modes={Rule.KUBESHARE: Mode.APPLY})
 REQUEST = f"{PREFIX}gpu_request"
 
 
 def find(*objects, **fields):
-    return list(kubeshare(Scene(snapshot(*objects, **fields), SPOKEN), Policy()))
+    return list(kubeshare(ClusterIndex(snapshot(*objects, **fields), SPOKEN), Policy()))
 
 
 def only(*objects):
@@ -54,7 +54,7 @@ def test_a_holder_without_a_share_pod_is_evicted_and_frees_its_card():
     assert finding.action == Evict(keeper.ref, keeper.resource_version, guards)
     assert (finding.effect, finding.since) == (Effect.RECOVERY, None)
     assert finding.grace == Policy().ages.orphan
-    assert (finding.subject.kind, finding.subject.uid) == (Kind.POD, keeper.ref.uid)
+    assert (finding.subject.kind, finding.subject.uid) == (ObjectKind.POD, keeper.ref.uid)
     assert "abcde" in finding.evidence[0]
 
 
@@ -125,20 +125,20 @@ def test_a_holder_elsewhere_or_of_no_card_or_that_has_ended_is_not_found():
 
 def test_without_all_share_pods_nothing_is_found():
     objects = (holder(), share_pod("stuck", served=False, gpuid="ghost", bound=False))
-    assert find(*objects, complete=frozenset({View.PODS, View.NODES})) == []
+    assert find(*objects, complete=frozenset({Coverage.PODS, Coverage.NODES})) == []
 
 
 def test_the_plan_evicts_an_orphan_only_after_it_was_one_in_every_look_of_the_grace():
     keeper, user = holder(), share_pod()
-    plan, memory = make_plan(snapshot(keeper), APPLY, Memory(), SPOKEN)
-    assert [entry.skip for entry in plan.skipped] == [Skip.TOO_YOUNG]
+    plan, memory = make_plan(snapshot(keeper), APPLY, ReconcilerState(), SPOKEN)
+    assert [entry.skip for entry in plan.skipped] == [SkipReason.TOO_YOUNG]
     _, memory = make_plan(snapshot(keeper, user), APPLY, memory, SPOKEN)
     plan, memory = make_plan(snapshot(keeper, now=NOW + HOUR), APPLY, memory, SPOKEN)
-    assert [entry.skip for entry in plan.skipped] == [Skip.TOO_YOUNG]
+    assert [entry.skip for entry in plan.skipped] == [SkipReason.TOO_YOUNG]
     plan, _ = make_plan(snapshot(keeper, now=NOW + 2 * HOUR), APPLY, memory, SPOKEN)
     assert [entry.finding.subject.uid for entry in plan.actions] == [keeper.ref.uid]
     plan, _ = make_plan(snapshot(keeper, now=NOW + 2 * HOUR), Policy(), memory, SPOKEN)
-    assert [entry.skip for entry in plan.skipped] == [Skip.RULE_MODE_PLAN]
+    assert [entry.skip for entry in plan.skipped] == [SkipReason.RULE_MODE_PLAN]
 
 
 # ---------------------------------------------------------------- stuck
@@ -177,7 +177,7 @@ def test_decimals_that_fit_but_not_in_floating_point_are_placed_again(requests):
     stuck = pods[-1]
     assert (finding.cause, finding.effect) == (Cause.FLOAT_SUM, Effect.RECOVERY)
     assert finding.grace == Policy().ages.assumed
-    assert finding.subject.kind is Kind.SHARE_POD
+    assert finding.subject.kind is ObjectKind.SHARE_POD
     assert finding.action == Edit(
         finding.subject, stuck.resource_version, {GPUID: "abcde"}, {GPUID: None}, unbind="gpu-1"
     )
@@ -240,7 +240,7 @@ def test_a_name_that_its_user_chose_is_not_taken_away():
 
 def test_the_plan_places_a_stuck_share_pod_again_after_its_grace():
     stuck = share_pod("stuck", gpuid="ghost", served=False, bound=False)
-    _, memory = make_plan(snapshot(stuck), APPLY, Memory(), SPOKEN)
+    _, memory = make_plan(snapshot(stuck), APPLY, ReconcilerState(), SPOKEN)
     plan, _ = make_plan(snapshot(stuck, now=NOW + HOUR), APPLY, memory, SPOKEN)
     assert [entry.finding.subject.uid for entry in plan.actions] == [stuck.ref.uid]
 
@@ -252,7 +252,7 @@ def test_a_share_pod_that_completes_and_is_started_again_is_told_with_advice():
     done = Status("main", ContainerState.TERMINATED, reason="Completed", restarts=7)
     finding = only(holder(), replace(share_pod(), statuses=(done,)))
     assert (finding.cause, finding.action) == (Cause.COMPLETED_FOR_EVER, None)
-    assert finding.subject.kind is Kind.SHARE_POD
+    assert finding.subject.kind is ObjectKind.SHARE_POD
     assert "7 times" in finding.evidence[0]
     assert "OnFailure" in finding.evidence[-1]
     made = replace(real_pod(share_pod()), statuses=(done,))

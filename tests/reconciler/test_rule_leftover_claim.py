@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.memory import Memory
+from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Edit
 from reconciler.plan import make_plan
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule
+from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules.leftover_claim import leftover_claim
-from reconciler.scene import Scene
 from tests.reconciler.samples import (
     HOUR,
     LANGUAGES,
@@ -24,9 +24,9 @@ from tests.reconciler.samples import (
     snapshot,
     unbound,
 )
-from vgpu.kube import Container, ContainerState, Status
+from vgpu.kube.objects import Container, ContainerState, Status
 from vgpu.model import Phase
-from vgpu.schemes.volcano_claim import struck
+from vgpu.schemes.volcano.claim import struck
 
 STYLES = ("hami", "volcano")
 A, B = "GPU-a,NVIDIA,1024,10:", "GPU-b,NVIDIA,1024,10:"
@@ -34,7 +34,7 @@ FOREIGN = "MLU-a,MLU,1,1:"
 
 
 def find(*objects):
-    return list(leftover_claim(Scene(snapshot(*objects), SPOKEN), Policy()))
+    return list(leftover_claim(ClusterIndex(snapshot(*objects), SPOKEN), Policy()))
 
 
 def only(*objects):
@@ -43,7 +43,7 @@ def only(*objects):
 
 
 def keys(style):
-    return LANGUAGES[style].dialect
+    return LANGUAGES[style].key_set
 
 
 def never_struck(style, **options):
@@ -85,7 +85,7 @@ def test_nor_is_one_that_was_served_and_runs(style):
     finding = only(never_struck(style))
     assert (finding.cause, finding.since) == (Cause.SERVED_WITH_CLAIM, None)
     assert finding.grace == 60.0
-    plan, memory = make_plan(snapshot(never_struck(style)), Policy(), Memory(), SPOKEN)
+    plan, memory = make_plan(snapshot(never_struck(style)), Policy(), ReconcilerState(), SPOKEN)
     assert not plan.actions
     later = snapshot(never_struck(style), now=NOW + 120)
     plan, _ = make_plan(later, Policy(), memory, SPOKEN)
@@ -102,7 +102,7 @@ def test_what_is_left_behind_says_that_all_was_handed_out(style):
     claim = LANGUAGES[style].claim(edited)
     assert [each.phase for each in claim.allocations] == [Phase.ASSIGNED]
     assert not claim.unserved
-    assert not claim.doubts
+    assert not claim.remarks
     assert not find(edited)
 
 
@@ -137,14 +137,16 @@ def test_healthy_pods_of_every_scheme_are_not_found(style):
 
 
 def test_a_refused_pod_is_evicted_at_once_and_needs_no_second_write():
-    plan, _ = make_plan(snapshot(refused(assumed(style="volcano"))), Policy(), Memory(), SPOKEN)
+    plan, _ = make_plan(
+        snapshot(refused(assumed(style="volcano"))), Policy(), ReconcilerState(), SPOKEN
+    )
     (action,) = plan.actions
     assert (action.finding.rule, action.also) == (Rule.REFUSED, (Rule.LEFTOVER_CLAIM,))
 
 
 def test_a_refused_pod_that_may_not_be_evicted_is_at_least_no_candidate():
     bare = refused(assumed(style="volcano", kind=None))
-    plan, _ = make_plan(snapshot(bare), Policy(), Memory(), SPOKEN)
+    plan, _ = make_plan(snapshot(bare), Policy(), ReconcilerState(), SPOKEN)
     assert [entry.finding.rule for entry in plan.actions] == [Rule.LEFTOVER_CLAIM]
 
 

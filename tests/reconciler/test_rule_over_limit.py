@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from reconciler.memory import Memory
-from reconciler.model import Evict, Kind, View
+from reconciler.cluster_index import ClusterIndex
+from reconciler.model import Coverage, Evict, ObjectKind
 from reconciler.plan import make_plan
 from reconciler.policy import REPORTED, Ages, Mode, Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.reasons import Cause, Effect, Rule, SkipReason
+from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules import RULES
 from reconciler.rules.over_limit import over_limit
-from reconciler.scene import Scene
 from tests.reconciler.node_samples import given, on_node
 from tests.reconciler.samples import (
     HOUR,
@@ -27,7 +27,7 @@ from tests.reconciler.samples import (
     share_pod,
     uuid,
 )
-from vgpu.kube import MIRROR
+from vgpu.kube.objects import MIRROR
 from vgpu.ledger import PRECEDENCE
 from vgpu.ledger.usage import OVER_LIMIT_PERCENT, Usage
 from vgpu.model import Device, PodRef, Share, Source
@@ -53,7 +53,7 @@ def look(*usage, pods, said=None, **fields):
 
 
 def find(seen, policy=ACTS):
-    return list(over_limit(Scene(seen, SPOKEN), policy))
+    return list(over_limit(ClusterIndex(seen, SPOKEN), policy))
 
 
 def only(seen, policy=ACTS):
@@ -68,7 +68,7 @@ def test_a_container_that_uses_more_than_it_was_given_is_told_with_figures():
     train = pod("train")
     finding = only(look(uses(train, 12 * GIB, pids=(4711, 4712)), pods=[train]), Policy())
     assert (finding.rule, finding.cause) == (Rule.OVER_LIMIT, Cause.MORE_THAN_GIVEN)
-    assert (finding.subject.kind, finding.subject.uid) == (Kind.POD, train.ref.uid)
+    assert (finding.subject.kind, finding.subject.uid) == (ObjectKind.POD, train.ref.uid)
     assert finding.action is None
     text = "\n".join(finding.evidence)
     assert f"node gpu-1 on {HERE}: main uses 12288 MiB of 8192 MiB, 150 %" in text
@@ -188,7 +188,7 @@ def test_where_the_kubelet_and_our_plugin_differ_it_is_told_and_left_alone():
     train = pod("train")
     said = [given(train, memory=8 * MIB), given(train, source=Source.OWN_CHECKPOINT)]
     finding = only(look(uses(train, SHARE), pods=[train], said=said))
-    assert finding.objection is Skip.SIZES_DIFFER
+    assert finding.objection is SkipReason.SIZES_DIFFER
     text = "\n".join(finding.evidence)
     assert "kubelet-checkpoint: ml/train/main: 8 MiB" in text
     assert "own-checkpoint: ml/train/main: 8192 MiB" in text
@@ -233,7 +233,7 @@ def test_it_only_reports_unless_it_is_told_to_act():
 
 def plans(*looks, policy=ACTS):
     """The plans of several looks in a row."""
-    memory = Memory()
+    memory = ReconcilerState()
     for seen in looks:
         plan, memory = make_plan(seen, policy, memory, SPOKEN)
         yield plan
@@ -251,7 +251,7 @@ def test_a_running_pod_goes_once_it_was_over_its_limit_in_every_look_of_the_grac
         for minute in range(7)
     ]
     *young, ripe = plans(*looks)
-    assert {entry.skip for plan in young for entry in plan.skipped} == {Skip.TOO_YOUNG}
+    assert {entry.skip for plan in young for entry in plan.skipped} == {SkipReason.TOO_YOUNG}
     assert not any(plan.actions for plan in young)
     assert [entry.finding.action for entry in ripe.actions] == [
         Evict(train.ref, train.resource_version)
@@ -263,7 +263,7 @@ def test_who_falls_below_the_limit_in_between_starts_anew():
     over, under = look(uses(train), pods=[train]), look(uses(train, SHARE), pods=[train])
     *_, plan = plans(over, later(under, HOUR), later(over, HOUR + MINUTE))
     assert plan.actions == ()
-    assert [entry.skip for entry in plan.skipped] == [Skip.TOO_YOUNG]
+    assert [entry.skip for entry in plan.skipped] == [SkipReason.TOO_YOUNG]
 
 
 def test_each_container_has_a_time_of_its_own():
@@ -277,7 +277,7 @@ def test_each_container_has_a_time_of_its_own():
         return look(*usage, pods=[train], said=said)
 
     *_, plan = plans(over("main"), later(over("side"), HOUR))
-    assert [entry.skip for entry in plan.skipped] == [Skip.TOO_YOUNG]
+    assert [entry.skip for entry in plan.skipped] == [SkipReason.TOO_YOUNG]
     *_, plan = plans(over("main"), later(over("main", "side"), HOUR))
     (entry,) = plan.actions
     assert entry.finding.evidence[0].startswith(f"node gpu-1 on {HERE}: main uses")
@@ -288,12 +288,12 @@ def test_each_container_has_a_time_of_its_own():
 @pytest.mark.parametrize(
     ("fields", "skip"),
     [
-        ({"annotations": {"vgpu.dev/reconcile": "false"}}, Skip.OPTED_OUT),
-        ({"namespace": "kube-system"}, Skip.PROTECTED_NAMESPACE),
-        ({"kind": None}, Skip.BARE_POD),
-        ({"owner": owner("Job")}, Skip.JOB_POD),
-        ({"priority": 2_000_000_000}, Skip.HIGH_PRIORITY),
-        ({"deleted_at": NOW}, Skip.TERMINATING),
+        ({"annotations": {"vgpu.dev/reconcile": "false"}}, SkipReason.OPTED_OUT),
+        ({"namespace": "kube-system"}, SkipReason.PROTECTED_NAMESPACE),
+        ({"kind": None}, SkipReason.BARE_POD),
+        ({"owner": owner("Job")}, SkipReason.JOB_POD),
+        ({"priority": 2_000_000_000}, SkipReason.HIGH_PRIORITY),
+        ({"deleted_at": NOW}, SkipReason.TERMINATING),
     ],
 )
 def test_what_protects_a_pod_protects_it_from_this_rule_too(fields, skip):
@@ -304,12 +304,12 @@ def test_what_protects_a_pod_protects_it_from_this_rule_too(fields, skip):
     assert plan.actions == ()
 
 
-@pytest.mark.parametrize("missing", [View.PODS, View.LEDGER, View.USAGE])
+@pytest.mark.parametrize("missing", [Coverage.PODS, Coverage.LEDGER, Coverage.USAGE])
 def test_what_was_not_seen_in_full_is_left_alone(missing):
     train = pod("train")
-    seen = look(uses(train), pods=[train], complete=frozenset(View) - {missing})
+    seen = look(uses(train), pods=[train], complete=frozenset(Coverage) - {missing})
     *_, plan = plans(seen, later(seen, HOUR))
-    assert [entry.skip for entry in plan.skipped] == [Skip.INCOMPLETE_VIEW]
+    assert [entry.skip for entry in plan.skipped] == [SkipReason.INCOMPLETE_VIEW]
 
 
 def test_only_a_node_itself_can_tell():

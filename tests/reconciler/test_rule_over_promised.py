@@ -2,15 +2,15 @@
 
 import pytest
 
-from deviceplugin.reasons import Refused, Why
-from deviceplugin.server import prestart_text
-from reconciler.memory import Attempt, Memory, attempt_key
+from deviceplugin.kubelet.server import prestart_text
+from deviceplugin.reasons import BindRefusal, BindRefused
+from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Evict
 from reconciler.plan import make_plan
 from reconciler.policy import Mode, Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.reasons import Cause, Effect, Rule, SkipReason
+from reconciler.reconciler_state import Attempt, ReconcilerState, attempt_key
 from reconciler.rules.over_promised import over_promised
-from reconciler.scene import Scene
 from tests.reconciler.samples import (
     HOUR,
     MINUTE,
@@ -24,7 +24,7 @@ from tests.reconciler.samples import (
     terminating,
     with_ledgers,
 )
-from vgpu.kube import Container
+from vgpu.kube.objects import Container
 from vgpu.model import ContainerKind, Phase
 
 STYLES = ("volcano", "hami", "gpushare", "gaia")
@@ -32,7 +32,9 @@ STYLES = ("volcano", "hami", "gpushare", "gaia")
 
 def no_room(sick):
     """The pod as the kubelet has it when our plugin finds no room for it."""
-    error = Refused(Why.NO_ROOM, "device GPU-x: not so much memory is free", sick.ref, "main")
+    error = BindRefused(
+        BindRefusal.NO_ROOM, "device GPU-x: not so much memory is free", sick.ref, "main"
+    )
     return prestart_failed(sick, prestart_text(error))
 
 
@@ -48,7 +50,7 @@ def crowd(style, number=6, **fields):
 
 def find(*pods, policy=None):
     seen = with_ledgers(snapshot(*pods))
-    return list(over_promised(Scene(seen, SPOKEN), policy or Policy()))
+    return list(over_promised(ClusterIndex(seen, SPOKEN), policy or Policy()))
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -123,7 +125,7 @@ def test_a_pod_that_waits_for_one_that_goes_is_none(style):
 
 def planned(pods, policy=None, memory=None):
     plan, _ = make_plan(
-        with_ledgers(snapshot(*pods)), policy or Policy(), memory or Memory(), SPOKEN
+        with_ledgers(snapshot(*pods)), policy or Policy(), memory or ReconcilerState(), SPOKEN
     )
     return plan
 
@@ -146,7 +148,7 @@ def test_it_is_not_healed_before_its_grace_is_over():
 def test_its_owner_is_backed_off_since_the_scheduler_will_place_it_the_same_way():
     pods = crowd("volcano")
     key = attempt_key(pods[-1].owner.uid, "gpu-1")
-    plan = planned(pods, memory=Memory(attempts={key: Attempt(1, NOW - 10)}))
+    plan = planned(pods, memory=ReconcilerState(attempts={key: Attempt(1, NOW - 10)}))
     assert not plan.actions
     (skipped,) = [each for each in plan.skipped if each.finding.rule is Rule.OVER_PROMISED]
-    assert skipped.skip is Skip.BACKING_OFF
+    assert skipped.skip is SkipReason.BACKING_OFF

@@ -2,13 +2,13 @@
 
 import pytest
 
-from reconciler.memory import Memory
+from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Evict
 from reconciler.plan import make_plan
 from reconciler.policy import Mode, Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.reasons import Cause, Effect, Rule, SkipReason
+from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules.refused import refused
-from reconciler.scene import Scene
 from tests.reconciler.samples import (
     HOUR,
     LANGUAGES,
@@ -23,14 +23,14 @@ from tests.reconciler.samples import (
     snapshot,
 )
 from tests.reconciler.samples import refused as sick
-from vgpu.kube import Container, ContainerState, Status
+from vgpu.kube.objects import Container, ContainerState, Status
 from vgpu.model import ContainerKind
 
 STYLES = sorted(LANGUAGES)
 
 
 def find(*objects):
-    return list(refused(Scene(snapshot(*objects), SPOKEN), Policy()))
+    return list(refused(ClusterIndex(snapshot(*objects), SPOKEN), Policy()))
 
 
 def only(*objects):
@@ -148,7 +148,7 @@ def test_pods_of_nvidias_own_plugin_are_judged_alike_whether_mig_or_whole():
     whole = nvidias("whole", "nvidia.com/gpu")
     slice_ = nvidias("slice", "nvidia.com/mig-1g.5gb")
     seen = snapshot(nvidia_pods=(whole, slice_))
-    plan, _ = make_plan(seen, Policy(), Memory(), SPOKEN)
+    plan, _ = make_plan(seen, Policy(), ReconcilerState(), SPOKEN)
     assert {entry.finding.subject.name for entry in plan.actions} == {"whole", "slice"}
     assert {entry.finding.rule for entry in plan.actions} == {Rule.REFUSED}
 
@@ -156,7 +156,7 @@ def test_pods_of_nvidias_own_plugin_are_judged_alike_whether_mig_or_whole():
 def test_they_are_no_affair_of_any_other_rule_and_count_for_nothing():
     stuck = replace(prestart_failed(nvidias("stuck", "nvidia.com/mig-1g.5gb")), phase="Pending")
     runs = replace(pod("runs", claim=None), containers=stuck.containers, phase="Running")
-    plan, _ = make_plan(snapshot(nvidia_pods=(stuck, runs)), Policy(), Memory(), SPOKEN)
+    plan, _ = make_plan(snapshot(nvidia_pods=(stuck, runs)), Policy(), ReconcilerState(), SPOKEN)
     assert (plan.entries, plan.breaker.pods) == ((), 0)
 
 
@@ -169,13 +169,13 @@ KILLED = replace(KILLED, reason="Terminated", message="Pod was terminated in res
 @pytest.mark.parametrize("killed", [KILLED, replace(KILLED, statuses=())], ids=["ran", "waited"])
 def test_what_a_nodes_shutdown_has_killed_is_only_reported_unless_configured(killed):
     assert not find(killed)
-    plan, _ = make_plan(snapshot(killed), Policy(), Memory(), SPOKEN)
+    plan, _ = make_plan(snapshot(killed), Policy(), ReconcilerState(), SPOKEN)
     (entry,) = plan.entries
     finding = entry.finding
     assert (finding.rule, finding.cause) == (Rule.TERMINATED, Cause.NODE_WENT_DOWN)
-    assert entry.skip is Skip.RULE_MODE_PLAN
+    assert entry.skip is SkipReason.RULE_MODE_PLAN
     acts = Policy(modes={Rule.TERMINATED: Mode.APPLY})
-    plan, _ = make_plan(snapshot(killed), acts, Memory(), SPOKEN)
+    plan, _ = make_plan(snapshot(killed), acts, ReconcilerState(), SPOKEN)
     assert [entry.finding.effect for entry in plan.actions] == [Effect.TIDYING]
 
 
@@ -246,10 +246,12 @@ def test_without_that_the_latest_time_that_is_told_counts():
 
 def test_it_is_left_alone_for_a_minute_and_the_margin_of_the_clocks():
     def skip(age):
-        plan, _ = make_plan(snapshot(sick(pod(status_at=NOW - age))), Policy(), Memory(), SPOKEN)
+        plan, _ = make_plan(
+            snapshot(sick(pod(status_at=NOW - age))), Policy(), ReconcilerState(), SPOKEN
+        )
         return plan.entries[0].skip
 
-    assert skip(119.0) is Skip.TOO_YOUNG
+    assert skip(119.0) is SkipReason.TOO_YOUNG
     assert skip(120.0) is None
 
 
@@ -261,13 +263,13 @@ def test_of_three_rejected_pods_only_the_one_that_is_made_again_goes():
     naked = sick(pod("pod-1", "gaia", kind=None))
     of_a_pod = sick(pod("pod-2", "gaia", kind="Pod"))
     of_a_set = sick(pod("pod-3", "gaia", kind="ReplicaSet"))
-    plan, _ = make_plan(snapshot(naked, of_a_pod, of_a_set), Policy(), Memory(), SPOKEN)
+    plan, _ = make_plan(snapshot(naked, of_a_pod, of_a_set), Policy(), ReconcilerState(), SPOKEN)
     (action,) = plan.actions
     assert action.finding.subject.uid == of_a_set.ref.uid
     assert (action.finding.rule, action.finding.effect) == (Rule.REFUSED, Effect.TIDYING)
     assert {entry.finding.subject.name: entry.skip for entry in plan.skipped} == {
-        "pod-1": Skip.BARE_POD,
-        "pod-2": Skip.OWNER_KIND,
+        "pod-1": SkipReason.BARE_POD,
+        "pod-2": SkipReason.OWNER_KIND,
     }
 
 

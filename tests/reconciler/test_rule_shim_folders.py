@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from reconciler.memory import Memory
-from reconciler.model import Kind, RemoveFolder, Scope, ShimFolder, View
+from reconciler.cluster_index import ClusterIndex
+from reconciler.model import Coverage, ObjectKind, RemoveFolder, Scope, ShimFolder
 from reconciler.plan import make_plan
 from reconciler.policy import Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.reasons import Cause, Effect, Rule, SkipReason
+from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules.shim_folders import orphan_shim_dir
-from reconciler.scene import Scene
 from tests.reconciler.samples import (
     HOUR,
     NOW,
@@ -22,7 +22,7 @@ from tests.reconciler.samples import (
     share_pod,
     snapshot,
 )
-from vgpu.kube import MIRROR
+from vgpu.kube.objects import MIRROR
 
 ROOT = "/usr/local/vgpu/containers"
 IDENTITY = (1, 2, 3)
@@ -44,7 +44,7 @@ def look(*pods, folders=(), live=(), continuous=True, **fields):
 
 
 def find(*pods, **fields):
-    return list(orphan_shim_dir(Scene(look(*pods, **fields), SPOKEN), Policy()))
+    return list(orphan_shim_dir(ClusterIndex(look(*pods, **fields), SPOKEN), Policy()))
 
 
 def only(*pods, **fields):
@@ -59,7 +59,11 @@ def test_a_folder_whose_pod_is_no_more_is_removed():
     assert (finding.grace, finding.objection) == (Policy().ages.orphan, None)
     assert finding.action == RemoveFolder(f"{ROOT}/gone_main", "gone", IDENTITY)
     subject = finding.subject
-    assert (subject.kind, subject.name, subject.uid) == (Kind.FOLDER, f"{ROOT}/gone_main", "gone")
+    assert (subject.kind, subject.name, subject.uid) == (
+        ObjectKind.FOLDER,
+        f"{ROOT}/gone_main",
+        "gone",
+    )
     assert subject.node == "gpu-1"
 
 
@@ -90,20 +94,20 @@ def test_a_pod_with_a_cgroup_lives_whatever_the_api_server_says():
 def test_the_folder_of_a_pod_that_has_ended_stays_while_the_pod_does(phase, mapped):
     done = ended(pod(), phase)
     finding = only(done, folders=(folder(done.ref.uid, mapped=mapped),))
-    assert finding.objection is Skip.TERMINAL_POD_EXISTS
+    assert finding.objection is SkipReason.TERMINAL_POD_EXISTS
     assert phase in finding.evidence[0]
 
 
 def test_a_folder_that_a_process_uses_stays():
-    assert only(folders=(folder(mapped=True),)).objection is Skip.STILL_MAPPED
+    assert only(folders=(folder(mapped=True),)).objection is SkipReason.STILL_MAPPED
 
 
 def test_one_look_is_not_enough():
-    assert only(continuous=False).objection is Skip.ONE_SHOT
+    assert only(continuous=False).objection is SkipReason.ONE_SHOT
 
 
 def test_where_cgroups_were_not_looked_at_nothing_is_proven():
-    assert only(live=None).objection is Skip.INCOMPLETE_VIEW
+    assert only(live=None).objection is SkipReason.INCOMPLETE_VIEW
 
 
 @pytest.mark.parametrize(
@@ -123,22 +127,22 @@ def test_what_is_not_named_like_a_containers_folder_is_no_subject(odd):
 
 def test_a_pod_must_have_been_gone_in_every_look():
     train = pod("train", uid="gone")
-    _, memory = make_plan(look(), Policy(), Memory(), SPOKEN)
+    _, memory = make_plan(look(), Policy(), ReconcilerState(), SPOKEN)
     _, memory = make_plan(look(train), Policy(), memory, SPOKEN)
     plan, memory = make_plan(look(now=NOW + HOUR), Policy(), memory, SPOKEN)
-    assert [entry.skip for entry in plan.skipped] == [Skip.TOO_YOUNG]
+    assert [entry.skip for entry in plan.skipped] == [SkipReason.TOO_YOUNG]
     plan, _ = make_plan(look(now=NOW + 2 * HOUR), Policy(), memory, SPOKEN)
     assert [entry.finding.action for entry in plan.actions] == [
         RemoveFolder(f"{ROOT}/gone_main", "gone", IDENTITY)
     ]
 
 
-@pytest.mark.parametrize("missing", [View.PODS, View.FOLDERS])
+@pytest.mark.parametrize("missing", [Coverage.PODS, Coverage.FOLDERS])
 def test_an_empty_answer_of_the_api_server_takes_no_folder_away(missing):
-    seen = frozenset(View) - {missing}
-    _, memory = make_plan(look(), Policy(), Memory(), SPOKEN)
+    seen = frozenset(Coverage) - {missing}
+    _, memory = make_plan(look(), Policy(), ReconcilerState(), SPOKEN)
     plan, _ = make_plan(look(now=NOW + HOUR, complete=seen), Policy(), memory, SPOKEN)
-    assert [entry.skip for entry in plan.skipped] == [Skip.INCOMPLETE_VIEW]
+    assert [entry.skip for entry in plan.skipped] == [SkipReason.INCOMPLETE_VIEW]
 
 
 # ---------------------------------------------------------------- whatever is there
@@ -186,4 +190,4 @@ def test_no_folder_of_a_pod_that_lives_or_that_is_used_goes(folders, pods, live,
 
 
 def test_no_folders_cost_nothing():
-    assert list(orphan_shim_dir(Scene(replace(look(), folders=()), SPOKEN), Policy())) == []
+    assert list(orphan_shim_dir(ClusterIndex(replace(look(), folders=()), SPOKEN), Policy())) == []

@@ -2,14 +2,14 @@
 
 import pytest
 
-from reconciler.memory import Memory
-from reconciler.model import Evict, View
+from reconciler.cluster_index import ClusterIndex
+from reconciler.model import Coverage, Evict
 from reconciler.plan import make_plan
 from reconciler.policy import Policy
-from reconciler.reasons import Cause, Effect, Rule, Skip
+from reconciler.reasons import Cause, Effect, Rule, SkipReason
+from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules.waiting import no_gpu_matched
 from reconciler.rules.waiting import prestart_failed as find_prestart
-from reconciler.scene import Scene
 from tests.reconciler.samples import (
     HOUR,
     NO_GPU,
@@ -23,14 +23,14 @@ from tests.reconciler.samples import (
     waiting,
 )
 from tests.reconciler.samples import no_gpu_matched as poisoned
-from vgpu.kube import ContainerState, Status
+from vgpu.kube.objects import ContainerState, Status
 
 GAIA = pod("train-0", "gaia")
 GPUSHARE = pod("infer-0", "gpushare")
 
 
 def find(rule, *objects, **fields):
-    return list(rule(Scene(snapshot(*objects, **fields), SPOKEN), Policy()))
+    return list(rule(ClusterIndex(snapshot(*objects, **fields), SPOKEN), Policy()))
 
 
 def only(rule, *objects, **fields):
@@ -122,7 +122,7 @@ def test_a_pod_that_has_failed_over_it_and_is_replaced_is_tidied_without_asking_
     assert (finding.effect, finding.objection) == (Effect.TIDYING, None)
     alone = replace(failed, owner=None)
     finding = only(no_gpu_matched, alone, node(plugin=False))
-    assert (finding.effect, finding.objection) == (Effect.RECOVERY, Skip.PLUGIN_NOT_READY)
+    assert (finding.effect, finding.objection) == (Effect.RECOVERY, SkipReason.PLUGIN_NOT_READY)
     assert not find(no_gpu_matched, replace(failed, phase="Succeeded"))
 
 
@@ -133,10 +133,10 @@ def test_a_pod_that_has_failed_over_it_and_is_replaced_is_tidied_without_asking_
     ("nodes", "seen", "objection"),
     [
         ((node(),), {}, None),
-        ((node(plugin=False),), {}, Skip.PLUGIN_NOT_READY),
-        ((node(ready=False),), {}, Skip.NODE_NOT_READY),
-        ((node("gpu-2"),), {}, Skip.NODE_UNKNOWN),
-        ((node(),), {"complete": frozenset({View.PODS})}, Skip.INCOMPLETE_VIEW),
+        ((node(plugin=False),), {}, SkipReason.PLUGIN_NOT_READY),
+        ((node(ready=False),), {}, SkipReason.NODE_NOT_READY),
+        ((node("gpu-2"),), {}, SkipReason.NODE_UNKNOWN),
+        ((node(),), {"complete": frozenset({Coverage.PODS})}, SkipReason.INCOMPLETE_VIEW),
     ],
     ids=["ready", "no plugin", "not ready", "unknown", "nodes unseen"],
 )
@@ -150,12 +150,12 @@ def test_the_plugin_must_be_ready_or_the_next_pod_fails_again(rule, sick, nodes,
 
 
 def test_a_pod_that_crashes_on_it_again_and_again_runs_as_far_as_kubernetes_is_concerned():
-    plan, _ = make_plan(snapshot(started_badly(GPUSHARE)), Policy(), Memory(), SPOKEN)
+    plan, _ = make_plan(snapshot(started_badly(GPUSHARE)), Policy(), ReconcilerState(), SPOKEN)
     (entry,) = plan.skipped
-    assert (entry.finding.rule, entry.skip) == (Rule.NO_GPU_MATCHED, Skip.RUNNING)
+    assert (entry.finding.rule, entry.skip) == (Rule.NO_GPU_MATCHED, SkipReason.RUNNING)
     willing = Policy(evict_running=True)
-    plan, memory = make_plan(snapshot(started_badly(GPUSHARE)), willing, Memory(), SPOKEN)
-    assert [entry.skip for entry in plan.skipped] == [Skip.TOO_YOUNG]
+    plan, memory = make_plan(snapshot(started_badly(GPUSHARE)), willing, ReconcilerState(), SPOKEN)
+    assert [entry.skip for entry in plan.skipped] == [SkipReason.TOO_YOUNG]
     later = snapshot(started_badly(GPUSHARE), now=NOW + 120)
     plan, _ = make_plan(later, willing, memory, SPOKEN)
     assert [entry.finding.rule for entry in plan.actions] == [Rule.NO_GPU_MATCHED]

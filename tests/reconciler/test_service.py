@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from reconciler.cycle import Cycle, Ending
-from reconciler.metrics import Numbers
+from reconciler.metrics import ReconcilerMetrics
 from reconciler.model import Breaker, Plan, Scope
 from reconciler.policy import Mode
 from reconciler.schedule import Missed
@@ -77,7 +77,7 @@ def make(stopping, clock, monkeypatch):
     monkeypatch.setattr("reconciler.service._STEP_SECONDS", 0.0)  # the clock goes on by itself
 
     def loop(cycles, leader=None):
-        numbers = Numbers(Scope.CLUSTER, Mode.APPLY)
+        numbers = ReconcilerMetrics(Scope.CLUSTER, Mode.APPLY)
         made = Loop(cycles, numbers, leader, stopping, deadline=DEADLINE, monotonic=clock)
         return made, numbers
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.facts import Owner
+from vgpu.facts import ProcessOwner
 from vgpu.sources.runtime import parse_cgroup, parse_cgroup_path
 
 UID = "9a422c32-4fc2-11e9-bb64-505dac4c3a38"
@@ -68,14 +68,16 @@ IN_A_POD = {
 
 @pytest.mark.parametrize(("path", "runtime"), IN_A_POD.values(), ids=IN_A_POD)
 def test_a_container_of_a_pod_is_found(path, runtime):
-    assert parse_cgroup(f"0::{path}\n") == Owner(ID, UID, runtime)
+    assert parse_cgroup(f"0::{path}\n") == ProcessOwner(ID, UID, runtime)
 
 
 def test_a_static_pods_uid_has_no_dashes():
-    owner = Owner(ID, STATIC, "containerd")
+    owner = ProcessOwner(ID, STATIC, "containerd")
     slices = f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{STATIC}.slice"
     assert parse_cgroup_path(f"/{slices}/cri-containerd-{ID}.scope") == owner
-    assert parse_cgroup_path(f"/kubepods/burstable/pod{STATIC}/{ID}") == Owner(ID, STATIC, "")
+    assert parse_cgroup_path(f"/kubepods/burstable/pod{STATIC}/{ID}") == ProcessOwner(
+        ID, STATIC, ""
+    )
 
 
 def test_gpu_managers_worked_example_is_read_in_both_drivers():
@@ -85,8 +87,10 @@ def test_gpu_managers_worked_example_is_read_in_both_drivers():
     systemd = (
         "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1234_abcd_5678_efgh.slice"
     )
-    assert parse_cgroup_path(f"{cgroupfs}/{ID}") == Owner(ID, uid, "")
-    assert parse_cgroup_path(f"{systemd}/cri-containerd-{ID}.scope") == Owner(ID, uid, "containerd")
+    assert parse_cgroup_path(f"{cgroupfs}/{ID}") == ProcessOwner(ID, uid, "")
+    assert parse_cgroup_path(f"{systemd}/cri-containerd-{ID}.scope") == ProcessOwner(
+        ID, uid, "containerd"
+    )
 
 
 OUTSIDE = {
@@ -102,7 +106,7 @@ OUTSIDE = {
 
 @pytest.mark.parametrize(("path", "runtime"), OUTSIDE.values(), ids=OUTSIDE)
 def test_a_container_outside_of_a_known_pod_has_no_pod_uid(path, runtime):
-    assert parse_cgroup_path(path) == Owner(ID, "", runtime)
+    assert parse_cgroup_path(path) == ProcessOwner(ID, "", runtime)
 
 
 @pytest.mark.parametrize(
@@ -129,34 +133,36 @@ def test_a_process_outside_of_containers_is_nobodys(path):
 
 def test_a_tenant_cannot_pretend_to_be_another_pod_from_inside_its_container():
     other = f"kubepods/burstable/pod{UID.replace('9', '8')}/{NODE}"
-    assert parse_cgroup_path(f"/kubepods/burstable/pod{UID}/{ID}/{other}") == Owner(ID, UID, "")
+    assert parse_cgroup_path(f"/kubepods/burstable/pod{UID}/{ID}/{other}") == ProcessOwner(
+        ID, UID, ""
+    )
 
 
 def test_a_cgroup_root_whose_name_begins_like_a_pods_is_not_one():
     path = f"/podruntime/kubepods/burstable/pod{UID}/{ID}"
-    assert parse_cgroup_path(path) == Owner(ID, UID, "")
+    assert parse_cgroup_path(path) == ProcessOwner(ID, UID, "")
     path = f"/podruntime.slice/podruntime-kubepods.slice/podruntime-kubepods-pod{UID_}.slice"
-    assert parse_cgroup_path(f"{path}/crio-{ID}.scope") == Owner(ID, UID, "cri-o")
+    assert parse_cgroup_path(f"{path}/crio-{ID}.scope") == ProcessOwner(ID, UID, "cri-o")
 
 
 def test_a_podman_folder_is_not_taken_for_a_pod():
-    assert parse_cgroup_path(f"/podman/{ID}") == Owner(ID, "", "")
+    assert parse_cgroup_path(f"/podman/{ID}") == ProcessOwner(ID, "", "")
 
 
 def test_version_1_has_a_line_for_each_hierarchy():
     path = f"/kubepods/burstable/pod{UID}/{ID}"
     text = f"12:pids:{path}\n11:cpu,cpuacct:{path}\n1:name=systemd:{path}\n"
-    assert parse_cgroup(text) == Owner(ID, UID, "")
+    assert parse_cgroup(text) == ProcessOwner(ID, UID, "")
 
 
 def test_a_line_that_names_a_pod_counts_more_than_one_that_does_not():
     text = f"3:memory:/docker/{NODE}\n2:pids:/\n1:name=systemd:/{SLICES}/crio-{ID}.scope\n0::/\n"
-    assert parse_cgroup(text) == Owner(ID, UID, "cri-o")
+    assert parse_cgroup(text) == ProcessOwner(ID, UID, "cri-o")
 
 
 def test_the_unified_hierarchy_of_a_hybrid_host_is_read_too():
     text = f"2:pids:/\n1:name=systemd:/\n0::/system.slice/docker-{ID}.scope\n"
-    assert parse_cgroup(text) == Owner(ID, "", "docker")
+    assert parse_cgroup(text) == ProcessOwner(ID, "", "docker")
 
 
 PARTS = st.sampled_from(

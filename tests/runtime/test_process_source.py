@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.facts import Owner
+from vgpu.facts import ProcessOwner
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources import runtime
 from vgpu.sources.runtime import HOST_PID_NAMESPACE, ProcessSource, read_live_pods
@@ -63,16 +63,16 @@ def test_each_pid_has_its_owner_nobody_or_no_entry(proc):
     run(proc, 10, POD_PATH)
     run(proc, 11, "/user.slice")
     told = sample(proc, 10, 11, 12)
-    assert told.owners == {10: Owner(ID, UID, ""), 11: None}
+    assert told.owners == {10: ProcessOwner(ID, UID, ""), 11: None}
     assert told.sees_host
 
 
 def test_a_pid_that_moved_to_another_container_is_told_anew(proc):
     source = ProcessSource(str(proc), str(proc.parent / "cgroup"))
     run(proc, 10, POD_PATH)
-    assert source.sample([10]).owners[10] == Owner(ID, UID, "")
+    assert source.sample([10]).owners[10] == ProcessOwner(ID, UID, "")
     run(proc, 10, f"/docker/{ID}")
-    assert source.sample([10]).owners[10] == Owner(ID, "", "docker")
+    assert source.sample([10]).owners[10] == ProcessOwner(ID, "", "docker")
 
 
 def test_a_process_that_ends_while_it_is_read_has_no_entry(proc, monkeypatch):
@@ -215,7 +215,7 @@ def test_a_region_inside_a_container_is_attributed_to_it(proc):
     (proc / "11/root/tmp/cudevshr.cache").write_bytes(cache[:12])
     told = sample(proc, 10, 11, bare=True)
     ((owner, path, region),) = told.bare
-    assert owner == Owner(ID, UID, "")
+    assert owner == ProcessOwner(ID, UID, "")
     assert path == f"{proc}/10/root/tmp/cudevshr.cache"
     assert region.devices
     assert [(r.subject, r.reason) for r in told.rejections] == [

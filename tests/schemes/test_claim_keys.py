@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from vgpu.kube import Container, Pod
+from vgpu.kube.objects import Container, Pod
 from vgpu.model import PodRef
-from vgpu.schemes.gaia import Gaia
-from vgpu.schemes.gpushare import Gpushare
-from vgpu.schemes.kubeshare import KubeShare
-from vgpu.schemes.language import ClaimError
-from vgpu.schemes.volcano import HAMI, Volcano
+from vgpu.schemes.codec import ClaimError
+from vgpu.schemes.gaia.codec import Gaia
+from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.kubeshare.codec import KubeShare
+from vgpu.schemes.volcano.codec import HAMI, Volcano
 
 CARD = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
 DEVICES = f"{CARD},NVIDIA,1024,10:"
@@ -128,23 +128,23 @@ def without(one, keys):
     return structs.replace(one, annotations=kept)
 
 
-@pytest.mark.parametrize(("language", "claim"), CLAIMS.values(), ids=CLAIMS)
-def test_a_claim_is_made_of_what_scheduler_and_plugin_wrote(language, claim):
+@pytest.mark.parametrize(("codec", "claim"), CLAIMS.values(), ids=CLAIMS)
+def test_a_claim_is_made_of_what_scheduler_and_plugin_wrote(codec, claim):
     labels = LABELS if "sharedgpu/gpu_uuid" in claim else {}
     one = pod(USERS | claim, labels)
-    assert language.claim(one) is not None
-    assert language.claim_keys(one) == tuple(sorted(claim))
-    bare = without(one, language.claim_keys(one))
+    assert codec.claim(one) is not None
+    assert codec.claim_keys(one) == tuple(sorted(claim))
+    bare = without(one, codec.claim_keys(one))
     assert bare.annotations == USERS
-    assert language.claim(bare) is None
-    assert language.requests(bare) == language.requests(one) != ()
+    assert codec.claim(bare) is None
+    assert codec.requests(bare) == codec.requests(one) != ()
 
 
-@pytest.mark.parametrize(("language", "claim"), CLAIMS.values(), ids=CLAIMS)
-def test_only_annotations_that_are_there_are_named(language, claim):
+@pytest.mark.parametrize(("codec", "claim"), CLAIMS.values(), ids=CLAIMS)
+def test_only_annotations_that_are_there_are_named(codec, claim):
     one = next(iter(claim))
-    assert language.claim_keys(pod(USERS | {one: claim[one]})) == (one,)
-    assert language.claim_keys(pod(USERS)) == ()
+    assert codec.claim_keys(pod(USERS | {one: claim[one]})) == (one,)
+    assert codec.claim_keys(pod(USERS)) == ()
 
 
 EVERYTHING = USERS | {key: text for _, claim in CLAIMS.values() for key, text in claim.items()}
@@ -157,14 +157,14 @@ TEXTS = st.sampled_from(sorted({*EVERYTHING.values(), ";", "true"})) | st.text(m
 )
 def test_without_its_keys_no_pod_has_a_claim_and_each_asks_for_the_same(annotations, labels):
     one = pod(annotations, labels)
-    for language in {id(language): language for language, _ in CLAIMS.values()}.values():
-        keys = language.claim_keys(one)
+    for codec in {id(codec): codec for codec, _ in CLAIMS.values()}.values():
+        keys = codec.claim_keys(one)
         assert keys == tuple(sorted(keys))
         assert not USERS.keys() & set(keys)
         bare = without(one, keys)
-        assert language.claim(bare) is None
+        assert codec.claim(bare) is None
         try:
-            asked = language.requests(one)
+            asked = codec.requests(one)
         except ClaimError:  # a GPUID without its request is an error of its own
             continue
-        assert language.requests(bare) == asked
+        assert codec.requests(bare) == asked

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.kube import Container, Node, Pod
+from vgpu.kube.objects import Container, Node, Pod
 from vgpu.model import (
     Allocation,
     Claim,
@@ -20,9 +20,9 @@ from vgpu.model import (
     Scheme,
     Share,
 )
-from vgpu.schemes.gaia import Gaia
-from vgpu.schemes.gaia_node import model_label
-from vgpu.schemes.language import ClaimError, Mount, Slot
+from vgpu.schemes.codec import ClaimError, Mount, Slot
+from vgpu.schemes.gaia.codec import Gaia
+from vgpu.schemes.gaia.node import model_label
 from vgpu.units import GAIA_MEMORY_BLOCK
 
 GAIA = Gaia()
@@ -176,11 +176,11 @@ def test_the_number_counts_app_containers_only():
     )
     claim = GAIA.claim(served)
     assert [allocation.container for allocation in claim.allocations] == ["main"]
-    assert claim.doubts == (f"{INDEX}1: of no container that asks for cards: '1'",)
+    assert claim.remarks == (f"{INDEX}1: of no container that asks for cards: '1'",)
 
 
 @pytest.mark.parametrize(
-    ("changed", "doubt", "cards_told"),
+    ("changed", "remark", "cards_told"),
     [
         ({f"{INDEX}1": None}, f"{INDEX}1: missing: container more asks for cards: ''", ["0"]),
         ({f"{INDEX}1": "2"}, f"{INDEX}1: container more asks for 2: '2'", ["0", "2"]),
@@ -194,13 +194,13 @@ def test_the_number_counts_app_containers_only():
         ({TIME: str(2**64)}, f"{TIME}: not a time in nanoseconds: '{2**64}'", ["0", "1", "2"]),
     ],
 )
-def test_what_cannot_be_right_beside_known_cards_is_a_doubt(changed, doubt, cards_told):
+def test_what_cannot_be_right_beside_known_cards_is_a_doubt(changed, remark, cards_told):
     whole = {f"{INDEX}0": "0", f"{INDEX}1": "1,2", ASSIGNED: "true"} | changed
     annotations = {key: text for key, text in whole.items() if text is not None}
     claim = GAIA.claim(pod(container("main", 10, 1), container("more", 200), **annotations))
     shares = [share for allocation in claim.allocations for share in allocation.shares]
     assert [share.device for share in shares] == cards_told
-    assert claim.doubts == (doubt,)
+    assert claim.remarks == (remark,)
 
 
 def test_a_users_mistyped_core_limit_hides_no_card():
@@ -355,7 +355,7 @@ def test_any_device_id_gives_a_slot_or_the_typed_error(resource, text):
 def test_a_hundred_thousand_digits_are_refused_unread():
     digits = "1" * 100_000  # int() of them would raise ValueError
     whole = container(cores=100)
-    assert GAIA.claim(annotated(whole, indices=("0",), **{TIME: digits})).doubts
+    assert GAIA.claim(annotated(whole, indices=("0",), **{TIME: digits})).remarks
     assert refused(GAIA.claim, annotated(whole, indices=(digits,))).key == f"{INDEX}0"
     refused(GAIA.slot, CORE, f"{CORE}-{digits}")
 

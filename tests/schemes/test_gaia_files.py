@@ -7,16 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.facts import Owner
-from vgpu.kube import ContainerState, Pod, Status, holds_devices
+from vgpu.facts import ProcessOwner
+from vgpu.kube.objects import ContainerState, Pod, Status, holds_devices
 from vgpu.model import Allocation, Phase, PodRef, Share
 from vgpu.reasons import Reason, SourceError
-from vgpu.schemes import gaia_checkpoint, gaia_pids, vcuda_config
-from vgpu.schemes.gaia_cgroup import cgroup_path, container_path
-from vgpu.schemes.gaia_grant import limits
-from vgpu.schemes.language import ClaimError
+from vgpu.schemes.codec import ClaimError
+from vgpu.schemes.gaia import checkpoint as gaia_checkpoint
+from vgpu.schemes.gaia import pids as gaia_pids
+from vgpu.schemes.gaia import vcuda_config
+from vgpu.schemes.gaia.cgroup import cgroup_path, container_path
+from vgpu.schemes.gaia.grant import limits
 from vgpu.sources.runtime import parse_cgroup_path
-from vgpu.topology import Card, Level, grow
+from vgpu.topology import LinkLevel, TopologyGpu, grow
 from vgpu.units import GAIA_MEMORY_BLOCK
 
 REF = PodRef("9a422c32-4fc2-11e9-bb64-505dac4c3a38", "ml", "train-0")
@@ -218,7 +220,8 @@ def test_of_the_checkpoint_only_pods_that_still_hold_devices_count():
     )
     held = gaia_checkpoint.parse_checkpoint(content)
     tree = grow(
-        [Card(number, number, memory_bytes=2**30) for number in range(6)], lambda *_: Level.PIX
+        [TopologyGpu(number, number, memory_bytes=2**30) for number in range(6)],
+        lambda *_: LinkLevel.PIX,
     )
     taken = tree.holding(
         share
@@ -254,7 +257,7 @@ def test_a_containers_cgroup_is_read_back_to_its_pod_and_runtime(qos, runtime, s
         ("kubepods", *qos, f"pod{REF.uid}"), container_id, runtime, systemd=systemd
     )
     told = runtime if systemd else ""  # the other driver's names do not tell it
-    assert parse_cgroup_path(path) == Owner(container_id, REF.uid, told)
+    assert parse_cgroup_path(path) == ProcessOwner(container_id, REF.uid, told)
 
 
 def test_the_scope_of_containerd_has_its_own_prefix():

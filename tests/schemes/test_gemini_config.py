@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.reasons import Reason, SourceError
-from vgpu.schemes.gemini_config import SharedPod, format_config, parse_config
+from vgpu.schemes.kubeshare.gemini_config import SharedPod, format_config, parse_config
 from vgpu.units import GIB, milli, percent
 
 EXAMPLE = b"1\nns/name 0.500000 1.000000 1073741824\n"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.kube import Container, ContainerState, Node, Pod, Status
+from vgpu.kube.objects import Container, ContainerState, Node, Pod, Status
 from vgpu.model import (
     Allocation,
     Claim,
@@ -18,8 +18,8 @@ from vgpu.model import (
     Scheme,
     Share,
 )
-from vgpu.schemes.gpushare import ANNOTATIONS, Gpushare
-from vgpu.schemes.gpushare_annotations import (
+from vgpu.schemes.codec import ClaimError, SchemeCodec
+from vgpu.schemes.gpushare.annotations import (
     ACK_ASSIGNED,
     ACK_CHANGED_AT,
     ALLOCATION,
@@ -29,11 +29,11 @@ from vgpu.schemes.gpushare_annotations import (
     INDEX,
     POD_TOTAL,
 )
-from vgpu.schemes.gpushare_node import CARDS, MEMORY
-from vgpu.schemes.language import ClaimError, Language
+from vgpu.schemes.gpushare.codec import ANNOTATIONS, Gpushare
+from vgpu.schemes.gpushare.node import CARDS, MEMORY
 from vgpu.units import GIB, MIB
 
-LANGUAGE: Language = Gpushare()
+LANGUAGE: SchemeCodec = Gpushare()
 POD = PodRef("uid-1", "ml", "train-0")
 SECONDS = 1_700_000_000.25
 NANOSECONDS = "1700000000250000000"
@@ -153,7 +153,7 @@ def test_the_plugin_overwrites_when_it_was_assumed_with_when_it_was_assigned():
 def test_every_container_has_the_memory_of_its_own_limits():
     claim = LANGUAGE.claim(pod(bound(), containers=(*asking(2, 0, 1), Container("plain"))))
     assert shares(claim) == {"c0": [("1", 2)], "c2": [("1", 1)]}
-    assert claim.doubts == ()
+    assert claim.remarks == ()
 
 
 def test_the_unit_is_a_setting():
@@ -170,7 +170,7 @@ def test_sidecars_hold_memory_beside_the_others_and_init_containers_do_not():
     )
     claim = LANGUAGE.claim(pod(bound(**{POD_TOTAL: "4"}), containers=containers))
     assert shares(claim) == {"app": [("1", 3)], "side": [("1", 1)]}
-    assert claim.doubts == ()
+    assert claim.remarks == ()
 
 
 def test_a_pod_without_annotations_says_nothing():
@@ -178,7 +178,7 @@ def test_a_pod_without_annotations_says_nothing():
 
 
 @pytest.mark.parametrize(
-    ("changes", "doubt"),
+    ("changes", "remark"),
     [
         ({POD_TOTAL: "4"}, f"{POD_TOTAL}: the limits add up to 3: '4'"),
         ({POD_TOTAL: "x"}, f"{POD_TOTAL}: the limits add up to 3: 'x'"),
@@ -188,10 +188,10 @@ def test_a_pod_without_annotations_says_nothing():
         ({CHANGED_AT: "9" * 20}, f"{CHANGED_AT}: not a time in nanoseconds: '{'9' * 20}'"),
     ],
 )
-def test_what_is_wrong_beside_a_known_card_is_a_doubt(changes, doubt):
+def test_what_is_wrong_beside_a_known_card_is_a_doubt(changes, remark):
     claim = LANGUAGE.claim(pod(bound(**changes)))
     assert shares(claim) == {"c0": [("1", 3)]}
-    assert claim.doubts == (doubt,)
+    assert claim.remarks == (remark,)
 
 
 @pytest.mark.parametrize("key", [ASSIGNED, CHANGED_AT])
@@ -200,7 +200,7 @@ def test_a_pod_that_the_plugin_will_pass_over_is_told(key):
     del annotations[key]
     claim = LANGUAGE.claim(pod(annotations))
     assert claim.allocations[0].phase is Phase.ASSUMED
-    assert claim.doubts == (f"{key}: missing, so the original plugin passes over the pod: ''",)
+    assert claim.remarks == (f"{key}: missing, so the original plugin passes over the pod: ''",)
 
 
 def test_totals_that_are_missing_are_not_missed():
@@ -240,7 +240,7 @@ def ack(allocation, **changes):
 def test_memory_is_told_by_container_and_card():
     claim = LANGUAGE.claim(pod(ack('{"0":{"1":1},"1":{"1":7}}'), containers=asking(1, 7)))
     assert shares(claim) == {"c0": [("1", 1)], "c1": [("1", 7)]}
-    assert (claim.assumed_at, claim.doubts) == (SECONDS, ())
+    assert (claim.assumed_at, claim.remarks) == (SECONDS, ())
 
 
 def test_a_container_may_have_several_cards_in_their_order():
@@ -259,13 +259,13 @@ def test_containers_are_counted_among_the_app_containers():
 def test_the_allocation_is_preferred_to_the_index_and_a_difference_is_told():
     claim = LANGUAGE.claim(pod(bound(**{ALLOCATION: '{"0":{"2":3}}'})))
     assert shares(claim) == {"c0": [("2", 3)]}
-    assert claim.doubts == (f"{INDEX}: {ALLOCATION} names [2]: '1'",)
+    assert claim.remarks == (f"{INDEX}: {ALLOCATION} names [2]: '1'",)
 
 
 def test_an_allocation_that_differs_from_the_limits_is_told():
     claim = LANGUAGE.claim(pod(ack('{"0":{"2":5}}'), containers=asking(3, 1)))
     assert shares(claim) == {"c0": [("2", 5)]}
-    assert claim.doubts == (f"""{ALLOCATION}: the limits are c0 3, c1 1: '{{"0":{{"2":5}}}}'""",)
+    assert claim.remarks == (f"""{ALLOCATION}: the limits are c0 3, c1 1: '{{"0":{{"2":5}}}}'""",)
 
 
 def test_an_empty_allocation_leaves_it_to_the_index():
@@ -472,13 +472,13 @@ def test_every_claim_that_was_written_is_read(containers, phase, at, unit):
     )
     times = {"assumed_at" if phase is Phase.ASSUMED else "assigned_at": at}
     claim = Claim(Scheme.GPUSHARE, POD, "", allocations, **times)
-    language = Gpushare(memory_unit=unit)
+    codec = Gpushare(memory_unit=unit)
     if not allocations:
         with pytest.raises(ClaimError):
-            language.annotations(claim, devices())
+            codec.annotations(claim, devices())
         return
-    written = language.annotations(claim, devices(), [container.name for container in asked])
-    assert language.claim(pod(written, containers=asked)) == claim
+    written = codec.annotations(claim, devices(), [container.name for container in asked])
+    assert codec.claim(pod(written, containers=asked)) == claim
 
 
 # ---------------------------------------------------------------- the only card of a node

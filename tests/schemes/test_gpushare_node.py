@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.kube import Node
+from vgpu.kube.objects import Node
 from vgpu.model import Device
-from vgpu.schemes.gpushare import Gpushare
-from vgpu.schemes.gpushare_node import (
+from vgpu.schemes.codec import ClaimError, Slot
+from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.gpushare.node import (
     CARDS,
     MEMORY,
     MOST_CARDS,
@@ -17,7 +18,6 @@ from vgpu.schemes.gpushare_node import (
     unhealthy_data,
     with_health,
 )
-from vgpu.schemes.language import ClaimError, Slot
 from vgpu.units import GIB, MIB
 
 UUID = "GPU-ad63c684-5593-111a-cbb1-c1451ebcd0aa"
@@ -158,9 +158,9 @@ def test_cards_are_no_resource_of_the_plugin():
 
 @given(st.integers(0, 40), st.sampled_from([MIB, 256 * MIB, GIB]))
 def test_every_id_that_is_listed_is_read(units, unit):
-    language = Gpushare(memory_unit=unit)
-    ids = list(language.device_ids(MEMORY, (Device(uuid=UUID, memory_bytes=units * unit),)))
-    assert [language.slot(MEMORY, each) for each in ids] == [
+    codec = Gpushare(memory_unit=unit)
+    ids = list(codec.device_ids(MEMORY, (Device(uuid=UUID, memory_bytes=units * unit),)))
+    assert [codec.slot(MEMORY, each) for each in ids] == [
         Slot(MEMORY, UUID, ordinal) for ordinal in range(units)
     ]
 

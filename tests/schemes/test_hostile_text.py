@@ -9,29 +9,27 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from vgpu.kube import Container, Node, Pod
+from vgpu.kube.objects import Container, Node, Pod
 from vgpu.legacy_inspect import details, summary
 from vgpu.model import Allocation, Claim, ContainerKind, Device, Phase, PodRef, Scheme, Share
 from vgpu.placement.volcano import wishes
 from vgpu.reasons import SourceError
-from vgpu.schemes import (
-    gaia_checkpoint,
-    gaia_node,
-    gaia_pids,
-    gemini_config,
-    gpushare_env,
-    gpushare_node,
-    kubeshare_daemon,
-    kubeshare_node,
-    vcuda_config,
-    volcano_env,
-)
-from vgpu.schemes.gaia import Gaia
-from vgpu.schemes.gpushare import Gpushare
-from vgpu.schemes.kubeshare import KubeShare, Release
-from vgpu.schemes.language import ClaimError
+from vgpu.schemes.codec import ClaimError
+from vgpu.schemes.gaia import checkpoint as gaia_checkpoint
+from vgpu.schemes.gaia import node as gaia_node
+from vgpu.schemes.gaia import pids as gaia_pids
+from vgpu.schemes.gaia import vcuda_config
+from vgpu.schemes.gaia.codec import Gaia
+from vgpu.schemes.gpushare import env as gpushare_env
+from vgpu.schemes.gpushare import node as gpushare_node
+from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.kubeshare import daemon as kubeshare_daemon
+from vgpu.schemes.kubeshare import gemini_config
+from vgpu.schemes.kubeshare import node as kubeshare_node
+from vgpu.schemes.kubeshare.codec import KubeShare, Release
 from vgpu.schemes.text import nanoseconds, number, positions, seconds
-from vgpu.schemes.volcano import HAMI, Volcano
+from vgpu.schemes.volcano import env as volcano_env
+from vgpu.schemes.volcano.codec import HAMI, Volcano
 from vgpu.topology import parse_matrix
 
 REF = PodRef("u1", "ml", "train-0")
@@ -135,9 +133,9 @@ def read_pod(key):
 
     def read(text):
         subject = pod(key, text)
-        for language in LANGUAGES:
-            yield lambda language=language: language.requests(subject)
-            yield lambda language=language: language.claim(subject)
+        for codec in LANGUAGES:
+            yield lambda codec=codec: codec.requests(subject)
+            yield lambda codec=codec: codec.claim(subject)
         node = Node("n1", allocatable={"aliyun.com/gpu-mem": 8, "aliyun.com/gpu-count": 2})
         yield lambda: kubeshare_node.holder(subject)
         yield lambda: wishes(subject)
@@ -152,19 +150,19 @@ def read_node(key):
 
     def read(text):
         node = Node("n1", annotations={key: text}, capacity={"volcano.sh/gpu-number": 2})
-        for language in LANGUAGES:
-            yield lambda language=language: language.devices(node)
-            yield lambda language=language: language.locks(node)
-            if isinstance(language, Volcano):
-                yield lambda language=language: language.handshake(node)
+        for codec in LANGUAGES:
+            yield lambda codec=codec: codec.devices(node)
+            yield lambda codec=codec: codec.locks(node)
+            if isinstance(codec, Volcano):
+                yield lambda codec=codec: codec.handshake(node)
 
     return read
 
 
 def read_id(text):
-    for language in LANGUAGES:
+    for codec in LANGUAGES:
         for resource in RESOURCES:
-            yield lambda language=language, resource=resource: language.slot(resource, text)
+            yield lambda codec=codec, resource=resource: codec.slot(resource, text)
 
 
 def read_env(text):
@@ -267,20 +265,20 @@ def test_a_container_that_is_there_twice_has_no_number():
     assert positions(["a", "b", "a", "c"]) == {"b": 1, "c": 3}
 
 
-@pytest.mark.parametrize("language", LANGUAGES, ids=lambda one: f"{one.scheme}")
-def test_every_language_is_asked_for_annotations_in_the_same_way(language):
+@pytest.mark.parametrize("codec", LANGUAGES, ids=lambda one: f"{one.scheme}")
+def test_every_language_is_asked_for_annotations_in_the_same_way(codec):
     """What it cannot say it refuses; the names of the app containers are welcome everywhere."""
     card = Device(CARD, 0, 2**34, handles=("zxcvb",))
     devices = dict.fromkeys(card.names, card)
-    name = "" if language.scheme is Scheme.KUBESHARE else "main"
-    memory = 2**30 if language.scheme is not Scheme.VOLCANO else 10 * 2**20
-    cores = None if language.scheme is Scheme.GPUSHARE else 500
+    name = "" if codec.scheme is Scheme.KUBESHARE else "main"
+    memory = 2**30 if codec.scheme is not Scheme.VOLCANO else 10 * 2**20
+    cores = None if codec.scheme is Scheme.GPUSHARE else 500
     claim = Claim(
-        language.scheme,
+        codec.scheme,
         REF,
         "",
         (Allocation(name, (Share(CARD, memory, cores),), Phase.ASSIGNED),),
     )
-    assert language.annotations(claim, devices, ["main"])
+    assert codec.annotations(claim, devices, ["main"])
     with pytest.raises(ClaimError):
-        language.annotations(structs.replace(claim, allocations=()), devices, ["main"])
+        codec.annotations(structs.replace(claim, allocations=()), devices, ["main"])

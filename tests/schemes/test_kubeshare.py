@@ -4,20 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.kube import BOUND_DEVICE, MANAGER_PORT, SHARE_POD, Node, Owner, Pod
+from vgpu.kube.objects import BOUND_DEVICE, MANAGER_PORT, SHARE_POD, Node, OwnerReference, Pod
 from vgpu.model import Allocation, Claim, Device, Phase, PodRef, Request, Scheme, Share
-from vgpu.schemes.kubeshare import GPU_RESOURCE, KubeShare, Release, manager_env
-from vgpu.schemes.kubeshare_sharepod import GPUID, Locality, join, locality
-from vgpu.schemes.language import ClaimError, Edits, Language, Mount, Slot
+from vgpu.schemes.codec import ClaimError, ContainerEdits, Mount, SchemeCodec, Slot
+from vgpu.schemes.kubeshare.codec import GPU_RESOURCE, KubeShare, Release, manager_env
+from vgpu.schemes.kubeshare.sharepod import GPUID, Locality, join, locality
 from vgpu.units import GIB, MIB
 
-KUBESHARE: Language = KubeShare()
+KUBESHARE: SchemeCodec = KubeShare()
 LABELS = KubeShare(release=Release.LABELS)
 
 REF = PodRef("uid", "ns", "name")
 CARD = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
 OTHER = "GPU-00000000-0000-0000-0000-000000000001"
-REAL = Owner("SharePod", "name", "uid-of-the-sharepod")
+REAL = OwnerReference("SharePod", "name", "uid-of-the-sharepod")
 
 
 def share_pod(request="0.5", limit="1.0", memory="1073741824", gpuid="zxcvb", node="n1", **more):
@@ -264,7 +264,7 @@ def test_several_gpus_are_written_with_the_sum_of_their_memory():
 
 
 @pytest.mark.parametrize(
-    ("language", "allocations"),
+    ("codec", "allocations"),
     [
         (KUBESHARE, ()),
         (KUBESHARE, (Allocation("", (), Phase.ASSUMED),)),
@@ -288,9 +288,9 @@ def test_several_gpus_are_written_with_the_sum_of_their_memory():
         ),
     ],
 )
-def test_a_claim_that_kubeshare_cannot_say_is_refused(language, allocations):
+def test_a_claim_that_kubeshare_cannot_say_is_refused(codec, allocations):
     claim = Claim(Scheme.KUBESHARE, REF, "n1", allocations)
-    refusal(language.annotations, claim, DEVICES)
+    refusal(codec.annotations, claim, DEVICES)
 
 
 names = st.sampled_from(["zxcvb", "qwert", "asdfg"])
@@ -361,7 +361,7 @@ def test_a_sharepod_and_its_real_pod_are_one_tenant():
     theirs = PodRef("uid-of-the-sharepod", "ns", "name")
     bound = Pod(theirs, node="n1", annotations={**share_pod().annotations, **known})
     waiting = Pod(PodRef("uid3", "ns", "waiting"), annotations={SHARE_POD: ""})
-    stranger = Pod(PodRef("uid4", "ns", "x"), owner=Owner("ReplicaSet", "x", "uid3"))
+    stranger = Pod(PodRef("uid4", "ns", "x"), owner=OwnerReference("ReplicaSet", "x", "uid3"))
     real, plain, still = join([share_pod(owner=REAL), stranger], [waiting, bound])
     assert KUBESHARE.claim(real) == claimed(CARD, Phase.ASSIGNED)
     assert (plain, still) == (stranger, waiting)
@@ -413,7 +413,7 @@ def test_any_device_id_is_understood_or_refused(device_id):
 
 def test_a_container_gets_its_card_and_geminis_hook():
     allocation = claimed("zxcvb", Phase.ASSUMED).allocations[0]
-    assert KUBESHARE.edits(REF, allocation, DEVICES) == Edits(
+    assert KUBESHARE.edits(REF, allocation, DEVICES) == ContainerEdits(
         env={
             "NVIDIA_VISIBLE_DEVICES": CARD,
             "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",

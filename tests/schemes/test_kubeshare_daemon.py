@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from vgpu.model import Device
 from vgpu.reasons import Reason, SourceError
-from vgpu.schemes.gemini_config import SharedPod, format_config, parse_config
-from vgpu.schemes.kubeshare_daemon import (
+from vgpu.schemes.kubeshare.daemon import (
     MANAGER_PORTS,
     CardTenants,
     ErrorCode,
@@ -21,6 +20,7 @@ from vgpu.schemes.kubeshare_daemon import (
     parse_ports,
     parse_tenants,
 )
+from vgpu.schemes.kubeshare.gemini_config import SharedPod, format_config, parse_config
 from vgpu.units import GIB, MIB
 
 CARD = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"

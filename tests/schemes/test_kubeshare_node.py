@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.kube import Pod
+from vgpu.kube.objects import Pod
 from vgpu.model import Device, PodRef
-from vgpu.schemes.kubeshare_node import (
-    Holder,
+from vgpu.schemes.codec import ClaimError
+from vgpu.schemes.kubeshare.node import (
+    HolderPod,
     format_gpu_info,
     holder,
     holder_labels,
@@ -16,7 +17,6 @@ from vgpu.schemes.kubeshare_node import (
     uuid_from_log,
     with_handles,
 )
-from vgpu.schemes.language import ClaimError
 from vgpu.units import MIB
 
 CARD = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
@@ -36,18 +36,18 @@ def test_a_holder_is_known_by_its_labels():
         "kubeshare/GPUID": "zxcvb",
     }
     one = pod(name, labels, node="")
-    assert holder(one) == Holder("n1", "zxcvb", one.ref)
+    assert holder(one) == HolderPod("n1", "zxcvb", one.ref)
 
 
 def test_a_holders_labels_come_before_its_name():
     one = pod("renamed", holder_labels("n2", "zxcvb"), node="n1")
-    assert holder(one) == Holder("n1", "zxcvb", one.ref)
+    assert holder(one) == HolderPod("n1", "zxcvb", one.ref)
 
 
 @pytest.mark.parametrize("begin", ["kubeshare-vgpu", "kubeshare-dummypod"])
 def test_without_labels_a_holder_is_known_by_its_name(begin):
     one = pod(f"{begin}-node-1.example.com-my-gpu")
-    assert holder(one) == Holder("node-1.example.com", "my-gpu", one.ref)
+    assert holder(one) == HolderPod("node-1.example.com", "my-gpu", one.ref)
 
 
 def test_other_pods_are_no_holders():
@@ -75,7 +75,7 @@ def test_a_holder_that_does_not_say_what_it_holds_is_refused():
 def test_every_holder_that_is_named_is_recognised(node, gpuid, labelled):
     labels = holder_labels(node, gpuid) if labelled else {}
     one = pod(holder_name(node, gpuid), labels, node)
-    assert holder(one) == Holder(node, gpuid, one.ref)
+    assert holder(one) == HolderPod(node, gpuid, one.ref)
 
 
 def test_a_holder_says_its_card_in_its_log():

@@ -8,7 +8,7 @@ import pytest
 from vgpu.facts import LimitFile
 from vgpu.model import Scheme
 from vgpu.reasons import Reason
-from vgpu.schemes import vcuda_config
+from vgpu.schemes.gaia import vcuda_config
 from vgpu.sources import limits as limits_module
 from vgpu.sources.limits import LimitSource
 from vgpu.units import GIB

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.kube import Container, Pod
+from vgpu.kube.objects import Container, Pod
 from vgpu.model import Allocation, ContainerKind, Device, Phase, PodRef, Request, Share
-from vgpu.schemes.language import ClaimError, Language, Mount, Slot
-from vgpu.schemes.volcano import (
+from vgpu.schemes.codec import ClaimError, Mount, SchemeCodec, Slot
+from vgpu.schemes.volcano.codec import (
     HAMI,
     Volcano,
     is_shared,
@@ -19,11 +19,11 @@ from vgpu.schemes.volcano import (
     physical,
     visible_uuids,
 )
-from vgpu.schemes.volcano_dialect import Paths
+from vgpu.schemes.volcano.key_set import ShimPaths
 from vgpu.units import MIB
 
-VOLCANO: Language = Volcano()
-HAMI_LANGUAGE: Language = Volcano(HAMI)
+VOLCANO: SchemeCodec = Volcano()
+HAMI_LANGUAGE: SchemeCodec = Volcano(HAMI)
 POD = PodRef("uid-1", "ml", "train-0")
 
 NUMBER, MEMORY, PERCENTAGE, CORES = (
@@ -40,8 +40,8 @@ L40S = tuple(
 """The published deployment: its plugin was started with a memory factor of 10."""
 
 
-def asked(language, **limits):
-    (request,) = language.requests(Pod(POD, containers=(Container("c", **limits),)))
+def asked(codec, **limits):
+    (request,) = codec.requests(Pod(POD, containers=(Container("c", **limits),)))
     return request
 
 
@@ -49,7 +49,7 @@ def asked(language, **limits):
 
 
 @pytest.mark.parametrize(
-    ("language", "limits", "expected"),
+    ("codec", "limits", "expected"),
     [
         pytest.param(
             VOLCANO,
@@ -125,9 +125,9 @@ def asked(language, **limits):
         ),
     ],
 )
-def test_a_request_is_read_as_the_scheduler_reads_it(language, limits, expected):
-    assert asked(language, limits=limits) == expected
-    assert set(language.resources) & set(limits)
+def test_a_request_is_read_as_the_scheduler_reads_it(codec, limits, expected):
+    assert asked(codec, limits=limits) == expected
+    assert set(codec.resources) & set(limits)
 
 
 def test_containers_that_ask_for_nothing_are_left_out():
@@ -292,13 +292,13 @@ def test_hami_has_its_folder_elsewhere():
 
 
 def test_the_operators_settings_are_given_too():
-    language = Volcano(
-        paths=Paths("/h/lib", "/t/lib", "/h/preload", "/h/c", "/t/c"),
+    codec = Volcano(
+        paths=ShimPaths("/h/lib", "/t/lib", "/h/preload", "/h/c", "/t/c"),
         oversubscribe=True,
         core_policy="disable",
     )
     shares = given_shares(Share("GPU-0", MIB, 200))
-    edits = language.edits(POD, shares, by_name(*L40S), preload=False)
+    edits = codec.edits(POD, shares, by_name(*L40S), preload=False)
     assert edits.env["CUDA_OVERSUBSCRIBE"] == "true"
     assert edits.env["GPU_CORE_UTILIZATION_POLICY"] == "disable"
     assert [(mount.host, mount.container) for mount in edits.mounts] == [
@@ -421,7 +421,7 @@ def test_no_name_is_said_in_both_dialects():
             {*said.quantities, *said.locks, *said.handshake}
             | {said.devices, said.to_allocate, said.node, said.time, said.bind_time}
             | {said.bind_phase, said.register}
-            for said in (VOLCANO.dialect, HAMI)
+            for said in (VOLCANO.key_set, HAMI)
         )
     )
     assert set(names.values()) == {1}

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from vgpu.kube import Container, Pod
+from vgpu.kube.objects import Container, Pod
 from vgpu.model import Allocation, Claim, ContainerKind, Device, Phase, PodRef, Scheme, Share
-from vgpu.schemes.language import ClaimError
-from vgpu.schemes.volcano import HAMI, VOLCANO, Volcano
-from vgpu.schemes.volcano_text import MOST_SECONDS
+from vgpu.schemes.codec import ClaimError
+from vgpu.schemes.volcano.codec import HAMI, VOLCANO, Volcano
+from vgpu.schemes.volcano.text import MOST_SECONDS
 from vgpu.units import MIB
 
 POD = PodRef("uid-1", "ml", "train-0")
@@ -115,7 +115,7 @@ def test_success_counts_even_if_the_copy_was_never_struck():
 def test_what_is_left_of_the_annotations_decides(left, phase):
     claim = LANGUAGE.claim(pod(left, containers("x")))
     assert claim.allocations == (Allocation("x", (SHARE_A,), phase),)
-    assert not claim.doubts
+    assert not claim.remarks
 
 
 @pytest.mark.parametrize("empty", [{}, {IDS: ""}, {IDS: ";"}, {NODE: "n1", BIND_PHASE: "failed"}])
@@ -124,7 +124,7 @@ def test_annotations_without_devices_are_no_claim(empty):
 
 
 @pytest.mark.parametrize(
-    ("key", "text", "doubt"),
+    ("key", "text", "remark"),
     [
         (BIND_PHASE, "perhaps", "volcano.sh/bind-phase: not a phase: 'perhaps'"),
         (TIME, "yesterday", "volcano.sh/vgpu-time: not a time in unix seconds: 'yesterday'"),
@@ -135,11 +135,11 @@ def test_annotations_without_devices_are_no_claim(empty):
         (TO_ALLOCATE, f"{B};{A};{B}", "volcano.sh/devices-to-allocate: not the last"),
     ],
 )
-def test_what_cannot_be_read_beside_the_devices_is_a_doubt(key, text, doubt):
+def test_what_cannot_be_read_beside_the_devices_is_a_doubt(key, text, remark):
     claim = LANGUAGE.claim(pod(bound(**{key: text})))
     assert [each.shares for each in claim.allocations] == [(SHARE_A,), (SHARE_B,)]
-    (only,) = claim.doubts
-    assert only.startswith(doubt)
+    (only,) = claim.remarks
+    assert only.startswith(remark)
     assert len(only) < 200
 
 
@@ -211,8 +211,8 @@ def held(claim):
 
 
 def test_hami_counts_memory_in_mebibytes_and_volcano_in_units():
-    for language, key, unit in ((LANGUAGE, IDS, UNIT), (HAMI_LANGUAGE, HAMI_IDS, MIB)):
-        claim = language.claim(pod({key: A}, containers("x", resource=language.dialect.number)))
+    for codec, key, unit in ((LANGUAGE, IDS, UNIT), (HAMI_LANGUAGE, HAMI_IDS, MIB)):
+        claim = codec.claim(pod({key: A}, containers("x", resource=codec.key_set.number)))
         assert claim.allocations[0].shares == (Share("GPU-a", 128 * unit, 100),)
 
 
@@ -294,7 +294,7 @@ def test_the_older_plugins_whole_cards_are_given_in_order():
     assert held(claim) == {"c0": "3", "c1": "05"}
     assert set(phases(claim).values()) == {Phase.ASSIGNED}
     assert claim.allocations[0].shares == (Share("3", None, 1000),)
-    assert claim.doubts == ("volcano.sh/predicate-time: not a time: 'once'",)
+    assert claim.remarks == ("volcano.sh/predicate-time: not a time: 'once'",)
 
 
 @pytest.mark.parametrize("text", ["", "x", "1,", "-1", "99999", ",".join(["1"] * 2000), "0,1"])
@@ -401,11 +401,11 @@ DEVICES = ("GPU-a", "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448", "MIG-GPU-a/1/0",
 @st.composite
 def situations(draw):
     """A language, a pod's containers, and a claim of those that ask."""
-    language = draw(st.sampled_from([LANGUAGE, HAMI_LANGUAGE, Volcano()]))
+    codec = draw(st.sampled_from([LANGUAGE, HAMI_LANGUAGE, Volcano()]))
     shares = st.builds(
         Share,
         st.sampled_from(DEVICES),
-        st.integers(0, 2**31 - 1).map(language.unit_bytes.__mul__),
+        st.integers(0, 2**31 - 1).map(codec.unit_bytes.__mul__),
         st.integers(0, 100).map((10).__mul__),
     )
     asks = [*draw(st.lists(st.booleans(), max_size=3)), True]
@@ -417,10 +417,10 @@ def situations(draw):
         st.sampled_from([(Phase.ASSUMED, False), (Phase.ASSUMED, True), (Phase.ASSIGNED, False)])
     )
     specs = [
-        Container(name, {language.dialect.number: 1} if ask else {})
+        Container(name, {codec.key_set.number: 1} if ask else {})
         for name, ask in zip(names, asks, strict=True)
     ]
-    if language is HAMI_LANGUAGE and draw(st.booleans()):  # the annotations have it in front
+    if codec is HAMI_LANGUAGE and draw(st.booleans()):  # the annotations have it in front
         specs.append(structs.replace(specs.pop(0), kind=ContainerKind.INIT))
     claim = Claim(
         Scheme.VOLCANO,
@@ -434,14 +434,14 @@ def situations(draw):
         unserved=tuple(asking[served:]),
         failed=failed,
     )
-    return language, Pod(POD, containers=tuple(specs)), tuple(names), claim
+    return codec, Pod(POD, containers=tuple(specs)), tuple(names), claim
 
 
 @given(situations())
 def test_every_claim_that_is_written_is_read_back(situation):
-    language, spec, names, claim = situation
-    written = language.annotations(claim, {}, containers=names)
-    assert language.claim(structs.replace(spec, annotations=written)) == claim
+    codec, spec, names, claim = situation
+    written = codec.annotations(claim, {}, containers=names)
+    assert codec.claim(structs.replace(spec, annotations=written)) == claim
 
 
 broken_texts = st.text(max_size=60) | st.text("GPU-ab,NVIDA0123456789:;[] -", max_size=80)
@@ -466,12 +466,12 @@ def mutated(draw):
         mutated() | broken_texts,
     ),
 )
-def test_any_text_gives_a_claim_or_a_typed_error(language, texts):
+def test_any_text_gives_a_claim_or_a_typed_error(codec, texts):
     said = {"old": "volcano.sh/gpu-index"}
-    annotations = {said.get(name) or getattr(language.dialect, name): texts[name] for name in texts}
-    specs = containers("x", "plain", "y", resource=language.dialect.number)
+    annotations = {said.get(name) or getattr(codec.key_set, name): texts[name] for name in texts}
+    specs = containers("x", "plain", "y", resource=codec.key_set.number)
     try:
-        claim = language.claim(pod(annotations, specs))
+        claim = codec.claim(pod(annotations, specs))
     except ClaimError as refused:
         assert refused.subject == "ml/train-0"  # noqa: PT017  # either is right
         assert refused.key in annotations  # noqa: PT017

@@ -1,4 +1,4 @@
-"""What nodes say in Volcano's and HAMi's language: their cards, signs of life, locks."""
+"""What nodes say in Volcano's and HAMi's language: their cards, heartbeat, locks."""
 
 import json
 import string
@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.kube import Node
+from vgpu.kube.objects import Node
 from vgpu.model import Device, PodRef
-from vgpu.schemes.language import ClaimError, Handshake, HandshakeState, NodeLock
-from vgpu.schemes.volcano import HAMI, VOLCANO, Volcano
-from vgpu.schemes.volcano_node import (
+from vgpu.schemes.codec import ClaimError, Handshake, HandshakeState, NodeLock
+from vgpu.schemes.volcano.codec import HAMI, VOLCANO, Volcano
+from vgpu.schemes.volcano.node import (
     Registration,
     handshake_text,
     lock_text,
@@ -34,7 +34,7 @@ def node(annotations=None, **more):
 
 
 @pytest.mark.parametrize(
-    ("language", "text", "device"),
+    ("codec", "text", "device"),
     [
         pytest.param(
             LANGUAGE,
@@ -81,8 +81,8 @@ def node(annotations=None, **more):
         ),
     ],
 )
-def test_a_card_is_read_in_every_form(language, text, device):
-    assert language.devices(node({language.dialect.register: text})) == (device,)
+def test_a_card_is_read_in_every_form(codec, text, device):
+    assert codec.devices(node({codec.key_set.register: text})) == (device,)
 
 
 @pytest.mark.parametrize("text", ["", ":", "::", "[]"])
@@ -164,9 +164,9 @@ def test_cards_are_registered_as_the_plugins_do_it():
     ],
 )
 def test_a_card_that_the_register_cannot_say_is_refused(card):
-    for dialect in (VOLCANO, HAMI):
+    for key_set in (VOLCANO, HAMI):
         with pytest.raises(ClaimError):
-            registration([card], dialect)
+            registration([card], key_set)
 
 
 def test_an_index_that_is_not_told_is_not_made_up():
@@ -199,10 +199,10 @@ FORMS = [(VOLCANO, 5), (VOLCANO, 0), (HAMI, 7), (HAMI, 8), (HAMI, 9), (HAMI, 0)]
 
 @given(cards, st.sampled_from(FORMS))
 def test_every_card_that_is_registered_is_read_back(cards, form):
-    dialect, columns = form
-    text = registration(cards, dialect, columns)
-    read = registrations(node({dialect.register: text}), dialect)
-    told = dialect.columns[: columns or None]
+    key_set, columns = form
+    text = registration(cards, key_set, columns)
+    read = registrations(node({key_set.register: text}), key_set)
+    told = key_set.columns[: columns or None]
     assert [[getattr(card, name) for name in told] for card in read] == [
         [getattr(card, name) for name in told] for card in cards
     ]
@@ -224,11 +224,11 @@ def broken_registers(draw):
 
 
 @given(st.text() | broken_registers(), st.sampled_from([LANGUAGE, HAMI_LANGUAGE]))
-def test_any_register_gives_devices_or_a_typed_error(text, language):
+def test_any_register_gives_devices_or_a_typed_error(text, codec):
     try:
-        devices = language.devices(node({language.dialect.register: text}))
+        devices = codec.devices(node({codec.key_set.register: text}))
     except ClaimError as refused:
-        assert refused.key == language.dialect.register  # noqa: PT017  # either is right
+        assert refused.key == codec.key_set.register  # noqa: PT017  # either is right
         assert refused.text in text  # noqa: PT017
     else:
         assert len({device.uuid for device in devices}) == len(devices)
@@ -256,7 +256,7 @@ def test_the_older_plugins_bad_numbers_are_refused(capacity, ill):
         LANGUAGE.devices(node({"volcano.sh/gpu-unhealthy-ids": ill}, capacity=capacity))
 
 
-# ---------------------------------------------------------------- signs of life
+# ---------------------------------------------------------------- heartbeat
 
 
 VOLCANO_HANDSHAKE, HAMI_HANDSHAKE = "volcano.sh/node-vgpu-handshake", "hami.io/node-handshake"
@@ -284,8 +284,8 @@ VOLCANO_HANDSHAKE, HAMI_HANDSHAKE = "volcano.sh/node-vgpu-handshake", "hami.io/n
     ],
 )
 def test_a_handshake_is_read_in_every_form(text, state, at):
-    for language, key in ((LANGUAGE, VOLCANO_HANDSHAKE), (HAMI_LANGUAGE, HAMI_HANDSHAKE)):
-        assert language.handshake(node({key: text})) == Handshake(key, state, at)
+    for codec, key in ((LANGUAGE, VOLCANO_HANDSHAKE), (HAMI_LANGUAGE, HAMI_HANDSHAKE)):
+        assert codec.handshake(node({key: text})) == Handshake(key, state, at)
 
 
 def test_the_older_key_counts_where_the_newer_one_is_not_there():
@@ -297,22 +297,22 @@ def test_the_older_key_counts_where_the_newer_one_is_not_there():
 
 
 @pytest.mark.parametrize(
-    ("dialect", "state", "text"),
+    ("key_set", "state", "text"),
     [
         (VOLCANO, HandshakeState.REPORTED, "Reported 2025-08-20 03:04:05 +0000 UTC"),
         (VOLCANO, HandshakeState.REQUESTING, "Requesting_2025.08.20 03:04:05"),
         (HAMI, HandshakeState.DELETED, "Deleted_2025-08-20 03:04:05"),
     ],
 )
-def test_a_handshake_is_written_as_its_side_does_it(dialect, state, text):
-    assert handshake_text(state, AT, dialect) == text
+def test_a_handshake_is_written_as_its_side_does_it(key_set, state, text):
+    assert handshake_text(state, AT, key_set) == text
 
 
 @given(st.sampled_from(HandshakeState), st.integers(0, 2**34), st.sampled_from([VOLCANO, HAMI]))
-def test_every_handshake_that_is_written_is_read_back(state, at, dialect):
-    text = handshake_text(state, at, dialect)
-    key = dialect.handshake[0]
-    assert Volcano(dialect).handshake(node({key: text})) == Handshake(key, state, at)
+def test_every_handshake_that_is_written_is_read_back(state, at, key_set):
+    text = handshake_text(state, at, key_set)
+    key = key_set.handshake[0]
+    assert Volcano(key_set).handshake(node({key: text})) == Handshake(key, state, at)
 
 
 @given(
@@ -334,7 +334,7 @@ def test_any_text_is_a_handshake_or_a_typed_error(text):
 
 
 @pytest.mark.parametrize(
-    ("language", "key", "text", "since", "owner"),
+    ("codec", "key", "text", "since", "owner"),
     [
         (LANGUAGE, "hamivgpu", "2025-08-20T03:04:05Z", AT, None),
         (LANGUAGE, "vgpu4pd", "2025-08-20T11:04:05+08:00", AT, None),
@@ -354,8 +354,8 @@ def test_any_text_is_a_handshake_or_a_typed_error(text):
         (HAMI_LANGUAGE, "hami.io/mutex.lock", "2025-08-20T03:04:05Z,a,b,c", AT, None),
     ],
 )
-def test_a_lock_is_seen_whether_it_can_be_read_or_not(language, key, text, since, owner):
-    assert language.locks(node({key: text})) == (NodeLock(key, text, since, owner),)
+def test_a_lock_is_seen_whether_it_can_be_read_or_not(codec, key, text, since, owner):
+    assert codec.locks(node({key: text})) == (NodeLock(key, text, since, owner),)
 
 
 def test_locks_of_the_other_dialect_are_not_ours():

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.kube import Container, Pod
+from vgpu.kube.objects import Container, Pod
 from vgpu.model import ContainerKind, PodRef, Share
-from vgpu.schemes.language import ClaimError
-from vgpu.schemes.volcano import HAMI, Volcano
+from vgpu.schemes.codec import ClaimError
+from vgpu.schemes.volcano.codec import HAMI, Volcano
 from vgpu.units import MIB
 
 APP, INIT, SIDECAR = ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECAR
@@ -23,9 +23,9 @@ def entry(uuid, memory, cores=0):
     return f"{uuid},NVIDIA,{memory},{cores}:"
 
 
-def pod(language, inits, apps, text, *, kinds=None, renamed=False):
+def pod(codec, inits, apps, text, *, kinds=None, renamed=False):
     """Containers i0, i1 … and c0, c1 …; the kinds are those of ``inits``."""
-    asks = {"g": {"own/gpu" if renamed else language.dialect.number: 1}}
+    asks = {"g": {"own/gpu" if renamed else codec.key_set.number: 1}}
     kinds = kinds or [INIT] * len(inits)
     specs = [
         *(Container(f"c{at}", (LIMITS | asks).get(what, {})) for at, what in enumerate(apps)),
@@ -34,13 +34,13 @@ def pod(language, inits, apps, text, *, kinds=None, renamed=False):
             for at, (what, kind) in enumerate(zip(inits, kinds, strict=True))
         ),
     ]
-    said = {language.dialect.devices: text}
+    said = {codec.key_set.devices: text}
     return Pod(PodRef("u", "ml", "train"), annotations=said, containers=tuple(specs))
 
 
-def told(language, *arguments, **options):
+def told(codec, *arguments, **options):
     """Container -> (device, MiB) of each share."""
-    claim = language.claim(pod(language, *arguments, **options))
+    claim = codec.claim(pod(codec, *arguments, **options))
     return {
         each.container: [(share.device, share.memory_bytes // MIB) for share in each.shares]
         for each in claim.allocations
@@ -161,7 +161,7 @@ WRITERS = {
 @st.composite
 def written(draw, kinds="pgd"):
     """Language, init containers, their kinds, app containers, the text, and who has what."""
-    language, write, for_init = WRITERS[draw(st.sampled_from(sorted(WRITERS)))]
+    codec, write, for_init = WRITERS[draw(st.sampled_from(sorted(WRITERS)))]
     inits = draw(st.text(kinds, max_size=4))
     apps = draw(st.text(kinds, min_size=1, max_size=4))
     of_kind = draw(
@@ -175,12 +175,12 @@ def written(draw, kinds="pgd"):
     def segment(name):
         return "".join(entry(uuid, 64) for uuid in names[name])
 
-    return language, inits, of_kind, apps, write(before, after, segment), names
+    return codec, inits, of_kind, apps, write(before, after, segment), names
 
 
-def devices(language, case, **options):
+def devices(codec, case, **options):
     _, inits, kinds, apps, text, _ = case
-    claim = language.claim(pod(language, inits, apps, text, kinds=kinds, **options))
+    claim = codec.claim(pod(codec, inits, apps, text, kinds=kinds, **options))
     return {
         each.container: [share.device for share in each.shares]
         for each in (claim.allocations if claim else ())

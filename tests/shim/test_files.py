@@ -14,7 +14,7 @@ from tests.support.environment import descriptors
 from tests.support.regions import GPUS, a_process, a_region, scribble, write
 from vgpu.facts import Region
 from vgpu.reasons import Reason, SourceError
-from vgpu.schemes import hami_core
+from vgpu.schemes.volcano import hami_core
 from vgpu.sources import shim
 
 IDS = list(hami_core.LAYOUTS)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.support.regions import GPUS, MIB, a_process, a_region
 from vgpu.facts import Region, RegionDevice, RegionProcess, RegionUse
 from vgpu.reasons import Reason, SourceError
-from vgpu.schemes import hami_core
+from vgpu.schemes.volcano import hami_core
 
 IDS = list(hami_core.LAYOUTS)
 SEQLOCKED = [name for name, layout in hami_core.LAYOUTS.items() if layout.seqlock is not None]

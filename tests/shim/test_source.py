@@ -10,7 +10,7 @@ from tests.support.regions import PODS, a_region, folder, place, scribble, write
 from tests.support.waiting import wait_for_tick
 from vgpu.facts import RegionFile
 from vgpu.reasons import Reason, Rejection, SourceError
-from vgpu.schemes import hami_core
+from vgpu.schemes.volcano import hami_core
 from vgpu.sources import shim
 from vgpu.sources.shim import ShimSource
 

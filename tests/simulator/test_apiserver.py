@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.support.waiting import WAIT_SECONDS
-from vgpu.cluster import Cluster, ClusterError, followed
-from vgpu.kube import EventNote, Lease
-from vgpu.kube_json import EventType, Keep
+from vgpu.kube import list_watch
+from vgpu.kube.client import ApiClient
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.documents import EventType, Keep
+from vgpu.kube.objects import EventNote, Lease
 from vgpu.simulator import store as stores
 from vgpu.simulator.apiserver import MOST_BODY, ApiServer
-from vgpu.simulator.store import KINDS, NODES, PODS, Refusal, Selector, Store, merged
+from vgpu.simulator.store import KINDS, NODES, PODS, ObjectStore, Selector, StoreError, merged
 
 EVENTS = next(kind for kind in KINDS if kind.plural == "events")
 SHARE_PODS = next(kind for kind in KINDS if kind.plural == "sharepods")
@@ -36,7 +38,7 @@ def pod(name, node="n1", phase="Running", **annotations):
 
 @pytest.fixture
 def store():
-    return Store()
+    return ObjectStore()
 
 
 @pytest.fixture
@@ -49,7 +51,7 @@ def api(store):
 def cluster(api, tmp_path):
     config = tmp_path / "kubeconfig"
     config.write_text(api.kubeconfig())
-    with Cluster.connect(str(config)) as client:
+    with ApiClient.connect(str(config)) as client:
         yield client
 
 
@@ -110,7 +112,7 @@ def test_what_is_not_there_is_not_found(cluster):
     assert refused(lambda: cluster.node("nowhere")) == (404, "NotFound")
     assert cluster.config_map("ns", "none") is None
     assert cluster.lease("ns", "none") is None
-    assert followed.sharepods(cluster).list()[0] == []
+    assert list_watch.sharepods(cluster).list()[0] == []
 
 
 # ---------------------------------------------------------------- watches
@@ -384,5 +386,5 @@ def test_an_object_needs_its_version_only_if_it_names_one(store):
     store.create(PODS, pod("p"))
     kept = store.replace(PODS, pod("p", a="1"))
     assert kept["metadata"]["uid"] == store.get(PODS, "ns", "p")["metadata"]["uid"]
-    with pytest.raises(Refusal, match="not found"):
+    with pytest.raises(StoreError, match="not found"):
         store.replace(PODS, pod("another"))

@@ -8,14 +8,14 @@ from reconciler.apply.applier import Applier
 from reconciler.cycle import Cycles
 from reconciler.observe.cluster import ListingObserver
 from reconciler.policy import Policy
-from reconciler.reasons import Effect, Outcome, Rule, Skip
+from reconciler.reasons import ActionOutcome, Effect, Rule, SkipReason
 from reconciler.session import NoAudit
-from vgpu.cluster import Cluster
 from vgpu.inventory import Objects, Units, inventory
+from vgpu.kube.client import ApiClient
 from vgpu.simulator.apiserver import ApiServer
 from vgpu.simulator.cluster import SimulatedCluster, Story
 from vgpu.simulator.demo import demo
-from vgpu.simulator.neighbourhood import neighbourhood
+from vgpu.simulator.demo_cluster import demo_cluster
 from vgpu.simulator.node import SimulatedNode
 from vgpu.simulator.store import PODS
 from vgpu.sources.pods import PodFile
@@ -30,7 +30,7 @@ REFUSED, EXPIRED, HEIR = "ranker-84b5c6d7f-9tq4m", "tts-5c6d7f8b9-k8x2v", "tts-5
 
 @pytest.fixture
 def simulated():
-    return SimulatedCluster(neighbourhood(START), START)
+    return SimulatedCluster(demo_cluster(START), START)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def cluster(simulated, tmp_path):
     config = tmp_path / "kubeconfig"
     with ApiServer(simulated.store) as api:
         config.write_text(api.kubeconfig())
-        with Cluster.connect(str(config)) as client:
+        with ApiClient.connect(str(config)) as client:
             yield client
 
 
@@ -67,11 +67,11 @@ def test_the_plan_shows_one_of_each_thing_that_goes_wrong_and_repairs_it(cycles)
     )
     assert {entry.finding.effect for entry in made.plan.actions} == set(Effect)
     assert {entry.skip for entry in made.plan.skipped} == {
-        Skip.NODE_NOT_READY,
-        Skip.OPTED_OUT,
-        Skip.BARE_POD,
+        SkipReason.NODE_NOT_READY,
+        SkipReason.OPTED_OUT,
+        SkipReason.BARE_POD,
     }
-    assert {result.outcome for result in cycles.apply(made)} == {Outcome.DONE}
+    assert {result.outcome for result in cycles.apply(made)} == {ActionOutcome.DONE}
 
 
 def test_after_it_nothing_is_left_to_be_done(cycles):
@@ -79,9 +79,9 @@ def test_after_it_nothing_is_left_to_be_done(cycles):
     plan = cycles.make().plan
     assert plan.actions == ()
     assert {entry.skip for entry in plan.skipped} == {
-        Skip.NODE_NOT_READY,
-        Skip.OPTED_OUT,
-        Skip.BARE_POD,
+        SkipReason.NODE_NOT_READY,
+        SkipReason.OPTED_OUT,
+        SkipReason.BARE_POD,
     }
 
 
@@ -149,7 +149,7 @@ def test_the_nodes_pods_are_those_of_the_api_server(simulated, node):
 
 
 def test_an_heir_runs_and_its_process_is_on_its_card_from_then_on(simulated, node):
-    (heir,) = (pod for pod in neighbourhood(START).heirs.values() if pod.ref.name == HEIR)
+    (heir,) = (pod for pod in demo_cluster(START).heirs.values() if pod.ref.name == HEIR)
     (process,) = heir.containers[0].processes
     assert process.pid not in {each.pid for each in node.driver.sample(NOW).processes}
     evict(simulated, "speech", EXPIRED)
@@ -177,11 +177,11 @@ def test_a_running_pod_that_is_evicted_leaves_its_region_and_nothing_else(simula
 def test_what_no_scenario_knows_may_go_too(simulated):
     simulated.store.create(PODS, {"metadata": {"namespace": "ns", "name": "made-by-hand"}})
     evict(simulated, "ns", "made-by-hand")
-    assert simulated.node("gpu-node-1") == neighbourhood(START).nodes[0]
+    assert simulated.node("gpu-node-1") == demo_cluster(START).nodes[0]
 
 
 def test_a_deviation_names_what_is_there():
-    story = neighbourhood(START)
+    story = demo_cluster(START)
     there = {node.node for node in story.nodes} | {
         f"{pod.ref.namespace}/{pod.ref.name}" for node in story.nodes for pod in node.pods
     }

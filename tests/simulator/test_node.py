@@ -4,12 +4,12 @@ import pytest
 
 from vgpu.model import Scheme
 from vgpu.reasons import Reason
-from vgpu.schemes.gpushare import limits_from_env
-from vgpu.simulator.books import grants
+from vgpu.schemes.gpushare.codec import limits_from_env
 from vgpu.simulator.demo import demo
 from vgpu.simulator.fleet import fleet_node
 from vgpu.simulator.node import SimulatedNode, region_path
-from vgpu.simulator.scenario import Container, End, Pod, Process, Scenario
+from vgpu.simulator.scenario import End, Process, Scenario, SimulatedContainer, SimulatedPod
+from vgpu.simulator.scheme_objects import grants
 from vgpu.simulator.state import alive_at, regions_at, uses_at
 from vgpu.simulator.tree import allocate_response, tree
 from vgpu.sources.allocate_response import environment
@@ -218,8 +218,9 @@ def test_a_killed_process_is_gone(node):
 
 def test_processes_come_and_go_with_time(tmp_path):
     process = Process(pid=4711, since=10, until=20)
-    pod = Pod(
-        ref=demo().pods[0].ref, containers=(Container(name="c", id="a" * 64, processes=(process,)),)
+    pod = SimulatedPod(
+        ref=demo().pods[0].ref,
+        containers=(SimulatedContainer(name="c", id="a" * 64, processes=(process,)),),
     )
     scenario = Scenario(node="n", cards=(), pods=(pod,))
     node = SimulatedNode(scenario, tmp_path, START)

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.model import Scheme
-from vgpu.simulator.books import claims, grants, registered
 from vgpu.simulator.demo import demo
 from vgpu.simulator.fleet import PROCESSES, fleet_node
 from vgpu.simulator.scenario import End
+from vgpu.simulator.scheme_objects import claims, grants, registered
 from vgpu.simulator.state import cards_at, regions_at, state_at, uses_at
 
 SCENARIOS = {

@@ -40,8 +40,8 @@ def granted(documents: Iterable[Object]) -> set[tuple[str, str]]:
     """(verb, resource) that roles give."""
     return {
         (verb, resource)
-        for role in kinds(documents, "Role", "ClusterRole")
-        for rule in role["rules"]
+        for adapter in kinds(documents, "Role", "ClusterRole")
+        for rule in adapter["rules"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }

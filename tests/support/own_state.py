@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from vgpu.admitted import AdmittedPod
 from vgpu.model import Allocation, Phase, PodRef, Share
 from vgpu.own_checkpoint import Checkpoint, encode, file_name
-from vgpu.tenants import Tenant
 
 BOOT = "d41b3b16-8d57-4daf-8838-a7cb7443812a"
 
@@ -13,7 +13,7 @@ def keep(paths, holding, boot_id=BOOT):
     """Say that a container holds what the ledger has of it; the checkpoint's path."""
     share = Share(holding.share.device, holding.share.memory_bytes, holding.share.cores_milli)
     allocation = Allocation(holding.container, (share,), Phase.ASSIGNED)
-    tenant = Tenant(PodRef(holding.pod.uid, "", ""), (allocation,), since=1.0)
+    tenant = AdmittedPod(PodRef(holding.pod.uid, "", ""), (allocation,), since=1.0)
     kept = Checkpoint("node", holding.scheme, boot_id, 1.0, (tenant,))
     boot = Path(paths.procfs, "sys/kernel/random/boot_id")
     boot.parent.mkdir(parents=True, exist_ok=True)

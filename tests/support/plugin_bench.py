@@ -12,11 +12,11 @@ from types import SimpleNamespace
 
 from msgspec.structs import replace
 
-from deviceplugin.telling import Teller
-from deviceplugin.to_tell import Look
+from deviceplugin.apiserver.desired_state import DesiredState
+from deviceplugin.apiserver.status_manager import StatusManager
 from tests.support.plugin_pods import NODE, NOW, by_name, no_books, node, tenant_of
-from vgpu.cluster import ClusterError
-from vgpu.kube_json import Keep
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.documents import Keep
 
 
 class Server:
@@ -113,17 +113,17 @@ class Server:
 
 
 class Bench:
-    def __init__(self, role, gpus):
-        self.role = role
+    def __init__(self, adapter, gpus):
+        self.adapter = adapter
         self.server = Server()
-        self.devices = role.devices(gpus)
+        self.devices = adapter.devices(gpus)
         self.tenants, self.served, self.refused = {}, set(), set()
         self.shown_pods, self.shown_node = {}, self.server.node
         self.steps = []
         self.unix, self.seconds = NOW, 1000.0
-        self.teller = Teller(
+        self.status_manager = StatusManager(
             self.server,
-            role,
+            adapter,
             self.look,
             self.steps.append,
             clock=lambda: self.unix,
@@ -131,7 +131,7 @@ class Bench:
         )
 
     def look(self):
-        return Look(
+        return DesiredState(
             self.devices,
             by_name(self.devices),
             dict(self.tenants),
@@ -153,7 +153,7 @@ class Bench:
             self.refused.add(uid)
 
     def bind(self, pod, bound):
-        allocations = self.role.claim(pod, NODE, self.devices, no_books(self.devices))
+        allocations = self.adapter.claim(pod, NODE, self.devices, no_books(self.devices))
         self.tenants[pod.kubelet_uid] = tenant_of(pod, allocations, bound)
 
     def watch(self):
@@ -165,7 +165,7 @@ class Bench:
         """One round, so many seconds later."""
         self.unix += after
         self.seconds += after
-        return self.teller.round()
+        return self.status_manager.round()
 
     def said(self, name):
         """A pod's annotations at the server."""

@@ -6,10 +6,10 @@ tenant = tenant_of(pod, role.claim(pod, NODE, devices, books), bound=["main"])
 
 from msgspec.structs import replace
 
-from deviceplugin.model import Binding, Tenant
-from vgpu.books import Books
+from deviceplugin.model import AdmittedPod, Binding
+from vgpu.capacity import NodeCapacity
 from vgpu.facts import Gpu
-from vgpu.kube import Container, Node, Pod
+from vgpu.kube.objects import Container, Node, Pod
 from vgpu.model import ContainerKind, PodRef
 
 NODE = "gpu-1"
@@ -46,7 +46,7 @@ def node(annotations=None, **fields):
 
 
 def no_books(devices):
-    return Books.of(devices)
+    return NodeCapacity.of(devices)
 
 
 def tenant_of(pod, allocations, bound=(), **fields):
@@ -57,7 +57,7 @@ def tenant_of(pod, allocations, bound=(), **fields):
         if each.container in bound
     )
     ref = replace(pod.ref, uid=pod.kubelet_uid)
-    return Tenant(ref, tuple(allocations), bindings, NOW, **fields)
+    return AdmittedPod(ref, tuple(allocations), bindings, NOW, **fields)
 
 
 def told(pod, marks):

@@ -1,34 +1,34 @@
 """Plans made by hand, of objects as they are now: what apply and restore are tried with."""
 
 from reconciler.judge import Judge
-from reconciler.memory import Memory
 from reconciler.model import (
     Breaker,
     Edit,
     Entry,
     Evict,
     Finding,
-    Kind,
+    ObjectKind,
+    ObjectRef,
     Plan,
     Scope,
     Snapshot,
-    Subject,
 )
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Rule
-from vgpu.kube import SHARE_POD, Node
+from reconciler.reconciler_state import ReconcilerState
+from vgpu.kube.objects import SHARE_POD, Node
 
 
-def unmoved(languages=()):
+def unmoved(codecs=()):
     """A judge who has seen nothing: whatever has changed is not judged the same any more."""
-    return Judge(Snapshot(now=0.0), Policy(), Memory(), languages)
+    return Judge(Snapshot(now=0.0), Policy(), ReconcilerState(), codecs)
 
 
 def subject_of(each, part=""):
     if isinstance(each, Node):
-        return Subject(Kind.NODE, "", each.name, each.uid, part, each.name)
-    kind = Kind.SHARE_POD if SHARE_POD in each.annotations else Kind.POD
-    return Subject(kind, each.ref.namespace, each.ref.name, each.ref.uid, part, each.node)
+        return ObjectRef(ObjectKind.NODE, "", each.name, each.uid, part, each.name)
+    kind = ObjectKind.SHARE_POD if SHARE_POD in each.annotations else ObjectKind.POD
+    return ObjectRef(kind, each.ref.namespace, each.ref.name, each.ref.uid, part, each.node)
 
 
 def evicting(pod, rule=Rule.REFUSED, cause=Cause.UNEXPECTED_ADMISSION_ERROR):

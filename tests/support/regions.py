@@ -5,7 +5,7 @@ import struct
 import uuid
 
 from vgpu.facts import Region, RegionDevice, RegionProcess, RegionUse
-from vgpu.schemes import hami_core
+from vgpu.schemes.volcano import hami_core
 
 MIB = 2**20
 GPUS = tuple(f"GPU-{uuid.UUID(int=0x8F2D61A4 + index)}" for index in range(16))

@@ -7,13 +7,13 @@ server.said.put(event(EventType.ADDED, "an object"))  # or an error, or END
 import queue
 
 from tests.support.waiting import WAIT_SECONDS
-from vgpu.kube_json import Event
+from vgpu.kube.documents import WatchEvent
 
 END = object()
 
 
 def event(type_, subject=None, version="2"):
-    return Event(type_, version, subject)
+    return WatchEvent(type_, version, subject)
 
 
 class ScriptedApi:

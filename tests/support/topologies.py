@@ -1,6 +1,6 @@
 """Topologies that gpu-manager's own tests use, and the trees of them."""
 
-from vgpu.topology import Card, grow, parse_matrix
+from vgpu.topology import TopologyGpu, grow, parse_matrix
 
 TOPO6 = """\
        GPU0  GPU1  GPU2  GPU3  GPU4  GPU5
@@ -23,7 +23,7 @@ def tree_of(matrix, busy=None):
     levels = parse_matrix(matrix)
     processes = busy or {}
     cards = [
-        Card(at, at, memory_bytes=2**30, pids=pids, used_bytes=used)
+        TopologyGpu(at, at, memory_bytes=2**30, pids=pids, used_bytes=used)
         for at in range(len(levels))
         for pids, used in [processes.get(at, ((), 0))]
     ]

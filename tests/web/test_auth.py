@@ -118,7 +118,7 @@ def test_clients_that_come_together_share_one_hashing(guarded, hashings, monkeyp
 
 
 def test_only_a_keyed_digest_of_one_password_per_user_is_kept():
-    users = auth.BasicAuth({"a": hashed("secret")}, auth.Memory())
+    users = auth.BasicAuth({"a": hashed("secret")}, auth.VerifiedPasswords())
     assert users.check(basic("a", "secret")["Authorization"])
     assert users.check(basic("a", "secret\0secret")["Authorization"])  # the same to bcrypt
     ((user, digest),) = users.memory._verified.items()
@@ -128,7 +128,7 @@ def test_only_a_keyed_digest_of_one_password_per_user_is_kept():
 
 
 def test_what_bcrypt_ignores_is_ignored():
-    users = auth.BasicAuth({"a": hashed("x" * 72)}, auth.Memory())
+    users = auth.BasicAuth({"a": hashed("x" * 72)}, auth.VerifiedPasswords())
     assert users.check(basic("a", "x" * 100)["Authorization"])
     assert not users.check(basic("a", "x" * 71)["Authorization"])
 

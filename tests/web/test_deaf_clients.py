@@ -10,7 +10,7 @@ import pytest
 from tests.support.environment import ROOT
 from tests.support.waiting import WAIT_SECONDS, wait_until
 from tests.support.web_helpers import ConfigFile, connect, drain, endpoint, fetch
-from vgpu.web.connection import Waiting
+from vgpu.web.connection import ConnectionWait
 from vgpu.web.connections import first_to_go
 from vgpu.web.server import Response, Timeouts
 
@@ -155,7 +155,7 @@ class Waiter:
     """A connection as far as the choice looks at it."""
 
     def __init__(self, since=0.0, for_request=True, acted=False, moves=False):
-        self.waiting = None if since is None else Waiting(since, for_request, moves)
+        self.waiting = None if since is None else ConnectionWait(since, for_request, moves)
         self._acted = acted
 
     def client_acted(self):

@@ -10,7 +10,7 @@ import deviceplugin.plugin
 import exporter.main
 import reconciler.commands.run
 from deviceplugin.flags import all_flags, options_from
-from deviceplugin.health_rules import rules
+from deviceplugin.health.rules import rules
 from vgpu.web.server import ListenError
 
 BOUNDS = ["--web.max-connections=9", "--web.max-connections-per-address=8"]

@@ -14,17 +14,17 @@ from typing import Self
 import click
 import msgspec
 
-from exporter.flags import Options, all_flags, options_from
+from exporter.flags import ExporterOptions, all_flags, options_from
 from exporter.main import run
 from exporter.problems import problems, size, who
-from exporter.sampler import Page
-from vgpu import logs, signals
+from exporter.sampler import MetricsPage
 from vgpu.commands.demo_repair import repair
-from vgpu.flags import field, is_typed
+from vgpu.program import logs, signals
+from vgpu.program.flags import field, is_typed
 from vgpu.simulator.apiserver import ApiServer
 from vgpu.simulator.cluster import SimulatedCluster
 from vgpu.simulator.demo import demo
-from vgpu.simulator.neighbourhood import neighbourhood
+from vgpu.simulator.demo_cluster import demo_cluster
 from vgpu.simulator.node import SimulatedNode
 from vgpu.units import GIB
 
@@ -51,7 +51,7 @@ NODE_FLAGS = (
 """Flags of the exporter that say where a node's things are."""
 
 
-def on_node(options: Options, node: SimulatedNode) -> Options:
+def on_node(options: ExporterOptions, node: SimulatedNode) -> ExporterOptions:
     """The options with every path pointing into the simulated node."""
     paths = node.paths
     return msgspec.structs.replace(
@@ -71,7 +71,7 @@ def on_node(options: Options, node: SimulatedNode) -> Options:
     )
 
 
-def first_look(url: str, page: Page) -> str:
+def first_look(url: str, page: MetricsPage) -> str:
     """What a person sees first in the terminal."""
     lines = [
         "",
@@ -98,7 +98,7 @@ class DemoNode:
     def __init__(self, folder: str) -> None:
         """Its files are written below ``folder``, for the first time at once."""
         start = time.time()
-        self.cluster = SimulatedCluster(neighbourhood(start), start)
+        self.cluster = SimulatedCluster(demo_cluster(start), start)
         self.files = SimulatedNode(demo(), folder, start)
         self.driver = self.files.driver()
         self._version = -1
@@ -157,7 +157,7 @@ def command(ctx: click.Context, /, **_: object) -> None:
         kubeconfig = Path(folder, "kubeconfig")
         kubeconfig.write_text(api.kubeconfig())
 
-        def announce(url: str, page: Page) -> None:
+        def announce(url: str, page: MetricsPage) -> None:
             click.echo(first_look(url, page))
             repair(str(kubeconfig))
             logs.configure(options.log_level, options.log_format)  # each command has its own

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from vgpu.connection import connected, kubeconfig_flags, read_dump
-from vgpu.flags import AUTO, MemoryUnit
 from vgpu.inventory import Inventory, Objects, Units, inventory, of_node, only_node, only_scheme
-from vgpu.kube import MalformedObject, Node, Pod
-from vgpu.kube_json import PodPage, decode_dump
+from vgpu.kube.documents import PodPage, decode_dump
+from vgpu.kube.flags import connected, kubeconfig_flags, read_dump
+from vgpu.kube.objects import MalformedObject, Node, Pod
 from vgpu.model import PodRef, Scheme
+from vgpu.program.flags import AUTO, MemoryUnit
 from vgpu.reasons import SourceError
-from vgpu.schemes.gpushare_node import CARDS
-from vgpu.schemes.language import ClaimError
+from vgpu.schemes.codec import ClaimError
+from vgpu.schemes.gpushare.node import CARDS
 
 if TYPE_CHECKING:
-    from vgpu.cluster import Cluster
+    from vgpu.kube.client import ApiClient
 
 SCHEMES: Final = tuple(scheme.value for scheme in Scheme if scheme is not Scheme.NONE)
 OUTPUTS: Final = ("table", "wide", "json", "yaml")
@@ -116,12 +116,12 @@ def from_files(paths: Sequence[str]) -> Read:
     return Read(objects, min(times), tuple(notes))
 
 
-def from_cluster(cluster: "Cluster", node: str) -> Read:
+def from_cluster(cluster: "ApiClient", node: str) -> Read:
     """The API server's objects; with a node only what is there, or bound nowhere yet.
 
     Raises ClusterError, SourceError, and click.ClickException for a node that does not exist.
     """
-    from vgpu.cluster import ClusterError  # noqa: PLC0415  # slow to import, see connection.py
+    from vgpu.kube.connection import ClusterError  # noqa: PLC0415  # slow to import, see connection.py
 
     as_of = time.time()
     malformed: list[MalformedObject] = []

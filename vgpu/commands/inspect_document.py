@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from vgpu.inventory import Inventory, NodeView, Pending, Probe, Room
+from vgpu.inventory import FreeCapacity, Inventory, NodeView, Pending, Probe
 from vgpu.ledger import Conflict, DeviceEntry, Holding
 from vgpu.model import PodRef, Request
 
@@ -262,7 +262,7 @@ def _conflict(node: str, conflict: Conflict) -> ConflictDocument:
     )
 
 
-def _room(room: Room) -> RoomDocument:
+def _room(room: FreeCapacity) -> RoomDocument:
     probe = room.probe
     return RoomDocument(
         scheme=room.scheme.value,

@@ -12,7 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.style import Style
 
-from vgpu.inventory import Inventory, NodeView, Pending, Room
+from vgpu.inventory import FreeCapacity, Inventory, NodeView, Pending
 from vgpu.ledger import Conflict, DeviceEntry, Holding
 from vgpu.model import Phase, PodRef, Request, Scheme
 from vgpu.terminal import BAD, BOLD, DIM, DOUBTFUL, GOOD, NARROWEST, PLAIN, Line, Piece, age, write
@@ -21,7 +21,7 @@ from vgpu.units import GIB, MIB, MILLI_PER_PERCENT
 _PHASES: Final = {Phase.ASSIGNED: GOOD, Phase.ASSUMED: DOUBTFUL, Phase.RELEASED: DIM}
 
 
-class Layout(msgspec.Struct, frozen=True):
+class LineLayout(msgspec.Struct, frozen=True):
     """Columns of a card's line, and of those below it.
 
     ``name`` is the card's own, ``memory`` and ``cores`` are bars; the numbers beside them have
@@ -55,19 +55,21 @@ _UUID = 12
 _WIDE_UUID = 40
 
 
-def layout_for(width: int, *, wide: bool, longest: int = 0) -> Layout:
+def layout_for(width: int, *, wide: bool, longest: int = 0) -> LineLayout:
     """The layout of so many columns: what is over goes to the model's name, then to the bars.
 
     ``longest`` is that of the pods' names where they are not to be cut, else 0.
     """
-    least = Layout()
+    least = LineLayout()
     if wide:
-        whole = Layout(name=4 + _WIDE_UUID + _MODEL, memory=20, cores=12, model=_MODEL, wide=True)
+        whole = LineLayout(
+            name=4 + _WIDE_UUID + _MODEL, memory=20, cores=12, model=_MODEL, wide=True
+        )
     else:
         over = max(0, width - least.width)
         model = _MODEL if over > _MODEL else 0
         over -= model
-        whole = Layout(
+        whole = LineLayout(
             name=least.name + model,
             memory=min(40, least.memory + over * 2 // 3),
             cores=min(24, least.cores + over // 3),
@@ -138,7 +140,7 @@ _ASCII: Final = _Glyphs("#", "=", ".", "~", "-", ", ")
 class _Table(msgspec.Struct, frozen=True):
     """The lines of one output."""
 
-    layout: Layout
+    layout: LineLayout
     glyphs: _Glyphs
     names: _Names
     width: int
@@ -291,7 +293,7 @@ class _Table(msgspec.Struct, frozen=True):
             yield from self._wrapped(text, "      ", BAD)
         yield []
 
-    def _rooms(self, rooms: Sequence[Room]) -> Iterator[Line]:
+    def _rooms(self, rooms: Sequence[FreeCapacity]) -> Iterator[Line]:
         if not rooms:
             return
         yield [("What still fits", BOLD)]
@@ -373,7 +375,7 @@ def _share(memory_bytes: int | None, memory_percent: int | None, cores_milli: in
     return f"{memory}, {_percent(cores_milli)}% of cores" if cores_milli else memory
 
 
-def fitting(room: Room) -> str:
+def fitting(room: FreeCapacity) -> str:
     """How much of what is free is of use, in words."""
     probe = room.probe
     if probe is None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from vgpu.connection import connected, kubeconfig_flags
+from vgpu.kube.flags import connected, kubeconfig_flags
 
 _PART: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _DOMAIN: Final = re.compile(rf"{_PART}(\.{_PART})*")
@@ -114,7 +114,7 @@ def _change(
     if not (yes or dry or sys.stdin.isatty()):
         raise click.UsageError("nobody can be asked: standard input is no terminal; pass --yes")
     with connected(kubeconfig, context) as cluster:
-        from vgpu.cluster import ClusterError  # noqa: PLC0415  # slow to import, see connection.py
+        from vgpu.kube.connection import ClusterError  # noqa: PLC0415  # slow to import, see connection.py
 
         capacity = cluster.capacity(node)
         current = capacity.get(name, "none")

@@ -14,18 +14,18 @@ import click
 import msgspec
 
 from exporter.compat import Compat
-from exporter.flags import DEFAULTS, Options
+from exporter.flags import DEFAULTS, ExporterOptions
 from exporter.main import command as exporter_command
 from exporter.main import leave, node_name, open_collectors
-from exporter.sampler import Page, Sampler, Settings
+from exporter.sampler import MetricsPage, Sampler, SamplerSettings
 from vgpu.commands.demo import NODE_FLAGS, on_node
 from vgpu.facts import GpuSample, GpuSource, KubeletSample, ProcessSample
-from vgpu.flags import field, is_typed
+from vgpu.program.flags import field, is_typed
+from vgpu.program.process import build_info
 from vgpu.simulator.demo import demo
 from vgpu.simulator.node import SimulatedNode
 from vgpu.sources.collector import Collector
 from vgpu.sources.observation import Collectors
-from vgpu.web.process import build_info
 
 FLAGS = (
     *NODE_FLAGS,
@@ -53,10 +53,10 @@ def node_flags(command: AnyCommand) -> AnyCommand:
     return command
 
 
-class Look(msgspec.Struct, frozen=True):
+class LocalSample(msgspec.Struct, frozen=True):
     """One sample: the page with its view, and what it was made of; None is off, failed or stale."""
 
-    page: Page
+    page: MetricsPage
     gpu: GpuSample | None
     process: ProcessSample | None
     kubelet: KubeletSample | None
@@ -67,7 +67,7 @@ class ThisNode:
 
     def __init__(
         self,
-        options: Options,
+        options: ExporterOptions,
         driver: GpuSource,
         links: Callable[[], Links] = dict,
         before: Callable[[], None] = lambda: None,
@@ -78,7 +78,7 @@ class ThisNode:
         self._before = before
         self._collectors: Collectors = open_collectors(options, driver)
         self._links = Collector("links", lambda _: links())
-        settings = Settings(
+        settings = SamplerSettings(
             node=self.name,
             interval=options.sample_interval,
             timeout=options.sample_timeout,
@@ -89,13 +89,13 @@ class ThisNode:
         )
         self._sampler = Sampler(settings, self._collectors, driver, dict)
 
-    def look(self) -> Look:
+    def look(self) -> LocalSample:
         """Sample now. Takes at most twice ``--sample.timeout``, whatever the driver does."""
         self._before()
         begun = time.monotonic()
         page = self._sampler.sample()
         on = self._collectors
-        return Look(
+        return LocalSample(
             page,
             on.nvml.data(begun) if on.nvml else None,
             on.process.data(begun) if on.process else None,
@@ -118,7 +118,9 @@ class ThisNode:
 def this_node(ctx: click.Context, interval: float = DEFAULTS.sample_interval) -> Iterator[ThisNode]:
     """The node that the flags of ``ctx`` describe; ``interval`` seconds lie between two looks."""
     told = {field(name): ctx.params[field(name)] for name in FLAGS}
-    options = Options(**told, sample_interval=interval, collectors=DEFAULTS.collectors - {"xid"})
+    options = ExporterOptions(
+        **told, sample_interval=interval, collectors=DEFAULTS.collectors - {"xid"}
+    )
     if ctx.params["simulate"]:
         taken = [name for name in NODE_FLAGS if is_typed(ctx, field(name))]
         if taken:

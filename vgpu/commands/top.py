@@ -23,12 +23,27 @@ from rich.console import Console
 from exporter.flags import DEFAULT_PORT
 from exporter.main import EXIT_FAILURE
 from vgpu.commands.this_node import node_flags, this_node
-from vgpu.commands.top_frame import Layout, Size, State, body, frame, grown, room_for_rows
+from vgpu.commands.top_frame import (
+    ColumnLayout,
+    ScreenState,
+    Size,
+    body,
+    frame,
+    grown,
+    room_for_rows,
+)
 from vgpu.commands.top_keys import Command, Key, Move, Sort, scrolled, typed
-from vgpu.commands.top_reading import PageError, Reading, read_page
+from vgpu.commands.top_reading import PageError, PageReading, read_page
 from vgpu.commands.top_screen import Events, Screen, events
-from vgpu.commands.top_source import Access, BadOption, Exporter, Sampled, Source, Unanswered
-from vgpu.flags import Duration, is_typed
+from vgpu.commands.top_source import (
+    BadOption,
+    ClientOptions,
+    Exporter,
+    PageSource,
+    Sampled,
+    Unanswered,
+)
+from vgpu.program.flags import Duration, is_typed
 
 LOCAL = f"http://localhost:{DEFAULT_PORT}"
 TICK_SECONDS = 1.0
@@ -47,7 +62,7 @@ Examples:
 ACCESS = ("ca_file", "cert", "key", "username", "password_file")
 
 
-def ask(source: Source) -> Reading | str:
+def ask(source: PageSource) -> PageReading | str:
     """A page as values, or why there is none."""
     try:
         return read_page(source.page())
@@ -58,9 +73,9 @@ def ask(source: Source) -> Reading | str:
 class Poller:
     """Asks ``source`` every ``interval`` seconds in a thread of its own, never twice at once."""
 
-    def __init__(self, source: Source, interval: float, told: Events) -> None:
+    def __init__(self, source: PageSource, interval: float, told: Events) -> None:
         """``told`` hears of each answer."""
-        self.answers: queue.SimpleQueue[Reading | str] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[PageReading | str] = queue.SimpleQueue()
         self._source = source
         self._interval = interval
         self._told = told
@@ -84,13 +99,13 @@ class Live:
     """What is shown and how; changed by answers and keys only."""
 
     def __init__(self, source: str, interval: float) -> None:
-        self.state = State(source, interval=interval)
+        self.state = ScreenState(source, interval=interval)
         self.sort = Sort.NAME
         self.offset = 0
         self.help_lines = False
         self._sampled = time.monotonic()
 
-    def answered(self, answer: Reading | str) -> None:
+    def answered(self, answer: PageReading | str) -> None:
         """A page counts as new only if the exporter has sampled since: clocks may differ."""
         if isinstance(answer, str):
             self.state = msgspec.structs.replace(self.state, trouble=answer)
@@ -106,7 +121,7 @@ class Live:
         if isinstance(key, Sort):
             self.sort = key
         elif isinstance(key, Move):
-            rows = len(body(self.state, Layout(size.columns), self.sort))
+            rows = len(body(self.state, ColumnLayout(size.columns), self.sort))
             self.offset = scrolled(
                 self.offset, key, room_for_rows(size, help_lines=self.help_lines), rows
             )
@@ -125,7 +140,7 @@ class Live:
         screen.draw(text, size)
 
 
-def watch(source: Source, interval: float) -> int:
+def watch(source: PageSource, interval: float) -> int:
     """Show ``source`` until q or a signal; the exit status."""
     keyboard = sys.stdin.fileno()
     with events() as told, Screen(keyboard, sys.stdout.fileno()) as screen:
@@ -163,13 +178,13 @@ def watch(source: Source, interval: float) -> int:
             poller.stop()
 
 
-def once(source: Source) -> int:
+def once(source: PageSource) -> int:
     """Print one frame; the exit status."""
     answer = ask(source)
     if isinstance(answer, str):
         click.echo(f"Error: {source.name}: {answer}", err=True)
         return EXIT_FAILURE
-    state = State(
+    state = ScreenState(
         source.name,
         answer,
         grown({}, answer),
@@ -185,9 +200,9 @@ def once(source: Source) -> int:
 
 
 @contextmanager
-def found_source(ctx: click.Context, url: str | None, interval: float) -> Iterator[Source]:
+def found_source(ctx: click.Context, url: str | None, interval: float) -> Iterator[PageSource]:
     """Whom to ask: ``--url``, else the exporter on this node, else the node itself."""
-    access = Access(**{name: ctx.params[name] for name in ACCESS})
+    access = ClientOptions(**{name: ctx.params[name] for name in ACCESS})
     given = [f"--{name.replace('_', '-')}" for name in ACCESS if is_typed(ctx, name)]
     if url is None and given:
         raise click.UsageError(f"{', '.join(given)}: needs --url", ctx)

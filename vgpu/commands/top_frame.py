@@ -13,7 +13,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from vgpu.commands.top_keys import Sort
-from vgpu.commands.top_reading import Device, Reading, Share
+from vgpu.commands.top_reading import PageDevice, PageReading, PageShare
 
 NEAR = 0.9
 """Of the limit; from here on a container is marked."""
@@ -53,7 +53,7 @@ class Size(msgspec.Struct, frozen=True):
     lines: int | None = None
 
 
-class State(msgspec.Struct, frozen=True):
+class ScreenState(msgspec.Struct, frozen=True):
     """All that is shown.
 
     Attributes:
@@ -67,7 +67,7 @@ class State(msgspec.Struct, frozen=True):
     """
 
     source: str
-    reading: Reading | None = None
+    reading: PageReading | None = None
     trends: Trends = {}
     trouble: str = ""
     age: float = 0.0
@@ -75,7 +75,7 @@ class State(msgspec.Struct, frozen=True):
     clock: str = ""
 
 
-def grown(trends: Trends, reading: Reading) -> Trends:
+def grown(trends: Trends, reading: PageReading) -> Trends:
     """The trends with this reading's values; lines that are gone are forgotten."""
     now: dict[tuple[str, ...], float | None] = {
         (one.uuid,): one.utilization for one in reading.devices
@@ -85,11 +85,11 @@ def grown(trends: Trends, reading: Reading) -> Trends:
 
 
 def frame(
-    state: State, size: Size, sort: Sort, offset: int = 0, *, help_lines: bool = False
+    state: ScreenState, size: Size, sort: Sort, offset: int = 0, *, help_lines: bool = False
 ) -> Text:
     """The screen, without a newline at its end; ``offset`` is the first row that is seen."""
     columns = max(1, size.columns)
-    layout = Layout(columns)
+    layout = ColumnLayout(columns)
     rows = body(state, layout, sort)
     top = [title(state, columns), note(state, columns), heading(layout)]
     if size.lines is None:
@@ -118,13 +118,13 @@ def _fitted(line: Text, columns: int, *, fill: bool) -> Text:
 # ---------------------------------------------------------------- heading and foot
 
 
-def title(state: State, columns: int) -> Text:
+def title(state: ScreenState, columns: int) -> Text:
     """Who is asked, and the time."""
     name, clock = f" vgpu top  {state.source}", f"{state.clock} "
     return Text(set_cell_size(name, columns - len(clock)) + clock, style="bold reverse")
 
 
-def note(state: State, columns: int) -> Text:
+def note(state: ScreenState, columns: int) -> Text:
     """What is wrong with what is shown; else how much there is."""
     reading = state.reading
     since = f"for {state.age:.0f} s"
@@ -152,7 +152,7 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def heading(layout: "Layout") -> Text:
+def heading(layout: "ColumnLayout") -> Text:
     """The names of the columns."""
     line = "  " + " ".join(
         _aligned(column.title, column.width, right=column.right) for column in layout.columns
@@ -169,23 +169,23 @@ def foot_line(sort: Sort, first: int, seen: int, rows: int) -> str:
 # ---------------------------------------------------------------- columns
 
 
-class Column(msgspec.Struct, frozen=True):
+class TextColumn(msgspec.Struct, frozen=True):
     """One column of the containers: its heading, cells, and what is in it."""
 
     title: str
     width: int
-    cell: Callable[[Share, "Place"], Text]
+    cell: Callable[[PageShare, "LinePlace"], Text]
     right: bool = False
 
 
-class Place(msgspec.Struct, frozen=True):
+class LinePlace(msgspec.Struct, frozen=True):
     """Where a line is: on which device, and in which layout."""
 
-    device: Device
-    layout: "Layout"
+    device: PageDevice
+    layout: "ColumnLayout"
 
 
-class Layout:
+class ColumnLayout:
     """Which columns fit, and how wide they are."""
 
     def __init__(self, columns: int) -> None:
@@ -198,20 +198,20 @@ class Layout:
         self.name = min(70, max(8, rest - self.spark - bars * (self.bar + (bars - 1))))
         self.columns = tuple(self._columns())
 
-    def _columns(self) -> Iterator[Column]:
-        yield Column("container", self.name, _name)
+    def _columns(self) -> Iterator[TextColumn]:
+        yield TextColumn("container", self.name, _name)
         if self.wide:
-            yield Column("scheme", 9, lambda share, _: Text(share.scheme))
-            yield Column("state", 9, lambda share, _: Text(*_state(share)))
-            yield Column("of card", self.bar, _limit_bar)
+            yield TextColumn("scheme", 9, lambda share, _: Text(share.scheme))
+            yield TextColumn("state", 9, lambda share, _: Text(*_state(share)))
+            yield TextColumn("of card", self.bar, _limit_bar)
         else:
-            yield Column("scheme", 9, _scheme_or_state)
+            yield TextColumn("scheme", 9, _scheme_or_state)
         if self.bar:
-            yield Column("of limit", self.bar, _used_bar)
-        yield Column("used", 5, lambda share, _: Text(short(share.used), _colour(share)), True)
-        yield Column("limit", 5, lambda share, _: Text(_limit(share)), True)
-        yield Column("acct", 5, lambda share, _: Text(short(share.accounted)), True)
-        yield Column("sm", 4, lambda share, _: Text(percent(share.utilization)), True)
+            yield TextColumn("of limit", self.bar, _used_bar)
+        yield TextColumn("used", 5, lambda share, _: Text(short(share.used), _colour(share)), True)
+        yield TextColumn("limit", 5, lambda share, _: Text(_limit(share)), True)
+        yield TextColumn("acct", 5, lambda share, _: Text(short(share.accounted)), True)
+        yield TextColumn("sm", 4, lambda share, _: Text(percent(share.utilization)), True)
 
 
 def _aligned(text: str, width: int, *, right: bool) -> str:
@@ -220,30 +220,30 @@ def _aligned(text: str, width: int, *, right: bool) -> str:
     return set_cell_size(text, width)
 
 
-def _name(share: Share, at: Place) -> Text:
+def _name(share: PageShare, at: LinePlace) -> Text:
     return Text(middle(share.name, at.layout.name))
 
 
-def _state(share: Share) -> tuple[str, str]:
+def _state(share: PageShare) -> tuple[str, str]:
     """The word for what is not as usual, and its style."""
     if share.blocked:
         return "blocked", "yellow"
     return ("", "") if share.phase == "assigned" else (share.phase, "yellow")
 
 
-def _scheme_or_state(share: Share, _: Place) -> Text:
+def _scheme_or_state(share: PageShare, _: LinePlace) -> Text:
     word, style = _state(share)
     return Text(word or share.scheme, style)
 
 
-def _limit_bar(share: Share, at: Place) -> Text:
+def _limit_bar(share: PageShare, at: LinePlace) -> Text:
     if not share.device:
         return Text("")
     limit = at.device.total if share.unlimited else share.limit
     return bar(ratio(limit, at.device.total), at.layout.bar, "blue")
 
 
-def _used_bar(share: Share, at: Place) -> Text:
+def _used_bar(share: PageShare, at: LinePlace) -> Text:
     if not share.device:
         return Text("")
     if share.limit is None:
@@ -251,16 +251,16 @@ def _used_bar(share: Share, at: Place) -> Text:
     return bar(ratio(share.used, share.limit), at.layout.bar, _colour(share) or "green")
 
 
-def _limit(share: Share) -> str:
+def _limit(share: PageShare) -> str:
     return "none" if share.unlimited else short(share.limit)
 
 
-def _filled(share: Share) -> float:
+def _filled(share: PageShare) -> float:
     """Used of the limit; 0 where either is unknown."""
     return ratio(share.used, share.limit) or 0.0
 
 
-def _colour(share: Share) -> str:
+def _colour(share: PageShare) -> str:
     part = _filled(share)
     return "bold red" if part > 1 else "yellow" if part >= NEAR else ""
 
@@ -268,18 +268,18 @@ def _colour(share: Share) -> str:
 # ---------------------------------------------------------------- rows
 
 
-def body(state: State, layout: Layout, sort: Sort) -> list[Row]:
+def body(state: ScreenState, layout: ColumnLayout, sort: Sort) -> list[Row]:
     """All rows: each device with its containers, then those that hold none."""
     reading = state.reading
     if reading is None:
         return []
-    on: dict[str, list[Share]] = {}
+    on: dict[str, list[PageShare]] = {}
     for share in sorted(reading.shares, key=ORDER[sort]):
         on.setdefault(share.device, []).append(share)
     parents = {device.parent for device in reading.devices}
     rows: list[Row] = []
     for device in reading.devices:
-        place = Place(device, layout)
+        place = LinePlace(device, layout)
         rows.append(partial(device_row, place))
         if device.up:
             rows.append(partial(meters, place, state.trends.get((device.uuid,), ())))
@@ -293,13 +293,13 @@ def body(state: State, layout: Layout, sort: Sort) -> list[Row]:
         rows.append(partial(Text, " No card answers."))
     if reading.idle:
         rows.append(partial(Text, " on no card", style="bold"))
-        nowhere = Place(Device(""), layout)
+        nowhere = LinePlace(PageDevice(""), layout)
         idle = sorted(reading.idle, key=ORDER[Sort.NAME])
         rows += [partial(share_row, share, nowhere, ()) for share in idle]
     return rows
 
 
-def device_row(at: Place) -> Text:
+def device_row(at: LinePlace) -> Text:
     """What a device is."""
     device = at.device
     if device.parent:
@@ -317,7 +317,7 @@ def device_row(at: Place) -> Text:
     return line if device.up else line.append("   DOES NOT ANSWER", style="bold red")
 
 
-def meters(at: Place, trend: Trend) -> Text:
+def meters(at: LinePlace, trend: Trend) -> Text:
     """How busy and how full a device is."""
     device, layout = at.device, at.layout
     width = max(6, layout.bar + layout.name // 4)
@@ -332,7 +332,7 @@ def meters(at: Place, trend: Trend) -> Text:
     )
 
 
-def share_row(share: Share, at: Place, trend: Trend) -> Text:
+def share_row(share: PageShare, at: LinePlace, trend: Trend) -> Text:
     """One container."""
     part = _filled(share)
     mark = ">" if part > 1 else "!" if part >= NEAR else " "
@@ -346,21 +346,23 @@ def share_row(share: Share, at: Place, trend: Trend) -> Text:
     return line.append(spark(trend, at.layout.spark), style="cyan")
 
 
-def _by_name(share: Share) -> tuple[str, ...]:
+def _by_name(share: PageShare) -> tuple[str, ...]:
     return (share.name, share.pod_uid)
 
 
-def _largest(value: Callable[[Share], float | None]) -> Callable[[Share], tuple[object, ...]]:
+def _largest(
+    value: Callable[[PageShare], float | None],
+) -> Callable[[PageShare], tuple[object, ...]]:
     """The largest first, the unknown last."""
 
-    def order(share: Share) -> tuple[object, ...]:
+    def order(share: PageShare) -> tuple[object, ...]:
         found = value(share)
         return (found is None, -(found or 0.0), _by_name(share))
 
     return order
 
 
-ORDER: Mapping[Sort, Callable[[Share], tuple[object, ...]]] = {
+ORDER: Mapping[Sort, Callable[[PageShare], tuple[object, ...]]] = {
     Sort.NAME: _by_name,
     Sort.MEMORY: _largest(lambda share: share.used),
     Sort.UTILIZATION: _largest(lambda share: share.utilization),
@@ -368,7 +370,7 @@ ORDER: Mapping[Sort, Callable[[Share], tuple[object, ...]]] = {
 }
 
 
-def _line(share: Share) -> tuple[str, ...]:
+def _line(share: PageShare) -> tuple[str, ...]:
     return (share.namespace, share.pod, share.container, share.pod_uid, share.device)
 
 

@@ -34,7 +34,7 @@ class PageError(Exception):
     """What answered is no metrics page of a vgpu exporter; the message says why."""
 
 
-class Device(msgspec.Struct, frozen=True):
+class PageDevice(msgspec.Struct, frozen=True):
     """A card, or a MIG instance of ``parent``. Bytes, degrees Celsius, watts, ratio 0 to 1.
 
     ``up`` is False for a device that was there and is lost, and for one that is only known from
@@ -56,7 +56,7 @@ class Device(msgspec.Struct, frozen=True):
     watts_limit: float | None = None
 
 
-class Share(msgspec.Struct, frozen=True):
+class PageShare(msgspec.Struct, frozen=True):
     """A container on a device. Bytes; utilisation as a ratio of the whole device.
 
     ``limit`` is what it may use; where nobody tells that, what it was allocated.
@@ -83,7 +83,7 @@ class Share(msgspec.Struct, frozen=True):
         return f"{pod}/{self.container}" if self.container else pod
 
 
-class Reading(msgspec.Struct, frozen=True):
+class PageReading(msgspec.Struct, frozen=True):
     """One page. ``idle`` are containers on no device that is known: most have ended.
 
     Attributes:
@@ -95,9 +95,9 @@ class Reading(msgspec.Struct, frozen=True):
 
     timestamp: float
     interval: float = 0.0
-    devices: tuple[Device, ...] = ()
-    shares: tuple[Share, ...] = ()
-    idle: tuple[Share, ...] = ()
+    devices: tuple[PageDevice, ...] = ()
+    shares: tuple[PageShare, ...] = ()
+    idle: tuple[PageShare, ...] = ()
     failing: tuple[str, ...] = ()
     stuck_seconds: float = 0.0
 
@@ -125,7 +125,7 @@ HELD = "vgpu_container_shares_allocated"
 CONTAINER = ("namespace", "pod", "container", "pod_uid")
 
 
-def read_page(text: str) -> Reading:
+def read_page(text: str) -> PageReading:
     """The page as values. Raises PageError."""
     page = _Page()
     try:
@@ -205,7 +205,7 @@ class _Page:
     def _share(self, labels: Labels) -> dict[str, object]:
         return self.shares.setdefault((*_key(labels), labels["uuid"]), {})
 
-    def reading(self, timestamp: float) -> Reading:
+    def reading(self, timestamp: float) -> PageReading:
         """All of it, devices in the order of their cards."""
         of_device: dict[tuple[str, ...], Mapping[str, object]] = {**self.shares}
         sharing = {share[:-1] for share in self.shares}
@@ -217,10 +217,12 @@ class _Page:
         shares = [share for share in told if share.device]
         for share in shares:
             self.devices.setdefault(share.device, {})
-        return Reading(
+        return PageReading(
             timestamp,
             self.interval,
-            in_order(msgspec.convert({"uuid": u, **f}, Device) for u, f in self.devices.items()),
+            in_order(
+                msgspec.convert({"uuid": u, **f}, PageDevice) for u, f in self.devices.items()
+            ),
             tuple(shares),
             tuple(share for share in told if not share.device),
             tuple(self._with_reason(name) for name in sorted(self.failing)),
@@ -236,18 +238,18 @@ def _key(labels: Labels) -> tuple[str, ...]:
     return tuple(labels.get(name, "") for name in CONTAINER)
 
 
-def _share_of(key: tuple[str, ...], fields: Mapping[str, object]) -> Share:
+def _share_of(key: tuple[str, ...], fields: Mapping[str, object]) -> PageShare:
     named = dict(zip((*CONTAINER, "device"), key, strict=True))
     told = {"limit": fields.get("allocated"), **fields}
-    return msgspec.convert({**named, **told}, Share)
+    return msgspec.convert({**named, **told}, PageShare)
 
 
-def in_order(devices: Iterable[Device]) -> tuple[Device, ...]:
+def in_order(devices: Iterable[PageDevice]) -> tuple[PageDevice, ...]:
     """By index, each card before its MIG instances; those without an index last."""
     everything = list(devices)
     index = {one.uuid: one.index for one in everything}
 
-    def position(device: Device) -> tuple[float, bool, float, str]:
+    def position(device: PageDevice) -> tuple[float, bool, float, str]:
         card = index.get(device.parent) if device.parent else device.index
         own = device.index
         return (

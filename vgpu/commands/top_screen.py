@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from vgpu.commands.top_frame import Size
-from vgpu.signals import USER_DEFINED
+from vgpu.program.signals import USER_DEFINED
 
 ENTER = "\x1b[?1049h\x1b[?25l"  # the other screen, no cursor
 CLEAR = "\x1b[0m\x1b[2J"

@@ -50,7 +50,7 @@ class BadOption(Exception):  # noqa: N818  # as click calls its own
     """A flag cannot be used as it was given; the message names it."""
 
 
-class Source(Protocol):
+class PageSource(Protocol):
     """Somebody who has metrics pages."""
 
     name: str
@@ -64,7 +64,7 @@ class Source(Protocol):
         ...
 
 
-class Access(msgspec.Struct, frozen=True):
+class ClientOptions(msgspec.Struct, frozen=True):
     """What the exporter's web config may ask of its clients; all are paths but the name."""
 
     ca_file: str | None = None
@@ -77,7 +77,7 @@ class Access(msgspec.Struct, frozen=True):
 class Exporter:
     """An exporter by its URL."""
 
-    def __init__(self, url: str, access: Access, timeout: float = TIMEOUT_SECONDS) -> None:
+    def __init__(self, url: str, access: ClientOptions, timeout: float = TIMEOUT_SECONDS) -> None:
         """Read the certificates and the password. Raises BadOption."""
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -144,7 +144,7 @@ class Exporter:
         return bytes(body)
 
 
-def _tls(access: Access) -> ssl.SSLContext:
+def _tls(access: ClientOptions) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=access.ca_file)
     except (OSError, ValueError) as error:
@@ -169,7 +169,7 @@ def _words(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or "no certificate in it"
 
 
-def _authorization(access: Access) -> Mapping[str, str]:
+def _authorization(access: ClientOptions) -> Mapping[str, str]:
     if access.username is None and access.password_file is None:
         return {}
     if access.username is None or access.password_file is None:

@@ -14,15 +14,15 @@ from collections.abc import Callable
 import click
 
 from exporter.main import EXIT_FAILURE
-from vgpu import logs, signals
 from vgpu.commands.this_node import AnyCommand, ThisNode, node_flags, this_node
 from vgpu.commands.topology_state import by_links, by_matrix, state_of, unknown, whole_cards
-from vgpu.display.messages import State, graph_text, usages_text
+from vgpu.display.messages import DisplayState, graph_text, usages_text
 from vgpu.display.pages import routes
-from vgpu.flags import Duration, is_typed
+from vgpu.program import logs, signals
+from vgpu.program.flags import Duration, is_typed
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.files import read_file
-from vgpu.topology import MATRIX_LIMIT, Level, parse_matrix
+from vgpu.topology import MATRIX_LIMIT, LinkLevel, parse_matrix
 from vgpu.unix_socket import SocketError
 from vgpu.web.server import ListenError, WebServer
 
@@ -48,7 +48,7 @@ Examples:
   curl -s localhost:5678/graph | jq -r .graph
 """
 
-Matrix = tuple[tuple[Level, ...], ...]
+Matrix = tuple[tuple[LinkLevel, ...], ...]
 
 MATRIX = click.Option(
     ["--matrix"],
@@ -73,7 +73,9 @@ class Display:
         self._node = node
         self._matrix = matrix
         self._subject = subject
-        self._seen: State | SourceError = SourceError(Reason.TIMEOUT, "node", "not looked at yet")
+        self._seen: DisplayState | SourceError = SourceError(
+            Reason.TIMEOUT, "node", "not looked at yet"
+        )
         self.unknown: tuple[str, ...] = ()
         """What the last look could not tell."""
 
@@ -84,14 +86,14 @@ class Display:
         except SourceError as error:
             self._seen, self.unknown = error, (str(error),)
 
-    def state(self) -> State:
+    def state(self) -> DisplayState:
         """What was seen last. Raises SourceError if that failed."""
         seen = self._seen
         if isinstance(seen, SourceError):
             raise seen
         return seen
 
-    def _look(self) -> State:
+    def _look(self) -> DisplayState:
         look = self._node.look()
         view, gpu = look.page.view, look.gpu
         if gpu is None:

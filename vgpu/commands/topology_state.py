@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from exporter.allocations import Books
-from exporter.view import ShareRow, View
+from exporter.allocations import AllocationTotals
+from exporter.view import ExporterView, ShareRow
 from vgpu import __version__
-from vgpu.display.messages import CardUse, ContainerUse, PodUse, State
+from vgpu.display.messages import CardUse, ContainerUse, DisplayState, PodUse
 from vgpu.facts import Gpu, GpuSample, KubeletSample, ProcessSample
 from vgpu.ledger.from_node import container_name
 from vgpu.model import PodRef, Share
 from vgpu.reasons import Reason, SourceError
-from vgpu.topology import Card, Level, grow
+from vgpu.topology import LinkLevel, TopologyGpu, grow
 from vgpu.units import WHOLE_DEVICE_MILLI
 
 Pair = tuple[str, str]
@@ -28,21 +28,21 @@ _Place = tuple[str, str, str]
 _Held = tuple[int, int]
 """Bytes of memory, thousandths of cores."""
 
-Between = Callable[[Gpu, Gpu], Level | None]
+Between = Callable[[Gpu, Gpu], LinkLevel | None]
 """How near two cards are; None is unknown."""
 
 
 def by_links(links: Mapping[Pair, int]) -> Between:
     """As the driver says it: by the cards' UUIDs, the lower index first."""
-    known = {level.value: level for level in Level}
+    known = {level.value: level for level in LinkLevel}
 
-    def between(first: Gpu, second: Gpu) -> Level | None:
+    def between(first: Gpu, second: Gpu) -> LinkLevel | None:
         return known.get(links.get((first.uuid, second.uuid), -1))
 
     return between
 
 
-def by_matrix(matrix: Sequence[Sequence[Level]], cards: Sequence[Gpu], subject: str) -> Between:
+def by_matrix(matrix: Sequence[Sequence[LinkLevel]], cards: Sequence[Gpu], subject: str) -> Between:
     """As ``nvidia-smi topo -m`` says it: by the cards' indices.
 
     Raises SourceError MALFORMED if the matrix has not as many cards as the node.
@@ -60,12 +60,12 @@ def whole_cards(gpu: GpuSample) -> tuple[Gpu, ...]:
 
 
 def state_of(
-    view: View,
+    view: ExporterView,
     gpu: GpuSample,
     process: ProcessSample | None,
     kubelet: KubeletSample | None,
     between: Between,
-) -> State:
+) -> DisplayState:
     """The state; a link that is unknown is taken for the farthest, so that no card seems near.
 
     Raises SourceError INTERNAL if the sample has no ledger: then nobody knows what is free.
@@ -78,14 +78,16 @@ def state_of(
     held = _held(books, gpu)
     tree = grow(
         (_card(one, gpu, card_of, held) for one in gpus),
-        lambda low, high: between(gpus[low], gpus[high]) or Level.SYS,
+        lambda low, high: between(gpus[low], gpus[high]) or LinkLevel.SYS,
     )
     named = {card.uuid: card for card in tree.cards}
     cards = {uuid: named[card] for uuid, card in card_of.items() if card in named}
-    return State(tree, tuple(_pods(books, view, cards, _pids(gpu, process, kubelet))), __version__)
+    return DisplayState(
+        tree, tuple(_pods(books, view, cards, _pids(gpu, process, kubelet))), __version__
+    )
 
 
-def unknown(view: View, gpu: GpuSample, between: Between) -> Iterator[str]:
+def unknown(view: ExporterView, gpu: GpuSample, between: Between) -> Iterator[str]:
     """What the display cannot tell truthfully, in words."""
     for row in view.collectors:
         if not row.success:
@@ -116,11 +118,11 @@ def unknown(view: View, gpu: GpuSample, between: Between) -> Iterator[str]:
 
 def _card(
     gpu: Gpu, sample: GpuSample, card_of: Mapping[str, str], held: Mapping[str, _Held]
-) -> Card:
+) -> TopologyGpu:
     held_bytes, held_milli = held.get(gpu.uuid, (0, 0))
     pids = {one.pid for one in sample.processes if card_of.get(one.device) == gpu.uuid}
     minor = gpu.info.get("minor", "")
-    return Card(
+    return TopologyGpu(
         index=gpu.index,
         minor=int(minor) if minor.isdecimal() else gpu.index,
         uuid=gpu.uuid,
@@ -137,7 +139,7 @@ def _memory(gpu: Gpu) -> int:
     return int(gpu.readings.get(("memory_total_bytes",), 0))
 
 
-def _held(books: Books, gpu: GpuSample) -> dict[str, _Held]:
+def _held(books: AllocationTotals, gpu: GpuSample) -> dict[str, _Held]:
     """What is taken of each card.
 
     All its memory, if the size of one of its shares is unknown, or if one has all its cores. Of a
@@ -178,21 +180,24 @@ def _pids(
     return found
 
 
-def _uses(view: View) -> dict[_Place, ShareRow]:
+def _uses(view: ExporterView) -> dict[_Place, ShareRow]:
     return {(row.pod_uid, row.container, row.device): row for row in view.attribution.shares}
 
 
 class _Part(msgspec.Struct, frozen=True):
     """A container on one card: what it holds of it, and what it uses."""
 
-    card: Card
+    card: TopologyGpu
     share: Share | None
     use: ShareRow | None
     pids: tuple[int, ...]
 
 
 def _pods(
-    books: Books, view: View, cards: Mapping[str, Card], pids: Mapping[_Place, tuple[int, ...]]
+    books: AllocationTotals,
+    view: ExporterView,
+    cards: Mapping[str, TopologyGpu],
+    pids: Mapping[_Place, tuple[int, ...]],
 ) -> Iterator[PodUse]:
     """Who holds something of a card, or uses one that it was not given."""
     uses = _uses(view)

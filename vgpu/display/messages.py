@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from vgpu.model import PodRef
-from vgpu.topology import Card, Tree, draw
+from vgpu.topology import TopologyGpu, TopologyTree, draw
 from vgpu.units import MIB, WHOLE_DEVICE_MILLI
 
 # ---------------------------------------------------------------- what is known of a node
@@ -28,7 +28,7 @@ class CardUse(msgspec.Struct, frozen=True):
         pids: the container's processes on it.
     """
 
-    card: Card
+    card: TopologyGpu
     sm_percent: int = 0
     used_bytes: int = 0
     pids: tuple[int, ...] = ()
@@ -59,10 +59,10 @@ class PodUse(msgspec.Struct, frozen=True):
     user: str = ""
 
 
-class State(msgspec.Struct, frozen=True):
+class DisplayState(msgspec.Struct, frozen=True):
     """All that is displayed of a node."""
 
-    tree: Tree
+    tree: TopologyTree
     pods: tuple[PodUse, ...]
     version: str
 
@@ -125,18 +125,18 @@ class VersionResponse(msgspec.Struct, frozen=True, omit_defaults=True):
 Message = GraphResponse | UsageResponse | VersionResponse
 
 
-def graph(state: State) -> GraphResponse:
+def graph(state: DisplayState) -> GraphResponse:
     """PrintGraph."""
     return GraphResponse(draw(state.tree))
 
 
-def usages(state: State) -> UsageResponse:
+def usages(state: DisplayState) -> UsageResponse:
     """PrintUsages, in the order of UIDs and names."""
     stats = {pod.ref.uid: _stat(pod) for pod in state.pods}
     return UsageResponse({uid: stats[uid] for uid in sorted(stats) if stats[uid].stat})
 
 
-def version(state: State) -> VersionResponse:
+def version(state: DisplayState) -> VersionResponse:
     """Version."""
     return VersionResponse(state.version)
 
@@ -176,11 +176,11 @@ def _spec(container: ContainerUse) -> Spec:
 # ---------------------------------------------------------------- text
 
 
-def graph_text(state: State) -> str:
+def graph_text(state: DisplayState) -> str:
     """The drawing of the cards, lines that end in a newline."""
     return draw(state.tree)
 
 
-def usages_text(state: State) -> str:
+def usages_text(state: DisplayState) -> str:
     """Who uses the cards: the JSON of PrintUsages, for people, with a newline at the end."""
     return msgspec.json.format(msgspec.json.encode(usages(state)), indent=2).decode() + "\n"

@@ -9,21 +9,21 @@ from collections.abc import Callable
 
 import msgspec
 
-from vgpu.display.messages import Message, State, graph, usages, version
+from vgpu.display.messages import DisplayState, Message, graph, usages, version
 from vgpu.reasons import SourceError
 from vgpu.web.message import Handler, Request, Response
 
 UNAVAILABLE = 14
 """gRPC's status code, which the gateway tells in the body."""
 
-_PATHS: dict[str, Callable[[State], Message]] = {
+_PATHS: dict[str, Callable[[DisplayState], Message]] = {
     "/graph": graph,
     "/usage": usages,
     "/version": version,
 }
 
 
-def routes(state: Callable[[], State]) -> dict[str, Handler]:
+def routes(state: Callable[[], DisplayState]) -> dict[str, Handler]:
     """Path -> handler; ``state`` is asked at each request, on many threads at once.
 
     It may raise SourceError.
@@ -31,7 +31,9 @@ def routes(state: Callable[[], State]) -> dict[str, Handler]:
     return {path: _handler(answer, state) for path, answer in _PATHS.items()}
 
 
-def _handler(answer: Callable[[State], Message], state: Callable[[], State]) -> Handler:
+def _handler(
+    answer: Callable[[DisplayState], Message], state: Callable[[], DisplayState]
+) -> Handler:
     def handle(_request: Request) -> Response:
         try:
             return _json(200, answer(state()))

@@ -14,7 +14,7 @@ import msgspec
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.json_format import ParseDict
 
-from vgpu.display.messages import Message, State, graph, usages, version
+from vgpu.display.messages import DisplayState, Message, graph, usages, version
 from vgpu.reasons import SourceError
 from vgpu.rpc import display_pb2 as pb
 from vgpu.unix_socket import SocketError, is_served, require_short
@@ -29,7 +29,7 @@ _WORKERS = 2
 
 Answer = pb.GraphResponse | pb.UsageResponse | pb.VersionResponse
 
-_METHODS: dict[str, tuple[Callable[[State], Message], Callable[[], Answer]]] = {
+_METHODS: dict[str, tuple[Callable[[DisplayState], Message], Callable[[], Answer]]] = {
     "PrintGraph": (graph, pb.GraphResponse),
     "PrintUsages": (usages, pb.UsageResponse),
     "Version": (version, pb.VersionResponse),
@@ -39,7 +39,7 @@ _METHODS: dict[str, tuple[Callable[[State], Message], Callable[[], Answer]]] = {
 class DisplayServer:
     """Serves the display on ``path`` between :meth:`start` and :meth:`stop`."""
 
-    def __init__(self, state: Callable[[], State], path: str = SOCKET) -> None:
+    def __init__(self, state: Callable[[], DisplayState], path: str = SOCKET) -> None:
         """``state`` is asked at each call, from several threads; it may raise SourceError."""
         self._state = state
         self._path = path
@@ -70,7 +70,7 @@ class DisplayServer:
         self._server.stop(grace).wait()
 
     def _method(
-        self, make: Callable[[State], Message], answer: Callable[[], Answer]
+        self, make: Callable[[DisplayState], Message], answer: Callable[[], Answer]
     ) -> Callable[[Empty, grpc.ServicerContext], Answer]:
         def serve(_request: Empty, context: grpc.ServicerContext) -> Answer:
             try:

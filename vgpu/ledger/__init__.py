@@ -1,7 +1,7 @@
 """The ledger: who holds what on which device of a node, how we know, where sources disagree."""
 
 from vgpu.ledger.conflicts import Conflict, ConflictKind
-from vgpu.ledger.entries import DeviceEntry, Held, Holding, Ledger
+from vgpu.ledger.entries import DeviceEntry, Holding, HoldingSum, Ledger
 from vgpu.ledger.merge import merge
 from vgpu.ledger.statements import PRECEDENCE, Evidence, Malformed, Statement, Wanted
 
@@ -11,8 +11,8 @@ __all__ = [
     "ConflictKind",
     "DeviceEntry",
     "Evidence",
-    "Held",
     "Holding",
+    "HoldingSum",
     "Ledger",
     "Malformed",
     "Statement",

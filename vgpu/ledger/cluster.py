@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from vgpu.kube import Node, Pod, holds_devices
+from vgpu.kube.objects import Node, Pod, holds_devices
 from vgpu.ledger.entries import Ledger
 from vgpu.ledger.from_api import Reading, claim_statements, read_pod, registered
 from vgpu.ledger.from_kubelet import OWN_RESOURCES
@@ -12,15 +12,15 @@ from vgpu.ledger.merge import merge
 from vgpu.ledger.statements import Evidence, Malformed, Statement, Wanted
 from vgpu.ledger.virtual_gpus import of_share_pods, on_cards
 from vgpu.model import Device, Source
-from vgpu.schemes.gpushare import Gpushare
-from vgpu.schemes.gpushare_node import unhealthy_cards, with_health
-from vgpu.schemes.kubeshare_node import with_handles
-from vgpu.schemes.language import ClaimError, Language
+from vgpu.schemes.codec import ClaimError, SchemeCodec
+from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.gpushare.node import unhealthy_cards, with_health
+from vgpu.schemes.kubeshare.node import with_handles
 
 _Read = tuple[Pod, Reading]
 
 
-class Cluster(msgspec.Struct, frozen=True):
+class ClusterLedgers(msgspec.Struct, frozen=True):
     """The ledgers of a cluster's nodes.
 
     Attributes:
@@ -37,17 +37,17 @@ class Cluster(msgspec.Struct, frozen=True):
 def cluster(
     nodes: Iterable[Node],
     pods: Iterable[Pod],
-    languages: Iterable[Language],
+    codecs: Iterable[SchemeCodec],
     unhealthy: Mapping[str, str] | None = None,
-) -> Cluster:
+) -> ClusterLedgers:
     """The ledger of every node.
 
     ``pods`` are all that share GPUs, with what their SharePods know of them
-    (:func:`vgpu.schemes.kubeshare_sharepod.join`); ``unhealthy`` is the text of gpushare's
+    (:func:`vgpu.schemes.kubeshare.sharepod.join`); ``unhealthy`` is the text of gpushare's
     ConfigMaps, by node. ``nvidia.com/gpu`` is HAMi's on a node that speaks its language, on others
     it is NVIDIA's own, for which nothing is waited here.
     """
-    speakers = tuple(languages)
+    speakers = tuple(codecs)
     at_home: dict[str, list[_Read]] = {}
     homeless: list[Reading] = []
     for pod in pods:
@@ -66,7 +66,7 @@ def cluster(
     }
     for name in sorted(at_home):
         ledgers[name] = _ledger(Node(name), at_home[name], speakers)
-    return Cluster(
+    return ClusterLedgers(
         ledgers,
         tuple(wanted for reading in homeless for wanted in reading.wanted),
         tuple(malformed for reading in homeless for malformed in reading.malformed),
@@ -79,36 +79,36 @@ def home(pod: Pod, reading: Reading) -> str:
 
 
 def node_ledger(
-    node: Node, pods: Iterable[Pod], languages: Sequence[Language], unhealthy: str = ""
+    node: Node, pods: Iterable[Pod], codecs: Sequence[SchemeCodec], unhealthy: str = ""
 ) -> Ledger:
     """The ledger of one node; ``pods`` are those at home there that hold devices.
 
     The rest is as for :func:`cluster`, ``unhealthy`` the text of this node's ConfigMap.
     """
-    return _ledger(node, [(pod, read_pod(pod, languages)) for pod in pods], languages, unhealthy)
+    return _ledger(node, [(pod, read_pod(pod, codecs)) for pod in pods], codecs, unhealthy)
 
 
 def _ledger(
-    node: Node, pods: Sequence[_Read], languages: Iterable[Language], unhealthy: str = ""
+    node: Node, pods: Sequence[_Read], codecs: Iterable[SchemeCodec], unhealthy: str = ""
 ) -> Ledger:
     uuids = of_share_pods(pod for pod, _ in pods)
     statements = [
         said for pod, reading in pods for said in on_cards(pod, reading.statements, uuids)
     ]
-    told, illegible = registered(node, languages)
+    told, illegible = registered(node, codecs)
     malformed = [*(one for _, reading in pods for one in reading.malformed), *illegible]
     devices: list[Device] = []
     spoken: set[str] = set()
-    for language, its_cards in told:
+    for codec, its_cards in told:
         cards = its_cards
-        if isinstance(language, Gpushare):
-            statements += _silent_grants(language, cards, pods)
+        if isinstance(codec, Gpushare):
+            statements += _silent_grants(codec, cards, pods)
             try:
                 cards = with_health(cards, unhealthy_cards(unhealthy, node.name))
             except ClaimError as error:
-                malformed.append(Malformed(None, "", language.scheme, str(error)))
+                malformed.append(Malformed(None, "", codec.scheme, str(error)))
         if cards:
-            spoken.update(language.resources)
+            spoken.update(codec.resources)
             devices += cards
     return merge(
         Evidence(
@@ -131,12 +131,12 @@ def _ledger(
 
 
 def _silent_grants(
-    language: Gpushare, cards: tuple[Device, ...], pods: Iterable[_Read]
+    codec: Gpushare, cards: tuple[Device, ...], pods: Iterable[_Read]
 ) -> Iterator[Statement]:
     """What gpushare's plugin gives without a word: the only card of its node."""
     for pod, reading in pods:
         if len(cards) == 1 and not reading.claims and not reading.malformed:
-            claim = language.sole_card(pod, cards)
+            claim = codec.sole_card(pod, cards)
             if claim is not None:
                 yield from claim_statements(pod, claim)
 

@@ -45,7 +45,7 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
     sized_by: Source | None = None
 
 
-class Held(msgspec.Struct, frozen=True, gc=False):
+class HoldingSum(msgspec.Struct, frozen=True, gc=False):
     """The sum of a device's holdings; what nobody tells counts as nothing."""
 
     memory_bytes: int = 0
@@ -66,7 +66,7 @@ class DeviceEntry(msgspec.Struct, frozen=True, gc=False):
 
     device: Device
     holdings: tuple[Holding, ...] = ()
-    held: Held = Held()
+    held: HoldingSum = HoldingSum()
     disputed: tuple[Statement, ...] = ()
     lost: bool = False
 

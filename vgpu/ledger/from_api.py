@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from vgpu.kube import ContainerState, Node, Pod, holds_devices
-from vgpu.ledger.life import node_uid
+from vgpu.kube.objects import ContainerState, Node, Pod, holds_devices
+from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.statements import Malformed, Statement, Wanted
 from vgpu.model import Claim, ContainerKind, Device, Phase, PodRef, Share, Source
-from vgpu.schemes.language import ClaimError, Language
-from vgpu.schemes.volcano import mig_slot
+from vgpu.schemes.codec import ClaimError, SchemeCodec
+from vgpu.schemes.volcano.codec import mig_slot
 from vgpu.units import MOST_DEVICE_MEMORY, MOST_DEVICE_MILLI, percentage, size
 
 MIG_SLOT = "MIG slot"
@@ -25,7 +25,7 @@ class Reading(msgspec.Struct, frozen=True):
     malformed: tuple[Malformed, ...] = ()
 
 
-def read_pod(pod: Pod, languages: Iterable[Language]) -> Reading:
+def read_pod(pod: Pod, codecs: Iterable[SchemeCodec]) -> Reading:
     """The pod's claims and requests; what cannot be read is a value, too.
 
     A pod that has ended asks for nothing more, and nobody needs to repair what it says.
@@ -38,19 +38,19 @@ def read_pod(pod: Pod, languages: Iterable[Language]) -> Reading:
     asked = {
         name for container in pod.containers for name in (*container.limits, *container.broken)
     }
-    for language in languages:
-        resources = language.resources
+    for codec in codecs:
+        resources = codec.resources
         asks = not over and not (resources and asked.isdisjoint(resources))
         try:
-            wanted += _wanted(pod, ref, language) if asks else ()
-            claim = language.claim(pod)
+            wanted += _wanted(pod, ref, codec) if asks else ()
+            claim = codec.claim(pod)
         except ClaimError as error:
-            malformed[Malformed(ref, "", language.scheme, error.detail)] = None
+            malformed[Malformed(ref, "", codec.scheme, error.detail)] = None
             continue
         if claim is not None:
             claims.append(claim)
-            for doubt in (*claim.doubts, *_too_large(claim)):
-                malformed[Malformed(ref, "", claim.scheme, doubt)] = None
+            for remark in (*claim.remarks, *_too_large(claim)):
+                malformed[Malformed(ref, "", claim.scheme, remark)] = None
     return Reading(
         tuple(claims),
         tuple(said for claim in claims for said in claim_statements(pod, claim)),
@@ -60,16 +60,16 @@ def read_pod(pod: Pod, languages: Iterable[Language]) -> Reading:
 
 
 def registered(
-    node: Node, languages: Iterable[Language]
-) -> tuple[list[tuple[Language, tuple[Device, ...]]], list[Malformed]]:
+    node: Node, codecs: Iterable[SchemeCodec]
+) -> tuple[list[tuple[SchemeCodec, tuple[Device, ...]]], list[Malformed]]:
     """The cards that the node says it has, in each language that can be read."""
-    told: list[tuple[Language, tuple[Device, ...]]] = []
+    told: list[tuple[SchemeCodec, tuple[Device, ...]]] = []
     malformed: list[Malformed] = []
-    for language in languages:
+    for codec in codecs:
         try:
-            told.append((language, language.devices(node)))
+            told.append((codec, codec.devices(node)))
         except ClaimError as error:
-            malformed.append(Malformed(None, "", language.scheme, str(error)))
+            malformed.append(Malformed(None, "", codec.scheme, str(error)))
     return told, malformed
 
 
@@ -129,22 +129,22 @@ def _only_container(pod: Pod) -> str:
     return pod.containers[0].name if len(pod.containers) == 1 else ""
 
 
-def _wanted(pod: Pod, ref: PodRef, language: Language) -> Iterator[Wanted]:
+def _wanted(pod: Pod, ref: PodRef, codec: SchemeCodec) -> Iterator[Wanted]:
     """What the pod asks for; init containers aside, which get what the others get after them.
 
     Raises ClaimError.
     """
-    requests = language.requests(pod)
+    requests = codec.requests(pod)
     if not requests:
         return
     running = {each.name for each in pod.statuses if each.state is ContainerState.RUNNING}
     served = {
         container.name: resource
         for container in pod.containers
-        for resource in reversed(language.resources)
+        for resource in reversed(codec.resources)
         if resource in container.limits
     }
     for request in requests:
         if request.kind is not ContainerKind.INIT:
             name = request.container
-            yield Wanted(ref, request, language.scheme, served.get(name, ""), name in running)
+            yield Wanted(ref, request, codec.scheme, served.get(name, ""), name in running)

@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
-from vgpu.facts import Grant, Held
-from vgpu.kube import Container, Pod
+from vgpu.facts import Grant, HeldDevices
+from vgpu.kube.objects import Container, Pod
 from vgpu.ledger.statements import Malformed, Statement
 from vgpu.model import PodRef, Request, Scheme, Share, Source
-from vgpu.schemes.language import NO_DEVICES, VISIBLE_DEVICES, ClaimError, Language
-from vgpu.schemes.volcano import is_shared, memory_limit
+from vgpu.schemes.codec import NO_DEVICES, VISIBLE_DEVICES, ClaimError, SchemeCodec
+from vgpu.schemes.volcano.codec import is_shared, memory_limit
 from vgpu.units import WHOLE_DEVICE_MILLI
 
 OWN_RESOURCES = "nvidia.com/"
@@ -36,7 +36,7 @@ class Given(msgspec.Struct, frozen=True):
 
 def grant_statements(
     grants: Iterable[Grant],
-    languages: Iterable[Language],
+    codecs: Iterable[SchemeCodec],
     source: Source = Source.CHECKPOINT,
     bound_by_id: Collection[Scheme] = (),
 ) -> tuple[list[Statement], list[Malformed]]:
@@ -45,7 +45,7 @@ def grant_statements(
     ``bound_by_id`` are the schemes whose plugin on this node does give the device that an ID
     names.
     """
-    reader = GrantReader(languages, source, bound_by_id)
+    reader = GrantReader(codecs, source, bound_by_id)
     given = [reader.read(*place, its) for place, its in by_container(grants).items()]
     return (
         [statement for one in given for statement in one.statements],
@@ -65,9 +65,9 @@ class GrantReader:
     """Reads container by container, in all languages; arguments as of :func:`grant_statements`."""
 
     def __init__(
-        self, languages: Iterable[Language], source: Source, bound_by_id: Collection[Scheme] = ()
+        self, codecs: Iterable[SchemeCodec], source: Source, bound_by_id: Collection[Scheme] = ()
     ) -> None:
-        self._speakers = [_Speaker(one, by_id=one.scheme in bound_by_id) for one in languages]
+        self._speakers = [_Speaker(one, by_id=one.scheme in bound_by_id) for one in codecs]
         self._source = source
 
     def read(self, uid: str, container: str, by_resource: Mapping[str, Grant]) -> Given:
@@ -79,7 +79,7 @@ class GrantReader:
             try:
                 statements += given.shares(speaker)
             except ClaimError as error:
-                scheme = speaker.language.scheme
+                scheme = speaker.codec.scheme
                 malformed.append(Malformed(given.pod, container, scheme, error.detail))
         return Given(tuple(statements), tuple(malformed))
 
@@ -87,9 +87,9 @@ class GrantReader:
 class _Speaker:
     """A language; what so many units ask for is asked of it once, for many are given the same."""
 
-    def __init__(self, language: Language, *, by_id: bool) -> None:
-        self.language = language
-        self.resources = language.resources
+    def __init__(self, codec: SchemeCodec, *, by_id: bool) -> None:
+        self.codec = codec
+        self.resources = codec.resources
         self.by_id = by_id
         self._requests: dict[tuple[str, tuple[tuple[str, int], ...]], Request | None] = {}
 
@@ -98,7 +98,7 @@ class _Speaker:
         key = (container, tuple(counts.items()))
         if key not in self._requests:
             pod = Pod(PodRef("", "", ""), containers=(Container(container, counts),))
-            self._requests[key] = next(iter(self.language.requests(pod)), None)
+            self._requests[key] = next(iter(self.codec.requests(pod)), None)
         return self._requests[key]
 
 
@@ -147,15 +147,15 @@ class _Given:
         """What it was given in this language. Raises ClaimError."""
         if self.ids.keys().isdisjoint(speaker.resources):
             return
-        language = speaker.language
+        codec = speaker.codec
         binding = {r: self.ids[r] for r in speaker.resources if self.ids.get(r)}
         request = speaker.request(self.container, {r: len(ids) for r, ids in self.ids.items()})
         cards = visible_devices(self.env)
         if not cards and speaker.by_id:
-            slots = (language.slot(r, one) for r, ids in binding.items() for one in ids)
+            slots = (codec.slot(r, one) for r, ids in binding.items() for one in ids)
             cards = tuple(dict.fromkeys(slot.device for slot in slots if slot.device))
         if binding and request:
-            yield self._statement(self._sized(cards, request), language.scheme, binding)
+            yield self._statement(self._sized(cards, request), codec.scheme, binding)
 
     def _sized(self, cards: tuple[str, ...], request: Request) -> tuple[Share, ...]:
         """Amounts as enforced by HAMi-core, where the answer says so, else as counted.
@@ -199,7 +199,7 @@ def visible_devices(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def identified(
-    held: Mapping[Held, frozenset[str]],
+    held: Mapping[HeldDevices, frozenset[str]],
     pods: Iterable[PodRef],
     checkpoint: Iterable[Grant] | None = None,
 ) -> list[Grant]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from vgpu.facts import ContainerName, Gpu, GpuProcess, LimitFile, Owner, RegionFile
+from vgpu.facts import ContainerName, Gpu, GpuProcess, LimitFile, ProcessOwner, RegionFile
 from vgpu.ledger.bounds import UNREGISTERED, Bounds
 from vgpu.ledger.statements import Malformed, Statement
 from vgpu.model import Device, PodRef, Scheme, Share, Source
@@ -37,7 +37,7 @@ def bus_id(text: str) -> str:
 
 def process_statements(
     processes: Iterable[GpuProcess],
-    owners: Mapping[int, Owner | None],
+    owners: Mapping[int, ProcessOwner | None],
     names: Mapping[str, ContainerName],
 ) -> list[Statement]:
     """One for each container that has processes on devices, one for each process in none.
@@ -60,7 +60,7 @@ def process_statements(
     return statements
 
 
-def container_name(owner: Owner, names: Mapping[str, ContainerName]) -> str:
+def container_name(owner: ProcessOwner, names: Mapping[str, ContainerName]) -> str:
     """What the kubelet calls it; of what it does not know, "" in a pod, else the id's beginning."""
     named = names.get(owner.container_id)
     if named is not None and named.pod_uid in ("", owner.pod_uid):
@@ -82,7 +82,7 @@ def _process(pod: PodRef, container: str, devices: Mapping[str, Iterable[int]]) 
 
 def region_statements(
     files: Iterable[RegionFile],
-    owners: Mapping[int, Owner | None] | None,
+    owners: Mapping[int, ProcessOwner | None] | None,
     bounds: Bounds = UNREGISTERED,
 ) -> Iterator[Statement]:
     """One for each region of HAMi-core's; alive if a process of it is known to be of its pod.
@@ -113,7 +113,7 @@ def _core_limit(percent: int) -> int | None:
     return percent * MILLI_PER_PERCENT if 0 < percent < WHOLE_DEVICE_PERCENT else None
 
 
-def _runs(file: RegionFile, owners: Mapping[int, Owner | None]) -> bool:
+def _runs(file: RegionFile, owners: Mapping[int, ProcessOwner | None]) -> bool:
     """A region names pids as its tenant likes: the kernel decides whose they are."""
     for slot in file.region.processes:
         owner = owners.get(slot.host_pid)

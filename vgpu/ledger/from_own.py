@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from vgpu.admitted import AdmittedPod
 from vgpu.ledger.statements import Statement
 from vgpu.model import ContainerKind, Phase, Share, Source
 from vgpu.own_checkpoint import Checkpoint
-from vgpu.tenants import Tenant
 
 
 def own_statements(kept: Checkpoint, where: str) -> list[Statement]:
@@ -30,12 +30,12 @@ def own_statements(kept: Checkpoint, where: str) -> list[Statement]:
     ]
 
 
-def _phase(tenant: Tenant, kind: ContainerKind) -> Phase:
+def _phase(tenant: AdmittedPod, kind: ContainerKind) -> Phase:
     succeeded = tenant.initialized and kind is ContainerKind.INIT
     return Phase.RELEASED if succeeded else Phase.ASSIGNED
 
 
-def _held(tenant: Tenant) -> Iterator[tuple[str, ContainerKind, tuple[Share, ...], float]]:
+def _held(tenant: AdmittedPod) -> Iterator[tuple[str, ContainerKind, tuple[Share, ...], float]]:
     """Container, kind, shares, and since when: as bound, else as the pod was admitted with.
 
     In the order in which they start. Only an init container may be bound without an allocation of

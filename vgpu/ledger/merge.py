@@ -8,13 +8,13 @@ what the node itself shows to be alive counts.)
 
 from collections.abc import Iterable, Mapping
 
-from vgpu.kube import Pod
+from vgpu.kube.objects import Pod
 from vgpu.ledger import checks
 from vgpu.ledger.conflicts import Conflict, ConflictKind
 from vgpu.ledger.containers import Containers, by_pod
 from vgpu.ledger.entries import DeviceEntry, Holding, Ledger
-from vgpu.ledger.life import Life, life_of, pods_by_node_uid
-from vgpu.ledger.pods import Holder, Known, PodBook, book
+from vgpu.ledger.liveness import Liveness, liveness_of, pods_by_node_uid
+from vgpu.ledger.pods import Known, PodResolution, SupportedHolding, resolve_pod
 from vgpu.ledger.registry import Registry
 from vgpu.ledger.statements import GIVERS, KUBELET, Evidence, Statement, Wanted
 from vgpu.ledger.totals import excesses, held
@@ -36,7 +36,7 @@ def merge(evidence: Evidence) -> Ledger:
     uncontained = said.get(NO_POD, {}).pop("", ())
     own = _own_by_pod(evidence.statements)
     books = [
-        book(_known(uid, containers, pods, own.get(uid, ()), evidence), containers, registry)
+        resolve_pod(_known(uid, containers, pods, own.get(uid, ()), evidence), containers, registry)
         for uid, containers in sorted(said.items())
         if containers
     ]
@@ -91,7 +91,7 @@ def _known(
 
     ``own`` are our checkpoint's: where the pod's spec is unknown they tell when containers run.
     """
-    life = life_of(uid, pods, evidence)
+    life = liveness_of(uid, pods, evidence)
     asked = not uid or _all_givers_told(evidence)
     pod = pods.get(uid)
     if pod is not None:
@@ -102,7 +102,7 @@ def _known(
         }
         ref = PodRef(uid, pod.ref.namespace, pod.ref.name)
         succeeded = _plain(kinds) if pod.initialized() else frozenset()
-        over = life is Life.ENDED
+        over = life is Liveness.ENDED
         return Known(
             ref, life, over=over, named=True, kinds=kinds, succeeded=succeeded, asked=asked
         )
@@ -137,10 +137,10 @@ def _all_givers_told(evidence: Evidence) -> bool:
 
 
 def _devices(
-    registry: Registry, holders: Iterable[Holder], books: Iterable[PodBook]
+    registry: Registry, holders: Iterable[SupportedHolding], books: Iterable[PodResolution]
 ) -> tuple[tuple[DeviceEntry, ...], list[Conflict]]:
     """The entries, and where one has more holdings than it can bear."""
-    on: dict[str, list[Holder]] = {name: [] for name in registry.devices}
+    on: dict[str, list[SupportedHolding]] = {name: [] for name in registry.devices}
     for holder in holders:
         on.setdefault(holder.holding.share.device, []).append(holder)
     disputed: dict[str, list[Statement]] = {}
@@ -166,7 +166,7 @@ def _devices(
 # ---------------------------------------------------------------- one order for everything
 
 
-def _holding(holder: Holder) -> tuple[str, str, str, str, str]:
+def _holding(holder: SupportedHolding) -> tuple[str, str, str, str, str]:
     holding = holder.holding
     pod = holding.pod
     return pod.namespace, pod.name, pod.uid, holding.container, holding.share.device

@@ -8,14 +8,14 @@ from vgpu.facts import (
     ContainerName,
     GpuSample,
     Grant,
-    Held,
+    HeldDevices,
     KubeletSample,
     LimitSample,
     ProcessSample,
     RegionFile,
     ShimSample,
 )
-from vgpu.kube import Pod
+from vgpu.kube.objects import Pod
 from vgpu.ledger.bounds import bounds
 from vgpu.ledger.from_api import node_ref
 from vgpu.ledger.from_kubelet import identified
@@ -26,16 +26,16 @@ from vgpu.ledger.from_node import (
     process_statements,
     region_statements,
 )
-from vgpu.ledger.memory import Memory
+from vgpu.ledger.statement_cache import StatementCache
 from vgpu.ledger.statements import Evidence, Statement
 from vgpu.ledger.virtual_gpus import holders, of_holders, of_share_pods, on_cards
 from vgpu.model import Device, PodRef, Scheme, Source
-from vgpu.schemes.kubeshare_node import with_handles
-from vgpu.schemes.language import Language
+from vgpu.schemes.codec import SchemeCodec
+from vgpu.schemes.kubeshare.node import with_handles
 
 
 def node_evidence(
-    languages: Iterable[Language],
+    codecs: Iterable[SchemeCodec],
     *,
     node: str = "",
     gpu: GpuSample | None = None,
@@ -43,14 +43,14 @@ def node_evidence(
     shim: ShimSample | None = None,
     kubelet: KubeletSample | None = None,
     limits: LimitSample | None = None,
-    held: Mapping[Held, frozenset[str]] | None = None,
+    held: Mapping[HeldDevices, frozenset[str]] | None = None,
     own: Iterable[Statement] | None = None,
     pods: Sequence[Pod] | None = None,
     pods_complete: bool = True,
     registered: Iterable[Device] = (),
     bound_by_id: Collection[Scheme] = (),
     incomplete: Collection[Source] = (),
-    memory: Memory | None = None,
+    memory: StatementCache | None = None,
 ) -> Evidence:
     """All of it; None is what is off, failed or stale.
 
@@ -61,9 +61,9 @@ def node_evidence(
     sees. ``incomplete`` are the sources that did not bring all that there is. ``memory`` spares
     reading again what has not changed since it was used last, with the same languages.
     """
-    speakers, cards = tuple(languages), tuple(registered)
+    speakers, cards = tuple(codecs), tuple(registered)
     bounded = bounds(devices_of(gpu.gpus if gpu else ()), cards)
-    memory = memory or Memory()
+    memory = memory or StatementCache()
     readings = memory.readings(pods or (), speakers)
     names = kubelet.containers if kubelet else {}
     refs = dict(kubelet.pods if kubelet else {}) | {

@@ -7,8 +7,8 @@ import msgspec
 from vgpu.ledger.conflicts import Conflict, ConflictKind
 from vgpu.ledger.containers import Containers
 from vgpu.ledger.entries import Holding
-from vgpu.ledger.life import NORMAL_LEFTOVERS, Life, proves_life
-from vgpu.ledger.precedence import Place, Settled, settle
+from vgpu.ledger.liveness import NORMAL_LEFTOVERS, Liveness, proves_liveness
+from vgpu.ledger.precedence import DeviceStatements, Settled, resolve_container
 from vgpu.ledger.registry import Registry
 from vgpu.ledger.statements import LIMITS, RANK, Statement
 from vgpu.model import ContainerKind, Phase, PodRef, Scheme, Source
@@ -28,7 +28,7 @@ class Known(msgspec.Struct, frozen=True):
     """
 
     pod: PodRef
-    life: Life
+    life: Liveness
     over: bool = False
     named: bool = False
     kinds: Mapping[str, ContainerKind] = {}
@@ -36,7 +36,7 @@ class Known(msgspec.Struct, frozen=True):
     asked: bool = True
 
 
-class Holder(msgspec.Struct, frozen=True, gc=False):
+class SupportedHolding(msgspec.Struct, frozen=True, gc=False):
     """A holding and the statements that do not speak against it, the most trusted first."""
 
     holding: Holding
@@ -49,7 +49,7 @@ class Holder(msgspec.Struct, frozen=True, gc=False):
         return tuple(given or self.said)[:1]
 
 
-class PodBook(msgspec.Struct, frozen=True, gc=False):
+class PodResolution(msgspec.Struct, frozen=True, gc=False):
     """What became of one pod's statements.
 
     ``holders`` are in the order of their containers, ``said`` is all about these containers.
@@ -57,7 +57,7 @@ class PodBook(msgspec.Struct, frozen=True, gc=False):
     ``leftovers`` are about one that is no more, or about an init container that has succeeded.
     """
 
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[SupportedHolding, ...] = ()
     said: tuple[Statement, ...] = ()
     disputed: tuple[tuple[str, Statement], ...] = ()
     conflicts: tuple[Conflict, ...] = ()
@@ -65,10 +65,10 @@ class PodBook(msgspec.Struct, frozen=True, gc=False):
     leftovers: tuple[Statement, ...] = ()
 
 
-def book(known: Known, containers: Containers, registry: Registry) -> PodBook:
+def resolve_pod(known: Known, containers: Containers, registry: Registry) -> PodResolution:
     """Settle every container of the pod that holds something."""
     lives = _lives(known.life, containers)
-    holders: list[Holder] = []
+    holders: list[SupportedHolding] = []
     heard: list[Statement] = []
     disputed: list[tuple[str, Statement]] = []
     conflicts: list[Conflict] = []
@@ -84,8 +84,8 @@ def book(known: Known, containers: Containers, registry: Registry) -> PodBook:
         if not (lives or alive):
             idle += said
             continue
-        settled = settle(said, registry)
-        own: Sequence[Place] = settled.places
+        settled = resolve_container(said, registry)
+        own: Sequence[DeviceStatements] = settled.places
         if taken and _is_vague(container, said):
             own = _left_over(own, taken, beside)
         taken.update([place.share.device for place in own])
@@ -100,11 +100,11 @@ def book(known: Known, containers: Containers, registry: Registry) -> PodBook:
             conflicts.append(Conflict(_differing(settled), "", known.pod, container, differ))
     if beside:
         holders = [_joined(one, beside.get(one.holding.share.device, ())) for one in holders]
-    unproven = idle if known.life is Life.UNKNOWN else []
+    unproven = idle if known.life is Liveness.UNKNOWN else []
     leftovers = [] if unproven else idle
     if leftovers:
         conflicts += _stale(known, leftovers)
-    return PodBook(
+    return PodResolution(
         tuple(holders),
         tuple(heard),
         tuple(disputed),
@@ -114,12 +114,12 @@ def book(known: Known, containers: Containers, registry: Registry) -> PodBook:
     )
 
 
-def _lives(life: Life, containers: Containers) -> bool:
+def _lives(life: Liveness, containers: Containers) -> bool:
     """Whether the pod's containers hold what they were given."""
-    if life in (Life.HOLDS, Life.LEFT):
+    if life in (Liveness.HOLDS, Liveness.LEFT):
         return True
     everything = (statement for said in containers.values() for statement in said)
-    return life is not Life.ENDED and any(map(proves_life, everything))
+    return life is not Liveness.ENDED and any(map(proves_liveness, everything))
 
 
 def _is_vague(container: str, said: Iterable[Statement]) -> bool:
@@ -142,8 +142,8 @@ def _vague_last(containers: Containers) -> Iterable[tuple[str, tuple[Statement, 
 
 
 def _left_over(
-    places: Iterable[Place], taken: set[str], beside: dict[str, list[Statement]]
-) -> list[Place]:
+    places: Iterable[DeviceStatements], taken: set[str], beside: dict[str, list[Statement]]
+) -> list[DeviceStatements]:
     """Those where no other container of the pod is; the others' statements go to ``beside``."""
     own = []
     for place in places:
@@ -159,18 +159,18 @@ def _only_processes(said: Sequence[Statement]) -> bool:
     return said[-1].source is Source.PROCESS
 
 
-def _joined(holder: Holder, vague: Sequence[Statement]) -> Holder:
+def _joined(holder: SupportedHolding, vague: Sequence[Statement]) -> SupportedHolding:
     """With what may be about it or about another container of its pod on the same device."""
     if not vague:
         return holder
     said = tuple(sorted((*holder.said, *vague), key=lambda one: RANK[one.source]))
     sources = tuple(dict.fromkeys([one.source for one in said]))
-    return Holder(msgspec.structs.replace(holder.holding, sources=sources), said)
+    return SupportedHolding(msgspec.structs.replace(holder.holding, sources=sources), said)
 
 
 def _holder(
-    known: Known, container: str, place: Place, said: Iterable[Statement], alive: bool
-) -> Holder:
+    known: Known, container: str, place: DeviceStatements, said: Iterable[Statement], alive: bool
+) -> SupportedHolding:
     agreeing = place.agreeing
     granted = [statement for statement in agreeing if statement.phase is Phase.ASSIGNED]
     times = [one.since for one in granted or agreeing if one.since is not None]
@@ -190,14 +190,14 @@ def _holder(
         order=list(known.kinds).index(container) if container in known.kinds else 0,
         sized_by=place.sized_by,
     )
-    return Holder(holding, agreeing)
+    return SupportedHolding(holding, agreeing)
 
 
 # ---------------------------------------------------------------- what is wrong
 
 
 def _conflict(
-    kind: ConflictKind, holder: Holder, statements: Iterable[Statement], detail: str = ""
+    kind: ConflictKind, holder: SupportedHolding, statements: Iterable[Statement], detail: str = ""
 ) -> Conflict:
     holding = holder.holding
     device = holding.share.device
@@ -205,7 +205,7 @@ def _conflict(
 
 
 def _conflicts(
-    holders: Sequence[Holder],
+    holders: Sequence[SupportedHolding],
     said: Sequence[Statement],
     settled: Settled,
     registry: Registry,
@@ -242,7 +242,7 @@ def _differing(settled: Settled) -> ConflictKind:
 
 def _stale(known: Known, idle: Iterable[Statement]) -> Iterator[Conflict]:
     """What is said of a pod that is no more, by sources that should have noticed."""
-    life = Life.ENDED if known.named else known.life
+    life = Liveness.ENDED if known.named else known.life
     normal = NORMAL_LEFTOVERS.get(life, frozenset())
     containers: dict[str, list[Statement]] = {}
     for statement in idle:

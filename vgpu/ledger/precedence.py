@@ -18,7 +18,7 @@ Parties = tuple[str, tuple[Statement, ...]]
 """A device, and the statements that disagree about the container's share of it."""
 
 
-class Told(msgspec.Struct, frozen=True, gc=False):
+class DeviceShares(msgspec.Struct, frozen=True, gc=False):
     """A statement, with its shares by device ("" is an unknown one).
 
     ``alike`` is what each of its shares is like, None if they differ or there are none.
@@ -30,7 +30,7 @@ class Told(msgspec.Struct, frozen=True, gc=False):
     alike: Share | None
 
 
-class Place(msgspec.Struct, frozen=True, gc=False):
+class DeviceStatements(msgspec.Struct, frozen=True, gc=False):
     """The container on one device, "" if on an unknown one.
 
     ``share`` is all that it has of the device, ``slots`` how many shares that are; ``source``
@@ -53,7 +53,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     that the driver does not confirm.
     """
 
-    places: tuple[Place, ...]
+    places: tuple[DeviceStatements, ...]
     disputed: tuple[tuple[str, Statement], ...] = ()
     cards_differ: tuple[Statement, ...] = ()
     only_files: bool = False
@@ -74,15 +74,16 @@ class _Amount(msgspec.Struct, frozen=True, gc=False):
     certain: bool
 
 
-def settle(statements: Sequence[Statement], registry: Registry) -> Settled:
+def resolve_container(statements: Sequence[Statement], registry: Registry) -> Settled:
     """Settle the statements about one container, of which the most trusted comes first."""
-    return agreed(statements, registry) or weighed(statements, registry)
+    return resolve_fast(statements, registry) or resolve_general(statements, registry)
 
 
-def agreed(statements: Sequence[Statement], registry: Registry) -> Settled | None:
+def resolve_fast(statements: Sequence[Statement], registry: Registry) -> Settled | None:
     """The usual case, in which all tell of the same share of one device, and of nothing else.
 
-    It is what :func:`weighed` finds, at a fraction of the cost; None if there is more to weigh.
+    It is what :func:`resolve_general` finds, at a fraction of the cost; None if there is more to
+    weigh.
     """
     name = device = ""
     source: Source | None = None
@@ -119,10 +120,10 @@ def agreed(statements: Sequence[Statement], registry: Registry) -> Settled | Non
         ):
             return None
     share = registry.size(device, memory, cores)
-    return Settled((Place(share, 1, source, tuple(statements), sized_by),))
+    return Settled((DeviceStatements(share, 1, source, tuple(statements), sized_by),))
 
 
-def weighed(statements: Sequence[Statement], registry: Registry) -> Settled:
+def resolve_general(statements: Sequence[Statement], registry: Registry) -> Settled:
     """Whatever they tell."""
     told = [_told(statement, registry) for statement in statements]
     running = frozenset[str]().union(*(t.named for t in told if t.said.source is Source.PROCESS))
@@ -131,7 +132,7 @@ def weighed(statements: Sequence[Statement], registry: Registry) -> Settled:
     devices = _where(running, given, registry)
     if not devices:
         return Settled((_nowhere(statements, registry),), foreign=foreign)
-    places: list[Place] = []
+    places: list[DeviceStatements] = []
     sizes: list[Parties] = []
     limits: list[Parties] = []
     for device in sorted(devices):
@@ -139,7 +140,7 @@ def weighed(statements: Sequence[Statement], registry: Registry) -> Settled:
         amounts = [amount for one in told if (amount := _amount(one, device, slots))]
         memory, cores, sized_by = _best(amounts)
         places.append(
-            Place(
+            DeviceStatements(
                 registry.size(device, memory, cores),
                 slots,
                 Source.PROCESS if device in running or decider is None else decider,
@@ -163,19 +164,19 @@ def weighed(statements: Sequence[Statement], registry: Registry) -> Settled:
     )
 
 
-def _told(statement: Statement, registry: Registry) -> Told:
+def _told(statement: Statement, registry: Registry) -> DeviceShares:
     shares: dict[str, list[Share]] = {}
     for share, card in zip(statement.shares, registry.cards(statement), strict=True):
         shares.setdefault(card, []).append(share)
     sizes = {(share.memory_bytes, share.cores_milli) for share in statement.shares}
     alike = statement.shares[0] if len(sizes) == 1 else None
-    return Told(statement, shares, frozenset(shares) - {""}, alike)
+    return DeviceShares(statement, shares, frozenset(shares) - {""}, alike)
 
 
 # ---------------------------------------------------------------- where
 
 
-def _allocation(told: Iterable[Told]) -> tuple[Source | None, dict[str, int]]:
+def _allocation(told: Iterable[DeviceShares]) -> tuple[Source | None, dict[str, int]]:
     """The most trusted source that names devices, and how many shares of each it names."""
     decider: Source | None = None
     given: dict[str, int] = {}
@@ -202,7 +203,7 @@ def _where(running: frozenset[str], given: Iterable[str], registry: Registry) ->
     return running if len(running) >= len(allocated) else running | allocated
 
 
-def _is_elsewhere(one: Told, devices: frozenset[str], registry: Registry) -> bool:
+def _is_elsewhere(one: DeviceShares, devices: frozenset[str], registry: Registry) -> bool:
     """Whether it places the container differently; a card and its MIG instances are one place."""
     if not one.named or one.named == devices:
         return False
@@ -212,7 +213,7 @@ def _is_elsewhere(one: Told, devices: frozenset[str], registry: Registry) -> boo
 
 
 def _differ_without_files(
-    told: Iterable[Told], running: frozenset[str], registry: Registry
+    told: Iterable[DeviceShares], running: frozenset[str], registry: Registry
 ) -> bool:
     """Whether the cards differ by what a tenant cannot write, or the driver confirms."""
     believed = [one for one in told if not is_tenants_own(one.said) or one.named <= running]
@@ -220,7 +221,7 @@ def _differ_without_files(
     return any(_is_elsewhere(one, devices, registry) for one in believed)
 
 
-def _nowhere(statements: Sequence[Statement], registry: Registry) -> Place:
+def _nowhere(statements: Sequence[Statement], registry: Registry) -> DeviceStatements:
     """It has something, but of which device no statement tells, or none that is known here."""
     best = next((said for said in statements if said.shares), statements[0])
     names = {share.device for share in best.shares}
@@ -231,13 +232,15 @@ def _nowhere(statements: Sequence[Statement], registry: Registry) -> Place:
         _sum(share.cores_milli for share in best.shares),
     )
     sized_by = None if share.memory_bytes is None else best.source
-    return Place(share, max(1, len(best.shares)), best.source, tuple(statements), sized_by)
+    return DeviceStatements(
+        share, max(1, len(best.shares)), best.source, tuple(statements), sized_by
+    )
 
 
 # ---------------------------------------------------------------- how much
 
 
-def _amount(one: Told, device: str, slots: int) -> _Amount | None:
+def _amount(one: DeviceShares, device: str, slots: int) -> _Amount | None:
     """What it tells of the share of ``device``; None if nothing."""
     if one.said.source is Source.PROCESS:
         return None

@@ -1,7 +1,7 @@
 """What goes into a ledger: what each source says, and what is known of devices and pods.
 
 A statement is one source's word on one container. Whether the word counts depends on what else
-is known: :mod:`vgpu.ledger.life` decides whether there is a holder at all,
+is known: :mod:`vgpu.ledger.liveness` decides whether there is a holder at all,
 :mod:`vgpu.ledger.precedence` on which device and of what size.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from vgpu.kube import Pod
+from vgpu.kube.objects import Pod
 from vgpu.ledger.bounds import UNREGISTERED, Bounds
 from vgpu.model import ContainerKind, Device, Phase, PodRef, Request, Scheme, Share, Source
 
@@ -48,8 +48,8 @@ class Statement(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         source: whose word.
-        pod: the pod, by the UID that the node knows it by (:func:`vgpu.ledger.life.node_uid`); ""
-            for a process that belongs to no pod. The names may be "" where only the UID is told.
+        pod: the pod, by the UID that the node knows it by (:func:`vgpu.ledger.liveness.node_uid`);
+            "" for a process that belongs to no pod. The names may be "" where only the UID is told.
         container: its name; "" where only the pod is told, and for a process in no container.
         shares: what it has. ``Share.device`` is "" where the source tells that there is a share
             and how large, but not of which device.

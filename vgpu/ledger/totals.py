@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 
 from vgpu.effective import effective
-from vgpu.ledger.entries import Held, Holding
+from vgpu.ledger.entries import Holding, HoldingSum
 from vgpu.model import ContainerKind, Device
 
 Amount = Callable[[Holding], int]
@@ -14,17 +14,17 @@ AMOUNTS: tuple[Amount, ...] = (
     lambda holding: holding.share.cores_milli or 0,
     lambda holding: holding.slots,
 )
-"""As in :class:`~vgpu.ledger.entries.Held`."""
+"""As in :class:`~vgpu.ledger.entries.HoldingSum`."""
 
 
-def held(holdings: Sequence[Holding]) -> Held:
+def held(holdings: Sequence[Holding]) -> HoldingSum:
     """The sum of the holdings, each pod's at its peak."""
     if not any(holding.kind is ContainerKind.INIT for holding in holdings):
-        return Held(*(sum(map(amount, holdings)) for amount in AMOUNTS))
+        return HoldingSum(*(sum(map(amount, holdings)) for amount in AMOUNTS))
     pods: dict[str, list[Holding]] = {}
     for holding in sorted(holdings, key=attrgetter("order")):
         pods.setdefault(holding.pod.uid, []).append(holding)
-    return Held(
+    return HoldingSum(
         *(
             sum(effective((one.kind, amount(one)) for one in pod) for pod in pods.values())
             for amount in AMOUNTS
@@ -32,7 +32,7 @@ def held(holdings: Sequence[Holding]) -> Held:
     )
 
 
-def exceeded(total: Held, device: Device) -> tuple[Amount, ...]:
+def exceeded(total: HoldingSum, device: Device) -> tuple[Amount, ...]:
     """The amounts of which there is too much."""
     capacities = (device.memory_bytes, device.cores_milli, device.slots)
     used = (total.memory_bytes, total.cores_milli, total.slots)
@@ -43,7 +43,7 @@ def exceeded(total: Held, device: Device) -> tuple[Amount, ...]:
     )
 
 
-def excesses(total: Held, device: Device) -> Iterator[str]:
+def excesses(total: HoldingSum, device: Device) -> Iterator[str]:
     """What there is too much of, in words; what the device does not tell has no bound."""
     for what, used, capacity in (
         ("bytes of memory", total.memory_bytes, device.memory_bytes),

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.facts import GpuProcess, GpuSample, Owner
+from vgpu.facts import GpuProcess, GpuSample, ProcessOwner
 
 OVER_LIMIT_PERCENT: Final = 105
 """A container is over its limit when it uses more than this part of it. The driver and the shim
@@ -35,7 +35,9 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 def usages(
-    gpu: GpuSample, owners: Mapping[int, Owner | None], name: Callable[[Owner, int], str]
+    gpu: GpuSample,
+    owners: Mapping[int, ProcessOwner | None],
+    name: Callable[[ProcessOwner, int], str],
 ) -> tuple[Usage, ...]:
     """One for each container and device, of devices whose list of processes is complete.
 

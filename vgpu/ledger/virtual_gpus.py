@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import structs
 
 from vgpu.facts import Grant
-from vgpu.kube import BOUND_DEVICE, Pod
+from vgpu.kube.objects import BOUND_DEVICE, Pod
 from vgpu.ledger.statements import Statement
 from vgpu.model import PodRef, Scheme, Share
-from vgpu.schemes.kubeshare_node import HOLDER_NAMESPACE, holder
-from vgpu.schemes.kubeshare_sharepod import GPUID
-from vgpu.schemes.language import ClaimError
+from vgpu.schemes.codec import ClaimError
+from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, holder
+from vgpu.schemes.kubeshare.sharepod import GPUID
 
 
 def holders(pods: Iterable[PodRef], node: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """A metric family as a row of a table, and tables of families that share their labels.
 
-A :class:`Table` is a list of families over the same rows: ``rows`` picks the rows out of a view,
-``labels`` and ``key`` give the label names and a row's values for them, and each family's
+A :class:`FamilyTable` is a list of families over the same rows: ``rows`` picks the rows out of a
+view, ``labels`` and ``key`` give the label names and a row's values for them, and each family's
 ``value`` gives the row's number. Nothing here knows what is measured.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 
-class Kind(StrEnum):
+class MetricType(StrEnum):
     """The exposition type. Info metrics are gauges that are always 1, as text 0.0.4 has them."""
 
     GAUGE = "gauge"
@@ -38,14 +38,14 @@ class Family(msgspec.Struct, frozen=True):
     """
 
     name: str
-    kind: Kind
+    kind: MetricType
     help: str
     value: Callable[[Any], Value | Labelled]
     extra: tuple[str, ...] = ()
     unit: str = ""
 
 
-class Table(msgspec.Struct, frozen=True):
+class FamilyTable(msgspec.Struct, frozen=True):
     """Families over the same rows, with the same labels.
 
     Attributes:

@@ -7,7 +7,7 @@ rules about validity hold for them.
 import re
 from collections.abc import Iterable, Iterator
 
-from vgpu.metrics.family import Family, Kind, Table
+from vgpu.metrics.family import Family, FamilyTable, MetricType
 
 NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
@@ -26,7 +26,7 @@ UNIT_SUFFIX = {
 FOREIGN_UNITS = ("_mib", "_mb", "_kb", "_percent", "_mhz", "_khz", "_milliwatts", "_ms")
 
 
-def lint(tables: Iterable[Table], prefix: str = "vgpu_") -> list[str]:
+def lint(tables: Iterable[FamilyTable], prefix: str = "vgpu_") -> list[str]:
     """Every broken rule, in words; empty when all is well. ``prefix`` "" lints a foreign set."""
     tables = list(tables)
     complaints = list(_validity(tables))
@@ -37,12 +37,12 @@ def lint(tables: Iterable[Table], prefix: str = "vgpu_") -> list[str]:
     return complaints
 
 
-def _validity(tables: list[Table]) -> Iterator[str]:
+def _validity(tables: list[FamilyTable]) -> Iterator[str]:
     seen: set[str] = set()
     for table in tables:
         for family in table.families:
             name = family.name
-            base = name.removesuffix("_total") if family.kind is Kind.COUNTER else name
+            base = name.removesuffix("_total") if family.kind is MetricType.COUNTER else name
             if base in seen:
                 yield f"{name}: declared twice"
             seen.add(base)
@@ -50,7 +50,7 @@ def _validity(tables: list[Table]) -> Iterator[str]:
                 yield f"{name}: not a metric name"
             if not family.help or not family.help.endswith("."):
                 yield f"{name}: help must be a sentence"
-            if family.kind is Kind.COUNTER and not name.endswith("_total"):
+            if family.kind is MetricType.COUNTER and not name.endswith("_total"):
                 yield f"{name}: a counter ends in _total"
             labels = (*table.labels, *family.extra)
             if len(set(labels)) != len(labels):
@@ -60,11 +60,11 @@ def _validity(tables: list[Table]) -> Iterator[str]:
                     yield f"{name}: {label!r} is no label name"
 
 
-def _conventions(table: Table, family: Family, prefix: str) -> Iterator[str]:
+def _conventions(table: FamilyTable, family: Family, prefix: str) -> Iterator[str]:
     name = family.name
     if not name.startswith((prefix, "process_")):
         yield f"{name}: own names begin with {prefix}"
-    if family.kind is Kind.GAUGE and name.endswith("_total"):
+    if family.kind is MetricType.GAUGE and name.endswith("_total"):
         yield f"{name}: a gauge does not end in _total"
     if any(unit in name for unit in FOREIGN_UNITS):
         yield f"{name}: base units only"

@@ -1,14 +1,16 @@
 """What every program of ours says of itself: its build, its process, its web config file.
 
-Each table is over a view with ``build`` and ``own``, as :mod:`vgpu.web.process` reads them.
+Each table is over a view with ``build`` and ``own``, as :mod:`vgpu.program.process` reads them.
 """
 
 from typing import Final
 
-from vgpu.metrics.family import Family, Kind, Table
+from vgpu.metrics.family import Family, FamilyTable, MetricType
 
 
-def own_family(name: str, help_: str, kind: Kind = Kind.GAUGE, unit: str = "") -> Family:
+def own_family(
+    name: str, help_: str, kind: MetricType = MetricType.GAUGE, unit: str = ""
+) -> Family:
     """A family whose number is that of its name in the view's ``own``."""
     return Family(name, kind, help_, lambda view: view.own.get(name), unit=unit)
 
@@ -17,13 +19,13 @@ _BUILD_LABELS: Final = ("version", "revision", "python_version")
 
 BUILD_INFO: Final = Family(
     "vgpu_build_info",
-    Kind.GAUGE,
+    MetricType.GAUGE,
     "Always 1; what is running.",
     lambda view: {tuple(view.build.get(name, "") for name in _BUILD_LABELS): 1},
     _BUILD_LABELS,
 )
 
-WEB: Final = Table(
+WEB: Final = FamilyTable(
     title="The web config file",
     note="Only with --web.config.file.",
     rows=lambda view: (view,),
@@ -37,12 +39,12 @@ WEB: Final = Table(
         own_family(
             "vgpu_web_config_reload_failures_total",
             "Attempts to read a broken file.",
-            Kind.COUNTER,
+            MetricType.COUNTER,
         ),
     ),
 )
 
-PROCESS: Final = Table(
+PROCESS: Final = FamilyTable(
     title="The process",
     note="As every Prometheus client has them (prometheus_client's ProcessCollector).",
     rows=lambda view: (view,),
@@ -50,7 +52,10 @@ PROCESS: Final = Table(
     key=lambda _: (),
     families=(
         own_family(
-            "process_cpu_seconds_total", "CPU time used (/proc/self/stat).", Kind.COUNTER, "seconds"
+            "process_cpu_seconds_total",
+            "CPU time used (/proc/self/stat).",
+            MetricType.COUNTER,
+            "seconds",
         ),
         own_family("process_open_fds", "Open file descriptors (/proc/self/fd)."),
         own_family("process_max_fds", "The most file descriptors allowed (/proc/self/limits)."),

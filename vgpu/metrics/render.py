@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any
 
-from vgpu.metrics.family import Family, Kind, Labelled, Table
+from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType
 
 
 class Format(Enum):
@@ -52,7 +52,7 @@ def headers(family: Family, fmt: Format) -> bytes:
     name = family.name
     if fmt is Format.OPENMETRICS:
         text = text.replace('"', '\\"')
-        if family.kind is Kind.COUNTER:
+        if family.kind is MetricType.COUNTER:
             name = name.removesuffix("_total")
     return f"# HELP {name} {text}\n# TYPE {name} {family.kind}\n".encode()
 
@@ -97,7 +97,7 @@ class Exposition:
 class Renderer:
     """Renders the same tables again and again. One thread at a time."""
 
-    def __init__(self, tables: Iterable[Table]) -> None:
+    def __init__(self, tables: Iterable[FamilyTable]) -> None:
         self._tables = tuple(tables)
         self._labels: list[dict[tuple[str, ...], str]] = [{} for _ in self._tables]
 

@@ -16,11 +16,11 @@ from enum import StrEnum
 import msgspec
 
 from vgpu.model import Request, Share
-from vgpu.topology import Card, Group, Level, Tree
+from vgpu.topology import LinkLevel, TopologyGpu, TopologyNode, TopologyTree
 from vgpu.units import GAIA_MEMORY_BLOCK, WHOLE_DEVICE_MILLI
 
 
-class Why(StrEnum):
+class GaiaReason(StrEnum):
     """Why there are no cards for a container, in gpu-manager's words where it has any."""
 
     NO_FREE_CARD = "no free node"
@@ -31,17 +31,17 @@ class Why(StrEnum):
     MISMATCH = "Nvidia node mismatch, pick up:{chosen}  predicate: {told}"
 
 
-class Refused(msgspec.Struct, frozen=True):
+class GaiaRefusal(msgspec.Struct, frozen=True):
     """No cards; ``words`` is what to tell the kubelet."""
 
-    why: Why
+    why: GaiaReason
     words: str
 
 
-Choice = tuple[Card, ...] | Refused
+Choice = tuple[TopologyGpu, ...] | GaiaRefusal
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class GaiaRules(msgspec.Struct, frozen=True, kw_only=True):
     """How gpu-manager was set up, and whether its weakness is wanted.
 
     Attributes:
@@ -56,14 +56,14 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def allocate(
-    tree: Tree,
+    tree: TopologyTree,
     held: Mapping[tuple[str, str], Sequence[Share]],
     container: tuple[str, str],
     request: Request,
     *,
-    rules: Rules,
+    rules: GaiaRules,
     predicate: Sequence[int] | None = None,
-) -> tuple[Share, ...] | Refused:
+) -> tuple[Share, ...] | GaiaRefusal:
     """The shares of a container, (pod UID, name): those that it has already, or new ones.
 
     ``tree`` has nothing taken yet: ``held`` tells what every container has. ``predicate`` are the
@@ -73,7 +73,7 @@ def allocate(
         return tuple(held[container])
     taken = tree.holding(share for shares in held.values() for share in shares)
     cards = choose(taken, request, rules, predicate)
-    if isinstance(cards, Refused):
+    if isinstance(cards, GaiaRefusal):
         return cards
     return tuple(
         Share(str(card.minor), request.memory_bytes, request.cores_milli) for card in cards
@@ -81,47 +81,49 @@ def allocate(
 
 
 def choose(
-    tree: Tree, request: Request, rules: Rules, predicate: Sequence[int] | None = None
+    tree: TopologyTree, request: Request, rules: GaiaRules, predicate: Sequence[int] | None = None
 ) -> Choice:
     """The cards for a request, by the rules of :func:`allocate`."""
     part = request.cores_milli < WHOLE_DEVICE_MILLI
     if part and not rules.share_mode:
-        return _refused(Why.SHARING_OFF)
+        return _refused(GaiaReason.SHARING_OFF)
     if part and not (request.cores_milli and request.memory_bytes):
-        return _refused(Why.NEEDS_BOTH)
+        return _refused(GaiaReason.NEEDS_BOTH)
     if predicate is not None and not rules.derive_again:
         return _predicated(tree, request, predicate)
     if part:
         return _part(tree, request, predicate)
     evaluate = fragment if request.count == 1 else link
-    return evaluate(tree, request.count) or _refused(Why.NO_FREE_CARD)
+    return evaluate(tree, request.count) or _refused(GaiaReason.NO_FREE_CARD)
 
 
-def _part(tree: Tree, request: Request, predicate: Sequence[int] | None) -> Choice:
+def _part(tree: TopologyTree, request: Request, predicate: Sequence[int] | None) -> Choice:
     """A card for a part, chosen here; it must be the one that was promised, if any was."""
     memory = request.memory_bytes or 0
     cards = share(tree.cards, request.cores_milli, memory)
     most = max((card.memory_bytes for card in tree.cards), default=0)
     if not cards and memory > most:
-        return _refused(Why.TOO_MUCH_MEMORY, asked=memory, most=most)
+        return _refused(GaiaReason.TOO_MUCH_MEMORY, asked=memory, most=most)
     if not cards:
-        return _refused(Why.NO_FREE_CARD)
+        return _refused(GaiaReason.NO_FREE_CARD)
     if predicate is not None and [card.minor for card in cards] != list(predicate):
-        return _refused(Why.MISMATCH, chosen=_nodes([cards[0].minor]), told=_nodes(predicate))
+        return _refused(
+            GaiaReason.MISMATCH, chosen=_nodes([cards[0].minor]), told=_nodes(predicate)
+        )
     return cards
 
 
-def _predicated(tree: Tree, request: Request, predicate: Sequence[int]) -> Choice:
+def _predicated(tree: TopologyTree, request: Request, predicate: Sequence[int]) -> Choice:
     """The cards that were promised, if they are there, free enough, and as many as asked for."""
     by_minor = {card.minor: card for card in tree.cards}
     cards = tuple(by_minor[minor] for minor in predicate if minor in by_minor)
     legal = len(set(predicate)) == len(predicate) == len(cards) == request.count
     if not legal or not all(fits(card, request) for card in cards):
-        return _refused(Why.ILLEGAL_PREDICATE, told=_nodes(predicate))
+        return _refused(GaiaReason.ILLEGAL_PREDICATE, told=_nodes(predicate))
     return cards
 
 
-def fits(card: Card, request: Request) -> bool:
+def fits(card: TopologyGpu, request: Request) -> bool:
     """Whether one card can give what the request asks of each."""
     if request.cores_milli >= WHOLE_DEVICE_MILLI:
         return card.untouched
@@ -131,7 +133,7 @@ def fits(card: Card, request: Request) -> bool:
 # ---------------------------------------------------------------- the evaluators
 
 
-def link(tree: Tree, count: int) -> tuple[Card, ...]:
+def link(tree: TopologyTree, count: int) -> tuple[TopologyGpu, ...]:
     """``count`` free cards that are near to one another; none if there are not as many.
 
     Below the root, the nearest group that has enough; of equal ones that with the fewest.
@@ -145,19 +147,19 @@ def link(tree: Tree, count: int) -> tuple[Card, ...]:
     return _first(tree, best, count)
 
 
-def fragment(tree: Tree, count: int) -> tuple[Card, ...]:
+def fragment(tree: TopologyTree, count: int) -> tuple[TopologyGpu, ...]:
     """``count`` free cards where the fewest are left; none if there are not as many.
 
     From the root down, always into the inner node with the fewest free cards that are enough.
     """
-    group: Group | None = tree.root
+    group: TopologyNode | None = tree.root
     while group is not None:
         best = group
         group = min(
             (
                 child
                 for child in best.children
-                if child.level is not Level.GPU and len(tree.available(child)) >= count
+                if child.level is not LinkLevel.GPU and len(tree.available(child)) >= count
             ),
             key=lambda child: _least(tree, child),
             default=None,
@@ -165,7 +167,9 @@ def fragment(tree: Tree, count: int) -> tuple[Card, ...]:
     return _first(tree, best, count)
 
 
-def share(cards: Sequence[Card], cores_milli: int, memory_bytes: int) -> tuple[Card, ...]:
+def share(
+    cards: Sequence[TopologyGpu], cores_milli: int, memory_bytes: int
+) -> tuple[TopologyGpu, ...]:
     """The card with the least free that has this much; none if there is none."""
     enough = (
         card
@@ -175,7 +179,7 @@ def share(cards: Sequence[Card], cores_milli: int, memory_bytes: int) -> tuple[C
     return tuple(card for card in [next(enough, None)] if card is not None)
 
 
-def least_free(cards: Sequence[Card]) -> list[Card]:
+def least_free(cards: Sequence[TopologyGpu]) -> list[TopologyGpu]:
     """The cards by free cores, free memory in whole blocks, processes and minor number."""
     return sorted(
         cards,
@@ -188,19 +192,19 @@ def least_free(cards: Sequence[Card]) -> list[Card]:
     )
 
 
-def _least(tree: Tree, group: Group) -> tuple[int, int, int]:
+def _least(tree: TopologyTree, group: TopologyNode) -> tuple[int, int, int]:
     """Groups by free cards, processes and first card; memory the original counts for none."""
     pids = sum(len(tree.cards[at].pids) for at in group.cards)
     return len(tree.available(group)), pids, group.cards[0]
 
 
-def _first(tree: Tree, group: Group, count: int) -> tuple[Card, ...]:
+def _first(tree: TopologyTree, group: TopologyNode, count: int) -> tuple[TopologyGpu, ...]:
     free = tree.available(group)
     return free[:count] if len(free) >= count else ()
 
 
-def _refused(why: Why, **values: object) -> Refused:
-    return Refused(why, why.format(**values))
+def _refused(why: GaiaReason, **values: object) -> GaiaRefusal:
+    return GaiaRefusal(why, why.format(**values))
 
 
 def _nodes(minors: Sequence[int]) -> str:

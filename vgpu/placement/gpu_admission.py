@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from vgpu.kube import Node, Pod, holds_devices
+from vgpu.kube.objects import Node, Pod, holds_devices
 from vgpu.model import Allocation, Claim, ContainerKind, Phase, Request, Scheme, Share
 from vgpu.placement.gaia import fits, least_free, share
-from vgpu.schemes.gaia import PREDICATE_NODE, Gaia
-from vgpu.schemes.language import ClaimError
-from vgpu.topology import Card, holding
+from vgpu.schemes.codec import ClaimError
+from vgpu.schemes.gaia.codec import PREDICATE_NODE, Gaia
+from vgpu.topology import TopologyGpu, holding
 from vgpu.units import WHOLE_DEVICE_MILLI
 
 NO_CARDS = "no GPU device"
@@ -25,10 +25,10 @@ PLACED_ELSEWHERE = "pod {uid} has already been matched to another node"
 DOES_NOT_FIT = "pod {uid} does not match with this node"
 PREDICATED = "pod {name} had been predicated!"
 
-Cards = tuple[Card, ...]
+Cards = tuple[TopologyGpu, ...]
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class AdmissionVerdict(msgspec.Struct, frozen=True):
     """The scheduler's answer.
 
     Attributes:
@@ -51,7 +51,7 @@ def predicate(
     now: float,
     *,
     once_only: bool = False,
-) -> Verdict:
+) -> AdmissionVerdict:
     """Where the pod may go. ``pods`` are all pods there are, ``now`` is unix seconds.
 
     ``once_only`` refuses a pod that was promised cards before, as the original does. A node is
@@ -61,18 +61,18 @@ def predicate(
     try:
         requests = [r for r in gaia.requests(pod) if r.kind is ContainerKind.APP]
     except ClaimError as error:
-        return Verdict(error=str(error))
+        return AdmissionVerdict(error=str(error))
     if not requests:
-        return Verdict(nodes=tuple(node.name for node in nodes))
+        return AdmissionVerdict(nodes=tuple(node.name for node in nodes))
     promise = _promise(gaia, pod)
     if promise is not None and once_only:
-        return Verdict(error=PREDICATED.format(name=pod.ref.name))
+        return AdmissionVerdict(error=PREDICATED.format(name=pod.ref.name))
     free, refused = _free(gaia, nodes, (one for one in pods if one.ref.uid != pod.ref.uid))
     claim = _kept(promise, free, requests) or _new(pod, free, requests, now)
     chosen = claim.node if claim else ""
     words = (PLACED_ELSEWHERE if claim else DOES_NOT_FIT).format(uid=pod.ref.uid)
     refused |= {name: words for name in free if name != chosen}
-    return Verdict((chosen,) if claim else (), refused, claim)
+    return AdmissionVerdict((chosen,) if claim else (), refused, claim)
 
 
 def _promise(gaia: Gaia, pod: Pod) -> Claim | None:
@@ -108,7 +108,7 @@ def _free(
 def _cards(gaia: Gaia, node: Node, tenants: Iterable[Pod]) -> Cards:
     """Raises ClaimError."""
     cards = [
-        Card(index, index, memory_bytes=device.memory_bytes or 0)
+        TopologyGpu(index, index, memory_bytes=device.memory_bytes or 0)
         for index, device in enumerate(gaia.devices(node))
         if device.healthy
     ]

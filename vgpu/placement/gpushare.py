@@ -13,7 +13,7 @@ import msgspec
 from vgpu.model import PodRef
 
 
-class Reason(StrEnum):
+class GpushareReason(StrEnum):
     """Why a node does not take a pod, in the extender's words."""
 
     NOT_SHARED = "The node {node} is not for GPU share, need skip"
@@ -21,14 +21,14 @@ class Reason(StrEnum):
     NOT_PLACED = "The node {node} can't place the pod {pod.name} in ns {pod.namespace}"
 
 
-class Refused(msgspec.Struct, frozen=True):
+class GpushareRefusal(msgspec.Struct, frozen=True):
     """A node does not take a pod: why, and as the extender says it of this node and pod."""
 
-    reason: Reason
+    reason: GpushareReason
     message: str
 
 
-class Card(msgspec.Struct, frozen=True, gc=False):
+class GpushareGpu(msgspec.Struct, frozen=True, gc=False):
     """A card of a node, by index: all of its memory, and what its pods have of it."""
 
     index: int
@@ -42,28 +42,30 @@ class Card(msgspec.Struct, frozen=True, gc=False):
         return max(0, self.total - self.used)
 
 
-def refusal(node: str, cards: Iterable[Card], asked: int) -> Refused | None:
+def refusal(node: str, cards: Iterable[GpushareGpu], asked: int) -> GpushareRefusal | None:
     """The extender's filter: why the node cannot take a pod that asks for so much; None if it can.
 
     What matters is the free memory of single cards, not their sum.
     """
     cards = tuple(cards)
     if not any(card.total > 0 for card in cards):
-        return _refused(Reason.NOT_SHARED, node=node)
-    return None if _candidates(cards, asked) else _refused(Reason.NO_ROOM)
+        return _refused(GpushareReason.NOT_SHARED, node=node)
+    return None if _candidates(cards, asked) else _refused(GpushareReason.NO_ROOM)
 
 
-def choose(node: str, cards: Iterable[Card], asked: int, pod: PodRef) -> Card | Refused:
+def choose(
+    node: str, cards: Iterable[GpushareGpu], asked: int, pod: PodRef
+) -> GpushareGpu | GpushareRefusal:
     """The extender's bind: the card for the pod. A pod that asks for nothing gets none."""
     candidates = _candidates(cards, asked)
     if asked <= 0 or not candidates:
-        return _refused(Reason.NOT_PLACED, node=node, pod=pod)
+        return _refused(GpushareReason.NOT_PLACED, node=node, pod=pod)
     return min(candidates, key=lambda card: (card.free, card.index))
 
 
-def _candidates(cards: Iterable[Card], asked: int) -> list[Card]:
+def _candidates(cards: Iterable[GpushareGpu], asked: int) -> list[GpushareGpu]:
     return [card for card in cards if card.healthy and card.free >= asked]
 
 
-def _refused(reason: Reason, **about: str | PodRef) -> Refused:
-    return Refused(reason, reason.format(**about))
+def _refused(reason: GpushareReason, **about: str | PodRef) -> GpushareRefusal:
+    return GpushareRefusal(reason, reason.format(**about))

@@ -1,7 +1,7 @@
 """Which virtual GPU KubeShare's scheduler gives a pod.
 
 The default is the algorithm of the paper (Yeh, Chen, Chou: KubeShare, HPDC'20, algorithm 1);
-:class:`Policy` names KubeShare 1's own code too, which differs.
+:class:`KubeShareAlgorithm` names KubeShare 1's own code too, which differs.
 """
 
 from collections.abc import Iterable
@@ -9,11 +9,11 @@ from enum import Enum, StrEnum
 
 import msgspec
 
-from vgpu.schemes.kubeshare_sharepod import Locality
+from vgpu.schemes.kubeshare.sharepod import Locality
 from vgpu.units import WHOLE_DEVICE_MILLI
 
 
-class Policy(Enum):
+class KubeShareAlgorithm(Enum):
     """Whose algorithm."""
 
     PAPER = "paper"
@@ -74,14 +74,14 @@ class FreeGpus(msgspec.Struct, frozen=True):
     memory_bytes: int
 
 
-class Choice(msgspec.Struct, frozen=True):
+class VirtualGpuChoice(msgspec.Struct, frozen=True):
     """Where the pod goes; ``gpuid`` is None for a virtual GPU that is to be made."""
 
     node: str
     gpuid: str | None
 
 
-class Refusal(StrEnum):
+class KubeShareRefusal(StrEnum):
     """Why the pod has to wait."""
 
     NO_ROOM = "No enough resources for SharePod"
@@ -92,25 +92,27 @@ def place(
     demand: Demand,
     virtual: Iterable[VirtualGpu],
     free: Iterable[FreeGpus],
-    policy: Policy = Policy.PAPER,
-) -> Choice | Refusal:
+    policy: KubeShareAlgorithm = KubeShareAlgorithm.PAPER,
+) -> VirtualGpuChoice | KubeShareRefusal:
     """Where the pod goes. Ties go to the first node, then the first GPUID, by name.
 
     ``virtual`` and ``free`` are of nodes where the pod fits otherwise (processors, memory, taints).
     """
     gpus = sorted(virtual, key=lambda gpu: (gpu.node, gpu.gpuid))
     nodes = sorted((node for node in free if node.count > 0), key=lambda node: node.node)
-    if policy is Policy.PAPER:
+    if policy is KubeShareAlgorithm.PAPER:
         return _paper(demand, gpus, nodes)
     return _kubeshare_1(demand, gpus, nodes)
 
 
-def _paper(demand: Demand, gpus: list[VirtualGpu], nodes: list[FreeGpus]) -> Choice | Refusal:
+def _paper(
+    demand: Demand, gpus: list[VirtualGpu], nodes: list[FreeGpus]
+) -> VirtualGpuChoice | KubeShareRefusal:
     label = demand.locality.affinity
     together = [gpu for gpu in gpus if label and label in gpu.affinity]
     if together:
         fitting = [gpu for gpu in together if _may_join(demand, gpu)]
-        return _on(max(fitting, key=_room)) if fitting else Refusal.AFFINITY
+        return _on(max(fitting, key=_room)) if fitting else KubeShareRefusal.AFFINITY
     fitting = [gpu for gpu in gpus if _may_join(demand, gpu)]
     if not label:  # the first of its label starts on a GPU of its own
         shared = [gpu for gpu in fitting if not gpu.idle]
@@ -123,7 +125,9 @@ def _paper(demand: Demand, gpus: list[VirtualGpu], nodes: list[FreeGpus]) -> Cho
     return _on(idle[0]) if idle else _new(demand, nodes)
 
 
-def _kubeshare_1(demand: Demand, gpus: list[VirtualGpu], nodes: list[FreeGpus]) -> Choice | Refusal:
+def _kubeshare_1(
+    demand: Demand, gpus: list[VirtualGpu], nodes: list[FreeGpus]
+) -> VirtualGpuChoice | KubeShareRefusal:
     """Filters, then the least room that is left, over all nodes.
 
     A pod whose label's virtual GPU is full opens another one. A new one counts only on nodes where
@@ -142,9 +146,9 @@ def _kubeshare_1(demand: Demand, gpus: list[VirtualGpu], nodes: list[FreeGpus]) 
         if node.node not in taken
     ]
     if not scores:
-        return Refusal.NO_ROOM
+        return KubeShareRefusal.NO_ROOM
     _, name, gpuid = min(scores)
-    return Choice(name, gpuid or None)
+    return VirtualGpuChoice(name, gpuid or None)
 
 
 def _may_join(demand: Demand, gpu: VirtualGpu) -> bool:
@@ -162,15 +166,15 @@ def _room(gpu: VirtualGpu) -> int:
     return gpu.free_milli
 
 
-def _on(gpu: VirtualGpu) -> Choice:
-    return Choice(gpu.node, gpu.gpuid)
+def _on(gpu: VirtualGpu) -> VirtualGpuChoice:
+    return VirtualGpuChoice(gpu.node, gpu.gpuid)
 
 
-def _new(demand: Demand, nodes: list[FreeGpus]) -> Choice | Refusal:
+def _new(demand: Demand, nodes: list[FreeGpus]) -> VirtualGpuChoice | KubeShareRefusal:
     """A new virtual GPU on the first node that has a card of enough memory."""
     large = (node for node in nodes if node.memory_bytes >= demand.memory_bytes)
     node = next(large, None)
-    return Refusal.NO_ROOM if node is None else Choice(node.node, None)
+    return KubeShareRefusal.NO_ROOM if node is None else VirtualGpuChoice(node.node, None)
 
 
 def opportunistic_score(cell_priority: int, available_milli: int) -> int:

@@ -12,7 +12,7 @@ import msgspec
 from vgpu.units import WHOLE_DEVICE_MILLI
 
 
-class Window(msgspec.Struct, frozen=True):
+class TokenWindow(msgspec.Struct, frozen=True):
     """Gemini's settings in microseconds: ``gem-schd -q 250 -m 100 -w 10000`` (milliseconds)."""
 
     base: int = 250_000
@@ -29,10 +29,10 @@ class Client(msgspec.Struct, frozen=True):
     used: int
 
 
-DEFAULT_WINDOW: Final = Window()
+DEFAULT_WINDOW: Final = TokenWindow()
 
 
-def quota(burst: int, previous: int, limit_milli: int, window: Window = DEFAULT_WINDOW) -> int:
+def quota(burst: int, previous: int, limit_milli: int, window: TokenWindow = DEFAULT_WINDOW) -> int:
     """Microseconds that a client gets next: half its last burst and half its last quota.
 
     Never below ``least``, never above its limit of the window. Without a burst it is ``base``.
@@ -43,7 +43,7 @@ def quota(burst: int, previous: int, limit_milli: int, window: Window = DEFAULT_
     return min(max((burst + previous) // 2, window.least), most)
 
 
-def order(clients: Iterable[Client], window: Window = DEFAULT_WINDOW) -> tuple[Client, ...]:
+def order(clients: Iterable[Client], window: TokenWindow = DEFAULT_WINDOW) -> tuple[Client, ...]:
     """Who may run now, the next first; who has used up its limit may not.
 
     First those below their request, by the part of it that they still miss; then those who have

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import structs
 
-from vgpu.schemes.gemini_config import SharedPod
-from vgpu.schemes.kubeshare_daemon import ErrorCode
+from vgpu.schemes.kubeshare.daemon import ErrorCode
+from vgpu.schemes.kubeshare.gemini_config import SharedPod
 from vgpu.units import WHOLE_DEVICE_MILLI
 
 

@@ -12,12 +12,12 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from vgpu.kube import Pod
+from vgpu.kube.objects import Pod
 from vgpu.model import Allocation, Claim, ContainerKind, Device, Phase, Request, Share
 from vgpu.placement.volcano_mig import Geometry, choose, slots
-from vgpu.schemes.volcano import mig_slot, physical
-from vgpu.schemes.volcano_dialect import HAMI_CORE, MIG
-from vgpu.schemes.volcano_node import VENDOR
+from vgpu.schemes.volcano.codec import mig_slot, physical
+from vgpu.schemes.volcano.key_set import HAMI_CORE, MIG
+from vgpu.schemes.volcano.node import VENDOR
 from vgpu.units import MIB, WHOLE_DEVICE_MILLI, WHOLE_DEVICE_PERCENT
 
 MODE: Final = "volcano.sh/vgpu-mode"
@@ -32,7 +32,7 @@ _BEST: Final = 100.0
 """What a card adds to the score at most."""
 
 
-class Policy(StrEnum):
+class SchedulingPolicy(StrEnum):
     """In which order cards are tried, and what makes a node better."""
 
     BINPACK = "binpack"  # the card with most memory in use first
@@ -47,7 +47,7 @@ class SpreadScore(Enum):
     AFTER = "after"  # as it is: after, so that no card ever is
 
 
-class Rules(msgspec.Struct, frozen=True):
+class VolcanoRules(msgspec.Struct, frozen=True):
     """What is done as it was meant, or as it is.
 
     Attributes:
@@ -61,8 +61,8 @@ class Rules(msgspec.Struct, frozen=True):
     weight: int = 1
 
 
-AS_MEANT: Final = Rules()
-UPSTREAM: Final = Rules(skip_unhealthy=False, spread_score=SpreadScore.AFTER)
+AS_MEANT: Final = VolcanoRules()
+UPSTREAM: Final = VolcanoRules(skip_unhealthy=False, spread_score=SpreadScore.AFTER)
 """Just what the scheduler does."""
 
 
@@ -89,7 +89,7 @@ class Wishes(msgspec.Struct, frozen=True):
 NO_WISHES: Final = Wishes()
 
 
-class Card(msgspec.Struct, frozen=True):
+class VolcanoGpu(msgspec.Struct, frozen=True):
     """A card and what is taken of it.
 
     Attributes:
@@ -115,15 +115,15 @@ class Card(msgspec.Struct, frozen=True):
         return self.device.memory_bytes or 0
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class CandidateNode(msgspec.Struct, frozen=True):
     """A node that may be chosen; its cards are in the order of the register."""
 
     name: str
-    cards: tuple[Card, ...]
+    cards: tuple[VolcanoGpu, ...]
     mode: str = HAMI_CORE
 
 
-class Skip(Enum):
+class GpuSkip(Enum):
     """Why a card is passed over, in the order of the checks."""
 
     UUID = "the pod's annotations exclude this card"
@@ -150,20 +150,20 @@ class RefusalReason(Enum):
     FITTING = "not enough gpu fitted on this node"
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class VolcanoRefusal(msgspec.Struct, frozen=True):
     """Why the pod does not fit: for which container, and what was wrong with each card."""
 
     reason: RefusalReason
     message: str
     container: str = ""
-    skipped: tuple[tuple[str, Skip], ...] = ()
+    skipped: tuple[tuple[str, GpuSkip], ...] = ()
 
 
-class Choice(msgspec.Struct, frozen=True):
+class NodeChoice(msgspec.Struct, frozen=True):
     """Where the pod would go: its containers' shares, the cards with them, the node's score."""
 
     allocations: tuple[Allocation, ...]
-    cards: tuple[Card, ...]
+    cards: tuple[VolcanoGpu, ...]
     score: float
 
 
@@ -185,7 +185,9 @@ def wishes(pod: Pod) -> Wishes:
     )
 
 
-def book(cards: tuple[Card, ...], held: Iterable[tuple[Claim, str]]) -> tuple[Card, ...]:
+def book(
+    cards: tuple[VolcanoGpu, ...], held: Iterable[tuple[Claim, str]]
+) -> tuple[VolcanoGpu, ...]:
     """The cards with the claims' shares taken, each with the PodGroup of its pod.
 
     Every share counts. (The scheduler counts a pod once for each card when it rebuilds its books,
@@ -200,7 +202,7 @@ def book(cards: tuple[Card, ...], held: Iterable[tuple[Claim, str]]) -> tuple[Ca
     return tuple(books.values())
 
 
-def _take(card: Card, share: Share, group: str = "") -> Card:
+def _take(card: VolcanoGpu, share: Share, group: str = "") -> VolcanoGpu:
     """The card with one more share; a MIG slot is taken with all its memory."""
     slot = mig_slot(share.device)
     memory = _slot_memory(card, slot) if slot else share.memory_bytes
@@ -216,7 +218,7 @@ def _take(card: Card, share: Share, group: str = "") -> Card:
     )
 
 
-def _slot_memory(card: Card, named: tuple[str, int]) -> int | None:
+def _slot_memory(card: VolcanoGpu, named: tuple[str, int]) -> int | None:
     """A MIG slot's memory in bytes; None if no geometry has it."""
     known = (slot for geometry in card.geometries for slot in slots(geometry))
     return next((each.memory_bytes for each in known if (each.group, each.position) == named), None)
@@ -231,13 +233,13 @@ def _words(told: Mapping[str, str], key: str) -> tuple[str, ...]:
 
 def place(
     requests: Iterable[Request],
-    node: Candidate,
+    node: CandidateNode,
     wanted: Wishes = NO_WISHES,
     *,
-    policy: Policy = Policy.NONE,
-    rules: Rules = AS_MEANT,
+    policy: SchedulingPolicy = SchedulingPolicy.NONE,
+    rules: VolcanoRules = AS_MEANT,
     unit_bytes: int = MIB,
-) -> Choice | Refusal:
+) -> NodeChoice | VolcanoRefusal:
     """Where the scheduler would put the containers on the node.
 
     Each container is given its cards before the next is looked at. Init containers are not looked
@@ -253,14 +255,14 @@ def place(
         if request.count > len(cards):
             return _refusal(RefusalReason.CARDS, node, wanted, request.container)
         shares: list[Share] = []
-        skipped: list[tuple[str, Skip]] = []
+        skipped: list[tuple[str, GpuSkip]] = []
         for index in _order(cards, policy):
             if len(shares) == request.count:
                 break
             card = cards[index]
             memory = _memory(request, card, unit_bytes)
             fitting = _fit(card, request, memory, mode=node.mode, wanted=wanted, rules=rules)
-            if isinstance(fitting, Skip):
+            if isinstance(fitting, GpuSkip):
                 skipped.append((card.device.name, fitting))
                 continue
             shares.append(Share(fitting, memory, request.cores_milli))
@@ -268,27 +270,27 @@ def place(
             touched.add(index)
             score += _score(card, cards[index], policy, rules)
         if len(shares) < request.count:
-            excluded = not shares and all(skip is Skip.UUID for _, skip in skipped)
+            excluded = not shares and all(skip is GpuSkip.UUID for _, skip in skipped)
             reason = RefusalReason.UUIDS if excluded else RefusalReason.FITTING
             return _refusal(reason, node, wanted, request.container, skipped)
         allocations.append(Allocation(request.container, tuple(shares), Phase.ASSUMED))
     group = frozenset({wanted.group} - {""})
     for index in touched:
         cards[index] = structs.replace(cards[index], groups=cards[index].groups | group)
-    return Choice(tuple(allocations), tuple(cards), score * rules.weight)
+    return NodeChoice(tuple(allocations), tuple(cards), score * rules.weight)
 
 
-def _order(cards: list[Card], policy: Policy) -> list[int]:
+def _order(cards: list[VolcanoGpu], policy: SchedulingPolicy) -> list[int]:
     """The cards' positions as they are tried; among equals the first comes first."""
     positions = range(len(cards))
-    if policy is Policy.BINPACK:
+    if policy is SchedulingPolicy.BINPACK:
         return sorted(positions, key=lambda position: -cards[position].memory_bytes)
-    if policy is Policy.SPREAD:
+    if policy is SchedulingPolicy.SPREAD:
         return sorted(positions, key=lambda position: cards[position].users)
     return list(reversed(positions))
 
 
-def _memory(request: Request, card: Card, unit_bytes: int) -> int:
+def _memory(request: Request, card: VolcanoGpu, unit_bytes: int) -> int:
     """Bytes of this card: as many as asked, or that percentage of it in whole units."""
     if request.memory_bytes is not None:
         return request.memory_bytes
@@ -298,8 +300,14 @@ def _memory(request: Request, card: Card, unit_bytes: int) -> int:
 
 
 def _fit(
-    card: Card, request: Request, memory: int, *, mode: str, wanted: Wishes, rules: Rules
-) -> str | Skip:
+    card: VolcanoGpu,
+    request: Request,
+    memory: int,
+    *,
+    mode: str,
+    wanted: Wishes,
+    rules: VolcanoRules,
+) -> str | GpuSkip:
     """The device that the container would be given of this card, or why it is none."""
     for skip, applies in _checks(card, request, memory, wanted, rules):
         if applies:
@@ -307,12 +315,12 @@ def _fit(
     if mode != MIG:
         return card.device.uuid
     slot = choose(card.geometries, card.mig_slots, memory)
-    return f"{card.device.uuid}[{slot.group}-{slot.position}]" if slot else Skip.MIG_SLOT
+    return f"{card.device.uuid}[{slot.group}-{slot.position}]" if slot else GpuSkip.MIG_SLOT
 
 
 def _checks(
-    card: Card, request: Request, memory: int, wanted: Wishes, rules: Rules
-) -> tuple[tuple[Skip, bool], ...]:
+    card: VolcanoGpu, request: Request, memory: int, wanted: Wishes, rules: VolcanoRules
+) -> tuple[tuple[GpuSkip, bool], ...]:
     """Everything that can be wrong with a card, in the scheduler's order."""
     device, cores = card.device, request.cores_milli
     type_ = (VENDOR + device.model).upper()
@@ -320,23 +328,25 @@ def _checks(
     avoids = any(word.upper() in type_ for word in wanted.avoid_types)
     excluded = bool(wanted.use_uuids) and device.uuid not in wanted.use_uuids
     return (
-        (Skip.UUID, excluded or device.uuid in wanted.avoid_uuids),
-        (Skip.UNHEALTHY, rules.skip_unhealthy and not device.healthy),
-        (Skip.SLOTS, device.slots is not None and device.slots <= card.users),
-        (Skip.GROUP, wanted.alone_in_group and wanted.group in card.groups),
-        (Skip.MEMORY, card.capacity_bytes - card.memory_bytes < memory),
-        (Skip.CORES, card.cores_milli + cores > WHOLE_DEVICE_MILLI),
-        (Skip.EXCLUSIVE, cores == WHOLE_DEVICE_MILLI and card.users > 0),
-        (Skip.CORES_GONE, card.cores_milli == WHOLE_DEVICE_MILLI and cores == 0),
-        (Skip.TYPE, not uses if wanted.use_types else avoids),
+        (GpuSkip.UUID, excluded or device.uuid in wanted.avoid_uuids),
+        (GpuSkip.UNHEALTHY, rules.skip_unhealthy and not device.healthy),
+        (GpuSkip.SLOTS, device.slots is not None and device.slots <= card.users),
+        (GpuSkip.GROUP, wanted.alone_in_group and wanted.group in card.groups),
+        (GpuSkip.MEMORY, card.capacity_bytes - card.memory_bytes < memory),
+        (GpuSkip.CORES, card.cores_milli + cores > WHOLE_DEVICE_MILLI),
+        (GpuSkip.EXCLUSIVE, cores == WHOLE_DEVICE_MILLI and card.users > 0),
+        (GpuSkip.CORES_GONE, card.cores_milli == WHOLE_DEVICE_MILLI and cores == 0),
+        (GpuSkip.TYPE, not uses if wanted.use_types else avoids),
     )
 
 
-def _score(before: Card, after: Card, policy: Policy, rules: Rules) -> float:
+def _score(
+    before: VolcanoGpu, after: VolcanoGpu, policy: SchedulingPolicy, rules: VolcanoRules
+) -> float:
     """What one chosen card adds to the node's score."""
-    if policy is Policy.BINPACK and after.capacity_bytes:
+    if policy is SchedulingPolicy.BINPACK and after.capacity_bytes:
         return _BEST * after.memory_bytes / after.capacity_bytes
-    if policy is Policy.SPREAD:
+    if policy is SchedulingPolicy.SPREAD:
         seen = before if rules.spread_score is SpreadScore.BEFORE else after
         return _BEST if seen.users == 0 else 0.0
     return 0.0
@@ -344,11 +354,11 @@ def _score(before: Card, after: Card, policy: Policy, rules: Rules) -> float:
 
 def _refusal(
     reason: RefusalReason,
-    node: Candidate,
+    node: CandidateNode,
     wanted: Wishes,
     container: str = "",
-    skipped: Iterable[tuple[str, Skip]] = (),
-) -> Refusal:
+    skipped: Iterable[tuple[str, GpuSkip]] = (),
+) -> VolcanoRefusal:
     message = reason.value.format(
         node=node.name,
         node_mode=node.mode,
@@ -356,4 +366,4 @@ def _refusal(
         use=",".join(wanted.use_uuids),
         avoid=",".join(wanted.avoid_uuids),
     )
-    return Refusal(reason, message, container, tuple(skipped))
+    return VolcanoRefusal(reason, message, container, tuple(skipped))

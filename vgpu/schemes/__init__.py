@@ -2,21 +2,21 @@
 
 Where to look:
 
-- :mod:`~vgpu.schemes.language`: what all of them can say: the Protocol ``Language``, its errors and
+- :mod:`~vgpu.schemes.codec`: what all of them can say: the Protocol ``SchemeCodec``, its errors and
   values. :mod:`~vgpu.schemes.text`: numbers, times and names that they read alike.
-- :mod:`~vgpu.schemes.volcano`: Volcano vGPU and HAMi. ``_dialect`` has both spellings as a table,
-  ``_claim`` the pod's annotations, ``_node`` register, handshake and locks, ``_env`` what a
+- :mod:`~vgpu.schemes.volcano.codec`: Volcano vGPU and HAMi. ``_dialect`` has both spellings as a
+  table, ``_claim`` the pod's annotations, ``_node`` register, handshake and locks, ``_env`` what a
   container gets, ``_legacy`` the older volcano-sh/devices, ``_text`` what annotations are made of;
-  :mod:`~vgpu.schemes.hami_core`: the shared-memory region of its library.
-- :mod:`~vgpu.schemes.gpushare`: Aliyun's. ``_annotations``, ``_node`` (cards, device IDs, the
+  :mod:`~vgpu.schemes.volcano.hami_core`: the shared-memory region of its library.
+- :mod:`~vgpu.schemes.gpushare.codec`: Aliyun's. ``_annotations``, ``_node`` (cards, device IDs, the
   unhealthy ConfigMap), ``_env``.
-- :mod:`~vgpu.schemes.gaia`: Tencent's gpu-manager. ``_node`` (cards, device IDs), ``_grant`` what a
-  container gets; on disk ``_checkpoint``, ``_pids``, :mod:`~vgpu.schemes.vcuda_config`; ``_cgroup``
-  where its processes are.
-- :mod:`~vgpu.schemes.kubeshare`: ``_sharepod`` is release 1, ``_labels`` release 2, ``_node`` cards
-  and holder pods, ``_daemon`` the protocol between manager and node, ``_text`` decimals and bytes;
-  :mod:`~vgpu.schemes.gemini_config`: who may use one card, as Gemini reads it.
+- :mod:`~vgpu.schemes.gaia.codec`: Tencent's gpu-manager. ``_node`` (cards, device IDs), ``_grant``
+  what a container gets; on disk ``_checkpoint``, ``_pids``, :mod:`~vgpu.schemes.gaia.vcuda_config`;
+  ``_cgroup`` where its processes are.
+- :mod:`~vgpu.schemes.kubeshare.codec`: ``_sharepod`` is release 1, ``_labels`` release 2, ``_node``
+  cards and holder pods, ``_daemon`` the protocol between manager and node, ``_text`` decimals and
+  bytes; :mod:`~vgpu.schemes.kubeshare.gemini_config`: who may use one card, as Gemini reads it.
 
-To read a pod or node in a scheme, make its value (``Gaia()``) and use it as a ``Language``. Which
-card a pod should get is :mod:`vgpu.placement`'s part.
+To read a pod or node in a scheme, make its value (``Gaia()``) and use it as a ``SchemeCodec``.
+Which card a pod should get is :mod:`vgpu.placement`'s part.
 """

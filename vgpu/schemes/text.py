@@ -11,9 +11,9 @@ from fractions import Fraction
 from math import isfinite
 from typing import Final
 
-from vgpu.kube import Container, Pod
+from vgpu.kube.objects import Container, Pod
 from vgpu.model import PodRef
-from vgpu.schemes.language import ClaimError
+from vgpu.schemes.codec import ClaimError
 
 MOST_NANOSECONDS: Final = 2**63 - 1
 """Go's ``Time.UnixNano`` is an int64: up to the year 2262."""

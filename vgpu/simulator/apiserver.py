@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from vgpu.simulator.store import KINDS, PODS, Json, Kind, Refusal, Selector, Store
+from vgpu.simulator.store import KINDS, PODS, Json, ObjectStore, Selector, StoredKind, StoreError
 
 MOST_BODY: Final = 4 * 1024 * 1024
 """Bytes of a request's body; etcd keeps no object of more than 1.5 MiB."""
@@ -42,7 +42,7 @@ _MERGE_PATCH: Final = "application/merge-patch+json"
 class _Target(msgspec.Struct, frozen=True):
     """What a request is about: a kind, perhaps one object of it, perhaps a part of that."""
 
-    kind: Kind
+    kind: StoredKind
     namespace: str
     name: str
     below: str
@@ -77,7 +77,7 @@ class ApiServer:
 
     def __init__(
         self,
-        store: Store,
+        store: ObjectStore,
         *,
         bookmark_seconds: float = BOOKMARK_SECONDS,
         tls: ssl.SSLContext | None = None,
@@ -130,7 +130,9 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, store: Store, bookmark_seconds: float, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, store: ObjectStore, bookmark_seconds: float, tls: ssl.SSLContext | None
+    ) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         if tls:
             self.socket = tls.wrap_socket(
@@ -159,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._watch(target)
             else:
                 self._send(*self._answer(target, body))
-        except Refusal as refusal:
+        except StoreError as refusal:
             self._send(refusal.code, _status(refusal))
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _handle  # noqa: N815  # http.server's names
@@ -175,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not length.isascii() or not length.isdecimal() or int(length) > MOST_BODY:
             self.close_connection = True  # what follows is not read
             code = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-            raise Refusal(code, "RequestEntityTooLarge", f"at most {MOST_BODY} bytes")
+            raise StoreError(code, "RequestEntityTooLarge", f"at most {MOST_BODY} bytes")
         content = self.rfile.read(int(length))
         if not content:
             return {}
@@ -199,7 +201,7 @@ class _Handler(BaseHTTPRequestHandler):
                 query = dict(parse_qsl(parts.query, keep_blank_values=True))
                 return _Target(kind, told["namespace"], told["name"], told["below"], query)
         message = "the server could not find the requested resource"
-        raise Refusal(HTTPStatus.NOT_FOUND, "NotFound", message)
+        raise StoreError(HTTPStatus.NOT_FOUND, "NotFound", message)
 
     def _answer(self, target: _Target, body: Json) -> tuple[HTTPStatus, Json]:
         """Raises Refusal."""
@@ -218,7 +220,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "PATCH", True, "":
                 if self.headers.get_content_type() != _MERGE_PATCH:
                     code = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
-                    raise Refusal(code, "UnsupportedMediaType", f"only {_MERGE_PATCH}")
+                    raise StoreError(code, "UnsupportedMediaType", f"only {_MERGE_PATCH}")
                 return HTTPStatus.OK, store.patch(
                     target.kind, target.namespace, target.name, body, dry_run=dry_run
                 )
@@ -228,7 +230,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return HTTPStatus.CREATED, _SUCCESS
             case _:
                 message = "the server does not allow this method on the requested resource"
-                raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
+                raise StoreError(HTTPStatus.METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
 
     def _list(self, target: _Target) -> Json:
         token, limit = target.query.get("continue", ""), int(target.number("limit"))
@@ -277,7 +279,7 @@ class _Handler(BaseHTTPRequestHandler):
 _SUCCESS: Final[Json] = {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}
 
 
-def _status(refusal: Refusal) -> Json:
+def _status(refusal: StoreError) -> Json:
     return {
         "kind": "Status",
         "apiVersion": "v1",
@@ -289,8 +291,8 @@ def _status(refusal: Refusal) -> Json:
     }
 
 
-def _bad_request(message: str) -> Refusal:
-    return Refusal(HTTPStatus.BAD_REQUEST, "BadRequest", message)
+def _bad_request(message: str) -> StoreError:
+    return StoreError(HTTPStatus.BAD_REQUEST, "BadRequest", message)
 
 
 def _equalities(text: str) -> dict[str, str]:

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import structs
 
 from vgpu.simulator.objects import node_object, pod_objects, pods_file
-from vgpu.simulator.scenario import Pod, Process, Scenario
-from vgpu.simulator.store import NODES, PODS, Json, Kind, Store, merged
+from vgpu.simulator.scenario import Process, Scenario, SimulatedPod
+from vgpu.simulator.store import NODES, PODS, Json, ObjectStore, StoredKind, merged
 
 
 class Story(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class Story(msgspec.Struct, frozen=True):
 
     nodes: tuple[Scenario, ...]
     deviations: Mapping[str, Json] = {}
-    heirs: Mapping[str, Pod] = {}
+    heirs: Mapping[str, SimulatedPod] = {}
 
 
 class SimulatedCluster:
@@ -35,7 +35,7 @@ class SimulatedCluster:
 
     def __init__(self, story: Story, start: float) -> None:
         """``start`` is the unix time of second 0."""
-        self.store = Store()
+        self.store = ObjectStore()
         self._start = start
         self._heirs = story.heirs
         self._deviations = story.deviations
@@ -54,7 +54,7 @@ class SimulatedCluster:
         """What ``kubectl get pods -A -o json`` prints now."""
         return pods_file(self.store.list(PODS).items)
 
-    def _create(self, kind: Kind, subject: Json) -> None:
+    def _create(self, kind: StoredKind, subject: Json) -> None:
         meta = subject["metadata"]
         called = "/".join(filter(None, (meta.get("namespace"), meta["name"])))
         self.store.create(kind, merged(subject, self._deviations.get(called, {})))
@@ -76,17 +76,19 @@ class SimulatedCluster:
                 self._create(PODS, made)
 
 
-def _ended(pod: Pod, t: float) -> Pod:
+def _ended(pod: SimulatedPod, t: float) -> SimulatedPod:
     """A pod that was taken away: its processes are gone, and nobody knows it any more."""
     return structs.replace(_with_processes(pod, until=t), deleted=True)
 
 
-def _begun(pod: Pod, t: float) -> Pod:
+def _begun(pod: SimulatedPod, t: float) -> SimulatedPod:
     """A pod that was just made."""
     return structs.replace(_with_processes(pod, since=t), created=t)
 
 
-def _with_processes(pod: Pod, since: float | None = None, until: float | None = None) -> Pod:
+def _with_processes(
+    pod: SimulatedPod, since: float | None = None, until: float | None = None
+) -> SimulatedPod:
     def lived(process: Process) -> Process:
         return structs.replace(
             process,

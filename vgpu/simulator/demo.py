@@ -14,22 +14,22 @@ from vgpu.simulator.scenario import (
     HAMI_ROOT,
     OLD_VOLCANO_ROOT,
     VOLCANO_ROOT,
-    Card,
-    Container,
     Damage,
     End,
-    Pod,
     Process,
     Scenario,
     Shim,
+    SimulatedContainer,
+    SimulatedGpu,
+    SimulatedPod,
     Xid,
     container_id,
     identity,
 )
-from vgpu.simulator.wave import Shape, Wave, constant
+from vgpu.simulator.waveform import Shape, Waveform, constant
 from vgpu.units import GIB, MIB, MILLI_PER_PERCENT
 
-A10 = Card(
+A10 = SimulatedGpu(
     uuid="GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05",
     index=0,
     name="NVIDIA A10",
@@ -42,7 +42,7 @@ A10 = Card(
     sm_hertz=1.695e9,
     memory_hertz=6.251e9,
 )
-L40S = Card(
+L40S = SimulatedGpu(
     uuid="GPU-b83f0d62-417e-4c9a-a5d8-e06b3f17c942",
     index=1,
     name="NVIDIA L40S",
@@ -69,16 +69,16 @@ def make_pod(
     shim: Shim | None = None,
     cores_request_percent: int | None = None,
     **of_pod: Any,
-) -> Pod:
+) -> SimulatedPod:
     """A pod of one container.
 
     ``path`` is ``<namespace>/<pod>/<container>``, ``of_pod`` are fields of the pod.
     """
     namespace, name, container = path.split("/")
-    return Pod(
+    return SimulatedPod(
         ref=PodRef(uid=identity(f"{namespace}/{name}"), namespace=namespace, name=name),
         containers=(
-            Container(
+            SimulatedContainer(
                 name=container,
                 id=container_id(path),
                 scheme=scheme,
@@ -92,7 +92,7 @@ def make_pod(
     )
 
 
-def make_share(card: Card, gib: int, cores: int | None = None) -> Share:
+def make_share(card: SimulatedGpu, gib: int, cores: int | None = None) -> Share:
     """A share of a card: GiB, and percent of its cores."""
     return Share(
         device=card.uuid,
@@ -107,14 +107,14 @@ def make_shim(layout: str, root: str, *, priority: int = 1, preemptible: bool = 
     return Shim(layout=layout, root=root, cache=cache, priority=priority, preemptible=preemptible)
 
 
-def _gib(low: float, high: float, period: float, shape: Shape = Shape.SINE) -> Wave:
-    return Wave(low=low * GIB, high=high * GIB, period=period, shape=shape)
+def _gib(low: float, high: float, period: float, shape: Shape = Shape.SINE) -> Waveform:
+    return Waveform(low=low * GIB, high=high * GIB, period=period, shape=shape)
 
 
 def _sm(
     low: float, high: float, period: float, shape: Shape = Shape.SINE, phase: float = 0
-) -> Wave:
-    return Wave(low=low, high=high, period=period, shape=shape, phase=phase)
+) -> Waveform:
+    return Waveform(low=low, high=high, period=period, shape=shape, phase=phase)
 
 
 # Works every other minute, at high priority.

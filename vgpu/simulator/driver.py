@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from vgpu.facts import CallCost, Gpu, GpuProcess, GpuSample, XidCount
 from vgpu.reasons import Reason, Rejection, SourceError
-from vgpu.simulator.scenario import Card, Scenario
+from vgpu.simulator.scenario import Scenario, SimulatedGpu
 from vgpu.simulator.state import CardState, cards_at, uses_at
 from vgpu.sources.nvml_queries import CLOCK_EVENTS
 from vgpu.units import GIB, MIB
@@ -75,7 +75,7 @@ def readings(state: CardState) -> dict[tuple[str, ...], float]:
     }
 
 
-def info(card: Card) -> dict[str, str]:
+def info(card: SimulatedGpu) -> dict[str, str]:
     """What never changes of a card."""
     return {
         "name": card.name,

@@ -3,16 +3,16 @@
 from vgpu.model import PodRef, Scheme, Share
 from vgpu.simulator.scenario import (
     HAMI_ROOT,
-    Card,
-    Container,
-    Pod,
     Process,
     Scenario,
     Shim,
+    SimulatedContainer,
+    SimulatedGpu,
+    SimulatedPod,
     container_id,
     identity,
 )
-from vgpu.simulator.wave import Wave
+from vgpu.simulator.waveform import Waveform
 from vgpu.units import MIB, MILLI_PER_PERCENT, WHOLE_DEVICE_MILLI
 
 PROCESSES = 2
@@ -39,8 +39,8 @@ def fleet_node(cards: int = 8, containers: int = 80, index: int = 0) -> Scenario
     )
 
 
-def _card(node: str, number: int) -> Card:
-    return Card(
+def _card(node: str, number: int) -> SimulatedGpu:
+    return SimulatedGpu(
         uuid=f"GPU-{identity(f'{node}/card/{number}')}",
         index=number,
         name="NVIDIA H100 80GB HBM3",
@@ -55,7 +55,7 @@ def _card(node: str, number: int) -> Card:
     )
 
 
-def _pod(node: str, number: int, card: Card, per_card: int) -> Pod:
+def _pod(node: str, number: int, card: SimulatedGpu, per_card: int) -> SimulatedPod:
     name = f"train-{node}-{number:03d}"
     free = card.memory_bytes - card.reserved_bytes - card.baseline_bytes
     limit = int(_FILL * free / per_card) // MIB * MIB
@@ -64,7 +64,7 @@ def _pod(node: str, number: int, card: Card, per_card: int) -> Pod:
         memory_bytes=limit,
         cores_milli=max(WHOLE_DEVICE_MILLI // per_card, MILLI_PER_PERCENT),
     )
-    container = Container(
+    container = SimulatedContainer(
         name="main",
         id=container_id(name),
         scheme=Scheme.VOLCANO,
@@ -75,10 +75,10 @@ def _pod(node: str, number: int, card: Card, per_card: int) -> Pod:
         ),
     )
     ref = PodRef(uid=identity(name), namespace=f"team-{number % 10}", name=name)
-    return Pod(ref=ref, containers=(container,))
+    return SimulatedPod(ref=ref, containers=(container,))
 
 
-def _process(number: int, which: int, card: Card, limit: int, per_card: int) -> Process:
+def _process(number: int, which: int, card: SimulatedGpu, limit: int, per_card: int) -> Process:
     context = limit // 16
     data = limit / PROCESSES - context
     high = 1 / (PROCESSES * per_card)
@@ -88,6 +88,6 @@ def _process(number: int, which: int, card: Card, limit: int, per_card: int) -> 
         card=card.index,
         context=context,
         module=0,
-        data=Wave(low=0.3 * data, high=0.9 * data, period=60 + number % 50, phase=7 * which),
-        sm=Wave(low=0, high=high, period=30 + number % 40, phase=11 * which),
+        data=Waveform(low=0.3 * data, high=0.9 * data, period=60 + number % 50, phase=7 * which),
+        sm=Waveform(low=0, high=high, period=30 + number % 40, phase=11 * which),
     )

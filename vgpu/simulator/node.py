@@ -14,14 +14,14 @@ from pathlib import Path
 import msgspec
 
 from vgpu.facts import Region
-from vgpu.schemes import hami_core
+from vgpu.schemes.volcano import hami_core
 from vgpu.simulator import tree
 from vgpu.simulator.driver import SimulatedDriver
-from vgpu.simulator.scenario import SHIM_ROOTS, Container, Pod, Scenario
+from vgpu.simulator.scenario import SHIM_ROOTS, Scenario, SimulatedContainer, SimulatedPod
 from vgpu.simulator.state import alive_at, damaged_at, regions_at
 
 
-class Paths(msgspec.Struct, frozen=True):
+class SimulatedPaths(msgspec.Struct, frozen=True):
     """Where a source finds its files on the simulated node; absolute."""
 
     shim_roots: tuple[str, ...]
@@ -35,7 +35,7 @@ class Paths(msgspec.Struct, frozen=True):
     state_dir: str
 
 
-def region_path(pod: Pod, container: Container) -> str:
+def region_path(pod: SimulatedPod, container: SimulatedContainer) -> str:
     """Where a container's region is, relative to the node's root; "" if it has none."""
     shim = container.shim
     if shim is None:
@@ -56,7 +56,7 @@ class SimulatedNode:
         self.scenario = scenario
         self.folder = Path(folder).absolute()
         self.start = time.time() if start is None else start
-        self.paths = Paths(
+        self.paths = SimulatedPaths(
             shim_roots=tuple(str(self.folder / root) for root in SHIM_ROOTS),
             procfs=str(self.folder / tree.PROCFS),
             cgroupfs=str(self.folder / tree.CGROUPFS),
@@ -69,7 +69,7 @@ class SimulatedNode:
         )
         self._pods: bytes | None = None
         self._alive: frozenset[int] | None = None
-        self._tree = tree.Tree({}, {})
+        self._tree = tree.FileTree({}, {})
         self._regions: dict[str, Region] = {}
         self._damaged: dict[str, int] = {}
         self._updates = 0
@@ -100,7 +100,7 @@ class SimulatedNode:
 
     # ------------------------------------------------------------ files
 
-    def _replace(self, new: tree.Tree) -> None:
+    def _replace(self, new: tree.FileTree) -> None:
         old = self._tree
         for path, content in new.files.items():
             if old.files.get(path) != content:

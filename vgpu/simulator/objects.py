@@ -6,10 +6,18 @@ from datetime import UTC, datetime
 import msgspec
 
 from vgpu.model import Device
-from vgpu.schemes.gpushare_node import CARDS
-from vgpu.schemes.volcano import HAMI, VOLCANO, Volcano
-from vgpu.simulator.books import SPLIT, Claim, System, annotations, claims, registered, requests
-from vgpu.simulator.scenario import Container, Pod, Scenario, identity
+from vgpu.schemes.gpushare.node import CARDS
+from vgpu.schemes.volcano.codec import HAMI, VOLCANO, Volcano
+from vgpu.simulator.scenario import Scenario, SimulatedContainer, SimulatedPod, identity
+from vgpu.simulator.scheme_objects import (
+    SPLIT,
+    SimulatedClaim,
+    System,
+    annotations,
+    claims,
+    registered,
+    requests,
+)
 from vgpu.simulator.store import Json
 from vgpu.units import GIB, MIB
 
@@ -37,7 +45,7 @@ def pod_objects(scenario: Scenario, start: float) -> Iterator[Json]:
             yield _pod(scenario.node, pod, own, stamp(start + pod.created))
 
 
-def _pod(node: str, pod: Pod, pod_claims: list[Claim], created: str) -> Json:
+def _pod(node: str, pod: SimulatedPod, pod_claims: list[SimulatedClaim], created: str) -> Json:
     limits = {claim.container.name: requests(claim) for claim in pod_claims}
     status: Json = {"phase": pod.phase, "startTime": created}
     if pod.reason:
@@ -46,7 +54,7 @@ def _pod(node: str, pod: Pod, pod_claims: list[Claim], created: str) -> Json:
         status["containerStatuses"] = [_container_status(pod, c, created) for c in pod.containers]
     return {
         "apiVersion": "v1",
-        "kind": "Pod",
+        "kind": "SimulatedPod",
         "metadata": {
             "name": pod.ref.name,
             "namespace": pod.ref.namespace,
@@ -75,7 +83,7 @@ def _pod(node: str, pod: Pod, pod_claims: list[Claim], created: str) -> Json:
     }
 
 
-def _owned(pod: Pod) -> Json:
+def _owned(pod: SimulatedPod) -> Json:
     if not pod.owner:
         return {}
     kind, name = pod.owner.split("/")
@@ -89,7 +97,7 @@ def _owned(pod: Pod) -> Json:
     return {"ownerReferences": [owner]}
 
 
-def _container_status(pod: Pod, container: Container, created: str) -> Json:
+def _container_status(pod: SimulatedPod, container: SimulatedContainer, created: str) -> Json:
     container_id = f"containerd://{container.id}"
     ended = {"exitCode": 0, "reason": "Completed", "containerID": container_id}
     return {
@@ -108,7 +116,8 @@ def node_object(scenario: Scenario) -> Json:
     """The node: what the plugins of the systems in use on it offer, and which cards they register.
 
     Of the registers only one is there, HAMi's if it can be: by it alone who counts cards by number
-    is seen to mean the same ones. gpu-memory-factor is 1024, as in :mod:`vgpu.simulator.books`.
+    is seen to mean the same ones. gpu-memory-factor is 1024, as in
+    :mod:`vgpu.simulator.scheme_objects`.
     """
     devices = tuple(
         Device(card.uuid, card.index, card.memory_bytes, slots=SPLIT, model=card.name)

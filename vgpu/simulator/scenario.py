@@ -13,7 +13,7 @@ from enum import StrEnum
 import msgspec
 
 from vgpu.model import PodRef, Scheme, Share
-from vgpu.simulator.wave import Wave, constant
+from vgpu.simulator.waveform import Waveform, constant
 from vgpu.units import MIB
 
 HAMI_ROOT = "usr/local/vgpu/containers"
@@ -62,9 +62,9 @@ class Process(msgspec.Struct, frozen=True, gc=False):
     card: int | None = None
     context: int = 300 * MIB
     module: int = 12 * MIB
-    data: Wave = constant(0)
+    data: Waveform = constant(0)
     hidden: int = 0
-    sm: Wave = constant(0)
+    sm: Waveform = constant(0)
     since: float = -math.inf
     until: float = math.inf
     end: End = End.EXITED
@@ -106,7 +106,7 @@ class Shim(msgspec.Struct, frozen=True, gc=False):
     created: float = -3600.0
 
 
-class Container(msgspec.Struct, frozen=True, gc=False):
+class SimulatedContainer(msgspec.Struct, frozen=True, gc=False):
     """One container, its shares and what runs in it; ``id`` is 64 hex digits."""
 
     name: str
@@ -118,7 +118,7 @@ class Container(msgspec.Struct, frozen=True, gc=False):
     cores_request_percent: int | None = None
 
 
-class Pod(msgspec.Struct, frozen=True, gc=False):
+class SimulatedPod(msgspec.Struct, frozen=True, gc=False):
     """One pod. A ``deleted`` one is known to nobody any more; only its regions are left.
 
     ``owner`` is its controller, ``<kind>/<name>``, "" if it has none; ``created`` is when it was
@@ -126,7 +126,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     """
 
     ref: PodRef
-    containers: tuple[Container, ...]
+    containers: tuple[SimulatedContainer, ...]
     qos: str = "burstable"
     phase: str = "Running"
     reason: str = ""
@@ -146,7 +146,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         return self.phase == "Running" and not self.deleted
 
 
-class Card(msgspec.Struct, frozen=True, gc=False):
+class SimulatedGpu(msgspec.Struct, frozen=True, gc=False):
     """One physical GPU; ``baseline_bytes`` is what is in use when nothing runs."""
 
     uuid: str
@@ -183,13 +183,13 @@ class Scenario(msgspec.Struct, frozen=True, gc=False):
     """A node: its cards, its pods, processes outside any container, and what goes wrong when."""
 
     node: str
-    cards: tuple[Card, ...]
-    pods: tuple[Pod, ...]
+    cards: tuple[SimulatedGpu, ...]
+    pods: tuple[SimulatedPod, ...]
     host_processes: tuple[Process, ...] = ()
     xids: tuple[Xid, ...] = ()
     damages: tuple[Damage, ...] = ()
 
-    def containers(self) -> Iterator[tuple[Pod, Container]]:
+    def containers(self) -> Iterator[tuple[SimulatedPod, SimulatedContainer]]:
         """Every container with its pod."""
         return ((pod, container) for pod in self.pods for container in pod.containers)
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import msgspec
 
 from vgpu.facts import Region, RegionDevice, RegionProcess, RegionUse
-from vgpu.schemes.hami_core import LAYOUTS
-from vgpu.simulator.scenario import Card, Container, End, Process, Scenario, Shim
+from vgpu.schemes.volcano.hami_core import LAYOUTS
+from vgpu.simulator.scenario import End, Process, Scenario, Shim, SimulatedContainer, SimulatedGpu
 from vgpu.units import MILLI_PER_PERCENT
 
 LOAD_POWER = 0.9
@@ -29,7 +29,7 @@ class Use(msgspec.Struct, frozen=True, gc=False):
 class CardState(msgspec.Struct, frozen=True, gc=False):
     """One card at a time; used + free + reserved is the card's memory. Energy since second 0."""
 
-    card: Card
+    card: SimulatedGpu
     used_bytes: int
     free_bytes: int
     sm_percent: int
@@ -114,7 +114,7 @@ def cards_at(scenario: Scenario, t: float) -> tuple[CardState, ...]:
     )
 
 
-def _load_watts(card: Card) -> float:
+def _load_watts(card: SimulatedGpu) -> float:
     return LOAD_POWER * card.limit_watts - card.idle_watts
 
 
@@ -136,7 +136,9 @@ def regions_at(scenario: Scenario, t: float, start: float = 0.0) -> dict[str, Re
     }
 
 
-def _region(scenario: Scenario, container: Container, shim: Shim, t: float, start: float) -> Region:
+def _region(
+    scenario: Scenario, container: SimulatedContainer, shim: Shim, t: float, start: float
+) -> Region:
     processes = [p for p in container.processes if p.card is not None and p.since <= t]
     running = [process for process in processes if process.sm_percent(t) > 0]
     kernels = [process.sm.last_active(min(t, process.until)) for process in processes]
@@ -164,7 +166,7 @@ def _region(scenario: Scenario, container: Container, shim: Shim, t: float, star
 
 
 def _slot(
-    scenario: Scenario, container: Container, shim: Shim, process: Process, t: float
+    scenario: Scenario, container: SimulatedContainer, shim: Shim, process: Process, t: float
 ) -> RegionProcess:
     """A process's slot. After a clean exit pid and status are 0 and its use stays; after a kill
     everything stays.

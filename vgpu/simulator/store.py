@@ -27,7 +27,7 @@ OPEN_LISTS: Final = 100
 """So many lists of which pages are still to come are remembered."""
 
 
-class Kind(msgspec.Struct, frozen=True):
+class StoredKind(msgspec.Struct, frozen=True):
     """A kind of object: how it calls itself, in which group, and whether it has a namespace."""
 
     name: str
@@ -36,20 +36,20 @@ class Kind(msgspec.Struct, frozen=True):
     namespaced: bool = True
 
 
-PODS: Final = Kind("Pod", "v1", "pods")
-NODES: Final = Kind("Node", "v1", "nodes", namespaced=False)
+PODS: Final = StoredKind("Pod", "v1", "pods")
+NODES: Final = StoredKind("Node", "v1", "nodes", namespaced=False)
 KINDS: Final = (
     PODS,
     NODES,
-    Kind("ConfigMap", "v1", "configmaps"),
-    Kind("Event", "v1", "events"),
-    Kind("Lease", "coordination.k8s.io/v1", "leases"),
-    Kind("SharePod", "kubeshare.nthu/v1", "sharepods"),
+    StoredKind("ConfigMap", "v1", "configmaps"),
+    StoredKind("Event", "v1", "events"),
+    StoredKind("Lease", "coordination.k8s.io/v1", "leases"),
+    StoredKind("SharePod", "kubeshare.nthu/v1", "sharepods"),
 )
 """All that there are."""
 
 
-class Refusal(Exception):  # noqa: N818  # the server's answer, and no fault of its own
+class StoreError(Exception):  # the server's answer, and no fault of its own
     """A request that is not granted.
 
     Attributes:
@@ -88,7 +88,7 @@ class Selector(msgspec.Struct, frozen=True):
 EVERYTHING: Final = Selector()
 
 
-class Page(msgspec.Struct, frozen=True):
+class ListPage(msgspec.Struct, frozen=True):
     """A part of a list; ``token`` is for the rest, "" if this is all."""
 
     items: tuple[Json, ...]
@@ -100,7 +100,7 @@ class _Change(msgspec.Struct, frozen=True):
     """What became of an object; None is that it was not there, or is no more."""
 
     version: int
-    kind: Kind
+    kind: StoredKind
     before: Json | None
     after: Json | None
 
@@ -111,14 +111,14 @@ _PRECONDITIONS: Final = {"uid": "UID", "resourceVersion": "ResourceVersion"}
 """Of an eviction, and what they are called in messages."""
 
 
-class Store:
+class ObjectStore:
     """All objects. Safe to use from several threads; what it gives away is nobody's to change."""
 
     def __init__(self) -> None:
         self._objects: dict[_Key, Json] = {}
         self._changed = threading.Condition(threading.RLock())
         self._history: deque[_Change] = deque(maxlen=HISTORY)
-        self._open: dict[str, tuple[int, Kind, Selector, tuple[Json, ...]]] = {}
+        self._open: dict[str, tuple[int, StoredKind, Selector, tuple[Json, ...]]] = {}
         self._numbers = itertools.count(1)
         self._version = 0
         self._closed = False
@@ -138,16 +138,16 @@ class Store:
 
     # ------------------------------------------------------------ reads
 
-    def get(self, kind: Kind, namespace: str, name: str) -> Json:
+    def get(self, kind: StoredKind, namespace: str, name: str) -> Json:
         """One object. Raises Refusal NotFound."""
         with self._changed:
             try:
                 return self._objects[kind.plural, namespace, name]
             except KeyError:
                 message = f'{kind.plural} "{name}" not found'
-                raise Refusal(HTTPStatus.NOT_FOUND, "NotFound", message) from None
+                raise StoreError(HTTPStatus.NOT_FOUND, "NotFound", message) from None
 
-    def list(self, kind: Kind, selector: Selector = EVERYTHING, limit: int = 0) -> Page:
+    def list(self, kind: StoredKind, selector: Selector = EVERYTHING, limit: int = 0) -> ListPage:
         """The first page of the objects that are chosen; ``limit`` 0 is all of them."""
         with self._changed:
             found = tuple(
@@ -157,28 +157,33 @@ class Store:
             )
             return self._page(self._version, kind, selector, found, limit)
 
-    def go_on(self, token: str, limit: int = 0) -> Page:
+    def go_on(self, token: str, limit: int = 0) -> ListPage:
         """The next page of a list. Raises Refusal Expired."""
         with self._changed:
             version, kind, selector, rest = self._open.pop(token, (0, PODS, Selector(), ()))
             if not version:
                 message = "The provided continue parameter is too old"
-                raise Refusal(HTTPStatus.GONE, "Expired", message)
+                raise StoreError(HTTPStatus.GONE, "Expired", message)
             return self._page(version, kind, selector, rest, limit)
 
     def _page(
-        self, version: int, kind: Kind, selector: Selector, found: tuple[Json, ...], limit: int
-    ) -> Page:
+        self,
+        version: int,
+        kind: StoredKind,
+        selector: Selector,
+        found: tuple[Json, ...],
+        limit: int,
+    ) -> ListPage:
         if not limit or len(found) <= limit:
-            return Page(found, version)
+            return ListPage(found, version)
         token = f"{version}-{next(self._numbers)}"
         self._open[token] = (version, kind, selector, found[limit:])
         while len(self._open) > OPEN_LISTS:
             del self._open[next(iter(self._open))]
-        return Page(found[:limit], version, token)
+        return ListPage(found[:limit], version, token)
 
     def watch(
-        self, kind: Kind, selector: Selector, version: int, bookmark_seconds: float
+        self, kind: StoredKind, selector: Selector, version: int, bookmark_seconds: float
     ) -> Iterator[tuple[str, Json]]:
         """Type and object of each event after ``version``, as they come, until :meth:`close`.
 
@@ -189,11 +194,11 @@ class Store:
             oldest = self._history[0].version if self._history else self._version + 1
             if version < oldest - 1:
                 message = f"too old resource version: {version} ({oldest - 1})"
-                raise Refusal(HTTPStatus.GONE, "Expired", message)
+                raise StoreError(HTTPStatus.GONE, "Expired", message)
         return self._events(kind, selector, version, bookmark_seconds)
 
     def _events(
-        self, kind: Kind, selector: Selector, version: int, bookmark_seconds: float
+        self, kind: StoredKind, selector: Selector, version: int, bookmark_seconds: float
     ) -> Iterator[tuple[str, Json]]:
         while not self._closed:
             news = self._news(version, bookmark_seconds)
@@ -215,7 +220,7 @@ class Store:
 
     # ------------------------------------------------------------ writes
 
-    def create(self, kind: Kind, subject: Json, *, dry_run: bool = False) -> Json:
+    def create(self, kind: StoredKind, subject: Json, *, dry_run: bool = False) -> Json:
         """A new object, as it then is. Raises Refusal AlreadyExists."""
         with self._changed:
             made = copy.deepcopy(subject)
@@ -223,13 +228,13 @@ class Store:
             key = (kind.plural, meta.get("namespace", ""), meta["name"])
             if key in self._objects:
                 message = f'{kind.plural} "{meta["name"]}" already exists'
-                raise Refusal(HTTPStatus.CONFLICT, "AlreadyExists", message)
+                raise StoreError(HTTPStatus.CONFLICT, "AlreadyExists", message)
             made |= {"kind": kind.name, "apiVersion": kind.api_version}
             meta.setdefault("uid", str(uuid.uuid4()))
             meta.setdefault("creationTimestamp", f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
             return self._keep(kind, key, None, made, dry_run=dry_run)
 
-    def replace(self, kind: Kind, subject: Json, *, dry_run: bool = False) -> Json:
+    def replace(self, kind: StoredKind, subject: Json, *, dry_run: bool = False) -> Json:
         """The object becomes this. Raises Refusal NotFound, Conflict, Invalid."""
         with self._changed:
             meta = subject["metadata"]
@@ -239,7 +244,7 @@ class Store:
             return self._update(kind, before, copy.deepcopy(whole), dry_run=dry_run)
 
     def patch(
-        self, kind: Kind, namespace: str, name: str, patch: Json, *, dry_run: bool = False
+        self, kind: StoredKind, namespace: str, name: str, patch: Json, *, dry_run: bool = False
     ) -> Json:
         """Merge a patch into the object (RFC 7386). Raises as :meth:`replace`."""
         with self._changed:
@@ -269,7 +274,7 @@ class Store:
                 self._note(PODS, before, None)
                 self.on_gone(before)
 
-    def _update(self, kind: Kind, before: Json, after: Json, *, dry_run: bool) -> Json:
+    def _update(self, kind: StoredKind, before: Json, after: Json, *, dry_run: bool) -> Json:
         """Raises Refusal Conflict, Invalid."""
         was, meta = before["metadata"], after["metadata"]
         name = was["name"]
@@ -282,13 +287,13 @@ class Store:
         for field in ("uid", "name", "namespace"):
             if meta.get(field) != was.get(field):
                 message = f'{kind.name} "{name}" is invalid: metadata.{field}: field is immutable'
-                raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", message)
+                raise StoreError(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", message)
         after |= {"kind": kind.name, "apiVersion": kind.api_version}
         key = (kind.plural, was.get("namespace", ""), name)
         return self._keep(kind, key, before, after, dry_run=dry_run)
 
     def _keep(
-        self, kind: Kind, key: _Key, before: Json | None, after: Json, *, dry_run: bool
+        self, kind: StoredKind, key: _Key, before: Json | None, after: Json, *, dry_run: bool
     ) -> Json:
         """The object with its version; what changes nothing makes no new one."""
         if before is not None:
@@ -301,7 +306,7 @@ class Store:
             self._note(kind, before, after)
         return after
 
-    def _note(self, kind: Kind, before: Json | None, after: Json | None) -> None:
+    def _note(self, kind: StoredKind, before: Json | None, after: Json | None) -> None:
         self._version += 1
         self._history.append(_Change(self._version, kind, before, after))
         self._changed.notify_all()
@@ -321,7 +326,7 @@ def merged(target: Json, patch: Json) -> Json:
     return result
 
 
-def _event(change: _Change, kind: Kind, selector: Selector) -> tuple[str, Json] | None:
+def _event(change: _Change, kind: StoredKind, selector: Selector) -> tuple[str, Json] | None:
     """What a watch tells of a change: an object that is chosen no more is gone to it."""
     if change.kind != kind:
         return None
@@ -340,6 +345,6 @@ def _field(subject: Json, path: str) -> str:
     return "" if value is None else str(value)
 
 
-def _conflict(kind: Kind, name: str, message: str) -> Refusal:
+def _conflict(kind: StoredKind, name: str, message: str) -> StoreError:
     told = f'Operation cannot be fulfilled on {kind.plural} "{name}": {message}'
-    return Refusal(HTTPStatus.CONFLICT, "Conflict", told)
+    return StoreError(HTTPStatus.CONFLICT, "Conflict", told)

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from vgpu.model import Scheme
-from vgpu.schemes import gemini_config, vcuda_config
-from vgpu.schemes.gaia_cgroup import container_path
-from vgpu.simulator.books import Claim, claims, grants, registered
+from vgpu.schemes.gaia import vcuda_config
+from vgpu.schemes.gaia.cgroup import container_path
+from vgpu.schemes.kubeshare import gemini_config
 from vgpu.simulator.objects import pod_objects, pods_file, stamp
-from vgpu.simulator.scenario import Container, Pod, Scenario
+from vgpu.simulator.scenario import Scenario, SimulatedContainer, SimulatedPod
+from vgpu.simulator.scheme_objects import SimulatedClaim, claims, grants, registered
 from vgpu.sources.kubelet_checkpoint import fnv1a_32
 from vgpu.units import WHOLE_DEVICE_PERCENT
 
@@ -31,14 +32,14 @@ _HOST_CGROUP = "user.slice/user-1000.slice/session-3.scope"
 _CONTROLLERS = b"cpuset cpu io memory hugetlb pids rdma misc\n"
 
 
-class Tree(msgspec.Struct, frozen=True):
+class FileTree(msgspec.Struct, frozen=True):
     """Files and symbolic links, by path; parent folders are understood."""
 
     files: dict[str, bytes]
     links: dict[str, str]
 
 
-def tree(scenario: Scenario, alive: frozenset[int], start: float) -> Tree:
+def tree(scenario: Scenario, alive: frozenset[int], start: float) -> FileTree:
     """What is on disk while the processes ``alive`` run; ``start`` is unix seconds."""
     files = dict(_host_files(scenario, alive))
     links = {f"{PROCFS}/self/ns/pid": _HOST_NAMESPACE}
@@ -55,7 +56,7 @@ def tree(scenario: Scenario, alive: frozenset[int], start: float) -> Tree:
     files |= _limit_files(all_claims)
     files[PODS_FILE] = pods_file(pod_objects(scenario, start))
     files[CHECKPOINT] = checkpoint(scenario)
-    return Tree(files, links)
+    return FileTree(files, links)
 
 
 def _host_files(scenario: Scenario, alive: frozenset[int]) -> Iterator[tuple[str, bytes]]:
@@ -66,7 +67,9 @@ def _host_files(scenario: Scenario, alive: frozenset[int]) -> Iterator[tuple[str
             yield f"{PROCFS}/{process.pid}/cgroup", f"0::/{_HOST_CGROUP}\n".encode()
 
 
-def _container_files(pod: Pod, container: Container, alive: frozenset[int]) -> dict[str, bytes]:
+def _container_files(
+    pod: SimulatedPod, container: SimulatedContainer, alive: frozenset[int]
+) -> dict[str, bytes]:
     cgroup = cgroup_of(pod, container)
     pids = [process.pid for process in container.processes if process.pid in alive]
     return {
@@ -75,7 +78,7 @@ def _container_files(pod: Pod, container: Container, alive: frozenset[int]) -> d
     }
 
 
-def _limit_files(all_claims: tuple[Claim, ...]) -> dict[str, bytes]:
+def _limit_files(all_claims: tuple[SimulatedClaim, ...]) -> dict[str, bytes]:
     """What gpu-manager leaves for each container, and KubeShare for each card that it shares."""
     files, tenants = {}, dict[str, list[gemini_config.SharedPod]]()
     for claim in all_claims:
@@ -111,7 +114,7 @@ def _limit_files(all_claims: tuple[Claim, ...]) -> dict[str, bytes]:
     return files
 
 
-def cgroup_of(pod: Pod, container: Container) -> str:
+def cgroup_of(pod: SimulatedPod, container: SimulatedContainer) -> str:
     """The container's cgroup, relative to the root of the hierarchy.
 
     A guaranteed pod's slice is directly below ``kubepods.slice``.

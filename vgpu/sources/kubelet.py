@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from vgpu.facts import ContainerName, Grant, Held, KubeletSample
+from vgpu.facts import ContainerName, Grant, HeldDevices, KubeletSample
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.sources.files import Remembered, printable, read_file
@@ -22,7 +22,7 @@ DEFAULT_CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoin
 
 
 def name_grants(
-    grants: Iterable[Grant], held: Mapping[Held, frozenset[str]]
+    grants: Iterable[Grant], held: Mapping[HeldDevices, frozenset[str]]
 ) -> tuple[dict[str, PodRef], tuple[Rejection, ...]]:
     """Pod UID -> names, by joining the checkpoint with what pod-resources tells.
 
@@ -142,7 +142,7 @@ def _load_checkpoint(path: str) -> tuple[tuple[Grant, ...], tuple[Rejection, ...
     return parse_checkpoint(read_file(path, CHECKPOINT_LIMIT), printable(path))
 
 
-def _pod_resources(socket: str) -> Callable[[float], Mapping[Held, frozenset[str]]]:
+def _pod_resources(socket: str) -> Callable[[float], Mapping[HeldDevices, frozenset[str]]]:
     """The socket's reader; gRPC is only loaded here."""
     try:
         from vgpu.sources.podresources import PodResourcesSource  # noqa: PLC0415

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from vgpu.facts import LimitFile, LimitSample
 from vgpu.model import Scheme
 from vgpu.reasons import Reason, Rejection, SourceError
-from vgpu.schemes import gemini_config, vcuda_config
+from vgpu.schemes.gaia import vcuda_config
+from vgpu.schemes.kubeshare import gemini_config
 from vgpu.sources.files import Living, Remembered, list_folder, printable, read_file
 from vgpu.units import percent
 

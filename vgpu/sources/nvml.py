@@ -19,7 +19,7 @@ import pynvml
 from vgpu.facts import CallCost, GpuSample, XidCount
 from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.sources.nvml_calls import GONE, LOST, CallError, Code
-from vgpu.sources.nvml_device import Card, Reading
+from vgpu.sources.nvml_device import GpuReader, GpuReading
 from vgpu.sources.nvml_processes import PROCESS, PROCESS_R530, SAMPLE
 from vgpu.sources.nvml_queries import CARD, CARD_HEALTH, CARD_WITH_PCIE_THROUGHPUT, DRIVER_INFO
 from vgpu.sources.nvml_xids import DOUBLE_BIT_ECC_ERROR, XidWatch
@@ -35,7 +35,7 @@ LONGEST_PATIENCE_FOR_HEALTH = 16  # new pods wait for the card
 _MISMATCH: type[Exception] = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
 
 
-class Binding:
+class NvmlBinding:
     """nvidia-ml-py with its traps closed: all that fails is a CallError, all calls are counted.
 
     Two calls go around it: nvidia-ml-py asks twice for each list, sizes the second answer too
@@ -148,7 +148,7 @@ class Binding:
 class _Generation:
     """One driver initialisation: the cards it found, and whom it refused."""
 
-    def __init__(self, number: int, cards: list[Card], refused: dict[str, Rejection]) -> None:
+    def __init__(self, number: int, cards: list[GpuReader], refused: dict[str, Rejection]) -> None:
         self.number = number
         self.cards = cards
         self.refused = refused
@@ -175,7 +175,7 @@ class NvmlSource:
         self._slow_every = slow_every
         self._tables = CARD_WITH_PCIE_THROUGHPUT if pcie_throughput else CARD
         self._longest_patience = LONGEST_PATIENCE
-        self._binding = Binding()
+        self._binding = NvmlBinding()
         self._watch = XidWatch(self._binding)
         if health_only:
             self._tables = CARD_HEALTH
@@ -259,7 +259,7 @@ class NvmlSource:
             generation = self._generation = self._begin()
         slow = generation.samples % self._slow_every == 0
         generation.samples += 1
-        readings: list[Reading] = []
+        readings: list[GpuReading] = []
         refused = dict(generation.refused)
         for card in generation.cards:
             try:
@@ -322,7 +322,7 @@ class NvmlSource:
         log.info("driver initialised for the %d. time, %d cards", self._begun, len(cards))
         return _Generation(self._begun, cards, refused)
 
-    def _enumerate(self) -> tuple[list[Card], dict[str, Rejection]]:
+    def _enumerate(self) -> tuple[list[GpuReader], dict[str, Rejection]]:
         """The cards, by index; and a rejection for each that cannot be identified."""
         count: int = self._binding.call("nvmlDeviceGetCount")
         info: dict[str, str] = {}
@@ -331,7 +331,7 @@ class NvmlSource:
                 info[key] = self._binding.call(call, read=read)
             except CallError as error:
                 error.unless_fatal()
-        cards: dict[str, Card] = {}
+        cards: dict[str, GpuReader] = {}
         refused: dict[str, Rejection] = {}
         for index in range(min(count, MOST_CARDS)):
             subject = f"GPU at index {index}"
@@ -347,7 +347,7 @@ class NvmlSource:
             if uuid in cards:
                 refused[subject] = Rejection(subject, Reason.DUPLICATE_UUID, uuid)
                 continue
-            cards[uuid] = Card(self._binding, (uuid, index, handle), self._tables, info)
+            cards[uuid] = GpuReader(self._binding, (uuid, index, handle), self._tables, info)
         # A card that had this index before, and is at no other now, is the one refused.
         for uuid, index in self._seen.items():
             rejection = refused.get(f"GPU at index {index}")

@@ -78,7 +78,7 @@ class CallError(Exception):
         return str(self)
 
 
-class Driver(Protocol):
+class NvmlDriver(Protocol):
     """The binding, as those who read devices through it see it. Everything raises CallError."""
 
     def call(self, name: str, *args: Any, read: Callable[[Any], Any] = ...) -> Any:

@@ -11,7 +11,7 @@ import msgspec
 
 from vgpu.facts import Gpu, GpuProcess
 from vgpu.reasons import Reason, Rejection
-from vgpu.sources.nvml_calls import UNSUPPORTED, CallError, Code, Driver
+from vgpu.sources.nvml_calls import UNSUPPORTED, CallError, Code, NvmlDriver
 from vgpu.sources.nvml_processes import InvalidListError, Used, merge, newest
 from vgpu.sources.nvml_queries import (
     INSTANCE,
@@ -38,7 +38,7 @@ Trouble = tuple[Reason, str]
 """Why a reading is missing: the driver's error, or a number that cannot be, in words."""
 
 
-class Reading(msgspec.Struct, frozen=True):
+class GpuReading(msgspec.Struct, frozen=True):
     """One pass over one card; the fields are those of GpuSample."""
 
     gpus: tuple[Gpu, ...]
@@ -49,12 +49,12 @@ class Reading(msgspec.Struct, frozen=True):
     rejections: tuple[Rejection, ...]
 
 
-class Device:
+class DeviceReader:
     """What is asked of cards and MIG instances alike, for as long as the handle is good."""
 
     def __init__(
         self,
-        driver: Driver,
+        driver: NvmlDriver,
         identity: tuple[str, int, Any],
         tables: Tables,
         info: Mapping[str, str],
@@ -141,7 +141,7 @@ class Device:
             del self._unknown[key]
 
 
-class Card(Device):
+class GpuReader(DeviceReader):
     """A card with its MIG instances and all that runs on it."""
 
     _mig = False
@@ -151,9 +151,9 @@ class Card(Device):
         self._lists = list(PROCESS_LISTS) if self._tables.processes else []
         self._tells_utilization = self._tables.processes
         self._since = 0
-        self._instances: dict[str, Device] = {}
+        self._instances: dict[str, DeviceReader] = {}
 
-    def read(self, now: float, *, slow: bool) -> Reading:
+    def read(self, now: float, *, slow: bool) -> GpuReading:
         """Read all. Raises CallError if the card, or the driver as a whole, is gone."""
         gpu = self.gpu(slow=slow)
         mig = bool(gpu.readings.get(MIG_MODE, self._mig))  # as before, if the question failed
@@ -176,7 +176,7 @@ class Card(Device):
             texts = (text for of, text in self.errors if of is reason)
             rejections.append(Rejection(self.uuid, reason, "; ".join(texts)))
         known = tuple(part.uuid for part in parts) if mig else (self.uuid,)
-        return Reading(
+        return GpuReading(
             gpus=(gpu, *parts),
             processes=tuple(GpuProcess(pid, at, size) for (pid, at), size in (used or {}).items()),
             processes_known=() if used is None else known,
@@ -201,7 +201,7 @@ class Card(Device):
                 errors.append((Reason.DRIVER_ERROR, error.unless_fatal()))
         return readings
 
-    def _enumerate(self, *, slow: bool) -> tuple[Device, ...] | None:
+    def _enumerate(self, *, slow: bool) -> tuple[DeviceReader, ...] | None:
         """The card's MIG instances now, in their order; None if they cannot be told.
 
         Handles are asked for each time: instances come and go without a new driver generation.
@@ -222,7 +222,7 @@ class Card(Device):
                 instance = known.get(uuid)
                 if instance is None:
                     identity = (uuid, index, handle)
-                    instance = Device(self._driver, identity, INSTANCE, self.info, self.uuid)
+                    instance = DeviceReader(self._driver, identity, INSTANCE, self.info, self.uuid)
                     instance.identify(self.errors)
                 instance.handle = handle
                 self._instances[uuid] = instance

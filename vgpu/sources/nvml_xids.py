@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vgpu.facts import XidCount
-from vgpu.sources.nvml_calls import CallError, Code, Driver
+from vgpu.sources.nvml_calls import CallError, Code, NvmlDriver
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class _Events:
 class XidWatch:
     """``attach`` and ``detach`` belong to the sampling thread, ``wait`` to another one."""
 
-    def __init__(self, driver: Driver, also: int = 0) -> None:
+    def __init__(self, driver: NvmlDriver, also: int = 0) -> None:
         """Make a watch for XIDs; ``also`` are the bits of further events, for cards that have them.
 
         The driver tells a double-bit error in both ways: one error then counts twice.

@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
-from vgpu.kube import MalformedObject, Node, Pod
-from vgpu.kube_json import Event
+from vgpu.kube.documents import WatchEvent
+from vgpu.kube.informer import ListWatcher
+from vgpu.kube.objects import MalformedObject, Node, Pod
 from vgpu.reasons import Reason, Rejection, SourceError
-from vgpu.sources.mirror import Api
 from vgpu.sources.pods import PodSample, PodWatch
 
 RETRY_SECONDS: Final = 60.0
@@ -43,7 +43,7 @@ class NodeWatch:
 
     def __init__(
         self,
-        pods: Api[Pod],
+        pods: ListWatcher[Pod],
         read: Callable[[], Node],
         subject: str,
         *,
@@ -77,7 +77,7 @@ class _Both:
     """The pods' API, by which the node is read on the way; one thread uses it, any may look."""
 
     def __init__(
-        self, pods: Api[Pod], read: Callable[[], Node], clock: Callable[[], float]
+        self, pods: ListWatcher[Pod], read: Callable[[], Node], clock: Callable[[], float]
     ) -> None:
         self._pods = pods
         self._read = read
@@ -91,7 +91,7 @@ class _Both:
         self._look()
         return found, self._listed
 
-    def watch(self, version: str) -> Iterator[Event[Pod]]:
+    def watch(self, version: str) -> Iterator[WatchEvent[Pod]]:
         if version != self._listed:  # else it was read just now
             self._look()
         for event in self._pods.watch(version):

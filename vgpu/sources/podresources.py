@@ -12,7 +12,7 @@ from pathlib import Path
 
 import grpc
 
-from vgpu.facts import Held
+from vgpu.facts import HeldDevices
 from vgpu.reasons import Reason, SourceError
 from vgpu.rpc.podresources_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
 from vgpu.sources.files import EXHAUSTING, printable, translated
@@ -41,7 +41,7 @@ class PodResourcesSource:
             response_deserializer=ListPodResourcesResponse.FromString,
         )
 
-    def sample(self) -> Mapping[Held, frozenset[str]]:
+    def sample(self) -> Mapping[HeldDevices, frozenset[str]]:
         """The device IDs that every container holds, by resource.
 
         Raises:
@@ -56,11 +56,13 @@ class PodResourcesSource:
             raise self._translated(error) from error
         if not answer.pod_resources:
             raise SourceError(Reason.EMPTY_AFTER_RESTART, printable(self._path))
-        held: dict[Held, set[str]] = {}
+        held: dict[HeldDevices, set[str]] = {}
         for pod in answer.pod_resources:
             for container in pod.containers:
                 for devices in container.devices:
-                    key = Held(pod.namespace, pod.name, container.name, devices.resource_name)
+                    key = HeldDevices(
+                        pod.namespace, pod.name, container.name, devices.resource_name
+                    )
                     held.setdefault(key, set()).update(devices.device_ids)
         return {key: frozenset(ids) for key, ids in held.items()}
 

@@ -1,7 +1,7 @@
 """One node's pods as the API server knows them: followed by a watch, or from a dump.
 
 The watch costs the API server one list at the start and then what changes on this node
-(:mod:`vgpu.sources.mirror`). :meth:`PodWatch.sample` only hands out what it has, as long as the
+(:mod:`vgpu.kube.informer`). :meth:`PodWatch.sample` only hands out what it has, as long as the
 server has lately shown that this is up to date.
 """
 
@@ -12,14 +12,14 @@ from typing import Final
 
 import msgspec
 
-from vgpu.facts import ContainerName, PodStatus
-from vgpu.kube import MalformedObject, Pod
-from vgpu.kube_json import Keep, decode_pods
-from vgpu.kube_projection import shares_gpus
+from vgpu.facts import ContainerName, PodSummary
+from vgpu.kube.documents import Keep, decode_pods
+from vgpu.kube.informer import Informer, ListWatcher
+from vgpu.kube.objects import MalformedObject, Pod
+from vgpu.kube.projection import shares_gpus
 from vgpu.model import ContainerKind, PodRef
 from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.sources.files import Remembered, printable, read_file
-from vgpu.sources.mirror import Api, Mirror
 
 FILE_LIMIT: Final = 64 * 1024 * 1024
 """Bytes; about 9,000 pods. For a larger cluster, dump one node's with a field selector."""
@@ -52,7 +52,7 @@ class PodSample(msgspec.Struct, frozen=True):
     complete: bool
     names: Mapping[str, PodRef] = {}
     containers: Mapping[str, ContainerName] = {}
-    statuses: tuple[PodStatus, ...] = ()
+    statuses: tuple[PodSummary, ...] = ()
     finished: frozenset[tuple[str, str]] = frozenset()
     heard_at: float | None = None
     rejections: tuple[Rejection, ...] = ()
@@ -70,7 +70,7 @@ def pod_sample(
     for pod in each:
         ref = PodRef(pod.kubelet_uid, pod.ref.namespace, pod.ref.name)
         refs.setdefault(ref.uid, []).append(ref)
-        statuses.append(PodStatus(ref, pod.phase, pod.reason, shares_gpus(pod)))
+        statuses.append(PodSummary(ref, pod.phase, pod.reason, shares_gpus(pod)))
         for status in pod.statuses:
             if status.id:  # not before the first start
                 containers[status.id] = ContainerName(ref.namespace, ref.name, status.name, ref.uid)
@@ -142,16 +142,16 @@ class PodWatch:
 
     def __init__(
         self,
-        api: Api[Pod],
+        api: ListWatcher[Pod],
         subject: str,
         *,
         pause: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``subject`` is what failures are said of; the rest as of a :class:`Mirror`."""
+        """``subject`` is what failures are said of; the rest as of a :class:`Informer`."""
         self._subject = subject
         key = attrgetter("ref.uid")
-        self._mirror = Mirror(api, subject, key=key, pause=pause, clock=clock)
+        self._informer = Informer(api, subject, key=key, pause=pause, clock=clock)
         self._made: tuple[Mapping[str, Pod], tuple[MalformedObject, ...], PodSample] | None = None
 
     def sample(self, now: float) -> PodSample:
@@ -160,9 +160,9 @@ class PodWatch:
         Raises SourceError: the last failure, or TIMEOUT, when the server has said nothing for
         ``STALE_SECONDS``; ABSENT when no pod is on the node, which has at least our own.
         """
-        if self._mirror.start():
-            self._mirror.wait(FIRST_LIST_SECONDS)
-        state = self._mirror.state()
+        if self._informer.start():
+            self._informer.wait(FIRST_LIST_SECONDS)
+        state = self._informer.state()
         silent, failure = state.silent, state.failure
         if silent is None or not state.synced:
             if failure is not None:
@@ -185,4 +185,4 @@ class PodWatch:
 
     def close(self) -> None:
         """Follow no longer; a read under way is left to itself."""
-        self._mirror.close()
+        self._informer.close()

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from vgpu.facts import Owner, ProcessSample, Region
+from vgpu.facts import ProcessOwner, ProcessSample, Region
 from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.sources import shim
 from vgpu.sources.files import list_folder, printable, translated
@@ -37,7 +37,7 @@ _ANY_UID = re.compile(r"[0-9A-Za-z-]{1,64}")
 # ---------------------------------------------------------------- names of cgroups
 
 
-def parse_cgroup(text: str) -> Owner | None:
+def parse_cgroup(text: str) -> ProcessOwner | None:
     """Whose a process is, from its /proc/<pid>/cgroup; None if it is in no container.
 
     In version 1 every hierarchy has a line of its own, and not all need name the container: a
@@ -49,7 +49,7 @@ def parse_cgroup(text: str) -> Owner | None:
     return next((owner for owner in owners if owner.pod_uid), owners[0] if owners else None)
 
 
-def parse_cgroup_path(path: str) -> Owner | None:
+def parse_cgroup_path(path: str) -> ProcessOwner | None:
     """Whose the cgroup is. The outermost pod counts, else the outermost container.
 
     Outermost, because what a container starts inside itself is its own affair; a pod before a
@@ -64,11 +64,11 @@ def parse_cgroup_path(path: str) -> Owner | None:
         if uid := pod_uid(slice_name, in_kubernetes):
             inner = misfit.replace(":", "-") or "".join(parts[number + 1 : number + 2])
             found = _container(inner)
-            return Owner(found[0], uid, found[1]) if found else None
+            return ProcessOwner(found[0], uid, found[1]) if found else None
     for number, part in enumerate(parts):
         if found := _container(part):
             parent = parts[number - 1] if number else ""
-            return Owner(found[0], "", found[1] or ("docker" if parent == "docker" else ""))
+            return ProcessOwner(found[0], "", found[1] or ("docker" if parent == "docker" else ""))
     return None
 
 
@@ -110,7 +110,7 @@ class ProcessSource:
         self._procfs = procfs
         self._cgroupfs = cgroupfs
         self._bare = bare
-        self._parsed: dict[bytes, Owner | None] = {}
+        self._parsed: dict[bytes, ProcessOwner | None] = {}
 
     def sample(self, pids: Iterable[int]) -> ProcessSample:
         """Ask for these host pids.
@@ -122,8 +122,8 @@ class ProcessSource:
         """
         if not Path(self._procfs, "self").is_dir():
             raise SourceError(Reason.ABSENT, printable(self._procfs), "no procfs here")
-        owners: dict[int, Owner | None] = {}
-        parsed: dict[bytes, Owner | None] = {}
+        owners: dict[int, ProcessOwner | None] = {}
+        parsed: dict[bytes, ProcessOwner | None] = {}
         rejections: list[Rejection] = []
         hidden = False
         for pid in pids:
@@ -152,8 +152,8 @@ class ProcessSource:
         return ProcessSample(owners, sees_host and not hidden, live_pods, bare, tuple(rejections))
 
     def _bare_regions(
-        self, owners: dict[int, Owner | None], rejections: list[Rejection]
-    ) -> Iterator[tuple[Owner, str, Region]]:
+        self, owners: dict[int, ProcessOwner | None], rejections: list[Rejection]
+    ) -> Iterator[tuple[ProcessOwner, str, Region]]:
         """One look into each container, through any one of its processes."""
         containers = {owner: pid for pid, owner in owners.items() if owner}
         for owner, pid in containers.items():
@@ -176,7 +176,7 @@ def sees_host_processes(procfs: str) -> bool:
     return str(namespace) == HOST_PID_NAMESPACE and Path(procfs, "1").exists()
 
 
-def _parse(content: bytes) -> Owner | None:
+def _parse(content: bytes) -> ProcessOwner | None:
     return parse_cgroup(content.decode("utf-8", "replace"))
 
 

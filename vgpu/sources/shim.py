@@ -18,7 +18,7 @@ import msgspec
 
 from vgpu.facts import Region, RegionFile, ShimSample
 from vgpu.reasons import Reason, Rejection, SourceError
-from vgpu.schemes import hami_core
+from vgpu.schemes.volcano import hami_core
 from vgpu.sources.files import RACY_NS, Living, first_entries, printable, translated
 
 DEFAULT_ROOTS = (
@@ -55,7 +55,7 @@ def read_region(path: str, dir_fd: int | None = None) -> Region:
 
     Raises:
         SourceError: ABSENT, UNREADABLE, NOT_REGULAR_FILE, EMPTY, UNKNOWN_LAYOUT, TRUNCATED,
-            CHANGED_WHILE_READ, or what :func:`vgpu.schemes.hami_core.decode` raises.
+            CHANGED_WHILE_READ, or what :func:`vgpu.schemes.volcano.hami_core.decode` raises.
     """
     fd = _open(path, _FILE_FLAGS, dir_fd)
     try:

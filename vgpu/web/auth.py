@@ -23,7 +23,7 @@ _hashing = threading.BoundedSemaphore(_CONCURRENT_HASHES)
 _waiting = threading.BoundedSemaphore(_MAX_WAITING)
 
 
-class Memory:
+class VerifiedPasswords:
     """The last password that verified, by user; outlives a reload of the file."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Memory:
 class BasicAuth:
     """Users and their bcrypt hashes, with the memory of those who verified before."""
 
-    def __init__(self, users: Mapping[str, str], memory: Memory) -> None:
+    def __init__(self, users: Mapping[str, str], memory: VerifiedPasswords) -> None:
         self.memory = memory
         self._hashes = {user.encode(): hashed.encode() for user, hashed in users.items()}
         cost = max(int(hashed[4:6]) for hashed in users.values())

@@ -61,7 +61,7 @@ class WebConfigError(Exception):
         self.message = message
 
 
-class Policy(msgspec.Struct, frozen=True):
+class WebPolicy(msgspec.Struct, frozen=True):
     """What one version of the file demands.
 
     Attributes:
@@ -90,7 +90,7 @@ class Policy(msgspec.Struct, frozen=True):
         return None if admitted else _UNAUTHORIZED
 
 
-OPEN = Policy()
+OPEN = WebPolicy()
 """No file: plain HTTP for everybody."""
 
 
@@ -118,7 +118,7 @@ class WebConfigFile:
         self._problem = ""
         self._policy, self._seen = _load(path, OPEN)
 
-    def current(self) -> Policy:
+    def current(self) -> WebPolicy:
         """The policy in force; looks for changes at most once a second. Never raises."""
         if self._clock() >= self._next_check and self._checking.acquire(blocking=False):
             try:
@@ -149,7 +149,7 @@ class WebConfigFile:
         log.info("web config reloaded", extra={"path": self.path})
 
 
-def _load(path: str, previous: Policy) -> tuple[Policy, dict[str, _Signature | None]]:
+def _load(path: str, previous: WebPolicy) -> tuple[WebPolicy, dict[str, _Signature | None]]:
     """The policy that a file asks for, and the signatures of all files it was made from."""
     from vgpu.web.schema import Invalid, parse  # noqa: PLC0415 - loads YAML
 
@@ -172,7 +172,7 @@ def _load(path: str, previous: Policy) -> tuple[Policy, dict[str, _Signature | N
     return policy, seen
 
 
-def _policy(config: "WebConfig", previous: Policy, read: Callable[[str], bytes]) -> Policy:
+def _policy(config: "WebConfig", previous: WebPolicy, read: Callable[[str], bytes]) -> WebPolicy:
     from vgpu.web.schema import Invalid  # noqa: PLC0415 - loads YAML; loaded by now
 
     tls_config = config.tls_server_config
@@ -193,9 +193,9 @@ def _policy(config: "WebConfig", previous: Policy, read: Callable[[str], bytes])
     if lost:
         raise Invalid(lost[0], "was in force and is now missing; restart to do without it")
     if config.basic_auth_users:
-        from vgpu.web.auth import BasicAuth, Memory  # noqa: PLC0415 - loads bcrypt
+        from vgpu.web.auth import BasicAuth, VerifiedPasswords  # noqa: PLC0415 - loads bcrypt
 
-        memory = previous.users.memory if previous.users else Memory()
+        memory = previous.users.memory if previous.users else VerifiedPasswords()
         users = BasicAuth(config.basic_auth_users, memory)
     interval, burst = config.rate_limit.seconds(), config.rate_limit.burst
     if interval:
@@ -203,7 +203,7 @@ def _policy(config: "WebConfig", previous: Policy, read: Callable[[str], bytes])
         if limiter is None or (limiter.interval, limiter.burst) != (interval, burst):
             limiter = RateLimiter(interval, burst)
     headers = tuple((n, v) for n, v in config.http_server_config.headers.items() if v)
-    return Policy(tls, headers, users, limiter, frozenset(protections))
+    return WebPolicy(tls, headers, users, limiter, frozenset(protections))
 
 
 def _read(path: str) -> tuple[bytes, _Signature]:

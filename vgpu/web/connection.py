@@ -35,7 +35,7 @@ class Timeouts(msgspec.Struct, frozen=True):
     write: float = 10.0
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class ConnectionWait(msgspec.Struct, frozen=True):
     """What a connection waits for.
 
     Attributes:
@@ -50,7 +50,7 @@ class Waiting(msgspec.Struct, frozen=True):
     moves: bool = False
 
 
-class Connection:
+class ClientConnection:
     """One accepted socket.
 
     Attributes:
@@ -62,7 +62,7 @@ class Connection:
     def __init__(self, sock: socket.socket, peer: str, timeouts: Timeouts) -> None:
         self.peer = peer
         self.secure = False
-        self.waiting: Waiting | None = Waiting(time.monotonic(), for_request=True)
+        self.waiting: ConnectionWait | None = ConnectionWait(time.monotonic(), for_request=True)
         self._sock = sock
         self._timeouts = timeouts
         self._patience = timeouts.head  # for the first byte; later it is ``idle``
@@ -187,7 +187,7 @@ class Connection:
         return bool(poll.poll(seconds * 1000))
 
     def _wait(self, *, for_request: bool, moves: bool = False) -> None:
-        self.waiting = Waiting(time.monotonic(), for_request, moves)
+        self.waiting = ConnectionWait(time.monotonic(), for_request, moves)
 
     def _shutdown(self, how: int) -> None:
         # SSLSocket's own shutdown would drop its TLS state, and later writes would be plain text.

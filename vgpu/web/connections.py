@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from vgpu.web.connection import Connection, Waiting
+from vgpu.web.connection import ClientConnection, ConnectionWait
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Connections:
     def __init__(self, most: int, most_per_address: int) -> None:
         self._most = most
         self._most_per_address = most_per_address
-        self._threads: dict[Connection, threading.Thread] = {}
+        self._threads: dict[ClientConnection, threading.Thread] = {}
         self._lock = threading.Lock()
         self._closed = 0
         self._log_at = 0.0
@@ -44,12 +44,12 @@ class Connections:
     def __len__(self) -> int:
         return len(self._threads)
 
-    def all(self) -> list[tuple[Connection, threading.Thread]]:
+    def all(self) -> list[tuple[ClientConnection, threading.Thread]]:
         """The connections of now, with their threads."""
         with self._lock:
             return list(self._threads.items())
 
-    def add(self, connection: Connection, thread: threading.Thread) -> bool:
+    def add(self, connection: ClientConnection, thread: threading.Thread) -> bool:
         """Take a new connection; False if there is no place for it.
 
         From an address that has all its places, a connection of that address makes room.
@@ -64,7 +64,7 @@ class Connections:
             self._threads[connection] = thread
         return True
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: ClientConnection) -> None:
         """Forget a connection that has ended."""
         with self._lock:
             self._threads.pop(connection, None)
@@ -73,7 +73,7 @@ class Connections:
         """Close one connection, if one can be closed."""
         return self._close_one([one for one, _ in self.all()], "")
 
-    def _close_one(self, present: Iterable[Connection], peer: str) -> bool:
+    def _close_one(self, present: Iterable[ClientConnection], peer: str) -> bool:
         victim = first_to_go(present, time.monotonic())
         if victim is None:
             return False
@@ -97,7 +97,7 @@ class Connections:
             self._log_at = now + _LOG_SECONDS
 
 
-def first_to_go(present: Iterable[Connection], now: float) -> Connection | None:
+def first_to_go(present: Iterable[ClientConnection], now: float) -> ClientConnection | None:
     """The connection that makes room; None if each one's request is being handled.
 
     First who has not taken a response for ``STALLED_SECONDS``. Then, of those who are to send a
@@ -109,7 +109,7 @@ def first_to_go(present: Iterable[Connection], now: float) -> Connection | None:
     waiting = [(wait, one) for one in present if (wait := one.waiting) is not None]
     sizes = Counter(wait.for_request for wait, _ in waiting)
 
-    def rank(item: tuple[Waiting, Connection]) -> tuple[bool, int, bool, float]:
+    def rank(item: tuple[ConnectionWait, ClientConnection]) -> tuple[bool, int, bool, float]:
         wait = item[0]
         stalled = not wait.for_request and now - wait.since >= STALLED_SECONDS
         return not stalled, -sizes[wait.for_request], wait.moves, wait.since

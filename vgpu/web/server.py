@@ -18,8 +18,8 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
-from vgpu.web.config import OPEN, Policy, WebConfigFile
-from vgpu.web.connection import Connection, Timeouts
+from vgpu.web.config import OPEN, WebConfigFile, WebPolicy
+from vgpu.web.connection import ClientConnection, Timeouts
 from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS, Connections
 from vgpu.web.listen import ListenError, bound_address, link_address, listen
 from vgpu.web.message import (
@@ -173,7 +173,7 @@ class WebServer:
                 self._connections.make_room()
                 self._stopping.wait(_EXHAUSTED_PAUSE)
             return
-        connection = Connection(sock, host, self._timeouts)
+        connection = ClientConnection(sock, host, self._timeouts)
         thread = threading.Thread(target=self._serve, args=(connection,), name="web", daemon=True)
         if not self._connections.add(connection, thread):
             sock.close()
@@ -183,13 +183,13 @@ class WebServer:
         except RuntimeError:  # no more threads
             self._forget(connection)
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: ClientConnection) -> None:
         self._connections.remove(connection)
         connection.close()
 
     # ------------------------------------------------------------ serving
 
-    def _serve(self, connection: Connection) -> None:
+    def _serve(self, connection: ClientConnection) -> None:
         try:
             try:
                 connection.open(self._policy().tls)
@@ -206,7 +206,7 @@ class WebServer:
         finally:
             self._forget(connection)
 
-    def _answer(self, connection: Connection) -> bool:
+    def _answer(self, connection: ClientConnection) -> bool:
         """Serve the next request; whether the connection stays open after it."""
         raw = connection.read_head()
         if raw is None:
@@ -236,7 +236,7 @@ class WebServer:
             connection.linger()
         return not close
 
-    def _respond(self, head: Head, policy: Policy) -> Response:
+    def _respond(self, head: Head, policy: WebPolicy) -> Response:
         request = head.request
         refusal = policy.refusal(request)
         if refusal is not None:

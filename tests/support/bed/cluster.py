@@ -175,18 +175,18 @@ class Cluster:
             self.client.create(_rbac(f"{scope}Role", name, namespace, rules=policy))
             roles.append((f"{scope}Role", name))
         subject = {"kind": "ServiceAccount", "name": name, "namespace": home}
-        for number, (kind, role) in enumerate(roles):
+        for number, (kind, adapter) in enumerate(roles):
             binding = _rbac(
                 f"{scope}RoleBinding",
                 f"{name}-{number}",
                 namespace,
-                roleRef={"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
+                roleRef={"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": adapter},
                 subjects=[subject],
             )
             self.client.create(binding)
-        for kind, role in roles:
+        for kind, adapter in roles:
             # What is put together from other roles has none until a controller has done so.
-            rules_of_role = self.client.get(_rbac(kind, role, namespace))["rules"] or ()
+            rules_of_role = self.client.get(_rbac(kind, adapter, namespace))["rules"] or ()
             self._until_bound(f"system:serviceaccount:{home}:{name}", rules_of_role, namespace)
         return self.service_account(name, home)
 

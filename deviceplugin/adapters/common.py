@@ -1,0 +1,26 @@
+"""What the roles have in common."""
+
+from collections.abc import Iterable, Mapping
+
+from deviceplugin.scheme_adapter import AnnotationPatch
+from vgpu.facts import Gpu
+from vgpu.ledger.from_node import devices_of
+from vgpu.model import Device
+
+
+def cards(gpus: Iterable[Gpu]) -> tuple[Device, ...]:
+    """The cards that can be shared, by index: their memory is known, and MIG does not cut them."""
+    gpus = tuple(gpus)
+    cut = {gpu.parent for gpu in gpus}
+    whole = (
+        gpu
+        for gpu in gpus
+        if not gpu.parent and gpu.uuid not in cut and not gpu.readings.get(("mig_mode",))
+    )
+    known = (card for card in devices_of(whole) if card.memory_bytes)
+    return tuple(sorted(known, key=lambda card: card.index or 0))
+
+
+def lagging(told: Mapping[str, str], wanted: AnnotationPatch) -> AnnotationPatch:
+    """What of ``wanted`` is not so in what is told already."""
+    return {key: text for key, text in wanted.items() if told.get(key) != text}

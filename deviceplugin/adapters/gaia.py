@@ -1,0 +1,274 @@
+"""gaia's part: what Tencent's gpu-manager does on a node, except for the files of its library.
+
+gpu-admission's choice of cards is law while it can be kept; gpu-manager chooses anew and refuses
+the pod where it comes to another card. Where gpu-admission has not spoken the cards are chosen
+here, for all containers of the pod at once, as gpu-manager would.
+
+Nothing in gaia's language says that a pod was refused: gpu-admission believes the pod's phase.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from deviceplugin.adapters import common
+from deviceplugin.model import AdmittedPod
+from deviceplugin.reasons import BindRefusal, BindRefused
+from deviceplugin.scheme_adapter import AnnotationPatch, Folder, NodePatch
+from vgpu.capacity import NodeCapacity
+from vgpu.facts import Gpu
+from vgpu.kube.objects import Node, Pod
+from vgpu.model import (
+    Allocation,
+    Claim,
+    ContainerKind,
+    Device,
+    Phase,
+    PodRef,
+    Request,
+    Scheme,
+    Share,
+)
+from vgpu.placement import gaia as placement
+from vgpu.schemes.codec import ClaimError, ContainerEdits
+from vgpu.schemes.gaia.codec import PREDICATE_NODE, PREDICATE_TIME, Gaia
+from vgpu.schemes.gaia.grant import DEVICE_NODE
+from vgpu.schemes.gaia.node import MODEL_LABEL, model_label
+from vgpu.topology import LinkLevel, TopologyGpu, TopologyTree, grow
+
+FOLDER_MODE: Final = 0o755
+"""Any user of the pod may look at its limits. gpu-manager's 0777 lets them be written, too."""
+
+_WHY: Final[Mapping[placement.GaiaReason, BindRefusal]] = {
+    placement.GaiaReason.NO_FREE_CARD: BindRefusal.NO_ROOM,
+    placement.GaiaReason.TOO_MUCH_MEMORY: BindRefusal.NO_ROOM,
+    placement.GaiaReason.SHARING_OFF: BindRefusal.NO_ROOM,  # this node shares no parts of GPUs
+    placement.GaiaReason.NEEDS_BOTH: BindRefusal.MALFORMED,
+    placement.GaiaReason.ILLEGAL_PREDICATE: BindRefusal.NO_ROOM,
+    placement.GaiaReason.MISMATCH: BindRefusal.NO_ROOM,
+}
+
+_AT_ONCE: Final = frozenset({ContainerKind.APP, ContainerKind.SIDECAR})
+"""Containers that run beside one another; the others use what these will have later."""
+
+
+class GaiaAdapter(msgspec.Struct, frozen=True):
+    """gaia's role.
+
+    Attributes:
+        language: with this node's folders.
+        share_mode: whether parts of cards are given at all.
+        node_labels: of the node, by key, beside that of the card's model.
+        links: how near two cards are, by UUIDs in either order, as ``nvmlGpuTopologyLevel_t``;
+            those that are not there are taken for far.
+    """
+
+    codec: Gaia = Gaia()
+    share_mode: bool = True
+    node_labels: Mapping[str, str] = {}
+    links: Mapping[tuple[str, str], int] = {}
+
+    @property
+    def scheme(self) -> Scheme:
+        """Gaia."""
+        return Scheme.GAIA
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """Cores, the binding one, and memory."""
+        return self.codec.resources
+
+    def devices(self, gpus: Iterable[Gpu]) -> tuple[Device, ...]:
+        """The whole cards; the index is the N of ``/dev/nvidia<N>``."""
+        gpus = tuple(gpus)
+        minors = {gpu.uuid: gpu.info.get("minor", "") for gpu in gpus}
+        found = (
+            replace(card, index=int(minor)) if (minor := minors[card.uuid]).isdecimal() else card
+            for card in common.cards(gpus)
+        )
+        return tuple(sorted(found, key=lambda card: card.index or 0))
+
+    def claim(
+        self, pod: Pod, node: str, devices: tuple[Device, ...], books: NodeCapacity
+    ) -> tuple[Allocation, ...]:
+        """What gpu-admission promised; for a container that it passed over, what is chosen here."""
+        try:
+            requests = self.codec.requests(pod)
+            told = self.codec.claim(pod)
+        except ClaimError as error:
+            raise BindRefused(BindRefusal.MALFORMED, error.detail, pod.ref) from error
+        if told and told.node not in ("", node):
+            detail = f"its annotations promise it cards of node {told.node}, this is {node}"
+            raise BindRefused(BindRefusal.OTHER_NODE, detail, pod.ref)
+        promised = {each.container: each.shares for each in told.allocations} if told else {}
+        asking = [request for request in requests if request.kind in _AT_ONCE]
+        _require_known(pod, asking, promised, devices)
+        return self._placed(pod, asking, promised, devices, books)
+
+    def edits(
+        self,
+        pod: Pod,
+        allocation: Allocation,
+        name: str,  # noqa: ARG002  # gpu-manager makes nothing up
+        devices: Mapping[str, Device],
+    ) -> ContainerEdits:
+        """As the language says. An image's ``compat32=true`` is not seen from outside of it."""
+        owner = replace(pod.ref, uid=pod.kubelet_uid)
+        try:
+            return self.codec.edits(owner, allocation, devices)
+        except ClaimError as error:
+            raise BindRefused(
+                BindRefusal.MALFORMED, error.detail, pod.ref, allocation.container
+            ) from error
+
+    def late_env(self, env: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002  # none may
+        """None: its library asks for its limits in its own time."""
+        return {}
+
+    def folders(self, pod: PodRef, container: str) -> tuple[Folder, ...]:  # noqa: ARG002  # one for all
+        """The pod's folder of limits."""
+        return (Folder(f"{self.codec.limits_path}/{pod.uid}", FOLDER_MODE),)
+
+    def pod_annotations(
+        self,
+        pod: Pod,
+        tenant: AdmittedPod,
+        devices: Mapping[str, Device],
+        now: float,  # noqa: ARG002  # the same at each call: when the pod became a tenant
+    ) -> AnnotationPatch:
+        """What gpu-admission would have written, and that it is done, once all are bound."""
+        try:
+            asking = {request.container for request in self.codec.requests(pod)}
+            if not asking <= {binding.container for binding in tenant.bindings}:
+                return {}
+            claim = _done(pod, tenant)
+            told = self.codec.annotations(claim, devices, pod.apps) if claim else {}
+        except ClaimError:
+            return {}  # a card is lost, or the pod was edited: what stands there stays
+        first = {PREDICATE_NODE, PREDICATE_TIME} & pod.annotations.keys()
+        return {
+            key: text
+            for key, text in told.items()
+            if key not in first and not _same(text, pod.annotations.get(key))
+        }
+
+    def failure_annotations(self, pod: Pod) -> AnnotationPatch:  # noqa: ARG002  # nothing can be said
+        """None: without its promise the pod would be given another card, not given up."""
+        return {}
+
+    def node_annotations(
+        self,
+        node: Node,
+        devices: tuple[Device, ...],
+        now: float,  # noqa: ARG002  # labels do not age
+    ) -> NodePatch:
+        """The labels: the operator's, and the model of the first card."""
+        model = model_label(devices[0].model) if devices else ""
+        wanted = {**self.node_labels} | ({MODEL_LABEL: model} if model else {})
+        return NodePatch(labels=common.lagging(node.labels, wanted))
+
+    def lock_to_release(
+        self,
+        node: Node,  # noqa: ARG002  # it has no locks
+        pods: Collection[Pod],  # noqa: ARG002
+        served: Collection[str],  # noqa: ARG002
+    ) -> str | None:
+        """None: gaia does not lock nodes."""
+        return None
+
+    # ------------------------------------------------------------ which cards
+
+    def _placed(
+        self,
+        pod: Pod,
+        requests: Sequence[Request],
+        promised: Mapping[str, Sequence[Share]],
+        devices: tuple[Device, ...],
+        books: NodeCapacity,
+    ) -> tuple[Allocation, ...]:
+        """The cards of all containers, promised ones first: what is chosen has to do without.
+
+        Nothing is chosen on an unhealthy card; whether a promised one is well is asked elsewhere.
+        Raises Refused.
+        """
+        uuids = {str(device.index): device.uuid for device in devices}
+        every = self._tree(devices)
+        healthy = self._tree(tuple(device for device in devices if device.healthy))
+        held = {(str(holder), ""): shares for holder, shares in books.held.items()}
+        placed = {}
+        for request in sorted(requests, key=lambda one: one.container not in promised):
+            key = (pod.kubelet_uid, request.container)
+            minors = [int(share.device) for share in promised.get(request.container, ())]
+            shares = placement.allocate(
+                every if minors else healthy,
+                held,
+                key,
+                request,
+                rules=placement.GaiaRules(share_mode=self.share_mode),
+                predicate=minors or None,
+            )
+            if isinstance(shares, placement.GaiaRefusal):
+                raise BindRefused(_WHY[shares.why], shares.words, pod.ref, request.container)
+            held[key] = shares
+            placed[request.container] = tuple(
+                Share(uuids[share.device], share.memory_bytes, share.cores_milli)
+                for share in shares
+            )
+        return tuple(
+            Allocation(request.container, placed[request.container], Phase.ASSIGNED)
+            for request in requests
+        )
+
+    def _tree(self, devices: tuple[Device, ...]) -> TopologyTree:
+        known = {level.value: level for level in LinkLevel}
+
+        def between(low: int, high: int) -> LinkLevel:
+            one, two = devices[low].uuid, devices[high].uuid
+            link = self.links.get((one, two), self.links.get((two, one), -1))
+            return known.get(link, LinkLevel.SYS)
+
+        cards = (
+            TopologyGpu(at, device.index or 0, device.uuid, memory_bytes=device.memory_bytes or 0)
+            for at, device in enumerate(devices)
+        )
+        return grow(cards, between)
+
+
+def _require_known(
+    pod: Pod,
+    requests: Iterable[Request],
+    promised: Mapping[str, Sequence[Share]],
+    devices: Iterable[Device],
+) -> None:
+    """Raises BindRefused where a promise cannot be kept here at all."""
+    known = {str(device.index) for device in devices}
+    for request in requests:
+        shares = promised.get(request.container)
+        if shares is None:
+            continue
+        if len(shares) != request.count:
+            detail = f"it asks for {request.count} cards and was promised {len(shares)}"
+            raise BindRefused(BindRefusal.MALFORMED, detail, pod.ref, request.container)
+        strange = [f"{DEVICE_NODE}{one.device}" for one in shares if one.device not in known]
+        if strange:
+            there = ", ".join(f"{DEVICE_NODE}{index}" for index in sorted(known)) or "none"
+            detail = f"promised is {', '.join(strange)}; there are {there}"
+            raise BindRefused(BindRefusal.UNKNOWN_DEVICE, detail, pod.ref, request.container)
+
+
+def _done(pod: Pod, tenant: AdmittedPod) -> Claim | None:
+    """What gaia's annotations can say of the tenant: its app containers; None if none has any."""
+    allocations = tuple(
+        replace(each, phase=Phase.ASSIGNED)
+        for each in tenant.allocations
+        if each.container in pod.apps
+    )
+    since = tenant.since  # and not now, which is another at each call
+    return Claim(Scheme.GAIA, pod.ref, pod.node, allocations, since) if allocations else None
+
+
+def _same(text: str, there: str | None) -> bool:
+    """Whether an annotation says this already, in whatever order."""
+    return there is not None and sorted(there.split(",")) == sorted(text.split(","))

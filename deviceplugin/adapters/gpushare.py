@@ -1,0 +1,185 @@
+"""Aliyun gpushare's plugin: the extender chooses the card by annotation, the container is told.
+
+What is new against the original: cards have their own sizes, each container is served for itself,
+and a pod that the extender has not seen is refused with the likely cause, except where the node has
+only one card to choose from.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Self
+
+import msgspec
+from msgspec.structs import replace
+
+from deviceplugin.adapters import common
+from deviceplugin.model import AdmittedPod
+from deviceplugin.reasons import BindRefusal, BindRefused
+from deviceplugin.scheme_adapter import AnnotationPatch, Folder, NodePatch
+from vgpu.capacity import NodeCapacity
+from vgpu.facts import Gpu
+from vgpu.kube.objects import Node, Pod
+from vgpu.model import Allocation, Claim, Device, Phase, PodRef, Scheme, Share
+from vgpu.schemes.codec import ClaimError, ContainerEdits
+from vgpu.schemes.gpushare import annotations as gpushare_annotations
+from vgpu.schemes.gpushare import env as gpushare_env
+from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.gpushare.node import CARDS, MEMORY, isolation, unhealthy_data
+
+_NOT_EXTENDED = (
+    f"{gpushare_annotations.INDEX} is missing: kube-scheduler does not ask the gpushare extender"
+    f" about {MEMORY}, or another scheduler has bound the pod"
+)
+
+
+class GpushareAdapter(msgspec.Struct, frozen=True):
+    """Its part; a :class:`deviceplugin.scheme_adapter.SchemeAdapter`."""
+
+    codec: Gpushare = Gpushare()
+
+    def on(self, node: Node) -> Self:
+        """The same for this node: its label may say that cGPU is not to enforce the limits."""
+        return replace(self, codec=replace(self.codec, isolation=isolation(node)))
+
+    @property
+    def scheme(self) -> Scheme:
+        """Aliyun's gpushare."""
+        return Scheme.GPUSHARE
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """Memory alone; cards are counted on the Node object."""
+        return (MEMORY,)
+
+    # ------------------------------------------------------------ devices
+
+    def devices(self, gpus: Iterable[Gpu]) -> tuple[Device, ...]:
+        """The cards, each in whole units of its own memory, numbered as the extender does."""
+        unit = self.codec.memory_unit
+        return tuple(
+            replace(card, index=index, memory_bytes=(card.memory_bytes or 0) // unit * unit)
+            for index, card in enumerate(common.cards(gpus))
+        )
+
+    # ------------------------------------------------------------ pods
+
+    def claim(
+        self,
+        pod: Pod,
+        node: str,  # noqa: ARG002  # the annotations do not say it
+        devices: tuple[Device, ...],
+        books: NodeCapacity,  # noqa: ARG002  # the extender has chosen
+    ) -> tuple[Allocation, ...]:
+        """What the annotations promise; without them the card of a node that has but one.
+
+        Raises Refused.
+        """
+        try:
+            claim = self.codec.claim(pod) or self.codec.sole_card(pod, devices)
+            asked = {one.container: one for one in self.codec.requests(pod)}
+        except ClaimError as error:
+            raise BindRefused(BindRefusal.MALFORMED, error.detail, pod.ref) from error
+        if claim is None:
+            raise BindRefused(BindRefusal.NO_CLAIM, _NOT_EXTENDED, pod.ref)
+        uuids = {name: card.uuid for card in devices for name in card.names}
+        for each in claim.allocations:
+            request = asked.get(each.container)
+            units = (request.memory_bytes or 0) * request.count if request else 0
+            promised = sum(share.memory_bytes or 0 for share in each.shares)
+            if promised != units:
+                detail = f"{promised} bytes are promised, and {units} are what it asks for"
+                raise BindRefused(BindRefusal.OTHER_COUNT, detail, pod.ref, each.container)
+        return tuple(_by_uuid(each, uuids, pod) for each in claim.allocations)
+
+    def edits(
+        self,
+        pod: Pod,
+        allocation: Allocation,
+        name: str,  # noqa: ARG002  # nothing is made up
+        devices: Mapping[str, Device],
+    ) -> ContainerEdits:
+        """The environment of the original's Allocate, with cards by UUID."""
+        try:
+            return self.codec.edits(pod.ref, allocation, devices)
+        except ClaimError as error:
+            raise BindRefused(
+                BindRefusal.MALFORMED, error.detail, pod.ref, allocation.container
+            ) from error
+
+    def late_env(self, env: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002  # no file
+        """Nothing in a container reads a file."""
+        return {}
+
+    def folders(self, pod: PodRef, container: str) -> tuple[Folder, ...]:  # noqa: ARG002  # none
+        """None."""
+        return ()
+
+    def refusal(self, units: int, devices: tuple[Device, ...]) -> Mapping[str, str]:
+        """The environment with which the original answers where it has no card for the container.
+
+        The container then cannot start; the kubelet and the pod's phase do not say why.
+        """
+        card = (devices[0].memory_bytes or 0) if devices else 0
+        unit = self.codec.memory_unit
+        return gpushare_env.legacy_refusal(units, units, card // unit, unit)
+
+    # ------------------------------------------------------------ what others are told
+
+    def pod_annotations(
+        self, pod: Pod, tenant: AdmittedPod, devices: Mapping[str, Device], now: float
+    ) -> AnnotationPatch:
+        """Assigned, and since when, once all its containers are bound.
+
+        What the extender has not seen is written as it would have: inspect then shows the card.
+        """
+        allocations = tenant.allocations
+        if tenant.foreign or not all(tenant.binding(each.container) for each in allocations):
+            return {}
+        if not self.codec.claim_keys(pod):
+            assigned = tuple(replace(each, phase=Phase.ASSIGNED) for each in allocations)
+            claim = Claim(self.scheme, pod.ref, "", assigned, assigned_at=now)
+            try:
+                return self.codec.annotations(claim, devices, pod.apps)
+            except ClaimError:  # a card that is lost
+                return {}
+        return gpushare_annotations.assigned(pod, now)
+
+    def failure_annotations(self, pod: Pod) -> AnnotationPatch:
+        """Without its flag the original passes over the pod; the card that was meant stays told."""
+        return common.lagging(pod.annotations, dict.fromkeys(gpushare_annotations.FLAGS))
+
+    def node_annotations(
+        self,
+        node: Node,
+        devices: tuple[Device, ...],
+        now: float,  # noqa: ARG002  # no time is told
+    ) -> NodePatch:
+        """How many cards, and which of them are unhealthy."""
+        count = len(devices)
+        told = (node.capacity.get(CARDS, 0), node.allocatable.get(CARDS, 0))
+        ill = (card.index for card in devices if not card.healthy and card.index is not None)
+        return NodePatch(
+            capacity={} if told == (count, count) else {CARDS: count},
+            unhealthy=unhealthy_data(ill),
+        )
+
+    def lock_to_release(
+        self,
+        node: Node,  # noqa: ARG002  # there is none
+        pods: Collection[Pod],  # noqa: ARG002
+        served: Collection[str],  # noqa: ARG002
+    ) -> str | None:
+        """Nodes are not locked."""
+        return None
+
+
+def _by_uuid(allocation: Allocation, uuids: Mapping[str, str], pod: Pod) -> Allocation:
+    """The same with cards by UUID. Raises Refused."""
+    shares: list[Share] = []
+    for share in allocation.shares:
+        uuid = uuids.get(share.device)
+        if not uuid:
+            known = ", ".join(name for name in uuids if name.isdecimal()) or "none"
+            detail = f"there is no card {share.device}; there are {known}"
+            raise BindRefused(BindRefusal.UNKNOWN_DEVICE, detail, pod.ref, allocation.container)
+        shares.append(replace(share, device=uuid))
+    return Allocation(allocation.container, tuple(shares), Phase.ASSIGNED)

@@ -1,0 +1,70 @@
+"""How many MiB one unit of volcano.sh/vgpu-memory is, where the plugin is to find that out.
+
+A unit means the same on every node, or a pod's request means nothing. So the unit is that which all
+nodes say that say one, if it will do here; where none says any it is the smallest with which this
+node's list is not too long.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from vgpu.kube.objects import Node
+from vgpu.list_size import SharedMemory, smallest_unit
+from vgpu.model import Device
+from vgpu.schemes.text import number
+from vgpu.schemes.volcano.codec import VOLCANO
+from vgpu.schemes.volcano.text import MOST
+from vgpu.units import MIB
+
+ANNOTATION: Final = "vgpu.dev/memory-factor"
+"""On every node of ours that counts memory in units."""
+
+_NAMED: Final = 8
+"""Nodes that a message names."""
+
+
+class FactorError(Exception):
+    """No unit can be found that is right for all nodes; the message says what to do."""
+
+
+def published(factor: int) -> dict[str, str]:
+    """The annotation."""
+    return {ANNOTATION: str(factor)}
+
+
+def smallest(devices: Iterable[Device]) -> int | None:
+    """MiB of the smallest unit with which the list of these cards is not too long."""
+    kind = dict(VOLCANO.advertised)[VOLCANO.memory]
+    cards = (SharedMemory(len(f"{card.uuid}{kind}-"), card.memory_bytes or 0) for card in devices)
+    unit = smallest_unit(cards)
+    return None if unit is None else unit // MIB
+
+
+def automatic(devices: Iterable[Device], nodes: Iterable[Node]) -> int:
+    """The factor for a node with these cards; ``nodes`` are all, with what each publishes.
+
+    Memory is counted before it is cut into units. What this node published before counts too: the
+    annotations of its pods are in that unit. Raises FactorError.
+    """
+    devices = tuple(devices)
+    factor = smallest(devices)
+    if factor is None:
+        raise FactorError("there is no unit of memory with which the list is not too long")
+    said = {
+        node.name: node.annotations[ANNOTATION] for node in nodes if ANNOTATION in node.annotations
+    }
+    if len(set(said.values())) == 1:
+        largest = min(((card.memory_bytes or 0) // MIB for card in devices), default=MOST)
+        agreed = number(next(iter(said.values())), largest)
+        if agreed is not None and agreed >= factor:
+            return agreed
+    others = {name: text for name, text in said.items() if text != str(factor)}
+    if others:
+        names = [f"{name} ({others[name]})" for name in sorted(others)]
+        rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        told = ", ".join(names[:_NAMED]) + rest
+        raise FactorError(
+            f"a unit of {factor} MiB is the smallest for this node, and other nodes have another"
+            f" one: {told}. Set the same --volcano.memory-factor on all nodes"
+        )
+    return factor

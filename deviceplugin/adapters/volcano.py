@@ -1,0 +1,265 @@
+"""Volcano vGPU's and HAMi's plugin: the scheduler chooses by annotation, HAMi-core is the limit.
+
+What is new against the originals: a container gets what its own pod's annotations promise it by
+name, a failed pod stops being a candidate, and a lock goes only when its owner is served.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from enum import StrEnum
+from fractions import Fraction
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from deviceplugin.adapters import common, memory_factor, volcano_lock
+from deviceplugin.model import AdmittedPod
+from deviceplugin.reasons import BindRefusal, BindRefused
+from deviceplugin.scheme_adapter import AnnotationPatch, Folder, NodePatch
+from vgpu.capacity import NodeCapacity
+from vgpu.facts import Gpu
+from vgpu.kube.objects import Node, Pod
+from vgpu.model import Allocation, Device, Phase, PodRef, Request, Scheme, Share
+from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, ContainerEdits, HandshakeState
+from vgpu.schemes.volcano.claim import ENDED, FAILED, SUCCESS, struck
+from vgpu.schemes.volcano.codec import Volcano
+from vgpu.schemes.volcano.env import LOCK_FOLDER, cache_folder, is_controlled
+from vgpu.schemes.volcano.key_set import SPLIT_COUNT
+from vgpu.schemes.volcano.node import handshake_text
+from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
+
+HANDSHAKE_SECONDS: Final = 30.0
+"""Between two heartbeat; a scheduler gives a node up after 60."""
+
+MOST_SCALING: Final = 100.0
+"""So many times what a card has may be shared out; the numbers of annotations are of 32 bits."""
+
+FOLDER_MODE: Final = 0o777
+"""HAMi-core runs as whatever user the container has."""
+
+_NOT_A_WORD: Final = re.compile("[,;:\x00-\x1f\x7f\ud800-\udfff]+")
+
+
+class HandshakeMode(StrEnum):
+    """When the plugin says that it lives."""
+
+    AUTO = "auto"  # when the scheduler asks: Volcano from 1.16 does not
+    ON = "on"  # every half minute, too
+    OFF = "off"
+
+
+class VolcanoAdapter(msgspec.Struct, frozen=True):
+    """Its part; a :class:`deviceplugin.scheme_adapter.SchemeAdapter`.
+
+    Attributes:
+        language: in the dialect of the cluster's scheduler, with this node's unit and files.
+        split_count: into so many shares a card is cut.
+        memory_scaling, core_scaling: so many times what a card has is shared out.
+        signs: of life, by the handshake annotation.
+    """
+
+    codec: Volcano
+    split_count: int = SPLIT_COUNT
+    memory_scaling: float = 1.0
+    core_scaling: float = 1.0
+    signs: HandshakeMode = HandshakeMode.AUTO
+
+    def __post_init__(self) -> None:
+        for scaling in (self.memory_scaling, self.core_scaling):
+            if not 0 < scaling <= MOST_SCALING:
+                raise ValueError(f"a scaling of {scaling}")
+        if not 0 < self.split_count <= SPLIT_COUNT * MOST_SCALING:
+            raise ValueError(f"{self.split_count} shares of a card")
+
+    @property
+    def scheme(self) -> Scheme:
+        """Volcano's, for HAMi too."""
+        return Scheme.VOLCANO
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """How many shares, and with Volcano memory and cores; HAMi's scheduler counts those."""
+        return tuple(name for name, _ in self.codec.key_set.advertised)
+
+    # ------------------------------------------------------------ devices
+
+    def devices(self, gpus: Iterable[Gpu]) -> tuple[Device, ...]:
+        """The cards, scaled; memory in whole units, cores in whole percents."""
+        return tuple(map(self._shared, common.cards(gpus)))
+
+    def _shared(self, card: Device) -> Device:
+        unit = self.codec.unit_bytes
+        memory = int((card.memory_bytes or 0) * Fraction(str(self.memory_scaling)))
+        cores = int(WHOLE_DEVICE_PERCENT * Fraction(str(self.core_scaling)))
+        return replace(
+            card,
+            memory_bytes=memory // unit * unit,
+            cores_milli=cores * MILLI_PER_PERCENT,
+            slots=self.split_count,
+            model=_NOT_A_WORD.sub(" ", card.model),
+        )
+
+    # ------------------------------------------------------------ pods
+
+    def claim(
+        self,
+        pod: Pod,
+        node: str,
+        devices: tuple[Device, ...],
+        books: NodeCapacity,  # noqa: ARG002  # the scheduler has chosen
+    ) -> tuple[Allocation, ...]:
+        """What the annotations promise, and nothing where they promise nothing. Raises Refused."""
+        said = self.codec.key_set
+        if pod.annotations.keys().isdisjoint((said.devices, said.to_allocate)):
+            detail = f"{said.devices} is missing: its scheduler has not chosen the devices"
+            raise BindRefused(BindRefusal.NO_CLAIM, detail, pod.ref)
+        try:
+            claim = self.codec.claim(pod)
+            asked = {request.container: request for request in self.codec.requests(pod)}
+        except ClaimError as error:
+            raise BindRefused(BindRefusal.MALFORMED, error.detail, pod.ref) from error
+        if claim is None:
+            raise BindRefused(BindRefusal.NO_CLAIM, f"{said.devices} names no device", pod.ref)
+        if claim.failed:
+            raise BindRefused(BindRefusal.CLAIM_FAILED, f"{said.bind_phase} is {FAILED}", pod.ref)
+        if claim.node not in ("", node):
+            raise BindRefused(BindRefusal.OTHER_NODE, f"{said.node} is {claim.node!r}", pod.ref)
+        known = {device.uuid for device in devices}
+        for each in claim.allocations:
+            for share in each.shares:
+                _expect_served(share, known, pod, each.container)
+                if each.container in asked:
+                    self._expect_asked(share, asked[each.container], pod)
+        return tuple(replace(each, phase=Phase.ASSIGNED) for each in claim.allocations)
+
+    def _expect_asked(self, share: Share, request: Request, pod: Pod) -> None:
+        """Raises BindRefused for a share that is more than its container asks for of each card.
+
+        No scheduler writes so: a tenant has annotated its own pod. A percentage of the memory, and
+        what is not asked for, are the scheduler's to choose.
+        """
+        said, unit = self.codec.key_set, self.codec.unit_bytes
+        amounts = (
+            (said.memory, unit, share.memory_bytes, request.memory_bytes),
+            (said.cores, MILLI_PER_PERCENT, share.cores_milli, request.cores_milli),
+        )
+        for resource, size, promised, asked in amounts:
+            if promised and asked and promised > asked:
+                detail = (
+                    f"it asks for {asked // size} of {resource}, and its annotations promise it"
+                    f" {promised // size} of {share.device}"
+                )
+                raise BindRefused(BindRefusal.MALFORMED, detail, pod.ref, request.container)
+
+    def edits(
+        self, pod: Pod, allocation: Allocation, name: str, devices: Mapping[str, Device]
+    ) -> ContainerEdits:
+        """What the originals' Allocate answers; the region file has the binding's name."""
+        spec = next((each for each in pod.containers if each.name == allocation.container), None)
+        codec = self.codec
+        if self.memory_scaling > 1:  # more than the cards have must come from the host
+            codec = replace(codec, oversubscribe=True)
+        try:
+            return codec.edits(
+                replace(pod.ref, uid=pod.kubelet_uid),
+                allocation,
+                devices,
+                cache_name=name,
+                preload=spec is None or is_controlled(spec.env),
+            )
+        except ClaimError as error:
+            raise BindRefused(
+                BindRefusal.MALFORMED, error.detail, pod.ref, allocation.container
+            ) from error
+
+    def late_env(self, env: Mapping[str, str]) -> Mapping[str, str]:
+        """HAMi-core reads its own variables from a file, NVIDIA's runtime does not."""
+        return {name: value for name, value in env.items() if name != VISIBLE_DEVICES}
+
+    def folders(self, pod: PodRef, container: str) -> tuple[Folder, ...]:
+        """That of its region file, and that of the lock that all containers share."""
+        paths = self.codec.paths or self.codec.key_set.paths
+        cache = cache_folder(paths, pod, container)
+        return (Folder(cache, FOLDER_MODE), Folder(LOCK_FOLDER, FOLDER_MODE))
+
+    # ------------------------------------------------------------ what others are told
+
+    def pod_annotations(
+        self,
+        pod: Pod,
+        tenant: AdmittedPod,
+        devices: Mapping[str, Device],  # noqa: ARG002  # they are told already
+        now: float,  # noqa: ARG002  # no time is told
+    ) -> AnnotationPatch:
+        """Each container that is bound is struck from what is to be allocated; then success."""
+        if tenant.foreign or not self.codec.claim_keys(pod):
+            return {}
+        waiting = {one.container for one in tenant.allocations if not tenant.binding(one.container)}
+        rest = self._rest(pod, waiting)
+        return common.lagging(pod.annotations, rest if waiting else rest | self._ended(SUCCESS))
+
+    def failure_annotations(self, pod: Pod) -> AnnotationPatch:
+        """Failed, and nothing left to be allocated: the originals would try it again for ever."""
+        if not self.codec.claim_keys(pod):
+            return {}
+        return common.lagging(pod.annotations, self._rest(pod, ()) | self._ended(FAILED))
+
+    def node_annotations(self, node: Node, devices: tuple[Device, ...], now: float) -> NodePatch:
+        """The register of cards, the heartbeat, and how large a unit of memory is."""
+        by_index = tuple(sorted(devices, key=lambda device: device.index or 0))
+        wanted = self.codec.register(by_index) | self._sign_of_life(node, now)
+        if self.codec.key_set.counts_units:
+            wanted |= memory_factor.published(self.codec.memory_factor)
+        return NodePatch(annotations=common.lagging(node.annotations, wanted))
+
+    def lock_to_release(
+        self, node: Node, pods: Collection[Pod], served: Collection[str]
+    ) -> str | None:
+        """See :mod:`deviceplugin.adapters.volcano_lock`."""
+        return volcano_lock.to_release(self.codec, node, pods, served)
+
+    def _rest(self, pod: Pod, waiting: Collection[str]) -> dict[str, str]:
+        """What is still to be allocated; left as it is where it cannot be read."""
+        key = self.codec.key_set.to_allocate
+        text = pod.annotations.get(key)
+        if text is None:
+            return {}
+        try:
+            return {key: self.codec.struck(pod, waiting) if waiting else struck(text)}
+        except ClaimError:
+            return {}
+
+    def _ended(self, bind_phase: str) -> dict[str, str]:
+        said = self.codec.key_set
+        time = {said.time: str(ENDED)} if said.time_ends else {}
+        return {said.bind_phase: bind_phase} | time
+
+    def _sign_of_life(self, node: Node, now: float) -> dict[str, str]:
+        """Where there is none the plugin begins: Volcano before 1.16 never asks for the first."""
+        if self.signs is HandshakeMode.OFF:
+            return {}
+        said = self.codec.key_set
+        try:
+            last = self.codec.handshake(node)
+        except ClaimError:  # nobody's sign, which schedulers write over themselves
+            if self.signs is HandshakeMode.AUTO:
+                return {}
+            last = None
+        if last is not None and last.state is HandshakeState.REPORTED:
+            due = last.at is None or abs(now - last.at) >= HANDSHAKE_SECONDS
+            if self.signs is HandshakeMode.AUTO or not due:
+                return {}
+        key = last.key if last else said.handshake[0]
+        return {key: handshake_text(HandshakeState.REPORTED, now, said)}
+
+
+def _expect_served(share: Share, known: Collection[str], pod: Pod, container: str) -> None:
+    """Raises BindRefused for a share that cannot be given."""
+    if share.device not in known:
+        there = ", ".join(sorted(known)) or "none"
+        detail = f"there is no card {share.device} to be shared; there are {there}"
+        raise BindRefused(BindRefusal.UNKNOWN_DEVICE, detail, pod.ref, container)
+    if not share.memory_bytes:
+        detail = f"no memory of {share.device} is promised, which HAMi-core takes for no limit"
+        raise BindRefused(BindRefusal.MALFORMED, detail, pod.ref, container)

@@ -1,0 +1,1 @@
+"""Which container gets which share: Allocate, the binder behind it, PreStartContainer."""

@@ -1,0 +1,327 @@
+"""The plugin's books: who is a tenant, which container is bound to what, what room is left.
+
+A value: every function gives a new allocation state, and one that refuses changes nothing. All that
+decides about a container is here, and nothing here waits, reads or writes. Promises, in any order
+of allocating, binding, starting, restarting and leaving: a card is never given beyond what it has;
+a container has at most one binding, of the shares that its own pod's claim names; admitting or
+binding again what is there already changes nothing; a allocation state made anew of the same
+tenants is the same allocation state.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final, Self
+
+import msgspec
+from msgspec.structs import replace
+
+from deviceplugin.model import AdmittedPod, AllocationConflict, Binding, ContainerDevices
+from deviceplugin.reasons import BindRefusal, BindRefused
+from vgpu.capacity import CapacityError, CapacityRefusal, NodeCapacity
+from vgpu.kube.objects import Container, Pod
+from vgpu.model import Allocation, ContainerKind, Device, Request, Share
+
+_NAMED: Final = 4
+"""Holders that a refusal names."""
+
+
+class AllocationState(msgspec.Struct, frozen=True):
+    """One node's allocation state. Made by :meth:`of` or :meth:`over`.
+
+    Attributes:
+        devices: the node's, as they are shared, with their health.
+        named: the same by every name that only one of them has.
+        tenants: by the UID that the node knows the pod by.
+        books: what they hold, by that UID; a lost card is not in them.
+        unbooked: UIDs of tenants that hold more than there is, found so when the plugin started or
+            when a card became smaller: on their devices nothing more is given.
+    """
+
+    devices: tuple[Device, ...]
+    named: Mapping[str, Device]
+    tenants: Mapping[str, AdmittedPod]
+    books: NodeCapacity
+    unbooked: frozenset[str]
+
+    @classmethod
+    def of(cls, devices: Iterable[Device]) -> Self:
+        """A allocation state without tenants. Raises CapacityError where two devices have the same
+        UUID.
+        """
+        devices = tuple(devices)
+        times = Counter(name for device in devices for name in set(device.names))
+        named = {name: device for device in devices for name in device.names if times[name] == 1}
+        return cls(devices, named, {}, NodeCapacity.of(devices), frozenset())
+
+    @classmethod
+    def over(
+        cls, devices: Iterable[Device], tenants: Iterable[AdmittedPod]
+    ) -> tuple[Self, tuple[AllocationConflict, ...]]:
+        """The allocation state of tenants that are there already, whatever they hold.
+
+        What cannot be is a conflict; where they hold too much of a device, it is of those that
+        were admitted last. Raises CapacityError as :meth:`of`.
+        """
+        allocation_state = cls.of(devices)
+        books, unbooked = allocation_state.books, set()
+        conflicts = []
+        seated = {tenant.pod.uid: tenant for tenant in tenants}
+        for uid in sorted(seated, key=lambda uid: (seated[uid].since, uid)):
+            tenant = seated[uid]
+            there = tuple(share for share in tenant.held if share.device in allocation_state.named)
+            if lost := sorted(
+                {share.device for share in tenant.shares} - allocation_state.named.keys()
+            ):
+                conflicts.append(
+                    AllocationConflict(tenant.pod, f"not on this node: {', '.join(lost)}")
+                )
+            try:
+                books = books.hold(uid, there)
+            except CapacityError as error:
+                unbooked.add(uid)
+                conflicts.append(
+                    AllocationConflict(tenant.pod, f"it holds more than there is: {error}")
+                )
+        whole = replace(allocation_state, tenants=seated, books=books, unbooked=frozenset(unbooked))
+        return whole, tuple(conflicts)
+
+    @property
+    def choosable(self) -> tuple[Device, ...]:
+        """The devices for a role that chooses: unhealthy where nothing more is given, too."""
+        spent = {share.device for uid in self.unbooked for share in self.tenants[uid].shares}
+        return tuple(
+            replace(device, healthy=False) if device.uuid in spent else device
+            for device in self.devices
+        )
+
+    # ------------------------------------------------------------ tenants
+
+    def admitted(self, pod: Pod, allocations: tuple[Allocation, ...], now: float) -> Self:
+        """The allocation state with the pod as a tenant; the same if it is one.
+
+        ``allocations`` name devices by any of their names. Raises BindRefused UNKNOWN_DEVICE,
+        UNHEALTHY_DEVICE, NO_ROOM, MALFORMED.
+        """
+        ref = replace(pod.ref, uid=pod.kubelet_uid)
+        if ref.uid in self.tenants:
+            return self
+        own = tuple(
+            replace(each, shares=tuple(self._by_uuid(share, pod) for share in each.shares))
+            for each in allocations
+        )
+        tenant = AdmittedPod(ref, _in_start_order(own, pod), since=now)
+        for device in sorted({share.device for share in tenant.shares}):
+            self._require_healthy(device, pod)
+            holders = self._unbooked_on(device)
+            if holders:
+                detail = f"{device} is given out beyond what it has, to {holders}"
+                raise BindRefused(BindRefusal.NO_ROOM, detail, pod.ref)
+        try:
+            books = self.books.hold(ref.uid, tenant.held)
+        except CapacityError as error:
+            why = (
+                BindRefusal.MALFORMED
+                if error.reason is CapacityRefusal.NEGATIVE
+                else BindRefusal.NO_ROOM
+            )
+            held = self._holders_on(error.device)
+            detail = f"{error}; held by {held}" if held else str(error)
+            raise BindRefused(why, detail, pod.ref) from error
+        return replace(self, tenants={**self.tenants, ref.uid: tenant}, books=books)
+
+    def left(self, uid: str) -> Self:
+        """The allocation state without a tenant; the same if it is none."""
+        if uid not in self.tenants:
+            return self
+        tenants = {other: tenant for other, tenant in self.tenants.items() if other != uid}
+        if self.unbooked:  # there may be room now for those who held too much
+            return self.over(self.devices, tenants.values())[0]
+        return replace(self, tenants=tenants, books=self.books.release(uid))
+
+    def seen(self, pods: Iterable[Pod], booted_at: float) -> Self:
+        """The allocation state without what init containers held that have succeeded; the same if
+        none has.
+
+        ``booted_at`` is when the node started, in unix seconds.
+        """
+        known = ((self.tenants.get(pod.kubelet_uid), pod) for pod in pods)
+        renewed = {
+            tenant.pod.uid: after
+            for tenant, pod in known
+            if tenant is not None and (after := seen(tenant, pod, booted_at)) != tenant
+        }
+        if not renewed:
+            return self
+        return self.over(self.devices, {**self.tenants, **renewed}.values())[0]
+
+    def with_devices(
+        self, devices: Iterable[Device]
+    ) -> tuple[Self, tuple[AllocationConflict, ...]]:
+        """The allocation state over other devices, or the same with another health; the tenants
+        stay.
+
+        What no longer fits is a conflict: a card may be lost. Raises CapacityError as :meth:`of`.
+        """
+        return self.over(devices, self.tenants.values())
+
+    # ------------------------------------------------------------ containers
+
+    def bound(
+        self, assignment: ContainerDevices, pod: Pod, requests: Iterable[Request], now: float
+    ) -> Self:
+        """The allocation state with the container bound under the assignment's name; the same if it
+        is so.
+
+        The pod is a tenant already, and the answer is one of ours. A container that had another
+        name keeps its shares, however its devices are. Raises BindRefused NOT_ASKED, NO_CLAIM,
+        OTHER_COUNT, UNKNOWN_DEVICE, UNHEALTHY_DEVICE, INTERNAL.
+        """
+        tenant = self.tenants[assignment.pod_uid]
+        before = tenant.binding(assignment.container)
+        if before and before.name == assignment.name:
+            return self
+        self._require_unused(assignment, pod)
+        shares = before.shares if before else self._shares(tenant, assignment, pod, requests)
+        binding = Binding(assignment.container, assignment.name, shares, now)
+        others = tuple(one for one in tenant.bindings if one.container != assignment.container)
+        renewed = replace(tenant, bindings=(*others, binding), foreign=False)
+        return replace(self, tenants={**self.tenants, tenant.pod.uid: renewed})
+
+    def binding_of(self, assignment: ContainerDevices) -> Binding | None:
+        """The binding under the assignment's very name."""
+        tenant = self.tenants.get(assignment.pod_uid)
+        found = tenant.binding(assignment.container) if tenant else None
+        return found if found and assignment.name and found.name == assignment.name else None
+
+    def _shares(
+        self,
+        tenant: AdmittedPod,
+        assignment: ContainerDevices,
+        pod: Pod,
+        requests: Iterable[Request],
+    ) -> tuple[Share, ...]:
+        """What the container may use. Raises Refused."""
+        name = assignment.container
+        request = next((each for each in requests if each.container == name), None)
+        spec = next((each for each in pod.containers if each.name == name), None)
+        own = tenant.allocation(name)
+        if spec is None or request is None:
+            raise BindRefused(
+                BindRefusal.NOT_ASKED, BindRefusal.NOT_ASKED.explanation, pod.ref, name
+            )
+        if own is not None and len(own.shares) != request.count:
+            detail = f"it asks for {request.count} devices and was promised {len(own.shares)}"
+            raise BindRefused(BindRefusal.OTHER_COUNT, detail, pod.ref, name)
+        shares = own.shares if own is not None else _inherited(tenant, spec, request, pod)
+        for share in shares:
+            self._require_healthy(share.device, pod, name)
+        return shares
+
+    def _require_healthy(self, device: str, pod: Pod, container: str = "") -> None:
+        """Raises BindRefused for one that is lost or unhealthy: nobody begins anything there."""
+        found = self.named.get(device)
+        if found is None:
+            raise BindRefused(BindRefusal.UNKNOWN_DEVICE, f"{device} is lost", pod.ref, container)
+        if not found.healthy:
+            raise BindRefused(
+                BindRefusal.UNHEALTHY_DEVICE, f"{device} is unhealthy", pod.ref, container
+            )
+
+    def _require_unused(self, assignment: ContainerDevices, pod: Pod) -> None:
+        """Raises BindRefused: one name is one container's, or it would be made with another's
+        shares.
+
+        The names are random, so that this cannot be, as long as the kubelet's checkpoint is right.
+        """
+        for tenant in self.tenants.values():
+            for binding in tenant.bindings:
+                if binding.name == assignment.name:
+                    whose = f"{tenant.pod.namespace}/{tenant.pod.name} {binding.container}"
+                    detail = f"the kubelet has the answer {binding.name} twice; {whose} has it"
+                    raise BindRefused(BindRefusal.INTERNAL, detail, pod.ref, assignment.container)
+
+    # ------------------------------------------------------------ who is where
+
+    def _by_uuid(self, share: Share, pod: Pod) -> Share:
+        device = self.named.get(share.device)
+        if device is None or not device.uuid:
+            known = ", ".join(sorted(one.uuid for one in self.devices)) or "none"
+            detail = f"there is no device {share.device}; there are {known}"
+            raise BindRefused(BindRefusal.UNKNOWN_DEVICE, detail, pod.ref)
+        return replace(share, device=device.uuid)
+
+    def _unbooked_on(self, device: str) -> str:
+        return _names(self.tenants[uid] for uid in self.unbooked if self._uses(uid, device))
+
+    def _holders_on(self, device: str) -> str:
+        return _names(self.tenants[uid] for uid in self.tenants if self._uses(uid, device))
+
+    def _uses(self, uid: str, device: str) -> bool:
+        return any(share.device == device for share in self.tenants[uid].shares)
+
+
+def seen(tenant: AdmittedPod, pod: Pod, booted_at: float) -> AdmittedPod:
+    """The tenant with what its pod's spec and status tell of init containers.
+
+    After a boot of the node, at ``booted_at`` (unix seconds), init containers run again. A pod of
+    another name only pretends to be the tenant's: anybody may write a static pod's UID.
+    """
+    if (pod.ref.namespace, pod.ref.name) != (tenant.pod.namespace, tenant.pod.name):
+        return tenant
+    return replace(
+        tenant,
+        allocations=_in_start_order(tenant.allocations, pod),
+        initialized=tenant.initialized or pod.initialized(booted_at),
+    )
+
+
+def _in_start_order(allocations: Iterable[Allocation], pod: Pod) -> tuple[Allocation, ...]:
+    """With when each container runs; init containers and sidecars in front, as in the spec."""
+    kinds = {one.name: one.kind for one in pod.containers}
+    place = {name: at for at, name in enumerate(kinds)}
+    known = [replace(each, kind=kinds.get(each.container, each.kind)) for each in allocations]
+    first = [each for each in known if each.kind is not ContainerKind.APP]
+    first.sort(key=lambda each: place.get(each.container, -1))
+    return (*first, *(each for each in known if each.kind is ContainerKind.APP))
+
+
+def _inherited(
+    tenant: AdmittedPod, container: Container, request: Request, pod: Pod
+) -> tuple[Share, ...]:
+    """What an init container uses before the pod's own containers do. Raises Refused.
+
+    The schedulers promise it nothing. It gets the devices of the first app container that was
+    promised as many, with as much memory and as many cores of each as it asks for. A sidecar's are
+    in use meanwhile.
+    """
+    if container.kind is not ContainerKind.INIT:
+        detail = f"no devices are promised to this {container.kind} container"
+        raise BindRefused(BindRefusal.NO_CLAIM, detail, pod.ref, container.name)
+    for each in tenant.allocations:
+        if (
+            each.container in pod.apps
+            and len(each.shares) == request.count
+            and all(_covers(share, request) for share in each.shares)
+        ):
+            return tuple(
+                Share(
+                    share.device,
+                    request.memory_bytes or share.memory_bytes,
+                    request.cores_milli or share.cores_milli,
+                )
+                for share in each.shares
+            )
+    detail = "an init container may ask for no more than one of the containers after it"
+    raise BindRefused(BindRefusal.NO_CLAIM, detail, pod.ref, container.name)
+
+
+def _covers(share: Share, request: Request) -> bool:
+    """Whether the share has as much as is asked for; a percentage is of all that there is."""
+    memory = share.memory_bytes is None or (request.memory_bytes or 0) <= share.memory_bytes
+    return memory and request.cores_milli <= (share.cores_milli or 0)
+
+
+def _names(tenants: Iterable[AdmittedPod]) -> str:
+    names = sorted(f"{tenant.pod.namespace}/{tenant.pod.name}" for tenant in tenants)
+    rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + rest

@@ -1,0 +1,238 @@
+"""Answers the kubelet: Allocate with a name at once, PreStartContainer when its binding is made.
+
+Allocate does not say for whom, so nothing of a pod's is in the answer where the runtime knows CDI.
+It refuses what nobody on the node can be asking for, rather than hand out an environment that a
+container then fails with.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.allocate.binding import Injection, bind, injection
+from deviceplugin.allocate.candidates import Candidate, Claims, candidates, no_candidate
+from deviceplugin.allocate.guesses import Guesses
+from deviceplugin.allocate.prestart import BinderState
+from deviceplugin.apiserver.pods import Pods
+from deviceplugin.failpoints import Failpoint, Step
+from deviceplugin.metrics import Wait
+from deviceplugin.model import ContainerDevices
+from deviceplugin.ports import Injector
+from deviceplugin.reasons import BindRefusal, BindRefused
+from deviceplugin.scheme_adapter import SchemeAdapter
+from vgpu.kube.objects import Pod
+from vgpu.model import Device
+from vgpu.schemes.codec import ContainerEdits
+
+log = logging.getLogger(__name__)
+
+RECOVERY_PATIENCE_SECONDS: Final = 60.0
+"""So long Allocate waits until it is known who holds what."""
+
+SETTLING_SECONDS: Final = 2.0
+"""So long a guess waits until it is known for whom the answers before it were."""
+
+NOTHING: Final = Injection(ContainerEdits({}), {})
+
+NAME_BYTES: Final = 12
+"""Of a fresh name, in hexadecimal: 96 random bits."""
+
+
+class BindingWaiter(Protocol):
+    """Makes the bindings; see :class:`deviceplugin.allocate.binder.Binder`."""
+
+    def recovered(self, seconds: float) -> bool:
+        """Wait until who holds what is known; whether it is."""
+        ...
+
+    def state(self) -> BinderState:
+        """What it last found. Raises BindRefused NOT_RECOVERED."""
+        ...
+
+    def expect(self, name: str) -> None:
+        """The kubelet is about to have an answer under this name."""
+        ...
+
+    def settled(self, seconds: float) -> bool:
+        """Wait until all answers that were expected have an owner; whether they have."""
+        ...
+
+    def started(self, ids: frozenset[str], seconds: float) -> None:
+        """Wait until the container with these IDs may start. Raises Refused."""
+        ...
+
+
+class Counts(Protocol):
+    """Where it is counted what was answered."""
+
+    def allocated(self, resource: str) -> None:
+        """An answer was given."""
+        ...
+
+    def refused(self, step: str, why: BindRefusal) -> None:
+        """An answer was refused."""
+        ...
+
+    def waited(self, wait: Wait, seconds: float) -> None:
+        """So long the kubelet had to wait."""
+        ...
+
+
+Legacy = Callable[[int, tuple[Device, ...]], Mapping[str, str]]
+"""Units that were asked for, the node's devices -> the environment of the original's refusal."""
+
+
+class PodAllocator:
+    """A :class:`deviceplugin.ports.Allocator` over binder and pods."""
+
+    def __init__(
+        self,
+        binder: BindingWaiter,
+        pods: Pods,
+        counts: Counts,
+        *,
+        adapter: SchemeAdapter,
+        node: str,
+        injector: Injector,
+        at: Failpoint,
+        prestart_seconds: float,
+        legacy: Legacy | None = None,
+    ) -> None:
+        """``legacy`` answers in place of a refusal, for those who count on the original's."""
+        self._adapter = adapter
+        self._claims = Claims(adapter.codec)
+        self._node = node
+        self._binder = binder
+        self._pods = pods
+        self._injector = injector
+        self._guesses = Guesses()
+        self._counts = counts
+        self._at = at
+        self._prestart_seconds = prestart_seconds
+        self._legacy = legacy
+
+    def allocate(self, resource: str, ids: frozenset[str]) -> tuple[str, ContainerEdits]:
+        """See :meth:`deviceplugin.ports.Allocator.allocate`."""
+        self._at(Step.ALLOCATE_ASKED)
+        begun = time.monotonic()
+        try:
+            answer = self._allocate(resource, ids)
+        except BindRefused as error:
+            self._counts.refused("allocate", error.why)
+            if self._legacy and error.why is BindRefusal.NO_CANDIDATE:
+                devices = self._binder.state().allocation_state.devices
+                return "", ContainerEdits(self._legacy(len(ids), devices))
+            raise
+        except Exception:
+            self._counts.refused("allocate", BindRefusal.INTERNAL)
+            raise
+        self._counts.allocated(resource)
+        self._counts.waited(Wait.ALLOCATE, time.monotonic() - begun)
+        self._at(Step.ALLOCATE_ANSWERED)
+        return answer
+
+    def prestart(self, resource: str, ids: frozenset[str]) -> None:
+        """See :meth:`deviceplugin.ports.Allocator.prestart`."""
+        if resource != self._adapter.resources[0]:
+            return
+        self._at(Step.PRESTART_ASKED)
+        begun = time.monotonic()
+        try:
+            self._binder.started(ids, self._prestart_seconds)
+        except BindRefused as error:
+            self._counts.refused("prestart", error.why)
+            if error.why is BindRefusal.CROSSED:
+                self._guesses.unlikely(self._binder.state())  # while it is known whose it was
+            raise
+        except Exception:
+            self._counts.refused("prestart", BindRefusal.INTERNAL)
+            raise
+        self._counts.waited(Wait.PRESTART, time.monotonic() - begun)
+        self._at(Step.PRESTART_ANSWERED)
+
+    def _allocate(self, resource: str, ids: frozenset[str]) -> tuple[str, ContainerEdits]:
+        if not self._binder.recovered(RECOVERY_PATIENCE_SECONDS):
+            raise BindRefused(BindRefusal.NOT_RECOVERED, BindRefusal.NOT_RECOVERED.explanation)
+        if resource != self._adapter.resources[0]:
+            return "", ContainerEdits({})
+        if self._injector.guesses:
+            self._binder.settled(SETTLING_SECONDS)
+        waiting = self._waiting(resource, len(ids))
+        name = secrets.token_hex(NAME_BYTES)
+        guessed = self._guess(waiting, ids, name) if self._injector.guesses else NOTHING
+        answer = self._injector.response(name, guessed.edits, guessed.late_env)
+        self._binder.expect(name)
+        likeliest = f"{waiting[0].pod.ref.namespace}/{waiting[0].pod.ref.name}" if waiting else ""
+        told = {"share": name, "resource": resource, "ids": len(ids)}
+        log.info("answered", extra={**told, "candidates": len(waiting), "likeliest": likeliest})
+        return name, answer
+
+    def _waiting(self, resource: str, count: int) -> tuple[Candidate, ...]:
+        """Who may be asking; () if nobody can tell. Raises BindRefused NO_CANDIDATE.
+
+        Where only containers are known that may be asked for again, a new pod may not have been
+        seen yet. A guess asks the API server before it believes one of them; a name does not have
+        to, since it is nobody's.
+        """
+        pods: Mapping[str, Pod] | None = {}
+        again: tuple[Candidate, ...] = ()
+        for tell in (self._pods.known, self._pods.ask):
+            pods = tell()
+            there = (pods or {}).values()
+            state = self._binder.state()
+            answered = {(one.pod_uid, one.container) for one in state.all_assignments()}
+            allocation_state = state.allocation_state
+            unlikely = self._guesses.unlikely(state)
+            found = candidates(
+                self._claims,
+                there,
+                allocation_state,
+                resource,
+                count,
+                answered=answered,
+                unlikely=unlikely,
+            )
+            if self._legacy:
+                found = tuple(one for one in found if self._is_promised(one.pod, allocation_state))
+            if found and not (self._injector.guesses and found[0].again):
+                return found
+            again = again if pods is None else found
+        if again:
+            return again
+        if pods is None:  # the API server is not heard: who it is, the kubelet's checkpoint tells
+            return ()
+        raise no_candidate(
+            self._claims, there, allocation_state, resource, count, answered=answered
+        )
+
+    def _is_promised(self, pod: Pod, allocation_state: AllocationState) -> bool:
+        """Whether it has been promised something, without which the original has no candidate."""
+        try:
+            self._adapter.claim(pod, self._node, allocation_state.devices, allocation_state.books)
+        except BindRefused:
+            return False
+        return True
+
+    def _guess(self, waiting: tuple[Candidate, ...], ids: frozenset[str], name: str) -> Injection:
+        """What the first of them would get. Raises Refused."""
+        if not waiting:
+            detail = "without CDI the API server has to say who waits, and it is not heard"
+            raise BindRefused(BindRefusal.NOT_SEEN, detail)
+        pod = waiting[0].pod
+        guess = ContainerDevices(
+            pod.kubelet_uid, waiting[0].container, ids, name, ContainerEdits({})
+        )
+        allocation_state = self._binder.state().allocation_state
+        allocation_state = bind(
+            self._adapter, self._node, allocation_state, guess, pod, now=time.time()
+        )
+        binding = allocation_state.binding_of(guess)
+        if binding is None:
+            raise BindRefused(
+                BindRefusal.INTERNAL, BindRefusal.INTERNAL.explanation, pod.ref, guess.container
+            )
+        self._guesses.note(name, pod.kubelet_uid)
+        return injection(self._adapter, allocation_state, pod, binding)

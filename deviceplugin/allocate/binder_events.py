@@ -1,0 +1,107 @@
+"""Who is told of what the binder does: the counters, the events on pods, the scheme's keeper."""
+
+import logging
+from collections.abc import Callable, Collection
+
+from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.apiserver.events import EventReason
+from deviceplugin.apiserver.status_manager import StatusManager
+from deviceplugin.metrics import PluginMetrics, Wait
+from deviceplugin.model import AdmittedPod, AllocationConflict, Binding
+from deviceplugin.ports import SchemeServices
+from deviceplugin.reasons import BindRefusal, BindRefused
+
+log = logging.getLogger(__name__)
+
+Living = Callable[[], Collection[str] | None]
+"""UIDs of all pods that may have containers here, tenants or not; None if that is not known."""
+
+Mend = Callable[[], object]
+"""Writes anew what all containers are given, where it is lost or damaged. Raises OSError."""
+
+
+class BinderEvents:
+    """A :class:`deviceplugin.allocate.binder.BinderEventHandler`."""
+
+    def __init__(
+        self,
+        numbers: PluginMetrics,
+        status_manager: StatusManager,
+        keeper: SchemeServices | None,
+        living: Living,
+        *,
+        mend: Mend = lambda: None,
+    ) -> None:
+        self._numbers = numbers
+        self._status_manager = status_manager
+        self._keeper = keeper
+        self._living = living
+        self._mend = mend
+
+    def recovered(self, allocation_state: AllocationState) -> None:
+        """The keeper goes on with those who are there."""
+        if self._keeper is None:
+            return
+        living = self._living()
+        try:
+            if living is not None:
+                self._keeper.prune({*allocation_state.tenants, *living})
+        except OSError as error:
+            log.warning("what pods have left behind cannot be removed: %s", error)
+        for tenant in allocation_state.tenants.values():
+            try:
+                self._keeper.seat(tenant)
+            except OSError as error:
+                log.warning("%s: %s", tenant.pod.name or tenant.pod.uid, error)
+
+    def prepare(self, tenant: AdmittedPod) -> None:
+        """What all containers are given is there, and the keeper's part. Raises OSError."""
+        self._mend()
+        if self._keeper:
+            self._keeper.bound(tenant)
+
+    def mend(self) -> None:
+        """What cannot be mended is said; no new container is made meanwhile."""
+        try:
+            self._mend()
+        except OSError as error:
+            log.warning("what all containers are given cannot be mended: %s", error)
+
+    def bound(self, tenant: AdmittedPod, binding: Binding, seconds: float | None) -> None:  # noqa: ARG002  # the log has it
+        """A container is bound."""
+        if seconds is not None:
+            self._numbers.waited(Wait.BIND, seconds)
+
+    def refused(self, error: BindRefused) -> None:
+        """A container cannot be bound. That a pod is not seen yet is no news to anybody."""
+        self._numbers.refused("bind", error.why)
+        if error.pod is not None and error.why is not BindRefusal.NOT_SEEN:
+            self._status_manager.say(
+                error.pod, EventReason.REFUSED, f"{error} ({error.why.explanation})"
+            )
+
+    def left(self, tenant: AdmittedPod) -> None:
+        """A tenant is gone."""
+        if self._keeper is None:
+            return
+        try:
+            self._keeper.left(tenant.pod.uid)
+        except OSError as error:
+            log.warning("what %s has left behind cannot be removed: %s", tenant.pod.name, error)
+
+    def unsaved(self) -> None:
+        """Our checkpoint could not be written."""
+        self._numbers.checkpoint_failed()
+
+    def conflicts(
+        self, found: tuple[AllocationConflict, ...], remarks: tuple[AllocationConflict, ...]
+    ) -> None:
+        """Publish all conflicts of now; what is only claimed goes to the log alone."""
+        self._numbers.conflicts(len(found), len(remarks))
+        for each in found:
+            if each.pod is not None and each.pod.name:
+                self._status_manager.say(each.pod, EventReason.CONFLICT, each.detail)
+
+    def changed(self) -> None:
+        """The allocation state, or who is refused, is another."""
+        self._status_manager.wake()

@@ -1,0 +1,124 @@
+"""From assignments and their pods to bindings, and to what each container is given.
+
+Pure: the rules of :mod:`deviceplugin.allocate.allocation_state`, asked in order, over what the role
+    reads of the pod.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
+
+from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.allocate.prestart import BinderState, Key
+from deviceplugin.model import Binding, ContainerDevices
+from deviceplugin.reasons import BindRefusal, BindRefused
+from deviceplugin.scheme_adapter import SchemeAdapter
+from vgpu.kube.objects import Pod, holds_devices
+from vgpu.model import Allocation, Phase
+from vgpu.schemes.codec import ClaimError, ContainerEdits
+
+
+class Injection(msgspec.Struct, frozen=True):
+    """What a container is given: all of it, and of its environment what may come late."""
+
+    edits: ContainerEdits
+    late_env: Mapping[str, str]
+
+
+class Round(msgspec.Struct, frozen=True):
+    """What one look at the assignments comes to.
+
+    Attributes:
+        allocation state: with all bound that can be.
+        bound: those whose containers are now to be given their things, with their pods.
+        refusals: why others are not bound.
+    """
+
+    allocation_state: AllocationState
+    bound: tuple[tuple[ContainerDevices, Pod], ...]
+    refusals: Mapping[Key, BindRefused]
+
+
+def bind_all(
+    adapter: SchemeAdapter,
+    node: str,
+    state: BinderState,
+    find: Callable[[ContainerDevices], Pod | None],
+    *,
+    recent: Collection[str],
+    now: float,
+) -> Round:
+    """Bind what is assigned and not ready yet. What is refused is refused alone.
+
+    ``recent`` are the names of answers that were given just now: their pods come last, so that none
+    takes the room of one that was there before a restart.
+    """
+    allocation_state, bound = state.allocation_state, []
+    refusals: dict[Key, BindRefused] = {}
+    for assignment in sorted(state.all_assignments(), key=lambda one: one.name in recent):
+        if state.is_ready(assignment):
+            continue
+        pod = find(assignment)
+        key = (assignment.pod_uid, assignment.container)
+        if pod is not None and not holds_devices(pod):
+            continue  # it has ended, and the kubelet has not forgotten it yet
+        if pod is None:
+            detail = f"the API server shows no pod {assignment.pod_uid}"
+            refusals[key] = BindRefused(BindRefusal.NOT_SEEN, detail)
+            continue
+        try:
+            allocation_state = bind(adapter, node, allocation_state, assignment, pod, now=now)
+            bound.append((assignment, pod))
+        except BindRefused as error:
+            before = state.refusals.get(key)
+            # That a claim has failed is our own mark of what was wrong with it before.
+            marked = before and before.final and error.why is BindRefusal.CLAIM_FAILED
+            refusals[key] = before if before and marked else error
+    return Round(allocation_state, tuple(bound), refusals)
+
+
+def bind(
+    adapter: SchemeAdapter,
+    node: str,
+    allocation_state: AllocationState,
+    assignment: ContainerDevices,
+    pod: Pod,
+    *,
+    now: float,
+) -> AllocationState:
+    """The allocation state with the assignment's container bound, its pod admitted first if need
+    be.
+
+    The same allocation state if it is so already. Raises Refused.
+    """
+    if assignment.pod_uid in allocation_state.unbooked:
+        detail = "it holds what is not there, so that none of its containers can be started"
+        raise BindRefused(BindRefusal.NO_ROOM, detail, pod.ref, assignment.container)
+    if allocation_state.binding_of(assignment):
+        return allocation_state
+    try:
+        requests = adapter.codec.requests(pod)
+        if assignment.pod_uid not in allocation_state.tenants:
+            claimed = adapter.claim(pod, node, allocation_state.choosable, allocation_state.books)
+            allocation_state = allocation_state.admitted(pod, claimed, now)
+    except ClaimError as error:
+        raise BindRefused(
+            BindRefusal.MALFORMED, str(error), pod.ref, assignment.container
+        ) from error
+    return allocation_state.bound(assignment, pod, requests, now)
+
+
+def injection(
+    adapter: SchemeAdapter, allocation_state: AllocationState, pod: Pod, binding: Binding
+) -> Injection:
+    """All that the container is given. Raises BindRefused MALFORMED."""
+    for share in binding.shares:
+        if share.device not in allocation_state.named:  # it may come back
+            detail = f"its device {share.device} is lost"
+            raise BindRefused(BindRefusal.UNKNOWN_DEVICE, detail, pod.ref, binding.container)
+    allocation = Allocation(binding.container, binding.shares, Phase.ASSIGNED)
+    try:
+        edits = adapter.edits(pod, allocation, binding.name, allocation_state.named)
+    except ClaimError as error:
+        raise BindRefused(BindRefusal.MALFORMED, str(error), pod.ref, binding.container) from error
+    return Injection(edits, adapter.late_env(edits.env))

@@ -1,0 +1,139 @@
+"""What cannot be in who holds what: contradictions of now, and what is only claimed. Pure.
+
+Three questions, each with one answer. What the **allocation state** itself cannot bear (a card that
+is not there, more than a card has, a card that was not given) is seen on the allocation state as it
+is now. What **sources** say differently was found when the plugin started; it counts as long as
+those are there whom it is about. And what a **tenant can write**, a region, a limit file, its pod's
+annotations, is a remark: counted and logged, and nobody is called, unless the driver or the kubelet
+agrees.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.model import AdmittedPod, AllocationConflict
+from vgpu.ledger import ConflictKind, Ledger
+from vgpu.ledger.conflicts import Conflict as Disagreement
+from vgpu.ledger.statements import is_tenants_own
+from vgpu.model import Scheme, Share, Source
+
+_NAMED: Final = 4
+"""Statements that a conflict names."""
+
+_ELSEWHERE: Final = frozenset(
+    {
+        ConflictKind.OVERCOMMITTED,  # the ledger counts promises, too: the allocation state says it
+        ConflictKind.DEVICE_MISSING,  # the allocation state says it
+        ConflictKind.DEVICE_UNHEALTHY,  # a matter of the card's
+        ConflictKind.HELD_BY_NOBODY_ALIVE,  # what the dead left holds nothing
+    }
+)
+"""Not taken from the ledger."""
+
+_CLAIMED: Final = frozenset(
+    {ConflictKind.FILE_DIFFERS, ConflictKind.LIMIT_DIFFERS, ConflictKind.MALFORMED}
+)
+"""What tenants can write is all that these rest on."""
+
+_BY_ANNOTATION: Final = frozenset(
+    {ConflictKind.CARD_DIFFERS, ConflictKind.SIZE_DIFFERS, ConflictKind.NODE_DIFFERS}
+)
+"""These may rest on an annotation that somebody has edited since we have bound the pod."""
+
+
+def of_desk(allocation_state: AllocationState) -> tuple[AllocationConflict, ...]:
+    """What the allocation state cannot bear, as it is now."""
+    tenants = allocation_state.tenants.values()
+    lost = any(
+        share.device not in allocation_state.named for tenant in tenants for share in tenant.shares
+    )
+    impossible = (
+        AllocationState.over(allocation_state.devices, tenants)[1]
+        if lost or allocation_state.unbooked
+        else ()
+    )
+    return (*(_uses(tenant) for tenant in tenants if tenant.beside), *impossible)
+
+
+def of_now(
+    found: Iterable[AllocationConflict], there: Collection[str]
+) -> tuple[AllocationConflict, ...]:
+    """Those whose parties are still there: the pod, or of several pods two.
+
+    ``there`` are the UIDs of tenants, and of pods that hold devices by the API server's word.
+    """
+    return tuple(one for one in found if _has_parties(one, there))
+
+
+def disagreements(
+    ledger: Ledger, scheme: Scheme, tenants: Collection[str]
+) -> tuple[tuple[AllocationConflict, ...], tuple[AllocationConflict, ...]]:
+    """What sources say differently of tenants in this scheme, and what is only claimed.
+
+    A pod that only waits holds nothing, so that nothing of it can be contradicted. Who runs without
+    a device holds nothing either, but should.
+    """
+    conflicts, remarks = [], []
+    for one in ledger.conflicts:
+        schemes = {said.scheme for said in one.statements}
+        parties = frozenset(said.pod.uid for said in one.statements if said.pod.uid)
+        about = frozenset({one.pod.uid}) if one.pod else parties
+        held = about & set(tenants)
+        ours = not schemes or scheme in schemes or held
+        if not ours or one.kind in _ELSEWHERE:
+            continue
+        told = AllocationConflict(one.pod, _words(one), about)
+        if _is_claimed(one):
+            remarks.append(told)
+        elif held or one.kind is ConflictKind.RUNNING_WITHOUT_DEVICE:
+            conflicts.append(told)
+    return tuple(conflicts), tuple(remarks)
+
+
+def _has_parties(one: AllocationConflict, there: Collection[str]) -> bool:
+    parties = frozenset({one.pod.uid}) if one.pod else one.parties
+    return bool(parties) and len(parties & frozenset(there)) >= min(2, len(parties))
+
+
+def _is_claimed(one: Disagreement) -> bool:
+    """Whether it rests on nothing but what tenants can write."""
+    if one.kind in _CLAIMED:
+        return True
+    believed = [
+        said
+        for said in one.statements
+        if not is_tenants_own(said) and said.source is not Source.ANNOTATIONS
+    ]
+    if one.kind is ConflictKind.DOUBLE_BOOKED:  # MIG slots stand in annotations only
+        return len({said.pod.uid for said in believed}) < 2
+    own = [said for said in believed if said.source is Source.OWN_CHECKPOINT]
+    if one.kind not in _BY_ANNOTATION or not own:
+        return False
+    bound = {share.device for said in own for share in said.shares} | {""}
+    sizes = {sum(share.memory_bytes or 0 for share in said.shares) for said in believed} - {0}
+    return len(sizes) < 2 and all(
+        share.device in bound for said in believed for share in said.shares
+    )
+
+
+def _uses(tenant: AdmittedPod) -> AllocationConflict:
+    devices = ", ".join(dict.fromkeys(share.device for share in tenant.beside))
+    return AllocationConflict(tenant.pod, f"it uses {devices}, which it was not given")
+
+
+def _words(one: Disagreement) -> str:
+    said = [f"{each.source} of {_devices(each.shares)}" for each in one.statements[:_NAMED]]
+    rest = len(one.statements) - len(said)
+    parts = (
+        f" on {one.device}" if one.device else "",
+        f" for container {one.container}" if one.container else "",
+        f": {one.detail}" if one.detail else "",
+        f"; by {', '.join(said)}" if said else "",
+        f" and {rest} more" if rest else "",
+    )
+    return one.kind.explanation + "".join(parts)
+
+
+def _devices(shares: Iterable[Share]) -> str:
+    return " and ".join(dict.fromkeys(share.device or "some device" for share in shares)) or "none"

@@ -1,0 +1,65 @@
+"""The answer to Allocate for one container: its name and edits as the kubelet's message, and back.
+
+The kubelet keeps the message in its checkpoint as it came, which is how the name is found again,
+beside the container that it was given to. With CDI the name is a device of the kind
+``vgpu.dev/share`` that the runtime looks up when it makes the container; without, it is an
+annotation of that key.
+"""
+
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from deviceplugin.allocate.binding_names import is_name
+from deviceplugin.injection.cdi import KIND
+from vgpu.rpc.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse, DeviceSpec
+from vgpu.rpc.deviceplugin_pb2 import Mount as MountMessage
+from vgpu.schemes.codec import ContainerEdits, Mount
+
+PERMISSIONS: Final = "rwm"
+"""In the device cgroup, as gpu-manager gives them."""
+
+
+def answer(name: str, edits: ContainerEdits, *, cdi: bool) -> ContainerAllocateResponse:
+    """The message that says both. Without a name it says the edits alone."""
+    own = {KIND: name} if name and not cdi else {}
+    return ContainerAllocateResponse(
+        envs=edits.env,
+        mounts=[
+            MountMessage(
+                container_path=mount.container, host_path=mount.host, read_only=mount.read_only
+            )
+            for mount in edits.mounts
+        ],
+        devices=[
+            DeviceSpec(container_path=path, host_path=path, permissions=PERMISSIONS)
+            for path in edits.devices
+        ],
+        annotations={**edits.annotations, **own},
+        cdi_devices=[CDIDevice(name=f"{KIND}={name}")] if name and cdi else [],
+    )
+
+
+def read(message: bytes) -> tuple[str, ContainerEdits]:
+    """Name and edits of an answer; the name is "" where it has none of our form, or several.
+
+    Any bytes are read: those that are no answer have no name and no edits.
+    """
+    try:
+        told = ContainerAllocateResponse.FromString(message)
+    except DecodeError:
+        return "", ContainerEdits({})
+    annotations = dict(told.annotations)
+    kinds = (device.name.partition("=") for device in told.cdi_devices)
+    names = {name for kind, _, name in kinds if kind == KIND}
+    names |= {annotations.pop(KIND)} if KIND in annotations else set()
+    name = names.pop() if len(names) == 1 else ""
+    edits = ContainerEdits(
+        env=dict(told.envs),
+        mounts=tuple(
+            Mount(mount.host_path, mount.container_path, mount.read_only) for mount in told.mounts
+        ),
+        devices=tuple(device.host_path for device in told.devices),
+        annotations=annotations,
+    )
+    return name if is_name(name) else "", edits

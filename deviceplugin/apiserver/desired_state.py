@@ -1,0 +1,80 @@
+"""What others are to be told now: what the allocation state knows, less what the API server says
+already. Pure.
+
+Each answer is of one subject alone, so that one that cannot be told holds up no other.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from deviceplugin.model import AdmittedPod
+from deviceplugin.scheme_adapter import AnnotationPatch, NodePatch, SchemeAdapter
+from vgpu.kube.objects import Node, Pod
+from vgpu.model import Device
+
+
+class DesiredState(msgspec.Struct, frozen=True):
+    """What is so at one moment.
+
+    Attributes:
+        devices: the node's, with their health; none if they are not known yet.
+        named: the same, by every name.
+        tenants, pods: by the UID that the node knows a pod by; pods as the API server has them.
+        node: as the API server has it; None if it is not heard.
+        served: UIDs of pods of which the kubelet has an answer for every container: it is bound, or
+            refused, be it for now; or of which one is finally refused.
+        refused: UIDs of pods of which a container is finally refused.
+    """
+
+    devices: tuple[Device, ...]
+    named: Mapping[str, Device]
+    tenants: Mapping[str, AdmittedPod]
+    pods: Mapping[str, Pod]
+    node: Node | None
+    served: frozenset[str] = frozenset()
+    refused: frozenset[str] = frozenset()
+
+
+def of_pod(adapter: SchemeAdapter, look: DesiredState, uid: str, now: float) -> AnnotationPatch:
+    """Annotations of one of the pods."""
+    pod = look.pods[uid]
+    if uid in look.refused:
+        return adapter.failure_annotations(pod)
+    tenant = look.tenants.get(uid)
+    return adapter.pod_annotations(pod, tenant, look.named, now) if tenant else {}
+
+
+def of_node(adapter: SchemeAdapter, look: DesiredState, now: float) -> NodePatch:
+    """Of the node; nothing while its devices are not known: that is no node without cards."""
+    if look.node is None or not look.devices:
+        return NodePatch()
+    return adapter.node_annotations(look.node, look.devices, now)
+
+
+def lock_of(
+    adapter: SchemeAdapter, look: DesiredState, spent: Collection[str], now: float
+) -> str | None:
+    """The key of the node's lock that is to be released.
+
+    Its owner is told first: without the lock the scheduler sends the next pod. ``spent`` are UIDs
+    of pods whose lock has gone before: no later one is theirs.
+    """
+    if look.node is None or not adapter.codec.locks(look.node):
+        return None
+    pods = {uid: pod for uid, pod in look.pods.items() if uid not in spent}
+    served = look.served.intersection(pods)
+    told = {uid for uid in served if not of_pod(adapter, look, uid, now)}
+    return adapter.lock_to_release(look.node, pods.values(), told)
+
+
+def capacity_patch(node: Node, capacity: Mapping[str, int]) -> list[dict[str, Any]]:
+    """A JSON patch (RFC 6902) of the status of that very node; what is there is replaced."""
+    patch: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": node.uid}]
+    for resource, count in capacity.items():
+        name = resource.replace("~", "~0").replace("/", "~1")
+        for where in ("capacity", "allocatable"):
+            path = f"/status/{where}/{name}"
+            patch.append({"op": "add", "path": path, "value": str(count)})
+    return patch

@@ -1,0 +1,97 @@
+"""This node's pods: followed by a watch, and asked for at once where one is missing.
+
+The kubelet and this watch hear of a pod at the same moment, in any order. So a pod that is not
+there yet is no pod that does not exist: before that is said, the API server is asked.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from vgpu.kube import list_watch
+from vgpu.kube.client import ApiClient
+from vgpu.kube.documents import Keep
+from vgpu.kube.informer import Informer
+from vgpu.kube.objects import Pod
+from vgpu.reasons import SourceError
+
+ASKING_SECONDS: Final = 3.0
+"""So long the API server may be silent when it is asked: the kubelet waits meanwhile."""
+
+_Known = Mapping[str, Pod]
+_NONE: Final[_Known] = {}
+
+
+class Pods:
+    """Safe to be asked from any thread. All are by the UID that the node knows them by."""
+
+    def __init__(
+        self,
+        cluster: ApiClient,
+        asked: ApiClient,
+        node: str,
+        changed: Callable[[], object],
+        clock: Callable[[], float],
+    ) -> None:
+        """``changed`` is called after every change, ``clock`` tells seconds that never go back.
+
+        ``asked`` is the same server, to be asked with the patience of ASKING_SECONDS.
+        """
+        self._cluster = asked
+        self._selector = f"spec.nodeName={node}"
+        self._clock = clock
+        api = list_watch.pods_of_node(cluster, node)
+        self._informer = Informer(api, cluster.server, key=lambda pod: pod.ref.uid, changed=changed)
+        self._asking = threading.Lock()
+        self._asked: _Known | None = None
+        self._asked_at = float("-inf")  # when the question of that answer began
+        self._told: tuple[_Known, _Known] = _NONE, _NONE  # by UID, by the node's; swapped in whole
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._informer.start()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the first list has come, or has failed; whether it did so in time."""
+        return self._informer.wait(seconds)
+
+    def close(self) -> None:
+        """Follow no longer."""
+        self._informer.close()
+
+    def known(self) -> Mapping[str, Pod] | None:
+        """All of the node's pods; None while the API server is not heard."""
+        state = self._informer.state()
+        if not state.synced or state.malformed:  # one of those may be the pod that is asked for
+            return None
+        seen, told = self._told
+        if state.objects is not seen:
+            told = {pod.kubelet_uid: pod for pod in state.objects.values()}
+            self._told = state.objects, told
+        return told
+
+    def find(self, uid: str) -> Pod | None:
+        """One pod, as far as the watch has told."""
+        return (self.known() or {}).get(uid)
+
+    def ask(self) -> Mapping[str, Pod] | None:
+        """All of the node's pods as the API server has them now; None if it does not answer.
+
+        Who waits while another asks gets the next answer, which is of a later time, too.
+        """
+        came_at = self._clock()
+        with self._asking:
+            if self._asked_at < came_at:
+                self._asked_at = self._clock()
+                self._asked = self._listed()
+            return self._asked
+
+    def _listed(self) -> _Known | None:
+        try:
+            with list_watch.translate_errors(self._cluster.server):
+                pages = tuple(self._cluster.pods(keep=Keep.ALL, field_selector=self._selector))
+                if any(page.malformed for page in pages):
+                    return None
+                return {pod.kubelet_uid: pod for page in pages for pod in page.pods}
+        except SourceError:
+            return None

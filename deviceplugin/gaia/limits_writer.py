@@ -1,0 +1,197 @@
+"""Writes what gaia's library in a container asks for: its limits, and the pids it counts.
+
+Nothing of it is the container's word. Which containers a pod has, and their pids, the kernel says;
+their names the kubelet; what they may use, the plugin's own books.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from deviceplugin.gaia.container_names import Names
+from deviceplugin.gaia.vcuda_files import PIDS_CONFIG, LimitsFolder
+from deviceplugin.model import AdmittedPod
+from vgpu.kube.objects import Pod
+from vgpu.model import Allocation, Phase, Request
+from vgpu.reasons import SourceError
+from vgpu.schemes.codec import ClaimError
+from vgpu.schemes.gaia import pids as gaia_pids
+from vgpu.schemes.gaia import vcuda_config
+from vgpu.schemes.gaia.codec import Gaia
+from vgpu.schemes.gaia.grant import limits
+from vgpu.schemes.gaia.vcuda_config import VcudaConfig
+from vgpu.sources.limits import VCUDA_CONFIG
+
+log = logging.getLogger(__name__)
+
+_LANGUAGE: Final = Gaia()
+
+Driver = Callable[[], tuple[int, int]]
+"""The driver's version, major and minor; raises SourceError while nobody knows it."""
+
+
+class PodFiles(msgspec.Struct, frozen=True):
+    """What one look at a pod has come to.
+
+    Attributes:
+        served: container ID -> name, of those whose files are as they are to be.
+        waiting: IDs of containers of which something is not known yet.
+        by_name: names of those that are served, under which their files are as well.
+    """
+
+    served: Mapping[str, str] = {}
+    waiting: frozenset[str] = frozenset()
+    by_name: frozenset[str] = frozenset()
+
+
+class LimitsWriter:
+    """Keeps the files of all tenants' containers. Safe to be asked from any thread."""
+
+    def __init__(
+        self,
+        folder: LimitsFolder,
+        *,
+        processes: Callable[[str], Mapping[str, Collection[int]]],
+        names: Names,
+        pod: Callable[[str], Pod | None],
+        driver: Driver,
+    ) -> None:
+        """``processes`` are a pod's pids by container ID; it, and ``driver``, raise SourceError.
+
+        ``pod`` is one by its UID, as the API server shows it, None while it does not.
+        """
+        self._folder = folder
+        self._processes = processes
+        self._names = names
+        self._pod = pod
+        self._driver = driver
+        self._changing = threading.Lock()
+        self._tenants: dict[str, AdmittedPod] = {}
+        self._said: dict[str, dict[str, str]] = {}  # UID -> warning -> its reason, as last said
+
+    def seat(self, tenant: AdmittedPod) -> None:
+        """From now on these are the tenant's shares."""
+        with self._changing:
+            self._tenants[tenant.pod.uid] = tenant
+
+    def unseat(self, uid: str) -> None:
+        """The pod is a tenant no more: its folder goes. Raises OSError."""
+        with self._changing:
+            self._tenants.pop(uid, None)
+            self._said.pop(uid, None)
+            self._folder.remove(uid)
+
+    def mend(self) -> None:
+        """Write anew what somebody has damaged: the library may read it at any time."""
+        with self._changing:
+            tenants = tuple(self._tenants)
+        for uid in tenants:
+            try:
+                folders = self._folder.containers(uid)
+                if not all(self._is_whole(uid, folder) for folder in folders):
+                    self.look(uid, by_name=folders)
+            except (SourceError, OSError) as error:
+                log.warning("limits cannot be mended", extra={"uid": uid, "reason": str(error)})
+
+    def look(self, uid: str, by_name: Collection[str] = ()) -> PodFiles:
+        """Write the files of all the pod's containers that run now.
+
+        Those in ``by_name`` have theirs under their name as well. Raises SourceError, OSError.
+        """
+        with self._changing:
+            tenant = self._tenants.get(uid)
+            return self._looked(tenant, by_name) if tenant else PodFiles()
+
+    def _looked(self, tenant: AdmittedPod, by_name: Collection[str]) -> PodFiles:
+        uid = tenant.pod.uid
+        pod = self._pod(uid)
+        pids = self._processes(uid)
+        names = self._names(tenant.pod, pod)
+        running = {one: names.get(one) for one, its in pids.items() if its}
+        served = {}
+        waiting = {one for one, name in running.items() if name is None}
+        for container, name in running.items():
+            shares = None if name is None else allocation_of(tenant, name)
+            if name is None or shares is None:
+                continue
+            config = self._config(tenant, shares, pod, container)
+            if config is None:
+                waiting.add(container)
+                continue
+            self._write(uid, container, config, pids[container])
+            if name in by_name:
+                self._write(uid, name, config, pids[container])
+            served[container] = name
+        self._folder.prune(uid, pids.keys())
+        return PodFiles(
+            served, frozenset(waiting), frozenset(served.values()).intersection(by_name)
+        )
+
+    def _config(
+        self, tenant: AdmittedPod, shares: Allocation, pod: Pod | None, folder: str
+    ) -> bytes | None:
+        """The file's bytes; None where the pod's own limit is not known, and never was."""
+        requests = self._requests(tenant.pod.uid, pod)
+        if requests is None:
+            there = self._folder.content(tenant.pod.uid, folder, VCUDA_CONFIG)
+            return there if _reads(vcuda_config.decode, there) else None
+        return vcuda_config.encode(config_of(tenant, shares, requests, self._driver()))
+
+    def _is_whole(self, uid: str, folder: str) -> bool:
+        """Whether a container's files can be read; ours have at least one pid."""
+        config, pids = (self._folder.content(uid, folder, n) for n in (VCUDA_CONFIG, PIDS_CONFIG))
+        return _reads(vcuda_config.decode, config) and _reads(gaia_pids.decode, pids)
+
+    def _write(self, uid: str, folder: str, config: bytes, pids: Collection[int]) -> None:
+        least = sorted(pids)[: gaia_pids.MOST_PIDS]  # as many as the library reads
+        if len(pids) > len(least):
+            reason = f"it counts {gaia_pids.MOST_PIDS} of each container"
+            self._warn(uid, "more processes than gaia's library counts", reason)
+        self._folder.write(uid, folder, VCUDA_CONFIG, config)
+        self._folder.write(uid, folder, PIDS_CONFIG, gaia_pids.encode(least))
+
+    def _requests(self, uid: str, pod: Pod | None) -> tuple[Request, ...] | None:
+        """None where they are not known; the pod's user may have broken them since it was bound."""
+        try:
+            return _LANGUAGE.requests(pod) if pod else None
+        except ClaimError as error:
+            self._warn(uid, "the limits of a pod stay what they are", str(error))
+            return None
+
+    def _warn(self, uid: str, message: str, reason: str) -> None:
+        """Unless it was said of the pod, which can bring it about at every look."""
+        said = self._said.setdefault(uid, {})
+        if said.get(message) != reason:
+            said[message] = reason
+            log.warning(message, extra={"uid": uid, "reason": reason})
+
+
+def _reads(decode: Callable[[bytes], object], content: bytes | None) -> bool:
+    """Whether there is something that can be decoded."""
+    try:
+        return bool(content) and bool(decode(content or b""))
+    except SourceError:
+        return False
+
+
+def allocation_of(tenant: AdmittedPod, container: str) -> Allocation | None:
+    """What a container may use: what it is bound to, or else was promised; None if nothing."""
+    bound = tenant.binding(container)
+    if bound is None:
+        return tenant.allocation(container)
+    return Allocation(container, bound.shares, Phase.ASSIGNED)
+
+
+def config_of(
+    tenant: AdmittedPod,
+    allocation: Allocation,
+    requests: Iterable[Request],
+    driver: tuple[int, int],
+) -> VcudaConfig:
+    """The container's limits; whether they are hard the requests say. Raises ClaimError."""
+    name = allocation.container
+    soft = (one.limit_milli for one in requests if one.container == name)
+    return limits(tenant.pod, allocation, driver, limit_milli=next(soft, None))

@@ -1,0 +1,173 @@
+"""All that gaia needs on a node beside the answers to the kubelet: one thing to start and to tell.
+
+The order in which the plugin tells it: :meth:`~GaiaKeeper.seat` for every tenant it has found at
+its start, :meth:`~GaiaKeeper.keep_only` once when it knows them all, :meth:`~GaiaKeeper.bound`
+before a container is made, and :meth:`~GaiaKeeper.left`.
+"""
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from deviceplugin.gaia.container_names import ContainerNames
+from deviceplugin.gaia.driver_layout import Flavour
+from deviceplugin.gaia.driver_mirror import DriverMirror, DriverSource, Mirrored
+from deviceplugin.gaia.limits_writer import Driver, LimitsWriter
+from deviceplugin.gaia.processes import pids_of
+from deviceplugin.gaia.vcuda_files import LimitsFolder
+from deviceplugin.gaia.vcuda_server import VcudaServers
+from deviceplugin.model import AdmittedPod
+from vgpu.kube.objects import Pod
+from vgpu.reasons import Reason, SourceError
+from vgpu.units import WHOLE_DEVICE_MILLI
+
+log = logging.getLogger(__name__)
+
+REFRESH_SECONDS: Final = 60.0
+"""Interval between two looks at the host's driver and at the files of limits, in seconds."""
+
+_ENDING_SECONDS: Final = 30.0
+"""A copy of the driver may be under way."""
+
+_VERSION: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(?:\.[0-9]{1,9})*")
+
+
+class GaiaSettings(msgspec.Struct, frozen=True):
+    """Where things are. ``driver`` is what is mirrored to ``driver_dir``."""
+
+    limits_dir: str = "/etc/gpu-manager/vm"
+    driver_dir: str = "/etc/gpu-manager/vdriver"
+    driver: DriverSource = DriverSource()
+    procfs: str = "/proc"
+    cgroupfs: str = "/sys/fs/cgroup"
+    log_dir: str = "/var/log/pods"
+    boot_id: str = ""
+
+
+class GaiaServices:
+    """Safe to be told from any thread."""
+
+    def __init__(
+        self,
+        settings: GaiaSettings,
+        *,
+        pod: Callable[[str], Pod | None],
+        driver: Driver,
+        mirrored: Callable[[], object] = lambda: None,
+    ) -> None:
+        """``pod`` is one by its UID on the node, as far as the API server has told.
+
+        ``driver`` is its version, see :func:`driver_version`. ``mirrored`` is called when what
+        containers can be given of the driver has changed: pods that wait for it may have it.
+        """
+        self._folder = LimitsFolder(settings.limits_dir)
+        self._registrar = LimitsWriter(
+            self._folder,
+            processes=partial(pids_of, procfs=settings.procfs, cgroupfs=settings.cgroupfs),
+            names=ContainerNames(settings.log_dir).of,
+            pod=pod,
+            driver=driver,
+        )
+        self._servers = VcudaServers(self._registrar.look)
+        self._informer = DriverMirror(settings.driver_dir, settings.driver, settings.boot_id)
+        self._told = mirrored
+        self._mirrored: Mirrored | None = None
+        self._problem = "the driver is not mirrored yet"
+        self._stopping = threading.Event()
+        self._refresher = threading.Thread(target=self._keep_fresh, name="mirror", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the driver is mirrored in the background, which may take seconds."""
+        self._servers.start()
+        self._refresher.start()
+
+    def stop(self) -> None:
+        """End; what was written stays, for containers go on."""
+        self._stopping.set()
+        self._servers.stop()
+        self._refresher.join(_ENDING_SECONDS)
+
+    @property
+    def problem(self) -> str:
+        """Why some containers cannot be given the driver; "" if all can."""
+        return self._problem
+
+    def seat(self, tenant: AdmittedPod) -> None:
+        """Serve the tenant's containers from now on, by these shares. Raises OSError."""
+        uid = tenant.pod.uid
+        self._folder.make(uid)
+        self._registrar.seat(tenant)
+        self._servers.open(uid, self._folder.socket(uid))
+
+    def bound(self, tenant: AdmittedPod) -> None:
+        """The same, before one of its containers is made; raises OSError if it cannot be now."""
+        self.seat(tenant)
+        self._require_driver(tenant)
+
+    def left(self, uid: str) -> None:
+        """The tenant's containers are gone: its socket and folder go. Raises OSError."""
+        self._servers.close(uid)
+        self._registrar.unseat(uid)
+
+    def prune(self, uids: Collection[str]) -> None:
+        """Remove the folders of all other pods; to be called before any new one gets a share.
+
+        ``uids`` are those of all pods that may have containers, tenants or not. Raises OSError.
+        """
+        for uid in self._folder.pods():
+            if uid not in uids:
+                log.info("a pod that is gone had limits", extra={"uid": uid})
+                self.left(uid)
+
+    def refresh(self) -> None:
+        """Look at the host's driver now; :attr:`problem` says what came of it."""
+        before, said = self._mirrored, self._problem
+        try:
+            self._mirrored = self._informer.refresh()
+            self._problem = self._mirrored.problem
+        except (SourceError, OSError) as error:  # what was mirrored may not be what is loaded
+            self._mirrored, self._problem = None, str(error)
+        if self._problem and self._problem != said:
+            log.warning("some containers cannot be given the driver: %s", self._problem)
+        if self._mirrored and self._mirrored != before:
+            log.info("the driver is there for containers", extra=_said(self._mirrored))
+            self._told()
+
+    def _keep_fresh(self) -> None:
+        """Again and again: the driver may come late, and be replaced, and limits be damaged."""
+        while not self._stopping.is_set():
+            for keep in (self.refresh, self._registrar.mend):
+                try:
+                    keep()
+                except Exception:
+                    log.exception("keeping gaia's files failed on a defect")
+            self._stopping.wait(REFRESH_SECONDS)
+
+    def _require_driver(self, tenant: AdmittedPod) -> None:
+        """Raises OSError."""
+        flavours = {_flavour(share.cores_milli) for share in tenant.shares}
+        there = self._mirrored.folders.keys() if self._mirrored else frozenset()
+        if not flavours <= there:
+            raise OSError(self._problem or "no driver is mirrored for such a share")
+
+
+def driver_version(text: str) -> tuple[int, int]:
+    """Major and minor of NVML's ``580.95.05``. Raises SourceError MALFORMED."""
+    match = _VERSION.fullmatch(text)
+    if match is None:
+        raise SourceError(Reason.MALFORMED, "driver version", f"{text[:64]!r}")
+    return int(match[1]), int(match[2])
+
+
+def _flavour(cores_milli: int | None) -> Flavour:
+    return Flavour.ORIGIN if cores_milli == WHOLE_DEVICE_MILLI else Flavour.SHARED
+
+
+def _said(mirrored: Mirrored) -> dict[str, str]:
+    folders = ", ".join(sorted(mirrored.folders.values()))
+    return {"version": mirrored.version, "folders": folders}

@@ -1,0 +1,1 @@
+"""Which devices new containers may use."""

@@ -1,0 +1,217 @@
+"""Which devices new containers may use, judged from what the driver says. Pure.
+
+Promises: a device is unhealthy from the first bad event or reading on, and stays so while a bad
+reading stands; it recovers in bounded time after the last bad thing; one card's trouble is no
+other's; an event of no known device is counted and blames none. A driver that does not answer
+says nothing of its devices until it has been silent for a while.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Self
+
+import msgspec
+from msgspec.structs import replace
+
+from deviceplugin.health.incident import Incident, Reasons, UnhealthyReason, answered, lost, worse
+from deviceplugin.health.rules import HealthRules
+from vgpu.facts import Gpu, GpuSample, XidCount
+from vgpu.reasons import Reason
+from vgpu.sources.nvml_queries import MEMORY_TOTAL
+
+UNKNOWN_DEVICE: Final = ""
+
+Events = Mapping[tuple[str, UnhealthyReason], int]
+"""How often something bad was seen, by device (UNKNOWN_DEVICE if not told) and reason."""
+
+
+class HealthVerdict(msgspec.Struct, frozen=True, gc=False):
+    """Whether new containers may use a device, and why not."""
+
+    reasons: Reasons = {}
+
+    @property
+    def healthy(self) -> bool:
+        """No reason against it."""
+        return not self.reasons
+
+    @property
+    def detail(self) -> str:
+        """The evidence in words; "" if it is healthy."""
+        return "; ".join(f"{reason}: {detail}" for reason, detail in self.reasons.items())
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):
+    """What is new about a device, with its evidence in words."""
+
+    uuid: str
+    healthy: bool
+    detail: str
+
+
+class Health(msgspec.Struct, frozen=True):
+    """All that is known of a node's devices. Begins with :meth:`at_start`.
+
+    Attributes:
+        gpus: every device that has ever answered, by UUID, as it did last; a card's index stays
+            the first one.
+        cases: by UUID.
+        xids: how often each was told so far, by device and XID.
+        events: see :data:`Events`.
+        misses: how often in a row the driver has not answered.
+    """
+
+    gpus: Mapping[str, Gpu]
+    cases: Mapping[str, Incident]
+    xids: Mapping[tuple[str, int], int]
+    events: Events
+    misses: int
+
+    @classmethod
+    def at_start(cls, xids: Iterable[XidCount] = ()) -> Self:
+        """Nothing is known yet; XIDs of before are not held against anyone."""
+        return cls({}, {}, {(each.device, each.xid): each.count for each in xids}, {}, 0)
+
+    @property
+    def devices(self) -> tuple[Gpu, ...]:
+        """By index, each card before its MIG instances."""
+
+        def place(gpu: Gpu) -> tuple[int, str, bool, int, str]:
+            card = self.gpus.get(gpu.parent, gpu)
+            return card.index, card.uuid, bool(gpu.parent), gpu.index, gpu.uuid
+
+        return tuple(sorted(self.gpus.values(), key=place))
+
+    @property
+    def verdicts(self) -> Mapping[str, HealthVerdict]:
+        """By UUID, of every device."""
+        return {uuid: self.verdict(uuid) for uuid in self.gpus}
+
+    def verdict(self, uuid: str) -> HealthVerdict:
+        """Of a device that has answered; what is held against a card is so of its instances too."""
+        gpu = self.gpus.get(uuid)
+        cases = (self.cases.get(gpu.parent) if gpu else None, self.cases.get(uuid))
+        return HealthVerdict(
+            {key: text for case in cases if case for key, text in case.reasons.items()}
+        )
+
+
+def heard(health: Health, xids: Iterable[XidCount], now: float, rules: HealthRules) -> Health:
+    """After events: ``xids`` are the counts of all so far."""
+    told, cases, events = dict(health.xids), dict(health.cases), dict(health.events)
+    for each in xids:
+        fresh = each.count - told.get((each.device, each.xid), 0)
+        if fresh <= 0:
+            continue
+        told[each.device, each.xid] = each.count
+        if not rules.counts(each.xid):
+            continue
+        _count(events, each.device, UnhealthyReason.XID, fresh)
+        if each.device != UNKNOWN_DEVICE:
+            evidence = {
+                UnhealthyReason.XID: f"XID {each.xid}" + (f", {fresh} times" if fresh > 1 else "")
+            }
+            cases[each.device] = worse(cases.get(each.device, Incident()), evidence, now)
+    return replace(health, xids=told, cases=cases, events=events)
+
+
+def seen(health: Health, sample: GpuSample, now: float, rules: HealthRules) -> Health:
+    """After the driver has answered."""
+    numbered = _numbered(sample.gpus, health.gpus)
+    there = {gpu.uuid: gpu for gpu in numbered if not _mute(gpu, health)}
+    gpus, cases, events = {**health.gpus, **there}, dict(health.cases), dict(health.events)
+    for uuid, gpu in gpus.items():
+        case, fresh = cases.get(uuid, Incident()), frozenset[UnhealthyReason]()
+        if uuid in there:
+            case, fresh = answered(case, gpu, now, rules)
+        elif detail := _loss(gpu, there, sample):
+            case, fresh = lost(case, detail, now)
+        cases[uuid] = case
+        for reason in fresh:
+            _count(events, uuid, reason)
+    return replace(health, gpus=gpus, cases=cases, events=events, misses=0)
+
+
+def missed(health: Health, detail: str, now: float, rules: HealthRules) -> Health:
+    """After the driver has not answered; ``detail`` is what it said, or that it hangs."""
+    misses = health.misses + 1
+    if misses < rules.patience:
+        return replace(health, misses=misses)
+    cases, events = dict(health.cases), dict(health.events)
+    evidence = {UnhealthyReason.DRIVER_SILENT: f"no answer {misses} times in a row: {detail}"}
+    for uuid in health.gpus:
+        case = cases.get(uuid, Incident())
+        if UnhealthyReason.DRIVER_SILENT not in case.reasons:
+            _count(events, uuid, UnhealthyReason.DRIVER_SILENT)
+        cases[uuid] = worse(case, evidence, now)
+    return replace(health, cases=cases, events=events, misses=misses)
+
+
+def changes(before: Health, after: Health) -> tuple[Change, ...]:
+    """What those who use the devices must know: new ones, better and worse ones, other sizes."""
+    found = []
+    for gpu in after.devices:
+        old = before.gpus.get(gpu.uuid)
+        was, now = before.verdict(gpu.uuid), after.verdict(gpu.uuid)
+        if old is None:
+            detail = now.detail or f"found: {_described(gpu)}"
+        elif now.reasons.keys() - was.reasons.keys():
+            detail = now.detail
+        elif now.healthy and not was.healthy:
+            detail = f"it answers, and nothing bad was seen for long enough; it was {was.detail}"
+        elif _described(old) != _described(gpu):
+            detail = f"it is {_described(gpu)}, and was {_described(old)}"
+        else:
+            continue
+        found.append(Change(gpu.uuid, now.healthy, detail))
+    return tuple(found)
+
+
+def _numbered(gpus: Iterable[Gpu], known: Mapping[str, Gpu]) -> Iterator[Gpu]:
+    """Each card with the index that it had first; a new one comes after all that are known.
+
+    The driver lets the others move up when a card is lost, and pods were promised cards by number.
+    """
+    last = max((gpu.index for gpu in known.values() if not gpu.parent), default=-1)
+    for gpu in sorted(gpus, key=lambda gpu: gpu.index):
+        if gpu.parent:
+            yield gpu
+        elif gpu.uuid in known:
+            yield replace(gpu, index=known[gpu.uuid].index)
+        else:
+            last = max(gpu.index, last + 1)
+            yield replace(gpu, index=last)
+
+
+def _mute(gpu: Gpu, health: Health) -> bool:
+    """Whether it told its memory once and does not now: it cannot be asked, whatever it answers."""
+    known = health.gpus.get(gpu.uuid)
+    return known is not None and MEMORY_TOTAL in known.readings and MEMORY_TOTAL not in gpu.readings
+
+
+def _loss(gpu: Gpu, there: Mapping[str, Gpu], sample: GpuSample) -> str:
+    """Why a device that is not ``there`` is lost; "" if nothing can be said."""
+    if any(gpu.uuid == one.uuid for one in sample.gpus):
+        return "it does not tell its memory any more"
+    # A number that cannot be is refused alone: what else the card tells is as good as ever.
+    failed = (one for one in sample.rejections if one.reason is not Reason.IMPLAUSIBLE)
+    refused = {rejection.subject: rejection for rejection in failed}
+    if gpu.uuid in sample.lost or gpu.parent in sample.lost:
+        rejection = refused.get(gpu.uuid) or refused.get(gpu.parent)
+        return (rejection and rejection.detail) or UnhealthyReason.LOST.explanation
+    asked = sample.complete and (not gpu.parent or gpu.parent in there)
+    return "no longer listed" if asked and gpu.parent not in refused else ""
+
+
+def _described(gpu: Gpu) -> str:
+    total = gpu.readings.get(MEMORY_TOTAL)
+    size = "unknown size" if total is None else f"{total:.0f} bytes"
+    return f"{gpu.info.get('name', 'a device')} of {size} at index {gpu.index}"
+
+
+def _count(
+    events: dict[tuple[str, UnhealthyReason], int],
+    uuid: str,
+    reason: UnhealthyReason,
+    times: int = 1,
+) -> None:
+    events[uuid, reason] = events.get((uuid, reason), 0) + times

@@ -1,0 +1,145 @@
+"""What is held against one device, and when it is over. Pure.
+
+An **incident** begins with the first bad thing and is over when the device has answered, and
+nothing bad was seen, for long enough: each further incident of a day takes twice as long as the
+one before. A loss is over with the first complete answers, unless it is one of several; the
+driver's silence is no incident of the device's. Times are in seconds of a clock that is never set
+back.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from deviceplugin.health.rules import HealthRules
+from vgpu.facts import Gpu
+from vgpu.reasons import Explained
+from vgpu.sources.nvml_queries import (
+    ECC_UNCORRECTED,
+    MEMORY_TOTAL,
+    RETIRED_PAGES_PENDING,
+    ROW_REMAP_FAILURE,
+    ROW_REMAP_PENDING,
+)
+
+DAY: Final = 86400.0
+LONGEST_RECOVERY: Final = 3600.0
+PROOF_SAMPLES: Final = 2
+"""Complete answers in a row before a device is trusted again."""
+
+_MOST_INCIDENTS: Final = 16  # twice as long for each is beyond LONGEST_RECOVERY by then
+
+
+class UnhealthyReason(Explained):
+    """The label ``reason`` of an unhealthy device; ``explanation`` says it in words."""
+
+    XID = "xid", "the driver reported an XID that is not to be ignored"
+    ECC = "ecc_uncorrected", "there were new uncorrected memory errors"
+    ROW_REMAP_PENDING = "row_remap_pending", "memory rows are to be replaced: it needs a reset"
+    ROW_REMAP_FAILURE = "row_remap_failure", "a bad memory row could not be replaced"
+    PAGES_PENDING = "retired_pages_pending", "memory pages are to be retired: it needs a reset"
+    LOST = "lost", "it does not answer any more, or is no longer listed"
+    DRIVER_SILENT = "driver_silent", "the driver as a whole does not answer"
+
+
+Reasons = Mapping[UnhealthyReason, str]
+"""Why a device is unhealthy, each with its evidence in words."""
+
+_READINGS: Final[Mapping[tuple[str, ...], UnhealthyReason]] = {
+    ROW_REMAP_PENDING: UnhealthyReason.ROW_REMAP_PENDING,
+    ROW_REMAP_FAILURE: UnhealthyReason.ROW_REMAP_FAILURE,
+    RETIRED_PAGES_PENDING: UnhealthyReason.PAGES_PENDING,
+}
+"""What is bad for as long as the reading is not 0."""
+
+
+class Incident(msgspec.Struct, frozen=True, gc=False):
+    """What is held against one device; nothing in one that has never been bad.
+
+    Attributes:
+        reasons: all of the present incident; none if the device is healthy.
+        standing: those that the last sample still showed.
+        bad_at: when the last bad thing was seen.
+        good: complete answers since.
+        incidents: when those of the last day began.
+        uncorrected: memory errors when it was last asked; None if it has never told.
+    """
+
+    reasons: Reasons = {}
+    standing: Reasons = {}
+    bad_at: float = 0.0
+    good: int = 0
+    incidents: tuple[float, ...] = ()
+    uncorrected: float | None = None
+
+
+def worse(case: Incident, found: Reasons, now: float) -> Incident:
+    """After something bad."""
+    incidents = case.incidents
+    if _own(found) and not _own(case.reasons):
+        recent = tuple(at for at in incidents if now - at < DAY)
+        incidents = (*recent, now)[-_MOST_INCIDENTS:]
+    reasons = {**case.reasons, **found}
+    return replace(case, reasons=reasons, bad_at=now, good=0, incidents=incidents)
+
+
+def lost(case: Incident, detail: str, now: float) -> tuple[Incident, frozenset[UnhealthyReason]]:
+    """After a sample without the device; with the reasons that are new."""
+    standing = {UnhealthyReason.LOST: detail}
+    fresh = frozenset(standing.keys() - case.standing.keys())
+    return worse(replace(case, standing=standing), standing, now), fresh
+
+
+def answered(
+    case: Incident, gpu: Gpu, now: float, rules: HealthRules
+) -> tuple[Incident, frozenset[UnhealthyReason]]:
+    """After a sample with the device; with the reasons that are new."""
+    standing = _shown(case, gpu) if rules.memory_errors else {}
+    risen = _risen(case, gpu) if rules.memory_errors else {}
+    fresh = frozenset((standing.keys() - case.standing.keys()) | risen.keys())
+    uncorrected = gpu.readings.get(ECC_UNCORRECTED, case.uncorrected)
+    case = replace(case, standing=standing, uncorrected=uncorrected)
+    if standing or risen:
+        return worse(case, {**standing, **risen}, now), fresh
+    if MEMORY_TOTAL not in gpu.readings:  # it is there, and cannot say the least
+        return replace(case, good=0), fresh
+    good = case.good + 1
+    proven = good >= PROOF_SAMPLES and now - case.bad_at >= _recovery(case, rules)
+    return replace(case, good=good, reasons={} if proven else case.reasons), fresh
+
+
+def _shown(case: Incident, gpu: Gpu) -> Reasons:
+    """What the readings show; one that is not there shows what it did last."""
+    shown = {}
+    for key, reason in _READINGS.items():
+        value = gpu.readings.get(key)
+        if value:
+            shown[reason] = reason.explanation
+        elif value is None and reason in case.standing:
+            shown[reason] = case.standing[reason]
+    return shown
+
+
+def _risen(case: Incident, gpu: Gpu) -> Reasons:
+    """Uncorrected errors that were not there the last time; a new driver counts from 0 again."""
+    before, count = case.uncorrected, gpu.readings.get(ECC_UNCORRECTED)
+    if before is None or count is None or count <= before:
+        return {}
+    return {UnhealthyReason.ECC: f"uncorrected memory errors rose from {before:.0f} to {count:.0f}"}
+
+
+def _recovery(case: Incident, rules: HealthRules) -> float:
+    """Seconds without anything bad that the present incident takes to be over."""
+    repeats = len(case.incidents) - 1
+    if case.reasons.keys() <= {UnhealthyReason.LOST, UnhealthyReason.DRIVER_SILENT}:
+        repeats -= 1
+    if repeats < 0 or not _own(case.reasons):
+        return 0.0
+    return min(rules.recovery * 2.0**repeats, max(rules.recovery, LONGEST_RECOVERY))
+
+
+def _own(reasons: Reasons) -> bool:
+    """Whether any is the device's own, and not the driver's."""
+    return bool(reasons.keys() - {UnhealthyReason.DRIVER_SILENT})

@@ -1,0 +1,220 @@
+"""With CDI: a container gets all it is bound to from a spec file of its binding's name.
+
+``vgpu-<name>.json`` of the kind ``vgpu.dev/share`` has one device, of that name. A runtime that
+knows CDI refuses to make the container as long as there is no such file, and the kubelet tries
+again; one that does not know CDI gives the container no GPU. A runtime may answer from a cache that
+is late, so what stands under a name never changes.
+
+Whose a file is, and of which boot, is in its annotations, which need version 0.6.0 of the format
+(CDI library 0.6; containerd 1.7.11 has 0.5.4, 1.7.18 has 0.7.2). Annotations of edits, which are
+for the runtime itself, have no place in the format and are left out.
+
+A file under a name of ours that is no whole spec (emptied, cut, ``{}``) is damaged: it is as good
+as lost, so that it is written anew, or removed. No runtime can have read a device out of it.
+"""
+
+import errno
+import re
+from collections.abc import Collection, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from deviceplugin import atomic_files
+from deviceplugin.allocate.binding_names import checked
+from vgpu.model import Scheme
+from vgpu.reasons import Reason, SourceError
+from vgpu.schemes.codec import NO_DEVICES, VISIBLE_DEVICES, ContainerEdits
+from vgpu.sources.files import read_file
+
+KIND: Final = "vgpu.dev/share"
+VERSION: Final = "0.6.0"
+DEFAULT_SPEC_DIR: Final = "/var/run/cdi"
+
+BOOT: Final = "vgpu.dev/boot-id"
+SCHEME: Final = "vgpu.dev/scheme"
+
+EARLY: Final = ContainerEdits({VISIBLE_DEVICES: NO_DEVICES})
+
+_LIMIT: Final = 1024 * 1024
+"""Bytes of a spec file; ours have a thousand."""
+
+_FILE: Final = re.compile(r"vgpu-([0-9a-f]{24})\.json")
+
+_MOUNTED: Final = ("nosuid", "nodev", "rbind", "rprivate")
+"""Besides ``ro`` or ``rw``; those that NVIDIA's own specs have."""
+
+_PERMISSIONS: Final = "rwm"
+
+
+class _Node(msgspec.Struct, frozen=True):
+    path: str
+    permissions: str = _PERMISSIONS
+
+
+class _Mount(msgspec.Struct, frozen=True, rename="camel"):
+    host_path: str
+    container_path: str
+    options: tuple[str, ...]
+
+
+class _Edits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    env: tuple[str, ...] = ()
+    device_nodes: tuple[_Node, ...] = ()
+    mounts: tuple[_Mount, ...] = ()
+
+
+class _Device(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    container_edits: _Edits
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    cdi_version: str
+    kind: str
+    annotations: dict[str, str]
+    devices: tuple[_Device, ...]
+
+
+class _Marks(msgspec.Struct, frozen=True):
+    """As much of any CDI spec as tells whose it is."""
+
+    kind: str = ""
+    annotations: Mapping[str, str] = {}
+
+
+class _Owner(StrEnum):
+    """Whose a file under a name of ours is."""
+
+    NOBODY = "nobody"  # there is no file
+    DAMAGED = "damaged"  # no whole spec
+    STRANGE = "strange"  # a spec of another kind: it gives nobody a share
+    OTHERS = "others"  # of another plugin of ours, or no regular file
+    OLDER = "older"  # ours, of another boot
+    OURS = "ours"
+
+
+_SCHEMES: Final = frozenset(Scheme)
+_MARKS: Final = msgspec.json.Decoder(_Marks)
+_SPEC: Final = msgspec.json.Decoder(_Spec)
+
+
+def spec(name: str, edits: ContainerEdits, scheme: Scheme, boot_id: str) -> bytes:
+    """The content of a spec file; the same for the same edits."""
+    given = _Edits(
+        env=tuple(f"{key}={value}" for key, value in sorted({**EARLY.env, **edits.env}.items())),
+        device_nodes=tuple(_Node(path) for path in edits.devices),
+        mounts=tuple(
+            _Mount(mount.host, mount.container, ("ro" if mount.read_only else "rw", *_MOUNTED))
+            for mount in edits.mounts
+        ),
+    )
+    marks = {BOOT: boot_id, SCHEME: scheme.value}
+    whole = _Spec(VERSION, KIND, marks, (_Device(name, given),))
+    return msgspec.json.format(msgspec.json.encode(whole)) + b"\n"
+
+
+class CdiInjector:
+    """A :class:`deviceplugin.ports.Injector` for runtimes that know CDI. One thread writes."""
+
+    guesses: Final = False
+
+    def __init__(self, folder: str, scheme: Scheme, boot_id: str) -> None:
+        """``folder`` is one of the runtime's ``cdi_spec_dirs``; it may be another plugin's too."""
+        self._folder = Path(folder)
+        self._scheme = scheme
+        self._boot_id = boot_id
+
+    def response(
+        self,
+        name: str,  # noqa: ARG002  # the answer is the same for all
+        edits: ContainerEdits,  # noqa: ARG002
+        late_env: Mapping[str, str],  # noqa: ARG002
+    ) -> ContainerEdits:
+        """See :meth:`deviceplugin.ports.Injector.early`: no device, until CDI says otherwise."""
+        return EARLY
+
+    def write(self, name: str, edits: ContainerEdits, late_env: Mapping[str, str]) -> None:  # noqa: ARG002  # all comes late
+        """See :meth:`deviceplugin.ports.Injector.write`.
+
+        A whole spec that stands there already for this boot must be the same: else OSError EEXIST.
+        """
+        path = self._path(name)
+        content = spec(name, edits, self._scheme, self._boot_id)
+        found = _content(path)
+        if found == content:
+            return
+        if self._owner(name, found) in (_Owner.OURS, _Owner.OTHERS):
+            detail = "it says something else, and a runtime may know it"
+            raise OSError(errno.EEXIST, detail, str(path))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        atomic_files.write(path, content, lasting=False)
+
+    def written(self) -> frozenset[str]:
+        """See :meth:`deviceplugin.ports.Injector.written`."""
+        return frozenset(filter(self.is_whole, self._names()))
+
+    def is_whole(self, name: str) -> bool:
+        """See :meth:`deviceplugin.ports.Injector.is_whole`."""
+        return self._look(name) is _Owner.OURS
+
+    def prune(self, names: Collection[str]) -> None:
+        """See :meth:`deviceplugin.ports.Injector.keep_only`. Other plugins' files stay.
+
+        A damaged one may have been another's, which writes it anew where it is still needed.
+        """
+        for name in self._names() - frozenset(names):
+            if self._look(name) not in (_Owner.STRANGE, _Owner.OTHERS):
+                self._path(name).unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"vgpu-{checked(name)}.json"
+
+    def _names(self) -> frozenset[str]:
+        """Of all files that are named like ours. Raises OSError."""
+        if not self._folder.exists():
+            return frozenset()
+        matches = (_FILE.fullmatch(path.name) for path in self._folder.iterdir())
+        return frozenset(match[1] for match in matches if match)
+
+    def _look(self, name: str) -> _Owner:
+        """Whose the file is as it is now; what cannot be read is not taken for ours."""
+        try:
+            return self._owner(name, _content(self._path(name)))
+        except OSError:
+            return _Owner.OTHERS
+
+    def _owner(self, name: str, content: bytes | None) -> _Owner:
+        if content is None:
+            return _Owner.NOBODY
+        try:
+            marks = _MARKS.decode(content)
+            if marks.kind != KIND:
+                return _Owner.STRANGE if marks.kind else _Owner.DAMAGED
+            scheme = marks.annotations.get(SCHEME)
+            if scheme != self._scheme:
+                return _Owner.OTHERS if scheme in _SCHEMES else _Owner.DAMAGED
+            whole = _SPEC.decode(content)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return _Owner.DAMAGED
+        if [device.name for device in whole.devices] != [name]:
+            return _Owner.DAMAGED
+        boot = whole.annotations.get(BOOT)
+        return _Owner.OURS if boot == self._boot_id else _Owner.OLDER
+
+
+def _content(path: Path) -> bytes | None:
+    """None if there is no file; nothing of one that is too long for a spec.
+
+    Raises OSError, also for what is no regular file.
+    """
+    try:
+        return read_file(str(path), _LIMIT)
+    except SourceError as error:
+        if error.reason is Reason.ABSENT:
+            return None
+        if error.reason is Reason.TOO_LARGE:
+            return b""
+        raise OSError(errno.EIO, error.detail or error.reason.explanation, str(path)) from error

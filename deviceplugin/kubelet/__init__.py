@@ -1,0 +1,3 @@
+"""The kubelet's side: registration, the gRPC service, what is advertised, what the kubelet has
+allocated.
+"""

@@ -1,0 +1,112 @@
+"""What is offered of the cards: from their health to the lists that the kubelet reads.
+
+A list that the kubelet would not take is not offered; which unit would fit is said in the log, on
+the node and in the metrics.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec.structs import replace
+
+from deviceplugin.health.device_health import Health
+from deviceplugin.kubelet.device_lists import TooLong, offered
+from deviceplugin.metrics import GpuStatus, Offer
+from deviceplugin.scheme_adapter import SchemeAdapter
+from deviceplugin.wiring import unit_of
+from vgpu.model import Device
+from vgpu.schemes.codec import ClaimError
+from vgpu.units import MIB
+
+log = logging.getLogger(__name__)
+
+ToList = Callable[[str, bytes | None], None]
+"""A resource has this list; None is none."""
+
+
+class Offers:
+    """Keeps the lists of all resources. Safe to be asked from any thread."""
+
+    def __init__(
+        self, adapter: SchemeAdapter, listed: ToList, too_long: Callable[[TooLong], None]
+    ) -> None:
+        """``too_long`` is told of every list that cannot be offered, once."""
+        self._adapter = adapter
+        self._listed = listed
+        self._too_long = too_long
+        self._lock = threading.Lock()
+        self._devices: tuple[Device, ...] = ()
+        self._refused: dict[str, TooLong] = {}
+        self._rows: dict[str, Offer] = {}
+
+    def devices(self) -> tuple[Device, ...]:
+        """The cards as they are shared, with their health; () before they are known."""
+        return self._devices
+
+    def become(self, health: Health) -> tuple[Device, ...]:
+        """Offer what there is now; the devices."""
+        with self._lock:
+            verdicts = health.verdicts
+            found = self._adapter.devices(health.devices)
+            self._devices = tuple(
+                replace(device, healthy=verdicts[device.uuid].healthy) for device in found
+            )
+            for resource in self._adapter.resources:
+                self._offer(resource, self._devices)
+            return self._devices
+
+    def rows(self, registered: Mapping[str, bool]) -> tuple[Offer, ...]:
+        """For the metrics; ``registered`` tells of each resource whether the kubelet takes it."""
+        with self._lock:
+            return tuple(
+                replace(row, registered=registered.get(name, False))
+                for name, row in self._rows.items()
+            )
+
+    def servable(self) -> frozenset[str]:
+        """The resources that can be registered."""
+        with self._lock:
+            return frozenset(self._rows.keys() - self._refused.keys())
+
+    def _offer(self, resource: str, devices: tuple[Device, ...]) -> None:
+        codec = self._adapter.codec
+        try:
+            found = offered(codec, resource, devices, unit_of(self._adapter, resource))
+        except ClaimError as error:  # a card without UUID or memory: no list can be made
+            log.error("%s is not offered: %s", resource, error)  # noqa: TRY400  # no traceback
+            self._listed(resource, None)
+            return
+        if isinstance(found, TooLong):
+            news = self._refused.get(resource) != found
+            self._refused[resource] = found
+            unit = (found.fitting_mib or 0) * MIB
+            self._rows[resource] = Offer(
+                resource, registered=False, list_bytes=found.longest_bytes, unit_bytes=unit
+            )
+            self._listed(resource, None)
+            if news:
+                log.error("%s", found)
+                self._too_long(found)
+            return
+        self._refused.pop(resource, None)
+        self._rows[resource] = Offer(
+            resource,
+            registered=False,
+            healthy=found.healthy,
+            unhealthy=found.unhealthy,
+            list_bytes=found.longest_bytes,
+        )
+        self._listed(resource, found.message)
+
+
+def cards(devices: Iterable[Device], health: Health) -> tuple[GpuStatus, ...]:
+    """For the metrics."""
+    return tuple(
+        GpuStatus(
+            device.uuid,
+            "" if device.index is None else str(device.index),
+            tuple(sorted(reason.value for reason in health.verdict(device.uuid).reasons)),
+        )
+        for device in devices
+    )

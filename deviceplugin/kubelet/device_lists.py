@@ -1,0 +1,150 @@
+"""What is offered of a resource: all its device IDs with their health, as ListAndWatch sends them.
+
+The kubelet takes messages of 4 MiB and shows a resource whose list is longer as 0, or as it was
+before, without a word. Such a list is therefore not made, and it is said which unit would fit.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice, repeat
+from typing import Final
+
+import msgspec
+
+from vgpu.list_size import KUBELET_LIMIT, Series, SharedMemory, list_bytes, smallest_unit
+from vgpu.model import Device
+from vgpu.rpc.deviceplugin_pb2 import Device as DeviceMessage
+from vgpu.rpc.deviceplugin_pb2 import ListAndWatchResponse
+from vgpu.schemes.codec import SchemeCodec
+from vgpu.units import MIB
+
+HEALTHY: Final = "Healthy"
+UNHEALTHY: Final = "Unhealthy"
+
+_CHUNK: Final = 1000
+"""IDs that are messages at the same time; a repeated field may come in parts."""
+
+
+class IdUnit(msgspec.Struct, frozen=True):
+    """What one ID of a resource of memory stands for.
+
+    ``flag`` is the operator's word for it: a number of MiB, with ``suffix`` behind.
+    """
+
+    size_bytes: int
+    flag: str
+    suffix: str = ""
+
+
+class AdvertisedList(msgspec.Struct, frozen=True):
+    """A list that the kubelet takes.
+
+    Attributes:
+        message: the ListAndWatchResponse, encoded.
+        healthy, unhealthy: IDs in it.
+        longest_bytes: its length if all were unhealthy, which is the longer word.
+    """
+
+    message: bytes
+    healthy: int
+    unhealthy: int
+    longest_bytes: int
+
+
+class TooLong(msgspec.Struct, frozen=True):
+    """A list that the kubelet would not take.
+
+    Attributes:
+        resource: which is therefore not offered.
+        count: IDs of it.
+        longest_bytes: of the list, if all were unhealthy.
+        unit: what one of them stands for; None where it is not memory.
+        fitting_mib: the smallest unit, in MiB, whose list is short enough; None if there is none.
+    """
+
+    resource: str
+    count: int
+    longest_bytes: int
+    unit: IdUnit | None = None
+    fitting_mib: int | None = None
+
+    def __str__(self) -> str:
+        """For the log and the event."""
+        of_unit = f" of {self.unit.size_bytes // MIB:,} MiB" if self.unit else ""
+        text = (
+            f"{self.resource} is not registered: {self.count:,} devices{of_unit} make a list of"
+            f" {self.longest_bytes:,} bytes, and the kubelet takes {KUBELET_LIMIT:,}"
+        )
+        if self.unit is None:
+            return text
+        if self.fitting_mib is None:
+            return f"{text}; no {self.unit.flag} fits that leaves every device one"
+        fitting = f"{self.fitting_mib}{self.unit.suffix}"
+        return f"{text}; the smallest {self.unit.flag} that fits is {fitting}"
+
+
+class _Run(msgspec.Struct):
+    """IDs one after another that differ in their number alone."""
+
+    ids: Iterator[str]
+    count: int
+    healthy: int  # so many of them, from the first on
+    prefix_bytes: int
+
+
+def offered(
+    codec: SchemeCodec, resource: str, devices: tuple[Device, ...], unit: IdUnit | None = None
+) -> AdvertisedList | TooLong:
+    """The list, or why there is none.
+
+    All IDs of an unhealthy device are unhealthy. Where IDs are of no device in particular, as many
+    are as the unhealthy ones have, from the end. Raises ClaimError for devices that cannot be
+    listed.
+    """
+    runs = tuple(_runs(codec, resource, devices))
+    count = sum(run.count for run in runs)
+    longest = list_bytes(Series(run.prefix_bytes, run.count) for run in runs)
+    if longest > KUBELET_LIMIT:
+        fitting = _fitting_mib(runs, devices) if unit else None
+        return TooLong(resource, count, longest, unit, fitting)
+    healthy = sum(run.healthy for run in runs)
+    message = b"".join(chain.from_iterable(map(_encoded, runs)))
+    return AdvertisedList(message, healthy, count - healthy, longest)
+
+
+def _runs(codec: SchemeCodec, resource: str, devices: tuple[Device, ...]) -> Iterator[_Run]:
+    first = next(codec.device_ids(resource, devices), None)
+    if first is None:
+        return
+    of_devices = codec.slot(resource, first).device is not None
+    for group in [(device,) for device in devices] if of_devices else [devices]:
+        prefix = next(codec.device_ids(resource, group), "0")[:-1]  # before number 0
+        count = _count(codec.device_ids(resource, group))
+        healthy = tuple(device for device in group if device.healthy)
+        yield _Run(
+            ids=codec.device_ids(resource, group),
+            count=count,
+            healthy=count if healthy == group else _count(codec.device_ids(resource, healthy)),
+            prefix_bytes=len(prefix.encode()),
+        )
+
+
+def _count(ids: Iterable[str]) -> int:
+    return sum(1 for _ in ids)
+
+
+def _encoded(run: _Run) -> Iterator[bytes]:
+    health = chain(repeat(HEALTHY, run.healthy), repeat(UNHEALTHY, run.count - run.healthy))
+    told = zip(run.ids, health, strict=True)
+    while part := tuple(islice(told, _CHUNK)):
+        devices = [DeviceMessage(ID=device, health=health) for device, health in part]
+        yield ListAndWatchResponse(devices=devices).SerializeToString()
+
+
+def _fitting_mib(runs: tuple[_Run, ...], devices: tuple[Device, ...]) -> int | None:
+    """Of devices with a run each."""
+    memories = (
+        SharedMemory(run.prefix_bytes, device.memory_bytes or 0)
+        for run, device in zip(runs, devices, strict=True)
+    )
+    smallest = smallest_unit(memories)
+    return None if smallest is None else smallest // MIB

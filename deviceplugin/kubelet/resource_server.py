@@ -1,0 +1,250 @@
+"""One resource, kept known to the kubelet through every restart of either.
+
+A kubelet that starts removes all sockets of its folder and has forgotten all plugins; a plugin that
+starts is unknown. What is not there is therefore served and registered anew, and always on a socket
+of a **fresh name**: kubelet 1.37 refuses a name that it still holds ("device plugin already
+connected"), and from then on for ever. Kubelets before it, when they see the end of a connection,
+close the one that took its place. So a list that nobody reads is a reason to register as well.
+"""
+
+import logging
+import os
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from deviceplugin.kubelet.registration import (
+    KUBELET_SOCKET,
+    RegistrationOutcome,
+    Unregistered,
+    register,
+    require_kubelet,
+)
+from deviceplugin.kubelet.server import Audience, Endpoint
+from deviceplugin.ports import Allocator
+from vgpu.unix_socket import SocketError
+
+log = logging.getLogger(__name__)
+
+NEVER_READ_SECONDS: Final = 10.0
+"""A kubelet asks for the list as soon as it has taken a plugin."""
+
+NO_LONGER_READ_SECONDS: Final = 1.0
+"""A kubelet reads the list as long as it lives."""
+
+SETTLED_SECONDS: Final = 10.0
+"""What was read for so long was really taken: the next pause is a first one again."""
+
+FIRST_PAUSE_SECONDS: Final = 0.1
+LONGEST_PAUSE_SECONDS: Final = 5.0
+UNSUPPORTED_PAUSE_SECONDS: Final = 60.0
+
+_RANDOM_BYTES: Final = 5
+
+Identity = tuple[int, int]
+"""Inode and ctime in nanoseconds: a number alone is given out again at once."""
+
+
+def identity(path: str) -> Identity | None:
+    """Of the socket that is there now; None if there is none to be seen."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_ctime_ns
+
+
+def pause(failures: int, outcome: RegistrationOutcome) -> float:
+    """Seconds until the next try, after so many failures in a row."""
+    if outcome is RegistrationOutcome.UNSUPPORTED:
+        return UNSUPPORTED_PAUSE_SECONDS
+    return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 1, 10))
+
+
+def objection(audience: Audience, now: float) -> Unregistered | None:
+    """Why the kubelet cannot be thought to know the resource; ``now`` as :attr:`Audience.since`."""
+    patience = NO_LONGER_READ_SECONDS if audience.ever else NEVER_READ_SECONDS
+    if audience.readers or now - audience.since <= patience:
+        return None
+    told = "it has ended" if audience.ever else "it was never asked for"
+    return Unregistered(RegistrationOutcome.NOT_READ, told)
+
+
+class ResourceState(msgspec.Struct, frozen=True):
+    """Where a resource stands.
+
+    Attributes:
+        resource: its name.
+        offered: whether there is a list of it, so that it is to be registered.
+        registered: the kubelet has taken it, and reads the list.
+        socket: the path that it is served on, "" if it is not.
+        problem: why it is not registered, as far as something went wrong; "" if it is.
+        outcomes: of all tries so far.
+    """
+
+    resource: str
+    offered: bool
+    registered: bool
+    socket: str
+    problem: str
+    outcomes: Mapping[RegistrationOutcome, int]
+
+
+class ResourceServer:
+    """Keeps one resource registered. One thread calls :meth:`look`, any the others."""
+
+    def __init__(
+        self,
+        folder: Path,
+        prefix: str,
+        resource: str,
+        allocator: Allocator,
+        *,
+        binding: bool,
+        cdi: bool,
+    ) -> None:
+        """``prefix`` begins the names of sockets; see :class:`Endpoint` for the others."""
+        self._folder = folder
+        self._prefix = prefix
+        self._resource = resource
+        self._allocator = allocator
+        self._binding = binding
+        self._cdi = cdi
+        self._lock = threading.Lock()  # over what several threads see
+        self._offered: bytes | None = None
+        self._endpoint: Endpoint | None = None
+        self._problem = ""
+        self._outcomes: Counter[RegistrationOutcome] = Counter()
+        self._own: Identity | None = None
+        self._kubelet: Identity | None = None
+        self._failures = 0
+        self._next_try = 0.0
+
+    def offer(self, offered: bytes | None) -> None:
+        """Offer this list from now on; None withdraws the resource."""
+        with self._lock:
+            if offered == self._offered:
+                return  # one copy of several MB is enough
+            self._offered = offered
+            if self._endpoint and offered is not None:
+                self._endpoint.offer(offered)
+
+    def state(self) -> ResourceState:
+        """As of now."""
+        with self._lock:
+            endpoint = self._endpoint
+            read = endpoint is not None and endpoint.audience.readers > 0
+            return ResourceState(
+                resource=self._resource,
+                offered=self._offered is not None,
+                registered=read,
+                socket=endpoint.path if endpoint else "",
+                problem="" if read else self._problem,
+                outcomes=dict(self._outcomes),
+            )
+
+    def look(self, kubelet: Identity | None, now: float) -> None:
+        """Do what is due, at most one registration.
+
+        ``kubelet`` is the kubelet's socket as it is now, ``now`` of the monotonic clock.
+        """
+        if kubelet is not None and kubelet != self._kubelet:
+            self._drop()  # whoever read its list is gone
+            self._kubelet, self._failures, self._next_try = kubelet, 0, 0.0
+        lost = self._lost(now)
+        if lost:
+            # Registered anew at the next look, not now: a kubelet that sees the end of this one
+            # only afterwards would take it for the end of the new one.
+            self._drop()
+            self._note(lost, now)
+        elif self._offered is None:
+            self._drop()
+        elif self._endpoint is None and kubelet is None:
+            self._say(f"{self._folder / KUBELET_SOCKET} is not there")
+        elif self._endpoint is None and now >= self._next_try:
+            self._register(now)
+
+    def stop(self, grace: float) -> threading.Event:
+        """Serve no more. Calls under way have ``grace`` seconds; the event is set after them."""
+        return self._drop(grace)
+
+    # ------------------------------------------------------------ the looking thread's side
+
+    def _lost(self, now: float) -> Unregistered | None:
+        """Why what is served is of no use any more."""
+        if self._endpoint is None:
+            return None
+        audience = self._endpoint.audience
+        if audience.readers and now - audience.since > SETTLED_SECONDS:
+            self._failures = 0
+        if identity(self._endpoint.path) != self._own:
+            return Unregistered(RegistrationOutcome.REMOVED, self._endpoint.path)
+        return objection(audience, now)
+
+    def _register(self, now: float) -> None:
+        """Serve on a fresh socket and tell the kubelet, once."""
+        try:
+            require_kubelet(self._folder)
+            name = self._serve()
+            register(self._folder, name, self._resource, binding=self._binding)
+        except SocketError as error:
+            self._drop()
+            self._note(Unregistered(RegistrationOutcome.NOT_SERVED, str(error)), now)
+        except Unregistered as error:
+            self._drop()
+            self._note(error, now)
+        else:
+            with self._lock:
+                self._outcomes[RegistrationOutcome.REGISTERED] += 1
+                self._problem = ""
+            log.info("registered", extra={"resource": self._resource, "socket": name})
+
+    def _serve(self) -> str:
+        """The name of the new socket. Raises SocketError."""
+        short = self._resource.rpartition("/")[2]
+        name = f"{self._prefix}{short}-{secrets.token_hex(_RANDOM_BYTES)}.sock"
+        path = str(self._folder / name)
+        with self._lock:
+            endpoint = Endpoint(
+                self._resource,
+                path,
+                self._allocator,
+                self._offered or b"",
+                binding=self._binding,
+                cdi=self._cdi,
+            )
+            self._endpoint = endpoint
+        endpoint.start()
+        self._own = identity(path)
+        return name
+
+    def _drop(self, grace: float = 0.0) -> threading.Event:
+        with self._lock:
+            endpoint, self._endpoint = self._endpoint, None
+        if endpoint is None:
+            ended = threading.Event()
+            ended.set()
+            return ended
+        with suppress(OSError):
+            Path(endpoint.path).unlink(missing_ok=True)
+        return endpoint.stop(grace)
+
+    def _note(self, error: Unregistered, now: float) -> None:
+        """Count it, and wait longer than last time."""
+        self._failures += 1
+        self._next_try = now + pause(self._failures, error.outcome)
+        self._say(str(error), error.outcome)
+
+    def _say(self, problem: str, *outcomes: RegistrationOutcome) -> None:
+        """Keep it as the resource's problem, and log it if it is another one."""
+        with self._lock:
+            self._outcomes.update(outcomes)
+            news, self._problem = problem != self._problem, problem
+        if news:
+            log.warning("not registered", extra={"resource": self._resource, "err": problem})

@@ -1,0 +1,59 @@
+"""What gpu-manager gave before us: its own checkpoint, as tenants that another plugin admitted.
+
+It names pods by UID and cards by their device node. It has no checksum and keeps pods that are
+gone, so who of them lives is for the recovery to find out.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from vgpu.admitted import AdmittedPod
+from vgpu.model import Allocation, Device, PodRef, Share
+from vgpu.reasons import Reason, SourceError
+from vgpu.schemes.gaia.checkpoint import parse_checkpoint
+from vgpu.sources.files import printable, read_file
+
+LIMIT: Final = 16 * 1024 * 1024
+"""Bytes; a container takes about 150."""
+
+
+class Migrated(msgspec.Struct, frozen=True):
+    """The tenants, and why some or all of them could not be read."""
+
+    tenants: tuple[AdmittedPod, ...] = ()
+    problems: tuple[SourceError, ...] = ()
+
+
+def read_gpu_manager(path: str, devices: Iterable[Device]) -> Migrated:
+    """What gpu-manager's checkpoint says; nothing if there is none.
+
+    ``devices`` are the node's, with their indices. A pod on a card that the node does not have is
+    a problem, and the others stand.
+    """
+    subject = printable(path)
+    try:
+        pods = parse_checkpoint(read_file(path, LIMIT), subject)
+    except SourceError as error:
+        return Migrated() if error.reason is Reason.ABSENT else Migrated(problems=(error,))
+    uuids = {str(device.index): device.uuid for device in devices if device.uuid}
+    tenants, problems = [], []
+    for uid, allocations in sorted(pods.items()):
+        try:
+            own = tuple(_by_uuid(one, uuids) for one in allocations)
+        except KeyError as error:
+            detail = f"the pod {uid[:64]!r} is on card {error.args[0]}, which this node has not"
+            problems.append(SourceError(Reason.UNKNOWN_DEVICE, subject, detail))
+            continue
+        tenants.append(AdmittedPod(PodRef(uid, "", ""), own, foreign=True))
+    return Migrated(tuple(tenants), tuple(problems))
+
+
+def _by_uuid(allocation: Allocation, uuids: Mapping[str, str]) -> Allocation:
+    """Raises KeyError with the card's number."""
+    shares: Iterable[Share] = (
+        replace(share, device=uuids[share.device]) for share in allocation.shares
+    )
+    return replace(allocation, shares=tuple(shares))

@@ -1,0 +1,222 @@
+"""Who holds what when the plugin starts, before it answers anybody. Pure.
+
+Three things are put together. Our own checkpoint names tenants and their bindings. The ledger names
+holders by all other sources: those that another plugin admitted, and ours where the checkpoint was
+lost. And what a running container uses beside what it was promised is held, too: it may be started
+again with the one, and has the other now. A tenant of the checkpoint is dropped only if it has
+certainly left; what no source tells is not evidence.
+
+A pod whose assignment bears a name of ours and that the checkpoint does not know gets the shares of
+its claim, in the claim's order, so that its containers can be bound to the same shares under the
+same names as before.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from deviceplugin.allocate.allocation_state import AllocationState, seen
+from deviceplugin.allocate.collectable import collectable
+from deviceplugin.allocate.contradictions import disagreements
+from deviceplugin.model import AllocationConflict, ContainerDevices
+from deviceplugin.recovery.adoption import Adoption, adopted, claims_of, is_alive, is_granted
+from vgpu.admitted import AdmittedPod
+from vgpu.kube.objects import Pod
+from vgpu.ledger import Holding, Ledger
+from vgpu.model import Device, Scheme, Share, Source
+from vgpu.schemes.codec import SchemeCodec
+
+Holdings = Mapping[str, Sequence[Holding]]
+"""By UID on the node."""
+
+_UNPLACED: Final = "it holds a share, and nobody tells of which device"
+
+
+class Recovered(msgspec.Struct, frozen=True):
+    """What was found.
+
+    Attributes:
+        allocation state: of all who hold something on a known device.
+        conflicts: what sources tell differently; what the allocation state cannot bear is seen on
+            it.
+        unsettled: UIDs of pods that may hold something that is not on the allocation state: nobody
+            tells of which device, or whether the pod lives. While the API server is not heard, wait
+            for it and recover anew: without it nothing new can be bound either.
+        remarks: what tenants claim, and nobody who could know agrees.
+    """
+
+    allocation_state: AllocationState
+    conflicts: tuple[AllocationConflict, ...] = ()
+    unsettled: frozenset[str] = frozenset()
+    remarks: tuple[AllocationConflict, ...] = ()
+
+
+class RecoverySources(msgspec.Struct, frozen=True):
+    """What the sources said, all at about the same time. None is what could not be read.
+
+    Attributes:
+        ledger: of all of it, the own checkpoint included.
+        assignments: the kubelet's, of the binding resource.
+        pods: all of the node's.
+        live_pods: UIDs that have a cgroup.
+        written: the names under which containers were given their things since the node started.
+        booted_at: when the node started, unix seconds.
+    """
+
+    ledger: Ledger
+    assignments: tuple[ContainerDevices, ...] | None = None
+    pods: tuple[Pod, ...] | None = None
+    live_pods: frozenset[str] | None = None
+    written: frozenset[str] = frozenset()
+    booted_at: float = 0.0
+
+
+def recover(
+    codec: SchemeCodec,
+    devices: Iterable[Device],
+    own: Iterable[AdmittedPod],
+    told: RecoverySources,
+    now: float,
+) -> Recovered:
+    """The allocation state to begin with.
+
+    ``own`` are the tenants of our checkpoint, if it was written since the node started, and those
+    that another plugin's has; ``now`` is unix seconds. Raises CapacityError where two devices have
+    the same UUID.
+    """
+    empty = AllocationState.of(devices)
+    holdings = _by_pod(told.ledger, empty)
+    sound, crossed = _sound(own, told.assignments or ())
+    tenants = _without_gone(empty, sound, told, holdings, now)
+    unplaced = {}
+    for uid, takeover in _takeovers(codec, empty, told, holdings, now):
+        known = tenants.get(uid)
+        if known is not None and not known.foreign:
+            continue
+        if takeover.tenant.allocations:
+            since = (known.since if known else 0.0) or takeover.tenant.since
+            tenants[uid] = replace(takeover.tenant, since=since)
+        if not takeover.complete:
+            unplaced[uid] = takeover.tenant.pod
+    for pod in told.pods or ():
+        if (tenant := tenants.get(pod.kubelet_uid)) is not None:
+            tenants[pod.kubelet_uid] = seen(tenant, pod, told.booted_at)
+    seated = [_using(each, holdings.get(uid, ()), empty) for uid, each in tenants.items()]
+    allocation_state, _ = AllocationState.over(empty.devices, seated)
+    differ, remarks = disagreements(told.ledger, codec.scheme, tenants)
+    conflicts = (
+        *crossed,
+        *(AllocationConflict(pod, _UNPLACED) for pod in unplaced.values()),
+        *differ,
+    )
+    unproven = _unproven(told, codec.scheme) - tenants.keys()
+    return Recovered(allocation_state, conflicts, unproven | unplaced.keys(), remarks)
+
+
+def _by_pod(ledger: Ledger, allocation_state: AllocationState) -> Holdings:
+    """UID -> holdings. What is on an unknown device is on the only one, if there is but one."""
+    sole = allocation_state.devices[0].uuid if len(allocation_state.devices) == 1 else ""
+    found: dict[str, list[Holding]] = {}
+    for holding in ledger.holdings:
+        if holding.pod.uid:
+            share = replace(holding.share, device=holding.share.device or sole)
+            found.setdefault(holding.pod.uid, []).append(replace(holding, share=share))
+    return found
+
+
+# ---------------------------------------------------------------- our own checkpoint
+
+
+def _sound(
+    own: Iterable[AdmittedPod], assignments: Iterable[ContainerDevices]
+) -> tuple[dict[str, AdmittedPod], list[AllocationConflict]]:
+    """Its tenants by UID, without bindings under names that are other containers', and these."""
+    owners = {one.name: (one.pod_uid, one.container) for one in assignments if one.name}
+    tenants: dict[str, AdmittedPod] = {}
+    crossed = []
+    for tenant in own:
+        uid = tenant.pod.uid
+        if uid in tenants and tenant.foreign:
+            continue
+        bindings = []
+        for one in tenant.bindings:
+            if owners.setdefault(one.name, (uid, one.container)) == (uid, one.container):
+                bindings.append(one)
+                continue
+            detail = f"our checkpoint has {one.container} bound to {one.name}, which is another's"
+            crossed.append(AllocationConflict(tenant.pod, detail))
+        tenants[uid] = replace(tenant, bindings=tuple(bindings), beside=())
+    return tenants, crossed
+
+
+def _without_gone(
+    empty: AllocationState,
+    tenants: dict[str, AdmittedPod],
+    told: RecoverySources,
+    holdings: Holdings,
+    now: float,
+) -> dict[str, AdmittedPod]:
+    """Those that have not certainly left; a container that the kernel shows proves it."""
+    everybody, _ = AllocationState.over(empty.devices, tenants.values())
+    assigned = None if told.assignments is None else {one.pod_uid for one in told.assignments}
+    left = collectable(everybody, told.pods, told.live_pods, assigned, now)
+    dead = {uid for uid in left if not any(map(is_alive, holdings.get(uid, ())))}
+    return {uid: tenant for uid, tenant in tenants.items() if uid not in dead}
+
+
+# ---------------------------------------------------------------- what the ledger says
+
+
+def _takeovers(
+    codec: SchemeCodec,
+    empty: AllocationState,
+    told: RecoverySources,
+    holdings: Holdings,
+    now: float,
+) -> Iterator[tuple[str, Adoption]]:
+    """By UID, all that have been given something of the scheme."""
+    pods = {pod.kubelet_uid: pod for pod in told.pods or ()}
+    answers: dict[str, dict[str, bool]] = {}
+    for one in told.assignments or ():
+        if one.name:
+            answers.setdefault(one.pod_uid, {})[one.container] = one.name in told.written
+    for uid, held in holdings.items():
+        pod, answered = pods.get(uid), answers.get(uid, {})
+        granted = [holding for holding in held if holding.scheme is codec.scheme]
+        if granted and is_granted(granted, pod, answered, told.ledger.read):
+            claims = claims_of(codec, pod, empty.named, told.ledger.node)
+            yield uid, adopted(granted, claims, answered, now)
+
+
+def _unproven(told: RecoverySources, scheme: Scheme) -> frozenset[str]:
+    """Who may hold something as far as is known without the API server.
+
+    No cgroup is no proof: a pod that has not started has none yet.
+    """
+    if told.pods is not None:
+        return frozenset()
+    assigned = {one.pod_uid for one in told.assignments or ()}
+    return frozenset(
+        assigned | {one.pod.uid for one in told.ledger.unproven if one.scheme is scheme}
+    )
+
+
+def _using(
+    tenant: AdmittedPod, holdings: Sequence[Holding], allocation_state: AllocationState
+) -> AdmittedPod:
+    """With what its running containers use of devices that it was not given, and with its name.
+
+    The driver has to say that it uses them: its region, which it can write, takes nobody's room. Of
+    an amount that nobody tells no more than the slot is held.
+    """
+    others = allocation_state.named.keys() - {share.device for share in tenant.shares}
+    used = (
+        one.share
+        for one in holdings
+        if one.alive and Source.PROCESS in one.sources and one.share.device in others
+    )
+    beside = (Share(one.device, one.memory_bytes or 0, one.cores_milli) for one in used)
+    pod = next((one.pod for one in holdings if not tenant.pod.name), tenant.pod)
+    return replace(tenant, pod=pod, beside=tuple(beside))

@@ -1,0 +1,139 @@
+"""Finds out who holds what, before anything is served: all sources asked, one allocation state made
+of them.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from deviceplugin.apiserver.pods import Pods
+from deviceplugin.kubelet.container_devices import read_assignments
+from deviceplugin.model import AdmittedPod, ContainerDevices
+from deviceplugin.ports import Injector
+from deviceplugin.recovery.node_probe import NodeProbe
+from deviceplugin.recovery.recover import Recovered, RecoverySources, recover
+from deviceplugin.scheme_adapter import SchemeAdapter
+from vgpu.facts import Gpu, GpuSample
+from vgpu.kube.objects import Pod
+from vgpu.model import Device
+from vgpu.reasons import Reason, SourceError
+from vgpu.sources.own_checkpoint import booted_at
+
+log = logging.getLogger(__name__)
+
+AGAIN_SECONDS: Final = 1.0
+"""Between two looks while it is worth waiting."""
+
+PATIENCE_SECONDS: Final = 20.0
+"""So long the API server is waited for where nobody else tells who holds what.
+
+Then those that are known are served: their containers may have to be started again. Nobody new can
+be, without the API server; before anybody is, all is asked once more."""
+
+
+class Own(msgspec.Struct, frozen=True):
+    """What our checkpoint has kept, and whether it was written since the node started."""
+
+    tenants: tuple[AdmittedPod, ...] = ()
+    this_boot: bool = True
+
+    def still(self, assignments: Iterable[ContainerDevices]) -> tuple[AdmittedPod, ...]:
+        """The tenants that may be believed.
+
+        Of an older boot those of which the kubelet still has an answer of ours, for the same
+        container: names are random and used once, so that it is the same admission. What such a pod
+        may use was decided then; its annotations, which its owner can write, do not decide anew.
+        Its init containers run again.
+        """
+        if self.this_boot:
+            return self.tenants
+        names = {(one.pod_uid, one.container, one.name) for one in assignments if one.name}
+        return tuple(
+            replace(tenant, initialized=False)
+            for tenant in self.tenants
+            if any((tenant.pod.uid, one.container, one.name) in names for one in tenant.bindings)
+        )
+
+
+class Recovery:
+    """Asks once, and again while that may tell more."""
+
+    def __init__(
+        self,
+        adapter: SchemeAdapter,
+        probe: Callable[[], NodeProbe],
+        pods: Pods,
+        *,
+        own: Own,
+        injector: Injector,
+        checkpoint: str,
+    ) -> None:
+        """``node probe`` makes one; ``checkpoint`` is the kubelet's."""
+        self._adapter = adapter
+        self._probe = probe
+        self._pods = pods
+        self._own = own
+        self._injector = injector
+        self._checkpoint = checkpoint
+
+    def run(
+        self, gpus: tuple[Gpu, ...], devices: tuple[Device, ...], known: Iterable[AdmittedPod]
+    ) -> Recovered:
+        """Who holds what, as far as it can be told now.
+
+        ``known`` are the tenants of an earlier try. Raises CapacityError where two cards have the
+        same UUID.
+        """
+        until = time.monotonic() + PATIENCE_SECONDS
+        seated = tuple(known)
+        with closing(self._probe()) as probe:
+            while True:
+                pods = self._known()
+                assignments = self._assignments()
+                found = self._look(
+                    probe, pods, assignments, gpus=gpus, devices=devices, seated=seated
+                )
+                told = pods is not None or not found.unsettled
+                if (told and assignments is not None) or time.monotonic() > until:
+                    break
+                time.sleep(AGAIN_SECONDS)
+        foreign = sum(tenant.foreign for tenant in found.allocation_state.tenants.values())
+        counted = {"tenants": len(found.allocation_state.tenants), "foreign": foreign}
+        open_ = {"conflicts": len(found.conflicts), "unsettled": len(found.unsettled)}
+        log.info("recovered", extra={**counted, **open_})
+        return found
+
+    def _known(self) -> tuple[Pod, ...] | None:
+        pods = self._pods.known()
+        return None if pods is None else tuple(pods.values())
+
+    def _look(
+        self,
+        probe: NodeProbe,
+        pods: tuple[Pod, ...] | None,
+        assignments: tuple[ContainerDevices, ...] | None,
+        *,
+        gpus: tuple[Gpu, ...],
+        devices: tuple[Device, ...],
+        seated: tuple[AdmittedPod, ...],
+    ) -> Recovered:
+        now = time.time()
+        own = seated or self._own.still(assignments or ())
+        look = probe.look(GpuSample(gpus), devices, own, pods, now)
+        for failure in look.failures:
+            log.warning("recovery goes on without a source: %s", failure)
+        written = self._injector.written()
+        told = RecoverySources(look.ledger, assignments, pods, look.live_pods, written, booted_at())
+        return recover(self._adapter.codec, devices, own, told, now)
+
+    def _assignments(self) -> tuple[ContainerDevices, ...] | None:
+        try:
+            return read_assignments(self._checkpoint, self._adapter.resources[0])
+        except SourceError as error:
+            # A kubelet that has given out nothing yet has no file.
+            return () if error.reason is Reason.ABSENT else None

@@ -1,0 +1,108 @@
+"""What is served under which path: the metrics and the probes."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from deviceplugin.health.device_health import Health
+from deviceplugin.kubelet.advertised import cards
+from deviceplugin.metrics import PluginMetrics, PluginPage, PluginView
+from deviceplugin.service import Service
+from vgpu.program.probes import probes
+from vgpu.web.message import Handler, Request, Response
+from vgpu.web.metrics import metrics_page
+
+UNREGISTERED = "not registered with the kubelet yet"
+
+PLAIN = (("Content-Type", "text/plain; charset=utf-8"),)
+
+Requests = Mapping[tuple[str, str], int]
+
+
+class StatusView:
+    """What is to be seen of the plugin, before there is a service and after."""
+
+    def __init__(
+        self,
+        scheme: str,
+        mode: str,
+        numbers: PluginMetrics,
+        *,
+        requests: Callable[[], Requests],
+        build: Mapping[str, str],
+        own: Callable[[], Mapping[str, float]],
+    ) -> None:
+        """The callables tell numbers that are counted elsewhere."""
+        self._scheme = scheme
+        self._mode = mode
+        self._numbers = numbers
+        self._requests = requests
+        self._build = build
+        self._own = own
+        self.service: Service | None = None
+        self.health = Health.at_start()
+        self.unready = UNREGISTERED
+        """Why pods cannot be served, while they cannot."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether pods can be served."""
+        return self.service is not None and self.service.ready()
+
+    def view(self) -> PluginView:
+        """As of now."""
+        service = self.service
+        states = service.registrar.states() if service else ()
+        state = service.state() if service else None
+        tenants = state.allocation_state.tenants if state else {}
+        foreign = sum(tenant.foreign for tenant in tenants.values())
+        return PluginView(
+            scheme=self._scheme,
+            mode=self._mode,
+            ready=self.ready,
+            recovered=state is not None,
+            offers=service.offers.rows({one.resource: one.registered for one in states})
+            if service
+            else (),
+            cards=cards(service.offers.devices(), self.health) if service else (),
+            registrations={
+                (one.resource, outcome.value): count
+                for one in states
+                for outcome, count in one.outcomes.items()
+            },
+            tenants={
+                "bound": len(tenants) - foreign,
+                "foreign": foreign,
+                "unbooked": len(state.allocation_state.unbooked) if state else 0,
+            },
+            expecting=service.binder.expecting() if service else 0,
+            unbound=service.unbound() if service else Counter(),
+            health_events={
+                (uuid, reason.value): count for (uuid, reason), count in self.health.events.items()
+            },
+            telling=service.status_manager.counts() if service else {},
+            requests=self._requests(),
+            build=self._build,
+            own=self._own(),
+            **self._numbers.counted(),
+        )
+
+
+def routes(window: StatusView) -> Mapping[str, Handler]:
+    """The paths that are served."""
+    page = PluginPage(window.view)
+
+    def healthy(_: Request) -> Response:
+        return Response(200, PLAIN, b"vgpu device plugin is healthy\n")
+
+    def ready(_: Request) -> Response:
+        if not window.ready:
+            return Response(503, PLAIN, f"{window.unready}\n".encode())
+        return Response(200, PLAIN, b"vgpu device plugin is ready\n")
+
+    metrics = metrics_page(
+        lambda fmt, gzip: page.render().body(fmt, gzip), Response(503, PLAIN, b"")
+    )
+    return {
+        "/metrics": metrics,
+        **probes(healthy, ready),
+    }

@@ -1,0 +1,130 @@
+"""What the reconciler's hands can do at the API server, and whom an action is about, live.
+
+``ClusterClient`` is the small part of :class:`vgpu.kube.ApiClient` that changes things, with the
+reads that come just before. :func:`read` and :func:`patch` do the same for pods, SharePods and
+nodes.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+import msgspec
+
+from reconciler.model import ObjectKind, ObjectRef
+from vgpu.kube.documents import Keep, PodPage
+from vgpu.kube.objects import EventNote, Node, Pod
+from vgpu.model import PodRef
+
+Annotations = Mapping[str, str | None]
+"""By key; None where there is none, or none is to be."""
+
+
+class ClusterClient(Protocol):
+    """All of it. Every method raises ClusterError, and SourceError for an unreadable answer."""
+
+    def pod(self, namespace: str, name: str) -> Pod:
+        """One pod; NotFound if there is none of that name."""
+        ...
+
+    def sharepod(self, namespace: str, name: str) -> Pod:
+        """One SharePod; the same."""
+        ...
+
+    def node(self, name: str) -> Node:
+        """One node; the same."""
+        ...
+
+    def object_text(
+        self, group: str, version: str, plural: str, namespace: str, name: str
+    ) -> bytes:
+        """An object of any API group as JSON; the same."""
+        ...
+
+    def pods(self, *, keep: Keep = ..., field_selector: str = ...) -> Iterator[PodPage]:
+        """Pages of the pods that the selector chooses."""
+        ...
+
+    def sharepod_pages(self) -> Iterator[PodPage]:
+        """Pages of all SharePods; a ClusterError of status 404 where there is no such kind."""
+        ...
+
+    def evict(self, pod: PodRef, resource_version: str, *, dry_run: bool = ...) -> None:
+        """Evict the pod if it is still that one in that version."""
+        ...
+
+    def patch_pod(
+        self,
+        pod: PodRef,
+        resource_version: str,
+        annotations: Annotations,
+        *,
+        dry_run: bool = ...,
+    ) -> Pod:
+        """Set annotations of the pod if it is still that one in that version."""
+        ...
+
+    def patch_sharepod(
+        self,
+        sharepod: PodRef,
+        resource_version: str,
+        annotations: Annotations,
+        *,
+        node: str | msgspec.UnsetType | None = ...,
+        dry_run: bool = ...,
+    ) -> Pod:
+        """The same of a SharePod, and where it is bound."""
+        ...
+
+    def patch_node(
+        self,
+        name: str,
+        resource_version: str,
+        annotations: Annotations,
+        *,
+        dry_run: bool = ...,
+    ) -> Node:
+        """The same of a node."""
+        ...
+
+    def write_event(self, note: EventNote) -> None:
+        """Say something of an object; said again, it is counted."""
+        ...
+
+
+def read(client: ClusterClient, target: ObjectRef) -> Pod | Node:
+    """The object as it is now."""
+    if target.kind is ObjectKind.NODE:
+        return client.node(target.name)
+    if target.kind is ObjectKind.SHARE_POD:
+        return client.sharepod(target.namespace, target.name)
+    return client.pod(target.namespace, target.name)
+
+
+def patch(
+    client: ClusterClient,
+    target: ObjectRef,
+    resource_version: str,
+    annotations: Annotations,
+    *,
+    node: str | msgspec.UnsetType | None = msgspec.UNSET,
+    dry_run: bool = False,
+) -> None:
+    """Set its annotations, and of a SharePod where it is bound, if it is still of that version."""
+    if target.kind is ObjectKind.NODE:
+        client.patch_node(target.name, resource_version, annotations, dry_run=dry_run)
+        return
+    ref = PodRef(target.uid, target.namespace, target.name)
+    if target.kind is ObjectKind.SHARE_POD:
+        client.patch_sharepod(ref, resource_version, annotations, node=node, dry_run=dry_run)
+    else:
+        client.patch_pod(ref, resource_version, annotations, dry_run=dry_run)
+
+
+def uid(found: Pod | Node) -> str:
+    """Its identity."""
+    return found.uid if isinstance(found, Node) else found.ref.uid
+
+
+def differing(found: Pod | Node, expected: Annotations) -> tuple[str, ...]:
+    """The keys whose values are other than expected."""
+    return tuple(key for key, text in expected.items() if found.annotations.get(key) != text)

@@ -1,0 +1,1 @@
+"""The configuration: flags and file, their values, and the cron expressions in them."""

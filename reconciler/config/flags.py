@@ -1,0 +1,359 @@
+"""The flags of `vgpu reconcile`: from where to look, what may be done, and how it is told.
+
+Each is also an environment variable: --state-namespace is VGPU_STATE_NAMESPACE; a repeatable one
+takes a space-separated list there. Flags win over the configuration file.
+"""
+
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+
+from reconciler.config.settings import (
+    KEYS,
+    ConfigError,
+    Key,
+    ReconcilerSettings,
+    Setting,
+    config_text,
+    from_flag,
+    read,
+    settings,
+)
+from reconciler.model import Scope
+from reconciler.observe.node import ObserverPaths
+from vgpu.inventory import Units
+from vgpu.kube.flags import kubeconfig_flags
+from vgpu.program import logs
+from vgpu.program.flags import AUTO, MemoryUnit, field, is_typed
+from vgpu.reasons import SourceError
+from vgpu.sources.files import read_file
+
+CONTEXT: Final[Mapping[str, Any]] = {"auto_envvar_prefix": "VGPU", "max_content_width": 100}
+"""Of every command: each flag is an environment variable, too."""
+
+CONFIG_LIMIT: Final = 1024 * 1024
+"""Bytes of the configuration file."""
+
+POD_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+"""Where a pod finds the name of its own namespace."""
+
+_DEFAULT_NAMESPACE: Final = "kube-system"
+_PLACES: Final = ObserverPaths()
+
+Decorator = Callable[[Any], Any]
+
+_RULE_FLAG: Final = "--rule"
+_FLAGGED: Final = {key.flag: key for key in KEYS if key.flag and key.flag != _RULE_FLAG}
+_OF_RUN: Final = frozenset({"--mode", "--every", "--cron"})
+_METAVARS: Final = {"mode": "[plan|apply]", "every": "DURATION", "cron": "EXPRESSION"}
+_RULES: Final = {key.name.split(".")[1]: key for key in KEYS if key.flag == _RULE_FLAG}
+
+
+class ReconcilerOptions(msgspec.Struct, frozen=True):
+    """What the flags of every command say together.
+
+    Attributes:
+        scope: from where to look.
+        kubeconfig, context: how to reach the API server.
+        node: this node's name.
+        places, driver: where the node's things are, and whether its driver is asked.
+        units: what the schemes' units mean.
+        settings: of the configuration file, with the flags.
+        state_namespace: where the Lease and the memory are kept.
+    """
+
+    scope: Scope
+    kubeconfig: str
+    context: str
+    node: str
+    places: ObserverPaths
+    driver: bool
+    units: Units
+    settings: ReconcilerSettings
+    state_namespace: str
+
+
+# ---------------------------------------------------------------- declared
+
+
+def _node(name: str, help_: str, default: object, **kwargs: Any) -> Decorator:
+    """A flag about the node's own things; its default is the exporter's."""
+    shown = default not in (None, "", ())
+    return click.option(
+        name, field(name), help=help_, default=default, show_default=shown, **kwargs
+    )
+
+
+_NODE_FLAGS: Final = {
+    "--shim.root": _node(
+        "--shim.root",
+        "Folder of <podUID>_<container> folders with region files; repeatable. Default: those of"
+        " HAMi and of Volcano's device plugin, old and new.",
+        (),
+        multiple=True,
+        metavar="DIR",
+    ),
+    "--kubelet.log-dir": _node(
+        "--kubelet.log-dir", "The kubelet's pod logs.", _PLACES.log_dir, metavar="DIR"
+    ),
+    "--kubelet.checkpoint": _node(
+        "--kubelet.checkpoint",
+        "The kubelet's device checkpoint.",
+        _PLACES.checkpoint,
+        metavar="FILE",
+    ),
+    "--kubelet.pod-resources": _node(
+        "--kubelet.pod-resources",
+        "The kubelet's pod-resources socket; needs the extra vgpu[pod-resources].",
+        None,
+        metavar="SOCKET",
+    ),
+    "--limits.gaia-dir": _node(
+        "--limits.gaia-dir",
+        "gpu-manager's folder of vcuda.config files.",
+        _PLACES.gaia_dir,
+        metavar="DIR",
+    ),
+    "--limits.kubeshare-dir": _node(
+        "--limits.kubeshare-dir",
+        "KubeShare's folder of per-GPU config files.",
+        _PLACES.kubeshare_dir,
+        metavar="DIR",
+    ),
+    "--plugin.state-dir": _node(
+        "--plugin.state-dir",
+        "Our own device plugin's folder of checkpoints.",
+        _PLACES.state_dir,
+        metavar="DIR",
+    ),
+    "--path.procfs": _node("--path.procfs", "The host's /proc.", _PLACES.procfs, metavar="DIR"),
+    "--path.cgroupfs": _node(
+        "--path.cgroupfs", "The host's cgroup file system.", _PLACES.cgroupfs, metavar="DIR"
+    ),
+    "--collector.nvml": click.option(
+        "--collector.nvml/--no-collector.nvml",
+        "collector_nvml",
+        default=True,
+        help="Ask the driver which processes use which card.  [default: on]",
+    ),
+}
+"""With --scope node only."""
+
+
+def _from_config(key: Key) -> Decorator:
+    """The flag of a key of the configuration."""
+    values: dict[str, Any] = {"default": None, "help": key.help}
+    if key.form.allowed == "true or false":
+        name = key.flag.removeprefix("--")
+        return click.option(f"--{name}/--no-{name}", field(key.flag), **values)
+    word = key.flag.removeprefix("--").upper() if key.form.many else _METAVARS.get(key.name, "N")
+    values |= {"multiple": key.form.many, "metavar": word}
+    return click.option(key.flag, field(key.flag), **values)
+
+
+def _composed(*decorators: Decorator) -> Decorator:
+    """All of them, in the order of the help."""
+
+    def decorate(command: Any) -> Any:
+        for one in reversed(decorators):
+            command = one(command)
+        return command
+
+    return decorate
+
+
+where_flags: Final = _composed(
+    click.option(
+        "--scope",
+        type=click.Choice([scope.value for scope in Scope]),
+        default=Scope.CLUSTER.value,
+        show_default=True,
+        help="Look at the whole cluster through its API server, or at this node through its own"
+        " sources too.",
+    ),
+    kubeconfig_flags,
+    click.option(
+        "--node-name",
+        default="",
+        envvar=["VGPU_NODE_NAME", "NODE_NAME"],
+        metavar="NODE",
+        help="This node, with --scope node.  [default: the host's name]",
+    ),
+    *_NODE_FLAGS.values(),
+    click.option(
+        "--volcano.memory-factor",
+        "volcano_memory_factor",
+        type=click.IntRange(1, 1 << 20),
+        default=1,
+        show_default=True,
+        metavar="MIB",
+        help="What one unit of volcano.sh/vgpu-memory means: the plugin's gpu-memory-factor.",
+    ),
+    click.option(
+        "--gpushare.memory-unit",
+        "gpushare_memory_unit",
+        type=MemoryUnit(auto=True),
+        default=AUTO,
+        show_default=True,
+        metavar="UNIT",
+        help="What one unit of aliyun.com/gpu-mem means: GiB, MiB, or so many of them (256MiB);"
+        " auto goes by the size of the cards.",
+    ),
+)
+"""From where to look."""
+
+policy_flags: Final = _composed(
+    click.option(
+        "--config",
+        "config",
+        default="",
+        metavar="FILE",
+        help="The configuration; its keys are in docs/reconcile-config.md.",
+    ),
+    click.option(
+        _RULE_FLAG,
+        "rule",
+        multiple=True,
+        metavar="NAME=MODE",
+        help="How far a rule may go: off, plan or apply. Repeatable.",
+    ),
+    *(_from_config(key) for flag, key in _FLAGGED.items() if flag not in _OF_RUN),
+    click.option(
+        "--state-namespace",
+        default="",
+        metavar="NAMESPACE",
+        help="Where the Lease and what is remembered are kept.  [default: that of the pod this"
+        " runs in, else kube-system]",
+    ),
+    click.option(
+        "--print-config",
+        is_flag=True,
+        allow_from_autoenv=False,
+        help="Print the configuration with these flags, and exit.",
+    ),
+)
+"""What may be done."""
+
+run_flags: Final = _composed(*(_from_config(_FLAGGED[flag]) for flag in sorted(_OF_RUN)))
+"""What only `run` takes of the configuration."""
+
+
+def output_flag(*forms: str) -> Decorator:
+    """--output; the first form is the default."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(forms),
+        default=forms[0],
+        show_default=True,
+        help="Form of the output.",
+    )
+
+
+def log_flags(level: str) -> Decorator:
+    """--log.level and --log.format."""
+    return _composed(
+        click.option(
+            "--log.level",
+            "log_level",
+            type=click.Choice(logs.LEVELS),
+            default=level,
+            show_default=True,
+            help="Least severe log line, on standard error.",
+        ),
+        click.option(
+            "--log.format",
+            "log_format",
+            type=click.Choice(logs.FORMATS),
+            default=logs.FORMATS[0],
+            show_default=True,
+            help="Form of the log.",
+        ),
+    )
+
+
+# ---------------------------------------------------------------- read
+
+
+def options_from(ctx: click.Context) -> ReconcilerOptions:
+    """The flags of a call. Raises click.UsageError that names the flag, or the file's line.
+
+    With --print-config it prints and ends the command.
+    """
+    given = ctx.params
+    logs.configure(given["log_level"], given["log_format"])
+    try:
+        found = settings(_file(given["config"]), dict(_told(given)))
+    except ConfigError as error:
+        raise click.UsageError(str(error), ctx) from error
+    if given["print_config"]:
+        click.echo(config_text(found), nl=False)
+        ctx.exit()
+    scope = Scope(given["scope"])
+    if scope is not Scope.NODE:
+        told = [name for name in (*_NODE_FLAGS, "--node-name") if is_typed(ctx, field(name))]
+        if told:
+            raise click.UsageError(f"{', '.join(told)}: only with --scope node", ctx)
+    return ReconcilerOptions(
+        scope=scope,
+        kubeconfig=given["kubeconfig"],
+        context=given["context"],
+        node=given["node_name"] or socket.gethostname(),
+        places=ObserverPaths(
+            shim_roots=given["shim_root"] or _PLACES.shim_roots,
+            procfs=given["path_procfs"],
+            cgroupfs=given["path_cgroupfs"],
+            log_dir=given["kubelet_log_dir"],
+            checkpoint=given["kubelet_checkpoint"],
+            pod_resources=given["kubelet_pod_resources"],
+            gaia_dir=given["limits_gaia_dir"],
+            kubeshare_dir=given["limits_kubeshare_dir"],
+            state_dir=given["plugin_state_dir"],
+        ),
+        driver=given["collector_nvml"],
+        units=Units(given["volcano_memory_factor"], given["gpushare_memory_unit"]),
+        settings=found,
+        state_namespace=given["state_namespace"] or _own_namespace(),
+    )
+
+
+def _file(path: str) -> Mapping[str, Setting]:
+    if not path:
+        return {}
+    try:
+        text = read_file(path, CONFIG_LIMIT, follow=True).decode()
+    except SourceError as error:
+        raise ConfigError("--config", "", str(error)) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError("--config", "", f"{path}: it is not UTF-8") from error
+    return read(text, path)
+
+
+def _told(given: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
+    """What flags and environment say of keys of the configuration. Raises ConfigError."""
+    for flag, key in _FLAGGED.items():
+        value = given.get(field(flag))
+        if value is None or value == ():
+            continue
+        texts = value if isinstance(value, tuple) else (str(value),)
+        lowered = (text.lower() for text in texts) if isinstance(value, bool) else texts
+        yield key.name, from_flag(key, lowered, flag)
+    for text in given["rule"]:
+        name, equals, mode = text.partition("=")
+        if not equals or name not in _RULES:
+            problem = f"must be NAME=MODE, not {text!r}; names are {', '.join(_RULES)}"
+            raise ConfigError(_RULE_FLAG, "", problem)
+        key = _RULES[name]
+        yield key.name, from_flag(key, (mode,), _RULE_FLAG)
+
+
+def _own_namespace() -> str:
+    """That of the pod this runs in."""
+    with suppress(OSError, UnicodeDecodeError):
+        return POD_NAMESPACE.read_text("utf-8").strip() or _DEFAULT_NAMESPACE
+    return _DEFAULT_NAMESPACE

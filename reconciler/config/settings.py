@@ -1,0 +1,464 @@
+"""The configuration file: every key once, in one table, with its meaning, its form and its flag.
+
+Strict: an unknown key, a key given twice, a wrong type and a value out of range are each refused
+with their place and with what is allowed. Flags are read by the same forms and win over the file.
+What :func:`config_text` prints of the settings is itself such a file. Pure.
+"""
+
+import difflib
+import json
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from reconciler.config.value_types import (
+    ValueType,
+    choice,
+    cron,
+    duration,
+    names,
+    part,
+    whole,
+    yes_no,
+)
+from reconciler.policy import DEFAULT_MODES, Ages, Backoff, Limits, Mode, Policy
+from reconciler.reasons import Rule
+
+
+class ReconcilerSettings(msgspec.Struct, frozen=True):
+    """The policy, and how the long-running program uses it.
+
+    Attributes:
+        policy: see there.
+        mode: whether ``run`` applies its plans.
+        every: seconds between two cycles.
+        cron: when cycles begin, in place of ``every``; "" is not used.
+        deadline: seconds that applying one plan may take.
+    """
+
+    policy: Policy = Policy()
+    mode: Mode = Mode.PLAN
+    every: float = 120.0
+    cron: str = ""
+    deadline: float = 120.0
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used.
+
+    Attributes:
+        place: ``file:line:column``, or the flag.
+        key: dotted; "" for the file as a whole.
+        problem: what is wrong, and what is allowed.
+    """
+
+    def __init__(self, place: str, key: str, problem: str) -> None:
+        super().__init__(": ".join(filter(None, (place, key, problem))))
+        self.place = place
+        self.key = key
+        self.problem = problem
+
+
+# ---------------------------------------------------------------- the table
+
+
+class Key(msgspec.Struct, frozen=True):
+    """One key: its dotted name, its form, what it is; ``flag`` is the flag that also sets it."""
+
+    name: str
+    form: ValueType
+    help: str
+    flag: str = ""
+
+
+_HOUR, _DAY, _WEEK = 3600.0, 86400.0, 604800.0
+_MANY: Final = 1_000_000
+_NAMESPACE: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_KIND: Final = r"[A-Za-z][A-Za-z0-9]{0,62}(\.[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?"
+_AGE: Final = duration(0.0, _WEEK)
+
+KEYS: Final = (
+    Key(
+        "mode",
+        choice(Mode.PLAN, Mode.APPLY),
+        "Whether `run` only tells its plans, or applies them.",
+        "--mode",
+    ),
+    Key("every", duration(1.0, _DAY), "Time between two cycles of `run`.", "--every"),
+    Key(
+        "cron",
+        cron(),
+        "When cycles of `run` begin, in UTC, in place of `every`; weekdays are 0 or 7 for Sunday.",
+        "--cron",
+    ),
+    Key("deadline", duration(1.0, _HOUR), "How long applying one plan may take."),
+    Key(
+        "namespaces",
+        names("namespaces", _NAMESPACE),
+        "Only pods of these namespaces are touched; all, if none is named.",
+        "--namespace",
+    ),
+    Key(
+        "protected_namespaces",
+        names("namespaces", _NAMESPACE),
+        "Pods of these are never touched, except for KubeShare's own holder pods.",
+    ),
+    Key(
+        "owners",
+        names("kinds", _KIND),
+        "Kinds of controllers whose pods may be evicted, living ones too, whatever comes of it; a"
+        " Job counts an eviction as a failure. `Kind`, or `Kind.group` such as"
+        " `Job.batch.volcano.sh`: without a group `Job` and the like are Kubernetes' own. What is"
+        " done with Failed pods of other kinds stands in reconcile-owners.md.",
+    ),
+    Key(
+        "evict_bare",
+        yes_no(),
+        "Evict pods without a controller too: nobody makes them anew.",
+        "--evict-bare",
+    ),
+    Key(
+        "evict_running",
+        yes_no(),
+        "Evict running pods too, where a rule says that it helps.",
+        "--evict-running",
+    ),
+    Key(
+        "priority_ceiling",
+        whole(-(2**31), 2**31 - 1),
+        "Pods of a higher priority are never evicted.",
+    ),
+    *(
+        Key(
+            f"rules.{rule}.mode",
+            choice(Mode.OFF, Mode.PLAN, Mode.APPLY),
+            f"{rule.explanation}.",
+            "--rule",
+        )
+        for rule in Rule
+    ),
+    Key(
+        "limits.per_cycle",
+        whole(0, _MANY),
+        "Actions in one cycle; attempts count, not only successes.",
+        "--max-per-cycle",
+    ),
+    Key(
+        "limits.per_node",
+        whole(0, _MANY),
+        "Actions on one node in one cycle.",
+        "--max-per-node",
+    ),
+    Key(
+        "limits.per_namespace",
+        whole(0, _MANY),
+        "Actions in one namespace in one cycle.",
+        "--max-per-namespace",
+    ),
+    Key(
+        "limits.per_owner",
+        part(),
+        "Part of a controller's living pods that may be evicted in one cycle; at least one.",
+    ),
+    Key(
+        "limits.ended_per_cycle",
+        whole(0, _MANY),
+        "Evictions in one cycle of pods that have ended and can never run again. They take nothing"
+        " from anybody, so that they count apart; the namespaces take turns. Where it is not given,"
+        " a lower `limits.per_cycle` that is given holds.",
+    ),
+    Key(
+        "limits.ended_per_node",
+        whole(0, _MANY),
+        "The same on one node; likewise with `limits.per_node`.",
+    ),
+    Key(
+        "limits.ended_per_namespace",
+        whole(0, _MANY),
+        "The same in one namespace; likewise with `limits.per_namespace`.",
+    ),
+    Key(
+        "limits.breaker",
+        part(),
+        "Part of the living pods that share GPUs that may want an action at once; if more do,"
+        " nothing is done. Of tidying and repairs, what one rule wants in one namespace counts"
+        " once, and so do a node's folders.",
+    ),
+    Key(
+        "limits.breaker_floor",
+        whole(0, _MANY),
+        "So many may always want an action.",
+    ),
+    Key("ages.failed", _AGE, "A failure is acted on after so long."),
+    Key(
+        "ages.assumed",
+        _AGE,
+        "A promised device that was never handed out. Shorter than the schedulers' own time-outs"
+        " (300 s), a pod may be evicted that is just being served.",
+    ),
+    Key("ages.lock", _AGE, "A node lock whose owner is gone."),
+    Key("ages.handshake", _AGE, "A node that a scheduler gave up although its plugin lives."),
+    Key("ages.drift", _AGE, "A disagreement about a card."),
+    Key("ages.over_limit", _AGE, "A container that uses more memory than it was given."),
+    Key("ages.orphan", _AGE, "What has lost its owner."),
+    Key(
+        "ages.clock_skew",
+        _AGE,
+        "Added to all ages: so wrong may another machine's clock be.",
+    ),
+    Key(
+        "backoff.first",
+        duration(1.0, _DAY),
+        "After an eviction the owner's pods on that node are left alone for so long, then twice as"
+        " long each time.",
+    ),
+    Key("backoff.longest", duration(1.0, _WEEK), "The longest such pause."),
+)
+
+_BY_NAME: Final = {key.name: key for key in KEYS}
+SECTIONS: Final = frozenset(
+    key.name[:at] for key in KEYS for at, char in enumerate(key.name) if char == "."
+)
+
+# ---------------------------------------------------------------- reading
+
+_QUOTE: Final = "; text that begins with * is to be quoted"
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """A value that somebody gave, and where."""
+
+    value: Any
+    place: str
+
+
+Values = Mapping[str, Setting]
+"""By the key's dotted name."""
+
+
+def parse(text: str, name: str) -> ReconcilerSettings:
+    """The settings of a file's text; ``name`` is what its errors call it. Raises ConfigError."""
+    return settings(read(text, name))
+
+
+def read(text: str, name: str) -> Values:
+    """What a file's text tells. Raises ConfigError."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        hint = _QUOTE if "alias" in str(error.context) else ""
+        raise ConfigError(_place(name, mark), "", f"not YAML: {error.problem}{hint}") from error
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        raise ConfigError(f"{name}:{line}:{column}", "", f"not YAML: {error.reason}") from error
+    except Exception as error:  # PyYAML raises anything for odd escapes
+        raise ConfigError(name, "", "not YAML") from error
+    return {} if root is None else dict(_mapping(root, "", name))
+
+
+def from_flag(key: Key, texts: Iterable[str], flag: str) -> Setting:
+    """What a flag tells. Raises ConfigError."""
+    values = [_value(key, text, flag) for text in texts]
+    return Setting(tuple(values) if key.form.many else values[-1], flag)
+
+
+def _mapping(node: yaml.Node, section: str, name: str) -> Iterator[tuple[str, Setting]]:
+    prefix = f"{section}." if section else ""
+    if not isinstance(node, yaml.MappingNode):
+        if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"):
+            return  # everything below it is commented out
+        problem = f"must hold {', '.join(_children(section))}"
+        raise ConfigError(_place(name, node.start_mark), section, problem)
+    seen: set[str] = set()
+    for key_node, value in node.value:
+        place = _place(name, key_node.start_mark)
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise ConfigError(place, section, "a key must be text")
+        key = f"{prefix}{key_node.value}"
+        if key in seen:
+            raise ConfigError(place, key, "given twice; remove one")
+        seen.add(key)
+        if key in SECTIONS:
+            yield from _mapping(value, key, name)
+        elif key in _BY_NAME:
+            yield key, _told(_BY_NAME[key], value, name)
+        else:
+            raise ConfigError(place, key, _unknown(key_node.value, section))
+
+
+def _told(key: Key, node: yaml.Node, name: str) -> Setting:
+    place = _place(name, node.start_mark)
+    if not key.form.many:
+        return Setting(_scalar(key, node, name), place)
+    if not isinstance(node, yaml.SequenceNode):
+        raise _wrong(key, node, place)
+    return Setting(tuple(_scalar(key, each, name) for each in node.value), place)
+
+
+def _scalar(key: Key, node: yaml.Node, name: str) -> Any:
+    place = _place(name, node.start_mark)
+    quoted = key.form.bare and getattr(node, "style", None) is not None
+    if not isinstance(node, yaml.ScalarNode) or quoted:
+        raise _wrong(key, node, place)
+    return _value(key, node.value, place)
+
+
+def _value(key: Key, text: str, place: str) -> Any:
+    try:
+        return key.form.read(text)
+    except ValueError as error:
+        raise _refused(key, place, repr(_short(text)), str(error)) from error
+
+
+def _wrong(key: Key, node: yaml.Node, place: str) -> ConfigError:
+    if isinstance(node, yaml.ScalarNode):
+        said = f"the text {_short(node.value)!r}"
+    else:
+        said = "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
+    return _refused(key, place, said)
+
+
+def _refused(key: Key, place: str, said: str, why: str = "") -> ConfigError:
+    """``why`` is told where it says more than the value itself."""
+    more = f" ({why})" if " " in why and not why.startswith(said) else ""
+    return ConfigError(place, key.name, f"must be {key.form.allowed}, not {said}{more}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def _place(name: str, mark: yaml.Mark | None) -> str:
+    return name if mark is None else f"{name}:{mark.line + 1}:{mark.column + 1}"
+
+
+def _children(section: str) -> list[str]:
+    """The keys directly below a section."""
+    depth = section.count(".") + 1 if section else 0
+    inside = [
+        key.name.split(".") for key in KEYS if not section or key.name.startswith(section + ".")
+    ]
+    return list(dict.fromkeys(parts[depth] for parts in inside))
+
+
+def _unknown(word: str, section: str) -> str:
+    allowed = _children(section)
+    near = difflib.get_close_matches(word, allowed, n=1)
+    meant = f"is it {near[0]}? " if near else ""
+    return f"unknown key; {meant}allowed here: {', '.join(allowed)}"
+
+
+# ---------------------------------------------------------------- values <-> settings
+
+_OWN: Final = ("mode", "every", "cron", "deadline")
+_RULES: Final = {str(rule): rule for rule in Rule}
+_BOUNDING: Final = frozenset({"limits.per_cycle", "limits.per_node", "limits.per_namespace"})
+_GROUPS: Final[Mapping[str, type[msgspec.Struct]]] = {
+    "limits": Limits,
+    "ages": Ages,
+    "backoff": Backoff,
+}
+
+
+def settings(*layers: Values) -> ReconcilerSettings:
+    """The settings of all layers together; a later one wins. Raises ConfigError."""
+    told: dict[str, Setting] = {}
+    for layer in layers:
+        clocks = [name for name in ("every", "cron") if name in layer]
+        if len(clocks) > 1:
+            raise ConfigError(layer["cron"].place, "cron", "give it or every, not both")
+        if clocks:
+            told = {name: each for name, each in told.items() if name not in ("every", "cron")}
+        told |= layer
+    values = {name: each.value for name, each in told.items()}
+    for name in _BOUNDING & values.keys():  # who asks for fewer actions means all of them
+        ended = f"limits.ended_{name.removeprefix('limits.')}"
+        values.setdefault(ended, min(values[name], value_of(ReconcilerSettings(), ended)))
+    modes = {}
+    for rule in Rule:
+        mode = values.pop(f"rules.{rule}.mode", DEFAULT_MODES[rule])
+        if mode is not DEFAULT_MODES[rule]:
+            modes[rule] = mode
+    own = {name: values.pop(name) for name in _OWN if name in values}
+    groups: dict[str, Any] = {}
+    for group, struct in _GROUPS.items():
+        inside = {
+            field: values.pop(f"{group}.{field}")
+            for field in struct.__struct_fields__
+            if f"{group}.{field}" in values
+        }
+        groups[group] = struct(**inside)
+    found = ReconcilerSettings(policy=Policy(modes=modes, **groups, **values), **own)
+    backoff = found.policy.backoff
+    if backoff.first > backoff.longest:
+        key = "backoff.first" if "backoff.first" in told else "backoff.longest"
+        raise ConfigError(told[key].place, key, "backoff.first must not be above backoff.longest")
+    return found
+
+
+def value_of(found: ReconcilerSettings, name: str) -> Any:
+    """What the settings have for a key."""
+    head, *rest = name.split(".")
+    if head == "rules":
+        return found.policy.mode(_RULES[rest[0]])
+    value: Any = found if head in _OWN else found.policy
+    for field in (head, *rest):
+        value = getattr(value, field)
+    return value
+
+
+# ---------------------------------------------------------------- printing
+
+_PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9.-]*", re.ASCII)
+_TAKEN: Final = frozenset({"on", "off", "yes", "no", "true", "false", "null", "y", "n"})
+"""What other readers of YAML take for something else than text."""
+
+
+def config_text(found: ReconcilerSettings) -> str:
+    """The settings as a file with every key, each with what it means."""
+    lines = ["# The configuration of vgpu reconcile: every key, as it is in force."]
+    section = ""
+    for key in KEYS:
+        head, _, rest = key.name.rpartition(".")
+        if key.name == ("cron" if not found.cron else "every"):
+            rest = f"# {rest}"  # one of the two is in force
+        group = head.partition(".")[0]
+        if group != section:
+            lines += ["", f"{group}:"]
+            section = group
+        elif not group:
+            lines.append("")
+        indent = "  " * bool(group)
+        lines += textwrap.wrap(
+            key.help, 98, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
+        )
+        value = written(key, value_of(found, key.name))
+        if group == "rules":
+            lines.append(f"{indent}{head.rpartition('.')[2]}: {{{rest}: {value}}}")
+        else:
+            lines.append(f"{indent}{rest}: {value}")
+    return "\n".join(lines) + "\n"
+
+
+def written(key: Key, value: Any) -> str:
+    """A value as the file has it."""
+    if key.form.many:
+        return f"[{', '.join(_quoted(key.form.write(each)) for each in value)}]"
+    text = key.form.write(value)
+    return text if key.form.bare else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    """Bare where every reader of YAML takes it for text, or for a duration."""
+    plain = _PLAIN.fullmatch(text) and text.lower() not in _TAKEN
+    return text if plain or _is_duration(text) else json.dumps(text)
+
+
+def _is_duration(text: str) -> bool:
+    return bool(re.fullmatch(r"[0-9.]+[a-z][0-9a-z]*", text, re.ASCII)) and "e" not in text

@@ -1,0 +1,115 @@
+"""The forms of values in the configuration: text in, checked value out, and back. Pure."""
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from reconciler.config.cron import parse_cron
+from reconciler.policy import Mode
+from vgpu.durations import duration_text, parse_duration
+
+
+class ValueType(msgspec.Struct, frozen=True):
+    """A form of values.
+
+    Attributes:
+        allowed: in words that follow "must be".
+        read: text -> value; raises ValueError.
+        write: value -> text.
+        many: whether the key has a list of them.
+        bare: whether the file has it without quotes.
+    """
+
+    allowed: str
+    read: Callable[[str], Any]
+    write: Callable[[Any], str] = str
+    many: bool = False
+    bare: bool = False
+
+
+_WHOLE: Final = re.compile(r"-?\d{1,10}", re.ASCII)
+_DECIMAL: Final = re.compile(r"\d{1,3}(\.\d{1,20})?(e-\d{1,3})?", re.ASCII)
+
+
+def whole(least: int, most: int) -> ValueType:
+    """A whole number."""
+
+    def read(text: str) -> int:
+        if not _WHOLE.fullmatch(text) or not least <= int(text) <= most:
+            raise ValueError(text)
+        return int(text)
+
+    return ValueType(f"a whole number from {least} to {most}", read, bare=True)
+
+
+def part() -> ValueType:
+    """A number from 0 to 1."""
+
+    def read(text: str) -> float:
+        if not _DECIMAL.fullmatch(text) or float(text) > 1:
+            raise ValueError(text)
+        return float(text)
+
+    return ValueType("a number from 0 to 1", read, repr, bare=True)
+
+
+def duration(least: float, most: float) -> ValueType:
+    """Seconds."""
+
+    def read(text: str) -> float:
+        seconds = parse_duration(text)
+        if not least <= seconds <= most:
+            raise ValueError(text)
+        return seconds
+
+    allowed = f"a duration from {duration_text(least)} to {duration_text(most)}, such as 90s or 2m"
+    return ValueType(allowed, read, duration_text)
+
+
+def yes_no() -> ValueType:
+    """Truth."""
+    values = {"true": True, "false": False}
+
+    def read(text: str) -> bool:
+        if text not in values:
+            raise ValueError(text)
+        return values[text]
+
+    return ValueType("true or false", read, lambda value: str(value).lower(), bare=True)
+
+
+def choice(*values: Mode) -> ValueType:
+    """One of them."""
+    names = {str(value): value for value in values}
+
+    def read(text: str) -> Mode:
+        if text not in names:
+            raise ValueError(text)
+        return names[text]
+
+    return ValueType(f"{', '.join(list(names)[:-1])} or {values[-1]}", read)
+
+
+def names(what: str, pattern: str) -> ValueType:
+    """A list of names."""
+    compiled = re.compile(pattern, re.ASCII)
+
+    def read(text: str) -> str:
+        if not compiled.fullmatch(text):
+            raise ValueError(text)
+        return text
+
+    return ValueType(f"a list of {what}", read, many=True)
+
+
+def cron() -> ValueType:
+    """A cron expression, or none."""
+
+    def read(text: str) -> str:
+        if text:
+            parse_cron(text)
+        return text
+
+    return ValueType("a cron expression of five fields, such as '*/2 * * * *', or ''", read)

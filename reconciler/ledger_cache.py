@@ -1,0 +1,100 @@
+"""The ledgers of a whole cluster, look after look: what did not change is not merged again.
+
+Most nodes and pods are the same from one look to the next. Of each node only what its ledger was
+made of is remembered, and the ledger itself only where something is wrong: that is all that rules
+ask for, and keeps 5,000 nodes in a few megabytes. Pure, with a memory.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import structs
+
+from vgpu.kube.objects import Node, Pod, holds_devices
+from vgpu.ledger import Ledger
+from vgpu.ledger.cluster import home, node_ledger
+from vgpu.ledger.from_api import read_pod
+from vgpu.schemes.codec import SchemeCodec
+from vgpu.schemes.volcano.codec import HAMI, VOLCANO
+
+
+class _Page(msgspec.Struct, frozen=True, gc=False):
+    """One node: what its ledger was made of, and the ledger, None if nothing is wrong there."""
+
+    node: Node
+    pods: tuple[Pod, ...]
+    unhealthy: str
+    ledger: Ledger | None
+
+
+class LedgerCache:
+    """Keeps a cluster's books. One thread calls ``ledgers``."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self._codecs: tuple[SchemeCodec, ...] = ()
+        self._pages: dict[str, _Page] = {}
+
+    def ledgers(
+        self,
+        nodes: Iterable[Node],
+        pods: Iterable[Pod],
+        codecs: Sequence[SchemeCodec],
+        unhealthy: Mapping[str, str] | None = None,
+    ) -> dict[str, Ledger]:
+        """The ledgers in which something is wrong, by node; arguments as of
+        :func:`vgpu.ledger.cluster.cluster`.
+        """
+        speakers = tuple(codecs)
+        if speakers != self._codecs:
+            self._codecs, self._pages = speakers, {}
+        cards = unhealthy or {}
+        at_home = _at_home(pods, speakers)
+        known = {node.name: node for node in nodes}
+        before, self._pages = self._pages, {}
+        for name in (*known, *sorted(at_home.keys() - known.keys())):
+            node = known.get(name) or Node(name)
+            here, text = tuple(at_home.get(name, ())), cards.get(name, "")
+            page = before.get(name)
+            if page is None or not _same(page, node, here, text):
+                ledger = node_ledger(node, here, speakers, text)
+                page = _Page(node, here, text, ledger if is_notable(ledger) else None)
+            self._pages[name] = page
+        return {name: page.ledger for name, page in self._pages.items() if page.ledger is not None}
+
+
+def is_notable(ledger: Ledger) -> bool:
+    """Whether a rule could find something in it."""
+    runs_without = any(wanted.running for wanted in ledger.waiting)
+    return bool(ledger.conflicts or ledger.malformed or runs_without)
+
+
+def _at_home(pods: Iterable[Pod], codecs: Sequence[SchemeCodec]) -> dict[str, list[Pod]]:
+    """The pods that hold devices, by the node that they are bound or promised to."""
+    found: dict[str, list[Pod]] = {}
+    for pod in pods:
+        if holds_devices(pod):
+            where = pod.node or home(pod, read_pod(pod, codecs))
+            if where:
+                found.setdefault(where, []).append(pod)
+    return found
+
+
+def _same(page: _Page, node: Node, pods: tuple[Pod, ...], unhealthy: str) -> bool:
+    """Whether the ledger would come out the same. Objects that did not change are identical."""
+    if page.pods != pods or page.unhealthy != unhealthy:
+        return False
+    return page.node is node or _lasting(page.node) == _lasting(node)
+
+
+_PASSING: Final = frozenset(
+    key for key_set in (VOLCANO, HAMI) for key in (*key_set.handshake, *key_set.locks)
+)
+"""Annotations of nodes that change every half a minute, or with every pod, and name no card."""
+
+
+def _lasting(node: Node) -> Node:
+    """What of a node can tell its cards: it changes rarely."""
+    annotations = {key: text for key, text in node.annotations.items() if key not in _PASSING}
+    return structs.replace(node, resource_version="", annotations=annotations)

@@ -1,0 +1,163 @@
+"""Whose pods may be evicted: who a pod's owner is, and what it does when a Failed one is deleted.
+
+Some make another pod or take no notice; some restart everything that they own. What each kind does
+stands in :mod:`reconciler.owners.kinds`; where an owner's own settings decide, only an owner that
+touches nothing else has its pods tidied. What the configuration names is allowed in any case. Pure.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from reconciler.owners.kinds import ROWS, OwnerKind
+from reconciler.owners.policies import Reaction, unread
+from reconciler.reasons import SkipReason
+from vgpu.kube.objects import Pod
+from vgpu.kube.projection import GROUP_NAME, JOB_SET_NAME
+
+FAILED: Final = "Failed"
+
+
+class OwnerId(msgspec.Struct, frozen=True, order=True):
+    """An owner's object at the API server; ``uid`` is "" where the pod does not tell it."""
+
+    group: str
+    version: str
+    plural: str
+    namespace: str
+    name: str
+    uid: str = ""
+
+
+class OwnerSeen(msgspec.Struct, frozen=True):
+    """An owner's object as JSON, or why it could not be read."""
+
+    text: bytes = b""
+    unread: str = ""
+
+
+_BY_KIND: Final = {(row.group, row.kind): row for row in ROWS}
+_OF_LABEL: Final = {
+    ("apps", "StatefulSet"): (GROUP_NAME, _BY_KIND["leaderworkerset.x-k8s.io", "LeaderWorkerSet"]),
+    ("batch", "Job"): (JOB_SET_NAME, _BY_KIND["jobset.x-k8s.io", "JobSet"]),
+}
+"""What stands behind an owner, by the label that it puts on its pods."""
+
+_JOBS: Final = frozenset({("batch", "Job"), ("jobset.x-k8s.io", "JobSet")})
+_BUILT_IN: Final = {row.kind: row.group for row in ROWS if row.group in ("", "apps", "batch")}
+"""Kinds that without a group are Kubernetes' own, whoever has taken the name as well."""
+
+_VERSION: Final = re.compile(r"v[0-9]{1,3}((alpha|beta)[0-9]{1,3})?", re.ASCII)
+_GROUP_VERSION: Final = "v1"
+"""Of LeaderWorkerSet, which no pod names as its owner."""
+
+
+def row_of(pod: Pod) -> OwnerKind | None:
+    """What is known of the pod's owner; None if it has none, or of a kind that is not known."""
+    if pod.owner is None:
+        return None
+    named = _BY_KIND.get((_group(pod), pod.owner.kind))
+    label, behind = _OF_LABEL.get((_group(pod), pod.owner.kind), ("", None))
+    return behind if behind is not None and label in pod.labels else named
+
+
+def owner_id(pod: Pod) -> OwnerId | None:
+    """The object that decides what becomes of this Failed pod's siblings; None if none does.
+
+    An owner whose API version is none that Kubernetes knows is asked for in vain.
+    """
+    row = row_of(pod)
+    if row is None or row.judge is None or pod.owner is None or pod.phase != FAILED:
+        return None
+    if behind := pod.labels.get(GROUP_NAME, "") if row.kind == "LeaderWorkerSet" else "":
+        return OwnerId(row.group, _GROUP_VERSION, row.plural, pod.ref.namespace, behind)
+    version = pod.owner.api_version.rpartition("/")[2]
+    known = version if _VERSION.fullmatch(version) else _GROUP_VERSION
+    owner = pod.owner
+    return OwnerId(row.group, known, row.plural, pod.ref.namespace, owner.name, owner.uid)
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    uid: str = ""
+
+
+class _Any(msgspec.Struct, frozen=True):
+    metadata: _Meta = _Meta()
+
+
+def reaction(pod: Pod, seen: OwnerSeen | None) -> Reaction:
+    """What deleting this Failed pod of a known kind sets off; ``seen`` is the object it asks."""
+    row, asked = row_of(pod), owner_id(pod)
+    if row is None:
+        return Reaction("its kind is not known", remakes=True)
+    if row.judge is None or asked is None:
+        return Reaction(remakes=row.remakes)
+    if seen is None or seen.unread:
+        return unread(seen.unread if seen else "not in this scope")
+    if asked.uid and asked.uid != _uid(seen.text):
+        return unread("another of its name is in its place")
+    return row.judge(seen.text, row.part(pod))
+
+
+def _uid(text: bytes) -> str:
+    try:
+        return msgspec.json.decode(text, type=_Any).metadata.uid
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return ""
+
+
+def is_allowed(pod: Pod, allowed: tuple[str, ...]) -> bool:
+    """Whether the configuration's ``owners`` name the pod's owner, or what stands behind it."""
+    if pod.owner is None:
+        return False
+    row = row_of(pod)
+    kind, group = (row.kind, row.group) if row else (pod.owner.kind, _group(pod))
+    return any(_names(entry, kind, group) for entry in allowed)
+
+
+def _names(entry: str, kind: str, group: str) -> bool:
+    name, dot, of = entry.partition(".")
+    return name == kind and (of == group if dot else _BUILT_IN.get(kind, group) == group)
+
+
+def objection(
+    pod: Pod, allowed: tuple[str, ...], react: Callable[[Pod], Reaction]
+) -> tuple[SkipReason, str] | None:
+    """Why a pod with an owner is not evicted, and the rest of it in words; None if it may be."""
+    if pod.owner is None:
+        return None
+    if pod.owner.kind == "DaemonSet":
+        return SkipReason.DAEMON_SET_POD, ""
+    if is_allowed(pod, allowed):
+        return None
+    row = row_of(pod)
+    if row is None or row.listed:
+        return SkipReason.OWNER_KIND, _spelled(pod)
+    return _of_kind(row, pod, react)
+
+
+def _of_kind(
+    row: OwnerKind, pod: Pod, react: Callable[[Pod], Reaction]
+) -> tuple[SkipReason, str] | None:
+    """The same by the table: only what has Failed is ever evicted by it."""
+    failed = pod.phase == FAILED
+    if (row.group, row.kind) in _JOBS:
+        return None if failed and not pod.tracked else (SkipReason.JOB_POD, "")
+    if not failed:
+        return SkipReason.OWNER_KIND, f"{row.kind}.{row.group}: only its Failed pods are tidied"
+    found = react(pod)
+    skip = SkipReason.OWNER_UNREAD if found.unread else SkipReason.OWNER_POLICY
+    return (skip, found.touches) if found.touches else None
+
+
+def _spelled(pod: Pod) -> str:
+    """How the configuration would name the owner's kind."""
+    group = _group(pod)
+    kind = pod.owner.kind if pod.owner else ""
+    return f"{kind}.{group}" if group and _BUILT_IN.get(kind) != group else kind
+
+
+def _group(pod: Pod) -> str:
+    return pod.owner.api_version.rpartition("/")[0] if pod.owner else ""

@@ -1,0 +1,143 @@
+"""What is remembered from one cycle to the next: when things were first seen, what was tried.
+
+A cache: losing it only means waiting once more. It is bounded, and it forgets at once what is not
+found any more, so that only what was so in every cycle grows old. Pure.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from reconciler.model import ActionResult, Finding
+from reconciler.policy import Backoff
+from reconciler.reasons import ActionOutcome
+
+MOST: Final = 1500
+"""Entries of each kind: together below a ConfigMap's 1 MiB, even where nodes have long names."""
+
+VERSION: Final = 1
+
+_NOT_TRIED: Final = frozenset(
+    {ActionOutcome.DRY_RUN, ActionOutcome.NOT_LEADER, ActionOutcome.OUT_OF_TIME}
+)
+_NOBODY_EVICTED: Final = _NOT_TRIED | {ActionOutcome.GONE, ActionOutcome.CHANGED}
+
+
+class Attempt(msgspec.Struct, frozen=True, array_like=True):
+    """So many evictions in a row of one owner's pods on one node, the last one then."""
+
+    count: int
+    last: float
+
+
+class ReconcilerState(msgspec.Struct, frozen=True):
+    """What is known from before; times are unix seconds by our clock.
+
+    Attributes:
+        version: of this form.
+        seen: key of a finding -> since when it was found in every cycle.
+        failed: key of a finding -> when its action last came to nothing.
+        attempts: ``<owner uid>@<node>`` -> evictions.
+    """
+
+    version: int = VERSION
+    seen: Mapping[str, float] = {}
+    failed: Mapping[str, float] = {}
+    attempts: Mapping[str, Attempt] = {}
+
+    def first_seen(self, finding: Finding, now: float) -> float:
+        """Since when we know of it; not later than now, whatever became of the clock."""
+        return min(self.seen.get(finding.key, now), now)
+
+    def since(self, finding: Finding, now: float) -> float:
+        """Since when it is so, by whichever clock it is the oldest."""
+        seen = self.first_seen(finding, now)
+        return seen if finding.since is None else min(seen, finding.since)
+
+    def pause(self, key: str, now: float, backoff: Backoff) -> float:
+        """Seconds that an owner's pods on a node are left alone yet; 0 or less is not at all."""
+        attempt = self.attempts.get(key)
+        if attempt is None:
+            return 0.0
+        doublings = min(attempt.count - 1, 30)
+        length = min(backoff.longest, backoff.first * (1 << doublings))
+        return length - max(0.0, now - attempt.last)
+
+
+def attempt_key(owner_uid: str, node: str) -> str:
+    """What memory calls an owner's pods on a node."""
+    return f"{owner_uid}@{node}"
+
+
+def remember(memory: ReconcilerState, findings: Iterable[Finding], now: float) -> ReconcilerState:
+    """With what could be acted on now, and without what is not found any more.
+
+    Of too many the newest are forgotten, first of those that tell themselves since when they are;
+    and those of the namespace that has the most of them, or one tenant's would keep everybody
+    else's from ever growing old.
+    """
+    found = {finding.key: finding for finding in findings if finding.action is not None}
+    seen = {key: memory.first_seen(finding, now) for key, finding in found.items()}
+    if len(seen) > MOST:
+        kept = sorted(seen, key=lambda key: (found[key].since is not None, seen[key], key))
+        seen = {key: seen[key] for key in _fair(kept, found)[:MOST]}
+    failed = {key: min(at, now) for key, at in memory.failed.items() if key in seen}
+    return msgspec.structs.replace(memory, seen=seen, failed=failed)
+
+
+def _fair(keys: Iterable[str], found: Mapping[str, Finding]) -> list[str]:
+    """The first of each namespace, then the second of each, and so on."""
+    places: Counter[str] = Counter()
+    turns = {}
+    for key in keys:
+        namespace = found[key].subject.namespace
+        turns[key] = places[namespace]
+        places[namespace] += 1
+    return sorted(turns, key=turns.__getitem__)
+
+
+def learn(
+    memory: ReconcilerState, results: Iterable[ActionResult], now: float, backoff: Backoff
+) -> ReconcilerState:
+    """With what was tried, and without the evictions long past; attempts count, too."""
+    failed = dict(memory.failed)
+    attempts = {
+        key: Attempt(attempt.count, min(attempt.last, now))  # our clock may have been ahead
+        for key, attempt in memory.attempts.items()
+        if now - attempt.last < 2 * backoff.longest
+    }
+    for result in results:
+        finding = result.entry.finding
+        if result.outcome is ActionOutcome.DONE:
+            failed.pop(finding.key, None)
+        elif result.outcome not in _NOT_TRIED:
+            failed[finding.key] = now
+        if finding.replaces and result.entry.owner and result.outcome not in _NOBODY_EVICTED:
+            key = attempt_key(result.entry.owner, finding.subject.node)
+            before = attempts.get(key, Attempt(0, now))
+            attempts[key] = Attempt(before.count + 1, now)
+    if len(attempts) > MOST:
+        newest = sorted(attempts, key=lambda key: (-attempts[key].last, key))
+        attempts = {key: attempts[key] for key in newest[:MOST]}
+    if len(failed) > MOST:
+        failed = dict(sorted(failed.items(), key=lambda item: (-item[1], item[0]))[:MOST])
+    return msgspec.structs.replace(memory, failed=failed, attempts=attempts)
+
+
+def encode(memory: ReconcilerState) -> str:
+    """As text, for the ConfigMap."""
+    return msgspec.json.encode(memory, order="deterministic").decode()
+
+
+def decode(text: str) -> ReconcilerState:
+    """From text; what cannot be read, or is of another version, is an empty memory."""
+    try:
+        memory = msgspec.json.decode(text, type=ReconcilerState)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return ReconcilerState()
+    kinds = (memory.seen, memory.failed, memory.attempts)
+    sound = all(attempt.count > 0 for attempt in memory.attempts.values())
+    fits = all(len(kind) <= MOST for kind in kinds)
+    return memory if memory.version == VERSION and fits and sound else ReconcilerState()

@@ -1,0 +1,1 @@
+"""A plan and its results for people and for programs."""

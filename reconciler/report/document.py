@@ -1,0 +1,318 @@
+"""A plan, and what became of it, as a JSON document whose shape stays.
+
+Fields are only ever added within a version. What is not known is null, times are RFC 3339 in UTC.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from reconciler.apply.restore import Restored, Undo
+from reconciler.model import Action, ActionResult, Edit, Entry, Evict, Plan
+from reconciler.reasons import ActionOutcome, Effect, Rule
+
+API_VERSION: Final = "vgpu.dev/v1alpha1"
+
+
+class _Document(msgspec.Struct, frozen=True, rename="camel"):
+    """What all parts have in common."""
+
+
+class ActionDocument(_Document, frozen=True):
+    """What is to be done: ``type`` is evict, edit or remove_folder.
+
+    Of an edit ``before`` and ``after`` are the annotations as they are and as they are to be, null
+    where there is none; ``unbind`` is the node that a SharePod is taken from, "" if it is not.
+    """
+
+    type: str
+    before: Mapping[str, str | None]
+    after: Mapping[str, str | None]
+    unbind: str = ""
+
+
+class EntryDocument(_Document, frozen=True):
+    """A subject, what is wrong with it, and what is done about it or why nothing is.
+
+    ``part`` is the annotation of a node; ``effect`` is null where nothing could be done, ``skip``
+    where nothing keeps us from doing it, ``outcome`` where nothing was tried.
+    """
+
+    rule: str
+    reason: str
+    explanation: str
+    effect: str | None
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    part: str
+    node: str
+    since: datetime | None
+    evidence: tuple[str, ...]
+    also: tuple[str, ...]
+    action: ActionDocument | None
+    skip: str | None = None
+    skip_explanation: str | None = None
+    skip_detail: str | None = None
+    outcome: str | None = None
+    outcome_explanation: str | None = None
+    outcome_detail: str | None = None
+
+
+class BreakerDocument(_Document, frozen=True):
+    """How many actions were wanted, of at most ``allowed``, among so many GPU pods."""
+
+    tripped: bool
+    wanted: int
+    allowed: int
+    pods: int
+
+
+class PlanDocument(_Document, frozen=True):
+    """A plan; after it was applied each action has its outcome."""
+
+    api_version: str
+    plan: str
+    made_at: datetime
+    scope: str
+    subjects: Mapping[str, int]
+    breaker: BreakerDocument
+    notes: tuple[str, ...]
+    actions: tuple[EntryDocument, ...]
+    skipped: tuple[EntryDocument, ...]
+    findings: tuple[EntryDocument, ...]
+
+
+def plan_document(plan: Plan, results: Iterable[ActionResult] = ()) -> PlanDocument:
+    """The plan, with the outcomes as far as there are some."""
+    told = {result.entry.finding.subject.key: result for result in results}
+    breaker = plan.breaker
+    return PlanDocument(
+        api_version=API_VERSION,
+        plan=plan.id,
+        made_at=moment(plan.made_at),
+        scope=plan.scope.value,
+        subjects=plan.subjects,
+        breaker=BreakerDocument(breaker.tripped, breaker.wanted, breaker.allowed, breaker.pods),
+        notes=plan.notes,
+        actions=tuple(_entry(entry, told.get(entry.finding.subject.key)) for entry in plan.actions),
+        skipped=tuple(map(_entry, plan.skipped)),
+        findings=tuple(map(_entry, plan.findings)),
+    )
+
+
+def _entry(entry: Entry, result: ActionResult | None = None) -> EntryDocument:
+    finding, subject, skip = entry.finding, entry.finding.subject, entry.skip
+    outcome = None if result is None else result.outcome
+    return EntryDocument(
+        rule=finding.rule.value,
+        reason=finding.cause.value,
+        explanation=finding.cause.explanation,
+        effect=finding.effect.value if finding.action else None,
+        kind=subject.kind.value,
+        namespace=subject.namespace,
+        name=subject.name,
+        uid=subject.uid,
+        part=subject.part,
+        node=subject.node,
+        since=None if finding.since is None else moment(finding.since),
+        evidence=finding.evidence,
+        also=tuple(rule.value for rule in entry.also),
+        action=None if finding.action is None else _action(finding.action),
+        skip=skip and skip.value,
+        skip_explanation=skip and skip.explanation,
+        skip_detail=entry.detail or None,
+        outcome=outcome and outcome.value,
+        outcome_explanation=outcome and outcome.explanation,
+        outcome_detail=(result and result.detail) or None,
+    )
+
+
+def _action(action: Action) -> ActionDocument:
+    kind = str(action.__struct_config__.tag)
+    if isinstance(action, Edit):
+        return ActionDocument(kind, action.before, action.after, action.unbind)
+    return ActionDocument(kind, {}, {})
+
+
+def moment(seconds: float) -> datetime:
+    """Unix seconds as a time; what no calendar has is the nearest that it has."""
+    return datetime.fromtimestamp(min(max(seconds, 0.0), _LAST), UTC)
+
+
+_LAST: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
+
+
+# ---------------------------------------------------------------- many plans in few numbers
+
+
+class RuleCount(_Document, frozen=True):
+    """What one rule has found: so much to be done, left alone, and only to be told."""
+
+    rule: str
+    explanation: str
+    actions: int
+    skipped: int
+    findings: int
+
+
+class Most(_Document, frozen=True):
+    """A node, or a controller of pods, and how many subjects of its are in the plan."""
+
+    name: str
+    count: int
+
+
+class Done(_Document, frozen=True):
+    """Actions of a rule that had this outcome, and when the last was; from an audit."""
+
+    rule: str
+    outcome: str
+    count: int
+    last: datetime
+
+
+class ReportDocument(_Document, frozen=True):
+    """What is wrong and what was done.
+
+    Attributes:
+        effects: actions by what they are good for: recovery brings something back to work,
+            tidying removes what has its replacement already, repair makes the books say what is.
+        rules: those that found anything.
+        nodes, owners: those with the most; an owner is ``Kind namespace/name``.
+        done: by rule and outcome; null if no audit was read.
+        plan: the plan itself.
+    """
+
+    api_version: str
+    effects: Mapping[str, int]
+    rules: tuple[RuleCount, ...]
+    nodes: tuple[Most, ...]
+    owners: tuple[Most, ...]
+    done: tuple[Done, ...] | None
+    plan: PlanDocument
+
+
+TOP: Final = 10
+
+
+def report_document(
+    plan: Plan, owners: Mapping[str, str], done: Iterable[Done] | None = None
+) -> ReportDocument:
+    """The report on a fresh plan; ``owners`` are the names of controllers by UID."""
+    sections = (plan.actions, plan.skipped, plan.findings)
+    counts = [Counter(entry.finding.rule for entry in section) for section in sections]
+    effects = Counter(entry.finding.effect for entry in plan.actions)
+    return ReportDocument(
+        api_version=API_VERSION,
+        effects={effect.value: effects[effect] for effect in Effect},
+        rules=tuple(
+            RuleCount(rule.value, rule.explanation, *(count[rule] for count in counts))
+            for rule in Rule
+            if any(count[rule] for count in counts)
+        ),
+        nodes=_most(entry.finding.subject.node for entry in plan.entries),
+        owners=_most(owners.get(entry.owner, "") for entry in plan.entries),
+        done=None if done is None else tuple(done),
+        plan=plan_document(plan),
+    )
+
+
+def _most(names: Iterable[str]) -> tuple[Most, ...]:
+    counts = Counter(filter(None, names))
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(Most(name, count) for name, count in ordered[:TOP])
+
+
+def done_of(outcomes: Iterable[tuple[Rule, ActionOutcome, datetime]]) -> tuple[Done, ...]:
+    """Outcomes, by rule and outcome, the most first."""
+    counts: Counter[tuple[Rule, ActionOutcome]] = Counter()
+    last: dict[tuple[Rule, ActionOutcome], datetime] = {}
+    for rule, outcome, when in outcomes:
+        counts[rule, outcome] += 1
+        last[rule, outcome] = max(when, last.get((rule, outcome), when))
+    return tuple(
+        Done(rule.value, outcome.value, count, last[rule, outcome])
+        for (rule, outcome), count in counts.most_common()
+    )
+
+
+# ---------------------------------------------------------------- what was undone
+
+
+class RestoredDocument(_Document, frozen=True):
+    """An action of an audit, and what became of undoing it."""
+
+    plan: str
+    time: datetime
+    rule: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    action: ActionDocument
+    undo: str
+    explanation: str
+    detail: str
+
+
+def restored_document(restored: Restored) -> RestoredDocument:
+    """One of them."""
+    record = restored.record
+    return RestoredDocument(
+        plan=record.plan,
+        time=record.time,
+        rule=record.rule.value,
+        kind=record.subject.kind.value,
+        namespace=record.subject.namespace,
+        name=record.subject.name,
+        uid=record.subject.uid,
+        node=record.subject.node,
+        action=_action(record.action),
+        undo=restored.undo.value,
+        explanation=restored.undo.explanation,
+        detail=restored.detail,
+    )
+
+
+# ---------------------------------------------------------------- in words, for both forms
+
+
+GOOD: Final = frozenset(
+    {ActionOutcome.DONE, ActionOutcome.DRY_RUN, ActionOutcome.GONE, ActionOutcome.CHANGED}
+)
+"""Outcomes after which nothing is left to be done: the world is, or has become, another."""
+
+
+AS_BEFORE: Final = frozenset({Undo.DONE, Undo.DRY_RUN, Undo.NOTHING})
+"""After these it is as it was before the action."""
+
+
+def succeeded(results: Iterable[ActionResult]) -> bool:
+    """Whether every action was done, or needed no more to be done."""
+    return all(result.outcome in GOOD for result in results)
+
+
+def doing(action: Action) -> str:
+    """What an action does, in a word or few."""
+    if isinstance(action, Evict):
+        return "evict"
+    if isinstance(action, Edit):
+        return "clear" if not any(action.after.values()) else "correct"
+    return "remove"
+
+
+def json_text(document: Any) -> str:
+    """The document as JSON, indented, with nothing in it that a terminal obeys."""
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    if all(line.isprintable() for line in text.split("\n")):
+        return text
+    return "".join(
+        char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text
+    )

@@ -1,0 +1,344 @@
+"""A plan for people: what will be done, what is left alone and why, what can only be told.
+
+On a terminal the evidence goes below its subject where it does not fit beside it. Elsewhere each
+subject is one line, whole, for other programs to search and cut.
+"""
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+from rich.console import Console
+from rich.style import Style
+
+from reconciler.apply.audit import AuditRecord
+from reconciler.apply.restore import Restored, Undo
+from reconciler.model import ActionResult, Edit, Entry, ObjectKind, ObjectRef, Plan
+from reconciler.reasons import ActionOutcome, Effect, SkipReason
+from reconciler.report.document import AS_BEFORE, Most, ReportDocument, doing, moment
+from reconciler.report.document import GOOD as ACHIEVED
+from vgpu.terminal import (
+    BAD,
+    BOLD,
+    DIM,
+    DOUBTFUL,
+    GOOD,
+    NARROWEST,
+    PLAIN,
+    Line,
+    Piece,
+    age,
+    write,
+)
+
+_EFFECTS: Final[Mapping[Effect, Style]] = {
+    Effect.RECOVERY: GOOD,
+    Effect.TIDYING: DIM,
+    Effect.REPAIR: DOUBTFUL,
+}
+
+_KINDS: Final[Mapping[ObjectKind, str]] = {
+    ObjectKind.POD: "",
+    ObjectKind.SHARE_POD: "sharepod ",
+    ObjectKind.NODE: "node ",
+    ObjectKind.DEVICE: "device ",
+    ObjectKind.FOLDER: "",
+}
+"""What stands before a subject's name."""
+
+_NOUNS: Final[Mapping[str, str]] = {
+    ObjectKind.POD: "pod",
+    ObjectKind.NODE: "node",
+    ObjectKind.FOLDER: "folder",
+}
+
+_LONGEST_TEXT: Final = 60
+"""Characters of an annotation that are shown; the JSON form has all of it."""
+
+
+def show_plan(console: Console, plan: Plan, command: str = "") -> None:
+    """Print the plan; ``command`` is what would apply it."""
+    write(console, _plan_lines(plan, _width(console), command))
+
+
+def show_result(console: Console, result: ActionResult) -> None:
+    """Print what became of one action."""
+    finding = result.entry.finding
+    style = GOOD if result.outcome in ACHIEVED else BAD
+    pieces: list[Piece] = [(f"  {result.outcome.value:<14} ", style)]
+    verb = doing(finding.action) if finding.action else ""
+    pieces.append((f"{finding.rule.value}: {verb} {subject_text(finding.subject)}", PLAIN))
+    told = result.detail or ("" if style is GOOD else result.outcome.explanation)
+    if told:
+        pieces.append((f": {_flat(told)}", PLAIN))
+    write(console, [pieces])
+
+
+def show_undoable(console: Console, records: Iterable[AuditRecord]) -> None:
+    """Print what is about to be undone."""
+    for record in records:
+        verb = doing(record.action)
+        told = f"  {record.rule.value}: {verb} {subject_text(record.subject)}"
+        write(console, [[(told, PLAIN), (f"  {record.time:%Y-%m-%d %H:%M:%S %Z}", DIM)]])
+
+
+def show_restored(console: Console, restored: Restored) -> None:
+    """Print what became of undoing one action."""
+    record = restored.record
+    style = GOOD if restored.undo in AS_BEFORE else BAD
+    told = restored.undo.explanation + (f" ({restored.detail})" if restored.detail else "")
+    said = f"{record.rule.value}: {subject_text(record.subject)}: {_flat(told)}"
+    write(console, [[(f"  {restored.undo.value:<14} ", style), (said, PLAIN)]])
+
+
+def show_outcomes(console: Console, outcomes: Iterable[ActionOutcome | Undo]) -> None:
+    """Print how many actions had which outcome."""
+    counts = Counter(outcomes)
+    told = (f"{count} {outcome.value}" for outcome, count in counts.most_common())
+    write(console, [[(", ".join(told) or "Nothing was done.", BOLD)]])
+
+
+def show_report(console: Console, plan: Plan, report: ReportDocument) -> None:
+    """Print the report, and the plan below it."""
+    write(console, _report_lines(report))
+    show_plan(console, plan)
+
+
+def subject_text(subject: ObjectRef) -> str:
+    """A subject by its name: ``namespace/pod``, ``node gpu-1 [annotation]``."""
+    name = f"{subject.namespace}/{subject.name}" if subject.namespace else subject.name
+    part = f" [{subject.part}]" if subject.part else ""
+    return f"{_KINDS[subject.kind]}{name}{part}"
+
+
+# ---------------------------------------------------------------- the plan
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """One subject: its cells, and what follows them."""
+
+    cells: tuple[Piece, ...]
+    text: str
+
+
+def _plan_lines(plan: Plan, width: int | None, command: str) -> Iterator[Line]:
+    for note in plan.notes:
+        yield from _wrapped(f"Note: {note}", width, "", "  ", DOUBTFUL)
+    if plan.breaker.tripped:
+        breaker = plan.breaker
+        told = (
+            f"Circuit breaker: {breaker.wanted} troubles with {breaker.pods} living GPU pods, more"
+            f" than {breaker.allowed}. Nothing will be done: find out what has happened first."
+        )
+        yield from _wrapped(told, width, "", "  ", BAD)
+    if plan.notes or plan.breaker.tripped:
+        yield []
+    if plan.actions:
+        yield [(f"To be done: {len(plan.actions)}", BOLD)]
+        yield from _table([_action_row(entry, plan.made_at) for entry in plan.actions], width, "  ")
+        yield []
+    if plan.skipped:
+        yield [(f"Left alone: {len(plan.skipped)}", BOLD)]
+        yield from _skipped(plan, width)
+        yield []
+    if plan.findings:
+        yield [(f"Only to be told: {len(plan.findings)}", BOLD)]
+        rows = [_finding_row(entry, plan.made_at) for entry in plan.findings]
+        yield from _table(rows, width, "  ")
+        yield []
+    yield from _wrapped(_summary(plan), width, "", "", BOLD)
+    if command and plan.actions:
+        yield from _wrapped(f"To do this: {command}", width, "", "  ", DIM)
+
+
+def _skipped(plan: Plan, width: int | None) -> Iterator[Line]:
+    """By reason, in the order in which reasons are asked."""
+    by_reason: dict[SkipReason | None, list[Entry]] = {}
+    for entry in plan.skipped:
+        by_reason.setdefault(entry.skip, []).append(entry)
+    for skip in SkipReason:
+        if entries := by_reason.get(skip):
+            heading = f"{skip.value}: {skip.explanation} ({len(entries)})"
+            yield from _wrapped(heading, width, "  ", "    ", DOUBTFUL)
+            rows = [_skipped_row(entry, plan.made_at) for entry in entries]
+            yield from _table(rows, width, "    ")
+
+
+def _action_row(entry: Entry, now: float) -> _Row:
+    finding = entry.finding
+    effect = (finding.effect.value, _EFFECTS[finding.effect])
+    told = finding.cause.explanation
+    if finding.action is not None:
+        told = f"{doing(finding.action)}: {told}"
+    parts = (told, *finding.evidence, *_changes(entry), *_also(entry))
+    return _row(entry, now, effect, text="; ".join(parts))
+
+
+def _skipped_row(entry: Entry, now: float) -> _Row:
+    parts = (entry.finding.cause.explanation, *entry.finding.evidence, *_also(entry))
+    told = f"{entry.detail}; " if entry.detail else ""
+    return _row(entry, now, text=f"{told}{'; '.join(parts)}")
+
+
+def _finding_row(entry: Entry, now: float) -> _Row:
+    parts = (entry.finding.cause.explanation, *entry.finding.evidence, *_also(entry))
+    return _row(entry, now, text="; ".join(parts))
+
+
+def _row(entry: Entry, now: float, *more: Piece, text: str) -> _Row:
+    finding, subject = entry.finding, entry.finding.subject
+    node = "" if subject.kind is ObjectKind.NODE else subject.node
+    since = "" if finding.since is None else age(now - finding.since)
+    rule = (finding.rule.value, PLAIN)
+    name = (subject_text(subject), BOLD)
+    return _Row((rule, *more, name, (node, PLAIN), (since, DIM)), _flat(text))
+
+
+def _changes(entry: Entry) -> Iterator[str]:
+    action = entry.finding.action
+    if not isinstance(action, Edit):
+        return
+    removed = [key for key in action.before if action.after.get(key) is None]
+    if removed:
+        yield f"removes {', '.join(removed)}"
+    for key, after in action.after.items():
+        if after is not None:
+            yield f"{key} {_quoted(action.before.get(key))} becomes {_quoted(after)}"
+    if action.unbind:
+        yield f"removes spec.nodeName {_quoted(action.unbind)}"
+
+
+def _also(entry: Entry) -> Iterator[str]:
+    if entry.also:
+        yield f"also found by {', '.join(rule.value for rule in entry.also)}"
+
+
+def _summary(plan: Plan) -> str:
+    effects = Counter(entry.finding.effect for entry in plan.actions)
+    kinds = ", ".join(f"{effects[effect]} {effect.value}" for effect in Effect if effects[effect])
+    what = f"{_count(len(plan.actions), 'action')}{f' ({kinds})' if kinds else ''}"
+    looked = ", ".join(
+        _count(count, _NOUNS.get(kind, kind)) for kind, count in plan.subjects.items() if count
+    )
+    return (
+        f"{what}, {len(plan.skipped)} left alone, {len(plan.findings)} only to be told;"
+        f" looked at {looked or 'nothing'}, {moment(plan.made_at):%Y-%m-%d %H:%M:%S} UTC,"
+        f" plan {plan.id}"
+    )
+
+
+# ---------------------------------------------------------------- the report
+
+
+def _report_lines(report: ReportDocument) -> Iterator[Line]:
+    yield [("What is wrong", BOLD)]
+    longest = max((len(count.rule) for count in report.rules), default=0)
+    for count in report.rules:
+        numbers = (
+            (count.actions, "to be done"),
+            (count.skipped, "left alone"),
+            (count.findings, "to be told"),
+        )
+        told = ", ".join(f"{number} {what}" for number, what in numbers if number)
+        yield [(f"  {count.rule:<{longest}}  {told}", PLAIN), (f": {count.explanation}", DIM)]
+    if not report.rules:
+        yield [("  nothing", PLAIN)]
+    yield []
+    for title, most in (("Nodes", report.nodes), ("Owners", report.owners)):
+        yield from _most(title, most)
+    if report.done is not None:
+        yield [("What was done", BOLD)]
+        for done in report.done:
+            last = f"{done.last:%Y-%m-%d %H:%M:%S} UTC"
+            yield [(f"  {done.rule}: {done.count} {done.outcome}, the last {last}", PLAIN)]
+        if not report.done:
+            yield [("  nothing", PLAIN)]
+        yield []
+
+
+def _most(title: str, most: Sequence[Most]) -> Iterator[Line]:
+    if not most:
+        return
+    yield [(f"{title} with the most", BOLD)]
+    for each in most:
+        yield [(f"  {each.count:>4}  {each.name}", PLAIN)]
+    yield []
+
+
+# ---------------------------------------------------------------- text
+
+
+def _width(console: Console) -> int | None:
+    """Columns of the terminal, None where it is none: there nothing is broken or cut."""
+    return max(NARROWEST, console.width) if console.is_terminal else None
+
+
+def _table(rows: Sequence[_Row], width: int | None, indent: str) -> Iterator[Line]:
+    """The rows with their cells below one another.
+
+    Where names are too long for the terminal, node and age stand below them, with the text.
+    """
+    if width is not None and _taken(rows, indent) > width:
+        rows = [_narrowed(row) for row in rows]
+    taken = _taken(rows, indent) + 2
+    beside = width is None or all(taken + len(row.text) <= width for row in rows)
+    columns = _columns(rows)
+    for row in rows:
+        cells: list[Piece] = [(indent, PLAIN)]
+        for (text, style), column in zip(row.cells, columns, strict=True):
+            if column:
+                cells.append((f"{text:<{column}}  ", style))
+        if beside:
+            yield [*cells, (row.text, PLAIN)]
+        else:
+            yield cells
+            yield from _wrapped(row.text, width, f"{indent}    ", f"{indent}    ", PLAIN)
+
+
+def _columns(rows: Sequence[_Row]) -> list[int]:
+    """The width of each column."""
+    cells = zip(*(row.cells for row in rows), strict=True)
+    return [max(len(text) for text, _ in column) for column in cells]
+
+
+def _taken(rows: Sequence[_Row], indent: str) -> int:
+    """The width of all cells with what is between them."""
+    columns = [column for column in _columns(rows) if column]
+    return len(indent) + sum(columns) + 2 * (len(columns) - 1)
+
+
+def _narrowed(row: _Row) -> _Row:
+    *cells, (node, _), (since, _) = row.cells
+    told = ", ".join(filter(None, (node, since)))
+    return _Row(tuple(cells), f"{told}: {row.text}" if told else row.text)
+
+
+def _wrapped(
+    text: str, width: int | None, indent: str, further: str, style: Style
+) -> Iterator[Line]:
+    flat = _flat(text)
+    if width is None:
+        yield [(indent + flat, style)]
+        return
+    for line in textwrap.wrap(
+        flat, width, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False
+    ):
+        yield [(line, style)]
+
+
+def _flat(text: str) -> str:
+    """On one line."""
+    return " ".join(text.split())
+
+
+def _quoted(text: str | None) -> str:
+    if text is None:
+        return "(none)"
+    cut = text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}…"
+    return f'"{cut}"'
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,105 @@
+"""Whom a ledger speaks of, and what its sources say, in words that a person can check. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Final
+
+from reconciler.cluster_index import ClusterIndex
+from reconciler.model import ObjectKind, ObjectRef
+from reconciler.rules.findings import of_pod
+from vgpu.kube.objects import MIRROR, Pod
+from vgpu.ledger import Holding, Statement
+from vgpu.model import Device, PodRef, Share
+from vgpu.units import percent, size
+
+MOST_NAMED: Final = 16
+"""So many parties are named in the evidence of one finding; the rest are counted."""
+
+
+class PodIndex:
+    """Finds the pod or SharePod that a ledger means: it calls them as the node does."""
+
+    def __init__(self, cluster_index: ClusterIndex) -> None:
+        """Those of this scene."""
+        self._cluster_index = cluster_index
+
+    def pod(self, uid: str) -> Pod | None:
+        """The pod by the UID on the node; None if it is not in the snapshot."""
+        return self._cluster_index.pods.get(uid) or self._static.get(uid)
+
+    @cached_property
+    def _static(self) -> dict[str, Pod]:
+        return {
+            pod.kubelet_uid: pod
+            for pod in self._cluster_index.snapshot.pods
+            if MIRROR in pod.annotations
+        }
+
+    def subject(self, ref: PodRef, node: str) -> ObjectRef:
+        """The pod as a subject; one that is not in the snapshot under the names that are known."""
+        pod, share_pod = self.pod(ref.uid), self._cluster_index.share_pods.get(ref.uid)
+        if pod is not None:
+            return of_pod(pod)
+        if share_pod is not None:
+            return of_share_pod(share_pod)
+        return ObjectRef(ObjectKind.POD, ref.namespace, ref.name, ref.uid, node=node)
+
+
+def of_share_pod(pod: Pod) -> ObjectRef:
+    """The SharePod, where it is bound."""
+    return ObjectRef(
+        ObjectKind.SHARE_POD, pod.ref.namespace, pod.ref.name, pod.ref.uid, node=pod.node
+    )
+
+
+# ---------------------------------------------------------------- in words
+
+
+def of_device(device: Device) -> str:
+    """A device and its capacity."""
+    parts = [] if device.memory_bytes is None else [size(device.memory_bytes)]
+    parts.append(f"{percent(device.cores_milli)} % of cores")
+    if device.slots is not None:
+        parts.append(f"{device.slots} slots")
+    return f"{device.name} has {', '.join(parts)} to share"
+
+
+def of_holding(holding: Holding) -> str:
+    """A holder and how much it has."""
+    times = f"{holding.slots} shares, together " if holding.slots > 1 else ""
+    sources = ", ".join(holding.sources)
+    who = _who(holding.pod, holding.container)
+    return f"{who} holds {times}{_share(holding.share)} ({sources})"
+
+
+def of_statement(said: Statement) -> str:
+    """What a source says of whom, and where to look."""
+    shares = ", ".join(_share(share) for share in said.shares) or "nothing"
+    where = f" ({said.where})" if said.where else ""
+    return f"{said.source}: {_who(said.pod, said.container)}: {shares}{where}"
+
+
+def at_most(lines: Sequence[str]) -> Iterator[str]:
+    """Not more than a person reads."""
+    yield from lines[:MOST_NAMED]
+    if len(lines) > MOST_NAMED:
+        yield f"and {len(lines) - MOST_NAMED} more"
+
+
+def of_statements(statements: Iterable[Statement]) -> Iterator[str]:
+    """All of them."""
+    return at_most([of_statement(said) for said in statements])
+
+
+def _who(pod: PodRef, container: str) -> str:
+    if not pod.uid:
+        return f"container {container}" if container else "no container"
+    name = f"{pod.namespace}/{pod.name}" if pod.name else f"pod {pod.uid}"
+    return f"{name}/{container}" if container else name
+
+
+def _share(share: Share) -> str:
+    parts = [] if share.memory_bytes is None else [size(share.memory_bytes)]
+    if share.cores_milli is not None:
+        parts.append(f"{percent(share.cores_milli)} % of cores")
+    return f"{', '.join(parts) or 'a share'} of {share.device or 'a device that is not told'}"

@@ -1,0 +1,70 @@
+"""What rules make their findings of: subjects, actions, quotations, times. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from reconciler.cluster_index import ClusterIndex
+from reconciler.model import Edit, Evict, Guard, ObjectKind, ObjectRef
+from reconciler.policy import Policy
+from vgpu.kube.objects import Node, Pod
+
+_QUOTED: Final = 300
+"""Characters of somebody else's text that evidence repeats."""
+
+
+def of_pod(pod: Pod) -> ObjectRef:
+    """The pod, where it is bound."""
+    return ObjectRef(ObjectKind.POD, pod.ref.namespace, pod.ref.name, pod.ref.uid, node=pod.node)
+
+
+def of_node(node: Node, key: str) -> ObjectRef:
+    """One annotation of the node."""
+    return ObjectRef(ObjectKind.NODE, "", node.name, node.uid, part=key, node=node.name)
+
+
+def evict(pod: Pod, *guards: Guard) -> Evict:
+    """Evict this very version of the pod."""
+    return Evict(pod.ref, pod.resource_version, guards)
+
+
+def edit_pod(pod: Pod, after: Mapping[str, str | None]) -> Edit:
+    """Change annotations of this very version of the pod, None removes one."""
+    before = {key: pod.annotations.get(key) for key in after}
+    return Edit(of_pod(pod), pod.resource_version, before, after)
+
+
+def remove_mark(node: Node, key: str, *guards: Guard) -> Edit:
+    """Remove an annotation of the node, if it still has this value."""
+    before = {key: node.annotations[key]}
+    return Edit(of_node(node, key), "", before, {key: None}, guards=guards)
+
+
+def quoted(text: str) -> str:
+    """The beginning of somebody else's text in quotes, without anything that a terminal obeys."""
+    return repr(text[:_QUOTED])
+
+
+def latest(times: Iterable[float | None]) -> float | None:
+    """The latest of those that are told."""
+    return max((time for time in times if time is not None), default=None)
+
+
+def ended_at(pod: Pod) -> float | None:
+    """When a pod that has ended did so, unix seconds; None if nothing tells.
+
+    A pod's last status is the one that it ended with, so its time is the truth. The other times
+    are bounds from below: they count where nobody says when the status was written.
+    """
+    finished = (status.finished_at for status in pod.statuses)
+    return latest((pod.status_at, *finished, pod.started_at, pod.created_at))
+
+
+def is_due(cluster_index: ClusterIndex, policy: Policy, since: float | None, grace: float) -> bool:
+    """Whether something that may be normal for ``grace`` seconds is worth a finding by now.
+
+    What has no time is: it counts from when we first saw it. So is what lies further in the future
+    than clocks may differ: it cannot be true.
+    """
+    if since is None or grace <= 0:
+        return True
+    return not -policy.ages.clock_skew <= cluster_index.now - since < grace

@@ -1,0 +1,150 @@
+"""What a scheduler left on a node and nobody needs any more: its lock, its giving the node up."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from reconciler.cluster_index import ClusterIndex
+from reconciler.model import Finding, Guard, NobodyWaitsGuard, ObjectKind, OwnerGuard, OwnerState
+from reconciler.policy import Ages, Policy
+from reconciler.reasons import Cause, Effect, Rule, SkipReason
+from reconciler.rules.findings import is_due, of_node, quoted, remove_mark
+from vgpu.kube.objects import Node
+from vgpu.model import PodRef
+from vgpu.schemes.codec import ClaimError, HandshakeState, NodeLock
+from vgpu.schemes.volcano.codec import Volcano
+
+_NAMED: Final = 3
+"""Pods that evidence names."""
+
+# ---------------------------------------------------------------- locks
+
+
+class _Verdict(msgspec.Struct, frozen=True):
+    """What becomes of a lock: after how long it is worth a finding, and why it is kept."""
+
+    cause: Cause
+    grace: Callable[[Ages], float]
+    objection: SkipReason | None = None
+
+
+def _time_out(ages: Ages) -> float:
+    """Longer than that of the schedulers: they have given up before us."""
+    return ages.assumed
+
+
+_BY_OWNER: Final[Mapping[OwnerState, _Verdict]] = {
+    OwnerState.GONE: _Verdict(Cause.OWNER_GONE, lambda ages: ages.lock),
+    OwnerState.ENDED: _Verdict(Cause.OWNER_ENDED, lambda _: 0.0),
+    OwnerState.SERVED: _Verdict(Cause.OWNER_SERVED, _time_out),
+    OwnerState.WAITS: _Verdict(Cause.LOCK_EXPIRED, _time_out, SkipReason.OWNER_WAITS),
+    OwnerState.TERMINATING: _Verdict(Cause.LOCK_EXPIRED, _time_out, SkipReason.OWNER_TERMINATES),
+}
+"""The owner's state decides, not time alone: a lock that is taken from a pod which Allocate may
+still serve gives that pod's devices to the next one."""
+
+_HIDDEN: Final = _Verdict(Cause.LOCK_EXPIRED, _time_out, SkipReason.INCOMPLETE_VIEW)
+"""Who cannot be read may still be served."""
+
+_NOBODY_WAITS: Final = _Verdict(Cause.NOBODY_WAITS, _time_out)
+
+
+def stale_lock(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
+    """Remove locks whose owner needs them no more; tell of those that are overdue and kept."""
+    for node in cluster_index.snapshot.nodes:
+        locks = {lock.key: lock for each in cluster_index.codecs for lock in each.locks(node)}
+        for lock in locks.values():
+            judge = _anonymous if lock.owner is None else _owned
+            verdict, guard, told = judge(cluster_index, node, lock)
+            grace = verdict.grace(policy.ages)
+            if is_due(cluster_index, policy, lock.since, grace):
+                yield Finding(
+                    rule=Rule.STALE_LOCK,
+                    cause=verdict.cause,
+                    subject=of_node(node, lock.key),
+                    evidence=(f"{lock.key}: {quoted(lock.text)}", told),
+                    since=lock.since,
+                    grace=grace,
+                    effect=Effect.REPAIR,
+                    action=remove_mark(node, lock.key, guard),
+                    objection=verdict.objection or cluster_index.node_objection(node.name),
+                )
+
+
+def _owned(cluster_index: ClusterIndex, _: Node, lock: NodeLock) -> tuple[_Verdict, Guard, str]:
+    """A lock that says whose it is: HAMi's."""
+    namespace, name = lock.owner or ("", "")
+    if hidden := [
+        each for each in cluster_index.malformed[ObjectKind.POD] if _is(each.ref, namespace, name)
+    ]:
+        return _HIDDEN, OwnerGuard(namespace, name, OwnerState.WAITS), str(hidden[0])
+    owner = cluster_index.pods_by_name.get((namespace, name))
+    asked = cluster_index.snapshot.lock_owners
+    if owner is None and asked is not None:
+        if (namespace, name) not in asked:
+            told = f"whether its owner {quoted(f'{namespace}/{name}')} exists is not known"
+            return _HIDDEN, OwnerGuard(namespace, name, OwnerState.WAITS), told
+        owner = asked[namespace, name]
+    state = cluster_index.owner_state(owner)
+    told = f"its owner {quoted(f'{namespace}/{name}')} is: {state}"
+    return _BY_OWNER[state], OwnerGuard(namespace, name, state), told
+
+
+def _is(pod: PodRef, namespace: str, name: str) -> bool:
+    return (pod.namespace, pod.name) == (namespace, name)
+
+
+def _anonymous(cluster_index: ClusterIndex, node: Node, _: NodeLock) -> tuple[_Verdict, Guard, str]:
+    """A lock of which only the time is told, or nothing: Volcano's, and what is unreadable."""
+    guard = NobodyWaitsGuard(node.name)
+    waiting = cluster_index.waiting_on_node.get(node.name, ())
+    if not waiting and (hidden := cluster_index.hidden_pods(node.name)):
+        return _HIDDEN, guard, str(hidden[0])
+    if not waiting:
+        return _NOBODY_WAITS, guard, f"no pod waits on {node.name}"
+    names = sorted(f"{pod.ref.namespace}/{pod.ref.name}" for pod in waiting)
+    told = f"{len(names)} waiting on {node.name}: {', '.join(names[:_NAMED])}"
+    return _BY_OWNER[OwnerState.WAITS], guard, told
+
+
+# ---------------------------------------------------------------- handshakes
+
+
+def stale_handshake(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
+    """Remove the scheduler's mark that the node is given up, where its plugin lives.
+
+    The scheduler places nothing there until the mark is gone; with it gone, it asks the plugin
+    anew. Where the plugin does not offer its resource, the mark is right.
+    """
+    for node in cluster_index.snapshot.nodes:
+        for codec in cluster_index.codecs:
+            if isinstance(codec, Volcano) and node.ready:
+                yield from _handshake(cluster_index, policy, node, codec)
+
+
+def _handshake(
+    cluster_index: ClusterIndex, policy: Policy, node: Node, codec: Volcano
+) -> Iterator[Finding]:
+    resource = codec.key_set.number
+    offered = node.allocatable.get(resource, 0)
+    try:
+        said = codec.handshake(node) if offered > 0 else None
+    except ClaimError:  # whatever it says, it does not give the node up
+        return
+    if said is None or said.state is not HandshakeState.DELETED:
+        return
+    if is_due(cluster_index, policy, said.at, policy.ages.handshake):
+        yield Finding(
+            rule=Rule.STALE_HANDSHAKE,
+            cause=Cause.PLUGIN_LIVES,
+            subject=of_node(node, said.key),
+            evidence=(
+                f"{said.key}: {quoted(node.annotations[said.key])}",
+                f"the node is ready and offers {offered} of {resource}",
+            ),
+            since=said.at,
+            grace=policy.ages.handshake,
+            effect=Effect.REPAIR,
+            action=remove_mark(node, said.key),
+        )

@@ -1,0 +1,91 @@
+"""Where a node's running containers are, as far as it is shown by whom no tenant can fool."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from msgspec import structs
+
+from vgpu.kube.objects import ContainerState, Pod
+from vgpu.ledger import Holding, Ledger
+from vgpu.ledger.liveness import node_uid
+from vgpu.model import Allocation, Source
+from vgpu.schemes.volcano.codec import mig_slot
+
+TRUSTED: Final = frozenset(
+    {Source.PROCESS, Source.POD_RESOURCES, Source.CHECKPOINT, Source.OWN_CHECKPOINT}
+)
+"""Better than annotations, and unlike a shim's files out of the tenants' reach."""
+
+
+class RunningDevices:
+    """Of one node, by its ledger."""
+
+    def __init__(self, ledger: Ledger, name: Callable[[str], str]) -> None:
+        """``name`` tells a device's name in the ledger by any of its names."""
+        self._name = name
+        self._parts = {entry.device.name for entry in ledger.devices if entry.device.parent}
+        self._known = {entry.device.name for entry in ledger.devices}
+        self._holdings: dict[tuple[str, str], list[Holding]] = {}
+        for holding in ledger.holdings:
+            place = holding.pod.uid, holding.container
+            self._holdings.setdefault(place, []).append(holding)
+
+    def of(self, pod: Pod, container: str) -> tuple[Holding, ...]:
+        """A running container's holdings, if it is proven for all of them on which device they are.
+
+        ``container`` is "" for the only one, or for the pod as a whole.
+        """
+        name = container or (pod.containers[0].name if len(pod.containers) == 1 else "")
+        found = tuple(self._holdings.get((node_uid(pod), name), ()))
+        proven = all(
+            holding.source in TRUSTED and holding.share.device in self._known for holding in found
+        )
+        runs = is_running(pod, name) or any(holding.alive for holding in found)
+        return found if proven and runs else ()
+
+    def agrees(self, allocation: Allocation, there: Iterable[Holding]) -> bool:
+        """Whether the allocation names just the devices that the container has."""
+        return self._claimed(allocation) == _cards(there)
+
+    def moved(self, allocation: Allocation, there: Iterable[Holding]) -> Allocation | None:
+        """The allocation with its shares where they are; None if nobody can tell which is where.
+
+        Shares of devices that the container does have stay there.
+        """
+        claimed, actual = self._claimed(allocation), _cards(there)
+        away = claimed - actual
+        free = sorted((actual - claimed).elements())
+        sizes = {(share.memory_bytes, share.cores_milli) for share in allocation.shares}
+        alike = len(sizes) == 1 or (len(free) == 1 and max(claimed.values()) == 1)
+        parts = not self._parts.isdisjoint(actual) or any(
+            mig_slot(share.device) for share in allocation.shares
+        )
+        if claimed.total() != actual.total() or not alike or parts:
+            return None
+        shares = []
+        for share in allocation.shares:
+            name = self._name(share.device)
+            if away[name]:
+                away[name] -= 1
+                name = free.pop(0)
+            shares.append(structs.replace(share, device=name))
+        return structs.replace(allocation, shares=tuple(shares))
+
+    def _claimed(self, allocation: Allocation) -> Counter[str]:
+        return Counter(self._name(share.device) for share in allocation.shares)
+
+
+def _cards(there: Iterable[Holding]) -> Counter[str]:
+    cards: Counter[str] = Counter()
+    for holding in there:
+        cards[holding.share.device] += holding.slots
+    return cards
+
+
+def is_running(pod: Pod, container: str) -> bool:
+    """Whether the API server says so; "" is any of the pod's."""
+    return any(
+        status.state is ContainerState.RUNNING and container in ("", status.name)
+        for status in pod.statuses
+    )

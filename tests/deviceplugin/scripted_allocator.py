@@ -1,0 +1,26 @@
+"""A allocator that answers what a test says."""
+
+from vgpu.schemes.codec import ContainerEdits
+
+
+class ScriptedClerk:
+    """``allocating`` and ``prestarting`` are called with resource and IDs."""
+
+    def __init__(self):
+        self.allocating = lambda resource, ids: ("", ContainerEdits({}))
+        self.prestarting = lambda resource, ids: None
+
+    def allocate(self, resource, ids):
+        return self.allocating(resource, ids)
+
+    def prestart(self, resource, ids):
+        self.prestarting(resource, ids)
+
+
+def raises(error):
+    """A call that does."""
+
+    def call(*_):
+        raise error
+
+    return call

@@ -1,0 +1,53 @@
+"""From flags to a role: what the operator said, or left unsaid, reaches containers."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from deviceplugin.flags import PluginOptions
+from deviceplugin.wiring import make_adapter, mend_shim
+from vgpu.model import Allocation, Device, Phase, PodRef, Share
+from vgpu.units import MIB
+
+POD = PodRef("uid-1", "ns", "pod")
+CARD = Device("GPU-0")
+SHARE = Allocation("main", (Share(CARD.uuid, MIB, 300),), Phase.ASSIGNED)
+
+
+@pytest.mark.parametrize("key_set", ["volcano", "hami"])
+@pytest.mark.parametrize(
+    ("said", "env"),
+    [
+        ({}, None),  # as the originals: limits of cores hold
+        ({"volcano_core_policy": "force"}, "force"),
+        ({"volcano_core_policy": "disable"}, "disable"),
+    ],
+)
+def test_limits_of_cores_are_lifted_only_where_that_is_said(key_set, said, env):
+    options = replace(PluginOptions(volcano_dialect=key_set), **said)
+    adapter = make_adapter(options, (), None, (), {})
+    given = adapter.codec.edits(POD, SHARE, {CARD.uuid: CARD}).env
+    assert given["CUDA_DEVICE_SM_LIMIT"] == "30"
+    assert given.get("GPU_CORE_UTILIZATION_POLICY") == env
+
+
+@pytest.mark.parametrize("key_set", ["volcano", "hami"])
+def test_a_shim_that_is_damaged_while_the_plugin_runs_is_put_there_anew(tmp_path, key_set):
+    """An empty ld.so.preload would load nothing: a container without any limit."""
+    source, folder = tmp_path / "libvgpu.so", tmp_path / "host"
+    source.write_bytes(b"\x7fELF library")
+    options = PluginOptions(
+        volcano_dialect=key_set, volcano_shim_library=str(source), volcano_shim_dir=str(folder)
+    )
+    paths = make_adapter(options, (), None, (), {}).codec.paths
+    library, preload = Path(paths.library), Path(paths.preload)
+    whole = preload.read_text()
+    for damaged in (preload, library):
+        damaged.resolve().write_bytes(b"")
+        mend_shim(options)
+        assert preload.read_text() == whole
+        assert library.read_bytes() == source.read_bytes()
+    source.unlink()
+    with pytest.raises(OSError, match=r"--volcano\.shim-library"):
+        mend_shim(options)

@@ -1,0 +1,141 @@
+"""What the writes send, as JSON values; pure. Formats: the Kubernetes API."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Final
+
+import msgspec
+
+from vgpu.kube.objects import EventNote, Lease
+from vgpu.model import PodRef
+
+LABELS: Final[Mapping[str, str]] = {"app.kubernetes.io/name": "vgpu"}
+"""On every object that is ours alone."""
+
+HOME_OF_EVENTS: Final = "default"
+"""The namespace of events about what has none (ValidateEvent in pkg/apis/core/validation)."""
+
+LONGEST_MESSAGE: Final = 1024
+"""Bytes of an event's message: the limit that events.k8s.io sets."""
+
+_LONGEST_PREFIX: Final = 200
+"""Characters of a name in front of a digest; 253 are allowed in all."""
+
+_DIGEST: Final = 16
+"""Hexadecimal digits: 64 bits, for some thousands of events an hour."""
+
+Body = dict[str, Any]
+
+
+def eviction(pod: PodRef, resource_version: str) -> Body:
+    """Of this very pod in this very state (policy/v1)."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"namespace": pod.namespace, "name": pod.name},
+        "deleteOptions": {"preconditions": {"uid": pod.uid, "resourceVersion": resource_version}},
+    }
+
+
+def marks_patch(
+    annotations: Mapping[str, str | None],
+    resource_version: str,
+    uid: str = "",
+    labels: Mapping[str, str | None] | None = None,
+) -> Body:
+    """A merge patch that is a conflict if anything of the object has changed; None removes."""
+    metadata: Body = {"resourceVersion": resource_version, "annotations": dict(annotations)}
+    metadata |= {"uid": uid} if uid else {}
+    metadata |= {"labels": dict(labels)} if labels else {}
+    return {"metadata": metadata}
+
+
+def node_name_patch(node: str | msgspec.UnsetType | None) -> Body:
+    """A merge patch of where it is bound; None clears it, UNSET leaves it."""
+    return {} if node is msgspec.UNSET else {"spec": {"nodeName": node}}
+
+
+def config_map(namespace: str, name: str, data: Mapping[str, str], resource_version: str) -> Body:
+    """All of a ConfigMap; with a resource version it replaces just that state."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(namespace, name, resource_version) | {"labels": dict(LABELS)},
+        "data": dict(data),
+    }
+
+
+def lease(lease: Lease) -> Body:
+    """All of a Lease; what is not set is left out: the server refuses "" and 0."""
+    spec = {
+        "holderIdentity": lease.holder,
+        "leaseDurationSeconds": lease.duration_seconds,
+        "acquireTime": _time(lease.acquired_at, "microseconds"),
+        "renewTime": _time(lease.renewed_at, "microseconds"),
+        "leaseTransitions": lease.transitions,
+    }
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": _metadata(lease.namespace, lease.name, lease.resource_version),
+        "spec": {key: value for key, value in spec.items() if value},
+    }
+
+
+def event(note: EventNote) -> Body:
+    """A core Event, said for the first time.
+
+    Its name is the same when the same is said again of the same object by the same component.
+    """
+    message = clipped(note.message, LONGEST_MESSAGE)
+    about = {
+        "kind": note.kind,
+        "apiVersion": note.api_version,
+        "namespace": note.namespace,
+        "name": note.name,
+        "uid": note.uid,
+    }
+    said = [*about.values(), note.component, note.type, note.reason, message]
+    digest = sha256(msgspec.json.encode(said)).hexdigest()[:_DIGEST]
+    prefix = note.name[:_LONGEST_PREFIX].rstrip("-.")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": _metadata(note.namespace or HOME_OF_EVENTS, f"{prefix}.{digest}"),
+        "involvedObject": {key: text for key, text in about.items() if text},
+        "reason": note.reason,
+        "message": message,
+        "type": note.type.value,
+        "source": {"component": note.component},
+        "firstTimestamp": _time(note.at),
+        "lastTimestamp": _time(note.at),
+        "count": 1,
+    }
+
+
+def event_again(note: EventNote, count: int) -> Body:
+    """A merge patch of an event that has been said ``count`` times before."""
+    return {"count": count + 1, "lastTimestamp": _time(note.at)}
+
+
+def clipped(text: str, limit: int) -> str:
+    """No more than ``limit`` bytes of UTF-8, an ellipsis at the end where something is missing."""
+    whole = text.encode(errors="replace")
+    if len(whole) <= limit:
+        return whole.decode()
+    ellipsis = "…"
+    kept = whole[: limit - len(ellipsis.encode())].decode(errors="ignore")
+    return kept + ellipsis
+
+
+def _metadata(namespace: str, name: str, resource_version: str = "") -> Body:
+    metadata = {"namespace": namespace, "name": name}
+    return metadata | ({"resourceVersion": resource_version} if resource_version else {})
+
+
+def _time(seconds: float | None, precision: str = "seconds") -> str | None:
+    """RFC 3339; metav1.Time is exact to a second, metav1.MicroTime to a microsecond."""
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec=precision)[:-6] + "Z"

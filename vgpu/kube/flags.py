@@ -1,0 +1,79 @@
+"""How commands find the API server, or a dump of it, and what they say when they cannot."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from vgpu.reasons import SourceError
+
+if TYPE_CHECKING:  # it takes a while to import: only those who ask it wait
+    from vgpu.kube.client import ApiClient
+
+HINTS: Final[Mapping[str, str]] = {
+    "Forbidden": "Ask for that right, or use another --context.",
+    "Unauthorized": "The credentials were refused: log in again, or use another --context.",
+    "NotFound": "Is it spelled right, and is it the right --context?",
+    "Unreachable": "Is it the right --context, and is the server up?",
+    "WrongClock": "Ages cannot be told: set this machine's clock right, or run it elsewhere.",
+}
+"""What to do, by the reason of a ClusterError."""
+
+
+def kubeconfig_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--kubeconfig and --context."""
+    for option in (
+        click.option("--context", default="", metavar="NAME", help="Context of the kubeconfig."),
+        click.option(
+            "--kubeconfig",
+            default="",
+            metavar="FILE",
+            help="How to reach the API server.  [default: $KUBECONFIG, ~/.kube/config, or the"
+            " ServiceAccount of the pod]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def connected(kubeconfig: str, context: str) -> Iterator["ApiClient"]:
+    """A connection; whatever fails on it ends the command with status 1 and what to do."""
+    from vgpu.kube.client import ApiClient  # noqa: PLC0415  # see above
+    from vgpu.kube.connection import ClusterError  # noqa: PLC0415  # see above
+
+    try:
+        with ApiClient.connect(kubeconfig, context) as cluster:
+            yield cluster
+    except ClusterError as error:
+        said = str(error) if error.status else error.message
+        hint = HINTS.get(error.reason)
+        raise click.ClickException(f"{said}\n{hint}" if hint else said) from error
+    except SourceError as error:
+        raise click.ClickException(f"{error}\nThat is no answer of Kubernetes.") from error
+
+
+def read_dump(path: str) -> tuple[bytes, float]:
+    """What ``--from`` names, ``-`` for standard input, and when it was written, in unix seconds.
+
+    Raises click.ClickException.
+    """
+    if path == "-":
+        if sys.stdin.isatty():
+            raise click.UsageError(
+                "--from - reads standard input, which is the terminal: pipe a dump into it"
+            )
+        content, written = sys.stdin.buffer.read(), time.time()
+    else:
+        try:
+            file = Path(path)
+            content, written = file.read_bytes(), file.stat().st_mtime
+        except OSError as error:
+            raise click.ClickException(f"--from {path}: {error.strerror}") from error
+    if not content.strip():
+        raise click.ClickException(f"--from {path}: it is empty. Has kubectl failed?")
+    return content, written

@@ -1,0 +1,309 @@
+"""The fields of Kubernetes' and KubeShare's objects that are read, by their names in the JSON.
+
+Fields that are not declared here are skipped while decoding and cost next to nothing. Null stands
+for nothing, as Go writes it. Formats: the Kubernetes API, v1; ``kubeshare.nthu/v1``.
+"""
+
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+
+Time = Annotated[datetime, msgspec.Meta(tz=True)] | None
+"""RFC 3339."""
+
+Count = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+"""Go's int32."""
+
+Quantity = str | int | float
+Quantities = dict[str, Quantity] | None
+
+
+class Wire(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """What all of them have in common."""
+
+
+class OwnerFields(Wire, frozen=True):
+    """One of ``metadata.ownerReferences``."""
+
+    kind: str
+    name: str
+    uid: str
+    controller: bool | None = None
+    api_version: str = ""
+
+
+class Meta(Wire, frozen=True):
+    """``metadata`` of anything."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
+
+
+class ManagedFields(Wire, frozen=True):
+    """One of ``metadata.managedFields``: who wrote a part of the object last, and when.
+
+    Its time is read by itself: whoever makes an object may send one that is no :data:`Time`.
+    """
+
+    manager: str = ""
+    subresource: str = ""
+    time: str | None = None
+
+
+class PodMeta(Meta, frozen=True, kw_only=True):
+    """``metadata`` of a pod, which has an identity.
+
+    Its :class:`ManagedFields`, a third of most pods, are decoded later, and only where they count.
+    """
+
+    namespace: str
+    uid: str
+    creation_timestamp: Time = None
+    deletion_timestamp: Time = None
+    owner_references: list[OwnerFields] | None = None
+    finalizers: list[str] | None = None
+    managed_fields: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Resources(Wire, frozen=True):
+    """``resources`` of a container."""
+
+    limits: Quantities = None
+    requests: Quantities = None
+
+
+class EnvFields(Wire, frozen=True):
+    """One of a container's ``env``; a value from elsewhere is not in the spec."""
+
+    name: str = ""
+    value: str = ""
+
+
+class ContainerFields(Wire, frozen=True):
+    """A container of a pod's spec.
+
+    Its :class:`EnvFields`, most of many pods, are decoded later, and only where one is read.
+    """
+
+    name: str = ""
+    resources: Resources = Resources()
+    restart_policy: str | None = None
+    env: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class SchedulingGate(Wire, frozen=True):
+    """One of ``spec.schedulingGates``."""
+
+    name: str = ""
+
+
+class PodSpec(Wire, frozen=True):
+    """``spec`` of a pod."""
+
+    node_name: str = ""
+    priority: Count | None = None
+    restart_policy: str | None = None
+    scheduling_gates: list[SchedulingGate] | None = None
+    containers: list[ContainerFields] | None = None
+    init_containers: list[ContainerFields] | None = None
+
+
+class Condition(Wire, frozen=True):
+    """A condition of a pod or node."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: Time = None
+
+
+class StateDetail(Wire, frozen=True):
+    """One of a container's states; the empty ones are absent."""
+
+    reason: str = ""
+    message: str = ""
+    finished_at: Time = None
+
+
+class ContainerStateFields(Wire, frozen=True):
+    """A container's state: at most one of these; Kubernetes takes none for waiting."""
+
+    waiting: StateDetail | None = None
+    running: StateDetail | None = None
+    terminated: StateDetail | None = None
+
+
+class StatusFields(Wire, frozen=True):
+    """A container's status."""
+
+    name: str
+    container_id: str = msgspec.field(name="containerID", default="")
+    state: ContainerStateFields = ContainerStateFields()
+    last_state: ContainerStateFields = ContainerStateFields()
+    restart_count: Count = 0
+
+
+class PodStatusFields(Wire, frozen=True):
+    """``status`` of a pod."""
+
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    start_time: Time = None
+    conditions: list[Condition] | None = None
+    container_statuses: list[StatusFields] | None = None
+    init_container_statuses: list[StatusFields] | None = None
+    ephemeral_container_statuses: list[StatusFields] | None = None
+
+
+class PodFields(Wire, frozen=True):
+    """A pod. Its :class:`PodStatusFields` is decoded later, and only if the pod is kept."""
+
+    metadata: PodMeta
+    spec: PodSpec = PodSpec()
+    status: msgspec.Raw = msgspec.Raw(b"{}")
+    kind: str = ""
+
+
+class RealPod(Wire, frozen=True):
+    """The metadata of the pod that KubeShare made for a SharePod."""
+
+    uid: str = ""
+
+
+class SharePodStatus(Wire, frozen=True, rename="pascal"):
+    """``status`` of a SharePod; its Go fields have no JSON names of their own."""
+
+    pod_status: PodStatusFields | None = None
+    pod_object_meta: RealPod | None = None
+    bound_device_id: str = msgspec.field(name="BoundDeviceID", default="")
+    pod_manager_port: Count = 0
+
+
+class SharePodFields(Wire, frozen=True):
+    """A SharePod: a pod spec, and its pod's status a level deeper."""
+
+    metadata: PodMeta
+    spec: PodSpec = PodSpec()
+    status: SharePodStatus = SharePodStatus()
+    kind: str = ""
+
+
+class Address(Wire, frozen=True):
+    """One of a node's addresses."""
+
+    type: str = ""
+    address: str = ""
+
+
+class NodeSpec(Wire, frozen=True):
+    """``spec`` of a node."""
+
+    unschedulable: bool | None = None
+
+
+class NodeStatus(Wire, frozen=True):
+    """``status`` of a node."""
+
+    capacity: Quantities = None
+    allocatable: Quantities = None
+    addresses: list[Address] | None = None
+    conditions: list[Condition] | None = None
+
+
+class NodeFields(Wire, frozen=True):
+    """A node."""
+
+    metadata: Meta
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+    kind: str = ""
+
+
+class LeaseSpec(Wire, frozen=True):
+    """``spec`` of a Lease."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: Count | None = None
+    acquire_time: Time = None
+    renew_time: Time = None
+    lease_transitions: Count | None = None
+
+
+class LeaseFields(Wire, frozen=True):
+    """A Lease."""
+
+    metadata: Meta
+    spec: LeaseSpec = LeaseSpec()
+
+
+class EventFields(Wire, frozen=True):
+    """A core Event; null for a count is none."""
+
+    metadata: Meta
+    count: Count | None = None
+
+
+class ConfigMapFields(Wire, frozen=True):
+    """A ConfigMap."""
+
+    metadata: Meta
+    data: dict[str, str] | None = None
+
+
+class ListMeta(Wire, frozen=True):
+    """``metadata`` of a list."""
+
+    continue_token: str = msgspec.field(name="continue", default="")
+    resource_version: str = ""
+
+
+class PodList(Wire, frozen=True):
+    """A page of pods."""
+
+    items: list[PodFields] | None
+    metadata: ListMeta = ListMeta()
+
+
+class SharePodList(Wire, frozen=True):
+    """A page of SharePods."""
+
+    items: list[SharePodFields] | None
+    metadata: ListMeta = ListMeta()
+
+
+class NodeList(Wire, frozen=True):
+    """A page of nodes."""
+
+    items: list[NodeFields] | None
+    metadata: ListMeta = ListMeta()
+
+
+class AnyList(Wire, frozen=True):
+    """A list of anything; ``items`` is None for what is no list."""
+
+    kind: str = ""
+    items: list[msgspec.Raw] | None = None
+    metadata: ListMeta = ListMeta()
+
+
+class AnyMeta(Wire, frozen=True):
+    """``metadata`` of what may turn out to be anything."""
+
+    name: str = ""
+    namespace: str = ""
+    resource_version: str = ""
+
+
+class AnyObject(Wire, frozen=True):
+    """Enough of any object to tell what it is and whose."""
+
+    kind: str = ""
+    api_version: str = ""
+    metadata: AnyMeta = AnyMeta()

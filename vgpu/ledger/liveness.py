@@ -1,0 +1,71 @@
+"""Which pods may hold anything. Holding needs proof: nobody holds by a word about the dead.
+
+What the sources leave behind outlives its pods: the kubelet's checkpoint keeps UIDs for weeks,
+regions and limit files stay on disk, a finished pod keeps its annotations. So those count only
+where something else shows that the pod lives: the API server, its cgroup, a process on a device,
+or the kubelet's own list of the devices in use. A pod that has ended holds nothing, whatever is
+said of it; a container that runs holds its devices, whatever is said of its pod.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+from vgpu.kube.objects import SHARE_POD, Pod, holds_devices
+from vgpu.ledger.statements import Evidence, Statement
+from vgpu.model import Source
+
+
+class Liveness(StrEnum):
+    """What is known of a pod apart from the statements."""
+
+    HOLDS = "holds"  # alive: by the API server's word, or it has a cgroup
+    LEFT = "left"  # it has a cgroup, but the API server has no such pod
+    ENDED = "ended"  # the API server says that it is over
+    GONE = "gone"  # nothing that would know it does
+    UNKNOWN = "unknown"  # nothing could be asked
+
+
+NORMAL_LEFTOVERS: Mapping[Liveness, frozenset[Source]] = {
+    Liveness.ENDED: frozenset(
+        {Source.CHECKPOINT, Source.SHIM, Source.LIMIT_FILE, Source.ANNOTATIONS}
+    ),
+    Liveness.GONE: frozenset({Source.CHECKPOINT}),
+}
+"""Sources that may speak of such a pod without anything being wrong."""
+
+
+def node_uid(pod: Pod) -> str:
+    """The UID that cgroups, the kubelet and all files on the node have for the pod.
+
+    A static pod's is in its mirror's annotation, a SharePod's is that of the pod made for it.
+    """
+    return pod.annotations.get(SHARE_POD) or pod.kubelet_uid
+
+
+def pods_by_node_uid(pods: Iterable[Pod]) -> dict[str, Pod]:
+    """The pods as the node knows them; a pod comes before the SharePod that it was made for."""
+    found: dict[str, Pod] = {}
+    for pod in pods:
+        uid = node_uid(pod)
+        if uid not in found or SHARE_POD not in pod.annotations:
+            found[uid] = pod
+    return found
+
+
+def liveness_of(uid: str, pods: Mapping[str, Pod], evidence: Evidence) -> Liveness:
+    """What is known of the pod; ``pods`` are the evidence's, by the UID on the node."""
+    pod = pods.get(uid)
+    if pod is not None:
+        return Liveness.HOLDS if holds_devices(pod) else Liveness.ENDED
+    if evidence.live_pods is not None and uid in evidence.live_pods:
+        return Liveness.LEFT if evidence.pods_complete else Liveness.HOLDS
+    asked = evidence.pods_complete or evidence.live_pods is not None
+    return Liveness.GONE if asked else Liveness.UNKNOWN
+
+
+def proves_liveness(statement: Statement) -> bool:
+    """Whether a statement itself shows that its pod lives, unless the pod is known to have ended.
+
+    The kubelet's list is made from the pods that it runs, unlike its checkpoint.
+    """
+    return statement.alive or statement.source is Source.POD_RESOURCES

@@ -1,0 +1,1 @@
+"""What every program of ours is made of: signals, flags, logs, probes, its own metrics."""

@@ -1,0 +1,173 @@
+"""What every sharing system's language can say, in one Protocol that the four schemes speak.
+
+A scheme is a frozen value that holds its operator's settings (the size of a unit, HAMi's or
+Volcano's spellings) and whose methods are pure: API objects in, vocabulary out, and back. Text
+that does not follow the scheme's format is a :class:`ClaimError`, never another exception.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Final, Protocol
+
+import msgspec
+
+from vgpu.kube.objects import Node, Pod
+from vgpu.model import Allocation, Claim, Device, PodRef, Request, Scheme
+from vgpu.reasons import Reason, SourceError
+
+VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+"""The variable by which NVIDIA's container runtime is told a container's devices."""
+
+NO_DEVICES: Final = "void"
+"""Its value for none: our own plugin's answer where CDI brings the rest."""
+
+_QUOTED: Final = 120
+"""Characters of a text that a message repeats."""
+
+
+def remark(key: str, detail: str, text: str) -> str:
+    """How :attr:`Claim.doubts` and errors say what is wrong with a text."""
+    return f"{key}: {detail}: {text[:_QUOTED]!r}"
+
+
+class ClaimError(SourceError):
+    """Something that a pod, node or ConfigMap says in a scheme's language is not in that language.
+
+    Attributes:
+        subject: whose it is: ``<namespace>/<pod>``, ``node <name>`` or ``configmap …``.
+        key: the annotation, label, resource or field.
+        text: the offending text, as it stands there.
+    """
+
+    def __init__(self, subject: str, key: str, text: str, detail: str) -> None:
+        super().__init__(Reason.MALFORMED, subject, remark(key, detail, text))
+        self.key = key
+        self.text = text
+
+
+class Slot(msgspec.Struct, frozen=True, gc=False, order=True):
+    """What a kubelet device ID stands for: the ``ordinal``-th unit of ``resource``.
+
+    ``device`` is the device it belongs to, None where the scheme's IDs only count (gaia).
+    """
+
+    resource: str
+    device: str | None
+    ordinal: int
+
+
+class NodeLock(msgspec.Struct, frozen=True, gc=False):
+    """A lock that a scheduler keeps on a node while one pod is being served.
+
+    ``since`` is unix seconds, None if unreadable; ``owner`` is a (namespace, name), None where
+    the scheme's lock does not say whose it is. ``text`` is the value as it stands.
+    """
+
+    key: str
+    text: str
+    since: float | None
+    owner: tuple[str, str] | None = None
+
+
+class HandshakeState(StrEnum):
+    """Who spoke last."""
+
+    REPORTED = "reported"  # the plugin
+    REQUESTING = "requesting"  # the scheduler asks whether the plugin lives
+    DELETED = "deleted"  # the scheduler gave the node up
+
+
+class Handshake(msgspec.Struct, frozen=True, gc=False):
+    """The scheduler's and the plugin's heartbeat to one another; ``at`` is unix seconds."""
+
+    key: str
+    state: HandshakeState
+    at: float | None
+
+
+class Mount(msgspec.Struct, frozen=True, gc=False):
+    """A host path that a container gets."""
+
+    host: str
+    container: str
+    read_only: bool
+
+
+class ContainerEdits(msgspec.Struct, frozen=True, gc=False):
+    """What a container is given for its allocation. ``devices`` are host device nodes."""
+
+    env: Mapping[str, str]
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[str, ...] = ()
+    annotations: Mapping[str, str] = {}
+
+
+class SchemeCodec(Protocol):
+    """One sharing system's language. All methods are pure."""
+
+    @property
+    def scheme(self) -> Scheme:
+        """Which."""
+        ...
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The extended resources of which asking for one is asking in this language."""
+        ...
+
+    def requests(self, pod: Pod) -> tuple[Request, ...]:
+        """What each container asks for, containers that ask for nothing left out.
+
+        Raises ClaimError for a request that the scheme does not allow.
+        """
+        ...
+
+    def claim(self, pod: Pod) -> Claim | None:
+        """What the pod's annotations say about its devices; None if they say nothing.
+
+        Reads every known age and variant of the format. The pod's own phase is not looked at:
+        that is ``holds_devices``' part. Raises ClaimError.
+        """
+        ...
+
+    def claim_keys(self, pod: Pod) -> tuple[str, ...]:
+        """The pod's annotations that its claim is made of, sorted; without them it has none.
+
+        What schedulers and plugins write, as far as it is there, and nothing that the pod's user
+        asks for: the requests stay what they are.
+        """
+        ...
+
+    def annotations(
+        self, claim: Claim, devices: Mapping[str, Device], containers: Sequence[str] = ()
+    ) -> dict[str, str]:
+        """The annotations that say this claim, in the newest form; ``claim`` reads them back.
+
+        ``devices`` has the node's devices under every name that a share may use, ``containers``
+        the pod's app containers in the spec's order: some annotations count them. What the scheme
+        keeps elsewhere (a node in the spec, a time that it overwrites) is lost. Raises ClaimError
+        for a claim that the scheme cannot express.
+        """
+        ...
+
+    def devices(self, node: Node) -> tuple[Device, ...]:
+        """What the node says it has to share in this language. Raises ClaimError."""
+        ...
+
+    def locks(self, node: Node) -> tuple[NodeLock, ...]:
+        """The node locks in force. Raises ClaimError."""
+        ...
+
+    def slot(self, resource: str, device_id: str) -> Slot:
+        """What a kubelet device ID stands for. Raises ClaimError."""
+        ...
+
+    def device_ids(self, resource: str, devices: tuple[Device, ...]) -> Iterator[str]:
+        """All IDs that a plugin reports of a resource for these devices, in order."""
+        ...
+
+    def edits(
+        self, pod: PodRef, allocation: Allocation, devices: Mapping[str, Device]
+    ) -> ContainerEdits:
+        """What the plugin gives a container for its allocation. Raises ClaimError."""
+        ...

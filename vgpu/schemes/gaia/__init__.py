@@ -1,0 +1,1 @@
+"""Tencent's gpu-manager (scheme `gaia`)."""

@@ -1,0 +1,306 @@
+"""Gaia's language: Tencent's gpu-manager and gpu-admission, as they write it on pods and nodes.
+
+A container asks for cores (100 are one card) and memory (blocks of 256 MiB): below 100 cores for a
+part of one card, from 100 on for whole cards. gpu-admission answers with ``predicate-*``
+annotations, gpu-manager with ``gpu-assigned``. A card is known by the N of its ``/dev/nvidia<N>``:
+that is the number in the annotations, and :attr:`Device.index` here.
+
+Names and rules: gpu-manager ``pkg/types`` and ``pkg/utils``, gpu-admission ``pkg/util``.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from vgpu.kube.objects import Container, Node, Pod
+from vgpu.model import (
+    Allocation,
+    Claim,
+    Device,
+    Phase,
+    PodRef,
+    Request,
+    Scheme,
+    Share,
+)
+from vgpu.schemes.codec import ClaimError, ContainerEdits, NodeLock, Slot, remark
+from vgpu.schemes.gaia import grant as gaia_grant
+from vgpu.schemes.gaia import node as gaia_node
+from vgpu.schemes.gaia.node import CORE, MEMORY, MOST_BLOCKS
+from vgpu.schemes.gaia.vcuda_config import MOST_CORES
+from vgpu.schemes.text import amount, nanoseconds, positions, seconds, subject_of
+from vgpu.units import (
+    GAIA_MEMORY_BLOCK,
+    MILLI_PER_PERCENT,
+    WHOLE_DEVICE_MILLI,
+    WHOLE_DEVICE_PERCENT,
+)
+
+PREDICATE_TIME: Final = "tencent.com/predicate-time"
+PREDICATE_NODE: Final = "tencent.com/predicate-node"
+PREDICATE_INDEX: Final = "tencent.com/predicate-gpu-idx-"
+"""The number of an app container in the pod's spec follows."""
+
+ASSIGNED: Final = "tencent.com/gpu-assigned"
+
+CORE_LIMIT: Final = "tencent.com/vcuda-core-limit"
+"""Written by users: percent of a card up to which the pod's parts of cards may grow."""
+
+_PHASES = {"true": Phase.ASSIGNED, "false": Phase.ASSUMED}
+_INDICES = re.compile(r"[0-9]{1,3}(?:,[0-9]{1,3}){0,63}")
+_PERCENT = re.compile(r"[0-9]{1,9}")
+
+
+class Gaia(msgspec.Struct, frozen=True):
+    """gaia's language.
+
+    Attributes:
+        limits_path: ``--virtual-manager-path``: a folder for each pod, where its limits lie.
+        driver_path: where gpu-manager keeps the driver's libraries for containers: those that
+            enforce limits in ``nvidia``, the others in ``origin``.
+        extra_devices: device nodes for every container (``--extra-config``, ``default``).
+        compat32: whether the container's own environment says ``compat32=true``.
+    """
+
+    limits_path: str = "/etc/gpu-manager/vm"
+    driver_path: str = "/etc/gpu-manager/vdriver"
+    extra_devices: tuple[str, ...] = ()
+    compat32: bool = False
+
+    @property
+    def scheme(self) -> Scheme:
+        """Gaia."""
+        return Scheme.GAIA
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """Cores and memory."""
+        return (CORE, MEMORY)
+
+    def requests(self, pod: Pod) -> tuple[Request, ...]:
+        """What each container asks for: a part of one card, or whole cards with all their memory.
+
+        Raises ClaimError for cores above 100 that are no multiple of it, and for a part of a card
+        without cores or without memory: gpu-manager does not find such a pod when it is to serve
+        it.
+        """
+        return _requests(pod, _core_limit(pod))
+
+    def claim(self, pod: Pod) -> Claim | None:
+        """What the pod's annotations say about its devices; None if they say nothing.
+
+        A container has as many shares as the annotation has cards: a card that is said to be
+        taken is not free, whatever was asked for. Where that, or the flag, or the time, cannot be
+        right, the claim has a doubt. Raises ClaimError where a card cannot be told.
+        """
+        if not any(_is_claim(key) for key in pod.annotations):
+            return None
+        requests = {request.container: request for request in _requests(pod, limit=None)}
+        apps = pod.apps
+        phase, flag_doubts = _phase(pod)
+        assumed_at, time_doubts = _predicate_time(pod)
+        shares = {
+            name: _shares(pod, number, requests[name])
+            for number, name in enumerate(apps)
+            if name in requests and f"{PREDICATE_INDEX}{number}" in pod.annotations
+        }
+        return Claim(
+            scheme=self.scheme,
+            pod=pod.ref,
+            node=pod.annotations.get(PREDICATE_NODE, ""),
+            allocations=tuple(Allocation(name, held, phase) for name, held in shares.items()),
+            assumed_at=assumed_at,
+            remarks=(*_index_doubts(pod, apps, requests, shares), *flag_doubts, *time_doubts),
+        )
+
+    def claim_keys(self, pod: Pod) -> tuple[str, ...]:
+        """The annotations of gpu-admission and gpu-manager."""
+        return tuple(sorted(filter(_is_claim, pod.annotations)))
+
+    def annotations(
+        self, claim: Claim, devices: Mapping[str, Device], containers: Sequence[str] = ()
+    ) -> dict[str, str]:
+        """The annotations of gpu-admission and gpu-manager that say just this claim.
+
+        They count containers, so they need ``containers``: the names of the pod's app containers
+        in the spec's order. Raises ClaimError for what cannot be said: phases that differ, a card
+        without an index, a container that is not there.
+        """
+        subject = subject_of(claim.pod)
+        flag = _flag(claim)
+        numbers = positions(containers)
+        told = {}
+        for allocation in claim.allocations:
+            if allocation.container not in numbers:
+                detail = "not one of the pod's app containers"
+                raise ClaimError(subject, PREDICATE_INDEX, allocation.container, detail)
+            told[f"{PREDICATE_INDEX}{numbers[allocation.container]}"] = ",".join(
+                str(gaia_grant.card_of(subject, share, devices).index)
+                for share in gaia_grant.checked(subject, allocation)
+            )
+        if len(told) < len(claim.allocations):
+            raise ClaimError(subject, PREDICATE_INDEX, str(len(told)), "a container twice")
+        if claim.node:
+            told[PREDICATE_NODE] = claim.node
+        if claim.assumed_at is not None:
+            told[PREDICATE_TIME] = nanoseconds(claim.assumed_at, subject, PREDICATE_TIME)
+        return told | {ASSIGNED: flag}
+
+    def devices(self, node: Node) -> tuple[Device, ...]:
+        """The cards by index, all of the average size. Raises ClaimError."""
+        return gaia_node.cards(node)
+
+    def locks(self, node: Node) -> tuple[NodeLock, ...]:  # noqa: ARG002  # there are none
+        """None: gaia does not lock nodes."""
+        return ()
+
+    def slot(self, resource: str, device_id: str) -> Slot:
+        """What ``<resource>-<unit>`` stands for: no card in particular. Raises ClaimError."""
+        return gaia_node.slot(resource, device_id)
+
+    def device_ids(self, resource: str, devices: tuple[Device, ...]) -> Iterator[str]:
+        """The IDs of all percents of cores, or of all blocks of memory. Raises ClaimError."""
+        return gaia_node.device_ids(resource, devices)
+
+    def edits(
+        self, pod: PodRef, allocation: Allocation, devices: Mapping[str, Device]
+    ) -> ContainerEdits:
+        """gpu-manager's answer to Allocate, see :func:`gaia_grant.edits`. Raises ClaimError."""
+        return gaia_grant.edits(
+            subject_of(pod),
+            allocation,
+            devices,
+            driver_folder=self.driver_path,
+            limits_folder=f"{self.limits_path}/{pod.uid}",
+            extra_devices=self.extra_devices,
+            compat32=self.compat32,
+        )
+
+
+# ---------------------------------------------------------------- what is asked for
+
+
+def _requests(pod: Pod, limit: int | None) -> tuple[Request, ...]:
+    """Raises ClaimError."""
+    asked = [
+        (
+            container,
+            amount(pod, container, CORE, MOST_CORES),
+            amount(pod, container, MEMORY, MOST_BLOCKS),
+        )
+        for container in pod.containers
+    ]
+    return tuple(
+        _request(pod, container, cores, blocks, limit)
+        for container, cores, blocks in asked
+        if cores or blocks
+    )
+
+
+def _request(pod: Pod, container: Container, cores: int, blocks: int, limit: int | None) -> Request:
+    """Raises ClaimError for what gaia does not allow."""
+    cards, rest = divmod(cores, WHOLE_DEVICE_PERCENT)
+    if cards and rest:
+        detail = f"container {container.name}: cores are greater than 100, must be multiple of 100"
+        raise ClaimError(subject_of(pod), CORE, str(cores), detail)
+    if cards:
+        return Request(container.name, cards, cores_milli=WHOLE_DEVICE_MILLI, kind=container.kind)
+    if not cores or not blocks:
+        key = MEMORY if cores else CORE
+        detail = f"container {container.name}: a part of a card needs cores and memory"
+        raise ClaimError(subject_of(pod), key, "0", detail)
+    return Request(
+        container.name,
+        count=1,
+        memory_bytes=blocks * GAIA_MEMORY_BLOCK,
+        cores_milli=cores * MILLI_PER_PERCENT,
+        limit_milli=limit,
+        kind=container.kind,
+    )
+
+
+def _core_limit(pod: Pod) -> int | None:
+    """Thousandths of a card; more than one card is one card. Raises ClaimError."""
+    text = pod.annotations.get(CORE_LIMIT)
+    if text is None:
+        return None
+    if not _PERCENT.fullmatch(text):
+        raise ClaimError(subject_of(pod), CORE_LIMIT, text, "not a percentage")
+    return min(int(text), WHOLE_DEVICE_PERCENT) * MILLI_PER_PERCENT
+
+
+# ---------------------------------------------------------------- annotations, read
+
+
+def _is_claim(key: str) -> bool:
+    """Whether gpu-admission or gpu-manager wrote the annotation."""
+    return key in (PREDICATE_TIME, PREDICATE_NODE, ASSIGNED) or key.startswith(PREDICATE_INDEX)
+
+
+def _shares(pod: Pod, number: int, request: Request) -> tuple[Share, ...]:
+    """The shares of the app container of this number. Raises ClaimError."""
+    key = f"{PREDICATE_INDEX}{number}"
+    text = pod.annotations[key]
+    if not _INDICES.fullmatch(text):
+        raise ClaimError(subject_of(pod), key, text, "not indices of cards")
+    indices = [str(int(index)) for index in text.split(",")]
+    if len(set(indices)) < len(indices):
+        raise ClaimError(subject_of(pod), key, text, "a card twice")
+    return tuple(Share(index, request.memory_bytes, request.cores_milli) for index in indices)
+
+
+def _index_doubts(
+    pod: Pod,
+    apps: Sequence[str],
+    requests: Mapping[str, Request],
+    shares: Mapping[str, Sequence[Share]],
+) -> Iterator[str]:
+    """Where cards and requests do not belong together."""
+    for number, name in enumerate(apps):
+        key = f"{PREDICATE_INDEX}{number}"
+        if name in requests and name not in shares:
+            yield _doubt(pod, key, f"missing: container {name} asks for cards")
+        elif name in shares and len(shares[name]) != requests[name].count:
+            yield _doubt(pod, key, f"container {name} asks for {requests[name].count}")
+    meant = {f"{PREDICATE_INDEX}{number}" for number, name in enumerate(apps) if name in shares}
+    for key in sorted(pod.annotations):
+        if key.startswith(PREDICATE_INDEX) and key not in meant:
+            yield _doubt(pod, key, "of no container that asks for cards")
+
+
+def _phase(pod: Pod) -> tuple[Phase, tuple[str, ...]]:
+    """As the flag says; not yet assigned, as gpu-manager takes it, where there is none."""
+    flag = pod.annotations.get(ASSIGNED, "false")
+    if flag in _PHASES:
+        return _PHASES[flag], ()
+    return Phase.ASSUMED, (_doubt(pod, ASSIGNED, "neither true nor false"),)
+
+
+def _predicate_time(pod: Pod) -> tuple[float | None, tuple[str, ...]]:
+    """Unix seconds."""
+    text = pod.annotations.get(PREDICATE_TIME)
+    if text is None:
+        return None, ()
+    at = seconds(text)
+    if at is None:
+        return None, (_doubt(pod, PREDICATE_TIME, "not a time in nanoseconds"),)
+    return at, ()
+
+
+def _doubt(pod: Pod, key: str, detail: str) -> str:
+    return remark(key, detail, pod.annotations.get(key, ""))
+
+
+# ---------------------------------------------------------------- annotations, written
+
+
+def _flag(claim: Claim) -> str:
+    """``gpu-assigned`` of the whole pod. Raises ClaimError for what gaia cannot say."""
+    phases = {allocation.phase for allocation in claim.allocations}
+    flags = [flag for flag, phase in _PHASES.items() if phases == {phase}]
+    if claim.scheme is not Scheme.GAIA or claim.failed or claim.unserved or not flags:
+        text = f"{claim.scheme}: {', '.join(sorted(phases))}"
+        raise ClaimError(subject_of(claim.pod), ASSIGNED, text, "not one phase of a gaia pod")
+    return flags[0]

@@ -1,0 +1,140 @@
+"""What gpu-manager gives a container for its cards: the answer to Allocate, and its limits.
+
+Gaia shares cards in two ways only: a part of one card, in percents of its cores and blocks of its
+memory, with limits enforced by the library ``vcuda``; or whole cards, without limits. Names and
+values are those of gpu-manager's ``pkg/services/allocator/nvidia`` and ``virtual-manager``.
+"""
+
+from collections.abc import Mapping
+
+from vgpu.model import Allocation, Device, PodRef, Share
+from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, ContainerEdits, Mount
+from vgpu.schemes.gaia.node import CORE, MEMORY, MOST_CARDS
+from vgpu.schemes.gaia.vcuda_config import MOST_MEMORY, VcudaConfig
+from vgpu.schemes.text import subject_of
+from vgpu.units import (
+    GAIA_MEMORY_BLOCK,
+    MILLI_PER_PERCENT,
+    WHOLE_DEVICE_MILLI,
+    WHOLE_DEVICE_PERCENT,
+)
+
+CARDS = "tencent.com/vcuda-device"
+"""The container's annotation in the answer to Allocate that names its cards."""
+
+DEVICE_NODE = "/dev/nvidia"
+"""The beginning of a card's device node; its minor number follows."""
+
+CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+DRIVER_FOLDER = "/usr/local/nvidia"
+LIMITS_FOLDER = "/etc/vcuda"
+
+_MOST_INDEX = 999  # three digits in an annotation
+
+
+def checked(subject: str, allocation: Allocation) -> tuple[Share, ...]:
+    """The allocation's shares, if gaia knows such: a part of one card, or whole cards.
+
+    Raises ClaimError.
+    """
+    shares = allocation.shares
+    part = len(shares) == 1 and _is_part(shares[0])
+    whole = 0 < len(shares) <= MOST_CARDS and all(_is_whole(share) for share in shares)
+    if not (part or whole) or len({share.device for share in shares}) < len(shares):
+        text = ", ".join(share.device for share in shares)
+        detail = "neither a part of one card nor whole cards"
+        raise ClaimError(subject, allocation.container, text, detail)
+    return shares
+
+
+def card_of(subject: str, share: Share, devices: Mapping[str, Device]) -> Device:
+    """The share's card, whose index is then known. Raises ClaimError."""
+    card = devices.get(share.device)
+    if card is None or card.index is None or not 0 <= card.index <= _MOST_INDEX:
+        raise ClaimError(subject, CARDS, share.device, "no card of this node with an index")
+    return card
+
+
+def edits(
+    subject: str,
+    allocation: Allocation,
+    devices: Mapping[str, Device],
+    *,
+    driver_folder: str,
+    limits_folder: str,
+    extra_devices: tuple[str, ...] = (),
+    compat32: bool = False,
+) -> ContainerEdits:
+    """The answer to Allocate; the folders are the host's. Raises ClaimError."""
+    shares = checked(subject, allocation)
+    cards = [card_of(subject, share, devices) for share in shares]
+    nodes = tuple(f"{DEVICE_NODE}{card.index}" for card in cards)
+    if not all(card.uuid for card in cards):
+        raise ClaimError(subject, CARDS, ",".join(nodes), "a card of unknown UUID")
+    flavour = "origin" if _is_whole(shares[0]) else "nvidia"
+    return ContainerEdits(
+        env={
+            "LD_LIBRARY_PATH": f"{DRIVER_FOLDER}/{'lib' if compat32 else 'lib64'}",
+            VISIBLE_DEVICES: ",".join(card.uuid for card in cards),
+        },
+        mounts=(
+            Mount(f"{driver_folder}/{flavour}", DRIVER_FOLDER, read_only=True),
+            Mount(limits_folder, LIMITS_FOLDER, read_only=True),
+        ),
+        devices=(*nodes, *CONTROL_NODES, *extra_devices),
+        annotations={
+            CORE: str(_percent(shares)),
+            MEMORY: str(_bytes(shares)),
+            CARDS: ",".join(nodes),
+        },
+    )
+
+
+def limits(
+    pod: PodRef,
+    allocation: Allocation,
+    driver: tuple[int, int],
+    limit_milli: int | None = None,
+    bus_id: str = "",
+) -> VcudaConfig:
+    """The container's ``vcuda.config``; :func:`vcuda_config.encode` gives its bytes.
+
+    ``driver`` is the driver's version, major and minor; ``limit_milli`` is that of the request.
+    gpu-manager leaves ``bus_id`` empty. Raises ClaimError.
+    """
+    shares = checked(subject_of(pod), allocation)
+    return VcudaConfig(
+        pod_uid=pod.uid,
+        limit_percent=(limit_milli or 0) // MILLI_PER_PERCENT,
+        container=allocation.container,
+        bus_id=bus_id,
+        memory_bytes=_bytes(shares),
+        utilization_percent=_percent(shares),
+        hard_limit=limit_milli is None,
+        driver=driver,
+        enable=_percent(shares) < WHOLE_DEVICE_PERCENT,
+    )
+
+
+def _is_whole(share: Share) -> bool:
+    return share.cores_milli == WHOLE_DEVICE_MILLI and share.memory_bytes is None
+
+
+def _is_part(share: Share) -> bool:
+    cores, memory = share.cores_milli or 0, share.memory_bytes or 0
+    return (
+        0 < cores < WHOLE_DEVICE_MILLI
+        and cores % MILLI_PER_PERCENT == 0
+        and 0 < memory <= MOST_MEMORY
+        and memory % GAIA_MEMORY_BLOCK == 0
+    )
+
+
+def _percent(shares: tuple[Share, ...]) -> int:
+    """Cores of all cards together, in percent of one."""
+    return sum(share.cores_milli or 0 for share in shares) // MILLI_PER_PERCENT
+
+
+def _bytes(shares: tuple[Share, ...]) -> int:
+    """Memory that was promised; with whole cards none is."""
+    return sum(share.memory_bytes or 0 for share in shares)

@@ -1,0 +1,101 @@
+"""Gaia on a node: its cards by index, and the device IDs that the kubelet is told.
+
+The API server knows two numbers only, all cores and all memory, so every card is counted with the
+average. IDs are units of the node, not of a card: which card a container gets they do not say.
+Names and numbers are those of gpu-manager (``pkg/types``, ``pkg/services/allocator``,
+``pkg/services/watchdog``).
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from vgpu.kube.objects import Node
+from vgpu.model import Device
+from vgpu.schemes.codec import ClaimError, Slot
+from vgpu.schemes.gaia.vcuda_config import MOST_CORES, MOST_MEMORY
+from vgpu.units import GAIA_MEMORY_BLOCK, WHOLE_DEVICE_PERCENT
+
+CORE = "tencent.com/vcuda-core"
+"""The resource: percent of one card's cores."""
+
+MEMORY = "tencent.com/vcuda-memory"
+"""The resource: blocks of 256 MiB."""
+
+MOST_CARDS = MOST_CORES // WHOLE_DEVICE_PERCENT
+MOST_BLOCKS = MOST_MEMORY // GAIA_MEMORY_BLOCK
+"""Of one container or card; what is above was not written by gaia."""
+
+MODEL_LABEL = "gaia.tencent.com/gpu-model"
+
+_PREFIXES = {CORE: CORE, MEMORY: f"{MEMORY}-{GAIA_MEMORY_BLOCK}"}
+_ORDINAL = re.compile(r"-(0|[1-9][0-9]{0,6})")
+_SPACE = re.compile(r"[\t\n\f\r ]+")
+_LABEL = re.compile(r"[0-9A-Za-z](?:[-_.0-9A-Za-z]{0,61}[0-9A-Za-z])?")
+
+
+def cards(node: Node) -> tuple[Device, ...]:
+    """The cards that the node's capacity counts, all of one size, without UUID.
+
+    All are unhealthy while nothing is allocatable: no plugin serves the resource. Raises
+    ClaimError for cores that are not of whole cards.
+    """
+    cores = node.capacity.get(CORE, 0)
+    count, rest = divmod(cores, WHOLE_DEVICE_PERCENT)
+    if rest or not 0 <= count <= MOST_CARDS:
+        detail = f"not 0 to {MOST_CARDS} cards of {WHOLE_DEVICE_PERCENT}"
+        raise ClaimError(f"node {node.name}", CORE, str(cores), detail)
+    blocks = node.capacity.get(MEMORY)
+    if blocks is not None and not 0 <= blocks <= MOST_BLOCKS * MOST_CARDS:
+        raise ClaimError(f"node {node.name}", MEMORY, str(blocks), "no such amount of memory")
+    return tuple(
+        Device(
+            index=index,
+            memory_bytes=None if blocks is None else blocks // count * GAIA_MEMORY_BLOCK,
+            healthy=node.allocatable.get(CORE, cores) > 0,
+            model=node.labels.get(MODEL_LABEL, ""),
+        )
+        for index in range(count)
+    )
+
+
+def model_label(card_name: str) -> str:
+    """The node's label ``gaia.tencent.com/gpu-model``; "" where gpu-manager sets none.
+
+    The second word of the first card's name, if that has more than two.
+    """
+    words = _SPACE.split(card_name)
+    return words[1] if len(words) > 2 and _LABEL.fullmatch(words[1]) else ""
+
+
+def slot(resource: str, device_id: str) -> Slot:
+    """What an ID stands for: a unit of the node, of no card. Raises ClaimError."""
+    prefix = _prefix(resource, device_id)
+    ordinal = _ORDINAL.fullmatch(device_id.removeprefix(prefix))
+    if ordinal is None or not device_id.startswith(prefix):
+        raise ClaimError("kubelet", resource, device_id, "no device ID of gaia")
+    return Slot(resource, None, int(ordinal[1]))
+
+
+def device_ids(resource: str, devices: Iterable[Device]) -> Iterator[str]:
+    """All IDs of a resource: 100 for each card, or one for each block of all memory together.
+
+    Raises ClaimError for another resource, and for memory where a card's is unknown.
+    """
+    prefix = _prefix(resource, "")
+    units = WHOLE_DEVICE_PERCENT * sum(1 for _ in devices) if resource == CORE else _blocks(devices)
+    return (f"{prefix}-{unit}" for unit in range(units))
+
+
+def _blocks(devices: Iterable[Device]) -> int:
+    total = 0
+    for device in devices:
+        if device.memory_bytes is None:
+            raise ClaimError("kubelet", MEMORY, device.name, "a card of unknown memory")
+        total += device.memory_bytes
+    return total // GAIA_MEMORY_BLOCK
+
+
+def _prefix(resource: str, device_id: str) -> str:
+    if resource not in _PREFIXES:
+        raise ClaimError("kubelet", resource, device_id, "no resource of gaia")
+    return _PREFIXES[resource]

@@ -1,0 +1,218 @@
+"""gpushare's annotations on a pod, in units: which container has how much of which card.
+
+Two forms. The extender's names one card for the whole pod, by index, and leaves each container's
+memory to its limits. ACK's scheduler tells memory by container and card, both counted from 0. In
+both a flag says whether the plugin has served the pod, and the one time is that of the flag's last
+change: the plugin overwrites when the pod was assumed with when it was assigned.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Final
+
+import msgspec
+
+from vgpu.kube.objects import Pod
+from vgpu.model import Phase
+from vgpu.schemes.codec import ClaimError, remark
+from vgpu.schemes.gpushare.node import MEMORY, MOST_UNITS, card_number
+from vgpu.schemes.text import nanoseconds, number, seconds, subject_of
+
+INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"
+POD_TOTAL: Final = "ALIYUN_COM_GPU_MEM_POD"
+CARD_TOTAL: Final = "ALIYUN_COM_GPU_MEM_DEV"
+ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+CHANGED_AT: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+
+ALLOCATION: Final = "scheduler.framework.gpushare.allocation"
+ACK_ASSIGNED: Final = "scheduler.framework.gpushare.assigned"
+ACK_CHANGED_AT: Final = "scheduler.framework.gpushare.assume-time"
+
+ANNOTATIONS: Final = (
+    *(INDEX, POD_TOTAL, CARD_TOTAL, ASSIGNED, CHANGED_AT),
+    *(ALLOCATION, ACK_ASSIGNED, ACK_CHANGED_AT),
+)
+"""All of them; a claim is withdrawn by removing every one."""
+
+Units = Mapping[str, Mapping[int, int]]
+"""Container -> card -> units of memory, in the pod's order and by ascending index."""
+
+_STATES = ((ASSIGNED, CHANGED_AT), (ACK_ASSIGNED, ACK_CHANGED_AT))
+
+FLAGS: Final = (ASSIGNED, ACK_ASSIGNED)
+"""Of either form; a pod that has none is passed over by the original plugin."""
+
+_PASSED_OVER = "missing, so the original plugin passes over the pod"
+
+_Amount = Annotated[int, msgspec.Meta(ge=0, le=MOST_UNITS)]
+_BY_CONTAINER = msgspec.json.Decoder(dict[str, dict[str, _Amount]])
+
+
+class GpushareAnnotations(msgspec.Struct, frozen=True):
+    """What a pod's annotations say.
+
+    Attributes:
+        units: of every container that has some.
+        phase: assumed or assigned.
+        changed_at: when the phase was reached, unix seconds; None if not told.
+        doubts: what cannot be, see :class:`vgpu.model.Claim`.
+    """
+
+    units: Units
+    phase: Phase
+    changed_at: float | None = None
+    remarks: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read(pod: Pod, asked: Mapping[str, int]) -> GpushareAnnotations | None:
+    """What the annotations say; None if they say nothing.
+
+    ``asked`` has the units that containers ask for, of those that ask and run at the same time.
+    Unreadable totals, flags and times are doubts only, since they do not change who has which
+    card. Raises ClaimError where no card can be told.
+    """
+    told = pod.annotations
+    if not any(key in told for key in ANNOTATIONS):
+        return None
+    units = _by_container(pod) or _by_index(pod, asked)
+    phase, changed_at, remarks = _state(told)
+    return GpushareAnnotations(
+        units, phase, changed_at, (*_contradictions(told, units, asked), *remarks)
+    )
+
+
+def _by_container(pod: Pod) -> Units:
+    """ACK's form, ``{"<app container>":{"<card>":<units>}}``; nothing of a card is left out."""
+    text = pod.annotations.get(ALLOCATION)
+    if text is None:
+        return {}
+    try:
+        told = _BY_CONTAINER.decode(text.encode(errors="replace"))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _refusal(pod, ALLOCATION, text, str(error)) from error
+    apps = pod.apps
+    if not {str(number) for number in range(len(apps))}.issuperset(told):
+        raise _refusal(pod, ALLOCATION, text, f"a container that is none of {len(apps)}")
+    by_container = {
+        apps[int(number)]: {
+            _card(pod, ALLOCATION, card, text): amount
+            for card, amount in told[number].items()
+            if amount
+        }
+        for number in sorted(told, key=int)
+    }
+    return {name: dict(sorted(cards.items())) for name, cards in by_container.items() if cards}
+
+
+def _by_index(pod: Pod, asked: Mapping[str, int]) -> Units:
+    """The extender's form: all that is asked for, on one card."""
+    text = pod.annotations.get(INDEX)
+    if text is None:
+        raise _refusal(pod, INDEX, "", "missing, so no card is told")
+    if not asked:
+        raise _refusal(pod, INDEX, text, f"no container asks for {MEMORY}")
+    card = _card(pod, INDEX, text, text)
+    return {container: {card: units} for container, units in asked.items()}
+
+
+def _card(pod: Pod, key: str, card: str, text: str) -> int:
+    number = card_number(card)
+    if number is None:
+        raise _refusal(pod, key, text, "not a card's index")
+    return number
+
+
+def _state(told: Mapping[str, str]) -> tuple[Phase, float | None, list[str]]:
+    """Phase, its time and doubts about both; the flag of either form assigns the pod."""
+    remarks = [
+        remark(flag, "neither true nor false", told[flag])
+        for flag, _ in _STATES
+        if told.get(flag, "true") not in ("true", "false")
+    ]
+    assigned = [state for state in _STATES if told.get(state[0]) == "true"]
+    phase = Phase.ASSIGNED if assigned else Phase.ASSUMED
+    times = [at for _, at in assigned or _STATES if at in told]
+    if phase is Phase.ASSUMED:
+        if not any(flag in told for flag, _ in _STATES):
+            remarks.append(remark(ASSIGNED, _PASSED_OVER, ""))
+        if not times:
+            remarks.append(remark(CHANGED_AT, _PASSED_OVER, ""))
+    if not times:
+        return phase, None, remarks
+    at = seconds(told[times[0]])
+    if at is None:
+        remarks.append(remark(times[0], "not a time in nanoseconds", told[times[0]]))
+    return phase, at, remarks
+
+
+def _contradictions(
+    told: Mapping[str, str], units: Units, asked: Mapping[str, int]
+) -> Iterator[str]:
+    """Where totals and the two forms differ from the limits or from one another."""
+    if {name: sum(cards.values()) for name, cards in units.items()} != asked:
+        limits = ", ".join(f"{name} {units}" for name, units in asked.items())
+        yield remark(ALLOCATION, f"the limits are {limits or 'none'}", told[ALLOCATION])
+    cards = {card for amounts in units.values() for card in amounts}
+    if INDEX in told and {card_number(told[INDEX])} != cards:
+        yield remark(INDEX, f"{ALLOCATION} names {sorted(cards)}", told[INDEX])
+    total = sum(asked.values())
+    if POD_TOTAL in told and number(told[POD_TOTAL], total) != total:
+        yield remark(POD_TOTAL, f"the limits add up to {total}", told[POD_TOTAL])
+    if CARD_TOTAL in told and number(told[CARD_TOTAL], MOST_UNITS) is None:
+        yield remark(CARD_TOTAL, "not a number of units", told[CARD_TOTAL])
+
+
+def _refusal(pod: Pod, key: str, text: str, detail: str) -> ClaimError:
+    return ClaimError(subject_of(pod), key, text, detail)
+
+
+# ---------------------------------------------------------------- writing
+
+
+def write_one_card(
+    told: GpushareAnnotations, card: int, card_total: int, subject: str
+) -> dict[str, str]:
+    """The extender's form. ``card_total`` is the card's size in units. Raises ClaimError."""
+    total = sum(units[card] for units in told.units.values())
+    return {
+        INDEX: str(card),
+        CARD_TOTAL: str(card_total),
+        POD_TOTAL: str(total),
+        **_write_state(_STATES[0], told, subject),
+    }
+
+
+def write_by_container(
+    told: GpushareAnnotations, numbers: Mapping[str, int], subject: str
+) -> dict[str, str]:
+    """ACK's form. ``numbers`` has every container's, of the app containers. Raises ClaimError."""
+    numbered = {str(numbers[name]): cards for name, cards in told.units.items()}
+    return {
+        ALLOCATION: msgspec.json.encode(numbered).decode(),
+        **_write_state(_STATES[1], told, subject),
+    }
+
+
+def assigned(pod: Pod, now: float) -> dict[str, str]:
+    """What the plugin writes on a pod that it has served; {} if that is written already.
+
+    Of the forms that the pod has. Raises ClaimError for a time that cannot be written.
+    """
+    told = pod.annotations
+    forms = zip((INDEX, ALLOCATION), _STATES, strict=True)
+    states = [state for key, state in forms if key in told or state[0] in told]
+    written: dict[str, str] = {}
+    for flag, at in states:
+        if told.get(flag) != "true":
+            written |= {flag: "true", at: nanoseconds(now, subject_of(pod), at)}
+    return written
+
+
+def _write_state(keys: tuple[str, str], told: GpushareAnnotations, subject: str) -> dict[str, str]:
+    flag, at = keys
+    assigned = {flag: "true" if told.phase is Phase.ASSIGNED else "false"}
+    if told.changed_at is None:
+        return assigned
+    return assigned | {at: nanoseconds(told.changed_at, subject, at)}

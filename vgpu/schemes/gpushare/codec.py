@@ -1,0 +1,257 @@
+"""Aliyun gpushare: memory of cards in units, the card chosen by a scheduler extender.
+
+Names, formats and defaults are those of gpushare-scheduler-extender and gpushare-device-plugin,
+with the allocation by container of ACK's scheduler. Only memory is shared; cores are not counted.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from vgpu.kube.objects import ContainerState, Node, Pod
+from vgpu.model import (
+    Allocation,
+    Claim,
+    ContainerKind,
+    Device,
+    Phase,
+    PodRef,
+    Request,
+    Scheme,
+    Share,
+)
+from vgpu.schemes.codec import ClaimError, ContainerEdits, NodeLock, Slot
+from vgpu.schemes.gpushare import node as gpushare_node
+from vgpu.schemes.gpushare.annotations import (
+    ANNOTATIONS,
+    ASSIGNED,
+    CHANGED_AT,
+    INDEX,
+    POD_TOTAL,
+    GpushareAnnotations,
+    read,
+    write_by_container,
+    write_one_card,
+)
+from vgpu.schemes.gpushare.env import environment, limits_from_env
+from vgpu.schemes.gpushare.node import CARDS, MEMORY, MOST_CARDS, MOST_UNITS
+from vgpu.schemes.text import amount, number, positions, subject_of
+from vgpu.units import GIB
+
+__all__ = ["ANNOTATIONS", "Gpushare", "limits_from_env"]
+
+_TOGETHER: Final = frozenset({ContainerKind.APP, ContainerKind.SIDECAR})
+
+
+class Gpushare(msgspec.Struct, frozen=True):
+    """gpushare's language.
+
+    Attributes:
+        memory_unit: bytes of one unit of aliyun.com/gpu-mem, the plugin's ``-memory-unit``.
+        isolation: whether cGPU is to enforce the limits, see :func:`gpushare_node.isolation`.
+    """
+
+    memory_unit: int = GIB
+    isolation: bool = True
+
+    def __post_init__(self) -> None:
+        if self.memory_unit <= 0:
+            raise ValueError(f"a unit of {self.memory_unit} bytes")
+
+    @property
+    def scheme(self) -> Scheme:
+        """Aliyun's gpushare."""
+        return Scheme.GPUSHARE
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """Memory alone; cards are counted on the node, but not asked for."""
+        return (MEMORY,)
+
+    def requests(self, pod: Pod) -> tuple[Request, ...]:
+        """What each container asks for: memory of one card, or of several with ACK's label.
+
+        The extender places by the sum over the app containers only. Raises ClaimError.
+        """
+        count = _cards_asked(pod)
+        requests = []
+        for container in pod.containers:
+            units = amount(pod, container, MEMORY, MOST_UNITS)
+            if units % count:
+                detail = f"{container.name} asks for {units} of {MEMORY}, which it does not divide"
+                raise ClaimError(subject_of(pod), CARDS, str(count), detail)
+            if units:
+                memory = units // count * self.memory_unit
+                requests.append(
+                    Request(container.name, count, memory_bytes=memory, kind=container.kind)
+                )
+        return tuple(requests)
+
+    def claim(self, pod: Pod) -> Claim | None:
+        """The cards that the annotations name, and memory from there or else from the limits.
+
+        Init containers have no share of their own: they use their pod's cards before the others
+        do. What contradicts the limits, or is only unreadable beside a card that is told, is a
+        doubt of the claim. Raises ClaimError where no card can be told.
+        """
+        told = read(pod, _asked_together(pod))
+        if told is None:
+            return None
+        return Claim(
+            scheme=self.scheme,
+            pod=pod.ref,
+            node="",
+            allocations=tuple(
+                Allocation(container, self._shares(cards), told.phase)
+                for container, cards in told.units.items()
+            ),
+            assumed_at=told.changed_at if told.phase is Phase.ASSUMED else None,
+            assigned_at=told.changed_at if told.phase is Phase.ASSIGNED else None,
+            remarks=told.remarks,
+        )
+
+    def claim_keys(self, pod: Pod) -> tuple[str, ...]:
+        """The annotations of both forms."""
+        return tuple(sorted(pod.annotations.keys() & set(ANNOTATIONS)))
+
+    def sole_card(self, pod: Pod, devices: tuple[Device, ...]) -> Claim | None:
+        """What a bound pod without annotations gets on a node with exactly one card.
+
+        The original plugin grants that card and writes nothing on the pod, so no annotation will
+        ever say it. Assigned are the containers that have started. None if it is not such a case.
+        Raises ClaimError.
+        """
+        asked = _asked_together(pod)
+        if not pod.node or not asked or len(devices) != 1 or self.claim(pod) is not None:
+            return None
+        started = {
+            status.name
+            for status in pod.statuses
+            if status.state is not ContainerState.WAITING or status.restarts
+        }
+        return Claim(
+            scheme=self.scheme,
+            pod=pod.ref,
+            node=pod.node,
+            allocations=tuple(
+                Allocation(
+                    container,
+                    (Share(devices[0].name, units * self.memory_unit),),
+                    Phase.ASSIGNED if container in started else Phase.ASSUMED,
+                )
+                for container, units in asked.items()
+            ),
+        )
+
+    def annotations(
+        self, claim: Claim, devices: Mapping[str, Device], containers: Sequence[str] = ()
+    ) -> dict[str, str]:
+        """The extender's five annotations, or, on several cards, those of ACK's scheduler.
+
+        The latter count containers, so they need ``containers``: the names of the pod's app
+        containers in the spec's order. The former leave each container's memory to its limits.
+        The time when it was assumed is lost with an assigned claim, as with the original plugin;
+        the node is where the pod is bound. Raises ClaimError.
+        """
+        subject = subject_of(claim.pod)
+        phase, changed_at = _state(claim, subject)
+        units: dict[str, dict[int, int]] = {}
+        cards: dict[int, Device] = {}
+        for allocation in claim.allocations:
+            slices = self._slices(allocation, devices, subject)
+            cards |= {index: card for index, card, _ in slices}
+            units[allocation.container] = {index: amount for index, _, amount in slices}
+        if len(units) != len(claim.allocations):
+            raise ClaimError(subject, INDEX, ", ".join(units), "a container twice")
+        told = GpushareAnnotations(units, phase, changed_at)
+        if len(cards) == 1:
+            ((index, card),) = cards.items()
+            card_total = (card.memory_bytes or 0) // self.memory_unit
+            return write_one_card(told, index, card_total, subject)
+        numbers = positions(containers)
+        if not units.keys() <= numbers.keys():
+            names = ", ".join(units)
+            raise ClaimError(subject, INDEX, names, "several cards, and not the app containers")
+        return write_by_container(told, numbers, subject)
+
+    def devices(self, node: Node) -> tuple[Device, ...]:
+        """The cards by index, all of the average size. Raises ClaimError."""
+        return gpushare_node.cards(node, self.memory_unit)
+
+    def locks(self, node: Node) -> tuple[NodeLock, ...]:  # noqa: ARG002  # there are none
+        """None: gpushare does not lock nodes."""
+        return ()
+
+    def slot(self, resource: str, device_id: str) -> Slot:
+        """What ``<UUID>-_-<unit>`` stands for. Raises ClaimError."""
+        return gpushare_node.slot(resource, device_id)
+
+    def device_ids(self, resource: str, devices: tuple[Device, ...]) -> Iterator[str]:
+        """One ID for each whole unit of each device's own memory. Raises ClaimError."""
+        return gpushare_node.device_ids(resource, devices, self.memory_unit)
+
+    def edits(
+        self, pod: PodRef, allocation: Allocation, devices: Mapping[str, Device]
+    ) -> ContainerEdits:
+        """The environment of Allocate, see :func:`gpushare_env.environment`. Raises ClaimError."""
+        slices = self._slices(allocation, devices, subject_of(pod))
+        cards = [card for _, card, _ in slices]
+        units = sum(amount for _, _, amount in slices)
+        return ContainerEdits(environment(cards, units, self.memory_unit, isolation=self.isolation))
+
+    def _shares(self, cards: Mapping[int, int]) -> tuple[Share, ...]:
+        return tuple(Share(str(card), units * self.memory_unit) for card, units in cards.items())
+
+    def _slices(
+        self, allocation: Allocation, devices: Mapping[str, Device], subject: str
+    ) -> list[tuple[int, Device, int]]:
+        """Index, card and units of each share. Raises ClaimError for what gpushare cannot share."""
+        slices: list[tuple[int, Device, int]] = []
+        for share in allocation.shares:
+            card = devices.get(share.device)
+            if card is None or card.index is None or card.memory_bytes is None:
+                raise ClaimError(subject, INDEX, share.device, "a card of unknown index or memory")
+            units, rest = divmod(share.memory_bytes or 0, self.memory_unit)
+            if rest or not 0 < units <= MOST_UNITS:
+                detail = f"not a number of units of {self.memory_unit} bytes"
+                raise ClaimError(subject, POD_TOTAL, str(share.memory_bytes), detail)
+            if share.cores_milli is not None:
+                raise ClaimError(subject, INDEX, str(share.cores_milli), "cores are not shared")
+            slices.append((card.index, card, units))
+        indices = [index for index, _, _ in slices]
+        if not indices or indices != sorted(set(indices)):
+            raise ClaimError(subject, INDEX, str(indices), "not cards in ascending order")
+        return slices
+
+
+def _asked_together(pod: Pod) -> dict[str, int]:
+    """Units by container, of those that ask and run at the same time. Raises ClaimError."""
+    return {
+        container.name: units
+        for container in pod.containers
+        if container.kind in _TOGETHER and (units := amount(pod, container, MEMORY, MOST_UNITS))
+    }
+
+
+def _cards_asked(pod: Pod) -> int:
+    """ACK's pod label; 1 where there is none. Raises ClaimError."""
+    text = pod.labels.get(CARDS, "1")
+    count = number(text, MOST_CARDS)
+    if count is None:
+        raise ClaimError(subject_of(pod), CARDS, text, "not a number of cards")
+    return count or 1
+
+
+def _state(claim: Claim, subject: str) -> tuple[Phase, float | None]:
+    """Phase and time of a claim, if the annotations can say it. Raises ClaimError."""
+    phases = {allocation.phase for allocation in claim.allocations}
+    if claim.scheme is not Scheme.GPUSHARE or claim.failed or claim.unserved:
+        raise ClaimError(subject, ASSIGNED, claim.scheme, "not what gpushare can say")
+    if len(phases) != 1 or Phase.RELEASED in phases:
+        raise ClaimError(subject, ASSIGNED, ", ".join(sorted(phases)), "not one phase for all")
+    phase = phases.pop()
+    at = claim.assigned_at if phase is Phase.ASSIGNED else claim.assumed_at
+    if at is None and phase is Phase.ASSUMED:
+        raise ClaimError(subject, CHANGED_AT, "", "missing, and the plugin needs it")
+    return phase, at

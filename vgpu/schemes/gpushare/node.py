@@ -1,0 +1,135 @@
+"""gpushare on a node: its cards by index, the device IDs of their units, which are unhealthy.
+
+The API server knows two numbers only, all memory and how many cards; so every card is counted
+with the average. Cards of different sizes cannot be told apart this way: where the node itself can
+be asked, its answer is better.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from vgpu.kube.objects import Node
+from vgpu.model import Device
+from vgpu.schemes.codec import ClaimError, Slot
+from vgpu.schemes.text import number
+
+MEMORY = "aliyun.com/gpu-mem"
+"""The resource: units of memory, GiB unless the operator chose another."""
+
+CARDS = "aliyun.com/gpu-count"
+"""How many cards: written by the plugin into the node's status, no resource of the kubelet's."""
+
+MOST_CARDS = 1024
+"""Of one node; what is above was not written by gpushare."""
+
+MOST_UNITS = 10**9 - 1
+"""Units that are read in one number."""
+
+UNHEALTHY_NAMESPACE = "kube-system"
+"""Of the ConfigMap ``unhealthy-gpu-<node>``, see :func:`unhealthy_name`."""
+
+UNHEALTHY_KEY = "gpus"
+"""Of its data."""
+
+_NO_ISOLATION_LABEL = "cgpu.disable.isolation"
+_ID = re.compile(r"([A-Za-z0-9-]{1,64})-_-(0|[1-9][0-9]{0,8})")
+
+
+def cards(node: Node, memory_unit: int) -> tuple[Device, ...]:
+    """The node's cards by index, without UUID; none if gpushare is not there.
+
+    Sizes are those of the capacity. Nothing new may go to any card if nothing is allocatable;
+    which cards are unhealthy otherwise only the ConfigMap says. Memory is unknown where the
+    kubelet has forgotten the resource and only the count is left. Raises ClaimError.
+    """
+    count = node.capacity.get(CARDS, 0)
+    units = node.capacity.get(MEMORY, 0)
+    subject = f"node {node.name}"
+    if not 0 <= units <= MOST_UNITS * MOST_CARDS:
+        raise ClaimError(subject, MEMORY, str(units), "no such amount of memory")
+    if not 0 <= count <= MOST_CARDS:
+        raise ClaimError(subject, CARDS, str(count), "no such number of cards")
+    if units and not count:
+        raise ClaimError(subject, CARDS, str(count), f"no cards, but {units} of {MEMORY}")
+    memory = units // count * memory_unit if units else None
+    healthy = node.allocatable.get(MEMORY, units) > 0
+    return tuple(
+        Device(index=index, memory_bytes=memory, healthy=healthy) for index in range(count)
+    )
+
+
+def card_number(text: str) -> int | None:
+    """A card's index; None if the text is none."""
+    return number(text, MOST_CARDS - 1)
+
+
+def isolation(node: Node) -> bool:
+    """Whether cGPU, where it is installed, is to enforce the limits on this node."""
+    return node.labels.get(_NO_ISOLATION_LABEL) != "true"
+
+
+def unhealthy_name(node: str) -> str:
+    """Of the ConfigMap that says which of a node's cards are unhealthy."""
+    return f"unhealthy-gpu-{node}"
+
+
+def unhealthy_cards(text: str, node: str) -> frozenset[int]:
+    """The cards by index that the node's ConfigMap declares unhealthy: ``0,2``; "" is none.
+
+    Raises ClaimError for anything that is no index. The original takes that for card 0.
+    """
+    found = set()
+    for token in text.split(",") if text else ():
+        card = card_number(token.strip(" "))
+        if card is None:
+            subject = f"configmap {UNHEALTHY_NAMESPACE}/{unhealthy_name(node)}"
+            raise ClaimError(subject, UNHEALTHY_KEY, text, f"{token[:16]!r} is not a card")
+        found.add(card)
+    return frozenset(found)
+
+
+def unhealthy_data(indices: Iterable[int]) -> dict[str, str]:
+    """The ConfigMap's data for these cards; without the key if there is none.
+
+    The original extender would take an empty text for card 0.
+    """
+    text = ",".join(map(str, sorted(indices)))
+    return {UNHEALTHY_KEY: text} if text else {}
+
+
+def with_health(devices: Iterable[Device], unhealthy: frozenset[int]) -> tuple[Device, ...]:
+    """The devices, those of the unhealthy indices marked so."""
+    return tuple(
+        msgspec.structs.replace(device, healthy=device.healthy and device.index not in unhealthy)
+        for device in devices
+    )
+
+
+def slot(resource: str, device_id: str) -> Slot:
+    """What the ID ``<UUID>-_-<unit>`` stands for. Raises ClaimError."""
+    _require_memory(resource, device_id)
+    parts = _ID.fullmatch(device_id)
+    if parts is None:
+        raise ClaimError("kubelet", resource, device_id, "no device ID of gpushare")
+    return Slot(resource, parts[1], int(parts[2]))
+
+
+def device_ids(resource: str, devices: Iterable[Device], memory_unit: int) -> Iterator[str]:
+    """The IDs of all whole units of each device's own memory.
+
+    The original counts every card as large as the first. Raises ClaimError for a device whose
+    UUID or memory is not known.
+    """
+    _require_memory(resource, "")
+    for device in devices:
+        if not device.uuid or device.memory_bytes is None:
+            raise ClaimError("kubelet", resource, device.name, "no UUID, or unknown memory")
+        for unit in range(device.memory_bytes // memory_unit):
+            yield f"{device.uuid}-_-{unit}"
+
+
+def _require_memory(resource: str, device_id: str) -> None:
+    if resource != MEMORY:
+        raise ClaimError("kubelet", resource, device_id, "no resource of gpushare's plugin")

@@ -1,0 +1,1 @@
+"""KubeShare and its Gemini daemon."""

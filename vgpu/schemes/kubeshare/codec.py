@@ -1,0 +1,150 @@
+"""KubeShare's language, of both releases.
+
+A request is two decimals, thousandths of one GPU, and bytes; it is a whole pod's, never one
+container's. Release 1 is asked by SharePods (:mod:`vgpu.schemes.kubeshare.sharepod`), release 2 by
+labels of plain pods (:mod:`vgpu.schemes.kubeshare.labels`); both are read at once. What happens on
+the node is in :mod:`vgpu.schemes.kubeshare.node` and :mod:`vgpu.schemes.kubeshare.daemon`.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from vgpu.kube.objects import Node, Pod
+from vgpu.model import Allocation, Claim, Device, Phase, PodRef, Request, Scheme
+from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, ContainerEdits, Mount, NodeLock, Slot
+from vgpu.schemes.kubeshare import labels as kubeshare_labels
+from vgpu.schemes.kubeshare import sharepod as kubeshare_sharepod
+from vgpu.schemes.kubeshare.node import GPU_INFO, parse_gpu_info
+from vgpu.schemes.kubeshare.text import UUID, resolve
+from vgpu.schemes.text import subject_of
+
+GPU_RESOURCE: Final = "nvidia.com/gpu"
+"""What a holder pod asks NVIDIA's plugin for; the IDs are UUIDs, time-sliced ``<uuid>::<i>``."""
+
+LIBRARY: Final = "/kubeshare/library"
+_REPLICA = re.compile(rf"({UUID})(?:::([0-9]{{1,6}}))?")
+
+
+class Release(IntEnum):
+    """Whose annotations are written."""
+
+    SHARE_PODS = 1
+    LABELS = 2
+
+
+class KubeShare(msgspec.Struct, frozen=True):
+    """KubeShare's language.
+
+    Attributes:
+        release: whose annotations are written.
+        library: the host's folder with Gemini's hook, the same in containers.
+    """
+
+    release: Release = Release.SHARE_PODS
+    library: str = LIBRARY
+
+    @property
+    def scheme(self) -> Scheme:
+        """KubeShare."""
+        return Scheme.KUBESHARE
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """None: KubeShare is asked by annotation or label."""
+        return ()
+
+    def requests(self, pod: Pod) -> tuple[Request, ...]:
+        """What the whole pod asks for: one request or none. Raises ClaimError."""
+        return kubeshare_sharepod.requests(pod) or kubeshare_labels.requests(pod)
+
+    def claim(self, pod: Pod) -> Claim | None:
+        """What the pod's annotations say about its devices; None if nothing. Raises ClaimError."""
+        return kubeshare_sharepod.claim(pod) or kubeshare_labels.claim(pod)
+
+    def claim_keys(self, pod: Pod) -> tuple[str, ...]:
+        """The GPUID, and in release 2 all of its annotations: there the user asks by labels.
+
+        A GPUID may be the user's own choice, together with a node; no annotation tells.
+        """
+        ours = {kubeshare_sharepod.GPUID, *kubeshare_labels.CLAIM}
+        return tuple(sorted(ours & pod.annotations.keys()))
+
+    def annotations(
+        self,
+        claim: Claim,
+        devices: Mapping[str, Device],
+        containers: Sequence[str] = (),  # noqa: ARG002  # KubeShare shares with whole pods
+    ) -> dict[str, str]:
+        """The annotations that say this claim; ``claim`` reads it back.
+
+        They do not say what KubeShare keeps elsewhere: the node (in the spec), the limit (the
+        user's), in release 1 that the claim is served (in the SharePod's status), in release 2
+        the request (a label). Raises ClaimError for a claim that is not KubeShare's to make.
+        """
+        subject = subject_of(claim.pod)
+        if len(claim.allocations) != 1 or claim.allocations[0].container:
+            raise ClaimError(subject, "allocations", "", "KubeShare shares with whole pods")
+        allocation = claim.allocations[0]
+        if not allocation.shares or allocation.phase is Phase.RELEASED:
+            raise ClaimError(subject, "allocations", "", "KubeShare has no word for released")
+        if self.release is Release.LABELS:
+            return kubeshare_labels.written(allocation.shares, devices, subject)
+        return kubeshare_sharepod.written(allocation.shares, devices, subject)
+
+    def devices(self, node: Node) -> tuple[Device, ...]:
+        """The cards that release 1 says the node has, without the names of its virtual GPUs.
+
+        :func:`vgpu.schemes.kubeshare.node.with_handles` adds these. Release 2 keeps its cards
+        in Prometheus only. Raises ClaimError.
+        """
+        return parse_gpu_info(node.annotations.get(GPU_INFO, ""), f"node {node.name}")
+
+    def locks(self, node: Node) -> tuple[NodeLock, ...]:  # noqa: ARG002  # there are none
+        """None: KubeShare locks nothing."""
+        return ()
+
+    def slot(self, resource: str, device_id: str) -> Slot:
+        """What a kubelet device ID of a holder pod stands for. Raises ClaimError."""
+        matched = _REPLICA.fullmatch(device_id)
+        if resource != GPU_RESOURCE or matched is None:
+            raise ClaimError("kubelet", resource, device_id, "not the ID of a GPU")
+        return Slot(resource, matched[1], int(matched[2] or 0))
+
+    def device_ids(self, resource: str, devices: tuple[Device, ...]) -> Iterator[str]:
+        """The UUIDs, as NVIDIA's plugin reports them."""
+        return (device.uuid for device in devices if resource == GPU_RESOURCE and device.uuid)
+
+    def edits(
+        self, pod: PodRef, allocation: Allocation, devices: Mapping[str, Device]
+    ) -> ContainerEdits:
+        """What every container of the pod is given, but for :func:`manager_env`.
+
+        Several GPUs are whole ones: there is nothing to enforce. Raises ClaimError if a card's
+        UUID is not known.
+        """
+        subject = subject_of(pod)
+        uuids = []
+        for share in allocation.shares:
+            device = resolve(share, devices, subject, "device")
+            if not device.uuid:
+                raise ClaimError(subject, "device", share.device, "its UUID is not known")
+            uuids.append(device.uuid)
+        env = {
+            VISIBLE_DEVICES: ",".join(uuids),
+            "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+        }
+        if len(uuids) > 1:
+            return ContainerEdits(env)
+        env["LD_PRELOAD"] = f"{self.library}/libgemhook.so.1"
+        env["POD_NAME"] = subject
+        return ContainerEdits(env, (Mount(self.library, self.library, read_only=False),))
+
+
+def manager_env(port: int, address: str = "") -> dict[str, str]:
+    """Where a pod finds its pod manager; release 2 leaves the address to a file."""
+    env = {"POD_MANAGER_PORT": str(port)}
+    return {"POD_MANAGER_IP": address, **env} if address else env

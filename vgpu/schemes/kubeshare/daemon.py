@@ -1,0 +1,176 @@
+"""How KubeShare 1's device manager tells a node's daemon who may use which card.
+
+The daemon connects to TCP port 9797, says whose it is and which cards it has, then ``heartbeat!``
+every 15 s. The manager answers with one line whenever the tenants of a card change, and the daemon
+writes it as two files named after the card's UUID: Gemini's config
+(:mod:`vgpu.schemes.kubeshare.gemini_config`) and the ports of the pod managers. Source: KubeShare
+branch release-1.0, ``pkg/configclient`` and ``pkg/devicemanager/config.go``.
+"""
+
+import re
+from collections.abc import Collection, Iterable
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from vgpu.model import Device
+from vgpu.reasons import Reason, SourceError
+from vgpu.schemes.kubeshare import gemini_config
+from vgpu.schemes.kubeshare.gemini_config import SharedPod
+from vgpu.schemes.kubeshare.node import format_gpu_info, parse_gpu_info
+from vgpu.schemes.kubeshare.text import is_uuid
+
+PORT: Final = 9797
+HEARTBEAT: Final = "heartbeat!\n"
+HEARTBEAT_SECONDS: Final = 15
+SILENCE_SECONDS: Final = 60
+"""Without a heartbeat for longer a node is not ready."""
+
+CONFIG_FOLDER: Final = "/kubeshare/scheduler/config"
+PORTS_FOLDER: Final = "/kubeshare/scheduler/podmanagerport"
+
+MANAGER_PORTS: Final = range(50051, 50562)
+"""Ports of pod managers, one a tenant: 50050 and the index in a bitmap of 512, without index 0."""
+
+SCHEDULER_PORTS_BEGIN: Final = 49901
+"""Ports of Gemini's schedulers, one a card, from here on."""
+
+_MOST_PODS: Final = len(MANAGER_PORTS)
+_POD_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
+_TENANT_PORT = re.compile(r"([a-z0-9][-a-z0-9]{0,62})/([a-z0-9][-a-z0-9.]{0,252}) ([0-9]{1,5})")
+_MOST_PORT: Final = 65535
+
+
+class ErrorCode(IntEnum):
+    """What the device manager says to a SharePod that wants on a virtual GPU."""
+
+    OK = 0
+    WAIT_FOR_HOLDER = 1
+    RESOURCE_EXCEEDED = 2
+    NO_PORT = 3
+    OTHER = 255
+
+    @property
+    def words(self) -> str:
+        """As its log and events say it."""
+        return _WORDS[self]
+
+
+_WORDS: Final = {
+    ErrorCode.OK: "",
+    ErrorCode.WAIT_FOR_HOLDER: "waiting for dummy Pod",
+    ErrorCode.RESOURCE_EXCEEDED: "Resource exceed!",
+    ErrorCode.NO_PORT: "Pod manager port pool is full!!!!!",
+    ErrorCode.OTHER: "Unknown Error",
+}
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """What a daemon says first: its own pod's name, which the manager looks up, and its cards."""
+
+    pod: str
+    devices: tuple[Device, ...]
+
+
+class TenantPort(msgspec.Struct, frozen=True, gc=False, order=True):
+    """Where a tenant of a card finds its pod manager."""
+
+    namespace: str
+    pod: str
+    port: int
+
+
+class CardTenants(msgspec.Struct, frozen=True):
+    """All who may use one card; nobody, once its virtual GPU is gone."""
+
+    uuid: str
+    pods: tuple[SharedPod, ...] = ()
+    ports: tuple[TenantPort, ...] = ()
+
+
+def format_hello(hello: Hello) -> str:
+    """The daemon's first two lines. Raises ClaimError for a card without UUID or memory."""
+    return f"hostname:{hello.pod}\n{format_gpu_info(hello.devices, hello.pod)}\n"
+
+
+def parse_hello(text: str, subject: str = "daemon") -> Hello:
+    """The daemon's first two lines. Raises SourceError MALFORMED, for cards a ClaimError."""
+    lines = text.split("\n", 3)
+    if len(lines) != 3 or lines[2]:
+        raise SourceError(Reason.MALFORMED, subject, "not two whole lines")
+    key, _, pod = lines[0].partition(":")
+    if key != "hostname" or not _POD_NAME.fullmatch(pod):
+        raise SourceError(Reason.MALFORMED, subject, f"line 1: {lines[0][:64]!r}")
+    return Hello(pod, parse_gpu_info(lines[1], subject))
+
+
+def format_tenants(card: CardTenants) -> str:
+    """The manager's line."""
+    pods = "".join(f"{gemini_config.format_line(pod)}," for pod in card.pods)
+    ports = "".join(f"{_port_line(tenant)}," for tenant in card.ports)
+    return f"{card.uuid}:{pods}:{ports}\n"
+
+
+def parse_tenants(line: str, subject: str = "manager") -> CardTenants:
+    """The manager's line. Raises SourceError MALFORMED."""
+    parts = line.removesuffix("\n").split(":", 3)
+    if not line.endswith("\n") or len(parts) != 3 or not is_uuid(parts[0]):
+        detail = "not <UUID>:<tenants>:<ports> and the end of a line"
+        raise SourceError(Reason.MALFORMED, subject, detail)
+    uuid, pods, ports = parts
+    return CardTenants(
+        uuid,
+        tuple(
+            gemini_config.parse_line(text, f"pod {number}", subject)
+            for number, text in enumerate(_entries(pods, subject), start=1)
+        ),
+        tuple(
+            _tenant_port(text, f"port {number}", subject)
+            for number, text in enumerate(_entries(ports, subject), start=1)
+        ),
+    )
+
+
+def _entries(text: str, subject: str) -> list[str]:
+    """What a comma ends, each."""
+    entries = text.split(",", _MOST_PODS)
+    if entries.pop():
+        detail = f"an entry without a comma, or more than {_MOST_PODS}"
+        raise SourceError(Reason.MALFORMED, subject, detail)
+    return entries
+
+
+def format_ports(ports: Iterable[TenantPort]) -> bytes:
+    """The file of a card's ports: their number, then a line for each."""
+    lines = [f"{_port_line(tenant)}\n" for tenant in ports]
+    return "".join([f"{len(lines)}\n", *lines]).encode()
+
+
+def parse_ports(content: bytes, subject: str = "ports") -> tuple[TenantPort, ...]:
+    """The file of a card's ports. Raises SourceError MALFORMED, naming the line."""
+    first, *lines = content.decode("ascii", "replace").split("\n", _MOST_PODS + 2)
+    if lines and lines[-1] == "":
+        del lines[-1]
+    if first != str(len(lines)):
+        detail = f"line 1: {first[:16]!r} ports announced, {len(lines)} lines follow"
+        raise SourceError(Reason.MALFORMED, subject, detail)
+    return tuple(
+        _tenant_port(line, f"line {number}", subject) for number, line in enumerate(lines, start=2)
+    )
+
+
+def _port_line(tenant: TenantPort) -> str:
+    return f"{tenant.namespace}/{tenant.pod} {tenant.port}"
+
+
+def _tenant_port(text: str, where: str, subject: str) -> TenantPort:
+    matched = _TENANT_PORT.fullmatch(text)
+    if matched is None or int(matched[3]) > _MOST_PORT:
+        raise SourceError(Reason.MALFORMED, subject, f"{where}: {text[:64]!r}")
+    return TenantPort(matched[1], matched[2], int(matched[3]))
+
+
+def free_port(taken: Collection[int]) -> int | None:
+    """The lowest port that no tenant of the node has; None if all are taken."""
+    return next((port for port in MANAGER_PORTS if port not in taken), None)

@@ -1,0 +1,116 @@
+"""KubeShare 2: what a plain pod asks for in its labels, and what its annotations answer.
+
+The scheduler, a plugin of Kubernetes' own, makes the pod anew, bound to the node and with the
+cards' UUIDs in its annotations. Up to 1.0 a pod shares one GPU; above, it has whole ones.
+
+Names and rules: KubeShare branch release-2.0, ``pkg/scheduler/pod.go``.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from vgpu.kube.objects import Pod
+from vgpu.model import Allocation, Claim, Device, Phase, Request, Scheme, Share
+from vgpu.schemes.codec import ClaimError
+from vgpu.schemes.kubeshare.text import (
+    LIMIT,
+    MEMORY,
+    MOST_GPUS,
+    REQUEST,
+    asked,
+    byte_count,
+    is_uuid,
+    resolve,
+)
+from vgpu.schemes.text import subject_of
+from vgpu.units import WHOLE_DEVICE_MILLI, percent
+
+PREFIX: Final = "sharedgpu/"
+GPU_UUID: Final = PREFIX + "gpu_uuid"
+
+CLAIM: Final = (
+    GPU_UUID,
+    PREFIX + MEMORY,
+    *(PREFIX + name for name in ("cell_id", "gpu_manager_port", "gpu_model")),
+)
+"""The annotations that the scheduler answers with."""
+
+
+def requests(pod: Pod) -> tuple[Request, ...]:
+    """0 ≤ request ≤ limit ≤ 1.0, or a whole number of GPUs as both; both zero is nothing.
+
+    Without ``gpu_mem`` a pod gets the request's part of the card's memory: that is told in whole
+    percents, rounded up. Raises ClaimError.
+    """
+    subject = subject_of(pod.ref)
+    numbers = asked(pod.labels, PREFIX, subject)
+    if not numbers.given:
+        return ()
+    if numbers.limit_milli is None:
+        raise ClaimError(subject, PREFIX + LIMIT, "", "missing beside the others")
+    request, limit = numbers.request_milli or 0, numbers.limit_milli
+    if request == limit == 0:
+        return ()
+    if request > limit:
+        text = pod.labels[PREFIX + REQUEST]
+        raise ClaimError(subject, PREFIX + REQUEST, text, "above the limit")
+    if limit <= WHOLE_DEVICE_MILLI:
+        part = percent(request) if numbers.memory_bytes is None else None
+        return (Request("", 1, numbers.memory_bytes, part, request, limit),)
+    count, rest = divmod(limit, WHOLE_DEVICE_MILLI)
+    if rest or request != limit or count > MOST_GPUS:
+        detail = f"above 1.0 it is a whole number up to {MOST_GPUS}, and so is the request"
+        raise ClaimError(subject, PREFIX + LIMIT, pod.labels[PREFIX + LIMIT], detail)
+    return (Request("", count, cores_milli=WHOLE_DEVICE_MILLI, limit_milli=WHOLE_DEVICE_MILLI),)
+
+
+def claim(pod: Pod) -> Claim | None:
+    """The cards that a pod was given; several are whole ones. Raises ClaimError."""
+    text = pod.annotations.get(GPU_UUID, "")
+    if not text:
+        return None
+    subject = subject_of(pod.ref)
+    uuids = tuple(text.removesuffix(",").split(",", MOST_GPUS))
+    _check(uuids, text, subject)
+    numbers = asked(pod.labels, PREFIX, subject)
+    request = numbers.request_milli or 0
+    if max(request, WHOLE_DEVICE_MILLI) != len(uuids) * WHOLE_DEVICE_MILLI:
+        detail = f"{len(uuids)} GPUs for a request of {request} thousandths"
+        raise ClaimError(subject, GPU_UUID, text, detail)
+    if len(uuids) > 1:
+        shares = tuple(Share(uuid, None, WHOLE_DEVICE_MILLI) for uuid in uuids)
+    else:
+        memory = byte_count(pod.annotations, PREFIX + MEMORY, subject)
+        shares = (Share(uuids[0], numbers.memory_bytes if memory is None else memory, request),)
+    allocation = Allocation("", shares, Phase.ASSIGNED if pod.node else Phase.ASSUMED)
+    return Claim(Scheme.KUBESHARE, pod.ref, pod.node, (allocation,))
+
+
+def written(
+    shares: tuple[Share, ...], devices: Mapping[str, Device], subject: str
+) -> dict[str, str]:
+    """The annotations that say shares of cards; the cores are the user's label.
+
+    Raises ClaimError.
+    """
+    cards = [resolve(share, devices, subject, GPU_UUID) for share in shares]
+    uuids = tuple(card.uuid for card in cards)
+    _check(uuids, ",".join(uuids), subject)
+    if len(shares) == 1:
+        memory, text = shares[0].memory_bytes, uuids[0]
+    else:
+        for share in shares:
+            if share.memory_bytes is not None or share.cores_milli != WHOLE_DEVICE_MILLI:
+                detail = "a part of a GPU beside another GPU"
+                raise ClaimError(subject, GPU_UUID, share.device, detail)
+        sizes = [card.memory_bytes for card in cards if card.memory_bytes is not None]
+        memory = sum(sizes) if len(sizes) == len(cards) else None
+        text = "".join(f"{uuid}," for uuid in uuids)
+    if memory is None:
+        raise ClaimError(subject, PREFIX + MEMORY, "", "the memory is not known")
+    return {GPU_UUID: text, PREFIX + MEMORY: str(memory)}
+
+
+def _check(uuids: tuple[str, ...], text: str, subject: str) -> None:
+    if not all(map(is_uuid, uuids)) or len(set(uuids)) != len(uuids) or len(uuids) > MOST_GPUS:
+        raise ClaimError(subject, GPU_UUID, text, "not a list of different UUIDs")

@@ -1,0 +1,156 @@
+"""KubeShare 1: what a SharePod asks for in its annotations, and what it is answered.
+
+The scheduler answers with a node and a GPUID, the name of a virtual GPU that a holder pod keeps on
+some card (:mod:`vgpu.schemes.kubeshare.node`); the device manager with the card's UUID in the
+SharePod's status, and then makes the real pod: same name, same annotations, owned by the SharePod.
+
+Names and rules: KubeShare branch release-1.0, ``pkg/scheduler`` and ``pkg/devicemanager``.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+from msgspec import structs
+
+from vgpu.kube.objects import BOUND_DEVICE, MANAGER_PORT, SHARE_POD, Pod
+from vgpu.model import Allocation, Claim, Device, Phase, Request, Scheme, Share
+from vgpu.schemes.codec import ClaimError
+from vgpu.schemes.kubeshare.text import LIMIT, MEMORY, REQUEST, asked, decimal, is_uuid, resolve
+from vgpu.schemes.text import subject_of
+from vgpu.units import WHOLE_DEVICE_MILLI
+
+PREFIX: Final = "kubeshare/"
+GPUID: Final = PREFIX + "GPUID"
+AFFINITY: Final = PREFIX + "sched_affinity"
+ANTI_AFFINITY: Final = PREFIX + "sched_anti-affinity"
+EXCLUSION: Final = PREFIX + "sched_exclusion"
+
+OWNER: Final = "SharePod"
+"""The kind that owns the real pods."""
+
+_GPUID = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+class Locality(msgspec.Struct, frozen=True, gc=False):
+    """With whom a SharePod wants to share: labels of its user's own choice, "" for none.
+
+    Attributes:
+        affinity: only with pods of the same label.
+        anti_affinity: with no pod of the same label.
+        exclusion: with no pod of another label, or of none.
+    """
+
+    affinity: str = ""
+    anti_affinity: str = ""
+    exclusion: str = ""
+
+
+def locality(pod: Pod) -> Locality:
+    """With whom a SharePod wants to share."""
+    keys = (AFFINITY, ANTI_AFFINITY, EXCLUSION)
+    return Locality(*(pod.annotations.get(key, "") for key in keys))
+
+
+def requests(pod: Pod) -> tuple[Request, ...]:
+    """0 ≤ request ≤ limit ≤ 1.0 and memory, all of them given; all zero is nothing.
+
+    Raises ClaimError.
+    """
+    subject = subject_of(pod.ref)
+    numbers = asked(pod.annotations, PREFIX, subject)
+    if not numbers.given and not pod.annotations.get(GPUID):
+        return ()
+    request, limit, memory = numbers.request_milli, numbers.limit_milli, numbers.memory_bytes
+    if request is None or limit is None or memory is None:
+        missing = next(
+            name
+            for name, number in ((REQUEST, request), (LIMIT, limit), (MEMORY, memory))
+            if number is None
+        )
+        raise ClaimError(subject, PREFIX + missing, "", "missing beside the others")
+    if request == limit == memory == 0:
+        return ()
+    if not 0 < limit <= WHOLE_DEVICE_MILLI:
+        text = pod.annotations[PREFIX + LIMIT]
+        raise ClaimError(subject, PREFIX + LIMIT, text, "not above 0 and at most 1.0")
+    if request > limit:
+        text = pod.annotations[PREFIX + REQUEST]
+        raise ClaimError(subject, PREFIX + REQUEST, text, "above the limit")
+    return (Request("", 1, memory, cores_milli=request, limit_milli=limit),)
+
+
+def claim(pod: Pod) -> Claim | None:
+    """The virtual GPU that a pod was given, by its card's UUID if that is told.
+
+    None without GPUID; without a node too, since KubeShare's scheduler leaves a SharePod alone that
+    comes with a GPUID only. Raises ClaimError.
+    """
+    gpuid = pod.annotations.get(GPUID, "")
+    if not gpuid or not pod.node:
+        return None
+    subject = subject_of(pod.ref)
+    if not _GPUID.fullmatch(gpuid):
+        raise ClaimError(subject, GPUID, gpuid, "not the name of a virtual GPU")
+    numbers = asked(pod.annotations, PREFIX, subject)
+    if numbers.request_milli is None or numbers.memory_bytes is None:
+        missing = REQUEST if numbers.request_milli is None else MEMORY
+        raise ClaimError(subject, PREFIX + missing, "", "missing beside the GPUID")
+    if numbers.request_milli > WHOLE_DEVICE_MILLI:
+        text = pod.annotations[PREFIX + REQUEST]
+        raise ClaimError(subject, PREFIX + REQUEST, text, "above 1.0")
+    if not any((numbers.request_milli, numbers.limit_milli, numbers.memory_bytes)):
+        return None
+    bound = pod.annotations.get(BOUND_DEVICE, "")
+    if bound and not is_uuid(bound):
+        raise ClaimError(subject, "status.BoundDeviceID", bound, "not a UUID")
+    served = bound or (pod.owner is not None and pod.owner.kind == OWNER)
+    share = Share(bound or gpuid, numbers.memory_bytes, numbers.request_milli)
+    allocation = Allocation("", (share,), Phase.ASSIGNED if served else Phase.ASSUMED)
+    return Claim(Scheme.KUBESHARE, pod.ref, pod.node, (allocation,))
+
+
+def written(
+    shares: tuple[Share, ...], devices: Mapping[str, Device], subject: str
+) -> dict[str, str]:
+    """The annotations that say one share of a virtual GPU. Raises ClaimError."""
+    share = shares[0]
+    if len(shares) > 1 or share.memory_bytes is None or share.cores_milli is None:
+        raise ClaimError(subject, GPUID, share.device, "not one share with cores and memory")
+    if not 0 <= share.cores_milli <= WHOLE_DEVICE_MILLI:
+        text = str(share.cores_milli)
+        raise ClaimError(subject, PREFIX + REQUEST, text, "not thousandths of one GPU")
+    if share.cores_milli == share.memory_bytes == 0:
+        raise ClaimError(subject, GPUID, share.device, "a share of nothing")
+    handles = resolve(share, devices, subject, GPUID).handles
+    gpuids = (share.device,) if share.device in handles else handles
+    if len(gpuids) != 1 or not _GPUID.fullmatch(gpuids[0]):
+        raise ClaimError(subject, GPUID, ",".join(gpuids), "not the name of one virtual GPU")
+    return {
+        PREFIX + REQUEST: decimal(share.cores_milli),
+        PREFIX + MEMORY: str(share.memory_bytes),
+        GPUID: gpuids[0],
+    }
+
+
+def join(pods: Iterable[Pod], share_pods: Iterable[Pod]) -> tuple[Pod, ...]:
+    """The pods, with what their SharePods know of them; then the SharePods that have no pod yet.
+
+    A SharePod and its real pod are one tenant: the kubelet knows the pod's UID only, the card is
+    known to the SharePod only. They belong together by the UID in the pod's owner reference.
+    """
+    waiting = {share_pod.ref.uid: share_pod for share_pod in share_pods}
+    joined = []
+    for pod in pods:
+        owned = pod.owner is not None and pod.owner.kind == OWNER
+        share_pod = waiting.pop(pod.owner.uid, None) if pod.owner and owned else None
+        if share_pod is not None:
+            known = {
+                key: share_pod.annotations[key]
+                for key in (SHARE_POD, BOUND_DEVICE, MANAGER_PORT)
+                if key in share_pod.annotations
+            }
+            pod = structs.replace(pod, annotations={**pod.annotations, **known})  # noqa: PLW2901
+        joined.append(pod)
+    return (*joined, *waiting.values())

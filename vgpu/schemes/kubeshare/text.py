@@ -1,0 +1,87 @@
+"""What both releases of KubeShare write alike: decimals, bytes, UUIDs, the numbers of a request.
+
+Decimals are thousandths of a GPU, exact; they are read without exponents and signs.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from vgpu.model import Device, Share
+from vgpu.schemes.codec import ClaimError
+from vgpu.units import WHOLE_DEVICE_MILLI, milli
+
+REQUEST: Final = "gpu_request"
+LIMIT: Final = "gpu_limit"
+MEMORY: Final = "gpu_mem"
+"""Names of the three numbers; a release's prefix stands before them."""
+
+MOST_GPUS: Final = 64
+"""Of one pod, and of one node."""
+
+_DECIMAL = re.compile(r"[0-9]{1,3}(?:\.[0-9]{0,18})?|\.[0-9]{1,18}")
+_BYTES = re.compile(r"[0-9]{1,18}")
+UUID: Final = r"(?:GPU|MIG)-[-A-Za-z0-9]{1,80}"
+"""A pattern: the UUID of a GPU or MIG instance."""
+
+_UUID = re.compile(UUID)
+
+
+class NumbersAsked(msgspec.Struct, frozen=True, gc=False):
+    """The three numbers as they were given; None was not, nor was an empty text."""
+
+    request_milli: int | None = None
+    limit_milli: int | None = None
+    memory_bytes: int | None = None
+
+    @property
+    def given(self) -> bool:
+        """Whether any of them was."""
+        return self != NumbersAsked()
+
+
+def asked(texts: Mapping[str, str], prefix: str, subject: str) -> NumbersAsked:
+    """The numbers under their keys. Raises ClaimError."""
+
+    def thousandths(name: str) -> int | None:
+        text = texts.get(prefix + name, "")
+        if text and not _DECIMAL.fullmatch(text):
+            raise ClaimError(subject, prefix + name, text, "not a decimal number")
+        return milli(text) if text else None
+
+    return NumbersAsked(
+        thousandths(REQUEST), thousandths(LIMIT), byte_count(texts, prefix + MEMORY, subject)
+    )
+
+
+def byte_count(texts: Mapping[str, str], key: str, subject: str) -> int | None:
+    """A number of bytes, None if not given. Raises ClaimError."""
+    text = texts.get(key, "")
+    if text and not is_number(text):
+        raise ClaimError(subject, key, text, "not a number of bytes")
+    return int(text) if text else None
+
+
+def is_number(text: str) -> bool:
+    """Whether the text is a decimal integer of less than 60 bits."""
+    return _BYTES.fullmatch(text) is not None
+
+
+def is_uuid(text: str) -> bool:
+    """Whether the text can be the UUID of a GPU or MIG instance."""
+    return _UUID.fullmatch(text) is not None
+
+
+def decimal(thousandths: int) -> str:
+    """A fraction of a GPU as people write it: ``0.5``, ``1.0``."""
+    whole, rest = divmod(thousandths, WHOLE_DEVICE_MILLI)
+    return f"{whole}.{f'{rest:03}'.rstrip('0') or '0'}"
+
+
+def resolve(share: Share, devices: Mapping[str, Device], subject: str, key: str) -> Device:
+    """The device that a share is of. Raises ClaimError."""
+    if share.device not in devices:
+        raise ClaimError(subject, key, share.device, "names no device of the node")
+    return devices[share.device]

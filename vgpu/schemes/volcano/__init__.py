@@ -1,0 +1,1 @@
+"""Volcano vGPU and HAMi, with HAMi-core's region files."""

@@ -1,0 +1,262 @@
+"""Volcano vGPU and HAMi: slices of cards by number, memory and cores, in pod annotations.
+
+The scheduler writes the devices of each container on the pod, the plugin reads them there when the
+kubelet calls Allocate, and HAMi-core keeps the container to its limits. This is the whole
+language; its parts are in the modules ``volcano_…``.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from vgpu.kube.objects import Container, Node, Pod
+from vgpu.model import Allocation, Claim, Device, PodRef, Request, Scheme
+from vgpu.schemes.codec import ClaimError, ContainerEdits, Handshake, NodeLock, Slot
+from vgpu.schemes.text import amount
+from vgpu.schemes.volcano import claim as volcano_claim
+from vgpu.schemes.volcano import env as volcano_env
+from vgpu.schemes.volcano import legacy as volcano_legacy
+from vgpu.schemes.volcano import node as volcano_node
+from vgpu.schemes.volcano.env import is_shared, memory_limit, visible_uuids
+from vgpu.schemes.volcano.key_set import (
+    HAMI,
+    HAMI_CORE,
+    PERCENT_UNSET,
+    SPLIT_COUNT,
+    VOLCANO,
+    KeySet,
+    ShimPaths,
+)
+from vgpu.schemes.volcano.text import MOST, mig_slot, physical
+from vgpu.units import MIB, MILLI_PER_PERCENT
+
+__all__ = [
+    "HAMI",
+    "VOLCANO",
+    "KeySet",
+    "Volcano",
+    "is_shared",
+    "memory_limit",
+    "mig_slot",
+    "physical",
+    "visible_uuids",
+]
+
+_DEVICE_ID = re.compile(
+    r"(?P<device>[A-Za-z0-9_./-]{1,96}?)(?P<kind>-memory|-core)?(?:-|::)(?P<ordinal>[0-9]{1,7})"
+)
+_WHOLE: Final = 100  # percent of a card's memory, where neither memory nor percentage is asked
+
+
+class Volcano(msgspec.Struct, frozen=True):
+    """The language, with its operator's settings.
+
+    Attributes:
+        dialect: Volcano's spellings or HAMi's.
+        memory_factor: MiB of one unit of requested memory (``gpu-memory-factor``); with Volcano
+            also of annotations, device IDs and the node's register.
+        paths: where the library's files are; None is the dialect's default.
+        oversubscribe: whether memory beyond the card may be taken from the host.
+        core_policy: HAMi-core's GPU_CORE_UTILIZATION_POLICY: ``disable``, ``force`` or "".
+    """
+
+    key_set: KeySet = VOLCANO
+    memory_factor: int = 1
+    paths: ShimPaths | None = None
+    oversubscribe: bool = False
+    core_policy: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.memory_factor <= MOST:
+            raise ValueError(f"a unit of {self.memory_factor} MiB")
+
+    @property
+    def scheme(self) -> Scheme:
+        """Volcano's, for HAMi too."""
+        return Scheme.VOLCANO
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """What asks for devices. HAMi's ``nvidia.com/gpu`` is also NVIDIA's own for whole cards."""
+        legacy = (volcano_legacy.MEMORY, volcano_legacy.NUMBER) if self._has_legacy else ()
+        return (self.key_set.number, *self.key_set.implied_by, *legacy)
+
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes of one unit of memory in annotations."""
+        return self._asked_unit if self.key_set.counts_units else MIB
+
+    @property
+    def _asked_unit(self) -> int:
+        return self.memory_factor * MIB
+
+    @property
+    def _has_legacy(self) -> bool:
+        return self.key_set.number == VOLCANO.number
+
+    # ------------------------------------------------------------ pods
+
+    def requests(self, pod: Pod) -> tuple[Request, ...]:
+        """What each container asks for.
+
+        Only app containers are served: Volcano's scheduler does not look at the others at all,
+        and HAMi's only of late. Raises ClaimError.
+        """
+        asking = (each for each in pod.containers if each.limits or each.broken)
+        found = (self._request(pod, container) for container in asking)
+        return tuple(request for request in found if request and request.count)
+
+    def claim(self, pod: Pod) -> Claim | None:
+        """What the annotations say, of either plugin's and any age. Raises ClaimError."""
+        said = self.key_set
+        if pod.annotations.keys().isdisjoint(
+            (said.devices, said.to_allocate, volcano_legacy.INDEX)
+        ):
+            return None
+        requests = self.requests(pod)
+        asking = frozenset(request.container for request in requests)
+        claim = volcano_claim.read(pod, self.key_set, self.unit_bytes, asking)
+        if claim is None and self._has_legacy:
+            return volcano_legacy.claim(pod, requests)
+        return claim
+
+    def claim_keys(self, pod: Pod) -> tuple[str, ...]:
+        """The annotations of either plugin's claim."""
+        legacy = volcano_legacy.CLAIM if self._has_legacy else ()
+        return tuple(sorted({*self.key_set.claim, *legacy} & pod.annotations.keys()))
+
+    def annotations(
+        self, claim: Claim, devices: Mapping[str, Device], containers: Sequence[str] = ()
+    ) -> dict[str, str]:
+        """The annotations that say just this claim, see :func:`volcano_claim.write`."""
+        return volcano_claim.write(claim, self.key_set, self.unit_bytes, devices, containers)
+
+    def struck(self, pod: Pod, waiting: Collection[str]) -> str:
+        """What is left to be handed out while these containers of the pod's claim still wait.
+
+        See :func:`volcano_claim.struck_but`. Raises ClaimError.
+        """
+        key = self.key_set.to_allocate
+        claim = self.claim(pod)
+        held = claim.allocations if claim else ()
+        shares = (each.shares for each in held if each.container in waiting)
+        return volcano_claim.struck_but(pod, key, self.unit_bytes, shares)
+
+    def edits(
+        self,
+        pod: PodRef,
+        allocation: Allocation,
+        devices: Mapping[str, Device],
+        *,
+        cache_name: str = "vgpu",
+        preload: bool = True,
+    ) -> ContainerEdits:
+        """What Allocate answers, see :func:`volcano_env.edits`. Raises ClaimError.
+
+        The originals make up a ``cache_name`` for each call.
+        """
+        return volcano_env.edits(
+            pod,
+            allocation,
+            devices,
+            self.paths or self.key_set.paths,
+            cache_name=cache_name,
+            preload=preload,
+            oversubscribe=self.oversubscribe,
+            core_policy=self.core_policy,
+        )
+
+    def _request(self, pod: Pod, container: Container) -> Request | None:
+        """Of what is asked in both memory and percentage, one counts. Raises ClaimError."""
+        said = self.key_set
+        asked = _amounts(pod, container, said.quantities)
+        if not asked.keys() & {said.number, *said.implied_by}:
+            return self._legacy_request(pod, container)
+        memory: int | None = asked.get(said.memory) or None
+        percentage: int | None = asked.get(said.percentage, PERCENT_UNSET)
+        if percentage == PERCENT_UNSET:
+            percentage = _WHOLE if memory is None else None
+        elif memory is not None and said.percentage_wins:
+            memory = None
+        elif memory is not None:
+            percentage = None
+        cores = asked.get(said.cores, 0)
+        return Request(
+            container.name,
+            asked.get(said.number, 1),
+            memory_bytes=None if memory is None else memory * self._asked_unit,
+            memory_percent=percentage,
+            cores_milli=min(cores, said.most_cores or cores) * MILLI_PER_PERCENT,
+            kind=container.kind,
+        )
+
+    def _legacy_request(self, pod: Pod, container: Container) -> Request | None:
+        if not self._has_legacy:
+            return None
+        names = (volcano_legacy.MEMORY, volcano_legacy.NUMBER)
+        memory, number = map(_amounts(pod, container, names).get, names)
+        return volcano_legacy.request(container, memory, number, self._asked_unit)
+
+    # ------------------------------------------------------------ nodes
+
+    def devices(self, node: Node) -> tuple[Device, ...]:
+        """The registered cards; without a register those that the older plugin counts."""
+        registered = volcano_node.registrations(node, self.key_set)
+        if not registered and self._has_legacy:
+            return volcano_legacy.devices(node, self._asked_unit)
+        return volcano_node.devices(registered, self.unit_bytes)
+
+    def register(self, devices: tuple[Device, ...], mode: str = HAMI_CORE) -> dict[str, str]:
+        """The node's annotation that registers these devices. Raises ClaimError."""
+        cards = (volcano_node.registered(device, self.unit_bytes, mode) for device in devices)
+        return {self.key_set.register: volcano_node.registration(cards, self.key_set)}
+
+    def locks(self, node: Node) -> tuple[NodeLock, ...]:
+        """The node locks in force; a lock that cannot be read is still one."""
+        return volcano_node.locks(node, self.key_set)
+
+    def handshake(self, node: Node) -> Handshake | None:
+        """The last heartbeat between plugin and scheduler. Raises ClaimError."""
+        return volcano_node.handshake(node, self.key_set)
+
+    # ------------------------------------------------------------ the kubelet
+
+    def slot(self, resource: str, device_id: str) -> Slot:
+        """What ``<uuid>-<i>``, ``<uuid>-memory-<i>`` or ``<uuid>-core-<i>`` stands for.
+
+        Raises ClaimError.
+        """
+        kinds = self._kinds
+        match = _DEVICE_ID.fullmatch(device_id)
+        if resource not in kinds or match is None or (match["kind"] or "") != kinds[resource]:
+            raise ClaimError("kubelet", resource, device_id, "not an ID of this resource")
+        return Slot(resource, match["device"], int(match["ordinal"]))
+
+    def device_ids(self, resource: str, devices: tuple[Device, ...]) -> Iterator[str]:
+        """Shares, units of memory or percents of cores of each device; none of another resource."""
+        said = self.key_set
+        kind = dict(said.advertised).get(resource)
+        for device in devices if kind is not None else ():
+            amounts = {
+                said.number: SPLIT_COUNT if device.slots is None else device.slots,
+                said.memory: (device.memory_bytes or 0) // self.unit_bytes,
+                said.cores: device.cores_milli // MILLI_PER_PERCENT,
+            }
+            for ordinal in range(amounts[resource]):
+                yield f"{device.uuid}{kind}-{ordinal}"
+
+    @property
+    def _kinds(self) -> dict[str, str]:
+        legacy = {volcano_legacy.MEMORY: ""} if self._has_legacy else {}
+        return dict(self.key_set.advertised) | legacy
+
+
+def _amounts(pod: Pod, container: Container, resources: Sequence[str]) -> dict[str, int]:
+    """How much of each resource the container asks for. Raises ClaimError."""
+    return {
+        name: amount(pod, container, name, MOST)
+        for name in resources
+        if name in container.limits or name in container.broken
+    }

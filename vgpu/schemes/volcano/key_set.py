@@ -1,0 +1,173 @@
+"""The two spellings of one language: Volcano vGPU's and HAMi's names, side by side.
+
+Both are scheduler and device plugin around the same library, HAMi-core, and say the same things
+under other keys. What differs is in the table below and nowhere else. The names are those of
+volcano v1.16 and volcano-vgpu-device-plugin v1.12, of HAMi v2.10, and their predecessors.
+"""
+
+from typing import Final
+
+import msgspec
+
+SPLIT_COUNT: Final = 10
+"""Shares that a card is cut into where its operator does not say (``device-split-count``)."""
+
+PERCENT_UNSET: Final = 101
+"""The percentage of memory that stands for none asked; just outside of what can be."""
+
+HAMI_CORE: Final = "hami-core"
+MIG: Final = "mig"
+
+
+class ShimPaths(msgspec.Struct, frozen=True):
+    """Where the library and its files are, on the host and in the container.
+
+    Attributes:
+        library, library_target: ``libvgpu.so``.
+        preload: the host's file that is mounted as ``/etc/ld.so.preload``.
+        containers: the host's folder with one folder ``<podUID>_<container>`` for each container.
+        cache_target: where a container finds its own of these.
+    """
+
+    library: str
+    library_target: str
+    preload: str
+    containers: str
+    cache_target: str
+
+
+class KeySet(msgspec.Struct, frozen=True):
+    """One spelling.
+
+    Attributes:
+        number, memory, percentage, cores: the extended resources.
+        implied_by: those that ask for one card where no number is asked.
+        advertised: those that the plugin reports to the kubelet, with what its device IDs have
+            between the card's UUID and the ordinal.
+        percentage_wins: which decides where a container asks for both memory and percentage.
+        counts_units: whether annotations count memory in ``memory_factor`` MiB, as requests do,
+            or in MiB.
+        most_cores: percent of a card's cores that a container is given at most; None is as asked.
+        devices: the pod annotation with the devices by container.
+        for_all: whether that has a segment for every container, or only for those that ask.
+        to_allocate: the pod annotation with what Allocate has still to hand out.
+        node, time, bind_time, bind_phase: further pod annotations.
+        time_ends: whether ``time`` is overwritten when Allocate is done.
+        register, handshake: the node's annotations, the newest key first.
+        stamp: how a scheduler writes the time of a handshake.
+        json: whether the newest form of ``register`` is JSON.
+        columns: of a card in a ``register`` that is not JSON; the last ones came later.
+        least_columns: that the oldest form had.
+        locks: the node's annotations that are locks.
+        paths: where the files are.
+    """
+
+    number: str
+    memory: str
+    percentage: str
+    cores: str
+    implied_by: tuple[str, ...]
+    advertised: tuple[tuple[str, str], ...]
+    percentage_wins: bool
+    counts_units: bool
+    most_cores: int | None
+    devices: str
+    for_all: bool
+    to_allocate: str
+    node: str
+    time: str
+    bind_time: str
+    bind_phase: str
+    time_ends: bool
+    register: str
+    handshake: tuple[str, ...]
+    stamp: str
+    json: bool
+    columns: tuple[str, ...]
+    least_columns: int
+    locks: tuple[str, ...]
+    paths: ShimPaths
+
+    @property
+    def quantities(self) -> tuple[str, ...]:
+        """All extended resources that a request is made of."""
+        return (self.number, self.memory, self.percentage, self.cores)
+
+    @property
+    def claim(self) -> tuple[str, ...]:
+        """All pod annotations that a claim is made of."""
+        stages = (self.node, self.time, self.bind_time, self.bind_phase)
+        return (self.devices, self.to_allocate, *stages)
+
+
+VOLCANO: Final = KeySet(
+    number="volcano.sh/vgpu-number",
+    memory="volcano.sh/vgpu-memory",
+    percentage="volcano.sh/vgpu-memory-percentage",
+    cores="volcano.sh/vgpu-cores",
+    implied_by=("volcano.sh/vgpu-memory",),
+    advertised=(
+        ("volcano.sh/vgpu-number", ""),
+        ("volcano.sh/vgpu-memory", "-memory"),
+        ("volcano.sh/vgpu-cores", "-core"),
+    ),
+    percentage_wins=True,
+    counts_units=True,
+    most_cores=None,
+    devices="volcano.sh/vgpu-ids-new",
+    for_all=False,
+    to_allocate="volcano.sh/devices-to-allocate",
+    node="volcano.sh/vgpu-node",
+    time="volcano.sh/vgpu-time",
+    bind_time="volcano.sh/bind-time",
+    bind_phase="volcano.sh/bind-phase",
+    time_ends=True,
+    register="volcano.sh/node-vgpu-register",
+    handshake=("volcano.sh/node-vgpu-handshake", "volcano.sh/node-handshake"),
+    stamp="%Y.%m.%d %H:%M:%S",
+    json=False,
+    columns=("uuid", "slots", "memory", "type", "healthy", "mode"),
+    least_columns=5,
+    locks=("hamivgpu", "vgpu4pd"),  # bare keys; volcano.sh/mutex.lock is never written
+    paths=ShimPaths(  # v1.12 and later; before, containers was /tmp/vgpu/containers
+        library="/usr/local/vgpu/libvgpu.so",
+        library_target="/usr/local/vgpu/libvgpu.so",
+        preload="/usr/local/vgpu/ld.so.preload",
+        containers="/usr/local/vgpu/vgpu/containers",
+        cache_target="/tmp/vgpu",  # noqa: S108  # in the container, a folder of its own
+    ),
+)
+
+HAMI: Final = KeySet(
+    number="nvidia.com/gpu",
+    memory="nvidia.com/gpumem",
+    percentage="nvidia.com/gpumem-percentage",
+    cores="nvidia.com/gpucores",
+    implied_by=("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"),
+    advertised=(("nvidia.com/gpu", ""),),  # the scheduler alone counts the others
+    percentage_wins=False,
+    counts_units=False,
+    most_cores=100,
+    devices="hami.io/vgpu-devices-allocated",
+    for_all=True,
+    to_allocate="hami.io/vgpu-devices-to-allocate",
+    node="hami.io/vgpu-node",
+    time="hami.io/vgpu-time",
+    bind_time="hami.io/bind-time",
+    bind_phase="hami.io/bind-phase",
+    time_ends=False,
+    register="hami.io/node-nvidia-register",
+    handshake=("hami.io/node-handshake",),
+    stamp="%Y-%m-%d %H:%M:%S",
+    json=True,
+    columns=("uuid", "slots", "memory", "cores", "type", "numa", "healthy", "index", "mode"),
+    least_columns=7,
+    locks=("hami.io/mutex.lock",),
+    paths=ShimPaths(
+        library="/usr/local/vgpu/libvgpu.so",
+        library_target="/usr/local/vgpu/libvgpu.so",
+        preload="/usr/local/vgpu/ld.so.preload",
+        containers="/usr/local/vgpu/containers",
+        cache_target="/usr/local/vgpu",
+    ),
+)

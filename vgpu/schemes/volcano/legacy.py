@@ -1,0 +1,96 @@
+"""The older plugin volcano-sh/devices: memory of one card, or whole cards, by index.
+
+It has its own resources and annotations, and is still met. It is read only: what is written is in
+the newer form. The formats are those of volcano's scheduler (``devices/nvidia/gpushare``) and of
+volcano-sh/devices.
+"""
+
+from typing import Final
+
+from vgpu.kube.objects import Container, Node, Pod
+from vgpu.model import Allocation, Claim, ContainerKind, Device, Phase, Request, Scheme, Share
+from vgpu.schemes.codec import ClaimError, remark
+from vgpu.schemes.text import number, seconds, subject_of
+from vgpu.schemes.volcano.text import MOST
+from vgpu.units import WHOLE_DEVICE_MILLI
+
+MEMORY: Final = "volcano.sh/gpu-memory"
+NUMBER: Final = "volcano.sh/gpu-number"
+
+INDEX: Final = "volcano.sh/gpu-index"
+ASSIGNED: Final = "volcano.sh/gpu-assigned"
+TIME: Final = "volcano.sh/predicate-time"
+CLAIM: Final = (INDEX, ASSIGNED, TIME)
+"""The pod annotations that a claim is made of."""
+
+UNHEALTHY: Final = "volcano.sh/gpu-unhealthy-ids"
+
+_MOST_CARDS = 1024
+_NEVER = str(2**64 - 1)
+
+
+def request(container: Container, memory: int | None, number: int | None, unit: int) -> Request:
+    """What a container asks for: memory of one card, or else that many whole cards."""
+    if memory:
+        return Request(container.name, 1, memory_bytes=memory * unit, kind=container.kind)
+    return Request(container.name, number or 0, cores_milli=WHOLE_DEVICE_MILLI, kind=container.kind)
+
+
+def claim(pod: Pod, requests: tuple[Request, ...]) -> Claim | None:
+    """What the annotations say, with the amounts from ``requests``; None if they name no card.
+
+    Memory is of the pod's one card; whole cards are given to the containers in their order. Init
+    containers use their pod's cards before the others do. Raises ClaimError.
+    """
+    text = pod.annotations.get(INDEX)
+    if text is None:
+        return None
+    cards = _indices(text, subject_of(pod), INDEX)
+    phase = Phase.ASSIGNED if pod.annotations.get(ASSIGNED) == "true" else Phase.ASSUMED
+    allocations, taken = [], 0
+    for asked in requests:
+        if asked.kind is not ContainerKind.INIT:
+            whole = asked.memory_bytes is None
+            mine = cards[taken : taken + asked.count] if whole else cards[:1]
+            taken += asked.count if whole else 0
+            if len(mine) != asked.count:
+                detail = f"not the {asked.count} cards that {asked.container} asks for"
+                raise ClaimError(subject_of(pod), INDEX, text, detail)
+            cores = asked.cores_milli if whole else None
+            shares = tuple(Share(str(card), asked.memory_bytes, cores) for card in mine)
+            allocations.append(Allocation(asked.container, shares, phase))
+    if not allocations:
+        raise ClaimError(subject_of(pod), INDEX, text, f"no container asks for {MEMORY}")
+    told = pod.annotations.get(TIME, _NEVER)
+    at = seconds(told)
+    return Claim(
+        scheme=Scheme.VOLCANO,
+        pod=pod.ref,
+        node="",
+        allocations=tuple(allocations),
+        assumed_at=at,
+        remarks=() if at is not None or told == _NEVER else (remark(TIME, "not a time", told),),
+    )
+
+
+def devices(node: Node, unit: int) -> tuple[Device, ...]:
+    """The cards by index, all of the average size. Raises ClaimError."""
+    subject = f"node {node.name}"
+    count, memory = node.capacity.get(NUMBER, 0), node.capacity.get(MEMORY, 0)
+    if not 0 <= count <= _MOST_CARDS or not 0 <= memory <= MOST:
+        raise ClaimError(subject, NUMBER, str(count), f"cards with {memory} of {MEMORY}")
+    text = node.annotations.get(UNHEALTHY, "").removesuffix(",")
+    ill = _indices(text, subject, UNHEALTHY) if text else []
+    return tuple(
+        Device(index=index, memory_bytes=memory // count * unit, healthy=index not in ill)
+        for index in range(count)
+    )
+
+
+def _indices(text: str, subject: str, key: str) -> list[int]:
+    """Card indices joined by commas; a bad one is never card 0. Raises ClaimError."""
+    words = text.split(",", _MOST_CARDS)
+    indices = [index for word in words if (index := number(word, _MOST_CARDS)) is not None]
+    if len(indices) < len(words) or len(words) > _MOST_CARDS:
+        raise ClaimError(subject, key, text, "not indices of cards")
+    return indices

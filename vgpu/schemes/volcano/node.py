@@ -1,0 +1,257 @@
+"""What a node says in Volcano's and HAMi's language: its cards, heartbeat, locks.
+
+The plugin registers the cards in one annotation. Plugin and scheduler then tell one another in a
+second one that they live (Volcano up to 1.15, HAMi), and the scheduler may lock the node in a
+third one while a pod is being served.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+from msgspec import structs
+
+from vgpu.kube.objects import Node
+from vgpu.model import Device, PodRef
+from vgpu.schemes.codec import ClaimError, Handshake, HandshakeState, NodeLock
+from vgpu.schemes.volcano.key_set import HAMI_CORE, SPLIT_COUNT, KeySet
+from vgpu.schemes.volcano.text import (
+    BOOLEANS,
+    MOST,
+    instant,
+    int32,
+    is_device,
+    is_word,
+    moment,
+    stamp,
+)
+from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
+
+VENDOR: Final = "NVIDIA-"
+"""In front of a card's model in its registered type."""
+
+
+class Registration(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    rename={
+        "uuid": "id",
+        "slots": "count",
+        "memory": "devmem",
+        "cores": "devcore",
+        "healthy": "health",
+    },
+):
+    """A card as its plugin registers it; renamed and with zeros left out it is HAMi's JSON.
+
+    Attributes:
+        uuid: its identity.
+        index: its number on the node; None if not told.
+        slots: how many containers may share it.
+        memory: in units (Volcano) or MiB (HAMi).
+        cores: percent to share.
+        type: ``NVIDIA-`` and the model.
+        numa: its NUMA node.
+        mode: how it is shared, hami-core or mig.
+        healthy: whether new shares may go there.
+    """
+
+    uuid: str = ""
+    index: int | None = None
+    slots: int = 0
+    memory: int = 0
+    cores: int = 0
+    type: str = ""
+    numa: int = 0
+    mode: str = ""
+    healthy: bool = False
+
+
+_JSON = msgspec.json.Decoder(tuple[Registration, ...])
+
+
+def _numa(text: str) -> int | None:
+    value = int32(text.removeprefix("-"))
+    return -value if value is not None and text.startswith("-") else value
+
+
+def _word(text: str) -> str | None:
+    return text if is_word(text) else None
+
+
+_COLUMNS: Final[dict[str, Callable[[str], object]]] = {
+    "uuid": _word,
+    "index": int32,
+    "slots": int32,
+    "memory": int32,
+    "cores": int32,
+    "type": _word,
+    "numa": _numa,
+    "mode": _word,
+    "healthy": BOOLEANS.get,
+}
+"""How each column of a card is read; None is a text that is none."""
+
+
+# ---------------------------------------------------------------- cards
+
+
+def registrations(node: Node, key_set: KeySet) -> tuple[Registration, ...]:
+    """The cards in the node's annotation, of any age of it; () without one. Raises ClaimError."""
+    text = node.annotations.get(key_set.register, "")
+    subject = f"node {node.name}"
+    read = _from_json if text.startswith("[") else _from_columns
+    cards = read(text, key_set, subject)
+    seen: set[str] = set()
+    for card in cards:
+        flaw = "twice the same card" if card.uuid in seen else _flaw(card)
+        if flaw:
+            raise ClaimError(subject, key_set.register, text, f"{card.uuid[:40]!r}: {flaw}")
+        seen.add(card.uuid)
+    return cards
+
+
+def registration(cards: Iterable[Registration], key_set: KeySet, columns: int = 0) -> str:
+    """The annotation's text: in its newest form, or in the older one with that many columns.
+
+    Raises ClaimError for what the form cannot say.
+    """
+    said = tuple(cards)
+    for card in said:
+        if flaw := _flaw(card):
+            raise ClaimError("registration", key_set.register, card.uuid, flaw)
+    if key_set.json and not columns:
+        return msgspec.json.encode(said).decode()
+    names = key_set.columns[: columns or None]
+    return "".join(",".join(_cell(card, name, key_set) for name in names) + ":" for card in said)
+
+
+def _from_json(text: str, key_set: KeySet, subject: str) -> tuple[Registration, ...]:
+    try:
+        cards = _JSON.decode(text.encode(errors="replace"))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ClaimError(subject, key_set.register, text, str(error)) from error
+    # Go leaves out zeros.
+    return tuple(structs.replace(card, index=card.index or 0) for card in cards)
+
+
+def _from_columns(text: str, key_set: KeySet, subject: str) -> tuple[Registration, ...]:
+    """``<column>,…:<column>,…:``; columns beyond the known ones are not looked at."""
+    cards = []
+    for part in filter(None, text.split(":")):
+        cells = part.split(",")
+        if len(cells) < key_set.least_columns:
+            raise ClaimError(subject, key_set.register, part, f"{len(cells)} columns")
+        values: dict[str, object] = {"cores": WHOLE_DEVICE_PERCENT, "mode": HAMI_CORE}
+        for column, cell in zip(key_set.columns, cells, strict=False):
+            values[column] = _COLUMNS[column](cell)
+            if values[column] is None:
+                raise ClaimError(subject, key_set.register, part, f"{column} is {cell[:40]!r}")
+        cards.append(structs.replace(Registration(), **values))
+    return tuple(cards)
+
+
+def _flaw(card: Registration) -> str:
+    """What the annotation, in either form, cannot say of the card; "" if nothing."""
+    numbers = (card.index or 0, card.slots, card.memory, card.cores, card.numa + 1)
+    if not all(0 <= value <= MOST for value in numbers):
+        return f"a number outside 0..{MOST}"
+    if not is_device(card.uuid):
+        return "not a card's UUID"
+    return "" if is_word(card.type) and is_word(card.mode) else "not a type and a mode"
+
+
+def _cell(card: Registration, column: str, key_set: KeySet) -> str:
+    value = getattr(card, column)
+    if value is None:
+        raise ClaimError("registration", key_set.register, card.uuid, f"{column} is not told")
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def devices(cards: Iterable[Registration], unit: int) -> tuple[Device, ...]:
+    """The registered cards as devices; ``unit`` is the bytes of one unit of memory."""
+    return tuple(
+        Device(
+            uuid=card.uuid,
+            index=card.index,
+            memory_bytes=card.memory * unit,
+            cores_milli=card.cores * MILLI_PER_PERCENT,
+            slots=card.slots,
+            healthy=card.healthy,
+            model=card.type.removeprefix(VENDOR),
+        )
+        for card in cards
+    )
+
+
+def registered(device: Device, unit: int, mode: str = HAMI_CORE, numa: int = 0) -> Registration:
+    """A device as its plugin registers it; memory is rounded down to whole units."""
+    return Registration(
+        uuid=device.uuid,
+        index=device.index,
+        slots=SPLIT_COUNT if device.slots is None else device.slots,
+        memory=(device.memory_bytes or 0) // unit,
+        cores=device.cores_milli // MILLI_PER_PERCENT,
+        type=VENDOR + device.model,
+        numa=numa,
+        mode=mode,
+        healthy=device.healthy,
+    )
+
+
+# ---------------------------------------------------------------- heartbeat and locks
+
+_STATES: Final = {
+    "Reported": HandshakeState.REPORTED,
+    "Requesting": HandshakeState.REQUESTING,
+    "Deleted": HandshakeState.DELETED,
+}
+_RFC3339: Final = "%Y-%m-%dT%H:%M:%SZ"
+
+
+def handshake(node: Node, key_set: KeySet) -> Handshake | None:
+    """The last heartbeat; None without one. Raises ClaimError for a state that is none.
+
+    Its time is None if it cannot be read. The scheduler writes it without a zone, in its own;
+    schedulers run in UTC, and so it is read.
+    """
+    for key in key_set.handshake:
+        text = node.annotations.get(key)
+        if text is not None:
+            word = next((each for each in _STATES if text.startswith(each)), None)
+            if word is None:
+                raise ClaimError(f"node {node.name}", key, text, "not a handshake")
+            at = stamp(text.removeprefix(word).removeprefix("_").removeprefix(" "))
+            return Handshake(key, _STATES[word], at)
+    return None
+
+
+def handshake_text(state: HandshakeState, at: float, key_set: KeySet) -> str:
+    """A heartbeat at a whole unix second, as its side writes it."""
+    word = next(word for word, each in _STATES.items() if each is state)
+    if state is HandshakeState.REPORTED:
+        return f"{word} {moment(at):%Y-%m-%d %H:%M:%S +0000 UTC}"
+    return f"{word}_{moment(at):{key_set.stamp}}"
+
+
+def locks(node: Node, key_set: KeySet) -> tuple[NodeLock, ...]:
+    """The locks in force, readable or not.
+
+    Volcano's is a time and does not say whose it is; HAMi's is time, namespace and pod.
+    """
+    return tuple(
+        _lock(key, node.annotations[key]) for key in key_set.locks if key in node.annotations
+    )
+
+
+def lock_text(since: float, owner: PodRef | None) -> str:
+    """A lock taken at a whole unix second; with an owner in HAMi's form."""
+    time = f"{moment(since):{_RFC3339}}"
+    return f"{time},{owner.namespace},{owner.name}" if owner else time
+
+
+def _lock(key: str, text: str) -> NodeLock:
+    time, *owner = text.split(",", 3)
+    named = (owner[0], owner[1]) if len(owner) == 2 and all(owner) else None
+    return NodeLock(key, text, instant(time), named)

@@ -1,0 +1,85 @@
+"""The ledger of each sample, from all that the collectors brought. Pure, with a memory.
+
+What did not change since the sample before is neither read nor merged again: most of a node's
+books are the same from one sample to the next.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from vgpu.facts import ProcessSample
+from vgpu.kube.objects import Node, Pod
+from vgpu.ledger import Evidence, Ledger, Malformed, merge
+from vgpu.ledger.from_api import registered
+from vgpu.ledger.liveness import node_uid
+from vgpu.ledger.node import node_evidence
+from vgpu.ledger.statement_cache import StatementCache
+from vgpu.model import Device
+from vgpu.schemes.codec import SchemeCodec
+from vgpu.sources.observation import Observation, incomplete_sources
+from vgpu.sources.own_node import NodeSample
+from vgpu.sources.pods import PodSample
+
+Cards = tuple[tuple[Device, ...], tuple[Malformed, ...]]
+
+
+class LedgerBuilder:
+    """Keeps one node's books. One thread calls ``ledger``."""
+
+    def __init__(self, codecs: Iterable[SchemeCodec], node: str) -> None:
+        """``languages`` are all that are spoken on ``node``."""
+        self._codecs = tuple(codecs)
+        self._node = node
+        self._memory = StatementCache()
+        self._object: Node | None = None
+        self._cards: Cards = ((), ())
+        self._evidence = Evidence()
+        self._ledger = merge(self._evidence)
+
+    def ledger(self, seen: Observation) -> Ledger:
+        """Who holds what, as of this observation."""
+        evidence = self._gathered(seen)
+        if evidence != self._evidence:
+            self._evidence, self._ledger = evidence, merge(evidence)
+        return self._ledger
+
+    def _gathered(self, seen: Observation) -> Evidence:
+        kubelet, pods = seen.kubelet, seen.pods
+        cards, illegible = self._registered(pods.node if isinstance(pods, NodeSample) else None)
+        evidence = node_evidence(
+            self._codecs,
+            node=self._node,
+            gpu=seen.gpu,
+            process=seen.process,
+            shim=seen.shim,
+            kubelet=kubelet,
+            limits=seen.limits,
+            held=kubelet.held if kubelet else None,
+            own=seen.own.statements if seen.own else None,
+            pods=None if pods is None else believed(pods, seen.process),
+            pods_complete=pods is not None and pods.complete,
+            registered=cards,
+            incomplete=incomplete_sources(seen),
+            memory=self._memory,
+        )
+        malformed = (*evidence.malformed, *illegible)
+        return msgspec.structs.replace(evidence, malformed=malformed)
+
+    def _registered(self, node: Node | None) -> Cards:
+        """The cards as the node's plugins tell the API server, and what cannot be read of that."""
+        if node is None:
+            return ((), ())
+        if node is not self._object:
+            told, illegible = registered(node, self._codecs)
+            cards = tuple(card for _, its_cards in told for card in its_cards)
+            self._object, self._cards = node, (cards, tuple(illegible))
+        return self._cards
+
+
+def believed(sample: PodSample, process: ProcessSample | None) -> tuple[Pod, ...]:
+    """The pods, without those that only an old dump takes to be running: they have no cgroup."""
+    live = process.live_pods if process else None
+    if sample.complete or live is None:
+        return sample.pods
+    return tuple(pod for pod in sample.pods if pod.phase != "Running" or node_uid(pod) in live)
