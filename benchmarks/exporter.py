@@ -3,7 +3,7 @@
     python benchmarks/exporter.py [--sizes 8,80,240] [--scrapes 500] [--samples 60] [--no-peer]
                                   [--minutes 2]
 
-Both read the same fake driver with 8 cards and two processes a container. CPU times are the
+Both read the same fake driver with 8 GPUs and two processes a container. CPU times are the
 kernel's for the whole process. `CPU/min` is 4 samples (the page made ahead of the scrape in the
 format in use) and 4 scrapes, which is what a 15 s interval costs; nvitop samples once a second,
 its own default. With `--minutes` the same is also measured as it happens, at the default interval

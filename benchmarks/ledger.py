@@ -4,7 +4,7 @@
 
 CPU times of this process, best and median of the runs; budgets are held against the best.
 
-The node has 8 cards and 240 containers, half of them Volcano's and half gaia's, so that each of the
+The node has 8 GPUs and 240 containers, half of them Volcano's and half gaia's, so that each of the
 seven sources speaks: 1,440 statements. Making statements of decoded samples and merging them into
 the ledger are timed apart, decoding (files, JSON, gRPC) is in neither. Statements are made from
 nothing (once, when the exporter starts) and as in a running exporter, which remembers what it has
@@ -274,7 +274,7 @@ def full_node():
 
 
 def whole_cluster(node_count, pod_count):
-    """Nodes with 8 cards, two thirds of Volcano and one of gpushare, and their pods."""
+    """Nodes with 8 GPUs, two thirds of Volcano and one of gpushare, and their pods."""
     nodes, pods = [], []
     for n in range(node_count):
         if n % 3:
@@ -362,7 +362,7 @@ def main():
     )
     report.line("node: the same, one pod of them changed", taken)
     taken, ledger = cpu_seconds(lambda: merge(evidence), options.runs)
-    report.line(f"node: {CARDS} cards, {CONTAINERS} containers merged", taken, NODE_BUDGET_MS)
+    report.line(f"node: {CARDS} GPUs, {CONTAINERS} containers merged", taken, NODE_BUDGET_MS)
     assert sum(len(entry.holdings) for entry in ledger.devices) == CONTAINERS, ledger.unplaced
     assert not ledger.conflicts, ledger.conflicts[:3]
 

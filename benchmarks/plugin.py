@@ -1,4 +1,4 @@
-"""What the device plugin costs on a full node: 8 cards, 240 shares, each a pod of its own.
+"""What the device plugin costs on a full node: 8 GPUs, 240 shares, each a pod of its own.
 
     python benchmarks/plugin.py [--factors 64,11] [--seconds 30] [--kubeconfig]
 
@@ -159,7 +159,7 @@ def main():
     for factor in map(int, args.factors.split(",")):
         with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as folder:
             found = measure(folder, factor, args)
-        node = f"{CARDS} cards, {SHARES} tenants, {found['ids']:,} device IDs"
+        node = f"{CARDS} GPUs, {SHARES} tenants, {found['ids']:,} device IDs"
         for what, kept in (("RSS", "rss"), ("RSS after a new start", "again")):
             held = budgets.hold(f"{node}, {what}", found[kept], RSS_BUDGET_MIB, "MiB")
             peak = found["peak" if kept == "rss" else "again_peak"]

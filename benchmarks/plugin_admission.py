@@ -1,4 +1,4 @@
-"""How fast a real node admits 80 containers on 8 cards at once with our device plugin, as root.
+"""How fast a real node admits 80 containers on 8 GPUs at once with our device plugin, as root.
 
     python benchmarks/plugin_admission.py [--rounds 3]
 
@@ -61,7 +61,7 @@ def main():
         tools = ensure()
     except ToolsMissing as error:
         sys.exit(str(error))
-    print(f"{CONTAINERS} containers at once on {CARDS} cards")
+    print(f"{CONTAINERS} containers at once on {CARDS} GPUs")
     with Workplace() as workplace, tempfile.TemporaryDirectory() as folder:
         images = bed_images(workplace.folder)
         with (

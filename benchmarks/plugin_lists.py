@@ -3,11 +3,11 @@
     python benchmarks/plugin_lists.py [--runs 10]
 
 CPU times of this process, best and median of the runs; budgets are held against the best. The node
-has 8 cards in units of memory so small that it has about 60,000 of them, nearly the most that the
+has 8 GPUs in units of memory so small that it has about 60,000 of them, nearly the most that the
 kubelet takes. Memory is what building the list adds to the resident set at its peak, the finished
 list included.
 
-The checkpoint is one of the same node, full: 240 containers, all IDs given out, 6 MB. The plugin
+The checkpoint is one of the same node, full: 240 containers, all IDs allocated, 6 MB. The plugin
 reads the assignments of its binding resource from it, after every Allocate of anybody on the node.
 Beside it stands the reader that verifies the checksum, which is asked when the plugin starts.
 
@@ -52,7 +52,7 @@ def card(number, memory_bytes):
 
 
 def full_checkpoint(codec, cards):
-    """As the kubelet writes it when every ID is given out."""
+    """As the kubelet writes it when every ID is allocated."""
     edits = ContainerEdits({VISIBLE_DEVICES: NO_DEVICES})
     numbers, units = (list(codec.device_ids(name, cards)) for name in (NUMBER, MEMORY))
     each = len(units) // CONTAINERS

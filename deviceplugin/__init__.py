@@ -13,7 +13,7 @@ Where to look, in the order in which a container comes by:
 - ``cdi``, ``late_files``, ``checkpoint``, ``shim_files``: what is written on the node.
 - ``recovery``, ``takeover``, ``contradictions``, ``leaving``: who holds what at the start, what
   cannot be, who has left, pure; ``looking``, ``recovering``, ``migration``: the evidence for it.
-- ``health``, ``health_case``, ``health_rules``: which cards are well, pure; ``health_watch``.
+- ``health``, ``health_case``, ``health_rules``: which GPUs are well, pure; ``health_watch``.
 - ``pods``, ``lock_owners``, ``telling``, ``to_tell``, ``events``, ``tidings``: the API server,
   asked and told.
 - ``flags``, ``main``, ``plugin``, ``building``, ``service``: the program. ``metrics``, ``pages``.

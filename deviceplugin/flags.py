@@ -167,7 +167,7 @@ FLAGS: Final = (
     flag(
         "--cdi/--no-cdi",
         "Give containers their share by CDI, so that nothing is ever made for a guessed pod."
-        " Without it (containerd before 1.7, or enable_cdi off) the card is chosen by the"
+        " Without it (containerd before 1.7, or enable_cdi off) the GPU is chosen by the"
         " original's rule, and a wrong guess is refused at the container's start.",
     ),
     flag("--cdi.spec-dir", "Where the container runtime looks for CDI specs.", metavar="DIR"),
@@ -187,7 +187,7 @@ FLAGS: Final = (
     ),
     flag(
         "--volcano.split-count",
-        "Shares that a card is cut into (device-split-count).",
+        "Shares that a GPU is cut into (device-split-count).",
         type=click.IntRange(1, 1000),
         metavar="N",
     ),
@@ -202,13 +202,13 @@ FLAGS: Final = (
     ),
     flag(
         "--volcano.memory-scaling",
-        "Share so many times a card's memory (device-memory-scaling).",
+        "Share so many times a GPU's memory (device-memory-scaling).",
         type=click.FloatRange(0.01, 100),
         metavar="RATIO",
     ),
     flag(
         "--volcano.core-scaling",
-        "Share so many times a card's cores (device-cores-scaling).",
+        "Share so many times a GPU's cores (device-cores-scaling).",
         type=click.FloatRange(0.01, 100),
         metavar="RATIO",
     ),
@@ -226,7 +226,7 @@ FLAGS: Final = (
     flag("--volcano.shim-dir", "Where libvgpu.so is on the host.", metavar="DIR"),
     flag(
         "--volcano.oversubscribe",
-        "Let containers take memory from the host beyond the card's (CUDA_OVERSUBSCRIBE).",
+        "Let containers take memory from the host beyond the GPU's (CUDA_OVERSUBSCRIBE).",
         is_flag=True,
     ),
     flag(
@@ -257,7 +257,7 @@ FLAGS: Final = (
         multiple=True,
         metavar="KEY=VALUE",
     ),
-    flag("--gaia.share-mode/--no-gaia.share-mode", "Share parts of cards, not only whole ones."),
+    flag("--gaia.share-mode/--no-gaia.share-mode", "Share parts of GPUs, not only whole ones."),
     flag(
         "--gaia.checkpoint",
         "gpu-manager's own checkpoint, read once when the plugin starts for the first time.",
@@ -265,19 +265,19 @@ FLAGS: Final = (
     ),
     flag(
         "--health.ignore-xids",
-        "XIDs that say nothing against the card: those of applications.",
+        "XIDs that say nothing against the GPU: those of applications.",
         metavar="XID,…",
     ),
     flag(
         "--health.interval",
-        "Time between looks at the cards; XIDs are heard at once.",
+        "Time between looks at the GPUs; XIDs are heard at once.",
         type=Duration(),
         metavar="DURATION",
         default="15s",
     ),
     flag(
         "--health.recovery",
-        "So long without anything bad, and a card is healthy again; longer each time it fails.",
+        "So long without anything bad, and a GPU is healthy again; longer each time it fails.",
         type=Duration(),
         metavar="DURATION",
         default="5m",

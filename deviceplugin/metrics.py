@@ -49,7 +49,7 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class GpuStatus(msgspec.Struct, frozen=True):
-    """One card, and why it is unhealthy: healthy if there is no reason."""
+    """One GPU, and why it is unhealthy: healthy if there is no reason."""
 
     uuid: str
     index: str
@@ -137,13 +137,13 @@ CARDS: Final = FamilyTable(
         Family(
             "vgpu_plugin_device_healthy",
             GAUGE,
-            "1 if new shares of the card may be given.",
+            "1 if new shares of the GPU may be given.",
             lambda card: int(not card.reasons),
         ),
         Family(
             "vgpu_plugin_device_unhealthy_info",
             GAUGE,
-            "Always 1; why the card is unhealthy, one for each reason.",
+            "Always 1; why the GPU is unhealthy, one for each reason.",
             lambda card: {(reason,): 1 for reason in card.reasons},
             ("reason",),
         ),
@@ -217,7 +217,7 @@ DESK: Final = _one_row(
     Family(
         "vgpu_plugin_conflicts",
         GAUGE,
-        "Contradictions in who holds what, as it is now: more is held than there is, a card is lost"
+        "Contradictions in who holds what, as it is now: more is held than there is, a GPU is lost"
         " or used by whom it was not given to, or sources that can know differed when the plugin"
         " started, about pods that still hold something; the log has them.",
         lambda view: view.conflicts,
@@ -269,7 +269,7 @@ SELF: Final = _one_row(
     Family(
         "vgpu_plugin_health_events_total",
         COUNTER,
-        "What spoke against a card, by card and reason; the card is empty where the driver does not"
+        "What spoke against a GPU, by GPU and reason; the GPU is empty where the driver does not"
         " say which.",
         lambda view: view.health_events,
         ("uuid", "reason"),

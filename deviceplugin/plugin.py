@@ -1,7 +1,7 @@
 """The whole program between its flags and its end: what is opened, in which order, and closed.
 
 Metrics and probes are served from the first moment, also on a node without a driver, where nothing
-else happens. When the driver has shown its cards the service begins.
+else happens. When the driver has shown its GPUs the service begins.
 """
 
 import logging

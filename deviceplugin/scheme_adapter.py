@@ -26,7 +26,7 @@ class NodePatch(msgspec.Struct, frozen=True):
     Attributes:
         annotations, labels: see :data:`AnnotationPatch`.
         capacity: extended resources of the node's status, capacity and allocatable alike.
-        unhealthy: data of the ConfigMap of unhealthy cards; None if the scheme has none.
+        unhealthy: data of the ConfigMap of unhealthy GPUs; None if the scheme has none.
     """
 
     annotations: AnnotationPatch = {}
@@ -61,9 +61,9 @@ class SchemeAdapter(Protocol):
         ...
 
     def devices(self, gpus: Iterable[Gpu]) -> tuple[Device, ...]:
-        """The cards as they are shared here: scaled, cut, with indices as the scheme counts.
+        """The GPUs as they are shared here: scaled, cut, with indices as the scheme counts.
 
-        MIG instances and cards that are cut into them are left out. Health is not known here.
+        MIG instances and GPUs that are cut into them are left out. Health is not known here.
         """
         ...
 

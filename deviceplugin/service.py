@@ -1,4 +1,4 @@
-"""The plugin on a node whose cards are known: all its parts, started and stopped in order.
+"""The plugin on a node whose GPUs are known: all its parts, started and stopped in order.
 
 Before anything is offered to the kubelet it is known who holds what. What changes later comes in
 by three ways: the kubelet's checkpoint, the API server's watch, the driver's health. Each wakes up
@@ -138,7 +138,7 @@ class Service:
         self.offers = Offers(adapter, self.registrar.offer, self._too_long)
 
     def start(self, health: Health) -> None:
-        """Recover with these cards, then serve."""
+        """Recover with these GPUs, then serve."""
         self._health = health
         self.offers.become(health)
         recovery = Recovery(
@@ -159,7 +159,7 @@ class Service:
         self.registrar.start()
 
     def changed(self, health: Health) -> None:
-        """The cards, or their health, are others now."""
+        """The GPUs, or their health, are others now."""
         self._health = health
         self.binder.offer(self.offers.become(health))
         self.status_manager.wake()

@@ -43,11 +43,11 @@ def make_adapter(
     nodes: Iterable[Node],
     links: Mapping[tuple[str, str], int],
 ) -> SchemeAdapter:
-    """The role of these flags on a node with these cards.
+    """The role of these flags on a node with these GPUs.
 
     ``node`` is its object, which is there where :func:`needs_node` says so.
     ``nodes`` are all of the cluster's, looked at with ``--volcano.memory-factor auto`` only.
-    ``links`` tell how near cards are to one another. Puts the shim on the host if there is one to
+    ``links`` tell how near GPUs are to one another. Puts the shim on the host if there is one to
     be put. Raises FactorError, ShimError.
     """
     if options.scheme is Scheme.GPUSHARE:
@@ -141,7 +141,7 @@ def make_services(
     def driver() -> tuple[int, int]:
         for gpu in health().devices:
             return driver_version(gpu.info.get("driver_version", ""))
-        raise SourceError(Reason.DRIVER_ERROR, "driver version", "no card has answered")
+        raise SourceError(Reason.DRIVER_ERROR, "driver version", "no GPU has answered")
 
     settings = GaiaSettings(
         limits_dir=options.gaia_limits_dir,

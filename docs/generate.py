@@ -47,14 +47,14 @@ always tells pods apart. When the target has labels of the same names, Prometheu
 Joins that are often wanted:
 
 ```promql
-# used memory with the model of the card
+# used memory with the model of the GPU
 vgpu_container_memory_used_bytes * on (uuid) group_left (model) vgpu_gpu_info
 # how far a container is into its limit, with its scheme
 vgpu_container_memory_used_bytes / vgpu_container_memory_limit_bytes
   * on (namespace, pod, container, pod_uid) group_left (scheme) vgpu_container_info
-# memory of each card that is still to be given out
+# memory of each GPU that is still to be allocated
 vgpu_gpu_memory_total_bytes - on (uuid) vgpu_gpu_memory_allocated_bytes
-# memory that was given out and is not used
+# memory that was allocated and is not used
 vgpu_container_memory_allocated_bytes - vgpu_container_memory_used_bytes
 ```
 """
@@ -120,7 +120,7 @@ They are the same in the table, in the JSON output, in the audit, in the log and
 
 WORD_TABLES: tuple[tuple[str, str, type[Explained]], ...] = (
     ("effect", "What an action is good for", Effect),
-    ("skip", "Why a subject is left alone: one reason, the first that applies", SkipReason),
+    ("skip", "Why a subject is skipped: one reason, the first that applies", SkipReason),
     ("outcome", "What became of an action", ActionOutcome),
     ("undo", "What became of undoing one (`vgpu reconcile restore`)", Undo),
 )

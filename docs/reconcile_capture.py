@@ -2,7 +2,7 @@
 
     python docs/reconcile_capture.py
 
-One rule is off, whose finding (a card of the demo is overcommitted) has more lines than all others.
+One rule is off, whose finding (a GPU of the demo is overcommitted) has more lines than all others.
 """
 
 import re

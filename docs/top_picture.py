@@ -2,7 +2,7 @@
 
     python docs/top_picture.py
 
-The first is a minute of the demo's node, the second a simulated node of eight cards. Both are
+The first is a minute of the demo's node, the second a simulated node of eight GPUs. Both are
 sampled by the exporter's own sampler; time is the scenario's, so nothing is waited for.
 """
 
@@ -80,7 +80,7 @@ def picture(state: ScreenState) -> str:
 
 
 def drawing() -> str:
-    """Eight cards in two sockets, two behind each switch; five of them are used."""
+    """Eight GPUs in two sockets, two behind each switch; five of them are used."""
     for look in looks(fleet_node(cards=8, containers=5), 1):
         gpu = look.gpu or GpuSample(())
         cards = [one.uuid for one in gpu.gpus]

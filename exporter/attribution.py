@@ -168,7 +168,7 @@ class _Join:
         self.rejected.append((collector, Rejection(subject, reason, detail)))
 
     def is_unknown(self, device: str) -> bool:
-        """Whether the node does not have it; a driver that missed a card cannot tell."""
+        """Whether the node does not have it; a driver that missed a GPU cannot tell."""
         return self.known_devices is not None and device not in self.known_devices
 
     # ------------------------------------------------------------ shim regions
@@ -265,7 +265,7 @@ class _Join:
                         share.limit_bytes = limit
 
     def granted_shares(self, grant: Grant, scheme: Scheme) -> list[tuple[str, int | None]]:
-        """(device, memory limit in bytes) for each card that the plugin's answer names."""
+        """(device, memory limit in bytes) for each GPU that the plugin's answer names."""
         if scheme is Scheme.GPUSHARE:
             told = gpushare.limits_from_env(grant.env)
             if told is None:

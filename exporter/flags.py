@@ -221,12 +221,12 @@ FLAGS = (
     ),
     flag(
         "--nvml.pcie-throughput",
-        "Measure PCIe throughput; it blocks the driver 40 ms a card and sample.",
+        "Measure PCIe throughput; it blocks the driver 40 ms a GPU and sample.",
         is_flag=True,
     ),
     flag(
         "--nvml.expected-gpus",
-        "How many cards this node should have. Default: the most seen since start.",
+        "How many GPUs this node should have. Default: the most seen since start.",
         type=click.IntRange(min=0),
         metavar="N",
     ),

@@ -70,7 +70,7 @@ def collector_problems(view: ExporterView) -> Iterator[Problem]:
 
 
 def device_problems(view: ExporterView) -> Iterator[Problem]:
-    """Lost cards and XIDs."""
+    """Lost GPUs and XIDs."""
     for row in view.attribution.gpus:
         if not row.answers:
             yield Problem(ProblemSeverity.ERROR, f"Device {row.gpu.uuid} no longer answers.")

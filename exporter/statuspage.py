@@ -1,4 +1,4 @@
-"""The page for people at ``/``: each card as a bar of who holds what, and what is wrong.
+"""The page for people at ``/``: each GPU as a bar of who holds what, and what is wrong.
 
 One self-contained document: no scripts, no external assets, light and dark, narrow and wide.
 """
@@ -39,7 +39,7 @@ def render(view: ExporterView, now: float, metrics_path: str) -> bytes:
         version=escape(view.build.get("version", "")),
         metrics=escape(metrics_path),
         problems=problem_list(problems(view)),
-        cards="\n".join(cards(view)) or "<section>No card answers.</section>",
+        cards="\n".join(cards(view)) or "<section>No GPU answers.</section>",
         collectors=collector_table(view),
     ).encode()
 

@@ -145,7 +145,7 @@ DEVICES: Final = RuleGroup(
             "instance:vgpu_gpus_missing:max > 0",
             "5m",
             f"A GPU is missing on {THE_NODE}",
-            f"{COUNT} cards do not answer. First: cordon the node, see which card is gone in"
+            f"{COUNT} GPUs do not answer. First: cordon the node, see which GPU is gone in"
             " vgpu_gpu_up and why in dmesg (XID 79: it fell off the bus).",
         ),
         Alert(
@@ -155,8 +155,8 @@ DEVICES: Final = RuleGroup(
             f'{{xid=~"{any_of(XIDS_CRITICAL)}"}} < {XID_SECONDS}',
             "",
             f"XID {{{{ $labels.xid }}}} on {THE_CARD}",
-            f"Reported {TIME} ago: the card is broken until it is reset or replaced. First: cordon"
-            " the node and see who works on the card in vgpu_container_processes.",
+            f"Reported {TIME} ago: the GPU is broken until it is reset or replaced. First: cordon"
+            " the node and see who works on the GPU in vgpu_container_processes.",
         ),
         Alert(
             "VgpuXidWarning",
@@ -165,8 +165,8 @@ DEVICES: Final = RuleGroup(
             f'{{xid=~"{any_of(XIDS_WARNING)}"}} < {XID_SECONDS}',
             "",
             f"XID {{{{ $labels.xid }}}} on {THE_CARD}",
-            f"Reported {TIME} ago: an error of the card's memory ended one program, the others go"
-            " on. First: plan a reset of the card when it is next free.",
+            f"Reported {TIME} ago: an error of the GPU's memory ended one program, the others go"
+            " on. First: plan a reset of the GPU when it is next free.",
         ),
         Alert(
             "VgpuXidsUnheard",
@@ -174,7 +174,7 @@ DEVICES: Final = RuleGroup(
             "vgpu_gpu_xid_watched == 0",
             "15m",
             f"XID errors of {THE_CARD} are not recorded",
-            "That no XID is told means nothing for this card. First: is the collector xid switched"
+            "That no XID is told means nothing for this GPU. First: is the collector xid switched"
             " off? Else the exporter's log says why the driver refused.",
         ),
         Alert(
@@ -184,7 +184,7 @@ DEVICES: Final = RuleGroup(
             "",
             f"Uncorrected memory errors on {THE_CARD}",
             f"{COUNT} since the driver was loaded; what hit them has failed or computed wrong."
-            " First: look for XIDs 48, 94 and 95, then reset the card when it is free.",
+            " First: look for XIDs 48, 94 and 95, then reset the GPU when it is free.",
         ),
         Alert(
             "VgpuRowRemapFailed",
@@ -193,7 +193,7 @@ DEVICES: Final = RuleGroup(
             "",
             f"The memory of {THE_CARD} cannot be repaired any more",
             "A remapping of memory rows has failed: no spare rows are left. First: cordon the node,"
-            " and have the card replaced.",
+            " and have the GPU replaced.",
         ),
         Alert(
             "VgpuResetDue",
@@ -201,7 +201,7 @@ DEVICES: Final = RuleGroup(
             "vgpu_gpu_row_remap_pending == 1 or vgpu_gpu_retired_pages_pending == 1",
             "1h",
             f"{THE_CARD} waits for a reset",
-            "Broken memory is set aside only when the card is reset. First: drain the node when it"
+            "Broken memory is set aside only when the GPU is reset. First: drain the node when it"
             " suits, and run nvidia-smi --gpu-reset or reboot.",
         ),
         Alert(
@@ -238,14 +238,14 @@ ON_CARD: Final = (
     f"max by ({CONTAINER}, uuid) (vgpu_container_memory_accounted_bytes) * 0"
     f" + on ({CONTAINER}) group_left () max by ({CONTAINER})"
 )
-"""What follows of a container, on each card that its region names."""
+"""What follows of a container, on each GPU that its region names."""
 
 HELD_BACK: Final = f"{ON_CARD} (vgpu_container_priority and (vgpu_container_blocked == 1))"
 HIGHEST: Final = (
     f"min by ({CARD}) ({ON_CARD} (vgpu_container_priority and (time()"
     f" - vgpu_container_last_kernel_timestamp_seconds < {ACTIVE_SECONDS})))"
 )
-"""The highest priority (0 is the highest) that works on a card."""
+"""The highest priority (0 is the highest) that works on a GPU."""
 
 CONTAINERS: Final = RuleGroup(
     "vgpu-containers",
@@ -285,7 +285,7 @@ CONTAINERS: Final = RuleGroup(
             "5m",
             f"{THE_CONTAINER} is held back for nobody",
             f"The shim stops its kernels on {THE_NODE}, but nothing of a higher priority works on"
-            " its cards. First: is the original monitor, which lifts the block, running there?",
+            " its GPUs. First: is the original monitor, which lifts the block, running there?",
         ),
         Alert(
             "VgpuShimLayoutUnknown",
@@ -324,7 +324,7 @@ ALLOCATIONS: Final = RuleGroup(
             _conflicts(ConflictKind.DOUBLE_BOOKED),
             "5m",
             f"Two pods hold the same slice of a GPU on {THE_NODE}",
-            f"{COUNT} slices were given out twice. First: the exporter's status page names the"
+            f"{COUNT} slices were allocated twice. First: the exporter's status page names the"
             " pods; evict the younger one, its controller makes it anew.",
         ),
         Alert(
@@ -332,8 +332,8 @@ ALLOCATIONS: Final = RuleGroup(
             WARNING,
             _conflicts(ConflictKind.OVERCOMMITTED),
             "10m",
-            f"More of a GPU is given out than it has on {THE_NODE}",
-            f"{COUNT} cards are concerned: of memory, whoever asks last will fail; of cores, all"
+            f"More of a GPU is allocated than it has on {THE_NODE}",
+            f"{COUNT} GPUs are concerned: of memory, whoever asks last will fail; of cores, all"
             " are slower. First: are they oversold on purpose? Else vgpu inspect shows who holds"
             " them.",
         ),
@@ -388,7 +388,7 @@ RECONCILERS: Final = RuleGroup(
             "1h",
             "Pods that want a GPU are stuck: {{ $labels.rule }}",
             f"{COUNT} pods have been failed or waiting for an hour without being repaired. First:"
-            " vgpu reconcile plan names them, and says why each is left alone.",
+            " vgpu reconcile plan names them, and says why each is skipped.",
         ),
         Alert(
             "VgpuNodeLockStuck",

@@ -63,7 +63,7 @@ DEVICE_PLUGINS: Final = RuleGroup(
             f" unless on ({PLUGIN_TARGET}) vgpu_plugin_resource_registered == 0",
             "10m",
             f"The device plugin on {THE_NODE} serves nobody",
-            "It has found no cards that it can offer, or does not know yet who holds them. First:"
+            "It has found no GPUs that it can offer, or does not know yet who holds them. First:"
             " see its log, and whether nvidia-smi and the API server answer on that node.",
         ),
         Alert(
@@ -93,7 +93,7 @@ DEVICE_PLUGINS: Final = RuleGroup(
             "5m",
             f"{THE_CARD} is given to nobody: {{{{ $labels.reason }}}}",
             "What runs there stays, and nothing new comes. First: see who works on it, and what the"
-            " card's own alerts and dmesg say.",
+            " GPU's own alerts and dmesg say.",
         ),
         Alert(
             "VgpuPluginRefusing",

@@ -105,5 +105,5 @@ _SPLIT_CARDS: Final = (
 
 
 def shareable(metric: str) -> str:
-    """The metric of every device that can be given out: not of cards that are split by MIG."""
+    """The metric of every device that can be allocated: not of GPUs that are split by MIG."""
     return f"{metric} unless on ({CARD}) {_SPLIT_CARDS}"

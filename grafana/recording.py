@@ -1,6 +1,6 @@
 """Recording rules: what dashboards ask of a node, a cluster or a namespace, added up once.
 
-What is unknown is in no sum: a card with a share of unknown size counts neither as allocated nor as
+What is unknown is in no sum: a GPU with a share of unknown size counts neither as allocated nor as
 free, and a promised share that nobody runs in has no unused memory.
 """
 
@@ -27,9 +27,9 @@ MISSING: Final = (
 SUMS: Final = (
     ("vgpu_gpu_memory_total_bytes", shareable("vgpu_gpu_memory_total_bytes"), "memory there is"),
     ("vgpu_gpu_memory_used_bytes", shareable("vgpu_gpu_memory_used_bytes"), "memory in use"),
-    ("vgpu_gpu_memory_allocated_bytes", "vgpu_gpu_memory_allocated_bytes", "memory given out"),
-    ("vgpu_gpu_memory_unallocated_bytes", UNALLOCATED, "memory still to be given out"),
-    ("vgpu_container_memory_unused_bytes", UNUSED, "waste: memory given out that is not used"),
+    ("vgpu_gpu_memory_allocated_bytes", "vgpu_gpu_memory_allocated_bytes", "memory allocated"),
+    ("vgpu_gpu_memory_unallocated_bytes", UNALLOCATED, "memory still to be allocated"),
+    ("vgpu_container_memory_unused_bytes", UNUSED, "waste: memory allocated that is not used"),
     (
         "vgpu_gpu_memory_unattributed_bytes",
         shareable("vgpu_gpu_memory_unattributed_bytes"),
@@ -38,7 +38,7 @@ SUMS: Final = (
     (
         "vgpu_gpu_core_allocated_ratio",
         "vgpu_gpu_core_allocated_ratio",
-        "cores given out",
+        "cores allocated",
     ),
     ("vgpu_gpu_shares_allocated", "vgpu_gpu_shares_allocated", "shares that containers hold"),
     ("vgpu_gpu_power_usage_watts", "vgpu_gpu_power_usage_watts", "power drawn"),
@@ -66,12 +66,12 @@ GROUPS: Final = (
             RecordingRule(
                 "instance:vgpu_gpu_utilization_ratio:avg",
                 f"avg by ({NODE}) (vgpu_gpu_utilization_ratio)",
-                "utilisation of its cards, by node",
+                "utilisation of its GPUs, by node",
             ),
             RecordingRule(
                 "instance:vgpu_gpus_missing:max",
                 MISSING,
-                "cards that were or should be there within a day and do not answer, by node",
+                "GPUs that were or should be there within a day and do not answer, by node",
             ),
         ),
     ),
@@ -89,15 +89,15 @@ GROUPS: Final = (
             RecordingRule(
                 "cluster:vgpu_gpu_utilization_ratio:avg",
                 "avg by (cluster) (vgpu_gpu_utilization_ratio)",
-                "utilisation of its cards, by cluster",
+                "utilisation of its GPUs, by cluster",
             ),
             RecordingRule(
-                "cluster:vgpu_gpus:sum", "sum by (cluster) (vgpu_gpus)", "cards that answer"
+                "cluster:vgpu_gpus:sum", "sum by (cluster) (vgpu_gpus)", "GPUs that answer"
             ),
             RecordingRule(
                 "cluster:vgpu_gpus_expected:sum",
                 "sum by (cluster) (vgpu_gpus_expected)",
-                "cards that should answer",
+                "GPUs that should answer",
             ),
             RecordingRule(
                 "cluster_scheme:vgpu_containers:count",

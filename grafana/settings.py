@@ -38,19 +38,19 @@ SLOW_PART: Final = 0.5
 # ---------------------------------------------------------------- devices
 
 GPUS_REMEMBERED: Final = "1d:1m"
-"""For how long a card that is gone is missed: a day, looked at every minute."""
+"""For how long a GPU that is gone is missed: a day, looked at every minute."""
 
 XID_SECONDS: Final = 3600
 """So long an XID error is news, as on the exporter's status page."""
 
 XIDS_CRITICAL: Final = (48, 62, 64, 74, 79, 95, 119, 120)
-"""The card, not the program on it, is broken (NVIDIA's XID catalogue)."""
+"""The GPU, not the program on it, is broken (NVIDIA's XID catalogue)."""
 
 XIDS_WARNING: Final = (94,)
-"""A memory error that was contained: the card works on, but wants a reset."""
+"""A memory error that was contained: the GPU works on, but wants a reset."""
 
 GAP_RATIO: Final = 0.1
-"""So much of a card's memory may be used outside all containers."""
+"""So much of a GPU's memory may be used outside all containers."""
 
 THERMAL: Final = ("hw_thermal_slowdown", "sw_thermal_slowdown")
 POWER_BRAKE: Final = ("hw_power_brake_slowdown",)
@@ -75,7 +75,7 @@ HARMLESS_REFUSALS: Final = (
 # ---------------------------------------------------------------- allocations
 
 FULL_RATIO: Final = 0.95
-"""An oversold card is under pressure when so much of its memory is in use."""
+"""An oversold GPU is under pressure when so much of its memory is in use."""
 
 OWN_ALERTS: Final = (ConflictKind.DOUBLE_BOOKED, ConflictKind.OVERCOMMITTED)
 SERIOUS_CONFLICTS: Final = tuple(sorted(SERIOUS - set(OWN_ALERTS)))

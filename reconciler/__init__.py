@@ -7,7 +7,7 @@ Where to look, in the order of a cycle:
 - ``observe/``: what is seen: a cluster listed or followed, a dump, one node. ``books``: the
   ledgers, kept from look to look.
 - ``scene``, ``rules/``: what is wrong. One file a rule, one table of them all. Pure.
-- ``plan``, ``memory``: what is to be done, in what order, and what is left alone and why. Pure.
+- ``plan``, ``memory``: what is to be done, in what order, and what is skipped and why. Pure.
   ``judge``: one subject of it once more, just before it is acted on. Pure.
 - ``apply/``: plans carried out, told in an audit and to Kubernetes, and undone.
 - ``cycle``: all of that once; ``schedule``, ``cron``, ``service``: again and again; ``leader``,

@@ -139,7 +139,7 @@ class ClusterIndex:
         return tuple(each for each in self.malformed[ObjectKind.POD] if each.may_be_on(node))
 
     def hidden_tenants(self, node: str) -> tuple[MalformedObject, ...]:
-        """Whatever cannot be read and may hold something of the node's cards.
+        """Whatever cannot be read and may hold something of the node's GPUs.
 
         A SharePod holds nothing before it is placed, nor where KubeShare is not in use.
         """

@@ -24,7 +24,7 @@ _BY_LEDGER: Final = frozenset(
     | {Rule.OVER_PROMISED}
     | {entry.rule for entry in RULES if Coverage.LEDGER in entry.needs}
 )
-"""Rules that judge a node's ledger, which is not made anew for one pod."""
+"""Rules that judge a node's ledger, which is not recreated for one pod."""
 
 
 class Judge:

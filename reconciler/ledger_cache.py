@@ -91,10 +91,10 @@ def _same(page: _Page, node: Node, pods: tuple[Pod, ...], unhealthy: str) -> boo
 _PASSING: Final = frozenset(
     key for key_set in (VOLCANO, HAMI) for key in (*key_set.handshake, *key_set.locks)
 )
-"""Annotations of nodes that change every half a minute, or with every pod, and name no card."""
+"""Annotations of nodes that change every half a minute, or with every pod, and name no GPU."""
 
 
 def _lasting(node: Node) -> Node:
-    """What of a node can tell its cards: it changes rarely."""
+    """What of a node can tell its GPUs: it changes rarely."""
     annotations = {key: text for key, text in node.annotations.items() if key not in _PASSING}
     return structs.replace(node, resource_version="", annotations=annotations)

@@ -114,7 +114,7 @@ PLAN: Final = _one_row(
     Family(
         "vgpu_reconcile_skipped",
         GAUGE,
-        "Of these, those left alone although a rule would act, by the first reason that applies.",
+        "Of these, those skipped although a rule would act, by the first reason that applies.",
         _of_plan(_skipped),
         ("reason",),
     ),

@@ -184,7 +184,7 @@ Guard = OwnerGuard | NobodyWaitsGuard | UnusedGuard | PolicyGuard
 class Evict(msgspec.Struct, frozen=True, tag="evict"):
     """Evict the pod, if it is still this very version of it.
 
-    ``guards`` are what else must still be so: who uses a holder pod's card does not change it.
+    ``guards`` are what else must still be so: who uses a holder pod's GPU does not change it.
     """
 
     pod: PodRef
@@ -292,7 +292,7 @@ class Finding(msgspec.Struct, frozen=True):
 class Entry(msgspec.Struct, frozen=True):
     """A subject in a plan: its leading finding, and the other rules that found it too.
 
-    ``skip`` is why it is left alone, None for an action and for what is only reported;
+    ``skip`` is why it is skipped, None for an action and for what is only reported;
     ``detail`` says the rest of it: for how long yet, by which limit. ``owner`` is the UID of its
     controller, "" if it has none.
     """
@@ -322,7 +322,7 @@ class Breaker(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is to be done, in this order, and every subject that is left alone with its reason.
+    """What is to be done, in this order, and every subject that is skipped with its reason.
 
     Attributes:
         id: the same for the same actions.

@@ -1,6 +1,6 @@
 """Findings in, plan out: who may be acted on, in what order, and how many at a time. Pure.
 
-Every subject appears once: as an action, or left alone with the first reason that applies, or as
+Every subject appears once: as an action, or skipped with the first reason that applies, or as
 something that can only be reported. The order of the input does not matter. Reasons are asked in
 this order: what protects the subject, what the rule itself objects, whether its node could do any
 better, its age, its owner's back-off, the rule's mode; then, for all together, the circuit breaker
@@ -266,7 +266,7 @@ def _exempt(finding: Finding) -> frozenset[SkipReason]:
 
 
 def opted_out(thing: Pod | Node) -> bool:
-    """Whether somebody wants it left alone."""
+    """Whether somebody wants it skipped."""
     return thing.annotations.get(OPT_OUT) == "false"
 
 

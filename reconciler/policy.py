@@ -66,7 +66,7 @@ class Ages(msgspec.Struct, frozen=True):
     ``failed``: a failure. ``assumed``: a promise that nobody kept; longer than the time-outs of
     the schedulers' locks (300 s), so that they have given up before us. ``lock``: a lock whose
     owner is gone. ``handshake``: a node given up although its plugin lives. ``drift``: a
-    disagreement about a card. ``over_limit``: more memory used than given; as long as the alert
+    disagreement about a GPU. ``over_limit``: more memory used than given; as long as the alert
     waits. ``orphan``: what lost its owner. ``clock_skew`` is added to all of them: so wrong may
     another machine's clock be without anything being done too early.
     """
@@ -82,7 +82,7 @@ class Ages(msgspec.Struct, frozen=True):
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """After an eviction, an owner's pods on that node are left alone: ``first`` seconds, then
+    """After an eviction, an owner's pods on that node are skipped: ``first`` seconds, then
     twice as long each time, up to ``longest``; forgotten when nothing happened for twice that.
     """
 
@@ -102,7 +102,7 @@ class Policy(msgspec.Struct, frozen=True):
         evict_running: also running pods, where a rule says that this helps.
         namespaces: only pods in these, if any are named; then nothing of nodes either.
         protected_namespaces: nothing is done here; KubeShare's holder pods excepted.
-        priority_ceiling: pods of a higher priority are left alone.
+        priority_ceiling: pods of a higher priority are skipped.
     """
 
     modes: Mapping[Rule, Mode] = {}

@@ -20,7 +20,7 @@ class Rule(Explained):
     STALE_LOCK = "stale_lock", "a node lock whose owner needs it no more"
     STALE_HANDSHAKE = "stale_handshake", "the scheduler gave the node up, but its plugin lives"
     LEFTOVER_CLAIM = "leftover_claim", "served or ended, but its claim still asks for devices"
-    CARD_DRIFT = "card_drift", "the annotation names another card than the container really has"
+    CARD_DRIFT = "card_drift", "the annotation names another GPU than the container really has"
     RECOVER = "recover", "runs on its device, but the books forgot that it was handed out"
     DOUBLE_BOOKED = "double_booked", "more is held of a device than there is"
     RUNNING_WITHOUT_DEVICE = "running_without_device", "runs, asks for a device and has none"
@@ -90,7 +90,7 @@ class Cause(Explained):
     CARD_DIFFERS = "card_differs", "better sources than its annotation place it elsewhere"
     # recover
     RUNS_UNASSIGNED = "runs_unassigned", "it runs, but its claim was never marked as assigned"
-    RUNS_UNCLAIMED = "runs_unclaimed", "it runs on a known card, but its annotations say nothing"
+    RUNS_UNCLAIMED = "runs_unclaimed", "it runs on a known GPU, but its annotations say nothing"
     # double_booked
     SAME_SLICE = "same_slice", "two pods hold the same slice"
     OVERCOMMITTED = "overcommitted", "the shares are together more than the device"
@@ -113,7 +113,7 @@ class Cause(Explained):
     # orphan_shim_dir
     POD_GONE = "pod_gone", "no pod of that UID is on the node, and no process maps the file"
     # kubeshare
-    ORPHANED_HOLDER = "orphaned_holder", "it keeps a card for a virtual GPU that nobody uses"
+    ORPHANED_HOLDER = "orphaned_holder", "it keeps a GPU for a virtual GPU that nobody uses"
     FLOAT_SUM = "float_sum", "refused because decimals do not add up to 1 in floating point"
     VANISHED_GPUID = "vanished_gpuid", "its virtual GPU has no holder pod any more"
     COMPLETED_FOR_EVER = "completed_for_ever", "its pod completes and is made again, for ever"
@@ -130,7 +130,7 @@ class Effect(Explained):
 
 
 class SkipReason(Explained):
-    """Why a subject is left alone although a rule would act; the first that applies is told."""
+    """Why a subject is skipped although a rule would act; the first that applies is told."""
 
     # what is known of it
     INCOMPLETE_VIEW = "incomplete_view", "not everything needed to judge it could be read"

@@ -57,7 +57,7 @@ class ReconcilerState(msgspec.Struct, frozen=True):
         return seen if finding.since is None else min(seen, finding.since)
 
     def pause(self, key: str, now: float, backoff: Backoff) -> float:
-        """Seconds that an owner's pods on a node are left alone yet; 0 or less is not at all."""
+        """Seconds that an owner's pods on a node are skipped yet; 0 or less is not at all."""
         attempt = self.attempts.get(key)
         if attempt is None:
             return 0.0

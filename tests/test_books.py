@@ -193,7 +193,7 @@ HOLDERS = st.integers(0, 6)
 
 
 class BooksMachine(RuleBasedStateMachine):
-    """Books beside a plain dict of who holds what, whose sums are taken anew each time."""
+    """Books beside a plain dict of who holds what, whose sums are recreated each time."""
 
     def __init__(self):
         super().__init__()

@@ -158,7 +158,7 @@ GPUSHARE = sample.gpushare_node("n")
         (
             [GPUSHARE, sample.gpushare_pod("p", "n", 4, "x", phase="Pending")],
             WaitingReason.UNREADABLE,
-            "ALIYUN_COM_GPU_MEM_IDX: not a card's index: 'x'",
+            "ALIYUN_COM_GPU_MEM_IDX: not a GPU's index: 'x'",
             None,
         ),
         (
@@ -243,7 +243,7 @@ def room(*items):
 
 
 def test_free_memory_in_pieces_that_are_too_small_is_not_usable():
-    """Two cards with 6 GiB each: 12 GiB are free, and none are for 8 GiB."""
+    """Two GPUs with 6 GiB each: 12 GiB are free, and none are for 8 GiB."""
     pods = [sample.volcano_pod(f"p{card}", "n", card, 46068 - 6144) for card in (1, 2)]
     waits = sample.pod("waits", limits=sample.volcano_limits(8192), unschedulable=NO_ROOM)
     told = room(sample.volcano_node("n", 1), *pods, waits)
@@ -302,7 +302,7 @@ def test_nothing_held_and_nothing_waiting_gives_no_probe():
     [(15, 15 * GIB), (141, 141 * GIB), (1024, 1024 * MIB), (81559, 81559 * MIB)],
 )
 def test_gpushares_unit_is_told_by_the_size_of_the_cards_and_said(units, bytes_of_a_card):
-    """141 GiB are a card of today; the original would take it for 141 MiB."""
+    """141 GiB are a GPU of today; the original would take it for 141 MiB."""
     told = found(sample.gpushare_node("n", cards=2, units=units))
     assert told.nodes[0].ledger.devices[0].device.memory_bytes == bytes_of_a_card
     (note,) = told.notes
@@ -317,7 +317,7 @@ def test_a_unit_that_is_set_is_not_talked_about():
 
 def test_nodes_that_cannot_have_the_same_unit_are_named():
     told = found(sample.gpushare_node("a", units=22), sample.gpushare_node("b", units=22000))
-    assert "a has only 22 a card" in told.notes[0]
+    assert "a has only 22 a GPU" in told.notes[0]
 
 
 def test_volcanos_factor_counts_and_a_missing_one_is_noticed():

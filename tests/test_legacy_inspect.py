@@ -39,7 +39,7 @@ def marked(text):
 
 
 def test_the_live_details():
-    """G7: the nodes and the pod are given out of order."""
+    """G7: the nodes and the pod are allocated of order."""
     nodes = [
         node("10.0.33.21", 77, 7, "10.0.33.21"),
         node("10.0.20.250", 88, 4, "10.0.20.250"),

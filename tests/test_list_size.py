@@ -70,7 +70,7 @@ def test_the_unit_is_a_multiple_of_what_is_asked_for():
 
 
 def test_no_unit_may_leave_a_device_without_any():
-    """A card of 16 MiB beside large ones: units above its size would make it vanish."""
+    """A GPU of 16 MiB beside large ones: units above its size would make it vanish."""
     small, large = SharedMemory(GPUSHARE, 16 * MIB), SharedMemory(GPUSHARE, 100_000 * GIB)
     assert smallest_unit([large, small]) is None
     assert smallest_unit([large]) is not None

@@ -76,7 +76,7 @@ def test_a_page_says_how_to_turn_its_rule_and_one_subject_off():
         if f"--rule {name}=off" not in last:
             yield f"{name}: not how the rule is turned off"
         if OPT_OUT not in last and name != Rule.ORPHAN_SHIM_DIR:
-            yield f"{name}: not how a subject is left alone"
+            yield f"{name}: not how a subject is skipped"
 
 
 @no_defects

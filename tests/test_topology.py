@@ -1,4 +1,4 @@
-"""The tree of a node's cards: read from nvidia-smi's matrix, what is taken of it, its drawing."""
+"""The tree of a node's GPUs: read from nvidia-smi's matrix, what is taken of it, its drawing."""
 
 from itertools import combinations
 
@@ -23,7 +23,7 @@ def free(tree):
 
 @pytest.mark.parametrize(("matrix", "count"), [(TOPO6, 6), (ONE, 1)])
 def test_a_card_of_which_any_part_is_taken_is_not_available(matrix, count):
-    """T6: 6, or 1 with a single card; one less with half or all of a card; then all again."""
+    """T6: 6, or 1 with a single GPU; one less with half or all of a GPU; then all again."""
     tree = tree_of(matrix)
     assert free(tree) == list(range(count))
     for share in (Share("0", 2**28, 500), Share("0", None, 1000)):
@@ -201,7 +201,7 @@ def line(indent, name, *, aval=None, pids="", used=0, total=GIB, cores=0, memory
 
 
 def test_the_drawing_is_that_of_gpu_manager():
-    """TOPO6 with card 1 given whole, card 2 by half, and processes on cards 1 and 4."""
+    """TOPO6 with GPU 1 given whole, GPU 2 by half, and processes on GPUs 1 and 4."""
     tree = tree_of(TOPO6, {1: ((9, 12), 2**20), 4: ((7,), 5)}).holding(
         [Share("1", None, 1000), Share("2", 2**28, 500)]
     )

@@ -33,10 +33,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "reconciler.main:command",
         "Find what shared GPUs left failed, stuck or forgotten, and repair it.",
     ),
-    "top": ("vgpu.commands.top:command", "Watch a node's cards and the containers on them."),
+    "top": ("vgpu.commands.top:command", "Watch a node's GPUs and the containers on them."),
     "topology": (
         "vgpu.commands.topology:command",
-        "Print or serve how the cards lie, as gpu-manager does.",
+        "Print or serve how the GPUs lie, as gpu-manager does.",
     ),
     "completion": ("vgpu.commands.completion:command", "Print a shell's completion script."),
     "demo": (

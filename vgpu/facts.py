@@ -17,7 +17,7 @@ from vgpu.reasons import Rejection
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """One device: a card, or a MIG instance (then ``parent`` is the card's UUID).
+    """One device: a GPU, or a MIG instance (then ``parent`` is the GPU's UUID).
 
     ``readings`` maps a reading's name and its label values to a number in base units, e.g.
     ``("temperature_celsius",): 41.0`` or ``("clock_hertz", "sm"): 1.98e9``. A reading that the
@@ -44,14 +44,14 @@ class GpuSample(msgspec.Struct, frozen=True):
     """One pass over the driver.
 
     Attributes:
-        gpus: the devices that answered, cards before their MIG instances, by index.
+        gpus: the devices that answered, GPUs before their MIG instances, by index.
         lost: UUIDs of devices that were there and no longer answer.
         processes: who is on which device; only for devices in ``processes_known``.
         processes_known: devices whose process list is complete and consistent.
         utilization: (pid, device) -> SM utilisation, ratio 0-1, since the last pass.
         utilization_known: devices that can tell utilisation by process (idle ones included).
         generation: counts driver initialisations.
-        complete: whether every card could be identified, so that a UUID that is in neither
+        complete: whether every GPU could be identified, so that a UUID that is in neither
             ``gpus`` nor ``lost`` is no device of this node.
         rejections: what was refused, and why.
     """
@@ -99,7 +99,7 @@ class GpuSource(Protocol):
         ...
 
     def xids_watched(self) -> frozenset[str]:
-        """The cards whose XIDs are being recorded. Never blocks."""
+        """The GPUs whose XIDs are being recorded. Never blocks."""
         ...
 
     def calls(self) -> Mapping[str, CallCost]:

@@ -87,9 +87,9 @@ class Probe(msgspec.Struct, frozen=True, gc=False):
     """The share of which it is asked how often it still fits.
 
     Attributes:
-        memory_bytes: of one card; None with ``memory_percent`` None is all that the card has.
-        memory_percent: of the card's memory, in place of bytes.
-        cores_milli: thousandths of one card's cores.
+        memory_bytes: of one GPU; None with ``memory_percent`` None is all that the GPU has.
+        memory_percent: of the GPU's memory, in place of bytes.
+        cores_milli: thousandths of one GPU's cores.
         pending: whose it is: the largest pending request, or None for the most common share.
     """
 
@@ -100,15 +100,15 @@ class Probe(msgspec.Struct, frozen=True, gc=False):
 
 
 class FreeCapacity(msgspec.Struct, frozen=True, gc=False):
-    """What is left of one scheme's cards, and how much of that is of use.
+    """What is left of one scheme's GPUs, and how much of that is of use.
 
     Attributes:
-        scheme: whose cards.
-        cards: how many there are.
-        memory_bytes, held_bytes, free_bytes: of all cards; free is what is not held.
+        scheme: whose GPUs.
+        GPUs: how many there are.
+        memory_bytes, held_bytes, free_bytes: of all GPUs; free is what is not held.
         probe: the share that was asked about; None if there is nothing to go by.
-        fits: how many more such shares there is room for, card by card.
-        usable_bytes: what these would have together. Cards that are unhealthy, of nodes that are
+        fits: how many more such shares there is room for, GPU by GPU.
+        usable_bytes: what these would have together. GPUs that are unhealthy, of nodes that are
             not ready or cordoned, with no cores or no slot left, have no room.
     """
 
@@ -126,7 +126,7 @@ class Inventory(msgspec.Struct, frozen=True):
     """All of it.
 
     Attributes:
-        nodes: those with cards to share or pods that share, by name.
+        nodes: those with GPUs to share or pods that share, by name.
         pending: by namespace and name of the pod.
         rooms: by scheme.
         notes: what a reader must know to trust the numbers, in words.
@@ -159,7 +159,7 @@ class Units(msgspec.Struct, frozen=True):
     """What the operators of the sharing systems have set.
 
     ``volcano_factor`` is MiB of one unit of Volcano's memory, ``gpushare_unit`` bytes of one unit
-    of gpushare's; None is to be guessed by the cards.
+    of gpushare's; None is to be guessed by the GPUs.
     """
 
     volcano_factor: int = 1
@@ -183,7 +183,7 @@ def of_node(objects: Objects, name: str) -> Objects:
 
 
 _SMALLEST_MIB: Final = 1024
-"""A card of fewer MiB is in truth counted in another unit: no such card is shared."""
+"""A GPU of fewer MiB is in truth counted in another unit: no such GPU is shared."""
 
 _HAMI_MARK: Final = "hami.io/"
 
@@ -331,8 +331,8 @@ def _beginnings(codec: SchemeCodec) -> tuple[str, ...]:
 def _gpushare_unit(nodes: Iterable[Node], units: Units) -> tuple[int, tuple[str, ...]]:
     """Bytes of one unit, and what was assumed.
 
-    The original takes a card of more than 100 units to be counted in MiB, so that a card of 141
-    GiB would have 141 MiB. Cards of less than a GiB are not shared, nor are there any of a TiB.
+    The original takes a GPU of more than 100 units to be counted in MiB, so that a GPU of 141
+    GiB would have 141 MiB. GPUs of less than a GiB are not shared, nor are there any of a TiB.
     """
     if units.gpushare_unit is not None:
         return units.gpushare_unit, ()
@@ -347,21 +347,21 @@ def _gpushare_unit(nodes: Iterable[Node], units: Units) -> tuple[int, tuple[str,
     unit, name = (MIB, "MiB") if sizes[large] >= _SMALLEST_MIB else (GIB, "GiB")
     said = (
         f"one unit of {gpushare_node.MEMORY} is taken for 1 {name}, since {large} has"
-        f" {sizes[large]} of them a card; --gpushare.memory-unit settles it"
+        f" {sizes[large]} of them a GPU; --gpushare.memory-unit settles it"
     )
     if unit == MIB and sizes[small] < _SMALLEST_MIB:
-        said += f". Beware: {small} has only {sizes[small]} a card, so one of them is wrong"
+        said += f". Beware: {small} has only {sizes[small]} a GPU, so one of them is wrong"
     return unit, (said,)
 
 
 def _volcano_notes(views: Iterable[NodeView], units: Units) -> Iterator[str]:
-    """Cards so small that the unit must be larger."""
+    """GPUs so small that the unit must be larger."""
     for view in views:
         for entry in view.ledger.devices if Scheme.VOLCANO in view.schemes else ():
             memory = entry.device.memory_bytes
             if memory and memory < GIB:
                 yield (
-                    f"{view.node.name} has a card of {memory // MIB} MiB: with what"
+                    f"{view.node.name} has a GPU of {memory // MIB} MiB: with what"
                     f" gpu-memory-factor does Volcano's plugin run? It was read with"
                     f" --volcano.memory-factor {units.volcano_factor}"
                 )
@@ -385,7 +385,7 @@ def _views(nodes: Iterable[Node], found: ClusterLedgers) -> Iterator[NodeView]:
 
 
 def _schemes(node: Node) -> Iterator[Scheme]:
-    """Whose cards the node says it has."""
+    """Whose GPUs the node says it has."""
     has = {
         Scheme.VOLCANO: node.annotations.get(VOLCANO.register)
         or node.annotations.get(HAMI.register)
@@ -511,7 +511,7 @@ def _promised(
 
 
 def _tells_its_cards(view: NodeView) -> bool:
-    """Whether a card that is not among its cards is not there; not if what it says is illegible."""
+    """Whether a GPU that is not among its GPUs is not there; not if what it says is illegible."""
     return view.known and all(one.pod is not None for one in view.ledger.malformed)
 
 
@@ -578,13 +578,13 @@ def _probe(
 
 
 def _size(request: Request) -> tuple[int, int, int, int]:
-    """All of a card is more than a part of it, and that is more than any bytes."""
+    """All of a GPU is more than a part of it, and that is more than any bytes."""
     whole = request.memory_bytes is None and request.memory_percent is None
     return whole, request.memory_percent or 0, request.memory_bytes or 0, request.cores_milli
 
 
 def _fitting(entry: DeviceEntry, probe: Probe) -> tuple[int, int]:
-    """How many such shares still fit on the card, and their bytes."""
+    """How many such shares still fit on the GPU, and their bytes."""
     device, free = entry.device, entry.free_memory_bytes
     if not device.healthy or entry.lost or free is None or device.memory_bytes is None:
         return 0, 0

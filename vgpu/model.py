@@ -12,7 +12,7 @@ class Scheme(StrEnum):
     GPUSHARE = "gpushare"  # Aliyun
     GAIA = "gaia"  # Tencent gpu-manager
     KUBESHARE = "kubeshare"  # KubeShare / Gemini
-    NONE = "none"  # a process on a card that no sharing system knows of
+    NONE = "none"  # a process on a GPU that no sharing system knows of
 
 
 class Phase(StrEnum):
@@ -48,7 +48,7 @@ class Share(msgspec.Struct, frozen=True, gc=False, order=True):
 
     Attributes:
         device: the device's name where the fact was read: its UUID if the scheme says it, else
-            the card's index in decimal (gpushare, gaia) or the GPUID of a virtual GPU
+            the GPU's index in decimal (gpushare, gaia) or the GPUID of a virtual GPU
             (kubeshare). :attr:`Device.names` resolves it.
         memory_bytes: bytes of the device's memory.
         cores_milli: thousandths of the device's cores; 10 are one percent.
@@ -132,18 +132,18 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
 
 
 class Device(msgspec.Struct, frozen=True, gc=False):
-    """A card or MIG instance of a node, as a scheme counts it.
+    """A GPU or MIG instance of a node, as a scheme counts it.
 
     Attributes:
         uuid: its identity; "" where only the API server was asked and the scheme does not say it.
-        index: its position on the node (gpushare's and gaia's card index); None if unknown.
+        index: its position on the node (gpushare's and gaia's GPU index); None if unknown.
         memory_bytes: what there is to share; None if unknown.
         cores_milli: what there is to share: 1000, more with core scaling.
         slots: how many shares it takes at most; None is any number.
         healthy: whether new shares may go there.
-        model: the card's name, "" if unknown.
+        model: the GPU's name, "" if unknown.
         handles: further names that schemes give it (GPUIDs of kubeshare's virtual GPUs).
-        parent: of a MIG instance, its card's UUID.
+        parent: of a MIG instance, its GPU's UUID.
     """
 
     uuid: str = ""

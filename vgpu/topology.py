@@ -1,7 +1,7 @@
-"""How near a node's cards are to one another: a tree, as gpu-manager draws it, and what is free.
+"""How near a node's GPUs are to one another: a tree, as gpu-manager draws it, and what is free.
 
-Leaves are cards; an inner node joins all cards that reach one another over a link of its level or
-a nearer one. The tree never changes. What is taken is counted on the cards, always anew from the
+Leaves are GPUs; an inner node joins all GPUs that reach one another over a link of its level or
+a nearer one. The tree never changes. What is taken is counted on the GPUs, always anew from the
 shares that are held: nothing has to be given back, so nothing can be given back twice.
 
 Levels are NVML's (``nvmlGpuTopologyLevel_t``); the drawing is that of gpu-manager
@@ -21,9 +21,9 @@ from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_MILLI
 
 
 class LinkLevel(IntEnum):
-    """What two cards have between them, the nearest first; ``name`` is what the drawing says."""
+    """What two GPUs have between them, the nearest first; ``name`` is what the drawing says."""
 
-    GPU = 0  # one card; or two on one board, which count as PIX
+    GPU = 0  # one GPU; or two on one board, which count as PIX
     PIX = 10  # one PCIe switch
     PXB = 20  # several PCIe switches
     PHB = 30  # a host bridge
@@ -36,7 +36,7 @@ INNER = (LinkLevel.PIX, LinkLevel.PXB, LinkLevel.PHB, LinkLevel.CPU, LinkLevel.S
 
 
 class TopologyGpu(msgspec.Struct, frozen=True, gc=False):
-    """One card, and how much of it is taken.
+    """One GPU, and how much of it is taken.
 
     Attributes:
         index: its number to the driver, as the drawing shows it.
@@ -84,17 +84,17 @@ class TopologyNode(msgspec.Struct, frozen=True):
 
 
 class TopologyTree(msgspec.Struct, frozen=True):
-    """A node's cards and what joins them; leaves are in the order of ``cards``."""
+    """A node's GPUs and what joins them; leaves are in the order of ``cards``."""
 
     cards: tuple[TopologyGpu, ...]
     root: TopologyNode
 
     def available(self, group: TopologyNode) -> tuple[TopologyGpu, ...]:
-        """The group's cards that nobody has any part of, in order."""
+        """The group's GPUs that nobody has any part of, in order."""
         return tuple(self.cards[at] for at in group.cards if self.cards[at].untouched)
 
     def paths(self) -> Iterator[tuple[TopologyNode, ...]]:
-        """For each card the groups above it, from its leaf to the one below the root."""
+        """For each GPU the groups above it, from its leaf to the one below the root."""
         for at in range(len(self.cards)):
             path, group = [], self.root
             while group.level is not LinkLevel.GPU:
@@ -108,11 +108,11 @@ class TopologyTree(msgspec.Struct, frozen=True):
 
 
 def grow(cards: Iterable[TopologyGpu], between: Callable[[int, int], LinkLevel]) -> TopologyTree:
-    """The tree of these cards; ``between`` tells the level of two positions, the lower first."""
+    """The tree of these GPUs; ``between`` tells the level of two positions, the lower first."""
     all_cards = tuple(cards)
     positions = range(len(all_cards))
     groups = [TopologyNode(LinkLevel.GPU, (at,)) for at in positions]
-    first = list(positions)  # of the cards within reach of each card
+    first = list(positions)  # of the GPUs within reach of each GPU
     for level in INNER:
         for low, high in combinations(positions, 2):
             if first[low] != first[high] and between(low, high) <= level:
@@ -135,9 +135,9 @@ def _joined(level: LinkLevel, groups: list[TopologyNode]) -> TopologyNode:
 
 
 def holding(cards: Sequence[TopologyGpu], shares: Iterable[Share]) -> tuple[TopologyGpu, ...]:
-    """The cards with these shares taken as well; shares of other devices change nothing here.
+    """The GPUs with these shares taken as well; shares of other devices change nothing here.
 
-    A share names its card by UUID or minor number. What it does not limit it takes whole, and with
+    A share names its GPU by UUID or minor number. What it does not limit it takes whole, and with
     all cores it takes all memory.
     """
     position = {name: at for at, card in enumerate(cards) for name in (str(card.minor), card.uuid)}
@@ -181,10 +181,10 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]{0,16}m")
 
 
 def parse_matrix(text: str, subject: str = "topology matrix") -> tuple[tuple[LinkLevel, ...], ...]:
-    """The levels between all cards, from ``nvidia-smi topo -m``.
+    """The levels between all GPUs, from ``nvidia-smi topo -m``.
 
     NVLink (``NV1`` …) hides what PCIe there is; it is nearer than any and read as PIX. Network
-    cards, affinities and the legend are passed over.
+    GPUs, affinities and the legend are passed over.
 
     Raises SourceError MALFORMED, TOO_LARGE.
     """
@@ -196,12 +196,10 @@ def parse_matrix(text: str, subject: str = "topology matrix") -> tuple[tuple[Lin
         names != [f"GPU{number}" for number in range(len(names))]
         or not 0 < len(names) <= MOST_CARDS
     ):
-        raise SourceError(
-            Reason.MALFORMED, subject, f"line 1: not 1 to {MOST_CARDS} cards in order"
-        )
+        raise SourceError(Reason.MALFORMED, subject, f"line 1: not 1 to {MOST_CARDS} GPUs in order")
     rows = [words for words in lines[1:] if _CARD_NAME.fullmatch(words[0])]
     if [words[0] for words in rows] != names or any(len(words) <= len(names) for words in rows):
-        raise SourceError(Reason.MALFORMED, subject, "not one whole row for each card, in order")
+        raise SourceError(Reason.MALFORMED, subject, "not one whole row for each GPU, in order")
     matrix = tuple(
         tuple(
             _level(word, f"{words[0]}, {name}", subject)
@@ -231,7 +229,7 @@ def _level(word: str, where: str, subject: str) -> LinkLevel:
 def draw(tree: TopologyTree) -> str:
     """The text of gpu-manager's PrintGraph: memory in bytes, cores in percent.
 
-    Siblings are sorted by level, by how many cards are free, and by their first card. Of inner
+    Siblings are sorted by level, by how many GPUs are free, and by their first GPU. Of inner
     nodes the original counts nothing allocatable, ever.
     """
     lines = [f"ROOT:{len(tree.available(tree.root))}"]

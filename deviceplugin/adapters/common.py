@@ -9,7 +9,7 @@ from vgpu.model import Device
 
 
 def cards(gpus: Iterable[Gpu]) -> tuple[Device, ...]:
-    """The cards that can be shared, by index: their memory is known, and MIG does not cut them."""
+    """The GPUs that can be shared, by index: their memory is known, and MIG does not cut them."""
     gpus = tuple(gpus)
     cut = {gpu.parent for gpu in gpus}
     whole = (

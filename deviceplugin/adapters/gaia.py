@@ -1,7 +1,7 @@
 """gaia's part: what Tencent's gpu-manager does on a node, except for the files of its library.
 
-gpu-admission's choice of cards is law while it can be kept; gpu-manager chooses anew and refuses
-the pod where it comes to another card. Where gpu-admission has not spoken the cards are chosen
+gpu-admission's choice of GPUs is law while it can be kept; gpu-manager chooses again and refuses
+the pod where it comes to another GPU. Where gpu-admission has not spoken the GPUs are chosen
 here, for all containers of the pod at once, as gpu-manager would.
 
 Nothing in gaia's language says that a pod was refused: gpu-admission believes the pod's phase.
@@ -59,9 +59,9 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
 
     Attributes:
         language: with this node's folders.
-        share_mode: whether parts of cards are given at all.
-        node_labels: of the node, by key, beside that of the card's model.
-        links: how near two cards are, by UUIDs in either order, as ``nvmlGpuTopologyLevel_t``;
+        share_mode: whether parts of GPUs are given at all.
+        node_labels: of the node, by key, beside that of the GPU's model.
+        links: how near two GPUs are, by UUIDs in either order, as ``nvmlGpuTopologyLevel_t``;
             those that are not there are taken for far.
     """
 
@@ -81,7 +81,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         return self.codec.resources
 
     def devices(self, gpus: Iterable[Gpu]) -> tuple[Device, ...]:
-        """The whole cards; the index is the N of ``/dev/nvidia<N>``."""
+        """The whole GPUs; the index is the N of ``/dev/nvidia<N>``."""
         gpus = tuple(gpus)
         minors = {gpu.uuid: gpu.info.get("minor", "") for gpu in gpus}
         found = (
@@ -100,7 +100,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         except ClaimError as error:
             raise BindRefused(BindRefusal.MALFORMED, error.detail, pod.ref) from error
         if told and told.node not in ("", node):
-            detail = f"its annotations promise it cards of node {told.node}, this is {node}"
+            detail = f"its annotations promise it GPUs of node {told.node}, this is {node}"
             raise BindRefused(BindRefusal.OTHER_NODE, detail, pod.ref)
         promised = {each.container: each.shares for each in told.allocations} if told else {}
         asking = [request for request in requests if request.kind in _AT_ONCE]
@@ -146,7 +146,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
             claim = _done(pod, tenant)
             told = self.codec.annotations(claim, devices, pod.apps) if claim else {}
         except ClaimError:
-            return {}  # a card is lost, or the pod was edited: what stands there stays
+            return {}  # a GPU is lost, or the pod was edited: what stands there stays
         first = {PREDICATE_NODE, PREDICATE_TIME} & pod.annotations.keys()
         return {
             key: text
@@ -155,7 +155,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         }
 
     def failure_annotations(self, pod: Pod) -> AnnotationPatch:  # noqa: ARG002  # nothing can be said
-        """None: without its promise the pod would be given another card, not given up."""
+        """None: without its promise the pod would be given another GPU, not given up."""
         return {}
 
     def node_annotations(
@@ -164,7 +164,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         devices: tuple[Device, ...],
         now: float,  # noqa: ARG002  # labels do not age
     ) -> NodePatch:
-        """The labels: the operator's, and the model of the first card."""
+        """The labels: the operator's, and the model of the first GPU."""
         model = model_label(devices[0].model) if devices else ""
         wanted = {**self.node_labels} | ({MODEL_LABEL: model} if model else {})
         return NodePatch(labels=common.lagging(node.labels, wanted))
@@ -178,7 +178,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         """None: gaia does not lock nodes."""
         return None
 
-    # ------------------------------------------------------------ which cards
+    # ------------------------------------------------------------ which GPUs
 
     def _placed(
         self,
@@ -188,9 +188,9 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         devices: tuple[Device, ...],
         books: NodeCapacity,
     ) -> tuple[Allocation, ...]:
-        """The cards of all containers, promised ones first: what is chosen has to do without.
+        """The GPUs of all containers, promised ones first: what is chosen has to do without.
 
-        Nothing is chosen on an unhealthy card; whether a promised one is well is asked elsewhere.
+        Nothing is chosen on an unhealthy GPU; whether a promised one is well is asked elsewhere.
         Raises Refused.
         """
         uuids = {str(device.index): device.uuid for device in devices}
@@ -249,7 +249,7 @@ def _require_known(
         if shares is None:
             continue
         if len(shares) != request.count:
-            detail = f"it asks for {request.count} cards and was promised {len(shares)}"
+            detail = f"it asks for {request.count} GPUs and was promised {len(shares)}"
             raise BindRefused(BindRefusal.MALFORMED, detail, pod.ref, request.container)
         strange = [f"{DEVICE_NODE}{one.device}" for one in shares if one.device not in known]
         if strange:

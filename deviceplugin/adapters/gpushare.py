@@ -1,8 +1,8 @@
-"""Aliyun gpushare's plugin: the extender chooses the card by annotation, the container is told.
+"""Aliyun gpushare's plugin: the extender chooses the GPU by annotation, the container is told.
 
-What is new against the original: cards have their own sizes, each container is served for itself,
+What is new against the original: GPUs have their own sizes, each container is served for itself,
 and a pod that the extender has not seen is refused with the likely cause, except where the node has
-only one card to choose from.
+only one GPU to choose from.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -47,13 +47,13 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """Memory alone; cards are counted on the Node object."""
+        """Memory alone; GPUs are counted on the Node object."""
         return (MEMORY,)
 
     # ------------------------------------------------------------ devices
 
     def devices(self, gpus: Iterable[Gpu]) -> tuple[Device, ...]:
-        """The cards, each in whole units of its own memory, numbered as the extender does."""
+        """The GPUs, each in whole units of its own memory, numbered as the extender does."""
         unit = self.codec.memory_unit
         return tuple(
             replace(card, index=index, memory_bytes=(card.memory_bytes or 0) // unit * unit)
@@ -69,7 +69,7 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
         devices: tuple[Device, ...],
         books: NodeCapacity,  # noqa: ARG002  # the extender has chosen
     ) -> tuple[Allocation, ...]:
-        """What the annotations promise; without them the card of a node that has but one.
+        """What the annotations promise; without them the GPU of a node that has but one.
 
         Raises Refused.
         """
@@ -97,7 +97,7 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
         name: str,  # noqa: ARG002  # nothing is made up
         devices: Mapping[str, Device],
     ) -> ContainerEdits:
-        """The environment of the original's Allocate, with cards by UUID."""
+        """The environment of the original's Allocate, with GPUs by UUID."""
         try:
             return self.codec.edits(pod.ref, allocation, devices)
         except ClaimError as error:
@@ -114,7 +114,7 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
         return ()
 
     def refusal(self, units: int, devices: tuple[Device, ...]) -> Mapping[str, str]:
-        """The environment with which the original answers where it has no card for the container.
+        """The environment with which the original answers where it has no GPU for the container.
 
         The container then cannot start; the kubelet and the pod's phase do not say why.
         """
@@ -129,7 +129,7 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
     ) -> AnnotationPatch:
         """Assigned, and since when, once all its containers are bound.
 
-        What the extender has not seen is written as it would have: inspect then shows the card.
+        What the extender has not seen is written as it would have: inspect then shows the GPU.
         """
         allocations = tenant.allocations
         if tenant.foreign or not all(tenant.binding(each.container) for each in allocations):
@@ -139,12 +139,12 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
             claim = Claim(self.scheme, pod.ref, "", assigned, assigned_at=now)
             try:
                 return self.codec.annotations(claim, devices, pod.apps)
-            except ClaimError:  # a card that is lost
+            except ClaimError:  # a GPU that is lost
                 return {}
         return gpushare_annotations.assigned(pod, now)
 
     def failure_annotations(self, pod: Pod) -> AnnotationPatch:
-        """Without its flag the original passes over the pod; the card that was meant stays told."""
+        """Without its flag the original passes over the pod; the GPU that was meant stays told."""
         return common.lagging(pod.annotations, dict.fromkeys(gpushare_annotations.FLAGS))
 
     def node_annotations(
@@ -153,7 +153,7 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
         devices: tuple[Device, ...],
         now: float,  # noqa: ARG002  # no time is told
     ) -> NodePatch:
-        """How many cards, and which of them are unhealthy."""
+        """How many GPUs, and which of them are unhealthy."""
         count = len(devices)
         told = (node.capacity.get(CARDS, 0), node.allocatable.get(CARDS, 0))
         ill = (card.index for card in devices if not card.healthy and card.index is not None)
@@ -173,13 +173,13 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
 
 
 def _by_uuid(allocation: Allocation, uuids: Mapping[str, str], pod: Pod) -> Allocation:
-    """The same with cards by UUID. Raises Refused."""
+    """The same with GPUs by UUID. Raises Refused."""
     shares: list[Share] = []
     for share in allocation.shares:
         uuid = uuids.get(share.device)
         if not uuid:
             known = ", ".join(name for name in uuids if name.isdecimal()) or "none"
-            detail = f"there is no card {share.device}; there are {known}"
+            detail = f"there is no GPU {share.device}; there are {known}"
             raise BindRefused(BindRefusal.UNKNOWN_DEVICE, detail, pod.ref, allocation.container)
         shares.append(replace(share, device=uuid))
     return Allocation(allocation.container, tuple(shares), Phase.ASSIGNED)

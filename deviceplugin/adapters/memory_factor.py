@@ -33,7 +33,7 @@ def published(factor: int) -> dict[str, str]:
 
 
 def smallest(devices: Iterable[Device]) -> int | None:
-    """MiB of the smallest unit with which the list of these cards is not too long."""
+    """MiB of the smallest unit with which the list of these GPUs is not too long."""
     kind = dict(VOLCANO.advertised)[VOLCANO.memory]
     cards = (SharedMemory(len(f"{card.uuid}{kind}-"), card.memory_bytes or 0) for card in devices)
     unit = smallest_unit(cards)
@@ -41,7 +41,7 @@ def smallest(devices: Iterable[Device]) -> int | None:
 
 
 def automatic(devices: Iterable[Device], nodes: Iterable[Node]) -> int:
-    """The factor for a node with these cards; ``nodes`` are all, with what each publishes.
+    """The factor for a node with these GPUs; ``nodes`` are all, with what each publishes.
 
     Memory is counted before it is cut into units. What this node published before counts too: the
     annotations of its pods are in that unit. Raises FactorError.

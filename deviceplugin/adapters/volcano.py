@@ -33,7 +33,7 @@ HANDSHAKE_SECONDS: Final = 30.0
 """Between two heartbeat; a scheduler gives a node up after 60."""
 
 MOST_SCALING: Final = 100.0
-"""So many times what a card has may be shared out; the numbers of annotations are of 32 bits."""
+"""So many times what a GPU has may be shared out; the numbers of annotations are of 32 bits."""
 
 FOLDER_MODE: Final = 0o777
 """HAMi-core runs as whatever user the container has."""
@@ -54,8 +54,8 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
 
     Attributes:
         language: in the dialect of the cluster's scheduler, with this node's unit and files.
-        split_count: into so many shares a card is cut.
-        memory_scaling, core_scaling: so many times what a card has is shared out.
+        split_count: into so many shares a GPU is cut.
+        memory_scaling, core_scaling: so many times what a GPU has is shared out.
         signs: of life, by the handshake annotation.
     """
 
@@ -70,7 +70,7 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
             if not 0 < scaling <= MOST_SCALING:
                 raise ValueError(f"a scaling of {scaling}")
         if not 0 < self.split_count <= SPLIT_COUNT * MOST_SCALING:
-            raise ValueError(f"{self.split_count} shares of a card")
+            raise ValueError(f"{self.split_count} shares of a GPU")
 
     @property
     def scheme(self) -> Scheme:
@@ -85,7 +85,7 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
     # ------------------------------------------------------------ devices
 
     def devices(self, gpus: Iterable[Gpu]) -> tuple[Device, ...]:
-        """The cards, scaled; memory in whole units, cores in whole percents."""
+        """The GPUs, scaled; memory in whole units, cores in whole percents."""
         return tuple(map(self._shared, common.cards(gpus)))
 
     def _shared(self, card: Device) -> Device:
@@ -134,7 +134,7 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
         return tuple(replace(each, phase=Phase.ASSIGNED) for each in claim.allocations)
 
     def _expect_asked(self, share: Share, request: Request, pod: Pod) -> None:
-        """Raises BindRefused for a share that is more than its container asks for of each card.
+        """Raises BindRefused for a share that is more than its container asks for of each GPU.
 
         No scheduler writes so: a tenant has annotated its own pod. A percentage of the memory, and
         what is not asked for, are the scheduler's to choose.
@@ -158,7 +158,7 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
         """What the originals' Allocate answers; the region file has the binding's name."""
         spec = next((each for each in pod.containers if each.name == allocation.container), None)
         codec = self.codec
-        if self.memory_scaling > 1:  # more than the cards have must come from the host
+        if self.memory_scaling > 1:  # more than the GPUs have must come from the host
             codec = replace(codec, oversubscribe=True)
         try:
             return codec.edits(
@@ -206,7 +206,7 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
         return common.lagging(pod.annotations, self._rest(pod, ()) | self._ended(FAILED))
 
     def node_annotations(self, node: Node, devices: tuple[Device, ...], now: float) -> NodePatch:
-        """The register of cards, the heartbeat, and how large a unit of memory is."""
+        """The register of GPUs, the heartbeat, and how large a unit of memory is."""
         by_index = tuple(sorted(devices, key=lambda device: device.index or 0))
         wanted = self.codec.register(by_index) | self._sign_of_life(node, now)
         if self.codec.key_set.counts_units:
@@ -258,7 +258,7 @@ def _expect_served(share: Share, known: Collection[str], pod: Pod, container: st
     """Raises BindRefused for a share that cannot be given."""
     if share.device not in known:
         there = ", ".join(sorted(known)) or "none"
-        detail = f"there is no card {share.device} to be shared; there are {there}"
+        detail = f"there is no GPU {share.device} to be shared; there are {there}"
         raise BindRefused(BindRefusal.UNKNOWN_DEVICE, detail, pod.ref, container)
     if not share.memory_bytes:
         detail = f"no memory of {share.device} is promised, which HAMi-core takes for no limit"

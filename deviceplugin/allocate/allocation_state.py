@@ -2,9 +2,9 @@
 
 A value: every function gives a new allocation state, and one that refuses changes nothing. All that
 decides about a container is here, and nothing here waits, reads or writes. Promises, in any order
-of allocating, binding, starting, restarting and leaving: a card is never given beyond what it has;
+of allocating, binding, starting, restarting and leaving: a GPU is never given beyond what it has;
 a container has at most one binding, of the shares that its own pod's claim names; admitting or
-binding again what is there already changes nothing; a allocation state made anew of the same
+binding again what is there already changes nothing; a allocation state recreated of the same
 tenants is the same allocation state.
 """
 
@@ -32,9 +32,9 @@ class AllocationState(msgspec.Struct, frozen=True):
         devices: the node's, as they are shared, with their health.
         named: the same by every name that only one of them has.
         tenants: by the UID that the node knows the pod by.
-        books: what they hold, by that UID; a lost card is not in them.
+        books: what they hold, by that UID; a lost GPU is not in them.
         unbooked: UIDs of tenants that hold more than there is, found so when the plugin started or
-            when a card became smaller: on their devices nothing more is given.
+            when a GPU became smaller: on their devices nothing more is given.
     """
 
     devices: tuple[Device, ...]
@@ -114,7 +114,7 @@ class AllocationState(msgspec.Struct, frozen=True):
             self._require_healthy(device, pod)
             holders = self._unbooked_on(device)
             if holders:
-                detail = f"{device} is given out beyond what it has, to {holders}"
+                detail = f"{device} is allocated beyond what it has, to {holders}"
                 raise BindRefused(BindRefusal.NO_ROOM, detail, pod.ref)
         try:
             books = self.books.hold(ref.uid, tenant.held)
@@ -160,7 +160,7 @@ class AllocationState(msgspec.Struct, frozen=True):
         """The allocation state over other devices, or the same with another health; the tenants
         stay.
 
-        What no longer fits is a conflict: a card may be lost. Raises CapacityError as :meth:`of`.
+        What no longer fits is a conflict: a GPU may be lost. Raises CapacityError as :meth:`of`.
         """
         return self.over(devices, self.tenants.values())
 

@@ -5,7 +5,7 @@ Right after Allocate the kubelet writes for whom the answer was. From there to a
 be made it is one way, of which each step can be repeated: decide, write our own checkpoint, write
 what the container is made with. Others are told afterwards
 (:mod:`deviceplugin.apiserver.status_manager`). What a crash cut off the next look goes on with,
-since it asks nothing but files and the API server. What is lost later is written anew, at the
+since it asks nothing but files and the API server. What is lost later is rewritten, at the
 latest before its container is made.
 """
 
@@ -342,7 +342,7 @@ class Binder:
             found = self._table.read()
         except SourceError as error:  # the kubelet will write it anew, and whole
             if str(error) != self._unread:
-                # A kubelet that has given out nothing yet has no file.
+                # A kubelet that has allocated nothing yet has no file.
                 usual = error.reason is Reason.ABSENT and state.assigned_pods is None
                 level = logging.INFO if usual else logging.WARNING
                 log.log(level, "the kubelet's checkpoint cannot be read: %s", error)
@@ -403,14 +403,14 @@ class Binder:
         self._kept = allocation_state.tenants
 
     def _checked(self, state: BinderState) -> BinderState:
-        """Without the names under which something is lost: it is written anew.
+        """Without the names under which something is lost: it is rewritten.
 
         Now and then all are looked at, and those of containers that are about to be made each time.
         """
         if time.monotonic() - self._checked_at >= CHECKING_SECONDS:
             self._checked_at = time.monotonic()
             if self._settled and not self._store.is_whole():
-                self._kept = None  # it is written anew with the next look at who has left
+                self._kept = None  # it is rewritten with the next look at who has left
             asked = state.all_assignments()
         else:
             with self._condition:

@@ -117,7 +117,7 @@ def _was_shown(
 ) -> bool:
     """Whether a plugin of ours has seen the pod, and the node knows nothing of it any more.
 
-    What the kubelet has given out it remembers as long as it knows the pod.
+    What the kubelet has allocated it remembers as long as it knows the pod.
     """
     nowhere = live_pods is not None and assigned is not None and tenant.pod.uid not in assigned
     return nowhere and not tenant.foreign

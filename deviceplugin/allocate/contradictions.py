@@ -1,7 +1,7 @@
 """What cannot be in who holds what: contradictions of now, and what is only claimed. Pure.
 
-Three questions, each with one answer. What the **allocation state** itself cannot bear (a card that
-is not there, more than a card has, a card that was not given) is seen on the allocation state as it
+Three questions, each with one answer. What the **allocation state** itself cannot bear (a GPU that
+is not there, more than a GPU has, a GPU that was not given) is seen on the allocation state as it
 is now. What **sources** say differently was found when the plugin started; it counts as long as
 those are there whom it is about. And what a **tenant can write**, a region, a limit file, its pod's
 annotations, is a remark: counted and logged, and nobody is called, unless the driver or the kubelet
@@ -25,7 +25,7 @@ _ELSEWHERE: Final = frozenset(
     {
         ConflictKind.OVERCOMMITTED,  # the ledger counts promises, too: the allocation state says it
         ConflictKind.DEVICE_MISSING,  # the allocation state says it
-        ConflictKind.DEVICE_UNHEALTHY,  # a matter of the card's
+        ConflictKind.DEVICE_UNHEALTHY,  # a matter of the GPU's
         ConflictKind.HELD_BY_NOBODY_ALIVE,  # what the dead left holds nothing
     }
 )

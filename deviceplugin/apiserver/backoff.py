@@ -9,7 +9,7 @@ from vgpu.kube.informer import pause_seconds
 
 
 class _Trouble(msgspec.Struct, frozen=True):
-    """How often it has failed in a row, of which version last, until when it is left alone."""
+    """How often it has failed in a row, of which version last, until when it is skipped."""
 
     failures: int
     version: str

@@ -47,7 +47,7 @@ def of_pod(adapter: SchemeAdapter, look: DesiredState, uid: str, now: float) -> 
 
 
 def of_node(adapter: SchemeAdapter, look: DesiredState, now: float) -> NodePatch:
-    """Of the node; nothing while its devices are not known: that is no node without cards."""
+    """Of the node; nothing while its devices are not known: that is no node without GPUs."""
     if look.node is None or not look.devices:
         return NodePatch()
     return adapter.node_annotations(look.node, look.devices, now)

@@ -379,13 +379,13 @@ class StatusManager:
             self._may_not(error)
             return False
         self._forbidden_until = 0.0
-        log.info("unhealthy cards told", extra={"unhealthy": wanted.get(UNHEALTHY_KEY, "")})
+        log.info("unhealthy GPUs told", extra={"unhealthy": wanted.get(UNHEALTHY_KEY, "")})
         return True
 
     def _may_not(self, error: ClusterError) -> None:
         """The right to the ConfigMap is the operator's to give: no failure, and said once."""
         if not self._forbidden_until:
-            log.info("unhealthy cards are not told: no right", extra={"reason": str(error)})
+            log.info("unhealthy GPUs are not told: no right", extra={"reason": str(error)})
         self._forbidden_until = self._monotonic() + FORBIDDEN_SECONDS
 
     def _say_one(self) -> bool:

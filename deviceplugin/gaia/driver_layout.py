@@ -1,7 +1,7 @@
 """What lies where in the driver's folder that containers see as ``/usr/local/nvidia``.
 
 Libraries in ``lib64`` and ``lib``, by their class, with the links that the dynamic loader asks for;
-programs in ``bin``. In the folder for parts of cards, ``libcuda.so.1`` and ``libnvidia-ml.so.1``
+programs in ``bin``. In the folder for parts of GPUs, ``libcuda.so.1`` and ``libnvidia-ml.so.1``
 lead to gaia's control library, which loads the driver's own by their versions.
 """
 
@@ -32,8 +32,8 @@ _GLX_INDIRECT: Final = "libGLX_indirect"
 class Flavour(StrEnum):
     """The two folders; the values are their names."""
 
-    SHARED = "nvidia"  # for parts of cards
-    ORIGIN = "origin"  # for whole cards
+    SHARED = "nvidia"  # for parts of GPUs
+    ORIGIN = "origin"  # for whole GPUs
 
 
 class DriverLayout(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class DriverLayout(msgspec.Struct, frozen=True):
 
 
 def origin(driver: HostDriver, known: Mapping[str, Library]) -> DriverLayout:
-    """The folder for whole cards; ``known`` are the libraries by path. Raises SourceError."""
+    """The folder for whole GPUs; ``known`` are the libraries by path. Raises SourceError."""
     files: dict[str, HostFile] = {}
     links: dict[str, str] = {}
     for file in driver.libraries:
@@ -62,7 +62,7 @@ def origin(driver: HostDriver, known: Mapping[str, Library]) -> DriverLayout:
 
 
 def shared(whole: DriverLayout, control: HostFile, bits: int, client: HostFile) -> DriverLayout:
-    """The folder for parts of cards; ``bits`` are the control library's.
+    """The folder for parts of GPUs; ``bits`` are the control library's.
 
     Of the other class CUDA and NVML are left out: nothing would limit them there. Raises
     SourceError.
@@ -81,7 +81,7 @@ def shared(whole: DriverLayout, control: HostFile, bits: int, client: HostFile) 
 
 
 def _is_of(place: str, folder: str) -> bool:
-    """Whether what lies there may be in the folder for parts of cards."""
+    """Whether what lies there may be in the folder for parts of GPUs."""
     where, _, name = place.rpartition("/")
     return where in (folder, PROGRAMS) or _stem(name) not in (CUDA, NVML)
 

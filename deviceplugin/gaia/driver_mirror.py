@@ -1,6 +1,6 @@
 """The driver's libraries and programs in folders of their own, which containers are given.
 
-``<driver>/nvidia`` for parts of cards and ``<driver>/origin`` for whole ones, as gpu-manager has
+``<driver>/nvidia`` for parts of GPUs and ``<driver>/origin`` for whole ones, as gpu-manager has
 them. Each is a link to a folder that never changes: another driver, or another control library,
 makes another folder, and the link is switched in one step. The runtime follows the link when it
 makes a container, which keeps its folder; so a folder that is linked to no more is removed after
@@ -45,7 +45,7 @@ class DriverSource(msgspec.Struct, frozen=True):
 
     Attributes:
         root: the host's root.
-        shares: whether parts of cards are to be served.
+        shares: whether parts of GPUs are to be served.
         control: gaia's control library; if it is not said, the host is searched for it.
         client: its client; if it is not said, beside the control library, then on the host.
     """
@@ -62,7 +62,7 @@ class Mirrored(msgspec.Struct, frozen=True):
     Attributes:
         version: the driver's.
         folders: the names of the folders, by flavour.
-        problem: why there is none for parts of cards; "" if there is, or none is wanted.
+        problem: why there is none for parts of GPUs; "" if there is, or none is wanted.
     """
 
     version: str
@@ -114,7 +114,7 @@ class DriverMirror:
         control = here(told.control) if told.control else find_library(root, CONTROL)
         if control is None:
             where = told.control or f"{CONTROL} on the host"
-            detail = f"{where} is not there: parts of cards cannot be served"
+            detail = f"{where} is not there: parts of GPUs cannot be served"
             raise SourceError(Reason.ABSENT, CONTROL, detail)
         beside = str(Path(control.path).with_name(CLIENT))
         client = here(told.client) if told.client else here(beside) or find_program(root, CLIENT)

@@ -104,7 +104,7 @@ def found(asks: ContainerQuery, look: PodFiles) -> bool:
         coming = asks.container in look.waiting
     if coming:
         return False
-    text = f"{asks.container} is no running container of this pod that has a share of a card"
+    text = f"{asks.container} is no running container of this pod that has a share of a GPU"
     raise VcudaRefusal(grpc.StatusCode.NOT_FOUND, text)
 
 

@@ -1,7 +1,7 @@
 """Which devices new containers may use, judged from what the driver says. Pure.
 
 Promises: a device is unhealthy from the first bad event or reading on, and stays so while a bad
-reading stands; it recovers in bounded time after the last bad thing; one card's trouble is no
+reading stands; it recovers in bounded time after the last bad thing; one GPU's trouble is no
 other's; an event of no known device is counted and blames none. A driver that does not answer
 says nothing of its devices until it has been silent for a while.
 """
@@ -52,7 +52,7 @@ class Health(msgspec.Struct, frozen=True):
     """All that is known of a node's devices. Begins with :meth:`at_start`.
 
     Attributes:
-        gpus: every device that has ever answered, by UUID, as it did last; a card's index stays
+        gpus: every device that has ever answered, by UUID, as it did last; a GPU's index stays
             the first one.
         cases: by UUID.
         xids: how often each was told so far, by device and XID.
@@ -73,7 +73,7 @@ class Health(msgspec.Struct, frozen=True):
 
     @property
     def devices(self) -> tuple[Gpu, ...]:
-        """By index, each card before its MIG instances."""
+        """By index, each GPU before its MIG instances."""
 
         def place(gpu: Gpu) -> tuple[int, str, bool, int, str]:
             card = self.gpus.get(gpu.parent, gpu)
@@ -87,7 +87,7 @@ class Health(msgspec.Struct, frozen=True):
         return {uuid: self.verdict(uuid) for uuid in self.gpus}
 
     def verdict(self, uuid: str) -> HealthVerdict:
-        """Of a device that has answered; what is held against a card is so of its instances too."""
+        """Of a device that has answered; what is held against a GPU is so of its instances too."""
         gpu = self.gpus.get(uuid)
         cases = (self.cases.get(gpu.parent) if gpu else None, self.cases.get(uuid))
         return HealthVerdict(
@@ -167,9 +167,9 @@ def changes(before: Health, after: Health) -> tuple[Change, ...]:
 
 
 def _numbered(gpus: Iterable[Gpu], known: Mapping[str, Gpu]) -> Iterator[Gpu]:
-    """Each card with the index that it had first; a new one comes after all that are known.
+    """Each GPU with the index that it had first; a new one comes after all that are known.
 
-    The driver lets the others move up when a card is lost, and pods were promised cards by number.
+    The driver lets the others move up when a GPU is lost, and pods were promised GPUs by number.
     """
     last = max((gpu.index for gpu in known.values() if not gpu.parent), default=-1)
     for gpu in sorted(gpus, key=lambda gpu: gpu.index):
@@ -192,7 +192,7 @@ def _loss(gpu: Gpu, there: Mapping[str, Gpu], sample: GpuSample) -> str:
     """Why a device that is not ``there`` is lost; "" if nothing can be said."""
     if any(gpu.uuid == one.uuid for one in sample.gpus):
         return "it does not tell its memory any more"
-    # A number that cannot be is refused alone: what else the card tells is as good as ever.
+    # A number that cannot be is refused alone: what else the GPU tells is as good as ever.
     failed = (one for one in sample.rejections if one.reason is not Reason.IMPLAUSIBLE)
     refused = {rejection.subject: rejection for rejection in failed}
     if gpu.uuid in sample.lost or gpu.parent in sample.lost:

@@ -2,7 +2,7 @@
 
 ``DP_DISABLE_HEALTHCHECKS`` holds XIDs to ignore besides those of the flag, ``xids`` for all of
 them, or ``all`` for memory errors too. ``DP_ENABLE_HEALTHCHECKS`` holds XIDs that count whatever
-else says otherwise; ``xids`` or ``all`` for all. A lost card and a silent driver always count.
+else says otherwise; ``xids`` or ``all`` for all. A lost GPU and a silent driver always count.
 """
 
 import re
@@ -26,7 +26,7 @@ class HealthRules(msgspec.Struct, frozen=True):
     """How events and readings are judged.
 
     Attributes:
-        ignored: XIDs that are no fault of the card.
+        ignored: XIDs that are no fault of the GPU.
         only: if not None, the only XIDs that count.
         memory_errors: whether uncorrected errors, and rows or pages that wait for a reset, count.
         recovery: seconds without anything bad after which a device is healthy again, the first
@@ -42,7 +42,7 @@ class HealthRules(msgspec.Struct, frozen=True):
     patience: int = 4
 
     def counts(self, xid: int) -> bool:
-        """Whether this XID makes a card unhealthy."""
+        """Whether this XID makes a GPU unhealthy."""
         return xid not in self.ignored if self.only is None else xid in self.only
 
 

@@ -36,7 +36,7 @@ Links = Mapping[tuple[str, str], int]
 
 
 class TopologyDriver(GpuSource, Protocol):
-    """A driver that can also tell how near its cards are."""
+    """A driver that can also tell how near its GPUs are."""
 
     def links(self) -> Links:
         """See :data:`Links`; for the thread that samples. Raises SourceError."""
@@ -62,7 +62,7 @@ class HealthWatch:
 
         ``changed`` is called from the watch's threads, one call at a time, with the first
         inventory and whenever a device is new, better, worse or has another size.
-        ``links`` asks the driver how near cards are; it is asked once, with the first inventory.
+        ``links`` asks the driver how near GPUs are; it is asked once, with the first inventory.
         """
         self._source = source
         self._rules = rules

@@ -10,7 +10,7 @@ Whose a file is, and of which boot, is in its annotations, which need version 0.
 for the runtime itself, have no place in the format and are left out.
 
 A file under a name of ours that is no whole spec (emptied, cut, ``{}``) is damaged: it is as good
-as lost, so that it is written anew, or removed. No runtime can have read a device out of it.
+as lost, so that it is rewritten, or removed. No runtime can have read a device out of it.
 """
 
 import errno

@@ -6,7 +6,7 @@ its start. A runtime makes a missing source as an empty folder rather than refus
 PreStartContainer holds a container back until the folder is there; it appears as a whole.
 
 ``seal`` is a digest of the rest. Where it is broken, or a part is missing, the folder is damaged
-and as good as lost: it is written anew, unless a runtime has made a folder in the place of a part.
+and as good as lost: it is rewritten, unless a runtime has made a folder in the place of a part.
 """
 
 import errno

@@ -25,7 +25,7 @@ FOLDER_FLAG: Final = "--volcano.shim-dir"
 
 KEPT: Final = 3
 """Versions that stay, the newest first. No container needs an older one: it has the file itself,
-and one that is made anew gets what the link names. They are there to go back to by hand."""
+and one that is recreated gets what the link names. They are there to go back to by hand."""
 
 _LIMIT: Final = 256 * 1024 * 1024
 """Bytes of a library; HAMi-core's has one million."""

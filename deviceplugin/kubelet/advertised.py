@@ -1,4 +1,4 @@
-"""What is offered of the cards: from their health to the lists that the kubelet reads.
+"""What is offered of the GPUs: from their health to the lists that the kubelet reads.
 
 A list that the kubelet would not take is not offered; which unit would fit is said in the log, on
 the node and in the metrics.
@@ -41,7 +41,7 @@ class Offers:
         self._rows: dict[str, Offer] = {}
 
     def devices(self) -> tuple[Device, ...]:
-        """The cards as they are shared, with their health; () before they are known."""
+        """The GPUs as they are shared, with their health; () before they are known."""
         return self._devices
 
     def become(self, health: Health) -> tuple[Device, ...]:
@@ -73,7 +73,7 @@ class Offers:
         codec = self._adapter.codec
         try:
             found = offered(codec, resource, devices, unit_of(self._adapter, resource))
-        except ClaimError as error:  # a card without UUID or memory: no list can be made
+        except ClaimError as error:  # a GPU without UUID or memory: no list can be made
             log.error("%s is not offered: %s", resource, error)  # noqa: TRY400  # no traceback
             self._listed(resource, None)
             return

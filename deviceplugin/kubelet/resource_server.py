@@ -48,7 +48,7 @@ UNSUPPORTED_PAUSE_SECONDS: Final = 60.0
 _RANDOM_BYTES: Final = 5
 
 Identity = tuple[int, int]
-"""Inode and ctime in nanoseconds: a number alone is given out again at once."""
+"""Inode and ctime in nanoseconds: a number alone is allocated again at once."""
 
 
 def identity(path: str) -> Identity | None:

@@ -72,7 +72,7 @@ def claims_of(
 ) -> Claims:
     """What the annotations say; nothing where they cannot be read, have failed or are not for us.
 
-    ``named`` are the devices of ``node`` by every name. A card that is lost is still known by its
+    ``named`` are the devices of ``node`` by every name. A GPU that is lost is still known by its
     UUID; the number of one may be another's by now.
     """
     try:

@@ -1,6 +1,6 @@
 """What gpu-manager gave before us: its own checkpoint, as tenants that another plugin admitted.
 
-It names pods by UID and cards by their device node. It has no checksum and keeps pods that are
+It names pods by UID and GPUs by their device node. It has no checksum and keeps pods that are
 gone, so who of them lives is for the recovery to find out.
 """
 
@@ -30,7 +30,7 @@ class Migrated(msgspec.Struct, frozen=True):
 def read_gpu_manager(path: str, devices: Iterable[Device]) -> Migrated:
     """What gpu-manager's checkpoint says; nothing if there is none.
 
-    ``devices`` are the node's, with their indices. A pod on a card that the node does not have is
+    ``devices`` are the node's, with their indices. A pod on a GPU that the node does not have is
     a problem, and the others stand.
     """
     subject = printable(path)
@@ -44,7 +44,7 @@ def read_gpu_manager(path: str, devices: Iterable[Device]) -> Migrated:
         try:
             own = tuple(_by_uuid(one, uuids) for one in allocations)
         except KeyError as error:
-            detail = f"the pod {uid[:64]!r} is on card {error.args[0]}, which this node has not"
+            detail = f"the pod {uid[:64]!r} is on GPU {error.args[0]}, which this node has not"
             problems.append(SourceError(Reason.UNKNOWN_DEVICE, subject, detail))
             continue
         tenants.append(AdmittedPod(PodRef(uid, "", ""), own, foreign=True))
@@ -52,7 +52,7 @@ def read_gpu_manager(path: str, devices: Iterable[Device]) -> Migrated:
 
 
 def _by_uuid(allocation: Allocation, uuids: Mapping[str, str]) -> Allocation:
-    """Raises KeyError with the card's number."""
+    """Raises KeyError with the GPU's number."""
     shares: Iterable[Share] = (
         replace(share, device=uuids[share.device]) for share in allocation.shares
     )

@@ -110,7 +110,7 @@ class NodeProbe:
     ) -> NodeSnapshot:
         """What is there; takes at most two time-outs.
 
-        ``gpu`` is what the driver says now, None if it does not, and ``devices`` are its cards as
+        ``gpu`` is what the driver says now, None if it does not, and ``devices`` are its GPUs as
         they are shared. ``own`` are the tenants of our checkpoint, ``pods`` all of the node's,
         None while the API server is not heard; ``now`` is unix seconds.
         """
@@ -181,7 +181,7 @@ def pods_with_cgroup(cgroupfs: str) -> frozenset[str] | None:
 def _numbered(devices: Iterable[Device], shared: Iterable[Device]) -> Iterator[Device]:
     """The devices under the numbers that claims call them by; those that are not shared have none.
 
-    Schemes count differently: all cards, or those that are shared, or the device nodes.
+    Schemes count differently: all GPUs, or those that are shared, or the device nodes.
     """
     index = {device.uuid: device.index for device in shared}
     for device in devices:

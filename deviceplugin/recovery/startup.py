@@ -86,7 +86,7 @@ class Recovery:
     ) -> Recovered:
         """Who holds what, as far as it can be told now.
 
-        ``known`` are the tenants of an earlier try. Raises CapacityError where two cards have the
+        ``known`` are the tenants of an earlier try. Raises CapacityError where two GPUs have the
         same UUID.
         """
         until = time.monotonic() + PATIENCE_SECONDS
@@ -135,5 +135,5 @@ class Recovery:
         try:
             return read_assignments(self._checkpoint, self._adapter.resources[0])
         except SourceError as error:
-            # A kubelet that has given out nothing yet has no file.
+            # A kubelet that has allocated nothing yet has no file.
             return () if error.reason is Reason.ABSENT else None

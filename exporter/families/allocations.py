@@ -12,7 +12,7 @@ GAUGE = MetricType.GAUGE
 DEVICE_ALLOCATIONS = FamilyTable(
     title="Allocations of the devices",
     note=(
-        "What the ledger has given out, used or not, as the scheduler and the kubelet see it:"
+        "What the ledger has allocated, used or not, as the scheduler and the kubelet see it:"
         " promised shares (phase `assumed`) are in it. A pod's init and app containers run one"
         " after another, so of the two the larger counts."
     ),

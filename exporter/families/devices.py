@@ -1,4 +1,4 @@
-"""Families of the devices: cards and MIG instances, and their XIDs."""
+"""Families of the devices: GPUs and MIG instances, and their XIDs."""
 
 from collections.abc import Callable
 
@@ -69,7 +69,7 @@ def _gpu_by(
 
 GPUS = FamilyTable(
     title="Devices",
-    note="A device is a card, or a MIG instance of one (`parent_uuid` in `vgpu_gpu_info`).",
+    note="A device is a GPU, or a MIG instance of one (`parent_uuid` in `vgpu_gpu_info`).",
     rows=lambda view: view.attribution.gpus,
     labels=("uuid",),
     key=lambda row: (row.gpu.uuid,),
@@ -160,7 +160,7 @@ GPUS = FamilyTable(
         _gpu("fan_speed_ratio", "Fan speed (nvmlDeviceGetFanSpeed).", unit="ratio"),
         _gpu(
             "power_usage_watts",
-            "Power drawn, a one-second mean on most cards; for exact energy rate() the joules"
+            "Power drawn, a one-second mean on most GPUs; for exact energy rate() the joules"
             " (nvmlDeviceGetPowerUsage).",
             unit="watts",
         ),
@@ -191,7 +191,7 @@ GPUS = FamilyTable(
         _gpu_by(
             "ecc_errors_total",
             ("type", "lifetime"),
-            "ECC errors, volatile since the driver was loaded or aggregate over the card's life"
+            "ECC errors, volatile since the driver was loaded or aggregate over the GPU's life"
             " (nvmlDeviceGetTotalEccErrors).",
             kind=COUNTER,
         ),
@@ -233,7 +233,7 @@ XID_WATCH = FamilyTable(
         Family(
             "vgpu_gpu_xid_watched",
             GAUGE,
-            "1 if XID errors of the card are being recorded (nvmlDeviceRegisterEvents).",
+            "1 if XID errors of the GPU are being recorded (nvmlDeviceRegisterEvents).",
             lambda pair: None if pair[0].parent else int(pair[0].uuid in pair[1]),
         ),
     ),

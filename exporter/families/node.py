@@ -1,4 +1,4 @@
-"""Families of the node as a whole: how many cards, regions and pods."""
+"""Families of the node as a whole: how many GPUs, regions and pods."""
 
 from collections.abc import Sized
 
@@ -44,13 +44,13 @@ NODE = FamilyTable(
         Family(
             "vgpu_gpus",
             GAUGE,
-            "Cards that answer, MIG instances not counted (nvmlDeviceGetCount).",
+            "GPUs that answer, MIG instances not counted (nvmlDeviceGetCount).",
             gpus_that_answer,
         ),
         Family(
             "vgpu_gpus_expected",
             GAUGE,
-            "--nvml.expected-gpus, else the most cards seen since the exporter started.",
+            "--nvml.expected-gpus, else the most GPUs seen since the exporter started.",
             lambda view: view.gpus_expected,
         ),
         Family(

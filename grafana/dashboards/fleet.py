@@ -25,8 +25,8 @@ from grafana.settings import EXPORTER
 NO_RULES: Final = "no exporter is scraped, or the recording rules are not loaded"
 NO_EXPORTER: Final = "no exporter is scraped"
 INIT_AND_APP: Final = (
-    "A pod's init and app containers both count; of a card's memory only the larger of the two"
-    " is given out."
+    "A pod's init and app containers both count; of a GPU's memory only the larger of the two"
+    " is allocated."
 )
 
 FOUND: Final = findings(CLUSTER)
@@ -41,7 +41,7 @@ PIECES: Final = (
     ("25 to 50 %", 0.25, 0.5),
     ("up to 25 %", 0, 0.25),
 )
-"""Cards by the part of their memory that is still to be given out: from, to."""
+"""GPUs by the part of their memory that is still to be allocated: from, to."""
 
 
 def recorded(name: str) -> str:
@@ -72,8 +72,8 @@ TRUST: Final = PanelRow(
             link=links.runbook("VgpuExporterDown"),
         ),
         stat(
-            "Cards missing",
-            "Cards that were there within a day, or should be, and do not answer.",
+            "GPUs missing",
+            "GPUs that were there within a day, or should be, and do not answer.",
             GrafanaUnit.COUNT,
             f"sum({MISSING})",
             NO_RULES,
@@ -123,17 +123,17 @@ TRUST: Final = PanelRow(
 )
 
 CAPACITY: Final = PanelRow(
-    "What there is, what is given out, what is used",
+    "What there is, what is allocated, what is used",
     (
         stat(
             "Cards",
-            "Cards that answer; MIG instances are part of their card.",
+            "GPUs that answer; MIG instances are part of their GPU.",
             GrafanaUnit.COUNT,
             f"sum({recorded('vgpu_gpus')})",
             NO_RULES,
         ),
         stat(
-            "Memory given out",
+            "Memory allocated",
             "Part of all memory that containers were given, used or not.",
             GrafanaUnit.RATIO,
             f"sum({recorded('vgpu_gpu_memory_allocated_bytes')})"
@@ -151,8 +151,8 @@ CAPACITY: Final = PanelRow(
         ),
         stat(
             "Waste",
-            "Part of the memory that was given out and that its holders do not use. Of a pod's init"
-            " and app containers a card counts the larger, what is unused counts both.",
+            "Part of the memory that was allocated and that its holders do not use. Of a pod's init"
+            " and app containers a GPU counts the larger, what is unused counts both.",
             GrafanaUnit.RATIO,
             f"sum({recorded('vgpu_container_memory_unused_bytes')})"
             f" / sum({recorded('vgpu_gpu_memory_allocated_bytes')})",
@@ -161,14 +161,14 @@ CAPACITY: Final = PanelRow(
         ),
         stat(
             "Largest free piece",
-            "The largest share of memory that still fits on one card.",
+            "The largest share of memory that still fits on one GPU.",
             GrafanaUnit.BYTES,
             f"max({FREE})",
-            "no exporter is scraped, or no card's shares are all known",
+            "no exporter is scraped, or no GPU's shares are all known",
         ),
         stat(
             "Free, but in pieces",
-            "Part of the free memory that lies on cards of which something is given out:"
+            "Part of the free memory that lies on GPUs of which something is allocated:"
             " fragmentation. Not a number if nothing is free.",
             GrafanaUnit.RATIO,
             f"sum(({FREE}) * (vgpu_gpu_shares_allocated > bool 0)) / sum({FREE})",
@@ -177,12 +177,12 @@ CAPACITY: Final = PanelRow(
         ),
         graph(
             "Memory",
-            "All memory of all cards, what of it is given out, and what is in use. In use above"
-            " given out: somebody uses what is not theirs.",
+            "All memory of all GPUs, what of it is allocated, and what is in use. In use above"
+            " allocated: somebody uses what is not theirs.",
             GrafanaUnit.BYTES,
             (
                 PanelQuery(f"sum({recorded('vgpu_gpu_memory_total_bytes')})", "there is"),
-                PanelQuery(f"sum({recorded('vgpu_gpu_memory_allocated_bytes')})", "given out"),
+                PanelQuery(f"sum({recorded('vgpu_gpu_memory_allocated_bytes')})", "allocated"),
                 PanelQuery(f"sum({recorded('vgpu_gpu_memory_used_bytes')})", "in use"),
                 PanelQuery(
                     f"sum({recorded('vgpu_gpu_memory_unattributed_bytes')})", "in no container"
@@ -211,8 +211,8 @@ SHAPE: Final = PanelRow(
     "How it is cut up, and who disagrees",
     (
         bars(
-            "Cards by free memory",
-            "Fragmentation: a share needs its memory on one card, so many half free cards are"
+            "GPUs by free memory",
+            "Fragmentation: a share needs its memory on one GPU, so many half free GPUs are"
             " not as good as a few that are all free.",
             GrafanaUnit.COUNT,
             tuple(
@@ -277,8 +277,8 @@ NAMESPACES: Final = PanelRow(
                 Column(
                     "Unused", by_namespace("vgpu_container_memory_unused_bytes"), GrafanaUnit.BYTES
                 ),
-                Column("Cards given", by_namespace("vgpu_container_core_allocated_ratio")),
-                Column("Cards used", by_namespace("vgpu_container_sm_utilization_ratio")),
+                Column("GPUs given", by_namespace("vgpu_container_core_allocated_ratio")),
+                Column("GPUs used", by_namespace("vgpu_container_sm_utilization_ratio")),
             ),
             "Unused",
             "no container holds a share, no exporter is scraped, or no recording rules are loaded",
@@ -292,8 +292,8 @@ NODES: Final = PanelRow(
     (
         TablePanel(
             "Nodes",
-            "One line each; click on a node for its cards and who holds them. An old page or a"
-            " missing card says that the rest of the line cannot be believed.",
+            "One line each; click on a node for its GPUs and who holds them. An old page or a"
+            " missing GPU says that the rest of the line cannot be believed.",
             {"cluster": "Cluster", "instance": "Node"},
             (
                 Column("Cards", f"vgpu_gpus{{{CLUSTER}}}"),

@@ -1,4 +1,4 @@
-"""One node: its cards, who holds what of them, how they fare, and whether that can be believed."""
+"""One node: its GPUs, who holds what of them, how they fare, and whether that can be believed."""
 
 from typing import Final
 
@@ -65,8 +65,8 @@ TRUST: Final = PanelRow(
             link=links.runbook("VgpuCollectorFailing"),
         ),
         stat(
-            "Cards missing",
-            "Cards that were there within a day, or should be, and do not answer.",
+            "GPUs missing",
+            "GPUs that were there within a day, or should be, and do not answer.",
             GrafanaUnit.COUNT,
             f"sum({of_node('instance:vgpu_gpus_missing:max')})",
             f"{NO_DRIVER}, or the recording rules are not loaded",
@@ -84,7 +84,7 @@ TRUST: Final = PanelRow(
         ),
         stat(
             "Processes in no container",
-            "Processes on the cards that belong to no container: nobody accounts for them.",
+            "Processes on the GPUs that belong to no container: nobody accounts for them.",
             GrafanaUnit.COUNT,
             f"sum({of_node('vgpu_gpu_unattributed_processes')})",
             "the driver does not answer, or processes cannot be told apart (hostPID)",
@@ -101,11 +101,11 @@ XID_AGE: Final = (
 """When the newest XID was heard, in ms; 0 if none was, -1 if nobody listens."""
 
 CARDS: Final = PanelRow(
-    "The cards",
+    "The GPUs",
     (
         TablePanel(
             "Cards",
-            'One line for each card, and for each MIG instance. "Given" is what containers hold,'
+            'One line for each GPU, and for each MIG instance. "Given" is what containers hold,'
             ' used or not; "in no container" is in use and nobody\'s.',
             {"uuid": "UUID"},
             (
@@ -160,7 +160,7 @@ HOLDERS: Final = PanelRow(
     (
         TablePanel(
             "Who holds what",
-            'One line for each container and card. "Given" is the share, "limit" what is'
+            'One line for each container and GPU. "Given" is the share, "limit" what is'
             ' enforced, "used" what the driver sees, "accounted" what the sharing system\'s'
             " library believes; where they differ something is wrong.",
             {
@@ -227,15 +227,15 @@ TIME: Final = PanelRow(
     "Over time",
     (
         graph(
-            "Memory in use, by card",
-            "What the driver says is in use on each card, by whomever.",
+            "Memory in use, by GPU",
+            "What the driver says is in use on each GPU, by whomever.",
             GrafanaUnit.BYTES,
             (PanelQuery(with_card(of_node("vgpu_gpu_memory_used_bytes")), CARD_NAME),),
             NO_DRIVER,
         ),
         graph(
             "Memory in use, by container",
-            "What the processes of each container use, over all its cards.",
+            "What the processes of each container use, over all its GPUs.",
             GrafanaUnit.BYTES,
             (
                 PanelQuery(
@@ -248,8 +248,8 @@ TIME: Final = PanelRow(
             stacked=True,
         ),
         graph(
-            "Utilisation, by card",
-            "Part of the time in which a kernel ran. A card may be at 100 % and do little.",
+            "Utilisation, by GPU",
+            "Part of the time in which a kernel ran. A GPU may be at 100 % and do little.",
             GrafanaUnit.RATIO,
             (PanelQuery(with_card(of_node("vgpu_gpu_utilization_ratio")), CARD_NAME),),
             NO_DRIVER,
@@ -257,7 +257,7 @@ TIME: Final = PanelRow(
         ),
         graph(
             "SM utilisation, by container",
-            "What the processes of each container use of the cards' multiprocessors.",
+            "What the processes of each container use of the GPUs' multiprocessors.",
             GrafanaUnit.RATIO,
             (
                 PanelQuery(
@@ -273,11 +273,11 @@ TIME: Final = PanelRow(
 )
 
 HEALTH: Final = PanelRow(
-    "How the cards fare",
+    "How the GPUs fare",
     (
         graph(
             "Temperature",
-            "Of each card, and where the driver begins to slow it down.",
+            "Of each GPU, and where the driver begins to slow it down.",
             GrafanaUnit.CELSIUS,
             (
                 PanelQuery(with_card(of_node("vgpu_gpu_temperature_celsius")), CARD_NAME),
@@ -292,7 +292,7 @@ HEALTH: Final = PanelRow(
         ),
         graph(
             "Power",
-            "What each card draws. One at its limit is slowed: sw_power_cap, below.",
+            "What each GPU draws. One at its limit is slowed: sw_power_cap, below.",
             GrafanaUnit.WATTS,
             (PanelQuery(with_card(of_node("vgpu_gpu_power_usage_watts")), CARD_NAME),),
             NO_DRIVER,
@@ -315,7 +315,7 @@ HEALTH: Final = PanelRow(
         ),
         graph(
             "Why clocks are held down",
-            "Part of the time for which each reason held; an idle card is no reason. What is hot"
+            "Part of the time for which each reason held; an idle GPU is no reason. What is hot"
             " or short of power is slow.",
             GrafanaUnit.RATIO,
             (
@@ -401,7 +401,7 @@ SOURCES: Final = PanelRow(
 BY_NODE: Final = Dashboard(
     "vgpu-node",
     "vgpu / Node",
-    "One node: its cards, who holds what of them, and how they fare.",
+    "One node: its GPUs, who holds what of them, and how they fare.",
     (choices.CLUSTER, choices.NODE),
     (TRUST, CARDS, HOLDERS, TIME, HEALTH, SOURCES),
     "1h",

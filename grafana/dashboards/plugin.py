@@ -21,7 +21,7 @@ from grafana.dashboards.selecting import NODE, or_zero
 from grafana.promql import PLUGIN_TARGET
 from grafana.settings import API_ERRORS, SLOW_SECONDS
 
-NO_CARDS: Final = "no device plugin is scraped, or none has found cards"
+NO_CARDS: Final = "no device plugin is scraped, or none has found GPUs"
 NOT_KNOWN: Final = "no device plugin is scraped, or none knows yet who holds what"
 
 
@@ -144,8 +144,8 @@ OFFERED: Final = PanelRow(
             links={"Node": links.NODE},
         ),
         bars(
-            "Why cards are unhealthy",
-            "One bar for each card and reason. Nothing new is put on them; what runs there stays.",
+            "Why GPUs are unhealthy",
+            "One bar for each GPU and reason. Nothing new is put on them; what runs there stays.",
             GrafanaUnit.COUNT,
             (
                 PanelQuery(

@@ -176,7 +176,7 @@ FINDINGS: Final = PanelRow(
                     or_zero(
                         f"sort_desc(sum by (reason) ({of_it('vgpu_reconcile_skipped')}) > 0)",
                         of_it("vgpu_reconcile_skipped"),
-                        reason="none left alone",
+                        reason="none skipped",
                     ),
                     "{{reason}}",
                 ),

@@ -48,7 +48,7 @@ def with_scheme(expr: str) -> str:
 
 
 def with_card(expr: str) -> str:
-    """With the card's number and model."""
+    """With the GPU's number and model."""
     return f"({expr}) * on ({CARD}) group_left (gpu, model) vgpu_gpu_info"
 
 
@@ -73,6 +73,6 @@ def or_zero(expr: str, witness: str, **name: str) -> str:
 
 
 def free_memory(selector: str) -> str:
-    """Memory of each card that is still to be given out."""
+    """Memory of each GPU that is still to be allocated."""
     total = shareable(f"vgpu_gpu_memory_total_bytes{{{selector}}}")
     return f"clamp_min(({total}) - vgpu_gpu_memory_allocated_bytes, 0)"

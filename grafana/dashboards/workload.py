@@ -70,7 +70,7 @@ SUMMARY: Final = PanelRow(
     (
         stat(
             "Shares",
-            "Shares that are held: a container on a card is one.",
+            "Shares that are held: a container on a GPU is one.",
             GrafanaUnit.COUNT,
             f"count({SHARES})",
             NO_SHARES,
@@ -136,7 +136,7 @@ CONTAINERS: Final = PanelRow(
     (
         TablePanel(
             "What each has, may use and uses",
-            'One line for each container and card. "Given" is the share, "limit" what is'
+            'One line for each container and GPU. "Given" is the share, "limit" what is'
             ' enforced, "used" what the driver sees, "accounted" what the sharing system\'s'
             " library believes. Idle ones: given much, used little, no kernel for long.",
             {
@@ -247,7 +247,7 @@ CORES: Final = PanelRow(
     (
         graph(
             "SM utilisation",
-            f"Of the {SHOWN} busiest; 100 % is one whole card.",
+            f"Of the {SHOWN} busiest; 100 % is one whole GPU.",
             GrafanaUnit.RATIO,
             largest(of_containers("vgpu_container_sm_utilization_ratio")),
             "no utilisation is measured of what is chosen",

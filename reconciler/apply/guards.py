@@ -2,7 +2,7 @@
 
 A node lock goes only while no pod may still be served under it. Whoever asks has read the node
 before and writes with that version, so that a lock that is taken meanwhile is a conflict. A holder
-pod goes only while nobody uses its card: it does not change when a SharePod is placed on it.
+pod goes only while nobody uses its GPU: it does not change when a SharePod is placed on it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -139,7 +139,7 @@ _NODE_FLAGS: Final = {
         "--collector.nvml/--no-collector.nvml",
         "collector_nvml",
         default=True,
-        help="Ask the driver which processes use which card.  [default: on]",
+        help="Ask the driver which processes use which GPU.  [default: on]",
     ),
 }
 """With --scope node only."""
@@ -202,7 +202,7 @@ where_flags: Final = _composed(
         show_default=True,
         metavar="UNIT",
         help="What one unit of aliyun.com/gpu-mem means: GiB, MiB, or so many of them (256MiB);"
-        " auto goes by the size of the cards.",
+        " auto goes by the size of the GPUs.",
     ),
 )
 """From where to look."""

@@ -202,7 +202,7 @@ KEYS: Final = (
     ),
     Key("ages.lock", _AGE, "A node lock whose owner is gone."),
     Key("ages.handshake", _AGE, "A node that a scheduler gave up although its plugin lives."),
-    Key("ages.drift", _AGE, "A disagreement about a card."),
+    Key("ages.drift", _AGE, "A disagreement about a GPU."),
     Key("ages.over_limit", _AGE, "A container that uses more memory than it was given."),
     Key("ages.orphan", _AGE, "What has lost its owner."),
     Key(
@@ -213,7 +213,7 @@ KEYS: Final = (
     Key(
         "backoff.first",
         duration(1.0, _DAY),
-        "After an eviction the owner's pods on that node are left alone for so long, then twice as"
+        "After an eviction the owner's pods on that node are skipped for so long, then twice as"
         " long each time.",
     ),
     Key("backoff.longest", duration(1.0, _WEEK), "The longest such pause."),

@@ -1,7 +1,7 @@
 """A whole cluster as its API server tells it: read once, or followed by a long-running loop.
 
 What is read: pods that share GPUs, nodes, KubeShare's SharePods, gpushare's ConfigMaps about
-unhealthy cards, and by name the owners of locks that are not among those pods. Nodes come before
+unhealthy GPUs, and by name the owners of locks that are not among those pods. Nodes come before
 pods, so that the pod which a node's lock serves is there to be seen, and pods before SharePods, so
 that a holder pod's SharePod is.
 """
@@ -26,7 +26,7 @@ from vgpu.kube.objects import Node, Pod
 from vgpu.reasons import SourceError
 from vgpu.schemes.gpushare.codec import Gpushare
 
-_UNKNOWN_HEALTH: Final = "gpushare's unhealthy cards are not known"
+_UNKNOWN_HEALTH: Final = "gpushare's unhealthy GPUs are not known"
 
 
 class _ClusterObserver:
@@ -118,7 +118,7 @@ def cluster_view(
 ) -> ClusterView:
     """What is known of a look, with its objects and their ledgers; without all pods there are none.
 
-    A ledger of some of the pods would call a card free that is not.
+    A ledger of some of the pods would call a GPU free that is not.
     """
     pods = tuple(pod for pod in objects.pods if _shares(pod, said.nvidia))
     others = tuple(pod for pod in objects.pods if not _shares(pod, said.nvidia))

@@ -1,4 +1,4 @@
-"""The owners of Failed pods, read anew at each look: only theirs, and only if a policy decides."""
+"""The owners of Failed pods, read again at each look: only theirs, and only if a policy decides."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping

@@ -104,7 +104,7 @@ ROWS: Final = (
         "Job",
         "batch",
         "Nothing, once its tracking finalizer is gone: it is counted, and status.failed,"
-        " failedIndexes and the back-off stay. Before that it is left alone.",
+        " failedIndexes and the back-off stay. Before that it is skipped.",
         "real runs on 1.34.4 with backoffLimit, podFailurePolicy, Indexed and backoffLimitPerIndex;"
         f" {_K8S}/job/job_controller.go (trackJobStatusAndRemoveFinalizers)",
     ),

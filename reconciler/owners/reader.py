@@ -16,7 +16,7 @@ _TOLD: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN})
 def read_owner(read: Read, asked: OwnerId) -> OwnerSeen:
     """The owner as it is now. Raises ClusterError, SourceError where that is not known.
 
-    One that is not there, or that we may not read, is an answer: its pods are left alone.
+    One that is not there, or that we may not read, is an answer: its pods are skipped.
     """
     try:
         parts = (asked.group, asked.version, asked.plural, asked.namespace, asked.name)

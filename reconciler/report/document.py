@@ -152,7 +152,7 @@ _LAST: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
 
 class RuleCount(_Document, frozen=True):
-    """What one rule has found: so much to be done, left alone, and only to be told."""
+    """What one rule has found: so much to be done, skipped, and report only."""
 
     rule: str
     explanation: str

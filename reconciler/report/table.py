@@ -1,4 +1,4 @@
-"""A plan for people: what will be done, what is left alone and why, what can only be told.
+"""A plan for people: what will be done, what is skipped and why, what can only be told.
 
 On a terminal the evidence goes below its subject where it does not fit beside it. Elsewhere each
 subject is one line, whole, for other programs to search and cut.
@@ -223,7 +223,7 @@ def _summary(plan: Plan) -> str:
         _count(count, _NOUNS.get(kind, kind)) for kind, count in plan.subjects.items() if count
     )
     return (
-        f"{what}, {len(plan.skipped)} left alone, {len(plan.findings)} only to be told;"
+        f"{what}, {len(plan.skipped)} skipped, {len(plan.findings)} report only;"
         f" looked at {looked or 'nothing'}, {moment(plan.made_at):%Y-%m-%d %H:%M:%S} UTC,"
         f" plan {plan.id}"
     )
@@ -238,7 +238,7 @@ def _report_lines(report: ReportDocument) -> Iterator[Line]:
     for count in report.rules:
         numbers = (
             (count.actions, "to be done"),
-            (count.skipped, "left alone"),
+            (count.skipped, "skipped"),
             (count.findings, "to be told"),
         )
         told = ", ".join(f"{number} {what}" for number, what in numbers if number)

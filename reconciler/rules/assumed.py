@@ -90,7 +90,7 @@ def _waits_for_others(
 
     gpu-manager marks a pod only when its container starts, after images, volumes and init
     containers. gpushare's plugin never marks one that it found no match for on a node with one
-    card: it gives it that card.
+    GPU: it gives it that GPU.
     """
     node = cluster_index.nodes.get(pod.node)
     silent = {Scheme.GAIA}

@@ -124,7 +124,7 @@ def _waiting(
 ) -> Iterator[_Wrong]:
     """Who runs without a claim, by the API server's word.
 
-    On an unknown node nobody can tell: gpushare's plugin writes nothing if there is one card only.
+    On an unknown node nobody can tell: gpushare's plugin writes nothing if there is one GPU only.
     """
     told = cluster_index.snapshot.scope is Scope.CLUSTER and ledger.node in cluster_index.nodes
     if rule is not Rule.RUNNING_WITHOUT_DEVICE or not told:
@@ -149,7 +149,7 @@ def _objection(
 ) -> SkipReason | None:
     """What the API server says of a node that is not ready is old, unlike the node's own word.
 
-    Only its registers tell whether a node offers more than its cards have, and means to.
+    Only its registers tell whether a node offers more than its GPUs have, and means to.
     """
     from_afar = cluster_index.snapshot.scope is Scope.CLUSTER
     if from_afar and (objection := cluster_index.node_objection(ledger.node)) is not None:

@@ -1,4 +1,4 @@
-"""Annotations of running pods that do not say where their containers are: written anew. Pure.
+"""Annotations of running pods that do not say where their containers are: rewritten. Pure.
 
 Annotations follow, never lead, for what runs. They are made to say what better sources show: the
 driver's processes, the kubelet and our own checkpoint; never a shim's files, which their tenant can
@@ -122,7 +122,7 @@ def _repairs(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
                 yield from _unclaimed(pod, codec, cluster_index, repair)
 
 
-# ---------------------------------------------------------------- on another card
+# ---------------------------------------------------------------- on another GPU
 
 
 def _drift(
@@ -291,7 +291,7 @@ def _asked(pod: Pod, codec: SchemeCodec) -> Sequence[Request]:
 
 
 def _is_silent(pod: Pod, codec: SchemeCodec, ledger: Ledger) -> bool:
-    """Whether its plugin would have written nothing: gpushare's, where there is one card only."""
+    """Whether its plugin would have written nothing: gpushare's, where there is one GPU only."""
     cards = tuple(entry.device for entry in ledger.devices if not entry.device.parent)
     return isinstance(codec, Gpushare) and codec.sole_card(pod, cards) is not None
 

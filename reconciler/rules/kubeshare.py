@@ -1,7 +1,7 @@
 """What KubeShare has lost track of: holder pods that nobody needs, SharePods that are stuck. Pure.
 
 KubeShare-Sched answers a SharePod with a node and a GPUID; the device manager makes a holder pod
-that keeps a card under that name, then the real pod. It removes the holder with the last SharePod,
+that keeps a GPU under that name, then the real pod. It removes the holder with the last SharePod,
 if it is there to see it. (KubeShare branch release-1.0, ``pkg/scheduler``, ``pkg/devicemanager``.)
 """
 
@@ -45,7 +45,7 @@ _FINISHED: Final[Mapping[str, frozenset[str]]] = {
 """restartPolicy -> phases in which a SharePod is over; in others its pod is made again."""
 
 _WHOLE: Final = 1.0
-"""What the device manager lets the requests of one card add up to, in float64."""
+"""What the device manager lets the requests of one GPU add up to, in float64."""
 
 
 class _Cards(msgspec.Struct, frozen=True):
@@ -142,7 +142,7 @@ def _is_finished(share_pod: Pod) -> bool:
 
 
 def _orphan(holding: HolderPod, pod: Pod, cards: _Cards, policy: Policy) -> Iterator[Finding]:
-    """A holder that keeps exactly one card, for nobody. Another pod is not KubeShare's to make.
+    """A holder that keeps exactly one GPU, for nobody. Another pod is not KubeShare's to make.
 
     KubeShare's have no owner: one that has is somebody else's pod with a name or label like it.
     """
@@ -154,7 +154,7 @@ def _orphan(holding: HolderPod, pod: Pod, cards: _Cards, policy: Policy) -> Iter
         cause=Cause.ORPHANED_HOLDER,
         subject=of_pod(pod),
         evidence=(
-            f"it keeps a card of node {holding.node} as virtual GPU {quoted(holding.gpuid)}",
+            f"it keeps a GPU of node {holding.node} as virtual GPU {quoted(holding.gpuid)}",
             "no SharePod that lives, and no pod, uses it there",
         ),
         grace=policy.ages.orphan,
@@ -184,7 +184,7 @@ def _stuck(share_pod: Pod, cards: _Cards, policy: Policy) -> Iterator[Finding]:
     elif cards.unread:  # one of them may be its holder
         return
     else:
-        cause, evidence = Cause.VANISHED_GPUID, ("no holder pod keeps a card under that name",)
+        cause, evidence = Cause.VANISHED_GPUID, ("no holder pod keeps a GPU under that name",)
     if not evidence:
         return
     place = f"it was given virtual GPU {quoted(gpuid)} on node {share_pod.node}, but no pod"

@@ -2,7 +2,7 @@
 
 What is proposed is made of the scheme's own words, read back, and as little as it can be. The room
 is counted by what the annotations of all pods claim, as schedulers do; what a repair would take
-from a card counts at once, what it would give back only when it is done.
+from a GPU counts at once, what it would give back only when it is done.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ class Rewriter:
     """Of one node. Remembers what it has proposed, so that proposals do not overbook together."""
 
     def __init__(self, cluster_index: ClusterIndex, ledger: Ledger) -> None:
-        """The ledger tells the node's cards under all their names."""
+        """The ledger tells the node's GPUs under all their names."""
         self._cluster_index = cluster_index
         self._ledger = ledger
         self.registry = Registry(
@@ -214,7 +214,7 @@ def _index(share: Share, devices: Mapping[str, Device]) -> int:
 
 
 def _ascending(claim: Claim, devices: Mapping[str, Device]) -> Claim:
-    """With each container's cards in the order that gpushare keeps them in."""
+    """With each container's GPUs in the order that gpushare keeps them in."""
     allocations = tuple(
         structs.replace(
             each, shares=tuple(sorted(each.shares, key=lambda share: _index(share, devices)))
@@ -227,7 +227,7 @@ def _ascending(claim: Claim, devices: Mapping[str, Device]) -> Claim:
 def _by_container(
     codec: Gpushare, claim: Claim, devices: Mapping[str, Device], apps: tuple[str, ...]
 ) -> dict[str, str]:
-    """ACK's form, for one card too; what gpushare cannot share was refused. Raises ClaimError."""
+    """ACK's form, for one GPU too; what gpushare cannot share was refused. Raises ClaimError."""
     units = {
         each.container: {
             _index(share, devices): (share.memory_bytes or 0) // codec.memory_unit

@@ -117,7 +117,7 @@ class Contest:
         self.plugin.__exit__()
 
     def ours(self, namespace: str) -> "Round":
-        """A round of pods that share the cards evenly, no two with the same limits on a card."""
+        """A round of pods that share the GPUs evenly, no two with the same limits on a GPU."""
         self.wait_empty()
         return admit(self.client, self.node, self._pods("ours", namespace))
 
@@ -152,7 +152,7 @@ class Contest:
                 value for key, value in self.plugin.metrics().items() if key[0] == _TENANTS
             )
 
-        wait_until(empty, "the cards are free", seconds=SECONDS)
+        wait_until(empty, "the GPUs are free", seconds=SECONDS)
 
 
 def admit(client: Client, node: Node, pods: Sequence[Object]) -> Round:

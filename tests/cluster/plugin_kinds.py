@@ -35,7 +35,7 @@ BLOCKS_IN_GIB = 4
 SPLIT = 20
 
 CARD_GIB = 64
-"""Of each card: enough for all pods of a test module."""
+"""Of each GPU: enough for all pods of a test module."""
 
 DRIVER = "/var/lib/driver-host"
 """On the node: a host's root with an NVIDIA driver."""
@@ -43,7 +43,7 @@ DRIVER = "/var/lib/driver-host"
 DIALECTS = {"volcano": VOLCANO, "hami": HAMI}
 
 CARD_NUMBERS = "1:3"
-"""Of all of the bed's cards, which are /dev/null."""
+"""Of all of the bed's GPUs, which are /dev/null."""
 
 
 class Ask(NamedTuple):
@@ -70,7 +70,7 @@ class Kind(NamedTuple):
 
     Attributes:
         scheme: ``--scheme``.
-        offered: resource -> what a card has of it, the binding one first.
+        offered: resource -> what a GPU has of it, the binding one first.
         late: whether limits reach a container by a file where there is no CDI.
         by_card: whether the kubelet asks for the same number whatever the memory is.
     """
@@ -110,7 +110,7 @@ class Kind(NamedTuple):
         self.wait_offered(plugin, len(plugin.uuids))
 
     def wait_offered(self, plugin: PluginNode, cards: int) -> None:
-        """Until the Node gives all that so many cards have."""
+        """Until the Node gives all that so many GPUs have."""
         for resource, per_card in self.offered.items():
             plugin.wait_offered(resource, cards * per_card)
 

@@ -195,7 +195,7 @@ class PluginNode:
 # ---------------------------------------------------------------- pods as schedulers leave them
 
 Slices = Mapping[str, Sequence[tuple[int, int, int]]]
-"""Container -> (card, units of memory, percent of cores) for each of its shares; it may have none.
+"""Container -> (GPU, units of memory, percent of cores) for each of its shares; it may have none.
 
 In the annotations' order: HAMi's have restartable init containers first.
 """
@@ -245,7 +245,7 @@ def volcano_pod(
 def gpushare_pod(
     name: str, namespace: str, plugin: PluginNode, card: int, units: Mapping[str, int], **spec: Any
 ) -> Object:
-    """A pod that gpushare's extender has promised a card and bound; 0 units are not asked for."""
+    """A pod that gpushare's extender has promised a GPU and bound; 0 units are not asked for."""
     total = sum(units.values())
     annotations = {
         "ALIYUN_COM_GPU_MEM_IDX": str(card),
@@ -275,9 +275,9 @@ def gaia_pod(
     asked: Mapping[str, tuple[int, int, str]],
     **spec: Any,
 ) -> Object:
-    """A pod that gpu-admission has promised cards and bound.
+    """A pod that gpu-admission has promised GPUs and bound.
 
-    By container: cores, blocks of memory, and the cards ("0,1"), "" for none promised; 0 cores and
+    By container: cores, blocks of memory, and the GPUs ("0,1"), "" for none promised; 0 cores and
     blocks for one that asks for nothing.
     """
     annotations = {

@@ -6,7 +6,7 @@
 
 Each answers for the waiting pod that was promised first of those that ask for as many devices, by
 the pods' annotations, and writes into them that it is served. gpu-manager believes its own books
-before anybody, which are its checkpoint. Pods have one container here, and a card.
+before anybody, which are its checkpoint. Pods have one container here, and a GPU.
 """
 
 import json
@@ -134,7 +134,7 @@ class Volcanos(Original):
 
 
 class Gpushares(Original):
-    """gpushare's, which names cards by their number."""
+    """gpushare's, which names GPUs by their number."""
 
     def ids(self, resource: str) -> Iterable[str]:
         numbers = range(self.kind.offered[resource])
@@ -163,7 +163,7 @@ class Gpushares(Original):
 
 
 class GpuManager(Original):
-    """gaia's, for parts of cards: the fullest card that has room, by its own books."""
+    """gaia's, for parts of GPUs: the fullest GPU that has room, by its own books."""
 
     asks_before_start = True
 

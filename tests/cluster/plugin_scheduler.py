@@ -1,4 +1,4 @@
-"""A stand-in for the scheduler of a sharing system: it promises cards to pods, and binds them.
+"""A stand-in for the scheduler of a sharing system: it promises GPUs to pods, and binds them.
 
     with Scheduler(client, namespace, node, promise) as scheduler: ...
 

@@ -3,9 +3,9 @@
     stage = Stage(node, folder, "volcano", "gaia")
     stage.start()
     pod = stage.pod("volcano", "a", namespace, card=0, gib=4)
-    stage.require_sound("volcano", [pod, ...])      # no card is given beyond what it has
+    stage.require_sound("volcano", [pod, ...])      # no GPU is given beyond what it has
 
-Here pods have one container, ``main``, and two cards to be on.
+Here pods have one container, ``main``, and two GPUs to be on.
 """
 
 from collections import Counter
@@ -33,11 +33,11 @@ CHECKPOINT = f"{KUBELET_DIR}/kubelet_internal_checkpoint"
 CARDS = 2
 
 PROMISE = "test/promise"
-"""Annotation: the card by number, and GiB, that the pod's container is to see."""
+"""Annotation: the GPU by number, and GiB, that the pod's container is to see."""
 
 
 class Sight(NamedTuple):
-    """What a container sees of its share; ``gib`` is None where only its card is told."""
+    """What a container sees of its share; ``gib`` is None where only its GPU is told."""
 
     card: int
     gib: int | None
@@ -112,7 +112,7 @@ class Stage:
     def pod(
         self, kind: str, name: str, namespace: str, *, card: int = 0, gib: int, **spec: Any
     ) -> Object:
-        """A pod that the scheduler has promised so much of a card, and bound; created."""
+        """A pod that the scheduler has promised so much of a GPU, and bound; created."""
         return self.client.create(self.promised_pod(kind, name, namespace, card, gib, **spec))
 
     def promised_pod(
@@ -150,7 +150,7 @@ class Stage:
         return {tenant.pod.uid: tenant for tenant in kept.tenants}
 
     def require_sound(self, kind: str, running: Iterable[Object]) -> None:
-        """``running`` are all that do: each has its share, and no card gives more than it has.
+        """``running`` are all that do: each has its share, and no GPU gives more than it has.
 
         Said by what the containers see, by the kubelet's checkpoint, by our own and by the metrics.
         """

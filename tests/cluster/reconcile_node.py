@@ -106,7 +106,7 @@ def _put(stage: Stage, pod: Object) -> Object:
 
 
 def _node(scenario: Scenario):
-    """The node with its cards registered by the plugins of Volcano and HAMi."""
+    """The node with its GPUs registered by the plugins of Volcano and HAMi."""
     cards = [
         Device(card.uuid, card.index, card.memory_bytes // GIB * GIB, slots=10)
         for card in scenario.cards

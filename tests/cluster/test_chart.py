@@ -413,7 +413,7 @@ SOURCES = {
 
 @pytest.fixture
 def driver(tmp_path):
-    """One card, in a driver that a pod can be shown."""
+    """One GPU, in a driver that a pod can be shown."""
     driver = driver_for_pods(tmp_path / "driver")
     driver.write([Device(CARD)])
     return driver
@@ -431,7 +431,7 @@ def on_the_card(ids):
 
 
 def a_shim(file):
-    """A region of the card, as HAMi-core leaves it, readable for all."""
+    """A region of the GPU, as HAMi-core leaves it, readable for all."""
     region = a_region("v1.2", devices=1)
     write(file, replace(region, devices=(replace(region.devices[0], uuid=CARD),)))
     file.chmod(0o666)
@@ -439,7 +439,7 @@ def a_shim(file):
 
 @pytest.fixture
 def tenants(node, namespace, driver):
-    """Two pods with a process on the card; one has a shim's folder, one a region of its own."""
+    """Two pods with a process on the GPU; one has a shim's folder, one a region of its own."""
     client = node.cluster.client
     with DevicePlugin(node, RESOURCE, ["a", "b"], on_the_card) as plugin:
         plugin.wait_counted(2)
@@ -559,7 +559,7 @@ OFFERED = {
     "aliyun.com/gpu-mem": "80",
     "tencent.com/vcuda-core": "100",
 }
-"""What one card of 80 GiB makes under each scheme."""
+"""What one GPU of 80 GiB makes under each scheme."""
 
 
 @pytest.fixture

@@ -488,7 +488,7 @@ def note(kind, api_version, obj, message, **changes):
 
 
 def test_an_event_that_is_said_again_is_counted_up(cluster, api, pods):
-    said = note("Pod", "v1", pods[0], "its card is lost", type=NoteType.WARNING)
+    said = note("Pod", "v1", pods[0], "its GPU is lost", type=NoteType.WARNING)
     cluster.write_event(said)
     (event,) = api.client.events(pods[0])
     assert (event["type"], event["reason"], event["count"]) == ("Warning", "VgpuEvicted", 1)
@@ -496,7 +496,7 @@ def test_an_event_that_is_said_again_is_counted_up(cluster, api, pods):
     cluster.write_event(replace(said, at=NOW + 60))
     cluster.write_event(note("Pod", "v1", pods[0], "something else"))
     again, other = sorted(api.client.events(pods[0]), key=lambda each: -each["count"])
-    assert (again["message"], again["count"]) == ("its card is lost", 2)
+    assert (again["message"], again["count"]) == ("its GPU is lost", 2)
     assert (again["firstTimestamp"], again["lastTimestamp"]) == (
         "2025-01-01T00:00:00Z",
         "2025-01-01T00:01:00Z",
@@ -573,7 +573,7 @@ def inspect(*args, **kwargs):
 
 @pytest.fixture
 def shared_cluster(api, api_namespace, make_nodes):
-    """A node with two cards, a pod on one of them, and a pod that waits."""
+    """A node with two GPUs, a pod on one of them, and a pod that waits."""
     node = sample.volcano_node("gpu-1", 1)
     make_nodes(node)
     held = sample.volcano_pod("held", "gpu-1", 1, 8000, namespace=api_namespace)
@@ -628,4 +628,4 @@ def test_inspect_with_the_least_rights_says_what_it_does_not_know(api, make_node
     assert result.exit_code == 0
     said = " ".join(result.output.split())
     assert "SharePods could not be read" in said
-    assert "which of gpushare's cards are unhealthy is not known" in said
+    assert "which of gpushare's GPUs are unhealthy is not known" in said

@@ -171,7 +171,7 @@ def tenants(control_plane, installed):
 
 
 def promised(name, node, namespace, gib):
-    """A Deployment of one pod, to whom its scheduler promises so much of the card, in GiB."""
+    """A Deployment of one pod, to whom its scheduler promises so much of the GPU, in GiB."""
     allocation_state = SimpleNamespace(uuids=[CARD], node=node)
     pod = volcano_pod(name, namespace, allocation_state, {"main": [(0, gib, 10)]})
     annotations = pod["metadata"]["annotations"]
@@ -247,7 +247,7 @@ class OverLimit(Fault):
         return pods_of(self.client, self.namespace, "greedy")
 
     def _use(self, pod, used):
-        """The pod's program begins to use so much of the card."""
+        """The pod's program begins to use so much of the GPU."""
         self.processes.append(Process(CARD, Sight.of(self.node, pod).pid, used=used))
         self.host_proc()  # has it, too
         self._show_processes()

@@ -124,7 +124,7 @@ OVERSOLD = "".join(
     f"{card.uuid},1000,{10 * card.memory_bytes // MIB},1000,NVIDIA-X,0,true,{card.index},hami-core:"
     for card in demo().cards
 )
-"""Ten times of everything, as HAMi's plugin registers cards that it scales."""
+"""Ten times of everything, as HAMi's plugin registers GPUs that it scales."""
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Pods admitted while there is no plugin: the kubelet refuses them, the reconciler heals the rest.
 
 So it is after every reboot, too. A stand-in for Volcano's scheduler promises and binds the pods of
-a Deployment, which together fill the cards: what is still held by the dead, the living do not get.
+a Deployment, which together fill the GPUs: what is still held by the dead, the living do not get.
 """
 
 import time
@@ -47,7 +47,7 @@ def command(control_plane, namespace, tmp_path):
 
 
 class Web:
-    """A Deployment that grows until the cards are full, each pod on the first one with room."""
+    """A Deployment that grows until the GPUs are full, each pod on the first one with room."""
 
     def __init__(self, stage, namespace):
         self.stage, self.client, self.namespace = stage, stage.client, namespace
@@ -116,7 +116,7 @@ def uids(pods):
 
 
 def require_healed(web, command):
-    """What the kubelet refused is evicted, and all run, with the cards full; how many it was."""
+    """What the kubelet refused is evicted, and all run, with the GPUs full; how many it was."""
     refused = web.failed()
     assert all(map(refused_without_plugin, refused))
     applied = command.apply()

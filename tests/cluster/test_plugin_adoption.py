@@ -14,7 +14,7 @@ from vgpu.model import PodRef
 from vgpu.schemes.volcano.node import lock_text
 
 FULL, ASK = Ask(0, CARD_GIB), Ask(1, 3)
-"""Of a pod that has all memory of its card, and of one on the other."""
+"""Of a pod that has all memory of its GPU, and of one on the other."""
 
 FOREIGN = ("vgpu_plugin_tenants", "foreign")
 LOCKS = {"volcano": "hamivgpu", "hami": "hami.io/mutex.lock"}
@@ -193,7 +193,7 @@ def test_gpu_manager_knows_nobody_but_its_own_so_that_the_node_has_to_be_drained
         new = client.create(kind.pod("new", namespace, ours, {"main": ASK}))
         failed = client.wait_for(new, lambda pod: "mismatch" in str(pod["status"]), "failed")
         assert failed["status"]["reason"] == "UnexpectedAdmissionError"
-        detail = "pick up:/dev/nvidia0  predicate: /dev/nvidia1"  # it takes the full card for free
+        detail = "pick up:/dev/nvidia0  predicate: /dev/nvidia1"  # it takes the full GPU for free
         assert detail in failed["status"]["message"]
         end_container(own_node, pod)
         client.wait_for(pod, waits_with("PreStartContainer check failed"), "may not start")

@@ -39,7 +39,7 @@ ROUNDS = 5
 
 
 class Wave(NamedTuple):
-    """A pod of each kind: on which card, and as which of the pods it was promised."""
+    """A pod of each kind: on which GPU, and as which of the pods it was promised."""
 
     name: str
     card: int

@@ -1,4 +1,4 @@
-"""A card falls ill or vanishes, and comes back: nobody new begins there, whoever runs is let be.
+"""A GPU falls ill or vanishes, and comes back: nobody new begins there, whoever runs is let be.
 
 The driver is made to say it; what follows is shown by the Node, the metrics and the pods.
 """
@@ -17,7 +17,7 @@ XID_BUS = 79
 """The GPU has fallen off the bus."""
 
 XID_PROGRAM = 13
-"""A program has done something illegal: nothing against the card."""
+"""A program has done something illegal: nothing against the GPU."""
 
 RECOVERY = "--health.recovery=12s"
 
@@ -55,11 +55,11 @@ def wait_healthy(plugin, card, *, healthy):
         told = plugin.metrics()
         return told["vgpu_plugin_device_healthy", str(card), uuid(card)] == healthy
 
-    wait_until(says_so, f"card {card} is {'healthy' if healthy else 'unhealthy'}")
+    wait_until(says_so, f"GPU {card} is {'healthy' if healthy else 'unhealthy'}")
 
 
 def wait_offered(stage, kind, cards):
-    """Until the Node gives shares of so many cards; it has those of all."""
+    """Until the Node gives shares of so many GPUs; it has those of all."""
     KINDS[kind].wait_offered(stage.plugins[kind], cards)
     capacity = stage.node.object()["status"]["capacity"]
     for resource, per_card in KINDS[kind].offered.items():
@@ -77,7 +77,7 @@ def test_a_card_with_an_xid_is_given_to_nobody_until_it_has_recovered(
     wait_healthy(plugin, 0, healthy=False)
     wait_offered(stage, kind, 1)
     waits = make("waits")
-    client.wait_for(waits, waits_with(BindRefusal.UNHEALTHY_DEVICE), "waits for its card")
+    client.wait_for(waits, waits_with(BindRefusal.UNHEALTHY_DEVICE), "waits for its GPU")
     (goes,) = stage.ready(make("goes", card=1))
     assert is_untouched(client, runs)
     wait_offered(stage, kind, 2)
@@ -105,7 +105,7 @@ def test_a_card_that_vanishes_is_given_to_nobody_until_it_is_back(kind, stage, p
     wait_healthy(plugin, 1, healthy=False)
     wait_offered(stage, kind, 1)
     waits = make("waits", card=1)
-    client.wait_for(waits, waits_with(BindRefusal.UNHEALTHY_DEVICE), "waits for its card")
+    client.wait_for(waits, waits_with(BindRefusal.UNHEALTHY_DEVICE), "waits for its GPU")
     assert plugin.metrics()["vgpu_plugin_device_unhealthy_info", "1", "lost", uuid(1)] == 1
     (goes,) = stage.ready(make("goes"))
     assert is_untouched(client, runs)

@@ -184,7 +184,7 @@ def test_a_sidecar_has_its_own_beside_the_others(kind, plugin, plain, namespace,
     pod["spec"] |= {"initContainers": [side | {"restartPolicy": "Always"}], "containers": [main]}
     pod["metadata"]["annotations"].pop("tencent.com/predicate-gpu-idx-1", None)
     pod = plugin.start(pod)
-    if kind.name == "gaia":  # gpu-admission passes over it, so its card is chosen on the node
+    if kind.name == "gaia":  # gpu-admission passes over it, so its GPU is chosen on the node
         uuid = Sight.of(plugin.node, pod, "side").env["NVIDIA_VISIBLE_DEVICES"]
         asks["side"] = Ask(plugin.uuids.index(uuid), 2)
     check(kind, plugin, plain, pod, **asks)

@@ -51,8 +51,8 @@ REFUSED = {
         {"volcano.sh/vgpu-node": "node99"},
         "volcano.sh/vgpu-node is 'node99' (other_node)",
     ),
-    "malformed": (told("one card, please:"), "not <UUID>,<type>,<memory>,<cores>"),
-    "unknown": (told(f"{STRANGER},NVIDIA,16,5:"), f"there is no card {STRANGER} to be shared"),
+    "malformed": (told("one GPU, please:"), "not <UUID>,<type>,<memory>,<cores>"),
+    "unknown": (told(f"{STRANGER},NVIDIA,16,5:"), f"there is no GPU {STRANGER} to be shared"),
     "too-large": (
         told(f"{{0}},NVIDIA,{CARD_GIB * 16 + 1},5:"),
         "not so much memory is free",

@@ -1,6 +1,6 @@
 """What survives: plugin and kubelet restarted, files lost, damaged or not writable, no API server.
 
-A card is full before anything happens. So whoever forgets a live pod gives its memory to the next.
+A GPU is full before anything happens. So whoever forgets a live pod gives its memory to the next.
 """
 
 import itertools
@@ -67,7 +67,7 @@ def plugin(house):
 
 
 class House:
-    """Card 0 is full: two pods have it all, and one that has no room there waits for them."""
+    """GPU 0 is full: two pods have it all, and one that has no room there waits for them."""
 
     def __init__(self, stage, namespace):
         self.stage, self.namespace, self.client = stage, namespace, stage.client
@@ -80,7 +80,7 @@ class House:
         return self.stage.pod(KIND, name, self.namespace, card=card, gib=gib)
 
     def require_kept(self, *, known=True):
-        """Nobody was touched, there is no room on card 0 until somebody leaves, and some on 1.
+        """Nobody was touched, there is no room on GPU 0 until somebody leaves, and some on 1.
 
         ``known`` is whether the kubelet remembers who has which device.
         """

@@ -90,7 +90,7 @@ def create(client, scheduler, pod):
 
 
 def given(plugin, client, pod, container):
-    """Card and GiB that a container sees."""
+    """GPU and GiB that a container sees."""
     env = Shown.by(client, pod, container).env
     limit = int(env["CUDA_DEVICE_MEMORY_LIMIT_0"].removesuffix("m")) // 1024
     return plugin.uuids.index(env["NVIDIA_VISIBLE_DEVICES"]), limit

@@ -277,13 +277,13 @@ def test_the_node_is_registered_and_a_handshake_answered(api, plugin_of, node):
     asked = {"volcano.sh/node-vgpu-handshake": "Requesting_2026.09.21 14:13:20"}
     annotate(api, node, **asked)
     plugin.devices = (plugin.devices[0], replace(plugin.devices[1], healthy=False))
-    plugin.status_manager.wake()  # at once, since a card has failed
+    plugin.status_manager.wake()  # at once, since a GPU has failed
     wait_until(
         lambda: (
             "false" in annotations(api, node)["volcano.sh/node-vgpu-register"]
             and annotations(api, node)[next(iter(asked))].startswith("Reported")
         ),
-        "the card's health is told",
+        "the GPU's health is told",
     )
 
 
@@ -300,7 +300,7 @@ def test_gpushares_cards_are_counted_and_the_unhealthy_ones_published(api, plugi
         plugin.devices = (plugin.devices[0], replace(plugin.devices[1], healthy=healthy))
         plugin.status_manager.wake()
 
-    wait_until(lambda: counted() == {"2"}, "the cards are counted")
+    wait_until(lambda: counted() == {"2"}, "the GPUs are counted")
     assert api.client.get(node)["status"]["capacity"]["cpu"] == "64"
     assert api.client.find(config) is None
     become(healthy=False)

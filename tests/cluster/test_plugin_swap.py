@@ -62,7 +62,7 @@ def wave(number, count, namespace, plugin):
 
 
 def expected(pod, plugin):
-    """Card and limits of a pod, by its annotations."""
+    """GPU and limits of a pod, by its annotations."""
     uuid, _, memory, cores = (
         pod["metadata"]["annotations"]["volcano.sh/vgpu-ids-new"].strip(":").split(",")
     )

@@ -1,4 +1,4 @@
-"""Eighty containers on eight cards at once: each gets what it was promised, and none waits long.
+"""Eighty containers on eight GPUs at once: each gets what it was promised, and none waits long.
 
 In `make test-thorough` how fast it goes is printed beside a plugin that only answers, by the better
 of two rounds of each; `make bench-cluster` measures it.
@@ -43,7 +43,7 @@ def test_eighty_containers_at_once_get_what_they_were_promised(
 
 
 def promised(pod):
-    """Card, memory and cores, by the pod's annotations."""
+    """GPU, memory and cores, by the pod's annotations."""
     segment = pod["metadata"]["annotations"]["volcano.sh/vgpu-ids-new"].strip(":")
     card, _, memory, cores = segment.split(",")
     return card, f"{int(memory) * FACTOR}m", cores

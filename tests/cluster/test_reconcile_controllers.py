@@ -116,7 +116,7 @@ def test_what_the_kubelet_refused_is_tidied_up_and_its_replacement_runs_on(
 
 
 def never_served(name, namespace, node):
-    """The template of a pod that was promised a card, and that waits for what never comes."""
+    """The template of a pod that was promised a GPU, and that waits for what never comes."""
     ref = PodRef("", namespace, name)
     promise = samples.claimed("volcano", ref, node.name, phase=Phase.ASSUMED)
     return objects.pod(
@@ -537,7 +537,7 @@ def under_way(client):
 
 @pytest.fixture
 def two(troubled, stage, space):
-    """Two refused pods, the first of which is left alone."""
+    """Two refused pods, the first of which is skipped."""
     busy, sick = falls_ill(stage, space, "busy"), falls_ill(stage, space, "sick")
     opt_out = {"metadata": {"annotations": {OPT_OUT: "false"}}}
     return troubled.client.patch(busy, opt_out), sick

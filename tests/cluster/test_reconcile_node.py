@@ -84,7 +84,7 @@ def edit(api, pod, **told):
 
 
 def cross(api, pod):
-    """Its annotations name the other card."""
+    """Its annotations name the other GPU."""
     told = annotations(api, pod)
     crossed = {key: text.replace(A10.uuid, L40S.uuid) for key, text in told.items()}
     assert crossed != told

@@ -47,7 +47,7 @@ def watching(cluster):
 
 @pytest.fixture
 def broken(large):
-    """A pod that holds all of a card, beside those that have shares of it."""
+    """A pod that holds all of a GPU, beside those that have shares of it."""
     whole = large.population.pod(large.population.pods)
     annotations = whole["metadata"]["annotations"]
     uuid = card_uuid(whole["spec"]["nodeName"], 0)
@@ -205,7 +205,7 @@ def test_a_right_that_is_missing_costs_its_own_view_and_is_told(api, api_namespa
     assert listed.complete == {Coverage.PODS}
     assert "one" in {pod.ref.name for pod in listed.pods}
     said = "\n".join(listed.notes)
-    assert all(word in said for word in ('"nodes"', '"sharepods"', "unhealthy cards"))
+    assert all(word in said for word in ('"nodes"', '"sharepods"', "unhealthy GPUs"))
     with closing(WatchingObserver(reader, Units(), kinds=Watched(reader))) as watching:
         assert look(watching).complete == listed.complete
 

@@ -258,7 +258,7 @@ CASES = [
 
 
 def neighbour(style, namespace):
-    """A pod on the other card that nothing is wrong with."""
+    """A pod on the other GPU that nothing is wrong with."""
     if style != "kubeshare":
         well = samples.owner(name="well")
         return samples.pod("healthy", style, card=1, namespace=namespace, owner=well)
@@ -373,7 +373,7 @@ def test_rules_that_take_away_what_runs_act_only_where_they_are_told_to(
 def test_nobody_is_sent_away_because_of_what_annotations_alone_claim(
     api, api_namespace, stage, command
 ):
-    """They are their tenants' own to write; on the node it is known who has the card."""
+    """They are their tenants' own to write; on the node it is known who has the GPU."""
     stage.put(samples.node(NODE, "volcano"))
     six = stage.put(*(samples.pod(f"full-{at}", namespace=api_namespace) for at in range(6)))
     applied = command.apply()

@@ -31,8 +31,8 @@ NODES = (
 )
 
 TABLE = """\
-  CARD                     MEMORY            held/total CORES    held/all SHARE
-gpu-1  volcano · 2 cards · 13.7 GiB free
+  GPU                      MEMORY            held/total CORES    held/all SHARE
+gpu-1  volcano · 2 GPUs · 13.7 GiB free
   GPU-00000001             ███████▒▒░░░   31.2/45.0 GiB ████▒▒░░  70/100%  2/10
     ml/infer-0                                  7.8 GiB assumed       20%   12m
     ml/train-bert-lar…-7c9d8f6b54-qq7lz        23.4 GiB assigned      50%
@@ -40,16 +40,16 @@ gpu-1  volcano · 2 cards · 13.7 GiB free
 
 Without a device: 2
   ml/infer-0  7.8 GiB, 20% of cores  volcano on gpu-1  12m
-      promised a device that was never handed out (card GPU-00000001)
+      promised a device that was never handed out (GPU GPU-00000001)
   ml/waits  31.2 GiB, 80% of cores  volcano  1m
       no node takes it: no room
 
 What still fits
-  volcano    2 cards, 58.7 GiB free of 90.0 GiB
+  volcano    2 GPUs, 58.7 GiB free of 90.0 GiB
              room for 0 more of 31.2 GiB, 80% of cores (as ml/waits wants): 0.0
              GiB of the free memory (0%) usable
 
-1 node, 2 cards, 2 pods with devices, 2 without, 0 conflicts, as of 2026-09-21 14:13:20 UTC
+1 node, 2 GPUs, 2 pods with devices, 2 without, 0 conflicts, as of 2026-09-21 14:13:20 UTC
 """
 
 
@@ -144,7 +144,7 @@ def test_containers_are_named_where_a_pod_shows_several(tmp_path):
 def test_conflicts_are_told_in_words(dump):
     pods = [sample.volcano_pod(f"p{n}", "gpu-1", 1, 30000) for n in range(2)]
     printed = " ".join(run("--from", dump(NODES[0], *pods)).output.split())
-    assert "Conflicts: 1 gpu-1 card GPU-00000001" in printed
+    assert "Conflicts: 1 gpu-1 GPU GPU-00000001" in printed
     assert "the shares of a device are together more than it has" in printed
     assert "(by ml/p0/main, ml/p1/main)" in printed
 
@@ -165,8 +165,8 @@ def test_a_node_that_is_not_ready_or_unknown_or_cordoned_says_so(dump):
             sample.gaia_pod("p", "gone", 10, 1, 0),
         ),
     ).output
-    assert "gpu-1  volcano · 2 cards · 90.0 GiB free  NotReady  cordoned\n" in printed
-    assert "gone  gaia · 0 cards  not a node of this cluster\n  on no known card\n" in printed
+    assert "gpu-1  volcano · 2 GPUs · 90.0 GiB free  NotReady  cordoned\n" in printed
+    assert "gone  gaia · 0 GPUs  not a node of this cluster\n  on no known GPU\n" in printed
 
 
 def test_wide_has_uuids_models_sources_and_free_memory(dump):
@@ -283,7 +283,7 @@ def test_configmaps_in_the_dump_tell_unhealthy_cards(dump):
     node = sample.gpushare_node("infer-1", cards=2)
     assert "unhealthy is not known" in run("--from", dump(node)).output.replace("\n  ", " ")
     told = run("--from", dump(node, sample.unhealthy("infer-1", "1"))).output
-    assert "card 1         unhealthy" in told
+    assert "GPU 1          unhealthy" in told
     assert "not known" not in told
 
 

@@ -84,7 +84,7 @@ def test_a_container_near_or_over_its_limit_is_marked_without_colour(used, mark)
 
 def test_over_the_limit_is_counted_in_the_heading():
     shown = state(share("a", used=2, limit=1), share("b", used=1, limit=1))
-    assert "1 card, 2 shares, 1 over the limit" in text(shown)
+    assert "1 GPU, 2 shares, 1 over the limit" in text(shown)
 
 
 def test_what_is_not_as_usual_is_said_in_place_of_the_scheme_or_beside_it():
@@ -98,15 +98,15 @@ def test_what_is_not_as_usual_is_said_in_place_of_the_scheme_or_beside_it():
 def test_the_limits_part_of_the_card_has_a_bar_where_there_is_room():
     shown = state(share("a", used=3 * GIB, limit=12 * GIB))
     limit, used = row(shown, "/a/", columns=140).split()[2:4]
-    assert limit == "█████▌·····"  # half of the card
+    assert limit == "█████▌·····"  # half of the GPU
     assert used == "██▊········"  # a quarter of the limit
-    assert "of card     of limit" in text(shown, 140)
+    assert "of GPU      of limit" in text(shown, 140)
 
 
 def test_containers_that_hold_no_card_come_last():
     ended = PageShare("ml", "gone", "main", "u", scheme="volcano", phase="released")
     lines = text(state(share("a"), idle=(ended,))).split("\n")
-    assert lines[-2] == " on no card"
+    assert lines[-2] == " on no GPU"
     assert lines[-1].split() == ["ml/gone/main", "released", "–", "–", "–", "–"]
 
 
@@ -114,14 +114,14 @@ def test_a_lost_card_and_one_known_from_its_containers_only_do_not_answer():
     lost = PageDevice("GPU-lost")
     shown = text(state(devices=(CARD, lost)))
     assert " GPU ?  GPU-lost   DOES NOT ANSWER" in shown
-    assert "No card answers." in text(state(devices=()))
+    assert "No GPU answers." in text(state(devices=()))
 
 
 def test_a_card_cut_into_instances_shows_them():
     instance = PageDevice("MIG-1", 0, parent=CARD.uuid, profile="1g.6gb", up=True)
     shown = text(state(devices=(CARD, instance)))
     assert " MIG 1g.6gb  MIG-1" in shown
-    assert shown.count("nobody holds") == 1  # of the instance; the card has its instances
+    assert shown.count("nobody holds") == 1  # of the instance; the GPU has its instances
 
 
 # ---------------------------------------------------------------- trouble

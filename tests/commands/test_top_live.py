@@ -31,7 +31,7 @@ def top():
 
 
 def names(lines):
-    """The containers of the first card, from top to bottom."""
+    """The containers of the first GPU, from top to bottom."""
     found = []
     for line in lines[4:]:
         if line.startswith(" GPU 1"):
@@ -49,7 +49,7 @@ def gone(terminal):
 def test_cards_and_containers_fill_the_screen(top):
     lines = top.lines
     assert lines[0].startswith(" vgpu top  gpu-node-1, sampled directly")
-    assert lines[1].startswith(" 2 cards, 10 shares")
+    assert lines[1].startswith(" 2 GPUs, 10 shares")
     assert lines[3].startswith(" GPU 0  NVIDIA A10   GPU-5a1c7e3b")
     assert any(line.startswith("> researc…etune-0/trainer volcano") for line in lines)
     assert lines[23].startswith(" h help  q quit   sorted by name")
@@ -79,7 +79,7 @@ def test_help_takes_a_line_more_and_goes_again(top):
 def test_it_fits_itself_to_the_window(top):
     top.resize(140, 40)
     lines = top.wait_for(lambda lines: lines[39].startswith(" h help"))
-    assert "of card" in lines[2]
+    assert "of GPU" in lines[2]
     assert any("research/finetune-0/trainer" in line for line in lines)
     assert re.search(r"\d\d:\d\d:\d\d $", lines[0])
     top.resize(60, 10)
@@ -197,7 +197,7 @@ def test_an_exporter_that_stops_leaves_its_page_and_is_found_again(tmp_path):
             terminal.type("m")  # keys work all the same
             terminal.wait_for("sorted by memory used")
             with RunningDemo(second, (*COMMAND, f"{listen}:{port}")):
-                terminal.wait_for("2 cards, 11 shares")
+                terminal.wait_for("2 GPUs, 11 shares")
                 terminal.type("q")
                 assert terminal.status() == 0
 

@@ -221,7 +221,7 @@ def test_usage_names_each_containers_cards_pids_and_request():
     )  # fmt: skip
     assert (second.card_idx, second.pids) == ("1", ())
     assert (told["uid-a"].spec["main"].gpu, told["uid-a"].spec["main"].mem) == (1, 8192)
-    assert told["uid-b"].spec["main"].mem == 16384  # all of its card
+    assert told["uid-b"].spec["main"].mem == 16384  # all of its GPU
     assert told["uid-c"].spec["main"].mem == 0  # not known, so left out
     assert state.tree.cards[0].pids == (7, 9)
 
@@ -251,7 +251,7 @@ def test_the_drivers_levels_are_those_of_the_tree():
 def test_a_matrix_must_speak_of_as_many_cards():
     matrix = parse_matrix(NEAR)
     assert by_matrix(matrix, (card(0), card(1)), "f")(card(0), card(1)) is LinkLevel.PIX
-    with pytest.raises(SourceError, match="f: speaks of 2 cards, but the node has 1, up to GPU2"):
+    with pytest.raises(SourceError, match="f: speaks of 2 GPUs, but the node has 1, up to GPU2"):
         by_matrix(matrix, (card(2),), "f")
 
 
@@ -266,7 +266,7 @@ def test_all_that_is_unknown_is_said():
         "GPU-9 no longer answers",
         "how GPU0 is joined to GPU1 is unknown",
         "the memory of ml/a/main is unknown",
-        "ml/b/main holds a share of a card that is not known here (GPU-9)",
+        "ml/b/main holds a share of a GPU that is not known here (GPU-9)",
     ]
     assert list(unknown(view(), TWO, lambda *_: LinkLevel.SYS)) == []
 
@@ -327,7 +327,7 @@ def test_a_matrix_of_another_node_is_an_error(tmp_path):
     (tmp_path / "topo.txt").write_text(" GPU0\nGPU0   X")
     result = run("--simulate", "--matrix", str(tmp_path / "topo.txt"))
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "topo.txt: speaks of 1 cards, but the node has 2" in result.stderr
+    assert "topo.txt: speaks of 1 GPUs, but the node has 2" in result.stderr
 
 
 # ---------------------------------------------------------------- the real driver's calls

@@ -3,7 +3,7 @@
     kubelet.admit(uid, "main", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 4096})
     kubelet.start_container(uid, "main")      # PreStartContainer
 
-It gives out the first healthy IDs that nobody has, so that those of pods that are gone come back at
+It allocates the first healthy IDs that nobody has, so that those of pods that are gone come back at
 once. Its checkpoint has the checksum of a real one.
 """
 

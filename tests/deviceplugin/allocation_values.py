@@ -1,4 +1,4 @@
-"""Pods as Volcano's scheduler leaves them, cards that are shared, and what the kubelet writes."""
+"""Pods as Volcano's scheduler leaves them, GPUs that are shared, and what the kubelet writes."""
 
 from deviceplugin.adapters.volcano import VolcanoAdapter
 from deviceplugin.allocate.allocation_state import AllocationState

@@ -1,4 +1,4 @@
-"""gaia's six cards, as in gpu-manager's own tests, and pods that ask for parts of them.
+"""gaia's six GPUs, as in gpu-manager's own tests, and pods that ask for parts of them.
 
 pod = asking((50, 30), indices=["0"])
 """

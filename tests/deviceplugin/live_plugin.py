@@ -6,7 +6,7 @@
         bench.create(pod)
         bench.kubelet.admit(uid, "main", {...})
 
-Cards are those of the C fake driver. Everything listens on loopback and on sockets of the folder.
+GPUs are those of the C fake driver. Everything listens on loopback and on sockets of the folder.
 With ``in_pod`` the plugin finds the API server as in a pod: over TLS, by its service account.
 """
 

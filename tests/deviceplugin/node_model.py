@@ -100,7 +100,7 @@ class NodeModel:
     # ------------------------------------------------------------ the kubelet's side
 
     def original(self, uid, containers, name, given):
-        """A pod that the original plugin has served, in its way: perhaps with others' cards."""
+        """A pod that the original plugin has served, in its way: perhaps with others' GPUs."""
         pod = made(uid, containers, name=name, phase=Phase.ASSIGNED, created_at=self.now)
         self.pods[uid] = pod
         self._promise(uid, containers)
@@ -188,7 +188,7 @@ class NodeModel:
         return all((uid, name) in self.ended for name in inits)
 
     def forget_the_dead(self):
-        """What the kubelet does before it gives out IDs.
+        """What the kubelet does before it allocates IDs.
 
         One that has lost sight of a pod may do so while its containers still run.
         """

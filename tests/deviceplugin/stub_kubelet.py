@@ -157,7 +157,7 @@ class StubKubelet:
             return [each for each in self._known if each.resource == resource][-1].plugin
 
     def healthy(self, resource):
-        """The IDs that may be given out."""
+        """The IDs that may be allocated."""
         told = self.devices.get(resource, {})
         return {device for device, health in told.items() if health == "Healthy"}
 

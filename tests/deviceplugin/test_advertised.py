@@ -1,4 +1,4 @@
-"""From the cards' health to the lists that the kubelet reads."""
+"""From the GPUs' health to the lists that the kubelet reads."""
 
 import pytest
 

@@ -1,8 +1,8 @@
 """The pure core over a whole node, with everything that may happen to it in any order.
 
-The promises, at every moment: no card is used beyond what it has; no container that runs is
+The promises, at every moment: no GPU is used beyond what it has; no container that runs is
 forgotten; a container is created with just what its own pod was promised; one name is one
-container's; and a allocation state that is made anew is the same allocation state.
+container's; and a allocation state that is recreated is the same allocation state.
 """
 
 from random import Random
@@ -68,7 +68,7 @@ class Plugin(RuleBasedStateMachine):
         self.node = NodeModel(CARDS, cgroups=cgroups, processes=processes)
         self.made = 0
         for containers, swapped in originals:
-            # The original plugin takes equal sizes for one another, and then cards are swapped.
+            # The original plugin takes equal sizes for one another, and then GPUs are swapped.
             small = [("main", APP, tuple(share(one.device, 1, 10) for one in containers[0][2]))]
             given = (share(swapped, 1, 10),) if len(small[0][2]) == 1 else ()
             self.node.original(self._uid(), small, "", given)

@@ -177,7 +177,7 @@ def test_who_is_not_there_cannot_leave():
 
 
 def overbooked():
-    """Two tenants that hold more of card A than there is, the second one of card B, too."""
+    """Two tenants that hold more of GPU A than there is, the second one of GPU B, too."""
     first = admitted(AllocationState.of(CARDS), pod("p", share(A, 7)), 1.0).tenants["p"]
     second = admitted(AllocationState.of(CARDS), pod("q", share(A, 7), share(B, 1)), 2.0).tenants[
         "q"
@@ -354,7 +354,7 @@ _RANDOM = Random(5)
 
 
 def some_shares(most):
-    """Of different cards and sizes."""
+    """Of different GPUs and sizes."""
     return tuple(
         share(_RANDOM.choice((A, B, C)), _RANDOM.randint(1, 6), _RANDOM.choice((0, 10, 60)))
         for _ in range(_RANDOM.randint(1, most))
@@ -375,7 +375,7 @@ steps = st.lists(st.one_of(pods, st.sampled_from(UIDS), devices), max_size=25)
 
 
 def walked(todo):
-    """A allocation state after these steps: pods come, UIDs leave, tuples are the cards from then
+    """A allocation state after these steps: pods come, UIDs leave, tuples are the GPUs from then
     on.
     """
     allocation_state = AllocationState.of(CARDS)

@@ -205,11 +205,11 @@ def test_a_pod_that_is_never_asked_for_is_not_guessed_for_ever(parts):
 
 
 def test_the_originals_refusal_is_an_answer_and_is_counted_as_a_refusal(parts):
-    bench = parts(legacy=lambda count, devices: {"REFUSED": f"{count} of {len(devices)} cards"})
+    bench = parts(legacy=lambda count, devices: {"REFUSED": f"{count} of {len(devices)} GPUs"})
     bench.start()
     assert bench.allocator.allocate(NUMBER, IDS) == (
         "",
-        ContainerEdits({"REFUSED": "1 of 3 cards"}),
+        ContainerEdits({"REFUSED": "1 of 3 GPUs"}),
     )
     assert bench.refusals() == {("allocate", BindRefusal.NO_CANDIDATE): 1}
 

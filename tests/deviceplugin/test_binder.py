@@ -242,7 +242,7 @@ def test_what_was_written_and_is_lost_is_written_anew_at_a_look(parts, injector)
     lose(bench, name)
     bench.binder._checked_at = float("-inf")
     bench.binder.look()
-    wait_until(lambda: bench.injector.written() == {name}, "it is written anew")
+    wait_until(lambda: bench.injector.written() == {name}, "it is rewritten")
 
 
 def damage(bench, name, content):
@@ -262,7 +262,7 @@ def test_what_was_written_and_is_damaged_is_written_anew_at_a_look(parts, inject
     assert bench.injector.written() == frozenset()
     bench.binder._checked_at = float("-inf")
     bench.binder.look()
-    wait_until(lambda: bench.injector.written() == whole, "it is written anew")
+    wait_until(lambda: bench.injector.written() == whole, "it is rewritten")
 
 
 @BOTH
@@ -428,7 +428,7 @@ def test_a_checkpoint_of_ours_that_is_damaged_is_written_anew(parts, content):
     wait_until(lambda: bench.binder._kept is None, "the damage is seen")
     bench.binder._swept_at = float("-inf")
     bench.binder.look()
-    wait_until(lambda: bench.binder._kept is not None, "it is written anew")
+    wait_until(lambda: bench.binder._kept is not None, "it is rewritten")
     assert bench.saved() == saved
     assert bool([*path.parent.glob("*.damaged-*")]) == (content is not None)
 
@@ -551,7 +551,7 @@ def test_without_cdi_an_answer_that_fits_the_true_owner_as_well_is_used(parts):
     bench.start()
     pods = [bench.create("first", share(A, 2)), bench.create("second", share(A, 3))]
     named = {}
-    for pod, ids in zip(reversed(pods), (["id-0"], ["id-1"]), strict=True):  # the same card
+    for pod, ids in zip(reversed(pods), (["id-0"], ["id-1"]), strict=True):  # the same GPU
         named[pod.ref.uid] = bench.admit(pod, ids)
     for gib, pod in enumerate(pods, 2):
         bench.start_container(pod)
@@ -648,7 +648,7 @@ def test_a_card_that_recovers_serves_those_who_wait_for_it(parts):
 
 
 def ill(bench):
-    """The cards, of which A is unhealthy."""
+    """The GPUs, of which A is unhealthy."""
     return tuple(replace(card, healthy=card.uuid != A) for card in bench.devices)
 
 

@@ -1,4 +1,4 @@
-"""The lists that the kubelet gets: all IDs in order, health by card, and the bound of 4 MiB."""
+"""The lists that the kubelet gets: all IDs in order, health by GPU, and the bound of 4 MiB."""
 
 import pytest
 from hypothesis import given
@@ -122,7 +122,7 @@ def test_the_unit_that_is_said_to_fit_fits_and_the_next_smaller_does_not():
 
 
 def test_a_list_is_too_long_even_if_it_fits_while_all_is_well():
-    """It would vanish just when the card is lost."""
+    """It would vanish just when the GPU is lost."""
     refused = offered(GPUSHARE, "aliyun.com/gpu-mem", (card(0, 67_500 * MIB),))
     words = len("Unhealthy") - len("Healthy")
     assert refused.longest_bytes - words * refused.count < KUBELET_LIMIT < refused.longest_bytes

@@ -1,4 +1,4 @@
-"""What the plugin does in gpu-manager's stead: cards, claims, answers, marks on pods and nodes."""
+"""What the plugin does in gpu-manager's stead: GPUs, claims, answers, marks on pods and nodes."""
 
 from contextlib import suppress
 
@@ -60,7 +60,7 @@ def claim(one, *held, adapter=ROLE, devices=DEVICES):
 
 
 def cards(allocations):
-    """Container -> positions of its cards."""
+    """Container -> positions of its GPUs."""
     return {each.container: [SIX.index(s.device) for s in each.shares] for each in allocations}
 
 
@@ -75,7 +75,7 @@ def by_uuid(allocation, named):
     return replace(allocation, shares=shares)
 
 
-# ---------------------------------------------------------------- cards
+# ---------------------------------------------------------------- GPUs
 
 
 def test_a_card_is_counted_by_the_number_of_its_device_node():
@@ -98,7 +98,7 @@ def test_cards_that_mig_cuts_are_left_out():
 
 
 def test_the_promise_is_kept_where_the_original_would_choose_another_card():
-    """T9, GM#18: share mode would pick card 0, and gpu-admission said 5."""
+    """T9, GM#18: share mode would pick GPU 0, and gpu-admission said 5."""
     found = claim(asking((5, 3), indices=["5"]))
     assert found == (Allocation("c0", (part(5, 5, 3),), Phase.ASSIGNED),)
 
@@ -112,7 +112,7 @@ def test_the_order_of_promised_cards_is_kept():
     [
         (["7"], BindRefusal.UNKNOWN_DEVICE, "/dev/nvidia7"),
         (["0,1"], BindRefusal.MALFORMED, "was promised 2"),
-        (["x"], BindRefusal.MALFORMED, "not indices of cards"),
+        (["x"], BindRefusal.MALFORMED, "not indices of GPUs"),
     ],
 )
 def test_an_illegal_promise_is_refused_in_words(indices, why, words):
@@ -213,7 +213,7 @@ def test_asking_again_for_what_a_container_has_changes_nothing():
 
 
 def test_what_gpu_manager_gave_to_pods_that_are_gone_is_free():
-    """T8: of its checkpoint's three pods one is alive; five cards are free, and card 0 is not."""
+    """T8: of its checkpoint's three pods one is alive; five GPUs are free, and GPU 0 is not."""
     said = ",".join(
         f'"{uid}":{{"c":{{"Devices":["/dev/nvidia{card}"],"Cores":100,"Memory":268435456}}}}'
         for card, uid in enumerate(("pending-uid", "failed-uid", "exited-uid"))
@@ -274,7 +274,7 @@ def bound(one, allocation_state):
 
 
 def test_a_card_that_is_given_out_beyond_what_it_has_is_not_chosen():
-    """Share mode would choose card 0: by the books most of it is held, and yet enough is free."""
+    """Share mode would choose GPU 0: by the books most of it is held, and yet enough is free."""
     allocation_state = seated(part(0, 50, 1), part(0, 60, 1))
     assert allocation_state.unbooked == {"t1"}
     found = bound(asking((20, 1), uid="u1"), allocation_state)
@@ -283,7 +283,7 @@ def test_a_card_that_is_given_out_beyond_what_it_has_is_not_chosen():
 
 def test_what_was_promised_on_such_a_card_waits_until_there_is_room():
     allocation_state = seated(part(0, 50, 1), part(0, 60, 1))
-    with pytest.raises(BindRefused, match="given out beyond what it has") as caught:
+    with pytest.raises(BindRefused, match="allocated beyond what it has") as caught:
         bound(asking((20, 1), uid="u1", indices=["0"]), allocation_state)
     assert caught.value.why is BindRefusal.NO_ROOM
 
@@ -397,7 +397,7 @@ def test_tenants_of_gpu_manager_are_left_alone():
 
 
 def test_a_refusal_takes_no_promise_away():
-    """The pod would be given another card then."""
+    """The pod would be given another GPU then."""
     assert ROLE.failure_annotations(asking((50, 30), indices=["7"])) == {}
 
 

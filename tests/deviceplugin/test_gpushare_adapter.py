@@ -72,13 +72,13 @@ def test_every_card_has_the_units_of_its_own_memory():
 
 
 def test_cards_are_numbered_as_the_extender_counts_them():
-    """It knows only how many there are: a card that is cut by MIG is none of its."""
+    """It knows only how many there are: a GPU that is cut by MIG is none of its."""
     devices = ROLE.devices([gpu("GPU-mig", 0, mig_mode=1.0), gpu(B, 3), gpu(A, 1)])
     assert [(device.uuid, device.index) for device in devices] == [(A, 0), (B, 1)]
 
 
 def test_no_card_takes_the_number_of_one_that_is_lost():
-    """The driver moves the later ones up; pods were promised cards by their numbers before."""
+    """The driver moves the later ones up; pods were promised GPUs by their numbers before."""
     a, b, c = "GPU-a", "GPU-b", "GPU-c"
 
     def sampled(health, *uuids):

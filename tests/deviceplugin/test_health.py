@@ -35,7 +35,7 @@ def both(a=(), b=()):
 
 
 class Node:
-    """Two cards, and a clock that goes on by an interval with each sample."""
+    """Two GPUs, and a clock that goes on by an interval with each sample."""
 
     def __init__(self, sample=None, xids=(), rules=RULES):
         self.rules = rules
@@ -216,7 +216,7 @@ def test_all_checks_of_memory_can_be_switched_off():
     assert node.bad == {}
 
 
-# ---------------------------------------------------------------- lost cards
+# ---------------------------------------------------------------- lost GPUs
 
 
 def without_a(*rejections):
@@ -396,7 +396,7 @@ def test_the_mig_instances_of_a_lost_card_are_lost():
     node.seen(without_a())
     assert node.bad == {A: {UnhealthyReason.LOST}, "MIG-0": {UnhealthyReason.LOST}}
     assert node.health.events == {(A, UnhealthyReason.LOST): 1, ("MIG-0", UnhealthyReason.LOST): 1}
-    node = Node(mig("MIG-0"))  # and as long as another card cannot be identified
+    node = Node(mig("MIG-0"))  # and as long as another GPU cannot be identified
     node.seen(GpuSample((gpu(B, 1),), lost=(A,), complete=False))
     assert node.health.events == {(A, UnhealthyReason.LOST): 1, ("MIG-0", UnhealthyReason.LOST): 1}
 

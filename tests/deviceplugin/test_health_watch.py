@@ -60,7 +60,7 @@ class Watched:
         )[0]
 
     def until_bad(self, **bad):
-        """Until exactly these cards are unhealthy for exactly these reasons."""
+        """Until exactly these GPUs are unhealthy for exactly these reasons."""
         wanted = {uuid(int(name[1:])): {reason} for name, reason in bad.items()}
         return self._until(lambda health: reasons(health) == wanted, f"a health with {wanted}")
 
@@ -255,7 +255,7 @@ def test_events_are_judged_while_the_driver_hangs_and_the_program_can_end(tmp_pa
         )
         driver.write(devices=devices)
         watch.start(lambda: None)
-        until(lambda health: health.gpus, "the cards are told")
+        until(lambda health: health.gpus, "the GPUs are told")
         driver.write(devices=devices, faults=hang)
         silent = lambda verdict: "driver_silent" in verdict.reasons
         until(lambda health: all(map(silent, health.verdicts.values())), "the driver is silent")

@@ -48,7 +48,7 @@ def test_nodes_that_agree_do_not_stand_in_the_way():
 
 @pytest.mark.parametrize("told", [[node({ANNOTATION: "19"})], [named("a", "19"), named("b", "19")]])
 def test_a_larger_unit_on_which_all_agree_is_taken(told):
-    """With a card less a smaller one would do, and the pods' requests are in theirs."""
+    """With a GPU less a smaller one would do, and the pods' requests are in theirs."""
     assert automatic(devices(7), []) == 17
     assert automatic(devices(7), told) == 19
 

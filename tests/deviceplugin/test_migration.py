@@ -77,7 +77,7 @@ def test_a_pod_on_a_card_that_is_not_there_is_a_problem_and_the_others_stand(tmp
     (problem,) = found.problems
     assert problem.reason is Reason.UNKNOWN_DEVICE
     assert "'gone'" in problem.detail
-    assert f"card {card}" in problem.detail
+    assert f"GPU {card}" in problem.detail
 
 
 def test_a_folder_in_its_place_is_a_problem(tmp_path):

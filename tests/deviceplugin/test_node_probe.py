@@ -143,7 +143,7 @@ def test_from_a_look_the_originals_pods_are_recovered(bench):
     }
     assert names == RUNNING.keys()
     assert all(tenant.foreign for tenant in found.allocation_state.tenants.values())
-    # What all schemes together hold of a card is the exporter's to say.
+    # What all schemes together hold of a GPU is the exporter's to say.
     assert any("more than it has" in one.kind.explanation for one in look.ledger.conflicts)
     assert (found.conflicts, of_desk(found.allocation_state)) == ((), ())
 

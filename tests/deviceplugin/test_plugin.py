@@ -165,7 +165,7 @@ def test_a_card_that_goes_bad_is_told_to_the_kubelet(bench):
     bench.start()
     bench.wait_ready()
     bench.write_cards(without=[1])
-    bench.wait_until(lambda: len(bench.kubelet.healthy(NUMBER)) == 4, "one card's shares unhealthy")
+    bench.wait_until(lambda: len(bench.kubelet.healthy(NUMBER)) == 4, "one GPU's shares unhealthy")
     assert len(bench.kubelet.devices[NUMBER]) == 8
     assert bench.get("/-/ready")[0] == 200
 
@@ -369,7 +369,7 @@ def test_a_second_plugin_waits_for_the_first_and_then_names_it(bench):
 
 
 def gaia_bench(folder, pods):
-    """A gaia plugin on a node where gpu-manager has served these pods: UID -> card."""
+    """A gaia plugin on a node where gpu-manager has served these pods: UID -> GPU."""
     file = folder / "gpumanager_internal_checkpoint"
     mapping = {
         uid: {"main": {"Devices": [f"/dev/nvidia{card}"], "Cores": 20, "Memory": GIB}}

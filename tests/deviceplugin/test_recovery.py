@@ -469,7 +469,7 @@ def test_what_the_driver_confirms_is_a_conflict(monkeypatch):
     assert [one.device for one in found.allocation_state.tenants["p"].beside] == [C]
 
 
-@pytest.mark.parametrize("amounts", [(B, 9), (C, 3)], ids=["more", "another card"])
+@pytest.mark.parametrize("amounts", [(B, 9), (C, 3)], ids=["more", "another GPU"])
 def test_an_annotation_that_was_edited_since_is_no_conflict(amounts):
     node = world(("p", TRAIN[1:]))
     edited = pod("p", share(*amounts)).annotations["volcano.sh/vgpu-ids-new"]
@@ -510,7 +510,7 @@ def test_a_slice_that_only_an_annotation_has_twice_is_no_conflict(sources, count
 
 
 def test_who_merely_waits_contradicts_nobody():
-    """For room, and for a card that is not there; both have been answered, and hold nothing."""
+    """For room, and for a GPU that is not there; both have been answered, and hold nothing."""
     node = world(("p", (("main", APP, (share(A, 7),)),)))
     node.create("q", (("main", APP, (share(A, 7),)),), "")
     node.admit("q", "main", heard=True)
@@ -524,7 +524,7 @@ def test_who_merely_waits_contradicts_nobody():
 
 def test_a_conflict_of_two_is_over_when_one_of_them_has_left():
     two = AllocationConflict(None, "the same slice", frozenset({"p", "q"}))
-    one = AllocationConflict(PodRef("p", "team", "p"), "another card")
+    one = AllocationConflict(PodRef("p", "team", "p"), "another GPU")
     assert of_now((two, one), {"p", "q"}) == (two, one)
     assert of_now((two, one), {"p"}) == (one,)
     assert of_now((two, one), {"q"}) == ()
@@ -569,7 +569,7 @@ def test_a_claim_by_index_is_kept_by_uuid():
 
 
 def test_what_we_answered_is_as_large_as_the_claim_says_though_the_kubelet_only_counts():
-    """It counts 4 units, of 2 cards; which card has how many only the claim knows."""
+    """It counts 4 units, of 2 GPUs; which GPU has how many only the claim knows."""
     uneven = {ALLOCATION: '{"0":{"0":1,"2":3}}', ACK_ASSIGNED: "true"}
     found = gpushare(uneven, (Share("", 2 * GIB),) * 2, labels={GPU_COUNT: "2"})
     assert held(found.allocation_state, "p") == {

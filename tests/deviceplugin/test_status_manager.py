@@ -576,10 +576,10 @@ def test_the_same_is_said_once_in_five_minutes(bench):
     for after in (0, 1, AGAIN_SECONDS - 2, 2):
         bench.unix += after
         bench.status_manager.say(train, EventReason.REFUSED, "no room")
-        bench.status_manager.say(train, EventReason.REFUSED, "no card")
+        bench.status_manager.say(train, EventReason.REFUSED, "no GPU")
         bench.round()
         bench.round()
-    assert [each.message for each in bench.server.events] == ["no room", "no card"] * 2
+    assert [each.message for each in bench.server.events] == ["no room", "no GPU"] * 2
     assert {each.component for each in bench.server.events} == {"vgpu-device-plugin"}
     assert {each.type for each in bench.server.events} == {NoteType.WARNING}
 

@@ -145,7 +145,7 @@ def test_hami_writes_a_segment_for_the_container_without_gpu_too():
     ("annotations", "why"),
     [
         ({}, BindRefusal.NO_CLAIM),
-        ({"volcano.sh/gpu-index": "0"}, BindRefusal.NO_CLAIM),  # an older plugin's, of whole cards
+        ({"volcano.sh/gpu-index": "0"}, BindRefusal.NO_CLAIM),  # an older plugin's, of whole GPUs
         (bound("", **{TO_ALLOCATE: ""}), BindRefusal.NO_CLAIM),
         (bound("GPU-x,NVIDIA"), BindRefusal.MALFORMED),
         (bound(f"{ON_A};{ON_B}"), BindRefusal.MALFORMED),  # two segments for one container
@@ -153,7 +153,7 @@ def test_hami_writes_a_segment_for_the_container_without_gpu_too():
         (bound(**{BIND_PHASE: "failed"}), BindRefusal.CLAIM_FAILED),
         (bound(**{"volcano.sh/vgpu-node": "gpu-2"}), BindRefusal.OTHER_NODE),
         (bound("GPU-other,NVIDIA,128,10:"), BindRefusal.UNKNOWN_DEVICE),
-        (bound("0,NVIDIA,128,10:"), BindRefusal.UNKNOWN_DEVICE),  # an index is no card's identity
+        (bound("0,NVIDIA,128,10:"), BindRefusal.UNKNOWN_DEVICE),  # an index is no GPU's identity
         (bound(f"{A}[0-1],NVIDIA,128,10:"), BindRefusal.UNKNOWN_DEVICE),  # a MIG slot
     ],
 )
@@ -193,7 +193,7 @@ def test_nobody_raises_the_limit_by_an_annotation(amounts, said):
     [
         {"memory": 128, "cores": 10},
         {"memory": 500, "cores": 100},  # less is its own affair
-        {"percentage": 1},  # of which card, the scheduler says
+        {"percentage": 1},  # of which GPU, the scheduler says
         {"cores": 0},
         {},
     ],

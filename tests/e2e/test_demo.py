@@ -60,7 +60,7 @@ def test_a_plan_is_shown_and_applied_and_the_next_one_has_nothing_to_do(running)
     assert f"\n{wanted} done\n" in applied
     assert planned.startswith("plan\n")
     assert "To be done" not in planned
-    assert re.search(r"^0 actions, [1-9]\d* left alone", planned, re.MULTILINE)
+    assert re.search(r"^0 actions, [1-9]\d* skipped", planned, re.MULTILINE)
 
 
 def test_the_exporters_page_is_that_of_the_pods_after_it(running):

@@ -224,7 +224,7 @@ def test_one_lost_card_of_two_leaves_the_other_right(live):
             s.get(f'vgpu_gpu_up{{uuid="{gone}"}}') == 0
             and {k: v for k, v in used(s).items() if here in k} == mine
         ),
-        "the loss of one card, and the other as before",
+        "the loss of one GPU, and the other as before",
     )
     assert series["vgpu_gpus"] == 1
     assert series["vgpu_gpus_expected"] == 2

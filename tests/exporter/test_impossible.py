@@ -97,7 +97,7 @@ def pod(card=A, mib=4096, cores=30):
 
 
 def oversold(gib):
-    """Our node, whose plugin has registered so much memory of each card."""
+    """Our node, whose plugin has registered so much memory of each GPU."""
     cards = (f"{uuid},10,{gib * 1024},100,NVIDIA-X,0,true,0,hami-core:" for uuid in (A, B))
     return Node(NODE, annotations={"hami.io/node-nvidia-register": "".join(cards)})
 

@@ -54,7 +54,7 @@ CARDS = GpuSample(
 
 
 def pod(card=A, units=4096, phase="Running", ref=WEB, served=True, **changes):
-    """A pod of one container to which Volcano's scheduler has given units of a card's memory."""
+    """A pod of one container to which Volcano's scheduler has given units of a GPU's memory."""
     annotations = {
         "volcano.sh/vgpu-node": NODE,
         "volcano.sh/vgpu-ids-new": f"{card},NVIDIA,{units},30:",
@@ -435,7 +435,7 @@ def own_node(register=OVERSOLD):
 
 
 def hami(name, mib):
-    """A pod of HAMi's with that much of the first card, and 100 % of its cores."""
+    """A pod of HAMi's with that much of the first GPU, and 100 % of its cores."""
     told = {
         "hami.io/vgpu-node": NODE,
         "hami.io/vgpu-devices-allocated": f"{A},NVIDIA,{mib},100:;",

@@ -65,7 +65,7 @@ def memory(used, limit):
 
 
 def two_of_a_card(blocked, other_priority=0, other_kernel="0+60x120"):
-    """A container on a card, and one that launches kernels, or does not, beside it."""
+    """A container on a GPU, and one that launches kernels, or does not, beside it."""
     return {
         f"vgpu_container_memory_accounted_bytes{{{WHO},{UUID}}}": "7x120",
         f"vgpu_container_memory_accounted_bytes{{{OTHER},{UUID}}}": "7x120",
@@ -210,7 +210,7 @@ CASES = (
         value="1",
         onset=11,
     ),
-    Case(  # another pod of the exporter, after a reboot or an update, has never seen the card
+    Case(  # another pod of the exporter, after a reboot or an update, has never seen the GPU
         "VgpuGpuMissing",
         {
             f'{name}{{pod="vgpu-{pod}"}}': values
@@ -337,7 +337,7 @@ CASES = (
         job=PLUGIN,
         lacks=("job", "instance"),
     ),
-    Case(  # it knows no cards
+    Case(  # it knows no GPUs
         "VgpuPluginNotReady",
         {"vgpu_plugin_ready": "0x120", "vgpu_plugin_recovered": "1x120"},
         plugin_state(1, 1, 1),
@@ -512,7 +512,7 @@ CASES = (
 QUIET = (
     Quiet("VgpuXidCritical", "a program's own error", {XID % 31: "0x120"}),
     Quiet("VgpuXidWarning", "a program's own error", {XID % 13: "0x120"}),
-    Quiet("VgpuEccUncorrected", "of an earlier life of the card", {ECC % "aggregate": "9x120"}),
+    Quiet("VgpuEccUncorrected", "of an earlier life of the GPU", {ECC % "aggregate": "9x120"}),
     Quiet("VgpuThermalSlowdown", "as the power limit has it", {clock("sw_power_cap"): "1x120"}),
     Quiet("VgpuContainerOverLimit", "contexts are counted differently", memory(104, 100)),
     Quiet("VgpuContainerMemoryNearLimit", "another alert tells of it", memory(150, 100)),

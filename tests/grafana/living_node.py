@@ -27,7 +27,7 @@ KINDS = (
     (1, 3, Scheme.VOLCANO),
     (2, 0, Scheme.NONE),
 )
-"""Cards, containers and the sharing system of nodes on which nothing is wrong."""
+"""GPUs, containers and the sharing system of nodes on which nothing is wrong."""
 
 FIRST = 4
 """The number of the first of them: the story of the cluster has three."""

@@ -1,6 +1,6 @@
-"""Pages of device plugins: the plugin's own code over simulated cards, and made-up counts of calls.
+"""Pages of device plugins: the plugin's own code over simulated GPUs, and made-up counts of calls.
 
-What is offered, and which cards are healthy, the plugin works out of what a simulated driver says.
+What is offered, and which GPUs are healthy, the plugin works out of what a simulated driver says.
 Who was answered and refused, and how long it took, is a function of the seconds since it began.
 """
 
@@ -34,7 +34,7 @@ Seen = Callable[[float], PluginView]
 
 
 def before_anybody_came(sample: GpuSample, factor: int, *xids: XidCount) -> PluginView:
-    """A plugin that has just registered all that it can of these cards."""
+    """A plugin that has just registered all that it can of these GPUs."""
     health = heard(seen(Health.at_start(), sample, 0.0, HealthRules()), xids, 0.0, HealthRules())
     role = VolcanoAdapter(Volcano(VOLCANO, memory_factor=factor))
     offers = Offers(role, lambda *_: None, lambda _: None)
@@ -87,7 +87,7 @@ def with_pods(begun: PluginView, t: float) -> PluginView:
 
 
 def troubled(sample: GpuSample) -> Seen:
-    """One that serves, with a card lost, a unit that is too small, and pods that have to wait."""
+    """One that serves, with a GPU lost, a unit that is too small, and pods that have to wait."""
     begun = before_anybody_came(sample, 1, XidCount(sample.gpus[0].uuid, 79, 1, 0.0))
 
     def view(t: float) -> PluginView:

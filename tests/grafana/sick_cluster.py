@@ -1,6 +1,6 @@
 """Real exporters and reconcilers around whom as much as possible is wrong at once.
 
-Twenty nodes: one whose cards, containers and shares are sick, one whose driver hangs, and those on
+Twenty nodes: one whose GPUs, containers and shares are sick, one whose driver hangs, and those on
 which nothing is wrong. Three reconcilers: one that finds a lot, one that may do nothing of it, and
 one that cannot see. Two pages of device plugins (:mod:`pretended_plugin`). And of each kind a
 target where nothing answers.
@@ -63,7 +63,7 @@ def sick_story():
 
 
 class SickNode(LiveExporter):
-    """A card that is broken in every way, another that is full, and regions that are no regions."""
+    """A GPU that is broken in every way, another that is full, and regions that are no regions."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()

@@ -27,7 +27,7 @@ def shows(folder, series, *answers):
     passes(folder, {"input_series": series, "promql_expr_test": list(answers)})
 
 
-# ---------------------------------------------------------------- missing cards
+# ---------------------------------------------------------------- missing GPUs
 
 
 def two_pods(before, after):
@@ -42,9 +42,9 @@ def missing(count):
     """What three panels say."""
     node = '{cluster="north",instance="node-0"}'
     return (
-        answer("vgpu-fleet", "Cards missing", ("{}", count)),
+        answer("vgpu-fleet", "GPUs missing", ("{}", count)),
         answer("vgpu-fleet", "Nodes", (node, count), letter="B"),
-        answer("vgpu-node", "Cards missing", ("{}", count)),
+        answer("vgpu-node", "GPUs missing", ("{}", count)),
     )
 
 
@@ -63,7 +63,7 @@ def test_a_node_with_more_cards_than_expected_hides_no_missing_one(tmp_path):
     poor = inputs({"vgpu_gpus": "7x60", "vgpu_gpus_expected": "8x60"}, **NODE)
     rich = {**NODE, "instance": "node-1"}
     series = [*poor, *inputs({"vgpu_gpus": "5x60", "vgpu_gpus_expected": "4x60"}, **rich)]
-    shows(tmp_path, series, answer("vgpu-fleet", "Cards missing", ("{}", 1)))
+    shows(tmp_path, series, answer("vgpu-fleet", "GPUs missing", ("{}", 1)))
 
 
 # ---------------------------------------------------------------- containers

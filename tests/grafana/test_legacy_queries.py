@@ -78,7 +78,7 @@ def test_what_is_joined_and_added_up_are_labels_of_the_set(name):
 
 
 class MigNode(LiveExporter):
-    """A card that is split, and a pod on one of its instances."""
+    """A GPU that is split, and a pod on one of its instances."""
 
     def __init__(self, folder, *flags):
         folder.mkdir()

@@ -19,8 +19,8 @@ EMPTY = {
     "VgpuDataStale": "an exporter that serves and does not sample is one with a defect",
     "VgpuExporterDefect": "no defect is known",
     "VgpuDoubleBooked": "no simulated pods hold the same slice",
-    "VgpuOvercommitPressure": "no simulated card is oversold in memory",
-    "VgpuAllocationConflict": "nobody simulated is on a card that is not theirs",
+    "VgpuOvercommitPressure": "no simulated GPU is oversold in memory",
+    "VgpuAllocationConflict": "nobody simulated is on a GPU that is not theirs",
     "VgpuPluginsAbsent": "there are targets",
     "VgpuReconcilerAbsent": "there are targets",
     "VgpuReconcilerStalled": "it would take half an hour",
@@ -29,7 +29,7 @@ EMPTY = {
 """Alerts whose expression has rightly no answer here; promtool's tests make them fire."""
 
 ABSENT = {
-    "vgpu_gpu_retired_pages_pending": "cards of today remap rows",
+    "vgpu_gpu_retired_pages_pending": "GPUs of today remap rows",
     "vgpu_reconcile_actions_total": "these reconcilers only tell",
 }
 """Metrics in expressions that nobody tells here."""

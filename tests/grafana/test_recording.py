@@ -13,7 +13,7 @@ RECORDS = [rule for group in GROUPS for rule in group.rules]
 PARENT, LEFT, RIGHT, WHOLE, ODD = "GPU-0", "MIG-1", "MIG-2", "GPU-3", "GPU-4"
 TOTAL = {PARENT: 100, LEFT: 40, RIGHT: 40, WHOLE: 80, ODD: 80}
 ALLOCATED = {LEFT: 30, RIGHT: 0, WHOLE: 120}
-"""The whole card is oversold; a share of unknown size is on the odd one."""
+"""The whole GPU is oversold; a share of unknown size is on the odd one."""
 
 
 def of(name, values):
@@ -62,7 +62,7 @@ NODE = {
 }
 
 SUMS = {
-    "vgpu_gpu_memory_total_bytes": 240,  # the instances, not the card that they are of
+    "vgpu_gpu_memory_total_bytes": 240,  # the instances, not the GPU that they are of
     "vgpu_gpu_memory_used_bytes": 85,
     "vgpu_gpu_memory_allocated_bytes": 150,
     "vgpu_gpu_memory_unallocated_bytes": 50,  # 10 + 40, none of the oversold, none of the odd
@@ -153,7 +153,7 @@ def test_sums_are_right_and_apart_by_cluster(tmp_path, of_node):
 
 
 def test_a_missing_card_is_remembered_for_a_day_whoever_saw_it_and_none_makes_up_for_it(tmp_path):
-    """The exporter's pod is replaced on one node; the other has more cards than it should."""
+    """The exporter's pod is replaced on one node; the other has more GPUs than it should."""
     target = {"cluster": "north", "job": "vgpu", "instance": "node-0"}
     more = {"vgpu_gpus": "8x1500", "vgpu_gpus_expected": "6x1500"}
     before = {"vgpu_gpus": "8x9 stale", "vgpu_gpus_expected": "8x9 stale"}

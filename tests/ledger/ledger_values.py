@@ -56,7 +56,7 @@ def said(source, device, gib=None, *, uid="u1", cores=None, **changes):
 
 
 def evidence(*statements, **changes):
-    """A node with three cards whose only pod, if no others are given, is u1, running."""
+    """A node with three GPUs whose only pod, if no others are given, is u1, running."""
     whole = Evidence(
         node=NODE,
         devices=CARDS,

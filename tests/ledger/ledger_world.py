@@ -3,7 +3,7 @@
 Every part keeps or loses just what the real one does. The scheduler writes annotations, which
 survive everything. The kubelet frees devices lazily, its checkpoint keeps the dead until it is
 written again, and after a restart it tells nothing through pod-resources until it has synced. Its
-device IDs are not those of the card. Our own checkpoint is of one boot. Regions stay on disk.
+device IDs are not those of the GPU. Our own checkpoint is of one boot. Regions stay on disk.
 """
 
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ class ApiPod:
 
 @dataclass(frozen=True)
 class Given:
-    """What Allocate gave: the kubelet's ID, and the card that the plugin answered with."""
+    """What Allocate gave: the kubelet's ID, and the GPU that the plugin answered with."""
 
     device_id: str
     card: str
@@ -236,7 +236,7 @@ class World:
         )
 
     def _word(self, source, uid, card):
-        """The kubelet's word, or one that repeats it; a card only where the answer is known."""
+        """The kubelet's word, or one that repeats it; a GPU only where the answer is known."""
         given = self.given[uid]
         slices = ((RESOURCE, (given.device_id,)),)
         return said(source, card, given.gib, uid=uid, slices=slices)

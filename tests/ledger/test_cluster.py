@@ -210,7 +210,7 @@ def test_a_virtual_gpu_is_no_missing_card_whatever_it_is_called(gpuid):
     node = Node(
         "node-0",
         annotations={"kubeshare/gpu_info": f"{two}:10240,"},
-        capacity=gpushare_node().capacity,  # its cards have indices
+        capacity=gpushare_node().capacity,  # its GPUs have indices
     )
     waiting = pod("u1", annotations=told, phase="Pending", state=None)
     unknown = of_node(waiting, nodes=[node])

@@ -35,7 +35,7 @@ def test_every_kind_is_explained():
 
 
 def test_the_plugin_gave_another_card_than_the_scheduler_chose():
-    """volcano-vgpu-device-plugin#133: the annotation's card is not the one in use."""
+    """volcano-vgpu-device-plugin#133: the annotation's GPU is not the one in use."""
     annotation, answer = said(Source.ANNOTATIONS, A, 2), said(Source.CHECKPOINT, B, 2)
     ledger = merge(evidence(annotation, answer))
     (conflict,) = ledger.conflicts
@@ -123,7 +123,7 @@ def test_no_limit_is_right_for_what_has_the_whole_device_or_no_promised_cores():
 
 
 def test_annotations_that_were_made_for_another_node_do_not_place_the_pod_on_this_one():
-    """volcano#5532; the index or UUID means a card of the other node."""
+    """volcano#5532; the index or UUID means a GPU of the other node."""
     drifted = said(Source.ANNOTATIONS, "0", 2, node="node-1")
     ledger = merge(evidence(drifted))
     assert [holding.share for holding in ledger.unplaced] == [Share("", 2 * GIB, None)]

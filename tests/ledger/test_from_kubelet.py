@@ -36,7 +36,7 @@ def only(*grants, codecs=LANGUAGES, **options):
     return statement
 
 
-# ---------------------------------------------------------------- the card and the amount
+# ---------------------------------------------------------------- the GPU and the amount
 
 
 def test_volcanos_card_is_that_of_the_answer_not_that_of_the_device_id():

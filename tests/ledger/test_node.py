@@ -154,7 +154,7 @@ def test_the_api_server_alone_knows_what_was_promised(samples):
 
 
 def test_after_a_crossed_allocation_the_ledger_says_where_the_container_is(samples):
-    """The scheduler wrote the other card on the pod; kubelet, kernel and region know better."""
+    """The scheduler wrote the other GPU on the pod; kubelet, kernel and region know better."""
     one, two = (card.uuid for card in demo().cards)
 
     def cross(text):
@@ -241,7 +241,7 @@ def test_a_driver_that_missed_a_card_or_lost_one():
 
 
 def test_there_is_as_much_to_share_as_the_plugin_registered():
-    """Memory and cores may be scaled beyond the card."""
+    """Memory and cores may be scaled beyond the GPU."""
     scaled = Device(uuid=A, memory_bytes=20 * GIB, cores_milli=2000, slots=10, healthy=False)
     plain = Device(index=1)
     evidence = node_evidence((), gpu=driver(), registered=(scaled, plain))
@@ -251,7 +251,7 @@ def test_there_is_as_much_to_share_as_the_plugin_registered():
 
 
 def test_without_the_driver_the_cards_are_those_that_are_registered_by_uuid():
-    """Which card an index is, nobody can tell then."""
+    """Which GPU an index is, nobody can tell then."""
     card, same, nameless = Device(uuid=A, slots=10), Device(uuid=A, slots=4), Device(index=1)
     evidence = node_evidence((), registered=(card, same, nameless))
     assert evidence.devices == (card,)

@@ -1,4 +1,4 @@
-"""With CDI the kubelet knows how much a container was given, and our own plugin of which card."""
+"""With CDI the kubelet knows how much a container was given, and our own plugin of which GPU."""
 
 import msgspec
 import pytest
@@ -36,9 +36,9 @@ NOW = 1_790_000_000.0
 
 
 class Case(msgspec.Struct):
-    """A pod with 2 GiB on the second card, in one language.
+    """A pod with 2 GiB on the second GPU, in one language.
 
-    ``grants`` are (resource, device IDs): the kubelet picked those of the first card, or none's.
+    ``grants`` are (resource, device IDs): the kubelet picked those of the first GPU, or none's.
     """
 
     codec: SchemeCodec
@@ -195,7 +195,7 @@ def test_without_our_checkpoint_the_annotations_tell_the_card(case):
 
 
 def test_without_either_the_container_is_somewhere(case):
-    """The ID that the kubelet picked is not the card, also where it looks like NVIDIA's own."""
+    """The ID that the kubelet picked is not the GPU, also where it looks like NVIDIA's own."""
     found = ledger(case, own=None)
     ((device, _, source),) = held(found)
     assert (device, source) == ("", Source.CHECKPOINT)

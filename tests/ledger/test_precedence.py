@@ -44,7 +44,7 @@ def test_sources_that_agree_are_all_named_the_most_trusted_first():
 
 
 def test_a_device_has_one_name_in_the_ledger_whatever_a_source_calls_it():
-    """gpushare and gaia name cards by index, KubeShare's GPUIDs are handles."""
+    """gpushare and gaia name GPUs by index, KubeShare's GPUIDs are handles."""
     cards = (Device(uuid=A, index=0, handles=("zxcvb",)), Device(uuid=B, index=1))
     told = [said(Source.ANNOTATIONS, "0"), said(Source.SHIM, A), said(Source.LIMIT_FILE, "zxcvb")]
     ledger = merge(evidence(*told, devices=cards))
@@ -110,7 +110,7 @@ def test_processes_on_as_many_other_devices_show_where_the_container_is():
 
 
 def test_a_mig_instance_and_its_card_are_one_place():
-    """Annotations name a slot of the card, the plugin's answer names the instance."""
+    """Annotations name a slot of the GPU, the plugin's answer names the instance."""
     devices = (Device(uuid=A, index=0), Device(uuid="MIG-1", parent=A, memory_bytes=5 * GIB))
     told = [said(Source.ANNOTATIONS, f"{A}[1-0]", 5), said(Source.CHECKPOINT, "MIG-1", 4)]
     for process in ([], [said(Source.PROCESS, A)], [said(Source.PROCESS, "MIG-1")]):
@@ -158,7 +158,7 @@ def test_several_shares_of_one_device_add_up():
 
 
 def test_all_cores_of_a_device_without_a_word_about_memory_are_the_whole_device():
-    """gaia's exclusive cards, and NVIDIA's own plugin."""
+    """gaia's exclusive GPUs, and NVIDIA's own plugin."""
     ledger = merge(evidence(said(Source.ANNOTATIONS, A, cores=1000)))
     assert entry(ledger, A).held.memory_bytes == 10 * GIB
     assert entry(ledger, A).free_memory_bytes == 0

@@ -47,7 +47,7 @@ sizes = st.integers(1, 4)
 
 
 class Node(RuleBasedStateMachine):
-    """One step is one event anywhere; after each the ledger is made anew and compared."""
+    """One step is one event anywhere; after each the ledger is recreated and compared."""
 
     def __init__(self):
         super().__init__()

@@ -26,7 +26,7 @@ def real_library():
 
 @pytest.fixture(params=["fake", *(["real"] if real_library() else [])])
 def card(request):
-    """The first card of an initialised driver."""
+    """The first GPU of an initialised driver."""
     if request.param == "fake":
         driver = request.getfixturevalue("driver")
         driver.write(

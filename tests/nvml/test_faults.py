@@ -1,4 +1,4 @@
-"""What goes wrong with cards and drivers, and what stays right meanwhile."""
+"""What goes wrong with GPUs and drivers, and what stays right meanwhile."""
 
 import time
 
@@ -28,7 +28,7 @@ def two_cards(**first):
     return [Device(uuid(0), **first), Device(uuid(1), used=5)]
 
 
-# ---------------------------------------------------------------- one card
+# ---------------------------------------------------------------- one GPU
 
 
 def test_a_lost_card_costs_no_other(driver, source):
@@ -132,7 +132,7 @@ def test_a_card_that_was_taken_out_is_lost_until_it_is_in_again(driver, health_o
     source = NvmlSource(health_only=health_only)
     driver.write(devices=two_cards())
     source.sample(time.time())
-    driver.write(devices=two_cards()[:1])  # the handle that the second card had is of none now
+    driver.write(devices=two_cards()[:1])  # the handle that the second GPU had is of none now
     sample = source.sample(time.time())
     assert (uuids(sample), sample.lost) == ([uuid(0)], (uuid(1),))
     assert reasons(sample) == {uuid(1): Reason.GPU_LOST}

@@ -1,4 +1,4 @@
-"""How the driver says that cards are joined."""
+"""How the driver says that GPUs are joined."""
 
 import time
 

@@ -52,7 +52,7 @@ def test_a_call_that_hangs_leaves_the_interpreter_free(driver, child):
     worker.start()
     wait_until(
         lambda: source.calls().keys() >= {{"nvmlDeviceGetTemperatureV", "nvmlDeviceGetName"}},
-        "the first card is read",  # the second hangs
+        "the first GPU is read",  # the second hangs
         context=lambda: str(source.calls()),
     )
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""Who is on which card: lists merged and checked, utilisation taken from the ring of samples."""
+"""Who is on which GPU: lists merged and checked, utilisation taken from the ring of samples."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What is read of cards, in which unit, how often, and what is not asked at all."""
+"""What is read of GPUs, in which unit, how often, and what is not asked at all."""
 
 import logging
 import time

@@ -2,7 +2,7 @@
 
     on_node(train, said=[given(train, card=1)])
 
-is a look at a pod whose annotations name card 0, while the kubelet has given it card 1.
+is a look at a pod whose annotations name GPU 0, while the kubelet has given it GPU 1.
 """
 
 from reconciler.model import Scope
@@ -26,7 +26,7 @@ SCHEMES = {
 def given(
     to, style="volcano", *, card=0, source=Source.CHECKPOINT, memory=SHARE, cores=None, **changes
 ):
-    """A source says that container main of a pod has a share of a card; not of which, if None."""
+    """A source says that container main of a pod has a share of a GPU; not of which, if None."""
     device = "" if card is None else uuid("gpu-1", card)
     process = source is Source.PROCESS
     said = Statement(

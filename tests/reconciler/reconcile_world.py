@@ -1,7 +1,7 @@
 """A small model of a cluster that shares GPUs: what goes wrong in it, and what is really so.
 
 Every part does what the real one does, as far as the reconciler can see it. Controllers make pods
-again. A scheduler promises a card and locks the node, and may die between any two of its writes.
+again. A scheduler promises a GPU and locks the node, and may die between any two of its writes.
 The kubelet calls Allocate once; the plugin is not told for whom, and takes the lock's owner or else
 the first pod that waits. What was really handed out to whom is in ``given``: nobody but the tests
 looks there. The world has the same hands as the API server, with its preconditions.
@@ -67,7 +67,7 @@ class World:
     admitted: set = field(default_factory=set)
     given: dict = field(default_factory=dict)  # UID -> the UID whose claim it was given
     styles: dict = field(default_factory=dict)  # UID -> style
-    cards: dict = field(default_factory=dict)  # UID -> the card that it was promised
+    cards: dict = field(default_factory=dict)  # UID -> the GPU that it was promised
     locked_by: dict = field(default_factory=dict)  # node -> the UID that the lock serves
     stubborn: set = field(default_factory=set)  # UIDs that some webhook never lets go
 
@@ -190,7 +190,7 @@ class World:
         return self.locked_by.get(where) == uid and where in self.locked()
 
     def promise(self, uid):
-        """It chooses a card, if its books have room; each time anew until the pod is bound."""
+        """It chooses a GPU, if its books have room; each time anew until the pod is bound."""
         where = self.node_for(uid)
         others = self.booked()[where] - (self.home(self.pods[uid]) == where)
         if others < ROOM and (self.styles[uid] != "volcano" or self.has_lock(uid)):

@@ -108,12 +108,12 @@ _CAPACITY = {
 
 
 def uuid(node, card):
-    """The UUID of a card of a node."""
+    """The UUID of a GPU of a node."""
     return f"GPU-{zlib.crc32(node.encode()):08x}-0000-4000-8000-{card:012x}"
 
 
 def cards(node, gpuid="abcde"):
-    """The cards of a node, the first of them with a virtual GPU of KubeShare's."""
+    """The GPUs of a node, the first of them with a virtual GPU of KubeShare's."""
     return tuple(
         Device(
             uuid(node, index), index, CARD, slots=10, model="A100", handles=(gpuid,) * (not index)
@@ -123,7 +123,7 @@ def cards(node, gpuid="abcde"):
 
 
 def node(name="gpu-1", *styles, plugin=True, ready=True, annotations=None, **fields):
-    """A node that shares its cards in these styles, in all of them if none is named.
+    """A node that shares its GPUs in these styles, in all of them if none is named.
 
     Without ``plugin`` it has the capacity, but nothing of it is allocatable.
     """
@@ -192,7 +192,7 @@ def pod(
     annotations=None,
     **fields,
 ):
-    """A pod that asks for an eighth of a card and, with a claim, was promised or given it.
+    """A pod that asks for an eighth of a GPU and, with a claim, was promised or given it.
 
     It runs if its claim is assigned and waits otherwise. ``kind`` is its owner's, None for a bare
     pod; all pods of one kind have one owner unless ``owner`` is given.
@@ -224,7 +224,7 @@ def pod(
 
 
 def claimed(style, ref, node, *, card=0, phase=Phase.ASSIGNED, age=HOUR):
-    """The annotations that promise or give a pod its share of a card, in a scheme's own words."""
+    """The annotations that promise or give a pod its share of a GPU, in a scheme's own words."""
     devices = {name: device for device in cards(node or "gpu-1") for name in device.names}
     where = "abcde" if style == "kubeshare" else str(card)
     if style in ("volcano", "hami"):
@@ -289,7 +289,7 @@ def real_pod(of, **fields):
 
 
 def holder(node="gpu-1", gpuid="abcde", **fields):
-    """The pod that keeps a card for a virtual GPU."""
+    """The pod that keeps a GPU for a virtual GPU."""
     made = pod(
         holder_name(node, gpuid),
         "kubeshare",
@@ -308,7 +308,7 @@ def holder(node="gpu-1", gpuid="abcde", **fields):
 
 
 def labelled(name="infer-0", node="gpu-1", **options):
-    """A pod of KubeShare 2: asked by labels, given its card in annotations."""
+    """A pod of KubeShare 2: asked by labels, given its GPU in annotations."""
     made = pod(name, "kubeshare", node=node, claim=None, **{"phase": "Running"} | options)
     return replace(
         made,

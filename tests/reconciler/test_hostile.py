@@ -73,7 +73,7 @@ def skips(plan):
 
 
 def crowd(last=5):
-    """A full card, and an old pod of another tenant's that says it were on that card, too."""
+    """A full GPU, and an old pod of another tenant's that says it were on that GPU, too."""
     victims = [pod(f"victim-{at}", owner=owner(name=f"victim-{at}")) for at in range(5)]
     liar = pod("liar", namespace="evil", owner=owner(name="liar"), created_at=NOW - 9 * HOUR)
     return [*victims[:last], liar]
@@ -131,7 +131,7 @@ def test_a_promise_that_cannot_be_read_is_not_kept_because_another_one_is():
     assert skips(found) == {"gpu-1": SkipReason.OWNER_WAITS}
 
 
-# ---------------------------------------------------------------- a card that is taken meanwhile
+# ---------------------------------------------------------------- a GPU that is taken meanwhile
 
 
 def evicting_the_orphan(*meanwhile):
@@ -283,7 +283,7 @@ def test_one_tenants_many_troubles_do_not_keep_everybody_elses_from_growing_old(
 def test_a_repair_is_weighed_against_the_books_of_its_node_and_not_of_the_whole_cluster(
     monkeypatch,
 ):
-    """Else each of a tenant's many tiny pods would have every pod of the cluster read anew."""
+    """Else each of a tenant's many tiny pods would have every pod of the cluster read again."""
     first = Container("main", {"volcano.sh/vgpu-number": 1}, ContainerKind.INIT)
     runs = (Status("app", ContainerState.RUNNING),)
     pods = [

@@ -430,7 +430,7 @@ SITUATIONS = {
     "holder": lambda style, name, where, card: [holder(where, name)],
     "labelled": lambda style, name, where, card: [labelled(name, where)],
 }
-"""Everything that a pod may be, by a word; two of them may be on one card."""
+"""Everything that a pod may be, by a word; two of them may be on one GPU."""
 
 
 @cache

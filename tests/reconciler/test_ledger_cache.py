@@ -31,7 +31,7 @@ NODES = tuple(node(f"gpu-{number}") for number in (1, 2, 3))
 
 
 def greedy(name, on="gpu-1"):
-    """It was given the whole memory of the first card, beside whoever is there."""
+    """It was given the whole memory of the first GPU, beside whoever is there."""
     made = pod(name, node=on)
     card = made.annotations["volcano.sh/vgpu-ids-new"].partition(",")[0]
     text = f"{card},NVIDIA,{CARD // MIB},10:"

@@ -130,7 +130,7 @@ def test_one_page_of_a_longer_list_is_no_complete_view():
     snapshot = look(metadata={"continue": "token"}).snapshot
     assert not snapshot.complete
     assert snapshot.pods
-    assert not snapshot.ledgers  # of some of the pods they would call cards free that are not
+    assert not snapshot.ledgers  # of some of the pods they would call GPUs free that are not
     assert any("one page" in note for note in snapshot.notes)
 
 

@@ -188,7 +188,7 @@ def test_of_a_container_that_nobody_names_it_is_not_known_what_it_uses(bench, tm
 
 
 def cross(bench):
-    """A pod on the one card whose annotations say the other."""
+    """A pod on the one GPU whose annotations say the other."""
     detector = bench.one("detector")
     crossed = {key: text.replace(A10.uuid, L40S.uuid) for key, text in detector.annotations.items()}
     assert crossed != detector.annotations
@@ -229,7 +229,7 @@ def test_a_process_of_no_container_is_a_conflict(bench):
 
 
 def register(bench, **sizes):
-    """Volcano's plugin registers this many GiB of each card; by default those of the card."""
+    """Volcano's plugin registers this many GiB of each GPU; by default those of the GPU."""
     cards = [
         Device(card.uuid, None, sizes.get(name, card.memory_bytes // GIB) * GIB, slots=10)
         for name, card in (("a10", A10), ("l40s", L40S))
@@ -238,7 +238,7 @@ def register(bench, **sizes):
 
 
 def test_what_is_held_is_compared_with_what_is_registered(bench):
-    """Who scales a card on purpose registers more of it than the driver sees."""
+    """Who scales a GPU on purpose registers more of it than the driver sees."""
     register(bench, a10=4, l40s=400)
     (conflict,) = (
         one

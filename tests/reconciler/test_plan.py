@@ -1,4 +1,4 @@
-"""What becomes of findings: who is acted on, who is left alone and why, in what order."""
+"""What becomes of findings: who is acted on, who is skipped and why, in what order."""
 
 from collections import Counter
 from itertools import permutations

@@ -120,7 +120,7 @@ def test_the_actions_stand_in_the_order_in_which_they_are_done():
 def test_the_summary_tells_recovery_from_tidying_and_what_was_looked_at():
     last = shown(planned(), command="vgpu reconcile apply").splitlines()[-2:]
     assert last[0].startswith(
-        "4 actions (1 recovery, 1 tidying, 2 repair), 4 left alone, 0 only to be told;"
+        "4 actions (1 recovery, 1 tidying, 2 repair), 4 skipped, 0 report only;"
         " looked at 8 pods, 1 node, 2026-09-21 14:13:20 UTC, plan "
     )
     assert last[1] == "To do this: vgpu reconcile apply"
@@ -128,7 +128,7 @@ def test_the_summary_tells_recovery_from_tidying_and_what_was_looked_at():
 
 def test_a_plan_with_nothing_in_it_is_one_line():
     (line,) = shown(planned(pod("well-0")), command="vgpu reconcile apply").splitlines()
-    assert line.startswith("0 actions, 0 left alone, 0 only to be told; looked at 1 pod, 1 node")
+    assert line.startswith("0 actions, 0 skipped, 0 report only; looked at 1 pod, 1 node")
 
 
 def test_a_tripped_breaker_and_what_was_not_seen_stand_on_top():
@@ -249,7 +249,7 @@ def test_the_report_counts_by_rule_node_and_owner():
     assert report.done == ()
     file = io.StringIO()
     show_report(Console(file=file), plan, report)
-    assert "  refused          1 to be done, 2 left alone: the kubelet" in file.getvalue()
+    assert "  refused          1 to be done, 2 skipped: the kubelet" in file.getvalue()
     assert "ReplicaSet ml/train" in file.getvalue()
 
 

@@ -72,7 +72,7 @@ def text(finding):
 
 
 def crowd(style="volcano", number=6, **options):
-    """One more on card 0 than there is room for, each of another owner."""
+    """One more on GPU 0 than there is room for, each of another owner."""
     return [
         pod(f"train-{at}", style, owner=owner(name=f"train-{at}"), **options)
         for at in range(number)

@@ -68,7 +68,7 @@ def edited(one, action):
 
 
 def says(one, style):
-    """(container, card, phase) of the claim."""
+    """(container, GPU, phase) of the claim."""
     claim = LANGUAGES[style].claim(one)
     names = {name: device.uuid for device in cards("gpu-1") for name in device.names}
     return [
@@ -254,7 +254,7 @@ def test_a_claim_of_more_shares_than_there_are_is_only_reported():
 
 
 def two_containers(style="volcano", **options):
-    """A pod of two containers, one on each card by its annotations."""
+    """A pod of two containers, one on each GPU by its annotations."""
     limits = pod(style=style).containers[0].limits
     names = ("one", "two")
     claim = Claim(
@@ -354,7 +354,7 @@ def test_the_plan_repairs_after_the_grace_and_leaves_alone_who_opted_out():
 
 
 def forgotten(style="volcano", **options):
-    """Promised card 0, and it runs; nobody has marked it as served."""
+    """Promised GPU 0, and it runs; nobody has marked it as served."""
     return assumed(
         style=style,
         phase="Running",
@@ -545,7 +545,7 @@ def test_what_the_older_volcano_plugin_has_lost_is_not_said_in_another_form():
 
 
 def test_after_gpu_managers_restart_only_the_living_pod_holds_its_card():
-    """TestAllocatorRecover of gpu-manager: three cards in its checkpoint, two of the dead."""
+    """TestAllocatorRecover of gpu-manager: three GPUs in its checkpoint, two of the dead."""
     content = json.dumps(
         {
             "PodGPUMapping": {
@@ -637,7 +637,7 @@ SMALL = tuple(replace(device, memory_bytes=2 * SHARE) for device in cards("gpu-1
 
 
 def sums(pods):
-    """By card, what all annotations together claim."""
+    """By GPU, what all annotations together claim."""
     told = ledger([one for one, _ in pods], devices=SMALL)
     return {entry.device.name: entry.held for entry in told.devices}
 

@@ -91,7 +91,7 @@ def test_a_holder_that_somebody_needs_is_not_found(user):
         ended(share_pod(restart_policy="Never"), "Failed"),
         ended(real_pod(share_pod())),
     ],
-    ids=["other card", "other node", "done", "failed for good", "its ended pod alone"],
+    ids=["other GPU", "other node", "done", "failed for good", "its ended pod alone"],
 )
 def test_a_share_pod_that_does_not_use_the_card_does_not_keep_its_holder(user):
     found = [each for each in find(holder(), user) if each.cause is Cause.ORPHANED_HOLDER]

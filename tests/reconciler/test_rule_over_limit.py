@@ -46,7 +46,7 @@ def uses(of, amount=2 * SHARE, *, device=HERE, container="main", pids=(4711,)):
 
 
 def look(*usage, pods, said=None, **fields):
-    """From the node, whose driver shows these; the kubelet gave each pod a share of card 0."""
+    """From the node, whose driver shows these; the kubelet gave each pod a share of GPU 0."""
     running = [given(each, source=Source.PROCESS) for each in pods]
     told = [given(each) for each in pods] if said is None else said
     return on_node(*pods, said=[*running, *told], usage=usage, **fields)

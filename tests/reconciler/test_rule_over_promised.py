@@ -39,7 +39,7 @@ def no_room(sick):
 
 
 def crowd(style, number=6, **fields):
-    """So many eighths of card 0, each of another owner; five fit. The last one waits."""
+    """So many eighths of GPU 0, each of another owner; five fit. The last one waits."""
     holders = [
         pod(f"train-{at}", style, owner=owner(name=f"train-{at}"), **fields)
         for at in range(number - 1)

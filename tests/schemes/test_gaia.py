@@ -1,4 +1,4 @@
-"""Gaia's language: requests, annotations, cards of a node, device IDs, what a container gets."""
+"""Gaia's language: requests, annotations, GPUs of a node, device IDs, what a container gets."""
 
 import math
 import re
@@ -44,7 +44,7 @@ def pod(*containers, **annotations):
 
 
 def annotated(*containers, indices=(), **annotations):
-    """A pod whose containers have the cards ``indices``, assigned."""
+    """A pod whose containers have the GPUs ``indices``, assigned."""
     cards = {f"{INDEX}{number}": text for number, text in enumerate(indices) if text is not None}
     return pod(*containers, **{ASSIGNED: "true"} | cards | annotations)
 
@@ -176,17 +176,17 @@ def test_the_number_counts_app_containers_only():
     )
     claim = GAIA.claim(served)
     assert [allocation.container for allocation in claim.allocations] == ["main"]
-    assert claim.remarks == (f"{INDEX}1: of no container that asks for cards: '1'",)
+    assert claim.remarks == (f"{INDEX}1: of no container that asks for GPUs: '1'",)
 
 
 @pytest.mark.parametrize(
     ("changed", "remark", "cards_told"),
     [
-        ({f"{INDEX}1": None}, f"{INDEX}1: missing: container more asks for cards: ''", ["0"]),
+        ({f"{INDEX}1": None}, f"{INDEX}1: missing: container more asks for GPUs: ''", ["0"]),
         ({f"{INDEX}1": "2"}, f"{INDEX}1: container more asks for 2: '2'", ["0", "2"]),
         (
             {f"{INDEX}7": "5"},
-            f"{INDEX}7: of no container that asks for cards: '5'",
+            f"{INDEX}7: of no container that asks for GPUs: '5'",
             ["0", "1", "2"],
         ),
         ({ASSIGNED: "maybe"}, f"{ASSIGNED}: neither true nor false: 'maybe'", ["0", "1", "2"]),

@@ -51,7 +51,7 @@ def pod(annotations=None, *, containers=None, **more):
 
 
 def bound(**changes):
-    """The extender's annotations for 3 units on card 1."""
+    """The extender's annotations for 3 units on GPU 1."""
     return {
         INDEX: "1",
         CARD_TOTAL: "15",
@@ -62,7 +62,7 @@ def bound(**changes):
 
 
 def shares(claim):
-    """Container -> (card, GiB)."""
+    """Container -> (GPU, GiB)."""
     return {
         allocation.container: [
             (share.device, share.memory_bytes // GIB) for share in allocation.shares
@@ -368,7 +368,7 @@ def test_any_request_is_read_or_gives_the_typed_error(text, where):
 
 
 def test_the_extenders_annotations_are_written():
-    """G1: the size of a card of 16276 MiB in units of a MiB."""
+    """G1: the size of a GPU of 16276 MiB in units of a MiB."""
     claim = Claim(
         Scheme.GPUSHARE,
         POD,
@@ -459,7 +459,7 @@ TIMES = st.integers(2**23, 2**32).map(float) | st.floats(2**23, 2**32)
     st.sampled_from([MIB, 256 * MIB, GIB]),
 )
 def test_every_claim_that_was_written_is_read(containers, phase, at, unit):
-    """Containers as card -> units; those with none do not ask."""
+    """Containers as GPU -> units; those with none do not ask."""
     asked = asking(*(sum(cards.values()) for cards in containers))
     allocations = tuple(
         Allocation(
@@ -481,7 +481,7 @@ def test_every_claim_that_was_written_is_read(containers, phase, at, unit):
     assert codec.claim(pod(written, containers=asked)) == claim
 
 
-# ---------------------------------------------------------------- the only card of a node
+# ---------------------------------------------------------------- the only GPU of a node
 
 
 def only_card():
@@ -517,7 +517,7 @@ def test_a_container_that_crashes_had_its_card():
         (pod(containers=(Container("plain"),)), 1),
         (Pod(POD, containers=asking(3)), 1),
     ],
-    ids=["two cards", "no card", "annotated", "asks for nothing", "not bound"],
+    ids=["two GPUs", "no GPU", "annotated", "asks for nothing", "not bound"],
 )
 def test_nothing_is_granted_that_the_annotations_or_the_scheduler_decide(subject, cards):
     node = Node("n1", capacity={MEMORY: 15 if cards else 0, CARDS: cards})

@@ -1,4 +1,4 @@
-"""gpushare on a node: cards by index, device IDs, the ConfigMap of unhealthy cards."""
+"""gpushare on a node: GPUs by index, device IDs, the ConfigMap of unhealthy GPUs."""
 
 import pytest
 from hypothesis import given
@@ -29,7 +29,7 @@ def node(units, cards, **more):
 
 
 def test_the_memory_of_a_node_is_that_of_equal_cards():
-    """G1: two cards of 16276 MiB."""
+    """G1: two GPUs of 16276 MiB."""
     cards = Gpushare(memory_unit=MIB).devices(node(32552, 2))
     assert cards == (
         Device(index=0, memory_bytes=16276 * MIB),
@@ -79,7 +79,7 @@ def test_gpushare_locks_no_node():
     assert Gpushare().locks(Node("n1", annotations={"hamivgpu": "2024-01-01T00:00:00Z"})) == ()
 
 
-# ---------------------------------------------------------------- unhealthy cards
+# ---------------------------------------------------------------- unhealthy GPUs
 
 
 def test_the_unhealthy_cards_are_excluded_by_index():

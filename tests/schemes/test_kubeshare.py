@@ -1,4 +1,4 @@
-"""KubeShare's language: requests, claims, cards and containers of both releases."""
+"""KubeShare's language: requests, claims, GPUs and containers of both releases."""
 
 import pytest
 from hypothesis import given

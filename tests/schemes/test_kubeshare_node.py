@@ -1,4 +1,4 @@
-"""KubeShare's cards on a node, and the holder pods that name them."""
+"""KubeShare's GPUs on a node, and the holder pods that name them."""
 
 import pytest
 from hypothesis import given
@@ -126,7 +126,7 @@ def test_gpu_info_without_its_last_comma_is_read_too():
 
 
 def test_a_card_without_uuid_or_memory_is_not_written():
-    for device in (Device(CARD), Device("", 0, MIB), Device("card 0", memory_bytes=MIB)):
+    for device in (Device(CARD), Device("", 0, MIB), Device("GPU 0", memory_bytes=MIB)):
         with pytest.raises(ClaimError):
             format_gpu_info([device], "node n1")
 

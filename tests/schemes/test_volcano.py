@@ -55,13 +55,13 @@ def asked(codec, **limits):
             VOLCANO,
             {NUMBER: 2, MEMORY: 3000, CORES: 50},
             Request("c", 2, memory_bytes=3000 * MIB, cores_milli=500),
-            id="of each of two cards",
+            id="of each of two GPUs",
         ),
         pytest.param(
             VOLCANO,
             {MEMORY: 3000},
             Request("c", 1, memory_bytes=3000 * MIB),
-            id="memory alone is of one card",
+            id="memory alone is of one GPU",
         ),
         pytest.param(
             VOLCANO,
@@ -97,7 +97,7 @@ def asked(codec, **limits):
             HAMI_LANGUAGE,
             {GPUCORES: 130},
             Request("c", 1, memory_percent=100, cores_milli=1000),
-            id="with HAMi cores alone are of one card, and at most all of it",
+            id="with HAMi cores alone are of one GPU, and at most all of it",
         ),
         pytest.param(
             Volcano(memory_factor=10),
@@ -121,7 +121,7 @@ def asked(codec, **limits):
             VOLCANO,
             {"volcano.sh/gpu-number": 2},
             Request("c", 2, cores_milli=1000),
-            id="the older plugin's whole cards",
+            id="the older plugin's whole GPUs",
         ),
     ],
 )
@@ -179,7 +179,7 @@ def test_a_unit_of_nothing_is_no_setting():
     ],
 )
 def test_the_plugin_reports_what_a_published_deployment_shows(resource, total, ends):
-    """E5: 8 cards of 49140 MiB at a factor of 10."""
+    """E5: 8 GPUs of 49140 MiB at a factor of 10."""
     ids = list(Volcano(memory_factor=10).device_ids(resource, L40S))
     assert (len(ids), ids[0], ids[-1]) == (total, *ends)
 
@@ -325,7 +325,7 @@ def test_a_mig_slot_is_a_device_without_limits():
 @pytest.mark.parametrize(
     "share",
     [
-        pytest.param(Share("GPU-9", MIB, 0), id="no such card"),
+        pytest.param(Share("GPU-9", MIB, 0), id="no such GPU"),
         pytest.param(Share("GPU-0[group1-2]", MIB, 0), id="no such MIG slot"),
         pytest.param(Share("GPU-0", 0, 0), id="the library takes a limit of 0 for none"),
         pytest.param(Share("GPU-0", MIB - 1, 0), id="less than the library counts"),

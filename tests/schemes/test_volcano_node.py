@@ -1,4 +1,4 @@
-"""What nodes say in Volcano's and HAMi's language: their cards, heartbeat, locks."""
+"""What nodes say in Volcano's and HAMi's language: their GPUs, heartbeat, locks."""
 
 import json
 import string
@@ -30,7 +30,7 @@ def node(annotations=None, **more):
     return Node("n1", annotations=annotations or {}, **more)
 
 
-# ---------------------------------------------------------------- cards
+# ---------------------------------------------------------------- GPUs
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_node_may_register_no_cards(text):
 @pytest.mark.parametrize(
     ("text", "offending"),
     [
-        ("no cards", "no cards"),
+        ("no GPUs", "no GPUs"),
         ("GPU-a,10,4914,NVIDIA", "GPU-a,10,4914,NVIDIA"),
         ("GPU-a,ten,4914,NVIDIA,true,mig:", "GPU-a,ten,4914,NVIDIA,true,mig"),
         ("GPU-a,10,-1,NVIDIA,true,mig:", "GPU-a,10,-1,NVIDIA,true,mig"),

@@ -29,7 +29,7 @@ TAKEN = "vgpu_snapshot_timestamp_seconds"
 
 
 def fake_devices(sample: GpuSample) -> list[nvml_fake.Device]:
-    """The cards of a simulated driver's sample, in NVML's own units."""
+    """The GPUs of a simulated driver's sample, in NVML's own units."""
 
     def number(gpu, *key, scale=1.0):
         return int(gpu.readings.get(key, 0) * scale)

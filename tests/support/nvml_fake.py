@@ -1,4 +1,4 @@
-"""A node with NVIDIA cards, described in Python and served by the C fake of ``libnvidia-ml.so.1``.
+"""A node with NVIDIA GPUs, described in Python and served by the C fake of ``libnvidia-ml.so.1``.
 
     driver = FakeDriver(folder)
     driver.write(devices=[Device(uuid(0), used=2**30)], processes=[Process(uuid(0), 4711)])
@@ -31,7 +31,7 @@ _mtimes = itertools.count(1_000_000_000)
 
 
 def uuid(number: int) -> str:
-    """A card's UUID."""
+    """A GPU's UUID."""
     return f"GPU-00000000-0000-4000-8000-{number:012x}"
 
 
@@ -41,7 +41,7 @@ def mig_uuid(number: int) -> str:
 
 
 class Device:
-    """A card; ``numbers`` are the names in DEVICE_NUMBERS of the C file, ``NA``: not supported."""
+    """A GPU; ``numbers`` are the names in DEVICE_NUMBERS of the C file, ``NA``: not supported."""
 
     def __init__(
         self, uuid: str, name: str | bytes = "NVIDIA H100 80GB HBM3", **numbers: object
@@ -57,7 +57,7 @@ class Device:
 
 
 class Mig(Device):
-    """A MIG instance of the card ``parent``, which needs ``mig=1``."""
+    """A MIG instance of the GPU ``parent``, which needs ``mig=1``."""
 
     def __init__(self, parent: str, uuid: str, gi: int, ci: int = 0, **numbers: object) -> None:
         name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
@@ -98,7 +98,7 @@ class Xid:
 
 @dataclass
 class Link:
-    """How near two cards are, by UUID: an ``nvmlGpuTopologyLevel_t``; 50 where none is given."""
+    """How near two GPUs are, by UUID: an ``nvmlGpuTopologyLevel_t``; 50 where none is given."""
 
     a: str
     b: str

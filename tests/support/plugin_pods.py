@@ -1,4 +1,4 @@
-"""Pods, cards and tenants for the tests of the device plugin's roles.
+"""Pods, GPUs and tenants for the tests of the device plugin's roles.
 
 pod = asking("main", "volcano.sh/vgpu-number", annotations={...})
 tenant = tenant_of(pod, role.claim(pod, NODE, devices, books), bound=["main"])

@@ -202,7 +202,7 @@ def kubeshare_node(name, first, cards=1):
 
 
 def share_pod(name, on, request, memory, *, gpuid="abcde", card=None):
-    """A SharePod; with a card also served, by the pod that :func:`real_pod` makes."""
+    """A SharePod; with a GPU also served, by the pod that :func:`real_pod` makes."""
     told = pod(
         name,
         on,

@@ -15,11 +15,11 @@ GPU5   SOC   SOC   SOC   SOC   PIX    X
 ONE = " GPU0\nGPU0   x"
 
 WHOLE = {"cores": 100, "memory": 2**30}
-"""What the drawing says of a card that nobody has."""
+"""What the drawing says of a GPU that nobody has."""
 
 
 def tree_of(matrix, busy=None):
-    """The tree of cards of 1 GiB; ``busy`` has pids and bytes used by index."""
+    """The tree of GPUs of 1 GiB; ``busy`` has pids and bytes used by index."""
     levels = parse_matrix(matrix)
     processes = busy or {}
     cards = [

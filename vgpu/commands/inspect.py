@@ -51,11 +51,11 @@ How to read it:
   Pods that have finished hold nothing and are left out.
 
 \b
-What still fits: free memory is of no use where it is scattered over cards in pieces that are
-too small, or where cores or shares have run out. So for each scheme it is counted, card by card,
+What still fits: free memory is of no use where it is scattered over GPUs in pieces that are
+too small, or where cores or shares have run out. So for each scheme it is counted, GPU by GPU,
 how many more of one share there is room for: of the largest request that waits for a node, or,
 if none does, of the most common share (of equally common ones the largest). The memory of these
-shares together is what is usable of the free memory. Cards that are unhealthy, and those of
+shares together is what is usable of the free memory. GPUs that are unhealthy, and those of
 nodes that are cordoned or not ready, have no room.
 
 \b
@@ -101,9 +101,9 @@ def from_files(paths: Sequence[str]) -> Read:
         seen += dump.total
     notes = []
     if not nodes:
-        notes.append("there are no nodes in the dump, so it is not known what cards there are")
+        notes.append("there are no nodes in the dump, so it is not known what GPUs there are")
     if not seen:
-        notes.append("there are no pods in the dump: all cards look free")
+        notes.append("there are no pods in the dump: all GPUs look free")
     if "ConfigMap" not in others and not unhealthy:
         notes += _unknown_health(nodes.values(), "there are no ConfigMaps in the dump")
     objects = Objects(
@@ -166,9 +166,9 @@ def from_cluster(cluster: "ApiClient", node: str) -> Read:
 
 
 def _unknown_health(nodes: Iterable[Node], why: str) -> Iterator[str]:
-    """That gpushare's unhealthy cards are not known, where there may be some."""
+    """That gpushare's unhealthy GPUs are not known, where there may be some."""
     if any(node.capacity.get(CARDS) for node in nodes):
-        yield f"which of gpushare's cards are unhealthy is not known: {why}"
+        yield f"which of gpushare's GPUs are unhealthy is not known: {why}"
 
 
 def no_such_node(name: str, known: Iterable[str]) -> click.ClickException:
@@ -265,7 +265,7 @@ def _print_legacy(read: Read, node: str, *, details: bool) -> None:
     envvar="VGPU_GPUSHARE_MEMORY_UNIT",
     metavar="UNIT",
     help="What one unit of aliyun.com/gpu-mem means: GiB, MiB, or so many of them (256MiB); auto"
-    " goes by the size of the cards and says what it took.",
+    " goes by the size of the GPUs and says what it took.",
 )
 @click.option(
     "--legacy",
@@ -295,7 +295,7 @@ def command(
         (files and (kubeconfig or context), "--from asks no cluster: drop --kubeconfig, --context"),
         (legacy and scheme != Scheme.GPUSHARE, "--legacy needs --scheme gpushare"),
         (legacy and output != "table", "--legacy has its own form: drop --output"),
-        (details and not legacy, "--details needs --legacy; without it every card is shown"),
+        (details and not legacy, "--details needs --legacy; without it every GPU is shown"),
         (files.count("-") > 1, "--from - can be read once only"),
     ):
         if wrong:

@@ -1,4 +1,4 @@
-"""``vgpu inspect``'s table: nodes, their cards as bars, and below each card who has of it.
+"""``vgpu inspect``'s table: nodes, their GPUs as bars, and below each GPU who has of it.
 
 One layout serves the whole output, so that columns stand below one another from node to node.
 """
@@ -22,10 +22,10 @@ _PHASES: Final = {Phase.ASSIGNED: GOOD, Phase.ASSUMED: DOUBTFUL, Phase.RELEASED:
 
 
 class LineLayout(msgspec.Struct, frozen=True):
-    """Columns of a card's line, and of those below it.
+    """Columns of a GPU's line, and of those below it.
 
-    ``name`` is the card's own, ``memory`` and ``cores`` are bars; the numbers beside them have
-    fixed widths, and ``model`` is how much of the name is for the card's model.
+    ``name`` is the GPU's own, ``memory`` and ``cores`` are bars; the numbers beside them have
+    fixed widths, and ``model`` is how much of the name is for the GPU's model.
     """
 
     name: int = 24
@@ -36,7 +36,7 @@ class LineLayout(msgspec.Struct, frozen=True):
 
     @property
     def pod(self) -> int:
-        """Columns for a pod's name, below a card's name and bar."""
+        """Columns for a pod's name, below a GPU's name and bar."""
         return self.name + 1 + self.memory - 2
 
     @property
@@ -51,7 +51,7 @@ _MODEL = 22
 _WITHOUT_CORES = (Scheme.GPUSHARE,)
 """It shares memory alone."""
 _UUID = 12
-"""Characters that tell the cards of a cluster apart: GPU-8dcd427f."""
+"""Characters that tell the GPUs of a cluster apart: GPU-8dcd427f."""
 _WIDE_UUID = 40
 
 
@@ -168,7 +168,7 @@ class _Table(msgspec.Struct, frozen=True):
     def _header(self) -> Line:
         layout = self.layout
         text = (
-            f"  {'CARD':<{layout.name}} {'MEMORY':<{layout.memory}} {'held/total':>{_AMOUNT}}"
+            f"  {'GPU':<{layout.name}} {'MEMORY':<{layout.memory}} {'held/total':>{_AMOUNT}}"
             f" {'CORES':<{layout.cores}} {'held/all':>{_PERCENT}} SHARE"
         )
         return [(text, DIM)]
@@ -177,7 +177,7 @@ class _Table(msgspec.Struct, frozen=True):
         entries = view.ledger.devices
         head: list[Piece] = [(view.node.name, BOLD)]
         said = [", ".join(view.schemes)]
-        said.append(f"{len(entries)} card{'' if len(entries) == 1 else 's'}")
+        said.append(f"{len(entries)} GPU{'' if len(entries) == 1 else 's'}")
         free = [e.free_memory_bytes or 0 for e in entries if e.device.healthy]
         if free:
             said.append(f"{size(sum(free))} free")
@@ -194,7 +194,7 @@ class _Table(msgspec.Struct, frozen=True):
             for holding in entry.holdings:
                 yield self._holding(holding)
         if view.ledger.unplaced:
-            yield [("  on no known card", BAD)]
+            yield [("  on no known GPU", BAD)]
             for holding in view.ledger.unplaced:
                 yield self._holding(holding)
         yield []
@@ -298,7 +298,7 @@ class _Table(msgspec.Struct, frozen=True):
             return
         yield [("What still fits", BOLD)]
         for room in rooms:
-            cards = f"{room.cards} card{'' if room.cards == 1 else 's'}"
+            cards = f"{room.cards} GPU{'' if room.cards == 1 else 's'}"
             free = f"{size(room.free_bytes)} free of {size(room.memory_bytes)}"
             yield [(f"  {room.scheme.value:<10} {cards}, {free}", PLAIN)]
             yield from self._wrapped(fitting(room), " " * 13, PLAIN)
@@ -325,23 +325,23 @@ class _Table(msgspec.Struct, frozen=True):
         return text[: width - tail - 1] + self.glyphs.cut + text[len(text) - tail :]
 
     def _on(self, device: str) -> str:
-        return f"card {device if self.layout.wide else device[:_UUID]}"
+        return f"GPU {device if self.layout.wide else device[:_UUID]}"
 
     def _age(self, since: float | None) -> str:
         return "" if since is None else age(self.as_of - since)
 
 
 def card_name(entry: DeviceEntry, *, wide: bool = False) -> str:
-    """A card by its index and the beginning of its UUID, as far as they are known."""
+    """A GPU by its index and the beginning of its UUID, as far as they are known."""
     device = entry.device
     uuid = device.uuid if wide else device.uuid[:_UUID]
     if device.index is None:
         return uuid
-    return f"{device.index} {uuid}" if uuid else f"card {device.index}"
+    return f"{device.index} {uuid}" if uuid else f"GPU {device.index}"
 
 
 _MOST_GIB: Final = 10_240
-"""More is told in TiB; of a card it never is."""
+"""More is told in TiB; of a GPU it never is."""
 
 
 def who(pod: PodRef, container: str) -> str:
@@ -371,7 +371,7 @@ def _share(memory_bytes: int | None, memory_percent: int | None, cores_milli: in
     if memory_bytes is not None:
         memory = size(memory_bytes)
     else:
-        memory = "a whole card" if memory_percent in (None, 100) else f"{memory_percent}% of memory"
+        memory = "a whole GPU" if memory_percent in (None, 100) else f"{memory_percent}% of memory"
     return f"{memory}, {_percent(cores_milli)}% of cores" if cores_milli else memory
 
 
@@ -405,7 +405,7 @@ def _summary(found: Inventory, as_of: float) -> str:
     cards = sum(len(view.ledger.devices) for view in found.nodes)
     parts = (
         (len(found.nodes), "node"),
-        (cards, "card"),
+        (cards, "GPU"),
         (len(holders), "pod with devices"),
         (len(found.pending), "without"),
         (conflicts, "conflict"),

@@ -72,7 +72,7 @@ class ThisNode:
         links: Callable[[], Links] = dict,
         before: Callable[[], None] = lambda: None,
     ) -> None:
-        """``links`` asks the driver how the cards are joined, ``before`` comes before a sample."""
+        """``links`` asks the driver how the GPUs are joined, ``before`` comes before a sample."""
         self.name = node_name(options)
         self._options = options
         self._before = before
@@ -103,7 +103,7 @@ class ThisNode:
         )
 
     def links(self) -> Links:
-        """How the cards of the last sample are joined; what the driver does not tell is missing."""
+        """How the GPUs of the last sample are joined; what the driver does not tell is missing."""
         begun = time.monotonic()
         self._links.begin(None)
         self._links.finish(begun + self._options.sample_timeout)

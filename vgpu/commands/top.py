@@ -1,4 +1,4 @@
-"""`vgpu top`: a node's cards and who is on them, live in the terminal.
+"""`vgpu top`: a node's GPUs and who is on them, live in the terminal.
 
 One thread asks for pages, so that a slow exporter never holds a key back; the other waits for
 pages, keys and signals, and draws. An exporter that stops answering leaves its last page standing
@@ -259,7 +259,7 @@ def listens(exporter: Exporter) -> bool:
 def command(
     ctx: click.Context, /, url: str | None, only_once: bool, interval: float, **_: object
 ) -> None:
-    """Watch this node's cards and the containers on them.
+    """Watch this node's GPUs and the containers on them.
 
     Keys: n m u l sort by name, memory used, utilisation, memory limit; arrows and PgUp PgDn
     scroll; h explains; q quits.

@@ -1,6 +1,6 @@
 """What `vgpu top` shows, as one text of exactly the terminal's size. Pure.
 
-Two lines of heading, the cards with their containers, one line of keys; what does not fit is
+Two lines of heading, the GPUs with their containers, one line of keys; what does not fit is
 scrolled. A dash is what the exporter could not read. Colour never says anything alone: a container
 near its limit has a ``!`` before its name, one beyond it a ``>``.
 """
@@ -25,11 +25,11 @@ MISSED = 3
 """Intervals without a new sample after which a page is called stale."""
 
 WIDE = 100
-"""Columns from which on the state and the limit's part of the card have columns of their own."""
+"""Columns from which on the state and the limit's part of the GPU have columns of their own."""
 
 HELP = (
     " sort: n name  m memory  u utilisation  l limit   ↑↓ PgUp PgDn   h less  q quit",
-    " ! near its limit  > over it  acct: by the shim  sm: of the card  – unknown",
+    " ! near its limit  > over it  acct: by the shim  sm: of the GPU  – unknown",
 )
 """What the keys do, and what the marks mean."""
 
@@ -144,7 +144,7 @@ def note(state: ScreenState, columns: int) -> Text:
         return Text(f" {'; '.join(problems)}", style="bold red")
     cards = sum(not one.parent for one in reading.devices)
     over = sum(_filled(share) > 1 for share in reading.shares)
-    words = f" {_count(cards, 'card')}, {_count(len(reading.shares), 'share')}"
+    words = f" {_count(cards, 'GPU')}, {_count(len(reading.shares), 'share')}"
     return Text.assemble(words, (f", {over} over the limit" if over else "", "bold red"))
 
 
@@ -203,7 +203,7 @@ class ColumnLayout:
         if self.wide:
             yield TextColumn("scheme", 9, lambda share, _: Text(share.scheme))
             yield TextColumn("state", 9, lambda share, _: Text(*_state(share)))
-            yield TextColumn("of card", self.bar, _limit_bar)
+            yield TextColumn("of GPU", self.bar, _limit_bar)
         else:
             yield TextColumn("scheme", 9, _scheme_or_state)
         if self.bar:
@@ -290,9 +290,9 @@ def body(state: ScreenState, layout: ColumnLayout, sort: Sort) -> list[Row]:
         if device.up and device.uuid not in on and device.uuid not in parents:
             rows.append(partial(Text, "  nobody holds a share of it", style="dim"))
     if not reading.devices:
-        rows.append(partial(Text, " No card answers."))
+        rows.append(partial(Text, " No GPU answers."))
     if reading.idle:
-        rows.append(partial(Text, " on no card", style="bold"))
+        rows.append(partial(Text, " on no GPU", style="bold"))
         nowhere = LinePlace(PageDevice(""), layout)
         idle = sorted(reading.idle, key=ORDER[Sort.NAME])
         rows += [partial(share_row, share, nowhere, ()) for share in idle]

@@ -7,7 +7,7 @@ import msgspec
 
 
 class Sort(Enum):
-    """What the containers of a card are sorted by; the value is the word on the screen."""
+    """What the containers of a GPU are sorted by; the value is the word on the screen."""
 
     NAME = "name"
     MEMORY = "memory used"

@@ -1,4 +1,4 @@
-"""An exporter's metrics page as values: its cards, and the containers on them. Pure.
+"""An exporter's metrics page as values: its GPUs, and the containers on them. Pure.
 
 Only the page counts, so that a frame shows what Prometheus would store. A value that the page does
 not have is None. Whatever answered may be anything: a page that cannot be read is a PageError, and
@@ -35,7 +35,7 @@ class PageError(Exception):
 
 
 class PageDevice(msgspec.Struct, frozen=True):
-    """A card, or a MIG instance of ``parent``. Bytes, degrees Celsius, watts, ratio 0 to 1.
+    """A GPU, or a MIG instance of ``parent``. Bytes, degrees Celsius, watts, ratio 0 to 1.
 
     ``up`` is False for a device that was there and is lost, and for one that is only known from
     its containers.
@@ -206,7 +206,7 @@ class _Page:
         return self.shares.setdefault((*_key(labels), labels["uuid"]), {})
 
     def reading(self, timestamp: float) -> PageReading:
-        """All of it, devices in the order of their cards."""
+        """All of it, devices in the order of their GPUs."""
         of_device: dict[tuple[str, ...], Mapping[str, object]] = {**self.shares}
         sharing = {share[:-1] for share in self.shares}
         of_device.update({(*key, ""): {} for key in self.containers if key not in sharing})
@@ -245,7 +245,7 @@ def _share_of(key: tuple[str, ...], fields: Mapping[str, object]) -> PageShare:
 
 
 def in_order(devices: Iterable[PageDevice]) -> tuple[PageDevice, ...]:
-    """By index, each card before its MIG instances; those without an index last."""
+    """By index, each GPU before its MIG instances; those without an index last."""
     everything = list(devices)
     index = {one.uuid: one.index for one in everything}
 

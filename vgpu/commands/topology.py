@@ -1,4 +1,4 @@
-"""`vgpu topology`: how this node's cards lie and who uses them, as gpu-manager tells it.
+"""`vgpu topology`: how this node's GPUs lie and who uses them, as gpu-manager tells it.
 
 Once as text, or served for good: the gRPC service ``display.GPUDisplay`` and its pages over HTTP,
 for clients that were written for gpu-manager. What is unknown is said on standard error, never
@@ -54,7 +54,7 @@ MATRIX = click.Option(
     ["--matrix"],
     type=click.Path(),
     metavar="FILE",
-    help="The output of 'nvidia-smi topo -m', where the driver cannot tell how cards are joined;"
+    help="The output of 'nvidia-smi topo -m', where the driver cannot tell how GPUs are joined;"
     " - is standard input.",
 )
 
@@ -140,14 +140,14 @@ def matrix_text(path: str) -> str:
     "what",
     flag_value="graph",
     default="graph",
-    help="How the cards lie and what is free of them.  [default]",
+    help="How the GPUs lie and what is free of them.  [default]",
 )
 @click.option("--usage", "what", flag_value="usage", help="Which pods use them, as JSON.")
 @click.pass_context
 def command(ctx: click.Context, /, what: str, **_: object) -> None:
-    """Print this node's cards as gpu-manager does (PrintGraph, PrintUsages).
+    """Print this node's GPUs as gpu-manager does (PrintGraph, PrintUsages).
 
-    Memory is in bytes, cores in percent; 'aval' counts the cards that nobody has any part of.
+    Memory is in bytes, cores in percent; 'aval' counts the GPUs that nobody has any part of.
     Shares of all schemes count. Goes to the driver directly; no exporter need run.
     """
     if ctx.invoked_subcommand is not None:

@@ -1,7 +1,7 @@
 """What gpu-manager's display tells of a node, made of one sample of the exporter. Pure.
 
 Who holds what is the ledger's to say: every scheme's shares count, not gaia's alone, and a promised
-share as much as one in use, for a card that is promised away is not free. Who uses what is the
+share as much as one in use, for a GPU that is promised away is not free. Who uses what is the
 attribution's. ``clusterName`` and ``SUBMITTER`` are known to the API server only, which is not
 asked: they stay empty.
 """
@@ -29,11 +29,11 @@ _Held = tuple[int, int]
 """Bytes of memory, thousandths of cores."""
 
 Between = Callable[[Gpu, Gpu], LinkLevel | None]
-"""How near two cards are; None is unknown."""
+"""How near two GPUs are; None is unknown."""
 
 
 def by_links(links: Mapping[Pair, int]) -> Between:
-    """As the driver says it: by the cards' UUIDs, the lower index first."""
+    """As the driver says it: by the GPUs' UUIDs, the lower index first."""
     known = {level.value: level for level in LinkLevel}
 
     def between(first: Gpu, second: Gpu) -> LinkLevel | None:
@@ -43,19 +43,19 @@ def by_links(links: Mapping[Pair, int]) -> Between:
 
 
 def by_matrix(matrix: Sequence[Sequence[LinkLevel]], cards: Sequence[Gpu], subject: str) -> Between:
-    """As ``nvidia-smi topo -m`` says it: by the cards' indices.
+    """As ``nvidia-smi topo -m`` says it: by the GPUs' indices.
 
-    Raises SourceError MALFORMED if the matrix has not as many cards as the node.
+    Raises SourceError MALFORMED if the matrix has not as many GPUs as the node.
     """
     most = max((card.index for card in cards), default=-1)
     if len(cards) > len(matrix) or most >= len(matrix):
-        detail = f"speaks of {len(matrix)} cards, but the node has {len(cards)}, up to GPU{most}"
+        detail = f"speaks of {len(matrix)} GPUs, but the node has {len(cards)}, up to GPU{most}"
         raise SourceError(Reason.MALFORMED, subject, detail)
     return lambda first, second: matrix[first.index][second.index]
 
 
 def whole_cards(gpu: GpuSample) -> tuple[Gpu, ...]:
-    """The cards by index, without their MIG instances."""
+    """The GPUs by index, without their MIG instances."""
     return tuple(sorted((one for one in gpu.gpus if not one.parent), key=lambda one: one.index))
 
 
@@ -66,7 +66,7 @@ def state_of(
     kubelet: KubeletSample | None,
     between: Between,
 ) -> DisplayState:
-    """The state; a link that is unknown is taken for the farthest, so that no card seems near.
+    """The state; a link that is unknown is taken for the farthest, so that no GPU seems near.
 
     Raises SourceError INTERNAL if the sample has no ledger: then nobody knows what is free.
     """
@@ -111,7 +111,7 @@ def unknown(view: ExporterView, gpu: GpuSample, between: Between) -> Iterator[st
         use = uses.get((pod.uid, holding.container, share.device))
         if share.device not in here:
             told = f" ({share.device})" if share.device else ""
-            yield f"{who} holds a share of a card that is not known here{told}: it is not drawn"
+            yield f"{who} holds a share of a GPU that is not known here{told}: it is not drawn"
         elif share.memory_bytes is None and not (use and use.unlimited):
             yield f"the memory of {who} is unknown: all of {share.device} counts as taken"
 
@@ -140,10 +140,10 @@ def _memory(gpu: Gpu) -> int:
 
 
 def _held(books: AllocationTotals, gpu: GpuSample) -> dict[str, _Held]:
-    """What is taken of each card.
+    """What is taken of each GPU.
 
     All its memory, if the size of one of its shares is unknown, or if one has all its cores. Of a
-    card in MIG mode the memory of the instances that are taken; nobody tells their part of its
+    GPU in MIG mode the memory of the instances that are taken; nobody tells their part of its
     cores.
     """
     whole = {
@@ -185,7 +185,7 @@ def _uses(view: ExporterView) -> dict[_Place, ShareRow]:
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """A container on one card: what it holds of it, and what it uses."""
+    """A container on one GPU: what it holds of it, and what it uses."""
 
     card: TopologyGpu
     share: Share | None
@@ -199,7 +199,7 @@ def _pods(
     cards: Mapping[str, TopologyGpu],
     pids: Mapping[_Place, tuple[int, ...]],
 ) -> Iterator[PodUse]:
-    """Who holds something of a card, or uses one that it was not given."""
+    """Who holds something of a GPU, or uses one that it was not given."""
     uses = _uses(view)
     held = {(one.pod.uid, one.container, one.share.device): one for one in books.holdings}
     refs = {row.pod_uid: PodRef(row.pod_uid, row.namespace, row.pod) for row in uses.values()}

@@ -22,7 +22,7 @@ SHARE_POD = "vgpu.dev/share-pod"
 there is none yet. Only :mod:`vgpu.kube.documents` writes this and the next two annotations."""
 
 BOUND_DEVICE = "vgpu.dev/bound-device"
-"""The UUID of the card that KubeShare bound a SharePod to (status.BoundDeviceID)."""
+"""The UUID of the GPU that KubeShare bound a SharePod to (status.BoundDeviceID)."""
 
 MANAGER_PORT = "vgpu.dev/manager-port"
 """The port of a SharePod's pod manager (status.PodManagerPort)."""

@@ -102,7 +102,7 @@ class Reader(ApiConnection):
         """The text of gpushare's ``unhealthy-gpu-<node>`` ConfigMaps, by node.
 
         All ConfigMaps of kube-system in one answer: they are few, and names cannot be selected by
-        how they begin. One of them that cannot be read is a SourceError: whose cards are unhealthy
+        how they begin. One of them that cannot be read is a SourceError: whose GPUs are unhealthy
         is not known then.
         """
         path = ApiKind.CONFIG_MAPS.all("kube-system")

@@ -1,7 +1,7 @@
 """How much memory of a device a container can have or use at most. Pure.
 
-What tenants write is measured by it: a share may pass the card's own memory, since nodes are
-oversold on purpose, but never what the node's plugin has registered of the card. Where nothing is
+What tenants write is measured by it: a share may pass the GPU's own memory, since nodes are
+oversold on purpose, but never what the node's plugin has registered of the GPU. Where nothing is
 registered nobody knows how much is oversold, and only what no device has is refused.
 """
 
@@ -37,11 +37,11 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
 
 
 UNREGISTERED: Final = Bounds()
-"""Of a node of whose cards nothing is registered."""
+"""Of a node of whose GPUs nothing is registered."""
 
 
 def bounds(devices: Iterable[Device], registered: Iterable[Device]) -> Bounds:
-    """The bounds of the driver's ``devices``, by what is ``registered`` of them or their card."""
+    """The bounds of the driver's ``devices``, by what is ``registered`` of them or their GPU."""
     told = {one.uuid: one.memory_bytes for one in registered if one.uuid and one.memory_bytes}
     memory = dict(told)
     for device in devices:

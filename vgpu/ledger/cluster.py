@@ -133,7 +133,7 @@ def _ledger(
 def _silent_grants(
     codec: Gpushare, cards: tuple[Device, ...], pods: Iterable[_Read]
 ) -> Iterator[Statement]:
-    """What gpushare's plugin gives without a word: the only card of its node."""
+    """What gpushare's plugin gives without a word: the only GPU of its node."""
     for pod, reading in pods:
         if len(cards) == 1 and not reading.claims and not reading.malformed:
             claim = codec.sole_card(pod, cards)
@@ -142,7 +142,7 @@ def _silent_grants(
 
 
 def _each_once(devices: Iterable[Device]) -> tuple[Device, ...]:
-    """Of two languages' cards with the same index, one may know the UUID: it is one card."""
+    """Of two languages' GPUs with the same index, one may know the UUID: it is one GPU."""
     found = {device.name: device for device in devices}
     with_uuid = {device.index for device in found.values() if device.uuid}
     return tuple(d for d in found.values() if d.uuid or d.index not in with_uuid)

@@ -1,4 +1,4 @@
-"""What the API server says: pods' claims as statements, what they ask for, a node's cards. Pure."""
+"""What the API server says: pods' claims as statements, what they ask for, a node's GPUs. Pure."""
 
 from collections.abc import Iterable, Iterator
 
@@ -62,7 +62,7 @@ def read_pod(pod: Pod, codecs: Iterable[SchemeCodec]) -> Reading:
 def registered(
     node: Node, codecs: Iterable[SchemeCodec]
 ) -> tuple[list[tuple[SchemeCodec, tuple[Device, ...]]], list[Malformed]]:
-    """The cards that the node says it has, in each language that can be read."""
+    """The GPUs that the node says it has, in each language that can be read."""
     told: list[tuple[SchemeCodec, tuple[Device, ...]]] = []
     malformed: list[Malformed] = []
     for codec in codecs:

@@ -15,7 +15,7 @@ _MEMORY = ("memory_total_bytes",)
 
 
 def devices_of(gpus: Iterable[Gpu]) -> Iterator[Device]:
-    """The driver's devices; a card can also be found by its index and its PCI bus id."""
+    """The driver's devices; a GPU can also be found by its index and its PCI bus id."""
     for gpu in gpus:
         memory = gpu.readings.get(_MEMORY)
         bus = bus_id(gpu.info.get("pci_bus_id", ""))

@@ -126,8 +126,8 @@ def node_evidence(
 def _devices(gpu: GpuSample | None, registered: Iterable[Device]) -> Iterator[Device]:
     """The driver's devices, with as much to share as is registered of them.
 
-    Only of what is registered by UUID: else the sizes are averages of all cards of the node, and
-    without the driver nobody knows which card an index is. Of two plugins' words on one card the
+    Only of what is registered by UUID: else the sizes are averages of all GPUs of the node, and
+    without the driver nobody knows which GPU an index is. Of two plugins' words on one GPU the
     first counts.
     """
     plugins = {one.uuid: one for one in reversed(tuple(registered)) if one.uuid}

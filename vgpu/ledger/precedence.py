@@ -49,7 +49,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
 
     ``disputed`` are devices that a statement names and better ones do not, ``foreign`` are
     statements that were meant for another node. The rest are the parties of disagreements;
-    ``only_files`` is whether those about the card would agree without files of the tenant's own
+    ``only_files`` is whether those about the GPU would agree without files of the tenant's own
     that the driver does not confirm.
     """
 
@@ -196,7 +196,7 @@ def _where(running: frozenset[str], given: Iterable[str], registry: Registry) ->
     no device is called free that may not be.
     """
     allocated = frozenset(given)
-    # The driver may list a MIG instance's processes under its card.
+    # The driver may list a MIG instance's processes under its GPU.
     running -= {registry.parent(device) for device in allocated}
     if running <= allocated:
         return allocated
@@ -204,7 +204,7 @@ def _where(running: frozenset[str], given: Iterable[str], registry: Registry) ->
 
 
 def _is_elsewhere(one: DeviceShares, devices: frozenset[str], registry: Registry) -> bool:
-    """Whether it places the container differently; a card and its MIG instances are one place."""
+    """Whether it places the container differently; a GPU and its MIG instances are one place."""
     if not one.named or one.named == devices:
         return False
     here = {registry.card(device) for device in devices}
@@ -215,7 +215,7 @@ def _is_elsewhere(one: DeviceShares, devices: frozenset[str], registry: Registry
 def _differ_without_files(
     told: Iterable[DeviceShares], running: frozenset[str], registry: Registry
 ) -> bool:
-    """Whether the cards differ by what a tenant cannot write, or the driver confirms."""
+    """Whether the GPUs differ by what a tenant cannot write, or the driver confirms."""
     believed = [one for one in told if not is_tenants_own(one.said) or one.named <= running]
     devices = _where(running, _allocation(believed)[1], registry)
     return any(_is_elsewhere(one, devices, registry) for one in believed)

@@ -41,7 +41,7 @@ class Registry:
     def find(self, name: str) -> str:
         """The device's name in the ledger; "" if none is called so, or several are.
 
-        ``<UUID>[<group>-<position>]`` is how Volcano names a slice of a card in MIG mode.
+        ``<UUID>[<group>-<position>]`` is how Volcano names a slice of a GPU in MIG mode.
         """
         found = self._names.get(name)
         return self._names.get(name.partition("[")[0], "") if found is None else found
@@ -76,11 +76,11 @@ class Registry:
         return name in self.devices and not self.devices[name].healthy
 
     def parent(self, name: str) -> str:
-        """The card of a MIG instance; "" for a card."""
+        """The GPU of a MIG instance; "" for a GPU."""
         return self._parents.get(name, "")
 
     def card(self, name: str) -> str:
-        """The card that it is, or is a part of."""
+        """The GPU that it is, or is a part of."""
         return self._parents.get(name, name)
 
     def size(self, name: str, memory: int | None, cores: int | None) -> Share:

@@ -1,7 +1,7 @@
-"""KubeShare's virtual GPUs: which card each is, and the pods that only hold one for others. Pure.
+"""KubeShare's virtual GPUs: which GPU each is, and the pods that only hold one for others. Pure.
 
 A SharePod is promised a GPUID, a name that its scheduler made up; until a holder pod or a bound
-SharePod tells the card, it is on no known one, whatever the name looks like.
+SharePod tells the GPU, it is on no known one, whatever the name looks like.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ from vgpu.schemes.kubeshare.sharepod import GPUID
 
 
 def holders(pods: Iterable[PodRef], node: str) -> dict[str, str]:
-    """The holder pods: UID -> GPUID. They keep a card for others and use nothing of it."""
+    """The holder pods: UID -> GPUID. They keep a GPU for others and use nothing of it."""
     found = {}
     for pod in pods:
         if pod.namespace != HOLDER_NAMESPACE:
@@ -34,7 +34,7 @@ def holders(pods: Iterable[PodRef], node: str) -> dict[str, str]:
 
 
 def of_holders(gpuids: Mapping[str, str], grants: Iterable[Grant]) -> dict[str, str]:
-    """GPUID -> UUID of the card that the kubelet gave its holder; ``gpuids`` is by holder."""
+    """GPUID -> UUID of the GPU that the kubelet gave its holder; ``gpuids`` is by holder."""
     uuids = {}
     for grant in grants:
         gpuid = gpuids.get(grant.pod_uid)
@@ -52,9 +52,9 @@ def of_share_pods(pods: Iterable[Pod]) -> dict[str, str]:
 def on_cards(
     pod: Pod, statements: Iterable[Statement], uuids: Mapping[str, str]
 ) -> Iterator[Statement]:
-    """What a pod's annotations say, with the card of its virtual GPU; "" if nothing tells it.
+    """What a pod's annotations say, with the GPU of its virtual GPU; "" if nothing tells it.
 
-    A GPUID is never taken for a card's own name: users may call a virtual GPU 0 or GPU-1.
+    A GPUID is never taken for a GPU's own name: users may call a virtual GPU 0 or GPU-1.
     """
     gpuid = pod.annotations.get(GPUID, "")
     for said in statements:
@@ -66,6 +66,6 @@ def on_cards(
 
 
 def _on_card(share: Share, gpuid: str, uuids: Mapping[str, str]) -> Share:
-    if share.device != gpuid:  # its SharePod is bound, and tells the card itself
+    if share.device != gpuid:  # its SharePod is bound, and tells the GPU itself
         return share
     return structs.replace(share, device=uuids.get(gpuid, ""))

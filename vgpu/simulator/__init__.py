@@ -1,1 +1,1 @@
-"""The embedded simulated node: cards, containers, real-format files, faults."""
+"""The embedded simulated node: GPUs, containers, real-format files, faults."""

@@ -1,9 +1,9 @@
-"""The node of ``make demo``: two cards, all four schemes, and one of each thing that goes wrong.
+"""The node of ``make demo``: two GPUs, all four schemes, and one of each thing that goes wrong.
 
 Wrong from the first sample on: ``finetune`` uses more than its limit, ``notebook-bao`` has a
 killed process whose memory is still booked, ``embeddings`` is blocked while ``chat`` works, a pod
 was refused, a completed pod and a deleted one left their regions behind, and a process outside
-any container sits on a card. After 20 s the A10 reports XID 31; from 60 to 90 s the region of
+any container sits on a GPU. After 20 s the A10 reports XID 31; from 60 to 90 s the region of
 ``notebook-anna`` is cut down to 12 bytes.
 """
 
@@ -93,7 +93,7 @@ def make_pod(
 
 
 def make_share(card: SimulatedGpu, gib: int, cores: int | None = None) -> Share:
-    """A share of a card: GiB, and percent of its cores."""
+    """A share of a GPU: GiB, and percent of its cores."""
     return Share(
         device=card.uuid,
         memory_bytes=gib * GIB,

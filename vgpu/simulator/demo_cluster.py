@@ -1,6 +1,6 @@
 """The cluster of ``make demo``: the demo's node, two more, and what shared GPUs leave lying about.
 
-On the demo's node: ``ranker`` was refused and is long replaced; ``tts`` was promised a card that it
+On the demo's node: ``ranker`` was refused and is long replaced; ``tts`` was promised a GPU that it
 was never given; a completed run's refused pod still lies there; a lock's owner is gone. On the
 second node the plugin refuses to start ``retrieval``, a binding failed and left its claim, and the
 scheduler has given the node up although its plugin lives. Left alone: a pod that nobody would make

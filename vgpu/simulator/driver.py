@@ -1,6 +1,6 @@
 """The driver of a simulated node: a :class:`~vgpu.facts.GpuSource` over a scenario and a clock.
 
-Readings have the names and base units of the real driver's source, and what the modelled cards
+Readings have the names and base units of the real driver's source, and what the modelled GPUs
 do not have (fans, NVLink, MIG, page retirement) is absent. Faults can be switched on while it runs.
 """
 
@@ -22,7 +22,7 @@ CUDA_VERSION = "13.0"
 _IDLE_SM_HERTZ = 210e6
 _IDLE_MEMORY_HERTZ = 405e6
 
-# What no load changes, on a card that is well.
+# What no load changes, on a GPU that is well.
 _STEADY: Mapping[tuple[str, ...], float] = {
     ("encoder_utilization_ratio",): 0,
     ("decoder_utilization_ratio",): 0,
@@ -46,7 +46,7 @@ _STEADY: Mapping[tuple[str, ...], float] = {
 
 
 def readings(state: CardState) -> dict[tuple[str, ...], float]:
-    """What the driver tells of a card, rounded as NVML rounds it."""
+    """What the driver tells of a GPU, rounded as NVML rounds it."""
     card = state.card
     busy = state.sm_percent > 0
     sm_hertz = card.sm_hertz if busy else _IDLE_SM_HERTZ
@@ -76,7 +76,7 @@ def readings(state: CardState) -> dict[tuple[str, ...], float]:
 
 
 def info(card: SimulatedGpu) -> dict[str, str]:
-    """What never changes of a card."""
+    """What never changes of a GPU."""
     return {
         "name": card.name,
         "pci_bus_id": card.pci_bus_id,
@@ -125,7 +125,7 @@ class SimulatedDriver:
         self._hang_seconds = seconds
 
     def lose(self, uuid: str) -> None:
-        """The card falls off the bus."""
+        """The GPU falls off the bus."""
         self._lost |= {uuid}
 
     def recover(self) -> None:
@@ -192,7 +192,7 @@ class SimulatedDriver:
         return self._xids
 
     def xids_watched(self) -> frozenset[str]:
-        """All cards."""
+        """All GPUs."""
         return frozenset(card.uuid for card in self._scenario.cards)
 
     def calls(self) -> Mapping[str, CallCost]:

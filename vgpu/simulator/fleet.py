@@ -19,13 +19,13 @@ PROCESSES = 2
 """Processes of each container."""
 
 _FIRST_PID = 100_000
-_FILL = 0.9  # of a card's free memory is promised to containers
+_FILL = 0.9  # of a GPU's free memory is promised to containers
 
 
 def fleet_node(cards: int = 8, containers: int = 80, index: int = 0) -> Scenario:
     """A node of equal ``cards`` that ``containers`` share evenly; ``index`` tells nodes apart.
 
-    Both processes of a container are on its one card. Nothing is wrong with any of them.
+    Both processes of a container are on its one GPU. Nothing is wrong with any of them.
     """
     node = f"gpu-node-{index}"
     fleet = tuple(_card(node, number) for number in range(cards))

@@ -113,9 +113,9 @@ def _container_status(pod: SimulatedPod, container: SimulatedContainer, created:
 
 
 def node_object(scenario: Scenario) -> Json:
-    """The node: what the plugins of the systems in use on it offer, and which cards they register.
+    """The node: what the plugins of the systems in use on it offer, and which GPUs they register.
 
-    Of the registers only one is there, HAMi's if it can be: by it alone who counts cards by number
+    Of the registers only one is there, HAMi's if it can be: by it alone who counts GPUs by number
     is seen to mean the same ones. gpu-memory-factor is 1024, as in
     :mod:`vgpu.simulator.scheme_objects`.
     """

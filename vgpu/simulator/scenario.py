@@ -1,4 +1,4 @@
-"""A node as a frozen value: its cards, its pods, and what each process will do when.
+"""A node as a frozen value: its GPUs, its pods, and what each process will do when.
 
 Times are seconds since the story began, which may be before or after zero. What is true at a
 time is computed by :mod:`vgpu.simulator.state`.
@@ -41,12 +41,12 @@ class End(StrEnum):
 
 
 class Process(msgspec.Struct, frozen=True, gc=False):
-    """One process, on one card or (``card`` None) on none.
+    """One process, on one GPU or (``card`` None) on none.
 
     Attributes:
         pid: on the host.
         container_pid: in its container.
-        card: the card's index.
+        GPU: the GPU's index.
         context: bytes of the CUDA context.
         module: bytes of loaded code.
         data: bytes that it allocated.
@@ -163,7 +163,7 @@ class SimulatedGpu(msgspec.Struct, frozen=True, gc=False):
 
 
 class Xid(msgspec.Struct, frozen=True, gc=False):
-    """An error that a card reports once."""
+    """An error that a GPU reports once."""
 
     card: int
     xid: int
@@ -180,7 +180,7 @@ class Damage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Scenario(msgspec.Struct, frozen=True, gc=False):
-    """A node: its cards, its pods, processes outside any container, and what goes wrong when."""
+    """A node: its GPUs, its pods, processes outside any container, and what goes wrong when."""
 
     node: str
     cards: tuple[SimulatedGpu, ...]

@@ -22,7 +22,7 @@ from vgpu.simulator.scenario import (
 from vgpu.units import GAIA_MEMORY_BLOCK, GIB, MIB, MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
 
 SPLIT = 40
-"""vGPUs of one card."""
+"""vGPUs of one GPU."""
 
 _NEVER = str(2**64 - 1)  # volcano.sh/vgpu-time once Allocate has answered
 
@@ -30,7 +30,7 @@ _NEVER = str(2**64 - 1)  # volcano.sh/vgpu-time once Allocate has answered
 class SimulatedClaim(msgspec.Struct, frozen=True):
     """One container that has a share, with all that the systems need to write about it.
 
-    ``cards`` are the cards of its shares, in their order; ``start`` is when it was scheduled, in
+    ``cards`` are the GPUs of its shares, in their order; ``start`` is when it was scheduled, in
     unix seconds.
     """
 
@@ -97,7 +97,7 @@ def claims(scenario: Scenario, start: float) -> tuple[SimulatedClaim, ...]:
 
 
 class Resource(msgspec.Struct, frozen=True):
-    """An extended resource: what a claim asks for of it, and the IDs of a card's units."""
+    """An extended resource: what a claim asks for of it, and the IDs of a GPU's units."""
 
     name: str
     quantity: Callable[[SimulatedClaim], int]

@@ -14,11 +14,11 @@ from vgpu.simulator.scenario import End, Process, Scenario, Shim, SimulatedConta
 from vgpu.units import MILLI_PER_PERCENT
 
 LOAD_POWER = 0.9
-"""The part of a card's power limit that full utilisation draws."""
+"""The part of a GPU's power limit that full utilisation draws."""
 
 
 class Use(msgspec.Struct, frozen=True, gc=False):
-    """What one living process takes of one card (by UUID), as the driver sees it."""
+    """What one living process takes of one GPU (by UUID), as the driver sees it."""
 
     pid: int
     card: str
@@ -27,7 +27,7 @@ class Use(msgspec.Struct, frozen=True, gc=False):
 
 
 class CardState(msgspec.Struct, frozen=True, gc=False):
-    """One card at a time; used + free + reserved is the card's memory. Energy since second 0."""
+    """One GPU at a time; used + free + reserved is the GPU's memory. Energy since second 0."""
 
     card: SimulatedGpu
     used_bytes: int
@@ -41,8 +41,8 @@ class NodeState(msgspec.Struct, frozen=True):
     """The whole node at a time.
 
     Attributes:
-        cards: the cards, by index.
-        uses: the living processes on cards.
+        GPUs: the GPUs, by index.
+        uses: the living processes on GPUs.
         alive: the host pids of all living processes.
         regions: container id -> what its shim has written.
         damaged: container id -> the size that its region was cut down to.
@@ -67,7 +67,7 @@ def state_at(scenario: Scenario, t: float, start: float = 0.0) -> NodeState:
 
 
 def uses_at(scenario: Scenario, t: float) -> tuple[Use, ...]:
-    """The living processes on cards."""
+    """The living processes on GPUs."""
     return tuple(
         Use(
             pid=process.pid,
@@ -81,12 +81,12 @@ def uses_at(scenario: Scenario, t: float) -> tuple[Use, ...]:
 
 
 def alive_at(scenario: Scenario, t: float) -> frozenset[int]:
-    """The host pids of all living processes, those on no card included."""
+    """The host pids of all living processes, those on no GPU included."""
     return frozenset(process.pid for process in scenario.processes() if process.alive(t))
 
 
 def cards_at(scenario: Scenario, t: float) -> tuple[CardState, ...]:
-    """The cards: sums over their living processes, and power with its exact integral."""
+    """The GPUs: sums over their living processes, and power with its exact integral."""
     used = [card.baseline_bytes for card in scenario.cards]
     percent = [0 for _ in scenario.cards]
     load = [0.0 for _ in scenario.cards]

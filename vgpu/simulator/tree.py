@@ -79,7 +79,7 @@ def _container_files(
 
 
 def _limit_files(all_claims: tuple[SimulatedClaim, ...]) -> dict[str, bytes]:
-    """What gpu-manager leaves for each container, and KubeShare for each card that it shares."""
+    """What gpu-manager leaves for each container, and KubeShare for each GPU that it shares."""
     files, tenants = {}, dict[str, list[gemini_config.SharedPod]]()
     for claim in all_claims:
         if not claim.pod.admitted:

@@ -127,7 +127,7 @@ def list_folder(
 
 
 class Remembered(Generic[T]):
-    """What was made of a file or folder, made anew only when that changed.
+    """What was made of a file or folder, recreated only when that changed.
 
     Unchanged means: same inode, size, mtime and ctime as when it was last made, and both times
     older than two seconds at that moment. A failure is never remembered: it may have been ours,

@@ -1,6 +1,6 @@
 """The NVIDIA driver, through nvidia-ml-py, which is imported in this file only.
 
-Promises: one initialisation is kept as long as it works and never leaks; a lost card costs itself
+Promises: one initialisation is kept as long as it works and never leaks; a lost GPU costs itself
 and no other; a missing or reloaded driver is found again without a restart. A driver that was
 replaced on disk cannot be: the library stays loaded, so SourceError(VERSION_MISMATCH) is final.
 """
@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 MOST_CARDS = 256
 MOST_ENTRIES = 65536  # of a list that the driver fills
-LONGEST_PATIENCE = 256  # samples between two attempts to get a lost card back
-LONGEST_PATIENCE_FOR_HEALTH = 16  # new pods wait for the card
+LONGEST_PATIENCE = 256  # samples between two attempts to get a lost GPU back
+LONGEST_PATIENCE_FOR_HEALTH = 16  # new pods wait for the GPU
 
 # Not an NVMLError, and not there before nvidia-ml-py 12.550.
 _MISMATCH: type[Exception] = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
@@ -80,7 +80,7 @@ class NvmlBinding:
         except _MISMATCH as error:
             self._note_absent(request)
             raise CallError(name, Code.FUNCTION_NOT_FOUND) from error
-        except UnicodeDecodeError as error:  # a dying card, or a field read from it
+        except UnicodeDecodeError as error:  # a dying GPU, or a field read from it
             raise CallError(name, Code.UNKNOWN, "an answer that is not UTF-8") from error
 
     def processes(self, symbol: str, handle: Any) -> Iterator[tuple[int, ...]]:
@@ -146,20 +146,20 @@ class NvmlBinding:
 
 
 class _Generation:
-    """One driver initialisation: the cards it found, and whom it refused."""
+    """One driver initialisation: the GPUs it found, and whom it refused."""
 
     def __init__(self, number: int, cards: list[GpuReader], refused: dict[str, Rejection]) -> None:
         self.number = number
         self.cards = cards
         self.refused = refused
         self.samples = 0
-        self.ends_at: int | None = None  # the count of samples after which to begin anew
+        self.ends_at: int | None = None  # the count of samples after which to start again
 
 
 class NvmlSource:
     """The driver as a :class:`~vgpu.facts.GpuSource`.
 
-    A card that is lost stays lost to a running initialisation, so the loss of one begins a new
+    A GPU that is lost stays lost to a running initialisation, so the loss of one begins a new
     generation, at once for a fresh loss, then at ever longer intervals.
     """
 
@@ -168,9 +168,9 @@ class NvmlSource:
     ) -> None:
         """Make a source that asks what hardly changes at every ``slow_every``-th sample only.
 
-        ``pcie_throughput`` adds two calls for each card that hold the driver for 20 ms each.
+        ``pcie_throughput`` adds two calls for each GPU that hold the driver for 20 ms each.
         ``health_only`` asks for nothing but what there is to share and whether it is well, hears
-        double-bit ECC events as well, and looks for a lost card more often.
+        double-bit ECC events as well, and looks for a lost GPU more often.
         """
         self._slow_every = slow_every
         self._tables = CARD_WITH_PCIE_THROUGHPUT if pcie_throughput else CARD
@@ -183,7 +183,7 @@ class NvmlSource:
             self._watch = XidWatch(self._binding, also=DOUBLE_BIT_ECC_ERROR)
         self._generation: _Generation | None = None
         self._begun = 0
-        self._seen: dict[str, int] = {}  # UUID -> index of all cards that have ever answered
+        self._seen: dict[str, int] = {}  # UUID -> index of all GPUs that have ever answered
         self._lost: frozenset[str] = frozenset()
         self._patience = 1
 
@@ -200,7 +200,7 @@ class NvmlSource:
             self._end()
             if error.code == Code.LIB_RM_VERSION_MISMATCH:
                 raise _translated(error) from error
-        # The driver went away since the last sample: begin anew, once.
+        # The driver went away since the last sample: start again, once.
         try:
             return self._read(now)
         except CallError as error:
@@ -216,7 +216,7 @@ class NvmlSource:
         return self._watch.counts()
 
     def xids_watched(self) -> frozenset[str]:
-        """The cards that the event set hears."""
+        """The GPUs that the event set hears."""
         return self._watch.heard
 
     def calls(self) -> Mapping[str, CallCost]:
@@ -224,9 +224,9 @@ class NvmlSource:
         return self._binding.costs()
 
     def links(self) -> Mapping[tuple[str, str], int]:
-        """How near the cards of the last sample are: an ``nvmlGpuTopologyLevel_t`` by two UUIDs.
+        """How near the GPUs of the last sample are: an ``nvmlGpuTopologyLevel_t`` by two UUIDs.
 
-        The card of the lower index comes first. A pair that the driver cannot tell of has no entry.
+        The GPU of the lower index comes first. A pair that the driver cannot tell of has no entry.
         Belongs to the thread that samples. Raises SourceError if the driver as a whole is gone.
         """
         found: dict[tuple[str, str], int] = {}
@@ -319,11 +319,11 @@ class NvmlSource:
             raise _translated(error) from error
         self._begun += 1
         self._watch.attach([(card.uuid, card.handle) for card in cards])
-        log.info("driver initialised for the %d. time, %d cards", self._begun, len(cards))
+        log.info("driver initialised for the %d. time, %d GPUs", self._begun, len(cards))
         return _Generation(self._begun, cards, refused)
 
     def _enumerate(self) -> tuple[list[GpuReader], dict[str, Rejection]]:
-        """The cards, by index; and a rejection for each that cannot be identified."""
+        """The GPUs, by index; and a rejection for each that cannot be identified."""
         count: int = self._binding.call("nvmlDeviceGetCount")
         info: dict[str, str] = {}
         for key, (call, read) in DRIVER_INFO.items():
@@ -348,7 +348,7 @@ class NvmlSource:
                 refused[subject] = Rejection(subject, Reason.DUPLICATE_UUID, uuid)
                 continue
             cards[uuid] = GpuReader(self._binding, (uuid, index, handle), self._tables, info)
-        # A card that had this index before, and is at no other now, is the one refused.
+        # A GPU that had this index before, and is at no other now, is the one refused.
         for uuid, index in self._seen.items():
             rejection = refused.get(f"GPU at index {index}")
             if rejection is not None and uuid not in cards:

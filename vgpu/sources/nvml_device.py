@@ -1,7 +1,7 @@
-"""Reads one card, with its MIG instances and processes, one driver call at a time.
+"""Reads one GPU, with its MIG instances and processes, one driver call at a time.
 
 Promises: a reading that fails costs that reading and no other; what a device does not support is
-asked once; of a card that is gone nothing is half read, it raises CallError.
+asked once; of a GPU that is gone nothing is half read, it raises CallError.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ PROCESS_LISTS = (
     "nvmlDeviceGetGraphicsRunningProcesses_v3",
     "nvmlDeviceGetMPSComputeRunningProcesses_v3",
 )
-MOST_INSTANCES = 64  # no card has had more than 7
+MOST_INSTANCES = 64  # no GPU has had more than 7
 CLOCK_SLACK_SECONDS = 60
 
 Readings = dict[tuple[str, ...], Number]
@@ -39,7 +39,7 @@ Trouble = tuple[Reason, str]
 
 
 class GpuReading(msgspec.Struct, frozen=True):
-    """One pass over one card; the fields are those of GpuSample."""
+    """One pass over one GPU; the fields are those of GpuSample."""
 
     gpus: tuple[Gpu, ...]
     processes: tuple[GpuProcess, ...]
@@ -50,7 +50,7 @@ class GpuReading(msgspec.Struct, frozen=True):
 
 
 class DeviceReader:
-    """What is asked of cards and MIG instances alike, for as long as the handle is good."""
+    """What is asked of GPUs and MIG instances alike, for as long as the handle is good."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class DeviceReader:
 
 
 class GpuReader(DeviceReader):
-    """A card with its MIG instances and all that runs on it."""
+    """A GPU with its MIG instances and all that runs on it."""
 
     _mig = False
 
@@ -154,7 +154,7 @@ class GpuReader(DeviceReader):
         self._instances: dict[str, DeviceReader] = {}
 
     def read(self, now: float, *, slow: bool) -> GpuReading:
-        """Read all. Raises CallError if the card, or the driver as a whole, is gone."""
+        """Read all. Raises CallError if the GPU, or the driver as a whole, is gone."""
         gpu = self.gpu(slow=slow)
         mig = bool(gpu.readings.get(MIG_MODE, self._mig))  # as before, if the question failed
         if mig != self._mig:
@@ -186,9 +186,9 @@ class GpuReader(DeviceReader):
         )
 
     def _ask(self, queries: list[Query], errors: list[Trouble]) -> Readings:
-        """As of any device. Raises CallError, too, if the handle is of no card any more.
+        """As of any device. Raises CallError, too, if the handle is of no GPU any more.
 
-        So it is of a card that was taken out, also when it is in again: it has a new handle then.
+        So it is of a GPU that was taken out, also when it is in again: it has a new handle then.
         """
         before = len(errors)
         readings = super()._ask(queries, errors)
@@ -202,7 +202,7 @@ class GpuReader(DeviceReader):
         return readings
 
     def _enumerate(self, *, slow: bool) -> tuple[DeviceReader, ...] | None:
-        """The card's MIG instances now, in their order; None if they cannot be told.
+        """The GPU's MIG instances now, in their order; None if they cannot be told.
 
         Handles are asked for each time: instances come and go without a new driver generation.
         """
@@ -232,7 +232,7 @@ class GpuReader(DeviceReader):
         return tuple(self._instances.values())
 
     def _processes(self, parts: Sequence[Gpu] | None, total: Number | None) -> Used | None:
-        """Who is on the card, or with MIG on which of its ``parts``; None if it cannot be told."""
+        """Who is on the GPU, or with MIG on which of its ``parts``; None if it cannot be told."""
         entries: list[tuple[int, ...]] = []
         complete = True
         for symbol in tuple(self._lists):

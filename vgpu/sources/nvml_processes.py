@@ -34,16 +34,16 @@ def merge(
     instances: Mapping[tuple[int, int], str] | None,
     total: float | None,
 ) -> Used:
-    """Memory by (pid, device) from the entries of all of a card's lists.
+    """Memory by (pid, device) from the entries of all of a GPU's lists.
 
     Args:
         entries: tuples that begin with pid, used bytes, GPU and compute instance.
-        device: the card's UUID.
+        device: the GPU's UUID.
         instances: with MIG, (GPU instance, compute instance) -> UUID of the MIG device.
-        total: the card's memory in bytes, if known.
+        total: the GPU's memory in bytes, if known.
 
     Raises:
-        InvalidListError: an entry has no pid, more memory than the card, or an unknown instance.
+        InvalidListError: an entry has no pid, more memory than the GPU, or an unknown instance.
     """
     merged: Used = {}
     most = MOST_DEVICE_MEMORY if total is None else total
@@ -61,7 +61,7 @@ def merge(
             merged.setdefault(key, None)
             continue
         if used > most:
-            raise InvalidListError(f"pid {pid} uses {used} bytes of a card of {most:.0f}")
+            raise InvalidListError(f"pid {pid} uses {used} bytes of a GPU of {most:.0f}")
         merged[key] = max(used, merged.get(key) or 0)
     return merged
 

@@ -307,7 +307,7 @@ DRIVER_INFO: Info = {
         lambda version: f"{version // 1000}.{version % 1000 // 10}",  # 12080 is 12.8
     ),
 }
-"""What the driver is, the same for all cards."""
+"""What the driver is, the same for all GPUs."""
 
 
 class Tables(msgspec.Struct, frozen=True):
@@ -333,5 +333,5 @@ CARD_HEALTH = Tables(
     CARD_INFO,
     processes=False,
 )
-"""Only what there is to share, and whether the card is well."""
-INSTANCE = Tables((_MEMORY,), (), INSTANCE_INFO)  # the rest belongs to its card
+"""Only what there is to share, and whether the GPU is well."""
+INSTANCE = Tables((_MEMORY,), (), INSTANCE_INFO)  # the rest belongs to its GPU

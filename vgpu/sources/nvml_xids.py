@@ -32,7 +32,7 @@ def _address(handle: Any) -> int | None:
 
 
 class _Events:
-    """The events of one driver generation; a lost card cannot be asked for its UUID any more."""
+    """The events of one driver generation; a lost GPU cannot be asked for its UUID any more."""
 
     def __init__(self, cards: Sequence[tuple[str, Any]]) -> None:
         self.cards = cards
@@ -45,7 +45,7 @@ class XidWatch:
     """``attach`` and ``detach`` belong to the sampling thread, ``wait`` to another one."""
 
     def __init__(self, driver: NvmlDriver, also: int = 0) -> None:
-        """Make a watch for XIDs; ``also`` are the bits of further events, for cards that have them.
+        """Make a watch for XIDs; ``also`` are the bits of further events, for GPUs that have them.
 
         The driver tells a double-bit error in both ways: one error then counts twice.
         """
@@ -58,7 +58,7 @@ class XidWatch:
         self._closed = threading.Event()
         self._counts: dict[tuple[str, int], XidCount] = {}
         self.heard: frozenset[str] = frozenset()
-        """The cards that the present event set hears."""
+        """The GPUs that the present event set hears."""
 
     def attach(self, cards: Sequence[tuple[str, Any]]) -> None:
         """Watch these (UUID, handle) from the next ``wait`` on."""
@@ -155,7 +155,7 @@ class XidWatch:
         return events, frozenset(heard)
 
     def _further(self, handle: Any) -> int:
-        """Of the further events, those that the card has: asking for another one fails."""
+        """Of the further events, those that the GPU has: asking for another one fails."""
         if not self._also:
             return 0
         try:

@@ -1,11 +1,11 @@
-"""Who lives in a fleet: nodes with cards, and pods as a cluster has them, under one scheme.
+"""Who lives in a fleet: nodes with GPUs, and pods as a cluster has them, under one scheme.
 
     population = Population(nodes=1000, pods=5000, scheme="gpushare")
     population.node(7)
     population.pod(5000, life=Life.OUT_OF_RESOURCE)
 
 Pure, and the same every time but for the moment of binding. Pod ``i`` is bound to node
-``i % nodes``; those of a node take its cards in turn, one share each. What a scheme's scheduler and
+``i % nodes``; those of a node take its GPUs in turn, one share each. What a scheme's scheduler and
 plugin say about nodes and pods is a line of SCHEMES.
 """
 
@@ -20,7 +20,7 @@ CARDS = 8
 MODEL = "NVIDIA H100 80GB HBM3"
 CARD_MIB = 81559
 SHARES = 10
-"""Of a card; each gets this part of it."""
+"""Of a GPU; each gets this part of it."""
 TEAMS = 10
 PODS_OF_A_SET = 10
 
@@ -31,13 +31,13 @@ class Scheme(NamedTuple):
     allocatable: Mapping[str, int]
     limits: Mapping[str, int]
     pod_annotations: Callable[[str, int, int], dict[str, str]]
-    """Node, card, unix time of binding -> annotations of a pod whose share was assigned."""
+    """Node, GPU, unix time of binding -> annotations of a pod whose share was assigned."""
     node_annotations: Callable[[str], dict[str, str]] = lambda _: {}
     node_labels: Mapping[str, str] = {}
 
 
 def card_uuid(node: str, card: int) -> str:
-    """A card's UUID, which is always the same."""
+    """A GPU's UUID, which is always the same."""
     return f"GPU-{_uuid(str(card), node)}"
 
 

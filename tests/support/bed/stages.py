@@ -91,7 +91,7 @@ LIVES = {
     Life.PRESTART_FAILED: waiting(
         "CreateContainerConfigError",
         "device plugin PreStartContainer rpc failed with err: rpc error: code = Unknown desc ="
-        " PreStartContainer check failed, failed to get card",
+        " PreStartContainer check failed, failed to get GPU",
     ),
     Life.NO_GPU_TO_RUN: waiting(
         "RunContainerError",

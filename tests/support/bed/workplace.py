@@ -148,7 +148,7 @@ class Workplace:
         raise RuntimeError(f"too many folders {name}")
 
     def port(self) -> int:
-        """A port of the bridge's address that nobody has, and that is given out once."""
+        """A port of the bridge's address that nobody has, and that is allocated once."""
         for port in self._ports:
             with socket.socket() as probe, contextlib.suppress(OSError):
                 probe.bind((self.address, port))

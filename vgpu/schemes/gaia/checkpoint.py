@@ -1,4 +1,4 @@
-"""gpu-manager's checkpoint: the cards that it gave to containers, as it remembers them.
+"""gpu-manager's checkpoint: the GPUs that it gave to containers, as it remembers them.
 
 ``/etc/gpu-manager/checkpoint/gpumanager_internal_checkpoint``, without the last folder in v1.0.3.
 JSON written by Go: pod UID -> container -> device nodes, cores in percent and memory in bytes. It
@@ -40,7 +40,7 @@ _DECODER = msgspec.json.Decoder(_Checkpoint)
 def parse_checkpoint(
     content: bytes, subject: str = FILE_NAME
 ) -> Mapping[str, tuple[Allocation, ...]]:
-    """What each pod holds, by UID; cards by the number of their device node, ascending.
+    """What each pod holds, by UID; GPUs by the number of their device node, ascending.
 
     Raises SourceError MALFORMED.
     """
@@ -60,16 +60,14 @@ def parse_checkpoint(
 
 
 def _shares(info: _Info, subject: str) -> tuple[Share, ...]:
-    """Raises SourceError for cards and cores that do not belong together."""
+    """Raises SourceError for GPUs and cores that do not belong together."""
     matches = [_DEVICE.fullmatch(device) for device in info.devices]
     numbers = sorted({int(match[1]) for match in matches if match})
     if len(numbers) < len(matches):
-        raise SourceError(
-            Reason.MALFORMED, subject, f"no cards, or one twice: {info.devices}"[:200]
-        )
+        raise SourceError(Reason.MALFORMED, subject, f"no GPUs, or one twice: {info.devices}"[:200])
     whole, part = divmod(info.cores, WHOLE_DEVICE_PERCENT)
     if (whole and part) or len(numbers) != max(whole, 1):
-        detail = f"{len(numbers)} cards for {info.cores} cores"
+        detail = f"{len(numbers)} GPUs for {info.cores} cores"
         raise SourceError(Reason.MALFORMED, subject, detail)
     if whole:
         return tuple(Share(str(number), None, WHOLE_DEVICE_MILLI) for number in numbers)

@@ -1,8 +1,8 @@
 """Gaia's language: Tencent's gpu-manager and gpu-admission, as they write it on pods and nodes.
 
-A container asks for cores (100 are one card) and memory (blocks of 256 MiB): below 100 cores for a
-part of one card, from 100 on for whole cards. gpu-admission answers with ``predicate-*``
-annotations, gpu-manager with ``gpu-assigned``. A card is known by the N of its ``/dev/nvidia<N>``:
+A container asks for cores (100 are one GPU) and memory (blocks of 256 MiB): below 100 cores for a
+part of one GPU, from 100 on for whole GPUs. gpu-admission answers with ``predicate-*``
+annotations, gpu-manager with ``gpu-assigned``. A GPU is known by the N of its ``/dev/nvidia<N>``:
 that is the number in the annotations, and :attr:`Device.index` here.
 
 Names and rules: gpu-manager ``pkg/types`` and ``pkg/utils``, gpu-admission ``pkg/util``.
@@ -46,7 +46,7 @@ PREDICATE_INDEX: Final = "tencent.com/predicate-gpu-idx-"
 ASSIGNED: Final = "tencent.com/gpu-assigned"
 
 CORE_LIMIT: Final = "tencent.com/vcuda-core-limit"
-"""Written by users: percent of a card up to which the pod's parts of cards may grow."""
+"""Written by users: percent of a GPU up to which the pod's parts of GPUs may grow."""
 
 _PHASES = {"true": Phase.ASSIGNED, "false": Phase.ASSUMED}
 _INDICES = re.compile(r"[0-9]{1,3}(?:,[0-9]{1,3}){0,63}")
@@ -80,9 +80,9 @@ class Gaia(msgspec.Struct, frozen=True):
         return (CORE, MEMORY)
 
     def requests(self, pod: Pod) -> tuple[Request, ...]:
-        """What each container asks for: a part of one card, or whole cards with all their memory.
+        """What each container asks for: a part of one GPU, or whole GPUs with all their memory.
 
-        Raises ClaimError for cores above 100 that are no multiple of it, and for a part of a card
+        Raises ClaimError for cores above 100 that are no multiple of it, and for a part of a GPU
         without cores or without memory: gpu-manager does not find such a pod when it is to serve
         it.
         """
@@ -91,9 +91,9 @@ class Gaia(msgspec.Struct, frozen=True):
     def claim(self, pod: Pod) -> Claim | None:
         """What the pod's annotations say about its devices; None if they say nothing.
 
-        A container has as many shares as the annotation has cards: a card that is said to be
+        A container has as many shares as the annotation has GPUs: a GPU that is said to be
         taken is not free, whatever was asked for. Where that, or the flag, or the time, cannot be
-        right, the claim has a doubt. Raises ClaimError where a card cannot be told.
+        right, the claim has a doubt. Raises ClaimError where a GPU cannot be told.
         """
         if not any(_is_claim(key) for key in pod.annotations):
             return None
@@ -125,7 +125,7 @@ class Gaia(msgspec.Struct, frozen=True):
         """The annotations of gpu-admission and gpu-manager that say just this claim.
 
         They count containers, so they need ``containers``: the names of the pod's app containers
-        in the spec's order. Raises ClaimError for what cannot be said: phases that differ, a card
+        in the spec's order. Raises ClaimError for what cannot be said: phases that differ, a GPU
         without an index, a container that is not there.
         """
         subject = subject_of(claim.pod)
@@ -149,7 +149,7 @@ class Gaia(msgspec.Struct, frozen=True):
         return told | {ASSIGNED: flag}
 
     def devices(self, node: Node) -> tuple[Device, ...]:
-        """The cards by index, all of the average size. Raises ClaimError."""
+        """The GPUs by index, all of the average size. Raises ClaimError."""
         return gaia_node.cards(node)
 
     def locks(self, node: Node) -> tuple[NodeLock, ...]:  # noqa: ARG002  # there are none
@@ -157,7 +157,7 @@ class Gaia(msgspec.Struct, frozen=True):
         return ()
 
     def slot(self, resource: str, device_id: str) -> Slot:
-        """What ``<resource>-<unit>`` stands for: no card in particular. Raises ClaimError."""
+        """What ``<resource>-<unit>`` stands for: no GPU in particular. Raises ClaimError."""
         return gaia_node.slot(resource, device_id)
 
     def device_ids(self, resource: str, devices: tuple[Device, ...]) -> Iterator[str]:
@@ -209,7 +209,7 @@ def _request(pod: Pod, container: Container, cores: int, blocks: int, limit: int
         return Request(container.name, cards, cores_milli=WHOLE_DEVICE_MILLI, kind=container.kind)
     if not cores or not blocks:
         key = MEMORY if cores else CORE
-        detail = f"container {container.name}: a part of a card needs cores and memory"
+        detail = f"container {container.name}: a part of a GPU needs cores and memory"
         raise ClaimError(subject_of(pod), key, "0", detail)
     return Request(
         container.name,
@@ -222,7 +222,7 @@ def _request(pod: Pod, container: Container, cores: int, blocks: int, limit: int
 
 
 def _core_limit(pod: Pod) -> int | None:
-    """Thousandths of a card; more than one card is one card. Raises ClaimError."""
+    """Thousandths of a GPU; more than one GPU is one GPU. Raises ClaimError."""
     text = pod.annotations.get(CORE_LIMIT)
     if text is None:
         return None
@@ -244,10 +244,10 @@ def _shares(pod: Pod, number: int, request: Request) -> tuple[Share, ...]:
     key = f"{PREDICATE_INDEX}{number}"
     text = pod.annotations[key]
     if not _INDICES.fullmatch(text):
-        raise ClaimError(subject_of(pod), key, text, "not indices of cards")
+        raise ClaimError(subject_of(pod), key, text, "not indices of GPUs")
     indices = [str(int(index)) for index in text.split(",")]
     if len(set(indices)) < len(indices):
-        raise ClaimError(subject_of(pod), key, text, "a card twice")
+        raise ClaimError(subject_of(pod), key, text, "a GPU twice")
     return tuple(Share(index, request.memory_bytes, request.cores_milli) for index in indices)
 
 
@@ -257,17 +257,17 @@ def _index_doubts(
     requests: Mapping[str, Request],
     shares: Mapping[str, Sequence[Share]],
 ) -> Iterator[str]:
-    """Where cards and requests do not belong together."""
+    """Where GPUs and requests do not belong together."""
     for number, name in enumerate(apps):
         key = f"{PREDICATE_INDEX}{number}"
         if name in requests and name not in shares:
-            yield _doubt(pod, key, f"missing: container {name} asks for cards")
+            yield _doubt(pod, key, f"missing: container {name} asks for GPUs")
         elif name in shares and len(shares[name]) != requests[name].count:
             yield _doubt(pod, key, f"container {name} asks for {requests[name].count}")
     meant = {f"{PREDICATE_INDEX}{number}" for number, name in enumerate(apps) if name in shares}
     for key in sorted(pod.annotations):
         if key.startswith(PREDICATE_INDEX) and key not in meant:
-            yield _doubt(pod, key, "of no container that asks for cards")
+            yield _doubt(pod, key, "of no container that asks for GPUs")
 
 
 def _phase(pod: Pod) -> tuple[Phase, tuple[str, ...]]:

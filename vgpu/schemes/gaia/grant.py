@@ -1,7 +1,7 @@
-"""What gpu-manager gives a container for its cards: the answer to Allocate, and its limits.
+"""What gpu-manager gives a container for its GPUs: the answer to Allocate, and its limits.
 
-Gaia shares cards in two ways only: a part of one card, in percents of its cores and blocks of its
-memory, with limits enforced by the library ``vcuda``; or whole cards, without limits. Names and
+Gaia shares GPUs in two ways only: a part of one GPU, in percents of its cores and blocks of its
+memory, with limits enforced by the library ``vcuda``; or whole GPUs, without limits. Names and
 values are those of gpu-manager's ``pkg/services/allocator/nvidia`` and ``virtual-manager``.
 """
 
@@ -20,10 +20,10 @@ from vgpu.units import (
 )
 
 CARDS = "tencent.com/vcuda-device"
-"""The container's annotation in the answer to Allocate that names its cards."""
+"""The container's annotation in the answer to Allocate that names its GPUs."""
 
 DEVICE_NODE = "/dev/nvidia"
-"""The beginning of a card's device node; its minor number follows."""
+"""The beginning of a GPU's device node; its minor number follows."""
 
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 DRIVER_FOLDER = "/usr/local/nvidia"
@@ -33,7 +33,7 @@ _MOST_INDEX = 999  # three digits in an annotation
 
 
 def checked(subject: str, allocation: Allocation) -> tuple[Share, ...]:
-    """The allocation's shares, if gaia knows such: a part of one card, or whole cards.
+    """The allocation's shares, if gaia knows such: a part of one GPU, or whole GPUs.
 
     Raises ClaimError.
     """
@@ -42,16 +42,16 @@ def checked(subject: str, allocation: Allocation) -> tuple[Share, ...]:
     whole = 0 < len(shares) <= MOST_CARDS and all(_is_whole(share) for share in shares)
     if not (part or whole) or len({share.device for share in shares}) < len(shares):
         text = ", ".join(share.device for share in shares)
-        detail = "neither a part of one card nor whole cards"
+        detail = "neither a part of one GPU nor whole GPUs"
         raise ClaimError(subject, allocation.container, text, detail)
     return shares
 
 
 def card_of(subject: str, share: Share, devices: Mapping[str, Device]) -> Device:
-    """The share's card, whose index is then known. Raises ClaimError."""
+    """The share's GPU, whose index is then known. Raises ClaimError."""
     card = devices.get(share.device)
     if card is None or card.index is None or not 0 <= card.index <= _MOST_INDEX:
-        raise ClaimError(subject, CARDS, share.device, "no card of this node with an index")
+        raise ClaimError(subject, CARDS, share.device, "no GPU of this node with an index")
     return card
 
 
@@ -70,7 +70,7 @@ def edits(
     cards = [card_of(subject, share, devices) for share in shares]
     nodes = tuple(f"{DEVICE_NODE}{card.index}" for card in cards)
     if not all(card.uuid for card in cards):
-        raise ClaimError(subject, CARDS, ",".join(nodes), "a card of unknown UUID")
+        raise ClaimError(subject, CARDS, ",".join(nodes), "a GPU of unknown UUID")
     flavour = "origin" if _is_whole(shares[0]) else "nvidia"
     return ContainerEdits(
         env={
@@ -131,10 +131,10 @@ def _is_part(share: Share) -> bool:
 
 
 def _percent(shares: tuple[Share, ...]) -> int:
-    """Cores of all cards together, in percent of one."""
+    """Cores of all GPUs together, in percent of one."""
     return sum(share.cores_milli or 0 for share in shares) // MILLI_PER_PERCENT
 
 
 def _bytes(shares: tuple[Share, ...]) -> int:
-    """Memory that was promised; with whole cards none is."""
+    """Memory that was promised; with whole GPUs none is."""
     return sum(share.memory_bytes or 0 for share in shares)

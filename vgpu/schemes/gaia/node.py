@@ -1,7 +1,7 @@
-"""Gaia on a node: its cards by index, and the device IDs that the kubelet is told.
+"""Gaia on a node: its GPUs by index, and the device IDs that the kubelet is told.
 
-The API server knows two numbers only, all cores and all memory, so every card is counted with the
-average. IDs are units of the node, not of a card: which card a container gets they do not say.
+The API server knows two numbers only, all cores and all memory, so every GPU is counted with the
+average. IDs are units of the node, not of a GPU: which GPU a container gets they do not say.
 Names and numbers are those of gpu-manager (``pkg/types``, ``pkg/services/allocator``,
 ``pkg/services/watchdog``).
 """
@@ -16,14 +16,14 @@ from vgpu.schemes.gaia.vcuda_config import MOST_CORES, MOST_MEMORY
 from vgpu.units import GAIA_MEMORY_BLOCK, WHOLE_DEVICE_PERCENT
 
 CORE = "tencent.com/vcuda-core"
-"""The resource: percent of one card's cores."""
+"""The resource: percent of one GPU's cores."""
 
 MEMORY = "tencent.com/vcuda-memory"
 """The resource: blocks of 256 MiB."""
 
 MOST_CARDS = MOST_CORES // WHOLE_DEVICE_PERCENT
 MOST_BLOCKS = MOST_MEMORY // GAIA_MEMORY_BLOCK
-"""Of one container or card; what is above was not written by gaia."""
+"""Of one container or GPU; what is above was not written by gaia."""
 
 MODEL_LABEL = "gaia.tencent.com/gpu-model"
 
@@ -34,15 +34,15 @@ _LABEL = re.compile(r"[0-9A-Za-z](?:[-_.0-9A-Za-z]{0,61}[0-9A-Za-z])?")
 
 
 def cards(node: Node) -> tuple[Device, ...]:
-    """The cards that the node's capacity counts, all of one size, without UUID.
+    """The GPUs that the node's capacity counts, all of one size, without UUID.
 
     All are unhealthy while nothing is allocatable: no plugin serves the resource. Raises
-    ClaimError for cores that are not of whole cards.
+    ClaimError for cores that are not of whole GPUs.
     """
     cores = node.capacity.get(CORE, 0)
     count, rest = divmod(cores, WHOLE_DEVICE_PERCENT)
     if rest or not 0 <= count <= MOST_CARDS:
-        detail = f"not 0 to {MOST_CARDS} cards of {WHOLE_DEVICE_PERCENT}"
+        detail = f"not 0 to {MOST_CARDS} GPUs of {WHOLE_DEVICE_PERCENT}"
         raise ClaimError(f"node {node.name}", CORE, str(cores), detail)
     blocks = node.capacity.get(MEMORY)
     if blocks is not None and not 0 <= blocks <= MOST_BLOCKS * MOST_CARDS:
@@ -61,14 +61,14 @@ def cards(node: Node) -> tuple[Device, ...]:
 def model_label(card_name: str) -> str:
     """The node's label ``gaia.tencent.com/gpu-model``; "" where gpu-manager sets none.
 
-    The second word of the first card's name, if that has more than two.
+    The second word of the first GPU's name, if that has more than two.
     """
     words = _SPACE.split(card_name)
     return words[1] if len(words) > 2 and _LABEL.fullmatch(words[1]) else ""
 
 
 def slot(resource: str, device_id: str) -> Slot:
-    """What an ID stands for: a unit of the node, of no card. Raises ClaimError."""
+    """What an ID stands for: a unit of the node, of no GPU. Raises ClaimError."""
     prefix = _prefix(resource, device_id)
     ordinal = _ORDINAL.fullmatch(device_id.removeprefix(prefix))
     if ordinal is None or not device_id.startswith(prefix):
@@ -77,9 +77,9 @@ def slot(resource: str, device_id: str) -> Slot:
 
 
 def device_ids(resource: str, devices: Iterable[Device]) -> Iterator[str]:
-    """All IDs of a resource: 100 for each card, or one for each block of all memory together.
+    """All IDs of a resource: 100 for each GPU, or one for each block of all memory together.
 
-    Raises ClaimError for another resource, and for memory where a card's is unknown.
+    Raises ClaimError for another resource, and for memory where a GPU's is unknown.
     """
     prefix = _prefix(resource, "")
     units = WHOLE_DEVICE_PERCENT * sum(1 for _ in devices) if resource == CORE else _blocks(devices)
@@ -90,7 +90,7 @@ def _blocks(devices: Iterable[Device]) -> int:
     total = 0
     for device in devices:
         if device.memory_bytes is None:
-            raise ClaimError("kubelet", MEMORY, device.name, "a card of unknown memory")
+            raise ClaimError("kubelet", MEMORY, device.name, "a GPU of unknown memory")
         total += device.memory_bytes
     return total // GAIA_MEMORY_BLOCK
 

@@ -18,10 +18,10 @@ _CONFIG = struct.Struct("<48si4044x4096s16sQiiiii4x")
 assert _CONFIG.size == CONFIG_SIZE  # noqa: S101  # the format string against the contract
 
 MOST_CORES = 100 * 64
-"""Percent; a container of 64 whole cards. What is above was not written by gpu-manager."""
+"""Percent; a container of 64 whole GPUs. What is above was not written by gpu-manager."""
 
 MOST_MEMORY = 2**53
-"""Bytes; no cards together have that much."""
+"""Bytes; no GPUs together have that much."""
 
 _CONTAINER = re.compile(r"(?:[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)?")  # a DNS label, or unknown
 _BUS_ID = re.compile(r"(?:[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])?")
@@ -34,12 +34,12 @@ class VcudaConfig(msgspec.Struct, frozen=True, gc=False):
         pod_uid: the pod.
         limit_percent: the soft core limit (annotation vcuda-core-limit).
         container: the container's name.
-        bus_id: the card, like ``0000:3b:00.0``.
+        bus_id: the GPU, like ``0000:3b:00.0``.
         memory_bytes: the memory limit; blocks of 256 MiB by construction.
-        utilization_percent: the cores requested; a multiple of 100 for whole cards.
+        utilization_percent: the cores requested; a multiple of 100 for whole GPUs.
         hard_limit: whether the request is the limit; else ``limit_percent`` is.
         driver: driver version, major and minor.
-        enable: whether anything is enforced; false for whole cards.
+        enable: whether anything is enforced; false for whole GPUs.
     """
 
     pod_uid: str

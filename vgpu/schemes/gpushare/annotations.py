@@ -1,7 +1,7 @@
-"""gpushare's annotations on a pod, in units: which container has how much of which card.
+"""gpushare's annotations on a pod, in units: which container has how much of which GPU.
 
-Two forms. The extender's names one card for the whole pod, by index, and leaves each container's
-memory to its limits. ACK's scheduler tells memory by container and card, both counted from 0. In
+Two forms. The extender's names one GPU for the whole pod, by index, and leaves each container's
+memory to its limits. ACK's scheduler tells memory by container and GPU, both counted from 0. In
 both a flag says whether the plugin has served the pod, and the one time is that of the flag's last
 change: the plugin overwrites when the pod was assumed with when it was assigned.
 """
@@ -34,7 +34,7 @@ ANNOTATIONS: Final = (
 """All of them; a claim is withdrawn by removing every one."""
 
 Units = Mapping[str, Mapping[int, int]]
-"""Container -> card -> units of memory, in the pod's order and by ascending index."""
+"""Container -> GPU -> units of memory, in the pod's order and by ascending index."""
 
 _STATES = ((ASSIGNED, CHANGED_AT), (ACK_ASSIGNED, ACK_CHANGED_AT))
 
@@ -71,7 +71,7 @@ def read(pod: Pod, asked: Mapping[str, int]) -> GpushareAnnotations | None:
 
     ``asked`` has the units that containers ask for, of those that ask and run at the same time.
     Unreadable totals, flags and times are doubts only, since they do not change who has which
-    card. Raises ClaimError where no card can be told.
+    GPU. Raises ClaimError where no GPU can be told.
     """
     told = pod.annotations
     if not any(key in told for key in ANNOTATIONS):
@@ -84,7 +84,7 @@ def read(pod: Pod, asked: Mapping[str, int]) -> GpushareAnnotations | None:
 
 
 def _by_container(pod: Pod) -> Units:
-    """ACK's form, ``{"<app container>":{"<card>":<units>}}``; nothing of a card is left out."""
+    """ACK's form, ``{"<app container>":{"<card>":<units>}}``; nothing of a GPU is left out."""
     text = pod.annotations.get(ALLOCATION)
     if text is None:
         return {}
@@ -107,10 +107,10 @@ def _by_container(pod: Pod) -> Units:
 
 
 def _by_index(pod: Pod, asked: Mapping[str, int]) -> Units:
-    """The extender's form: all that is asked for, on one card."""
+    """The extender's form: all that is asked for, on one GPU."""
     text = pod.annotations.get(INDEX)
     if text is None:
-        raise _refusal(pod, INDEX, "", "missing, so no card is told")
+        raise _refusal(pod, INDEX, "", "missing, so no GPU is told")
     if not asked:
         raise _refusal(pod, INDEX, text, f"no container asks for {MEMORY}")
     card = _card(pod, INDEX, text, text)
@@ -120,7 +120,7 @@ def _by_index(pod: Pod, asked: Mapping[str, int]) -> Units:
 def _card(pod: Pod, key: str, card: str, text: str) -> int:
     number = card_number(card)
     if number is None:
-        raise _refusal(pod, key, text, "not a card's index")
+        raise _refusal(pod, key, text, "not a GPU's index")
     return number
 
 
@@ -174,7 +174,7 @@ def _refusal(pod: Pod, key: str, text: str, detail: str) -> ClaimError:
 def write_one_card(
     told: GpushareAnnotations, card: int, card_total: int, subject: str
 ) -> dict[str, str]:
-    """The extender's form. ``card_total`` is the card's size in units. Raises ClaimError."""
+    """The extender's form. ``card_total`` is the GPU's size in units. Raises ClaimError."""
     total = sum(units[card] for units in told.units.values())
     return {
         INDEX: str(card),

@@ -1,4 +1,4 @@
-"""Aliyun gpushare: memory of cards in units, the card chosen by a scheduler extender.
+"""Aliyun gpushare: memory of GPUs in units, the GPU chosen by a scheduler extender.
 
 Names, formats and defaults are those of gpushare-scheduler-extender and gpushare-device-plugin,
 with the allocation by container of ACK's scheduler. Only memory is shared; cores are not counted.
@@ -66,11 +66,11 @@ class Gpushare(msgspec.Struct, frozen=True):
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """Memory alone; cards are counted on the node, but not asked for."""
+        """Memory alone; GPUs are counted on the node, but not asked for."""
         return (MEMORY,)
 
     def requests(self, pod: Pod) -> tuple[Request, ...]:
-        """What each container asks for: memory of one card, or of several with ACK's label.
+        """What each container asks for: memory of one GPU, or of several with ACK's label.
 
         The extender places by the sum over the app containers only. Raises ClaimError.
         """
@@ -89,11 +89,11 @@ class Gpushare(msgspec.Struct, frozen=True):
         return tuple(requests)
 
     def claim(self, pod: Pod) -> Claim | None:
-        """The cards that the annotations name, and memory from there or else from the limits.
+        """The GPUs that the annotations name, and memory from there or else from the limits.
 
-        Init containers have no share of their own: they use their pod's cards before the others
-        do. What contradicts the limits, or is only unreadable beside a card that is told, is a
-        doubt of the claim. Raises ClaimError where no card can be told.
+        Init containers have no share of their own: they use their pod's GPUs before the others
+        do. What contradicts the limits, or is only unreadable beside a GPU that is told, is a
+        doubt of the claim. Raises ClaimError where no GPU can be told.
         """
         told = read(pod, _asked_together(pod))
         if told is None:
@@ -116,9 +116,9 @@ class Gpushare(msgspec.Struct, frozen=True):
         return tuple(sorted(pod.annotations.keys() & set(ANNOTATIONS)))
 
     def sole_card(self, pod: Pod, devices: tuple[Device, ...]) -> Claim | None:
-        """What a bound pod without annotations gets on a node with exactly one card.
+        """What a bound pod without annotations gets on a node with exactly one GPU.
 
-        The original plugin grants that card and writes nothing on the pod, so no annotation will
+        The original plugin grants that GPU and writes nothing on the pod, so no annotation will
         ever say it. Assigned are the containers that have started. None if it is not such a case.
         Raises ClaimError.
         """
@@ -147,7 +147,7 @@ class Gpushare(msgspec.Struct, frozen=True):
     def annotations(
         self, claim: Claim, devices: Mapping[str, Device], containers: Sequence[str] = ()
     ) -> dict[str, str]:
-        """The extender's five annotations, or, on several cards, those of ACK's scheduler.
+        """The extender's five annotations, or, on several GPUs, those of ACK's scheduler.
 
         The latter count containers, so they need ``containers``: the names of the pod's app
         containers in the spec's order. The former leave each container's memory to its limits.
@@ -172,11 +172,11 @@ class Gpushare(msgspec.Struct, frozen=True):
         numbers = positions(containers)
         if not units.keys() <= numbers.keys():
             names = ", ".join(units)
-            raise ClaimError(subject, INDEX, names, "several cards, and not the app containers")
+            raise ClaimError(subject, INDEX, names, "several GPUs, and not the app containers")
         return write_by_container(told, numbers, subject)
 
     def devices(self, node: Node) -> tuple[Device, ...]:
-        """The cards by index, all of the average size. Raises ClaimError."""
+        """The GPUs by index, all of the average size. Raises ClaimError."""
         return gpushare_node.cards(node, self.memory_unit)
 
     def locks(self, node: Node) -> tuple[NodeLock, ...]:  # noqa: ARG002  # there are none
@@ -206,12 +206,12 @@ class Gpushare(msgspec.Struct, frozen=True):
     def _slices(
         self, allocation: Allocation, devices: Mapping[str, Device], subject: str
     ) -> list[tuple[int, Device, int]]:
-        """Index, card and units of each share. Raises ClaimError for what gpushare cannot share."""
+        """Index, GPU and units of each share. Raises ClaimError for what gpushare cannot share."""
         slices: list[tuple[int, Device, int]] = []
         for share in allocation.shares:
             card = devices.get(share.device)
             if card is None or card.index is None or card.memory_bytes is None:
-                raise ClaimError(subject, INDEX, share.device, "a card of unknown index or memory")
+                raise ClaimError(subject, INDEX, share.device, "a GPU of unknown index or memory")
             units, rest = divmod(share.memory_bytes or 0, self.memory_unit)
             if rest or not 0 < units <= MOST_UNITS:
                 detail = f"not a number of units of {self.memory_unit} bytes"
@@ -221,7 +221,7 @@ class Gpushare(msgspec.Struct, frozen=True):
             slices.append((card.index, card, units))
         indices = [index for index, _, _ in slices]
         if not indices or indices != sorted(set(indices)):
-            raise ClaimError(subject, INDEX, str(indices), "not cards in ascending order")
+            raise ClaimError(subject, INDEX, str(indices), "not GPUs in ascending order")
         return slices
 
 
@@ -239,7 +239,7 @@ def _cards_asked(pod: Pod) -> int:
     text = pod.labels.get(CARDS, "1")
     count = number(text, MOST_CARDS)
     if count is None:
-        raise ClaimError(subject_of(pod), CARDS, text, "not a number of cards")
+        raise ClaimError(subject_of(pod), CARDS, text, "not a number of GPUs")
     return count or 1
 
 

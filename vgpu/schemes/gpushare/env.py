@@ -30,11 +30,11 @@ class EnvLimits(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         container_units: the container's memory, in units.
-        device_units: the whole card's memory, in units.
-        index: the card by index.
-        uuid: the card by UUID, as the plugin says it on nodes with a single card.
-        refused: the plugin found no card, and answered with an environment in which the
-            container cannot start (``no-gpu-has-8138MiB-to-run``); there is no card then.
+        device_units: the whole GPU's memory, in units.
+        index: the GPU by index.
+        uuid: the GPU by UUID, as the plugin says it on nodes with a single GPU.
+        refused: the plugin found no GPU, and answered with an environment in which the
+            container cannot start (``no-gpu-has-8138MiB-to-run``); there is no GPU then.
     """
 
     container_units: int | None
@@ -66,11 +66,11 @@ def environment(
 ) -> dict[str, str]:
     """What a container is told of its share of ``cards``, whose index and memory are known.
 
-    Cards are named by UUID where it is known: the original has named them by index, which moves
-    to another card when one falls off the bus. The pod's total is the container's, as in the
-    original, since the kubelet asks for one container at a time. On several cards (which the
+    GPUs are named by UUID where it is known: the original has named them by index, which moves
+    to another GPU when one falls off the bus. The pod's total is the container's, as in the
+    original, since the kubelet asks for one container at a time. On several GPUs (which the
     original plugin does not serve) the totals are sums, so that a container's part of them is
-    its part of each card.
+    its part of each GPU.
     """
     told = {
         VISIBLE_DEVICES: ",".join(card.name for card in cards),
@@ -85,7 +85,7 @@ def environment(
 def legacy_refusal(
     container_units: int, pod_units: int, device_units: int, memory_unit: int
 ) -> dict[str, str]:
-    """The environment with which the original answers, successfully, when it finds no card.
+    """The environment with which the original answers, successfully, when it finds no GPU.
 
     The container then fails to start, with this value of ``NVIDIA_VISIBLE_DEVICES`` in the
     runtime's message. Kept to recognize such containers; ours are refused with an error.

@@ -1,7 +1,7 @@
-"""gpushare on a node: its cards by index, the device IDs of their units, which are unhealthy.
+"""gpushare on a node: its GPUs by index, the device IDs of their units, which are unhealthy.
 
-The API server knows two numbers only, all memory and how many cards; so every card is counted
-with the average. Cards of different sizes cannot be told apart this way: where the node itself can
+The API server knows two numbers only, all memory and how many GPUs; so every GPU is counted
+with the average. GPUs of different sizes cannot be told apart this way: where the node itself can
 be asked, its answer is better.
 """
 
@@ -19,7 +19,7 @@ MEMORY = "aliyun.com/gpu-mem"
 """The resource: units of memory, GiB unless the operator chose another."""
 
 CARDS = "aliyun.com/gpu-count"
-"""How many cards: written by the plugin into the node's status, no resource of the kubelet's."""
+"""How many GPUs: written by the plugin into the node's status, no resource of the kubelet's."""
 
 MOST_CARDS = 1024
 """Of one node; what is above was not written by gpushare."""
@@ -38,10 +38,10 @@ _ID = re.compile(r"([A-Za-z0-9-]{1,64})-_-(0|[1-9][0-9]{0,8})")
 
 
 def cards(node: Node, memory_unit: int) -> tuple[Device, ...]:
-    """The node's cards by index, without UUID; none if gpushare is not there.
+    """The node's GPUs by index, without UUID; none if gpushare is not there.
 
-    Sizes are those of the capacity. Nothing new may go to any card if nothing is allocatable;
-    which cards are unhealthy otherwise only the ConfigMap says. Memory is unknown where the
+    Sizes are those of the capacity. Nothing new may go to any GPU if nothing is allocatable;
+    which GPUs are unhealthy otherwise only the ConfigMap says. Memory is unknown where the
     kubelet has forgotten the resource and only the count is left. Raises ClaimError.
     """
     count = node.capacity.get(CARDS, 0)
@@ -50,9 +50,9 @@ def cards(node: Node, memory_unit: int) -> tuple[Device, ...]:
     if not 0 <= units <= MOST_UNITS * MOST_CARDS:
         raise ClaimError(subject, MEMORY, str(units), "no such amount of memory")
     if not 0 <= count <= MOST_CARDS:
-        raise ClaimError(subject, CARDS, str(count), "no such number of cards")
+        raise ClaimError(subject, CARDS, str(count), "no such number of GPUs")
     if units and not count:
-        raise ClaimError(subject, CARDS, str(count), f"no cards, but {units} of {MEMORY}")
+        raise ClaimError(subject, CARDS, str(count), f"no GPUs, but {units} of {MEMORY}")
     memory = units // count * memory_unit if units else None
     healthy = node.allocatable.get(MEMORY, units) > 0
     return tuple(
@@ -61,7 +61,7 @@ def cards(node: Node, memory_unit: int) -> tuple[Device, ...]:
 
 
 def card_number(text: str) -> int | None:
-    """A card's index; None if the text is none."""
+    """A GPU's index; None if the text is none."""
     return number(text, MOST_CARDS - 1)
 
 
@@ -71,29 +71,29 @@ def isolation(node: Node) -> bool:
 
 
 def unhealthy_name(node: str) -> str:
-    """Of the ConfigMap that says which of a node's cards are unhealthy."""
+    """Of the ConfigMap that says which of a node's GPUs are unhealthy."""
     return f"unhealthy-gpu-{node}"
 
 
 def unhealthy_cards(text: str, node: str) -> frozenset[int]:
-    """The cards by index that the node's ConfigMap declares unhealthy: ``0,2``; "" is none.
+    """The GPUs by index that the node's ConfigMap declares unhealthy: ``0,2``; "" is none.
 
-    Raises ClaimError for anything that is no index. The original takes that for card 0.
+    Raises ClaimError for anything that is no index. The original takes that for GPU 0.
     """
     found = set()
     for token in text.split(",") if text else ():
         card = card_number(token.strip(" "))
         if card is None:
             subject = f"configmap {UNHEALTHY_NAMESPACE}/{unhealthy_name(node)}"
-            raise ClaimError(subject, UNHEALTHY_KEY, text, f"{token[:16]!r} is not a card")
+            raise ClaimError(subject, UNHEALTHY_KEY, text, f"{token[:16]!r} is not a GPU")
         found.add(card)
     return frozenset(found)
 
 
 def unhealthy_data(indices: Iterable[int]) -> dict[str, str]:
-    """The ConfigMap's data for these cards; without the key if there is none.
+    """The ConfigMap's data for these GPUs; without the key if there is none.
 
-    The original extender would take an empty text for card 0.
+    The original extender would take an empty text for GPU 0.
     """
     text = ",".join(map(str, sorted(indices)))
     return {UNHEALTHY_KEY: text} if text else {}
@@ -119,7 +119,7 @@ def slot(resource: str, device_id: str) -> Slot:
 def device_ids(resource: str, devices: Iterable[Device], memory_unit: int) -> Iterator[str]:
     """The IDs of all whole units of each device's own memory.
 
-    The original counts every card as large as the first. Raises ClaimError for a device whose
+    The original counts every GPU as large as the first. Raises ClaimError for a device whose
     UUID or memory is not known.
     """
     _require_memory(resource, "")

@@ -96,9 +96,9 @@ class KubeShare(msgspec.Struct, frozen=True):
         return kubeshare_sharepod.written(allocation.shares, devices, subject)
 
     def devices(self, node: Node) -> tuple[Device, ...]:
-        """The cards that release 1 says the node has, without the names of its virtual GPUs.
+        """The GPUs that release 1 says the node has, without the names of its virtual GPUs.
 
-        :func:`vgpu.schemes.kubeshare.node.with_handles` adds these. Release 2 keeps its cards
+        :func:`vgpu.schemes.kubeshare.node.with_handles` adds these. Release 2 keeps its GPUs
         in Prometheus only. Raises ClaimError.
         """
         return parse_gpu_info(node.annotations.get(GPU_INFO, ""), f"node {node.name}")
@@ -123,7 +123,7 @@ class KubeShare(msgspec.Struct, frozen=True):
     ) -> ContainerEdits:
         """What every container of the pod is given, but for :func:`manager_env`.
 
-        Several GPUs are whole ones: there is nothing to enforce. Raises ClaimError if a card's
+        Several GPUs are whole ones: there is nothing to enforce. Raises ClaimError if a GPU's
         UUID is not known.
         """
         subject = subject_of(pod)

@@ -1,8 +1,8 @@
-"""How KubeShare 1's device manager tells a node's daemon who may use which card.
+"""How KubeShare 1's device manager tells a node's daemon who may use which GPU.
 
-The daemon connects to TCP port 9797, says whose it is and which cards it has, then ``heartbeat!``
-every 15 s. The manager answers with one line whenever the tenants of a card change, and the daemon
-writes it as two files named after the card's UUID: Gemini's config
+The daemon connects to TCP port 9797, says whose it is and which GPUs it has, then ``heartbeat!``
+every 15 s. The manager answers with one line whenever the tenants of a GPU change, and the daemon
+writes it as two files named after the GPU's UUID: Gemini's config
 (:mod:`vgpu.schemes.kubeshare.gemini_config`) and the ports of the pod managers. Source: KubeShare
 branch release-1.0, ``pkg/configclient`` and ``pkg/devicemanager/config.go``.
 """
@@ -34,7 +34,7 @@ MANAGER_PORTS: Final = range(50051, 50562)
 """Ports of pod managers, one a tenant: 50050 and the index in a bitmap of 512, without index 0."""
 
 SCHEDULER_PORTS_BEGIN: Final = 49901
-"""Ports of Gemini's schedulers, one a card, from here on."""
+"""Ports of Gemini's schedulers, one a GPU, from here on."""
 
 _MOST_PODS: Final = len(MANAGER_PORTS)
 _POD_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
@@ -67,14 +67,14 @@ _WORDS: Final = {
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """What a daemon says first: its own pod's name, which the manager looks up, and its cards."""
+    """What a daemon says first: its own pod's name, which the manager looks up, and its GPUs."""
 
     pod: str
     devices: tuple[Device, ...]
 
 
 class TenantPort(msgspec.Struct, frozen=True, gc=False, order=True):
-    """Where a tenant of a card finds its pod manager."""
+    """Where a tenant of a GPU finds its pod manager."""
 
     namespace: str
     pod: str
@@ -82,7 +82,7 @@ class TenantPort(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class CardTenants(msgspec.Struct, frozen=True):
-    """All who may use one card; nobody, once its virtual GPU is gone."""
+    """All who may use one GPU; nobody, once its virtual GPU is gone."""
 
     uuid: str
     pods: tuple[SharedPod, ...] = ()
@@ -90,12 +90,12 @@ class CardTenants(msgspec.Struct, frozen=True):
 
 
 def format_hello(hello: Hello) -> str:
-    """The daemon's first two lines. Raises ClaimError for a card without UUID or memory."""
+    """The daemon's first two lines. Raises ClaimError for a GPU without UUID or memory."""
     return f"hostname:{hello.pod}\n{format_gpu_info(hello.devices, hello.pod)}\n"
 
 
 def parse_hello(text: str, subject: str = "daemon") -> Hello:
-    """The daemon's first two lines. Raises SourceError MALFORMED, for cards a ClaimError."""
+    """The daemon's first two lines. Raises SourceError MALFORMED, for GPUs a ClaimError."""
     lines = text.split("\n", 3)
     if len(lines) != 3 or lines[2]:
         raise SourceError(Reason.MALFORMED, subject, "not two whole lines")
@@ -142,13 +142,13 @@ def _entries(text: str, subject: str) -> list[str]:
 
 
 def format_ports(ports: Iterable[TenantPort]) -> bytes:
-    """The file of a card's ports: their number, then a line for each."""
+    """The file of a GPU's ports: their number, then a line for each."""
     lines = [f"{_port_line(tenant)}\n" for tenant in ports]
     return "".join([f"{len(lines)}\n", *lines]).encode()
 
 
 def parse_ports(content: bytes, subject: str = "ports") -> tuple[TenantPort, ...]:
-    """The file of a card's ports. Raises SourceError MALFORMED, naming the line."""
+    """The file of a GPU's ports. Raises SourceError MALFORMED, naming the line."""
     first, *lines = content.decode("ascii", "replace").split("\n", _MOST_PODS + 2)
     if lines and lines[-1] == "":
         del lines[-1]

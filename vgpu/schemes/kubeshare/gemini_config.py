@@ -2,7 +2,7 @@
 
 ``/kubeshare/scheduler/config/<GPU UUID>``: the number of pods, then a line for each,
 ``<namespace>/<pod> <request> <limit> <memory>``, as KubeShare 1 writes and Gemini reads it;
-request and limit are fractions of the card as decimals, memory is bytes. KubeShare 2 writes limit
+request and limit are fractions of the GPU as decimals, memory is bytes. KubeShare 2 writes limit
 before request. A request is never above its limit, so a file in that order is refused as soon as
 the two differ, rather than read with the columns crossed.
 """
@@ -24,7 +24,7 @@ _BYTES = re.compile(r"[0-9]{1,18}")
 
 
 class SharedPod(msgspec.Struct, frozen=True, gc=False, order=True):
-    """One pod's part of a GPU: thousandths of the card, and bytes."""
+    """One pod's part of a GPU: thousandths of the GPU, and bytes."""
 
     namespace: str
     pod: str
@@ -70,7 +70,7 @@ def parse_line(line: str, where: str, subject: str) -> SharedPod:
     namespace, _, pod = name.partition("/")
     shared = SharedPod(namespace, pod, milli(request), milli(limit), int(memory))
     if shared.limit_milli > WHOLE_DEVICE_MILLI:
-        raise SourceError(Reason.MALFORMED, subject, f"{where}: a limit above the whole card")
+        raise SourceError(Reason.MALFORMED, subject, f"{where}: a limit above the whole GPU")
     if shared.request_milli > shared.limit_milli:
         detail = f"{where}: request {request} above limit {limit}; columns of KubeShare 2?"
         raise SourceError(Reason.MALFORMED, subject, detail)

@@ -1,7 +1,7 @@
 """KubeShare 2: what a plain pod asks for in its labels, and what its annotations answer.
 
 The scheduler, a plugin of Kubernetes' own, makes the pod anew, bound to the node and with the
-cards' UUIDs in its annotations. Up to 1.0 a pod shares one GPU; above, it has whole ones.
+GPUs' UUIDs in its annotations. Up to 1.0 a pod shares one GPU; above, it has whole ones.
 
 Names and rules: KubeShare branch release-2.0, ``pkg/scheduler/pod.go``.
 """
@@ -39,7 +39,7 @@ CLAIM: Final = (
 def requests(pod: Pod) -> tuple[Request, ...]:
     """0 ≤ request ≤ limit ≤ 1.0, or a whole number of GPUs as both; both zero is nothing.
 
-    Without ``gpu_mem`` a pod gets the request's part of the card's memory: that is told in whole
+    Without ``gpu_mem`` a pod gets the request's part of the GPU's memory: that is told in whole
     percents, rounded up. Raises ClaimError.
     """
     subject = subject_of(pod.ref)
@@ -65,7 +65,7 @@ def requests(pod: Pod) -> tuple[Request, ...]:
 
 
 def claim(pod: Pod) -> Claim | None:
-    """The cards that a pod was given; several are whole ones. Raises ClaimError."""
+    """The GPUs that a pod was given; several are whole ones. Raises ClaimError."""
     text = pod.annotations.get(GPU_UUID, "")
     if not text:
         return None
@@ -89,7 +89,7 @@ def claim(pod: Pod) -> Claim | None:
 def written(
     shares: tuple[Share, ...], devices: Mapping[str, Device], subject: str
 ) -> dict[str, str]:
-    """The annotations that say shares of cards; the cores are the user's label.
+    """The annotations that say shares of GPUs; the cores are the user's label.
 
     Raises ClaimError.
     """

@@ -1,7 +1,7 @@
-"""KubeShare on a node: its cards, and the holder pods that give virtual GPUs to some of them.
+"""KubeShare on a node: its GPUs, and the holder pods that give virtual GPUs to some of them.
 
-A holder pod takes one whole card from NVIDIA's device plugin, says its UUID in its log, and so
-makes a virtual GPU of it: the GPUID in the holder's labels is a name of that card for as long as
+A holder pod takes one whole GPU from NVIDIA's device plugin, says its UUID in its log, and so
+makes a virtual GPU of it: the GPUID in the holder's labels is a name of that GPU for as long as
 the holder lives. Names: KubeShare branch release-1.0, ``pkg/devicemanager/gpupool.go``; older
 versions call the holder a dummy pod.
 """
@@ -21,7 +21,7 @@ from vgpu.schemes.text import subject_of
 from vgpu.units import MIB
 
 GPU_INFO: Final = PREFIX + "gpu_info"
-"""On nodes: ``<uuid>:<MiB>,`` for each card."""
+"""On nodes: ``<uuid>:<MiB>,`` for each GPU."""
 
 HOLDER_NAMESPACE: Final = "kube-system"
 HOLDER_NAMES: Final = ("kubeshare-vgpu", "kubeshare-dummypod")
@@ -33,7 +33,7 @@ NODE_NAME: Final = PREFIX + "nodeName"
 
 
 class HolderPod(msgspec.Struct, frozen=True, gc=False, order=True):
-    """A holder pod: it makes ``gpuid`` the name of a card of ``node``."""
+    """A holder pod: it makes ``gpuid`` the name of a GPU of ``node``."""
 
     node: str
     gpuid: str
@@ -89,11 +89,11 @@ def with_handles(devices: Iterable[Device], uuids: Mapping[str, str]) -> tuple[D
 
 
 def parse_gpu_info(text: str, subject: str) -> tuple[Device, ...]:
-    """The cards of ``<uuid>:<MiB>,<uuid>:<MiB>,`` in its order. Raises ClaimError."""
+    """The GPUs of ``<uuid>:<MiB>,<uuid>:<MiB>,`` in its order. Raises ClaimError."""
     devices: dict[str, Device] = {}
     entries = text.removesuffix(",").split(",", MOST_GPUS) if text else []
     if len(entries) > MOST_GPUS:
-        raise ClaimError(subject, GPU_INFO, text, f"more than {MOST_GPUS} cards")
+        raise ClaimError(subject, GPU_INFO, text, f"more than {MOST_GPUS} GPUs")
     for entry in entries:
         uuid, _, size = entry.partition(":")
         if not is_uuid(uuid) or not is_number(size):
@@ -105,13 +105,13 @@ def parse_gpu_info(text: str, subject: str) -> tuple[Device, ...]:
 
 
 def format_gpu_info(devices: Iterable[Device], subject: str) -> str:
-    """The text for these cards; memory is rounded down to MiB, as KubeShare does.
+    """The text for these GPUs; memory is rounded down to MiB, as KubeShare does.
 
-    Raises ClaimError for a card without UUID or memory.
+    Raises ClaimError for a GPU without UUID or memory.
     """
     entries = []
     for device in devices:
         if not is_uuid(device.uuid) or device.memory_bytes is None:
-            raise ClaimError(subject, GPU_INFO, device.name, "a card without UUID or memory")
+            raise ClaimError(subject, GPU_INFO, device.name, "a GPU without UUID or memory")
         entries.append(f"{device.uuid}:{device.memory_bytes // MIB},")
     return "".join(entries)

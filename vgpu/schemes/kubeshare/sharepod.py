@@ -1,7 +1,7 @@
 """KubeShare 1: what a SharePod asks for in its annotations, and what it is answered.
 
 The scheduler answers with a node and a GPUID, the name of a virtual GPU that a holder pod keeps on
-some card (:mod:`vgpu.schemes.kubeshare.node`); the device manager with the card's UUID in the
+some GPU (:mod:`vgpu.schemes.kubeshare.node`); the device manager with the GPU's UUID in the
 SharePod's status, and then makes the real pod: same name, same annotations, owned by the SharePod.
 
 Names and rules: KubeShare branch release-1.0, ``pkg/scheduler`` and ``pkg/devicemanager``.
@@ -82,7 +82,7 @@ def requests(pod: Pod) -> tuple[Request, ...]:
 
 
 def claim(pod: Pod) -> Claim | None:
-    """The virtual GPU that a pod was given, by its card's UUID if that is told.
+    """The virtual GPU that a pod was given, by its GPU's UUID if that is told.
 
     None without GPUID; without a node too, since KubeShare's scheduler leaves a SharePod alone that
     comes with a GPUID only. Raises ClaimError.
@@ -137,7 +137,7 @@ def written(
 def join(pods: Iterable[Pod], share_pods: Iterable[Pod]) -> tuple[Pod, ...]:
     """The pods, with what their SharePods know of them; then the SharePods that have no pod yet.
 
-    A SharePod and its real pod are one tenant: the kubelet knows the pod's UID only, the card is
+    A SharePod and its real pod are one tenant: the kubelet knows the pod's UID only, the GPU is
     known to the SharePod only. They belong together by the UID in the pod's owner reference.
     """
     waiting = {share_pod.ref.uid: share_pod for share_pod in share_pods}

@@ -1,4 +1,4 @@
-"""Volcano vGPU and HAMi: slices of cards by number, memory and cores, in pod annotations.
+"""Volcano vGPU and HAMi: slices of GPUs by number, memory and cores, in pod annotations.
 
 The scheduler writes the devices of each container on the pod, the plugin reads them there when the
 kubelet calls Allocate, and HAMi-core keeps the container to its limits. This is the whole
@@ -47,7 +47,7 @@ __all__ = [
 _DEVICE_ID = re.compile(
     r"(?P<device>[A-Za-z0-9_./-]{1,96}?)(?P<kind>-memory|-core)?(?:-|::)(?P<ordinal>[0-9]{1,7})"
 )
-_WHOLE: Final = 100  # percent of a card's memory, where neither memory nor percentage is asked
+_WHOLE: Final = 100  # percent of a GPU's memory, where neither memory nor percentage is asked
 
 
 class Volcano(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class Volcano(msgspec.Struct, frozen=True):
         memory_factor: MiB of one unit of requested memory (``gpu-memory-factor``); with Volcano
             also of annotations, device IDs and the node's register.
         paths: where the library's files are; None is the dialect's default.
-        oversubscribe: whether memory beyond the card may be taken from the host.
+        oversubscribe: whether memory beyond the GPU may be taken from the host.
         core_policy: HAMi-core's GPU_CORE_UTILIZATION_POLICY: ``disable``, ``force`` or "".
     """
 
@@ -79,7 +79,7 @@ class Volcano(msgspec.Struct, frozen=True):
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """What asks for devices. HAMi's ``nvidia.com/gpu`` is also NVIDIA's own for whole cards."""
+        """What asks for devices. HAMi's ``nvidia.com/gpu`` is also NVIDIA's own for whole GPUs."""
         legacy = (volcano_legacy.MEMORY, volcano_legacy.NUMBER) if self._has_legacy else ()
         return (self.key_set.number, *self.key_set.implied_by, *legacy)
 
@@ -202,7 +202,7 @@ class Volcano(msgspec.Struct, frozen=True):
     # ------------------------------------------------------------ nodes
 
     def devices(self, node: Node) -> tuple[Device, ...]:
-        """The registered cards; without a register those that the older plugin counts."""
+        """The registered GPUs; without a register those that the older plugin counts."""
         registered = volcano_node.registrations(node, self.key_set)
         if not registered and self._has_legacy:
             return volcano_legacy.devices(node, self._asked_unit)

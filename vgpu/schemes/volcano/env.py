@@ -35,7 +35,7 @@ _MOST_DIGITS = 15
 
 
 def is_shared(env: Mapping[str, str]) -> bool:
-    """Whether the environment is that of a share, not of a whole card."""
+    """Whether the environment is that of a share, not of a whole GPU."""
     return any(name.startswith(_SHARED) for name in env)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 SPLIT_COUNT: Final = 10
-"""Shares that a card is cut into where its operator does not say (``device-split-count``)."""
+"""Shares that a GPU is cut into where its operator does not say (``device-split-count``)."""
 
 PERCENT_UNSET: Final = 101
 """The percentage of memory that stands for none asked; just outside of what can be."""
@@ -41,13 +41,13 @@ class KeySet(msgspec.Struct, frozen=True):
 
     Attributes:
         number, memory, percentage, cores: the extended resources.
-        implied_by: those that ask for one card where no number is asked.
+        implied_by: those that ask for one GPU where no number is asked.
         advertised: those that the plugin reports to the kubelet, with what its device IDs have
-            between the card's UUID and the ordinal.
+            between the GPU's UUID and the ordinal.
         percentage_wins: which decides where a container asks for both memory and percentage.
         counts_units: whether annotations count memory in ``memory_factor`` MiB, as requests do,
             or in MiB.
-        most_cores: percent of a card's cores that a container is given at most; None is as asked.
+        most_cores: percent of a GPU's cores that a container is given at most; None is as asked.
         devices: the pod annotation with the devices by container.
         for_all: whether that has a segment for every container, or only for those that ask.
         to_allocate: the pod annotation with what Allocate has still to hand out.
@@ -56,7 +56,7 @@ class KeySet(msgspec.Struct, frozen=True):
         register, handshake: the node's annotations, the newest key first.
         stamp: how a scheduler writes the time of a handshake.
         json: whether the newest form of ``register`` is JSON.
-        columns: of a card in a ``register`` that is not JSON; the last ones came later.
+        columns: of a GPU in a ``register`` that is not JSON; the last ones came later.
         least_columns: that the oldest form had.
         locks: the node's annotations that are locks.
         paths: where the files are.

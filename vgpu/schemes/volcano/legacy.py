@@ -1,4 +1,4 @@
-"""The older plugin volcano-sh/devices: memory of one card, or whole cards, by index.
+"""The older plugin volcano-sh/devices: memory of one GPU, or whole GPUs, by index.
 
 It has its own resources and annotations, and is still met. It is read only: what is written is in
 the newer form. The formats are those of volcano's scheduler (``devices/nvidia/gpushare``) and of
@@ -30,17 +30,17 @@ _NEVER = str(2**64 - 1)
 
 
 def request(container: Container, memory: int | None, number: int | None, unit: int) -> Request:
-    """What a container asks for: memory of one card, or else that many whole cards."""
+    """What a container asks for: memory of one GPU, or else that many whole GPUs."""
     if memory:
         return Request(container.name, 1, memory_bytes=memory * unit, kind=container.kind)
     return Request(container.name, number or 0, cores_milli=WHOLE_DEVICE_MILLI, kind=container.kind)
 
 
 def claim(pod: Pod, requests: tuple[Request, ...]) -> Claim | None:
-    """What the annotations say, with the amounts from ``requests``; None if they name no card.
+    """What the annotations say, with the amounts from ``requests``; None if they name no GPU.
 
-    Memory is of the pod's one card; whole cards are given to the containers in their order. Init
-    containers use their pod's cards before the others do. Raises ClaimError.
+    Memory is of the pod's one GPU; whole GPUs are given to the containers in their order. Init
+    containers use their pod's GPUs before the others do. Raises ClaimError.
     """
     text = pod.annotations.get(INDEX)
     if text is None:
@@ -54,7 +54,7 @@ def claim(pod: Pod, requests: tuple[Request, ...]) -> Claim | None:
             mine = cards[taken : taken + asked.count] if whole else cards[:1]
             taken += asked.count if whole else 0
             if len(mine) != asked.count:
-                detail = f"not the {asked.count} cards that {asked.container} asks for"
+                detail = f"not the {asked.count} GPUs that {asked.container} asks for"
                 raise ClaimError(subject_of(pod), INDEX, text, detail)
             cores = asked.cores_milli if whole else None
             shares = tuple(Share(str(card), asked.memory_bytes, cores) for card in mine)
@@ -74,11 +74,11 @@ def claim(pod: Pod, requests: tuple[Request, ...]) -> Claim | None:
 
 
 def devices(node: Node, unit: int) -> tuple[Device, ...]:
-    """The cards by index, all of the average size. Raises ClaimError."""
+    """The GPUs by index, all of the average size. Raises ClaimError."""
     subject = f"node {node.name}"
     count, memory = node.capacity.get(NUMBER, 0), node.capacity.get(MEMORY, 0)
     if not 0 <= count <= _MOST_CARDS or not 0 <= memory <= MOST:
-        raise ClaimError(subject, NUMBER, str(count), f"cards with {memory} of {MEMORY}")
+        raise ClaimError(subject, NUMBER, str(count), f"GPUs with {memory} of {MEMORY}")
     text = node.annotations.get(UNHEALTHY, "").removesuffix(",")
     ill = _indices(text, subject, UNHEALTHY) if text else []
     return tuple(
@@ -88,9 +88,9 @@ def devices(node: Node, unit: int) -> tuple[Device, ...]:
 
 
 def _indices(text: str, subject: str, key: str) -> list[int]:
-    """Card indices joined by commas; a bad one is never card 0. Raises ClaimError."""
+    """GPU indices joined by commas; a bad one is never GPU 0. Raises ClaimError."""
     words = text.split(",", _MOST_CARDS)
     indices = [index for word in words if (index := number(word, _MOST_CARDS)) is not None]
     if len(indices) < len(words) or len(words) > _MOST_CARDS:
-        raise ClaimError(subject, key, text, "not indices of cards")
+        raise ClaimError(subject, key, text, "not indices of GPUs")
     return indices

@@ -1,6 +1,6 @@
-"""What a node says in Volcano's and HAMi's language: its cards, heartbeat, locks.
+"""What a node says in Volcano's and HAMi's language: its GPUs, heartbeat, locks.
 
-The plugin registers the cards in one annotation. Plugin and scheduler then tell one another in a
+The plugin registers the GPUs in one annotation. Plugin and scheduler then tell one another in a
 second one that they live (Volcano up to 1.15, HAMi), and the scheduler may lock the node in a
 third one while a pod is being served.
 """
@@ -28,7 +28,7 @@ from vgpu.schemes.volcano.text import (
 from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
 
 VENDOR: Final = "NVIDIA-"
-"""In front of a card's model in its registered type."""
+"""In front of a GPU's model in its registered type."""
 
 
 class Registration(
@@ -43,7 +43,7 @@ class Registration(
         "healthy": "health",
     },
 ):
-    """A card as its plugin registers it; renamed and with zeros left out it is HAMi's JSON.
+    """A GPU as its plugin registers it; renamed and with zeros left out it is HAMi's JSON.
 
     Attributes:
         uuid: its identity.
@@ -91,21 +91,21 @@ _COLUMNS: Final[dict[str, Callable[[str], object]]] = {
     "mode": _word,
     "healthy": BOOLEANS.get,
 }
-"""How each column of a card is read; None is a text that is none."""
+"""How each column of a GPU is read; None is a text that is none."""
 
 
-# ---------------------------------------------------------------- cards
+# ---------------------------------------------------------------- GPUs
 
 
 def registrations(node: Node, key_set: KeySet) -> tuple[Registration, ...]:
-    """The cards in the node's annotation, of any age of it; () without one. Raises ClaimError."""
+    """The GPUs in the node's annotation, of any age of it; () without one. Raises ClaimError."""
     text = node.annotations.get(key_set.register, "")
     subject = f"node {node.name}"
     read = _from_json if text.startswith("[") else _from_columns
     cards = read(text, key_set, subject)
     seen: set[str] = set()
     for card in cards:
-        flaw = "twice the same card" if card.uuid in seen else _flaw(card)
+        flaw = "twice the same GPU" if card.uuid in seen else _flaw(card)
         if flaw:
             raise ClaimError(subject, key_set.register, text, f"{card.uuid[:40]!r}: {flaw}")
         seen.add(card.uuid)
@@ -153,12 +153,12 @@ def _from_columns(text: str, key_set: KeySet, subject: str) -> tuple[Registratio
 
 
 def _flaw(card: Registration) -> str:
-    """What the annotation, in either form, cannot say of the card; "" if nothing."""
+    """What the annotation, in either form, cannot say of the GPU; "" if nothing."""
     numbers = (card.index or 0, card.slots, card.memory, card.cores, card.numa + 1)
     if not all(0 <= value <= MOST for value in numbers):
         return f"a number outside 0..{MOST}"
     if not is_device(card.uuid):
-        return "not a card's UUID"
+        return "not a GPU's UUID"
     return "" if is_word(card.type) and is_word(card.mode) else "not a type and a mode"
 
 
@@ -170,7 +170,7 @@ def _cell(card: Registration, column: str, key_set: KeySet) -> str:
 
 
 def devices(cards: Iterable[Registration], unit: int) -> tuple[Device, ...]:
-    """The registered cards as devices; ``unit`` is the bytes of one unit of memory."""
+    """The registered GPUs as devices; ``unit`` is the bytes of one unit of memory."""
     return tuple(
         Device(
             uuid=card.uuid,

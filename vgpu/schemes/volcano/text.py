@@ -49,7 +49,7 @@ def is_device(text: str) -> bool:
 
 
 def physical(device: str) -> str:
-    """The card or MIG instance behind a device's name: what is in front of a MIG slot's bracket."""
+    """The GPU or MIG instance behind a device's name: what is in front of a MIG slot's bracket."""
     match = _DEVICE.fullmatch(device)
     return match["card"] if match else device
 
@@ -61,7 +61,7 @@ def mig_slot(device: str) -> tuple[str, int] | None:
 
 
 def is_word(text: str) -> bool:
-    """Whether it can stand between separators, as a card's type and mode do."""
+    """Whether it can stand between separators, as a GPU's type and mode do."""
     return _WORD.fullmatch(text) is not None
 
 
