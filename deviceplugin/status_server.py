@@ -8,7 +8,7 @@ from deviceplugin.kubelet.advertised import cards
 from deviceplugin.metrics import PluginMetrics, PluginPage, PluginView
 from deviceplugin.service import Service
 from vgpu.program.probes import probes
-from vgpu.web.message import Handler, Request, Response
+from vgpu.web.message import Handler, HttpRequest, HttpResponse
 from vgpu.web.metrics import metrics_page
 
 UNREGISTERED = "not registered with the kubelet yet"
@@ -91,16 +91,16 @@ def routes(window: StatusView) -> Mapping[str, Handler]:
     """The paths that are served."""
     page = PluginPage(window.view)
 
-    def healthy(_: Request) -> Response:
-        return Response(200, PLAIN, b"vgpu device plugin is healthy\n")
+    def healthy(_: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, PLAIN, b"vgpu device plugin is healthy\n")
 
-    def ready(_: Request) -> Response:
+    def ready(_: HttpRequest) -> HttpResponse:
         if not window.ready:
-            return Response(503, PLAIN, f"{window.unready}\n".encode())
-        return Response(200, PLAIN, b"vgpu device plugin is ready\n")
+            return HttpResponse(503, PLAIN, f"{window.unready}\n".encode())
+        return HttpResponse(200, PLAIN, b"vgpu device plugin is ready\n")
 
     metrics = metrics_page(
-        lambda fmt, gzip: page.render().body(fmt, gzip), Response(503, PLAIN, b"")
+        lambda fmt, gzip: page.render().body(fmt, gzip), HttpResponse(503, PLAIN, b"")
     )
     return {
         "/metrics": metrics,

@@ -9,7 +9,7 @@ import msgspec
 from exporter import statuspage
 from exporter.sampler import MetricsPage, Sampler
 from vgpu.program.probes import probes
-from vgpu.web.message import Handler, Request, Response
+from vgpu.web.message import Handler, HttpRequest, HttpResponse
 from vgpu.web.metrics import metrics_page
 
 HTML = (
@@ -18,7 +18,7 @@ HTML = (
     ("X-Content-Type-Options", "nosniff"),
 )
 PLAIN = (("Content-Type", "text/plain; charset=utf-8"),)
-NOT_YET = Response(503, PLAIN, b"no sample has been taken yet\n")
+NOT_YET = HttpResponse(503, PLAIN, b"no sample has been taken yet\n")
 
 LEGACY_PATH = "/metric"
 """Where gpu-manager serves its metrics."""
@@ -31,7 +31,7 @@ STATUS_SECONDS = 1.0
 class _Rendered(msgspec.Struct, frozen=True):
     page: MetricsPage
     at: float
-    response: Response
+    response: HttpResponse
 
 
 class _StatusPage:
@@ -48,7 +48,7 @@ class _StatusPage:
         self._rendering = threading.Lock()
         self._kept: _Rendered | None = None
 
-    def __call__(self, _: Request) -> Response:
+    def __call__(self, _: HttpRequest) -> HttpResponse:
         page, now, kept = self._sampler.page, self._clock(), self._kept
         if page is None:
             return NOT_YET
@@ -58,7 +58,7 @@ class _StatusPage:
             try:
                 if self._kept is kept:
                     body = statuspage.render(page.view, now, self._path)
-                    self._kept = _Rendered(page, now, Response(200, HTML, body))
+                    self._kept = _Rendered(page, now, HttpResponse(200, HTML, body))
                 kept = self._kept
             finally:
                 self._rendering.release()
@@ -75,13 +75,13 @@ def routes(
     metrics = metrics_page(sampler.body, NOT_YET)
     status = _StatusPage(sampler, telemetry_path, clock)
 
-    def healthy(_: Request) -> Response:
-        return Response(200, PLAIN, b"vgpu exporter is healthy\n")
+    def healthy(_: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, PLAIN, b"vgpu exporter is healthy\n")
 
-    def ready(_: Request) -> Response:
+    def ready(_: HttpRequest) -> HttpResponse:
         if not sampler.ready:
             return NOT_YET
-        return Response(200, PLAIN, b"vgpu exporter is ready\n")
+        return HttpResponse(200, PLAIN, b"vgpu exporter is ready\n")
 
     paths: dict[str, Handler] = {
         "/": status,

@@ -16,7 +16,7 @@ from reconciler.leader import Leader
 from reconciler.metrics import ReconcilerMetrics
 from reconciler.schedule import Missed
 from vgpu.program.probes import probes
-from vgpu.web.message import Handler, Request, Response
+from vgpu.web.message import Handler, HttpRequest, HttpResponse
 from vgpu.web.metrics import metrics_page
 
 log = logging.getLogger(__name__)
@@ -154,18 +154,18 @@ def tell(cycle: Cycle) -> None:
 def routes(loop: Loop, numbers: ReconcilerMetrics) -> Mapping[str, Handler]:
     """The paths that are served."""
 
-    def healthy(_: Request) -> Response:
+    def healthy(_: HttpRequest) -> HttpResponse:
         if loop.hung:
-            return Response(503, _PLAIN, b"a cycle has been under way for too long\n")
-        return Response(200, _PLAIN, b"vgpu reconciler is healthy\n")
+            return HttpResponse(503, _PLAIN, b"a cycle has been under way for too long\n")
+        return HttpResponse(200, _PLAIN, b"vgpu reconciler is healthy\n")
 
-    def ready(_: Request) -> Response:
+    def ready(_: HttpRequest) -> HttpResponse:
         if not loop.ready:
-            return Response(503, _PLAIN, b"no cycle has ended yet\n")
-        return Response(200, _PLAIN, b"vgpu reconciler is ready\n")
+            return HttpResponse(503, _PLAIN, b"no cycle has ended yet\n")
+        return HttpResponse(200, _PLAIN, b"vgpu reconciler is ready\n")
 
     page = metrics_page(
-        lambda fmt, gzip: numbers.render().body(fmt, gzip), Response(503, _PLAIN, b"")
+        lambda fmt, gzip: numbers.render().body(fmt, gzip), HttpResponse(503, _PLAIN, b"")
     )
     return {
         "/metrics": page,

@@ -17,7 +17,7 @@ from deviceplugin.status_server import StatusView, routes
 from tests.deviceplugin.allocation_values import CARDS, NUMBER, A, claimed, pod, share
 from tests.support.live import parse
 from tests.support.plugin_pods import gpu
-from vgpu.web.message import Request
+from vgpu.web.message import HttpRequest
 
 
 def window(service=None, health=None):
@@ -63,7 +63,7 @@ class Service:
 
 
 def get(made, path):
-    response = routes(made)[path](Request("GET", path, "", {}))
+    response = routes(made)[path](HttpRequest("GET", path, "", {}))
     return response.status, response.body.decode()
 
 

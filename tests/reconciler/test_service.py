@@ -14,7 +14,7 @@ from reconciler.schedule import Missed
 from reconciler.service import HUNG_SECONDS, Loop, routes
 from tests.support.waiting import WAIT_SECONDS, wait_ended, wait_until
 from vgpu.metrics.render import Format
-from vgpu.web.message import Request
+from vgpu.web.message import HttpRequest
 
 DEADLINE = 120.0
 
@@ -96,7 +96,7 @@ def counted(numbers):
 
 
 def status(loop, numbers, path):
-    return routes(loop, numbers)[path](Request("GET", path, "", {})).status
+    return routes(loop, numbers)[path](HttpRequest("GET", path, "", {})).status
 
 
 def test_who_leads_works(make):

@@ -34,7 +34,7 @@ _STATUS_LINES = {
 }
 
 
-class Request(msgspec.Struct, frozen=True):
+class HttpRequest(msgspec.Struct, frozen=True):
     """One request.
 
     Attributes:
@@ -50,7 +50,7 @@ class Request(msgspec.Struct, frozen=True):
     headers: Mapping[str, str]
 
 
-class Response(msgspec.Struct, frozen=True):
+class HttpResponse(msgspec.Struct, frozen=True):
     """One response. Server, Date, Content-Length and Connection are added when it is sent."""
 
     status: int
@@ -58,14 +58,14 @@ class Response(msgspec.Struct, frozen=True):
     body: bytes = b""
 
 
-Handler = Callable[[Request], Response]
+Handler = Callable[[HttpRequest], HttpResponse]
 """Answers the GET and HEAD requests of one path, on many threads at once."""
 
 
 class Head(msgspec.Struct, frozen=True):
     """A request, whether the connection may stay open, and whether a body follows."""
 
-    request: Request
+    request: HttpRequest
     keep_alive: bool
     has_body: bool
 
@@ -79,10 +79,10 @@ class BadRequest(Exception):  # noqa: N818 - the name HTTP gives it
         self.message = message
 
 
-def plain(status: int, message: str, headers: Headers = ()) -> Response:
+def plain(status: int, message: str, headers: Headers = ()) -> HttpResponse:
     """A response that is one line of text."""
     content_type = ("Content-Type", "text/plain; charset=utf-8")
-    return Response(status, (content_type, *headers), f"{message}\n".encode())
+    return HttpResponse(status, (content_type, *headers), f"{message}\n".encode())
 
 
 def check_partial(received: bytes) -> None:
@@ -127,7 +127,7 @@ def parse_head(head: bytes) -> Head:
         raise BadRequest(400, "the Host header is missing")
     closes = "close" in headers.get("connection", "").lower()
     return Head(
-        Request(method, path, query, headers),
+        HttpRequest(method, path, query, headers),
         keep_alive=version == b"HTTP/1.1" and not closes,
         has_body=_has_body(headers),
     )
@@ -183,7 +183,7 @@ def _has_body(headers: Mapping[str, str]) -> bool:
 
 
 def render(
-    response: Response,
+    response: HttpResponse,
     *,
     unix_time: int,
     head_only: bool = False,

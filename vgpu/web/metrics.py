@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from vgpu.metrics.render import Format
-from vgpu.web.message import Handler, Request, Response, accepts_gzip
+from vgpu.web.message import Handler, HttpRequest, HttpResponse, accepts_gzip
 
 _OPENMETRICS: Final = "application/openmetrics-text"
 _TEXT: Final = "text/plain"
@@ -26,10 +26,10 @@ def wanted_format(accept: str) -> Format:
     return Format.OPENMETRICS if wanted and wanted >= weights.get(_TEXT, 0.0) else Format.TEXT
 
 
-def metrics_page(body: Callable[[Format, bool], bytes | None], not_yet: Response) -> Handler:
+def metrics_page(body: Callable[[Format, bool], bytes | None], not_yet: HttpResponse) -> Handler:
     """Answers with ``body(format, compressed)``; None there is ``not_yet``."""
 
-    def metrics(request: Request) -> Response:
+    def metrics(request: HttpRequest) -> HttpResponse:
         fmt = wanted_format(request.headers.get("accept", ""))
         gzip = accepts_gzip(request.headers.get("accept-encoding"))
         content = body(fmt, gzip)
@@ -37,6 +37,6 @@ def metrics_page(body: Callable[[Format, bool], bytes | None], not_yet: Response
             return not_yet
         headers = (("Content-Type", fmt.value), ("Vary", "Accept, Accept-Encoding"))
         packed = (*headers, ("Content-Encoding", "gzip")) if gzip else headers
-        return Response(200, packed, content)
+        return HttpResponse(200, packed, content)
 
     return metrics

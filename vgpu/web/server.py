@@ -26,8 +26,8 @@ from vgpu.web.message import (
     BadRequest,
     Handler,
     Head,
-    Request,
-    Response,
+    HttpRequest,
+    HttpResponse,
     accepts_gzip,
     parse_head,
     plain,
@@ -36,9 +36,9 @@ from vgpu.web.message import (
 
 __all__ = [
     "Handler",
+    "HttpRequest",
+    "HttpResponse",
     "ListenError",
-    "Request",
-    "Response",
     "Timeouts",
     "WebServer",
     "accepts_gzip",
@@ -236,7 +236,7 @@ class WebServer:
             connection.linger()
         return not close
 
-    def _respond(self, head: Head, policy: WebPolicy) -> Response:
+    def _respond(self, head: Head, policy: WebPolicy) -> HttpResponse:
         request = head.request
         refusal = policy.refusal(request)
         if refusal is not None:
