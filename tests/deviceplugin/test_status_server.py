@@ -84,6 +84,14 @@ def test_it_is_ready_when_pods_can_be_served(path):
     assert get(window(Service()), path)[0] == 200
 
 
+def test_the_page_at_the_root_leads_to_the_metrics_and_probes():
+    status, page = get(window(), "/")
+    assert status == 200
+    assert "vgpu device plugin" in page
+    for path in ("/metrics", "/-/healthy", "/-/ready"):
+        assert f'<a href="{path}">' in page
+
+
 def test_before_the_cards_are_known_there_is_a_page():
     told = series(window())
     assert told['vgpu_plugin_info{mode="cdi",scheme="volcano"}'] == 1

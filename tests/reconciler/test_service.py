@@ -188,6 +188,13 @@ def test_a_cycle_that_never_ends_is_not_healthy(make, clock):
     assert status(loop, numbers, "/-/healthy") == 200
 
 
+def test_the_page_at_the_root_leads_to_the_metrics_and_probes(make):
+    page = routes(*make(Cycles()))["/"](HttpRequest("GET", "/", "", {})).body.decode()
+    assert "vgpu reconciler" in page
+    for path in ("/metrics", "/-/healthy", "/-/ready"):
+        assert f'<a href="{path}">' in page
+
+
 def test_whoever_is_told_to_stop_begins_nothing(make, stopping):
     cycles = Cycles()
     loop, numbers = make(cycles, Candidate("me"))

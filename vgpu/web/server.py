@@ -53,6 +53,9 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+MAX_REQUESTS = 40
+"""Maximum number of handlers at work at a time."""
+
 MAX_BODIES = 16
 """Maximum number of request bodies that are read at a time; it bounds the memory they fill."""
 
@@ -88,7 +91,7 @@ class WebServer:
         addresses: Sequence[str],
         config: WebConfigFile | None = None,
         *,
-        max_requests: int = 40,
+        max_requests: int = MAX_REQUESTS,
         max_connections: int = MAX_CONNECTIONS,
         max_per_address: int = MAX_PER_ADDRESS,
         timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
