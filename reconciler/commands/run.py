@@ -8,13 +8,7 @@ import click
 
 from reconciler.apply.audit import STANDARD, Audit
 from reconciler.commands.common import AUDIT_HELP, opened_audit
-from reconciler.config.flags import (
-    CONTEXT,
-    options_from,
-    policy_flags,
-    run_flags,
-    where_flags,
-)
+from reconciler.config.flags import CONTEXT, options_from, policy_flags, run_flags, where_flags
 from reconciler.cycle import Cycles
 from reconciler.leader import LEASE, Leader
 from reconciler.metrics import ReconcilerMetrics
@@ -64,14 +58,7 @@ Metrics are on /metrics, probes on /-/healthy and /-/ready.
 @policy_flags
 @composed(*log_flags("info"))
 @click.pass_context
-def run(
-    ctx: click.Context,
-    /,
-    *,
-    audit: str,
-    leader_elect: bool | None,
-    **_: Any,
-) -> None:
+def run(ctx: click.Context, /, *, audit: str, leader_elect: bool | None, **_: Any) -> None:
     """Make a plan again and again, apply it with --mode apply, and serve metrics about it."""
     options = options_from(ctx)
     settings = options.settings

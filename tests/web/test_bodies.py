@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from tests.support.web_helpers import connect, drain, endpoint, exchange, fetch, status_of
+from tests.support.web_helpers import (
+    ConfigFile,
+    basic,
+    connect,
+    drain,
+    endpoint,
+    exchange,
+    fetch,
+    hashed,
+    status_of,
+)
 from vgpu.web.message import BadRequest
 from vgpu.web.server import MAX_BODIES, HttpResponse, Route, Timeouts, WebServer, plain
 
@@ -233,6 +243,31 @@ def test_the_backlog_holds_a_burst_of_clients(start):
     assert struct.unpack_from("I", info, TCPI_SACKED)[0] >= 128
 
 
+def test_a_body_comes_over_tls_as_well(start, pki, server_pair, tmp_path):
+    certificate, key = server_pair
+    text = f"tls_server_config:\n  cert_file: {certificate}\n  key_file: {key}\n"
+    server = start(config=ConfigFile(tmp_path / "web.yml", text).loaded)
+    host, port = endpoint(server.addresses[0])
+    connection = http.client.HTTPSConnection(host, port, timeout=WAIT_SECONDS, context=pki.client())
+    for size in (3 * MIB, 1):
+        connection.request("POST", "/echo", b"x" * size)
+        assert connection.getresponse().read() == b"x" * size
+    connection.close()
+
+
+def test_without_a_password_no_body_is_read(start, tmp_path):
+    text = f"basic_auth_users:\n  prometheus: {hashed('secret')}\n"
+    server = start(config=ConfigFile(tmp_path / "web.yml", text).loaded)
+    (address,) = server.addresses
+    request = post(b"/echo", b"hello", b"Expect: 100-continue")
+    with connect(address) as sock:
+        sock.sendall(request.removesuffix(b"hello"))
+        answer = drain(sock)
+    assert (status_of(answer), answer.count(b"HTTP/1.1 ")) == (401, 1)
+    headers = basic("prometheus", "secret")
+    assert fetch(address, "/small", method="PUT", headers=headers)[0] == 200
+
+
 @pytest.fixture(scope="module")
 def hardy():
     server = WebServer(ROUTES, ["127.0.0.1:0"])
@@ -261,3 +296,24 @@ def test_however_requests_are_cut_into_packets_each_is_answered_with_its_own_bod
         assert answers.startswith(body)
         answers = answers[len(body) :]
     assert answers == b""
+
+
+FRAGMENTS = [
+    b"Content-Length: 0", b"Content-Length: 3", b"Content-Length: 11", b"Content-Length: 03",
+    b"Transfer-Encoding: chunked", b"Transfer-Encoding: gzip", b"Expect: 100-continue",
+    b"Connection: close", b"content-length:3", b"Content-Length : 3", b" folded", b"X: a",
+]  # fmt: skip
+
+
+@given(
+    fields=st.lists(st.sampled_from(FRAGMENTS), max_size=4),
+    rest=st.sampled_from([b"", b"abc", b"3\r\nabc\r\n0\r\n\r\n", b"x" * 11]),
+)
+def test_what_follows_a_refused_request_is_not_answered(hardy, fields, rest):
+    head = b"\r\n".join([b"PUT /small HTTP/1.1", b"Host: a", *fields, b"", b""])
+    answer = exchange(hardy, head + rest + b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    answers = answer.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n").split(b"HTTP/1.1 ")[1:]
+    statuses = [int(part[:3]) for part in answers]
+    refused = [position for position, status in enumerate(statuses) if status >= 400]
+    assert refused in ([], [len(statuses) - 1])
+    assert fetch(hardy)[2] == b"hello\n"

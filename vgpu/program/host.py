@@ -168,7 +168,7 @@ class ProgramHost:
         Ends the process itself where something is ``stuck`` or a thread would keep it.
         """
         status = EXIT_FAILURE if self.fatal else 0
-        started = [each for each in threading.enumerate() if each not in self._foreign]
+        started = [thread for thread in threading.enumerate() if thread not in self._foreign]
         if stuck or outlasting(started, ENDING_SECONDS):
             exit_now(status)
         return status
