@@ -75,17 +75,15 @@ def run(
     sys.setswitchinterval(SWITCH_SECONDS)
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # gaia: a socket a pod
-    try:
-        with (
-            ProgramHost(WebOptions.of(msgspec.structs.asdict(options))) as host,
-            Plugin(options, judged, driver(), host, at) as plugin,
-        ):
-            host.start(plugin.routes())
-            host.announce()
-            plugin.serve(host.is_ending)
-            host.wait()
-    except (Failure, SourceError) as error:
-        raise click.ClickException(str(error)) from error
+    with ProgramHost(WebOptions.of(msgspec.structs.asdict(options))) as host:
+        try:
+            with Plugin(options, judged, driver(), host, at) as plugin:
+                host.start(plugin.routes())
+                host.announce()
+                plugin.serve(host.is_ending)
+                host.wait()
+        except (Failure, SourceError) as error:
+            raise click.ClickException(str(error)) from error
     return host.leave(stuck=plugin.stuck)
 
 

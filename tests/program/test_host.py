@@ -117,10 +117,11 @@ def refused(*flags):
     return done.returncode, done.stderr
 
 
-def test_a_start_that_fails_names_the_flag(tmp_path):
+@pytest.mark.parametrize("flags", [(), ("--stuck",)], ids=["free", "stuck"])
+def test_a_start_that_fails_names_the_flag(flags, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        status, words = refused(f"--web.listen-address={address}")
+        status, words = refused(f"--web.listen-address={address}", *flags)
     assert (status, f"--web.listen-address '{address}': address already in use" in words) == (
         1,
         True,

@@ -1,4 +1,4 @@
-"""The end of a program: its exit status, although a thread of its may be stuck."""
+"""The end of a process although a thread of it is stuck."""
 
 import contextlib
 import logging

@@ -106,6 +106,8 @@ class ProgramHost:
     ) -> None:
         if self._server is not None:
             self._server.stop()
+        if error is not None and self._is_held():
+            exit_now(_report(error))
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -115,7 +117,7 @@ class ProgramHost:
     def metrics(
         self, tables: Iterable[FamilyTable] = (), view: Callable[[], Any] = lambda: None
     ) -> Handler:
-        """A page of ``tables`` over the ``view`` of each request, and what is said of ourselves."""
+        """The page of metrics: ``tables`` over the ``view`` of each request, and our own tables."""
         own = own_tables(lambda: OwnView(self.build, self.own_numbers()))
         return metrics_page(LiveMetrics((*tables, *own), view).body)
 
@@ -168,7 +170,20 @@ class ProgramHost:
         Ends the process itself where something is ``stuck`` or a thread would keep it.
         """
         status = EXIT_FAILURE if self.fatal else 0
-        started = [thread for thread in threading.enumerate() if thread not in self._foreign]
-        if stuck or outlasting(started, ENDING_SECONDS):
+        if stuck or self._is_held():
             exit_now(status)
         return status
+
+    def _is_held(self) -> bool:
+        """Whether a thread would keep the process, of those that were started since ours."""
+        started = [thread for thread in threading.enumerate() if thread not in self._foreign]
+        return bool(outlasting(started, ENDING_SECONDS))
+
+
+def _report(error: BaseException) -> int:
+    """Tell people of an error that ends the program; the exit status."""
+    if isinstance(error, click.ClickException):
+        error.show()
+        return error.exit_code
+    log.critical("ended by a defect", exc_info=error)
+    return EXIT_FAILURE

@@ -44,13 +44,13 @@ h1{{font-size:20px}}a{{color:inherit}}ul{{padding-left:20px}}
 """
 
 
-def nothing() -> str:
-    """No complaint."""
+def no_complaint() -> str:
+    """Of a program that is always well."""
     return ""
 
 
 def program_routes(
-    name: str, own: Routes, *, ready: Complaint = nothing, healthy: Complaint = nothing
+    name: str, own: Routes, *, ready: Complaint = no_complaint, healthy: Complaint = no_complaint
 ) -> Routes:
     """The routes of the program ``name``: its ``own``, the probes, and a page at ``/``.
 

@@ -1,4 +1,4 @@
-"""The flags of the web server, the same for all programs that serve, and what they say."""
+"""The flags of the web server, the same for all programs that serve, and their values."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
