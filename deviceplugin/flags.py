@@ -8,9 +8,8 @@ import click
 import msgspec
 
 from vgpu.model import Scheme
-from vgpu.program import logs
-from vgpu.program.flags import AUTO, Duration, MemoryUnit, env, field, is_typed
-from vgpu.program.web_flags import max_connections, max_per_address
+from vgpu.program.flags import AUTO, Duration, MemoryUnit, env, field, is_typed, log_flags
+from vgpu.program.web_flags import web_flags
 from vgpu.units import GIB
 from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS
 
@@ -151,19 +150,7 @@ FLAGS: Final = (
         "How to reach the API server. Default: $KUBECONFIG, ~/.kube/config, the pod's own account.",
         metavar="FILE",
     ),
-    flag(
-        "--web.listen-address",
-        "Address to serve metrics on; repeatable. An empty host is every address.",
-        multiple=True,
-        metavar="ADDRESS",
-    ),
-    flag(
-        "--web.config.file",
-        "TLS, client certificates and basic authentication, in exporter-toolkit's format.",
-        metavar="FILE",
-    ),
-    max_connections,
-    max_per_address,
+    *web_flags(f":{DEFAULT_PORT}"),
     flag(
         "--cdi/--no-cdi",
         "Give containers their share by CDI, so that nothing is ever made for a guessed pod."
@@ -295,8 +282,7 @@ FLAGS: Final = (
         " which the container fails, in place of an error.",
         is_flag=True,
     ),
-    flag("--log.level", "Least severe log line.", type=click.Choice(logs.LEVELS)),
-    flag("--log.format", "Form of the log.", type=click.Choice(logs.FORMATS)),
+    *log_flags("info"),
 )
 
 

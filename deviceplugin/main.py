@@ -1,36 +1,28 @@
 """``vgpu device-plugin``: flags in, node and driver found, the service run until a signal."""
 
-import logging
 import os
 import resource
-import signal
 import socket
 import sys
-import threading
-import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 import click
-from msgspec.structs import replace
+import msgspec
 
 from deviceplugin.failpoints import Failpoint, noop
 from deviceplugin.flags import PluginOptions, all_flags, options_from
 from deviceplugin.health.rules import HealthRules, parse_xids, rules
 from deviceplugin.health.watch import TopologyDriver
 from vgpu.cli import version_option
-from vgpu.program import logs, signals
+from vgpu.program import logs
+from vgpu.program.host import ProgramHost
+from vgpu.program.web_flags import WebOptions
 from vgpu.reasons import SourceError
-
-log = logging.getLogger(__name__)
 
 SWITCH_SECONDS: Final = 0.0005
 """So often a busy thread lets the others in. A call of the kubelet's goes through several threads;
 with Python's 5 ms it would wait for the binder and the status manager in each."""
-
-ENDING_SECONDS: Final = 2.0
-"""So long calls of the kubelet that are under way may take at the end."""
 
 EPILOG: Final = """\
 \b
@@ -55,9 +47,8 @@ def command(ctx: click.Context, /, **_: Any) -> None:
     options = options_from(ctx)
     judged = _rules(ctx, options)
     logs.configure(options.log_level, options.log_format)
-    signals.ignore()
-    named = replace(options, node_name=options.node_name or socket.gethostname())
-    run(named, judged, nvml)
+    named = msgspec.structs.replace(options, node_name=options.node_name or socket.gethostname())
+    ctx.exit(run(named, judged, nvml))
 
 
 def nvml() -> TopologyDriver:
@@ -72,8 +63,8 @@ def run(
     judged: HealthRules,
     driver: Callable[[], TopologyDriver],
     at: Failpoint = noop,
-) -> None:
-    """Serve until SIGTERM or SIGINT. ``at`` is told of every step.
+) -> int:
+    """Serve until SIGTERM or SIGINT; the exit status. ``at`` is told of every step.
 
     Raises click.ClickException.
     """
@@ -81,32 +72,19 @@ def run(
         from deviceplugin.plugin import Failure, Plugin  # noqa: PLC0415  # gRPC is an extra
     except ImportError as error:
         raise click.ClickException(f"{error}: install vgpu[device-plugin]") from error
-    signals.block_ending()
     sys.setswitchinterval(SWITCH_SECONDS)
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # gaia: a socket a pod
-    ended = partial(os.kill, os.getpid(), signal.SIGTERM)
-    try:
-        with Plugin(options, judged, driver(), on_fatal=ended, at=at) as plugin:
-            plugin.serve(signals.is_ending)
-            received = signals.wait()
-            log.info("stopping", extra={"reason": plugin.fatal or received.name})
-    except (Failure, SourceError) as error:
-        raise click.ClickException(str(error)) from error
-    if plugin.fatal or plugin.stuck or _is_held():
-        # Only a new process gets at the new driver; nothing would bring back a call that hangs.
-        logging.shutdown()
-        os._exit(1 if plugin.fatal else 0)
-
-
-def _is_held() -> bool:
-    """Whether a thread would keep the process, such as one that answers the kubelet."""
-    until = time.monotonic() + ENDING_SECONDS
-    others = [one for one in threading.enumerate() if not one.daemon]
-    for thread in others:
-        if thread is not threading.main_thread():
-            thread.join(max(0.0, until - time.monotonic()))
-    return any(one.is_alive() for one in others if one is not threading.main_thread())
+    with ProgramHost(WebOptions.of(msgspec.structs.asdict(options))) as host:
+        try:
+            with Plugin(options, judged, driver(), host, at) as plugin:
+                host.start(plugin.routes())
+                host.announce()
+                plugin.serve(host.is_ending)
+                host.wait()
+        except (Failure, SourceError) as error:
+            raise click.ClickException(str(error)) from error
+    return host.leave(stuck=plugin.stuck)
 
 
 def _rules(ctx: click.Context, options: PluginOptions) -> HealthRules:

@@ -15,7 +15,6 @@ import msgspec
 from deviceplugin.reasons import BindRefusal
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType
 from vgpu.metrics.own import BUILD_INFO, PROCESS, WEB
-from vgpu.metrics.render import Exposition, Renderer
 
 GAUGE: Final = MetricType.GAUGE
 COUNTER: Final = MetricType.COUNTER
@@ -349,17 +348,3 @@ class PluginMetrics:
                 "checkpoint_problem": self._checkpoint_problem,
                 "checkpoint_failures": self._checkpoint_failures,
             }
-
-
-class PluginPage:
-    """Makes the page of metrics from a view."""
-
-    def __init__(self, view: Callable[[], PluginView]) -> None:
-        self._view = view
-        self._renderer = Renderer(TABLES)
-        self._lock = threading.Lock()
-
-    def render(self) -> Exposition:
-        """As of now."""
-        with self._lock:
-            return self._renderer.render(self._view())

@@ -1,7 +1,7 @@
-"""The whole program between its flags and its end: what is opened, in which order, and closed.
+"""What the program opens between its flags and its end, in which order, and closes.
 
-Metrics and probes are served from the first moment, also on a node without a driver, where nothing
-else happens. When the driver has shown its GPUs the service begins.
+On a node without a driver nothing but the web server is there. When the driver has shown its GPUs
+the service begins.
 """
 
 import logging
@@ -42,10 +42,9 @@ from vgpu.kube.connection import ClusterError
 from vgpu.kube.informer import Informer
 from vgpu.kube.objects import Node
 from vgpu.model import Device, Scheme
-from vgpu.program.process import build_info, own_numbers
+from vgpu.program.host import ProgramHost
 from vgpu.sources.own_checkpoint import boot_id
-from vgpu.web.config import WebConfigError, WebConfigFile
-from vgpu.web.server import ListenError, WebServer
+from vgpu.web.routes import Routes
 
 log = logging.getLogger(__name__)
 
@@ -67,13 +66,12 @@ class Plugin:
         options: PluginOptions,
         judged: HealthRules,
         driver: TopologyDriver,
-        *,
-        on_fatal: Callable[[], None],
+        host: ProgramHost,
         at: Failpoint,
     ) -> None:
-        """``on_fatal`` is called when only a new process can go on. Raises Failure, SourceError."""
+        """``host`` is told when only a new process can go on. Raises Failure, SourceError."""
         self._options = options
-        self._on_fatal = on_fatal
+        self._host = host
         self._at = at
         self._numbers = PluginMetrics()
         self._changing = threading.Lock()
@@ -89,23 +87,15 @@ class Plugin:
             self._open.callback(self._cluster.close)
             self._asked = ApiClient.connect(options.kubeconfig, patience=ASKING_SECONDS)
             self._open.callback(self._asked.close)
-            config = WebConfigFile(options.web_config_file) if options.web_config_file else None
             self._window = StatusView(
                 options.scheme.value,
                 "cdi" if options.cdi else "files",
                 self._numbers,
                 requests=lambda: self._cluster.requests,
-                build=build_info(),
-                own=own_numbers(config),
+                build=host.build,
+                own=host.own_numbers,
             )
-            self._server = WebServer(
-                routes(self._window),
-                options.web_listen_address,
-                config,
-                max_connections=options.web_max_connections,
-                max_per_address=options.web_max_connections_per_address,
-            )
-        except (ClusterError, WebConfigError, ListenError) as error:
+        except ClusterError as error:
             raise Failure(str(error)) from error
 
     def __enter__(self) -> Self:
@@ -119,10 +109,9 @@ class Plugin:
     ) -> None:
         self._open.close()
 
-    @property
-    def fatal(self) -> str | None:
-        """Why only a new process can go on; None if this one can."""
-        return self._watch.fatal
+    def routes(self) -> Routes:
+        """What is served from the first moment: metrics and probes."""
+        return routes(self._window)
 
     def serve(self, ended: Callable[[], bool]) -> None:
         """Begin; returns when pods can be served, or ``ended``. Raises Failure."""
@@ -131,15 +120,12 @@ class Plugin:
             options.state_dir, options.scheme, options.node_name, self._boot_id
         )
         try:
-            self._server.start()
-            self._open.callback(self._server.stop)
-            log.info("serving", extra={"addresses": ",".join(self._server.urls)})
             self._open.enter_context(checkpoint.open(ended=ended))
         except LockHeld as error:
             if ended():
                 return
             raise Failure(str(error)) from error
-        except (ListenError, OSError) as error:
+        except OSError as error:
             raise Failure(str(error)) from error
         pods = Pods(self._cluster, self._asked, options.node_name, self._look, time.monotonic)
         node = self._follow_node()
@@ -152,7 +138,7 @@ class Plugin:
             return
         if pods.known() is None:
             log.warning("the API server is not heard yet: %s", self._cluster.server)
-        self._watch.start(self._on_fatal)
+        self._watch.start(lambda: self._host.fail(self._watch.fatal or ""))
         self._open.callback(self._stop_watching)
         while not self._watch.wait_first(STEP_SECONDS):
             if ended():

@@ -1,19 +1,17 @@
-"""What is served under which path: the metrics and the probes."""
+"""What is to be seen of the plugin on its port."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
 
 from deviceplugin.health.device_health import Health
 from deviceplugin.kubelet.advertised import cards
-from deviceplugin.metrics import PluginMetrics, PluginPage, PluginView
+from deviceplugin.metrics import TABLES, PluginMetrics, PluginView
 from deviceplugin.service import Service
-from vgpu.program.probes import probes
-from vgpu.web.message import Handler, Request, Response
-from vgpu.web.metrics import metrics_page
+from vgpu.program.pages import program_routes
+from vgpu.web.metrics import LiveMetrics, metrics_page
+from vgpu.web.routes import Routes
 
 UNREGISTERED = "not registered with the kubelet yet"
-
-PLAIN = (("Content-Type", "text/plain; charset=utf-8"),)
 
 Requests = Mapping[tuple[str, str], int]
 
@@ -87,22 +85,11 @@ class StatusView:
         )
 
 
-def routes(window: StatusView) -> Mapping[str, Handler]:
+def routes(window: StatusView) -> Routes:
     """The paths that are served."""
-    page = PluginPage(window.view)
-
-    def healthy(_: Request) -> Response:
-        return Response(200, PLAIN, b"vgpu device plugin is healthy\n")
-
-    def ready(_: Request) -> Response:
-        if not window.ready:
-            return Response(503, PLAIN, f"{window.unready}\n".encode())
-        return Response(200, PLAIN, b"vgpu device plugin is ready\n")
-
-    metrics = metrics_page(
-        lambda fmt, gzip: page.render().body(fmt, gzip), Response(503, PLAIN, b"")
+    metrics = metrics_page(LiveMetrics(TABLES, window.view).body)
+    return program_routes(
+        "device plugin",
+        {"/metrics": metrics},
+        ready=lambda: "" if window.ready else window.unready,
     )
-    return {
-        "/metrics": metrics,
-        **probes(healthy, ready),
-    }

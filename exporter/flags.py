@@ -8,11 +8,12 @@ import click
 import msgspec
 
 from exporter.compat import CONFLICTING, Compat
-from vgpu.program import logs
-from vgpu.program.flags import Duration, MemoryUnit, env, field, is_typed
-from vgpu.program.web_flags import max_connections, max_per_address
+from vgpu.program.flags import Duration, MemoryUnit, env, field, is_typed, log_flags
+from vgpu.program.pages import RESERVED
+from vgpu.program.web_flags import web_flags
 from vgpu.units import MIB
 from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS
+from vgpu.web.server import MAX_REQUESTS
 
 DEFAULT_PORT = 9394
 
@@ -51,8 +52,6 @@ FLAG_OF_COLLECTOR = {
 
 PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 
-RESERVED_PATHS = frozenset({"/", "/-/healthy", "/-/ready", "/healthz", "/readyz"})
-
 
 class ExporterOptions(msgspec.Struct, frozen=True):
     """The flags, parsed and checked."""
@@ -60,7 +59,7 @@ class ExporterOptions(msgspec.Struct, frozen=True):
     web_listen_address: tuple[str, ...] = (f":{DEFAULT_PORT}",)
     web_telemetry_path: str = "/metrics"
     web_config_file: str | None = None
-    web_max_requests: int = 40
+    web_max_requests: int = MAX_REQUESTS
     web_max_connections: int = MAX_CONNECTIONS
     web_max_connections_per_address: int = MAX_PER_ADDRESS
     node_name: str = ""
@@ -120,27 +119,19 @@ def collector_flags(command: Any) -> Any:
     return command
 
 
+WEB = web_flags(f":{DEFAULT_PORT}")
+
 FLAGS = (
-    flag(
-        "--web.listen-address",
-        "Address to serve on; repeatable. An empty host is every address.",
-        multiple=True,
-        metavar="ADDRESS",
-    ),
+    WEB.listen_address,
     flag("--web.telemetry-path", "Path of the metrics.", metavar="PATH"),
-    flag(
-        "--web.config.file",
-        "TLS, client certificates and basic authentication, in exporter-toolkit's format.",
-        type=click.Path(),
-        metavar="FILE",
-    ),
+    WEB.config_file,
     flag(
         "--web.max-requests",
         "Requests served at a time; more are answered 503.",
         type=click.IntRange(min=1),
     ),
-    max_connections,
-    max_per_address,
+    WEB.max_connections,
+    WEB.max_per_address,
     flag(
         "--node-name",
         "Name of this node: picks its pods out of --pods, and is a label of the compatibility sets"
@@ -231,12 +222,7 @@ FLAGS = (
         metavar="N",
     ),
     flag("--once", "Take one sample, print it on standard output, and exit.", is_flag=True),
-    flag(
-        "--log.level",
-        "Least severe log line.",
-        type=click.Choice(logs.LEVELS),
-    ),
-    flag("--log.format", "Form of the log.", type=click.Choice(logs.FORMATS)),
+    *log_flags("info"),
 )
 
 
@@ -297,7 +283,7 @@ def conflicts(options: ExporterOptions, told: frozenset[str], typed: frozenset[s
         if collector not in on and field(name) in told:
             found.append(f"{name} is of no use with --no-collector.{collector}")
     path = options.web_telemetry_path
-    if not PATH.fullmatch(path) or path in RESERVED_PATHS:
+    if not PATH.fullmatch(path) or path in RESERVED:
         found.append(f"--web.telemetry-path {path!r}: give a path of its own, such as /metrics")
     if options.once and typed & {"web_listen_address", "web_config_file"}:
         found.append("--once serves nothing: drop --web.listen-address and --web.config.file")

@@ -1,14 +1,13 @@
 """`vgpu exporter`: flags in, sources opened, sampler and server run until a signal."""
 
-import logging
-import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import click
+import msgspec
 
 from exporter.compat import Compat
 from exporter.flags import ExporterOptions, all_flags, options_from
@@ -18,18 +17,15 @@ from vgpu.cli import version_option
 from vgpu.facts import GpuSource
 from vgpu.metrics.render import Format
 from vgpu.program import logs, signals
+from vgpu.program.ending import exit_now
+from vgpu.program.host import ProgramHost
 from vgpu.program.process import build_info, own_numbers
+from vgpu.program.web_flags import WebOptions
 from vgpu.reasons import SourceError
 from vgpu.sources.collector import Collector
 from vgpu.sources.living import living_pods
 from vgpu.sources.observation import Collectors
 from vgpu.sources.pods import PodFile
-from vgpu.web.config import WebConfigError, WebConfigFile
-from vgpu.web.server import ListenError, WebServer
-
-log = logging.getLogger(__name__)
-
-EXIT_FAILURE = 1
 
 
 def node_name(options: ExporterOptions) -> str:
@@ -105,7 +101,9 @@ def open_pods(options: ExporterOptions) -> Collector[Any] | None:
 
 
 def make_sampler(
-    options: ExporterOptions, driver: GpuSource | None, config: WebConfigFile | None = None
+    options: ExporterOptions,
+    driver: GpuSource | None,
+    own: Callable[[], Mapping[str, float]] | None = None,
 ) -> Sampler:
     """The sampler of these options; ``driver`` None is a node without the nvml collector."""
     settings = SamplerSettings(
@@ -119,59 +117,46 @@ def make_sampler(
         expected_gpus=options.nvml_expected_gpus,
         build=build_info(),
     )
-    return Sampler(settings, open_collectors(options, driver), driver, own_numbers(config))
+    return Sampler(settings, open_collectors(options, driver), driver, own or own_numbers(None))
 
 
 def run(
     options: ExporterOptions,
     driver: GpuSource | None,
     announce: Callable[[str, MetricsPage], None] | None = None,
+    ignored: Iterable[signal.Signals] = signals.IGNORED,
 ) -> int:
-    """Serve until SIGTERM or SIGINT; the exit status.
+    """Serve until SIGTERM or SIGINT; the exit status. Raises CannotServe.
 
     ``announce`` is told the first URL and the first page as soon as both are there.
     """
     if options.once:
+        signals.ignore(ignored)
         sampler = make_sampler(options, driver)
         sys.stdout.buffer.write(sampler.sample().exposition.body(Format.TEXT))
         sys.stdout.flush()
         return leave(sampler, 0)
-    signals.block_ending()
-    try:
-        config = WebConfigFile(options.web_config_file) if options.web_config_file else None
-        sampler = make_sampler(options, driver, config)
-        server = WebServer(
-            routes(sampler, options.web_telemetry_path, legacy_path=Compat.GAIA in options.compat),
-            options.web_listen_address,
-            config,
-            max_requests=options.web_max_requests,
-            max_connections=options.web_max_connections,
-            max_per_address=options.web_max_connections_per_address,
+    with ProgramHost(WebOptions.of(msgspec.structs.asdict(options)), ignored) as host:
+        sampler = make_sampler(options, driver, host.own_numbers)
+        host.start(
+            routes(sampler, options.web_telemetry_path, legacy_path=Compat.GAIA in options.compat)
         )
-        server.start()
-    except (WebConfigError, ListenError) as error:
-        log.error("cannot serve: %s", error)  # noqa: TRY400  # the message is for the operator
-        return EXIT_FAILURE
-    sampler.start(on_fatal=lambda: os.kill(os.getpid(), signal.SIGTERM))
-    if "xid" in options.collectors:
-        sampler.watch_xids()
-    log.info("serving", extra={"addresses": ",".join(server.urls)})
-    if announce is not None:
-        page = sampler.wait_until_ready(signals.is_ending)
-        if page is not None:
-            announce(server.urls[0], page)
-    received = signals.wait()
-    log.info("stopping", extra={"reason": sampler.fatal or received.name})
-    server.stop()
-    return leave(sampler, EXIT_FAILURE if sampler.fatal else 0)
+        sampler.start(on_fatal=lambda: host.fail(sampler.fatal or ""))
+        if "xid" in options.collectors:
+            sampler.watch_xids()
+        host.announce()
+        if announce is not None:
+            page = sampler.wait_until_ready(host.is_ending)
+            if page is not None:
+                announce(host.urls[0], page)
+        host.wait()
+    return host.leave(stuck=not sampler.stop())
 
 
 def leave(sampler: Sampler, status: int) -> int:
     """End at once if a call is stuck in the driver: nothing else would bring it back."""
     if not sampler.stop():
-        sys.stdout.flush()
-        logging.shutdown()
-        os._exit(status)
+        exit_now(status)
     return status
 
 
@@ -196,5 +181,4 @@ def command(ctx: click.Context, /, **_: Any) -> None:
     """
     options = options_from(ctx)
     logs.configure(options.log_level, options.log_format)
-    signals.ignore()
     ctx.exit(run(options, nvml_driver(options) if "nvml" in options.collectors else None))

@@ -1,28 +1,23 @@
-"""What is served under which path: the metrics, the page for people, the probes."""
+"""What is served under which path: the metrics, and the page for people."""
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 
 from exporter import statuspage
 from exporter.sampler import MetricsPage, Sampler
-from vgpu.program.probes import probes
-from vgpu.web.message import Handler, Request, Response
+from vgpu.program.pages import HTML, program_routes
+from vgpu.web.message import Handler, HttpRequest, HttpResponse, plain
 from vgpu.web.metrics import metrics_page
+from vgpu.web.routes import Routes
 
-HTML = (
-    ("Content-Type", "text/html; charset=utf-8"),
-    ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'"),
-    ("X-Content-Type-Options", "nosniff"),
-)
-PLAIN = (("Content-Type", "text/plain; charset=utf-8"),)
-NOT_YET = Response(503, PLAIN, b"no sample has been taken yet\n")
+UNREADY = "no sample has been taken yet"
+NOT_YET = plain(503, UNREADY)
 
 LEGACY_PATH = "/metric"
 """Where gpu-manager serves its metrics."""
-
 
 STATUS_SECONDS = 1.0
 """Maximum age of a rendered page for people, in seconds."""
@@ -31,7 +26,7 @@ STATUS_SECONDS = 1.0
 class _Rendered(msgspec.Struct, frozen=True):
     page: MetricsPage
     at: float
-    response: Response
+    response: HttpResponse
 
 
 class _StatusPage:
@@ -48,7 +43,7 @@ class _StatusPage:
         self._rendering = threading.Lock()
         self._kept: _Rendered | None = None
 
-    def __call__(self, _: Request) -> Response:
+    def __call__(self, _: HttpRequest) -> HttpResponse:
         page, now, kept = self._sampler.page, self._clock(), self._kept
         if page is None:
             return NOT_YET
@@ -58,7 +53,7 @@ class _StatusPage:
             try:
                 if self._kept is kept:
                     body = statuspage.render(page.view, now, self._path)
-                    self._kept = _Rendered(page, now, Response(200, HTML, body))
+                    self._kept = _Rendered(page, now, HttpResponse(200, HTML, body))
                 kept = self._kept
             finally:
                 self._rendering.release()
@@ -70,24 +65,13 @@ def routes(
     telemetry_path: str,
     legacy_path: bool,
     clock: Callable[[], float] = time.time,
-) -> Mapping[str, Handler]:
+) -> Routes:
     """The exporter's paths; ``legacy_path`` adds gpu-manager's."""
     metrics = metrics_page(sampler.body, NOT_YET)
-    status = _StatusPage(sampler, telemetry_path, clock)
-
-    def healthy(_: Request) -> Response:
-        return Response(200, PLAIN, b"vgpu exporter is healthy\n")
-
-    def ready(_: Request) -> Response:
-        if not sampler.ready:
-            return NOT_YET
-        return Response(200, PLAIN, b"vgpu exporter is ready\n")
-
     paths: dict[str, Handler] = {
-        "/": status,
+        "/": _StatusPage(sampler, telemetry_path, clock),
         telemetry_path: metrics,
-        **probes(healthy, ready),
     }
     if legacy_path:
         paths.setdefault(LEGACY_PATH, metrics)
-    return paths
+    return program_routes("exporter", paths, ready=lambda: "" if sampler.ready else UNREADY)

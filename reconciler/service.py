@@ -5,19 +5,19 @@ for, and only then is the Lease given back, so that nobody acts beside us.
 """
 
 import logging
-import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from reconciler.cycle import Cycle, Cycles, Ending
 from reconciler.leader import Leader
 from reconciler.metrics import ReconcilerMetrics
 from reconciler.schedule import Missed
-from vgpu.program.probes import probes
-from vgpu.web.message import Handler, Request, Response
+from vgpu.program.ending import EXIT_FAILURE, exit_now
+from vgpu.program.pages import program_routes
 from vgpu.web.metrics import metrics_page
+from vgpu.web.routes import Routes
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,6 @@ LEAVING_SECONDS: Final = 20.0
 HUNG_SECONDS: Final = 300.0
 """A cycle that takes so much longer than its deadline will not end by itself."""
 
-_PLAIN: Final = (("Content-Type", "text/plain; charset=utf-8"),)
 _STEP_SECONDS: Final = 0.1
 
 
@@ -151,26 +150,15 @@ def tell(cycle: Cycle) -> None:
         log.info("cycle", extra=told)
 
 
-def routes(loop: Loop, numbers: ReconcilerMetrics) -> Mapping[str, Handler]:
+def routes(loop: Loop, numbers: ReconcilerMetrics) -> Routes:
     """The paths that are served."""
-
-    def healthy(_: Request) -> Response:
-        if loop.hung:
-            return Response(503, _PLAIN, b"a cycle has been under way for too long\n")
-        return Response(200, _PLAIN, b"vgpu reconciler is healthy\n")
-
-    def ready(_: Request) -> Response:
-        if not loop.ready:
-            return Response(503, _PLAIN, b"no cycle has ended yet\n")
-        return Response(200, _PLAIN, b"vgpu reconciler is ready\n")
-
-    page = metrics_page(
-        lambda fmt, gzip: numbers.render().body(fmt, gzip), Response(503, _PLAIN, b"")
+    metrics = metrics_page(lambda fmt, gzip: numbers.render().body(fmt, gzip))
+    return program_routes(
+        "reconciler",
+        {"/metrics": metrics},
+        healthy=lambda: "a cycle has been under way for too long" if loop.hung else "",
+        ready=lambda: "" if loop.ready else "no cycle has ended yet",
     )
-    return {
-        "/metrics": page,
-        **probes(healthy, ready),
-    }
 
 
 def leave(loop: Loop, leader: Leader | None, stopping: threading.Event) -> None:
@@ -181,7 +169,6 @@ def leave(loop: Loop, leader: Leader | None, stopping: threading.Event) -> None:
     stopping.set()
     if not loop.finish(LEAVING_SECONDS):
         log.error("the cycle under way does not end: leaving it, and the Lease, behind")
-        logging.shutdown()
-        os._exit(1)
+        exit_now(EXIT_FAILURE)
     if leader is not None:
         leader.stop()

@@ -28,7 +28,6 @@ from reconciler.commands.common import (
 )
 from reconciler.config.flags import (
     CONTEXT,
-    log_flags,
     options_from,
     output_flag,
     policy_flags,
@@ -40,6 +39,7 @@ from reconciler.policy import Mode
 from reconciler.report.document import json_text, plan_document
 from reconciler.report.table import show_outcomes, show_plan, show_result
 from reconciler.session import session
+from vgpu.program.flags import composed, log_flags
 from vgpu.terminal import standard_output
 
 FRESH_SECONDS: Final = 60.0
@@ -80,7 +80,7 @@ wrong flags.
 @where_flags
 @policy_flags
 @output_flag(TEXT, JSON, PROMETHEUS)
-@log_flags("warn")
+@composed(*log_flags("warn"))
 @click.pass_context
 def apply(
     ctx: click.Context, /, *, audit: str, server_dry_run: bool, yes: bool, output: str, **_: Any

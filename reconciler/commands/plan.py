@@ -19,7 +19,6 @@ from reconciler.commands.common import (
 from reconciler.config.flags import (
     CONTEXT,
     ReconcilerOptions,
-    log_flags,
     options_from,
     output_flag,
     policy_flags,
@@ -33,7 +32,7 @@ from reconciler.report.document import json_text, plan_document
 from reconciler.report.table import show_plan
 from reconciler.session import session
 from vgpu.kube.flags import read_dump
-from vgpu.program.flags import is_typed
+from vgpu.program.flags import composed, is_typed, log_flags
 from vgpu.reasons import SourceError
 from vgpu.terminal import standard_output
 
@@ -96,7 +95,7 @@ Status: 0 if nothing is to be done, 3 if something is, also if the circuit break
 @where_flags
 @policy_flags
 @output_flag(TEXT, JSON, PROMETHEUS)
-@log_flags("warn")
+@composed(*log_flags("warn"))
 @click.pass_context
 def plan(ctx: click.Context, /, *, dump: str, taken: float | None, output: str, **_: Any) -> None:
     """Show what would be done, and why the rest would not. Changes nothing."""

@@ -17,7 +17,6 @@ from reconciler.commands.common import (
 )
 from reconciler.config.flags import (
     CONTEXT,
-    log_flags,
     options_from,
     output_flag,
     policy_flags,
@@ -29,6 +28,7 @@ from reconciler.policy import Mode
 from reconciler.report.document import Done, done_of, json_text, report_document
 from reconciler.report.table import show_report
 from reconciler.session import session
+from vgpu.program.flags import composed, log_flags
 from vgpu.terminal import standard_output
 
 
@@ -56,7 +56,7 @@ Status: 0 if it could be read, whatever it says; 1 if it could not; 2 for wrong 
 @where_flags
 @policy_flags
 @output_flag(TEXT, JSON, PROMETHEUS)
-@log_flags("warn")
+@composed(*log_flags("warn"))
 @click.pass_context
 def report(ctx: click.Context, /, *, audit: str, output: str, **_: Any) -> None:
     """Show what is wrong, rule by rule, who has the most of it, and what was done about it."""

@@ -25,12 +25,13 @@ from reconciler.commands.common import (
     stopped_by_signals,
     yes_flag,
 )
-from reconciler.config.flags import CONTEXT, log_flags, output_flag
+from reconciler.config.flags import CONTEXT, output_flag
 from reconciler.model import Edit
 from reconciler.report.document import AS_BEFORE, json_text, restored_document
 from reconciler.report.table import show_outcomes, show_restored, show_undoable
 from vgpu.kube.flags import connected, kubeconfig_flags
 from vgpu.program import logs
+from vgpu.program.flags import composed, log_flags
 from vgpu.terminal import standard_output
 
 RESTORE_FILE: Final = "vgpu-restore.jsonl"
@@ -71,7 +72,7 @@ pod; 1 for an error, 2 for wrong flags.
 )
 @yes_flag
 @output_flag(TEXT, JSON)
-@log_flags("warn")
+@composed(*log_flags("warn"))
 @click.pass_context
 def restore_command(
     ctx: click.Context,

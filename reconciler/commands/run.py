@@ -1,6 +1,5 @@
 """`vgpu reconcile run`: a plan again and again, applied if it is to be, with metrics and probes."""
 
-import logging
 import socket
 import threading
 from typing import Any, Final
@@ -9,14 +8,7 @@ import click
 
 from reconciler.apply.audit import STANDARD, Audit
 from reconciler.commands.common import AUDIT_HELP, opened_audit
-from reconciler.config.flags import (
-    CONTEXT,
-    log_flags,
-    options_from,
-    policy_flags,
-    run_flags,
-    where_flags,
-)
+from reconciler.config.flags import CONTEXT, options_from, policy_flags, run_flags, where_flags
 from reconciler.cycle import Cycles
 from reconciler.leader import LEASE, Leader
 from reconciler.metrics import ReconcilerMetrics
@@ -25,13 +17,9 @@ from reconciler.policy import Mode
 from reconciler.schedule import Schedule
 from reconciler.service import Loop, leave, routes
 from reconciler.session import NoAudit, Session, session
-from vgpu.program import signals
-from vgpu.program.process import build_info, own_numbers
-from vgpu.program.web_flags import max_connections, max_per_address
-from vgpu.web.config import WebConfigError, WebConfigFile
-from vgpu.web.server import ListenError, WebServer
-
-log = logging.getLogger(__name__)
+from vgpu.program.flags import composed, log_flags
+from vgpu.program.host import ProgramHost
+from vgpu.program.web_flags import WebOptions, web_flags
 
 DEFAULT_PORT: Final = 9396
 
@@ -65,79 +53,37 @@ Metrics are on /metrics, probes on /-/healthy and /-/ready.
     help="Work only while holding the Lease, so that several may run.  [default: with --scope"
     " cluster]",
 )
-@click.option(
-    "--web.listen-address",
-    "web_listen_address",
-    multiple=True,
-    default=(f":{DEFAULT_PORT}",),
-    show_default=True,
-    metavar="ADDRESS",
-    help="Address to serve on; repeatable. An empty host is every address.",
-)
-@click.option(
-    "--web.config.file",
-    "web_config_file",
-    default="",
-    metavar="FILE",
-    help="TLS, client certificates and basic authentication, in exporter-toolkit's format.",
-)
-@max_connections
-@max_per_address
+@composed(*web_flags(f":{DEFAULT_PORT}"))
 @where_flags
 @policy_flags
-@log_flags("info")
+@composed(*log_flags("info"))
 @click.pass_context
-def run(
-    ctx: click.Context,
-    /,
-    *,
-    audit: str,
-    leader_elect: bool | None,
-    web_listen_address: tuple[str, ...],
-    web_config_file: str,
-    web_max_connections: int,
-    web_max_connections_per_address: int,
-    **_: Any,
-) -> None:
+def run(ctx: click.Context, /, *, audit: str, leader_elect: bool | None, **_: Any) -> None:
     """Make a plan again and again, apply it with --mode apply, and serve metrics about it."""
     options = options_from(ctx)
-    signals.ignore()
-    signals.block_ending()
-    applies = options.settings.mode is Mode.APPLY
+    settings = options.settings
+    applies = settings.mode is Mode.APPLY
     elects = options.scope is Scope.CLUSTER if leader_elect is None else leader_elect
-    try:
-        web_config = WebConfigFile(web_config_file) if web_config_file else None
-        with (
-            opened_audit(audit if applies else "") as book,
-            session(options, continuous=True) as opened,
-        ):
-            loop, numbers, leader, stopping = _loop(opened, book, elects, web_config)
-            server = WebServer(
-                routes(loop, numbers),
-                web_listen_address,
-                web_config,
-                max_connections=web_max_connections,
-                max_per_address=web_max_connections_per_address,
-            )
-            settings = options.settings
-            schedule = Schedule(loop.cycle, loop.missed, settings.every, settings.cron)
-            server.start()
-            if leader is not None:
-                leader.start()
-            schedule.start()
-            log.info("serving", extra={"addresses": ",".join(server.urls)})
-            received = signals.wait()
-            log.info("stopping", extra={"reason": received.name})
-            stopping.set()
-            schedule.stop()
-            leave(loop, leader, stopping)
-            server.stop()
-    except (WebConfigError, ListenError) as error:
-        raise click.ClickException(str(error)) from error
+    with (
+        ProgramHost(WebOptions.of(ctx.params)) as host,
+        opened_audit(audit if applies else "") as book,
+        session(options, continuous=True) as opened,
+    ):
+        loop, numbers, leader, stopping = _loop(opened, book, elects, host)
+        schedule = Schedule(loop.cycle, loop.missed, settings.every, settings.cron)
+        host.start(routes(loop, numbers))
+        if leader is not None:
+            leader.start()
+        schedule.start()
+        host.wait()
+        stopping.set()
+        schedule.stop()
+        leave(loop, leader, stopping)
+    ctx.exit(host.leave())
 
 
 def _loop(
-    opened: Session, audit: Audit | NoAudit, elects: bool, web_config: WebConfigFile | None
+    opened: Session, audit: Audit | NoAudit, elects: bool, host: ProgramHost
 ) -> tuple[Loop, ReconcilerMetrics, Leader | None, threading.Event]:
     """The loop over this session, its numbers, its election, and what stops it."""
     options = opened.options
@@ -161,8 +107,8 @@ def _loop(
         settings.mode,
         leads=leader.leads if leader else None,
         requests=lambda: opened.cluster.requests,
-        build=build_info(),
-        own=own_numbers(web_config),
+        build=host.build,
+        own=host.own_numbers,
     )
     loop = Loop(cycles, numbers, leader, stopping, deadline=settings.deadline)
     return loop, numbers, leader, stopping

@@ -5,7 +5,7 @@ takes a space-separated list there. Flags win over the configuration file.
 """
 
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +29,7 @@ from reconciler.observe.node import ObserverPaths
 from vgpu.inventory import Units
 from vgpu.kube.flags import kubeconfig_flags
 from vgpu.program import logs
-from vgpu.program.flags import AUTO, MemoryUnit, field, is_typed
+from vgpu.program.flags import AUTO, Decorator, MemoryUnit, composed, field, is_typed
 from vgpu.reasons import SourceError
 from vgpu.sources.files import read_file
 
@@ -44,8 +44,6 @@ POD_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/names
 
 _DEFAULT_NAMESPACE: Final = "kube-system"
 _PLACES: Final = ObserverPaths()
-
-Decorator = Callable[[Any], Any]
 
 _RULE_FLAG: Final = "--rule"
 _FLAGGED: Final = {key.flag: key for key in KEYS if key.flag and key.flag != _RULE_FLAG}
@@ -156,18 +154,7 @@ def _from_config(key: Key) -> Decorator:
     return click.option(key.flag, field(key.flag), **values)
 
 
-def _composed(*decorators: Decorator) -> Decorator:
-    """All of them, in the order of the help."""
-
-    def decorate(command: Any) -> Any:
-        for one in reversed(decorators):
-            command = one(command)
-        return command
-
-    return decorate
-
-
-where_flags: Final = _composed(
+where_flags: Final = composed(
     click.option(
         "--scope",
         type=click.Choice([scope.value for scope in Scope]),
@@ -207,7 +194,7 @@ where_flags: Final = _composed(
 )
 """From where to look."""
 
-policy_flags: Final = _composed(
+policy_flags: Final = composed(
     click.option(
         "--config",
         "config",
@@ -239,7 +226,7 @@ policy_flags: Final = _composed(
 )
 """What may be done."""
 
-run_flags: Final = _composed(*(_from_config(_FLAGGED[flag]) for flag in sorted(_OF_RUN)))
+run_flags: Final = composed(*(_from_config(_FLAGGED[flag]) for flag in sorted(_OF_RUN)))
 """What only `run` takes of the configuration."""
 
 
@@ -252,28 +239,6 @@ def output_flag(*forms: str) -> Decorator:
         default=forms[0],
         show_default=True,
         help="Form of the output.",
-    )
-
-
-def log_flags(level: str) -> Decorator:
-    """--log.level and --log.format."""
-    return _composed(
-        click.option(
-            "--log.level",
-            "log_level",
-            type=click.Choice(logs.LEVELS),
-            default=level,
-            show_default=True,
-            help="Least severe log line, on standard error.",
-        ),
-        click.option(
-            "--log.format",
-            "log_format",
-            type=click.Choice(logs.FORMATS),
-            default=logs.FORMATS[0],
-            show_default=True,
-            help="Form of the log.",
-        ),
     )
 
 

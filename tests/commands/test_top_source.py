@@ -12,7 +12,7 @@ from tests.support.web_helpers import Pki, hashed
 from vgpu.commands import top_source
 from vgpu.commands.top_source import BadOption, ClientOptions, Exporter, Unanswered
 from vgpu.web.config import WebConfigFile
-from vgpu.web.message import Response
+from vgpu.web.message import HttpResponse
 from vgpu.web.server import WebServer
 
 PAGE = "vgpu_snapshot_timestamp_seconds 1\n"
@@ -22,7 +22,7 @@ PAGE = "vgpu_snapshot_timestamp_seconds 1\n"
 def served(*addresses, config=None, path="/metrics", status=200, body=PAGE):
     """A server with one page; where it listens."""
     headers = (("Content-Type", "text/plain"),)
-    routes = {path: lambda _: Response(status, headers, body.encode())}
+    routes = {path: lambda _: HttpResponse(status, headers, body.encode())}
     server = WebServer(routes, addresses or ["127.0.0.1:0"], config)
     server.start()
     try:

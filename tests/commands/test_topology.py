@@ -21,6 +21,7 @@ from exporter.allocations import allocation_totals
 from exporter.attribution import attribute
 from exporter.codecs import codecs
 from exporter.view import Attribution, ExporterView, ShareRow
+from tests.support.live import parse
 from tests.support.nvml_fake import Device, FakeDriver, Fault, Link, Process, uuid
 from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.commands.topology import command
@@ -444,6 +445,29 @@ def test_clients_of_gpu_manager_are_served_until_sigterm(tmp_path):
         assert not Path(path).exists()
 
 
+def get(url):
+    try:
+        with urllib.request.urlopen(url, timeout=WAIT_SECONDS) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        with error as reply:
+            return reply.code, reply.read().decode()
+
+
+def test_it_serves_what_every_program_does(tmp_path):
+    with serving(tmp_path, "--simulate", "--socket=", "--web.listen-address=127.0.0.1:0") as found:
+        _, _, url = found
+        page = get(f"{url}/")[1]
+        assert "vgpu topology" in page
+        for path in ("/graph", "/usage", "/version", "/metrics", "/-/healthy", "/-/ready"):
+            assert f'<a href="{path}">' in page
+        assert get(f"{url}/-/ready") == (200, "vgpu topology is ready\n")
+        series = parse(get(f"{url}/metrics")[1])
+        assert series["process_open_fds"] > 0
+        addresses = re.search("msg=serving addresses=([^ ]*)", (tmp_path / "serve.log").read_text())
+        assert addresses[1].count("http://127.0.0.1:") == 2  # --listen is the same flag
+
+
 def test_an_empty_socket_serves_http_alone(tmp_path):
     with serving(tmp_path, "--simulate", "--socket=") as (_, path, url):
         assert fetch(f"{url}/version")["version"]
@@ -460,6 +484,9 @@ def test_without_a_driver_the_answer_is_unavailable_in_words(tmp_path):
         with refused.value as reply:
             assert reply.code == 503
             assert json.loads(reply.read())["code"] == 14
+        assert get(f"{url}/-/healthy")[0] == 200
+        status, problem = get(f"{url}/-/ready")
+        assert (status, "driver" in problem) == (503, True)
 
 
 def refused(*arguments):

@@ -17,7 +17,7 @@ from deviceplugin.status_server import StatusView, routes
 from tests.deviceplugin.allocation_values import CARDS, NUMBER, A, claimed, pod, share
 from tests.support.live import parse
 from tests.support.plugin_pods import gpu
-from vgpu.web.message import Request
+from vgpu.web.message import HttpRequest
 
 
 def window(service=None, health=None):
@@ -63,7 +63,7 @@ class Service:
 
 
 def get(made, path):
-    response = routes(made)[path](Request("GET", path, "", {}))
+    response = routes(made)[path](HttpRequest("GET", path, "", {}))
     return response.status, response.body.decode()
 
 
@@ -82,6 +82,14 @@ def test_it_is_ready_when_pods_can_be_served(path):
     assert get(window(), path)[0] == 503
     assert get(window(Service(ready=False)), path)[0] == 503
     assert get(window(Service()), path)[0] == 200
+
+
+def test_the_page_at_the_root_leads_to_the_metrics_and_probes():
+    status, page = get(window(), "/")
+    assert status == 200
+    assert "vgpu device plugin" in page
+    for path in ("/metrics", "/-/healthy", "/-/ready"):
+        assert f'<a href="{path}">' in page
 
 
 def test_before_the_cards_are_known_there_is_a_page():

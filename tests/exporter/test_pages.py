@@ -11,12 +11,12 @@ from exporter.pages import routes
 from exporter.problems import problems, size
 from exporter.view import Attribution, ExporterView, ShareRow
 from vgpu.metrics.render import Format
-from vgpu.web.message import Request
+from vgpu.web.message import HttpRequest
 from vgpu.web.metrics import wanted_format
 
 
 def ask(paths, path, **headers):
-    return paths[path](Request("GET", path, "", headers))
+    return paths[path](HttpRequest("GET", path, "", headers))
 
 
 def test_every_path_answers_503_until_there_is_a_page_except_healthy(bench):

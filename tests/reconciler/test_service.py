@@ -14,7 +14,7 @@ from reconciler.schedule import Missed
 from reconciler.service import HUNG_SECONDS, Loop, routes
 from tests.support.waiting import WAIT_SECONDS, wait_ended, wait_until
 from vgpu.metrics.render import Format
-from vgpu.web.message import Request
+from vgpu.web.message import HttpRequest
 
 DEADLINE = 120.0
 
@@ -96,7 +96,7 @@ def counted(numbers):
 
 
 def status(loop, numbers, path):
-    return routes(loop, numbers)[path](Request("GET", path, "", {})).status
+    return routes(loop, numbers)[path](HttpRequest("GET", path, "", {})).status
 
 
 def test_who_leads_works(make):
@@ -186,6 +186,13 @@ def test_a_cycle_that_never_ends_is_not_healthy(make, clock):
     wait_ended(thread, "the cycle ends")
     assert loop.finish(WAIT_SECONDS)
     assert status(loop, numbers, "/-/healthy") == 200
+
+
+def test_the_page_at_the_root_leads_to_the_metrics_and_probes(make):
+    page = routes(*make(Cycles()))["/"](HttpRequest("GET", "/", "", {})).body.decode()
+    assert "vgpu reconciler" in page
+    for path in ("/metrics", "/-/healthy", "/-/ready"):
+        assert f'<a href="{path}">' in page
 
 
 def test_whoever_is_told_to_stop_begins_nothing(make, stopping):

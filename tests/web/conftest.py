@@ -3,12 +3,12 @@
 import pytest
 
 from tests.support.web_helpers import Pki
-from vgpu.web.server import Response, WebServer, plain
+from vgpu.web.server import HttpResponse, WebServer, plain
 
 ROUTES = {
     "/": lambda request: plain(200, "hello"),
     "/echo": lambda request: plain(200, f"{request.query} {request.headers.get('x-test')}"),
-    "/large": lambda request: Response(200, (("Content-Type", "text/plain"),), b"m" * 60_000),
+    "/large": lambda request: HttpResponse(200, (("Content-Type", "text/plain"),), b"m" * 60_000),
 }
 
 

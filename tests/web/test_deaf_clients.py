@@ -12,9 +12,9 @@ from tests.support.waiting import WAIT_SECONDS, wait_until
 from tests.support.web_helpers import ConfigFile, connect, drain, endpoint, fetch
 from vgpu.web.connection import ConnectionWait
 from vgpu.web.connections import first_to_go
-from vgpu.web.server import Response, Timeouts
+from vgpu.web.server import HttpResponse, Timeouts
 
-PAGE = Response(200, (("Content-Type", "text/plain"),), b"m" * 60_000)
+PAGE = HttpResponse(200, (("Content-Type", "text/plain"),), b"m" * 60_000)
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 CLIENTS, SCRAPES = 240, 25
 PATIENT = Timeouts(head=3600, idle=3600, write=3600)
@@ -102,7 +102,7 @@ def test_a_response_that_is_not_taken_makes_room(serve, pki, server_pair, tmp_pa
         certificate, key = server_pair
         keys = f"tls_server_config:\n  cert_file: {certificate}\n  key_file: {key}\n"
         config, tls = ConfigFile(tmp_path / "web.yml", keys).loaded, pki.client()
-    large = Response(200, (), b"m" * 8_000_000)
+    large = HttpResponse(200, (), b"m" * 8_000_000)
     server = serve({"/": lambda request: large}, config=config, timeouts=PATIENT, max_connections=2)
     (address,) = server.addresses
     deaf = []

@@ -1,16 +1,14 @@
 """Every program that serves gives the bounds of its flags to its server."""
 
+import resource
 import signal
+import sys
 
-import click
 import pytest
 from click.testing import CliRunner
 
-import deviceplugin.plugin
-import exporter.main
-import reconciler.commands.run
-from deviceplugin.flags import all_flags, options_from
-from deviceplugin.health.rules import rules
+import vgpu.program.host
+from vgpu.cli import main
 from vgpu.web.server import ListenError
 
 BOUNDS = ["--web.max-connections=9", "--web.max-connections-per-address=8"]
@@ -22,41 +20,31 @@ clusters: [{name: a, cluster: {server: "http://127.0.0.1:1"}}]
 users: [{name: a, user: {}}]
 """
 
-
-class Driver:
-    """As much of one as the plugin asks before it serves."""
-
-    def xids(self):
-        return ()
-
-
-@all_flags
-@click.pass_context
-def plugin(ctx, **_):
-    deviceplugin.plugin.Plugin(
-        options_from(ctx), rules(frozenset(), {}, 1.0), Driver(), on_fatal=None, at=None
-    )
-
-
 PROGRAMS = {
-    exporter.main: exporter.main.command,
-    deviceplugin.plugin: click.command()(plugin),
-    reconciler.commands.run: reconciler.commands.run.run,
+    "exporter": "exporter",
+    "device plugin": "device-plugin --scheme=volcano --kubeconfig={config}",
+    "reconciler": "reconcile run --no-leader-elect --kubeconfig={config}",
+    "display service": "topology serve --simulate --socket=",
 }
 
 
 @pytest.fixture
-def signals_as_they_were():
+def process_as_it_was():
     before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    interval, files = sys.getswitchinterval(), resource.getrlimit(resource.RLIMIT_NOFILE)
     yield
     for number, handler in before.items():
         if signal.getsignal(number) != handler:
             signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    sys.setswitchinterval(interval)
+    resource.setrlimit(resource.RLIMIT_NOFILE, files)
 
 
-@pytest.mark.parametrize("module", PROGRAMS, ids=lambda module: module.__name__)
-@pytest.mark.usefixtures("signals_as_they_were")
-def test_the_server_of_every_program_has_the_bounds_of_the_flags(module, monkeypatch, tmp_path):
+@pytest.mark.parametrize("words", PROGRAMS.values(), ids=PROGRAMS)
+@pytest.mark.usefixtures("process_as_it_was")
+def test_the_server_of_every_program_has_the_bounds_of_the_flags(words, monkeypatch, tmp_path):
     given = []
 
     def server(*_, max_connections, max_per_address, **__):
@@ -65,11 +53,8 @@ def test_the_server_of_every_program_has_the_bounds_of_the_flags(module, monkeyp
 
     config = tmp_path / "kubeconfig"
     config.write_text(KUBECONFIG)
-    monkeypatch.setattr(module, "WebServer", server)
-    more = {
-        exporter.main: [],
-        deviceplugin.plugin: ["--scheme=volcano", f"--kubeconfig={config}"],
-        reconciler.commands.run: ["--no-leader-elect", f"--kubeconfig={config}"],
-    }
-    result = CliRunner().invoke(PROGRAMS[module], [*more[module], *BOUNDS])
+    monkeypatch.setattr(vgpu.program.host, "WebServer", server)
+    result = CliRunner().invoke(main, [*words.format(config=config).split(), *BOUNDS])
     assert given == [(9, 8)], result.output
+    assert result.exit_code == 1
+    assert "no more is needed" in result.output

@@ -12,7 +12,7 @@ import pytest
 from tests.support.environment import own_loopback
 from tests.support.waiting import WAIT_SECONDS, item_of, wait_ended, wait_until
 from tests.support.web_helpers import connect, drain, endpoint, exchange, fetch, status_of
-from vgpu.web.server import Response, Timeouts, plain
+from vgpu.web.server import HttpResponse, Timeouts, plain
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
@@ -89,7 +89,7 @@ def test_a_client_that_does_not_take_its_answer_is_dropped(serve):
 
     def large(request):
         asked.set()
-        return Response(200, (), body)
+        return HttpResponse(200, (), body)
 
     server = serve({"/": large}, timeouts=Timeouts(write=0.2))
     with connect(server.addresses[0]) as sock:

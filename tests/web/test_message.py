@@ -10,7 +10,7 @@ from vgpu.web.message import (
     MAX_LINE,
     BadRequest,
     Head,
-    Response,
+    HttpResponse,
     accepts_gzip,
     check_partial,
     parse_head,
@@ -159,7 +159,7 @@ def test_any_bytes_are_a_request_or_a_refusal(raw):
 
 
 def test_a_response_is_rendered_with_what_http_asks_for():
-    response = Response(200, (("Content-Type", "text/plain"),), b"abc")
+    response = HttpResponse(200, (("Content-Type", "text/plain"),), b"abc")
     assert render(response, unix_time=784111777) == (
         b"HTTP/1.1 200 OK\r\nServer: vgpu\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n"
         b"Content-Length: 3\r\nConnection: keep-alive\r\nContent-Type: text/plain\r\n\r\nabc"
@@ -173,7 +173,7 @@ def test_the_answer_to_head_has_the_length_but_not_the_body():
 
 
 def test_the_operators_headers_replace_the_handlers():
-    response = Response(200, (("x-frame-options", "sameorigin"), ("A", "b")))
+    response = HttpResponse(200, (("x-frame-options", "sameorigin"), ("A", "b")))
     rendered = render(response, unix_time=0, policy=(("X-Frame-Options", "deny"),))
     assert b"sameorigin" not in rendered
     assert b"\r\nA: b\r\nX-Frame-Options: deny\r\n" in rendered

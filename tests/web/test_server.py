@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.waiting import WAIT_SECONDS, wait_ended
 from tests.support.web_helpers import connect, drain, endpoint, exchange, fetch, status_of
 from vgpu.web.message import MAX_HEAD
-from vgpu.web.server import Response, Timeouts, WebServer, plain
+from vgpu.web.server import HttpResponse, Timeouts, WebServer, plain
 
 TCPI_DATA_SEGS_IN = 152  # offset in struct tcp_info, linux/tcp.h
 
@@ -75,7 +75,7 @@ def test_a_failing_handler_is_500_without_detail_and_logged_once(serve, caplog):
 
 
 def test_a_handler_that_answers_nonsense_is_500(serve):
-    address = serve({"/": lambda request: Response(200, (("Név", "ő"),))}).addresses[0]
+    address = serve({"/": lambda request: HttpResponse(200, (("Név", "ő"),))}).addresses[0]
     assert fetch(address)[0] == 500
     assert fetch(address, method="HEAD")[2] == b""
 

@@ -148,7 +148,7 @@ def command(ctx: click.Context, /, **_: object) -> None:
     if not is_typed(ctx, "sample_interval", or_set=True):
         options = msgspec.structs.replace(options, sample_interval=SAMPLE_SECONDS)
     logs.configure(options.log_level, options.log_format)
-    signals.ignore(signals.USER_DEFINED)
+    signals.ignore(signals.USER_DEFINED)  # not SIGHUP: a lost terminal ends it
     with (
         tempfile.TemporaryDirectory(prefix="vgpu-demo-") as folder,
         DemoNode(folder) as node,
@@ -167,5 +167,6 @@ def command(ctx: click.Context, /, **_: object) -> None:
             on_node(options, node.files),
             node.driver if "nvml" in options.collectors else None,
             announce,
+            ignored=signals.USER_DEFINED,
         )
     ctx.exit(status)

@@ -21,7 +21,6 @@ import msgspec
 from rich.console import Console
 
 from exporter.flags import DEFAULT_PORT
-from exporter.main import EXIT_FAILURE
 from vgpu.commands.this_node import node_flags, this_node
 from vgpu.commands.top_frame import (
     ColumnLayout,
@@ -43,6 +42,7 @@ from vgpu.commands.top_source import (
     Sampled,
     Unanswered,
 )
+from vgpu.program.ending import EXIT_FAILURE
 from vgpu.program.flags import Duration, is_typed
 
 LOCAL = f"http://localhost:{DEFAULT_PORT}"

@@ -9,28 +9,38 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
+import msgspec
 
-from exporter.main import EXIT_FAILURE
 from vgpu.commands.this_node import AnyCommand, ThisNode, node_flags, this_node
 from vgpu.commands.topology_state import by_links, by_matrix, state_of, unknown, whole_cards
 from vgpu.display.messages import DisplayState, graph_text, usages_text
 from vgpu.display.pages import routes
-from vgpu.program import logs, signals
-from vgpu.program.flags import Duration, is_typed
+from vgpu.program import logs
+from vgpu.program.ending import EXIT_FAILURE
+from vgpu.program.flags import Duration, composed, is_typed
+from vgpu.program.host import ProgramHost
+from vgpu.program.pages import program_routes
+from vgpu.program.web_flags import LISTEN_FLAG, WebOptions, web_flags
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.files import read_file
 from vgpu.topology import MATRIX_LIMIT, LinkLevel, parse_matrix
 from vgpu.unix_socket import SocketError
-from vgpu.web.server import ListenError, WebServer
 
 log = logging.getLogger(__name__)
 
 SOCKET = "/var/run/gpu-manager.sock"
 ADDRESS = "localhost:5678"
 """Where gpu-manager serves: the socket, ``--query-addr`` and ``--query-port``."""
+
+LISTEN = "--listen"
+"""A shorter name of ``--web.listen-address``."""
+
+ENDING_SECONDS = 1.0
+"""Maximum time to wait at the end for the look under way, in seconds."""
 
 EPILOG = """\
 \b
@@ -92,6 +102,10 @@ class Display:
         if isinstance(seen, SourceError):
             raise seen
         return seen
+
+    def complaint(self) -> str:
+        """Why there is no answer; "" if there is one."""
+        return str(self._seen) if isinstance(self._seen, SourceError) else ""
 
     def _look(self) -> DisplayState:
         look = self._node.look()
@@ -183,14 +197,7 @@ def command(ctx: click.Context, /, what: str, **_: object) -> None:
     help="Unix socket of the gRPC service display.GPUDisplay; needs vgpu[pod-resources]. An"
     " empty PATH serves none.",
 )
-@click.option(
-    "--listen",
-    multiple=True,
-    default=[ADDRESS],
-    show_default=True,
-    metavar="ADDRESS",
-    help="Address of /graph, /usage and /version; repeatable.",
-)
+@composed(*web_flags(ADDRESS, LISTEN))
 @click.option(
     "--interval",
     type=Duration(),
@@ -200,42 +207,33 @@ def command(ctx: click.Context, /, what: str, **_: object) -> None:
     help="Time between two looks at the node. Who asks gets the last one's answer.",
 )
 @click.pass_context
-def serve(
-    ctx: click.Context, /, socket: str, listen: tuple[str, ...], interval: float, **_: object
-) -> None:
+def serve(ctx: click.Context, /, socket: str, interval: float, **_: object) -> None:
     """Serve the same to clients of gpu-manager, until SIGTERM or Ctrl-C."""
     logs.configure("info", "logfmt")
-    signals.ignore()
-    signals.block_ending()
-    with this_node(ctx, interval) as node:
+    web = msgspec.structs.replace(WebOptions.of(ctx.params), listen_flag=f"{LISTEN_FLAG}, {LISTEN}")
+    with ProgramHost(web) as host, this_node(ctx, interval) as node:
         shown = display(ctx, node)
-        ended = threading.Event()
-        watcher = threading.Thread(
-            target=watch, args=(shown, interval, ended), name="display-watch", daemon=True
-        )
         shown.look()  # who comes first gets an answer too
-        web = WebServer(routes(shown.state), listen)
-        try:
-            web.start()
-            stop = serve_socket(shown, socket)
-        except ListenError as error:
-            said = f"--listen {error.address!r}: {error.problem}"
-            raise click.ClickException(said) from error
-        watcher.start()
-        log.info("serving", extra={"addresses": ",".join(web.urls), "socket": socket})
-        received = signals.wait()
-        log.info("stopping", extra={"reason": received.name})
-        ended.set()
-        stop()
-        web.stop()
-        watcher.join(1.0)
-        ctx.exit(node.leave(0))
+        with serving_socket(shown, socket), watching(shown, interval):
+            host.start(
+                program_routes(
+                    "topology",
+                    {"/metrics": host.metrics(), **routes(shown.state)},
+                    ready=shown.complaint,
+                )
+            )
+            host.announce(socket=socket)
+            host.wait()
+        node.leave(0)
+    ctx.exit(host.leave())
 
 
-def serve_socket(shown: Display, path: str) -> Callable[[], None]:
-    """Serve gRPC at ``path``, unless it is empty; what stops it."""
+@contextmanager
+def serving_socket(shown: Display, path: str) -> Iterator[None]:
+    """Serve gRPC at ``path``, unless it is empty."""
     if not path:
-        return lambda: None
+        yield
+        return
     try:
         from vgpu.display.service import DisplayServer  # noqa: PLC0415  # an extra
     except ImportError as error:
@@ -244,10 +242,26 @@ def serve_socket(shown: Display, path: str) -> Callable[[], None]:
     server = DisplayServer(shown.state, path)
     try:
         server.start()
+        yield
     except SocketError as error:
-        server.stop()
         raise click.ClickException(f"--socket: {error}") from error
-    return server.stop
+    finally:
+        server.stop()
+
+
+@contextmanager
+def watching(shown: Display, interval: float) -> Iterator[None]:
+    """Look every ``interval`` seconds on a thread of its own."""
+    ended = threading.Event()
+    watcher = threading.Thread(
+        target=watch, args=(shown, interval, ended), name="display-watch", daemon=True
+    )
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join(ENDING_SECONDS)
 
 
 def watch(shown: Display, interval: float, ended: threading.Event) -> None:

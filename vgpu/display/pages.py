@@ -11,7 +11,7 @@ import msgspec
 
 from vgpu.display.messages import DisplayState, Message, graph, usages, version
 from vgpu.reasons import SourceError
-from vgpu.web.message import Handler, Request, Response
+from vgpu.web.message import Handler, HttpRequest, HttpResponse
 
 UNAVAILABLE = 14
 """gRPC's status code, which the gateway tells in the body."""
@@ -34,7 +34,7 @@ def routes(state: Callable[[], DisplayState]) -> dict[str, Handler]:
 def _handler(
     answer: Callable[[DisplayState], Message], state: Callable[[], DisplayState]
 ) -> Handler:
-    def handle(_request: Request) -> Response:
+    def handle(_request: HttpRequest) -> HttpResponse:
         try:
             return _json(200, answer(state()))
         except SourceError as error:
@@ -44,5 +44,5 @@ def _handler(
     return handle
 
 
-def _json(status: int, value: object) -> Response:
-    return Response(status, (("Content-Type", "application/json"),), msgspec.json.encode(value))
+def _json(status: int, value: object) -> HttpResponse:
+    return HttpResponse(status, (("Content-Type", "application/json"),), msgspec.json.encode(value))

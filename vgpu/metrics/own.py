@@ -1,11 +1,22 @@
 """What every program of ours says of itself: its build, its process, its web config file.
 
-Each table is over a view with ``build`` and ``own``, as :mod:`vgpu.program.process` reads them.
+Each table is over a view with ``build`` and ``own``, such as :class:`OwnView`;
+:mod:`vgpu.program.process` reads them.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
+import msgspec
+
 from vgpu.metrics.family import Family, FamilyTable, MetricType
+
+
+class OwnView(msgspec.Struct, frozen=True):
+    """What is said of ourselves: what is running, and numbers by the name of their family."""
+
+    build: Mapping[str, str]
+    own: Mapping[str, float]
 
 
 def own_family(
@@ -23,6 +34,14 @@ BUILD_INFO: Final = Family(
     "Always 1; what is running.",
     lambda view: {tuple(view.build.get(name, "") for name in _BUILD_LABELS): 1},
     _BUILD_LABELS,
+)
+
+BUILD: Final = FamilyTable(
+    title="The build",
+    rows=lambda view: (view,),
+    labels=(),
+    key=lambda _: (),
+    families=(BUILD_INFO,),
 )
 
 WEB: Final = FamilyTable(
@@ -72,3 +91,10 @@ PROCESS: Final = FamilyTable(
         ),
     ),
 )
+
+
+def own_tables(view: Callable[[], OwnView]) -> tuple[FamilyTable, ...]:
+    """All tables of a program about itself, beside tables over a view that does not have that."""
+    return tuple(
+        msgspec.structs.replace(table, rows=lambda _: (view(),)) for table in (BUILD, WEB, PROCESS)
+    )

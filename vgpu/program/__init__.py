@@ -1,1 +1,1 @@
-"""What every program of ours is made of: signals, flags, logs, probes, its own metrics."""
+"""What every program is made of: flags, log, signals, web server, probes, own metrics, its end."""

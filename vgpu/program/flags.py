@@ -5,15 +5,20 @@ space-separated list there.
 """
 
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 import click
 from click.core import ParameterSource
 
 from vgpu.durations import parse_duration
+from vgpu.program import logs
 from vgpu.units import GIB, MIB
 
 AUTO: Final = "auto"
+
+Decorator = Callable[[Any], Any]
+"""Adds flags to a command."""
 
 _DAY: Final = 86400.0
 _UNIT: Final = re.compile(r"([1-9][0-9]{0,6})(MiB|GiB)")
@@ -72,6 +77,41 @@ def field(flag: str) -> str:
 def env(flag: str) -> str:
     """The environment variable of a flag."""
     return "VGPU_" + field(flag).upper()
+
+
+def composed(*decorators: Decorator) -> Decorator:
+    """All of them, in the order of the help."""
+
+    def decorate(command: Any) -> Any:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+def log_flags(level: str) -> tuple[Decorator, Decorator]:
+    """--log.level, ``level`` by default, and --log.format."""
+    return (
+        click.option(
+            "--log.level",
+            field("--log.level"),
+            type=click.Choice(logs.LEVELS),
+            default=level,
+            show_default=True,
+            envvar=env("--log.level"),
+            help="Least severe log line, on standard error.",
+        ),
+        click.option(
+            "--log.format",
+            field("--log.format"),
+            type=click.Choice(logs.FORMATS),
+            default=logs.FORMATS[0],
+            show_default=True,
+            envvar=env("--log.format"),
+            help="Form of the log.",
+        ),
+    )
 
 
 def is_typed(ctx: click.Context, name: str, *, or_set: bool = False) -> bool:

@@ -1,33 +1,79 @@
-"""The flags of the HTTP server's bounds, the same for all programs that serve."""
+"""The flags of the web server, the same for all programs that serve, and their values."""
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
 
 import click
+import msgspec
 
-from vgpu.program.flags import env, field
+from vgpu.program.flags import Decorator, env, field
 from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS
+from vgpu.web.server import MAX_REQUESTS
+
+LISTEN_FLAG = "--web.listen-address"
 
 
-def _flag(name: str, default: int, help_: str) -> Callable[[Any], Any]:
-    return click.option(
-        name,
-        field(name),
-        default=default,
-        show_default=True,
-        envvar=env(name),
-        type=click.IntRange(min=1),
-        help=help_,
+class WebOptions(msgspec.Struct, frozen=True):
+    """The flags of the group, parsed. ``listen_flag`` is the first one as errors name it."""
+
+    listen_address: tuple[str, ...]
+    config_file: str | None = None
+    max_requests: int = MAX_REQUESTS
+    max_connections: int = MAX_CONNECTIONS
+    max_connections_per_address: int = MAX_PER_ADDRESS
+    listen_flag: str = LISTEN_FLAG
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> Self:
+        """Those among the parameters of a command, whose names begin with ``web_``."""
+        names = {f"web_{name}": name for name in cls.__struct_fields__}
+        return cls(**{names[key]: value for key, value in params.items() if key in names})
+
+
+class WebFlags(NamedTuple):
+    """The group, in the order of the help."""
+
+    listen_address: Decorator
+    config_file: Decorator
+    max_connections: Decorator
+    max_per_address: Decorator
+
+
+def web_flags(address: str, *aliases: str) -> WebFlags:
+    """The group of a program that serves on ``address``; ``aliases`` are of the first flag."""
+    return WebFlags(
+        _flag(
+            LISTEN_FLAG,
+            "Address to serve on; repeatable. An empty host is every address.",
+            *aliases,
+            multiple=True,
+            default=(address,),
+            show_default=True,
+            metavar="ADDRESS",
+        ),
+        _flag(
+            "--web.config.file",
+            "TLS, client certificates and basic authentication, in exporter-toolkit's format.",
+            type=click.Path(),
+            metavar="FILE",
+        ),
+        _flag(
+            "--web.max-connections",
+            "Open connections at a time. One more takes the place of one that waits for its"
+            " client.",
+            default=MAX_CONNECTIONS,
+            show_default=True,
+            type=click.IntRange(min=1),
+        ),
+        _flag(
+            "--web.max-connections-per-address",
+            "The same for the connections of one client's address. Raise it for a proxy.",
+            default=MAX_PER_ADDRESS,
+            show_default=True,
+            type=click.IntRange(min=1),
+        ),
     )
 
 
-max_connections: Final = _flag(
-    "--web.max-connections",
-    MAX_CONNECTIONS,
-    "Open connections at a time. One more takes the place of one that waits for its client.",
-)
-max_per_address: Final = _flag(
-    "--web.max-connections-per-address",
-    MAX_PER_ADDRESS,
-    "The same for the connections of one client's address. Raise it for a proxy.",
-)
+def _flag(name: str, help_: str, *aliases: str, **kwargs: Any) -> Decorator:
+    return click.option(name, *aliases, field(name), envvar=env(name), help=help_, **kwargs)

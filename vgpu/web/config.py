@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vgpu.web.message import Headers, Request, Response, plain
+from vgpu.web.message import Headers, HttpRequest, HttpResponse, plain
 from vgpu.web.ratelimit import RateLimiter
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class WebPolicy(msgspec.Struct, frozen=True):
     limiter: RateLimiter | None = None
     protections: frozenset[str] = frozenset()
 
-    def refusal(self, request: Request) -> Response | None:
+    def refusal(self, request: HttpRequest) -> HttpResponse | None:
         """The response to a request that is not let through: 429, 401 or 503."""
         if self.limiter is not None and not self.limiter.allow():
             return _TOO_MANY_REQUESTS

@@ -1,9 +1,10 @@
-"""One client's connection: bytes in, request heads out, responses as single writes.
+"""One client's connection: bytes in, heads and bodies of requests out, responses as single writes.
 
-Every wait has an end. A client gets ``Timeouts.head`` seconds to finish a request it has begun,
-however slowly its bytes drip, ``Timeouts.idle`` between two requests, and ``Timeouts.write`` to
-take a response. A response is taken when all its bytes are on their way: what the client has no
-room for stays here, and no further request of this client is answered until then.
+Every wait has an end. A client gets ``Timeouts.head`` seconds to finish the head of a request that
+it has begun, however slowly its bytes drip, ``Timeouts.body`` to send the body, ``Timeouts.idle``
+between two requests, and ``Timeouts.write`` to take a response. A response is taken when all its
+bytes are on their way: what the client has no room for stays here, and no further request of this
+client is answered until then.
 """
 
 import contextlib
@@ -15,12 +16,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vgpu.web.message import MAX_HEAD, check_partial
+from vgpu.web.message import MAX_HEAD, BadRequest, check_partial
 
 if TYPE_CHECKING:
     from vgpu.web.tls import ServerTls
 
 _END_OF_HEAD = b"\r\n\r\n"
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_READ_BYTES = 64 * 1024
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 256 * 1024
 _RESET = struct.pack("ii", 1, 0)
@@ -31,8 +34,13 @@ class Timeouts(msgspec.Struct, frozen=True):
     """Seconds. ``idle`` outlasts the usual scrape intervals, so that scrapes reuse connections."""
 
     head: float = 10.0
+    body: float = 10.0
     idle: float = 120.0
     write: float = 10.0
+
+
+class ClientLeft(OSError):  # noqa: N818 - what happened
+    """The client broke the connection before all of its body was there."""
 
 
 class ConnectionWait(msgspec.Struct, frozen=True):
@@ -42,7 +50,8 @@ class ConnectionWait(msgspec.Struct, frozen=True):
         since: when its client last did something, in monotonic seconds.
         for_request: whether the client is to send something (a request, or its goodbye), rather
             than to take a response.
-        moves: whether the client has taken some of the response, besides what the kernels took.
+        moves: whether the client has taken some of the response, besides what the kernels took, or
+            has sent some of its body.
     """
 
     since: float
@@ -110,6 +119,34 @@ class ClientConnection:
         self._patience = self._timeouts.idle
         self.waiting = None
         return head
+
+    def read_body(self, length: int, *, waits_to_send: bool) -> bytes:
+        """The ``length`` bytes after the head that was read last.
+
+        A client that ``waits_to_send`` them is told to.
+
+        Raises:
+            BadRequest: time is up.
+            ClientLeft: they will not come.
+        """
+        deadline = time.monotonic() + self._timeouts.body
+        body, self._received = bytearray(self._received[:length]), self._received[length:]
+        try:
+            if waits_to_send and len(body) < length:
+                self.send(_CONTINUE)
+            while len(body) < length:
+                self._wait(for_request=True, moves=bool(body))
+                self._sock.settimeout(_until(deadline))
+                data = self._sock.recv(min(length - len(body), _READ_BYTES))
+                if not data:
+                    raise ClientLeft(f"after {len(body)} of {length} bytes of its body")
+                body += data
+        except TimeoutError:
+            raise BadRequest(408, "the body did not arrive in time") from None
+        except OSError as error:
+            raise ClientLeft(f"after {len(body)} of {length} bytes of its body") from error
+        self.waiting = None
+        return bytes(body)
 
     def send(self, payload: bytes) -> None:
         """Write a whole response, and return when the client has taken it.
@@ -199,5 +236,5 @@ def _until(deadline: float) -> float:
     """The seconds until then. Raises TimeoutError where none is left."""
     left = deadline - time.monotonic()
     if left <= 0:
-        raise TimeoutError("response not taken in time")
+        raise TimeoutError("not finished in time")
     return left

@@ -1,11 +1,12 @@
 """HTTP/1.1 messages as values: a strict parser of request heads, and responses as one byte string.
 
-RFC 9110 and 9112, without what an exporter never needs: request bodies are recognised, not read.
-Anything ambiguous (folded lines, bare CR or LF, repeated framing headers) is refused, because two
-parsers that read one request differently are how requests are smuggled past a proxy.
+RFC 9110 and 9112, without what our clients never need: a body must come with its length, not in
+chunks. Anything ambiguous (folded lines, bare CR or LF, repeated framing headers) is refused,
+because two parsers that read one request differently are how requests are smuggled past a proxy.
 Everything here is pure.
 """
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
@@ -26,6 +27,8 @@ _TEXT = bytes([*b"\t\r\n", *range(0x20, 0x7F), *range(0x80, 0x100)])
 _VISIBLE = bytes(range(0x21, 0x7F))
 _TOKEN = b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _SINGLE = frozenset({"host", "content-length", "transfer-encoding", "authorization"})
+_MAX_DIGITS = 18
+"""Digits of a Content-Length that is believed; with more it is longer than any body may be."""
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _STATUS_LINES = {
@@ -34,7 +37,7 @@ _STATUS_LINES = {
 }
 
 
-class Request(msgspec.Struct, frozen=True):
+class HttpRequest(msgspec.Struct, frozen=True):
     """One request.
 
     Attributes:
@@ -42,15 +45,17 @@ class Request(msgspec.Struct, frozen=True):
         path: as sent, not percent-decoded; of ``http://host/path`` only ``/path``.
         query: what follows ``?``, raw.
         headers: lower-case name -> value; repeated headers are joined by ``", "``.
+        body: as sent; empty where the route takes none.
     """
 
     method: str
     path: str
     query: str
     headers: Mapping[str, str]
+    body: bytes = b""
 
 
-class Response(msgspec.Struct, frozen=True):
+class HttpResponse(msgspec.Struct, frozen=True):
     """One response. Server, Date, Content-Length and Connection are added when it is sent."""
 
     status: int
@@ -58,16 +63,29 @@ class Response(msgspec.Struct, frozen=True):
     body: bytes = b""
 
 
-Handler = Callable[[Request], Response]
-"""Answers the GET and HEAD requests of one path, on many threads at once."""
+Handler = Callable[[HttpRequest], HttpResponse]
+"""Answers the requests of one path, on many threads at once."""
 
 
 class Head(msgspec.Struct, frozen=True):
-    """A request, whether the connection may stay open, and whether a body follows."""
+    """A request before its body is read.
 
-    request: Request
+    Attributes:
+        request: without its body.
+        keep_alive: whether the client may send another request over this connection.
+        body_length: bytes that follow; None if they follow in chunks.
+        waits_to_send: whether the client sends the body only when told to (Expect: 100-continue).
+    """
+
+    request: HttpRequest
     keep_alive: bool
-    has_body: bool
+    body_length: int | None = 0
+    waits_to_send: bool = False
+
+    @property
+    def has_body(self) -> bool:
+        """Whether a body follows."""
+        return self.body_length != 0
 
 
 class BadRequest(Exception):  # noqa: N818 - the name HTTP gives it
@@ -79,10 +97,10 @@ class BadRequest(Exception):  # noqa: N818 - the name HTTP gives it
         self.message = message
 
 
-def plain(status: int, message: str, headers: Headers = ()) -> Response:
+def plain(status: int, message: str, headers: Headers = ()) -> HttpResponse:
     """A response that is one line of text."""
     content_type = ("Content-Type", "text/plain; charset=utf-8")
-    return Response(status, (content_type, *headers), f"{message}\n".encode())
+    return HttpResponse(status, (content_type, *headers), f"{message}\n".encode())
 
 
 def check_partial(received: bytes) -> None:
@@ -125,11 +143,13 @@ def parse_head(head: bytes) -> Head:
     headers = _parse_fields(fields)
     if version == b"HTTP/1.1" and "host" not in headers:
         raise BadRequest(400, "the Host header is missing")
+    is_newest = version == b"HTTP/1.1"
     closes = "close" in headers.get("connection", "").lower()
     return Head(
-        Request(method, path, query, headers),
-        keep_alive=version == b"HTTP/1.1" and not closes,
-        has_body=_has_body(headers),
+        HttpRequest(method, path, query, headers),
+        keep_alive=is_newest and not closes,
+        body_length=_body_length(headers, is_newest),
+        waits_to_send=is_newest and headers.get("expect", "").lower() == "100-continue",
     )
 
 
@@ -170,20 +190,26 @@ def _parse_fields(fields: Iterable[bytes]) -> dict[str, str]:
     return headers
 
 
-def _has_body(headers: Mapping[str, str]) -> bool:
+def _body_length(headers: Mapping[str, str], is_newest: bool) -> int | None:
+    """RFC 9112 section 6.3; None is a body in chunks, ``is_newest`` HTTP/1.1."""
     length = headers.get("content-length")
-    chunked = "transfer-encoding" in headers
+    coding = headers.get("transfer-encoding")
+    if coding is not None:
+        if length is not None:
+            raise BadRequest(400, "both Content-Length and Transfer-Encoding")
+        if not is_newest or coding.lower().rpartition(",")[2].strip() != "chunked":
+            raise BadRequest(400, "where the body ends cannot be known; send Content-Length")
+        return None
     if length is None:
-        return chunked
-    if chunked:
-        raise BadRequest(400, "both Content-Length and Transfer-Encoding")
+        return 0
     if not (length.isascii() and length.isdigit()):
         raise BadRequest(400, "Content-Length is not a number")
-    return length.strip("0") != ""
+    digits = length.lstrip("0")
+    return int(digits or "0") if len(digits) <= _MAX_DIGITS else sys.maxsize
 
 
 def render(
-    response: Response,
+    response: HttpResponse,
     *,
     unix_time: int,
     head_only: bool = False,

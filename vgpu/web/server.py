@@ -2,12 +2,13 @@
 
 It is built on sockets rather than ``http.server``, which has no time-outs that a slow client
 cannot stretch, no limits and no orderly end, writes headers and body apart (40 ms over keep-alive,
-through Nagle), and even with that mended takes about 1.7 times the processor for a scrape over
-keep-alive.
+through Nagle), and even with that mended takes about twice the processor for a scrape over
+keep-alive (``benchmarks/web.py`` measures both).
 
 Order of what a request meets: syntax (400), rate limit (429), password (401), path (404), method
-(405), body (413), concurrency (503), handler (500). Nobody without a password learns which paths
-exist.
+(405), length of the body (411, 413), concurrency (503), handler (500). Nobody without a password
+learns which paths exist. A body is read whole before its handler is called; where it was refused
+unread, the connection closes.
 """
 
 import errno
@@ -16,29 +17,34 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+
+import msgspec
 
 from vgpu.web.config import OPEN, WebConfigFile, WebPolicy
-from vgpu.web.connection import ClientConnection, Timeouts
+from vgpu.web.connection import ClientConnection, ClientLeft, Timeouts
 from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS, Connections
 from vgpu.web.listen import ListenError, bound_address, link_address, listen
 from vgpu.web.message import (
     BadRequest,
     Handler,
     Head,
-    Request,
-    Response,
+    HttpRequest,
+    HttpResponse,
     accepts_gzip,
     parse_head,
     plain,
     render,
 )
+from vgpu.web.routes import NOWHERE, Route, Routes, route_of
 
 __all__ = [
     "Handler",
+    "HttpRequest",
+    "HttpResponse",
     "ListenError",
-    "Request",
-    "Response",
+    "Route",
+    "Routes",
     "Timeouts",
     "WebServer",
     "accepts_gzip",
@@ -47,10 +53,12 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-_METHODS = ("GET", "HEAD")
-_NOT_FOUND = plain(404, "404 page not found")
-_METHOD_NOT_ALLOWED = plain(405, "Method Not Allowed", (("Allow", ", ".join(_METHODS)),))
-_NO_BODY = plain(413, "request bodies are not read here")
+MAX_REQUESTS = 40
+"""Maximum number of handlers at work at a time."""
+
+MAX_BODIES = 16
+"""Maximum number of request bodies that are read at a time; it bounds the memory they fill."""
+
 _BUSY = plain(503, "too many requests at once, try again", (("Retry-After", "1"),))
 _FAILED = plain(500, "Internal Server Error")
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -58,14 +66,13 @@ _EXHAUSTED_PAUSE = 0.1
 
 
 class WebServer:
-    """Serves ``routes`` (exact path -> handler) on every address until stopped.
+    """Serves ``routes`` on every address until stopped.
 
-    Handlers run on many threads at once. Each is given GET and HEAD requests; the body of a
-    response to HEAD is dropped after its length was taken. One that raises gives a 500, and one
-    line in the log until it works again.
+    Handlers run on many threads at once. The body of a response to HEAD is dropped after its length
+    was taken. A handler that raises gives a 500, and one line in the log until it works again.
 
     Args:
-        routes: exact paths.
+        routes: by exact path; a bare handler is given GET and HEAD requests without a body.
         addresses: ``:9394``, ``0.0.0.0:9394``, ``[::1]:0``, ``localhost:9394`` …
         config: the web config file; None serves plain HTTP to everybody.
         max_requests: handlers at work at once; beyond that 503.
@@ -80,20 +87,21 @@ class WebServer:
 
     def __init__(
         self,
-        routes: Mapping[str, Handler],
+        routes: Routes,
         addresses: Sequence[str],
         config: WebConfigFile | None = None,
         *,
-        max_requests: int = 40,
+        max_requests: int = MAX_REQUESTS,
         max_connections: int = MAX_CONNECTIONS,
         max_per_address: int = MAX_PER_ADDRESS,
         timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
     ) -> None:
         self.addresses: tuple[str, ...] = ()
-        self._routes = routes
+        self._routes = {path: route_of(entry) for path, entry in routes.items()}
         self._wanted = addresses
         self._policy = config.current if config is not None else lambda: OPEN
         self._slots = threading.BoundedSemaphore(max_requests)
+        self._bodies = threading.BoundedSemaphore(MAX_BODIES)
         self._connections = Connections(max_connections, max_per_address)
         self._timeouts = timeouts
         self._listeners: list[socket.socket] = []
@@ -215,18 +223,20 @@ class WebServer:
         policy = self._policy()
         if policy.tls is not None and not connection.secure:  # TLS came with a reload
             return False
-        request = head.request
-        now, head_only = int(time.time()), request.method == "HEAD"
+        path, head_only = head.request.path, head.request.method == "HEAD"
+        now = int(time.time())
         try:
-            response = self._respond(head, policy)
-            close = head.has_body or not head.keep_alive or self._stopping.is_set()
+            response, is_read = self._respond(connection, head, policy)
+            close = not is_read or not head.keep_alive or self._stopping.is_set()
             payload = render(
                 response, unix_time=now, head_only=head_only, close=close, policy=policy.headers
             )
             if self._failing and response.status < 400:
-                self._failing.pop(request.path, None)
+                self._failing.pop(path, None)
+        except (BadRequest, ClientLeft):
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are served on
-            self._log_failure(request.path, error)
+            self._log_failure(path, error)
             close = True
             payload = render(
                 _FAILED, unix_time=now, head_only=head_only, close=close, policy=policy.headers
@@ -236,22 +246,27 @@ class WebServer:
             connection.linger()
         return not close
 
-    def _respond(self, head: Head, policy: WebPolicy) -> Response:
+    def _respond(
+        self, connection: ClientConnection, head: Head, policy: WebPolicy
+    ) -> tuple[HttpResponse, bool]:
+        """The response, and whether all of the request was read. Raises BadRequest, ClientLeft."""
         request = head.request
-        refusal = policy.refusal(request)
+        route = self._routes.get(request.path, NOWHERE)
+        refusal = policy.refusal(request) or route.refusal(head)
         if refusal is not None:
-            return refusal
-        handler = self._routes.get(request.path)
-        if handler is None:
-            return _NOT_FOUND
-        if request.method not in _METHODS:
-            return _METHOD_NOT_ALLOWED
-        if head.has_body:
-            return _NO_BODY
+            return refusal, not head.has_body
+        if head.body_length:
+            if not self._bodies.acquire(blocking=False):
+                return _BUSY, False
+            try:
+                body = connection.read_body(head.body_length, waits_to_send=head.waits_to_send)
+            finally:
+                self._bodies.release()
+            request = msgspec.structs.replace(request, body=body)
         if not self._slots.acquire(blocking=False):
-            return _BUSY
+            return _BUSY, True
         try:
-            return handler(request)
+            return route.handler(request), True
         finally:
             self._slots.release()
 

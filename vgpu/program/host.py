@@ -1,0 +1,189 @@
+"""What makes a program of ours out of its own routes and threads, from its flags to its end.
+
+    @click.command("name")
+    @program_flags(":9400")
+    @click.pass_context
+    def command(ctx, /, **_):
+        with ProgramHost.from_flags(ctx.params) as host:
+            metrics = host.metrics(TABLES, view)
+            host.start(program_routes("name", {"/metrics": metrics, "/own": handler}))
+            host.wait()
+        ctx.exit(host.leave())
+
+SIGTERM and SIGINT end it in good order, with status 0, and :meth:`ProgramHost.fail` with status 1.
+What cannot be served is an error that names the flag, with status 1; wrong flags are status 2.
+"""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import IO, Any, Final, Self
+
+import click
+
+from vgpu.metrics.family import FamilyTable
+from vgpu.metrics.own import OwnView, own_tables
+from vgpu.program import logs, signals
+from vgpu.program.ending import EXIT_FAILURE, exit_now, outlasting
+from vgpu.program.flags import Decorator, composed, log_flags
+from vgpu.program.process import build_info, own_numbers
+from vgpu.program.web_flags import WebOptions, web_flags
+from vgpu.web.config import WebConfigError, WebConfigFile
+from vgpu.web.message import Handler
+from vgpu.web.metrics import LiveMetrics, metrics_page
+from vgpu.web.routes import Routes
+from vgpu.web.server import ListenError, WebServer
+
+log = logging.getLogger(__name__)
+
+ENDING_SECONDS: Final = 2.0
+"""Maximum time to wait at the end for threads that are still at work, in seconds."""
+
+
+def program_flags(address: str) -> Decorator:
+    """The flags of a program that serves on ``address``: its web server's and its log's."""
+    return composed(*web_flags(address), *log_flags("info"))
+
+
+class CannotServe(click.ClickException):
+    """The web server cannot start; the message names the flag and is a line of the log."""
+
+    exit_code = EXIT_FAILURE
+
+    def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002  # click's signature
+        """Log it."""
+        log.error("cannot serve: %s", self.message)
+
+
+class ProgramHost:
+    """One program that runs until a signal. A context manager: it stops the web server.
+
+    Attributes:
+        build: what is running, for the build_info metrics.
+        own_numbers: reads the numbers about this process, by the name of their family.
+        fatal: why the program ends by itself; "" if it does not.
+    """
+
+    def __init__(
+        self, web: WebOptions, ignored: Iterable[signal.Signals] = signals.IGNORED
+    ) -> None:
+        """Made before the program's first thread, which inherits what becomes of signals.
+
+        Raises:
+            CannotServe: the web config file cannot be used.
+        """
+        signals.ignore(ignored)
+        signals.block_ending()
+        self._web = web
+        try:
+            self._config = WebConfigFile(web.config_file) if web.config_file else None
+        except WebConfigError as error:
+            raise CannotServe(str(error)) from error
+        self.build: Mapping[str, str] = build_info()
+        self.own_numbers = own_numbers(self._config)
+        self.fatal = ""
+        self._server: WebServer | None = None
+        self._is_announced = False
+        self._foreign = frozenset(threading.enumerate())
+
+    @classmethod
+    def from_flags(cls, params: Mapping[str, Any]) -> Self:
+        """By the parameters of a command with :func:`program_flags`. Raises CannotServe."""
+        logs.configure(params["log_level"], params["log_format"])
+        return cls(WebOptions.of(params))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        if self._server is not None:
+            self._server.stop()
+        if error is not None and self._is_held():
+            exit_now(_report(error))
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where it serves, as links for people on this host."""
+        return self._server.urls if self._server is not None else ()
+
+    def metrics(
+        self, tables: Iterable[FamilyTable] = (), view: Callable[[], Any] = lambda: None
+    ) -> Handler:
+        """The page of metrics: ``tables`` over the ``view`` of each request, and our own tables."""
+        own = own_tables(lambda: OwnView(self.build, self.own_numbers()))
+        return metrics_page(LiveMetrics((*tables, *own), view).body)
+
+    def start(self, routes: Routes) -> None:
+        """Serve from now on.
+
+        Raises:
+            CannotServe: an address cannot be listened on.
+        """
+        web = self._web
+        try:
+            server = WebServer(
+                routes,
+                web.listen_address,
+                self._config,
+                max_requests=web.max_requests,
+                max_connections=web.max_connections,
+                max_per_address=web.max_connections_per_address,
+            )
+            server.start()
+        except ListenError as error:
+            message = f"{web.listen_flag} {error.address!r}: {error.problem}"
+            raise CannotServe(message) from error
+        self._server = server
+
+    def announce(self, **more: object) -> None:
+        """Log that it serves, if that has not been logged."""
+        if not self._is_announced:
+            self._is_announced = True
+            log.info("serving", extra={"addresses": ",".join(self.urls), **more})
+
+    def is_ending(self) -> bool:
+        """Whether it is to end, for those who start something that takes long."""
+        return signals.is_ending()
+
+    def wait(self) -> None:
+        """Return when it is to end."""
+        self.announce()
+        received = signals.wait()
+        log.info("stopping", extra={"reason": self.fatal or received.name})
+
+    def fail(self, reason: str) -> None:
+        """End it, with status 1: only a new process can go on. From any thread."""
+        self.fatal = self.fatal or reason
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def leave(self, *, stuck: bool = False) -> int:
+        """The exit status, once all is closed.
+
+        Ends the process itself where something is ``stuck`` or a thread would keep it.
+        """
+        status = EXIT_FAILURE if self.fatal else 0
+        if stuck or self._is_held():
+            exit_now(status)
+        return status
+
+    def _is_held(self) -> bool:
+        """Whether a thread would keep the process, of those that were started since ours."""
+        started = [thread for thread in threading.enumerate() if thread not in self._foreign]
+        return bool(outlasting(started, ENDING_SECONDS))
+
+
+def _report(error: BaseException) -> int:
+    """Tell people of an error that ends the program; the exit status."""
+    if isinstance(error, click.ClickException):
+        error.show()
+        return error.exit_code
+    log.critical("ended by a defect", exc_info=error)
+    return EXIT_FAILURE

@@ -1,0 +1,64 @@
+"""What is served under a path: which methods, how large a body, and the answers to all others."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from vgpu.web.message import Handler, Head, HttpResponse, plain
+
+_NOT_FOUND: Final = plain(404, "404 page not found")
+_NO_BODY: Final = plain(413, "request bodies are not read here")
+_NO_LENGTH: Final = plain(411, "send the body with a Content-Length, not in chunks")
+
+
+class Route(msgspec.Struct, frozen=True):
+    """What is served under one path.
+
+    Attributes:
+        handler: answers the requests that are not refused.
+        methods: those that are allowed; HEAD comes with GET. Without any there is nothing here.
+        max_body: Maximum size of a request's body, in bytes; 0 takes none.
+    """
+
+    handler: Handler
+    methods: tuple[str, ...] = ("GET",)
+    max_body: int = 0
+
+    def allowed(self) -> tuple[str, ...]:
+        """The methods, as the Allow header names them."""
+        return (*self.methods, "HEAD") if "GET" in self.methods else self.methods
+
+    def refusal(self, head: Head) -> HttpResponse | None:
+        """The answer to a request whose body is not even read; None if it is to be handled."""
+        if not self.methods:
+            return _NOT_FOUND
+        allowed = self.allowed()
+        if head.request.method not in allowed:
+            return plain(405, "Method Not Allowed", (("Allow", ", ".join(allowed)),))
+        return self._body_refusal(head.body_length)
+
+    def _body_refusal(self, length: int | None) -> HttpResponse | None:
+        if length == 0:
+            return None
+        if not self.max_body:
+            return _NO_BODY
+        if length is None:
+            return _NO_LENGTH
+        return (
+            plain(413, f"the body is longer than {self.max_body} bytes")
+            if length > self.max_body
+            else None
+        )
+
+
+NOWHERE: Final = Route(lambda _: _NOT_FOUND, methods=())
+"""What is served under all other paths."""
+
+Routes = Mapping[str, Handler | Route]
+"""Exact path -> what is served; a bare handler answers GET and HEAD and takes no body."""
+
+
+def route_of(entry: Handler | Route) -> Route:
+    """An entry of :data:`Routes`, written out."""
+    return entry if isinstance(entry, Route) else Route(entry)
