@@ -17,8 +17,9 @@ from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.allocate.allocator import Legacy, PodAllocator
 from deviceplugin.allocate.binder import Binder
 from deviceplugin.allocate.binder_events import BinderEvents, Mend
+from deviceplugin.allocate.binder_state import BinderState, Key
 from deviceplugin.allocate.collectable import Alone, collectable, over
-from deviceplugin.allocate.prestart import BinderState, Key
+from deviceplugin.allocate.context import AllocateContext
 from deviceplugin.apiserver.desired_state import DesiredState
 from deviceplugin.apiserver.events import EventReason
 from deviceplugin.apiserver.pods import Pods
@@ -38,6 +39,7 @@ from deviceplugin.recovery.checkpoint import CheckpointFile
 from deviceplugin.recovery.node_probe import NodeProbe, ProbePaths, live_pods, pods_with_cgroup
 from deviceplugin.recovery.startup import Own, Recovery
 from deviceplugin.scheme_adapter import SchemeAdapter
+from deviceplugin.wiring import unit_of
 from vgpu.kube.client import ApiClient
 from vgpu.kube.informer import Informer
 from vgpu.kube.objects import ContainerState, Node, Pod
@@ -108,34 +110,29 @@ class Service:
         self._alone = Alone()
         self._last: tuple[_MadeOf, DesiredState] | None = None
         self.status_manager = StatusManager(outside.cluster, adapter, self._to_tell, at)
+        context = AllocateContext(adapter, options.node_name, outside.pods, outside.injector, at)
         self.binder = Binder(
+            context,
             KubeletTable(options.kubelet_checkpoint, adapter.resources[0]),
-            outside.pods,
-            outside.injector,
             outside.checkpoint,
             BinderEvents(
                 numbers, self.status_manager, outside.keeper, self._living, mend=outside.mend
             ),
-            adapter=adapter,
-            node=options.node_name,
-            gone=self._gone,
-            at=at,
+            self._gone,
         )
         allocator = PodAllocator(
+            context,
             self.binder,
-            outside.pods,
             numbers,
-            adapter=adapter,
-            node=options.node_name,
-            injector=outside.injector,
-            at=at,
             prestart_seconds=options.prestart_timeout,
             legacy=legacy,
         )
         self.registrar = Registrar(
             options.kubelet_dir, options.scheme, adapter.resources, allocator, cdi=options.cdi
         )
-        self.offers = Offers(adapter, self.registrar.offer, self._too_long)
+        self.offers = Offers(
+            adapter, partial(unit_of, adapter), self.registrar.offer, self._too_long
+        )
 
     def start(self, health: Health) -> None:
         """Recover with these GPUs, then serve."""

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from deviceplugin.allocate.allocation_state import AllocationState
-from deviceplugin.allocate.prestart import BinderState, by_ids
+from deviceplugin.allocate.binder_state import BinderState, by_ids
 from deviceplugin.reasons import BindRefusal, BindRefused
 from deviceplugin.service import Service
 from tests.deviceplugin.allocation_values import (
