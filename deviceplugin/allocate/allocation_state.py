@@ -1,11 +1,22 @@
-"""The plugin's books: who is a tenant, which container is bound to what, what room is left.
+"""The plugin's allocation records: which pods are admitted, which container is bound to what.
 
 A value: every function gives a new allocation state, and one that refuses changes nothing. All that
-decides about a container is here, and nothing here waits, reads or writes. Promises, in any order
-of allocating, binding, starting, restarting and leaving: a GPU is never given beyond what it has;
-a container has at most one binding, of the shares that its own pod's claim names; admitting or
-binding again what is there already changes nothing; a allocation state recreated of the same
-tenants is the same allocation state.
+decides about a container is here, and nothing here waits, reads or writes. For a state s with
+devices D, admitted pods T, those in ``unbooked`` U, and every order of allocating, binding,
+starting, restarting and leaving:
+
+- No device is allocated beyond what it has. For d ∈ D and each of memory, cores and slots, with
+  ``held`` a pod's shares at its peak (:mod:`vgpu.effective`):
+  ``Σ held(t, d) over t ∈ T - U ≤ capacity(d)``, and no pod is admitted to d while some u ∈ U
+  holds a share of it.
+- A container has at most one binding, and a name is one binding's:
+  ``b.container = b'.container within t ⇒ b = b'``, and ``b.name = b'.name over all of T ⇒ b = b'``.
+- A binding has what its own pod's claim says: ``shares(b) = shares(allocation(t, b.container))``;
+  an init container without an allocation has the devices of one app container of its pod, and no
+  more of each than that one.
+- What is done already changes nothing: ``s.admitted(t) = s`` for t ∈ T, ``s.bound(a) = s`` where
+  a is bound under its name, ``s.left(t) = s`` for t ∉ T.
+- The admitted pods alone make the state: ``over(D, T) = s``.
 """
 
 from collections import Counter
@@ -45,7 +56,7 @@ class AllocationState(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, devices: Iterable[Device]) -> Self:
-        """A allocation state without tenants. Raises CapacityError where two devices have the same
+        """An allocation state without tenants. Raises CapacityError where two devices have the same
         UUID.
         """
         devices = tuple(devices)
