@@ -31,7 +31,6 @@ from vgpu.sources.files import read_file
 
 KIND: Final = "vgpu.dev/share"
 VERSION: Final = "0.6.0"
-DEFAULT_SPEC_DIR: Final = "/var/run/cdi"
 
 BOOT: Final = "vgpu.dev/boot-id"
 SCHEME: Final = "vgpu.dev/scheme"

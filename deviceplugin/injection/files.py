@@ -25,8 +25,6 @@ from vgpu.reasons import SourceError
 from vgpu.schemes.codec import ContainerEdits, Mount
 from vgpu.sources.files import read_file
 
-DEFAULT_RUN_DIR: Final = "/run/vgpu"
-
 OVERRIDE_ENV: Final = "/overrideEnv"
 """Where HAMi-core looks."""
 

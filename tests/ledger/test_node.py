@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from tests.ledger.ledger_values import CARDS, NODE, A, B, kinds, pod, ref, where
+from tests.support.fleet_node import fleet_node
 from vgpu.facts import (
     ContainerName,
     Gpu,
@@ -27,7 +28,6 @@ from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.kubeshare.codec import KubeShare
 from vgpu.schemes.volcano.codec import HAMI, Volcano
 from vgpu.simulator.demo import demo
-from vgpu.simulator.fleet import fleet_node
 from vgpu.simulator.node import SimulatedNode
 from vgpu.simulator.scheme_objects import claims
 from vgpu.sources.kubelet import KubeletSource

@@ -29,7 +29,7 @@ from vgpu.ledger.from_node import (
 from vgpu.ledger.statement_cache import StatementCache
 from vgpu.ledger.statements import Evidence, Statement
 from vgpu.ledger.virtual_gpus import holders, of_holders, of_share_pods, on_cards
-from vgpu.model import Device, PodRef, Scheme, Source
+from vgpu.model import Device, PodRef, Source
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.kubeshare.node import with_handles
 
@@ -46,7 +46,6 @@ class NodeSamples(msgspec.Struct, frozen=True):
         pods_complete: whether there are no others.
         registered: the devices as the node's plugins register them at the API server: with memory
             or cores scaled, that is more to share than the driver sees.
-        bound_by_id: schemes whose plugin on this node gives the device that an ID names.
         incomplete: sources that did not bring all that there is.
     """
 
@@ -61,7 +60,6 @@ class NodeSamples(msgspec.Struct, frozen=True):
     pods: Sequence[Pod] | None = None
     pods_complete: bool = True
     registered: Iterable[Device] = ()
-    bound_by_id: Collection[Scheme] = ()
     incomplete: Collection[Source] = ()
 
 
@@ -107,7 +105,7 @@ def node_evidence(
         said[Source.OWN_CHECKPOINT] = samples.own
     for source, granted in grants.items():
         real = (grant for grant in granted if grant.pod_uid not in virtual)
-        given = memory.given(real, speakers, source, samples.bound_by_id)
+        given = memory.given(real, speakers, source)
         said[source] = [statement for one in given for statement in one.statements]
         malformed += (wrong for one in given for wrong in one.malformed)
     if gpu and owners is not None:
