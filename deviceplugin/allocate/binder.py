@@ -259,7 +259,7 @@ class Binder:
         if not lost:
             return state
         fields = {"shares": ",".join(sorted(lost))}
-        log.warning("what containers were given is lost or damaged", extra=fields)
+        log.warning("files of allocated shares are lost or damaged", extra=fields)
         return replace(state, ready=state.ready - lost)
 
     def _find(self, assignment: ContainerDevices) -> Pod | None:

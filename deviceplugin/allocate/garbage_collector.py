@@ -74,5 +74,5 @@ class GarbageCollector:
         try:
             self._context.injector.prune(kept)
         except OSError as error:
-            log.warning("what a container was given cannot be removed: %s", error)
+            log.warning("files of a released share cannot be removed: %s", error)
         return replace(state, allocation_state=allocation_state, ready=state.ready & kept)

@@ -87,7 +87,7 @@ def _create(path: str, mode: int) -> None:
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(folder).st_uid != os.geteuid():
-            raise OSError(errno.EPERM, "it is somebody else's", path)
+            raise OSError(errno.EPERM, "another user owns the folder", path)
         os.fchmod(folder, mode)
     finally:
         os.close(folder)
