@@ -55,6 +55,25 @@ def read_assignments(path: str, resource: str) -> tuple[ContainerDevices, ...]:
         raise SourceError(Reason.MALFORMED, printable(path), str(error)) from error
 
 
+class KubeletTable:
+    """The assignments of one resource in one checkpoint.
+
+    A :class:`deviceplugin.allocate.binder_ports.KubeletDevices`.
+    """
+
+    def __init__(self, path: str, resource: str) -> None:
+        self._path = path
+        self._resource = resource
+
+    def stamp(self) -> Stamp | None:
+        """See :func:`stamp`."""
+        return stamp(self._path)
+
+    def read(self) -> tuple[ContainerDevices, ...]:
+        """See :func:`read_assignments`."""
+        return read_assignments(self._path, self._resource)
+
+
 def _assignment(entry: CheckpointEntry) -> ContainerDevices:
     """Raises msgspec.DecodeError where the IDs are none: a container without them is a guess."""
     name, edits = _answer(bytes(entry.answer_text))

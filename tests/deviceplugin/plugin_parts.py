@@ -25,10 +25,10 @@ from deviceplugin.allocate.collectable import collectable
 from deviceplugin.allocate.context import AllocateContext
 from deviceplugin.failpoints import noop
 from deviceplugin.injection.cdi import CdiInjector
+from deviceplugin.kubelet.container_devices import KubeletTable
 from deviceplugin.kubelet.responses import answer
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.recovery.checkpoint import CheckpointFile
-from deviceplugin.service import KubeletTable
 from tests.deviceplugin.admitting_kubelet import content
 from tests.deviceplugin.allocation_values import CARDS, NODE, NUMBER, SLOTS, pod
 from tests.support.waiting import WAIT_SECONDS, wait_until
