@@ -25,9 +25,9 @@ sys.path[:0] = [str(ROOT)]
 
 from benchmarks.budgets import Budgets  # noqa: E402
 from tests.support import nvml_fake  # noqa: E402
+from tests.support.fleet_node import fleet_node  # noqa: E402
 from tests.support.kubelet_server import Kubelet, one_entry_per_device  # noqa: E402
 from tests.support.live import LiveExporter, fake_devices, fake_processes  # noqa: E402
-from vgpu.simulator.fleet import fleet_node  # noqa: E402
 from vgpu.simulator.scheme_objects import grants  # noqa: E402
 
 TICK = os.sysconf("SC_CLK_TCK")

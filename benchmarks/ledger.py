@@ -51,7 +51,7 @@ from vgpu.facts import (  # noqa: E402
 from vgpu.kube.objects import Container, ContainerState, Node, Pod, Status  # noqa: E402
 from vgpu.ledger import Statement, merge  # noqa: E402
 from vgpu.ledger.cluster import cluster  # noqa: E402
-from vgpu.ledger.node import node_evidence  # noqa: E402
+from vgpu.ledger.node import NodeSamples, node_evidence  # noqa: E402
 from vgpu.ledger.statement_cache import StatementCache  # noqa: E402
 from vgpu.model import PodRef, Scheme, Share, Source  # noqa: E402
 from vgpu.schemes.gaia.codec import Gaia  # noqa: E402
@@ -353,12 +353,14 @@ def main():
 
     report = LedgerReport()
     sampled = full_node()
-    taken, evidence = cpu_seconds(lambda: node_evidence(LANGUAGES, **sampled), options.runs)
+    taken, evidence = cpu_seconds(
+        lambda: node_evidence(LANGUAGES, NodeSamples(**sampled)), options.runs
+    )
     report.line(f"node: samples to {len(evidence.statements)} statements", taken)
     memory, changing = StatementCache(), again(sampled)
-    node_evidence(LANGUAGES, memory=memory, **sampled)
+    node_evidence(LANGUAGES, NodeSamples(**sampled), memory=memory)
     taken, _ = cpu_seconds(
-        lambda: node_evidence(LANGUAGES, memory=memory, **next(changing)), options.runs
+        lambda: node_evidence(LANGUAGES, NodeSamples(**next(changing)), memory=memory), options.runs
     )
     report.line("node: the same, one pod of them changed", taken)
     taken, ledger = cpu_seconds(lambda: merge(evidence), options.runs)

@@ -27,9 +27,9 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from benchmarks.budgets import Budgets  # noqa: E402
-from deviceplugin.allocate.responses import answer  # noqa: E402
 from deviceplugin.kubelet.container_devices import read_assignments  # noqa: E402
 from deviceplugin.kubelet.device_lists import AdvertisedList, TooLong, offered  # noqa: E402
+from deviceplugin.kubelet.responses import answer  # noqa: E402
 from vgpu.model import Device  # noqa: E402
 from vgpu.reasons import Reason, SourceError  # noqa: E402
 from vgpu.schemes.codec import NO_DEVICES, VISIBLE_DEVICES, ContainerEdits  # noqa: E402

@@ -104,11 +104,6 @@ class PluginOptions(msgspec.Struct, frozen=True):
         """The kubelet's own file of devices."""
         return f"{self.kubelet_dir}/kubelet_internal_checkpoint"
 
-    @property
-    def kubelet_socket(self) -> str:
-        """Where the kubelet takes plugins."""
-        return f"{self.kubelet_dir}/kubelet.sock"
-
 
 DEFAULTS: Final = PluginOptions()
 

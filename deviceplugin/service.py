@@ -13,12 +13,13 @@ from operator import is_not
 
 import msgspec
 
-from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.allocate.allocator import Legacy, PodAllocator
 from deviceplugin.allocate.binder import Binder
 from deviceplugin.allocate.binder_events import BinderEvents, Mend
+from deviceplugin.allocate.binder_state import BinderState
 from deviceplugin.allocate.collectable import Alone, collectable, over
-from deviceplugin.allocate.prestart import BinderState, Key
+from deviceplugin.allocate.context import AllocateContext
+from deviceplugin.allocate.desired import desired_state_of
 from deviceplugin.apiserver.desired_state import DesiredState
 from deviceplugin.apiserver.events import EventReason
 from deviceplugin.apiserver.pods import Pods
@@ -27,20 +28,20 @@ from deviceplugin.failpoints import Failpoint
 from deviceplugin.flags import PluginOptions
 from deviceplugin.health.device_health import Health
 from deviceplugin.kubelet.advertised import Offers
-from deviceplugin.kubelet.container_devices import Stamp, read_assignments, stamp
+from deviceplugin.kubelet.container_devices import KubeletTable
 from deviceplugin.kubelet.device_lists import TooLong
 from deviceplugin.kubelet.registrar import Registrar
 from deviceplugin.metrics import PluginMetrics
-from deviceplugin.model import ContainerDevices
 from deviceplugin.ports import Injector, SchemeServices
 from deviceplugin.reasons import BindRefusal, BindRefused
 from deviceplugin.recovery.checkpoint import CheckpointFile
 from deviceplugin.recovery.node_probe import NodeProbe, ProbePaths, live_pods, pods_with_cgroup
 from deviceplugin.recovery.startup import Own, Recovery
 from deviceplugin.scheme_adapter import SchemeAdapter
+from deviceplugin.wiring import unit_of
 from vgpu.kube.client import ApiClient
 from vgpu.kube.informer import Informer
-from vgpu.kube.objects import ContainerState, Node, Pod
+from vgpu.kube.objects import Node, Pod
 
 
 class Outside(msgspec.Struct, frozen=True):
@@ -70,22 +71,6 @@ class Outside(msgspec.Struct, frozen=True):
 _MadeOf = tuple[BinderState, Mapping[str, Pod], Node | None]
 
 
-class KubeletTable:
-    """The kubelet's checkpoint; a :class:`deviceplugin.allocate.binder.KubeletDevices`."""
-
-    def __init__(self, path: str, resource: str) -> None:
-        self._path = path
-        self._resource = resource
-
-    def stamp(self) -> Stamp | None:
-        """See :func:`deviceplugin.kubelet.container_devices.stamp`."""
-        return stamp(self._path)
-
-    def read(self) -> tuple[ContainerDevices, ...]:
-        """See :func:`deviceplugin.kubelet.container_devices.read_assignments`."""
-        return read_assignments(self._path, self._resource)
-
-
 class Service:
     """See the module. Its metrics are made of the public parts."""
 
@@ -108,34 +93,29 @@ class Service:
         self._alone = Alone()
         self._last: tuple[_MadeOf, DesiredState] | None = None
         self.status_manager = StatusManager(outside.cluster, adapter, self._to_tell, at)
+        context = AllocateContext(adapter, options.node_name, outside.pods, outside.injector, at)
         self.binder = Binder(
+            context,
             KubeletTable(options.kubelet_checkpoint, adapter.resources[0]),
-            outside.pods,
-            outside.injector,
             outside.checkpoint,
             BinderEvents(
                 numbers, self.status_manager, outside.keeper, self._living, mend=outside.mend
             ),
-            adapter=adapter,
-            node=options.node_name,
-            gone=self._gone,
-            at=at,
+            self._gone,
         )
         allocator = PodAllocator(
+            context,
             self.binder,
-            outside.pods,
             numbers,
-            adapter=adapter,
-            node=options.node_name,
-            injector=outside.injector,
-            at=at,
             prestart_seconds=options.prestart_timeout,
             legacy=legacy,
         )
         self.registrar = Registrar(
             options.kubelet_dir, options.scheme, adapter.resources, allocator, cdi=options.cdi
         )
-        self.offers = Offers(adapter, self.registrar.offer, self._too_long)
+        self.offers = Offers(
+            adapter, partial(unit_of, adapter), self.registrar.offer, self._too_long
+        )
 
     def start(self, health: Health) -> None:
         """Recover with these GPUs, then serve."""
@@ -234,60 +214,8 @@ class Service:
             return None
         made_of = state, pods, node
         if self._last is None or any(map(is_not, made_of, self._last[0])):
-            self._last = made_of, self._look(*made_of)
+            self._last = made_of, desired_state_of(self.adapter.resources[0], *made_of)
         return self._last[1]
-
-    def _look(self, state: BinderState, pods: Mapping[str, Pod], node: Node | None) -> DesiredState:
-        refused = frozenset(uid for (uid, _), error in state.refusals.items() if error.final)
-        allocation_state, resource = state.allocation_state, self.adapter.resources[0]
-        answered = _answered(state)
-        asked = {uid for uid, _ in answered} | allocation_state.tenants.keys()
-        served = frozenset(
-            uid
-            for uid in asked & pods.keys()
-            if _serves(resource, pods[uid], allocation_state, answered)
-        )
-        return DesiredState(
-            devices=allocation_state.devices,
-            named=allocation_state.named,
-            tenants=allocation_state.tenants,
-            pods=pods,
-            node=node,
-            served=served | refused,
-            refused=refused,
-        )
-
-
-def _answered(state: BinderState) -> frozenset[Key]:
-    """Containers that the kubelet has an answer for and that are not bound by us.
-
-    They are refused, be it for now, or somebody else has answered. Who is refused while the API
-    server does not show it is not looked at yet.
-    """
-    refused = (key for key, error in state.refusals.items() if error.pod is not None)
-    theirs = ((one.pod_uid, one.container) for one in state.all_assignments() if not one.name)
-    return frozenset((*refused, *theirs))
-
-
-def _serves(
-    resource: str, pod: Pod, allocation_state: AllocationState, answered: Collection[Key]
-) -> bool:
-    """Whether the kubelet will not ask for it again: it has an answer for every container."""
-    uid = pod.kubelet_uid
-    tenant = allocation_state.tenants.get(uid)
-    return all(
-        (uid, one.name) in answered
-        or (tenant is not None and tenant.binding(one.name) is not None)
-        or _has_run(pod, one.name)
-        for one in pod.containers
-        if one.limits.get(resource, 0)
-    )
-
-
-def _has_run(pod: Pod, container: str) -> bool:
-    return any(
-        one.name == container and one.state is not ContainerState.WAITING for one in pod.statuses
-    )
 
 
 def _places(options: PluginOptions) -> ProbePaths:

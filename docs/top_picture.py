@@ -9,6 +9,7 @@ sampled by the exporter's own sampler; time is the scenario's, so nothing is wai
 import io
 import logging
 import re
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,23 +18,25 @@ import msgspec
 from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
 
-from exporter.flags import DEFAULTS
-from vgpu.commands.demo import on_node
-from vgpu.commands.this_node import LocalSample, ThisNode
-from vgpu.commands.top_frame import ScreenState, Size, frame, grown
-from vgpu.commands.top_keys import Sort
-from vgpu.commands.top_reading import read_page
-from vgpu.commands.topology_state import by_links, state_of
-from vgpu.display.messages import graph_text
-from vgpu.facts import GpuSample
-from vgpu.metrics.render import Format
-from vgpu.simulator.demo import demo
-from vgpu.simulator.fleet import fleet_node
-from vgpu.simulator.node import SimulatedNode
-from vgpu.simulator.scenario import Scenario
-from vgpu.topology import LinkLevel
-
 HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent)]
+
+from exporter.flags import DEFAULTS  # noqa: E402
+from tests.support.fleet_node import fleet_node  # noqa: E402
+from vgpu.commands.demo import on_node  # noqa: E402
+from vgpu.commands.this_node import LocalSample, ThisNode  # noqa: E402
+from vgpu.commands.top_frame import ScreenState, Size, frame, grown  # noqa: E402
+from vgpu.commands.top_keys import Sort  # noqa: E402
+from vgpu.commands.top_reading import read_page  # noqa: E402
+from vgpu.commands.topology_state import by_links, state_of  # noqa: E402
+from vgpu.display.messages import graph_text  # noqa: E402
+from vgpu.facts import GpuSample  # noqa: E402
+from vgpu.metrics.render import Format  # noqa: E402
+from vgpu.simulator.demo import demo  # noqa: E402
+from vgpu.simulator.node import SimulatedNode  # noqa: E402
+from vgpu.simulator.scenario import Scenario  # noqa: E402
+from vgpu.topology import LinkLevel  # noqa: E402
+
 SIZE = Size(126, 22)
 SECONDS = 58  # the demo's faults of its second minute are not in the picture
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from deviceplugin.apiserver.status_manager import WriteResult
+from deviceplugin.apiserver.writes import WriteResult
 from deviceplugin.metrics import Wait
 from deviceplugin.reasons import BindRefusal
 from grafana.promql import (

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
-from reconciler.model import Coverage, ObjectKind, OwnerState, Snapshot
+from reconciler.model import Coverage, ObjectKind, ObjectRef, OwnerState, Snapshot
 from reconciler.owners.eviction import OwnerId, owner_id, reaction, row_of
 from reconciler.owners.policies import Reaction
 from reconciler.reasons import SkipReason
@@ -69,6 +69,12 @@ class ClusterIndex:
     def share_pods(self) -> Mapping[str, Pod]:
         """KubeShare's, by UID."""
         return {pod.ref.uid: pod for pod in self.snapshot.share_pods}
+
+    def pod_of(self, subject: ObjectRef) -> Pod | None:
+        """The pod or SharePod that the object is; None if it is neither, or is not there."""
+        if subject.kind is ObjectKind.POD:
+            return self.pods.get(subject.uid)
+        return self.share_pods.get(subject.uid) if subject.kind is ObjectKind.SHARE_POD else None
 
     @cached_property
     def pods_by_name(self) -> Mapping[tuple[str, str], Pod]:

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from reconciler.apply.applier import Applier, AuditSink
+from reconciler.apply.applier import Applier, ApplyOptions, AuditSink
 from reconciler.apply.audit import AuditRecord
 from reconciler.apply.removal import Remover
 from reconciler.config.flags import ReconcilerOptions
@@ -101,12 +101,14 @@ class Session(msgspec.Struct, frozen=True):
         return Applier(
             self.cluster,
             audit,
-            remover=remover,
-            deadline_seconds=self.options.settings.deadline,
-            dry_run=dry_run,
-            leads=leads,
-            sleep=stopping.wait,
-            stopping=stopping.is_set,
+            ApplyOptions(
+                remover=remover,
+                deadline_seconds=self.options.settings.deadline,
+                dry_run=dry_run,
+                leads=leads,
+                sleep=stopping.wait,
+                stopping=stopping.is_set,
+            ),
         ).apply
 
 

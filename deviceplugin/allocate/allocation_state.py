@@ -1,11 +1,22 @@
-"""The plugin's books: who is a tenant, which container is bound to what, what room is left.
+"""The plugin's allocation records: which pods are admitted, which container is bound to what.
 
 A value: every function gives a new allocation state, and one that refuses changes nothing. All that
-decides about a container is here, and nothing here waits, reads or writes. Promises, in any order
-of allocating, binding, starting, restarting and leaving: a GPU is never given beyond what it has;
-a container has at most one binding, of the shares that its own pod's claim names; admitting or
-binding again what is there already changes nothing; a allocation state recreated of the same
-tenants is the same allocation state.
+decides about a container is here, and nothing here waits, reads or writes. For a state s with
+devices D, admitted pods T, those in ``unbooked`` U, and every order of allocating, binding,
+starting, restarting and leaving:
+
+- No device is allocated beyond what it has. For d ∈ D and each of memory, cores and slots, with
+  ``held`` a pod's shares at its peak (:mod:`vgpu.effective`):
+  ``Σ held(t, d) over t ∈ T - U ≤ capacity(d)``, and no pod is admitted to d while some u ∈ U
+  holds a share of it.
+- A container has at most one binding, and a name is one binding's:
+  ``b.container = b'.container within t ⇒ b = b'``, and ``b.name = b'.name over all of T ⇒ b = b'``.
+- A binding has what its own pod's claim says: ``shares(b) = shares(allocation(t, b.container))``;
+  an init container without an allocation has the devices of one app container of its pod, and no
+  more of each than that one.
+- What is done already changes nothing: ``s.admitted(t) = s`` for t ∈ T, ``s.bound(a) = s`` where
+  a is bound under its name, ``s.left(t) = s`` for t ∉ T.
+- The admitted pods alone make the state: ``over(D, T) = s``.
 """
 
 from collections import Counter
@@ -15,11 +26,12 @@ from typing import Final, Self
 import msgspec
 from msgspec.structs import replace
 
+from deviceplugin.allocate.init_containers import in_start_order, inherited, seen
 from deviceplugin.model import AdmittedPod, AllocationConflict, Binding, ContainerDevices
 from deviceplugin.reasons import BindRefusal, BindRefused
 from vgpu.capacity import CapacityError, CapacityRefusal, NodeCapacity
-from vgpu.kube.objects import Container, Pod
-from vgpu.model import Allocation, ContainerKind, Device, Request, Share
+from vgpu.kube.objects import Pod
+from vgpu.model import Allocation, Device, Request, Share
 
 _NAMED: Final = 4
 """Holders that a refusal names."""
@@ -45,7 +57,7 @@ class AllocationState(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, devices: Iterable[Device]) -> Self:
-        """A allocation state without tenants. Raises CapacityError where two devices have the same
+        """An allocation state without tenants. Raises CapacityError where two devices have the same
         UUID.
         """
         devices = tuple(devices)
@@ -109,7 +121,7 @@ class AllocationState(msgspec.Struct, frozen=True):
             replace(each, shares=tuple(self._by_uuid(share, pod) for share in each.shares))
             for each in allocations
         )
-        tenant = AdmittedPod(ref, _in_start_order(own, pod), since=now)
+        tenant = AdmittedPod(ref, in_start_order(own, pod), since=now)
         for device in sorted({share.device for share in tenant.shares}):
             self._require_healthy(device, pod)
             holders = self._unbooked_on(device)
@@ -212,7 +224,7 @@ class AllocationState(msgspec.Struct, frozen=True):
         if own is not None and len(own.shares) != request.count:
             detail = f"it asks for {request.count} devices and was promised {len(own.shares)}"
             raise BindRefused(BindRefusal.OTHER_COUNT, detail, pod.ref, name)
-        shares = own.shares if own is not None else _inherited(tenant, spec, request, pod)
+        shares = own.shares if own is not None else inherited(tenant, spec, request, pod)
         for share in shares:
             self._require_healthy(share.device, pod, name)
         return shares
@@ -258,67 +270,6 @@ class AllocationState(msgspec.Struct, frozen=True):
 
     def _uses(self, uid: str, device: str) -> bool:
         return any(share.device == device for share in self.tenants[uid].shares)
-
-
-def seen(tenant: AdmittedPod, pod: Pod, booted_at: float) -> AdmittedPod:
-    """The tenant with what its pod's spec and status tell of init containers.
-
-    After a boot of the node, at ``booted_at`` (unix seconds), init containers run again. A pod of
-    another name only pretends to be the tenant's: anybody may write a static pod's UID.
-    """
-    if (pod.ref.namespace, pod.ref.name) != (tenant.pod.namespace, tenant.pod.name):
-        return tenant
-    return replace(
-        tenant,
-        allocations=_in_start_order(tenant.allocations, pod),
-        initialized=tenant.initialized or pod.initialized(booted_at),
-    )
-
-
-def _in_start_order(allocations: Iterable[Allocation], pod: Pod) -> tuple[Allocation, ...]:
-    """With when each container runs; init containers and sidecars in front, as in the spec."""
-    kinds = {one.name: one.kind for one in pod.containers}
-    place = {name: at for at, name in enumerate(kinds)}
-    known = [replace(each, kind=kinds.get(each.container, each.kind)) for each in allocations]
-    first = [each for each in known if each.kind is not ContainerKind.APP]
-    first.sort(key=lambda each: place.get(each.container, -1))
-    return (*first, *(each for each in known if each.kind is ContainerKind.APP))
-
-
-def _inherited(
-    tenant: AdmittedPod, container: Container, request: Request, pod: Pod
-) -> tuple[Share, ...]:
-    """What an init container uses before the pod's own containers do. Raises Refused.
-
-    The schedulers promise it nothing. It gets the devices of the first app container that was
-    promised as many, with as much memory and as many cores of each as it asks for. A sidecar's are
-    in use meanwhile.
-    """
-    if container.kind is not ContainerKind.INIT:
-        detail = f"no devices are promised to this {container.kind} container"
-        raise BindRefused(BindRefusal.NO_CLAIM, detail, pod.ref, container.name)
-    for each in tenant.allocations:
-        if (
-            each.container in pod.apps
-            and len(each.shares) == request.count
-            and all(_covers(share, request) for share in each.shares)
-        ):
-            return tuple(
-                Share(
-                    share.device,
-                    request.memory_bytes or share.memory_bytes,
-                    request.cores_milli or share.cores_milli,
-                )
-                for share in each.shares
-            )
-    detail = "an init container may ask for no more than one of the containers after it"
-    raise BindRefused(BindRefusal.NO_CLAIM, detail, pod.ref, container.name)
-
-
-def _covers(share: Share, request: Request) -> bool:
-    """Whether the share has as much as is asked for; a percentage is of all that there is."""
-    memory = share.memory_bytes is None or (request.memory_bytes or 0) <= share.memory_bytes
-    return memory and request.cores_milli <= (share.cores_milli or 0)
 
 
 def _names(tenants: Iterable[AdmittedPod]) -> str:

@@ -12,17 +12,15 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.allocate.binder_state import BinderState
 from deviceplugin.allocate.binding import Injection, bind, injection
 from deviceplugin.allocate.candidates import Candidate, Claims, candidates, no_candidate
+from deviceplugin.allocate.context import AllocateContext
 from deviceplugin.allocate.guesses import Guesses
-from deviceplugin.allocate.prestart import BinderState
-from deviceplugin.apiserver.pods import Pods
-from deviceplugin.failpoints import Failpoint, Step
+from deviceplugin.failpoints import Step
 from deviceplugin.metrics import Wait
 from deviceplugin.model import ContainerDevices
-from deviceplugin.ports import Injector
 from deviceplugin.reasons import BindRefusal, BindRefused
-from deviceplugin.scheme_adapter import SchemeAdapter
 from vgpu.kube.objects import Pod
 from vgpu.model import Device
 from vgpu.schemes.codec import ContainerEdits
@@ -61,7 +59,7 @@ class BindingWaiter(Protocol):
         ...
 
     def started(self, ids: frozenset[str], seconds: float) -> None:
-        """Wait until the container with these IDs may start. Raises Refused."""
+        """Wait until the container with these IDs may start. Raises BindRefused."""
         ...
 
 
@@ -90,27 +88,23 @@ class PodAllocator:
 
     def __init__(
         self,
+        context: AllocateContext,
         binder: BindingWaiter,
-        pods: Pods,
         counts: Counts,
         *,
-        adapter: SchemeAdapter,
-        node: str,
-        injector: Injector,
-        at: Failpoint,
         prestart_seconds: float,
         legacy: Legacy | None = None,
     ) -> None:
         """``legacy`` answers in place of a refusal, for those who count on the original's."""
-        self._adapter = adapter
-        self._claims = Claims(adapter.codec)
-        self._node = node
+        self._adapter = context.adapter
+        self._claims = Claims(context.adapter.codec)
+        self._node = context.node
         self._binder = binder
-        self._pods = pods
-        self._injector = injector
+        self._pods = context.pods
+        self._injector = context.injector
         self._guesses = Guesses()
         self._counts = counts
-        self._at = at
+        self._at = context.failpoint
         self._prestart_seconds = prestart_seconds
         self._legacy = legacy
 
@@ -217,7 +211,7 @@ class PodAllocator:
         return True
 
     def _guess(self, waiting: tuple[Candidate, ...], ids: frozenset[str], name: str) -> Injection:
-        """What the first of them would get. Raises Refused."""
+        """What the first of them would get. Raises BindRefused."""
         if not waiting:
             detail = "without CDI the API server has to say who waits, and it is not heard"
             raise BindRefused(BindRefusal.NOT_SEEN, detail)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 import msgspec
 
 from deviceplugin.allocate.allocation_state import AllocationState
-from deviceplugin.allocate.prestart import BinderState, Key
+from deviceplugin.allocate.binder_state import BinderState, Key
 from deviceplugin.model import Binding, ContainerDevices
 from deviceplugin.reasons import BindRefusal, BindRefused
 from deviceplugin.scheme_adapter import SchemeAdapter

@@ -42,7 +42,7 @@ _BY_ANNOTATION: Final = frozenset(
 """These may rest on an annotation that somebody has edited since we have bound the pod."""
 
 
-def of_desk(allocation_state: AllocationState) -> tuple[AllocationConflict, ...]:
+def of_allocations(allocation_state: AllocationState) -> tuple[AllocationConflict, ...]:
     """What the allocation state cannot bear, as it is now."""
     tenants = allocation_state.tenants.values()
     lost = any(

@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from typing import Final
 
-from deviceplugin.allocate.prestart import BinderState
+from deviceplugin.allocate.binder_state import BinderState
 from deviceplugin.reasons import BindRefusal
 
 PATIENCE: Final = 2

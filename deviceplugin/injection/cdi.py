@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 
 from deviceplugin import atomic_files
-from deviceplugin.allocate.binding_names import checked
+from deviceplugin.injection.binding_names import checked
 from vgpu.model import Scheme
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.codec import NO_DEVICES, VISIBLE_DEVICES, ContainerEdits
@@ -31,7 +31,6 @@ from vgpu.sources.files import read_file
 
 KIND: Final = "vgpu.dev/share"
 VERSION: Final = "0.6.0"
-DEFAULT_SPEC_DIR: Final = "/var/run/cdi"
 
 BOOT: Final = "vgpu.dev/boot-id"
 SCHEME: Final = "vgpu.dev/scheme"

@@ -19,13 +19,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from deviceplugin import atomic_files
-from deviceplugin.allocate.binding_names import checked, is_name
+from deviceplugin.injection.binding_names import checked, is_name
 from vgpu.model import Scheme
 from vgpu.reasons import SourceError
 from vgpu.schemes.codec import ContainerEdits, Mount
 from vgpu.sources.files import read_file
-
-DEFAULT_RUN_DIR: Final = "/run/vgpu"
 
 OVERRIDE_ENV: Final = "/overrideEnv"
 """Where HAMi-core looks."""

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec.structs import replace
 
 from deviceplugin.health.device_health import Health
-from deviceplugin.kubelet.device_lists import TooLong, offered
+from deviceplugin.kubelet.device_lists import IdUnit, TooLong, offered
 from deviceplugin.metrics import GpuStatus, Offer
 from deviceplugin.scheme_adapter import SchemeAdapter
-from deviceplugin.wiring import unit_of
 from vgpu.model import Device
 from vgpu.schemes.codec import ClaimError
 from vgpu.units import MIB
@@ -29,10 +28,18 @@ class Offers:
     """Keeps the lists of all resources. Safe to be asked from any thread."""
 
     def __init__(
-        self, adapter: SchemeAdapter, listed: ToList, too_long: Callable[[TooLong], None]
+        self,
+        adapter: SchemeAdapter,
+        unit_of: Callable[[str], IdUnit | None],
+        listed: ToList,
+        too_long: Callable[[TooLong], None],
     ) -> None:
-        """``too_long`` is told of every list that cannot be offered, once."""
+        """``unit_of`` is what one ID of a resource stands for, where the operator sets it.
+
+        ``too_long`` is called once for every list that cannot be offered.
+        """
         self._adapter = adapter
+        self._unit_of = unit_of
         self._listed = listed
         self._too_long = too_long
         self._lock = threading.Lock()
@@ -72,7 +79,7 @@ class Offers:
     def _offer(self, resource: str, devices: tuple[Device, ...]) -> None:
         codec = self._adapter.codec
         try:
-            found = offered(codec, resource, devices, unit_of(self._adapter, resource))
+            found = offered(codec, resource, devices, self._unit_of(resource))
         except ClaimError as error:  # a GPU without UUID or memory: no list can be made
             log.error("%s is not offered: %s", resource, error)  # noqa: TRY400  # no traceback
             self._listed(resource, None)

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import grpc
 import msgspec
 
-from deviceplugin.allocate import responses
+from deviceplugin.kubelet import responses
 from deviceplugin.ports import Allocator
 from deviceplugin.reasons import FINAL, BindRefusal, BindRefused
 from vgpu.plugin_messages import CHECK_FAILED
@@ -79,7 +79,7 @@ class Endpoint:
     ) -> None:
         """``offered`` is the list, encoded; ``binding`` says whether starts are asked for too.
 
-        ``cdi`` says how answers carry their name, see :mod:`deviceplugin.allocate.responses`.
+        ``cdi`` says how answers carry their name, see :mod:`deviceplugin.kubelet.responses`.
         """
         self.resource = resource
         self.path = path

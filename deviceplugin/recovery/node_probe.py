@@ -16,7 +16,7 @@ from vgpu.facts import GpuSample
 from vgpu.kube.objects import Pod
 from vgpu.ledger import Ledger, merge
 from vgpu.ledger.from_own import own_statements
-from vgpu.ledger.node import node_evidence
+from vgpu.ledger.node import NodeSamples, node_evidence
 from vgpu.model import Device
 from vgpu.own_checkpoint import Checkpoint
 from vgpu.reasons import SourceError
@@ -147,17 +147,19 @@ def ledger_of(
     kubelet = with_names(seen.kubelet, names)
     evidence = node_evidence(
         (codec,),
-        node=node,
-        gpu=seen.gpu,
-        process=seen.process,
-        shim=seen.shim,
-        kubelet=kubelet,
-        limits=seen.limits,
-        held=kubelet.held if kubelet else None,
-        own=own_statements(kept, OWN),
-        pods=pods,
-        registered=shared,
-        incomplete=incomplete_sources(seen),
+        NodeSamples(
+            node=node,
+            gpu=seen.gpu,
+            process=seen.process,
+            shim=seen.shim,
+            kubelet=kubelet,
+            limits=seen.limits,
+            held=kubelet.held if kubelet else None,
+            own=own_statements(kept, OWN),
+            pods=pods,
+            registered=shared,
+            incomplete=incomplete_sources(seen),
+        ),
     )
     return merge(replace(evidence, devices=tuple(_numbered(evidence.devices, shared))))
 

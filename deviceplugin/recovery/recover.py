@@ -17,9 +17,11 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from deviceplugin.allocate.allocation_state import AllocationState, seen
+from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.allocate.binder_ports import Recovered
 from deviceplugin.allocate.collectable import collectable
 from deviceplugin.allocate.contradictions import disagreements
+from deviceplugin.allocate.init_containers import seen
 from deviceplugin.model import AllocationConflict, ContainerDevices
 from deviceplugin.recovery.adoption import Adoption, adopted, claims_of, is_alive, is_granted
 from vgpu.admitted import AdmittedPod
@@ -32,25 +34,6 @@ Holdings = Mapping[str, Sequence[Holding]]
 """By UID on the node."""
 
 _UNPLACED: Final = "it holds a share, and nobody tells of which device"
-
-
-class Recovered(msgspec.Struct, frozen=True):
-    """What was found.
-
-    Attributes:
-        allocation state: of all who hold something on a known device.
-        conflicts: what sources tell differently; what the allocation state cannot bear is seen on
-            it.
-        unsettled: UIDs of pods that may hold something that is not on the allocation state: nobody
-            tells of which device, or whether the pod lives. While the API server is not heard, wait
-            for it and recover anew: without it nothing new can be bound either.
-        remarks: what tenants claim, and nobody who could know agrees.
-    """
-
-    allocation_state: AllocationState
-    conflicts: tuple[AllocationConflict, ...] = ()
-    unsettled: frozenset[str] = frozenset()
-    remarks: tuple[AllocationConflict, ...] = ()
 
 
 class RecoverySources(msgspec.Struct, frozen=True):

@@ -11,12 +11,13 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from deviceplugin.allocate.binder_ports import Recovered
 from deviceplugin.apiserver.pods import Pods
 from deviceplugin.kubelet.container_devices import read_assignments
 from deviceplugin.model import AdmittedPod, ContainerDevices
 from deviceplugin.ports import Injector
 from deviceplugin.recovery.node_probe import NodeProbe
-from deviceplugin.recovery.recover import Recovered, RecoverySources, recover
+from deviceplugin.recovery.recover import RecoverySources, recover
 from deviceplugin.scheme_adapter import SchemeAdapter
 from vgpu.facts import Gpu, GpuSample
 from vgpu.kube.objects import Pod

@@ -50,6 +50,33 @@ class _Turn(msgspec.Struct, frozen=True):
     last: Answer | None = None
 
 
+class ApplyOptions(msgspec.Struct, frozen=True):
+    """How plans are applied.
+
+    Attributes:
+        remover: removes shims' folders; on a node only.
+        clock: gives unix seconds.
+        monotonic: gives seconds that never go back.
+        sleep: waits so many seconds, and is true if we are to stop.
+        deadline_seconds: maximum time that a plan is given.
+        dry_run: whether the API server is asked and nothing is kept.
+        leads: whether we may still act.
+        stopping: whether nothing more may be begun.
+    """
+
+    remover: Remover | None = None
+    clock: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], object] = time.sleep
+    deadline_seconds: float = 120.0
+    dry_run: bool = False
+    leads: Callable[[], bool] = lambda: True
+    stopping: Callable[[], bool] = lambda: False
+
+
+_DEFAULT: Final = ApplyOptions()
+
+
 class Applier:
     """Applies plans, one at a time. A plan's results come as soon as they are there."""
 
@@ -57,33 +84,11 @@ class Applier:
         self,
         client: ClusterClient,
         audit: AuditSink,
-        *,
-        remover: Remover | None = None,
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
-        deadline_seconds: float = 120.0,
-        dry_run: bool = False,
-        leads: Callable[[], bool] = lambda: True,
-        stopping: Callable[[], bool] = lambda: False,
+        options: ApplyOptions = _DEFAULT,
     ) -> None:
-        """``remover`` removes shims' folders, on a node.
-
-        ``clock`` tells unix seconds, ``monotonic`` seconds that never go back; ``sleep`` waits so
-        many, and is true if we are to stop. A plan is given ``deadline_seconds``. With ``dry_run``
-        the API server is asked and nothing is kept. ``leads`` says whether we may still act,
-        ``stopping`` whether we were told to begin nothing more.
-        """
         self._client = client
         self._audit = audit
-        self._remover = remover
-        self._dry_run = dry_run
-        self._clock = clock
-        self._monotonic = monotonic
-        self._sleep = sleep
-        self._deadline_seconds = deadline_seconds
-        self._leads = leads
-        self._stopping = stopping
+        self._options = options
 
     def apply(self, plan: Plan, judge: Judge) -> Iterator[ActionResult]:
         """A result for each action of the plan, as they come.
@@ -91,45 +96,47 @@ class Applier:
         ``judge`` knows the look that the plan was made from. Raises AuditError where an action
         could not be told: it was not begun, or it was the last.
         """
-        actor = Executor(
-            self._client, judge, self._remover, dry_run=self._dry_run, leads=self._leads
+        options = self._options
+        executor = Executor(
+            self._client, judge, options.remover, dry_run=options.dry_run, leads=options.leads
         )
         announcer = EventWriter(self._client.write_event)
-        deadline = self._monotonic() + self._deadline_seconds
+        deadline = options.monotonic() + options.deadline_seconds
         try:
-            for entry, answer in self._answers(plan, actor, deadline):
-                result = ActionResult(entry, answer.outcome, answer.detail, self._clock())
+            for entry, answer in self._answers(plan, executor, deadline):
+                result = ActionResult(entry, answer.outcome, answer.detail, options.clock())
                 try:
                     self._audit.result(plan, result)
                 finally:
                     yield result
-                if not (self._dry_run or answer.unreached):
+                if not (options.dry_run or answer.unreached):
                     announcer.say(event_notes(result, answer.seen))
         finally:
-            left = max(EVENTS_SECONDS, deadline - self._monotonic())
-            announcer.finish(left, self._stopping)
+            left = max(EVENTS_SECONDS, deadline - options.monotonic())
+            announcer.finish(left, options.stopping)
 
     def _answers(
-        self, plan: Plan, actor: Executor, deadline: float
+        self, plan: Plan, executor: Executor, deadline: float
     ) -> Iterator[tuple[Entry, Answer]]:
+        options = self._options
         turns = deque(_Turn(entry) for entry in plan.actions)
         unreached = 0
         stopped = False
         while turns:
             turn = turns.popleft()
-            stopped = stopped or self._stopping()
-            pause = turn.not_before - self._monotonic()
-            if pause > 0 and not stopped and self._leads():
-                stopped = bool(self._sleep(pause))
+            stopped = stopped or options.stopping()
+            pause = turn.not_before - options.monotonic()
+            if pause > 0 and not stopped and options.leads():
+                stopped = bool(options.sleep(pause))
             halted = self._halted(deadline, unreached, stopped=stopped)
             if halted is not None:
                 yield turn.entry, turn.last or halted
                 continue
             if turn.last is None:
                 self._audit.intent(plan, turn.entry)
-            answer = actor.act(turn.entry)
+            answer = executor.act(turn.entry)
             unreached = unreached + 1 if answer.unreached else 0
-            again = self._monotonic() + (answer.wait or 0.0)
+            again = options.monotonic() + (answer.wait or 0.0)
             if answer.wait is None or again >= deadline:
                 yield turn.entry, answer
                 continue
@@ -143,11 +150,12 @@ class Applier:
         """Why nothing more is tried."""
         if stopped:
             return Answer(ActionOutcome.OUT_OF_TIME, "told to stop")
-        if not self._leads():
+        if not self._options.leads():
             return Answer(ActionOutcome.NOT_LEADER)
         if unreached >= MOST_UNREACHED:
             detail = f"not tried: the API server did not answer {unreached} times in a row"
             return Answer(ActionOutcome.OUT_OF_TIME, detail)
-        if self._monotonic() >= deadline:
-            return Answer(ActionOutcome.OUT_OF_TIME, f"{self._deadline_seconds:.0f} s have passed")
+        if self._options.monotonic() >= deadline:
+            seconds = self._options.deadline_seconds
+            return Answer(ActionOutcome.OUT_OF_TIME, f"{seconds:.0f} s have passed")
         return None

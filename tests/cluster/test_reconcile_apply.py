@@ -4,7 +4,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from reconciler.apply.applier import Applier
+from reconciler.apply.applier import Applier, ApplyOptions
 from reconciler.apply.audit import Audit, read
 from reconciler.apply.restore import Undo, restore
 from reconciler.leader import Leader
@@ -81,7 +81,7 @@ def nodes(api, cluster):
 
 def apply(cluster, path, *entries, **options):
     with Audit.open(path) as audit:
-        applier = Applier(cluster, audit, **{"deadline_seconds": 5.0} | options)
+        applier = Applier(cluster, audit, ApplyOptions(**{"deadline_seconds": 5.0} | options))
         return list(applier.apply(plan(*entries), unmoved((Volcano(HAMI),))))
 
 

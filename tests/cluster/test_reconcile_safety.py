@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from reconciler.apply.applier import Applier
+from reconciler.apply.applier import Applier, ApplyOptions
 from reconciler.apply.audit import Audit
 from reconciler.apply.executor import TRIES
 from reconciler.cycle import Cycles
@@ -83,7 +83,7 @@ def cycles(cluster, tmp_path):
 
         def make(policy=EAGER, **options):
             audit = stack.enter_context(Audit.open(str(tmp_path / "audit.jsonl")))
-            apply = Applier(cluster, audit, **options).apply
+            apply = Applier(cluster, audit, ApplyOptions(**options)).apply
             return Cycles(ListingObserver(cluster, Units()), policy, apply=apply)
 
         yield make

@@ -20,14 +20,15 @@ from deviceplugin.adapters.volcano import VolcanoAdapter
 from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.allocate.allocator import PodAllocator
 from deviceplugin.allocate.binder import Binder
+from deviceplugin.allocate.binder_ports import Recovered
 from deviceplugin.allocate.collectable import collectable
-from deviceplugin.allocate.responses import answer
+from deviceplugin.allocate.context import AllocateContext
 from deviceplugin.failpoints import noop
 from deviceplugin.injection.cdi import CdiInjector
+from deviceplugin.kubelet.container_devices import KubeletTable
+from deviceplugin.kubelet.responses import answer
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.recovery.checkpoint import CheckpointFile
-from deviceplugin.recovery.recover import Recovered
-from deviceplugin.service import KubeletTable
 from tests.deviceplugin.admitting_kubelet import content
 from tests.deviceplugin.allocation_values import CARDS, NODE, NUMBER, SLOTS, pod
 from tests.support.waiting import WAIT_SECONDS, wait_until
@@ -109,19 +110,15 @@ class Parts:
         self.store.open(0)
         self.watcher = Watcher()
         self.numbers = PluginMetrics()
-        common = {"adapter": self.adapter, "node": NODE, "at": at}
+        context = AllocateContext(self.adapter, NODE, self.api, self.injector, at)
         table = KubeletTable(str(self.kubelet_file), NUMBER)
-        self.binder = Binder(
-            table, self.api, self.injector, self.store, self.watcher, gone=self._gone, **common
-        )
+        self.binder = Binder(context, table, self.store, self.watcher, self._gone)
         self.allocator = PodAllocator(
+            context,
             self.binder,
-            self.api,
             self.numbers,
-            injector=self.injector,
             prestart_seconds=self.prestart_seconds,
             legacy=self.legacy,
-            **common,
         )
         if recovered:
             self.binder.start(partial(self._recover, self.store.load().tenants))

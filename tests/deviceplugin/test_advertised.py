@@ -1,5 +1,7 @@
 """From the GPUs' health to the lists that the kubelet reads."""
 
+from functools import partial
+
 import pytest
 
 from deviceplugin.adapters.gpushare import GpushareAdapter
@@ -7,6 +9,7 @@ from deviceplugin.adapters.volcano import VolcanoAdapter
 from deviceplugin.health.device_health import Health
 from deviceplugin.health.incident import Incident, UnhealthyReason
 from deviceplugin.kubelet.advertised import Offers, cards
+from deviceplugin.wiring import unit_of
 from tests.deviceplugin.allocation_values import NUMBER
 from tests.support.plugin_pods import A, B, gpu
 from vgpu.rpc import deviceplugin_pb2 as pb
@@ -43,7 +46,7 @@ def kubelet():
 
 def offers(kubelet, adapter=None):
     adapter = adapter or VolcanoAdapter(Volcano(memory_factor=1024), split_count=2)
-    return Offers(adapter, kubelet.listed, kubelet.problems.append)
+    return Offers(adapter, partial(unit_of, adapter), kubelet.listed, kubelet.problems.append)
 
 
 def test_every_resource_of_every_card_is_listed(kubelet):

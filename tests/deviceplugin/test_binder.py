@@ -11,13 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from deviceplugin.allocate.allocation_state import AllocationState
-from deviceplugin.allocate.binder import MAKING_ROOM_SECONDS
+from deviceplugin.allocate.binder_ports import Recovered
+from deviceplugin.allocate.garbage_collector import MAKING_ROOM_SECONDS
 from deviceplugin.failpoints import Step
 from deviceplugin.injection.cdi import CdiInjector
 from deviceplugin.injection.files import FileInjector
 from deviceplugin.model import AllocationConflict
 from deviceplugin.reasons import BindRefusal, BindRefused
-from deviceplugin.recovery.recover import Recovered
 from tests.deviceplugin.allocation_values import A, B, claimed, made, running, share
 from tests.deviceplugin.plugin_parts import HASTY, PATIENT, Parts
 from tests.support.broken_disk import Killed
@@ -407,7 +407,7 @@ def test_what_was_found_and_could_not_be_kept_is_kept_as_soon_as_it_can_be(parts
     assert bench.binder.recovered(PATIENT)
     assert bench.saved() == {}
     full[0] = False
-    bench.binder._swept_at = float("-inf")
+    bench.binder._collector._collected_at = float("-inf")
     bench.binder.look()
     wait_until(lambda: bench.saved() == found.allocation_state.tenants, "it is kept")
 
@@ -423,12 +423,12 @@ def test_a_checkpoint_of_ours_that_is_damaged_is_written_anew(parts, content):
     path.unlink()
     if content is not None:
         path.write_bytes(content)
-    bench.binder._checked_at = bench.binder._swept_at = float("-inf")
+    bench.binder._checked_at = bench.binder._collector._collected_at = float("-inf")
     bench.binder.look()
-    wait_until(lambda: bench.binder._kept is None, "the damage is seen")
-    bench.binder._swept_at = float("-inf")
+    wait_until(lambda: bench.binder._checkpoint._saved is None, "the damage is seen")
+    bench.binder._collector._collected_at = float("-inf")
     bench.binder.look()
-    wait_until(lambda: bench.binder._kept is not None, "it is rewritten")
+    wait_until(lambda: bench.binder._checkpoint._saved is not None, "it is rewritten")
     assert bench.saved() == saved
     assert bool([*path.parent.glob("*.damaged-*")]) == (content is not None)
 
@@ -443,9 +443,9 @@ def test_what_is_not_known_for_certain_is_not_written_over_what_is_kept(parts):
     unsettled = Recovered(AllocationState.of(bench.devices), unsettled=frozenset({"a"}))
     bench.binder.start(lambda _: unsettled)
     assert bench.binder.recovered(PATIENT)
-    bench.binder._swept_at = float("-inf")
+    bench.binder._collector._collected_at = float("-inf")
     bench.binder.look()
-    wait_until(lambda: bench.binder._swept_at > 0, "a look at who has left")
+    wait_until(lambda: bench.binder._collector._collected_at > 0, "a look at who has left")
     assert bench.saved().keys() == {"a"}
 
 
@@ -701,7 +701,7 @@ def test_a_card_that_is_lost_is_a_conflict_until_it_is_back_or_its_tenant_has_le
     bench.binder.offer(bench.devices[1:])
     wait_until(lambda: last_told(bench) != ([], []), "it is lost again")
     bench.remove(pod)
-    bench.binder._swept_at = float("-inf")
+    bench.binder._collector._collected_at = float("-inf")
     bench.binder.look()
     wait_until(lambda: last_told(bench) == ([], []), "its tenant has left")
 
@@ -834,8 +834,8 @@ def test_a_checkpoint_of_the_kubelets_that_was_never_read_says_of_nobody_that_he
         bench.kubelet_file.symlink_to(bench.kubelet_file.name)  # not even its status can be read
     bench.start()
     looks = []
-    bench.binder._gone = lambda state, *_: looks.append(state.assigned_pods) or ()
-    bench.binder._swept_at = float("-inf")
+    bench.binder._collector._gone = lambda state, *_: looks.append(state.assigned_pods) or ()
+    bench.binder._collector._collected_at = float("-inf")
     bench.binder.look()
     wait_until(lambda: looks, "a look at who has left")
     assert looks[0] is None
@@ -868,7 +868,7 @@ def test_what_a_pod_was_given_goes_when_it_has_left(parts):
         bench.put(running(pod))
     assert bench.injector.written() == {kept, gone}
     bench.remove(first)
-    bench.binder._swept_at = float("-inf")
+    bench.binder._collector._collected_at = float("-inf")
     bench.binder.look()
     (left,) = bench.watcher.wait("left")
     assert left.pod.uid == "a"

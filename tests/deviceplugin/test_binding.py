@@ -3,8 +3,8 @@
 import pytest
 
 from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.allocate.binder_state import BinderState, by_ids
 from deviceplugin.allocate.binding import bind_all
-from deviceplugin.allocate.prestart import BinderState, by_ids
 from deviceplugin.reasons import BindRefusal
 from tests.deviceplugin.allocation_values import (
     CARDS,

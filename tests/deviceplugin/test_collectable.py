@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.allocate.binder_state import BinderState, by_ids
 from deviceplugin.allocate.collectable import (
     ALONE_SECONDS,
     GRACE_SECONDS,
@@ -13,7 +14,6 @@ from deviceplugin.allocate.collectable import (
     collectable,
     over,
 )
-from deviceplugin.allocate.prestart import BinderState, by_ids
 from deviceplugin.flags import PluginOptions
 from deviceplugin.service import Service
 from tests.deviceplugin.allocation_values import (

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.allocate.responses import answer
 from deviceplugin.kubelet.container_devices import read_assignments, stamp
+from deviceplugin.kubelet.responses import answer
 from deviceplugin.model import ContainerDevices
 from tests.support.environment import GOLDEN_FILES
 from vgpu.reasons import Reason, SourceError

@@ -2,8 +2,8 @@
 
 from deviceplugin.allocate import guesses as guesses_module
 from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.allocate.binder_state import BinderState, by_ids
 from deviceplugin.allocate.guesses import PATIENCE, Guesses
-from deviceplugin.allocate.prestart import BinderState, by_ids
 from deviceplugin.reasons import BindRefusal, BindRefused
 from tests.deviceplugin.allocation_values import CARDS, assignment, pod
 

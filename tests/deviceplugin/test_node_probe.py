@@ -7,7 +7,7 @@ import pytest
 
 from deviceplugin.adapters.gpushare import GpushareAdapter
 from deviceplugin.adapters.volcano import VolcanoAdapter
-from deviceplugin.allocate.contradictions import of_desk
+from deviceplugin.allocate.contradictions import of_allocations
 from deviceplugin.recovery.node_probe import NodeProbe, ProbePaths, live_pods
 from deviceplugin.recovery.recover import RecoverySources, recover
 from tests.deviceplugin.allocation_values import replace
@@ -145,7 +145,7 @@ def test_from_a_look_the_originals_pods_are_recovered(bench):
     assert all(tenant.foreign for tenant in found.allocation_state.tenants.values())
     # What all schemes together hold of a GPU is the exporter's to say.
     assert any("more than it has" in one.kind.explanation for one in look.ledger.conflicts)
-    assert (found.conflicts, of_desk(found.allocation_state)) == ((), ())
+    assert (found.conflicts, of_allocations(found.allocation_state)) == ((), ())
 
 
 # ---------------------------------------------------------------- who is alive

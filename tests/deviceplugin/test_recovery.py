@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.allocate.collectable import GRACE_SECONDS, MOMENT_SECONDS
-from deviceplugin.allocate.contradictions import disagreements, of_desk, of_now
+from deviceplugin.allocate.contradictions import disagreements, of_allocations, of_now
 from deviceplugin.model import AllocationConflict
 from deviceplugin.recovery.adoption import claims_of
 from deviceplugin.recovery.recover import RecoverySources, recover
@@ -347,7 +347,7 @@ def test_too_much_is_a_conflict_and_no_failure():
         node.original(uid, [("main", APP, (share(A, 7),))], "", ())
     found = recovered(node)
     assert found.allocation_state.unbooked == {"q"}
-    assert any("more than there is" in one.detail for one in of_desk(found.allocation_state))
+    assert any("more than there is" in one.detail for one in of_allocations(found.allocation_state))
 
 
 def test_a_lost_card_is_still_whose_it_was():
@@ -355,7 +355,7 @@ def test_a_lost_card_is_still_whose_it_was():
     node.devices = CARDS[1:]
     found = recovered(node)
     assert held(found.allocation_state, "p")["main"] == TRAIN[0][2]
-    assert any(A in one.detail for one in of_desk(found.allocation_state))
+    assert any(A in one.detail for one in of_allocations(found.allocation_state))
     assert found.allocation_state.with_devices(CARDS)[0].books == node.state.allocation_state.books
 
 
@@ -370,7 +370,8 @@ def test_a_card_that_was_not_given_and_is_used_is_held_beside():
     assert held(found.allocation_state, "p") == {"side": (share(B, 3),)}
     assert bindings(found.allocation_state) == bindings(node.state.allocation_state)
     assert any(
-        "was not given" in one.detail and C in one.detail for one in of_desk(found.allocation_state)
+        "was not given" in one.detail and C in one.detail
+        for one in of_allocations(found.allocation_state)
     )
 
 
@@ -410,7 +411,7 @@ def test_a_forged_region_is_no_conflict_and_takes_nobodys_room(
     node = world(("p", TRAIN[1:]), processes=processes)
     forged(monkeypatch, *devices)
     found = recovered(node, own(node) if kept else ())
-    assert (found.conflicts, of_desk(found.allocation_state)) == ((), ())
+    assert (found.conflicts, of_allocations(found.allocation_state)) == ((), ())
     assert found.allocation_state.books == node.state.allocation_state.books
     assert {one.pod.uid for one in found.remarks} == {"p"}
 
@@ -439,7 +440,7 @@ def test_a_forged_region_of_an_init_container_takes_nobodys_room_either(
     node = fetching(processes=processes)
     forged(monkeypatch, *devices)
     found = recovered(node)
-    assert (found.conflicts, of_desk(found.allocation_state)) == ((), ())
+    assert (found.conflicts, of_allocations(found.allocation_state)) == ((), ())
     assert found.allocation_state.books == node.state.allocation_state.books
     assert held(found.allocation_state, "p") == {"side": (share(B, 3),)}
 
@@ -457,7 +458,7 @@ def test_a_forged_limit_is_no_conflict(monkeypatch):
     node = world(("p", TRAIN[1:]))
     forged(monkeypatch, RegionDevice(B, 2**53, 100))
     found = recovered(node, own(node))
-    assert (found.conflicts, of_desk(found.allocation_state)) == ((), ())
+    assert (found.conflicts, of_allocations(found.allocation_state)) == ((), ())
     assert [one.pod.uid for one in found.remarks] == ["p"]
 
 
@@ -476,7 +477,7 @@ def test_an_annotation_that_was_edited_since_is_no_conflict(amounts):
     annotations = {**node.pods["p"].annotations, "volcano.sh/vgpu-ids-new": edited}
     node.pods["p"] = replace(node.pods["p"], annotations=annotations)
     found = recovered(node, own(node))
-    assert (found.conflicts, of_desk(found.allocation_state)) == ((), ())
+    assert (found.conflicts, of_allocations(found.allocation_state)) == ((), ())
     assert {one.pod.uid for one in found.remarks} == {"p"}
 
 
@@ -519,7 +520,7 @@ def test_who_merely_waits_contradicts_nobody():
     node.bind(None)
     found = recovered(node, own(node))
     assert found.allocation_state.tenants.keys() == {"p"}
-    assert (found.conflicts, of_desk(found.allocation_state)) == ((), ())
+    assert (found.conflicts, of_allocations(found.allocation_state)) == ((), ())
 
 
 def test_a_conflict_of_two_is_over_when_one_of_them_has_left():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.allocate.responses import answer, read
+from deviceplugin.kubelet.responses import answer, read
 from tests.support.environment import ROOT
 from vgpu.rpc import deviceplugin_pb2 as pb
 from vgpu.schemes.codec import ContainerEdits, Mount

@@ -8,8 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from deviceplugin.allocate import responses
-from deviceplugin.kubelet import server
+from deviceplugin.kubelet import responses, server
 from deviceplugin.kubelet.server import Endpoint
 from deviceplugin.reasons import FINAL, BindRefusal, BindRefused
 from tests.deviceplugin.scripted_allocator import ScriptedClerk, raises

@@ -13,7 +13,8 @@ from deviceplugin.apiserver.desired_state import capacity_patch
 from deviceplugin.apiserver.events import AGAIN_SECONDS, EventDeduplicator, EventReason, note
 from deviceplugin.apiserver.lock_owners import AGAIN_SECONDS as ASKED_AGAIN_SECONDS
 from deviceplugin.apiserver.lock_owners import OWNER_SECONDS
-from deviceplugin.apiserver.status_manager import NODE_SECONDS, StatusManager
+from deviceplugin.apiserver.node_writer import NODE_SECONDS
+from deviceplugin.apiserver.status_manager import StatusManager
 from deviceplugin.failpoints import Step
 from tests.support.plugin_bench import Bench
 from tests.support.plugin_pods import NODE, NOW, A, B, container, gpu, node, pod
@@ -559,13 +560,13 @@ def test_a_configmap_that_we_may_not_use_is_no_failure_and_said_once(gpushare, c
         gpushare.round(after=NODE_SECONDS)
     assert gpushare.count("versioned_config_map") == hours
     assert ("configmap", "failed") not in gpushare.status_manager.counts()
-    assert len([each for each in caplog.records if "not told" in each.message]) == 1
+    assert len([each for each in caplog.records if "not written" in each.message]) == 1
     gpushare.round(after=NODE_SECONDS)  # it has been given by now
     assert gpushare.server.config_maps[CONFIG][0] == {"gpus": "0"}
     gpushare.server.refuse("write_config_map", 403)
     ail(gpushare, healthy=True)
     gpushare.round(after=NODE_SECONDS)  # and taken away
-    assert len([each for each in caplog.records if "not told" in each.message]) == 2
+    assert len([each for each in caplog.records if "not written" in each.message]) == 2
 
 
 # ---------------------------------------------------------------- events
@@ -655,4 +656,6 @@ def test_the_thread_tells_when_it_is_woken_and_stops():
     calls = len(bench.server.calls)
     bench.status_manager.wake()
     assert len(bench.server.calls) == calls
-    assert not any(thread.name == "teller" for thread in set(threading.enumerate()) - earlier)
+    assert not any(
+        thread.name == "status-manager" for thread in set(threading.enumerate()) - earlier
+    )

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from deviceplugin.allocate.allocation_state import AllocationState
-from deviceplugin.allocate.prestart import BinderState
+from deviceplugin.allocate.binder_state import BinderState
 from deviceplugin.health.device_health import Health
 from deviceplugin.health.incident import Incident, UnhealthyReason
 from deviceplugin.kubelet.registration import RegistrationOutcome

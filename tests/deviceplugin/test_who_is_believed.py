@@ -13,12 +13,13 @@ from msgspec.structs import replace
 from deviceplugin.adapters.volcano import VolcanoAdapter
 from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.allocate.binder import Binder
+from deviceplugin.allocate.binder_ports import Recovered
 from deviceplugin.allocate.binding import bind, injection
+from deviceplugin.allocate.context import AllocateContext
 from deviceplugin.failpoints import noop
 from deviceplugin.injection.cdi import CdiInjector
 from deviceplugin.injection.files import FileInjector
 from deviceplugin.reasons import BindRefusal, BindRefused
-from deviceplugin.recovery.recover import Recovered
 from deviceplugin.recovery.startup import Own
 from tests.deviceplugin.allocation_values import (
     CARDS,
@@ -100,15 +101,11 @@ class Bench:
         self.found = [Recovered(AllocationState.of(CARDS))]
         self.known = []
         self.binder = Binder(
+            AllocateContext(self.adapter, NODE, self.pods, self.injector, noop),
             self.table,
-            self.pods,
-            self.injector,
             Nobody(),
             Nobody(),
-            adapter=self.adapter,
-            node=NODE,
-            gone=lambda state, *_: self.gone & state.allocation_state.tenants.keys(),
-            at=noop,
+            lambda state, *_: self.gone & state.allocation_state.tenants.keys(),
         )
 
     def start(self):

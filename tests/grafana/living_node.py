@@ -10,9 +10,9 @@ from pathlib import Path
 from msgspec import structs
 
 from tests.support import nvml_fake
+from tests.support.fleet_node import fleet_node
 from tests.support.live import LiveExporter
 from vgpu.model import Scheme, Share
-from vgpu.simulator.fleet import fleet_node
 from vgpu.simulator.scenario import Scenario, SimulatedContainer
 from vgpu.units import GIB
 

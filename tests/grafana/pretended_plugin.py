@@ -6,6 +6,7 @@ Who was answered and refused, and how long it took, is a function of the seconds
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Self
 
 from msgspec import structs
@@ -17,6 +18,7 @@ from deviceplugin.kubelet.advertised import Offers, cards
 from deviceplugin.metrics import PluginView, Wait
 from deviceplugin.reasons import BindRefusal
 from deviceplugin.status_server import routes
+from deviceplugin.wiring import unit_of
 from vgpu.facts import GpuSample, XidCount
 from vgpu.program.process import build_info, own_numbers
 from vgpu.schemes.volcano.codec import VOLCANO, Volcano
@@ -37,7 +39,7 @@ def before_anybody_came(sample: GpuSample, factor: int, *xids: XidCount) -> Plug
     """A plugin that has just registered all that it can of these GPUs."""
     health = heard(seen(Health.at_start(), sample, 0.0, HealthRules()), xids, 0.0, HealthRules())
     role = VolcanoAdapter(Volcano(VOLCANO, memory_factor=factor))
-    offers = Offers(role, lambda *_: None, lambda _: None)
+    offers = Offers(role, partial(unit_of, role), lambda *_: None, lambda _: None)
     devices = offers.become(health)
     events = {(uuid, reason.value): count for (uuid, reason), count in health.events.items()}
     return PluginView(

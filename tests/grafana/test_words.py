@@ -5,7 +5,7 @@ import re
 import click
 from click.testing import CliRunner
 
-from deviceplugin.apiserver.status_manager import WriteResult
+from deviceplugin.apiserver.writes import WriteResult
 from deviceplugin.health.incident import UnhealthyReason
 from deviceplugin.metrics import TABLES as PLUGIN_TABLES
 from deviceplugin.metrics import Wait

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.facts import Grant
-from vgpu.ledger.from_kubelet import grant_statements, identified, visible_devices
+from vgpu.ledger.from_kubelet import GrantReader, by_container, identified, visible_devices
 from vgpu.model import PodRef, Scheme, Share, Source
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gpushare.codec import Gpushare
@@ -30,8 +30,15 @@ def grant(resource, ids, env=None, uid="u1", container="main"):
     return Grant(uid, container, resource, tuple(ids), env or {})
 
 
-def only(*grants, codecs=LANGUAGES, **options):
-    (statement,), malformed = grant_statements(grants, codecs, **options)
+def grant_statements(grants, codecs, source=Source.CHECKPOINT):
+    reader = GrantReader(codecs, source)
+    given_out = [reader.read(*place, its) for place, its in by_container(grants).items()]
+    statements = [statement for one in given_out for statement in one.statements]
+    return statements, [malformed for one in given_out for malformed in one.malformed]
+
+
+def only(*grants, codecs=LANGUAGES, source=Source.CHECKPOINT):
+    (statement,), malformed = grant_statements(grants, codecs, source)
     assert malformed == []
     return statement
 
@@ -66,12 +73,6 @@ def test_without_an_answer_ids_only_count():
     statement = only(number, memory, source=Source.POD_RESOURCES)
     assert statement.source is Source.POD_RESOURCES
     assert statement.shares == (Share("", 4 * GIB), Share("", 4 * GIB))
-
-
-def test_a_plugin_that_keeps_to_its_ids_can_be_named():
-    number = grant("volcano.sh/vgpu-number", [f"{ONE}-3", f"{TWO}-1"])
-    statement = only(number, bound_by_id={Scheme.VOLCANO})
-    assert [share.device for share in statement.shares] == [ONE, TWO]
 
 
 def test_each_device_has_its_own_limit():
@@ -169,13 +170,10 @@ def test_what_the_language_does_not_allow_is_a_value():
         st.sampled_from(["NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_MEMORY_LIMIT_0"]),
         st.text(max_size=20) | st.sampled_from([ONE, f"{ONE},1", "all", "3000m", "9" * 5000]),
     ),
-    st.booleans(),
 )
-def test_whatever_the_checkpoint_holds_is_read_or_named(resource, ids, env, by_id):
+def test_whatever_the_checkpoint_holds_is_read_or_named(resource, ids, env):
     given_out = [grant(resource, ids, env)]
-    statements, malformed = grant_statements(
-        given_out, LANGUAGES, bound_by_id={Scheme.VOLCANO} if by_id else ()
-    )
+    statements, malformed = grant_statements(given_out, LANGUAGES)
     assert all(statement.pod.uid == "u1" for statement in statements)
     assert all(one.detail for one in malformed)
 

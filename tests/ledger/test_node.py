@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from tests.ledger.ledger_values import CARDS, NODE, A, B, kinds, pod, ref, where
+from tests.support.fleet_node import fleet_node
 from vgpu.facts import (
     ContainerName,
     Gpu,
@@ -19,7 +20,7 @@ from vgpu.facts import (
     ShimSample,
 )
 from vgpu.ledger import ConflictKind, Statement, merge
-from vgpu.ledger.node import node_evidence
+from vgpu.ledger.node import NodeSamples, node_evidence
 from vgpu.ledger.statement_cache import StatementCache
 from vgpu.model import Device, Phase, PodRef, Scheme, Share, Source
 from vgpu.schemes.gaia.codec import Gaia
@@ -27,7 +28,6 @@ from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.kubeshare.codec import KubeShare
 from vgpu.schemes.volcano.codec import HAMI, Volcano
 from vgpu.simulator.demo import demo
-from vgpu.simulator.fleet import fleet_node
 from vgpu.simulator.node import SimulatedNode
 from vgpu.simulator.scheme_objects import claims
 from vgpu.sources.kubelet import KubeletSource
@@ -110,7 +110,7 @@ WHAT_IS_WRONG = {
 
 
 def test_all_four_systems_are_read_alike_and_agree(samples):
-    ledger = merge(node_evidence(LANGUAGES, **samples))
+    ledger = merge(node_evidence(LANGUAGES, NodeSamples(**samples)))
     assert held(ledger) == running(demo())
     assert {holding.scheme for holding in ledger.holdings} == set(Scheme) - {Scheme.NONE}
     assert {holding.phase for holding in ledger.holdings} == {Phase.ASSIGNED}
@@ -121,14 +121,14 @@ def test_all_four_systems_are_read_alike_and_agree(samples):
 
 def test_a_full_fleet_node_has_no_conflict(tmp_path):
     scenario = fleet_node(containers=16)
-    ledger = merge(node_evidence(LANGUAGES, **sampled(scenario, tmp_path)))
+    ledger = merge(node_evidence(LANGUAGES, NodeSamples(**sampled(scenario, tmp_path))))
     assert held(ledger) == running(scenario)
     assert ledger.conflicts == ()
 
 
 @pytest.mark.parametrize("missing", ["pods", "held", "limits", "kubelet", "shim", "gpu"])
 def test_without_a_source_what_is_left_is_still_true(samples, missing):
-    ledger = merge(node_evidence(LANGUAGES, **(samples | {missing: None})))
+    ledger = merge(node_evidence(LANGUAGES, NodeSamples(**(samples | {missing: None}))))
     truth = running(demo())
     for container, devices in held(ledger).items():
         assert container in truth
@@ -140,14 +140,14 @@ def test_without_a_source_what_is_left_is_still_true(samples, missing):
 
 def test_the_node_alone_knows_names_and_shares(samples):
     off = {"pods": None, "held": None}
-    ledger = merge(node_evidence(LANGUAGES, **(samples | off)))
+    ledger = merge(node_evidence(LANGUAGES, NodeSamples(**(samples | off))))
     assert held(ledger) == running(demo())
     assert all(holding.pod.name for holding in ledger.holdings)
 
 
 def test_the_api_server_alone_knows_what_was_promised(samples):
     only = {key: samples[key] for key in ("node", "pods")}
-    ledger = merge(node_evidence(LANGUAGES, **only))
+    ledger = merge(node_evidence(LANGUAGES, NodeSamples(**only)))
     assert set(where(ledger)) == set(running(demo()))
     assert {holding.source for holding in ledger.holdings} == {Source.ANNOTATIONS}
     assert ledger.conflicts == ()
@@ -168,7 +168,7 @@ def test_after_a_crossed_allocation_the_ledger_says_where_the_container_is(sampl
         else pod
         for pod in samples["pods"]
     )
-    ledger = merge(node_evidence(LANGUAGES, **(samples | {"pods": pods})))
+    ledger = merge(node_evidence(LANGUAGES, NodeSamples(**(samples | {"pods": pods}))))
     assert held(ledger) == running(demo())
     (conflict,) = [c for c in ledger.conflicts if c.kind is ConflictKind.CARD_DIFFERS]
     assert conflict.pod.name.startswith("detector")
@@ -179,8 +179,8 @@ def test_what_is_remembered_makes_no_difference(samples):
     memory = StatementCache()
     for missing in ("", "pods", "", "kubelet", "held", ""):
         given = samples | ({missing: None} if missing else {})
-        remembering = node_evidence(LANGUAGES, memory=memory, **given)
-        assert remembering == node_evidence(LANGUAGES, **given)
+        remembering = node_evidence(LANGUAGES, NodeSamples(**given), memory=memory)
+        assert remembering == node_evidence(LANGUAGES, NodeSamples(**given))
 
 
 # ---------------------------------------------------------------- what the demo has not
@@ -199,12 +199,14 @@ def kernel(**changes):
 
 def test_a_process_list_that_contradicts_itself_says_nothing():
     gpu = driver(GpuProcess(5, "GPU-c", GIB), GpuProcess(5, A, GIB))
-    evidence = node_evidence((), gpu=gpu, process=kernel())
+    evidence = node_evidence((), NodeSamples(gpu=gpu, process=kernel()))
     assert [share.device for said in evidence.statements for share in said.shares] == [A]
 
 
 def test_foreign_pids_say_nothing():
-    evidence = node_evidence((), gpu=driver(GpuProcess(5, A, GIB)), process=kernel(sees_host=False))
+    evidence = node_evidence(
+        (), NodeSamples(gpu=driver(GpuProcess(5, A, GIB)), process=kernel(sees_host=False))
+    )
     assert evidence.statements == ()
     assert Source.PROCESS not in evidence.read
 
@@ -217,34 +219,36 @@ def test_a_region_inside_a_container_counts_where_the_plugin_made_none():
     names = {"c" * 64: ContainerName("team", "pod-u1", "main", "u1")}
     kubelet = KubeletSample({"u1": ref("u1")}, names)
     process = kernel(bare=bare)
-    alone = node_evidence((), gpu=driver(), process=process, kubelet=kubelet)
+    alone = node_evidence((), NodeSamples(gpu=driver(), process=process, kubelet=kubelet))
     assert where(merge(alone)) == {("u1", "main"): [A]}
     plugins = ShimSample((RegionFile("/regions/u1_main", "u1", "main", region),))
-    both = node_evidence((), gpu=driver(), process=process, kubelet=kubelet, shim=plugins)
+    both = node_evidence(
+        (), NodeSamples(gpu=driver(), process=process, kubelet=kubelet, shim=plugins)
+    )
     assert [said.where for said in both.statements] == ["/regions/u1_main"]
 
 
 def test_our_own_checkpoint_is_a_source_like_the_others():
     own = [Statement(Source.OWN_CHECKPOINT, ref("u1"), "main", (Share(B, GIB),))]
-    evidence = node_evidence((), gpu=driver(), process=kernel(), own=own)
+    evidence = node_evidence((), NodeSamples(gpu=driver(), process=kernel(), own=own))
     assert Source.OWN_CHECKPOINT in evidence.read
     assert where(merge(evidence)) == {("u1", "main"): [B]}
 
 
 def test_a_driver_that_missed_a_card_or_lost_one():
     gpu = msgspec.structs.replace(driver(cards=CARDS[1:]), complete=False, lost=(A,))
-    evidence = node_evidence((), gpu=gpu)
+    evidence = node_evidence((), NodeSamples(gpu=gpu))
     assert not evidence.devices_complete
     assert evidence.lost == {A}
-    assert node_evidence(()).devices == ()
-    assert not node_evidence(()).devices_complete
+    assert node_evidence((), NodeSamples()).devices == ()
+    assert not node_evidence((), NodeSamples()).devices_complete
 
 
 def test_there_is_as_much_to_share_as_the_plugin_registered():
     """Memory and cores may be scaled beyond the GPU."""
     scaled = Device(uuid=A, memory_bytes=20 * GIB, cores_milli=2000, slots=10, healthy=False)
     plain = Device(index=1)
-    evidence = node_evidence((), gpu=driver(), registered=(scaled, plain))
+    evidence = node_evidence((), NodeSamples(gpu=driver(), registered=(scaled, plain)))
     first, second, third = evidence.devices
     assert first == msgspec.structs.replace(scaled, index=0)
     assert (second.uuid, second.slots, third.slots) == (B, None, None)
@@ -253,7 +257,7 @@ def test_there_is_as_much_to_share_as_the_plugin_registered():
 def test_without_the_driver_the_cards_are_those_that_are_registered_by_uuid():
     """Which GPU an index is, nobody can tell then."""
     card, same, nameless = Device(uuid=A, slots=10), Device(uuid=A, slots=4), Device(index=1)
-    evidence = node_evidence((), registered=(card, same, nameless))
+    evidence = node_evidence((), NodeSamples(registered=(card, same, nameless)))
     assert evidence.devices == (card,)
     assert not evidence.devices_complete
 
@@ -273,10 +277,12 @@ def test_kubeshares_holder_pods_hold_nothing_and_name_the_card_of_a_virtual_gpu(
     }
     evidence = node_evidence(
         (KubeShare(),),
-        node=NODE,
-        gpu=GpuSample((Gpu(ONE, 0, {}, {}),)),
-        process=kernel(live_pods=frozenset({"u1", "h1", "h2"})),
-        kubelet=KubeletSample({"h1": holder, "h2": nameless}, {}, grants),
-        pods=(pod("u1", annotations=claim),),
+        NodeSamples(
+            node=NODE,
+            gpu=GpuSample((Gpu(ONE, 0, {}, {}),)),
+            process=kernel(live_pods=frozenset({"u1", "h1", "h2"})),
+            kubelet=KubeletSample({"h1": holder, "h2": nameless}, {}, grants),
+            pods=(pod("u1", annotations=claim),),
+        ),
     )
     assert where(merge(evidence)) == {("u1", "main"): [ONE]}

@@ -9,7 +9,7 @@ from vgpu.facts import Gpu, GpuSample, Grant, HeldDevices, KubeletSample, Proces
 from vgpu.kube.objects import Container, ContainerState, Pod, Status
 from vgpu.ledger import ConflictKind, merge
 from vgpu.ledger.from_own import own_statements
-from vgpu.ledger.node import node_evidence
+from vgpu.ledger.node import NodeSamples, node_evidence
 from vgpu.model import (
     Allocation,
     Claim,
@@ -137,13 +137,15 @@ def ledger(case, *, own=TWO, annotated=None, grants=True, resources=False, env=V
     gpus = tuple(Gpu(device.uuid, device.index, {}, {}) for device in DEVICES)
     evidence = node_evidence(
         (case.codec,),
-        node=NODE,
-        gpu=GpuSample(gpus),
-        process=ProcessSample({}, sees_host=True, live_pods=frozenset({UID})),
-        kubelet=KubeletSample({}, {}, tuple(granted) if grants else None),
-        held=held if resources else None,
-        own=own_statements(kept, "/var/lib/vgpu/checkpoint.json"),
-        pods=(pod(case, claim_on(case, annotated) if annotated else {}),),
+        NodeSamples(
+            node=NODE,
+            gpu=GpuSample(gpus),
+            process=ProcessSample({}, sees_host=True, live_pods=frozenset({UID})),
+            kubelet=KubeletSample({}, {}, tuple(granted) if grants else None),
+            held=held if resources else None,
+            own=own_statements(kept, "/var/lib/vgpu/checkpoint.json"),
+            pods=(pod(case, claim_on(case, annotated) if annotated else {}),),
+        ),
     )
     return merge(evidence)
 
@@ -230,15 +232,17 @@ def test_what_an_init_container_has_is_counted_once():
     both = (Container("fetch", kind=ContainerKind.INIT), Container("main"))
     evidence = node_evidence(
         (),
-        gpu=GpuSample(tuple(Gpu(device.uuid, device.index, {}, {}) for device in DEVICES)),
-        own=said,
-        pods=(
-            Pod(
-                ref=tenant.pod,
-                node=NODE,
-                containers=both,
-                phase="Pending",
-                statuses=(Status("fetch", ContainerState.RUNNING),),
+        NodeSamples(
+            gpu=GpuSample(tuple(Gpu(device.uuid, device.index, {}, {}) for device in DEVICES)),
+            own=said,
+            pods=(
+                Pod(
+                    ref=tenant.pod,
+                    node=NODE,
+                    containers=both,
+                    phase="Pending",
+                    statuses=(Status("fetch", ContainerState.RUNNING),),
+                ),
             ),
         ),
     )
@@ -277,11 +281,13 @@ def test_a_pod_is_counted_at_its_peak_with_and_without_the_api_server(
     grants = (Grant("volcano.sh/vgpu-number", (f"{TWO}-1",), UID, "fetch", VOID),)
     evidence = node_evidence(
         (),
-        gpu=GpuSample(tuple(Gpu(device.uuid, device.index, {}, {}) for device in DEVICES)),
-        process=ProcessSample({}, sees_host=True, live_pods=frozenset({UID})),
-        kubelet=KubeletSample({}, {}, grants),
-        own=own_statements(kept, "here"),
-        pods=(pod,) if spec_is_known else None,
+        NodeSamples(
+            gpu=GpuSample(tuple(Gpu(device.uuid, device.index, {}, {}) for device in DEVICES)),
+            process=ProcessSample({}, sees_host=True, live_pods=frozenset({UID})),
+            kubelet=KubeletSample({}, {}, grants),
+            own=own_statements(kept, "here"),
+            pods=(pod,) if spec_is_known else None,
+        ),
     )
     ledger = merge(evidence)
     (entry,) = [one for one in ledger.devices if one.device.uuid == TWO]

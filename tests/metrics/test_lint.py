@@ -5,8 +5,8 @@ import pytest
 from deviceplugin.metrics import TABLES as PLUGIN_TABLES
 from exporter import compat
 from exporter.families import OWN_TABLES
+from tests.support.metrics_lint import lint
 from vgpu.metrics.family import Family, FamilyTable, MetricType
-from vgpu.metrics.lint import lint
 
 
 def complaints(name="vgpu_x_bytes", help_="Help.", labels=(), kind=MetricType.GAUGE, unit="bytes"):

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from reconciler.apply.applier import MOST_UNREACHED, Applier
+from reconciler.apply.applier import MOST_UNREACHED, Applier, ApplyOptions
 from reconciler.apply.audit import AuditError
 from reconciler.apply.event_writer import MOST as MOST_EVENTS
 from reconciler.apply.event_writer import EventWriter
@@ -65,10 +65,7 @@ class Bench:
         self.applier = Applier(
             self.client,
             self.audit,
-            clock=self.time,
-            monotonic=self.time,
-            sleep=self.time.sleep,
-            **options,
+            ApplyOptions(clock=self.time, monotonic=self.time, sleep=self.time.sleep, **options),
         )
 
     def apply(self, *entries):

@@ -9,7 +9,7 @@ from itertools import chain, repeat
 import pytest
 
 from reconciler import cluster_index
-from reconciler.apply.applier import Applier
+from reconciler.apply.applier import Applier, ApplyOptions
 from reconciler.apply.audit import Audit, AuditError, read
 from reconciler.apply.restore import Undo, restore
 from reconciler.commands.apply import agreed, stopped_by_signals
@@ -140,7 +140,7 @@ def evicting_the_orphan(*meanwhile):
     assert len(plan.actions) == 1
     client = FakeHands(holder(), *meanwhile)
     time = FakeTime()
-    applier = Applier(client, NoAudit(), clock=time, monotonic=time, sleep=time.sleep)
+    applier = Applier(client, NoAudit(), ApplyOptions(clock=time, monotonic=time, sleep=time.sleep))
     (result,) = applier.apply(plan, unmoved())
     assert client.has(holder().ref.name) is (result.outcome is not ActionOutcome.DONE)
     return result.outcome, result.detail
@@ -341,7 +341,7 @@ def test_who_is_told_to_stop_is_not_said_to_lead_no_longer():
     pods = [refused(pod("one")), refused(pod("two"))]
     plan = plan_of(snapshot(*pods), Rule.REFUSED)
     answers = chain([False], repeat(True))
-    applier = Applier(FakeHands(*pods), NoAudit(), stopping=lambda: next(answers))
+    applier = Applier(FakeHands(*pods), NoAudit(), ApplyOptions(stopping=lambda: next(answers)))
     told = [(result.outcome, result.detail) for result in applier.apply(plan, unmoved())]
     assert told == [(ActionOutcome.DONE, ""), (ActionOutcome.OUT_OF_TIME, "told to stop")]
 

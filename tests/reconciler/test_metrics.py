@@ -24,7 +24,7 @@ from tests.reconciler.samples import (
     refused,
     snapshot,
 )
-from vgpu.metrics.lint import lint
+from tests.support.metrics_lint import lint
 from vgpu.metrics.render import Format
 
 SICK = snapshot(

@@ -6,7 +6,7 @@ from itertools import permutations
 import msgspec
 import pytest
 
-import reconciler.plan
+import reconciler.plan.making
 from reconciler.model import Coverage, Edit, Evict, ObjectKind, RemoveFolder, Scope, ShimFolder
 from reconciler.plan import make_plan
 from reconciler.policy import RECREATED, REPORTED, Ages, Limits, Mode, Policy
@@ -892,7 +892,7 @@ def rules(monkeypatch, **fields):
     def find(cluster_index, policy):
         return (evicting(each) for each in cluster_index.snapshot.pods if each.phase == "Failed")
 
-    monkeypatch.setattr(reconciler.plan, "RULES", (RuleEntry(Rule.REFUSED, find, **fields),))
+    monkeypatch.setattr(reconciler.plan.making, "RULES", (RuleEntry(Rule.REFUSED, find, **fields),))
 
 
 def test_what_was_not_seen_in_full_is_no_evidence(monkeypatch):

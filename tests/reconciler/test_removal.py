@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.apply.applier import Applier
+from reconciler.apply.applier import Applier, ApplyOptions
 from reconciler.apply.refusals import ActionRefused
 from reconciler.apply.removal import MOST_FILES, Remover
 from reconciler.model import ObjectKind, ObjectRef, RemoveFolder
@@ -243,7 +243,9 @@ def applied(root, folder, *pods, node="gpu-1", malformed=(), **options):
     client.malformed = malformed
     subject = ObjectRef(ObjectKind.FOLDER, "", str(folder), UID, node=node)
     made = entry(subject, action_for(folder), Rule.ORPHAN_SHIM_DIR, Cause.POD_GONE)
-    applier = Applier(client, NoAudit(), clock=FakeTime(), remover=remover(root), **options)
+    applier = Applier(
+        client, NoAudit(), ApplyOptions(clock=FakeTime(), remover=remover(root), **options)
+    )
     (result,) = applier.apply(plan(made), unmoved())
     return result.outcome, [note.reason for note in client.events]
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from reconciler.apply.applier import Applier
+from reconciler.apply.applier import Applier, ApplyOptions
 from reconciler.apply.audit import Audit, AuditError, AuditEvent, AuditRecord, read
 from reconciler.apply.restore import Undo, effective, restore
 from reconciler.model import ObjectKind
@@ -29,7 +29,11 @@ def path(tmp_path):
 
 def apply(client, path, *entries):
     with Audit.open(path) as audit:
-        list(Applier(client, audit, clock=FakeTime()).apply(plan(*entries), unmoved(SPOKEN)))
+        list(
+            Applier(client, audit, ApplyOptions(clock=FakeTime())).apply(
+                plan(*entries), unmoved(SPOKEN)
+            )
+        )
 
 
 def undo(client, path, **options):

@@ -42,7 +42,7 @@ from tests.reconciler.samples import (
 from vgpu.facts import Gpu, GpuSample
 from vgpu.kube.objects import MIRROR, Container, ContainerState, Status
 from vgpu.ledger import ConflictKind, merge
-from vgpu.ledger.node import node_evidence
+from vgpu.ledger.node import NodeSamples, node_evidence
 from vgpu.model import Phase, PodRef, Source
 from vgpu.units import GIB
 
@@ -204,8 +204,8 @@ def test_what_a_node_registers_counts_where_its_driver_is_asked_too():
     known = {"node": "gpu-1", "gpu": gpu, "pods": pods}
     scaled = [replace(device, memory_bytes=2 * CARD) for device in cards("gpu-1")]
     seen = snapshot(*pods, scope=Scope.NODE)
-    plain = replace(seen, ledgers={"gpu-1": merge(node_evidence(SPOKEN, **known))})
-    meant = merge(node_evidence(SPOKEN, **known, registered=scaled))
+    plain = replace(seen, ledgers={"gpu-1": merge(node_evidence(SPOKEN, NodeSamples(**known)))})
+    meant = merge(node_evidence(SPOKEN, NodeSamples(**known, registered=scaled)))
     assert len(find(double_booked, plain)) == 1
     assert find(double_booked, replace(seen, ledgers={"gpu-1": meant})) == []
 

@@ -2,11 +2,11 @@
 
 import pytest
 
+from tests.support.fleet_node import fleet_node
 from vgpu.model import Scheme
 from vgpu.reasons import Reason
 from vgpu.schemes.gpushare.codec import limits_from_env
 from vgpu.simulator.demo import demo
-from vgpu.simulator.fleet import fleet_node
 from vgpu.simulator.node import SimulatedNode, region_path
 from vgpu.simulator.scenario import End, Process, Scenario, SimulatedContainer, SimulatedPod
 from vgpu.simulator.scheme_objects import grants

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.fleet_node import PROCESSES, fleet_node
 from vgpu.model import Scheme
 from vgpu.simulator.demo import demo
-from vgpu.simulator.fleet import PROCESSES, fleet_node
 from vgpu.simulator.scenario import End
 from vgpu.simulator.scheme_objects import claims, grants, registered
-from vgpu.simulator.state import cards_at, regions_at, state_at, uses_at
+from vgpu.simulator.state import alive_at, cards_at, regions_at, uses_at
 
 SCENARIOS = {
     "demo": demo(),
@@ -26,12 +26,11 @@ moments = st.floats(0, 2e9)
 @any_scenario
 @given(t=moments)
 def test_memory_adds_up(scenario, t):
-    state = state_at(scenario, t)
     attributed = Counter()
-    for use in state.uses:
+    for use in uses_at(scenario, t):
         assert use.used_bytes > 0
         attributed[use.card] += use.used_bytes
-    for told in state.cards:
+    for told in cards_at(scenario, t):
         card = told.card
         assert told.used_bytes + told.free_bytes + card.reserved_bytes == card.memory_bytes
         assert told.free_bytes >= 0
@@ -80,10 +79,14 @@ def test_equal_times_give_equal_states(scenario, t):
 
 @any_scenario
 def test_time_moves_memory_load_and_regions(scenario):
-    a, b = state_at(scenario, 1), state_at(scenario, 12)
-    assert {use.used_bytes for use in a.uses} != {use.used_bytes for use in b.uses}
-    assert [card.sm_percent for card in a.cards] != [card.sm_percent for card in b.cards]
-    assert a.regions != b.regions
+    a, b = 1, 12
+    assert {use.used_bytes for use in uses_at(scenario, a)} != {
+        use.used_bytes for use in uses_at(scenario, b)
+    }
+    assert [card.sm_percent for card in cards_at(scenario, a)] != [
+        card.sm_percent for card in cards_at(scenario, b)
+    ]
+    assert regions_at(scenario, a) != regions_at(scenario, b)
 
 
 @any_scenario
@@ -99,11 +102,11 @@ def test_the_books_grant_every_id_once_and_only_what_is_registered(scenario):
 @any_scenario
 @given(t=moments)
 def test_shims_account_what_the_driver_counts_but_for_what_is_hidden(scenario, t):
-    state = state_at(scenario, t)
-    used = {use.pid: use.used_bytes for use in state.uses}
+    used = {use.pid: use.used_bytes for use in uses_at(scenario, t)}
+    regions = regions_at(scenario, t)
     for _, container in scenario.containers():
         hidden = {process.pid: process.hidden for process in container.processes}
-        region = state.regions.get(container.id)
+        region = regions.get(container.id)
         for slot in region.processes if region else ():
             if slot.host_pid in used:
                 accounted = sum(use.total for use in slot.used)
@@ -162,7 +165,7 @@ def test_a_killed_process_keeps_its_slot_but_not_its_memory(t):
     assert (slot.host_pid, slot.status) == (killed.pid, 1)
     assert slot.used[0].total > 0
     assert used_of(pod, t) == 0
-    assert slot.host_pid not in state_at(demo(), t).alive
+    assert slot.host_pid not in alive_at(demo(), t)
 
 
 def test_embeddings_is_blocked_while_chat_works_and_only_then():

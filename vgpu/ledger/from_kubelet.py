@@ -8,7 +8,7 @@ own plugin's tells none where the runtime knows CDI: its own checkpoint does.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -34,25 +34,6 @@ class Given(msgspec.Struct, frozen=True):
     malformed: tuple[Malformed, ...] = ()
 
 
-def grant_statements(
-    grants: Iterable[Grant],
-    codecs: Iterable[SchemeCodec],
-    source: Source = Source.CHECKPOINT,
-    bound_by_id: Collection[Scheme] = (),
-) -> tuple[list[Statement], list[Malformed]]:
-    """One statement a container and language, from a checkpoint or from :func:`identified`.
-
-    ``bound_by_id`` are the schemes whose plugin on this node does give the device that an ID
-    names.
-    """
-    reader = GrantReader(codecs, source, bound_by_id)
-    given = [reader.read(*place, its) for place, its in by_container(grants).items()]
-    return (
-        [statement for one in given for statement in one.statements],
-        [malformed for one in given for malformed in one.malformed],
-    )
-
-
 def by_container(grants: Iterable[Grant]) -> dict[tuple[str, str], dict[str, Grant]]:
     """(pod UID, container) -> its grants by resource."""
     containers: dict[tuple[str, str], dict[str, Grant]] = {}
@@ -62,12 +43,10 @@ def by_container(grants: Iterable[Grant]) -> dict[tuple[str, str], dict[str, Gra
 
 
 class GrantReader:
-    """Reads container by container, in all languages; arguments as of :func:`grant_statements`."""
+    """Reads container by container what a checkpoint or :func:`identified` holds, by all codecs."""
 
-    def __init__(
-        self, codecs: Iterable[SchemeCodec], source: Source, bound_by_id: Collection[Scheme] = ()
-    ) -> None:
-        self._speakers = [_Speaker(one, by_id=one.scheme in bound_by_id) for one in codecs]
+    def __init__(self, codecs: Iterable[SchemeCodec], source: Source) -> None:
+        self._speakers = [_Speaker(codec) for codec in codecs]
         self._source = source
 
     def read(self, uid: str, container: str, by_resource: Mapping[str, Grant]) -> Given:
@@ -87,10 +66,9 @@ class GrantReader:
 class _Speaker:
     """A language; what so many units ask for is asked of it once, for many are given the same."""
 
-    def __init__(self, codec: SchemeCodec, *, by_id: bool) -> None:
+    def __init__(self, codec: SchemeCodec) -> None:
         self.codec = codec
         self.resources = codec.resources
-        self.by_id = by_id
         self._requests: dict[tuple[str, tuple[tuple[str, int], ...]], Request | None] = {}
 
     def request(self, container: str, counts: Mapping[str, int]) -> Request | None:
@@ -151,9 +129,6 @@ class _Given:
         binding = {r: self.ids[r] for r in speaker.resources if self.ids.get(r)}
         request = speaker.request(self.container, {r: len(ids) for r, ids in self.ids.items()})
         cards = visible_devices(self.env)
-        if not cards and speaker.by_id:
-            slots = (codec.slot(r, one) for r, ids in binding.items() for one in ids)
-            cards = tuple(dict.fromkeys(slot.device for slot in slots if slot.device))
         if binding and request:
             yield self._statement(self._sized(cards, request), codec.scheme, binding)
 

@@ -1,9 +1,19 @@
 """All evidence about a node, merged into its ledger.
 
-The order of the evidence makes no difference, nor does saying a thing twice. Taking a source away
-only takes knowledge away: nobody becomes a holder, and no holder gets a device that was not its
-own or disputed before. (Without the API server's pods it is not known that a pod has ended; then
-what the node itself shows to be alive counts.)
+For evidence E with its statements, L = merge(E), and ``holders``, ``devices(h)`` and
+``disputed(h)`` of a ledger:
+
+- The order does not count, with one exception: our own checkpoint's statements of one pod are in
+  the order in which its containers start, which tells when they run where the pod's spec is
+  unknown. ``merge(π(E)) = L`` for each permutation π that keeps that order.
+- Repetition does not count: ``merge(E + E) = L``.
+- Without a source s there is only less known: for ``L' = merge(E - s)``,
+  ``holders(L') ⊆ holders(L)``, and ``devices'(h) ⊆ devices(h) + disputed(h)`` for each h of them.
+  The list of pods at the API server is no such source: without it it is not known that a pod has
+  ended, and what the node itself shows to be alive counts.
+- A device's total is the sum of its pods' peaks, and too large a total is a conflict:
+  ``held(d) = Σ effective(p, d)`` over its pods p (:mod:`vgpu.effective`), and
+  ``OVERCOMMITTED(d) ⇔ held(d) > capacity(d)`` in memory, cores or slots.
 """
 
 from collections.abc import Iterable, Mapping

@@ -29,39 +29,51 @@ from vgpu.ledger.from_node import (
 from vgpu.ledger.statement_cache import StatementCache
 from vgpu.ledger.statements import Evidence, Statement
 from vgpu.ledger.virtual_gpus import holders, of_holders, of_share_pods, on_cards
-from vgpu.model import Device, PodRef, Scheme, Source
+from vgpu.model import Device, PodRef, Source
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.kubeshare.node import with_handles
 
 
-def node_evidence(
-    codecs: Iterable[SchemeCodec],
-    *,
-    node: str = "",
-    gpu: GpuSample | None = None,
-    process: ProcessSample | None = None,
-    shim: ShimSample | None = None,
-    kubelet: KubeletSample | None = None,
-    limits: LimitSample | None = None,
-    held: Mapping[HeldDevices, frozenset[str]] | None = None,
-    own: Iterable[Statement] | None = None,
-    pods: Sequence[Pod] | None = None,
-    pods_complete: bool = True,
-    registered: Iterable[Device] = (),
-    bound_by_id: Collection[Scheme] = (),
-    incomplete: Collection[Source] = (),
-    memory: StatementCache | None = None,
-) -> Evidence:
-    """All of it; None is what is off, failed or stale.
+class NodeSamples(msgspec.Struct, frozen=True):
+    """All that was sampled of one node; None is what is off, failed or stale.
 
-    ``held`` is pod-resources' answer, ``own`` our own checkpoint's, read only if it was written
-    since the node started; ``pods`` are the node's that share GPUs, as the API server knows them,
-    and ``pods_complete`` whether there are no others. ``registered`` are the devices as the node's
-    plugins tell the API server: with memory or cores scaled, that is more to share than the driver
-    sees. ``incomplete`` are the sources that did not bring all that there is. ``memory`` spares
-    reading again what has not changed since it was used last, with the same languages.
+    Attributes:
+        node: the node's name; "" if the sources do not need it.
+        gpu, process, shim, kubelet, limits: the collectors' samples.
+        held: the answer of pod-resources.
+        own: our own checkpoint's statements, read only if it was written since the node started.
+        pods: the node's that share GPUs, as the API server knows them.
+        pods_complete: whether there are no others.
+        registered: the devices as the node's plugins register them at the API server: with memory
+            or cores scaled, that is more to share than the driver sees.
+        incomplete: sources that did not bring all that there is.
     """
-    speakers, cards = tuple(codecs), tuple(registered)
+
+    node: str = ""
+    gpu: GpuSample | None = None
+    process: ProcessSample | None = None
+    shim: ShimSample | None = None
+    kubelet: KubeletSample | None = None
+    limits: LimitSample | None = None
+    held: Mapping[HeldDevices, frozenset[str]] | None = None
+    own: Iterable[Statement] | None = None
+    pods: Sequence[Pod] | None = None
+    pods_complete: bool = True
+    registered: Iterable[Device] = ()
+    incomplete: Collection[Source] = ()
+
+
+def node_evidence(
+    codecs: Iterable[SchemeCodec], samples: NodeSamples, memory: StatementCache | None = None
+) -> Evidence:
+    """The evidence that the samples make.
+
+    ``memory`` spares reading again what has not changed since it was used last, with the same
+    codecs.
+    """
+    gpu, process, shim = samples.gpu, samples.process, samples.shim
+    kubelet, limits, pods = samples.kubelet, samples.limits, samples.pods
+    speakers, cards = tuple(codecs), tuple(samples.registered)
     bounded = bounds(devices_of(gpu.gpus if gpu else ()), cards)
     memory = memory or StatementCache()
     readings = memory.readings(pods or (), speakers)
@@ -75,11 +87,11 @@ def node_evidence(
     grants: dict[Source, Sequence[Grant]] = {}
     if kubelet and kubelet.grants is not None:
         grants[Source.CHECKPOINT] = kubelet.grants
-    if held is not None:
+    if samples.held is not None:
         grants[Source.POD_RESOURCES] = identified(
-            held, refs.values(), grants.get(Source.CHECKPOINT)
+            samples.held, refs.values(), grants.get(Source.CHECKPOINT)
         )
-    virtual = holders(refs.values(), node)
+    virtual = holders(refs.values(), samples.node)
     uuids = of_share_pods(pods or ()) | of_holders(
         virtual, (grant for granted in grants.values() for grant in granted)
     )
@@ -89,11 +101,11 @@ def node_evidence(
             for pod, reading in zip(pods, readings, strict=True)
             for one in on_cards(pod, reading.statements, uuids)
         ]
-    if own is not None:
-        said[Source.OWN_CHECKPOINT] = own
+    if samples.own is not None:
+        said[Source.OWN_CHECKPOINT] = samples.own
     for source, granted in grants.items():
         real = (grant for grant in granted if grant.pod_uid not in virtual)
-        given = memory.given(real, speakers, source, bound_by_id)
+        given = memory.given(real, speakers, source)
         said[source] = [statement for one in given for statement in one.statements]
         malformed += (wrong for one in given for wrong in one.malformed)
     if gpu and owners is not None:
@@ -106,19 +118,19 @@ def node_evidence(
         said[Source.LIMIT_FILE], refused = limit_statements(limits.limits, living, names, bounded)
         malformed += refused
     return Evidence(
-        node=node,
+        node=samples.node,
         devices=with_handles(_devices(gpu, cards), uuids),
         devices_complete=gpu is not None and gpu.complete,
         lost=frozenset(gpu.lost) if gpu else frozenset(),
         statements=tuple(one for statements in said.values() for one in statements),
         pods=tuple(pods or ()),
-        pods_complete=pods is not None and pods_complete,
+        pods_complete=pods is not None and samples.pods_complete,
         live_pods=process.live_pods if process else None,
         names=refs,
         wanted=tuple(one for reading in readings for one in reading.wanted),
         malformed=tuple(malformed),
         read=frozenset(said),
-        incomplete=frozenset(incomplete),
+        incomplete=frozenset(samples.incomplete),
         bounds=bounded,
     )
 

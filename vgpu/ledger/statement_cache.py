@@ -4,13 +4,13 @@ Most of a node's pods and grants are the same from one sample to the next, and r
 say costs more than anything else about a ledger.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from vgpu.facts import Grant
 from vgpu.kube.objects import Pod
 from vgpu.ledger.from_api import Reading, read_pod
 from vgpu.ledger.from_kubelet import Given, GrantReader, by_container
-from vgpu.model import Scheme, Source
+from vgpu.model import Source
 from vgpu.schemes.codec import SchemeCodec
 
 
@@ -39,10 +39,9 @@ class StatementCache:
         grants: Iterable[Grant],
         codecs: Sequence[SchemeCodec],
         source: Source,
-        bound_by_id: Collection[Scheme],
     ) -> list[Given]:
         """What the kubelet gave each container, as ``source`` tells it."""
-        reader = GrantReader(codecs, source, bound_by_id)
+        reader = GrantReader(codecs, source)
         before = self._grants.get(source, {})
         now = {}
         for place, by_resource in by_container(grants).items():

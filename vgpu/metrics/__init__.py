@@ -1,1 +1,1 @@
-"""Metric families as data: the table type, its lint, the renderer."""
+"""Metric families as data: the table type and the renderer."""

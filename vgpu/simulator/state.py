@@ -4,8 +4,6 @@ Equal arguments give equal answers: no clock, no randomness, no I/O. ``start`` i
 second 0, for the one thing in a region that is told in unix seconds.
 """
 
-from collections.abc import Mapping
-
 import msgspec
 
 from vgpu.facts import Region, RegionDevice, RegionProcess, RegionUse
@@ -35,35 +33,6 @@ class CardState(msgspec.Struct, frozen=True, gc=False):
     sm_percent: int
     watts: float
     joules: float
-
-
-class NodeState(msgspec.Struct, frozen=True):
-    """The whole node at a time.
-
-    Attributes:
-        GPUs: the GPUs, by index.
-        uses: the living processes on GPUs.
-        alive: the host pids of all living processes.
-        regions: container id -> what its shim has written.
-        damaged: container id -> the size that its region was cut down to.
-    """
-
-    cards: tuple[CardState, ...]
-    uses: tuple[Use, ...]
-    alive: frozenset[int]
-    regions: Mapping[str, Region]
-    damaged: Mapping[str, int]
-
-
-def state_at(scenario: Scenario, t: float, start: float = 0.0) -> NodeState:
-    """Everything that is true of the node at ``t``."""
-    return NodeState(
-        cards=cards_at(scenario, t),
-        uses=uses_at(scenario, t),
-        alive=alive_at(scenario, t),
-        regions=regions_at(scenario, t, start),
-        damaged=damaged_at(scenario, t),
-    )
 
 
 def uses_at(scenario: Scenario, t: float) -> tuple[Use, ...]:

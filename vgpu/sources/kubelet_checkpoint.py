@@ -7,8 +7,8 @@ kubelet itself would accept. Both shapes are read: ``DeviceIDs`` as a map from N
 and the plain list of Kubernetes up to 1.19.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -17,30 +17,65 @@ from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.sources.allocate_response import WireError, environment
 
 CHECKPOINT_LIMIT = 16 * 1024 * 1024
-"""Bytes. A plugin can register at most 4 MiB of IDs (the kubelet's gRPC limit), twice told."""
+"""Maximum size of the file, in bytes. A plugin can register at most 4 MiB of IDs (the kubelet's
+gRPC limit), and the file may list them twice."""
 
 DeviceIds = dict[int, list[str] | None] | list[str] | None
+"""NUMA node -> device IDs; a device of two nodes is listed under both."""
 
 
-class _Entry(msgspec.Struct, gc=False):
+class CheckpointEntry(msgspec.Struct, gc=False):
+    """Kubernetes ``PodDevicesEntry``. Device IDs and answer are decoded when they are asked for."""
+
     pod_uid: str = msgspec.field(name="PodUID")
     container: str = msgspec.field(name="ContainerName")
     resource: str = msgspec.field(name="ResourceName")
-    device_ids: DeviceIds = msgspec.field(name="DeviceIDs")
-    answer: bytes | None = msgspec.field(name="AllocResp")
+    device_ids_text: msgspec.Raw = msgspec.field(name="DeviceIDs")
+    answer_text: msgspec.Raw = msgspec.field(name="AllocResp")
+
+    def device_ids(self) -> DeviceIds:
+        """By NUMA node, or as a plain list. Raises msgspec.DecodeError."""
+        ids: DeviceIds = _DEVICE_IDS.decode(self.device_ids_text)
+        return ids
 
 
 class _Data(msgspec.Struct):
-    entries: list[_Entry] | None = msgspec.field(name="PodDeviceEntries")
-    registered: dict[str, list[str] | None] | None = msgspec.field(name="RegisteredDevices")
+    entries: list[CheckpointEntry] | None = msgspec.field(name="PodDeviceEntries")
+    registered: msgspec.Raw = msgspec.field(name="RegisteredDevices")
 
 
 class _Checkpoint(msgspec.Struct):
-    data: _Data = msgspec.field(name="Data")
-    checksum: int = msgspec.field(name="Checksum")
+    data: _Data | None = msgspec.field(name="Data")
+    checksum: int | None = msgspec.field(name="Checksum", default=None)
 
 
-_DECODER = msgspec.json.Decoder(_Checkpoint)
+_DECODER: Final = msgspec.json.Decoder(_Checkpoint)
+_DEVICE_IDS: Final = msgspec.json.Decoder(DeviceIds)
+_ANSWER: Final = msgspec.json.Decoder(bytes | None)
+_REGISTERED: Final = msgspec.json.Decoder(dict[str, list[str] | None] | None)
+
+
+class _Verified(NamedTuple):
+    """An entry with all that the checksum is about."""
+
+    entry: CheckpointEntry
+    device_ids: DeviceIds
+    answer: bytes | None
+
+
+def entries_of(content: bytes) -> tuple[CheckpointEntry, ...]:
+    """The entries of a checkpoint whose checksum is not verified.
+
+    Verifying is a loop over every byte, and a node with long lists has megabytes of them. Raises
+    msgspec.DecodeError, ValueError, RecursionError.
+    """
+    data = _DECODER.decode(content).data
+    return tuple((data.entries if data else None) or ())
+
+
+def decode_answer(text: msgspec.Raw | bytes) -> bytes:
+    """An entry's answer, from its JSON; b"" if it has none. Raises msgspec.DecodeError."""
+    return _ANSWER.decode(text) or b""
 
 
 def parse_checkpoint(
@@ -56,17 +91,22 @@ def parse_checkpoint(
     """
     try:
         checkpoint = _DECODER.decode(content)
+        data, checksum = checkpoint.data, checkpoint.checksum
+        entries = None if data is None or data.entries is None else list(_decoded(data.entries))
+        registered = None if data is None else _REGISTERED.decode(data.registered)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise SourceError(Reason.MALFORMED, subject, str(error)) from error
-    expected = fnv1a_32(_spew_data(checkpoint.data).encode())
-    if checkpoint.checksum != expected:
-        detail = f"it says {checkpoint.checksum}, its content gives {expected}"
+    if data is None or checksum is None:
+        raise SourceError(Reason.MALFORMED, subject, "it has no data, or no checksum")
+    expected = fnv1a_32(_spew_data(entries, registered).encode())
+    if checksum != expected:
+        detail = f"it says {checksum}, its content gives {expected}"
         raise SourceError(Reason.CHECKSUM_MISMATCH, subject, detail)
     grants, rejections = [], []
-    for entry in checkpoint.data.entries or ():
+    for entry, device_ids, answer in entries or ():
         env: Mapping[str, str] = {}
         try:
-            env = environment(entry.answer or b"")
+            env = environment(answer or b"")
         except WireError as error:
             where = f"{subject}: {entry.pod_uid}/{entry.container}/{entry.resource}"
             rejections.append(Rejection(where, Reason.MALFORMED, f"AllocResp: {error}"))
@@ -75,14 +115,19 @@ def parse_checkpoint(
                 pod_uid=entry.pod_uid,
                 container=entry.container,
                 resource=entry.resource,
-                device_ids=tuple(sorted(_all_ids(entry.device_ids))),
+                device_ids=tuple(sorted(all_device_ids(device_ids))),
                 env=env,
             )
         )
     return tuple(grants), tuple(rejections)
 
 
-def _all_ids(ids: DeviceIds) -> set[str]:
+def _decoded(entries: Iterable[CheckpointEntry]) -> Iterator[_Verified]:
+    for entry in entries:
+        yield _Verified(entry, entry.device_ids(), _ANSWER.decode(entry.answer_text))
+
+
+def all_device_ids(ids: DeviceIds) -> set[str]:
     """Each ID once; a device that belongs to two NUMA nodes is listed under both."""
     if isinstance(ids, dict):
         return {device for node in ids.values() for device in node or ()}
@@ -100,26 +145,29 @@ def fnv1a_32(text: bytes) -> int:
 # ------------------------------------------------------------ spew's "%#v", as the kubelet uses it
 
 
-def _spew_data(data: _Data) -> str:
-    entries = None if data.entries is None else map(_spew_entry, data.entries)
+def _spew_data(
+    entries: Iterable[_Verified] | None, registered: Mapping[str, list[str] | None] | None
+) -> str:
+    texts = None if entries is None else map(_spew_entry, entries)
     return (
         "(checkpoint.checkpointData){"
-        f"PodDeviceEntries:([]checkpoint.PodDevicesEntry){_spew_list(entries)}"
-        f" RegisteredDevices:(map[string][]string){_spew_map(data.registered)}}}"
+        f"PodDeviceEntries:([]checkpoint.PodDevicesEntry){_spew_list(texts)}"
+        f" RegisteredDevices:(map[string][]string){_spew_map(registered)}}}"
     )
 
 
-def _spew_entry(entry: _Entry) -> str:
-    answer = None if entry.answer is None else map(str, entry.answer)
+def _spew_entry(verified: _Verified) -> str:
+    entry, device_ids, answer = verified
+    octets = None if answer is None else map(str, answer)
     ids = (
-        f"([]string){_spew_list(entry.device_ids)}"
-        if isinstance(entry.device_ids, list)
-        else f"(checkpoint.DevicesPerNUMA){_spew_map(entry.device_ids)}"
+        f"([]string){_spew_list(device_ids)}"
+        if isinstance(device_ids, list)
+        else f"(checkpoint.DevicesPerNUMA){_spew_map(device_ids)}"
     )
     return (
         f"{{PodUID:(string){entry.pod_uid} ContainerName:(string){entry.container}"
         f" ResourceName:(string){entry.resource} DeviceIDs:{ids}"
-        f" AllocResp:([]uint8){_spew_list(answer)}}}"
+        f" AllocResp:([]uint8){_spew_list(octets)}}}"
     )
 
 

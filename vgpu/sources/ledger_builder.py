@@ -13,7 +13,7 @@ from vgpu.kube.objects import Node, Pod
 from vgpu.ledger import Evidence, Ledger, Malformed, merge
 from vgpu.ledger.from_api import registered
 from vgpu.ledger.liveness import node_uid
-from vgpu.ledger.node import node_evidence
+from vgpu.ledger.node import NodeSamples, node_evidence
 from vgpu.ledger.statement_cache import StatementCache
 from vgpu.model import Device
 from vgpu.schemes.codec import SchemeCodec
@@ -49,18 +49,20 @@ class LedgerBuilder:
         cards, illegible = self._registered(pods.node if isinstance(pods, NodeSample) else None)
         evidence = node_evidence(
             self._codecs,
-            node=self._node,
-            gpu=seen.gpu,
-            process=seen.process,
-            shim=seen.shim,
-            kubelet=kubelet,
-            limits=seen.limits,
-            held=kubelet.held if kubelet else None,
-            own=seen.own.statements if seen.own else None,
-            pods=None if pods is None else believed(pods, seen.process),
-            pods_complete=pods is not None and pods.complete,
-            registered=cards,
-            incomplete=incomplete_sources(seen),
+            NodeSamples(
+                node=self._node,
+                gpu=seen.gpu,
+                process=seen.process,
+                shim=seen.shim,
+                kubelet=kubelet,
+                limits=seen.limits,
+                held=kubelet.held if kubelet else None,
+                own=seen.own.statements if seen.own else None,
+                pods=None if pods is None else believed(pods, seen.process),
+                pods_complete=pods is not None and pods.complete,
+                registered=cards,
+                incomplete=incomplete_sources(seen),
+            ),
             memory=self._memory,
         )
         malformed = (*evidence.malformed, *illegible)

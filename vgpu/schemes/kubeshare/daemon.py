@@ -4,7 +4,8 @@ The daemon connects to TCP port 9797, says whose it is and which GPUs it has, th
 every 15 s. The manager answers with one line whenever the tenants of a GPU change, and the daemon
 writes it as two files named after the GPU's UUID: Gemini's config
 (:mod:`vgpu.schemes.kubeshare.gemini_config`) and the ports of the pod managers. Source: KubeShare
-branch release-1.0, ``pkg/configclient`` and ``pkg/devicemanager/config.go``.
+branch release-1.0, ``pkg/configclient`` and ``pkg/devicemanager/config.go``. No command uses it
+yet: it stays for KubeShare's controllers and token daemon, which are to come.
 """
 
 import re

@@ -10,7 +10,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from deviceplugin.allocate.binding_names import is_name
+from deviceplugin.injection.binding_names import is_name
 from deviceplugin.injection.cdi import KIND
 from vgpu.rpc.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse, DeviceSpec
 from vgpu.rpc.deviceplugin_pb2 import Mount as MountMessage

@@ -1,13 +1,11 @@
-"""What the service makes of what the binder has found, for those who are told of it."""
-
-from types import SimpleNamespace
+"""What is to be written to the API server, from what the binder has found."""
 
 import pytest
 
 from deviceplugin.allocate.allocation_state import AllocationState
-from deviceplugin.allocate.prestart import BinderState, by_ids
+from deviceplugin.allocate.binder_state import BinderState, by_ids
+from deviceplugin.allocate.desired import desired_state_of
 from deviceplugin.reasons import BindRefusal, BindRefused
-from deviceplugin.service import Service
 from tests.deviceplugin.allocation_values import (
     CARDS,
     ROLE,
@@ -27,8 +25,8 @@ EMPTY = AllocationState.of(CARDS)
 
 
 def served(one, state):
-    parts = SimpleNamespace(adapter=ROLE)
-    return one.kubelet_uid in Service._look(parts, state, {one.kubelet_uid: one}, None).served
+    pods = {one.kubelet_uid: one}
+    return one.kubelet_uid in desired_state_of(ROLE.resources[0], state, pods, None).served
 
 
 def refused(one, *containers, why=BindRefusal.NO_ROOM, known=True):

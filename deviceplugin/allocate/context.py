@@ -1,0 +1,26 @@
+"""What the binder and the allocator have in common."""
+
+import msgspec
+
+from deviceplugin.apiserver.pods import Pods
+from deviceplugin.failpoints import Failpoint
+from deviceplugin.ports import Injector
+from deviceplugin.scheme_adapter import SchemeAdapter
+
+
+class AllocateContext(msgspec.Struct, frozen=True):
+    """The node and the scheme that containers are bound for.
+
+    Attributes:
+        adapter: the scheme's.
+        node: the node's name.
+        pods: the node's.
+        injector: how a container gets what it is bound to.
+        failpoint: called at every step.
+    """
+
+    adapter: SchemeAdapter
+    node: str
+    pods: Pods
+    injector: Injector
+    failpoint: Failpoint

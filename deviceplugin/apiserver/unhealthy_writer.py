@@ -1,0 +1,64 @@
+"""Writes the ConfigMap of unhealthy GPUs that gpushare's scheduler reads."""
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from deviceplugin.apiserver.node_writer import NodeWriter
+from deviceplugin.apiserver.write_context import WriteContext
+from vgpu.kube.connection import ClusterError
+from vgpu.reasons import SourceError
+from vgpu.schemes.gpushare.node import UNHEALTHY_KEY, UNHEALTHY_NAMESPACE, unhealthy_name
+
+log = logging.getLogger(__name__)
+
+FORBIDDEN_SECONDS: Final = 3600.0
+"""Interval between two tries of a write that was forbidden, in seconds: the right may have been
+granted."""
+
+_FORBIDDEN: Final = 403
+
+
+class UnhealthyWriter:
+    """Used by the status manager's thread alone."""
+
+    def __init__(self, context: WriteContext, node: NodeWriter) -> None:
+        self._context = context
+        self._node = node
+        self._last: tuple[Mapping[str, str], str] | None = None  # data and version
+        self._forbidden_until = 0.0  # 0 unless it was forbidden since it was written
+
+    def write(self) -> bool:
+        """Write it if it says something else; whether it did. Raises ClusterError, SourceError."""
+        known = self._context.desired_of_node()
+        if known is None:
+            return False
+        cluster, (desired, node) = self._context.cluster, known
+        wanted = self._node.patch(desired).unhealthy
+        if wanted is None or self._context.monotonic() < self._forbidden_until:
+            return False
+        where = UNHEALTHY_NAMESPACE, unhealthy_name(node.name)
+        try:
+            if self._last is None:
+                self._last = cluster.versioned_config_map(*where) or ({}, "")
+            data, version = self._last
+            if data.get(UNHEALTHY_KEY) == wanted.get(UNHEALTHY_KEY):
+                return False
+            others = {key: text for key, text in data.items() if key != UNHEALTHY_KEY}
+            data = {**others, **wanted}
+            self._last = data, cluster.write_config_map(*where, data, version)
+        except (ClusterError, SourceError) as error:
+            self._last = None  # it may be another: it is read again
+            if not isinstance(error, ClusterError) or error.status != _FORBIDDEN:
+                raise
+            self._forbidden(error)
+            return False
+        self._forbidden_until = 0.0
+        log.info("unhealthy GPUs written", extra={"unhealthy": wanted.get(UNHEALTHY_KEY, "")})
+        return True
+
+    def _forbidden(self, error: ClusterError) -> None:
+        """The right to the ConfigMap is the operator's to grant: no failure, and logged once."""
+        if not self._forbidden_until:
+            log.info("unhealthy GPUs are not written: no permission", extra={"reason": str(error)})
+        self._forbidden_until = self._context.monotonic() + FORBIDDEN_SECONDS

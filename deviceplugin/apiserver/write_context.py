@@ -1,0 +1,47 @@
+"""What the writers of pods, node and ConfigMap have in common."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from deviceplugin.apiserver.desired_state import DesiredState
+from deviceplugin.apiserver.own_writes import OwnWrites
+from deviceplugin.apiserver.writes import DueTime
+from deviceplugin.failpoints import Failpoint
+from deviceplugin.scheme_adapter import SchemeAdapter
+from vgpu.kube.client import ApiClient
+from vgpu.kube.objects import Node
+
+
+class WriteContext(msgspec.Struct, frozen=True):
+    """The API server, and what is to be written to it.
+
+    Attributes:
+        cluster: the API server.
+        adapter: the scheme's.
+        look: gives what is so, None while that is not known.
+        failpoint: called after each write.
+        clock: gives unix seconds.
+        monotonic: gives seconds that never go back.
+        own_writes: objects that the watch does not show yet.
+        due: when something may have to be written again.
+    """
+
+    cluster: ApiClient
+    adapter: SchemeAdapter
+    look: Callable[[], DesiredState | None]
+    failpoint: Failpoint
+    clock: Callable[[], float]
+    monotonic: Callable[[], float]
+    own_writes: OwnWrites
+    due: DueTime
+
+    def desired(self) -> DesiredState | None:
+        """What is so, with what our own writes have made of it."""
+        state = self.look()
+        return None if state is None else self.own_writes.over(state)
+
+    def desired_of_node(self) -> tuple[DesiredState, Node] | None:
+        """The same with the node's object; None while either is not known."""
+        state = self.desired()
+        return None if state is None or state.node is None else (state, state.node)

@@ -1,0 +1,36 @@
+"""Findings in, plan out: what may be acted on, in what order, and how many at a time. Pure.
+
+The reasons to skip an object are asked in this order: what protects it, what the rule itself
+objects, whether its node could do any better, its age, its owner's back-off, the rule's mode
+(:mod:`.eligibility`); then, for all objects together, the circuit breaker and the limits
+(:mod:`.budget`).
+
+For findings F, with A the actions of the plan, S the entries that it skips, R those that it only
+reports, W the entries that are left before breaker and limits, and ``obj`` the objects of
+findings or entries:
+
+- Each object appears once: ``obj(F) = obj(A) ⊎ obj(S) ⊎ obj(R)``, a disjoint union.
+- An action has no objection, and a skipped entry has one reason:
+  ``∀ a ∈ A: objection(a) = None``, ``∀ s ∈ S: s.skip ≠ None``.
+- The order of the findings does not count: ``plan(π(F)) = plan(F)`` for each permutation π.
+- The breaker stops everything or nothing: ``A ⊆ W``, and
+  ``|troubles(W)| > max(floor, ⌊breaker · living⌋) ⇒ A = ∅``.
+- No limit is exceeded. For each node n, namespace s and owner o, and separately for pods that have
+  ended and for all other actions: ``|A| ≤ per_cycle``, ``|A_n| ≤ per_node``,
+  ``|A_s| ≤ per_namespace``; and of the pods that are still of use,
+  ``|evicted_o| ≤ max(1, ⌊per_owner · replicas_o⌋)``.
+"""
+
+from reconciler.plan.eligibility import OPT_OUT, guarded, objection, opted_out
+from reconciler.plan.making import find, found_by, make_plan, resolve
+
+__all__ = [
+    "OPT_OUT",
+    "find",
+    "found_by",
+    "guarded",
+    "make_plan",
+    "objection",
+    "opted_out",
+    "resolve",
+]

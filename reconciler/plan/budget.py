@@ -1,0 +1,108 @@
+"""How many actions one cycle may take: the circuit breaker and the limits. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from reconciler.cluster_index import ClusterIndex
+from reconciler.model import Breaker, Entry, Evict, Finding, ObjectKind
+from reconciler.plan.eligibility import Verdict
+from reconciler.plan.order import is_ended
+from reconciler.policy import Limits
+from reconciler.reasons import Cause, Effect, SkipReason
+
+
+def breaker_of(entries: Iterable[Entry], cluster_index: ClusterIndex, limits: Limits) -> Breaker:
+    """The circuit breaker of these entries, against the living pods that share GPUs.
+
+    Each eviction for recovery counts. Tidying and repairs take nothing away from anybody, and one
+    tenant can cause thousands with one template: those of one rule in one namespace count once, and
+    so do all leftover folders. So one tenant cannot trip the breaker for all, and a controller
+    whose pods are refused again and again does not stop the tidying that it needs.
+    """
+    troubles = len({_trouble(entry.finding) for entry in entries})
+    pods = cluster_index.living
+    allowed = max(limits.breaker_floor, int(pods * limits.breaker))
+    return Breaker(troubles, allowed, pods)
+
+
+def _trouble(finding: Finding) -> tuple[str, ...]:
+    """A key that is equal for the findings that count once."""
+    subject = finding.subject
+    if finding.effect is Effect.RECOVERY:
+        return (subject.key,)
+    if subject.kind is ObjectKind.FOLDER:
+        return (finding.rule,)
+    return (finding.rule, subject.namespace) if subject.namespace else (subject.key,)
+
+
+class _Tally:
+    """Actions of one cycle against three limits; ``of`` names what is counted, for people."""
+
+    def __init__(self, per_cycle: int, per_node: int, per_namespace: int, of: str = "") -> None:
+        self._limits = per_cycle, per_node, per_namespace
+        self._of = of
+        self._total = 0
+        self._nodes: Counter[str] = Counter()
+        self._namespaces: Counter[str] = Counter()
+
+    def reached(self, node: str, namespace: str) -> Verdict:
+        """The limit that one more action would exceed; None if there is none."""
+        per_cycle, per_node, per_namespace = self._limits
+        if node and self._nodes[node] >= per_node:
+            return SkipReason.NODE_LIMIT, f"{per_node}{self._of} on {node}"
+        if namespace and self._namespaces[namespace] >= per_namespace:
+            return SkipReason.NAMESPACE_LIMIT, f"{per_namespace}{self._of} in {namespace}"
+        if self._total >= per_cycle:
+            return SkipReason.CYCLE_LIMIT, f"{per_cycle}{self._of} in one cycle"
+        return None
+
+    def count(self, node: str, namespace: str) -> None:
+        """Count one action."""
+        self._total += 1
+        self._nodes[node] += 1
+        self._namespaces[namespace] += 1
+
+
+class Budget:
+    """The limits of one cycle; pods that have ended are counted separately."""
+
+    def __init__(self, cluster_index: ClusterIndex, limits: Limits) -> None:
+        self._cluster_index = cluster_index
+        self._limits = limits
+        self._rest = _Tally(limits.per_cycle, limits.per_node, limits.per_namespace)
+        self._ended = _Tally(
+            limits.ended_per_cycle,
+            limits.ended_per_node,
+            limits.ended_per_namespace,
+            " pods that have ended",
+        )
+        self._crossed: set[str] = set()
+        self._owners: Counter[str] = Counter()
+
+    def take(self, entry: Entry) -> Verdict:
+        """Count the action, unless it would exceed a limit: then return that limit."""
+        node, namespace = entry.finding.subject.home, entry.finding.subject.namespace
+        disrupts = self._disrupts(entry)
+        if disrupts and self._owners[entry.owner] >= (most := self._of_owner(entry.owner)):
+            return SkipReason.OWNER_LIMIT, f"{most} of its owner's pods"
+        crossed = entry.finding.cause is Cause.CROSSED
+        if crossed and node in self._crossed:  # replaced together they may cross again
+            return SkipReason.ONE_AT_A_TIME, f"on {node}"
+        tally = self._ended if is_ended(entry, self._cluster_index) else self._rest
+        limit = tally.reached(node, namespace)
+        if limit is not None:
+            return limit
+        tally.count(node, namespace)
+        if crossed:
+            self._crossed.add(node)
+        self._owners[entry.owner] += disrupts
+        return None
+
+    def _disrupts(self, entry: Entry) -> bool:
+        """Whether the action takes away a replica that may be of use."""
+        pod = self._cluster_index.pod_of(entry.finding.subject)
+        evicts = isinstance(entry.finding.action, Evict)
+        return evicts and bool(entry.owner) and pod is not None and not pod.terminal
+
+    def _of_owner(self, owner: str) -> int:
+        return max(1, int(self._cluster_index.replicas[owner] * self._limits.per_owner))

@@ -1,0 +1,183 @@
+"""Whether the action of a finding may be taken, by its object, its rule and its age alone. Pure."""
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from reconciler.cluster_index import RUNNING, SUCCEEDED, ClusterIndex
+from reconciler.model import (
+    Coverage,
+    Edit,
+    Evict,
+    Finding,
+    ObjectKind,
+    ObjectRef,
+    PolicyGuard,
+    Scope,
+)
+from reconciler.owners import eviction
+from reconciler.policy import REPORTED, Mode, Policy
+from reconciler.reasons import Cause, SkipReason
+from reconciler.reconciler_state import ReconcilerState, attempt_key
+from vgpu.kube.objects import MIRROR, Node, Pod
+
+OPT_OUT: Final = "vgpu.dev/reconcile"
+"""With the value ``false`` a pod is never touched, nor is a node and anything on it."""
+
+Verdict = tuple[SkipReason, str] | None
+"""Why an action is skipped, with the detail for people; None if it may be taken."""
+
+
+def objection(
+    finding: Finding, cluster_index: ClusterIndex, policy: Policy, state: ReconcilerState
+) -> Verdict:
+    """Why the finding's action may not be taken, without regard to others; None if it may."""
+    protection = _protection(finding, cluster_index, policy)
+    if protection is not None:
+        return protection
+    moot = finding.objection or _no_better(finding, cluster_index)
+    if moot is not None:
+        return moot, ""
+    wait = _seconds_to_ripe(finding, state, cluster_index.now, policy.ages.clock_skew)
+    if wait > 0:
+        return SkipReason.TOO_YOUNG, f"{wait:.0f} s to go"
+    pause = _pause(finding, cluster_index, policy, state)
+    if pause > 0:
+        return SkipReason.BACKING_OFF, f"{pause:.0f} s to go"
+    if policy.mode(finding.rule) is Mode.PLAN:
+        return SkipReason.RULE_MODE_PLAN, f"rules.{finding.rule}.mode: apply"
+    return None
+
+
+def _no_better(finding: Finding, cluster_index: ClusterIndex) -> SkipReason | None:
+    """Why the pod that its owner would create instead would fare no better.
+
+    While a node or its plugin is away, the API server shows its devices as gone and its pods as
+    stuck, which is no evidence against them; and a pod that is nowhere yet can still go anywhere.
+    What has failed for good will not change any more, and on the node itself there is better
+    evidence.
+    """
+    pod = cluster_index.pod_of(finding.subject)
+    if pod is None or pod.owner is None or pod.terminal:
+        return None
+    from_afar = cluster_index.snapshot.scope is Scope.CLUSTER
+    return cluster_index.plugin_objection(pod) if finding.replaces and from_afar else None
+
+
+def _seconds_to_ripe(finding: Finding, state: ReconcilerState, now: float, skew: float) -> float:
+    """Seconds until the finding is old enough; not positive if it is."""
+    if finding.grace <= 0:
+        return 0.0
+    return finding.grace + skew - (now - state.since(finding, now))
+
+
+def _pause(
+    finding: Finding, cluster_index: ClusterIndex, policy: Policy, state: ReconcilerState
+) -> float:
+    """Seconds of the owner's back-off that are left; none for tidying, which makes no new pods."""
+    pod = cluster_index.pod_of(finding.subject)
+    if not finding.replaces or pod is None or pod.owner is None:
+        return 0.0
+    key = attempt_key(pod.owner.uid, finding.subject.node)
+    return state.pause(key, cluster_index.now, policy.backoff)
+
+
+# ---------------------------------------------------------------- what protects a pod
+
+_Guards = tuple[tuple[SkipReason, Callable[[Pod, Policy], bool]], ...]
+
+_ANY_POD: Final[_Guards] = (
+    (SkipReason.OPTED_OUT, lambda pod, _: opted_out(pod)),
+    (
+        SkipReason.OTHER_NAMESPACE,
+        lambda pod, policy: bool(policy.namespaces) and pod.ref.namespace not in policy.namespaces,
+    ),
+    (
+        SkipReason.PROTECTED_NAMESPACE,
+        lambda pod, policy: pod.ref.namespace in policy.protected_namespaces,
+    ),
+    (SkipReason.STATIC_POD, lambda pod, _: MIRROR in pod.annotations or _is_static(pod)),
+    (SkipReason.TERMINATING, lambda pod, _: pod.deleted_at is not None),
+)
+"""For every change of a pod."""
+
+_EVICTED_POD: Final[_Guards] = (
+    (SkipReason.COMPLETED, lambda pod, _: pod.phase == SUCCEEDED),
+    (SkipReason.BARE_POD, lambda pod, policy: pod.owner is None and not policy.evict_bare),
+)
+"""For evictions, after those; then the owner's kind decides."""
+
+_OWNED_POD: Final[_Guards] = (
+    (SkipReason.HIGH_PRIORITY, lambda pod, policy: pod.priority > policy.priority_ceiling),
+    (SkipReason.RUNNING, lambda pod, policy: pod.phase == RUNNING and not policy.evict_running),
+)
+"""For evictions, last of all."""
+
+_HOLDER: Final = frozenset(
+    {SkipReason.BARE_POD, SkipReason.PROTECTED_NAMESPACE, SkipReason.RUNNING}
+)
+"""KubeShare's holder pods are bare, in kube-system, and run."""
+
+
+def _exempt(finding: Finding) -> frozenset[SkipReason]:
+    """The protections that do not hold against this finding's action."""
+    if finding.cause is Cause.ORPHANED_HOLDER:
+        return _HOLDER
+    # Rules that find what runs.
+    return frozenset({SkipReason.RUNNING} if finding.rule in REPORTED else ())
+
+
+def opted_out(thing: Pod | Node) -> bool:
+    """Whether its annotation opts it out."""
+    return thing.annotations.get(OPT_OUT) == "false"
+
+
+def _is_static(pod: Pod) -> bool:
+    return pod.owner is not None and pod.owner.kind == "Node"
+
+
+def _protection(finding: Finding, cluster_index: ClusterIndex, policy: Policy) -> Verdict:
+    subject = finding.subject
+    of_node = _of_node(subject, cluster_index)
+    if of_node is not None:
+        return of_node, ""
+    if subject.kind not in (ObjectKind.POD, ObjectKind.SHARE_POD):
+        return (SkipReason.OTHER_NAMESPACE, "") if policy.namespaces else None
+    pod = cluster_index.pod_of(subject)
+    if pod is None:
+        return SkipReason.INCOMPLETE_VIEW, ""
+    exempt = _exempt(finding)
+
+    def first(guards: _Guards) -> Verdict:
+        holding = (skip for skip, holds in guards if skip not in exempt and holds(pod, policy))
+        return next(((skip, "") for skip in holding), None)
+
+    if isinstance(finding.action, Edit):
+        return first(_ANY_POD)
+    of_pod = first((*_ANY_POD, *_EVICTED_POD))
+    of_owner = of_pod or eviction.objection(pod, policy.owners, cluster_index.reaction)
+    return of_owner or first(_OWNED_POD)
+
+
+def _of_node(subject: ObjectRef, cluster_index: ClusterIndex) -> SkipReason | None:
+    """Why nothing that is at home on the node of the object is touched."""
+    node = cluster_index.nodes.get(subject.home)
+    if node is None and subject.kind is ObjectKind.NODE:
+        return SkipReason.NODE_UNKNOWN
+    seen = cluster_index.has(Coverage.NODES) and subject.home not in cluster_index.malformed_nodes
+    if node is None and subject.home and not seen:
+        return SkipReason.INCOMPLETE_VIEW  # it may have opted out
+    return SkipReason.OPTED_OUT if node is not None and opted_out(node) else None
+
+
+def guarded(finding: Finding, cluster_index: ClusterIndex, policy: Policy) -> Finding:
+    """The finding with a guard on the owner's own policy, where only that allows the eviction."""
+    action, pod = finding.action, cluster_index.pod_of(finding.subject)
+    owner = None if pod is None else eviction.owner_id(pod)
+    if pod is None or owner is None or not isinstance(action, Evict):
+        return finding
+    if eviction.is_allowed(pod, policy.owners):
+        return finding
+    guard = PolicyGuard(f"{owner.plural}.{owner.group} {owner.namespace}/{owner.name}")
+    return replace(finding, action=replace(action, guards=(*action.guards, guard)))

@@ -1,0 +1,136 @@
+"""From a snapshot to its plan: every rule is asked, each object gets one entry. Pure."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from reconciler.cluster_index import ClusterIndex
+from reconciler.model import Entry, Finding, ObjectKind, Plan, Snapshot
+from reconciler.plan.budget import Budget, breaker_of
+from reconciler.plan.eligibility import guarded, objection
+from reconciler.plan.order import in_turns, place, precedence, urgency
+from reconciler.policy import Mode, Policy
+from reconciler.reasons import SkipReason
+from reconciler.reconciler_state import ReconcilerState, remember
+from reconciler.rules import RULES, RuleEntry
+from vgpu.schemes.codec import SchemeCodec
+
+
+def make_plan(
+    snapshot: Snapshot, policy: Policy, state: ReconcilerState, codecs: Sequence[SchemeCodec]
+) -> tuple[Plan, ReconcilerState]:
+    """The plan for a snapshot, and the reconciler's state with the findings in it."""
+    cluster_index = ClusterIndex(snapshot, codecs)
+    findings = tuple(find(cluster_index, policy))
+    remembered = remember(state, findings, snapshot.now)
+    return resolve(cluster_index, policy, remembered, findings), remembered
+
+
+def find(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
+    """The findings of all rules that are on."""
+    for entry in RULES:
+        yield from found_by(entry, cluster_index, policy)
+
+
+def found_by(entry: RuleEntry, cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
+    """The findings of one rule, if it is on.
+
+    What it could not see in full is found with the objection INCOMPLETE_VIEW.
+    """
+    if policy.mode(entry.rule) is Mode.OFF or cluster_index.snapshot.scope not in entry.scopes:
+        return
+    blind = not cluster_index.has(*entry.needs)
+    for finding in entry.find(cluster_index, policy):
+        if blind and finding.objection is None:
+            yield replace(finding, objection=SkipReason.INCOMPLETE_VIEW)
+        else:
+            yield finding
+
+
+def resolve(
+    cluster_index: ClusterIndex,
+    policy: Policy,
+    state: ReconcilerState,
+    findings: Iterable[Finding],
+) -> Plan:
+    """The plan for these findings."""
+    entries = [
+        _entry(of_subject, cluster_index, policy, state)
+        for of_subject in _by_subject(findings).values()
+    ]
+    reported = [entry for entry in entries if entry.finding.action is None]
+    skipped = [entry for entry in entries if entry.finding.action and entry.skip]
+    eligible = sorted(
+        (entry for entry in entries if entry.finding.action and not entry.skip),
+        key=lambda entry: urgency(entry, state, cluster_index.now),
+    )
+    breaker = breaker_of(eligible, cluster_index, policy.limits)
+    if breaker.tripped:
+        detail = (
+            f"{breaker.wanted} troubles; at most {breaker.allowed}, with {breaker.pods} living GPU"
+            " pods"
+        )
+        skipped += [_skipped(entry, SkipReason.BREAKER_TRIPPED, detail) for entry in eligible]
+        eligible = []
+    budget = Budget(cluster_index, policy.limits)
+    actions = []
+    for entry in in_turns(eligible, cluster_index, state):
+        limit = budget.take(entry)
+        if limit is None:
+            actions.append(entry)
+        else:
+            skipped.append(_skipped(entry, *limit))
+    return Plan(
+        id=_plan_id(actions),
+        made_at=cluster_index.now,
+        scope=cluster_index.snapshot.scope,
+        actions=tuple(actions),
+        skipped=tuple(sorted(skipped, key=place)),
+        findings=tuple(sorted(reported, key=place)),
+        breaker=breaker,
+        subjects={
+            ObjectKind.POD: len(cluster_index.all_pods),
+            ObjectKind.SHARE_POD: len(cluster_index.snapshot.share_pods),
+            ObjectKind.NODE: len(cluster_index.snapshot.nodes),
+            ObjectKind.FOLDER: len(cluster_index.snapshot.folders),
+        },
+        notes=cluster_index.snapshot.notes,
+    )
+
+
+def _by_subject(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
+    by_subject: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_subject.setdefault(finding.subject.key, []).append(finding)
+    return by_subject
+
+
+def _entry(
+    findings: list[Finding], cluster_index: ClusterIndex, policy: Policy, state: ReconcilerState
+) -> Entry:
+    """The entry of one object: the first rule that may act, else the first that would."""
+    ordered = sorted(findings, key=precedence) if len(findings) > 1 else findings
+    verdicts = [
+        (finding, objection(finding, cluster_index, policy, state))
+        for finding in ordered
+        if finding.action
+    ]
+    allowed = (judged for judged in verdicts if judged[1] is None)
+    leading, verdict = next(allowed, verdicts[0] if verdicts else (ordered[0], None))
+    rules = dict.fromkeys(finding.rule for finding in ordered)
+    also = tuple(rule for rule in rules if rule is not leading.rule)
+    pod = cluster_index.pod_of(leading.subject)
+    owner = pod.owner.uid if pod and pod.owner else ""
+    return Entry(guarded(leading, cluster_index, policy), also, owner, *(verdict or ()))
+
+
+def _skipped(entry: Entry, skip: SkipReason, detail: str) -> Entry:
+    return replace(entry, skip=skip, detail=detail)
+
+
+def _plan_id(actions: Iterable[Entry]) -> str:
+    """The same for the same actions in the same order."""
+    text = msgspec.json.encode([entry.finding.action for entry in actions], order="sorted")
+    return hashlib.sha256(text).hexdigest()[:12]

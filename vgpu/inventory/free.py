@@ -1,0 +1,93 @@
+"""What is free of each scheme's GPUs, and how much of it a further share could have."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from vgpu.inventory.detection import schemes_of_node
+from vgpu.inventory.model import FreeCapacity, NodeView, Pending, Probe
+from vgpu.ledger import DeviceEntry
+from vgpu.model import Request, Scheme
+
+
+def free_capacities(
+    views: Sequence[NodeView], pending: Sequence[Pending]
+) -> Iterator[FreeCapacity]:
+    """What is free of each scheme's GPUs on these nodes, for what waits anywhere."""
+    for scheme in Scheme:
+        of_scheme = [view for view in views if scheme in schemes_of_node(view.node)]
+        entries = [entry for view in of_scheme for entry in view.ledger.devices]
+        if not entries:
+            continue
+        probe = _probe(scheme, entries, pending)
+        capacity = FreeCapacity(
+            scheme,
+            cards=len(entries),
+            memory_bytes=sum(entry.device.memory_bytes or 0 for entry in entries),
+            held_bytes=sum(entry.held.memory_bytes for entry in entries),
+            free_bytes=sum(entry.free_memory_bytes or 0 for entry in entries),
+            probe=probe,
+        )
+        if probe is not None:
+            schedulable = (
+                entry
+                for view in of_scheme
+                if view.node.ready and not view.node.unschedulable
+                for entry in view.ledger.devices
+            )
+            fitting = [_fitting(entry, probe) for entry in schedulable]
+            capacity = msgspec.structs.replace(
+                capacity,
+                fits=sum(count for count, _ in fitting),
+                usable_bytes=sum(usable for _, usable in fitting),
+            )
+        yield capacity
+
+
+def _probe(
+    scheme: Scheme, entries: Iterable[DeviceEntry], pending: Iterable[Pending]
+) -> Probe | None:
+    """The largest request that no node takes, else the most common share; of equals the larger."""
+    requests = [
+        (waiting.request, waiting.pod)
+        for waiting in pending
+        if waiting.scheme is scheme and not waiting.node and waiting.request is not None
+    ]
+    if requests:
+        request, pod = max(requests, key=lambda item: _size(item[0]))
+        return Probe(request.memory_bytes, request.memory_percent, request.cores_milli, pod)
+    shares = Counter(
+        (holding.share.memory_bytes, holding.share.cores_milli or 0)
+        for entry in entries
+        for holding in entry.holdings
+        if holding.scheme is scheme and holding.share.memory_bytes
+    )
+    if not shares:
+        return None
+    (memory, cores), _ = max(shares.items(), key=lambda item: (item[1], item[0]))
+    return Probe(memory, None, cores)
+
+
+def _size(request: Request) -> tuple[int, int, int, int]:
+    """The order of requests: a whole GPU is more than a part of it, a part more than any bytes."""
+    whole = request.memory_bytes is None and request.memory_percent is None
+    return whole, request.memory_percent or 0, request.memory_bytes or 0, request.cores_milli
+
+
+def _fitting(entry: DeviceEntry, probe: Probe) -> tuple[int, int]:
+    """How many such shares still fit on the GPU, and their bytes."""
+    device, free = entry.device, entry.free_memory_bytes
+    if not device.healthy or entry.lost or free is None or device.memory_bytes is None:
+        return 0, 0
+    if probe.memory_bytes is not None:
+        memory = probe.memory_bytes
+    else:
+        memory = device.memory_bytes * (probe.memory_percent or 100) // 100
+    bounds = [free // memory] if memory else []
+    if probe.cores_milli:
+        bounds.append(entry.free_cores_milli // probe.cores_milli)
+    if device.slots is not None:
+        bounds.append(max(0, device.slots - entry.held.slots))
+    count = min(bounds, default=0)
+    return count, count * memory

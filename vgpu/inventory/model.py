@@ -1,0 +1,143 @@
+"""The values of an inventory: what was read of the cluster, and what a person is shown of it."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from vgpu.kube.objects import MalformedObject, Node, Pod
+from vgpu.ledger import Ledger
+from vgpu.model import PodRef, Request, Scheme
+from vgpu.reasons import Explained
+
+
+class Objects(msgspec.Struct, frozen=True):
+    """What was read from the API server.
+
+    ``pods`` are those that share GPUs; ``unhealthy`` is the text of gpushare's ConfigMaps by node;
+    ``malformed`` are the objects that cannot be read.
+    """
+
+    nodes: tuple[Node, ...] = ()
+    pods: tuple[Pod, ...] = ()
+    share_pods: tuple[Pod, ...] = ()
+    unhealthy: Mapping[str, str] = {}
+    malformed: tuple[MalformedObject, ...] = ()
+
+
+class Units(msgspec.Struct, frozen=True):
+    """What the operators of the sharing systems have set.
+
+    ``volcano_factor`` is MiB of one unit of Volcano's memory, ``gpushare_unit`` bytes of one unit
+    of gpushare's; None means that it is derived from the sizes of the GPUs.
+    """
+
+    volcano_factor: int = 1
+    gpushare_unit: int | None = None
+
+
+class WaitingReason(Explained):
+    """Why a container has no device; ``explanation`` is the sentence for people."""
+
+    UNREADABLE = "unreadable", "what it says about its device cannot be read"
+    UNSCHEDULABLE = "unschedulable", "no node takes it"
+    NOT_SCHEDULED = "not_scheduled", "no scheduler has looked at it"
+    NO_ANNOTATION = "no_annotation", "bound to its node, but no scheduler chose a device for it"
+    RUNNING_WITHOUT = "running_without", "runs, but no scheduler chose a device for it"
+    DEVICE_MISSING = "device_missing", "its device is not on the node"
+    DEVICE_UNHEALTHY = "device_unhealthy", "its device is unhealthy"
+    FAILED = "failed", "the device plugin could not serve it"
+    NOT_BOUND = "not_bound", "promised a device, but not bound to the node"
+    NOT_ASSIGNED = "not_assigned", "promised a device that was never handed out"
+
+
+class Pending(msgspec.Struct, frozen=True, gc=False):
+    """A container that has no device, or none yet.
+
+    Attributes:
+        pod: whose it is.
+        container: its name; "" for the whole pod.
+        scheme: whose resources it requests.
+        node: where it is bound or promised to; "" if nowhere.
+        reason: why.
+        detail: the message of the scheduler or of the reader; "" if there is none.
+        device: the one that it was promised or allocated; "" if none.
+        since: since when it has been so, unix seconds; None if not known.
+        request: what it requests; None if that cannot be read.
+    """
+
+    pod: PodRef
+    container: str
+    scheme: Scheme
+    node: str
+    reason: WaitingReason
+    detail: str = ""
+    device: str = ""
+    since: float | None = None
+    request: Request | None = None
+
+
+class NodeView(msgspec.Struct, frozen=True, gc=False):
+    """A node, the schemes that share its GPUs, and its ledger.
+
+    ``known`` is false where only pods name the node.
+    """
+
+    node: Node
+    schemes: tuple[Scheme, ...]
+    ledger: Ledger
+    known: bool = True
+
+
+class Probe(msgspec.Struct, frozen=True, gc=False):
+    """The share whose further fits are counted.
+
+    Attributes:
+        memory_bytes: of one GPU; None with ``memory_percent`` None is all that the GPU has.
+        memory_percent: of the GPU's memory, in place of bytes.
+        cores_milli: thousandths of one GPU's cores.
+        pending: whose it is: the largest pending request, or None for the most common share.
+    """
+
+    memory_bytes: int | None
+    memory_percent: int | None
+    cores_milli: int
+    pending: PodRef | None = None
+
+
+class FreeCapacity(msgspec.Struct, frozen=True, gc=False):
+    """What is free of one scheme's GPUs, and how much of that can be used.
+
+    Attributes:
+        scheme: whose GPUs.
+        cards: number of GPUs.
+        memory_bytes, held_bytes, free_bytes: of all GPUs; free is what is not held.
+        probe: the share that is counted; None if nothing waits and nothing is allocated.
+        fits: number of further such shares that fit, GPU by GPU.
+        usable_bytes: memory of these shares together. Nothing fits on GPUs that are unhealthy, of
+            nodes that are not ready or cordoned, or without free cores or slots.
+    """
+
+    scheme: Scheme
+    cards: int
+    memory_bytes: int
+    held_bytes: int
+    free_bytes: int
+    probe: Probe | None = None
+    fits: int = 0
+    usable_bytes: int = 0
+
+
+class Inventory(msgspec.Struct, frozen=True):
+    """A cluster's shared GPUs: its nodes, what waits, what is free.
+
+    Attributes:
+        nodes: those with GPUs to share or pods that share, by name.
+        pending: by namespace and name of the pod.
+        rooms: what is free, by scheme.
+        notes: what a reader must know to trust the numbers, as sentences.
+    """
+
+    nodes: tuple[NodeView, ...]
+    pending: tuple[Pending, ...]
+    rooms: tuple[FreeCapacity, ...]
+    notes: tuple[str, ...] = ()

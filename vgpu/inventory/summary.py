@@ -1,0 +1,89 @@
+"""The inventory of a cluster, and what it shows of one scheme or one node."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from vgpu.inventory.detection import detect_schemes, schemes_of_node, volcano_notes
+from vgpu.inventory.free import free_capacities
+from vgpu.inventory.model import Inventory, NodeView, Objects, Units
+from vgpu.inventory.waiting import pending_containers
+from vgpu.kube.objects import NODE_KIND, MalformedObject, Node
+from vgpu.ledger.cluster import ClusterLedgers, cluster
+from vgpu.model import Scheme
+
+_NAMED: Final = 3
+"""Number of malformed objects that a note names."""
+
+
+def inventory(objects: Objects, units: Units) -> Inventory:
+    """The inventory of these objects. Never raises."""
+    schemes = detect_schemes(objects, units)
+    ledgers = cluster(objects.nodes, schemes.pods, schemes.codecs, objects.unhealthy)
+    views = tuple(sorted(_views(objects.nodes, ledgers), key=lambda view: view.node.name))
+    pending = pending_containers(ledgers, views, schemes.pods, schemes.codecs)
+    notes = [*_malformed_note(objects.malformed), *schemes.notes, *volcano_notes(views, units)]
+    if schemes.nvidia:
+        notes.append(
+            "pods with whole GPUs or MIG instances of NVIDIA's own device plugin, which shares"
+            f" none, are not shown: {len(schemes.nvidia)}"
+        )
+    return Inventory(views, pending, tuple(free_capacities(views, pending)), tuple(notes))
+
+
+def _malformed_note(malformed: Sequence[MalformedObject]) -> Iterator[str]:
+    """The note about the objects that cannot be read; it names the first few."""
+    if malformed:
+        names = "; ".join(map(str, malformed[:_NAMED]))
+        more = f"; and {len(malformed) - _NAMED} more" if len(malformed) > _NAMED else ""
+        yield f"malformed objects, whose shares are not counted: {len(malformed)}: {names}{more}"
+
+
+def _views(nodes: Iterable[Node], ledgers: ClusterLedgers) -> Iterator[NodeView]:
+    known = {node.name: node for node in nodes}
+    for name, ledger in ledgers.ledgers.items():
+        node = known.get(name, Node(name))
+        schemes = set(schemes_of_node(node))
+        schemes.update(holding.scheme for holding in ledger.holdings)
+        schemes.update(wanted.scheme for wanted in ledger.waiting)
+        schemes.update(malformed.scheme for malformed in ledger.malformed)
+        if ledger.devices or schemes:
+            ordered = tuple(scheme for scheme in Scheme if scheme in schemes)
+            yield NodeView(node, ordered, ledger, known=name in known)
+
+
+def only_scheme(whole: Inventory, scheme: Scheme) -> Inventory:
+    """The part about one scheme: its nodes, what waits for it, what is free of it."""
+    return msgspec.structs.replace(
+        whole,
+        nodes=tuple(view for view in whole.nodes if scheme in view.schemes),
+        pending=tuple(waiting for waiting in whole.pending if waiting.scheme is scheme),
+        rooms=tuple(free for free in whole.rooms if free.scheme is scheme),
+    )
+
+
+def only_node(whole: Inventory, name: str) -> Inventory:
+    """The part about one node; what is free there is counted for what waits anywhere."""
+    views = tuple(view for view in whole.nodes if view.node.name == name)
+    pending = tuple(waiting for waiting in whole.pending if waiting.node == name)
+    rooms = tuple(free_capacities(views, whole.pending))
+    return msgspec.structs.replace(whole, nodes=views, pending=pending, rooms=rooms)
+
+
+def of_node(objects: Objects, name: str) -> Objects:
+    """The objects on one node, and the pods that are bound nowhere yet."""
+    here = ("", name)
+    return msgspec.structs.replace(
+        objects,
+        nodes=tuple(node for node in objects.nodes if node.name == name),
+        pods=tuple(pod for pod in objects.pods if pod.node in here),
+        share_pods=tuple(pod for pod in objects.share_pods if pod.node in here),
+        malformed=tuple(
+            malformed
+            for malformed in objects.malformed
+            if (
+                malformed.name == name if malformed.kind == NODE_KIND else malformed.may_be_on(name)
+            )
+        ),
+    )
