@@ -7,6 +7,7 @@ share of the usual size could have.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -19,16 +20,9 @@ from vgpu.ledger.liveness import pods_by_node_uid
 from vgpu.model import Phase, PodRef, Request, Scheme
 from vgpu.reasons import Explained
 from vgpu.schemes.codec import SchemeCodec
-from vgpu.schemes.gaia import node as gaia_node
-from vgpu.schemes.gaia.codec import Gaia
-from vgpu.schemes.gpushare import node as gpushare_node
-from vgpu.schemes.gpushare.codec import Gpushare
-from vgpu.schemes.kubeshare.codec import KubeShare
-from vgpu.schemes.kubeshare.node import GPU_INFO
-from vgpu.schemes.kubeshare.sharepod import join
-from vgpu.schemes.volcano import legacy as volcano_legacy
-from vgpu.schemes.volcano.codec import HAMI, VOLCANO, Volcano
-from vgpu.units import GIB, MIB
+from vgpu.schemes.registry import Units as UnitBytes
+from vgpu.schemes.registry import registry
+from vgpu.units import MIB
 
 # ---------------------------------------------------------------- what comes out
 
@@ -165,6 +159,11 @@ class Units(msgspec.Struct, frozen=True):
     volcano_factor: int = 1
     gpushare_unit: int | None = None
 
+    @property
+    def by_row(self) -> UnitBytes:
+        """Bytes of one unit, by the name of the registry's row; None is to be guessed."""
+        return {"volcano": self.volcano_factor * MIB, "gpushare": self.gpushare_unit}
+
 
 def of_node(objects: Objects, name: str) -> Objects:
     """What is on one node, and what is bound nowhere yet."""
@@ -182,11 +181,6 @@ def of_node(objects: Objects, name: str) -> Objects:
     )
 
 
-_SMALLEST_MIB: Final = 1024
-"""A GPU of fewer MiB is in truth counted in another unit: no such GPU is shared."""
-
-_HAMI_MARK: Final = "hami.io/"
-
 _NAMED: Final = 3
 """Malformed objects that a note names."""
 
@@ -197,7 +191,7 @@ def inventory(objects: Objects, units: Units) -> Inventory:
     found = cluster(objects.nodes, said.pods, said.codecs, objects.unhealthy)
     views = tuple(sorted(_views(objects.nodes, found), key=lambda view: view.node.name))
     pending = tuple(sorted(_pending(found, views, said.pods, said.codecs), key=_order))
-    notes = [*_unread(objects.malformed), *said.notes, *_volcano_notes(views, units)]
+    notes = [*_unread(objects.malformed), *said.notes, *_unit_notes(views, units)]
     if said.nvidia:
         notes.append(
             "pods with whole GPUs or MIG instances of NVIDIA's own device plugin, which shares"
@@ -252,120 +246,32 @@ class DetectedSchemes(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def every_codec(volcano_factor: int = 1, gpushare_unit: int = GIB) -> tuple[SchemeCodec, ...]:
-    """All languages, in these units (:class:`Units`)."""
-    return (
-        Volcano(VOLCANO, volcano_factor),
-        Volcano(HAMI),
-        Gpushare(gpushare_unit),
-        Gaia(),
-        KubeShare(),
-    )
-
-
 def detect_schemes(objects: Objects, units: Units) -> DetectedSchemes:
     """Who shares GPUs, and in which languages. Never raises."""
-    joined = join(objects.pods, objects.share_pods)
-    registered = {node.name for node in objects.nodes if HAMI.register in node.annotations}
-    nvidia = frozenset(pod.ref.uid for pod in joined if _is_nvidias(pod, registered))
+    schemes = registry()
+    joined = schemes.join(objects.pods, objects.share_pods)
+    is_foreign = schemes.foreign(objects.nodes)
+    nvidia = frozenset(pod.ref.uid for pod in joined if is_foreign(pod))
     pods = tuple(pod for pod in joined if pod.ref.uid not in nvidia)
-    unit, notes = _gpushare_unit(objects.nodes, units)
-    codecs = every_codec(units.volcano_factor, unit)
-    return DetectedSchemes(pods, _spoken(objects.nodes, pods, codecs), nvidia, notes)
+    unit_bytes, notes = schemes.assumed_units(units.by_row, objects.nodes)
+    codecs = schemes.used(schemes.codecs(unit_bytes), objects.nodes, pods)
+    return DetectedSchemes(pods, codecs, nvidia, notes)
 
 
-_MIG: Final = "nvidia.com/mig-"
-"""How the names of MIG profiles begin, which nobody but NVIDIA's own plugin offers."""
-
-
-def _is_nvidias(pod: Pod, hami_nodes: set[str]) -> bool:
-    """Whether the pod's GPUs, whole or MIG instances, are of NVIDIA's own plugin and not HAMi's.
-
-    Both use the name ``nvidia.com/gpu``. HAMi writes annotations on its pods and registers its
-    nodes.
-    """
-    asked = {name for container in pod.containers for name in container.limits}
-    instances = any(name.startswith(_MIG) for name in asked)
-    if asked & {*HAMI.implied_by, VOLCANO.number, *VOLCANO.implied_by}:
-        return False
-    if any(key.startswith(_HAMI_MARK) for key in pod.annotations):
-        return False
-    if HAMI.number not in asked:
-        return instances
-    return pod.node not in hami_nodes if pod.node else not hami_nodes
-
-
-_KEYS: Final[Mapping[Scheme, tuple[str, ...]]] = {
-    Scheme.VOLCANO: ("volcano.sh/",),
-    Scheme.GPUSHARE: ("aliyun.com/", "ALIYUN_COM_", "scheduler.framework.gpushare."),
-    Scheme.GAIA: ("tencent.com/",),
-    Scheme.KUBESHARE: ("kubeshare/", "sharedgpu/"),
-}
-"""How the keys begin that only a scheme's own nodes and pods have."""
-
-_HAMI_KEYS: Final = (_HAMI_MARK, *HAMI.implied_by)
-
-
-def _spoken(
-    nodes: Iterable[Node], pods: Iterable[Pod], codecs: Iterable[SchemeCodec]
-) -> tuple[SchemeCodec, ...]:
-    """The languages that somebody here uses; asking the others takes time and says nothing."""
-    keys: set[str] = set()
-    for node in nodes:
-        keys.update(node.annotations, node.capacity)
-    for pod in pods:
-        keys.update(pod.annotations, pod.labels)
-        for container in pod.containers:
-            keys.update(container.limits, container.broken)
-    said = tuple(keys)
-    return tuple(
-        codec for codec in codecs if any(key.startswith(_beginnings(codec)) for key in said)
-    )
-
-
-def _beginnings(codec: SchemeCodec) -> tuple[str, ...]:
-    hami = isinstance(codec, Volcano) and codec.key_set is HAMI
-    return _HAMI_KEYS if hami else _KEYS[codec.scheme]
-
-
-def _gpushare_unit(nodes: Iterable[Node], units: Units) -> tuple[int, tuple[str, ...]]:
-    """Bytes of one unit, and what was assumed.
-
-    The original takes a GPU of more than 100 units to be counted in MiB, so that a GPU of 141
-    GiB would have 141 MiB. GPUs of less than a GiB are not shared, nor are there any of a TiB.
-    """
-    if units.gpushare_unit is not None:
-        return units.gpushare_unit, ()
-    sizes: dict[str, int] = {}
-    for node in nodes:
-        count = node.capacity.get(gpushare_node.CARDS, 0)
-        if count > 0 and node.capacity.get(gpushare_node.MEMORY, 0) > 0:
-            sizes[node.name] = node.capacity[gpushare_node.MEMORY] // count
-    if not sizes:
-        return GIB, ()
-    large, small = max(sizes, key=sizes.__getitem__), min(sizes, key=sizes.__getitem__)
-    unit, name = (MIB, "MiB") if sizes[large] >= _SMALLEST_MIB else (GIB, "GiB")
-    said = (
-        f"one unit of {gpushare_node.MEMORY} is taken for 1 {name}, since {large} has"
-        f" {sizes[large]} of them a GPU; --gpushare.memory-unit settles it"
-    )
-    if unit == MIB and sizes[small] < _SMALLEST_MIB:
-        said += f". Beware: {small} has only {sizes[small]} a GPU, so one of them is wrong"
-    return unit, (said,)
-
-
-def _volcano_notes(views: Iterable[NodeView], units: Units) -> Iterator[str]:
-    """GPUs so small that the unit must be larger."""
-    for view in views:
-        for entry in view.ledger.devices if Scheme.VOLCANO in view.schemes else ():
-            memory = entry.device.memory_bytes
-            if memory and memory < GIB:
-                yield (
-                    f"{view.node.name} has a GPU of {memory // MIB} MiB: with what"
-                    f" gpu-memory-factor does Volcano's plugin run? It was read with"
-                    f" --volcano.memory-factor {units.volcano_factor}"
+def _unit_notes(views: Iterable[NodeView], units: Units) -> Iterator[str]:
+    """GPUs of a size by which the unit must be another: the first of each system's."""
+    given = registry().default_units(units.by_row)
+    for row in registry().rows:
+        if row.unit and row.unit.suspicion:
+            found = (
+                row.unit.suspicion(
+                    view.node.name, entry.device.memory_bytes or 0, given[row.name] or 0
                 )
-                return
+                for view in views
+                if row.scheme in view.schemes
+                for entry in view.ledger.devices
+            )
+            yield from islice(filter(None, found), 1)
 
 
 # ---------------------------------------------------------------- nodes
@@ -375,27 +281,14 @@ def _views(nodes: Iterable[Node], found: ClusterLedgers) -> Iterator[NodeView]:
     known = {node.name: node for node in nodes}
     for name, ledger in found.ledgers.items():
         node = known.get(name, Node(name))
-        schemes = set(_schemes(node))
+        schemes = set(registry().schemes_of(node))
         schemes.update(holding.scheme for holding in ledger.holdings)
         schemes.update(wanted.scheme for wanted in ledger.waiting)
         schemes.update(malformed.scheme for malformed in ledger.malformed)
         if ledger.devices or schemes:
-            ordered = tuple(scheme for scheme in Scheme if scheme in schemes)
+            known_schemes = (*registry().schemes, Scheme.NONE)
+            ordered = tuple(scheme for scheme in known_schemes if scheme in schemes)
             yield NodeView(node, ordered, ledger, known=name in known)
-
-
-def _schemes(node: Node) -> Iterator[Scheme]:
-    """Whose GPUs the node says it has."""
-    has = {
-        Scheme.VOLCANO: node.annotations.get(VOLCANO.register)
-        or node.annotations.get(HAMI.register)
-        or node.capacity.get(volcano_legacy.NUMBER)
-        or node.capacity.get(VOLCANO.number),
-        Scheme.GPUSHARE: node.capacity.get(gpushare_node.CARDS),
-        Scheme.GAIA: node.capacity.get(gaia_node.CORE),
-        Scheme.KUBESHARE: node.annotations.get(GPU_INFO),
-    }
-    return (scheme for scheme, said in has.items() if said)
 
 
 # ---------------------------------------------------------------- who waits
@@ -523,8 +416,8 @@ def _order(one: Pending) -> tuple[str, str, str, str]:
 
 
 def _rooms(views: Sequence[NodeView], pending: Sequence[Pending]) -> Iterator[FreeCapacity]:
-    for scheme in Scheme:
-        of_scheme = [view for view in views if scheme in _schemes(view.node)]
+    for scheme in registry().schemes:
+        of_scheme = [view for view in views if scheme in registry().schemes_of(view.node)]
         entries = [entry for view in of_scheme for entry in view.ledger.devices]
         if not entries:
             continue

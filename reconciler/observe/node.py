@@ -18,7 +18,7 @@ from reconciler.model import Coverage, Scope, Snapshot
 from reconciler.observe import ClusterView, folders
 from reconciler.observe.kinds import whole
 from vgpu.facts import GpuSource
-from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes, every_codec
+from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes
 from vgpu.kube import list_watch
 from vgpu.kube.client import ApiClient
 from vgpu.kube.documents import Keep
@@ -29,6 +29,7 @@ from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.usage import Usage, certain, usages
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.codec import SchemeCodec
+from vgpu.schemes.registry import registry
 from vgpu.sources.collector import Collector
 from vgpu.sources.files import printable
 from vgpu.sources.kubelet import DEFAULT_CHECKPOINT, DEFAULT_LOG_DIR, KubeletSource
@@ -41,7 +42,6 @@ from vgpu.sources.own_node import NodeSample, NodeWatch, with_node
 from vgpu.sources.pods import pod_sample
 from vgpu.sources.runtime import ProcessSource
 from vgpu.sources.shim import DEFAULT_ROOTS, ShimSource
-from vgpu.units import GIB
 
 TIMEOUT_SECONDS: Final = 10.0
 """What each source may take of a look."""
@@ -210,9 +210,8 @@ class NodeObserver:
     def _said(self, pods: NodeSample | None) -> DetectedSchemes:
         """Who shares GPUs here, in which languages; in any where the API server does not tell."""
         if pods is None:
-            units = self._units
-            spoken = every_codec(units.volcano_factor, units.gpushare_unit or GIB)
-            return DetectedSchemes((), spoken)
+            unit_bytes = registry().default_units(self._units.by_row)
+            return DetectedSchemes((), registry().codecs(unit_bytes))
         nodes = (pods.node,) if pods.node else ()
         sharing = tuple(pod for pod in pods.pods if shares_gpus(pod))
         return detect_schemes(Objects(nodes, sharing), self._units)

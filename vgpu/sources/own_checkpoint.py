@@ -15,6 +15,7 @@ from vgpu.ledger.statements import Statement
 from vgpu.model import Scheme
 from vgpu.own_checkpoint import LIMIT, decode, file_name
 from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.schemes.registry import registry
 from vgpu.sources.files import Remembered, printable, read_file
 
 DEFAULT_STATE_DIR = "/var/lib/vgpu"
@@ -61,8 +62,7 @@ class OwnCheckpointSource:
         self._procfs = procfs
         self._files = [
             Remembered(f"{state_dir}/{file_name(scheme)}", partial(self._load, scheme))
-            for scheme in Scheme
-            if scheme is not Scheme.NONE
+            for scheme in registry().schemes
         ]
         self._boot = ""
 
