@@ -9,7 +9,7 @@ from reconciler.owners.eviction import OwnerId, owner_id, reaction, row_of
 from reconciler.owners.policies import Reaction
 from reconciler.reasons import SkipReason
 from vgpu.kube.objects import ContainerState, MalformedObject, Node, Pod, holds_devices
-from vgpu.kube.projection import RESOURCES, asks_for_gpus
+from vgpu.kube.projection import asks_for_gpus, resource_prefixes
 from vgpu.ledger.cluster import home
 from vgpu.ledger.from_api import read_pod
 from vgpu.model import Claim, Phase
@@ -217,7 +217,7 @@ class ClusterIndex:
             name
             for container in pod.containers
             for name, number in container.limits.items()
-            if number and name.startswith(RESOURCES)
+            if number and name.startswith(resource_prefixes())
         }
         # Some are counted by the scheduler alone, such as HAMi's gpumem: no node offers them.
         offered = [allocatable[name] for name in asked if name in allocatable]

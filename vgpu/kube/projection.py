@@ -30,32 +30,12 @@ from vgpu.kube.objects import (
 )
 from vgpu.model import ContainerKind, PodRef
 from vgpu.reasons import Reason, SourceError
+from vgpu.schemes.registry import SchemeRegistry, registry
 
 # ---------------------------------------------------------------- what is kept
 
-RESOURCES: Final = (
-    "volcano.sh/",
-    "nvidia.com/gpu",  # HAMi's gpumem, gpucores and gpumem-percentage too
-    "nvidia.com/mig-",
-    "nvidia.com/priority",  # HAMi
-    "aliyun.com/gpu",
-    "tencent.com/vcuda-",
-    "vgpu.dev/",
-)
-"""Extended resources that begin so are kept, and asking for one is sharing GPUs."""
-
-MARKS: Final = (
-    "volcano.sh/vgpu-",
-    "volcano.sh/devices-to-allocate",
-    "volcano.sh/gpu-",  # the older volcano-sh/devices
-    "hami.io/vgpu-",
-    "ALIYUN_COM_GPU_MEM_",
-    "scheduler.framework.gpushare.",
-    "tencent.com/",
-    "kubeshare/",
-    "sharedgpu/",
-)
-"""Annotations and labels that begin so are kept, and a pod that has one shares GPUs."""
+OWN_RESOURCES: Final = ("nvidia.com/mig-", "vgpu.dev/")
+"""Extended resources that begin so are kept beside those of the sharing systems' rows."""
 
 GROUP_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
 """A label: the LeaderWorkerSet of a pod, whose owner is a StatefulSet."""
@@ -77,25 +57,10 @@ ALSO_KEPT: Final = (
     GROUP_INDEX,
     JOB_SET_NAME,
     STEP,
-    "volcano.sh/",  # bind-phase, bind-time, predicate-time; a node's register and handshake
-    "hami.io/",
-    "nvidia.com/",  # use-gputype of pods, gpu.product of nodes
-    "gaia.tencent.com/",
     "vgpu.dev/",
-    "scheduling.k8s.io/group-name",  # Volcano's pod group
-    "scheduling.volcano.sh/group-name",  # its newer key
     "kubernetes.io/config.mirror",
-    "hamivgpu",  # Volcano's node locks have no domain
-    "vgpu4pd",
-    "gpushare",
-    "cgpu.disable.isolation",
-    "nvidia-device-enable",
-    "SharedGPU",
-    "component",
-    "aliyun.com/gpu-count",
-    "clusterName",
 )
-"""Annotations and labels that begin so are kept of objects that are kept anyway."""
+"""Annotations and labels that begin so are kept beside those of the sharing systems' rows."""
 
 KEPT_ENV: Final = "CUDA_DISABLE_CONTROL"
 """The one environment variable of containers that is kept: HAMi-core's."""
@@ -130,7 +95,8 @@ def asks_for_gpus(pod: Pod) -> bool:
 
 def shares_gpus(pod: Pod) -> bool:
     """Whether a pod asks for shared GPUs, or carries a sharing system's marks."""
-    return any(map(_is_mark, (*pod.annotations, *pod.labels))) or asks_for_gpus(pod)
+    is_mark = _kept_keys().is_mark
+    return any(map(is_mark, (*pod.annotations, *pod.labels))) or asks_for_gpus(pod)
 
 
 def _asks(limits: Mapping[str, int], broken: Mapping[str, str]) -> bool:
@@ -143,26 +109,43 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 """One empty mapping for all the pods and containers that have none of a thing."""
 
 
-@lru_cache(_REMEMBERED)
-def _is_resource(name: str) -> bool:
-    return name.startswith(RESOURCES)
+class _KeptKeys:
+    """Which keys are kept, as a registry's rows say it. Keys repeat: each is judged once."""
+
+    def __init__(self, schemes: SchemeRegistry) -> None:
+        resources = (*schemes.resource_prefixes, *OWN_RESOURCES)
+        marks = schemes.mark_prefixes
+        kept = (*schemes.kept_prefixes, *ALSO_KEPT)
+        self.resources = resources
+        self.is_resource = lru_cache(_REMEMBERED)(lambda name: name.startswith(resources))
+        self.is_mark = lru_cache(_REMEMBERED)(lambda key: key.startswith(marks))
+        self.is_kept = lru_cache(_REMEMBERED)(
+            lambda key: key.startswith(kept) and key not in _DERIVED
+        )
 
 
-@lru_cache(_REMEMBERED)
-def _is_mark(key: str) -> bool:
-    return key.startswith(MARKS)
+_of_registry = lru_cache(1)(_KeptKeys)
 
 
-@lru_cache(_REMEMBERED)
+def _kept_keys() -> _KeptKeys:
+    return _of_registry(registry())
+
+
+def resource_prefixes() -> tuple[str, ...]:
+    """Extended resources that begin so are kept, and asking for one is sharing GPUs."""
+    return _kept_keys().resources
+
+
 def is_kept(key: str) -> bool:
     """Whether an annotation or label of this key is kept of an object: the others are not seen."""
-    return key.startswith((*MARKS, *ALSO_KEPT)) and key not in _DERIVED
+    return _kept_keys().is_kept(key)
 
 
 def wire_shares_gpus(pod: wire.PodFields) -> bool:
     """:func:`shares_gpus` of a pod that has not been projected yet."""
     meta, spec = pod.metadata, pod.spec
-    if any(map(_is_mark, meta.annotations or ())) or any(map(_is_mark, meta.labels or ())):
+    is_mark = _kept_keys().is_mark
+    if any(map(is_mark, meta.annotations or ())) or any(map(is_mark, meta.labels or ())):
         return True
     return any(
         _asks(*_limits(container.resources))
@@ -373,7 +356,8 @@ def project_lease(lease: wire.LeaseFields) -> Lease:
 
 
 def _kept(texts: dict[str, str] | None) -> Mapping[str, str]:
-    kept = {sys.intern(key): text for key, text in (texts or _NOTHING).items() if is_kept(key)}
+    keeps = _kept_keys().is_kept
+    kept = {sys.intern(key): text for key, text in (texts or _NOTHING).items() if keeps(key)}
     return kept or _NOTHING
 
 
@@ -413,8 +397,9 @@ def _units(quantities: Mapping[str, wire.Quantity]) -> _Extended:
     """The extended resources among them in units, and the texts of those that are no number."""
     found: dict[str, int] = {}
     broken: dict[str, str] = {}
+    is_resource = _kept_keys().is_resource
     for name, quantity in quantities.items():
-        if _is_resource(name):
+        if is_resource(name):
             units = whole(str(quantity))
             if units is None:
                 broken[sys.intern(name)] = str(quantity)[:_QUOTED]
