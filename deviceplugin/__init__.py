@@ -10,7 +10,7 @@ Where to look, in the order in which a container comes by:
 - ``allocator``, ``candidates``, ``guesses``: what Allocate and PreStartContainer answer.
 - ``assignments``, ``answers``: the kubelet's checkpoint and our answers in it. ``binding``,
   ``gate``: what follows from them, pure; ``binder``: the thread that does it.
-- ``cdi``, ``late_files``, ``checkpoint``, ``shim_files``: what is written on the node.
+- ``cdi``, ``late_files``, ``checkpoint``: what is written on the node.
 - ``recovery``, ``takeover``, ``contradictions``, ``leaving``: who holds what at the start, what
   cannot be, who has left, pure; ``looking``, ``recovering``, ``migration``: the evidence for it.
 - ``health``, ``health_case``, ``health_rules``: which GPUs are well, pure; ``health_watch``.

@@ -9,14 +9,13 @@ import msgspec
 
 from vgpu.model import Scheme
 from vgpu.program import logs
-from vgpu.program.flags import AUTO, Duration, MemoryUnit, env, field, is_typed
+from vgpu.program.flags import AUTO, ChoiceOf, Duration, MemoryUnit, env, field, is_typed
 from vgpu.program.web_flags import max_connections, max_per_address
+from vgpu.schemes.registry import served_names
 from vgpu.units import GIB
 from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS
 
 DEFAULT_PORT: Final = 9395
-SERVED: Final = (Scheme.VOLCANO, Scheme.GPUSHARE, Scheme.GAIA)
-"""KubeShare has holder pods in place of a plugin of its own."""
 
 _MOST_FACTOR: Final = 2**20
 _LABEL: Final = re.compile(r"[A-Za-z0-9./_-]{1,317}=[A-Za-z0-9._-]{0,63}")
@@ -113,9 +112,6 @@ class PluginOptions(msgspec.Struct, frozen=True):
 
 DEFAULTS: Final = PluginOptions()
 
-SCHEME_OF: Final = {"volcano": Scheme.VOLCANO, "gpushare": Scheme.GPUSHARE, "gaia": Scheme.GAIA}
-"""The first word of a flag that means something with one scheme only."""
-
 
 def flag(name: str, help_: str, *, also_env: str = "", **kwargs: Any) -> Callable[[Any], Any]:
     """One option of the command; its default is that of :class:`PluginOptions`."""
@@ -136,7 +132,7 @@ FLAGS: Final = (
     flag(
         "--scheme",
         "Whose pods are served.",
-        type=click.Choice([scheme.value for scheme in SERVED]),
+        type=ChoiceOf(served_names),
         required=True,
         show_default=False,
     ),
@@ -325,8 +321,8 @@ def conflicts(options: PluginOptions, typed: frozenset[str]) -> list[str]:
     """
     found = []
     for name in sorted(typed):
-        scheme = SCHEME_OF.get(name.partition("_")[0])
-        if scheme not in (None, options.scheme):
+        scheme = name.partition("_")[0]  # of a flag that means something with one scheme only
+        if scheme in served_names() and scheme != options.scheme:
             flag = "--" + name.replace("_", ".", 1).replace("_", "-")
             found.append(f"{flag} is of no use with --scheme {options.scheme}")
     if options.legacy_refusal and options.scheme is not Scheme.GPUSHARE:
