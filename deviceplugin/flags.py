@@ -1,7 +1,7 @@
 """The flags of ``vgpu device-plugin``, as one table and as checked options."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import click
@@ -103,6 +103,11 @@ class PluginOptions(msgspec.Struct, frozen=True):
     def kubelet_checkpoint(self) -> str:
         """The kubelet's own file of devices."""
         return f"{self.kubelet_dir}/kubelet_internal_checkpoint"
+
+    @property
+    def limit_dirs(self) -> Mapping[str, str]:
+        """Folders of limit files, by the name of the registry's row."""
+        return {"gaia": self.gaia_limits_dir}
 
     @property
     def kubelet_socket(self) -> str:

@@ -8,7 +8,7 @@ from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.gaia.codec import ASSIGNED, PREDICATE_NODE, PREDICATE_TIME, Gaia
 from vgpu.schemes.gaia.limit_file import read_limits
 from vgpu.schemes.gaia.node import CORE
-from vgpu.schemes.gaia.vcuda_config import CONFIG_SIZE
+from vgpu.schemes.gaia.vcuda_config import CONFIG_SIZE, VCUDA_CONFIG
 from vgpu.schemes.row import (
     AnnotationRepair,
     KeyPrefixes,
@@ -44,7 +44,7 @@ GAIA_ROW: Final = SchemeRow(
             "--limits.gaia-dir",
             "/etc/gpu-manager/vm",
             LimitLayout.CONTAINER,
-            "vcuda.config",
+            VCUDA_CONFIG,
             CONFIG_SIZE,
             read_limits,
         )
