@@ -31,7 +31,7 @@ from vgpu.kube.connection import ClusterError
 from vgpu.kube.objects import EventNote, Node, Pod
 from vgpu.model import Device, PodRef
 from vgpu.reasons import SourceError
-from vgpu.schemes.gpushare.node import UNHEALTHY_KEY, UNHEALTHY_NAMESPACE, unhealthy_name
+from vgpu.schemes.registry import registry
 
 log = logging.getLogger(__name__)
 
@@ -360,16 +360,18 @@ class StatusManager:
         if look is None or look.node is None:
             return False
         wanted = self._node_marks(look).unhealthy
-        if wanted is None or self._monotonic() < self._forbidden_until:
+        row = registry().of(self._adapter.scheme)
+        place = row.unhealthy_map if row else None
+        if wanted is None or place is None or self._monotonic() < self._forbidden_until:
             return False
-        where = UNHEALTHY_NAMESPACE, unhealthy_name(look.node.name)
+        where = place.namespace, place.name(look.node.name)
         try:
             if self._unhealthy is None:
                 self._unhealthy = self._cluster.versioned_config_map(*where) or ({}, "")
             data, version = self._unhealthy
-            if data.get(UNHEALTHY_KEY) == wanted.get(UNHEALTHY_KEY):
+            if data.get(place.key) == wanted.get(place.key):
                 return False
-            others = {key: text for key, text in data.items() if key != UNHEALTHY_KEY}
+            others = {key: text for key, text in data.items() if key != place.key}
             data = {**others, **wanted}
             self._unhealthy = data, self._cluster.write_config_map(*where, data, version)
         except (ClusterError, SourceError) as error:
@@ -379,7 +381,7 @@ class StatusManager:
             self._may_not(error)
             return False
         self._forbidden_until = 0.0
-        log.info("unhealthy GPUs told", extra={"unhealthy": wanted.get(UNHEALTHY_KEY, "")})
+        log.info("unhealthy GPUs told", extra={"unhealthy": wanted.get(place.key, "")})
         return True
 
     def _may_not(self, error: ClusterError) -> None:

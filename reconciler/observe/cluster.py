@@ -81,7 +81,7 @@ class _ClusterObserver:
 
     def _unhealthy(self, said: DetectedSchemes) -> tuple[Mapping[str, str], str]:
         """What the ConfigMaps of unhealthy GPUs say, if somebody writes them; and why not."""
-        if not any(registry().row(codec).lists_unhealthy for codec in said.codecs):
+        if not any(registry().row(codec).unhealthy_map for codec in said.codecs):
             return {}, ""
         try:
             return self._cluster.unhealthy_gpus(), ""

@@ -13,7 +13,7 @@ from vgpu.ledger.statements import Evidence, Malformed, Statement, Wanted
 from vgpu.ledger.virtual_gpus import of_share_pods, on_cards
 from vgpu.model import Device, Source
 from vgpu.schemes.codec import ClaimError, SchemeCodec
-from vgpu.schemes.kubeshare.node import with_handles
+from vgpu.schemes.handles import with_handles
 
 _Read = tuple[Pod, Reading]
 

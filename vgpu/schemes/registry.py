@@ -123,7 +123,7 @@ class SchemeRegistry:
 
     def lists_unhealthy(self, node: Node) -> bool:
         """Whether the node has GPUs of a system that lists the unhealthy ones in a ConfigMap."""
-        return any(row.lists_unhealthy and row.has_devices(node) for row in self.rows)
+        return any(row.unhealthy_map and row.has_devices(node) for row in self.rows)
 
     def schemes_of(self, node: Node) -> frozenset[Scheme]:
         """Whose GPUs the node says it has."""

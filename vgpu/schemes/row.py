@@ -131,6 +131,17 @@ class SchedulerDefect(msgspec.Struct, frozen=True):
     sign: DefectSign = DefectSign.ALWAYS
 
 
+class UnhealthyMap(msgspec.Struct, frozen=True):
+    """Where a ConfigMap of each node lists its unhealthy GPUs.
+
+    ``name`` is that of a node's; ``key`` is the one of its data.
+    """
+
+    namespace: str
+    name: Callable[[str], str]
+    key: str
+
+
 class SchemeRow(msgspec.Struct, frozen=True):
     """One sharing system, in one of its spellings.
 
@@ -147,7 +158,7 @@ class SchemeRow(msgspec.Struct, frozen=True):
         defect: why its scheduler promises too much, as far as a defect is known.
         adapter: the plugin's adapter, by its name in deviceplugin.adapters; "" where none is.
         shares_cores: whether it shares cores too, and not memory alone.
-        lists_unhealthy: whether a ConfigMap for each node lists its unhealthy GPUs.
+        unhealthy_map: the ConfigMap of each node that lists its unhealthy GPUs; None if none does.
         has_allocate: whether the kubelet's Allocate hands out what was promised.
         is_foreign: given the nodes, says which pods use the system's names and are none of its
             pods: those of NVIDIA's own plugin.
@@ -166,7 +177,7 @@ class SchemeRow(msgspec.Struct, frozen=True):
     defect: SchedulerDefect | None = None
     adapter: str = ""
     shares_cores: bool = True
-    lists_unhealthy: bool = False
+    unhealthy_map: UnhealthyMap | None = None
     has_allocate: bool = True
     is_foreign: Callable[[Iterable[Node]], Callable[[Pod], bool]] | None = None
     join: Callable[[Iterable[Pod], Iterable[Pod]], tuple[Pod, ...]] | None = None

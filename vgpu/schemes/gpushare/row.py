@@ -8,9 +8,22 @@ from vgpu.model import Scheme
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.gpushare.annotations import ACK_ASSIGNED, ALLOCATION, ASSIGNED, INDEX
 from vgpu.schemes.gpushare.codec import Gpushare
-from vgpu.schemes.gpushare.node import CARDS, MEMORY
+from vgpu.schemes.gpushare.node import (
+    CARDS,
+    MEMORY,
+    UNHEALTHY_KEY,
+    UNHEALTHY_NAMESPACE,
+    unhealthy_name,
+)
 from vgpu.schemes.gpushare.unsized import UnsizedGpushare
-from vgpu.schemes.row import AnnotationRepair, KeyPrefixes, SchedulerDefect, SchemeRow, UnitSetting
+from vgpu.schemes.row import (
+    AnnotationRepair,
+    KeyPrefixes,
+    SchedulerDefect,
+    SchemeRow,
+    UnhealthyMap,
+    UnitSetting,
+)
 from vgpu.units import GIB, MIB
 
 _FLAG: Final = "--gpushare.memory-unit"
@@ -69,5 +82,5 @@ GPUSHARE_ROW: Final = SchemeRow(
     defect=SchedulerDefect("free_below_zero"),
     adapter="gpushare",
     shares_cores=False,
-    lists_unhealthy=True,
+    unhealthy_map=UnhealthyMap(UNHEALTHY_NAMESPACE, unhealthy_name, UNHEALTHY_KEY),
 )

@@ -20,6 +20,7 @@ from vgpu.schemes.codec import (
     NodeLock,
     Slot,
 )
+from vgpu.schemes.mig import mig_slot, physical
 from vgpu.schemes.text import amount
 from vgpu.schemes.volcano import claim as volcano_claim
 from vgpu.schemes.volcano import env as volcano_env
@@ -35,7 +36,7 @@ from vgpu.schemes.volcano.key_set import (
     KeySet,
     ShimPaths,
 )
-from vgpu.schemes.volcano.text import MOST, mig_slot, physical
+from vgpu.schemes.volcano.text import MOST
 from vgpu.units import MIB, MILLI_PER_PERCENT
 
 __all__ = [
