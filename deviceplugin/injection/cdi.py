@@ -23,14 +23,13 @@ from typing import Final
 import msgspec
 
 from deviceplugin import atomic_files
-from deviceplugin.allocate.binding_names import checked
+from deviceplugin.allocate.binding_names import KIND, checked
 from vgpu.model import Scheme
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.codec import NO_DEVICES, VISIBLE_DEVICES, ContainerEdits
 from vgpu.schemes.registry import scheme_names
 from vgpu.sources.files import read_file
 
-KIND: Final = "vgpu.dev/share"
 VERSION: Final = "0.6.0"
 DEFAULT_SPEC_DIR: Final = "/var/run/cdi"
 

@@ -1,8 +1,8 @@
 """The sharing systems that the product knows: a row for each, and what the rows say together.
 
 Whoever needs the list of systems asks :func:`registry`; a system is added by its row and nowhere
-else (``docs/architecture.md``, "where is …"). Pure, but for the registry in force: it is that of
-:data:`ROWS`, and another one only inside :func:`registered`.
+else. Pure, but for the registry in force: it is that of :data:`ROWS`, and another one only inside
+of :func:`registered`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -123,6 +123,28 @@ class OwnSample(msgspec.Struct, frozen=True):
 # ---------------------------------------------------------------- all of them
 
 
+class CollectorRow(msgspec.Struct, frozen=True):
+    """The health of one collector; its data is elsewhere.
+
+    ``success`` is False, too, of a pass that could not read all for want of descriptors or memory.
+    ``success`` and ``duration`` (of the last finished pass, in seconds) are None before the first
+    pass. ``stuck_seconds`` is how long the pass under way has missed its deadline, 0 if it has
+    not. ``rejected`` counts the inputs refused in the last pass by reason, the two totals count
+    since start.
+    """
+
+    name: str
+    success: bool | None
+    duration: float | None
+    last_success: float | None
+    stuck_seconds: float
+    failures: Mapping[Reason, int]
+    rejected: Mapping[Reason, int]
+    rejections: Mapping[Reason, int]
+    last_error: str = ""
+    examples: tuple[str, ...] = ()
+
+
 class Observation(msgspec.Struct, frozen=True):
     """What the collectors brought; None is a collector that is off, failed or stale.
 
