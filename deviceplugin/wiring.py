@@ -19,7 +19,7 @@ from vgpu.model import Device
 
 
 def needs_node(options: PluginOptions) -> bool:
-    """Whether what containers are given depends on what the Node object says."""
+    """Whether the environment of containers depends on the Node object."""
     return builder_of(options.scheme).needs_node
 
 
@@ -50,7 +50,7 @@ def make_adapter(
 
 
 def mend_shim(options: PluginOptions) -> None:
-    """Put the scheme's files on the host in place again, where that is not so. Raises OSError."""
+    """Repair the scheme's files on the host. Raises OSError."""
     builder_of(options.scheme).mend(options)
 
 
@@ -62,7 +62,7 @@ def make_injector(options: PluginOptions, boot_id: str) -> Injector:
 
 
 def unit_of(adapter: SchemeAdapter, resource: str) -> IdUnit | None:
-    """What one ID of a resource stands for, where that is the operator's to say."""
+    """What one ID of a resource stands for, where the operator decides it."""
     return builder_of(adapter.scheme).unit_of(adapter, resource)
 
 

@@ -20,8 +20,7 @@ from vgpu.ledger.liveness import pods_by_node_uid
 from vgpu.model import Phase, PodRef, Request, Scheme
 from vgpu.reasons import Explained
 from vgpu.schemes.codec import SchemeCodec
-from vgpu.schemes.registry import Units as UnitBytes
-from vgpu.schemes.registry import registry
+from vgpu.schemes.registry import UnitBytes, registry
 from vgpu.units import MIB
 
 # ---------------------------------------------------------------- what comes out

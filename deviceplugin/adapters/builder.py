@@ -58,7 +58,7 @@ def _never(_: PluginOptions) -> bool:
 
 
 def _nothing(_: PluginOptions) -> None:
-    """There is nothing to mend."""
+    """The scheme has no files on the host."""
 
 
 def _no_unit(_: SchemeAdapter, __: str) -> IdUnit | None:
@@ -70,11 +70,11 @@ class AdapterBuilder(msgspec.Struct, frozen=True):
 
     Attributes:
         make: the adapter of these flags. Raises FactorError, ShimError.
-        needs_node: whether what containers are given depends on what the Node object says.
+        needs_node: whether the environment of containers depends on the Node object.
         needs_nodes: whether the flags need all of the cluster's nodes to be read.
         needs_links: whether it matters how near GPUs are to one another.
-        mend: put the scheme's files on the host in place again. Raises OSError.
-        unit_of: what one ID of a resource stands for, where that is the operator's to say.
+        mend: repairs the scheme's files on the host. Raises OSError.
+        unit_of: what one ID of a resource stands for, where the operator decides it.
         services: makes what the scheme serves its pods beside the injector; None is nothing.
         refusal: what the original answers in place of a refusal; None if it refuses.
         predecessor: what the original plugin has kept of its pods, read before there is a

@@ -7,7 +7,7 @@ Where to look:
   values, and ``BaseCodec``, which answers for what a system does not have.
   :mod:`~vgpu.schemes.text`: numbers, times and names that they read alike;
   :mod:`~vgpu.schemes.mig` and :mod:`~vgpu.schemes.handles`: further names of devices;
-  :mod:`~vgpu.schemes.unsized`: amounts while nobody has said what a unit means.
+  :mod:`~vgpu.schemes.unsized`: amounts while the size of a unit is not set.
 - :mod:`~vgpu.schemes.volcano.codec`: Volcano vGPU and HAMi. ``_dialect`` has both spellings as a
   table, ``_claim`` the pod's annotations, ``_node`` register, handshake and locks, ``_env`` what a
   container gets, ``_legacy`` the older volcano-sh/devices, ``_text`` what annotations are made of;

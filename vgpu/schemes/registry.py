@@ -22,7 +22,7 @@ from vgpu.schemes.volcano.row import HAMI_ROW, VOLCANO_ROW
 
 ROWS: Final = (VOLCANO_ROW, HAMI_ROW, GPUSHARE_ROW, GAIA_ROW, KUBESHARE_ROW)
 
-Units = Mapping[str, int | None]
+UnitBytes = Mapping[str, int | None]
 """Bytes of one unit of a system's memory, by the name of its row; None is not known."""
 
 
@@ -58,28 +58,30 @@ class SchemeRegistry:
 
     # ------------------------------------------------------------ codecs and units
 
-    def codecs(self, units: Units) -> tuple[SchemeCodec, ...]:
-        """All systems' codecs; of a system whose unit is not given, amounts are unknown."""
+    def codecs(self, units: UnitBytes) -> tuple[SchemeCodec, ...]:
+        """All systems' codecs; amounts are unknown where a system's unit is not set."""
         return tuple(row.codec(units.get(row.name)) for row in self.rows)
 
-    def default_units(self, units: Units) -> Units:
-        """The units, each system's default where none is given."""
+    def default_units(self, units: UnitBytes) -> UnitBytes:
+        """The units, each system's default where none is set."""
         return {row.name: units.get(row.name) or row.unit.default for row in self.rows if row.unit}
 
-    def assumed_units(self, units: Units, nodes: Sequence[Node]) -> tuple[Units, tuple[str, ...]]:
-        """The units, assumed by what the nodes have where none is given; what was assumed."""
-        given = dict(self.default_units(units))
+    def assumed_units(
+        self, units: UnitBytes, nodes: Sequence[Node]
+    ) -> tuple[UnitBytes, tuple[str, ...]]:
+        """The units, assumed by what the nodes have where none is set; what was assumed."""
+        assumed = dict(self.default_units(units))
         notes: list[str] = []
         for row in self.rows:
             if row.unit and row.unit.assumed and units.get(row.name) is None:
-                given[row.name], assumptions = row.unit.assumed(nodes)
+                assumed[row.name], assumptions = row.unit.assumed(nodes)
                 notes += assumptions
-        return given, tuple(notes)
+        return assumed, tuple(notes)
 
     def used(
         self, codecs: Iterable[SchemeCodec], nodes: Iterable[Node], pods: Iterable[Pod]
     ) -> tuple[SchemeCodec, ...]:
-        """The codecs of the systems that somebody here uses: asking the others says nothing."""
+        """The codecs of the systems whose keys nodes or pods have: others would read nothing."""
         keys: set[str] = set()
         for node in nodes:
             keys.update(node.annotations, node.capacity)
@@ -126,11 +128,11 @@ class SchemeRegistry:
         return any(row.unhealthy_map and row.has_devices(node) for row in self.rows)
 
     def schemes_of(self, node: Node) -> frozenset[Scheme]:
-        """Whose GPUs the node says it has."""
+        """The schemes of the GPUs that the node has registered."""
         return frozenset(row.scheme for row in self.rows if row.has_devices(node))
 
     def foreign(self, nodes: Sequence[Node]) -> Callable[[Pod], bool]:
-        """Says of a pod whether it only uses a system's names, and shares no GPU."""
+        """A function: whether a pod only uses a system's names, and shares no GPU."""
         judges = [row.is_foreign(nodes) for row in self.rows if row.is_foreign]
         return lambda pod: any(judge(pod) for judge in judges)
 

@@ -1,4 +1,4 @@
-"""What a row of the registry says of one sharing system. Values only.
+"""The values that a row of the registry is made of. A row stands for one sharing system.
 
 A row is for what the product asks of a system before it reads anything of it: which keys to keep,
 who speaks its language, what a unit means, where its evidence lies, what may be repaired. What its
@@ -41,7 +41,7 @@ class UnitSetting(msgspec.Struct, frozen=True):
 
     Attributes:
         flag: the flag of every program that sets it.
-        default: bytes, where no operator has said it.
+        default: bytes, where the flag is not set.
         assumed: bytes by what the nodes have, and what was assumed of them in words; None where it
             is not assumed but the default.
         suspicion: what is wrong with a GPU of this node, so many bytes and this unit in bytes; ""
@@ -65,12 +65,12 @@ class LimitFiles(msgspec.Struct, frozen=True):
     """Limit files that the system leaves on a node.
 
     Attributes:
-        flag: the flag of every program that says where they are.
+        flag: the flag of every program that sets their folder.
         folder: its default.
         layout: how the folder is laid out.
         file: the name of the file in a container's folder; "" where each GPU has one.
         most_bytes: of one file.
-        read: what a file says: its content, its path, and the path as messages have it. Raises
+        read: a file's content, its path, and the path as messages have it -> its limits. Raises
             SourceError.
     """
 
@@ -148,9 +148,9 @@ class SchemeRow(msgspec.Struct, frozen=True):
     Attributes:
         name: of the row and of its codec.
         scheme: the family: several rows may be of one.
-        codec: its language; the argument is bytes of one unit of memory, None if nobody has said
-            it: then what counts in units is unknown.
-        has_devices: whether the node says that it has GPUs of the system.
+        codec: its language; the argument is bytes of one unit of memory, None if it is not
+            set: then what counts in units is unknown.
+        has_devices: whether the node has registered GPUs of the system.
         keys: how its keys begin.
         unit: what one unit of memory means; None where it needs no setting.
         evidence: what it leaves on a node.
@@ -159,9 +159,9 @@ class SchemeRow(msgspec.Struct, frozen=True):
         adapter: the plugin's adapter, by its name in deviceplugin.adapters; "" where none is.
         shares_cores: whether it shares cores too, and not memory alone.
         unhealthy_map: the ConfigMap of each node that lists its unhealthy GPUs; None if none does.
-        has_allocate: whether the kubelet's Allocate hands out what was promised.
-        is_foreign: given the nodes, says which pods use the system's names and are none of its
-            pods: those of NVIDIA's own plugin.
+        has_allocate: whether the kubelet's Allocate allocates what was promised.
+        is_foreign: the nodes -> a function: whether a pod uses the system's names and is none of
+            its pods, but one of NVIDIA's own plugin.
         join: the pods with what the system's own objects (SharePods) know of them.
         keeps_for_others: whether a pod keeps a GPU for others, and uses nothing of it.
     """

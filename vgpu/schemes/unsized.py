@@ -1,4 +1,4 @@
-"""What is left of amounts of memory while nobody has said what a unit of them means: nothing."""
+"""Claims, requests and devices of unknown memory: the size of a unit of it is not set."""
 
 from typing import TypeVar
 

@@ -1,4 +1,4 @@
-"""What a container's ``vcuda.config`` says of its limits. Pure."""
+"""The limits in a container's ``vcuda.config``. Pure."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What the registry says of Tencent's gpu-manager, whose scheme is called gaia."""
+"""The registry's row of Tencent's gpu-manager, whose scheme is called ``gaia``."""
 
 from typing import Final
 

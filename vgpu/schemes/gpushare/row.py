@@ -1,4 +1,4 @@
-"""What the registry says of Aliyun's gpushare."""
+"""The registry's row of Aliyun's gpushare."""
 
 from collections.abc import Iterable
 from typing import Final

@@ -1,4 +1,4 @@
-"""gpushare's codec where nobody has said what a unit of its memory means."""
+"""gpushare's codec where the size of a unit of its memory is not set."""
 
 from vgpu.kube.objects import Pod
 from vgpu.model import Claim, Request

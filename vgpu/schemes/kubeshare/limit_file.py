@@ -1,4 +1,4 @@
-"""What one GPU's configuration file of Gemini says of its pods' limits. Pure."""
+"""The limits of pods in Gemini's configuration file of one GPU. Pure."""
 
 from vgpu.facts import LimitFile
 from vgpu.model import Scheme

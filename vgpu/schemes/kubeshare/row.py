@@ -1,4 +1,4 @@
-"""What the registry says of KubeShare, of both releases."""
+"""The registry's row of KubeShare, of both releases."""
 
 from typing import Final
 
@@ -22,7 +22,7 @@ def _has_devices(node: Node) -> bool:
 
 
 def _is_holder(pod: Pod) -> bool:
-    """Whether it is a holder pod, also if it does not say of what."""
+    """Whether it is a holder pod, also if the GPU that it holds cannot be read."""
     try:
         return holder(pod) is not None
     except ClaimError:

@@ -162,7 +162,7 @@ class Volcano(BaseCodec, frozen=True):
         Struck, the annotation stays with its separators: that is what everybody who reads it knows.
         """
         said, text = self.key_set, pod.annotations.get(self.key_set.to_allocate, "")
-        rest = volcano_claim.struck(text)
+        rest = volcano_claim.struck(text) if text else text
         if rest == text:
             return None
         success = pod.annotations.get(said.bind_phase) == volcano_claim.SUCCESS

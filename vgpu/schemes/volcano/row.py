@@ -1,4 +1,4 @@
-"""What the registry says of Volcano vGPU and HAMi: one row each, around the same library."""
+"""The registry's rows of Volcano vGPU and HAMi, which use the same library."""
 
 from typing import Final
 
@@ -30,7 +30,7 @@ def _volcano(unit_bytes: int | None) -> SchemeCodec:
 
 
 def _hami(_: int | None) -> SchemeCodec:
-    """HAMi counts in MiB wherever it does not say otherwise."""
+    """HAMi counts in MiB."""
     return Volcano(HAMI)
 
 

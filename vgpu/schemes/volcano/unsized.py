@@ -1,4 +1,4 @@
-"""Volcano's codec where nobody has said what a unit of its memory means."""
+"""Volcano's codec where the size of a unit of its memory is not set."""
 
 from vgpu.kube.objects import Node, Pod
 from vgpu.model import Claim, Device, Request
