@@ -29,6 +29,7 @@ from vgpu.kube.documents import (
     decode_share_pod_event,
     decode_share_pods,
 )
+from vgpu.kube.kept_keys import resource_prefixes, shares_gpus
 from vgpu.kube.objects import (
     BOUND_DEVICE,
     MANAGER_PORT,
@@ -41,7 +42,7 @@ from vgpu.kube.objects import (
     Pod,
     Status,
 )
-from vgpu.kube.projection import resource_prefixes, shares_gpus, whole
+from vgpu.kube.projection import whole
 from vgpu.model import ContainerKind, PodRef
 from vgpu.reasons import Reason, SourceError
 

@@ -20,8 +20,8 @@ from reconciler.apply.writes import send
 from reconciler.model import Edit, ObjectRef
 from reconciler.reasons import ActionOutcome
 from vgpu.kube.connection import ClusterError
+from vgpu.kube.kept_keys import is_kept
 from vgpu.kube.objects import Node, Pod
-from vgpu.kube.projection import is_kept
 from vgpu.reasons import SourceError
 from vgpu.sources.files import printable
 

@@ -22,8 +22,8 @@ from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes
 from vgpu.kube import list_watch
 from vgpu.kube.client import ApiClient
 from vgpu.kube.documents import Keep
+from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.objects import Pod
-from vgpu.kube.projection import shares_gpus
 from vgpu.ledger.from_node import container_name
 from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.usage import Usage, certain, usages

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from vgpu.kube import wire
+from vgpu.kube.kept_keys import KEPT_ENV, TRACKED, kept_keys
 from vgpu.kube.objects import (
     BOUND_DEVICE,
     MANAGER_PORT,
@@ -30,46 +31,9 @@ from vgpu.kube.objects import (
 )
 from vgpu.model import ContainerKind, PodRef
 from vgpu.reasons import Reason, SourceError
-from vgpu.schemes.registry import SchemeRegistry, registry
-
-# ---------------------------------------------------------------- what is kept
-
-OWN_RESOURCES: Final = ("nvidia.com/mig-", "vgpu.dev/")
-"""Extended resources that begin so are kept beside those of the sharing systems' rows."""
-
-GROUP_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
-"""A label: the LeaderWorkerSet of a pod, whose owner is a StatefulSet."""
-
-GROUP_INDEX: Final = "leaderworkerset.sigs.k8s.io/worker-index"
-"""A label: "0" is the leader of its group."""
-
-JOB_SET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"
-"""A label: the JobSet of a pod, whose owner is a Job."""
-
-STEP: Final = "workflows.argoproj.io/node-id"
-"""An annotation: which step of its Argo Workflow a pod is."""
-
-TRACKED: Final = "batch.kubernetes.io/job-tracking"
-"""A finalizer: a Job has not counted the pod yet."""
-
-ALSO_KEPT: Final = (
-    GROUP_NAME,
-    GROUP_INDEX,
-    JOB_SET_NAME,
-    STEP,
-    "vgpu.dev/",
-    "kubernetes.io/config.mirror",
-)
-"""Annotations and labels that begin so are kept beside those of the sharing systems' rows."""
-
-KEPT_ENV: Final = "CUDA_DISABLE_CONTROL"
-"""The one environment variable of containers that is kept: HAMi-core's."""
 
 _NATIVE: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 """All that most containers ask for."""
-
-_DERIVED: Final = frozenset({SHARE_POD, BOUND_DEVICE, MANAGER_PORT})
-"""These say what a SharePod's status says: nobody may write them by hand."""
 
 _KUBELET: Final = "kubelet"
 """The name that it writes under."""
@@ -80,23 +44,6 @@ _DATED: Final = frozenset({"Pending", "Failed"})
 NEVER_STARTED: Final = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of an end that the runtime (containerd, Docker) tells. A message with another reason is
 the container's own, who may write there what it likes, and as much."""
-
-_REMEMBERED: Final = 4096
-"""Distinct keys; a cluster has a few hundred."""
-
-
-def asks_for_gpus(pod: Pod) -> bool:
-    """Whether a container of the pod asks for a shared GPU's resources."""
-    for container in pod.containers:  # asked of every pod of a cluster
-        if container.broken or (container.limits and any(container.limits.values())):
-            return True
-    return False
-
-
-def shares_gpus(pod: Pod) -> bool:
-    """Whether a pod asks for shared GPUs, or carries a sharing system's marks."""
-    is_mark = _kept_keys().is_mark
-    return any(map(is_mark, (*pod.annotations, *pod.labels))) or asks_for_gpus(pod)
 
 
 def _asks(limits: Mapping[str, int], broken: Mapping[str, str]) -> bool:
@@ -109,42 +56,10 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 """One empty mapping for all the pods and containers that have none of a thing."""
 
 
-class _KeptKeys:
-    """Which keys are kept, as a registry's rows say it. Keys repeat: each is judged once."""
-
-    def __init__(self, schemes: SchemeRegistry) -> None:
-        resources = (*schemes.resource_prefixes, *OWN_RESOURCES)
-        marks = schemes.mark_prefixes
-        kept = (*schemes.kept_prefixes, *ALSO_KEPT)
-        self.resources = resources
-        self.is_resource = lru_cache(_REMEMBERED)(lambda name: name.startswith(resources))
-        self.is_mark = lru_cache(_REMEMBERED)(lambda key: key.startswith(marks))
-        self.is_kept = lru_cache(_REMEMBERED)(
-            lambda key: key.startswith(kept) and key not in _DERIVED
-        )
-
-
-_of_registry = lru_cache(1)(_KeptKeys)
-
-
-def _kept_keys() -> _KeptKeys:
-    return _of_registry(registry())
-
-
-def resource_prefixes() -> tuple[str, ...]:
-    """Extended resources that begin so are kept, and asking for one is sharing GPUs."""
-    return _kept_keys().resources
-
-
-def is_kept(key: str) -> bool:
-    """Whether an annotation or label of this key is kept of an object: the others are not seen."""
-    return _kept_keys().is_kept(key)
-
-
 def wire_shares_gpus(pod: wire.PodFields) -> bool:
-    """:func:`shares_gpus` of a pod that has not been projected yet."""
+    """:func:`~vgpu.kube.kept_keys.shares_gpus` of a pod that has not been projected yet."""
     meta, spec = pod.metadata, pod.spec
-    is_mark = _kept_keys().is_mark
+    is_mark = kept_keys().is_mark
     if any(map(is_mark, meta.annotations or ())) or any(map(is_mark, meta.labels or ())):
         return True
     return any(
@@ -356,7 +271,7 @@ def project_lease(lease: wire.LeaseFields) -> Lease:
 
 
 def _kept(texts: dict[str, str] | None) -> Mapping[str, str]:
-    keeps = _kept_keys().is_kept
+    keeps = kept_keys().is_kept
     kept = {sys.intern(key): text for key, text in (texts or _NOTHING).items() if keeps(key)}
     return kept or _NOTHING
 
@@ -382,6 +297,9 @@ _LARGEST: Final = 2**63 - 1
 _LONGEST: Final = 19
 """Characters of the largest number."""
 _Extended = tuple[Mapping[str, int], Mapping[str, str]]
+_REMEMBERED: Final = 4096
+"""Distinct quantities; a cluster has a few hundred."""
+
 _QUOTED: Final = 64
 """Characters of a broken quantity that are kept, and of a name that an error repeats."""
 
@@ -397,7 +315,7 @@ def _units(quantities: Mapping[str, wire.Quantity]) -> _Extended:
     """The extended resources among them in units, and the texts of those that are no number."""
     found: dict[str, int] = {}
     broken: dict[str, str] = {}
-    is_resource = _kept_keys().is_resource
+    is_resource = kept_keys().is_resource
     for name, quantity in quantities.items():
         if is_resource(name):
             units = whole(str(quantity))

@@ -18,8 +18,8 @@ from vgpu.facts import (
     ProcessSample,
     ShimSample,
 )
+from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.objects import MalformedObject, Node, Pod
-from vgpu.kube.projection import shares_gpus
 from vgpu.ledger.statements import Statement
 from vgpu.model import ContainerKind, PodRef, Source
 from vgpu.reasons import Reason, Rejection
