@@ -1,21 +1,20 @@
 """The flags of ``vgpu device-plugin``, as one table and as checked options."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import click
 import msgspec
 
 from vgpu.model import Scheme
-from vgpu.program.flags import AUTO, Duration, MemoryUnit, env, field, is_typed, log_flags
+from vgpu.program.flags import AUTO, ChoiceOf, Duration, MemoryUnit, env, field, is_typed, log_flags
 from vgpu.program.web_flags import web_flags
+from vgpu.schemes.registry import served_names
 from vgpu.units import GIB
 from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS
 
 DEFAULT_PORT: Final = 9395
-SERVED: Final = (Scheme.VOLCANO, Scheme.GPUSHARE, Scheme.GAIA)
-"""KubeShare has holder pods in place of a plugin of its own."""
 
 _MOST_FACTOR: Final = 2**20
 _LABEL: Final = re.compile(r"[A-Za-z0-9./_-]{1,317}=[A-Za-z0-9._-]{0,63}")
@@ -104,11 +103,18 @@ class PluginOptions(msgspec.Struct, frozen=True):
         """The kubelet's own file of devices."""
         return f"{self.kubelet_dir}/kubelet_internal_checkpoint"
 
+    @property
+    def limit_dirs(self) -> Mapping[str, str]:
+        """Folders of limit files, by the name of the registry's row."""
+        return {"gaia": self.gaia_limits_dir}
+
+    @property
+    def kubelet_socket(self) -> str:
+        """Where the kubelet takes plugins."""
+        return f"{self.kubelet_dir}/kubelet.sock"
+
 
 DEFAULTS: Final = PluginOptions()
-
-SCHEME_OF: Final = {"volcano": Scheme.VOLCANO, "gpushare": Scheme.GPUSHARE, "gaia": Scheme.GAIA}
-"""The first word of a flag that means something with one scheme only."""
 
 
 def flag(name: str, help_: str, *, also_env: str = "", **kwargs: Any) -> Callable[[Any], Any]:
@@ -130,7 +136,7 @@ FLAGS: Final = (
     flag(
         "--scheme",
         "Whose pods are served.",
-        type=click.Choice([scheme.value for scheme in SERVED]),
+        type=ChoiceOf(served_names),
         required=True,
         show_default=False,
     ),
@@ -306,8 +312,8 @@ def conflicts(options: PluginOptions, typed: frozenset[str]) -> list[str]:
     """
     found = []
     for name in sorted(typed):
-        scheme = SCHEME_OF.get(name.partition("_")[0])
-        if scheme not in (None, options.scheme):
+        scheme = name.partition("_")[0]  # of a flag that means something with one scheme only
+        if scheme in served_names() and scheme != options.scheme:
             flag = "--" + name.replace("_", ".", 1).replace("_", "-")
             found.append(f"{flag} is of no use with --scheme {options.scheme}")
     if options.legacy_refusal and options.scheme is not Scheme.GPUSHARE:

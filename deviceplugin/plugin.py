@@ -23,7 +23,6 @@ from deviceplugin.health.watch import HealthWatch, TopologyDriver
 from deviceplugin.injection.shim_files import ShimError
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.recovery.checkpoint import CheckpointFile, Loaded, LockHeld
-from deviceplugin.recovery.migration import read_gpu_manager
 from deviceplugin.recovery.startup import Own
 from deviceplugin.scheme_adapter import SchemeAdapter
 from deviceplugin.service import Outside, Service
@@ -34,14 +33,17 @@ from deviceplugin.wiring import (
     make_injector,
     make_services,
     mend_shim,
+    needs_links,
     needs_node,
+    needs_nodes,
+    predecessor,
 )
 from vgpu.kube import list_watch
 from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.informer import Informer
 from vgpu.kube.objects import Node
-from vgpu.model import Device, Scheme
+from vgpu.model import Device
 from vgpu.program.host import ProgramHost
 from vgpu.sources.own_checkpoint import boot_id
 from vgpu.web.routes import Routes
@@ -75,7 +77,7 @@ class Plugin:
         self._at = at
         self._numbers = PluginMetrics()
         self._changing = threading.Lock()
-        links = driver.links if options.scheme is Scheme.GAIA else None
+        links = driver.links if needs_links(options) else None
         self._watch = HealthWatch(
             driver, judged, options.health_interval, self._changed, links=links
         )
@@ -196,11 +198,10 @@ class Plugin:
         self._changed(self._watch.health)  # what has changed since the first look
 
     def _own(self, loaded: Loaded, devices: Iterable[Device]) -> Own:
-        """What our checkpoint has kept; before there is one, what gpu-manager's has."""
-        options = self._options
-        if options.scheme is not Scheme.GAIA or loaded != Loaded():
+        """What our checkpoint has kept; before there is one, what the original plugin's has."""
+        found = predecessor(self._options, devices) if loaded == Loaded() else None
+        if found is None:
             return Own(loaded.tenants, loaded.this_boot)
-        found = read_gpu_manager(options.gaia_checkpoint, devices)
         for problem in found.problems:
             log.warning("gpu-manager's checkpoint: %s", problem)
         if found.tenants:
@@ -213,7 +214,7 @@ class Plugin:
         try:
             nodes = (
                 [each for page in self._cluster.node_pages() for each in page.nodes]
-                if options.volcano_memory_factor is None
+                if needs_nodes(options)
                 else ()
             )
             return make_adapter(options, health.devices, node, nodes, self._watch.links)

@@ -35,13 +35,14 @@ from deviceplugin.metrics import PluginMetrics
 from deviceplugin.ports import Injector, SchemeServices
 from deviceplugin.reasons import BindRefusal, BindRefused
 from deviceplugin.recovery.checkpoint import CheckpointFile
-from deviceplugin.recovery.node_probe import NodeProbe, ProbePaths, live_pods, pods_with_cgroup
+from deviceplugin.recovery.node_probe import NodeProbe, live_pods, pods_with_cgroup
 from deviceplugin.recovery.startup import Own, Recovery
 from deviceplugin.scheme_adapter import SchemeAdapter
 from deviceplugin.wiring import unit_of
 from vgpu.kube.client import ApiClient
 from vgpu.kube.informer import Informer
 from vgpu.kube.objects import Node, Pod
+from vgpu.sources.node_sources import NodePaths
 
 
 class Outside(msgspec.Struct, frozen=True):
@@ -218,13 +219,13 @@ class Service:
         return self._last[1]
 
 
-def _places(options: PluginOptions) -> ProbePaths:
+def _places(options: PluginOptions) -> NodePaths:
     """Where recovery looks."""
-    return ProbePaths(
+    return NodePaths(
         procfs=options.path_procfs,
         cgroupfs=options.path_cgroupfs,
         log_dir=options.kubelet_log_dir,
         checkpoint=options.kubelet_checkpoint,
         pod_resources=options.kubelet_pod_resources,
-        gaia_dir=options.gaia_limits_dir,
+        limit_dirs=options.limit_dirs,
     )

@@ -27,7 +27,7 @@ from vgpu.reasons import Reason, Rejection
 from vgpu.schemes.gpushare import codec as gpushare
 from vgpu.schemes.volcano import codec as volcano
 from vgpu.schemes.volcano.hami_core import LAYOUTS
-from vgpu.sources.observation import Observation
+from vgpu.sources.samples import Observation
 
 SLOT_DEAD = 0
 """A slot whose process ended: the shim clears its status but not what it accounted."""

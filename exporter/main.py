@@ -18,12 +18,14 @@ from vgpu.facts import GpuSource
 from vgpu.metrics.render import Format
 from vgpu.program import logs, signals
 from vgpu.program.ending import exit_now
+from vgpu.program.flags import field
 from vgpu.program.host import ProgramHost
 from vgpu.program.process import build_info, own_numbers
 from vgpu.program.web_flags import WebOptions
 from vgpu.reasons import SourceError
+from vgpu.schemes.registry import registry
 from vgpu.sources.collector import Collector
-from vgpu.sources.living import living_pods
+from vgpu.sources.node_sources import NodePaths, NodeSources
 from vgpu.sources.observation import Collectors
 from vgpu.sources.pods import PodFile
 
@@ -40,48 +42,36 @@ def nvml_driver(options: ExporterOptions) -> GpuSource:
     return NvmlSource(pcie_throughput=options.nvml_pcie_throughput)
 
 
+def node_paths(options: ExporterOptions) -> NodePaths:
+    """Where the flags say that the node's things are."""
+    return NodePaths(
+        shim_roots=options.shim_root,
+        procfs=options.path_procfs,
+        cgroupfs=options.path_cgroupfs,
+        log_dir=options.kubelet_log_dir,
+        checkpoint=options.kubelet_checkpoint,
+        pod_resources=options.kubelet_pod_resources,
+        limit_dirs={
+            name: getattr(options, field(files.flag), files.folder)
+            for name, files in registry().limit_files.items()
+        },
+        state_dir=options.plugin_state_dir,
+    )
+
+
 def open_collectors(options: ExporterOptions, driver: GpuSource | None) -> Collectors:
     """The collectors that are switched on, over their sources."""
-    on, opened = options.collectors, Collectors()
-    living = living_pods(options.path_cgroupfs, options.kubelet_log_dir)
-    if driver is not None:
-        opened.nvml = Collector("nvml", driver.sample)
-    if "shim" in on:
-        from vgpu.sources.shim import DEFAULT_ROOTS, ShimSource  # noqa: PLC0415
-
-        # A node without HAMi has none of the default roots, and that is no failure.
-        roots = options.shim_root or DEFAULT_ROOTS
-        shim = ShimSource(roots, required=bool(options.shim_root), living=living)
-        opened.shim = Collector("shim", lambda _: shim.sample())
-    if "kubelet" in on:
-        from vgpu.sources.kubelet import KubeletSource  # noqa: PLC0415
-
-        try:
-            kubelet = KubeletSource(
-                log_dir=options.kubelet_log_dir,
-                checkpoint=options.kubelet_checkpoint,
-                pod_resources=options.kubelet_pod_resources,
-            )
-        except SourceError as error:  # the extra is not installed
-            raise click.UsageError(f"--kubelet.pod-resources: {error.detail}") from error
-        opened.kubelet = Collector("kubelet", kubelet.sample)
-    if "limits" in on:
-        from vgpu.sources.limits import LimitSource  # noqa: PLC0415
-
-        limits = LimitSource(options.limits_gaia_dir, options.limits_kubeshare_dir, living=living)
-        opened.limits = Collector("limits", lambda _: limits.sample())
-    if "plugin" in on:
-        from vgpu.sources.own_checkpoint import OwnCheckpointSource  # noqa: PLC0415
-
-        own = OwnCheckpointSource(options.plugin_state_dir, options.path_procfs)
-        opened.own = Collector("plugin", own.sample)
-    opened.pods = open_pods(options)
-    if "process" in on:
-        from vgpu.sources.runtime import ProcessSource  # noqa: PLC0415
-
-        process = ProcessSource(options.path_procfs, options.path_cgroupfs, bare="bare" in on)
-        opened.process = Collector("process", process.sample)
-    return opened
+    on = options.collectors
+    try:
+        # A node without HAMi has none of the usual roots, and that is no failure.
+        sources = NodeSources.open(
+            node_paths(options), on, roots_required=bool(options.shim_root), bare="bare" in on
+        )
+    except SourceError as error:  # the extra is not installed
+        raise click.UsageError(f"--kubelet.pod-resources: {error.detail}") from error
+    collectors = sources.collectors(driver.sample if driver is not None else None)
+    collectors.pods = open_pods(options)
+    return collectors
 
 
 def open_pods(options: ExporterOptions) -> Collector[Any] | None:

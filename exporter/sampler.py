@@ -20,9 +20,9 @@ from exporter.view import Attribution, ExporterView
 from vgpu.facts import GpuSource
 from vgpu.metrics.render import Exposition, Format, Renderer
 from vgpu.reasons import Rejection
-from vgpu.sources.collector import CollectorRow
 from vgpu.sources.ledger_builder import LedgerBuilder
-from vgpu.sources.observation import Collectors, Observation, observe
+from vgpu.sources.observation import Collectors, observe
+from vgpu.sources.samples import CollectorRow, Observation
 
 log = logging.getLogger(__name__)
 

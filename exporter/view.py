@@ -8,7 +8,7 @@ from exporter.allocations import AllocationTotals
 from vgpu.facts import CallCost, Gpu, PodSummary, XidCount
 from vgpu.model import Phase, Scheme, Source
 from vgpu.reasons import Rejection
-from vgpu.sources.collector import CollectorRow
+from vgpu.sources.samples import CollectorRow
 
 
 class Accounted(msgspec.Struct, frozen=True, gc=False):

@@ -8,14 +8,13 @@ from reconciler.model import Coverage, ObjectKind, ObjectRef, OwnerState, Snapsh
 from reconciler.owners.eviction import OwnerId, owner_id, reaction, row_of
 from reconciler.owners.policies import Reaction
 from reconciler.reasons import SkipReason
+from vgpu.kube.kept_keys import asks_for_gpus, resource_prefixes
 from vgpu.kube.objects import ContainerState, MalformedObject, Node, Pod, holds_devices
-from vgpu.kube.projection import RESOURCES, asks_for_gpus
 from vgpu.ledger.cluster import home
 from vgpu.ledger.from_api import read_pod
 from vgpu.model import Claim, Phase
 from vgpu.schemes.codec import ClaimError, SchemeCodec
-from vgpu.schemes.kubeshare.node import holder
-from vgpu.schemes.kubeshare.sharepod import PREFIX, join
+from vgpu.schemes.registry import registry
 
 PENDING, RUNNING, SUCCEEDED, FAILED = "Pending", "Running", "Succeeded", "Failed"
 
@@ -121,7 +120,7 @@ class ClusterIndex:
     def at_home(self) -> Mapping[str, tuple[Pod, ...]]:
         """Pods with what their SharePods know of them, by the node that they are at home on."""
         found: dict[str, list[Pod]] = {}
-        for pod in join(self.snapshot.pods, self.snapshot.share_pods):
+        for pod in registry().join(self.snapshot.pods, self.snapshot.share_pods):
             found.setdefault(home(pod, read_pod(pod, self.codecs)), []).append(pod)
         return {node: tuple(pods) for node, pods in found.items()}
 
@@ -150,17 +149,17 @@ class ClusterIndex:
         A SharePod holds nothing before it is placed, nor where KubeShare is not in use.
         """
         share_pods = (
-            self.malformed[ObjectKind.SHARE_POD] if node in self._shared_by_kubeshare else ()
+            self.malformed[ObjectKind.SHARE_POD] if node in self._shared_by_share_pods else ()
         )
         placed = (each for each in share_pods if each.node in (None, node))
         return (*self.hidden_pods(node), *placed)
 
     @cached_property
-    def _shared_by_kubeshare(self) -> frozenset[str]:
+    def _shared_by_share_pods(self) -> frozenset[str]:
         return frozenset(
             pod.node
             for pod in self.snapshot.pods
-            if any(key.startswith(PREFIX) for key in (*pod.annotations, *pod.labels))
+            if registry().uses_share_pods((*pod.annotations, *pod.labels))
         )
 
     # ------------------------------------------------------------ one pod
@@ -224,7 +223,7 @@ class ClusterIndex:
             name
             for container in pod.containers
             for name, number in container.limits.items()
-            if number and name.startswith(RESOURCES)
+            if number and name.startswith(resource_prefixes())
         }
         # Some are counted by the scheduler alone, such as HAMi's gpumem: no node offers them.
         offered = [allocatable[name] for name in asked if name in allocatable]
@@ -261,11 +260,8 @@ def _asks(pod: Pod, codecs: Sequence[SchemeCodec]) -> Iterator[bool]:
 
 
 def is_holder(pod: Pod) -> bool:
-    """Whether it is one of KubeShare's holder pods, also if it does not say of what."""
-    try:
-        return holder(pod) is not None
-    except ClaimError:
-        return True
+    """Whether it is a holder pod, which keeps a GPU for others and uses nothing of it."""
+    return registry().keeps_for_others(pod)
 
 
 def _speak(codec: SchemeCodec, pod: Pod) -> ClaimReading | None:

@@ -6,7 +6,6 @@ ask for, and keeps 5,000 nodes in a few megabytes. Pure, with a memory.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
 import msgspec
 from msgspec import structs
@@ -16,7 +15,7 @@ from vgpu.ledger import Ledger
 from vgpu.ledger.cluster import home, node_ledger
 from vgpu.ledger.from_api import read_pod
 from vgpu.schemes.codec import SchemeCodec
-from vgpu.schemes.volcano.codec import HAMI, VOLCANO
+from vgpu.schemes.registry import registry
 
 
 class _Page(msgspec.Struct, frozen=True, gc=False):
@@ -88,13 +87,8 @@ def _same(page: _Page, node: Node, pods: tuple[Pod, ...], unhealthy: str) -> boo
     return page.node is node or _lasting(page.node) == _lasting(node)
 
 
-_PASSING: Final = frozenset(
-    key for key_set in (VOLCANO, HAMI) for key in (*key_set.handshake, *key_set.locks)
-)
-"""Annotations of nodes that change every half a minute, or with every pod, and name no GPU."""
-
-
 def _lasting(node: Node) -> Node:
     """What of a node can tell its GPUs: it changes rarely."""
-    annotations = {key: text for key, text in node.annotations.items() if key not in _PASSING}
+    passing = registry().passing_keys
+    annotations = {key: text for key, text in node.annotations.items() if key not in passing}
     return structs.replace(node, resource_version="", annotations=annotations)

@@ -29,6 +29,7 @@ from vgpu.kube.documents import (
     decode_share_pod_event,
     decode_share_pods,
 )
+from vgpu.kube.kept_keys import resource_prefixes, shares_gpus
 from vgpu.kube.objects import (
     BOUND_DEVICE,
     MANAGER_PORT,
@@ -41,7 +42,7 @@ from vgpu.kube.objects import (
     Pod,
     Status,
 )
-from vgpu.kube.projection import RESOURCES, shares_gpus, whole
+from vgpu.kube.projection import whole
 from vgpu.model import ContainerKind, PodRef
 from vgpu.reasons import Reason, SourceError
 
@@ -302,7 +303,7 @@ def test_a_sharing_systems_mark_makes_a_pod_worth_keeping(mark):
     assert len(decode_pods(pod_list(marked)).pods) == 1
 
 
-@pytest.mark.parametrize("prefix", RESOURCES)
+@pytest.mark.parametrize("prefix", resource_prefixes())
 def test_asking_for_a_shared_resource_makes_a_pod_worth_keeping(prefix):
     def asking(quantity, where="containers"):
         return pod(spec={where: [{"name": "c", "resources": {"limits": {prefix + "x": quantity}}}]})

@@ -1,18 +1,39 @@
 """The vocabulary as frozen values: who asks, what is shared, who holds it. No I/O."""
 
 from enum import StrEnum
+from typing import Final, Self
 
 import msgspec
 
+_ADDED: Final[dict[str, "Scheme"]] = {}
+
 
 class Scheme(StrEnum):
-    """The four families of sharing systems, and what belongs to none of them."""
+    """The name of a family of sharing systems; NONE is what belongs to none of them.
+
+    The members are those that code speaks of by name. A further family is a row of
+    :mod:`vgpu.schemes.registry` alone, which makes its name by :meth:`named`.
+    """
 
     VOLCANO = "volcano"  # Volcano vGPU and HAMi
     GPUSHARE = "gpushare"  # Aliyun
     GAIA = "gaia"  # Tencent gpu-manager
     KUBESHARE = "kubeshare"  # KubeShare / Gemini
     NONE = "none"  # a process on a GPU that no sharing system knows of
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """The scheme of this name, which is a scheme from now on; the same one each time."""
+        if name not in cls._value2member_map_ and name not in _ADDED:
+            scheme = str.__new__(cls, name)
+            scheme._name_, scheme._value_ = name.upper(), name
+            _ADDED[name] = scheme
+        return cls(name)
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Scheme | None":
+        """What outside text names is a scheme only if a row has added it."""
+        return _ADDED.get(value) if isinstance(value, str) else None
 
 
 class Phase(StrEnum):

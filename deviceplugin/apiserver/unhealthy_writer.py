@@ -8,7 +8,7 @@ from deviceplugin.apiserver.node_writer import NodeWriter
 from deviceplugin.apiserver.write_context import WriteContext
 from vgpu.kube.connection import ClusterError
 from vgpu.reasons import SourceError
-from vgpu.schemes.gpushare.node import UNHEALTHY_KEY, UNHEALTHY_NAMESPACE, unhealthy_name
+from vgpu.schemes.registry import registry
 
 log = logging.getLogger(__name__)
 
@@ -35,16 +35,18 @@ class UnhealthyWriter:
             return False
         cluster, (desired, node) = self._context.cluster, known
         wanted = self._node.patch(desired).unhealthy
-        if wanted is None or self._context.monotonic() < self._forbidden_until:
+        row = registry().of(self._context.adapter.scheme)
+        place = row.unhealthy_map if row else None
+        if wanted is None or place is None or self._context.monotonic() < self._forbidden_until:
             return False
-        where = UNHEALTHY_NAMESPACE, unhealthy_name(node.name)
+        where = place.namespace, place.name(node.name)
         try:
             if self._last is None:
                 self._last = cluster.versioned_config_map(*where) or ({}, "")
             data, version = self._last
-            if data.get(UNHEALTHY_KEY) == wanted.get(UNHEALTHY_KEY):
+            if data.get(place.key) == wanted.get(place.key):
                 return False
-            others = {key: text for key, text in data.items() if key != UNHEALTHY_KEY}
+            others = {key: text for key, text in data.items() if key != place.key}
             data = {**others, **wanted}
             self._last = data, cluster.write_config_map(*where, data, version)
         except (ClusterError, SourceError) as error:
@@ -54,7 +56,7 @@ class UnhealthyWriter:
             self._forbidden(error)
             return False
         self._forbidden_until = 0.0
-        log.info("unhealthy GPUs written", extra={"unhealthy": wanted.get(UNHEALTHY_KEY, "")})
+        log.info("unhealthy GPUs written", extra={"unhealthy": wanted.get(place.key, "")})
         return True
 
     def _forbidden(self, error: ClusterError) -> None:

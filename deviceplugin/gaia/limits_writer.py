@@ -22,8 +22,7 @@ from vgpu.schemes.gaia import pids as gaia_pids
 from vgpu.schemes.gaia import vcuda_config
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gaia.grant import limits
-from vgpu.schemes.gaia.vcuda_config import VcudaConfig
-from vgpu.sources.limits import VCUDA_CONFIG
+from vgpu.schemes.gaia.vcuda_config import VCUDA_CONFIG, VcudaConfig
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,8 @@ from typing import Final
 
 from vgpu.reasons import SourceError
 from vgpu.schemes.gaia.pids import PIDS_LIMIT
-from vgpu.schemes.gaia.vcuda_config import CONFIG_SIZE
+from vgpu.schemes.gaia.vcuda_config import CONFIG_SIZE, VCUDA_CONFIG
 from vgpu.sources.files import read_file
-from vgpu.sources.limits import VCUDA_CONFIG
 
 PIDS_CONFIG: Final = "pids.config"
 SOCKET: Final = "vcuda.sock"

@@ -15,7 +15,8 @@ from deviceplugin.health.device_health import UNKNOWN_DEVICE, Health, changes, h
 from deviceplugin.health.incident import UnhealthyReason
 from deviceplugin.health.rules import HealthRules
 from vgpu.facts import GpuSample, GpuSource, XidCount
-from vgpu.sources.collector import Collector, CollectorRow
+from vgpu.sources.collector import Collector
+from vgpu.sources.samples import CollectorRow
 
 log = logging.getLogger(__name__)
 

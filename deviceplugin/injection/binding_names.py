@@ -3,6 +3,9 @@
 import re
 from typing import Final
 
+KIND: Final = "vgpu.dev/share"
+"""The CDI kind: a container's device is called ``<kind>=<name>``."""
+
 _NAME: Final = re.compile(r"[0-9a-f]{24}")
 
 

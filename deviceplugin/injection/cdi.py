@@ -23,13 +23,13 @@ from typing import Final
 import msgspec
 
 from deviceplugin import atomic_files
-from deviceplugin.injection.binding_names import checked
+from deviceplugin.injection.binding_names import KIND, checked
 from vgpu.model import Scheme
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.codec import NO_DEVICES, VISIBLE_DEVICES, ContainerEdits
+from vgpu.schemes.registry import scheme_names
 from vgpu.sources.files import read_file
 
-KIND: Final = "vgpu.dev/share"
 VERSION: Final = "0.6.0"
 
 BOOT: Final = "vgpu.dev/boot-id"
@@ -95,7 +95,6 @@ class _Owner(StrEnum):
     OURS = "ours"
 
 
-_SCHEMES: Final = frozenset(Scheme)
 _MARKS: Final = msgspec.json.Decoder(_Marks)
 _SPEC: Final = msgspec.json.Decoder(_Spec)
 
@@ -194,7 +193,7 @@ class CdiInjector:
                 return _Owner.STRANGE if marks.kind else _Owner.DAMAGED
             scheme = marks.annotations.get(SCHEME)
             if scheme != self._scheme:
-                return _Owner.OTHERS if scheme in _SCHEMES else _Owner.DAMAGED
+                return _Owner.OTHERS if scheme in scheme_names() else _Owner.DAMAGED
             whole = _SPEC.decode(content)
         except (msgspec.DecodeError, ValueError, RecursionError):
             return _Owner.DAMAGED

@@ -10,8 +10,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from deviceplugin.injection.binding_names import is_name
-from deviceplugin.injection.cdi import KIND
+from deviceplugin.injection.binding_names import KIND, is_name
 from vgpu.rpc.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse, DeviceSpec
 from vgpu.rpc.deviceplugin_pb2 import Mount as MountMessage
 from vgpu.schemes.codec import ContainerEdits, Mount

@@ -21,46 +21,15 @@ from vgpu.model import Device
 from vgpu.own_checkpoint import Checkpoint
 from vgpu.reasons import SourceError
 from vgpu.schemes.codec import SchemeCodec
-from vgpu.sources.collector import Collector
-from vgpu.sources.kubelet import DEFAULT_CHECKPOINT, DEFAULT_LOG_DIR, KubeletSource
-from vgpu.sources.limits import DEFAULT_GAIA_DIR, LimitSource
-from vgpu.sources.living import living_pods
-from vgpu.sources.observation import (
-    Collectors,
-    Observation,
-    incomplete_sources,
-    observe,
-    with_names,
-)
-from vgpu.sources.pods import pod_sample
-from vgpu.sources.runtime import ProcessSource, read_live_pods
-from vgpu.sources.shim import DEFAULT_ROOTS, ShimSource
+from vgpu.sources.node_sources import ALL, PLUGIN, NodePaths, NodeSources
+from vgpu.sources.observation import observe
+from vgpu.sources.runtime import read_live_pods
+from vgpu.sources.samples import Observation, incomplete_sources, pod_sample, with_names
 
 TIMEOUT_SECONDS: Final = 10.0
 """What each source may take of a look."""
 
 OWN: Final = "our own checkpoint"
-
-
-class ProbePaths(msgspec.Struct, frozen=True):
-    """Where a node's things are.
-
-    Attributes:
-        procfs, cgroupfs: the host's.
-        log_dir: the kubelet's folder of log folders.
-        checkpoint: the kubelet's, of devices.
-        pod_resources: the kubelet's socket; None is not asked.
-        shim_roots: folders of shims' folders.
-        gaia_dir: limit files.
-    """
-
-    procfs: str = "/proc"
-    cgroupfs: str = "/sys/fs/cgroup"
-    log_dir: str = DEFAULT_LOG_DIR
-    checkpoint: str = DEFAULT_CHECKPOINT
-    pod_resources: str | None = None
-    shim_roots: tuple[str, ...] = DEFAULT_ROOTS
-    gaia_dir: str = DEFAULT_GAIA_DIR
 
 
 class NodeSnapshot(msgspec.Struct, frozen=True):
@@ -75,25 +44,15 @@ class NodeProbe:
     """Looks at one node. One thread asks."""
 
     def __init__(
-        self, codec: SchemeCodec, node: str, places: ProbePaths, timeout: float = TIMEOUT_SECONDS
+        self, codec: SchemeCodec, node: str, places: NodePaths, timeout: float = TIMEOUT_SECONDS
     ) -> None:
         """Raises SourceError NOT_INSTALLED if pod-resources is to be asked and cannot be."""
-        living = living_pods(places.cgroupfs, places.log_dir)
-        shim = ShimSource(places.shim_roots, required=False, living=living)
-        kubelet = KubeletSource(places.log_dir, places.checkpoint, places.pod_resources)
-        limits = LimitSource(places.gaia_dir, living=living)
-        process = ProcessSource(places.procfs, places.cgroupfs)
         self._codec = codec
         self._node = node
         self._timeout = timeout
         self._gpu: GpuSample | None = None
-        self._on = Collectors(
-            nvml=Collector("nvml", lambda _: self._gpu),
-            shim=Collector("shim", lambda _: shim.sample()),
-            kubelet=Collector("kubelet", kubelet.sample),
-            limits=Collector("limits", lambda _: limits.sample()),
-            process=Collector("process", process.sample),
-        )
+        sources = NodeSources.open(places, ALL - {PLUGIN})  # our checkpoint is handed in
+        self._on = sources.collectors(lambda _: self._gpu)
 
     def close(self) -> None:
         """Look no more, and forget what was seen: of a full node that is many MiB."""

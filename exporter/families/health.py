@@ -6,7 +6,7 @@ from typing import Any
 from vgpu.facts import CallCost
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType
 from vgpu.metrics.own import BUILD_INFO, own_family
-from vgpu.sources.collector import CollectorRow
+from vgpu.sources.samples import CollectorRow
 
 GAUGE, COUNTER = MetricType.GAUGE, MetricType.COUNTER
 

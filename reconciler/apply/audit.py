@@ -15,14 +15,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from enum import StrEnum
 from types import TracebackType
-from typing import Annotated, BinaryIO, Final, Self
+from typing import BinaryIO, Final, Self
 
 import msgspec
 
-from reconciler.model import Action, ActionResult, Entry, ObjectRef, Plan
-from reconciler.reasons import ActionOutcome, Cause, Rule
+from reconciler.apply.audit_record import AuditError, AuditEvent, AuditRecord
+from reconciler.model import ActionResult, Entry, Plan
+from reconciler.reasons import ActionOutcome
 
 log = logging.getLogger(__name__)
 
@@ -37,61 +37,6 @@ _TORN: Final = b" #torn\n"
 """Ends a line that an earlier process has not finished; no JSON can end so."""
 
 _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-
-
-class AuditEvent(StrEnum):
-    """What a line is about."""
-
-    INTENT = "intent"  # is about to be done
-    RESULT = "result"  # what became of it
-
-
-class AuditRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One line.
-
-    Attributes:
-        time: when it was written.
-        plan: the plan's id.
-        event: what the line is about.
-        rule, cause, subject, evidence: as of the finding.
-        action: what is done, with its preconditions; of an edit the before- and the after-image.
-        outcome: of a result.
-        detail: the words of the API server or file system.
-        by: who did it.
-    """
-
-    time: Annotated[datetime, msgspec.Meta(tz=True)]
-    plan: str
-    event: AuditEvent
-    rule: Rule
-    cause: Cause
-    subject: ObjectRef
-    action: Action
-    evidence: tuple[str, ...] = ()
-    outcome: ActionOutcome | None = None
-    detail: str = ""
-    by: str = ""
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """The same for an intent and its result."""
-        return self.plan, self.subject.key
-
-
-class AuditError(Exception):
-    """The audit cannot be written or read.
-
-    Attributes:
-        path: which.
-        line: the line that cannot be read, 0 for the file as a whole.
-        detail: what is wrong.
-    """
-
-    def __init__(self, path: str, detail: str, line: int = 0) -> None:
-        super().__init__(f"{path}, line {line}: {detail}" if line else f"{path}: {detail}")
-        self.path = path
-        self.line = line
-        self.detail = detail
 
 
 # ---------------------------------------------------------------- writing

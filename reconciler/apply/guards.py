@@ -25,8 +25,8 @@ from reconciler.owners.eviction import owner_id, reaction
 from reconciler.owners.reader import read_owner
 from reconciler.reasons import ActionOutcome
 from reconciler.rules.kubeshare import survey
-from vgpu.kube.connection import ClusterError
 from vgpu.kube.documents import PodPage
+from vgpu.kube.errors import ClusterError
 from vgpu.kube.objects import MalformedObject, Pod
 from vgpu.schemes.codec import SchemeCodec
 

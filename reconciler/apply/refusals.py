@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from reconciler.reasons import ActionOutcome
-from vgpu.kube.connection import ClusterError
+from vgpu.kube.errors import ClusterError
 from vgpu.reasons import SourceError
 
 PDB_WAIT_SECONDS: Final = 10.0

@@ -16,8 +16,9 @@ from reconciler.apply.refusals import ActionRefused
 from reconciler.model import RemoveFolder
 from reconciler.reasons import ActionOutcome
 from vgpu.reasons import Reason, SourceError
+from vgpu.schemes.registry import registry
 from vgpu.sources.files import printable
-from vgpu.sources.shim import DEFAULT_ROOTS, FOLDER_NAME
+from vgpu.sources.shim import FOLDER_NAME
 
 MOST_FILES: Final = 64
 """In one folder; the shim makes two or three."""
@@ -43,7 +44,7 @@ class Remover:
         ``identity`` tells which folder a path is now, ``mapped`` whether a process uses it; both
         may raise SourceError.
         """
-        self._roots = frozenset(root.rstrip("/") for root in roots or DEFAULT_ROOTS)
+        self._roots = frozenset(root.rstrip("/") for root in roots or registry().region_roots)
         self._identity = identity
         self._mapped = mapped
 

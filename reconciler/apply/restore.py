@@ -12,33 +12,18 @@ from typing import Final, Protocol
 
 import msgspec
 
-from reconciler.apply.audit import AuditEvent, AuditRecord
+from reconciler.apply.audit_record import AuditEvent, AuditRecord
 from reconciler.apply.client import Annotations, ClusterClient, differing, patch, read, uid
 from reconciler.apply.refusals import ActionRefused, refused
+from reconciler.apply.undo import Restored, Undo
 from reconciler.apply.writes import send
 from reconciler.model import Edit, ObjectRef
 from reconciler.reasons import ActionOutcome
 from vgpu.kube.connection import ClusterError
+from vgpu.kube.kept_keys import is_kept
 from vgpu.kube.objects import Node, Pod
-from vgpu.kube.projection import is_kept
-from vgpu.reasons import Explained, SourceError
+from vgpu.reasons import SourceError
 from vgpu.sources.files import printable
-
-
-class Undo(Explained):
-    """What became of an action that was to be undone."""
-
-    DONE = "done", "it is as it was before"
-    DRY_RUN = "dry_run", "it would be as it was before"
-    NOTHING = "nothing", "it is as it was before already"
-    IRREVERSIBLE = "irreversible", "an eviction or removal cannot be undone"
-    CHANGED = "changed", "it has been changed since: that is somebody else's"
-    GONE = "gone", "it is not there any more"
-    THROTTLED = "throttled", "the API server is too busy: try again"
-    FORBIDDEN = "forbidden", "a right is missing"
-    FAILED = "failed", "the API server refused it otherwise"
-    UNKNOWN = "unknown", "the answer was lost, and it could not be read again: try again"
-
 
 _REFUSALS: Final[Mapping[ActionOutcome, Undo]] = {
     ActionOutcome.CHANGED: Undo.CHANGED,
@@ -58,15 +43,6 @@ class UndoAuditSink(Protocol):
     def tell(self, record: AuditRecord) -> None:
         """Append it, as of now."""
         ...
-
-
-class Restored(msgspec.Struct, frozen=True):
-    """What became of one; ``detail`` in words, ``at`` in unix seconds."""
-
-    record: AuditRecord
-    undo: Undo
-    detail: str = ""
-    at: float = 0.0
 
 
 def restore(

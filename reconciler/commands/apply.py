@@ -9,7 +9,8 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from reconciler.apply.audit import STANDARD, AuditError
+from reconciler.apply.audit import STANDARD
+from reconciler.apply.audit_record import AuditError
 from reconciler.commands.common import (
     AUDIT_FILE,
     AUDIT_HELP,

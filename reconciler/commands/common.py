@@ -9,7 +9,8 @@ from typing import Final
 
 import click
 
-from reconciler.apply.audit import Audit, AuditError
+from reconciler.apply.audit import Audit
+from reconciler.apply.audit_record import AuditError
 from reconciler.config.flags import ReconcilerOptions
 from reconciler.cycle import Cycle, Made
 from reconciler.metrics import ReconcilerMetrics

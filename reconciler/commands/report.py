@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from reconciler.apply.audit import AuditError, AuditEvent
 from reconciler.apply.audit import read as read_audit
+from reconciler.apply.audit_record import AuditError, AuditEvent
 from reconciler.commands.common import (
     AUDIT_FILE,
     JSON,

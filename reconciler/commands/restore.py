@@ -10,9 +10,11 @@ from typing import Final
 import click
 from rich.console import Console
 
-from reconciler.apply.audit import STANDARD, AuditError
+from reconciler.apply.audit import STANDARD
 from reconciler.apply.audit import read as read_audit
-from reconciler.apply.restore import Restored, restore, undoable
+from reconciler.apply.audit_record import AuditError
+from reconciler.apply.restore import restore, undoable
+from reconciler.apply.undo import Restored
 from reconciler.commands.common import (
     AUDIT_HELP,
     JSON,

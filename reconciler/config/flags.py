@@ -25,13 +25,14 @@ from reconciler.config.settings import (
     settings,
 )
 from reconciler.model import Scope
-from reconciler.observe.node import ObserverPaths
 from vgpu.inventory import Units
 from vgpu.kube.flags import kubeconfig_flags
 from vgpu.program import logs
 from vgpu.program.flags import AUTO, Decorator, MemoryUnit, composed, field, is_typed
 from vgpu.reasons import SourceError
+from vgpu.schemes.registry import registry
 from vgpu.sources.files import read_file
+from vgpu.sources.node_sources import NodePaths
 
 CONTEXT: Final[Mapping[str, Any]] = {"auto_envvar_prefix": "VGPU", "max_content_width": 100}
 """Of every command: each flag is an environment variable, too."""
@@ -43,7 +44,8 @@ POD_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/names
 """Where a pod finds the name of its own namespace."""
 
 _DEFAULT_NAMESPACE: Final = "kube-system"
-_PLACES: Final = ObserverPaths()
+_PLACES: Final = NodePaths()
+_LIMIT_DIRS: Final = {files.flag: files.folder for files in registry().limit_files.values()}
 
 _RULE_FLAG: Final = "--rule"
 _FLAGGED: Final = {key.flag: key for key in KEYS if key.flag and key.flag != _RULE_FLAG}
@@ -69,7 +71,7 @@ class ReconcilerOptions(msgspec.Struct, frozen=True):
     kubeconfig: str
     context: str
     node: str
-    places: ObserverPaths
+    places: NodePaths
     driver: bool
     units: Units
     settings: ReconcilerSettings
@@ -114,13 +116,13 @@ _NODE_FLAGS: Final = {
     "--limits.gaia-dir": _node(
         "--limits.gaia-dir",
         "gpu-manager's folder of vcuda.config files.",
-        _PLACES.gaia_dir,
+        _LIMIT_DIRS["--limits.gaia-dir"],
         metavar="DIR",
     ),
     "--limits.kubeshare-dir": _node(
         "--limits.kubeshare-dir",
         "KubeShare's folder of per-GPU config files.",
-        _PLACES.kubeshare_dir,
+        _LIMIT_DIRS["--limits.kubeshare-dir"],
         metavar="DIR",
     ),
     "--plugin.state-dir": _node(
@@ -269,15 +271,17 @@ def options_from(ctx: click.Context) -> ReconcilerOptions:
         kubeconfig=given["kubeconfig"],
         context=given["context"],
         node=given["node_name"] or socket.gethostname(),
-        places=ObserverPaths(
+        places=NodePaths(
             shim_roots=given["shim_root"] or _PLACES.shim_roots,
             procfs=given["path_procfs"],
             cgroupfs=given["path_cgroupfs"],
             log_dir=given["kubelet_log_dir"],
             checkpoint=given["kubelet_checkpoint"],
             pod_resources=given["kubelet_pod_resources"],
-            gaia_dir=given["limits_gaia_dir"],
-            kubeshare_dir=given["limits_kubeshare_dir"],
+            limit_dirs={
+                name: given.get(field(files.flag), files.folder)
+                for name, files in registry().limit_files.items()
+            },
             state_dir=given["plugin_state_dir"],
         ),
         driver=given["collector_nvml"],

@@ -24,7 +24,7 @@ from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.objects import Node, Pod
 from vgpu.reasons import SourceError
-from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.registry import registry
 
 _UNKNOWN_HEALTH: Final = "gpushare's unhealthy GPUs are not known"
 
@@ -80,8 +80,8 @@ class _ClusterObserver:
         self._kinds.close()
 
     def _unhealthy(self, said: DetectedSchemes) -> tuple[Mapping[str, str], str]:
-        """What gpushare's ConfigMaps say, if anybody shares in its way; and why that is unknown."""
-        if not any(isinstance(codec, Gpushare) for codec in said.codecs):
+        """What the ConfigMaps of unhealthy GPUs say, if somebody writes them; and why not."""
+        if not any(registry().row(codec).unhealthy_map for codec in said.codecs):
             return {}, ""
         try:
             return self._cluster.unhealthy_gpus(), ""

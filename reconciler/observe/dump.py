@@ -18,10 +18,10 @@ from reconciler.observe.lock_owners import named_owners
 from vgpu.inventory import Objects, Units, detect_schemes
 from vgpu.kube.decode import decode
 from vgpu.kube.documents import Keep, decode_dump
+from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.objects import Pod
-from vgpu.kube.projection import shares_gpus
 from vgpu.reasons import SourceError
-from vgpu.schemes.kubeshare.sharepod import PREFIX
+from vgpu.schemes.registry import registry
 
 
 class _ListMeta(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ class DumpObserver:
             Coverage.SHARE_PODS: (
                 "the dump has no SharePods, though KubeShare is in use"
                 if not (dump.share_pods or ObjectKind.SHARE_POD in bad)
-                and _speaks_of_kubeshare(objects)
+                and _uses_share_pods(objects)
                 else ""
             ),
         }
@@ -99,11 +99,11 @@ def _each(pods: Iterable[Pod]) -> tuple[Pod, ...]:
     return tuple({pod.ref.uid: pod for pod in pods}.values())
 
 
-def _speaks_of_kubeshare(objects: Objects) -> bool:
-    """Whether KubeShare 1 is in use: its successor has no SharePods."""
+def _uses_share_pods(objects: Objects) -> bool:
+    """Whether a system that is asked by SharePods is in use."""
     keys: set[str] = set()
     for node in objects.nodes:
         keys.update(node.annotations)
     for pod in objects.pods:
         keys.update(pod.annotations, pod.labels)
-    return any(key.startswith(PREFIX) for key in keys) or any(map(is_holder, objects.pods))
+    return registry().uses_share_pods(keys) or any(map(is_holder, objects.pods))

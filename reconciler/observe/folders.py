@@ -19,9 +19,10 @@ import msgspec
 
 from reconciler.model import ShimFolder
 from vgpu.reasons import Reason, SourceError
+from vgpu.schemes.registry import registry
 from vgpu.sources.files import list_folder, printable, translated
 from vgpu.sources.runtime import sees_host_processes
-from vgpu.sources.shim import DEFAULT_ROOTS, FOLDER_NAME
+from vgpu.sources.shim import FOLDER_NAME
 
 MOST_FOLDERS: Final = 16_384
 """Of one root; far more than a node has containers."""
@@ -86,7 +87,7 @@ def find_folders(
 
     A folder whose pod ``is_known`` by its UID counts as used, and is not looked at any closer.
     """
-    folders, notes, crowded = _listed(roots or DEFAULT_ROOTS)
+    folders, notes, crowded = _listed(roots or registry().region_roots)
     unknown = [folder for folder in folders if not is_known(_pod_uid(folder.path))]
     used: frozenset[_File] = frozenset()
     if unknown:

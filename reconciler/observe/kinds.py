@@ -18,8 +18,8 @@ from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.documents import NodePage, PodPage
 from vgpu.kube.informer import STALE_SECONDS, Informer
+from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.objects import MalformedObject, Node, Pod
-from vgpu.kube.projection import shares_gpus
 
 TRIES: Final = 3
 """A list of which a part has expired is read so often."""

@@ -18,30 +18,25 @@ from reconciler.model import Coverage, Scope, Snapshot
 from reconciler.observe import ClusterView, folders
 from reconciler.observe.kinds import whole
 from vgpu.facts import GpuSource
-from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes, every_codec
+from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes
 from vgpu.kube import list_watch
 from vgpu.kube.client import ApiClient
 from vgpu.kube.documents import Keep
+from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.objects import Pod
-from vgpu.kube.projection import shares_gpus
 from vgpu.ledger.from_node import container_name
 from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.usage import Usage, certain, usages
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.codec import SchemeCodec
+from vgpu.schemes.registry import registry
 from vgpu.sources.collector import Collector
 from vgpu.sources.files import printable
-from vgpu.sources.kubelet import DEFAULT_CHECKPOINT, DEFAULT_LOG_DIR, KubeletSource
 from vgpu.sources.ledger_builder import LedgerBuilder
-from vgpu.sources.limits import DEFAULT_GAIA_DIR, DEFAULT_KUBESHARE_DIR, LimitSource
-from vgpu.sources.living import living_pods
-from vgpu.sources.observation import Collectors, Observation, observe
-from vgpu.sources.own_checkpoint import DEFAULT_STATE_DIR, OwnCheckpointSource
-from vgpu.sources.own_node import NodeSample, NodeWatch, with_node
-from vgpu.sources.pods import pod_sample
-from vgpu.sources.runtime import ProcessSource
-from vgpu.sources.shim import DEFAULT_ROOTS, ShimSource
-from vgpu.units import GIB
+from vgpu.sources.node_sources import NodePaths, NodeSources
+from vgpu.sources.observation import observe
+from vgpu.sources.own_node import NodeWatch
+from vgpu.sources.samples import NodeSample, Observation, pod_sample, with_node
 
 TIMEOUT_SECONDS: Final = 10.0
 """What each source may take of a look."""
@@ -54,30 +49,6 @@ Told = Callable[[float], NodeSample]
 """
 
 
-class ObserverPaths(msgspec.Struct, frozen=True):
-    """Where a node's things are.
-
-    Attributes:
-        shim_roots: folders of shims' folders.
-        procfs, cgroupfs: the host's.
-        log_dir: the kubelet's folder of log folders.
-        checkpoint: the kubelet's, of devices.
-        pod_resources: the kubelet's socket; None is not asked.
-        gaia_dir, kubeshare_dir: limit files.
-        state_dir: our own device plugin's checkpoints.
-    """
-
-    shim_roots: tuple[str, ...] = DEFAULT_ROOTS
-    procfs: str = "/proc"
-    cgroupfs: str = "/sys/fs/cgroup"
-    log_dir: str = DEFAULT_LOG_DIR
-    checkpoint: str = DEFAULT_CHECKPOINT
-    pod_resources: str | None = None
-    gaia_dir: str = DEFAULT_GAIA_DIR
-    kubeshare_dir: str = DEFAULT_KUBESHARE_DIR
-    state_dir: str = DEFAULT_STATE_DIR
-
-
 class NodeObserver:
     """Looks at one node. One thread asks."""
 
@@ -85,7 +56,7 @@ class NodeObserver:
         self,
         cluster: ApiClient | None,
         node: str,
-        places: ObserverPaths,
+        places: NodePaths,
         units: Units,
         *,
         continuous: bool = False,
@@ -108,7 +79,8 @@ class NodeObserver:
         self._watch: NodeWatch | None = None
         if told is None and cluster is not None:
             told = self._follow(cluster) if continuous else partial(_list, cluster, node)
-        self._on = _collectors(places, driver, told)
+        gpu = driver.sample if driver else None
+        self._on = NodeSources.open(places).collectors(gpu, told)
         self._folders = Collector("folders", partial(_folders, places))
         self._mapped = Collector("mapped", partial(_mapped, places))
         self._bookkeeper = LedgerBuilder((), node)
@@ -210,9 +182,8 @@ class NodeObserver:
     def _said(self, pods: NodeSample | None) -> DetectedSchemes:
         """Who shares GPUs here, in which languages; in any where the API server does not tell."""
         if pods is None:
-            units = self._units
-            spoken = every_codec(units.volcano_factor, units.gpushare_unit or GIB)
-            return DetectedSchemes((), spoken)
+            unit_bytes = registry().default_units(self._units.by_row)
+            return DetectedSchemes((), registry().codecs(unit_bytes))
         nodes = (pods.node,) if pods.node else ()
         sharing = tuple(pod for pod in pods.pods if shares_gpus(pod))
         return detect_schemes(Objects(nodes, sharing), self._units)
@@ -245,30 +216,11 @@ class NodeObserver:
 # ---------------------------------------------------------------- what is asked
 
 
-def _collectors(places: ObserverPaths, driver: GpuSource | None, told: Told | None) -> Collectors:
-    """One for each source. Raises SourceError."""
-    living = living_pods(places.cgroupfs, places.log_dir)
-    shim = ShimSource(places.shim_roots, required=False, living=living)
-    kubelet = KubeletSource(places.log_dir, places.checkpoint, places.pod_resources)
-    limits = LimitSource(places.gaia_dir, places.kubeshare_dir, living=living)
-    own = OwnCheckpointSource(places.state_dir, places.procfs)
-    process = ProcessSource(places.procfs, places.cgroupfs)
-    return Collectors(
-        nvml=Collector("nvml", driver.sample) if driver else None,
-        shim=Collector("shim", lambda _: shim.sample()),
-        kubelet=Collector("kubelet", kubelet.sample),
-        limits=Collector("limits", lambda _: limits.sample()),
-        own=Collector("plugin", own.sample),
-        pods=Collector("api", told) if told else None,
-        process=Collector("process", process.sample),
-    )
-
-
-def _folders(places: ObserverPaths, known: frozenset[str]) -> folders.Found:
+def _folders(places: NodePaths, known: frozenset[str]) -> folders.Found:
     return folders.find_folders(places.shim_roots, known.__contains__, places.procfs)
 
 
-def _mapped(places: ObserverPaths, path: str) -> bool | SourceError:
+def _mapped(places: NodePaths, path: str) -> bool | SourceError:
     """Whether a folder is used, or why that cannot be told: a collector keeps no errors."""
     try:
         return folders.mapped(path, places.procfs)

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from typing import Final
 
 from reconciler.owners.eviction import OwnerId, OwnerSeen
-from vgpu.kube.connection import ClusterError
+from vgpu.kube.errors import ClusterError
 
 Read = Callable[[str, str, str, str, str], bytes]
 """Group, version, plural, namespace, name -> the object; raises ClusterError, SourceError."""

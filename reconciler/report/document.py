@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from reconciler.apply.restore import Restored, Undo
+from reconciler.apply.undo import Restored, Undo
 from reconciler.model import Action, ActionResult, Edit, Entry, Evict, Plan
 from reconciler.reasons import ActionOutcome, Effect, Rule
 

@@ -9,8 +9,8 @@ from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.rules.findings import edit_pod, evict, is_due, latest, of_pod, quoted
 from vgpu.kube.objects import Pod
-from vgpu.model import Claim, Phase, Scheme
-from vgpu.schemes.gpushare.node import CARDS
+from vgpu.model import Claim, Phase
+from vgpu.schemes.registry import registry
 
 _NAMED: Final = 16
 """Devices of a container that evidence names."""
@@ -25,7 +25,12 @@ def assumed_expired(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
     for pod in cluster_index.snapshot.pods:
         if pod.phase != PENDING or not pod.node:
             continue
-        claims = [claim for claim in cluster_index.claims(pod) if _is_owed(claim)]
+        owed = [
+            (reading, reading.claim)
+            for reading in cluster_index.spoken(pod)
+            if reading.claim is not None and _is_owed(reading, reading.claim)
+        ]
+        claims = [claim for _, claim in owed]
         if not claims:
             yield from _malformed(Rule.ASSUMED_EXPIRED, cluster_index, pod)
             continue
@@ -40,7 +45,7 @@ def assumed_expired(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
                 grace=policy.ages.assumed,
                 action=evict(pod),
                 objection=cluster_index.plugin_objection(pod)
-                or _waits_for_others(cluster_index, pod, claims),
+                or _waits_for_others(cluster_index, pod, [reading for reading, _ in owed]),
             )
 
 
@@ -76,28 +81,20 @@ def assumed_unbound(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
             )
 
 
-def _is_owed(claim: Claim) -> bool:
-    """Whether Allocate has something left to hand out. KubeShare has no Allocate."""
-    if claim.scheme is Scheme.KUBESHARE:
+def _is_owed(reading: ClaimReading, claim: Claim) -> bool:
+    """Whether Allocate has something left to hand out."""
+    if not registry().row(reading.codec).has_allocate:
         return False
     return claim.failed or any(each.phase is Phase.ASSUMED for each in claim.allocations)
 
 
 def _waits_for_others(
-    cluster_index: ClusterIndex, pod: Pod, claims: Sequence[Claim]
+    cluster_index: ClusterIndex, pod: Pod, readings: Sequence[ClaimReading]
 ) -> SkipReason | None:
-    """Why a pod that the kubelet has admitted may be served although no annotation says so.
-
-    gpu-manager marks a pod only when its container starts, after images, volumes and init
-    containers. gpushare's plugin never marks one that it found no match for on a node with one
-    GPU: it gives it that GPU.
-    """
+    """Why a pod that the kubelet has admitted may be served although no annotation says so."""
     node = cluster_index.nodes.get(pod.node)
-    silent = {Scheme.GAIA}
-    if node is not None and node.capacity.get(CARDS) == 1:
-        silent.add(Scheme.GPUSHARE)
     admitted = bool(pod.statuses)
-    served = admitted and all(claim.scheme in silent for claim in claims)
+    served = admitted and all(reading.codec.marks_late(node) for reading in readings)
     return SkipReason.WAITS_FOR_OTHERS if served else None
 
 

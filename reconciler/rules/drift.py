@@ -6,7 +6,6 @@ write. What is to be written, and whether there is room for it, is in :mod:`.rew
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
 from msgspec import structs
 
@@ -27,19 +26,10 @@ from vgpu.model import (
     Device,
     Phase,
     Request,
-    Scheme,
     Share,
 )
 from vgpu.schemes.codec import ClaimError, SchemeCodec
-from vgpu.schemes.gaia import codec as gaia
-from vgpu.schemes.gpushare import annotations as gpushare_annotations
-from vgpu.schemes.gpushare.codec import Gpushare
-from vgpu.schemes.volcano import legacy as volcano_legacy
-from vgpu.schemes.volcano.claim import SUCCESS
-from vgpu.schemes.volcano.codec import HAMI, VOLCANO
-
-_REPAIRED: Final = frozenset({Scheme.VOLCANO, Scheme.GPUSHARE, Scheme.GAIA})
-"""Schemes whose books are the annotations; a virtual GPU of KubeShare's cannot move."""
+from vgpu.schemes.registry import registry
 
 
 class _NodeRepair:
@@ -143,7 +133,7 @@ def _drift(
     allocations = [moved.get(each.container, each) for each in claim.allocations]
     told = tuple(each for each in allocations if each is not None)
     after: dict[str, str] = {}
-    if claim.scheme in _REPAIRED and len(told) == len(allocations):
+    if registry().row(spoken.codec).repair and len(told) == len(allocations):
         new = structs.replace(claim, allocations=told)
         after = repair.rewriter.fewest_edits(pod, spoken.codec, new)
     evidence = of_statements(statements)
@@ -152,30 +142,14 @@ def _drift(
 
 # ---------------------------------------------------------------- forgotten
 
-_CLAIMED: Final = frozenset(
-    {
-        *(key for said in (VOLCANO, HAMI) for key in (said.devices, said.to_allocate)),
-        *(gpushare_annotations.INDEX, gpushare_annotations.ALLOCATION),
-        *(gaia.PREDICATE_TIME, gaia.PREDICATE_NODE),
-    }
-)
-"""A promise has one of these annotations."""
-
-_KEPT: Final = frozenset(
-    {
-        *((said.bind_phase, SUCCESS) for said in (VOLCANO, HAMI)),
-        *((gpushare_annotations.ASSIGNED, "true"), (gpushare_annotations.ACK_ASSIGNED, "true")),
-        (gaia.ASSIGNED, "true"),
-    }
-)
-"""A promise that was kept has one of these, too. Nearly all are: nothing else of them is read."""
-
 
 def _seen_from_afar(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
+    """Nearly all promises were kept: nothing else of those is read."""
+    promised, kept = registry().promised_keys, registry().kept_marks
     for pod in cluster_index.snapshot.pods:
-        if pod.phase != RUNNING or not pod.node or _CLAIMED.isdisjoint(pod.annotations):
+        if pod.phase != RUNNING or not pod.node or promised.isdisjoint(pod.annotations):
             continue
-        if _KEPT.isdisjoint(pod.annotations.items()):
+        if kept.isdisjoint(pod.annotations.items()):
             for spoken in cluster_index.spoken(pod):
                 cards = _registered(spoken.codec, cluster_index.nodes.get(pod.node))
                 ledger = Ledger(pod.node, tuple(map(DeviceEntry, cards)))
@@ -196,7 +170,7 @@ def _unassigned(
 ) -> Iterator[Finding]:
     """A claim that is still a promise, although all its containers run."""
     claim = spoken.claim
-    if claim is None or claim.scheme not in _REPAIRED or not _is_kept(pod, claim):
+    if claim is None or registry().row(spoken.codec).repair is None or not _is_kept(pod, claim):
         return
     allocations: list[Allocation] = []
     proof: list[Holding] = []
@@ -235,10 +209,6 @@ def _is_kept(pod: Pod, claim: Claim) -> bool:
     return any(each.phase is Phase.ASSUMED for each in claim.allocations) and all(
         each.container in inits or is_running(pod, each.container) for each in claim.allocations
     )
-
-
-_OLD: Final = frozenset({volcano_legacy.MEMORY, volcano_legacy.NUMBER})
-"""Resources of the older plugin, whose annotations are read only."""
 
 
 def _unclaimed(
@@ -281,8 +251,9 @@ def _unclaimed(
 
 def _asked(pod: Pod, codec: SchemeCodec) -> Sequence[Request]:
     """What its running containers ask for; nothing, if that cannot be read or not be answered."""
-    old = any(not _OLD.isdisjoint(each.limits) for each in pod.containers)
-    if codec.scheme not in _REPAIRED or old:
+    read_only = registry().read_only_resources
+    old = any(not read_only.isdisjoint(each.limits) for each in pod.containers)
+    if registry().row(codec).repair is None or old:
         return ()
     try:
         return [each for each in codec.requests(pod) if each.kind is not ContainerKind.INIT]
@@ -291,19 +262,20 @@ def _asked(pod: Pod, codec: SchemeCodec) -> Sequence[Request]:
 
 
 def _is_silent(pod: Pod, codec: SchemeCodec, ledger: Ledger) -> bool:
-    """Whether its plugin would have written nothing: gpushare's, where there is one GPU only."""
+    """Whether its plugin would have written nothing, since there is one GPU only."""
     cards = tuple(entry.device for entry in ledger.devices if not entry.device.parent)
-    return isinstance(codec, Gpushare) and codec.sole_card(pod, cards) is not None
+    return codec.sole_card(pod, cards) is not None
 
 
 def _shares(codec: SchemeCodec, request: Request, there: Iterable[Holding]) -> tuple[Share, ...]:
     """As much as was asked for; memory that was left to the scheduler as it was enforced."""
-    cores = None if codec.scheme is Scheme.GPUSHARE else request.cores_milli
+    row = registry().row(codec)
+    cores = request.cores_milli if row.shares_cores else None
     shares = []
     for holding in there:
         memory = request.memory_bytes
         enforced = holding.share.memory_bytes
-        if memory is None and enforced is not None and codec.scheme is Scheme.VOLCANO:
+        if memory is None and enforced is not None and row.repair and row.repair.sized_as_enforced:
             memory = enforced // holding.slots
         shares += [Share(holding.share.device, memory, cores)] * holding.slots
     return tuple(shares)

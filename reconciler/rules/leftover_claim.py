@@ -13,9 +13,7 @@ from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule
 from reconciler.rules.findings import edit_pod, ended_at, of_pod, quoted
 from vgpu.kube.objects import ContainerState, Pod
-from vgpu.schemes.volcano.claim import SUCCESS, struck
-from vgpu.schemes.volcano.codec import Volcano
-from vgpu.schemes.volcano.key_set import KeySet
+from vgpu.schemes.codec import LeftoverClaim
 
 
 def leftover_claim(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
@@ -24,23 +22,19 @@ def leftover_claim(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Find
     The annotation stays, empty: that is what everybody who reads it knows. Which devices the pod
     was given is in another one.
     """
-    dialects = [each.key_set for each in cluster_index.codecs if isinstance(each, Volcano)]
     for pod in cluster_index.snapshot.pods:
-        for key_set in dialects:
-            text = pod.annotations.get(key_set.to_allocate)
-            if text:
-                yield from _leftover(policy, pod, key_set, text)
+        for codec in cluster_index.codecs:
+            leftover = codec.leftover(pod)
+            if leftover is not None:
+                yield from _leftover(policy, pod, leftover)
 
 
-def _leftover(policy: Policy, pod: Pod, key_set: KeySet, text: str) -> Iterator[Finding]:
-    rest = struck(text)
-    if rest == text:
-        return
+def _leftover(policy: Policy, pod: Pod, leftover: LeftoverClaim) -> Iterator[Finding]:
     if pod.terminal:
         cause, told = Cause.ENDED_WITH_CLAIM, f"phase {pod.phase}"
         since, grace = ended_at(pod), policy.ages.failed
-    elif _is_served(pod, key_set):
-        cause, told = Cause.SERVED_WITH_CLAIM, f"{key_set.bind_phase}: {SUCCESS}, and it runs"
+    elif leftover.served and _is_served(pod):
+        cause, told = Cause.SERVED_WITH_CLAIM, f"{leftover.served}, and it runs"
         since, grace = None, policy.ages.drift
     else:
         return
@@ -48,17 +42,17 @@ def _leftover(policy: Policy, pod: Pod, key_set: KeySet, text: str) -> Iterator[
         rule=Rule.LEFTOVER_CLAIM,
         cause=cause,
         subject=of_pod(pod),
-        evidence=(f"{key_set.to_allocate}: {quoted(text)}", told),
+        evidence=(f"{leftover.key}: {quoted(leftover.text)}", told),
         since=since,
         grace=grace,
         effect=Effect.REPAIR,
-        action=edit_pod(pod, {key_set.to_allocate: rest}),
+        action=edit_pod(pod, {leftover.key: leftover.struck}),
     )
 
 
-def _is_served(pod: Pod, key_set: KeySet) -> bool:
-    """Whether Allocate has nothing left to do for it, and what it has is told elsewhere."""
-    if pod.phase != RUNNING or pod.annotations.get(key_set.bind_phase) != SUCCESS:
+def _is_served(pod: Pod) -> bool:
+    """Whether all its containers run, so that Allocate has nothing left to do for it."""
+    if pod.phase != RUNNING:
         return False
     running = {one.name for one in pod.statuses if one.state is ContainerState.RUNNING}
-    return key_set.devices in pod.annotations and running.issuperset(pod.apps)
+    return running.issuperset(pod.apps)

@@ -12,8 +12,7 @@ from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.rules.findings import is_due, of_node, quoted, remove_mark
 from vgpu.kube.objects import Node
 from vgpu.model import PodRef
-from vgpu.schemes.codec import ClaimError, HandshakeState, NodeLock
-from vgpu.schemes.volcano.codec import Volcano
+from vgpu.schemes.codec import ClaimError, HandshakeState, NodeLock, SchemeCodec
 
 _NAMED: Final = 3
 """Pods that evidence names."""
@@ -119,14 +118,14 @@ def stale_handshake(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
     """
     for node in cluster_index.snapshot.nodes:
         for codec in cluster_index.codecs:
-            if isinstance(codec, Volcano) and node.ready:
+            if node.ready:
                 yield from _handshake(cluster_index, policy, node, codec)
 
 
 def _handshake(
-    cluster_index: ClusterIndex, policy: Policy, node: Node, codec: Volcano
+    cluster_index: ClusterIndex, policy: Policy, node: Node, codec: SchemeCodec
 ) -> Iterator[Finding]:
-    resource = codec.key_set.number
+    resource = next(iter(codec.resources), "")
     offered = node.allocatable.get(resource, 0)
     try:
         said = codec.handshake(node) if offered > 0 else None

@@ -6,6 +6,7 @@ finding names every pod that was promised something of that GPU, and the likely 
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -20,8 +21,11 @@ from vgpu.ledger import Holding
 from vgpu.ledger.entries import DeviceEntry
 from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.totals import exceeded
-from vgpu.model import ContainerKind, Scheme
-from vgpu.schemes.volcano.codec import HAMI, Volcano
+from vgpu.model import ContainerKind
+from vgpu.schemes.registry import registry
+from vgpu.schemes.row import DefectSign
+
+_CAUSES: Final = {cause.value: cause for cause in Cause}
 
 
 def over_promised(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
@@ -64,16 +68,22 @@ def _likely_defect(
     cluster_index: ClusterIndex, pod: Pod, holders: Iterable[Pod], holdings: Sequence[Holding]
 ) -> Cause:
     """What the pod's scheduler is known to do wrong and what fits these holders."""
-    codecs = [spoken.codec for spoken in cluster_index.spoken(pod) if spoken.claim is not None]
-    schemes = {codec.scheme for codec in codecs}
-    if Scheme.GPUSHARE in schemes:
-        return Cause.FREE_BELOW_ZERO
-    if Scheme.GAIA in schemes:
-        return Cause.CACHE_BEHIND
-    if any(isinstance(codec, Volcano) and codec.key_set is HAMI for codec in codecs):
-        first = any(one.kind is not ContainerKind.APP for pod in holders for one in pod.containers)
-        return Cause.INIT_CONTAINERS_MISCOUNTED if first else Cause.SUM_EXCEEDED
-    containers = Counter(holding.pod.uid for holding in holdings)
-    if Scheme.VOLCANO in schemes and max(containers.values()) > 1:
-        return Cause.SAME_GPU_TWICE
+    rows = {
+        registry().row(reading.codec).name: registry().row(reading.codec)
+        for reading in cluster_index.spoken(pod)
+        if reading.claim is not None
+    }
+    defects = [row.defect for row in rows.values() if row.defect is not None]
+    has_init = any(
+        one.kind is not ContainerKind.APP for holder in holders for one in holder.containers
+    )
+    holdings_of_pod = Counter(holding.pod.uid for holding in holdings)
+    for sign, is_seen in (
+        (DefectSign.ALWAYS, True),
+        (DefectSign.INIT_CONTAINERS, has_init),
+        (DefectSign.SAME_POD, max(holdings_of_pod.values()) > 1),
+    ):
+        for defect in defects:
+            if defect.sign is sign:
+                return _CAUSES[defect.cause] if is_seen else Cause.SUM_EXCEEDED
     return Cause.SUM_EXCEEDED

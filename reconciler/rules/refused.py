@@ -14,8 +14,8 @@ from reconciler.model import Finding
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule
 from reconciler.rules.findings import ended_at, evict, of_pod, quoted
+from vgpu.kube.kept_keys import resource_prefixes
 from vgpu.kube.objects import ContainerState, Pod, Status
-from vgpu.kube.projection import RESOURCES
 
 _ADMISSION: Final[Mapping[str, Cause]] = {
     "UnexpectedAdmissionError": Cause.UNEXPECTED_ADMISSION_ERROR,
@@ -27,8 +27,6 @@ _ADMISSION: Final[Mapping[str, Cause]] = {
 
 _OUT_OF: Final = "OutOf"
 """How the reason begins where the kubelet had too little of a resource."""
-
-_OF_GPUS: Final = tuple(f"{_OUT_OF}{resource}" for resource in RESOURCES)
 
 _NEVER_STARTED: Final[Mapping[str, Cause]] = {
     "NodeAffinity": Cause.NODE_AFFINITY,
@@ -84,7 +82,8 @@ def _finding(
 
 
 def _cause(pod: Pod) -> Cause | None:
-    if pod.reason.startswith(_OF_GPUS):
+    out_of = pod.reason.removeprefix(_OUT_OF)
+    if out_of != pod.reason and out_of.startswith(resource_prefixes()):
         return Cause.OUT_OF_RESOURCE
     if pod.reason in _ADMISSION:
         return _ADMISSION[pod.reason]

@@ -18,16 +18,8 @@ from vgpu.ledger.from_api import read_pod
 from vgpu.ledger.registry import Registry
 from vgpu.ledger.totals import excesses
 from vgpu.ledger.virtual_gpus import of_share_pods, on_cards
-from vgpu.model import Claim, Device, Phase, Share, Source
+from vgpu.model import Claim, Device, Phase, Source
 from vgpu.schemes.codec import ClaimError, SchemeCodec
-from vgpu.schemes.gpushare.annotations import (
-    ALLOCATION,
-    INDEX,
-    GpushareAnnotations,
-    write_by_container,
-)
-from vgpu.schemes.gpushare.codec import Gpushare
-from vgpu.schemes.text import positions, subject_of
 
 _Amount = tuple[str, int | None, int | None]
 _Meaning = tuple[Mapping[str, tuple[Phase, Counter[_Amount]]], tuple[str, ...]]
@@ -69,7 +61,7 @@ class Rewriter:
         form that is read only.
         """
         try:
-            told = _told(pod, codec, structs.replace(claim, assumed_at=None), self.devices)
+            told = codec.rewritten(pod, structs.replace(claim, assumed_at=None), self.devices)
         except ClaimError:
             return {}
         there = codec.claim_keys(pod)
@@ -189,56 +181,3 @@ def _more(after: HoldingSum, before: HoldingSum) -> HoldingSum:
 
 def _sum(one: HoldingSum, other: HoldingSum) -> HoldingSum:
     return HoldingSum(*map(sum, zip(structs.astuple(one), structs.astuple(other), strict=True)))
-
-
-def _told(
-    pod: Pod, codec: SchemeCodec, claim: Claim, devices: Mapping[str, Device]
-) -> dict[str, str]:
-    """The claim in the form in which the pod says it; gpushare has two. Raises ClaimError."""
-    apps = pod.apps
-    if isinstance(codec, Gpushare):
-        ascending = _ascending(claim, devices)
-        told = codec.annotations(ascending, devices, apps)
-        if ALLOCATION not in pod.annotations or ALLOCATION in told:
-            return told
-        by_container = _by_container(codec, ascending, devices, apps)
-        return told | by_container if INDEX in pod.annotations else by_container
-    others = [each.name for each in pod.containers if each.name not in apps]
-    only_apps = all(each.container in apps for each in claim.allocations)
-    return codec.annotations(claim, devices, apps if only_apps else (*others, *apps))
-
-
-def _index(share: Share, devices: Mapping[str, Device]) -> int:
-    device = devices.get(share.device)
-    return -1 if device is None or device.index is None else device.index
-
-
-def _ascending(claim: Claim, devices: Mapping[str, Device]) -> Claim:
-    """With each container's GPUs in the order that gpushare keeps them in."""
-    allocations = tuple(
-        structs.replace(
-            each, shares=tuple(sorted(each.shares, key=lambda share: _index(share, devices)))
-        )
-        for each in claim.allocations
-    )
-    return structs.replace(claim, allocations=allocations)
-
-
-def _by_container(
-    codec: Gpushare, claim: Claim, devices: Mapping[str, Device], apps: tuple[str, ...]
-) -> dict[str, str]:
-    """ACK's form, for one GPU too; what gpushare cannot share was refused. Raises ClaimError."""
-    units = {
-        each.container: {
-            _index(share, devices): (share.memory_bytes or 0) // codec.memory_unit
-            for share in each.shares
-        }
-        for each in claim.allocations
-    }
-    numbers = positions(apps)
-    subject = subject_of(claim.pod)
-    if not units.keys() <= numbers.keys():
-        raise ClaimError(subject, ALLOCATION, ", ".join(units), "not the app containers")
-    phase = claim.allocations[0].phase
-    at = claim.assigned_at if phase is Phase.ASSIGNED else claim.assumed_at
-    return write_by_container(GpushareAnnotations(units, phase, at), numbers, subject)

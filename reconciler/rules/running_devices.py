@@ -10,7 +10,7 @@ from vgpu.kube.objects import ContainerState, Pod
 from vgpu.ledger import Holding, Ledger
 from vgpu.ledger.liveness import node_uid
 from vgpu.model import Allocation, Source
-from vgpu.schemes.volcano.codec import mig_slot
+from vgpu.schemes.mig import mig_slot
 
 TRUSTED: Final = frozenset(
     {Source.PROCESS, Source.POD_RESOURCES, Source.CHECKPOINT, Source.OWN_CHECKPOINT}

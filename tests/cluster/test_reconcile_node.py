@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from reconciler.apply.applier import Applier
 from reconciler.apply.audit import Audit
 from reconciler.cycle import Cycles
-from reconciler.observe.node import NodeObserver, ObserverPaths
+from reconciler.observe.node import NodeObserver
 from reconciler.policy import Ages, Mode, Policy
 from reconciler.reasons import ActionOutcome, Cause, Rule, SkipReason
 from tests.cluster.reconcile_node import SECOND, NodeOnStage
@@ -25,6 +25,7 @@ from tests.support.bed.processes import Daemon
 from vgpu.inventory import Units
 from vgpu.kube.client import ApiClient
 from vgpu.simulator.demo import A10, L40S
+from vgpu.sources.node_sources import NodePaths
 from vgpu.units import GIB
 
 EAGER = Policy(ages=Ages(*[0.0] * len(Ages.__struct_fields__)))
@@ -49,10 +50,10 @@ def command(account, tmp_path):
 @pytest.fixture
 def look_as(node, tmp_path):
     """Makes cycles of an observer that asks the node's driver, too."""
-    places = ObserverPaths(
+    places = NodePaths(
         **{
             name: getattr(node.sim.paths, name)
-            for name in ObserverPaths.__struct_fields__
+            for name in NodePaths.__struct_fields__
             if hasattr(node.sim.paths, name)
         }
     )

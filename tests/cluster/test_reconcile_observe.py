@@ -10,7 +10,7 @@ import pytest
 from reconciler.model import Coverage
 from reconciler.observe.cluster import ListingObserver, WatchingObserver
 from reconciler.observe.kinds import Watched
-from reconciler.observe.node import NodeObserver, ObserverPaths
+from reconciler.observe.node import NodeObserver
 from tests.support.bed import objects
 from tests.support.bed.population import CARD_MIB, card_uuid, node_name
 from tests.support.bed.stages import Life
@@ -19,6 +19,7 @@ from vgpu.inventory import Units
 from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import ClusterError
 from vgpu.ledger import ConflictKind
+from vgpu.sources.node_sources import NodePaths
 
 SMALL, LARGE = (100, 1200), (1000, 5000)
 """Nodes and pods."""
@@ -146,8 +147,8 @@ def test_while_the_api_server_is_away_nothing_is_complete_and_nothing_is_forgott
 
 def test_one_node_is_seen_with_its_pods_alone(cluster, large, tmp_path):
     """Of the node's own sources there are none here, and that is told."""
-    nowhere = ObserverPaths(
-        shim_roots=(),
+    nowhere = NodePaths(
+        shim_roots=(str(tmp_path / "shim"),),
         procfs=str(tmp_path / "proc"),
         cgroupfs=str(tmp_path / "cgroup"),
         log_dir=str(tmp_path / "logs"),
@@ -168,7 +169,7 @@ def test_one_node_is_seen_with_its_pods_alone(cluster, large, tmp_path):
 @pytest.mark.parametrize("continuous", [True, False])
 def test_a_node_that_does_not_exist_has_no_complete_view(cluster, continuous):
     with closing(
-        NodeObserver(cluster, "no-such-node", ObserverPaths(), Units(), continuous=continuous)
+        NodeObserver(cluster, "no-such-node", NodePaths(), Units(), continuous=continuous)
     ) as observer:
         snapshot = look(observer)
     assert Coverage.PODS not in snapshot.complete

@@ -134,7 +134,7 @@ def test_the_exporter_reads_what_is_written(node):
     node.seat(pod)
     container = node.host.start(pod.ref, "c0", [7])
     register(node.socket(), pod_uid=UID, container_id=container)
-    sample = LimitSource(str(node.host.limits), "").sample()
+    sample = LimitSource({"gaia": str(node.host.limits), "kubeshare": ""}).sample()
     assert [(one.pod_uid, one.container_id, one.cores_percent) for one in sample.limits] == [
         (UID, container, 50)
     ]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from deviceplugin.recovery.migration import read_gpu_manager
+from deviceplugin.gaia.migration import read_gpu_manager
 from vgpu.admitted import AdmittedPod
 from vgpu.model import Allocation, Device, Phase, PodRef, Share
 from vgpu.reasons import Reason

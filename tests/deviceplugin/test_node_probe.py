@@ -8,7 +8,7 @@ import pytest
 from deviceplugin.adapters.gpushare import GpushareAdapter
 from deviceplugin.adapters.volcano import VolcanoAdapter
 from deviceplugin.allocate.contradictions import of_allocations
-from deviceplugin.recovery.node_probe import NodeProbe, ProbePaths, live_pods
+from deviceplugin.recovery.node_probe import NodeProbe, live_pods
 from deviceplugin.recovery.recover import RecoverySources, recover
 from tests.deviceplugin.allocation_values import replace
 from vgpu.admitted import AdmittedPod
@@ -18,6 +18,7 @@ from vgpu.schemes.volcano.codec import Volcano
 from vgpu.simulator.demo import A10, L40S, demo
 from vgpu.simulator.node import SimulatedNode
 from vgpu.sources import runtime
+from vgpu.sources.node_sources import NodePaths
 from vgpu.units import GIB
 
 VOLCANO = VolcanoAdapter(Volcano(memory_factor=1024))
@@ -31,13 +32,13 @@ class Bench:
         self.sim = SimulatedNode(demo(), folder)
         self.sim.write(5.0)
         paths = self.sim.paths
-        self.places = ProbePaths(
+        self.places = NodePaths(
             procfs=paths.procfs,
             cgroupfs=paths.cgroupfs,
             log_dir=paths.log_dir,
             checkpoint=paths.checkpoint,
             shim_roots=paths.shim_roots,
-            gaia_dir=paths.gaia_dir,
+            limit_dirs={"gaia": paths.gaia_dir},
         )
         page = decode_pods(Path(paths.pods_file).read_bytes(), keep=Keep.ALL)
         self.pods = page.pods

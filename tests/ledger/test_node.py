@@ -66,7 +66,7 @@ def sampled(scenario, folder):
         "process": ProcessSource(paths.procfs, paths.cgroupfs).sample(pids),
         "shim": shim,
         "kubelet": kubelet,
-        "limits": LimitSource(paths.gaia_dir, paths.kubeshare_dir).sample(),
+        "limits": LimitSource(paths.limit_dirs).sample(),
         "held": {
             Held(named.namespace, named.name, grant.container, grant.resource): frozenset(
                 grant.device_ids

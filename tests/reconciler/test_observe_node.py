@@ -10,7 +10,7 @@ import pytest
 
 from reconciler.model import Coverage, Scope
 from reconciler.observe import folders
-from reconciler.observe.node import NodeObserver, ObserverPaths
+from reconciler.observe.node import NodeObserver
 from tests.reconciler import samples
 from tests.support import own_state
 from tests.support.waiting import WAIT_SECONDS
@@ -25,6 +25,7 @@ from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.volcano.codec import VOLCANO, Volcano
 from vgpu.simulator.demo import A10, L40S, demo
 from vgpu.simulator.node import SimulatedNode
+from vgpu.sources.node_sources import NodePaths
 from vgpu.sources.own_node import with_node
 from vgpu.sources.pods import pod_sample
 from vgpu.units import GIB
@@ -46,10 +47,10 @@ class Bench:
         self.node = samples.node(self.sim.scenario.node, "volcano", "gpushare")
         self.node = replace(self.node, annotations={})
         self.failure = None
-        self.places = ObserverPaths(
+        self.places = NodePaths(
             **{
                 name: getattr(self.sim.paths, name)
-                for name in ObserverPaths.__struct_fields__
+                for name in NodePaths.__struct_fields__
                 if hasattr(self.sim.paths, name)
             }
         )
@@ -392,9 +393,15 @@ def test_a_source_that_decides_and_cannot_be_read_makes_its_views_incomplete(
     assert any(said in note for note in snapshot.notes)
 
 
-@pytest.mark.parametrize("place", ["gaia_dir", "kubeshare_dir", "log_dir", "state_dir"])
+@pytest.mark.parametrize("place", ["log_dir", "state_dir"])
 def test_a_source_that_does_not_decide_may_be_missing(bench, place, tmp_path):
     assert bench.view(places={place: str(tmp_path / "nothing")}).complete == FULL
+
+
+@pytest.mark.parametrize("row", ["gaia", "kubeshare"])
+def test_a_systems_limit_files_may_be_missing(bench, row, tmp_path):
+    folders = {**bench.sim.paths.limit_dirs, row: str(tmp_path / "nothing")}
+    assert bench.view(places={"limit_dirs": folders}).complete == FULL
 
 
 def test_what_our_own_plugin_has_bound_is_read_and_decides(bench):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from vgpu.kube.objects import Pod
 from vgpu.model import Device, PodRef
 from vgpu.schemes.codec import ClaimError
+from vgpu.schemes.handles import with_handles
 from vgpu.schemes.kubeshare.node import (
     HolderPod,
     format_gpu_info,
@@ -15,7 +16,6 @@ from vgpu.schemes.kubeshare.node import (
     holder_name,
     parse_gpu_info,
     uuid_from_log,
-    with_handles,
 )
 from vgpu.units import MIB
 

@@ -42,7 +42,7 @@ def node(tmp_path):
 
 
 def sample(node):
-    return LimitSource(str(node / "vm"), str(node / "config")).sample()
+    return LimitSource({"gaia": str(node / "vm"), "kubeshare": str(node / "config")}).sample()
 
 
 def place(node, content, pod=UID, container=ID):
@@ -180,7 +180,7 @@ def test_of_more_folders_than_are_read_those_of_living_pods_come_first(node, mon
     for number in range(5):
         place(node, vcuda(pod_uid=f"pod-{number}"), pod=f"pod-{number}")
     for number in range(5):
-        source = LimitSource(str(node / "vm"), living=lambda uid=f"pod-{number}": {uid})
+        source = LimitSource({"gaia": str(node / "vm")}, living=lambda uid=f"pod-{number}": {uid})
         told = source.sample()
         assert told.limits[0].pod_uid == f"pod-{number}"
         assert len(told.limits) == 3
@@ -202,9 +202,9 @@ def test_changes_are_seen_and_what_did_not_change_is_not_parsed_again(node, monk
         decoded.append(subject)
         return real(content, subject)
 
-    monkeypatch.setattr(limits_module.vcuda_config, "decode", counted)
+    monkeypatch.setattr(vcuda_config, "decode", counted)
     path = place(node, vcuda())
-    source = LimitSource(str(node / "vm"), str(node / "config"))
+    source = LimitSource({"gaia": str(node / "vm"), "kubeshare": str(node / "config")})
     later = time.time() + 3600
     monkeypatch.setattr(limits_module.time, "time", lambda: later)
     for _ in range(3):

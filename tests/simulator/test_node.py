@@ -238,7 +238,7 @@ def test_processes_come_and_go_with_time(tmp_path):
 
 
 def test_limit_files_hold_the_shares_of_gaia_and_kubeshare(node):
-    sample = LimitSource(node.paths.gaia_dir, node.paths.kubeshare_dir).sample()
+    sample = LimitSource(node.paths.limit_dirs).sample()
     assert sample.rejections == ()
     limits = {limit.scheme: limit for limit in sample.limits}
     assert len(sample.limits) == len(limits) == 2

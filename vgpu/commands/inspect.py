@@ -19,15 +19,14 @@ from vgpu.kube.documents import PodPage, decode_dump
 from vgpu.kube.flags import connected, kubeconfig_flags, read_dump
 from vgpu.kube.objects import MalformedObject, Node, Pod
 from vgpu.model import PodRef, Scheme
-from vgpu.program.flags import AUTO, MemoryUnit
+from vgpu.program.flags import AUTO, ChoiceOf, MemoryUnit
 from vgpu.reasons import SourceError
 from vgpu.schemes.codec import ClaimError
-from vgpu.schemes.gpushare.node import CARDS
+from vgpu.schemes.registry import registry, scheme_names
 
 if TYPE_CHECKING:
     from vgpu.kube.client import ApiClient
 
-SCHEMES: Final = tuple(scheme.value for scheme in Scheme if scheme is not Scheme.NONE)
 OUTPUTS: Final = ("table", "wide", "json", "yaml")
 
 EPILOG: Final = """\
@@ -149,7 +148,7 @@ def from_cluster(cluster: "ApiClient", node: str) -> Read:
             raise
     malformed += (each for page in (*pages, *share_pages) for each in page.malformed)
     unhealthy = {}
-    if any(each.capacity.get(CARDS) for each in nodes):
+    if any(map(registry().lists_unhealthy, nodes)):
         try:
             unhealthy = dict(cluster.unhealthy_gpus())
         except SourceError as error:
@@ -167,7 +166,7 @@ def from_cluster(cluster: "ApiClient", node: str) -> Read:
 
 def _unknown_health(nodes: Iterable[Node], why: str) -> Iterator[str]:
     """That gpushare's unhealthy GPUs are not known, where there may be some."""
-    if any(node.capacity.get(CARDS) for node in nodes):
+    if any(map(registry().lists_unhealthy, nodes)):
         yield f"which of gpushare's GPUs are unhealthy is not known: {why}"
 
 
@@ -245,7 +244,7 @@ def _print_legacy(read: Read, node: str, *, details: bool) -> None:
     show_default=True,
     help="Form of the output; json and yaml are documented in docs/inspect.md.",
 )
-@click.option("--scheme", type=click.Choice(SCHEMES), help="Only nodes and pods of this one.")
+@click.option("--scheme", type=ChoiceOf(scheme_names), help="Only nodes and pods of this one.")
 @click.option(
     "--volcano.memory-factor",
     "volcano_factor",

@@ -14,7 +14,8 @@ from rich.style import Style
 
 from vgpu.inventory import FreeCapacity, Inventory, NodeView, Pending
 from vgpu.ledger import Conflict, DeviceEntry, Holding
-from vgpu.model import Phase, PodRef, Request, Scheme
+from vgpu.model import Phase, PodRef, Request
+from vgpu.schemes.registry import registry
 from vgpu.terminal import BAD, BOLD, DIM, DOUBTFUL, GOOD, NARROWEST, PLAIN, Line, Piece, age, write
 from vgpu.units import GIB, MIB, MILLI_PER_PERCENT
 
@@ -48,8 +49,6 @@ class LineLayout(msgspec.Struct, frozen=True):
 _AMOUNT, _PERCENT, _SHARES = 15, 8, 5
 _NUMBERS = _AMOUNT + _PERCENT + _SHARES
 _MODEL = 22
-_WITHOUT_CORES = (Scheme.GPUSHARE,)
-"""It shares memory alone."""
 _UUID = 12
 """Characters that tell the GPUs of a cluster apart: GPU-8dcd427f."""
 _WIDE_UUID = 40
@@ -190,7 +189,7 @@ class _Table(msgspec.Struct, frozen=True):
             head.append(("  cordoned", DOUBTFUL))
         yield head
         for entry in entries:
-            yield self._card(entry, cores=view.schemes != _WITHOUT_CORES)
+            yield self._card(entry, cores=_shares_cores(view))
             for holding in entry.holdings:
                 yield self._holding(holding)
         if view.ledger.unplaced:
@@ -355,6 +354,12 @@ def size(amount: int) -> str:
     if amount >= _MOST_GIB * GIB:
         return f"{amount / 1024 / GIB:.1f} TiB"
     return f"{amount / GIB:.1f} GiB" if amount >= GIB or not amount else f"{amount // MIB} MiB"
+
+
+def _shares_cores(view: NodeView) -> bool:
+    """Whether cores are shared too, and not memory alone."""
+    rows = [registry().of(scheme) for scheme in view.schemes]
+    return not rows or any(row is None or row.shares_cores for row in rows)
 
 
 def _percent(milli: int) -> str:

@@ -5,7 +5,7 @@ each container that has no device, or none yet, and how much of what is free a f
 usual size could have.
 """
 
-from vgpu.inventory.detection import DetectedSchemes, detect_schemes, every_codec
+from vgpu.inventory.detection import DetectedSchemes, detect_schemes
 from vgpu.inventory.model import (
     FreeCapacity,
     Inventory,
@@ -29,7 +29,6 @@ __all__ = [
     "Units",
     "WaitingReason",
     "detect_schemes",
-    "every_codec",
     "inventory",
     "of_node",
     "only_node",

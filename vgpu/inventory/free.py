@@ -5,18 +5,18 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from vgpu.inventory.detection import schemes_of_node
 from vgpu.inventory.model import FreeCapacity, NodeView, Pending, Probe
 from vgpu.ledger import DeviceEntry
 from vgpu.model import Request, Scheme
+from vgpu.schemes.registry import registry
 
 
 def free_capacities(
     views: Sequence[NodeView], pending: Sequence[Pending]
 ) -> Iterator[FreeCapacity]:
     """What is free of each scheme's GPUs on these nodes, for what waits anywhere."""
-    for scheme in Scheme:
-        of_scheme = [view for view in views if scheme in schemes_of_node(view.node)]
+    for scheme in registry().schemes:
+        of_scheme = [view for view in views if scheme in registry().schemes_of(view.node)]
         entries = [entry for view in of_scheme for entry in view.ledger.devices]
         if not entries:
             continue

@@ -8,6 +8,8 @@ from vgpu.kube.objects import MalformedObject, Node, Pod
 from vgpu.ledger import Ledger
 from vgpu.model import PodRef, Request, Scheme
 from vgpu.reasons import Explained
+from vgpu.schemes.registry import UnitBytes
+from vgpu.units import MIB
 
 
 class Objects(msgspec.Struct, frozen=True):
@@ -33,6 +35,11 @@ class Units(msgspec.Struct, frozen=True):
 
     volcano_factor: int = 1
     gpushare_unit: int | None = None
+
+    @property
+    def by_row(self) -> UnitBytes:
+        """Bytes of one unit, by the name of the registry's row; None is to be derived."""
+        return {"volcano": self.volcano_factor * MIB, "gpushare": self.gpushare_unit}
 
 
 class WaitingReason(Explained):

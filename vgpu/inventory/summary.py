@@ -5,13 +5,14 @@ from typing import Final
 
 import msgspec
 
-from vgpu.inventory.detection import detect_schemes, schemes_of_node, volcano_notes
+from vgpu.inventory.detection import detect_schemes, unit_notes
 from vgpu.inventory.free import free_capacities
 from vgpu.inventory.model import Inventory, NodeView, Objects, Units
 from vgpu.inventory.waiting import pending_containers
 from vgpu.kube.objects import NODE_KIND, MalformedObject, Node
 from vgpu.ledger.cluster import ClusterLedgers, cluster
 from vgpu.model import Scheme
+from vgpu.schemes.registry import registry
 
 _NAMED: Final = 3
 """Number of malformed objects that a note names."""
@@ -23,7 +24,7 @@ def inventory(objects: Objects, units: Units) -> Inventory:
     ledgers = cluster(objects.nodes, schemes.pods, schemes.codecs, objects.unhealthy)
     views = tuple(sorted(_views(objects.nodes, ledgers), key=lambda view: view.node.name))
     pending = pending_containers(ledgers, views, schemes.pods, schemes.codecs)
-    notes = [*_malformed_note(objects.malformed), *schemes.notes, *volcano_notes(views, units)]
+    notes = [*_malformed_note(objects.malformed), *schemes.notes, *unit_notes(views, units)]
     if schemes.nvidia:
         notes.append(
             "pods with whole GPUs or MIG instances of NVIDIA's own device plugin, which shares"
@@ -44,12 +45,13 @@ def _views(nodes: Iterable[Node], ledgers: ClusterLedgers) -> Iterator[NodeView]
     known = {node.name: node for node in nodes}
     for name, ledger in ledgers.ledgers.items():
         node = known.get(name, Node(name))
-        schemes = set(schemes_of_node(node))
+        schemes = set(registry().schemes_of(node))
         schemes.update(holding.scheme for holding in ledger.holdings)
         schemes.update(wanted.scheme for wanted in ledger.waiting)
         schemes.update(malformed.scheme for malformed in ledger.malformed)
         if ledger.devices or schemes:
-            ordered = tuple(scheme for scheme in Scheme if scheme in schemes)
+            known_schemes = (*registry().schemes, Scheme.NONE)
+            ordered = tuple(scheme for scheme in known_schemes if scheme in schemes)
             yield NodeView(node, ordered, ledger, known=name in known)
 
 

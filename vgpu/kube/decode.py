@@ -9,8 +9,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from vgpu.kube.kept_keys import is_kept
 from vgpu.kube.objects import MalformedObject
-from vgpu.kube.projection import is_kept
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError
 

@@ -107,7 +107,7 @@ class WatchEvent(msgspec.Struct, Generic[_Object], frozen=True):
 
     An object that cannot be read is a :class:`~vgpu.kube.objects.MalformedObject`.
     A pod is given whether it shares GPUs or not, since it may have ceased to:
-    :func:`~vgpu.kube.projection.shares_gpus` tells.
+    :func:`~vgpu.kube.kept_keys.shares_gpus` tells.
     """
 
     type: EventType

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from vgpu.kube import wire
+from vgpu.kube.kept_keys import KEPT_ENV, TRACKED, kept_keys
 from vgpu.kube.objects import (
     BOUND_DEVICE,
     MANAGER_PORT,
@@ -31,80 +32,8 @@ from vgpu.kube.objects import (
 from vgpu.model import ContainerKind, PodRef
 from vgpu.reasons import Reason, SourceError
 
-# ---------------------------------------------------------------- what is kept
-
-RESOURCES: Final = (
-    "volcano.sh/",
-    "nvidia.com/gpu",  # HAMi's gpumem, gpucores and gpumem-percentage too
-    "nvidia.com/mig-",
-    "nvidia.com/priority",  # HAMi
-    "aliyun.com/gpu",
-    "tencent.com/vcuda-",
-    "vgpu.dev/",
-)
-"""Extended resources that begin so are kept, and asking for one is sharing GPUs."""
-
-MARKS: Final = (
-    "volcano.sh/vgpu-",
-    "volcano.sh/devices-to-allocate",
-    "volcano.sh/gpu-",  # the older volcano-sh/devices
-    "hami.io/vgpu-",
-    "ALIYUN_COM_GPU_MEM_",
-    "scheduler.framework.gpushare.",
-    "tencent.com/",
-    "kubeshare/",
-    "sharedgpu/",
-)
-"""Annotations and labels that begin so are kept, and a pod that has one shares GPUs."""
-
-GROUP_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
-"""A label: the LeaderWorkerSet of a pod, whose owner is a StatefulSet."""
-
-GROUP_INDEX: Final = "leaderworkerset.sigs.k8s.io/worker-index"
-"""A label: "0" is the leader of its group."""
-
-JOB_SET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"
-"""A label: the JobSet of a pod, whose owner is a Job."""
-
-STEP: Final = "workflows.argoproj.io/node-id"
-"""An annotation: which step of its Argo Workflow a pod is."""
-
-TRACKED: Final = "batch.kubernetes.io/job-tracking"
-"""A finalizer: a Job has not counted the pod yet."""
-
-ALSO_KEPT: Final = (
-    GROUP_NAME,
-    GROUP_INDEX,
-    JOB_SET_NAME,
-    STEP,
-    "volcano.sh/",  # bind-phase, bind-time, predicate-time; a node's register and handshake
-    "hami.io/",
-    "nvidia.com/",  # use-gputype of pods, gpu.product of nodes
-    "gaia.tencent.com/",
-    "vgpu.dev/",
-    "scheduling.k8s.io/group-name",  # Volcano's pod group
-    "scheduling.volcano.sh/group-name",  # its newer key
-    "kubernetes.io/config.mirror",
-    "hamivgpu",  # Volcano's node locks have no domain
-    "vgpu4pd",
-    "gpushare",
-    "cgpu.disable.isolation",
-    "nvidia-device-enable",
-    "SharedGPU",
-    "component",
-    "aliyun.com/gpu-count",
-    "clusterName",
-)
-"""Annotations and labels that begin so are kept of objects that are kept anyway."""
-
-KEPT_ENV: Final = "CUDA_DISABLE_CONTROL"
-"""The one environment variable of containers that is kept: HAMi-core's."""
-
 _NATIVE: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 """All that most containers ask for."""
-
-_DERIVED: Final = frozenset({SHARE_POD, BOUND_DEVICE, MANAGER_PORT})
-"""These say what a SharePod's status says: nobody may write them by hand."""
 
 _KUBELET: Final = "kubelet"
 """The name that it writes under."""
@@ -115,22 +44,6 @@ _DATED: Final = frozenset({"Pending", "Failed"})
 NEVER_STARTED: Final = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of an end that the runtime (containerd, Docker) tells. A message with another reason is
 the container's own, who may write there what it likes, and as much."""
-
-_REMEMBERED: Final = 4096
-"""Distinct keys; a cluster has a few hundred."""
-
-
-def asks_for_gpus(pod: Pod) -> bool:
-    """Whether a container of the pod asks for a shared GPU's resources."""
-    for container in pod.containers:  # asked of every pod of a cluster
-        if container.broken or (container.limits and any(container.limits.values())):
-            return True
-    return False
-
-
-def shares_gpus(pod: Pod) -> bool:
-    """Whether a pod asks for shared GPUs, or carries a sharing system's marks."""
-    return any(map(_is_mark, (*pod.annotations, *pod.labels))) or asks_for_gpus(pod)
 
 
 def _asks(limits: Mapping[str, int], broken: Mapping[str, str]) -> bool:
@@ -143,26 +56,11 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 """One empty mapping for all the pods and containers that have none of a thing."""
 
 
-@lru_cache(_REMEMBERED)
-def _is_resource(name: str) -> bool:
-    return name.startswith(RESOURCES)
-
-
-@lru_cache(_REMEMBERED)
-def _is_mark(key: str) -> bool:
-    return key.startswith(MARKS)
-
-
-@lru_cache(_REMEMBERED)
-def is_kept(key: str) -> bool:
-    """Whether an annotation or label of this key is kept of an object: the others are not seen."""
-    return key.startswith((*MARKS, *ALSO_KEPT)) and key not in _DERIVED
-
-
 def wire_shares_gpus(pod: wire.PodFields) -> bool:
-    """:func:`shares_gpus` of a pod that has not been projected yet."""
+    """:func:`~vgpu.kube.kept_keys.shares_gpus` of a pod that has not been projected yet."""
     meta, spec = pod.metadata, pod.spec
-    if any(map(_is_mark, meta.annotations or ())) or any(map(_is_mark, meta.labels or ())):
+    is_mark = kept_keys().is_mark
+    if any(map(is_mark, meta.annotations or ())) or any(map(is_mark, meta.labels or ())):
         return True
     return any(
         _asks(*_limits(container.resources))
@@ -373,7 +271,8 @@ def project_lease(lease: wire.LeaseFields) -> Lease:
 
 
 def _kept(texts: dict[str, str] | None) -> Mapping[str, str]:
-    kept = {sys.intern(key): text for key, text in (texts or _NOTHING).items() if is_kept(key)}
+    keeps = kept_keys().is_kept
+    kept = {sys.intern(key): text for key, text in (texts or _NOTHING).items() if keeps(key)}
     return kept or _NOTHING
 
 
@@ -398,6 +297,9 @@ _LARGEST: Final = 2**63 - 1
 _LONGEST: Final = 19
 """Characters of the largest number."""
 _Extended = tuple[Mapping[str, int], Mapping[str, str]]
+_REMEMBERED: Final = 4096
+"""Distinct quantities; a cluster has a few hundred."""
+
 _QUOTED: Final = 64
 """Characters of a broken quantity that are kept, and of a name that an error repeats."""
 
@@ -413,8 +315,9 @@ def _units(quantities: Mapping[str, wire.Quantity]) -> _Extended:
     """The extended resources among them in units, and the texts of those that are no number."""
     found: dict[str, int] = {}
     broken: dict[str, str] = {}
+    is_resource = kept_keys().is_resource
     for name, quantity in quantities.items():
-        if _is_resource(name):
+        if is_resource(name):
             units = whole(str(quantity))
             if units is None:
                 broken[sys.intern(name)] = str(quantity)[:_QUOTED]

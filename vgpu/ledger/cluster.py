@@ -13,9 +13,7 @@ from vgpu.ledger.statements import Evidence, Malformed, Statement, Wanted
 from vgpu.ledger.virtual_gpus import of_share_pods, on_cards
 from vgpu.model import Device, Source
 from vgpu.schemes.codec import ClaimError, SchemeCodec
-from vgpu.schemes.gpushare.codec import Gpushare
-from vgpu.schemes.gpushare.node import unhealthy_cards, with_health
-from vgpu.schemes.kubeshare.node import with_handles
+from vgpu.schemes.handles import with_handles
 
 _Read = tuple[Pod, Reading]
 
@@ -101,12 +99,11 @@ def _ledger(
     spoken: set[str] = set()
     for codec, its_cards in told:
         cards = its_cards
-        if isinstance(codec, Gpushare):
-            statements += _silent_grants(codec, cards, pods)
-            try:
-                cards = with_health(cards, unhealthy_cards(unhealthy, node.name))
-            except ClaimError as error:
-                malformed.append(Malformed(None, "", codec.scheme, str(error)))
+        statements += _silent_grants(codec, cards, pods)
+        try:
+            cards = codec.with_health(cards, unhealthy, node.name)
+        except ClaimError as error:
+            malformed.append(Malformed(None, "", codec.scheme, str(error)))
         if cards:
             spoken.update(codec.resources)
             devices += cards
@@ -131,9 +128,9 @@ def _ledger(
 
 
 def _silent_grants(
-    codec: Gpushare, cards: tuple[Device, ...], pods: Iterable[_Read]
+    codec: SchemeCodec, cards: tuple[Device, ...], pods: Iterable[_Read]
 ) -> Iterator[Statement]:
-    """What gpushare's plugin gives without a word: the only GPU of its node."""
+    """What a plugin gives without a word: the only GPU of its node."""
     for pod, reading in pods:
         if len(cards) == 1 and not reading.claims and not reading.malformed:
             claim = codec.sole_card(pod, cards)

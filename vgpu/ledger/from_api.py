@@ -9,7 +9,7 @@ from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.statements import Malformed, Statement, Wanted
 from vgpu.model import Claim, ContainerKind, Device, Phase, PodRef, Share, Source
 from vgpu.schemes.codec import ClaimError, SchemeCodec
-from vgpu.schemes.volcano.codec import mig_slot
+from vgpu.schemes.mig import mig_slot
 from vgpu.units import MOST_DEVICE_MEMORY, MOST_DEVICE_MILLI, percentage, size
 
 MIG_SLOT = "MIG slot"

@@ -31,7 +31,7 @@ from vgpu.ledger.statements import Evidence, Statement
 from vgpu.ledger.virtual_gpus import holders, of_holders, of_share_pods, on_cards
 from vgpu.model import Device, PodRef, Source
 from vgpu.schemes.codec import SchemeCodec
-from vgpu.schemes.kubeshare.node import with_handles
+from vgpu.schemes.handles import with_handles
 
 
 class NodeSamples(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ space-separated list there.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import click
@@ -43,6 +43,23 @@ class Duration(click.ParamType[float]):
         if not 0 < seconds < _DAY:
             self.fail(f"{text!r} is not a duration such as 15s, 500ms or 1m30s", param, ctx)
         return seconds
+
+
+class ChoiceOf(click.Choice[str]):
+    """One of the names that ``names`` gives whenever it is asked."""
+
+    def __init__(self, names: Callable[[], Iterable[str]]) -> None:
+        self._names = names
+        super().__init__(tuple(names()))
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The names, now."""
+        return tuple(self._names())
+
+    @choices.setter
+    def choices(self, _: tuple[str, ...]) -> None:
+        """Click's own initializer sets them: they are asked for instead."""
 
 
 class MemoryUnit(click.ParamType[int | None]):

@@ -2,8 +2,12 @@
 
 Where to look:
 
+- :mod:`~vgpu.schemes.registry`: the systems, a row each; :mod:`~vgpu.schemes.row`: what a row says.
 - :mod:`~vgpu.schemes.codec`: what all of them can say: the Protocol ``SchemeCodec``, its errors and
-  values. :mod:`~vgpu.schemes.text`: numbers, times and names that they read alike.
+  values, and ``BaseCodec``, which answers for what a system does not have.
+  :mod:`~vgpu.schemes.text`: numbers, times and names that they read alike;
+  :mod:`~vgpu.schemes.mig` and :mod:`~vgpu.schemes.handles`: further names of devices;
+  :mod:`~vgpu.schemes.unsized`: amounts while the size of a unit is not set.
 - :mod:`~vgpu.schemes.volcano.codec`: Volcano vGPU and HAMi. ``_dialect`` has both spellings as a
   table, ``_claim`` the pod's annotations, ``_node`` register, handshake and locks, ``_env`` what a
   container gets, ``_legacy`` the older volcano-sh/devices, ``_text`` what annotations are made of;

@@ -102,8 +102,31 @@ class ContainerEdits(msgspec.Struct, frozen=True, gc=False):
     annotations: Mapping[str, str] = {}
 
 
+class LeftoverClaim(msgspec.Struct, frozen=True, gc=False):
+    """What a pod's annotations still offer to Allocate, and how its plugin would strike it.
+
+    Attributes:
+        key: the annotation.
+        text, struck: its value, and its value with nothing left to be handed out.
+        served: the annotation that says the pod was served, ``<key>: <value>``; "" if none does.
+    """
+
+    key: str
+    text: str
+    struck: str
+    served: str = ""
+
+
 class SchemeCodec(Protocol):
-    """One sharing system's language. All methods are pure."""
+    """One sharing system's language. All methods are pure.
+
+    :class:`BaseCodec` has what most systems do not have: locks, handshakes and the like.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name of its row in :mod:`vgpu.schemes.registry`."""
+        ...
 
     @property
     def scheme(self) -> Scheme:
@@ -158,6 +181,10 @@ class SchemeCodec(Protocol):
         """The node locks in force. Raises ClaimError."""
         ...
 
+    def handshake(self, node: Node) -> Handshake | None:
+        """The last heartbeat between plugin and scheduler. Raises ClaimError."""
+        ...
+
     def slot(self, resource: str, device_id: str) -> Slot:
         """What a kubelet device ID stands for. Raises ClaimError."""
         ...
@@ -171,3 +198,76 @@ class SchemeCodec(Protocol):
     ) -> ContainerEdits:
         """What the plugin gives a container for its allocation. Raises ClaimError."""
         ...
+
+    def sole_card(self, pod: Pod, devices: tuple[Device, ...]) -> Claim | None:
+        """What the plugin gives a pod without writing it anywhere: its node's only GPU.
+
+        ``devices`` are the node's. None if it is not such a case. Raises ClaimError.
+        """
+        ...
+
+    def marks_late(self, node: Node | None) -> bool:
+        """Whether a pod on this node may be served long before, or without, an annotation."""
+        ...
+
+    def with_health(
+        self, devices: tuple[Device, ...], unhealthy: str, node: str
+    ) -> tuple[Device, ...]:
+        """The devices, unhealthy those that the text of the node's ConfigMap lists.
+
+        Raises ClaimError.
+        """
+        ...
+
+    def leftover(self, pod: Pod) -> LeftoverClaim | None:
+        """What is left to be handed out; None if Allocate finds nothing in the annotations."""
+        ...
+
+    def rewritten(self, pod: Pod, claim: Claim, devices: Mapping[str, Device]) -> dict[str, str]:
+        """:meth:`annotations`, in the form in which the pod has its claim now. Raises ClaimError.
+
+        ``devices`` has the node's devices under every name that a share may use.
+        """
+        ...
+
+
+class BaseCodec(msgspec.Struct, frozen=True):
+    """What a codec says of what its system does not have; a codec overrides what its system has."""
+
+    def locks(self, node: Node) -> tuple[NodeLock, ...]:  # noqa: ARG002  # there are none
+        """None: the system does not lock nodes."""
+        return ()
+
+    def handshake(self, node: Node) -> Handshake | None:  # noqa: ARG002  # there is none
+        """None: scheduler and plugin have no heartbeat."""
+        return None
+
+    def sole_card(self, pod: Pod, devices: tuple[Device, ...]) -> Claim | None:  # noqa: ARG002
+        """None: the plugin writes an annotation for whatever it gives."""
+        return None
+
+    def marks_late(self, node: Node | None) -> bool:  # noqa: ARG002  # on no node
+        """False: the plugin marks a pod when Allocate serves it."""
+        return False
+
+    def with_health(
+        self,
+        devices: tuple[Device, ...],
+        unhealthy: str,  # noqa: ARG002  # there is none
+        node: str,  # noqa: ARG002
+    ) -> tuple[Device, ...]:
+        """The same devices."""
+        return devices
+
+    def leftover(self, pod: Pod) -> LeftoverClaim | None:  # noqa: ARG002  # there is none
+        """None: the plugin does not look for a pod by what is left to be handed out."""
+        return None
+
+    def rewritten(
+        self: "SchemeCodec", pod: Pod, claim: Claim, devices: Mapping[str, Device]
+    ) -> dict[str, str]:
+        """There is one form, in which init containers come first where they have a share."""
+        apps = pod.apps
+        others = [each.name for each in pod.containers if each.name not in apps]
+        only_apps = all(each.container in apps for each in claim.allocations)
+        return self.annotations(claim, devices, apps if only_apps else (*others, *apps))

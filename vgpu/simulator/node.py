@@ -34,6 +34,11 @@ class SimulatedPaths(msgspec.Struct, frozen=True):
     kubeshare_dir: str
     state_dir: str
 
+    @property
+    def limit_dirs(self) -> dict[str, str]:
+        """Folders of limit files, by the name of the registry's row."""
+        return {"gaia": self.gaia_dir, "kubeshare": self.kubeshare_dir}
+
 
 def region_path(pod: SimulatedPod, container: SimulatedContainer) -> str:
     """Where a container's region is, relative to the node's root; "" if it has none."""

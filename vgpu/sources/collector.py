@@ -9,12 +9,11 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
 from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.sources.samples import CollectorRow
 
 log = logging.getLogger(__name__)
 
@@ -22,28 +21,6 @@ T = TypeVar("T")
 
 MAX_EXAMPLES = 20
 """Refused inputs that are named in the log and on the status page, a pass."""
-
-
-class CollectorRow(msgspec.Struct, frozen=True):
-    """The health of one collector; its data is elsewhere.
-
-    ``success`` is False, too, of a pass that could not read all for want of descriptors or memory.
-    ``success`` and ``duration`` (of the last finished pass, in seconds) are None before the first
-    pass. ``stuck_seconds`` is how long the pass under way has missed its deadline, 0 if it has
-    not. ``rejected`` counts the inputs refused in the last pass by reason, the two totals count
-    since start.
-    """
-
-    name: str
-    success: bool | None
-    duration: float | None
-    last_success: float | None
-    stuck_seconds: float
-    failures: Mapping[Reason, int]
-    rejected: Mapping[Reason, int]
-    rejections: Mapping[Reason, int]
-    last_error: str = ""
-    examples: tuple[str, ...] = ()
 
 
 class Collector(Generic[T]):

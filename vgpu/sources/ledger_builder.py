@@ -17,9 +17,7 @@ from vgpu.ledger.node import NodeSamples, node_evidence
 from vgpu.ledger.statement_cache import StatementCache
 from vgpu.model import Device
 from vgpu.schemes.codec import SchemeCodec
-from vgpu.sources.observation import Observation, incomplete_sources
-from vgpu.sources.own_node import NodeSample
-from vgpu.sources.pods import PodSample
+from vgpu.sources.samples import NodeSample, Observation, PodSample, incomplete_sources
 
 Cards = tuple[tuple[Device, ...], tuple[Malformed, ...]]
 

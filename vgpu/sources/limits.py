@@ -1,4 +1,4 @@
-"""Limit files that sharing systems leave on disk: gpu-manager's and KubeShare's.
+"""Limit files that sharing systems leave on disk, as their rows in the registry say.
 
 The files lie within reach of tenants, so each is opened without following links, is bounded, and
 is refused alone. A folder that does not exist is a system that is not installed here.
@@ -7,18 +7,15 @@ is refused alone. A folder that does not exist is a system that is not installed
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Final
 
 from vgpu.facts import LimitFile, LimitSample
-from vgpu.model import Scheme
 from vgpu.reasons import Reason, Rejection, SourceError
-from vgpu.schemes.gaia import vcuda_config
-from vgpu.schemes.kubeshare import gemini_config
+from vgpu.schemes.registry import registry
+from vgpu.schemes.row import LimitFiles, LimitLayout
 from vgpu.sources.files import Living, Remembered, list_folder, printable, read_file
-from vgpu.units import percent
-
-DEFAULT_GAIA_DIR = "/etc/gpu-manager/vm"
-DEFAULT_KUBESHARE_DIR = "/kubeshare/scheduler/config"
 
 MAX_ENTRIES = 4_096
 """Entries read from one folder."""
@@ -26,9 +23,6 @@ MAX_ENTRIES = 4_096
 MAX_CONTAINERS = 256
 """Entries read from the folder of one pod, which its tenant can write into."""
 
-VCUDA_CONFIG = "vcuda.config"
-
-_CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _GPU_UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 Limits = tuple[LimitFile, ...]
@@ -37,20 +31,16 @@ Limits = tuple[LimitFile, ...]
 class LimitSource:
     """The limit files of one node. A file is parsed again only when it changed."""
 
-    def __init__(
-        self,
-        gaia_dir: str = DEFAULT_GAIA_DIR,
-        kubeshare_dir: str = DEFAULT_KUBESHARE_DIR,
-        *,
-        living: Living = tuple,
-    ) -> None:
-        """``gaia_dir`` holds ``<podUID>/<containerID>/vcuda.config``, the other ``<GPU UUID>``.
+    def __init__(self, folders: Mapping[str, str] | None = None, *, living: Living = tuple) -> None:
+        """``folders`` are by the name of the registry's row; of a row without one its default.
 
         Of too many pods' folders those of ``living`` pods are read first.
         """
         self._living = living
-        self._gaia_dir = gaia_dir
-        self._kubeshare_dir = kubeshare_dir
+        self._folders = {
+            name: ((folders or {}).get(name, files.folder), files)
+            for name, files in registry().limit_files.items()
+        }
         self._remembered: dict[str, Remembered[Limits]] = {}
 
     def sample(self) -> LimitSample:
@@ -69,55 +59,30 @@ class LimitSource:
         return LimitSample(tuple(limits), tuple(rejections))
 
     def _files(self, rejections: list[Rejection]) -> Iterator[tuple[str, Callable[[str], Limits]]]:
-        for pod in _folders(self._gaia_dir, rejections, MAX_ENTRIES, self._living):
-            for container in _folders(pod, rejections, MAX_CONTAINERS):
-                yield f"{container}/{VCUDA_CONFIG}", _read_vcuda_config
-        for entry in _entries(self._kubeshare_dir, rejections, MAX_ENTRIES):
-            if _GPU_UUID.fullmatch(entry.name):
-                yield entry.path, _read_kubeshare_config
-            else:
-                refused = Rejection(printable(entry.path), Reason.BAD_UUID, "not named as a GPU")
-                rejections.append(refused)
+        for folder, files in self._folders.values():
+            found = _OF_LAYOUT[files.layout](folder, files, rejections, self._living)
+            yield from ((path, partial(_read, files)) for path in found)
 
 
-def _read_vcuda_config(path: str) -> Limits:
-    subject = printable(path)
-    config = vcuda_config.decode(read_file(path, vcuda_config.CONFIG_SIZE), subject)
-    pod_uid, folder = path.split("/")[-3:-1]
-    if config.pod_uid != pod_uid:
-        raise SourceError(Reason.MALFORMED, subject, f"it names the pod {config.pod_uid}")
-    # gpu-manager names the folder after the container where it does not know the id.
-    by_id = _CONTAINER_ID.fullmatch(folder) is not None
-    limit = LimitFile(
-        scheme=Scheme.GAIA,
-        path=subject,
-        pod_uid=pod_uid,
-        container=config.container or ("" if by_id else folder),
-        container_id=folder if by_id else "",
-        pci_bus_id=config.bus_id,
-        memory_bytes=config.memory_bytes if config.enable else None,
-        cores_percent=config.cores_limit_percent if config.enable else None,
-        cores_request_percent=config.utilization_percent,
-    )
-    return (limit,)
+def _of_containers(
+    folder: str, files: LimitFiles, rejections: list[Rejection], living: Living
+) -> Iterator[str]:
+    for pod in _folders(folder, rejections, MAX_ENTRIES, living):
+        for container in _folders(pod, rejections, MAX_CONTAINERS):
+            yield f"{container}/{files.file}"
 
 
-def _read_kubeshare_config(path: str) -> Limits:
-    subject = printable(path)
-    pods = gemini_config.parse_config(read_file(path, gemini_config.CONFIG_LIMIT), subject)
-    return tuple(
-        LimitFile(
-            scheme=Scheme.KUBESHARE,
-            path=subject,
-            namespace=pod.namespace,
-            pod=pod.pod,
-            device=path.rpartition("/")[2],
-            memory_bytes=pod.memory_bytes,
-            cores_percent=percent(pod.limit_milli),
-            cores_request_percent=percent(pod.request_milli),
-        )
-        for pod in pods
-    )
+def _of_gpus(folder: str, _: LimitFiles, rejections: list[Rejection], __: Living) -> Iterator[str]:
+    for entry in _entries(folder, rejections, MAX_ENTRIES):
+        if _GPU_UUID.fullmatch(entry.name):
+            yield entry.path
+        else:
+            refused = Rejection(printable(entry.path), Reason.BAD_UUID, "not named as a GPU")
+            rejections.append(refused)
+
+
+def _read(files: LimitFiles, path: str) -> Limits:
+    return files.read(read_file(path, files.most_bytes), path, printable(path))
 
 
 def _folders(
@@ -149,3 +114,6 @@ def _refuse(error: SourceError, rejections: list[Rejection]) -> None:
     """Note a failure, unless there was just nothing."""
     if error.reason is not Reason.ABSENT:
         rejections.append(error.rejection())
+
+
+_OF_LAYOUT: Final = {LimitLayout.CONTAINER: _of_containers, LimitLayout.GPU: _of_gpus}

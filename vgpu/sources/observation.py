@@ -5,16 +5,14 @@ the pids that the driver and the shims have named.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from vgpu.facts import GpuSample, KubeletSample, LimitSample, ProcessSample, ShimSample
-from vgpu.model import Source
+from vgpu.facts import GpuSample, ShimSample
 from vgpu.sources.collector import Collector
-from vgpu.sources.own_checkpoint import OwnSample
-from vgpu.sources.pods import PodSample
+from vgpu.sources.samples import Observation, with_names
 
 
 class Collectors(msgspec.Struct):
@@ -38,42 +36,6 @@ class Collectors(msgspec.Struct):
             collector: Collector[Any] | None = getattr(self, name)
             if collector is not None:
                 yield name, collector
-
-
-class Observation(msgspec.Struct, frozen=True):
-    """What the collectors brought; None is a collector that is off, failed or stale.
-
-    ``kubelet`` has the names that ``pods`` tell, too: :func:`with_names`. ``own`` is what our own
-    plugins keep. ``at`` is when they were asked, in unix seconds. ``incomplete`` are the fields
-    whose collector is on and did not bring all that there is now: it failed, is late, or brought a
-    part. Their silence means nothing.
-    """
-
-    gpu: GpuSample | None = None
-    shim: ShimSample | None = None
-    kubelet: KubeletSample | None = None
-    limits: LimitSample | None = None
-    own: OwnSample | None = None
-    process: ProcessSample | None = None
-    pods: PodSample | None = None
-    at: float = 0.0
-    incomplete: frozenset[str] = frozenset()
-
-
-SOURCES: Mapping[str, frozenset[Source]] = {
-    "shim": frozenset({Source.SHIM}),
-    "kubelet": frozenset({Source.CHECKPOINT, Source.POD_RESOURCES}),
-    "limits": frozenset({Source.LIMIT_FILE}),
-    "own": frozenset({Source.OWN_CHECKPOINT}),
-    "pods": frozenset({Source.ANNOTATIONS}),
-    "process": frozenset({Source.PROCESS}),
-}
-"""What the fields of an observation tell the ledger; the driver tells which processes there are."""
-
-
-def incomplete_sources(seen: Observation) -> frozenset[Source]:
-    """The sources that did not bring all that there is."""
-    return frozenset[Source]().union(*(SOURCES.get(name, ()) for name in seen.incomplete))
 
 
 def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observation:
@@ -110,20 +72,6 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
         pods=pods,
         at=now,
         incomplete=frozenset(name for name, one in on.named() if not one.ok),
-    )
-
-
-def with_names(kubelet: KubeletSample | None, pods: PodSample | None) -> KubeletSample | None:
-    """What the kubelet left on the node, with the names that the API server tells."""
-    if pods is None:
-        return kubelet
-    if kubelet is None:
-        return KubeletSample(pods.names, pods.containers, named=pods.complete)
-    return msgspec.structs.replace(
-        kubelet,
-        pods={**kubelet.pods, **pods.names},
-        containers={**kubelet.containers, **pods.containers},
-        named=kubelet.named or pods.complete,
     )
 
 

@@ -8,26 +8,19 @@ changed.
 import time
 from functools import partial
 
-import msgspec
-
 from vgpu.ledger.from_own import own_statements
 from vgpu.ledger.statements import Statement
 from vgpu.model import Scheme
 from vgpu.own_checkpoint import LIMIT, decode, file_name
-from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.reasons import Reason, SourceError
+from vgpu.schemes.registry import registry
 from vgpu.sources.files import Remembered, printable, read_file
+from vgpu.sources.samples import OwnSample
 
 DEFAULT_STATE_DIR = "/var/lib/vgpu"
 
 _BOOT_ID = "sys/kernel/random/boot_id"
 _BOOT_ID_LIMIT = 64
-
-
-class OwnSample(msgspec.Struct, frozen=True):
-    """One pass over the checkpoints of all schemes."""
-
-    statements: tuple[Statement, ...]
-    rejections: tuple[Rejection, ...] = ()
 
 
 def boot_id(procfs: str = "/proc") -> str:
@@ -61,8 +54,7 @@ class OwnCheckpointSource:
         self._procfs = procfs
         self._files = [
             Remembered(f"{state_dir}/{file_name(scheme)}", partial(self._load, scheme))
-            for scheme in Scheme
-            if scheme is not Scheme.NONE
+            for scheme in registry().schemes
         ]
         self._boot = ""
 

@@ -8,7 +8,7 @@ of it is a rejection and no failure: the pods are worth having without it.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -17,25 +17,11 @@ from vgpu.kube.documents import WatchEvent
 from vgpu.kube.informer import ListWatcher
 from vgpu.kube.objects import MalformedObject, Node, Pod
 from vgpu.reasons import Reason, Rejection, SourceError
-from vgpu.sources.pods import PodSample, PodWatch
+from vgpu.sources.pods import PodWatch
+from vgpu.sources.samples import NodeSample, with_node
 
 RETRY_SECONDS: Final = 60.0
 """The least time between two attempts to read the node after a failure."""
-
-
-class NodeSample(PodSample, frozen=True):
-    """The node's pods; ``node`` is None as long as the node itself could not be read."""
-
-    node: Node | None = None
-
-
-def with_node(
-    pods: PodSample, node: Node | None, rejections: Iterable[Rejection] = ()
-) -> NodeSample:
-    """A node's pods and the node itself; ``rejections`` are why it could not be read."""
-    told = msgspec.structs.asdict(pods)
-    told["rejections"] = (*pods.rejections, *rejections)
-    return NodeSample(**told, node=node)
 
 
 class NodeWatch:

@@ -6,100 +6,24 @@ server has lately shown that this is up to date.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Final
 
 import msgspec
 
-from vgpu.facts import ContainerName, PodSummary
 from vgpu.kube.documents import Keep, decode_pods
 from vgpu.kube.informer import Informer, ListWatcher
 from vgpu.kube.objects import MalformedObject, Pod
-from vgpu.kube.projection import shares_gpus
-from vgpu.model import ContainerKind, PodRef
-from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.reasons import Reason, SourceError
 from vgpu.sources.files import Remembered, printable, read_file
+from vgpu.sources.samples import PodSample, pod_sample
 
 FILE_LIMIT: Final = 64 * 1024 * 1024
 """Bytes; about 9,000 pods. For a larger cluster, dump one node's with a field selector."""
 
 FIRST_LIST_SECONDS: Final = 5.0
 """So long the first sample waits for the first list."""
-
-_SHOWN: Final = 64
-"""Characters of a UID that are shown: a mirror pod's is an annotation, of any length."""
-
-
-class PodSample(msgspec.Struct, frozen=True):
-    """The pods of one node, with what they tell of names and phases.
-
-    Attributes:
-        pods: each once.
-        complete: whether a pod that is not among them is not on the node. A dump may be older
-            than a pod.
-        names: UID on the node -> pod; a static pod's is not the API server's. Of a UID that several
-            pods call theirs nothing is told: whoever makes a pod may call it a static pod's mirror.
-        containers: container id -> names.
-        statuses: phase and reason of each pod.
-        finished: (UID on the node, name) of init containers that have done their work.
-        heard_at: when the server last said something, in unix seconds; None of a dump.
-        rejections: the UIDs of several pods, and the pods that cannot be read; why the server is
-            not heard now, if it is not.
-    """
-
-    pods: tuple[Pod, ...]
-    complete: bool
-    names: Mapping[str, PodRef] = {}
-    containers: Mapping[str, ContainerName] = {}
-    statuses: tuple[PodSummary, ...] = ()
-    finished: frozenset[tuple[str, str]] = frozenset()
-    heard_at: float | None = None
-    rejections: tuple[Rejection, ...] = ()
-
-
-def pod_sample(
-    pods: Iterable[Pod], *, complete: bool, malformed: Iterable[MalformedObject] = ()
-) -> PodSample:
-    """What these pods tell; of those that are ``malformed`` it is known that they are there."""
-    each = tuple(pods)
-    refs: dict[str, list[PodRef]] = {}
-    containers: dict[str, ContainerName] = {}
-    statuses = []
-    finished = set()
-    for pod in each:
-        ref = PodRef(pod.kubelet_uid, pod.ref.namespace, pod.ref.name)
-        refs.setdefault(ref.uid, []).append(ref)
-        statuses.append(PodSummary(ref, pod.phase, pod.reason, shares_gpus(pod)))
-        for status in pod.statuses:
-            if status.id:  # not before the first start
-                containers[status.id] = ContainerName(ref.namespace, ref.name, status.name, ref.uid)
-            if status.has_succeeded and status.kind is ContainerKind.INIT:
-                finished.add((ref.uid, status.name))
-    names = {uid: told[0] for uid, told in refs.items() if len(told) == 1}
-    unread = tuple(malformed)
-    for bad in unread:
-        if bad.ref.uid:
-            names.setdefault(bad.ref.uid, bad.ref)
-    return PodSample(
-        each,
-        complete and not unread,
-        names,
-        containers,
-        tuple(statuses),
-        frozenset(finished),
-        rejections=(
-            *(_shared(uid, told) for uid, told in refs.items() if len(told) > 1),
-            *(Rejection(bad.title, Reason.MALFORMED, bad.detail) for bad in unread),
-        ),
-    )
-
-
-def _shared(uid: str, refs: Iterable[PodRef]) -> Rejection:
-    first, second, *more = sorted(f"{ref.namespace}/{ref.name}" for ref in refs)
-    detail = f"{2 + len(more)} pods have this UID: {first}, {second}{', …' if more else ''}"
-    return Rejection(uid[:_SHOWN], Reason.AMBIGUOUS, detail)
-
 
 # ---------------------------------------------------------------- a dump
 

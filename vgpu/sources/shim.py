@@ -21,11 +21,6 @@ from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.schemes.volcano import hami_core
 from vgpu.sources.files import RACY_NS, Living, first_entries, printable, translated
 
-DEFAULT_ROOTS = (
-    "/usr/local/vgpu/containers",  # HAMi
-    "/usr/local/vgpu/vgpu/containers",  # Volcano from v1.12.0
-    "/tmp/vgpu/containers",  # noqa: S108  # Volcano up to v1.11 keeps its regions there
-)
 # Where the library keeps its region in a container that no plugin gave a folder.
 BARE_FOLDER, BARE_CACHE = "tmp", "cudevshr.cache"
 
@@ -180,7 +175,7 @@ class ShimSource:
 
     def __init__(
         self,
-        roots: Sequence[str] = DEFAULT_ROOTS,
+        roots: Sequence[str],
         *,
         required: bool = True,
         living: Living = tuple,

@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-import msgspec
-
 from vgpu.kube.objects import Container, Node, Pod
 from vgpu.model import (
     Allocation,
@@ -25,7 +23,7 @@ from vgpu.model import (
     Scheme,
     Share,
 )
-from vgpu.schemes.codec import ClaimError, ContainerEdits, NodeLock, Slot, remark
+from vgpu.schemes.codec import BaseCodec, ClaimError, ContainerEdits, Slot, remark
 from vgpu.schemes.gaia import grant as gaia_grant
 from vgpu.schemes.gaia import node as gaia_node
 from vgpu.schemes.gaia.node import CORE, MEMORY, MOST_BLOCKS
@@ -53,7 +51,7 @@ _INDICES = re.compile(r"[0-9]{1,3}(?:,[0-9]{1,3}){0,63}")
 _PERCENT = re.compile(r"[0-9]{1,9}")
 
 
-class Gaia(msgspec.Struct, frozen=True):
+class Gaia(BaseCodec, frozen=True):
     """gaia's language.
 
     Attributes:
@@ -68,6 +66,11 @@ class Gaia(msgspec.Struct, frozen=True):
     driver_path: str = "/etc/gpu-manager/vdriver"
     extra_devices: tuple[str, ...] = ()
     compat32: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its row's."""
+        return "gaia"
 
     @property
     def scheme(self) -> Scheme:
@@ -152,9 +155,12 @@ class Gaia(msgspec.Struct, frozen=True):
         """The GPUs by index, all of the average size. Raises ClaimError."""
         return gaia_node.cards(node)
 
-    def locks(self, node: Node) -> tuple[NodeLock, ...]:  # noqa: ARG002  # there are none
-        """None: gaia does not lock nodes."""
-        return ()
+    def marks_late(self, node: Node | None) -> bool:  # noqa: ARG002  # on every node
+        """True: gpu-manager marks a pod when its container starts.
+
+        That is after images, volumes and init containers.
+        """
+        return True
 
     def slot(self, resource: str, device_id: str) -> Slot:
         """What ``<resource>-<unit>`` stands for: no GPU in particular. Raises ClaimError."""

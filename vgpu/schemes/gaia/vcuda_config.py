@@ -12,6 +12,9 @@ import msgspec
 
 from vgpu.reasons import Reason, SourceError
 
+VCUDA_CONFIG = "vcuda.config"
+"""The file's name."""
+
 CONFIG_SIZE = 8240
 
 _CONFIG = struct.Struct("<48si4044x4096s16sQiiiii4x")

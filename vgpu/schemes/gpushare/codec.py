@@ -7,7 +7,7 @@ with the allocation by container of ACK's scheduler. Only memory is shared; core
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-import msgspec
+from msgspec import structs
 
 from vgpu.kube.objects import ContainerState, Node, Pod
 from vgpu.model import (
@@ -21,9 +21,10 @@ from vgpu.model import (
     Scheme,
     Share,
 )
-from vgpu.schemes.codec import ClaimError, ContainerEdits, NodeLock, Slot
+from vgpu.schemes.codec import BaseCodec, ClaimError, ContainerEdits, Slot
 from vgpu.schemes.gpushare import node as gpushare_node
 from vgpu.schemes.gpushare.annotations import (
+    ALLOCATION,
     ANNOTATIONS,
     ASSIGNED,
     CHANGED_AT,
@@ -44,7 +45,7 @@ __all__ = ["ANNOTATIONS", "Gpushare", "limits_from_env"]
 _TOGETHER: Final = frozenset({ContainerKind.APP, ContainerKind.SIDECAR})
 
 
-class Gpushare(msgspec.Struct, frozen=True):
+class Gpushare(BaseCodec, frozen=True):
     """gpushare's language.
 
     Attributes:
@@ -58,6 +59,11 @@ class Gpushare(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.memory_unit <= 0:
             raise ValueError(f"a unit of {self.memory_unit} bytes")
+
+    @property
+    def name(self) -> str:
+        """Its row's."""
+        return "gpushare"
 
     @property
     def scheme(self) -> Scheme:
@@ -179,9 +185,15 @@ class Gpushare(msgspec.Struct, frozen=True):
         """The GPUs by index, all of the average size. Raises ClaimError."""
         return gpushare_node.cards(node, self.memory_unit)
 
-    def locks(self, node: Node) -> tuple[NodeLock, ...]:  # noqa: ARG002  # there are none
-        """None: gpushare does not lock nodes."""
-        return ()
+    def marks_late(self, node: Node | None) -> bool:
+        """True on a node with one GPU, which the plugin gives without a word to whom it misses."""
+        return node is not None and node.capacity.get(CARDS) == 1
+
+    def with_health(
+        self, devices: tuple[Device, ...], unhealthy: str, node: str
+    ) -> tuple[Device, ...]:
+        """The devices, unhealthy those whose index the text has. Raises ClaimError."""
+        return gpushare_node.with_health(devices, gpushare_node.unhealthy_cards(unhealthy, node))
 
     def slot(self, resource: str, device_id: str) -> Slot:
         """What ``<UUID>-_-<unit>`` stands for. Raises ClaimError."""
@@ -199,6 +211,34 @@ class Gpushare(msgspec.Struct, frozen=True):
         cards = [card for _, card, _ in slices]
         units = sum(amount for _, _, amount in slices)
         return ContainerEdits(environment(cards, units, self.memory_unit, isolation=self.isolation))
+
+    def rewritten(self, pod: Pod, claim: Claim, devices: Mapping[str, Device]) -> dict[str, str]:
+        """The extender's form, ACK's, or both, as the pod has it. Raises ClaimError."""
+        ascending = _ascending(claim, devices)
+        told = self.annotations(ascending, devices, pod.apps)
+        if ALLOCATION not in pod.annotations or ALLOCATION in told:
+            return told
+        by_container = self._by_container(ascending, devices, pod.apps)
+        return told | by_container if INDEX in pod.annotations else by_container
+
+    def _by_container(
+        self, claim: Claim, devices: Mapping[str, Device], apps: tuple[str, ...]
+    ) -> dict[str, str]:
+        """ACK's form, for one GPU too; what cannot be shared was refused. Raises ClaimError."""
+        units = {
+            each.container: {
+                _index(share, devices): (share.memory_bytes or 0) // self.memory_unit
+                for share in each.shares
+            }
+            for each in claim.allocations
+        }
+        numbers = positions(apps)
+        subject = subject_of(claim.pod)
+        if not units.keys() <= numbers.keys():
+            raise ClaimError(subject, ALLOCATION, ", ".join(units), "not the app containers")
+        phase = claim.allocations[0].phase
+        at = claim.assigned_at if phase is Phase.ASSIGNED else claim.assumed_at
+        return write_by_container(GpushareAnnotations(units, phase, at), numbers, subject)
 
     def _shares(self, cards: Mapping[int, int]) -> tuple[Share, ...]:
         return tuple(Share(str(card), units * self.memory_unit) for card, units in cards.items())
@@ -223,6 +263,22 @@ class Gpushare(msgspec.Struct, frozen=True):
         if not indices or indices != sorted(set(indices)):
             raise ClaimError(subject, INDEX, str(indices), "not GPUs in ascending order")
         return slices
+
+
+def _index(share: Share, devices: Mapping[str, Device]) -> int:
+    device = devices.get(share.device)
+    return -1 if device is None or device.index is None else device.index
+
+
+def _ascending(claim: Claim, devices: Mapping[str, Device]) -> Claim:
+    """With each container's GPUs in the order that gpushare keeps them in."""
+    allocations = tuple(
+        structs.replace(
+            each, shares=tuple(sorted(each.shares, key=lambda share: _index(share, devices)))
+        )
+        for each in claim.allocations
+    )
+    return structs.replace(claim, allocations=allocations)
 
 
 def _asked_together(pod: Pod) -> dict[str, int]:

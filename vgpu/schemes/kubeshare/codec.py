@@ -11,11 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Final
 
-import msgspec
-
 from vgpu.kube.objects import Node, Pod
 from vgpu.model import Allocation, Claim, Device, Phase, PodRef, Request, Scheme
-from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, ContainerEdits, Mount, NodeLock, Slot
+from vgpu.schemes.codec import (
+    VISIBLE_DEVICES,
+    BaseCodec,
+    ClaimError,
+    ContainerEdits,
+    Mount,
+    Slot,
+)
 from vgpu.schemes.kubeshare import labels as kubeshare_labels
 from vgpu.schemes.kubeshare import sharepod as kubeshare_sharepod
 from vgpu.schemes.kubeshare.node import GPU_INFO, parse_gpu_info
@@ -36,7 +41,7 @@ class Release(IntEnum):
     LABELS = 2
 
 
-class KubeShare(msgspec.Struct, frozen=True):
+class KubeShare(BaseCodec, frozen=True):
     """KubeShare's language.
 
     Attributes:
@@ -46,6 +51,11 @@ class KubeShare(msgspec.Struct, frozen=True):
 
     release: Release = Release.SHARE_PODS
     library: str = LIBRARY
+
+    @property
+    def name(self) -> str:
+        """Its row's."""
+        return "kubeshare"
 
     @property
     def scheme(self) -> Scheme:
@@ -98,14 +108,10 @@ class KubeShare(msgspec.Struct, frozen=True):
     def devices(self, node: Node) -> tuple[Device, ...]:
         """The GPUs that release 1 says the node has, without the names of its virtual GPUs.
 
-        :func:`vgpu.schemes.kubeshare.node.with_handles` adds these. Release 2 keeps its GPUs
+        :func:`vgpu.schemes.handles.with_handles` adds these. Release 2 keeps its GPUs
         in Prometheus only. Raises ClaimError.
         """
         return parse_gpu_info(node.annotations.get(GPU_INFO, ""), f"node {node.name}")
-
-    def locks(self, node: Node) -> tuple[NodeLock, ...]:  # noqa: ARG002  # there are none
-        """None: KubeShare locks nothing."""
-        return ()
 
     def slot(self, resource: str, device_id: str) -> Slot:
         """What a kubelet device ID of a holder pod stands for. Raises ClaimError."""

@@ -6,11 +6,10 @@ the holder lives. Names: KubeShare branch release-1.0, ``pkg/devicemanager/gpupo
 versions call the holder a dummy pod.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
-from msgspec import structs
 
 from vgpu.kube.objects import Pod
 from vgpu.model import Device, PodRef
@@ -75,17 +74,6 @@ def uuid_from_log(log: str, subject: str) -> str:
     if not is_uuid(uuid):
         raise ClaimError(subject, "log", uuid, "not a UUID")
     return uuid
-
-
-def with_handles(devices: Iterable[Device], uuids: Mapping[str, str]) -> tuple[Device, ...]:
-    """The devices, each with the GPUIDs whose UUID is its own; ``uuids`` is by GPUID."""
-    gpuids: dict[str, list[str]] = {}
-    for gpuid, uuid in sorted(uuids.items()):
-        gpuids.setdefault(uuid, []).append(gpuid)
-    return tuple(
-        structs.replace(device, handles=(*device.handles, *gpuids.get(device.uuid, ())))
-        for device in devices
-    )
 
 
 def parse_gpu_info(text: str, subject: str) -> tuple[Device, ...]:

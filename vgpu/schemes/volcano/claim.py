@@ -15,9 +15,10 @@ from typing import Final
 from vgpu.kube.objects import Container, Pod
 from vgpu.model import Allocation, Claim, ContainerKind, Device, Phase, Scheme, Share
 from vgpu.schemes.codec import ClaimError, remark
+from vgpu.schemes.mig import is_device, mig_slot
 from vgpu.schemes.text import number, subject_of
 from vgpu.schemes.volcano.key_set import KeySet
-from vgpu.schemes.volcano.text import MOST, MOST_SECONDS, int32, is_device, mig_slot
+from vgpu.schemes.volcano.text import MOST, MOST_SECONDS, int32
 from vgpu.units import MILLI_PER_PERCENT
 
 VENDOR: Final = "NVIDIA"

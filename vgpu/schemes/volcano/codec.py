@@ -9,11 +9,18 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
-import msgspec
-
 from vgpu.kube.objects import Container, Node, Pod
 from vgpu.model import Allocation, Claim, Device, PodRef, Request, Scheme
-from vgpu.schemes.codec import ClaimError, ContainerEdits, Handshake, NodeLock, Slot
+from vgpu.schemes.codec import (
+    BaseCodec,
+    ClaimError,
+    ContainerEdits,
+    Handshake,
+    LeftoverClaim,
+    NodeLock,
+    Slot,
+)
+from vgpu.schemes.mig import mig_slot, physical
 from vgpu.schemes.text import amount
 from vgpu.schemes.volcano import claim as volcano_claim
 from vgpu.schemes.volcano import env as volcano_env
@@ -29,7 +36,7 @@ from vgpu.schemes.volcano.key_set import (
     KeySet,
     ShimPaths,
 )
-from vgpu.schemes.volcano.text import MOST, mig_slot, physical
+from vgpu.schemes.volcano.text import MOST
 from vgpu.units import MIB, MILLI_PER_PERCENT
 
 __all__ = [
@@ -50,7 +57,7 @@ _DEVICE_ID = re.compile(
 _WHOLE: Final = 100  # percent of a GPU's memory, where neither memory nor percentage is asked
 
 
-class Volcano(msgspec.Struct, frozen=True):
+class Volcano(BaseCodec, frozen=True):
     """The language, with its operator's settings.
 
     Attributes:
@@ -71,6 +78,11 @@ class Volcano(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not 0 < self.memory_factor <= MOST:
             raise ValueError(f"a unit of {self.memory_factor} MiB")
+
+    @property
+    def name(self) -> str:
+        """Volcano and HAMi have a row each."""
+        return self.key_set.name
 
     @property
     def scheme(self) -> Scheme:
@@ -143,6 +155,20 @@ class Volcano(msgspec.Struct, frozen=True):
         held = claim.allocations if claim else ()
         shares = (each.shares for each in held if each.container in waiting)
         return volcano_claim.struck_but(pod, key, self.unit_bytes, shares)
+
+    def leftover(self, pod: Pod) -> LeftoverClaim | None:
+        """What ``devices-to-allocate`` still has.
+
+        Struck, the annotation stays with its separators: that is what everybody who reads it knows.
+        """
+        said, text = self.key_set, pod.annotations.get(self.key_set.to_allocate, "")
+        rest = volcano_claim.struck(text) if text else text
+        if rest == text:
+            return None
+        success = pod.annotations.get(said.bind_phase) == volcano_claim.SUCCESS
+        told = success and said.devices in pod.annotations
+        served = f"{said.bind_phase}: {volcano_claim.SUCCESS}" if told else ""
+        return LeftoverClaim(said.to_allocate, text, rest, served)
 
     def edits(
         self,

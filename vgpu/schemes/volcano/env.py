@@ -9,9 +9,10 @@ from typing import Final
 
 from vgpu.model import Allocation, Device, PodRef, Share
 from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, ContainerEdits, Mount
+from vgpu.schemes.mig import mig_slot
 from vgpu.schemes.text import subject_of
 from vgpu.schemes.volcano.key_set import ShimPaths
-from vgpu.schemes.volcano.text import BOOLEANS, mig_slot
+from vgpu.schemes.volcano.text import BOOLEANS
 from vgpu.units import MIB, percent
 
 MEMORY_LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"

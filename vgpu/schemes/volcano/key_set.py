@@ -40,6 +40,7 @@ class KeySet(msgspec.Struct, frozen=True):
     """One spelling.
 
     Attributes:
+        name: whose it is: ``volcano`` or ``hami``.
         number, memory, percentage, cores: the extended resources.
         implied_by: those that ask for one GPU where no number is asked.
         advertised: those that the plugin reports to the kubelet, with what its device IDs have
@@ -62,6 +63,7 @@ class KeySet(msgspec.Struct, frozen=True):
         paths: where the files are.
     """
 
+    name: str
     number: str
     memory: str
     percentage: str
@@ -101,6 +103,7 @@ class KeySet(msgspec.Struct, frozen=True):
 
 
 VOLCANO: Final = KeySet(
+    name="volcano",
     number="volcano.sh/vgpu-number",
     memory="volcano.sh/vgpu-memory",
     percentage="volcano.sh/vgpu-memory-percentage",
@@ -139,6 +142,7 @@ VOLCANO: Final = KeySet(
 )
 
 HAMI: Final = KeySet(
+    name="hami",
     number="nvidia.com/gpu",
     memory="nvidia.com/gpumem",
     percentage="nvidia.com/gpumem-percentage",

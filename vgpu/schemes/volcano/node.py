@@ -14,13 +14,13 @@ from msgspec import structs
 from vgpu.kube.objects import Node
 from vgpu.model import Device, PodRef
 from vgpu.schemes.codec import ClaimError, Handshake, HandshakeState, NodeLock
+from vgpu.schemes.mig import is_device
 from vgpu.schemes.volcano.key_set import HAMI_CORE, SPLIT_COUNT, KeySet
 from vgpu.schemes.volcano.text import (
     BOOLEANS,
     MOST,
     instant,
     int32,
-    is_device,
     is_word,
     moment,
     stamp,

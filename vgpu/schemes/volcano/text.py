@@ -24,10 +24,6 @@ BOOLEANS: Final = {
 }
 """What Go's ``strconv.ParseBool`` reads."""
 
-_DEVICE = re.compile(
-    r"(?P<card>[A-Za-z0-9_./-]{1,96})"
-    r"(?:\[(?P<group>[A-Za-z0-9_.]{1,64})-(?P<position>[0-9]{1,4})\])?"
-)
 _WORD = re.compile("[^,;:\x00-\x1f\x7f\ud800-\udfff]{0,128}")
 
 _Instant = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -41,23 +37,6 @@ _STAMP = re.compile(
 def int32(text: str) -> int | None:
     """A whole number of 0 to :data:`MOST`."""
     return number(text, MOST)
-
-
-def is_device(text: str) -> bool:
-    """Whether it can name a device: a UUID, or a MIG slot as ``GPU-<uuid>[<group>-<position>]``."""
-    return _DEVICE.fullmatch(text) is not None
-
-
-def physical(device: str) -> str:
-    """The GPU or MIG instance behind a device's name: what is in front of a MIG slot's bracket."""
-    match = _DEVICE.fullmatch(device)
-    return match["card"] if match else device
-
-
-def mig_slot(device: str) -> tuple[str, int] | None:
-    """Group and position of a MIG slot's name; None for any other device."""
-    match = _DEVICE.fullmatch(device)
-    return (match["group"], int(match["position"])) if match and match["group"] else None
 
 
 def is_word(text: str) -> bool:

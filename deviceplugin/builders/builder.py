@@ -1,0 +1,92 @@
+"""How the program makes and keeps one scheme's adapter: the shape of a row of :mod:`.served`."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+import msgspec
+
+from deviceplugin.flags import PluginOptions
+from deviceplugin.gaia.migration import Migrated
+from deviceplugin.health.device_health import Health
+from deviceplugin.kubelet.device_lists import IdUnit
+from deviceplugin.ports import SchemeServices
+from deviceplugin.scheme_adapter import SchemeAdapter
+from vgpu.facts import Gpu
+from vgpu.kube.objects import Node, Pod
+from vgpu.model import Device
+
+LegacyRefusal = Callable[[int, tuple[Device, ...]], Mapping[str, str]]
+"""Units that were asked for, the node's devices -> the environment of the original's refusal."""
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """What an adapter is made for.
+
+    Attributes:
+        gpus: the node's.
+        node: its object; there where the scheme needs it, see :class:`AdapterBuilder`.
+        nodes: all of the cluster's, where the scheme needs them.
+        links: how near GPUs are to one another, where the scheme needs it.
+    """
+
+    gpus: tuple[Gpu, ...] = ()
+    node: Node | None = None
+    nodes: tuple[Node, ...] = ()
+    links: Mapping[tuple[str, str], int] = {}
+
+
+class ServicesBuilder(Protocol):
+    """Makes what a scheme serves its pods beside the injector."""
+
+    def __call__(
+        self,
+        options: PluginOptions,
+        boot_id: str,
+        pod: Callable[[str], Pod | None],
+        health: Callable[[], Health],
+        look: Callable[[], object],
+    ) -> SchemeServices:
+        """``pod`` is one by its UID, ``health`` that of now.
+
+        ``look`` is called when containers that wait for the scheme's files may have them.
+        """
+        ...
+
+
+def _never(_: PluginOptions) -> bool:
+    return False
+
+
+def _nothing(_: PluginOptions) -> None:
+    """The scheme has no files on the host."""
+
+
+def _no_unit(_: SchemeAdapter, __: str) -> IdUnit | None:
+    return None
+
+
+class AdapterBuilder(msgspec.Struct, frozen=True):
+    """How one scheme's adapter comes about.
+
+    Attributes:
+        make: the adapter of these flags. Raises FactorError, ShimError.
+        needs_node: whether the environment of containers depends on the Node object.
+        needs_nodes: whether the flags need all of the cluster's nodes to be read.
+        needs_links: whether it matters how near GPUs are to one another.
+        mend: repairs the scheme's files on the host. Raises OSError.
+        unit_of: what one ID of a resource stands for, where the operator decides it.
+        services: makes what the scheme serves its pods beside the injector; None is nothing.
+        refusal: what the original answers in place of a refusal; None if it refuses.
+        predecessor: what the original plugin has kept of its pods, read before there is a
+            checkpoint of ours; None if it keeps nothing.
+    """
+
+    make: Callable[[PluginOptions, Surroundings], SchemeAdapter]
+    needs_node: bool = False
+    needs_nodes: Callable[[PluginOptions], bool] = _never
+    needs_links: bool = False
+    mend: Callable[[PluginOptions], None] = _nothing
+    unit_of: Callable[[SchemeAdapter, str], IdUnit | None] = _no_unit
+    services: ServicesBuilder | None = None
+    refusal: Callable[[SchemeAdapter], LegacyRefusal | None] | None = None
+    predecessor: Callable[[PluginOptions, Iterable[Device]], Migrated] | None = None

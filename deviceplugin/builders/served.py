@@ -1,0 +1,26 @@
+"""The schemes that the plugin serves: how each one's adapter comes about, by the adapter's name.
+
+The name stands in the scheme's row (:attr:`vgpu.schemes.row.SchemeRow.adapter`).
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from deviceplugin.builders.builder import AdapterBuilder
+from deviceplugin.builders.gaia import GAIA_BUILDER
+from deviceplugin.builders.gpushare import GPUSHARE_BUILDER
+from deviceplugin.builders.volcano import VOLCANO_BUILDER
+from vgpu.model import Scheme
+from vgpu.schemes.registry import registry
+
+BUILDERS: Final[Mapping[str, AdapterBuilder]] = {
+    "volcano": VOLCANO_BUILDER,
+    "gpushare": GPUSHARE_BUILDER,
+    "gaia": GAIA_BUILDER,
+}
+
+
+def builder_of(scheme: Scheme) -> AdapterBuilder:
+    """How a scheme's adapter comes about. Raises KeyError for a scheme that is not served."""
+    row = registry().of(scheme)
+    return BUILDERS[row.adapter if row else ""]

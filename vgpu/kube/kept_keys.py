@@ -1,0 +1,115 @@
+"""Which annotations, labels, resources and variables are kept of an object; pure.
+
+The rest of an object is dropped. The sharing systems' rows have the prefixes of their keys
+(:mod:`vgpu.schemes.registry`); here are those that belong to no system.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
+
+from vgpu.kube.objects import BOUND_DEVICE, MANAGER_PORT, SHARE_POD, Pod
+from vgpu.schemes.registry import SchemeRegistry, registry
+
+OWN_RESOURCES: Final = ("nvidia.com/mig-", "vgpu.dev/")
+"""Extended resources with these prefixes are kept beside those of the systems' rows."""
+
+GROUP_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
+"""A label: the LeaderWorkerSet of a pod, whose owner is a StatefulSet."""
+
+GROUP_INDEX: Final = "leaderworkerset.sigs.k8s.io/worker-index"
+"""A label: "0" is the leader of its group."""
+
+JOB_SET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"
+"""A label: the JobSet of a pod, whose owner is a Job."""
+
+STEP: Final = "workflows.argoproj.io/node-id"
+"""An annotation: which step of its Argo Workflow a pod is."""
+
+TRACKED: Final = "batch.kubernetes.io/job-tracking"
+"""A finalizer: a Job has not counted the pod yet."""
+
+ALSO_KEPT: Final = (
+    GROUP_NAME,
+    GROUP_INDEX,
+    JOB_SET_NAME,
+    STEP,
+    "vgpu.dev/",
+    "kubernetes.io/config.mirror",
+)
+"""Annotations and labels with these prefixes are kept beside those of the systems' rows."""
+
+KEPT_ENV: Final = "CUDA_DISABLE_CONTROL"
+"""The one environment variable of containers that is kept: HAMi-core's."""
+
+_DERIVED: Final = frozenset({SHARE_POD, BOUND_DEVICE, MANAGER_PORT})
+"""These annotations repeat a SharePod's status: nobody may write them by hand."""
+
+_REMEMBERED: Final = 4096
+"""Distinct keys; a cluster has a few hundred."""
+
+
+class KeptKeys:
+    """Which keys are kept by the rows of one registry. Keys repeat: each is judged once.
+
+    Attributes:
+        resources: extended resources with these prefixes are kept; a pod that asks for one shares
+            GPUs.
+        is_resource: whether an extended resource of this name is a shared GPU's.
+        is_mark: whether a pod with an annotation or label of this key shares GPUs.
+        is_kept: whether an annotation or label of this key is kept.
+    """
+
+    def __init__(self, schemes: SchemeRegistry) -> None:
+        resources = (*schemes.resource_prefixes, *OWN_RESOURCES)
+        marks = schemes.mark_prefixes
+        kept = (*schemes.kept_prefixes, *ALSO_KEPT)
+        self.resources = resources
+
+        @lru_cache(_REMEMBERED)
+        def is_resource(name: str) -> bool:
+            return name.startswith(resources)
+
+        @lru_cache(_REMEMBERED)
+        def is_mark(key: str) -> bool:
+            return key.startswith(marks)
+
+        @lru_cache(_REMEMBERED)
+        def is_kept(key: str) -> bool:
+            return key.startswith(kept) and key not in _DERIVED
+
+        self.is_resource: Callable[[str], bool] = is_resource
+        self.is_mark: Callable[[str], bool] = is_mark
+        self.is_kept: Callable[[str], bool] = is_kept
+
+
+_of_registry = lru_cache(1)(KeptKeys)
+
+
+def kept_keys() -> KeptKeys:
+    """Those of the registry in force."""
+    return _of_registry(registry())
+
+
+def resource_prefixes() -> tuple[str, ...]:
+    """Extended resources with these prefixes are kept; a pod that asks for one shares GPUs."""
+    return kept_keys().resources
+
+
+def is_kept(key: str) -> bool:
+    """Whether an annotation or label of this key is kept of an object: the others are dropped."""
+    return kept_keys().is_kept(key)
+
+
+def asks_for_gpus(pod: Pod) -> bool:
+    """Whether a container of the pod asks for a shared GPU's resources."""
+    for container in pod.containers:  # asked of every pod of a cluster
+        if container.broken or (container.limits and any(container.limits.values())):
+            return True
+    return False
+
+
+def shares_gpus(pod: Pod) -> bool:
+    """Whether a pod asks for shared GPUs, or carries a sharing system's marks."""
+    is_a_mark = kept_keys().is_mark
+    return any(map(is_a_mark, (*pod.annotations, *pod.labels))) or asks_for_gpus(pod)

@@ -1,0 +1,18 @@
+"""gpushare's codec where the size of a unit of its memory is not set."""
+
+from vgpu.kube.objects import Pod
+from vgpu.model import Claim, Request
+from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.unsized import claim_without_memory, without_memory
+
+
+class UnsizedGpushare(Gpushare, frozen=True):
+    """What pods ask for and have of a GPU's memory is unknown."""
+
+    def requests(self, pod: Pod) -> tuple[Request, ...]:
+        """What each container asks for. Raises ClaimError."""
+        return without_memory(super().requests(pod))
+
+    def claim(self, pod: Pod) -> Claim | None:
+        """What the annotations say. Raises ClaimError."""
+        return claim_without_memory(super().claim(pod))

@@ -1,0 +1,56 @@
+"""The registry's row of KubeShare, of both releases."""
+
+from typing import Final
+
+from vgpu.kube.objects import Node, Pod
+from vgpu.model import Scheme
+from vgpu.schemes.codec import ClaimError, SchemeCodec
+from vgpu.schemes.kubeshare.codec import KubeShare
+from vgpu.schemes.kubeshare.gemini_config import CONFIG_LIMIT
+from vgpu.schemes.kubeshare.limit_file import read_limits
+from vgpu.schemes.kubeshare.node import GPU_INFO, holder
+from vgpu.schemes.kubeshare.sharepod import PREFIX, join
+from vgpu.schemes.row import KeyPrefixes, LimitFiles, LimitLayout, NodeEvidence, SchemeRow
+
+
+def _codec(_: int | None) -> SchemeCodec:
+    return KubeShare()
+
+
+def _has_devices(node: Node) -> bool:
+    return bool(node.annotations.get(GPU_INFO))
+
+
+def _is_holder(pod: Pod) -> bool:
+    """Whether it is a holder pod, also if the GPU that it holds cannot be read."""
+    try:
+        return holder(pod) is not None
+    except ClaimError:
+        return True
+
+
+KUBESHARE_ROW: Final = SchemeRow(
+    name="kubeshare",
+    scheme=Scheme.KUBESHARE,
+    codec=_codec,
+    has_devices=_has_devices,
+    keys=KeyPrefixes(
+        marks=("kubeshare/", "sharedgpu/"),
+        kept=("SharedGPU", "component"),
+        spoken=("kubeshare/", "sharedgpu/"),
+        share_pods=(PREFIX,),  # release 2 has no SharePods
+    ),
+    evidence=NodeEvidence(
+        limits=LimitFiles(
+            "--limits.kubeshare-dir",
+            "/kubeshare/scheduler/config",
+            LimitLayout.GPU,
+            "",
+            CONFIG_LIMIT,
+            read_limits,
+        )
+    ),
+    has_allocate=False,  # holder pods stand in place of a plugin of its own
+    join=join,
+    keeps_for_others=_is_holder,
+)

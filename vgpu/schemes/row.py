@@ -1,0 +1,184 @@
+"""The values that a row of the registry is made of. A row stands for one sharing system.
+
+A row is for what the product asks of a system before it reads anything of it: which keys to keep,
+who speaks its language, what a unit means, where its evidence lies, what may be repaired. What its
+texts mean is its codec's part.
+"""
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+
+import msgspec
+
+from vgpu.facts import LimitFile
+from vgpu.kube.objects import Node, Pod
+from vgpu.model import Scheme
+from vgpu.schemes.codec import SchemeCodec
+
+
+class KeyPrefixes(msgspec.Struct, frozen=True):
+    """How the keys of a system begin.
+
+    Attributes:
+        resources: extended resources that are kept; asking for one is sharing GPUs.
+        marks: annotations and labels that are kept; a pod that has one shares GPUs.
+        kept: annotations and labels that are kept of objects that are kept anyway.
+        spoken: annotations, labels and resources by which it is known that the system is in use.
+        passing: annotations of nodes that change all the time and name no GPU.
+        share_pods: annotations and labels by which it is known that its SharePods are in use.
+    """
+
+    resources: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    spoken: tuple[str, ...] = ()
+    passing: tuple[str, ...] = ()
+    share_pods: tuple[str, ...] = ()
+
+
+class UnitSetting(msgspec.Struct, frozen=True):
+    """What one unit of the system's memory means: its operator's choice.
+
+    Attributes:
+        flag: the flag of every program that sets it.
+        default: bytes, where the flag is not set.
+        assumed: bytes by what the nodes have, and what was assumed of them in words; None where it
+            is not assumed but the default.
+        suspicion: what is wrong with a GPU of this node, so many bytes and this unit in bytes; ""
+            if nothing is. None where no size is suspicious.
+    """
+
+    flag: str
+    default: int
+    assumed: Callable[[Iterable[Node]], tuple[int, tuple[str, ...]]] | None = None
+    suspicion: Callable[[str, int, int], str] | None = None
+
+
+class LimitLayout(StrEnum):
+    """How a folder of limit files is laid out."""
+
+    CONTAINER = "container"  # <podUID>/<container or its ID>/<file>
+    GPU = "gpu"  # <GPU UUID>
+
+
+class LimitFiles(msgspec.Struct, frozen=True):
+    """Limit files that the system leaves on a node.
+
+    Attributes:
+        flag: the flag of every program that sets their folder.
+        folder: its default.
+        layout: how the folder is laid out.
+        file: the name of the file in a container's folder; "" where each GPU has one.
+        most_bytes: of one file.
+        read: a file's content, its path, and the path as messages have it -> its limits. Raises
+            SourceError.
+    """
+
+    flag: str
+    folder: str
+    layout: LimitLayout
+    file: str
+    most_bytes: int
+    read: Callable[[bytes, str, str], tuple[LimitFile, ...]]
+
+
+class NodeEvidence(msgspec.Struct, frozen=True):
+    """What a system leaves on a node beside the kubelet's files.
+
+    Attributes:
+        region_roots: folders with a folder ``<podUID>_<container>`` for each container, in which
+            the library's shared-memory region is.
+        limits: its limit files.
+    """
+
+    region_roots: tuple[str, ...] = ()
+    limits: LimitFiles | None = None
+
+
+class AnnotationRepair(msgspec.Struct, frozen=True):
+    """How the reconciler may repair the annotations of a pod that runs.
+
+    Attributes:
+        promised: a promise has one of these annotations.
+        kept: a promise that was kept has one of these, key and value, too.
+        read_only: resources whose annotations are read only.
+        sized_as_enforced: whether memory that was left to the scheduler is written as enforced.
+    """
+
+    promised: tuple[str, ...]
+    kept: tuple[tuple[str, str], ...]
+    read_only: tuple[str, ...] = ()
+    sized_as_enforced: bool = False
+
+
+class DefectSign(StrEnum):
+    """By what a scheduler's defect is taken to be the cause of a promise too many."""
+
+    ALWAYS = "always"
+    INIT_CONTAINERS = "init_containers"  # a holder of the GPU has more than app containers
+    SAME_POD = "same_pod"  # several containers of one pod hold the GPU
+
+
+class SchedulerDefect(msgspec.Struct, frozen=True):
+    """Why the system's own scheduler promises more than there is.
+
+    Attributes:
+        cause: the reason code.
+        sign: by what it is known; of several systems' defects the first sign counts.
+    """
+
+    cause: str
+    sign: DefectSign = DefectSign.ALWAYS
+
+
+class UnhealthyMap(msgspec.Struct, frozen=True):
+    """Where a ConfigMap of each node lists its unhealthy GPUs.
+
+    ``name`` is that of a node's; ``key`` is the one of its data.
+    """
+
+    namespace: str
+    name: Callable[[str], str]
+    key: str
+
+
+class SchemeRow(msgspec.Struct, frozen=True):
+    """One sharing system, in one of its spellings.
+
+    Attributes:
+        name: of the row and of its codec.
+        scheme: the family: several rows may be of one.
+        codec: its language; the argument is bytes of one unit of memory, None if it is not
+            set: then what counts in units is unknown.
+        has_devices: whether the node has registered GPUs of the system.
+        keys: how its keys begin.
+        unit: what one unit of memory means; None where it needs no setting.
+        evidence: what it leaves on a node.
+        repair: how annotations of running pods may be repaired; None is not at all.
+        defect: why its scheduler promises too much, as far as a defect is known.
+        adapter: the plugin's adapter, by its name in deviceplugin.adapters; "" where none is.
+        shares_cores: whether it shares cores too, and not memory alone.
+        unhealthy_map: the ConfigMap of each node that lists its unhealthy GPUs; None if none does.
+        has_allocate: whether the kubelet's Allocate allocates what was promised.
+        is_foreign: the nodes -> a function: whether a pod uses the system's names and is none of
+            its pods, but one of NVIDIA's own plugin.
+        join: the pods with what the system's own objects (SharePods) know of them.
+        keeps_for_others: whether a pod keeps a GPU for others, and uses nothing of it.
+    """
+
+    name: str
+    scheme: Scheme
+    codec: Callable[[int | None], SchemeCodec]
+    has_devices: Callable[[Node], bool]
+    keys: KeyPrefixes
+    unit: UnitSetting | None = None
+    evidence: NodeEvidence = NodeEvidence()
+    repair: AnnotationRepair | None = None
+    defect: SchedulerDefect | None = None
+    adapter: str = ""
+    shares_cores: bool = True
+    unhealthy_map: UnhealthyMap | None = None
+    has_allocate: bool = True
+    is_foreign: Callable[[Iterable[Node]], Callable[[Pod], bool]] | None = None
+    join: Callable[[Iterable[Pod], Iterable[Pod]], tuple[Pod, ...]] | None = None
+    keeps_for_others: Callable[[Pod], bool] | None = None

@@ -1,0 +1,35 @@
+"""Pods of NVIDIA's own device plugin, whose resource names HAMi uses too. Pure."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from vgpu.kube.objects import Node, Pod
+from vgpu.schemes.volcano.key_set import HAMI, VOLCANO
+
+HAMI_MARK: Final = "hami.io/"
+"""How HAMi's annotations begin."""
+
+_MIG: Final = "nvidia.com/mig-"
+"""How the names of MIG profiles begin, which nobody but NVIDIA's own plugin offers."""
+
+
+def whole_gpus(nodes: Iterable[Node]) -> Callable[[Pod], bool]:
+    """Whether a pod's GPUs, whole or MIG instances, are of NVIDIA's own plugin and not HAMi's.
+
+    Both use the name ``nvidia.com/gpu``. HAMi writes annotations on its pods and registers its
+    ``nodes``.
+    """
+    registered = {node.name for node in nodes if HAMI.register in node.annotations}
+
+    def is_whole(pod: Pod) -> bool:
+        asked = {name for container in pod.containers for name in container.limits}
+        instances = any(name.startswith(_MIG) for name in asked)
+        if asked & {*HAMI.implied_by, VOLCANO.number, *VOLCANO.implied_by}:
+            return False
+        if any(key.startswith(HAMI_MARK) for key in pod.annotations):
+            return False
+        if HAMI.number not in asked:
+            return instances
+        return pod.node not in registered if pod.node else not registered
+
+    return is_whole

@@ -1,0 +1,109 @@
+"""The sources of one node, opened together: for exporter, device plugin and the node's reconciler.
+
+What the programs do differently is what they ask for: which sources, and who brings the driver's
+sample and the pods.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from vgpu.schemes.registry import registry
+from vgpu.sources.collector import Collector
+from vgpu.sources.kubelet import DEFAULT_CHECKPOINT, DEFAULT_LOG_DIR, KubeletSource
+from vgpu.sources.limits import LimitSource
+from vgpu.sources.living import living_pods
+from vgpu.sources.observation import Collectors
+from vgpu.sources.own_checkpoint import DEFAULT_STATE_DIR, OwnCheckpointSource
+from vgpu.sources.runtime import ProcessSource
+from vgpu.sources.shim import ShimSource
+
+SHIM: Final = "shim"
+KUBELET: Final = "kubelet"
+LIMITS: Final = "limits"
+PLUGIN: Final = "plugin"
+PROCESS: Final = "process"
+ALL: Final = frozenset({SHIM, KUBELET, LIMITS, PLUGIN, PROCESS})
+"""The sources by the names of their collectors."""
+
+Sample = Callable[[float], Any]
+"""Brings a sample; the argument is unix seconds. Raises SourceError."""
+
+
+class NodePaths(msgspec.Struct, frozen=True):
+    """Where a node's things are.
+
+    Attributes:
+        shim_roots: folders of shims' folders; with none, those of the sharing systems.
+        procfs, cgroupfs: the host's.
+        log_dir: the kubelet's folder of log folders; None is not asked.
+        checkpoint: the kubelet's, of devices; None is not asked.
+        pod_resources: the kubelet's socket; None is not asked.
+        limit_dirs: folders of limit files by the name of the registry's row; of a row that is
+            missing its own default.
+        state_dir: our own device plugins' checkpoints.
+    """
+
+    shim_roots: tuple[str, ...] = ()
+    procfs: str = "/proc"
+    cgroupfs: str = "/sys/fs/cgroup"
+    log_dir: str | None = DEFAULT_LOG_DIR
+    checkpoint: str | None = DEFAULT_CHECKPOINT
+    pod_resources: str | None = None
+    limit_dirs: Mapping[str, str] = {}
+    state_dir: str = DEFAULT_STATE_DIR
+
+
+class NodeSources(msgspec.Struct, frozen=True):
+    """Those that were asked for, open; None was not asked for."""
+
+    shim: ShimSource | None = None
+    kubelet: KubeletSource | None = None
+    limits: LimitSource | None = None
+    own: OwnCheckpointSource | None = None
+    process: ProcessSource | None = None
+
+    @classmethod
+    def open(
+        cls,
+        paths: NodePaths,
+        names: Collection[str] = ALL,
+        *,
+        roots_required: bool = False,
+        bare: bool = False,
+    ) -> "NodeSources":
+        """Open the sources of these ``names``.
+
+        With ``roots_required`` it is a failure if none of the shims' roots exists. ``bare`` also
+        reads the regions inside containers. Raises SourceError NOT_INSTALLED if pod-resources is
+        to be asked and cannot be.
+        """
+        living = living_pods(paths.cgroupfs, paths.log_dir)
+        roots = paths.shim_roots or registry().region_roots
+        kubelet = paths.log_dir, paths.checkpoint, paths.pod_resources
+        return cls(
+            ShimSource(roots, required=roots_required, living=living) if SHIM in names else None,
+            KubeletSource(*kubelet) if KUBELET in names else None,
+            LimitSource(paths.limit_dirs, living=living) if LIMITS in names else None,
+            OwnCheckpointSource(paths.state_dir, paths.procfs) if PLUGIN in names else None,
+            ProcessSource(paths.procfs, paths.cgroupfs, bare=bare) if PROCESS in names else None,
+        )
+
+    def collectors(
+        self, gpu: Sample | None = None, pods: Sample | None = None, *, pods_name: str = "api"
+    ) -> Collectors:
+        """A collector for each source; ``gpu`` brings the driver's sample, ``pods`` the pods.
+
+        ``pods_name`` is what the collector of the pods is called.
+        """
+        shim, limits = self.shim, self.limits
+        return Collectors(
+            nvml=Collector("nvml", gpu) if gpu else None,
+            shim=Collector(SHIM, lambda _: shim.sample()) if shim else None,
+            kubelet=Collector(KUBELET, self.kubelet.sample) if self.kubelet else None,
+            limits=Collector(LIMITS, lambda _: limits.sample()) if limits else None,
+            own=Collector(PLUGIN, self.own.sample) if self.own else None,
+            pods=Collector(pods_name, pods) if pods else None,
+            process=Collector(PROCESS, self.process.sample) if self.process else None,
+        )

@@ -1,0 +1,195 @@
+"""What the sources of a node bring, as values, and all that was brought at one time. Pure.
+
+What the driver, the shims, the kubelet, limit files and the kernel bring is in :mod:`vgpu.facts`,
+which the ledger reads; here is what the API server and our own plugins say, and the sum of all.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from vgpu.facts import (
+    ContainerName,
+    GpuSample,
+    KubeletSample,
+    LimitSample,
+    PodSummary,
+    ProcessSample,
+    ShimSample,
+)
+from vgpu.kube.kept_keys import shares_gpus
+from vgpu.kube.objects import MalformedObject, Node, Pod
+from vgpu.ledger.statements import Statement
+from vgpu.model import ContainerKind, PodRef, Source
+from vgpu.reasons import Reason, Rejection
+
+_SHOWN: Final = 64
+"""Characters of a UID that are shown: a mirror pod's is an annotation, of any length."""
+
+
+class PodSample(msgspec.Struct, frozen=True):
+    """The pods of one node, with what they tell of names and phases.
+
+    Attributes:
+        pods: each once.
+        complete: whether a pod that is not among them is not on the node. A dump may be older
+            than a pod.
+        names: UID on the node -> pod; a static pod's is not the API server's. Of a UID that several
+            pods call theirs nothing is told: whoever makes a pod may call it a static pod's mirror.
+        containers: container id -> names.
+        statuses: phase and reason of each pod.
+        finished: (UID on the node, name) of init containers that have done their work.
+        heard_at: when the server last said something, in unix seconds; None of a dump.
+        rejections: the UIDs of several pods, and the pods that cannot be read; why the server is
+            not heard now, if it is not.
+    """
+
+    pods: tuple[Pod, ...]
+    complete: bool
+    names: Mapping[str, PodRef] = {}
+    containers: Mapping[str, ContainerName] = {}
+    statuses: tuple[PodSummary, ...] = ()
+    finished: frozenset[tuple[str, str]] = frozenset()
+    heard_at: float | None = None
+    rejections: tuple[Rejection, ...] = ()
+
+
+def pod_sample(
+    pods: Iterable[Pod], *, complete: bool, malformed: Iterable[MalformedObject] = ()
+) -> PodSample:
+    """What these pods tell; of those that are ``malformed`` it is known that they are there."""
+    each = tuple(pods)
+    refs: dict[str, list[PodRef]] = {}
+    containers: dict[str, ContainerName] = {}
+    statuses = []
+    finished = set()
+    for pod in each:
+        ref = PodRef(pod.kubelet_uid, pod.ref.namespace, pod.ref.name)
+        refs.setdefault(ref.uid, []).append(ref)
+        statuses.append(PodSummary(ref, pod.phase, pod.reason, shares_gpus(pod)))
+        for status in pod.statuses:
+            if status.id:  # not before the first start
+                containers[status.id] = ContainerName(ref.namespace, ref.name, status.name, ref.uid)
+            if status.has_succeeded and status.kind is ContainerKind.INIT:
+                finished.add((ref.uid, status.name))
+    names = {uid: told[0] for uid, told in refs.items() if len(told) == 1}
+    unread = tuple(malformed)
+    for bad in unread:
+        if bad.ref.uid:
+            names.setdefault(bad.ref.uid, bad.ref)
+    return PodSample(
+        each,
+        complete and not unread,
+        names,
+        containers,
+        tuple(statuses),
+        frozenset(finished),
+        rejections=(
+            *(_shared(uid, told) for uid, told in refs.items() if len(told) > 1),
+            *(Rejection(bad.title, Reason.MALFORMED, bad.detail) for bad in unread),
+        ),
+    )
+
+
+def _shared(uid: str, refs: Iterable[PodRef]) -> Rejection:
+    first, second, *more = sorted(f"{ref.namespace}/{ref.name}" for ref in refs)
+    detail = f"{2 + len(more)} pods have this UID: {first}, {second}{', …' if more else ''}"
+    return Rejection(uid[:_SHOWN], Reason.AMBIGUOUS, detail)
+
+
+class NodeSample(PodSample, frozen=True):
+    """The node's pods; ``node`` is None as long as the node itself could not be read."""
+
+    node: Node | None = None
+
+
+def with_node(
+    pods: PodSample, node: Node | None, rejections: Iterable[Rejection] = ()
+) -> NodeSample:
+    """A node's pods and the node itself; ``rejections`` are why it could not be read."""
+    told = msgspec.structs.asdict(pods)
+    told["rejections"] = (*pods.rejections, *rejections)
+    return NodeSample(**told, node=node)
+
+
+class OwnSample(msgspec.Struct, frozen=True):
+    """One pass over the checkpoints of all schemes."""
+
+    statements: tuple[Statement, ...]
+    rejections: tuple[Rejection, ...] = ()
+
+
+# ---------------------------------------------------------------- all of them
+
+
+class CollectorRow(msgspec.Struct, frozen=True):
+    """The health of one collector; its data is elsewhere.
+
+    ``success`` is False, too, of a pass that could not read all for want of descriptors or memory.
+    ``success`` and ``duration`` (of the last finished pass, in seconds) are None before the first
+    pass. ``stuck_seconds`` is how long the pass under way has missed its deadline, 0 if it has
+    not. ``rejected`` counts the inputs refused in the last pass by reason, the two totals count
+    since start.
+    """
+
+    name: str
+    success: bool | None
+    duration: float | None
+    last_success: float | None
+    stuck_seconds: float
+    failures: Mapping[Reason, int]
+    rejected: Mapping[Reason, int]
+    rejections: Mapping[Reason, int]
+    last_error: str = ""
+    examples: tuple[str, ...] = ()
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """What the collectors brought; None is a collector that is off, failed or stale.
+
+    ``kubelet`` has the names that ``pods`` tell, too: :func:`with_names`. ``own`` is what our own
+    plugins keep. ``at`` is when they were asked, in unix seconds. ``incomplete`` are the fields
+    whose collector is on and did not bring all that there is now: it failed, is late, or brought a
+    part. Their silence means nothing.
+    """
+
+    gpu: GpuSample | None = None
+    shim: ShimSample | None = None
+    kubelet: KubeletSample | None = None
+    limits: LimitSample | None = None
+    own: OwnSample | None = None
+    process: ProcessSample | None = None
+    pods: PodSample | None = None
+    at: float = 0.0
+    incomplete: frozenset[str] = frozenset()
+
+
+SOURCES: Mapping[str, frozenset[Source]] = {
+    "shim": frozenset({Source.SHIM}),
+    "kubelet": frozenset({Source.CHECKPOINT, Source.POD_RESOURCES}),
+    "limits": frozenset({Source.LIMIT_FILE}),
+    "own": frozenset({Source.OWN_CHECKPOINT}),
+    "pods": frozenset({Source.ANNOTATIONS}),
+    "process": frozenset({Source.PROCESS}),
+}
+"""What the fields of an observation tell the ledger; the driver tells which processes there are."""
+
+
+def incomplete_sources(seen: Observation) -> frozenset[Source]:
+    """The sources that did not bring all that there is."""
+    return frozenset[Source]().union(*(SOURCES.get(name, ()) for name in seen.incomplete))
+
+
+def with_names(kubelet: KubeletSample | None, pods: PodSample | None) -> KubeletSample | None:
+    """What the kubelet left on the node, with the names that the API server tells."""
+    if pods is None:
+        return kubelet
+    if kubelet is None:
+        return KubeletSample(pods.names, pods.containers, named=pods.complete)
+    return msgspec.structs.replace(
+        kubelet,
+        pods={**kubelet.pods, **pods.names},
+        containers={**kubelet.containers, **pods.containers},
+        named=kubelet.named or pods.complete,
+    )
