@@ -15,12 +15,12 @@ from typing import Final, Self
 
 from deviceplugin.adapters.memory_factor import FactorError
 from deviceplugin.apiserver.pods import ASKING_SECONDS, Pods
+from deviceplugin.builders.shim_files import ShimError
 from deviceplugin.failpoints import Failpoint
 from deviceplugin.flags import PluginOptions
 from deviceplugin.health.device_health import Health
 from deviceplugin.health.rules import HealthRules
 from deviceplugin.health.watch import HealthWatch, TopologyDriver
-from deviceplugin.injection.shim_files import ShimError
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.recovery.checkpoint import CheckpointFile, Loaded, LockHeld
 from deviceplugin.recovery.startup import Own

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from deviceplugin.adapters.memory_factor import automatic
 from deviceplugin.adapters.volcano import HandshakeMode, VolcanoAdapter
 from deviceplugin.builders.builder import AdapterBuilder, Surroundings
+from deviceplugin.builders.shim_files import ShimError, install, paths_below
 from deviceplugin.flags import PluginOptions
-from deviceplugin.injection.shim_files import ShimError, install, paths_below
 from deviceplugin.kubelet.device_lists import IdUnit
 from deviceplugin.scheme_adapter import SchemeAdapter
 from vgpu.schemes.volcano.codec import HAMI, VOLCANO, Volcano

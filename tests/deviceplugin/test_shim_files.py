@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.injection.shim_files import (
+from deviceplugin.builders.shim_files import (
     DEFAULT_SHIM_DIR,
     KEPT,
     ShimError,
