@@ -8,8 +8,8 @@ from reconciler.model import Coverage, ObjectKind, OwnerState, Snapshot
 from reconciler.owners.eviction import OwnerId, owner_id, reaction, row_of
 from reconciler.owners.policies import Reaction
 from reconciler.reasons import SkipReason
+from vgpu.kube.kept_keys import RESOURCES, asks_for_gpus
 from vgpu.kube.objects import ContainerState, MalformedObject, Node, Pod, holds_devices
-from vgpu.kube.projection import RESOURCES, asks_for_gpus
 from vgpu.ledger.cluster import home
 from vgpu.ledger.from_api import read_pod
 from vgpu.model import Claim, Phase

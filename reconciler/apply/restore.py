@@ -19,8 +19,8 @@ from reconciler.apply.writes import send
 from reconciler.model import Edit, ObjectRef
 from reconciler.reasons import ActionOutcome
 from vgpu.kube.connection import ClusterError
+from vgpu.kube.kept_keys import is_kept
 from vgpu.kube.objects import Node, Pod
-from vgpu.kube.projection import is_kept
 from vgpu.reasons import Explained, SourceError
 from vgpu.sources.files import printable
 

@@ -22,8 +22,8 @@ from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes, ever
 from vgpu.kube import list_watch
 from vgpu.kube.client import ApiClient
 from vgpu.kube.documents import Keep
+from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.objects import Pod
-from vgpu.kube.projection import shares_gpus
 from vgpu.ledger.from_node import container_name
 from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.usage import Usage, certain, usages
@@ -282,7 +282,7 @@ def _list(cluster: ApiClient, node: str, _: float) -> NodeSample:
     with list_watch.translate_errors(cluster.server):
         pages, note = whole("pods", lambda: cluster.pods(keep=Keep.ALL, field_selector=selector))
     malformed = [each for page in pages for each in page.malformed]
-    every = (pod for page in pages for pod in page.pods)
+    every = (pod for page in pages for pod in page.objects)
     pods = pod_sample(every, complete=not note, malformed=malformed)
     if not pods.pods and not malformed:
         raise SourceError(Reason.ABSENT, cluster.server, f"no pod is on {node} (--node-name)")

@@ -14,8 +14,8 @@ import msgspec
 from reconciler.owners.kinds import ROWS, OwnerKind
 from reconciler.owners.policies import Reaction, unread
 from reconciler.reasons import SkipReason
+from vgpu.kube.kept_keys import GROUP_NAME, JOB_SET_NAME
 from vgpu.kube.objects import Pod
-from vgpu.kube.projection import GROUP_NAME, JOB_SET_NAME
 
 FAILED: Final = "Failed"
 

@@ -14,8 +14,8 @@ from reconciler.model import Finding
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule
 from reconciler.rules.findings import ended_at, evict, of_pod, quoted
+from vgpu.kube.kept_keys import RESOURCES
 from vgpu.kube.objects import ContainerState, Pod, Status
-from vgpu.kube.projection import RESOURCES
 
 _ADMISSION: Final[Mapping[str, Cause]] = {
     "UnexpectedAdmissionError": Cause.UNEXPECTED_ADMISSION_ERROR,

@@ -28,7 +28,7 @@ from tests.support.bed import crds
 from tests.support.bed.client import Refused
 from tests.support.bed.cluster import start_cluster
 from tests.support.bed.processes import Daemon
-from vgpu.kube.projection import GROUP_NAME
+from vgpu.kube.kept_keys import GROUP_NAME
 
 KUBESHARE = AT_ONCE | {"rules": {"kubeshare": {"mode": "apply"}}}
 

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
-from enum import Enum
 from types import TracebackType
 from typing import Final, Self
 from urllib.parse import urlencode
@@ -21,6 +20,7 @@ import urllib3
 
 from vgpu.kube.access import Access, NoAccess
 from vgpu.kube.configured import find
+from vgpu.kube.verbs import WATCH, ApiVerb
 from vgpu.reasons import Reason, SourceError
 
 READ_TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)
@@ -48,21 +48,6 @@ NO_CONFIGURATION: Final = "NoConfiguration"
 _SUCCESSES: Final = range(200, 300)
 _QUOTED: Final = 200
 """Bytes of an answer that are quoted where it is not a Status, such as a proxy's page."""
-
-
-class Verb(Enum):
-    """What a request does, in Kubernetes' words; the value is the HTTP method."""
-
-    GET = ("get", "GET")
-    LIST = ("list", "GET")
-    WATCH = ("watch", "GET")
-    CREATE = ("create", "POST")
-    UPDATE = ("update", "PUT")
-    PATCH = ("patch", "PATCH")
-
-    def __init__(self, word: str, method: str) -> None:
-        self.word = word
-        self.method = method
 
 
 class ClusterError(Exception):
@@ -220,15 +205,14 @@ class ApiConnection:
 
     def _ask(
         self,
-        verb: Verb,
+        verb: ApiVerb,
         path: str,
         query: Mapping[str, str] | None = None,
         body: object = None,
-        content_type: str = "application/json",
     ) -> bytes:
         """The answer's body. Raises ClusterError."""
         text = None if body is None else json.dumps(body).encode()
-        return self._open(verb, path, query or {}, text, content_type).data
+        return self._open(verb, path, query or {}, text).data
 
     def _stream(self, path: str, query: Mapping[str, str], seconds: float) -> Iterator[bytes]:
         """The lines of a watch, which the server was asked to keep open for ``seconds``.
@@ -239,7 +223,7 @@ class ApiConnection:
         Raises ClusterError, also where the stream breaks off; SourceError for a line without end.
         """
         silence = urllib3.Timeout(connect=10, read=seconds + STREAM_GRACE_SECONDS)
-        response = self._open(Verb.WATCH, path, query, timeout=silence, preload=False)
+        response = self._open(WATCH, path, query, timeout=silence, preload=False)
         try:
             rest = b""
             asked_at = time.monotonic()
@@ -265,11 +249,10 @@ class ApiConnection:
 
     def _open(
         self,
-        verb: Verb,
+        verb: ApiVerb,
         path: str,
         query: Mapping[str, str],
         body: bytes | None = None,
-        content_type: str = "",
         *,
         timeout: urllib3.Timeout | None = None,
         preload: bool = True,
@@ -281,7 +264,7 @@ class ApiConnection:
             **self._access.credentials(),
         }
         if body is not None:
-            headers["Content-Type"] = content_type
+            headers["Content-Type"] = verb.content_type
         sent_at = time.time()
         try:
             response = self._access.pool.request(
@@ -307,7 +290,7 @@ class ApiConnection:
         except urllib3.exceptions.HTTPError as error:
             raise self._unreachable(error) from error
 
-    def _count(self, verb: Verb, *codes: int) -> None:
+    def _count(self, verb: ApiVerb, *codes: int) -> None:
         with self._lock:
             self._requests.update((verb.word, str(code)) for code in codes)
 

@@ -1,8 +1,8 @@
 """Pods, nodes and the few other objects of the API server, cut down to what sharing GPUs needs.
 
 Frozen values, compact enough for every GPU pod of a large cluster to be kept: of annotations and
-labels only those that a scheme reads are here. :mod:`vgpu.kube.documents` makes them from the API
-server's JSON.
+labels only those that a scheme reads are here. :mod:`vgpu.kube.kinds` says how they are made from
+the API server's JSON.
 """
 
 import re
@@ -19,7 +19,7 @@ MIRROR = "kubernetes.io/config.mirror"
 
 SHARE_POD = "vgpu.dev/share-pod"
 """Marks a KubeShare SharePod in the shape of a pod: the UID of the pod that was made for it, "" if
-there is none yet. Only :mod:`vgpu.kube.documents` writes this and the next two annotations."""
+there is none yet. Only :mod:`vgpu.kube.pod_projection` writes this and the next two annotations."""
 
 BOUND_DEVICE = "vgpu.dev/bound-device"
 """The UUID of the GPU that KubeShare bound a SharePod to (status.BoundDeviceID)."""
@@ -229,6 +229,20 @@ class MalformedObject(msgspec.Struct, frozen=True, gc=False):
     def __str__(self) -> str:
         """For people: what it is and what is wrong with it."""
         return f"{self.title}: {self.detail}"
+
+
+class RawObject(msgspec.Struct, frozen=True):
+    """An object as the server sent it, for a program that copies it or a part of it.
+
+    Attributes:
+        ref: who it is; its namespace is "" if it has none.
+        resource_version: for preconditions.
+        content: all of it, as JSON.
+    """
+
+    ref: PodRef
+    resource_version: str
+    content: msgspec.Raw
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
