@@ -10,8 +10,8 @@ Where to look, in the order of a cycle:
 - ``plan``, ``memory``: what is to be done, in what order, and what is skipped and why. Pure.
   ``judge``: one subject of it once more, just before it is acted on. Pure.
 - ``apply/``: plans carried out, told in an audit and to Kubernetes, and undone.
-- ``cycle``: all of that once; ``schedule``, ``cron``, ``service``: again and again; ``leader``,
-  ``store``: kept in the cluster.
+- ``cycle``: all of that once; ``schedule``, ``cron``, ``service``: again and again; ``store``:
+  kept in the cluster.
 - ``commands/``, ``flags``, ``config``, ``session``: the command line. ``report``, ``report_table``,
   ``forms``, ``metrics``: what it prints and serves.
 """

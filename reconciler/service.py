@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from reconciler.cycle import Cycle, Cycles, Ending
-from reconciler.leader import Leader
 from reconciler.metrics import ReconcilerMetrics
 from reconciler.schedule import Missed
+from vgpu.kube.leader_election import LeaderElector
 from vgpu.program.probes import probes
 from vgpu.web.message import Handler, Request, Response
 from vgpu.web.metrics import metrics_page
@@ -41,7 +41,7 @@ class Loop:
         self,
         cycles: Cycles,
         numbers: ReconcilerMetrics,
-        leader: Leader | None,
+        leader: LeaderElector | None,
         stopping: threading.Event,
         *,
         deadline: float,
@@ -108,7 +108,7 @@ class Loop:
             return Cycle(now, Ending.BLIND, error="the Lease can be neither read nor renewed")
         return Cycle(now, Ending.STANDBY)
 
-    def _leads(self, leader: Leader) -> bool:
+    def _leads(self, leader: LeaderElector) -> bool:
         """Whether we lead; in the beginning that takes a moment to be known."""
         until = self._monotonic() + ELECTION_SECONDS
         while not (leader.leads() or leader.holder) and self._monotonic() < until:
@@ -173,7 +173,7 @@ def routes(loop: Loop, numbers: ReconcilerMetrics) -> Mapping[str, Handler]:
     }
 
 
-def leave(loop: Loop, leader: Leader | None, stopping: threading.Event) -> None:
+def leave(loop: Loop, leader: LeaderElector | None, stopping: threading.Event) -> None:
     """Begin nothing more, wait for what is under way, then lead no longer.
 
     What hangs ends the process, and the Lease expires by itself.

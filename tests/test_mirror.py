@@ -3,8 +3,6 @@
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.support.scripted_api import END, ScriptedApi, event
 from tests.support.waiting import WAIT_SECONDS, wait_ended, wait_until
@@ -12,10 +10,8 @@ from vgpu.kube.documents import EventType, Expired
 from vgpu.kube.informer import (
     ABSENT_PAUSE_SECONDS,
     IN_THE_WAY,
-    LONGEST_PAUSE_SECONDS,
     STALE_SECONDS,
     Informer,
-    pause_seconds,
 )
 from vgpu.reasons import Reason, SourceError
 
@@ -288,10 +284,3 @@ def test_one_that_is_closed_follows_no_longer(follow):
     informer.close()
     server.said.put(event(EventType.ADDED, "b=1"))
     wait_ended(informer._thread, "the mirror's thread ends")
-
-
-@given(st.integers(1, 10_000), st.floats(0, 1))
-def test_a_pause_is_between_nothing_and_twice_the_last_ones_longest(attempts, luck):
-    seconds = pause_seconds(attempts, luck)
-    assert 0 <= seconds <= min(LONGEST_PAUSE_SECONDS, 2 ** min(attempts - 1, 10))
-    assert pause_seconds(attempts, 1.0) >= pause_seconds(max(1, attempts - 1), 1.0)

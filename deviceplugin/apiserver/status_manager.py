@@ -3,10 +3,11 @@
 Nothing waits for it but other schedulers: containers are bound without it. What is told is found
 out anew from what the API server says, so that nothing is lost with a crash, and told with the
 version that was seen, so that nothing of others is written over. A subject that fails is tried
-again later, after all that have not.
+again later, after all that have not: a round has an order, which a work queue would not keep.
 """
 
 import logging
+import random
 import threading
 import time
 from collections import Counter, deque
@@ -19,13 +20,13 @@ import msgspec
 from msgspec.structs import replace
 
 from deviceplugin.apiserver import desired_state
-from deviceplugin.apiserver.backoff import ItemBackoff
 from deviceplugin.apiserver.desired_state import DesiredState
 from deviceplugin.apiserver.events import EventDeduplicator, EventReason, note
 from deviceplugin.apiserver.lock_owners import LockOwners
 from deviceplugin.failpoints import Failpoint, Step, noop
 from deviceplugin.model import AdmittedPod
 from deviceplugin.scheme_adapter import AnnotationPatch, NodePatch, SchemeAdapter
+from vgpu.kube.backoff import ItemBackoff
 from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.objects import EventNote, Node, Pod
@@ -142,7 +143,7 @@ class StatusManager:
         self._events: deque[EventNote] = deque(maxlen=MOST_EVENTS)
         self._deduplicator = EventDeduplicator()
         # Below is the status manager's thread's own.
-        self._backoff = ItemBackoff()
+        self._backoff = ItemBackoff(random.random)
         self._owners = LockOwners(cluster, adapter.codec.locks, monotonic)
         self._newer: dict[_Key, _Newer] = {}
         self._all_told: dict[str, _Known] = {}  # pods that were told all, as they were then
@@ -249,9 +250,9 @@ class StatusManager:
         except Exception:
             log.exception("telling failed on a defect", extra=_about(key))
             self._count(key.subject, WriteResult.FAILED)
-            self._backoff.add(key, task.version, now)
+            self._backoff.add(key, now, task.version)
         else:
-            self._backoff.end(key)
+            self._backoff.forget(key)
         return True
 
     def _failed(self, task: _Task, error: Exception, status: int | None) -> None:
@@ -262,8 +263,7 @@ class StatusManager:
             result = WriteResult.GONE  # the watch will say so
         moved_on = result is not WriteResult.FAILED
         self._count(task.key.subject, result)
-        self._backoff.add(task.key, task.version, self._monotonic(), moved_on=moved_on)
-        until = self._backoff.until(task.key, task.version)
+        until = self._backoff.add(task.key, self._monotonic(), task.version, moved_on=moved_on)
         self._next = min(self._next, until)
         level = logging.INFO if moved_on else logging.WARNING
         log.log(level, "not told", extra={**_about(task.key), "reason": str(error)})

@@ -18,13 +18,13 @@ from reconciler.config.flags import (
     where_flags,
 )
 from reconciler.cycle import Cycles
-from reconciler.leader import LEASE, Leader
 from reconciler.metrics import ReconcilerMetrics
 from reconciler.model import Scope
 from reconciler.policy import Mode
 from reconciler.schedule import Schedule
 from reconciler.service import Loop, leave, routes
 from reconciler.session import NoAudit, Session, session
+from vgpu.kube.leader_election import LeaderElector
 from vgpu.program import signals
 from vgpu.program.process import build_info, own_numbers
 from vgpu.program.web_flags import max_connections, max_per_address
@@ -32,6 +32,9 @@ from vgpu.web.config import WebConfigError, WebConfigFile
 from vgpu.web.server import ListenError, WebServer
 
 log = logging.getLogger(__name__)
+
+LEASE: Final = "vgpu-reconciler"
+"""The Lease that the acting reconciler holds; a node's own is named after the node too."""
 
 DEFAULT_PORT: Final = 9396
 
@@ -138,15 +141,15 @@ def run(
 
 def _loop(
     opened: Session, audit: Audit | NoAudit, elects: bool, web_config: WebConfigFile | None
-) -> tuple[Loop, ReconcilerMetrics, Leader | None, threading.Event]:
+) -> tuple[Loop, ReconcilerMetrics, LeaderElector | None, threading.Event]:
     """The loop over this session, its numbers, its election, and what stops it."""
     options = opened.options
     settings = options.settings
     stopping = threading.Event()
     leader = None
     if elects:
-        name = opened.own_name(LEASE)
-        leader = Leader(opened.cluster, options.state_namespace, socket.gethostname(), name=name)
+        name, identity = opened.own_name(LEASE), socket.gethostname()
+        leader = LeaderElector(opened.cluster, options.state_namespace, name, identity)
     leads = leader.leads if leader else lambda: True
     applies = settings.mode is Mode.APPLY
     cycles = Cycles(

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from deviceplugin.adapters.gpushare import GpushareAdapter
 from deviceplugin.adapters.volcano import HandshakeMode, VolcanoAdapter
-from deviceplugin.apiserver.backoff import ItemBackoff
 from deviceplugin.apiserver.desired_state import capacity_patch
 from deviceplugin.apiserver.events import AGAIN_SECONDS, EventDeduplicator, EventReason, note
 from deviceplugin.apiserver.lock_owners import AGAIN_SECONDS as ASKED_AGAIN_SECONDS
@@ -614,26 +613,6 @@ def test_what_was_said_is_forgotten_in_time():
             note(node(), EventReason.CONFLICT, str(number), NOW + number * AGAIN_SECONDS)
         )
     assert len(deduplicator._said) == 1
-
-
-# ---------------------------------------------------------------- back-off
-
-
-def test_a_subject_waits_longer_each_time_and_starts_anew_when_it_went_well():
-    backoff = ItemBackoff(jitter=lambda: 1.0)
-    waits = []
-    for _ in range(9):
-        backoff.add("a", "1", 100.0)
-        waits.append(backoff.until("a", "2") - 100)
-    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert (backoff.failures("a"), backoff.failures("b"), len(backoff)) == (9, 0, 1)
-    backoff.end("a")
-    assert backoff.until("a", "2") == 0
-    backoff.add("a", "2", 100.0, moved_on=True)
-    assert backoff.until("a", "2") == 101
-    assert backoff.until("a", "3") == 0
-    backoff.prune({"b"})
-    assert len(backoff) == 0
 
 
 # ---------------------------------------------------------------- the thread
