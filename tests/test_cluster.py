@@ -23,8 +23,9 @@ from vgpu.kube.access import Access
 from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import GATHER_SECONDS, MOST_WAIT_SECONDS, ClusterError
 from vgpu.kube.documents import EventType, Expired
+from vgpu.kube.events import EventNote, NoteType
 from vgpu.kube.kinds import CONFIG_MAPS, EVENTS, LEASES, NODES, PODS, SHARE_PODS
-from vgpu.kube.objects import EventNote, Lease, NoteType
+from vgpu.kube.objects import Lease
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError
 
@@ -233,7 +234,8 @@ def test_a_write_that_finds_nobody_is_not_tried_again(waits, monkeypatch):
 
 REF = PodRef("u-1", "ns", "p")
 LEASE = Lease("ns", "l", "7", "me", 15, 1735689600.25, None, 3)
-NOTE = EventNote("Pod", "v1", "ns", "p", "u-1", "Evicted", "why", 1735689600.9, NoteType.WARNING)
+AT, COMPONENT = 1735689600.9, "vgpu-reconciler"
+NOTE = EventNote("Pod", "v1", "ns", "p", "u-1", "Evicted", "why", AT, COMPONENT, NoteType.WARNING)
 NAMED = {"metadata": {"name": "n", "namespace": "ns", "uid": "u", "resourceVersion": "8"}}
 META = {"namespace": "ns", "name": "c"}
 OURS = {"labels": {"app.kubernetes.io/name": "vgpu"}}

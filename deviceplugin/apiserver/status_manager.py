@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import partial
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from deviceplugin.apiserver import desired_state
 from deviceplugin.apiserver.desired_state import DesiredState
-from deviceplugin.apiserver.events import EventDeduplicator, EventReason, note
+from deviceplugin.apiserver.events import AGAIN_SECONDS, EventReason, note
 from deviceplugin.apiserver.lock_owners import LockOwners
 from deviceplugin.failpoints import Failpoint, Step, noop
 from deviceplugin.model import AdmittedPod
@@ -29,7 +29,8 @@ from deviceplugin.scheme_adapter import AnnotationPatch, NodePatch, SchemeAdapte
 from vgpu.kube.backoff import ItemBackoff
 from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import ClusterError
-from vgpu.kube.objects import EventNote, Node, Pod
+from vgpu.kube.event_recorder import EventRecorder
+from vgpu.kube.objects import Node, Pod
 from vgpu.model import Device, PodRef
 from vgpu.reasons import SourceError
 from vgpu.schemes.gpushare.node import UNHEALTHY_KEY, UNHEALTHY_NAMESPACE, unhealthy_name
@@ -137,11 +138,10 @@ class StatusManager:
         self._monotonic = monotonic
         self._stopping = threading.Event()
         self._awake = threading.Event()
+        self._events = EventRecorder(MOST_EVENTS, repeat_seconds=AGAIN_SECONDS, keeps_newest=True)
         self._lock = threading.Lock()
         # Below is changed under the lock.
         self._counts: Counter[tuple[str, str]] = Counter()
-        self._events: deque[EventNote] = deque(maxlen=MOST_EVENTS)
-        self._deduplicator = EventDeduplicator()
         # Below is the status manager's thread's own.
         self._backoff = ItemBackoff(random.random)
         self._owners = LockOwners(cluster, adapter.codec.locks, monotonic)
@@ -175,10 +175,7 @@ class StatusManager:
 
     def say(self, about: Pod | PodRef | Node, word: EventReason, message: str) -> None:
         """Warn people by an event, unless the same was said lately."""
-        said = note(about, word, message, self._clock())
-        with self._lock:
-            if self._deduplicator.is_news(said):
-                self._events.append(said)
+        self._events.record(note(about, word, message, self._clock()))
         self._awake.set()
 
     def counts(self) -> Mapping[tuple[str, str], int]:
@@ -389,18 +386,16 @@ class StatusManager:
         self._forbidden_until = self._monotonic() + FORBIDDEN_SECONDS
 
     def _say_one(self) -> bool:
-        with self._lock:
-            said = self._events.popleft() if self._events else None
-            if self._events:
-                self._awake.set()  # for the next one
-        if said is None:
+        event = self._events.take()
+        if len(self._events):
+            self._awake.set()  # for the next one
+        if event is None:
             return False
         try:
-            self._cluster.write_event(said)
+            self._cluster.write_event(event)
         except ClusterError as error:
             if error.status in _BUSY:
-                with self._lock:
-                    self._events.appendleft(said)
+                self._events.put_back(event)
             raise
         return True
 

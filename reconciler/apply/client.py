@@ -12,7 +12,8 @@ import msgspec
 
 from reconciler.model import ObjectKind, ObjectRef
 from vgpu.kube.documents import Keep, ObjectPage
-from vgpu.kube.objects import EventNote, Node, Pod
+from vgpu.kube.events import EventNote
+from vgpu.kube.objects import Node, Pod
 from vgpu.model import PodRef
 
 Annotations = Mapping[str, str | None]

@@ -17,9 +17,10 @@ from vgpu.kube import reader as reads
 from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.documents import EventType
+from vgpu.kube.events import EventNote, NoteType
 from vgpu.kube.informer import Informer
 from vgpu.kube.kinds import NODES, PODS, SHARE_PODS
-from vgpu.kube.objects import EventNote, Lease, NoteType
+from vgpu.kube.objects import Lease
 from vgpu.model import PodRef
 
 GPUSHARE = {"aliyun.com/gpu-mem": "8"}
@@ -484,6 +485,7 @@ def note(kind, api_version, obj, message, **changes):
         reason="VgpuEvicted",
         message=message,
         at=NOW,
+        component="vgpu-reconciler",
         **changes,
     )
 
@@ -532,7 +534,7 @@ def test_missing_rights_to_write_are_named(cluster_of):
         (
             'create resource "events"',
             lambda: nobody.write_event(
-                EventNote("Pod", "v1", "default", "p", "u", reason="A", message="", at=NOW)
+                EventNote("Pod", "v1", "default", "p", "u", "A", "", NOW, "vgpu-reconciler")
             ),
         ),
     ):

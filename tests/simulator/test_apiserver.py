@@ -14,8 +14,9 @@ from vgpu.kube import list_watch
 from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.documents import EventType, Keep
+from vgpu.kube.events import EventNote
 from vgpu.kube.kinds import EVENTS, NODES, PODS, SHARE_PODS
-from vgpu.kube.objects import EventNote, Lease
+from vgpu.kube.objects import Lease
 from vgpu.simulator import store as stores
 from vgpu.simulator.apiserver import MOST_BODY, ApiServer
 from vgpu.simulator.store import ObjectStore, Selector, StoreError, merged
@@ -312,7 +313,7 @@ def test_a_lease_is_taken_by_one_of_two(cluster):
 
 
 def test_an_event_that_is_said_again_is_counted(store, cluster):
-    note = EventNote("Pod", "v1", "ns", "p", "u", "Said", "words", 1000.0)
+    note = EventNote("Pod", "v1", "ns", "p", "u", "Said", "words", 1000.0, "test")
     for _ in range(3):
         cluster.write_event(note)
     (event,) = store.list(EVENTS, Selector("ns")).items

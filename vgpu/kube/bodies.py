@@ -8,8 +8,9 @@ from typing import Any, Final
 import msgspec
 
 from vgpu.kube.api_kind import ApiKind
+from vgpu.kube.events import EventNote
 from vgpu.kube.kinds import CONFIG_MAPS, EVENTS, LEASES
-from vgpu.kube.objects import EventNote, Lease
+from vgpu.kube.objects import Lease
 from vgpu.model import PodRef
 
 LABELS: Final[Mapping[str, str]] = {"app.kubernetes.io/name": "vgpu"}

@@ -13,8 +13,9 @@ import msgspec
 from vgpu.kube import bodies
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.connection import CONFLICT, ClusterError
+from vgpu.kube.events import EventNote
 from vgpu.kube.kinds import CONFIG_MAPS, EVENTS, LEASES, NODES, PODS, SHARE_PODS
-from vgpu.kube.objects import EventNote, Lease, Node, Pod
+from vgpu.kube.objects import Lease, Node, Pod
 from vgpu.kube.paths import path_of
 from vgpu.kube.reader import Reader
 from vgpu.kube.verbs import CREATE, EVICT, PATCH, PATCH_STATUS, REPLACE, ApiVerb

@@ -266,36 +266,6 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     transitions: int = 0
 
 
-class NoteType(StrEnum):
-    """How serious an event is; Kubernetes has no others."""
-
-    NORMAL = "Normal"
-    WARNING = "Warning"
-
-
-class EventNote(msgspec.Struct, frozen=True, gc=False):
-    """Something to be said of an object as a Kubernetes Event.
-
-    Attributes:
-        kind, api_version, namespace, name, uid: the object; its namespace is "" if it has none.
-        reason: one word in CamelCase, for programs.
-        message: for people; no more than 1,024 bytes of it are written.
-        at: when it happened, in unix seconds.
-        component: who says it.
-    """
-
-    kind: str
-    api_version: str
-    namespace: str
-    name: str
-    uid: str
-    reason: str
-    message: str
-    at: float
-    type: NoteType = NoteType.NORMAL
-    component: str = "vgpu-reconciler"
-
-
 def holds_devices(pod: Pod) -> bool:
     """Whether the pod may still have devices: the one answer for every part of the product.
 
