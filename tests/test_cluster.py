@@ -21,11 +21,12 @@ from tests.support.waiting import WAIT_SECONDS
 from vgpu.kube import bodies, list_watch, service_account
 from vgpu.kube.access import Access
 from vgpu.kube.client import ApiClient
-from vgpu.kube.connection import GATHER_SECONDS, MOST_WAIT_SECONDS, ClusterError
+from vgpu.kube.connection import GATHER_SECONDS, ClusterError
 from vgpu.kube.documents import EventType, Expired
 from vgpu.kube.events import EventNote, NoteType
 from vgpu.kube.kinds import CONFIG_MAPS, EVENTS, LEASES, NODES, PODS, SHARE_PODS
 from vgpu.kube.objects import Lease
+from vgpu.kube.retries import MOST_WAIT_SECONDS
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError
 

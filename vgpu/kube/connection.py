@@ -20,23 +20,19 @@ import urllib3
 
 from vgpu.kube.access import Access, NoAccess
 from vgpu.kube.configured import find
+from vgpu.kube.retries import AGAIN, ONCE, READ_TIMEOUT
 from vgpu.kube.verbs import WATCH, ApiVerb
 from vgpu.reasons import Reason, SourceError
 
-READ_TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)
-"""Seconds. An eviction may be answered after 10, when the server tries again for us."""
-
 STREAM_GRACE_SECONDS: Final = 15
-"""So much longer than the server was to keep a stream open is waited for its end."""
+"""Maximum time to wait for a stream's end after the server should have ended it, in seconds."""
 
 GATHER_SECONDS: Final = 0.5
-"""So long a stream's reader that has caught up lets further lines gather, unless told otherwise."""
+"""Default time for which a stream's reader that has caught up lets further lines gather, in
+seconds."""
 
 AT_ONCE_SECONDS: Final = 0.005
-"""A read that takes longer had to wait for its line."""
-
-MOST_WAIT_SECONDS: Final = 30
-"""What is waited at most before a read is tried again, whatever the server asks for."""
+"""Maximum duration of a read whose line was there already, in seconds."""
 
 LONGEST_LINE: Final = 32 * 1024 * 1024
 """Bytes of one line of a stream; etcd keeps no object of more than 1.5 MiB."""
@@ -55,11 +51,11 @@ class ClusterError(Exception):
 
     Attributes:
         status: the HTTP status; 0 where there was no answer.
-        reason: the server's word (``Forbidden``, ``NotFound``, ``Conflict`` …), or
+        reason: the server's (``Forbidden``, ``NotFound``, ``Conflict`` …), or
             ``NoConfiguration``, ``Unreachable``, ``WrongClock``.
-        message: what it or the network said; of a Forbidden it names the missing right.
+        message: the server's or the network's; that of a Forbidden names the missing right.
         retry_after: seconds that the server asks us to wait, None if it does not.
-        causes: what the server says lies behind it, such as a disruption budget with its numbers.
+        causes: the server's further messages, such as a disruption budget with its numbers.
     """
 
     def __init__(
@@ -70,7 +66,7 @@ class ClusterError(Exception):
         retry_after: float | None = None,
         causes: tuple[str, ...] = (),
     ) -> None:
-        complete = reason == NO_CONFIGURATION or not message  # the message says it all by itself
+        complete = reason == NO_CONFIGURATION or not message  # the message is enough by itself
         super().__init__((message or reason) if complete else f"{reason}: {message}")
         self.status = status
         self.reason = reason
@@ -85,28 +81,6 @@ class ExpiredError(ClusterError):
     def __init__(self, message: str, token: str) -> None:
         super().__init__(GONE, "Expired", message)
         self.token = token
-
-
-class _Retry(urllib3.Retry):
-    """How reads are tried again."""
-
-    def get_retry_after(self, response: urllib3.BaseHTTPResponse) -> float | None:
-        """What the server asks us to wait, within reason."""
-        asked = super().get_retry_after(response)
-        return None if asked is None else min(asked, MOST_WAIT_SECONDS)
-
-
-_AGAIN: Final = _Retry(
-    total=4,
-    connect=1,  # an address where nobody listens rarely changes its mind
-    status_forcelist=(429, 502, 503, 504),
-    allowed_methods=frozenset({"GET"}),
-    backoff_factor=0.3,
-    backoff_jitter=0.3,
-    backoff_max=10,
-    raise_on_status=False,
-)
-_ONCE: Final = urllib3.Retry(0, raise_on_status=False)
 
 
 class _ListMeta(msgspec.Struct, frozen=True):
@@ -138,14 +112,14 @@ class ApiConnection:
     ) -> None:
         """Speak to this server.
 
-        ``gather``: so many seconds a stream's reader that has caught up lets further lines gather;
-        0 is for who needs each as soon as it is there. ``patience``: after so many seconds of
-        silence a request has failed, and is not tried again; 0 is as long as READ_TIMEOUT, and
-        reads are.
+        ``gather``: seconds for which a stream's reader that has caught up lets further lines
+        gather; 0 is for who needs each line as soon as it is there. ``patience``: seconds of
+        silence after which a request has failed and is not tried again; 0 means READ_TIMEOUT, and
+        reads are tried again.
         """
         self._access = access
         self._timeout = urllib3.Timeout(patience, patience) if patience else READ_TIMEOUT
-        self._again = _ONCE if patience else _AGAIN
+        self._again = ONCE if patience else AGAIN
         self._gather = gather
         self._lock = threading.Lock()
         self._requests: Counter[tuple[str, str]] = Counter()
@@ -272,7 +246,7 @@ class ApiConnection:
                 f"{self.server}{path}" + (f"?{urlencode(query)}" if query else ""),
                 body=body,
                 headers=headers,
-                retries=self._again if verb.method == "GET" else _ONCE,
+                retries=self._again if verb.method == "GET" else ONCE,
                 redirect=False,  # an API server does not send us elsewhere; a login page would
                 timeout=timeout or self._timeout,
                 preload_content=preload,
@@ -305,12 +279,12 @@ def clock_ahead(date: str, sent_at: float, received_at: float) -> float:
     A Date has whole seconds, rounded down (RFC 9110).
     """
     try:
-        told = parsedate_to_datetime(date).timestamp()
+        server_time = parsedate_to_datetime(date).timestamp()
     except (ValueError, OverflowError):
         return 0.0
-    if told + 1 < sent_at:
-        return sent_at - told - 1
-    return min(0.0, received_at - told)
+    if server_time + 1 < sent_at:
+        return sent_at - server_time - 1
+    return min(0.0, received_at - server_time)
 
 
 def _refusal(response: urllib3.BaseHTTPResponse) -> ClusterError:

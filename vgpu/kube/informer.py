@@ -59,8 +59,8 @@ class InformerState(msgspec.Struct, Generic[_Object], frozen=True):
 
     Attributes:
         objects: those that are kept, by their key; the same mapping as long as nothing changes.
-        silent: seconds since the server last said something; None before the first list.
-        failure: why it is not heard now, if it is not.
+        silent: seconds since the server was last heard; None before the first list.
+        failure: why the server is not heard now, if it is not.
         synced: whether the first list is complete, and the server was heard lately.
         malformed: those that are there and cannot be read.
     """

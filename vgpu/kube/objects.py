@@ -38,7 +38,7 @@ COMPLETED: Final = "Completed"
 
 
 class ContainerState(StrEnum):
-    """What the kubelet last said of a container."""
+    """A container's state, as the kubelet last reported it."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -104,14 +104,14 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         annotations, labels: those that a scheme or this product reads, no others.
         containers: app containers, init containers and sidecars that the spec names, in the
             kubelet's order of the annotation indices: app containers first, as in the spec.
-        statuses: as far as the kubelet has told.
+        statuses: as far as the kubelet has reported them.
         deleted_at: when it is or was to be gone (deletionTimestamp).
         scheduled_at: when the condition PodScheduled became what it is.
         unschedulable: the scheduler's own words for why it is not bound; "" if it is.
         priority: higher is more important.
         started_at: when the kubelet had taken it in (status.startTime).
         status_at: when the kubelet last wrote the status, as metadata.managedFields tell; if the
-            kubelet never did, when anybody did. Told of Pending and Failed pods only, and of no
+            kubelet never did, when anybody did. Known of Pending and Failed pods only, and of no
             SharePod.
         gated: whether a scheduling gate still keeps every scheduler from it.
         restart_policy: Always, OnFailure or Never.
@@ -154,17 +154,21 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     @property
     def apps(self) -> tuple[str, ...]:
         """The names of the app containers, in the spec's order: annotations count these."""
-        return tuple(one.name for one in self.containers if one.kind is ContainerKind.APP)
+        return tuple(
+            container.name for container in self.containers if container.kind is ContainerKind.APP
+        )
 
     def initialized(self, since: float = 0.0) -> bool:
         """Whether every init container that runs to its end has succeeded, the last of the spec at
         or after ``since`` (unix seconds): an older status is of a boot of the node before this one.
 
-        False where there is none, or where the kubelet has not said so of each. After a boot they
+        False where there is none, or where the kubelet has not reported each. After a boot they
         run again one by one, and those to come still have their old status meanwhile.
         """
-        ends = {one.name: one for one in self.statuses if one.has_succeeded}
-        plain = [one.name for one in self.containers if one.kind is ContainerKind.INIT]
+        ends = {status.name: status for status in self.statuses if status.has_succeeded}
+        plain = [
+            container.name for container in self.containers if container.kind is ContainerKind.INIT
+        ]
         if not plain or not ends.keys() >= set(plain):
             return False
         return (ends[plain[-1]].finished_at or 0.0) >= int(since)
@@ -251,7 +255,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         resource_version: of the state that was read; "" if there is none yet.
         holder: who has it; "" if nobody.
-        duration_seconds: so long after ``renewed_at`` nobody else may take it.
+        duration_seconds: minimum time after ``renewed_at`` before others may take it, in seconds.
         acquired_at, renewed_at: unix seconds, exact to a microsecond; None if not set.
         transitions: how often it has changed hands.
     """
@@ -270,9 +274,9 @@ def holds_devices(pod: Pod) -> bool:
     """Whether the pod may still have devices: the one answer for every part of the product.
 
     A terminal pod has none, whatever its annotations say. A pod that is being deleted keeps them
-    until the kubelet says of every container that it has ended: one that was waiting may have
+    until the kubelet reports of every container that it has ended: one that was waiting may have
     been started since. One that was never bound to a node has no containers. Where the kubelet
-    has told nothing yet, a bound pod keeps them: missing data is not evidence.
+    has reported nothing yet, a bound pod keeps them: missing data is not evidence.
     """
     if pod.terminal:
         return False
@@ -280,6 +284,7 @@ def holds_devices(pod: Pod) -> bool:
         return True
     if not pod.node:
         return False
-    gone = {one.name for one in pod.statuses if one.state is ContainerState.TERMINATED}
-    known = {one.name for one in pod.containers} | {one.name for one in pod.statuses}
-    return not pod.statuses or not known <= gone
+    ended = {status.name for status in pod.statuses if status.state is ContainerState.TERMINATED}
+    containers = {container.name for container in pod.containers}
+    containers |= {status.name for status in pod.statuses}
+    return not pod.statuses or not containers <= ended
