@@ -13,6 +13,9 @@ from vgpu.kube.informer import (
     STALE_SECONDS,
     Informer,
 )
+from vgpu.kube.objects import MalformedObject
+from vgpu.kube.work_queue import WorkQueue
+from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError
 
 
@@ -23,8 +26,12 @@ def follow():
 
     def start(*lists, **options):
         server = ScriptedApi(*lists)
-        options = {"pause": server.pauses.append, "clock": server.clock} | options
-        informer = Informer(server, "server", key=lambda text: text.partition("=")[0], **options)
+        options = {
+            "key": lambda text: text.partition("=")[0],
+            "pause": server.pauses.append,
+            "clock": server.clock,
+        } | options
+        informer = Informer(server, "server", **options)
         made.append((informer, server))
         informer.start()
         return informer, server
@@ -284,3 +291,33 @@ def test_one_that_is_closed_follows_no_longer(follow):
     informer.close()
     server.said.put(event(EventType.ADDED, "b=1"))
     wait_ended(informer._thread, "the mirror's thread ends")
+
+
+def test_the_key_of_whatever_changed_is_for_a_work_queue_and_after_a_list_all_are(follow):
+    keys = WorkQueue()
+    unread = MalformedObject("Pod", PodRef("d", "", ""), "no phase")
+
+    def taken(count):
+        wait_until(lambda: len(keys) == count, f"{count} keys wait")
+        return [keys.get() for _ in range(count)]
+
+    _, server = follow(
+        ["a=1", "b=1"],
+        ["b=2", "c=1", unread],
+        key=lambda each: each.ref.uid if each is unread else each.partition("=")[0],
+        keep=lambda text: not text.endswith("=dropped"),
+        enqueue=keys.add,
+    )
+    assert taken(2) == ["a", "b"]
+    for key in "ab":
+        keys.done(key)
+    server.said.put(event(EventType.MODIFIED, "b=2"))
+    server.said.put(event(EventType.ADDED, "x=dropped"))
+    server.said.put(event(EventType.DELETED, "b=2"))
+    server.said.put(event(EventType.ADDED, "b=3"))
+    assert taken(1) == ["b"]
+    server.said.put(Expired(Reason.UNREADABLE, "server", "too old"))
+    assert taken(3) == ["a", "c", "d"]  # a is gone
+    keys.done("b")
+    assert taken(1) == ["b"]
+    assert len(keys) == 0

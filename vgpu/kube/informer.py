@@ -83,6 +83,7 @@ class Informer(Generic[_Object]):
         key: Callable[[_Object | MalformedObject], str],
         keep: Callable[[_Object], bool] = lambda _: True,
         changed: Callable[[], object] = lambda: None,
+        enqueue: Callable[[str], object] = lambda _: None,
         stale_seconds: float = STALE_SECONDS,
         pause: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -90,7 +91,9 @@ class Informer(Generic[_Object]):
         """``subject`` is what failures are about.
 
         ``key`` tells objects apart; those that ``keep`` refuses are dropped. ``changed`` is called
-        on the informer's thread after every change and failure, to wake up who waits. ``pause``
+        on the informer's thread after every change and failure, to wake up who waits; ``enqueue``
+        with the key of each object that has changed or is gone: after a list with all keys, since
+        what happened before it is not known. It is a work queue's ``add``. ``pause``
         waits so many seconds, and less when the informer is closed; ``clock`` tells seconds that
         never go back.
         """
@@ -99,6 +102,7 @@ class Informer(Generic[_Object]):
         self._key = key
         self._keep = keep
         self._changed = changed
+        self._enqueue = enqueue
         self._stale_seconds = stale_seconds
         self._stop = threading.Event()
         self._pause = pause or self._stop.wait
@@ -167,6 +171,7 @@ class Informer(Generic[_Object]):
                 malformed[self._key(object_)] = object_
             elif self._keep(object_):
                 kept[self._key(object_)] = object_
+        keys = self._objects.keys() | self._malformed.keys() | kept.keys() | malformed.keys()
         with self._lock:
             self._objects, self._malformed = kept, malformed
             self._handed_out = None
@@ -174,6 +179,8 @@ class Informer(Generic[_Object]):
         if not version:
             self._attempts = 0
         self._tried.set()
+        for key in sorted(keys):
+            self._enqueue(key)
         self._changed()
         return version
 
@@ -201,7 +208,8 @@ class Informer(Generic[_Object]):
                 self._handed_out = None
             self._attempts = 0
             self._note()
-        if changed:
+        if about is not None and changed:
+            self._enqueue(self._key(about))
             self._changed()
 
     def _take(self, type_: EventType, about: _Object | MalformedObject) -> bool:

@@ -1,7 +1,7 @@
 """A :class:`~vgpu.kube.key_queue.KeyQueue` for several threads: who adds keys, and who works.
 
 queue = WorkQueue[str]()
-informer = Informer(..., changed=...)  # queue.add(key)
+informer = Informer(..., enqueue=queue.add)
 while (key := queue.get()) is not None:
     try:
         reconcile(key)
