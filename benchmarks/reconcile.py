@@ -165,7 +165,7 @@ def probe():
 
 def look(count):
     """One look of a process of its own."""
-    command = [sys.executable, __file__, "--looker"]
+    command = [sys.executable, __file__, "--probe"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         for kind, page in ((b"n", node_page(count).encode()), *((b"p", p) for p in pages(count))):
             process.stdin.write(kind + struct.pack("<Q", len(page)))
@@ -188,7 +188,6 @@ def look(count):
 
 def event(count=20_000):
     """The least CPU microseconds of one event: decoded, and stored where pods are kept."""
-
     page = json.loads(next(islice(pages(500), 1)))
     lines = [
         compact(
@@ -213,7 +212,7 @@ def main():
     parser.add_argument("--pods", type=int, default=100_000)
     parser.add_argument("--sample", type=int, default=1000, help="pods for the official client")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--looker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--probe", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.probe:
         probe()
