@@ -918,7 +918,7 @@ def test_half_an_account_is_no_cluster(no_cluster, monkeypatch, file, content):
 
 
 def test_the_official_client_costs_nothing_where_no_kubeconfig_is_read():
-    program = "import sys, vgpu.kube; sys.exit('kubernetes' in sys.modules)"
+    program = "import sys, vgpu.kube.client; sys.exit('kubernetes' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 

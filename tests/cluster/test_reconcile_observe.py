@@ -59,7 +59,7 @@ def broken(large):
 
 
 def look(observer, now=1.0):
-    return observer.look(now).snapshot
+    return observer.view(now).snapshot
 
 
 def by_uid(snapshot):

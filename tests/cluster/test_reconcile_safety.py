@@ -177,7 +177,7 @@ def test_share_pods_that_nobody_can_read_stop_nothing(
     told = api.client.get(pod)["metadata"]["managedFields"]
     assert "0000-01-01T00:00:00Z" in {each["time"] for each in told}
     with closing(WatchingObserver(cluster, Units())) as watching:
-        seen = watching.look(time.time()).snapshot
+        seen = watching.view(time.time()).snapshot
         assert Coverage.SHARE_PODS in seen.complete
         assert sorted(each.name for each in seen.malformed) == spoilt
     applied = command.apply()

@@ -54,7 +54,7 @@ def _pod(node: str, pod: SimulatedPod, pod_claims: list[SimulatedClaim], created
         status["containerStatuses"] = [_container_status(pod, c, created) for c in pod.containers]
     return {
         "apiVersion": "v1",
-        "kind": "SimulatedPod",
+        "kind": "Pod",
         "metadata": {
             "name": pod.ref.name,
             "namespace": pod.ref.namespace,
