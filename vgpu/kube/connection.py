@@ -20,9 +20,12 @@ import urllib3
 
 from vgpu.kube.access import Access, NoAccess
 from vgpu.kube.configured import find
+from vgpu.kube.errors import GONE, NO_CONFIGURATION, ClusterError, ExpiredError
 from vgpu.kube.retries import AGAIN, ONCE, READ_TIMEOUT
 from vgpu.kube.verbs import WATCH, ApiVerb
 from vgpu.reasons import Reason, SourceError
+
+__all__ = ["CONFLICT", "GONE", "NOT_FOUND", "ApiConnection", "ClusterError", "ExpiredError"]
 
 STREAM_GRACE_SECONDS: Final = 15
 """Maximum time to wait for a stream's end after the server should have ended it, in seconds."""
@@ -39,48 +42,9 @@ LONGEST_LINE: Final = 32 * 1024 * 1024
 
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
-GONE: Final = 410
-NO_CONFIGURATION: Final = "NoConfiguration"
 _SUCCESSES: Final = range(200, 300)
 _QUOTED: Final = 200
 """Bytes of an answer that are quoted where it is not a Status, such as a proxy's page."""
-
-
-class ClusterError(Exception):
-    """The API server cannot be found or reached, or has refused a request.
-
-    Attributes:
-        status: the HTTP status; 0 where there was no answer.
-        reason: the server's (``Forbidden``, ``NotFound``, ``Conflict`` …), or
-            ``NoConfiguration``, ``Unreachable``, ``WrongClock``.
-        message: the server's or the network's; that of a Forbidden names the missing right.
-        retry_after: seconds that the server asks us to wait, None if it does not.
-        causes: the server's further messages, such as a disruption budget with its numbers.
-    """
-
-    def __init__(
-        self,
-        status: int,
-        reason: str,
-        message: str,
-        retry_after: float | None = None,
-        causes: tuple[str, ...] = (),
-    ) -> None:
-        complete = reason == NO_CONFIGURATION or not message  # the message is enough by itself
-        super().__init__((message or reason) if complete else f"{reason}: {message}")
-        self.status = status
-        self.reason = reason
-        self.message = message
-        self.retry_after = retry_after
-        self.causes = causes
-
-
-class ExpiredError(ClusterError):
-    """A 410: ``token`` goes on with a list from the same place at a later time, "" if it cannot."""
-
-    def __init__(self, message: str, token: str) -> None:
-        super().__init__(GONE, "Expired", message)
-        self.token = token
 
 
 class _ListMeta(msgspec.Struct, frozen=True):

@@ -48,6 +48,8 @@ class ListWatch(Generic[_Object]):
 
         Events come of every object; it is the informer's to drop those that are not to be kept.
         """
+        self.subject = server.server
+        """What failures are about."""
         self._server = server
         self._kind = kind
         self._keep = keep
@@ -61,7 +63,7 @@ class ListWatch(Generic[_Object]):
         """
         listed: list[_Object | MalformedObject] = []
         version = ""
-        with translate_errors(self._server.server, GONE):
+        with translate_errors(self.subject, GONE):
             try:
                 for page in self._server.pages(
                     self._kind,
@@ -81,7 +83,7 @@ class ListWatch(Generic[_Object]):
 
     def watch(self, version: str) -> Iterator[WatchEvent[_Object]]:
         """Every event and bookmark from ``version`` on. Raises SourceError, or Expired."""
-        with translate_errors(self._server.server, GONE, NOT_FOUND):  # a kind may be withdrawn
+        with translate_errors(self.subject, GONE, NOT_FOUND):  # a kind may be withdrawn
             yield from self._server.watch(self._kind, version, **self._selectors)
 
 
