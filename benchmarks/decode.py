@@ -122,9 +122,9 @@ def pages(count):
 
 
 def ours(kept):
-    from vgpu.kube.documents import decode_pods  # noqa: PLC0415
+    from vgpu.kube.kinds import PODS  # noqa: PLC0415
 
-    return lambda page: kept.extend(decode_pods(page).pods)
+    return lambda page: kept.extend(PODS.page(page).objects)
 
 
 def official(kept):

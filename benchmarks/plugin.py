@@ -27,7 +27,7 @@ from benchmarks.budgets import Budgets  # noqa: E402
 from benchmarks.decode import pod  # noqa: E402
 from benchmarks.exporter import memory_mib, on_cpu  # noqa: E402
 from tests.deviceplugin.live_plugin import GIB, NODE, PluginBench, volcano_annotations  # noqa: E402
-from vgpu.simulator.store import PODS  # noqa: E402
+from vgpu.kube.kinds import PODS  # noqa: E402
 
 CARDS, SHARES = 8, 240
 CARD_BYTES = 80 * GIB

@@ -34,7 +34,7 @@ from reconciler.plan import make_plan  # noqa: E402
 from reconciler.policy import Policy  # noqa: E402
 from reconciler.reconciler_state import ReconcilerState  # noqa: E402
 from vgpu.inventory import Objects, Units, detect_schemes  # noqa: E402
-from vgpu.kube.documents import decode_nodes, decode_pods  # noqa: E402
+from vgpu.kube.kinds import NODES, PODS  # noqa: E402
 from vgpu.kube.objects import Node, Pod  # noqa: E402
 
 PODS_A_NODE = 20
@@ -112,8 +112,8 @@ def spent(call):
 
 def plan_in_memory(count, runs):
     """The least CPU seconds of a plan over ``count`` sharing pods."""
-    nodes = decode_nodes(node_page(count).encode()).nodes
-    shared = [pod for page in pages(4 * count) for pod in decode_pods(page).pods]
+    nodes = NODES.page(node_page(count).encode()).objects
+    shared = [pod for page in pages(4 * count) for pod in PODS.page(page).objects]
     pods = tuple(
         sick(pod) if number % SICK_EVERY == 0 else pod for number, pod in enumerate(shared)
     )
@@ -139,8 +139,8 @@ def probe():
     """Fed pages on standard input; what it cost on standard output."""
     begun = time.process_time()
     pods, nodes = [], []
-    decoders = {b"n": lambda page: nodes.extend(decode_nodes(page).nodes)}
-    decoders[b"p"] = lambda page: pods.extend(decode_pods(page).pods)
+    decoders = {b"n": lambda page: nodes.extend(NODES.page(page).objects)}
+    decoders[b"p"] = lambda page: pods.extend(PODS.page(page).objects)
     reading = 0.0
     while header := sys.stdin.buffer.read(9):
         started = time.process_time()
@@ -165,7 +165,7 @@ def probe():
 
 def look(count):
     """One look of a process of its own."""
-    command = [sys.executable, __file__, "--looker"]
+    command = [sys.executable, __file__, "--probe"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         for kind, page in ((b"n", node_page(count).encode()), *((b"p", p) for p in pages(count))):
             process.stdin.write(kind + struct.pack("<Q", len(page)))
@@ -188,8 +188,6 @@ def look(count):
 
 def event(count=20_000):
     """The least CPU microseconds of one event: decoded, and stored where pods are kept."""
-    from vgpu.kube.documents import decode_pod_event  # noqa: PLC0415
-
     page = json.loads(next(islice(pages(500), 1)))
     lines = [
         compact(
@@ -201,7 +199,7 @@ def event(count=20_000):
 
     def take():
         for number in range(count):
-            said = decode_pod_event(lines[number % len(lines)])
+            said = PODS.event(lines[number % len(lines)])
             kept[said.object.ref.uid] = said.object
 
     return min(spent(take)[0] for _ in range(3)) / count * 1e6
@@ -214,7 +212,7 @@ def main():
     parser.add_argument("--pods", type=int, default=100_000)
     parser.add_argument("--sample", type=int, default=1000, help="pods for the official client")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--looker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--probe", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.probe:
         probe()

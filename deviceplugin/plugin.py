@@ -213,7 +213,7 @@ class Plugin:
         options = self._options
         try:
             nodes = (
-                [each for page in self._cluster.node_pages() for each in page.nodes]
+                [each for page in self._cluster.node_pages() for each in page.objects]
                 if needs_nodes(options)
                 else ()
             )

@@ -11,7 +11,7 @@ Where to look, in the order of a cycle:
   what is remembered between cycles. ``judge``: one object of a plan once more, just before it is
   acted on. Pure.
 - ``apply/``: plans carried out, told in an audit and to Kubernetes, and undone.
-- ``cycle``: all of that once; ``schedule``, ``service``: again and again; ``leader``,
+- ``cycle``: all of that once; ``schedule``, ``service``: again and again;
   ``state_store``: kept in the cluster. ``owners/``: whose pods may be evicted.
 - ``commands/``, ``config/``, ``session``: the command line. ``report/``, ``metrics``: what it
   prints and serves.

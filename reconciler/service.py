@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Final
 
 from reconciler.cycle import Cycle, Cycles, Ending
-from reconciler.leader import Leader
 from reconciler.metrics import ReconcilerMetrics
 from reconciler.schedule import Missed
+from vgpu.kube.leader_election import LeaderElector
 from vgpu.program.ending import EXIT_FAILURE, exit_now
 from vgpu.program.pages import program_routes
 from vgpu.web.metrics import metrics_page
@@ -40,7 +40,7 @@ class Loop:
         self,
         cycles: Cycles,
         numbers: ReconcilerMetrics,
-        leader: Leader | None,
+        leader: LeaderElector | None,
         stopping: threading.Event,
         *,
         deadline: float,
@@ -107,7 +107,7 @@ class Loop:
             return Cycle(now, Ending.BLIND, error="the Lease can be neither read nor renewed")
         return Cycle(now, Ending.STANDBY)
 
-    def _leads(self, leader: Leader) -> bool:
+    def _leads(self, leader: LeaderElector) -> bool:
         """Whether we lead; in the beginning that takes a moment to be known."""
         until = self._monotonic() + ELECTION_SECONDS
         while not (leader.leads() or leader.holder) and self._monotonic() < until:
@@ -161,7 +161,7 @@ def routes(loop: Loop, numbers: ReconcilerMetrics) -> Routes:
     )
 
 
-def leave(loop: Loop, leader: Leader | None, stopping: threading.Event) -> None:
+def leave(loop: Loop, leader: LeaderElector | None, stopping: threading.Event) -> None:
     """Begin nothing more, wait for what is under way, then lead no longer.
 
     What hangs ends the process, and the Lease expires by itself.

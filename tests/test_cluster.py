@@ -5,13 +5,9 @@ import json
 import re
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from hypothesis import given
@@ -19,66 +15,20 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from urllib3.connection import HTTPConnection
 
+from tests.support.answering_server import Answers, Handler, answer, serving, status
 from tests.support.environment import own_loopback
-from tests.support.waiting import WAIT_SECONDS, wait_ended
+from tests.support.waiting import WAIT_SECONDS
 from vgpu.kube import bodies, list_watch, service_account
 from vgpu.kube.access import Access
 from vgpu.kube.client import ApiClient
-from vgpu.kube.connection import GATHER_SECONDS, MOST_WAIT_SECONDS, ClusterError
+from vgpu.kube.connection import GATHER_SECONDS, ClusterError
 from vgpu.kube.documents import EventType, Expired
-from vgpu.kube.objects import EventNote, Lease, NoteType
+from vgpu.kube.events import EventNote, NoteType
+from vgpu.kube.kinds import CONFIG_MAPS, EVENTS, LEASES, NODES, PODS, SHARE_PODS
+from vgpu.kube.objects import Lease
+from vgpu.kube.retries import MOST_WAIT_SECONDS
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError
-
-
-class Answers(ThreadingHTTPServer):
-    """Gives the next of its answers to every request, and keeps the requests."""
-
-    daemon_threads = True
-
-    def __init__(self, answers, host="127.0.0.1"):
-        super().__init__((host, 0), Handler)
-        self.answers = list(answers)
-        self.requests = []
-        self.types = []
-
-    def handle_error(self, request, client_address):
-        """A client that has had enough is no news."""
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self):
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        parts = urlsplit(self.path)
-        self.server.requests.append((self.command, parts.path, parse_qs(parts.query), body))
-        self.server.types.append(self.headers["Content-Type"])
-        status, headers, body = self.server.answers.pop(0)
-        self.send_response(status)
-        for name, value in ({"Content-Length": str(len(body))} | headers).items():
-            if value is not None:
-                self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-        if headers.get("Connection") == "close":
-            self.close_connection = True
-
-    do_PATCH = do_POST = do_PUT = do_GET  # noqa: N815  # http.server's names
-
-    def log_message(self, *_):
-        """Silence."""
-
-
-def answer(content, status=200, **headers):
-    body = content if isinstance(content, bytes) else json.dumps(content).encode()
-    return status, {name.replace("_", "-"): value for name, value in headers.items()}, body
-
-
-def status(code, reason, message="", **metadata):
-    return answer(
-        {"kind": "Status", "reason": reason, "message": message, "metadata": metadata}, code
-    )
 
 
 def pod(name):
@@ -93,21 +43,6 @@ def pod(name):
 def page(*names, token="", version=""):
     meta = {"continue": token, "resourceVersion": version}
     return answer({"metadata": meta, "items": [pod(name) for name in names]})
-
-
-@contextmanager
-def serving(*answers, **options):
-    """A client of a server with these answers, and the server."""
-    with Answers(answers) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        url = f"http://127.0.0.1:{server.server_port}/"
-        try:
-            with ApiClient(Access.anonymous(url), **options) as cluster:
-                yield cluster, server
-        finally:
-            server.shutdown()
-            wait_ended(thread, "the server ends")
 
 
 def nobody():
@@ -126,7 +61,7 @@ def waits(monkeypatch):
 
 
 def names(pages):
-    return [each.ref.name for one in pages for each in one.pods]
+    return [each.ref.name for one in pages for each in one.objects]
 
 
 # ---------------------------------------------------------------- pages
@@ -172,7 +107,7 @@ def test_share_pods_are_pods_and_none_where_kubeshare_is_not_installed():
     listed = answer({"items": [pod("shared")]})
     with serving(listed) as (cluster, server):
         (page,) = cluster.sharepod_pages()
-        assert [each.ref.name for each in page.pods] == ["shared"]
+        assert [each.ref.name for each in page.objects] == ["shared"]
     assert server.requests[0][1] == "/apis/kubeshare.nthu/v1/sharepods"
     with serving(answer(b"404 page not found\n", 404)) as (cluster, _):
         assert list_watch.sharepods(cluster).list() == ([], "")
@@ -300,7 +235,8 @@ def test_a_write_that_finds_nobody_is_not_tried_again(waits, monkeypatch):
 
 REF = PodRef("u-1", "ns", "p")
 LEASE = Lease("ns", "l", "7", "me", 15, 1735689600.25, None, 3)
-NOTE = EventNote("Pod", "v1", "ns", "p", "u-1", "Evicted", "why", 1735689600.9, NoteType.WARNING)
+AT, COMPONENT = 1735689600.9, "vgpu-reconciler"
+NOTE = EventNote("Pod", "v1", "ns", "p", "u-1", "Evicted", "why", AT, COMPONENT, NoteType.WARNING)
 NAMED = {"metadata": {"name": "n", "namespace": "ns", "uid": "u", "resourceVersion": "8"}}
 META = {"namespace": "ns", "name": "c"}
 OURS = {"labels": {"app.kubernetes.io/name": "vgpu"}}
@@ -536,7 +472,7 @@ def test_every_request_is_counted_by_verb_and_answer(waits):
     with serving(*refused, *written) as (cluster, _):
         assert cluster.config_map("ns", "n") is None
         list(cluster.pods())
-        list(cluster.watch_pods("1"))
+        list(cluster.watch(PODS, "1"))
         cluster.patch_node("n", "1", {})
         with pytest.raises(ClusterError):
             cluster.write_lease(LEASE)
@@ -647,9 +583,9 @@ def test_a_page_that_is_none_is_malformed_and_names_the_server(body):
         lambda cluster: list(cluster.sharepod_pages()),
         lambda cluster: cluster.config_map("a", "b"),
         lambda cluster: cluster.unhealthy_gpus(),
-        lambda cluster: list(cluster.watch_pods("1")),
-        lambda cluster: list(cluster.watch_nodes("1")),
-        lambda cluster: list(cluster.watch_sharepods("1")),
+        lambda cluster: list(cluster.watch(PODS, "1")),
+        lambda cluster: list(cluster.watch(NODES, "1")),
+        lambda cluster: list(cluster.watch(SHARE_PODS, "1")),
         lambda cluster: cluster.patch_node_status("n", []),
         lambda cluster: cluster.patch_node("n", "1", {}),
         lambda cluster: cluster.patch_pod(REF, "1", {}),
@@ -701,7 +637,7 @@ def test_a_watch_gives_events_and_bookmarks_until_the_server_ends_it():
         line("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "9"}}),
     )
     with serving(told) as (cluster, server):
-        events = list(cluster.watch_pods("7", field_selector="spec.nodeName=n"))
+        events = list(cluster.watch(PODS, "7", field_selector="spec.nodeName=n"))
     assert [event.type for event in events] == [EventType.ADDED, EventType.BOOKMARK]
     assert events[1].resource_version == "9"
     query = server.requests[0][2]
@@ -718,7 +654,7 @@ def test_an_event_is_told_as_soon_as_it_is_there():
     unfinished = answer(told * 2, Content_Length="9999")  # and the connection stays open
     for each in (in_chunks, unfinished):
         with serving(each) as (cluster, _):
-            events = cluster.watch_pods("1")
+            events = cluster.watch(PODS, "1")
             assert [next(events).object.ref.name for _ in range(2)] == ["a", "a"]
             events.close()
 
@@ -730,7 +666,7 @@ def test_who_needs_each_event_at_once_does_not_let_them_gather(gather, slept, mo
     monkeypatch.setattr("vgpu.kube.connection.time", clock)
     told = watch(line("ADDED", {"kind": "Pod", **pod("a")}))
     with serving(told, **gather) as (cluster, _):
-        assert len(list(cluster.watch_pods("1"))) == 1
+        assert len(list(cluster.watch(PODS, "1"))) == 1
     assert set(sleeps) == slept
 
 
@@ -756,7 +692,7 @@ def test_a_watch_may_be_silent_as_long_as_the_server_keeps_it_open_and_no_longer
     monkeypatch.setattr(Handler, "timeout", WAIT_SECONDS)
     hangs = answer(told, Content_Length="9999")
     with serving(hangs) as (cluster, server):
-        events = cluster.watch_pods("1")
+        events = cluster.watch(PODS, "1")
         assert next(events).object.ref.name == "a"
         with pytest.raises(ClusterError, match="timed out"):
             next(events)
@@ -766,7 +702,7 @@ def test_a_watch_may_be_silent_as_long_as_the_server_keeps_it_open_and_no_longer
 def test_watches_do_not_all_end_at_once():
     with serving(*[watch()] * 20) as (cluster, server):
         for _ in range(20):
-            list(cluster.watch_nodes("1"))
+            list(cluster.watch(NODES, "1"))
     seconds = {int(query["timeoutSeconds"][0]) for _, _, query, _ in server.requests}
     assert len(seconds) > 1
     assert all(240 <= each <= 300 for each in seconds)
@@ -775,26 +711,33 @@ def test_watches_do_not_all_end_at_once():
 def test_a_line_without_end_is_malformed(monkeypatch):
     monkeypatch.setattr("vgpu.kube.connection.LONGEST_LINE", 1000)
     with serving(watch(b"x" * 5000)) as (cluster, _), pytest.raises(SourceError) as info:
-        list(cluster.watch_pods("1"))
+        list(cluster.watch(PODS, "1"))
     assert info.value.reason is Reason.MALFORMED
 
 
 @pytest.mark.parametrize(
-    ("follow", "path", "told"),
+    ("kind", "path", "told"),
     [
-        (ApiClient.watch_pods, "/api/v1/pods", {"kind": "Pod", **pod("a")}),
+        (PODS, "/api/v1/pods", {"kind": "Pod", **pod("a")}),
         (
-            ApiClient.watch_sharepods,
+            SHARE_PODS,
             "/apis/kubeshare.nthu/v1/sharepods",
             {"kind": "SharePod", **pod("a")},
         ),
-        (ApiClient.watch_nodes, "/api/v1/nodes", {"kind": "Node", "metadata": {"name": "a"}}),
+        (NODES, "/api/v1/nodes", {"kind": "Node", "metadata": {"name": "a"}}),
+        (CONFIG_MAPS, "/api/v1/configmaps", {"kind": "ConfigMap", "metadata": {"name": "a"}}),
+        (EVENTS, "/api/v1/events", {"kind": "Event", "metadata": {"name": "a"}}),
+        (
+            LEASES,
+            "/apis/coordination.k8s.io/v1/leases",
+            {"kind": "Lease", "metadata": {"name": "a"}},
+        ),
     ],
 )
-def test_each_kind_is_watched_where_it_is_and_takes_no_other(follow, path, told):
+def test_each_kind_is_watched_where_it_is_and_takes_no_other(kind, path, told):
     other = {"kind": "Secret", "metadata": {"name": "s"}}
     with serving(watch(line("ADDED", told), line("ADDED", other))) as (cluster, server):
-        events = follow(cluster, "7", label_selector="a=b")
+        events = cluster.watch(kind, "7", label_selector="a=b")
         assert next(events).object is not None
         with pytest.raises(SourceError, match="Secret"):
             next(events)
@@ -807,7 +750,7 @@ def test_a_watch_that_is_too_old_is_an_error_in_the_stream_or_before_it():
     with serving(watch(line("ERROR", gone)), status(410, "Expired")) as (cluster, _):
         for _ in range(2):
             with pytest.raises(ClusterError) as info:
-                list(cluster.watch_pods("1"))
+                list(cluster.watch(PODS, "1"))
             assert (info.value.status, info.value.reason) == (410, "Expired")
 
 
@@ -823,7 +766,7 @@ def test_a_watch_that_breaks_off_is_unreachable(broken):
     if "Transfer_Encoding" in broken:
         told = b"%x\r\n%s\r\n" % (len(told), told)
     with serving(answer(told, Connection="close", **broken)) as (cluster, _):
-        events = cluster.watch_pods("1")
+        events = cluster.watch(PODS, "1")
         assert next(events).object.ref.name == "a"
         with pytest.raises(ClusterError) as info:
             next(events)
@@ -981,7 +924,7 @@ def test_the_official_client_costs_nothing_where_no_kubeconfig_is_read():
 
 def test_the_token_is_sent(no_cluster):
     class Keeping(Handler):
-        def do_GET(self):
+        def do_GET(self):  # noqa: N802  # http.server's name
             self.server.sent = self.headers["Authorization"]
             super().do_GET()
 

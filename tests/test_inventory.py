@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support import sample_cluster as sample
 from tests.support.sample_cluster import GIB, HOUR, NOW
 from vgpu.inventory import Objects, Units, WaitingReason, inventory, of_node, only_node, only_scheme
-from vgpu.kube.documents import decode_dump
+from vgpu.kube.dump import decode_dump
 from vgpu.ledger import ConflictKind
 from vgpu.model import Phase, Scheme
 from vgpu.units import MIB

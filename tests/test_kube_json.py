@@ -11,25 +11,20 @@ from vgpu.kube.documents import (
     ApiError,
     EventType,
     Keep,
-    NodePage,
-    PodPage,
+    ObjectPage,
     WatchEvent,
-    decode_capacity,
-    decode_config_map,
-    decode_dump,
-    decode_event_count,
-    decode_lease,
-    decode_node,
-    decode_node_event,
-    decode_nodes,
-    decode_pod,
-    decode_pod_event,
-    decode_pods,
-    decode_share_pod,
-    decode_share_pod_event,
-    decode_share_pods,
 )
+from vgpu.kube.dump import decode_dump
 from vgpu.kube.kept_keys import resource_prefixes, shares_gpus
+from vgpu.kube.kinds import (
+    CONFIG_MAPS,
+    EVENTS,
+    LEASES,
+    NODE_CAPACITIES,
+    NODES,
+    PODS,
+    SHARE_PODS,
+)
 from vgpu.kube.objects import (
     BOUND_DEVICE,
     MANAGER_PORT,
@@ -42,7 +37,7 @@ from vgpu.kube.objects import (
     Pod,
     Status,
 )
-from vgpu.kube.projection import whole
+from vgpu.kube.quantities import whole
 from vgpu.model import ContainerKind, PodRef
 from vgpu.reasons import Reason, SourceError
 
@@ -154,7 +149,7 @@ def test_everything_that_the_product_needs_of_a_pod_is_kept_and_nothing_else():
             "ephemeralContainerStatuses": [{"name": "debug", "containerID": "cri-o://def"}],
         },
     }
-    assert decode_pod(text(told)) == Pod(
+    assert PODS.one(text(told)) == Pod(
         ref=PodRef("uid-web", "team", "web"),
         resource_version="17",
         node="node1",
@@ -201,8 +196,8 @@ def test_why_a_pod_is_not_bound_is_told_in_the_schedulers_words():
     said = "0/3 nodes are available: 3 Insufficient volcano.sh/vgpu-number."
     with_words = pod(status={"conditions": [condition | {"message": said}]})
     without = pod(status={"conditions": [condition]})
-    assert decode_pod(text(with_words)).unschedulable == said
-    assert decode_pod(text(without)).unschedulable == "Unschedulable"
+    assert PODS.one(text(with_words)).unschedulable == said
+    assert PODS.one(text(without)).unschedulable == "Unschedulable"
 
 
 def test_null_stands_for_nothing():
@@ -213,34 +208,34 @@ def test_null_stands_for_nothing():
         "spec": {"containers": None, "initContainers": None, "priority": None},
         "status": {"conditions": None, "containerStatuses": None},
     }
-    assert decode_pod(text(nulls)) == Pod(PodRef("uid-web", "team", "web"))
-    assert decode_pods(b'{"items":null}') == PodPage(())
+    assert PODS.one(text(nulls)) == Pod(PodRef("uid-web", "team", "web"))
+    assert PODS.page(b'{"items":null}') == ObjectPage(())
 
 
 def test_a_static_pods_uid_is_the_kubelets():
     told = pod(meta={"annotations": {"kubernetes.io/config.mirror": "f" * 32}})
-    assert decode_pod(text(told)).kubelet_uid == "f" * 32
+    assert PODS.one(text(told)).kubelet_uid == "f" * 32
 
 
 def test_a_request_counts_where_there_is_no_limit():
     asks = {"requests": {"aliyun.com/gpu-mem": "3"}, "limits": {"cpu": "1"}}
     told = pod(spec={"containers": [{"name": "main", "resources": asks}]})
-    assert decode_pod(text(told)).containers[0].limits == {"aliyun.com/gpu-mem": 3}
+    assert PODS.one(text(told)).containers[0].limits == {"aliyun.com/gpu-mem": 3}
 
 
 def test_a_limit_comes_before_a_request():
     asks = {"requests": {"aliyun.com/gpu-mem": "3"}, "limits": {"aliyun.com/gpu-mem": "4"}}
     told = pod(spec={"containers": [{"name": "main", "resources": asks}]})
-    assert decode_pod(text(told)).containers[0].limits == {"aliyun.com/gpu-mem": 4}
+    assert PODS.one(text(told)).containers[0].limits == {"aliyun.com/gpu-mem": 4}
 
 
 def test_a_quantity_that_is_no_whole_number_is_kept_as_its_text():
     asks = {"limits": {"aliyun.com/gpu-mem": "1500m", "tencent.com/vcuda-core": 0.5}}
     told = pod(spec={"containers": [{"name": "main", "resources": asks}]})
-    container = decode_pod(text(told)).containers[0]
+    container = PODS.one(text(told)).containers[0]
     assert container.limits == {}
     assert container.broken == {"aliyun.com/gpu-mem": "1500m", "tencent.com/vcuda-core": "0.5"}
-    assert decode_pods(pod_list(told)).pods
+    assert PODS.page(pod_list(told)).objects
 
 
 @pytest.mark.parametrize(
@@ -264,15 +259,15 @@ def test_of_a_containers_environment_what_a_scheme_reads_is_kept(env, kept):
         "metadata": {"name": "p", "namespace": "n", "uid": "u"},
         "spec": {"containers": [{"name": "c", "env": env}]},
     }
-    (container,) = decode_pod(json.dumps(told).encode()).containers
+    (container,) = PODS.one(json.dumps(told).encode()).containers
     assert container.env == kept
 
 
 def test_times_without_a_zone_are_refused_by_the_pods_name():
     naive = pod(meta={"creationTimestamp": "2025-01-01T00:00:00"})
-    assert refusal(decode_pod, text(naive)).startswith("team/web: ")
+    assert refusal(PODS.one, text(naive)).startswith("team/web: ")
     inside = pod(status={"containerStatuses": [{"name": 1}]})
-    (bad,) = decode_pods(pod_list(plain(), inside)).malformed
+    (bad,) = PODS.page(pod_list(plain(), inside)).malformed
     assert (bad.ref.namespace, bad.ref.name) == ("team", "web")
 
 
@@ -280,8 +275,8 @@ def test_times_without_a_zone_are_refused_by_the_pods_name():
 
 
 def test_a_page_gives_its_gpu_pods_and_where_to_go_on():
-    page = decode_pods(pod_list(plain(), pod("a"), **{"continue": "next", "resourceVersion": "9"}))
-    assert [one.ref.name for one in page.pods] == ["a"]
+    page = PODS.page(pod_list(plain(), pod("a"), **{"continue": "next", "resourceVersion": "9"}))
+    assert [one.ref.name for one in page.objects] == ["a"]
     assert (page.continue_token, page.resource_version, page.total) == ("next", "9", 2)
 
 
@@ -300,7 +295,7 @@ def test_a_page_gives_its_gpu_pods_and_where_to_go_on():
 )
 def test_a_sharing_systems_mark_makes_a_pod_worth_keeping(mark):
     marked = pod(meta=mark, spec={})
-    assert len(decode_pods(pod_list(marked)).pods) == 1
+    assert len(PODS.page(pod_list(marked)).objects) == 1
 
 
 @pytest.mark.parametrize("prefix", resource_prefixes())
@@ -309,22 +304,22 @@ def test_asking_for_a_shared_resource_makes_a_pod_worth_keeping(prefix):
         return pod(spec={where: [{"name": "c", "resources": {"limits": {prefix + "x": quantity}}}]})
 
     asks = [asking("1"), asking(1), asking("1", "initContainers"), asking("nonsense")]
-    assert len(decode_pods(pod_list(*asks)).pods) == 4
-    assert decode_pods(pod_list(asking("0"), asking(0))).pods == ()
+    assert len(PODS.page(pod_list(*asks)).objects) == 4
+    assert PODS.page(pod_list(asking("0"), asking(0))).objects == ()
 
 
 def test_all_pods_of_one_node_can_be_asked_for():
     here, there = plain("here"), plain("there")
     here["spec"]["nodeName"], there["spec"]["nodeName"] = "node1", "node2"
-    page = decode_pods(pod_list(here, there, plain("nowhere")), keep=Keep.ALL, node="node1")
-    assert [one.ref.name for one in page.pods] == ["here"]
+    page = PODS.page(pod_list(here, there, plain("nowhere")), keep=Keep.ALL, node="node1")
+    assert [one.ref.name for one in page.objects] == ["here"]
     assert page.total == 3
 
 
 def test_the_pod_whose_fault_it_is_is_named():
     broken = pod("b")
     broken["metadata"]["uid"] = 5
-    page = decode_pods(pod_list(pod("a"), broken))
+    page = PODS.page(pod_list(pod("a"), broken))
     assert [each.ref.name for each in page.malformed] == ["b"]
 
 
@@ -339,7 +334,7 @@ def test_a_sharepod_comes_in_the_shape_of_a_pod():
         "BoundDeviceID": "GPU-1",
         "PodManagerPort": 50052,
     }
-    share_pod = decode_share_pod(text(told))
+    share_pod = SHARE_PODS.one(text(told))
     assert share_pod.annotations == {
         "kubeshare/GPUID": "zxcvb",
         SHARE_POD: "uid-of-the-pod",
@@ -348,18 +343,18 @@ def test_a_sharepod_comes_in_the_shape_of_a_pod():
     }
     assert share_pod.ref.uid == "uid-web"
     assert share_pod.phase == "Running"
-    assert decode_share_pods(pod_list(told)).pods == (share_pod,)
+    assert SHARE_PODS.page(pod_list(told)).objects == (share_pod,)
 
 
 def test_a_sharepod_without_status_is_not_bound():
     told = pod(spec={}, status={"PodStatus": None, "PodObjectMeta": None, "BoundDeviceID": ""})
-    assert decode_share_pod(text(told)).annotations == {SHARE_POD: ""}
+    assert SHARE_PODS.one(text(told)).annotations == {SHARE_POD: ""}
 
 
 def test_nobody_writes_a_sharepods_status_into_a_pods_annotations():
     forged = {SHARE_POD: "x", BOUND_DEVICE: "GPU-1", MANAGER_PORT: "1", "vgpu.dev/reconcile": "no"}
     told = pod(meta={"annotations": forged})
-    assert decode_pod(text(told)).annotations == {"vgpu.dev/reconcile": "no"}
+    assert PODS.one(text(told)).annotations == {"vgpu.dev/reconcile": "no"}
 
 
 # ---------------------------------------------------------------- nodes
@@ -389,7 +384,7 @@ def test_everything_that_the_product_needs_of_a_node_is_kept():
             "conditions": [{"type": "Ready", "status": "True"}],
         },
     )
-    assert decode_node(text(told)) == Node(
+    assert NODES.one(text(told)) == Node(
         name="node1",
         resource_version="4",
         annotations={"hamivgpu": "2025-01-01T00:00:00Z", "kubeshare/gpu_info": "GPU-1:1,"},
@@ -402,28 +397,28 @@ def test_everything_that_the_product_needs_of_a_node_is_kept():
         uid="u1",
     )
     page = text({"items": [told], "metadata": {"continue": "more", "resourceVersion": "7"}})
-    assert decode_nodes(page) == NodePage((decode_node(text(told)),), "more", "7")
+    assert NODES.page(page) == ObjectPage((NODES.one(text(told)),), "more", "7", 1)
 
 
 def test_a_node_that_says_nothing_is_not_ready():
-    assert decode_node(text(node())) == Node("node1")
+    assert NODES.one(text(node())) == Node("node1")
 
 
 def test_half_a_unit_on_a_node_is_refused_by_name():
     told = node(status={"allocatable": {"tencent.com/vcuda-core": "500m"}})
-    assert "node1: tencent.com/vcuda-core" in refusal(decode_node, text(told))
+    assert "node1: tencent.com/vcuda-core" in refusal(NODES.one, text(told))
 
 
 def test_a_capacity_is_told_as_it_is_written():
     told = node(status={"capacity": {"cpu": "8", "example.com/fpga": "2k", "pods": 110}})
-    assert decode_capacity(text(told)) == {"cpu": "8", "example.com/fpga": "2k", "pods": "110"}
-    assert decode_capacity(text(node())) == {}
+    assert NODE_CAPACITIES.one(text(told)) == {"cpu": "8", "example.com/fpga": "2k", "pods": "110"}
+    assert NODE_CAPACITIES.one(text(node())) == {}
 
 
 def test_the_data_of_a_configmap_may_be_missing():
     told = {"metadata": {"name": "a"}}
-    assert decode_config_map(text({**told, "data": {"gpus": "0,1"}})) == ({"gpus": "0,1"}, "")
-    assert decode_config_map(text(told)) == ({}, "")
+    assert CONFIG_MAPS.one(text({**told, "data": {"gpus": "0,1"}})) == ({"gpus": "0,1"}, "")
+    assert CONFIG_MAPS.one(text(told)) == ({}, "")
 
 
 # ---------------------------------------------------------------- events
@@ -433,26 +428,22 @@ def event(kind, about):
     return text({"type": kind, "object": about})
 
 
-every_watch = pytest.mark.parametrize(
-    "decode", [decode_pod_event, decode_node_event, decode_share_pod_event]
-)
+every_watch = pytest.mark.parametrize("decode", [PODS.event, NODES.event, SHARE_PODS.event])
 
 
 def test_a_watch_tells_what_became_of_pods_and_nodes():
     told = {"kind": "Pod", **pod(meta={"resourceVersion": "5"})}
-    assert decode_pod_event(event("MODIFIED", told)) == WatchEvent(
-        EventType.MODIFIED, "5", decode_pod(text(told))
+    assert PODS.event(event("MODIFIED", told)) == WatchEvent(
+        EventType.MODIFIED, "5", PODS.one(text(told))
     )
     told = {"kind": "Node", **node()}
-    assert decode_node_event(event("DELETED", told)).object == Node("node1")
+    assert NODES.event(event("DELETED", told)).object == Node("node1")
     share_pod = {"kind": "SharePod", **pod(spec={})}
-    assert decode_share_pod_event(event("ADDED", share_pod)).object == decode_share_pod(
-        text(share_pod)
-    )
+    assert SHARE_PODS.event(event("ADDED", share_pod)).object == SHARE_PODS.one(text(share_pod))
 
 
 def test_a_pod_that_has_ceased_to_share_is_told_too():
-    told = decode_pod_event(event("MODIFIED", {"kind": "Pod", **plain()}))
+    told = PODS.event(event("MODIFIED", {"kind": "Pod", **plain()}))
     assert told.object is not None
     assert not shares_gpus(told.object)
 
@@ -504,9 +495,9 @@ def test_a_bookmark_and_an_error_are_told_by_their_type_alone(decode):
 
 def test_an_event_that_cannot_be_read_names_its_object():
     broken = {"kind": "Pod", **pod("web-7", spec={"containers": 3})}
-    assert str(decode_pod_event(event("ADDED", broken)).object).startswith("Pod team/web-7: ")
+    assert str(PODS.event(event("ADDED", broken)).object).startswith("Pod team/web-7: ")
     broken = {"kind": "Pod", **pod("web-8", status={"phase": 3})}
-    assert str(decode_pod_event(event("ADDED", broken)).object).startswith("Pod team/web-8: ")
+    assert str(PODS.event(event("ADDED", broken)).object).startswith("Pod team/web-8: ")
 
 
 # ---------------------------------------------------------------- who wrote a status, and when
@@ -548,22 +539,22 @@ def test_when_a_status_was_written_is_what_the_managed_fields_tell(fields, at):
     new_year = 1735689600.0
     for phase in ("Pending", "Failed"):
         told = pod(meta={"managedFields": fields}, status={"phase": phase})
-        assert decode_pod(text(told)).status_at == (None if at is None else new_year + at)
+        assert PODS.one(text(told)).status_at == (None if at is None else new_year + at)
     running = pod(meta={"managedFields": fields}, status={"phase": "Running"})
-    assert decode_pod(text(running)).status_at is None
+    assert PODS.one(text(running)).status_at is None
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Running"])
 def test_managed_fields_that_cannot_be_read_tell_nothing(phase):
-    told = decode_pod(text(pod(meta={"managedFields": [{"manager": 3}]}, status={"phase": phase})))
+    told = PODS.one(text(pod(meta={"managedFields": [{"manager": 3}]}, status={"phase": phase})))
     assert (told.phase, told.status_at) == (phase, None)
 
 
 def test_gates_and_the_restart_policy_are_what_the_spec_says():
-    plainest = decode_pod(text(pod()))
+    plainest = PODS.one(text(pod()))
     assert (plainest.gated, plainest.restart_policy, plainest.started_at) == (False, "Always", None)
     spec = {"schedulingGates": [{"name": "a.io/b"}], "restartPolicy": "Never"}
-    told = decode_pod(text(pod(spec=spec, status={"startTime": "2025-01-01T00:00:00Z"})))
+    told = PODS.one(text(pod(spec=spec, status={"startTime": "2025-01-01T00:00:00Z"})))
     assert (told.gated, told.restart_policy, told.started_at) == (True, "Never", 1735689600.0)
 
 
@@ -579,18 +570,18 @@ def test_a_lease_is_read_with_its_microseconds():
         "leaseTransitions": 2,
     }
     told = {"kind": "Lease", "metadata": metadata("l", resourceVersion="7"), "spec": spec}
-    assert decode_lease(text(told)) == Lease(
+    assert LEASES.one(text(told)) == Lease(
         "team", "l", "7", "a", 15, 1735689600.25, 1735689605.000001, 2
     )
     nothing = dict.fromkeys(spec)
-    assert decode_lease(text({**told, "spec": nothing})) == Lease("team", "l", "7")
+    assert LEASES.one(text({**told, "spec": nothing})) == Lease("team", "l", "7")
 
 
 def test_an_event_without_a_count_was_never_counted():
     told = {"metadata": metadata("e")}
-    assert decode_event_count(text(told)) == 0
-    assert decode_event_count(text({**told, "count": None})) == 0
-    assert decode_event_count(text({**told, "count": 3})) == 3
+    assert EVENTS.one(text(told)) == 0
+    assert EVENTS.one(text({**told, "count": None})) == 0
+    assert EVENTS.one(text({**told, "count": 3})) == 3
 
 
 # ---------------------------------------------------------------- dumps
@@ -755,34 +746,34 @@ pods = st.fixed_dictionaries(
 @given(st.lists(pods, max_size=4))
 def test_what_is_dropped_early_is_exactly_what_does_not_share(items):
     page = pod_list(*items)
-    everything = decode_pods(page, keep=Keep.ALL)
-    assert decode_pods(page).pods == tuple(filter(shares_gpus, everything.pods))
-    assert everything.pods == tuple(decode_pod(text(item)) for item in items)
+    everything = PODS.page(page, keep=Keep.ALL)
+    assert PODS.page(page).objects == tuple(filter(shares_gpus, everything.objects))
+    assert everything.objects == tuple(PODS.one(text(item)) for item in items)
 
 
 @given(pods)
 def test_a_pod_is_the_same_by_every_way_in(told):
-    alone = decode_pod(text(told))
+    alone = PODS.one(text(told))
     told = {"kind": "Pod", **told}
-    assert decode_pod_event(event("ADDED", told)).object == alone
+    assert PODS.event(event("ADDED", told)).object == alone
     assert decode_dump(text(told), keep=Keep.ALL).pods == (alone,)
     assert decode_dump(text({"kind": "List", "items": [told]}), keep=Keep.ALL).pods == (alone,)
 
 
 DECODERS = (
-    decode_capacity,
-    decode_config_map,
-    decode_pods,
-    decode_share_pods,
-    decode_nodes,
-    decode_pod,
-    decode_share_pod,
-    decode_node,
-    decode_lease,
-    decode_event_count,
-    decode_pod_event,
-    decode_node_event,
-    decode_share_pod_event,
+    NODE_CAPACITIES.one,
+    CONFIG_MAPS.one,
+    PODS.page,
+    SHARE_PODS.page,
+    NODES.page,
+    PODS.one,
+    SHARE_PODS.one,
+    NODES.one,
+    LEASES.one,
+    EVENTS.one,
+    PODS.event,
+    NODES.event,
+    SHARE_PODS.event,
     decode_dump,
 )
 VALID = text(

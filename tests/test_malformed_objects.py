@@ -10,21 +10,14 @@ from tests.support.scripted_api import END, ScriptedApi, event
 from tests.support.waiting import wait_until
 from vgpu.cli import main
 from vgpu.kube.decode import pruned
-from vgpu.kube.documents import (
-    EventType,
-    decode_dump,
-    decode_nodes,
-    decode_pod,
-    decode_pods,
-    decode_share_pod,
-    decode_share_pod_event,
-    decode_share_pods,
-)
+from vgpu.kube.documents import EventType
+from vgpu.kube.dump import decode_dump
 from vgpu.kube.informer import Informer
+from vgpu.kube.kinds import NODES, PODS, SHARE_PODS
 from vgpu.kube.objects import MalformedObject
 from vgpu.model import PodRef
 from vgpu.simulator.apiserver import ApiServer
-from vgpu.simulator.store import NODES, PODS, ObjectStore
+from vgpu.simulator.store import ObjectStore
 
 GPUID = {"kubeshare/GPUID": "abcde"}
 
@@ -69,8 +62,8 @@ def bad(request):
 
 
 def test_a_list_has_all_but_the_one_that_cannot_be_read_and_names_it(bad):
-    page = decode_share_pods(listed(share_pod("a"), bad, share_pod("b")))
-    assert [pod.ref.name for pod in page.pods] == ["a", "b"]
+    page = SHARE_PODS.page(listed(share_pod("a"), bad, share_pod("b")))
+    assert [pod.ref.name for pod in page.objects] == ["a", "b"]
     (unread,) = page.malformed
     assert (unread.kind, unread.ref) == ("SharePod", PodRef("uid-bad", "ml", "bad"))
     assert unread.annotations == GPUID
@@ -81,7 +74,7 @@ def test_a_list_has_all_but_the_one_that_cannot_be_read_and_names_it(bad):
 def test_a_watch_names_it_and_goes_on_from_there(bad):
     bad["metadata"]["resourceVersion"] = "7"
     line = json.dumps({"type": "MODIFIED", "object": bad}).encode()
-    told = decode_share_pod_event(line)
+    told = SHARE_PODS.event(line)
     assert (told.type, told.resource_version) == (EventType.MODIFIED, "7")
     assert isinstance(told.object, MalformedObject)
     assert told.object.ref.name == "bad"
@@ -96,7 +89,7 @@ def test_a_dump_has_all_the_others(bad):
 
 def test_where_it_is_bound_is_told_if_that_can_be_read():
     def node(**fields):
-        (unread,) = decode_share_pods(listed(share_pod(**{"status": [], **fields}))).malformed
+        (unread,) = SHARE_PODS.page(listed(share_pod(**{"status": [], **fields}))).malformed
         return unread.node
 
     assert node(spec={"nodeName": "gpu-1"}) == "gpu-1"
@@ -106,12 +99,12 @@ def test_where_it_is_bound_is_told_if_that_can_be_read():
 
 @pytest.mark.parametrize("depth", [300, 5_000, 20_000])
 def test_what_is_nested_without_end_is_not_looked_at(depth):
-    page = decode_share_pods(listed(share_pod("a"), nested(depth)))
-    assert [pod.ref.name for pod in page.pods] == ["a", "deep"]
-    assert page.pods[1].node == "gpu-1"
+    page = SHARE_PODS.page(listed(share_pod("a"), nested(depth)))
+    assert [pod.ref.name for pod in page.objects] == ["a", "deep"]
+    assert page.objects[1].node == "gpu-1"
     line = f'{{"type":"ADDED","object":{nested(depth)}}}'.encode()
-    assert decode_share_pod_event(line).object == page.pods[1]
-    assert decode_dump(listed(nested(depth))).share_pods == page.pods[1:]
+    assert SHARE_PODS.event(line).object == page.objects[1]
+    assert decode_dump(listed(nested(depth))).share_pods == page.objects[1:]
 
 
 def test_an_environment_is_read_or_passed_over_however_deep_it_is_nested():
@@ -119,7 +112,7 @@ def test_an_environment_is_read_or_passed_over_however_deep_it_is_nested():
     text = json.dumps(share_pod("deep", spec={"containers": [{"name": "main", "env": [0]}]}))
     for depth in range(1, 1_200):
         deep = variable.replace("X", "[" * depth + "]" * depth)
-        assert decode_share_pod(text.replace("[0]", f"[{deep}]").encode()).ref.name == "deep"
+        assert SHARE_PODS.one(text.replace("[0]", f"[{deep}]").encode()).ref.name == "deep"
 
 
 def test_only_what_lies_deep_is_cut_out():
@@ -137,31 +130,31 @@ def test_a_time_that_a_tenant_wrote_into_a_pods_managed_fields_stops_nothing():
     entry = {"manager": "kubelet", "subresource": "status", "operation": "Update"}
     sound = {**entry, "time": "2025-01-01T00:00:10Z"}
     made["metadata"]["managedFields"] = [{**entry, "time": "0000-01-01T00:00:00Z"}, sound]
-    assert decode_pod(json.dumps(made).encode()).status_at == 1735689610.0
+    assert PODS.one(json.dumps(made).encode()).status_at == 1735689610.0
     made["metadata"]["managedFields"] = [{**entry, "time": 7}]
-    assert decode_pod(json.dumps(made).encode()).status_at is None
+    assert PODS.one(json.dumps(made).encode()).status_at is None
 
 
 def test_pods_and_nodes_are_read_one_by_one_too():
     pods = [sample.volcano_pod(name, "gpu-1", 1, 8000) for name in "abc"]
     pods[1]["status"]["phase"] = 7
-    page = decode_pods(listed(*pods))
-    assert [pod.ref.name for pod in page.pods] == ["a", "c"]
+    page = PODS.page(listed(*pods))
+    assert [pod.ref.name for pod in page.objects] == ["a", "c"]
     assert [(each.kind, each.name, each.node) for each in page.malformed] == [("Pod", "b", "gpu-1")]
-    assert [each.name for each in decode_pods(listed(*pods), node="gpu-1").malformed] == ["b"]
-    assert decode_pods(listed(*pods), node="gpu-2").malformed == ()
+    assert [each.name for each in PODS.page(listed(*pods), node="gpu-1").malformed] == ["b"]
+    assert PODS.page(listed(*pods), node="gpu-2").malformed == ()
     nodes = [sample.volcano_node(f"gpu-{number}", number) for number in (1, 2)]
     nodes[0]["status"]["capacity"]["aliyun.com/gpu-mem"] = "500m"
-    told = decode_nodes(listed(*nodes))
-    assert [node.name for node in told.nodes] == ["gpu-2"]
+    told = NODES.page(listed(*nodes))
+    assert [node.name for node in told.objects] == ["gpu-2"]
     assert [str(each) for each in told.malformed] == [
         "Node gpu-1: aliyun.com/gpu-mem: not a whole number: '500m'"
     ]
 
 
 def test_of_a_pod_that_shares_nothing_nobody_reads_the_rest():
-    page = decode_pods(listed(sample.pod("cpu", "gpu-1") | {"status": {"phase": 7}}))
-    assert (page.pods, page.malformed, page.total) == ((), (), 1)
+    page = PODS.page(listed(sample.pod("cpu", "gpu-1") | {"status": {"phase": 7}}))
+    assert (page.objects, page.malformed, page.total) == ((), (), 1)
 
 
 # ---------------------------------------------------------------- followed

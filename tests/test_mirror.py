@@ -3,8 +3,6 @@
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.support.scripted_api import END, ScriptedApi, event
 from tests.support.waiting import WAIT_SECONDS, wait_ended, wait_until
@@ -12,11 +10,12 @@ from vgpu.kube.documents import EventType, Expired
 from vgpu.kube.informer import (
     ABSENT_PAUSE_SECONDS,
     IN_THE_WAY,
-    LONGEST_PAUSE_SECONDS,
     STALE_SECONDS,
     Informer,
-    pause_seconds,
 )
+from vgpu.kube.objects import MalformedObject
+from vgpu.kube.work_queue import WorkQueue
+from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError
 
 
@@ -27,8 +26,12 @@ def follow():
 
     def start(*lists, **options):
         server = ScriptedApi(*lists)
-        options = {"pause": server.pauses.append, "clock": server.clock} | options
-        informer = Informer(server, "server", key=lambda text: text.partition("=")[0], **options)
+        options = {
+            "key": lambda text: text.partition("=")[0],
+            "pause": server.pauses.append,
+            "clock": server.clock,
+        } | options
+        informer = Informer(server, "server", **options)
         made.append((informer, server))
         informer.start()
         return informer, server
@@ -290,8 +293,31 @@ def test_one_that_is_closed_follows_no_longer(follow):
     wait_ended(informer._thread, "the mirror's thread ends")
 
 
-@given(st.integers(1, 10_000), st.floats(0, 1))
-def test_a_pause_is_between_nothing_and_twice_the_last_ones_longest(attempts, luck):
-    seconds = pause_seconds(attempts, luck)
-    assert 0 <= seconds <= min(LONGEST_PAUSE_SECONDS, 2 ** min(attempts - 1, 10))
-    assert pause_seconds(attempts, 1.0) >= pause_seconds(max(1, attempts - 1), 1.0)
+def test_the_key_of_whatever_changed_is_for_a_work_queue_and_after_a_list_all_are(follow):
+    keys = WorkQueue()
+    unread = MalformedObject("Pod", PodRef("d", "", ""), "no phase")
+
+    def taken(count):
+        wait_until(lambda: len(keys) == count, f"{count} keys wait")
+        return [keys.get() for _ in range(count)]
+
+    _, server = follow(
+        ["a=1", "b=1"],
+        ["b=2", "c=1", unread],
+        key=lambda each: each.ref.uid if each is unread else each.partition("=")[0],
+        keep=lambda text: not text.endswith("=dropped"),
+        enqueue=keys.add,
+    )
+    assert taken(2) == ["a", "b"]
+    for key in "ab":
+        keys.done(key)
+    server.said.put(event(EventType.MODIFIED, "b=2"))
+    server.said.put(event(EventType.ADDED, "x=dropped"))
+    server.said.put(event(EventType.DELETED, "b=2"))
+    server.said.put(event(EventType.ADDED, "b=3"))
+    assert taken(1) == ["b"]
+    server.said.put(Expired(Reason.UNREADABLE, "server", "too old"))
+    assert taken(3) == ["a", "c", "d"]  # a is gone
+    keys.done("b")
+    assert taken(1) == ["b"]
+    assert len(keys) == 0

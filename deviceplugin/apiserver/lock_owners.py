@@ -85,7 +85,7 @@ class LockOwners:
             keep=Keep.ALL, namespace=namespace, field_selector=f"metadata.name={name}"
         )
         return any(
-            any(pod.node in ("", node) and holds_devices(pod) for pod in page.pods)
+            any(pod.node in ("", node) and holds_devices(pod) for pod in page.objects)
             or any(unread.may_be_on(node) for unread in page.malformed)
             for page in pages
         )

@@ -92,6 +92,6 @@ class Pods:
                 pages = tuple(self._cluster.pods(keep=Keep.ALL, field_selector=self._selector))
                 if any(page.malformed for page in pages):
                     return None
-                return {pod.kubelet_uid: pod for page in pages for pod in page.pods}
+                return {pod.kubelet_uid: pod for page in pages for pod in page.objects}
         except SourceError:
             return None

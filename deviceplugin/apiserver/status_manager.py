@@ -3,10 +3,11 @@
 Nothing waits for it but other schedulers: containers are bound without it. What is to be written is
 computed from what the API server shows, so that a crash loses nothing, and is written with the
 version that was seen, so that nothing of others is overwritten. A target that fails is tried again
-later, after all that have not failed.
+later, after all that have not failed: a round has an order, which a work queue would not keep.
 """
 
 import logging
+import random
 import threading
 import time
 from collections import Counter
@@ -14,10 +15,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from deviceplugin.apiserver.backoff import ItemBackoff
 from deviceplugin.apiserver.desired_state import DesiredState
-from deviceplugin.apiserver.event_queue import EventQueue
-from deviceplugin.apiserver.events import EventReason, note
+from deviceplugin.apiserver.events import AGAIN_SECONDS, EventReason, note
 from deviceplugin.apiserver.node_writer import NODE_SECONDS, NodeWriter
 from deviceplugin.apiserver.own_writes import OwnWrites
 from deviceplugin.apiserver.pod_writer import PodWriter
@@ -33,8 +32,10 @@ from deviceplugin.apiserver.writes import (
 )
 from deviceplugin.failpoints import Failpoint, noop
 from deviceplugin.scheme_adapter import SchemeAdapter
+from vgpu.kube.backoff import ItemBackoff
 from vgpu.kube.client import ApiClient
-from vgpu.kube.connection import ClusterError
+from vgpu.kube.errors import ClusterError
+from vgpu.kube.event_recorder import EventRecorder
 from vgpu.kube.objects import Node, Pod
 from vgpu.model import PodRef
 from vgpu.reasons import SourceError
@@ -48,6 +49,12 @@ _MOVED_ON: Final = frozenset({409, 422})
 """Conflict, and Invalid where a UID or a ``test`` operation did not hold."""
 
 _GONE: Final = 404
+
+_BUSY: Final = frozenset({0, 429, 500, 502, 503, 504})
+"""Statuses that are no answer to what was asked."""
+
+MOST_EVENTS: Final = 128
+"""Maximum number of events that wait; the oldest are dropped."""
 
 
 class StatusManager:
@@ -71,11 +78,11 @@ class StatusManager:
         self._monotonic = monotonic
         self._stopping = threading.Event()
         self._awake = threading.Event()
-        self._events = EventQueue()
+        self._events = EventRecorder(MOST_EVENTS, repeat_seconds=AGAIN_SECONDS, keeps_newest=True)
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, str]] = Counter()  # changed under the lock
         # Below is the status manager's thread's own.
-        self._backoff = ItemBackoff()
+        self._backoff = ItemBackoff(random.random)
         self._due = DueTime()
         self._context = WriteContext(
             cluster, adapter, look, at, clock, monotonic, OwnWrites(), self._due
@@ -103,7 +110,7 @@ class StatusManager:
 
     def say(self, about: Pod | PodRef | Node, reason: EventReason, message: str) -> None:
         """Warn people by an event, unless the same was written lately."""
-        self._events.add(note(about, reason, message, self._clock()))
+        self._events.record(note(about, reason, message, self._clock()))
         self._awake.set()
 
     def counts(self) -> Mapping[tuple[str, str], int]:
@@ -162,9 +169,18 @@ class StatusManager:
         return True
 
     def _write_event(self) -> bool:
-        if len(self._events) > 1:
+        event = self._events.take()
+        if len(self._events):
             self._awake.set()  # for the next one
-        return self._events.write_one(self._context.cluster)
+        if event is None:
+            return False
+        try:
+            self._context.cluster.write_event(event)
+        except ClusterError as error:
+            if error.status in _BUSY:
+                self._events.put_back(event)
+            raise
+        return True
 
     def _tried(self, write: Write) -> bool:
         """Write it, if it may be tried now; whether the server can be reached."""
@@ -184,9 +200,9 @@ class StatusManager:
         except Exception:
             log.exception("writing to the API server failed on a defect", extra=key.fields())
             self._count(key.target, WriteResult.FAILED)
-            self._backoff.add(key, write.version, now)
+            self._backoff.add(key, now, write.version)
         else:
-            self._backoff.end(key)
+            self._backoff.forget(key)
         return True
 
     def _failed(self, write: Write, error: Exception, status: int | None) -> None:
@@ -197,8 +213,8 @@ class StatusManager:
             result = WriteResult.GONE  # the watch will say so
         moved_on = result is not WriteResult.FAILED
         self._count(write.key.target, result)
-        self._backoff.add(write.key, write.version, self._monotonic(), moved_on=moved_on)
-        self._due.by(self._backoff.until(write.key, write.version))
+        until = self._backoff.add(write.key, self._monotonic(), write.version, moved_on=moved_on)
+        self._due.by(until)
         level = logging.INFO if moved_on else logging.WARNING
         fields = {**write.key.fields(), "reason": str(error)}
         log.log(level, "not written to the API server", extra=fields)

@@ -15,16 +15,19 @@ from typing import Final, Protocol
 import msgspec
 
 from reconciler.apply.client import ClusterClient
-from reconciler.apply.event_writer import EventWriter
 from reconciler.apply.events import event_notes
 from reconciler.apply.executor import Answer, Executor
 from reconciler.apply.removal import Remover
 from reconciler.judge import Judge
 from reconciler.model import ActionResult, Entry, Plan
 from reconciler.reasons import ActionOutcome
+from vgpu.kube.event_recorder import EventRecorder, EventWriter
 
 EVENTS_SECONDS: Final = 10.0
 """Minimum time that the end of a plan waits for events that are not written yet, in seconds."""
+
+MOST_EVENTS: Final = 2000
+"""Events that wait to be written; a cycle with full limits reports about 600."""
 
 MOST_UNREACHED: Final = 3
 """After so many actions in a row without an answer nothing more is tried."""
@@ -100,7 +103,7 @@ class Applier:
         executor = Executor(
             self._client, judge, options.remover, dry_run=options.dry_run, leads=options.leads
         )
-        announcer = EventWriter(self._client.write_event)
+        events = EventWriter(EventRecorder(MOST_EVENTS), self._client.write_event)
         deadline = options.monotonic() + options.deadline_seconds
         try:
             for entry, answer in self._answers(plan, executor, deadline):
@@ -110,10 +113,10 @@ class Applier:
                 finally:
                     yield result
                 if not (options.dry_run or answer.unreached):
-                    announcer.say(event_notes(result, answer.seen))
+                    events.record(*event_notes(result, answer.seen))
         finally:
             left = max(EVENTS_SECONDS, deadline - options.monotonic())
-            announcer.finish(left, options.stopping)
+            events.finish(left, options.stopping)
 
     def _answers(
         self, plan: Plan, executor: Executor, deadline: float

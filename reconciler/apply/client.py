@@ -11,8 +11,9 @@ from typing import Protocol
 import msgspec
 
 from reconciler.model import ObjectKind, ObjectRef
-from vgpu.kube.documents import Keep, PodPage
-from vgpu.kube.objects import EventNote, Node, Pod
+from vgpu.kube.documents import Keep, ObjectPage
+from vgpu.kube.events import EventNote
+from vgpu.kube.objects import Node, Pod
 from vgpu.model import PodRef
 
 Annotations = Mapping[str, str | None]
@@ -40,11 +41,11 @@ class ClusterClient(Protocol):
         """An object of any API group as JSON; the same."""
         ...
 
-    def pods(self, *, keep: Keep = ..., field_selector: str = ...) -> Iterator[PodPage]:
+    def pods(self, *, keep: Keep = ..., field_selector: str = ...) -> Iterator[ObjectPage[Pod]]:
         """Pages of the pods that the selector chooses."""
         ...
 
-    def sharepod_pages(self) -> Iterator[PodPage]:
+    def sharepod_pages(self) -> Iterator[ObjectPage[Pod]]:
         """Pages of all SharePods; a ClusterError of status 404 where there is no such kind."""
         ...
 

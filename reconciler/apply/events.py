@@ -1,7 +1,7 @@
-"""What is told of an action as Kubernetes Events: to the pod's owner, since the pod is gone. Pure.
+"""What an action reports as Kubernetes Events: of the pod's owner too, since the pod is gone. Pure.
 
 Messages name the rule and its cause in words, and nothing that differs from one time to the next,
-so that the same said again is counted instead of listed.
+so that the same event reported again is counted instead of listed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,32 +11,38 @@ import msgspec
 
 from reconciler.model import ActionResult, Edit, Evict, ObjectKind, ObjectRef, RemoveFolder
 from reconciler.reasons import ActionOutcome, Rule
-from vgpu.kube.objects import EventNote, NoteType, OwnerReference, Pod
+from vgpu.kube.events import EventNote, NoteType
+from vgpu.kube.kinds import API_VERSIONS
+from vgpu.kube.objects import OwnerReference, Pod
 
 
-class _Word(msgspec.Struct, frozen=True):
-    """The reason of an event if the action is done, and if it is not; what it does, in words."""
+class _Wording(msgspec.Struct, frozen=True):
+    """The reasons of an event if the action is done, and if it is not; its object and verb."""
 
     done: str
     not_done: str
-    what: str
-    deed: str
+    object: str
+    participle: str
 
 
-_EVICTED: Final = _Word("VgpuEvicted", "VgpuEvictionFailed", "the pod", "evicted")
-_REMOVED: Final = _Word("VgpuFolderRemoved", "VgpuFolderNotRemoved", "a shim's folder", "removed")
-_EDITED: Final = _Word("VgpuRepaired", "VgpuNotRepaired", "what it says", "repaired")
-_CLEARED: Final = _Word("VgpuClaimCleared", "VgpuClaimNotCleared", "its claim", "cleared")
-_EDITS: Final[Mapping[Rule, _Word]] = {
+_EVICTED: Final = _Wording("VgpuEvicted", "VgpuEvictionFailed", "the pod", "evicted")
+_REMOVED: Final = _Wording(
+    "VgpuFolderRemoved", "VgpuFolderNotRemoved", "a shim's folder", "removed"
+)
+_EDITED: Final = _Wording("VgpuRepaired", "VgpuNotRepaired", "what it says", "repaired")
+_CLEARED: Final = _Wording("VgpuClaimCleared", "VgpuClaimNotCleared", "its claim", "cleared")
+_EDITS: Final[Mapping[Rule, _Wording]] = {
     Rule.ASSUMED_UNBOUND: _CLEARED,
     Rule.LEFTOVER_CLAIM: _CLEARED,
-    Rule.STALE_LOCK: _Word("VgpuLockCleared", "VgpuLockNotCleared", "a lock", "cleared"),
-    Rule.STALE_HANDSHAKE: _Word(
+    Rule.STALE_LOCK: _Wording("VgpuLockCleared", "VgpuLockNotCleared", "a lock", "cleared"),
+    Rule.STALE_HANDSHAKE: _Wording(
         "VgpuHandshakeCleared", "VgpuHandshakeNotCleared", "a handshake", "cleared"
     ),
-    Rule.CARD_DRIFT: _Word("VgpuClaimCorrected", "VgpuClaimNotCorrected", "its claim", "corrected"),
-    Rule.RECOVER: _Word("VgpuClaimRecovered", "VgpuClaimNotRecovered", "its claim", "recovered"),
-    Rule.KUBESHARE: _Word("VgpuSharePodReset", "VgpuSharePodNotReset", "its placement", "reset"),
+    Rule.CARD_DRIFT: _Wording(
+        "VgpuClaimCorrected", "VgpuClaimNotCorrected", "its claim", "corrected"
+    ),
+    Rule.RECOVER: _Wording("VgpuClaimRecovered", "VgpuClaimNotRecovered", "its claim", "recovered"),
+    Rule.KUBESHARE: _Wording("VgpuSharePodReset", "VgpuSharePodNotReset", "its placement", "reset"),
 }
 _BLOCKED: Final = "VgpuEvictionBlocked"
 
@@ -46,13 +52,9 @@ _REFUSALS: Final = _BUDGETS | {
     ActionOutcome.FORBIDDEN,
     ActionOutcome.FAILED,
 }
-"""Of these somebody should hear; that a subject was gone or had changed is nobody's trouble."""
+"""Outcomes that somebody should hear of; a subject that was gone or had changed is none."""
 
-_API_VERSIONS: Final[Mapping[ObjectKind, str]] = {
-    ObjectKind.POD: "v1",
-    ObjectKind.NODE: "v1",
-    ObjectKind.SHARE_POD: "kubeshare.nthu/v1",
-}
+COMPONENT: Final = "vgpu-reconciler"
 
 
 def event_notes(result: ActionResult, pod: Pod | None = None) -> tuple[EventNote, ...]:
@@ -62,17 +64,19 @@ def event_notes(result: ActionResult, pod: Pod | None = None) -> tuple[EventNote
 
 def _notes(result: ActionResult, pod: Pod | None) -> Iterator[EventNote]:
     finding = result.entry.finding
-    subject = _home(finding.subject)
-    word = _word(result)
-    if word is None or subject is None:
+    subject = _reported_on(finding.subject)
+    wording = _wording(result)
+    if wording is None or subject is None:
         return
     if result.outcome is ActionOutcome.DONE:
-        reason, type_ = word.done, NoteType.NORMAL
-        deed = f"{word.what} was {word.deed}"
+        reason, type_ = wording.done, NoteType.NORMAL
+        outcome = f"{wording.object} was {wording.participle}"
     elif result.outcome in _REFUSALS:
-        reason = _BLOCKED if result.outcome in _BUDGETS else word.not_done
+        reason = _BLOCKED if result.outcome in _BUDGETS else wording.not_done
         type_ = NoteType.WARNING
-        deed = f"{word.what} was not {word.deed}, since {result.outcome.explanation}"
+        outcome = (
+            f"{wording.object} was not {wording.participle}, since {result.outcome.explanation}"
+        )
     else:
         return
     why = (
@@ -80,13 +84,14 @@ def _notes(result: ActionResult, pod: Pod | None) -> Iterator[EventNote]:
     )
     note = EventNote(
         kind=subject.kind,
-        api_version=_API_VERSIONS[subject.kind],
+        api_version=API_VERSIONS[subject.kind],
         namespace=subject.namespace,
         name=subject.name,
         uid=subject.uid,
         reason=reason,
-        message=f"{deed}: {why}",
+        message=f"{outcome}: {why}",
         at=result.at,
+        component=COMPONENT,
         type=type_,
     )
     yield note
@@ -94,7 +99,7 @@ def _notes(result: ActionResult, pod: Pod | None) -> Iterator[EventNote]:
         yield _to_owner(note, pod.owner, pod.node)
 
 
-def _word(result: ActionResult) -> _Word | None:
+def _wording(result: ActionResult) -> _Wording | None:
     finding = result.entry.finding
     if isinstance(finding.action, Evict):
         return _EVICTED
@@ -103,9 +108,9 @@ def _word(result: ActionResult) -> _Word | None:
     return _REMOVED if isinstance(finding.action, RemoveFolder) else None
 
 
-def _home(subject: ObjectRef) -> ObjectRef | None:
-    """The object that can be told something: for what is on a node only, the node."""
-    if subject.kind in _API_VERSIONS:
+def _reported_on(subject: ObjectRef) -> ObjectRef | None:
+    """The object that an event can be about: for what is on a node only, the node."""
+    if subject.kind in API_VERSIONS:
         return subject
     if not subject.node:
         return None

@@ -212,7 +212,7 @@ class Executor:
                     raise ActionRefused(
                         ActionOutcome.CHANGED, f"its pod may be there: {each.title}"
                     )
-            for pod in page.pods:
+            for pod in page.objects:
                 # Where it only protects, a static pod's annotation is believed whatever it says.
                 if action.pod_uid in (pod.ref.uid, pod.annotations.get(MIRROR)):
                     named = f"{pod.ref.namespace}/{pod.ref.name}"

@@ -25,7 +25,7 @@ from reconciler.owners.eviction import owner_id, reaction
 from reconciler.owners.reader import read_owner
 from reconciler.reasons import ActionOutcome
 from reconciler.rules.kubeshare import survey
-from vgpu.kube.documents import PodPage
+from vgpu.kube.documents import ObjectPage
 from vgpu.kube.errors import ClusterError
 from vgpu.kube.objects import MalformedObject, Pod
 from vgpu.schemes.codec import SchemeCodec
@@ -88,7 +88,7 @@ def _check_nobody_waits(
     guard: NobodyWaitsGuard, client: ClusterClient, codecs: Sequence[SchemeCodec]
 ) -> None:
     near = tuple(_near(client, guard.node, f"status.phase={PENDING}"))
-    pods = {pod.ref.uid: pod for page in near for pod in page.pods}
+    pods = {pod.ref.uid: pod for page in near for pod in page.objects}
     cluster_index = ClusterIndex(_seen(pods.values(), (), near), codecs)
     waiting: list[Pod | MalformedObject] = [*cluster_index.waiting_on_node.get(guard.node, ())]
     waiting += cluster_index.hidden_pods(guard.node)
@@ -113,7 +113,7 @@ def _check_unused(guard: UnusedGuard, client: ClusterClient) -> None:
     """The pods first: a SharePod comes before its pod."""
     near = tuple(_near(client, guard.node))
     waiting = tuple(_share_pods(client))
-    pods, share_pods = ([pod for page in of for pod in page.pods] for of in (near, waiting))
+    pods, share_pods = ([pod for page in of for pod in page.objects] for of in (near, waiting))
     cluster_index = ClusterIndex(_seen(pods, share_pods, (*near, *waiting)), ())
     users = survey(cluster_index).users_of(guard.gpuid, guard.node)
     if users:
@@ -121,12 +121,14 @@ def _check_unused(guard: UnusedGuard, client: ClusterClient) -> None:
         raise ActionRefused(ActionOutcome.CHANGED, f"{first} uses its virtual GPU {guard.gpuid!r}")
 
 
-def _seen(pods: Iterable[Pod], share_pods: Iterable[Pod], pages: Iterable[PodPage]) -> Snapshot:
+def _seen(
+    pods: Iterable[Pod], share_pods: Iterable[Pod], pages: Iterable[ObjectPage[Pod]]
+) -> Snapshot:
     malformed = tuple(each for page in pages for each in page.malformed)
     return Snapshot(0.0, pods=tuple(pods), share_pods=tuple(share_pods), malformed=malformed)
 
 
-def _share_pods(client: ClusterClient) -> Iterator[PodPage]:
+def _share_pods(client: ClusterClient) -> Iterator[ObjectPage[Pod]]:
     """All of them; none where KubeShare is not installed."""
     try:
         yield from client.sharepod_pages()
@@ -135,7 +137,7 @@ def _share_pods(client: ClusterClient) -> Iterator[PodPage]:
             raise
 
 
-def _near(client: ClusterClient, node: str, *more: str) -> Iterator[PodPage]:
+def _near(client: ClusterClient, node: str, *more: str) -> Iterator[ObjectPage[Pod]]:
     """Pods that are not bound yet, which may be promised to the node, and those bound to it.
 
     In this order, so that one that is bound meanwhile is in the second list at the latest.

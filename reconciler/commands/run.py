@@ -10,16 +10,19 @@ from reconciler.apply.audit import STANDARD, Audit
 from reconciler.commands.common import AUDIT_HELP, opened_audit
 from reconciler.config.flags import CONTEXT, options_from, policy_flags, run_flags, where_flags
 from reconciler.cycle import Cycles
-from reconciler.leader import LEASE, Leader
 from reconciler.metrics import ReconcilerMetrics
 from reconciler.model import Scope
 from reconciler.policy import Mode
 from reconciler.schedule import Schedule
 from reconciler.service import Loop, leave, routes
 from reconciler.session import NoAudit, Session, session
+from vgpu.kube.leader_election import LeaderElector
 from vgpu.program.flags import composed, log_flags
 from vgpu.program.host import ProgramHost
 from vgpu.program.web_flags import WebOptions, web_flags
+
+LEASE: Final = "vgpu-reconciler"
+"""The Lease that the acting reconciler holds; a node's own is named after the node too."""
 
 DEFAULT_PORT: Final = 9396
 
@@ -84,15 +87,15 @@ def run(ctx: click.Context, /, *, audit: str, leader_elect: bool | None, **_: An
 
 def _loop(
     opened: Session, audit: Audit | NoAudit, elects: bool, host: ProgramHost
-) -> tuple[Loop, ReconcilerMetrics, Leader | None, threading.Event]:
+) -> tuple[Loop, ReconcilerMetrics, LeaderElector | None, threading.Event]:
     """The loop over this session, its numbers, its election, and what stops it."""
     options = opened.options
     settings = options.settings
     stopping = threading.Event()
     leader = None
     if elects:
-        name = opened.own_name(LEASE)
-        leader = Leader(opened.cluster, options.state_namespace, socket.gethostname(), name=name)
+        name, identity = opened.own_name(LEASE), socket.gethostname()
+        leader = LeaderElector(opened.cluster, options.state_namespace, name, identity)
     leads = leader.leads if leader else lambda: True
     applies = settings.mode is Mode.APPLY
     cycles = Cycles(

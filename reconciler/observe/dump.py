@@ -17,7 +17,8 @@ from reconciler.observe.cluster import cluster_view
 from reconciler.observe.lock_owners import named_owners
 from vgpu.inventory import Objects, Units, detect_schemes
 from vgpu.kube.decode import decode
-from vgpu.kube.documents import Keep, decode_dump
+from vgpu.kube.documents import Keep
+from vgpu.kube.dump import decode_dump
 from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.objects import Pod
 from vgpu.reasons import SourceError

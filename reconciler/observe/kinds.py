@@ -16,7 +16,7 @@ import msgspec
 from vgpu.kube import list_watch
 from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import ClusterError
-from vgpu.kube.documents import NodePage, PodPage
+from vgpu.kube.documents import ObjectPage
 from vgpu.kube.informer import STALE_SECONDS, Informer
 from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.objects import MalformedObject, Node, Pod
@@ -28,7 +28,6 @@ FIRST_LISTS_SECONDS: Final = 60.0
 """So long the first look waits for the first lists: 100,000 pods take some ten seconds."""
 
 _Object = TypeVar("_Object")
-_Page = TypeVar("_Page", PodPage, NodePage)
 
 
 class Seen(msgspec.Struct, Generic[_Object], frozen=True):
@@ -83,12 +82,12 @@ class ListedKinds:
             pages, note = whole("nodes", self._cluster.node_pages)
         except ClusterError as error:
             return _unseen("nodes", error)
-        return Seen(tuple(node for page in pages for node in page.nodes), note, _bad(pages))
+        return Seen(tuple(node for page in pages for node in page.objects), note, _bad(pages))
 
     def pods(self) -> Seen[Pod]:
         """Who may not read pods can judge nothing: that is an error."""
         pages, note = whole("pods", self._cluster.pods)
-        return Seen(tuple(pod for page in pages for pod in page.pods), note, _bad(pages))
+        return Seen(tuple(pod for page in pages for pod in page.objects), note, _bad(pages))
 
     def share_pods(self) -> Seen[Pod]:
         """Who may not read SharePods sees none."""
@@ -98,15 +97,17 @@ class ListedKinds:
             if error.status == HTTPStatus.NOT_FOUND:
                 return Seen()
             return _unseen("SharePods", error)
-        return Seen(tuple(pod for page in pages for pod in page.pods), note, _bad(pages))
+        return Seen(tuple(pod for page in pages for pod in page.objects), note, _bad(pages))
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-def whole(what: str, pages: Callable[[], Iterator[_Page]]) -> tuple[tuple[_Page, ...], str]:
+def whole(
+    what: str, pages: Callable[[], Iterator[ObjectPage[_Object]]]
+) -> tuple[tuple[ObjectPage[_Object], ...], str]:
     """All pages of one list, and why it is not whole, "" if it is. Raises as ``pages`` does."""
-    found: tuple[_Page, ...] = ()
+    found: tuple[ObjectPage[_Object], ...] = ()
     for _ in range(TRIES):
         try:
             found = tuple(pages())
@@ -119,7 +120,7 @@ def whole(what: str, pages: Callable[[], Iterator[_Page]]) -> tuple[tuple[_Page,
     return found, f"not all {what} are seen: their list expired while it was read, {TRIES} times"
 
 
-def _bad(pages: Iterable[_Page]) -> tuple[MalformedObject, ...]:
+def _bad(pages: Iterable[ObjectPage[_Object]]) -> tuple[MalformedObject, ...]:
     return tuple(each for page in pages for each in page.malformed)
 
 

@@ -234,7 +234,7 @@ def _list(cluster: ApiClient, node: str, _: float) -> NodeSample:
     with list_watch.translate_errors(cluster.server):
         pages, note = whole("pods", lambda: cluster.pods(keep=Keep.ALL, field_selector=selector))
     malformed = [each for page in pages for each in page.malformed]
-    every = (pod for page in pages for pod in page.pods)
+    every = (pod for page in pages for pod in page.objects)
     pods = pod_sample(every, complete=not note, malformed=malformed)
     if not pods.pods and not malformed:
         raise SourceError(Reason.ABSENT, cluster.server, f"no pod is on {node} (--node-name)")

@@ -17,8 +17,10 @@ from vgpu.kube import reader as reads
 from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.documents import EventType
+from vgpu.kube.events import EventNote, NoteType
 from vgpu.kube.informer import Informer
-from vgpu.kube.objects import EventNote, Lease, NoteType
+from vgpu.kube.kinds import NODES, PODS, SHARE_PODS
+from vgpu.kube.objects import Lease
 from vgpu.model import PodRef
 
 GPUSHARE = {"aliyun.com/gpu-mem": "8"}
@@ -112,19 +114,19 @@ def refused(status, reason, request, *args, **kwargs):
 def test_a_list_is_read_page_by_page(cluster, pods, api_namespace):
     pages = list(cluster.pods(namespace=api_namespace, limit=2))
     assert [page.total for page in pages] == [2, 2, 2]
-    assert [pod.ref.name for page in pages for pod in page.pods] == [f"p{n}" for n in range(5)]
+    assert [pod.ref.name for page in pages for pod in page.objects] == [f"p{n}" for n in range(5)]
     assert [bool(page.continue_token) for page in pages] == [True, True, False]
 
 
 def test_a_list_from_the_servers_memory_can_be_watched_from(cluster, api, pods, api_namespace):
     def read():
         pages = list(cluster.pods(namespace=api_namespace, resource_version="0", limit=2))
-        names = [pod.ref.name for page in pages for pod in page.pods]
+        names = [pod.ref.name for page in pages for pod in page.objects]
         return pages if names == [f"p{n}" for n in range(5)] else None
 
     listed = wait_until(read, "the server's memory has all of them")
     api.client.delete(pods[0], grace_seconds=0)
-    watch = cluster.watch_pods(listed[0].resource_version, namespace=api_namespace)
+    watch = cluster.watch(PODS, listed[0].resource_version, namespace=api_namespace)
     assert next(event for event in watch if event.type is EventType.DELETED).object.ref.name == "p0"
 
 
@@ -160,7 +162,7 @@ def test_when_the_kubelet_wrote_a_status_is_known_from_who_wrote_what(cluster, a
 
 def test_selectors_are_the_servers(cluster, pods, api_namespace):
     (page,) = cluster.pods(namespace=api_namespace, field_selector="metadata.name=p3")
-    assert [pod.ref.uid for pod in page.pods] == [pods[3]["metadata"]["uid"]]
+    assert [pod.ref.uid for pod in page.objects] == [pods[3]["metadata"]["uid"]]
 
 
 def test_a_node_is_read_alone_and_in_the_list(cluster, make_nodes):
@@ -198,7 +200,7 @@ def test_a_kind_that_is_not_installed_is_not_found(workplace, tools):
 
 def test_share_pods_are_read(cluster, make_sharepod, api_namespace):
     made = make_sharepod("jupyter")
-    found = {pod.ref.name: pod for page in cluster.sharepod_pages() for pod in page.pods}
+    found = {pod.ref.name: pod for page in cluster.sharepod_pages() for pod in page.objects}
     assert found["jupyter"].annotations["kubeshare/gpu_request"] == "0.4"
     assert cluster.sharepod(api_namespace, "jupyter") == found["jupyter"]
     assert found["jupyter"].ref.uid == made["metadata"]["uid"]
@@ -213,7 +215,7 @@ def test_a_watch_tells_what_happens_and_how_far_it_has_come(
     monkeypatch.setattr(reads, "WATCH_SECONDS", (12, 12))  # a bookmark comes shortly before
     (page,) = cluster.pods(namespace=api_namespace)
     api.client.patch(pods[0], {"metadata": {"annotations": {"ALIYUN_COM_GPU_MEM_IDX": "1"}}})
-    watch = cluster.watch_pods(page.resource_version)
+    watch = cluster.watch(PODS, page.resource_version)
     first = next(watch)
     assert (first.type, first.object.ref.name) == (EventType.MODIFIED, "p0")
     assert first.object.annotations == {"ALIYUN_COM_GPU_MEM_IDX": "1"}
@@ -223,7 +225,7 @@ def test_a_watch_tells_what_happens_and_how_far_it_has_come(
 
     def ended_with_a_bookmark():
         """A server that is late ends a watch without one."""
-        last = (events or list(cluster.watch_pods(page.resource_version)))[-1]
+        last = (events or list(cluster.watch(PODS, page.resource_version)))[-1]
         events.clear()
         return last if last.type is EventType.BOOKMARK else None
 
@@ -239,14 +241,14 @@ def test_a_watch_from_before_what_the_server_remembers_is_expired(workplace, too
         api.stop()
         api.start(controllers=False)
         with ApiClient.connect(str(api.kubeconfig)) as cluster, pytest.raises(ClusterError) as info:
-            list(cluster.watch_pods("1"))
+            list(cluster.watch(PODS, "1"))
     assert (info.value.status, info.value.reason) == (410, "Expired")
 
 
 def test_nodes_are_watched(cluster, api, make_nodes):
     version = next(cluster.node_pages(limit=1)).resource_version
     make_nodes(sample.gpushare_node("infer-7", cards=2))
-    watch = cluster.watch_nodes(version, field_selector="metadata.name=infer-7")
+    watch = cluster.watch(NODES, version, field_selector="metadata.name=infer-7")
     first, second = next(watch), next(watch)
     assert (first.type, first.object.capacity) == (EventType.ADDED, {})
     assert (second.type, second.object.capacity["aliyun.com/gpu-count"]) == (EventType.MODIFIED, 2)
@@ -256,7 +258,7 @@ def test_nodes_are_watched(cluster, api, make_nodes):
 def test_share_pods_are_watched(cluster, api, make_sharepod):
     made = make_sharepod("before")
     version = next(cluster.sharepod_pages()).resource_version
-    watch = cluster.watch_sharepods(version)
+    watch = cluster.watch(SHARE_PODS, version)
     make_sharepod("jupyter")
     api.client.delete(made)
     events = [next(watch), next(watch)]
@@ -483,6 +485,7 @@ def note(kind, api_version, obj, message, **changes):
         reason="VgpuEvicted",
         message=message,
         at=NOW,
+        component="vgpu-reconciler",
         **changes,
     )
 
@@ -531,7 +534,7 @@ def test_missing_rights_to_write_are_named(cluster_of):
         (
             'create resource "events"',
             lambda: nobody.write_event(
-                EventNote("Pod", "v1", "default", "p", "u", reason="A", message="", at=NOW)
+                EventNote("Pod", "v1", "default", "p", "u", "A", "", NOW, "vgpu-reconciler")
             ),
         ),
     ):

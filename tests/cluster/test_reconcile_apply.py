@@ -7,7 +7,7 @@ import pytest
 from reconciler.apply.applier import Applier, ApplyOptions
 from reconciler.apply.audit import Audit, read
 from reconciler.apply.restore import Undo, restore
-from reconciler.leader import Leader
+from reconciler.commands.run import LEASE
 from reconciler.model import NobodyWaitsGuard, OwnerGuard, OwnerState
 from reconciler.reasons import ActionOutcome, Rule
 from reconciler.reconciler_state import ReconcilerState
@@ -19,6 +19,7 @@ from tests.support.bed.client import Refused
 from tests.support.reconcile_plans import editing, evicting, plan, unmoved
 from tests.support.waiting import wait_until
 from vgpu.kube.client import ApiClient
+from vgpu.kube.leader_election import LeaderElector
 from vgpu.schemes.volcano.codec import HAMI, Volcano
 from vgpu.schemes.volcano.node import lock_text
 
@@ -318,7 +319,7 @@ def test_a_dry_run_changes_nothing(api, cluster, pods, nodes, path):
 
 @contextmanager
 def candidate(cluster, namespace, name):
-    leader = Leader(cluster, namespace, name)
+    leader = LeaderElector(cluster, namespace, LEASE, name)
     leader.start()
     try:
         yield leader
@@ -335,9 +336,9 @@ def test_one_of_two_leads_and_the_other_follows_it(api, cluster, api_namespace):
             first.stop()
             assert not first.leads()
             wait_until(second.leads, "leads")
-            kept = cluster.lease(api_namespace, "vgpu-reconciler")
+            kept = cluster.lease(api_namespace, LEASE)
             assert (kept.holder, kept.duration_seconds) == (second.identity, 15)
-    kept = cluster.lease(api_namespace, "vgpu-reconciler")
+    kept = cluster.lease(api_namespace, LEASE)
     assert kept.holder == ""
 
 

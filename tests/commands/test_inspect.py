@@ -18,7 +18,7 @@ from vgpu.cli import main
 from vgpu.commands.inspect_document import InventoryDocument
 from vgpu.commands.inspect_table import layout_for, show, size
 from vgpu.inventory import Objects, Units, inventory
-from vgpu.kube.documents import decode_dump
+from vgpu.kube.dump import decode_dump
 from vgpu.legacy_inspect import details, summary
 from vgpu.terminal import age
 from vgpu.units import GIB, MIB

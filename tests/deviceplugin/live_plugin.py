@@ -28,8 +28,9 @@ from tests.support.environment import ROOT
 from tests.support.live import parse, port_in
 from tests.support.nvml_fake import Device, FakeDriver, uuid
 from tests.support.waiting import WAIT_SECONDS
+from vgpu.kube.kinds import NODES, PODS
 from vgpu.simulator.apiserver import ApiServer
-from vgpu.simulator.store import NODES, PODS, ObjectStore
+from vgpu.simulator.store import ObjectStore
 from vgpu.sources.runtime import HOST_PID_NAMESPACE
 
 IN_A_POD = Path(__file__).with_name("in_a_pod.py")

@@ -12,7 +12,8 @@ from deviceplugin.recovery.node_probe import NodeProbe, live_pods
 from deviceplugin.recovery.recover import RecoverySources, recover
 from tests.deviceplugin.allocation_values import replace
 from vgpu.admitted import AdmittedPod
-from vgpu.kube.documents import Keep, decode_pods
+from vgpu.kube.documents import Keep
+from vgpu.kube.kinds import PODS
 from vgpu.model import Allocation, Phase, Scheme, Share
 from vgpu.schemes.volcano.codec import Volcano
 from vgpu.simulator.demo import A10, L40S, demo
@@ -40,8 +41,8 @@ class Bench:
             shim_roots=paths.shim_roots,
             limit_dirs={"gaia": paths.gaia_dir},
         )
-        page = decode_pods(Path(paths.pods_file).read_bytes(), keep=Keep.ALL)
-        self.pods = page.pods
+        page = PODS.page(Path(paths.pods_file).read_bytes(), keep=Keep.ALL)
+        self.pods = page.objects
         self.now = self.sim.start + 5
         self.gpu = self.sim.driver(lambda: 5.0).sample(self.now)
 

@@ -17,14 +17,13 @@ from deviceplugin.recovery.checkpoint import CheckpointFile, LockHeld
 from deviceplugin.service import Service
 from tests.deviceplugin.live_plugin import GIB, NODE, PluginBench, env_of, volcano_pod
 from tests.support.waiting import WAIT_SECONDS
+from vgpu.kube.kinds import EVENTS, NODES, PODS
 from vgpu.model import Scheme
 from vgpu.program.signals import IGNORED
-from vgpu.simulator.store import KINDS, NODES, PODS
 
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
 ASKED = {NUMBER: 1, MEMORY: 4}
 GPUSHARE, LATE = "aliyun.com/gpu-mem", "node-2"
-EVENTS = next(kind for kind in KINDS if kind.name == "Event")
 FLAGS = ("--volcano.memory-factor=1024", "--volcano.split-count=4", "--health.interval=200ms")
 
 

@@ -11,8 +11,9 @@ from tests.support.environment import own_loopback
 from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.kube.access import Access
 from vgpu.kube.client import ApiClient
+from vgpu.kube.kinds import PODS
 from vgpu.simulator.apiserver import ApiServer
-from vgpu.simulator.store import PODS, ObjectStore
+from vgpu.simulator.store import ObjectStore
 
 UUID = "GPU-aaaa"
 

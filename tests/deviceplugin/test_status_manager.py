@@ -8,9 +8,8 @@ from msgspec.structs import replace
 
 from deviceplugin.adapters.gpushare import GpushareAdapter
 from deviceplugin.adapters.volcano import HandshakeMode, VolcanoAdapter
-from deviceplugin.apiserver.backoff import ItemBackoff
 from deviceplugin.apiserver.desired_state import capacity_patch
-from deviceplugin.apiserver.events import AGAIN_SECONDS, EventDeduplicator, EventReason, note
+from deviceplugin.apiserver.events import AGAIN_SECONDS, EventReason, note
 from deviceplugin.apiserver.lock_owners import AGAIN_SECONDS as ASKED_AGAIN_SECONDS
 from deviceplugin.apiserver.lock_owners import OWNER_SECONDS
 from deviceplugin.apiserver.node_writer import NODE_SECONDS
@@ -19,7 +18,8 @@ from deviceplugin.failpoints import Step
 from tests.support.plugin_bench import Bench
 from tests.support.plugin_pods import NODE, NOW, A, B, container, gpu, node, pod
 from tests.support.waiting import wait_until
-from vgpu.kube.objects import ContainerState, MalformedObject, NoteType, Status
+from vgpu.kube.events import NoteType
+from vgpu.kube.objects import ContainerState, MalformedObject, Status
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.volcano.codec import HAMI, Volcano
@@ -606,35 +606,6 @@ def test_an_event_waits_for_a_server_that_is_busy_and_no_refusal_is_argued_with(
     bench.round()
     bench.round(after=60)
     assert len(bench.server.events) == said
-
-
-def test_what_was_said_is_forgotten_in_time():
-    deduplicator = EventDeduplicator()
-    for number in range(100):
-        assert deduplicator.is_news(
-            note(node(), EventReason.CONFLICT, str(number), NOW + number * AGAIN_SECONDS)
-        )
-    assert len(deduplicator._said) == 1
-
-
-# ---------------------------------------------------------------- back-off
-
-
-def test_a_subject_waits_longer_each_time_and_starts_anew_when_it_went_well():
-    backoff = ItemBackoff(jitter=lambda: 1.0)
-    waits = []
-    for _ in range(9):
-        backoff.add("a", "1", 100.0)
-        waits.append(backoff.until("a", "2") - 100)
-    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert (backoff.failures("a"), backoff.failures("b"), len(backoff)) == (9, 0, 1)
-    backoff.end("a")
-    assert backoff.until("a", "2") == 0
-    backoff.add("a", "2", 100.0, moved_on=True)
-    assert backoff.until("a", "2") == 101
-    assert backoff.until("a", "3") == 0
-    backoff.prune({"b"})
-    assert len(backoff) == 0
 
 
 # ---------------------------------------------------------------- the thread

@@ -13,7 +13,7 @@ import msgspec
 from reconciler.model import ObjectKind
 from tests.reconciler.samples import NOW, replace
 from vgpu.kube.connection import ClusterError
-from vgpu.kube.documents import PodPage
+from vgpu.kube.documents import ObjectPage
 from vgpu.kube.objects import SHARE_POD, Node
 
 UNREACHABLE = ClusterError(0, "Unreachable", "https://api: read timed out")
@@ -102,14 +102,14 @@ class FakeHands:
             pods = [each for key, each in self.objects.items() if key[0] is ObjectKind.POD]
             return [p for p in pods if all(fields[k](p) == v for k, v in wanted.items())]
 
-        yield PodPage(tuple(self._call("pods", listed)), malformed=self._unread(ObjectKind.POD))
+        yield ObjectPage(tuple(self._call("pods", listed)), malformed=self._unread(ObjectKind.POD))
 
     def sharepod_pages(self):
         def listed():
             return [each for key, each in self.objects.items() if key[0] is ObjectKind.SHARE_POD]
 
         pods = tuple(self._call("sharepod_pages", listed))
-        yield PodPage(pods, malformed=self._unread(ObjectKind.SHARE_POD))
+        yield ObjectPage(pods, malformed=self._unread(ObjectKind.SHARE_POD))
 
     def evict(self, pod, resource_version, *, dry_run=False):
         def evicted():

@@ -25,7 +25,7 @@ from tests.reconciler.samples import (
     waiting,
 )
 from vgpu.kube.connection import ClusterError
-from vgpu.kube.documents import PodPage
+from vgpu.kube.documents import ObjectPage
 from vgpu.kube.objects import ContainerState, Status, holds_devices
 from vgpu.model import Phase, PodRef
 
@@ -359,7 +359,7 @@ class Hands:
 
     def pods(self, *, keep=None, field_selector=""):
         where = dict(part.split("=") for part in field_selector.split(","))
-        yield PodPage(
+        yield ObjectPage(
             tuple(
                 one
                 for one in self.world.pods.values()

@@ -7,14 +7,11 @@ import pytest
 
 from reconciler.apply.applier import MOST_UNREACHED, Applier, ApplyOptions
 from reconciler.apply.audit import AuditError
-from reconciler.apply.event_writer import MOST as MOST_EVENTS
-from reconciler.apply.event_writer import EventWriter
 from reconciler.apply.executor import TRIES
 from reconciler.model import NobodyWaitsGuard, ObjectKind, OwnerGuard, OwnerState
 from reconciler.reasons import ActionOutcome, Rule
 from tests.reconciler.fake_client import BUSY, CONFLICT, PDB, UNREACHABLE, FakeHands, FakeTime
 from tests.reconciler.samples import (
-    NOW,
     SPOKEN,
     assumed,
     ended,
@@ -28,9 +25,8 @@ from tests.reconciler.samples import (
     unbound,
 )
 from tests.support.reconcile_plans import editing, evicting, plan, unmoved
-from tests.support.waiting import WAIT_SECONDS, wait_until
+from tests.support.waiting import WAIT_SECONDS
 from vgpu.kube.connection import ClusterError
-from vgpu.kube.objects import EventNote
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError
 
@@ -617,74 +613,6 @@ def test_an_event_that_takes_long_holds_up_no_action():
     released.set()
     assert list(results) == []
     assert len(bench.client.events) == 12
-
-
-def a_note(name):
-    return EventNote("Pod", "v1", "ml", name, "", "VgpuEvicted", "the pod was evicted", NOW)
-
-
-def test_events_are_written_in_their_order_until_the_end():
-    written = []
-    announcer = EventWriter(written.append)
-    for name in "abc":
-        announcer.say([a_note(name)])
-    announcer.finish(WAIT_SECONDS, lambda: False)
-    assert [note.name for note in written] == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "stopping"), [(0.0, False), (3600.0, True)], ids=["late", "told to stop"]
-)
-def test_what_is_not_written_in_time_is_dropped_and_that_is_said(seconds, stopping, caplog):
-    begun, released, written = threading.Event(), threading.Event(), []
-
-    def write(note):
-        begun.set()
-        released.wait(WAIT_SECONDS)
-        written.append(note.name)
-
-    announcer = EventWriter(write)
-    announcer.say(map(a_note, "abc"))
-    assert begun.wait(WAIT_SECONDS)
-    with caplog.at_level(logging.WARNING):
-        announcer.finish(seconds, lambda: stopping)
-    assert caplog.messages == ["2 events were not written: there was no time"]
-    released.set()
-    wait_until(lambda: written == ["a"], "the one under way is written")
-
-
-def test_of_too_many_events_the_last_are_dropped(caplog):
-    begun, released, written = threading.Event(), threading.Event(), []
-
-    def write(note):
-        begun.set()
-        released.wait(WAIT_SECONDS)
-        written.append(note.name)
-
-    announcer = EventWriter(write)
-    announcer.say([a_note("first")])
-    assert begun.wait(WAIT_SECONDS)
-    announcer.say(a_note(str(at)) for at in range(MOST_EVENTS + 5))
-    released.set()
-    with caplog.at_level(logging.WARNING):
-        announcer.finish(WAIT_SECONDS, lambda: False)
-    assert written == ["first", *map(str, range(MOST_EVENTS))]
-    assert caplog.messages == ["5 events were not written: there was no time"]
-
-
-def test_a_defect_in_writing_one_event_costs_no_other(caplog):
-    written = []
-
-    def write(note):
-        if note.name == "a":
-            raise RuntimeError(note.name)
-        written.append(note.name)
-
-    announcer = EventWriter(write)
-    announcer.say(map(a_note, "ab"))
-    announcer.finish(WAIT_SECONDS, lambda: False)
-    assert written == ["b"]
-    assert len(caplog.records) == 1
 
 
 def test_applying_twice_equals_once():

@@ -8,7 +8,7 @@ from reconciler.reasons import ActionOutcome, Cause, Rule
 from tests.reconciler.samples import NOW, ended, node, owner, pod, refused, replace, share_pod
 from tests.support.reconcile_plans import editing, evicting
 from tests.support.reconcile_plans import entry as made
-from vgpu.kube.objects import NoteType
+from vgpu.kube.events import NoteType
 
 SICK = refused(pod("a"))
 LEFT = ended(pod("b", annotations={"left": "over"}))

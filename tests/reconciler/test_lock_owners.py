@@ -8,7 +8,7 @@ from reconciler.observe.lock_owners import MOST_ASKED, LockOwnerReader, named_ow
 from tests.reconciler.fake_client import BUSY, NOT_FOUND, UNREACHABLE
 from tests.reconciler.samples import NOW, SPOKEN, lock, node, pod, unbound
 from vgpu.inventory import Units
-from vgpu.kube.documents import NodePage, PodPage
+from vgpu.kube.documents import ObjectPage
 from vgpu.reasons import Reason, SourceError
 
 STRANGER = pod("stranger", "hami", claim=None)
@@ -84,13 +84,13 @@ class Server(Api):
         self._pods = pods
 
     def pods(self):
-        yield PodPage(self._pods)
+        yield ObjectPage(self._pods)
 
     def node_pages(self):
-        yield NodePage((node("gpu-1", annotations=lock(pod("owner", "hami"))),))
+        yield ObjectPage((node("gpu-1", annotations=lock(pod("owner", "hami"))),))
 
     def sharepod_pages(self):
-        yield PodPage(())
+        yield ObjectPage(())
 
     def unhealthy_gpus(self):
         return {}

@@ -30,7 +30,7 @@ from tests.reconciler.test_hostile import plan_of, skips
 from tests.reconciler.test_observe_kinds import Server
 from tests.support.reconcile_plans import unmoved
 from tests.test_malformed_objects import TENANTS, listed, nested, share_pod
-from vgpu.kube.documents import PodPage
+from vgpu.kube.documents import ObjectPage
 from vgpu.kube.objects import MalformedObject
 from vgpu.model import PodRef
 
@@ -77,7 +77,7 @@ def test_it_is_counted_in_the_metrics(dump):  # noqa: F811
 
 
 def test_a_list_with_one_is_complete():
-    page = PodPage((), malformed=(unread(),))
+    page = ObjectPage((), malformed=(unread(),))
     found = ListedKinds(Server(share_pods=[page])).share_pods()
     assert found.complete
     assert found.malformed == (unread(),)

@@ -4,7 +4,7 @@ import pytest
 
 from reconciler.observe.kinds import TRIES, ListedKinds, Seen, whole
 from vgpu.kube.connection import ClusterError
-from vgpu.kube.documents import NodePage, PodPage
+from vgpu.kube.documents import ObjectPage
 from vgpu.kube.objects import Node, Pod
 from vgpu.model import PodRef
 
@@ -15,7 +15,7 @@ EXPIRED = ClusterError(410, "Expired", "too old")
 
 
 def node_page(version, *names):
-    return NodePage(tuple(map(Node, names)), resource_version=version)
+    return ObjectPage(tuple(map(Node, names)), resource_version=version)
 
 
 def lists(*answers):
@@ -33,7 +33,7 @@ def lists(*answers):
 
 def test_pages_of_one_version_are_a_whole_list():
     pages, note = whole("nodes", lists([node_page("7", "a"), node_page("7", "b")]))
-    assert [page.nodes[0].name for page in pages] == ["a", "b"]
+    assert [page.objects[0].name for page in pages] == ["a", "b"]
     assert not note
 
 
@@ -94,7 +94,7 @@ POD = Pod(PodRef("u", "ml", "web"))
 
 
 def test_what_is_read_in_full_is_complete():
-    server = Server([PodPage((POD,))], [node_page("7", "a")], [PodPage(())])
+    server = Server([ObjectPage((POD,))], [node_page("7", "a")], [ObjectPage(())])
     kinds = ListedKinds(server)
     assert kinds.pods() == Seen((POD,))
     assert [node.name for node in kinds.nodes().objects] == ["a"]

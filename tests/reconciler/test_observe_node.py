@@ -15,7 +15,8 @@ from tests.reconciler import samples
 from tests.support import own_state
 from tests.support.waiting import WAIT_SECONDS
 from vgpu.inventory import Units
-from vgpu.kube.documents import Keep, decode_pods
+from vgpu.kube.documents import Keep
+from vgpu.kube.kinds import PODS
 from vgpu.kube.objects import Container, Pod
 from vgpu.ledger import ConflictKind
 from vgpu.ledger.conflicts import Conflict
@@ -42,8 +43,8 @@ class Bench:
     def __init__(self, folder):
         self.sim = SimulatedNode(demo(), folder)
         self.sim.write(5.0)
-        page = decode_pods(Path(self.sim.paths.pods_file).read_bytes(), keep=Keep.ALL)
-        self.pods = {pod.ref.name: pod for pod in page.pods}
+        page = PODS.page(Path(self.sim.paths.pods_file).read_bytes(), keep=Keep.ALL)
+        self.pods = {pod.ref.name: pod for pod in page.objects}
         self.node = samples.node(self.sim.scenario.node, "volcano", "gpushare")
         self.node = replace(self.node, annotations={})
         self.failure = None

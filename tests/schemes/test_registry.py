@@ -27,7 +27,8 @@ from vgpu.cli import main
 from vgpu.commands.inspect import command as inspect_command
 from vgpu.facts import Gpu, GpuSample
 from vgpu.inventory import Units
-from vgpu.kube.documents import Keep, decode_dump
+from vgpu.kube.documents import Keep
+from vgpu.kube.dump import decode_dump
 from vgpu.model import Scheme
 from vgpu.schemes.registry import ROWS, SchemeRegistry, registered, registry
 from vgpu.sources.ledger_builder import LedgerBuilder

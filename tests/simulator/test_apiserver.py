@@ -14,13 +14,12 @@ from vgpu.kube import list_watch
 from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.documents import EventType, Keep
-from vgpu.kube.objects import EventNote, Lease
+from vgpu.kube.events import EventNote
+from vgpu.kube.kinds import EVENTS, NODES, PODS, SHARE_PODS
+from vgpu.kube.objects import Lease
 from vgpu.simulator import store as stores
 from vgpu.simulator.apiserver import MOST_BODY, ApiServer
-from vgpu.simulator.store import KINDS, NODES, PODS, ObjectStore, Selector, StoreError, merged
-
-EVENTS = next(kind for kind in KINDS if kind.plural == "events")
-SHARE_PODS = next(kind for kind in KINDS if kind.plural == "sharepods")
+from vgpu.simulator.store import ObjectStore, Selector, StoreError, merged
 
 OLD, KEPT, NEW = "volcano.sh/old", "volcano.sh/kept", "volcano.sh/new"
 
@@ -62,7 +61,7 @@ def refused(call):
 
 
 def names(pages):
-    return [each.ref.name for page in pages for each in page.pods]
+    return [each.ref.name for page in pages for each in page.objects]
 
 
 # ---------------------------------------------------------------- lists
@@ -133,7 +132,7 @@ def watched(events, number):
 def test_a_watch_tells_every_change_after_its_version_and_then_bookmarks(store, cluster):
     store.create(PODS, pod("before"))
     (page,) = cluster.pods(keep=Keep.ALL)
-    events = cluster.watch_pods(page.resource_version)
+    events = cluster.watch(PODS, page.resource_version)
     store.create(PODS, pod("a"))
     store.patch(PODS, "ns", "a", {"status": {"phase": "Failed"}})
     store.create(NODES, {"metadata": {"name": "n1"}})
@@ -150,7 +149,7 @@ def test_a_watch_tells_every_change_after_its_version_and_then_bookmarks(store, 
 
 def test_what_a_selector_no_longer_chooses_is_gone_to_its_watch(store, cluster):
     store.create(PODS, pod("moves", phase="Pending"))
-    events = cluster.watch_pods("1", field_selector="status.phase=Pending")
+    events = cluster.watch(PODS, "1", field_selector="status.phase=Pending")
     store.patch(PODS, "ns", "moves", {"status": {"phase": "Running"}})
     store.patch(PODS, "ns", "moves", {"status": {"phase": "Pending"}})
     assert watched(events, 2) == [(EventType.DELETED, "moves"), (EventType.ADDED, "moves")]
@@ -160,8 +159,8 @@ def test_a_watch_from_a_version_that_is_forgotten_has_expired(cluster, store, mo
     store._history = type(store._history)(maxlen=2)
     for name in "abcd":
         store.create(PODS, pod(name))
-    assert refused(lambda: next(cluster.watch_pods("1"))) == (410, "Expired")
-    assert watched(cluster.watch_pods("2"), 2) == [(EventType.ADDED, "c"), (EventType.ADDED, "d")]
+    assert refused(lambda: next(cluster.watch(PODS, "1"))) == (410, "Expired")
+    assert watched(cluster.watch(PODS, "2"), 2) == [(EventType.ADDED, "c"), (EventType.ADDED, "d")]
 
 
 def test_a_watch_ends_when_its_time_is_up_or_the_server_does(store, api):
@@ -314,7 +313,7 @@ def test_a_lease_is_taken_by_one_of_two(cluster):
 
 
 def test_an_event_that_is_said_again_is_counted(store, cluster):
-    note = EventNote("Pod", "v1", "ns", "p", "u", "Said", "words", 1000.0)
+    note = EventNote("Pod", "v1", "ns", "p", "u", "Said", "words", 1000.0, "test")
     for _ in range(3):
         cluster.write_event(note)
     (event,) = store.list(EVENTS, Selector("ns")).items

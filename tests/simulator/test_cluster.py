@@ -12,12 +12,12 @@ from reconciler.reasons import ActionOutcome, Effect, Rule, SkipReason
 from reconciler.session import NoAudit
 from vgpu.inventory import Objects, Units, inventory
 from vgpu.kube.client import ApiClient
+from vgpu.kube.kinds import PODS
 from vgpu.simulator.apiserver import ApiServer
 from vgpu.simulator.cluster import SimulatedCluster, Story
 from vgpu.simulator.demo import demo
 from vgpu.simulator.demo_cluster import demo_cluster
 from vgpu.simulator.node import SimulatedNode
-from vgpu.simulator.store import PODS
 from vgpu.sources.pods import PodFile
 from vgpu.sources.runtime import ProcessSource
 from vgpu.units import GIB
@@ -87,7 +87,7 @@ def test_after_it_nothing_is_left_to_be_done(cycles):
 
 def test_who_was_stuck_is_served_after_it_and_nobody_lost_anything(cluster, cycles):
     def holders():
-        pods = tuple(pod for page in cluster.pods() for pod in page.pods)
+        pods = tuple(pod for page in cluster.pods() for pod in page.objects)
         shown = inventory(Objects(tuple(cluster.nodes()), pods, ()), UNITS)
         return {holding.pod.name for view in shown.nodes for holding in view.ledger.holdings}, {
             waiting.pod.name for waiting in shown.pending

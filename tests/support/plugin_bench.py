@@ -73,7 +73,7 @@ class Server:
         found = self.objects.get(name)
         there = found is not None and found.ref.namespace == namespace
         unread = tuple(each for each in self.malformed if each.ref.name == name)
-        yield SimpleNamespace(pods=(found,) if there else (), malformed=unread)
+        yield SimpleNamespace(objects=(found,) if there else (), malformed=unread)
 
     def patch_node(self, name, version, annotations, *, labels=None):
         self._called("patch_node")

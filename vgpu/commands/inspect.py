@@ -15,7 +15,8 @@ import click
 import msgspec
 
 from vgpu.inventory import Inventory, Objects, Units, inventory, of_node, only_node, only_scheme
-from vgpu.kube.documents import PodPage, decode_dump
+from vgpu.kube.documents import ObjectPage
+from vgpu.kube.dump import decode_dump
 from vgpu.kube.flags import connected, kubeconfig_flags, read_dump
 from vgpu.kube.objects import MalformedObject, Node, Pod
 from vgpu.model import PodRef, Scheme
@@ -134,11 +135,11 @@ def from_cluster(cluster: "ApiClient", node: str) -> Read:
         selectors = [f"spec.nodeName={node}", "spec.nodeName="]
     else:
         node_pages, selectors = tuple(cluster.node_pages()), [""]
-        nodes = tuple(each for page in node_pages for each in page.nodes)
+        nodes = tuple(each for page in node_pages for each in page.objects)
         malformed += (each for page in node_pages for each in page.malformed)
     pages = [page for selector in selectors for page in cluster.pods(field_selector=selector)]
     notes: list[str] = []
-    share_pages: list[PodPage] = []
+    share_pages: list[ObjectPage[Pod]] = []
     try:
         share_pages += cluster.sharepod_pages()
     except ClusterError as error:
@@ -158,7 +159,7 @@ def from_cluster(cluster: "ApiClient", node: str) -> Read:
                 raise
             notes += _unknown_health(nodes, error.message)
     pods, share_pods = (
-        tuple(pod for page in of_kind for pod in page.pods) for of_kind in (pages, share_pages)
+        tuple(pod for page in of_kind for pod in page.objects) for of_kind in (pages, share_pages)
     )
     objects = Objects(nodes, pods, share_pods, unhealthy, tuple(malformed))
     return Read(objects, as_of, tuple(notes))

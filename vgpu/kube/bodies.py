@@ -1,4 +1,4 @@
-"""What the writes send, as JSON values; pure. Formats: the Kubernetes API."""
+"""The bodies of the writes, as JSON values; pure. Formats: the Kubernetes API."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -7,7 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from vgpu.kube.objects import EventNote, Lease
+from vgpu.kube.api_kind import ApiKind
+from vgpu.kube.events import EventNote
+from vgpu.kube.kinds import CONFIG_MAPS, EVENTS, LEASES
+from vgpu.kube.objects import Lease
 from vgpu.model import PodRef
 
 LABELS: Final[Mapping[str, str]] = {"app.kubernetes.io/name": "vgpu"}
@@ -38,7 +41,7 @@ def eviction(pod: PodRef, resource_version: str) -> Body:
     }
 
 
-def marks_patch(
+def annotations_patch(
     annotations: Mapping[str, str | None],
     resource_version: str,
     uid: str = "",
@@ -59,8 +62,7 @@ def node_name_patch(node: str | msgspec.UnsetType | None) -> Body:
 def config_map(namespace: str, name: str, data: Mapping[str, str], resource_version: str) -> Body:
     """All of a ConfigMap; with a resource version it replaces just that state."""
     return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
+        **_type(CONFIG_MAPS),
         "metadata": _metadata(namespace, name, resource_version) | {"labels": dict(LABELS)},
         "data": dict(data),
     }
@@ -76,17 +78,16 @@ def lease(lease: Lease) -> Body:
         "leaseTransitions": lease.transitions,
     }
     return {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
+        **_type(LEASES),
         "metadata": _metadata(lease.namespace, lease.name, lease.resource_version),
         "spec": {key: value for key, value in spec.items() if value},
     }
 
 
 def event(note: EventNote) -> Body:
-    """A core Event, said for the first time.
+    """A core Event, reported for the first time.
 
-    Its name is the same when the same is said again of the same object by the same component.
+    Its name is the same when the same component reports the same of the same object again.
     """
     message = clipped(note.message, LONGEST_MESSAGE)
     about = {
@@ -96,12 +97,11 @@ def event(note: EventNote) -> Body:
         "name": note.name,
         "uid": note.uid,
     }
-    said = [*about.values(), note.component, note.type, note.reason, message]
-    digest = sha256(msgspec.json.encode(said)).hexdigest()[:_DIGEST]
+    identity = [*about.values(), note.component, note.type, note.reason, message]
+    digest = sha256(msgspec.json.encode(identity)).hexdigest()[:_DIGEST]
     prefix = note.name[:_LONGEST_PREFIX].rstrip("-.")
     return {
-        "apiVersion": "v1",
-        "kind": "Event",
+        **_type(EVENTS),
         "metadata": _metadata(note.namespace or HOME_OF_EVENTS, f"{prefix}.{digest}"),
         "involvedObject": {key: text for key, text in about.items() if text},
         "reason": note.reason,
@@ -115,7 +115,7 @@ def event(note: EventNote) -> Body:
 
 
 def event_again(note: EventNote, count: int) -> Body:
-    """A merge patch of an event that has been said ``count`` times before."""
+    """A merge patch of an event that has been reported ``count`` times before."""
     return {"count": count + 1, "lastTimestamp": _time(note.at)}
 
 
@@ -127,6 +127,10 @@ def clipped(text: str, limit: int) -> str:
     ellipsis = "…"
     kept = whole[: limit - len(ellipsis.encode())].decode(errors="ignore")
     return kept + ellipsis
+
+
+def _type(kind: ApiKind[Any]) -> Body:
+    return {"apiVersion": kind.api_version, "kind": kind.name}
 
 
 def _metadata(namespace: str, name: str, resource_version: str = "") -> Body:

@@ -1,32 +1,27 @@
 """What is written to the API server. Each write is sent once, and none without its guard.
 
-A guard is a resource version, a UID or a ``test`` operation. Of what has changed since it was read,
-nothing is written: that is a ClusterError Conflict (409), or Invalid (422) where the UID alone or
-the operation did not hold.
+A guard is a resource version, a UID or a ``test`` operation. If the object has changed since it was
+read, nothing is written: that is a ClusterError Conflict (409), or Invalid (422) where the UID
+alone or the operation did not hold.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, TypeVar
 
 import msgspec
 
 from vgpu.kube import bodies
-from vgpu.kube.connection import CONFLICT, ClusterError, Verb
-from vgpu.kube.documents import (
-    decode_config_map,
-    decode_event_count,
-    decode_lease,
-    decode_node,
-    decode_pod,
-    decode_share_pod,
-)
-from vgpu.kube.objects import EventNote, Lease, Node, Pod
-from vgpu.kube.paths import ApiKind
+from vgpu.kube.api_kind import ApiKind
+from vgpu.kube.connection import CONFLICT, ClusterError
+from vgpu.kube.events import EventNote
+from vgpu.kube.kinds import CONFIG_MAPS, EVENTS, LEASES, NODES, PODS, SHARE_PODS
+from vgpu.kube.objects import Lease, Node, Pod
+from vgpu.kube.paths import path_of
 from vgpu.kube.reader import Reader
+from vgpu.kube.verbs import CREATE, EVICT, PATCH, PATCH_STATUS, REPLACE, ApiVerb
 from vgpu.model import PodRef
 
-_JSON_PATCH: Final = "application/json-patch+json"
-_MERGE_PATCH: Final = "application/merge-patch+json"
+_Object = TypeVar("_Object")
 
 
 class ApiClient(Reader):
@@ -36,14 +31,31 @@ class ApiClient(Reader):
     ``dry_run`` the server does all but keep the change.
     """
 
+    def send(
+        self,
+        verb: ApiVerb,
+        kind: ApiKind[Any],
+        namespace: str,
+        name: str,
+        body: object,
+        *,
+        dry_run: bool = False,
+    ) -> bytes:
+        """Send a body that has its guard in it; the answer, as :meth:`ApiKind.one` reads it.
+
+        ``namespace`` is "" for a kind that has none, ``name`` for a verb that names no object.
+        """
+        path = path_of(kind, verb, namespace, name)
+        return self._ask(verb, path, {"dryRun": "All"} if dry_run else None, body)
+
     def evict(self, pod: PodRef, resource_version: str, *, dry_run: bool = False) -> None:
         """Evict a pod if it is still just that one in that state.
 
         NotFound if it is gone; Conflict if it is another or has changed; TooManyRequests (429) if a
         disruption budget refuses.
         """
-        path = ApiKind.PODS.one(pod.namespace, pod.name, "eviction")
-        self._ask(Verb.CREATE, path, _dry(dry_run), bodies.eviction(pod, resource_version))
+        body = bodies.eviction(pod, resource_version)
+        self.send(EVICT, PODS, pod.namespace, pod.name, body, dry_run=dry_run)
 
     def patch_pod(
         self,
@@ -54,9 +66,8 @@ class ApiClient(Reader):
         dry_run: bool = False,
     ) -> Pod:
         """Set annotations of a pod, None to remove one; the pod as it then is."""
-        path = ApiKind.PODS.one(pod.namespace, pod.name)
-        body = bodies.marks_patch(annotations, resource_version, pod.uid)
-        return decode_pod(self._merge(path, body, dry_run=dry_run), self.server + path)
+        body = bodies.annotations_patch(annotations, resource_version, pod.uid)
+        return self._write(PATCH, PODS, pod.namespace, pod.name, body, dry_run=dry_run)
 
     def patch_sharepod(
         self,
@@ -71,10 +82,11 @@ class ApiClient(Reader):
 
         ``node`` is where it is to be bound, None for nowhere; without it that stays.
         """
-        path = ApiKind.SHARE_PODS.one(sharepod.namespace, sharepod.name)
-        body = bodies.marks_patch(annotations, resource_version, sharepod.uid)
+        body = bodies.annotations_patch(annotations, resource_version, sharepod.uid)
         body |= bodies.node_name_patch(node)
-        return decode_share_pod(self._merge(path, body, dry_run=dry_run), self.server + path)
+        return self._write(
+            PATCH, SHARE_PODS, sharepod.namespace, sharepod.name, body, dry_run=dry_run
+        )
 
     def patch_node(
         self,
@@ -86,9 +98,8 @@ class ApiClient(Reader):
         dry_run: bool = False,
     ) -> Node:
         """Set annotations and labels of a node, None to remove one; the node as it then is."""
-        path = ApiKind.NODES.one("", name)
-        body = bodies.marks_patch(annotations, resource_version, labels=labels)
-        return decode_node(self._merge(path, body, dry_run=dry_run), self.server + path)
+        body = bodies.annotations_patch(annotations, resource_version, labels=labels)
+        return self._write(PATCH, NODES, "", name, body, dry_run=dry_run)
 
     def patch_node_status(
         self, name: str, operations: Sequence[Mapping[str, Any]], *, dry_run: bool = False
@@ -97,9 +108,7 @@ class ApiClient(Reader):
 
         A ``test`` operation that does not hold is an Invalid.
         """
-        path = ApiKind.NODES.one("", name, "status")
-        answer = self._ask(Verb.PATCH, path, _dry(dry_run), operations, _JSON_PATCH)
-        return decode_node(answer, self.server + path)
+        return self._write(PATCH_STATUS, NODES, "", name, operations, dry_run=dry_run)
 
     def write_config_map(
         self, namespace: str, name: str, data: Mapping[str, str], resource_version: str
@@ -109,47 +118,42 @@ class ApiClient(Reader):
         It is created if ``resource_version`` is "", and AlreadyExists (409) if there is one.
         """
         body = bodies.config_map(namespace, name, data, resource_version)
-        answer, subject = self._put(ApiKind.CONFIG_MAPS, namespace, name, resource_version, body)
-        return decode_config_map(answer, subject)[1]
+        verb = REPLACE if resource_version else CREATE
+        return self._write(verb, CONFIG_MAPS, namespace, name, body)[1]
 
     def write_lease(self, lease: Lease) -> Lease:
         """Make a Lease be this; the Lease as it then is, with its new resource version.
 
         It is created if it has no resource version, and AlreadyExists (409) if there is one.
         """
-        version = lease.resource_version
-        body = bodies.lease(lease)
-        answer, subject = self._put(ApiKind.LEASES, lease.namespace, lease.name, version, body)
-        return decode_lease(answer, subject)
+        verb = REPLACE if lease.resource_version else CREATE
+        return self._write(verb, LEASES, lease.namespace, lease.name, bodies.lease(lease))
 
     def write_event(self, note: EventNote) -> None:
-        """Say something of an object; said again, the same event is counted up.
+        """Report something of an object; reported again, the same event is counted up.
 
-        Nothing guards the count: two who say the same at the same moment may count as one.
+        Nothing guards the count: two who report the same at the same moment may count as one.
         """
         event = bodies.event(note)
         namespace, name = event["metadata"]["namespace"], event["metadata"]["name"]
         try:
-            self._ask(Verb.CREATE, ApiKind.EVENTS.all(namespace), None, event)
+            self.send(CREATE, EVENTS, namespace, name, event)
         except ClusterError as error:
             if error.status != CONFLICT:
                 raise
-            count = self._get(ApiKind.EVENTS, namespace, name, decode_event_count)
-            self._merge(ApiKind.EVENTS.one(namespace, name), bodies.event_again(note, count))
+            count = self.get(EVENTS, namespace, name)
+            self.send(PATCH, EVENTS, namespace, name, bodies.event_again(note, count))
 
-    # ------------------------------------------------------------ how
-
-    def _merge(self, path: str, body: bodies.Body, *, dry_run: bool = False) -> bytes:
-        return self._ask(Verb.PATCH, path, _dry(dry_run), body, _MERGE_PATCH)
-
-    def _put(
-        self, kind: ApiKind, namespace: str, name: str, resource_version: str, body: bodies.Body
-    ) -> tuple[bytes, str]:
-        """Create or replace; the answer, and what it is an answer of."""
-        verb = Verb.UPDATE if resource_version else Verb.CREATE
-        path = kind.one(namespace, name) if resource_version else kind.all(namespace)
-        return self._ask(verb, path, None, body), self.server + path
-
-
-def _dry(dry_run: bool) -> Mapping[str, str]:
-    return {"dryRun": "All"} if dry_run else {}
+    def _write(
+        self,
+        verb: ApiVerb,
+        kind: ApiKind[_Object],
+        namespace: str,
+        name: str,
+        body: object,
+        *,
+        dry_run: bool = False,
+    ) -> _Object:
+        """The object as it then is."""
+        answer = self.send(verb, kind, namespace, name, body, dry_run=dry_run)
+        return kind.one(answer, self.server + path_of(kind, verb, namespace, name))

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
-from enum import Enum
 from types import TracebackType
 from typing import Final, Self
 from urllib.parse import urlencode
@@ -22,24 +21,21 @@ import urllib3
 from vgpu.kube.access import Access, NoAccess
 from vgpu.kube.configured import find
 from vgpu.kube.errors import GONE, NO_CONFIGURATION, ClusterError, ExpiredError
+from vgpu.kube.retries import AGAIN, ONCE, READ_TIMEOUT
+from vgpu.kube.verbs import WATCH, ApiVerb
 from vgpu.reasons import Reason, SourceError
 
-__all__ = ["CONFLICT", "GONE", "NOT_FOUND", "ApiConnection", "ClusterError", "ExpiredError", "Verb"]
-
-READ_TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)
-"""Seconds. An eviction may be answered after 10, when the server tries again for us."""
+__all__ = ["CONFLICT", "GONE", "NOT_FOUND", "ApiConnection", "ClusterError", "ExpiredError"]
 
 STREAM_GRACE_SECONDS: Final = 15
-"""So much longer than the server was to keep a stream open is waited for its end."""
+"""Maximum time to wait for a stream's end after the server should have ended it, in seconds."""
 
 GATHER_SECONDS: Final = 0.5
-"""So long a stream's reader that has caught up lets further lines gather, unless told otherwise."""
+"""Default time for which a stream's reader that has caught up lets further lines gather, in
+seconds."""
 
 AT_ONCE_SECONDS: Final = 0.005
-"""A read that takes longer had to wait for its line."""
-
-MOST_WAIT_SECONDS: Final = 30
-"""What is waited at most before a read is tried again, whatever the server asks for."""
+"""Maximum duration of a read whose line was there already, in seconds."""
 
 LONGEST_LINE: Final = 32 * 1024 * 1024
 """Bytes of one line of a stream; etcd keeps no object of more than 1.5 MiB."""
@@ -49,43 +45,6 @@ CONFLICT: Final = 409
 _SUCCESSES: Final = range(200, 300)
 _QUOTED: Final = 200
 """Bytes of an answer that are quoted where it is not a Status, such as a proxy's page."""
-
-
-class Verb(Enum):
-    """What a request does, in Kubernetes' words; the value is the HTTP method."""
-
-    GET = ("get", "GET")
-    LIST = ("list", "GET")
-    WATCH = ("watch", "GET")
-    CREATE = ("create", "POST")
-    UPDATE = ("update", "PUT")
-    PATCH = ("patch", "PATCH")
-
-    def __init__(self, word: str, method: str) -> None:
-        self.word = word
-        self.method = method
-
-
-class _Retry(urllib3.Retry):
-    """How reads are tried again."""
-
-    def get_retry_after(self, response: urllib3.BaseHTTPResponse) -> float | None:
-        """What the server asks us to wait, within reason."""
-        asked = super().get_retry_after(response)
-        return None if asked is None else min(asked, MOST_WAIT_SECONDS)
-
-
-_AGAIN: Final = _Retry(
-    total=4,
-    connect=1,  # an address where nobody listens rarely changes its mind
-    status_forcelist=(429, 502, 503, 504),
-    allowed_methods=frozenset({"GET"}),
-    backoff_factor=0.3,
-    backoff_jitter=0.3,
-    backoff_max=10,
-    raise_on_status=False,
-)
-_ONCE: Final = urllib3.Retry(0, raise_on_status=False)
 
 
 class _ListMeta(msgspec.Struct, frozen=True):
@@ -117,14 +76,14 @@ class ApiConnection:
     ) -> None:
         """Speak to this server.
 
-        ``gather``: so many seconds a stream's reader that has caught up lets further lines gather;
-        0 is for who needs each as soon as it is there. ``patience``: after so many seconds of
-        silence a request has failed, and is not tried again; 0 is as long as READ_TIMEOUT, and
-        reads are.
+        ``gather``: seconds for which a stream's reader that has caught up lets further lines
+        gather; 0 is for who needs each line as soon as it is there. ``patience``: seconds of
+        silence after which a request has failed and is not tried again; 0 means READ_TIMEOUT, and
+        reads are tried again.
         """
         self._access = access
         self._timeout = urllib3.Timeout(patience, patience) if patience else READ_TIMEOUT
-        self._again = _ONCE if patience else _AGAIN
+        self._again = ONCE if patience else AGAIN
         self._gather = gather
         self._lock = threading.Lock()
         self._requests: Counter[tuple[str, str]] = Counter()
@@ -184,15 +143,14 @@ class ApiConnection:
 
     def _ask(
         self,
-        verb: Verb,
+        verb: ApiVerb,
         path: str,
         query: Mapping[str, str] | None = None,
         body: object = None,
-        content_type: str = "application/json",
     ) -> bytes:
         """The answer's body. Raises ClusterError."""
         text = None if body is None else json.dumps(body).encode()
-        return self._open(verb, path, query or {}, text, content_type).data
+        return self._open(verb, path, query or {}, text).data
 
     def _stream(self, path: str, query: Mapping[str, str], seconds: float) -> Iterator[bytes]:
         """The lines of a watch, which the server was asked to keep open for ``seconds``.
@@ -203,7 +161,7 @@ class ApiConnection:
         Raises ClusterError, also where the stream breaks off; SourceError for a line without end.
         """
         silence = urllib3.Timeout(connect=10, read=seconds + STREAM_GRACE_SECONDS)
-        response = self._open(Verb.WATCH, path, query, timeout=silence, preload=False)
+        response = self._open(WATCH, path, query, timeout=silence, preload=False)
         try:
             rest = b""
             asked_at = time.monotonic()
@@ -229,11 +187,10 @@ class ApiConnection:
 
     def _open(
         self,
-        verb: Verb,
+        verb: ApiVerb,
         path: str,
         query: Mapping[str, str],
         body: bytes | None = None,
-        content_type: str = "",
         *,
         timeout: urllib3.Timeout | None = None,
         preload: bool = True,
@@ -245,7 +202,7 @@ class ApiConnection:
             **self._access.credentials(),
         }
         if body is not None:
-            headers["Content-Type"] = content_type
+            headers["Content-Type"] = verb.content_type
         sent_at = time.time()
         try:
             response = self._access.pool.request(
@@ -253,7 +210,7 @@ class ApiConnection:
                 f"{self.server}{path}" + (f"?{urlencode(query)}" if query else ""),
                 body=body,
                 headers=headers,
-                retries=self._again if verb.method == "GET" else _ONCE,
+                retries=self._again if verb.method == "GET" else ONCE,
                 redirect=False,  # an API server does not send us elsewhere; a login page would
                 timeout=timeout or self._timeout,
                 preload_content=preload,
@@ -271,7 +228,7 @@ class ApiConnection:
         except urllib3.exceptions.HTTPError as error:
             raise self._unreachable(error) from error
 
-    def _count(self, verb: Verb, *codes: int) -> None:
+    def _count(self, verb: ApiVerb, *codes: int) -> None:
         with self._lock:
             self._requests.update((verb.word, str(code)) for code in codes)
 
@@ -286,12 +243,12 @@ def clock_ahead(date: str, sent_at: float, received_at: float) -> float:
     A Date has whole seconds, rounded down (RFC 9110).
     """
     try:
-        told = parsedate_to_datetime(date).timestamp()
+        server_time = parsedate_to_datetime(date).timestamp()
     except (ValueError, OverflowError):
         return 0.0
-    if told + 1 < sent_at:
-        return sent_at - told - 1
-    return min(0.0, received_at - told)
+    if server_time + 1 < sent_at:
+        return sent_at - server_time - 1
+    return min(0.0, received_at - server_time)
 
 
 def _refusal(response: urllib3.BaseHTTPResponse) -> ClusterError:

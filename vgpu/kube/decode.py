@@ -1,6 +1,6 @@
-"""JSON into the structs of :mod:`vgpu.kube.wire`, and what can be said of an object that is none.
+"""JSON into the structs of :mod:`vgpu.kube.wire`, and what is known of a malformed object; pure.
 
-Every byte may be a tenant's: a kind without a schema takes what it is given. Pure.
+Every byte may be a tenant's: the API server stores anything for a kind without a schema.
 """
 
 import re
@@ -18,10 +18,10 @@ _LONGEST_NAME: Final = 253
 """Characters that an object's name may have; an error repeats no more."""
 
 _LONGEST_DETAIL: Final = 300
-"""Characters of what a decoder says, which repeats what it has read."""
+"""Characters of a decoder's message, which repeats what it has read."""
 
 _DEEPEST: Final = 64
-"""Levels of nesting that are looked at; what is read of any object lies above the twelfth."""
+"""Levels of nesting that are decoded; what is read of any object lies above the twelfth."""
 
 _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
 """A string, or what opens or closes a level."""
@@ -60,8 +60,25 @@ def pruned(content: bytes) -> bytes:
     return b"".join(parts)
 
 
+def is_too_deep(content: Content) -> bool:
+    """Whether an object is nested so deeply that :func:`pruned` may have cut its depths.
+
+    It may have been cut within a list, whose items lie two levels deep.
+    """
+    depth = 0
+    for token in _TOKEN.finditer(content):
+        first = token[0][:1]
+        if first in b"[{":
+            depth += 1
+            if depth >= _DEEPEST - 2:
+                return True
+        elif first in b"]}":
+            depth -= 1
+    return False
+
+
 def named(error: SourceError, namespace: str, name: str) -> SourceError:
-    """The same error, with whose fault it is."""
+    """The same error, with the object that it is about."""
     whose = "/".join(part[:_LONGEST_NAME] for part in (namespace, name) if part)
     return SourceError(error.reason, error.subject, f"{whose}: {error.detail}")
 
@@ -100,8 +117,8 @@ def _text(content: Content) -> str | None:
 
 
 def _kept(content: Content) -> Mapping[str, str] | None:
-    told = _lenient(content, _TEXTS, {})
-    return None if told is None else {key: text for key, text in told.items() if is_kept(key)}
+    texts = _lenient(content, _TEXTS, {})
+    return None if texts is None else {key: text for key, text in texts.items() if is_kept(key)}
 
 
 def _lenient(
@@ -109,7 +126,7 @@ def _lenient(
 ) -> _T | None:
     """The value, ``null`` in place of null; None if it cannot be read."""
     try:
-        told = decode(content, decoder, "")
+        value = decode(content, decoder, "")
     except SourceError:
         return None
-    return null if told is None else told
+    return null if value is None else value

@@ -1,4 +1,4 @@
-"""How commands find the API server, or a dump of it, and what they say when they cannot."""
+"""How commands find the API server, or a dump of it, and their messages when they cannot."""
 
 import sys
 import time
@@ -19,7 +19,7 @@ HINTS: Final[Mapping[str, str]] = {
     "Unauthorized": "The credentials were refused: log in again, or use another --context.",
     "NotFound": "Is it spelled right, and is it the right --context?",
     "Unreachable": "Is it the right --context, and is the server up?",
-    "WrongClock": "Ages cannot be told: set this machine's clock right, or run it elsewhere.",
+    "WrongClock": "Ages cannot be computed: set this machine's clock right, or run it elsewhere.",
 }
 """What to do, by the reason of a ClusterError."""
 
@@ -42,7 +42,7 @@ def kubeconfig_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def connected(kubeconfig: str, context: str) -> Iterator["ApiClient"]:
-    """A connection; whatever fails on it ends the command with status 1 and what to do."""
+    """A connection; a failure on it ends the command with status 1 and a hint what to do."""
     from vgpu.kube.client import ApiClient  # noqa: PLC0415  # see above
     from vgpu.kube.connection import ClusterError  # noqa: PLC0415  # see above
 
@@ -50,9 +50,9 @@ def connected(kubeconfig: str, context: str) -> Iterator["ApiClient"]:
         with ApiClient.connect(kubeconfig, context) as cluster:
             yield cluster
     except ClusterError as error:
-        said = str(error) if error.status else error.message
+        message = str(error) if error.status else error.message
         hint = HINTS.get(error.reason)
-        raise click.ClickException(f"{said}\n{hint}" if hint else said) from error
+        raise click.ClickException(f"{message}\n{hint}" if hint else message) from error
     except SourceError as error:
         raise click.ClickException(f"{error}\nThat is no answer of Kubernetes.") from error
 

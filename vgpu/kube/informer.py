@@ -1,11 +1,11 @@
 """One kind of object at the API server, followed by a list and a watch on a thread of its own.
 
-The list costs the server once, the watch then what changes. The thread alone talks to the server;
-:meth:`Informer.state` only hands out what it has, with how long ago the server last showed that
-this is up to date. A broken watch goes on from the last version that was heard, with full-jitter
-back-off. Where the server does not know that version any more, all is listed anew, and nothing is
-forgotten before the new list is complete. An object that cannot be read is known to be there, by
-its key, and costs the others nothing.
+The list costs the server once, the watch then what changes. Only the thread asks the server;
+:meth:`Informer.state` hands out what the informer has, with how long ago the server last showed
+that this is up to date. A broken watch goes on from the last version that was heard, with
+full-jitter back-off. Where the server does not know that version any more, all is listed again, and
+nothing is forgotten before the new list is complete. An object that cannot be read is known to be
+there, by its key, and costs the others nothing.
 """
 
 import logging
@@ -17,6 +17,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from vgpu.kube.backoff import backoff_seconds
 from vgpu.kube.documents import EventType, Expired, WatchEvent
 from vgpu.kube.objects import MalformedObject
 from vgpu.reasons import Reason, SourceError
@@ -24,17 +25,15 @@ from vgpu.reasons import Reason, SourceError
 log = logging.getLogger(__name__)
 
 STALE_SECONDS: Final = 180.0
-"""What the server last said counts so long: it sends a bookmark about every minute."""
+"""Maximum age of the server's last word, in seconds: it sends a bookmark about every minute."""
 
-FIRST_PAUSE_SECONDS: Final = 1.0
-LONGEST_PAUSE_SECONDS: Final = 60.0
 ABSENT_PAUSE_SECONDS: Final = 60.0
-"""So often a kind that the server does not have is asked for again."""
+"""Interval between two lists of a kind that the server does not have, in seconds."""
 
 IN_THE_WAY: Final = frozenset(
     {Reason.UNREACHABLE, Reason.RATE_LIMITED, Reason.TIMEOUT, Reason.FORBIDDEN}
 )
-"""These keep us from the server, and say nothing against the version to go on from."""
+"""With these the server was not reached: they say nothing against the version to go on from."""
 
 _Object = TypeVar("_Object")
 
@@ -56,12 +55,12 @@ class ListWatcher(Protocol[_Object]):
 
 
 class InformerState(msgspec.Struct, Generic[_Object], frozen=True):
-    """What a mirror has at one moment.
+    """What an informer has at one moment.
 
     Attributes:
         objects: those that are kept, by their key; the same mapping as long as nothing changes.
-        silent: seconds since the server last said something; None before the first list.
-        failure: why it is not heard now, if it is not.
+        silent: seconds since the server was last heard; None before the first list.
+        failure: why the server is not heard now, if it is not.
         synced: whether the first list is complete, and the server was heard lately.
         malformed: those that are there and cannot be read.
     """
@@ -84,22 +83,26 @@ class Informer(Generic[_Object]):
         key: Callable[[_Object | MalformedObject], str],
         keep: Callable[[_Object], bool] = lambda _: True,
         changed: Callable[[], object] = lambda: None,
+        enqueue: Callable[[str], object] = lambda _: None,
         stale_seconds: float = STALE_SECONDS,
         pause: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``subject`` is what failures are said of.
+        """``subject`` is what failures are about.
 
-        ``key`` tells objects apart; of those that ``keep`` does not want none is kept. ``changed``
-        is called on the mirror's thread after every change and failure, to wake up who waits.
-        ``pause`` waits so many seconds, and less when the mirror is closed; ``clock`` tells seconds
-        that never go back.
+        ``key`` tells objects apart; those that ``keep`` refuses are dropped. ``changed`` is called
+        on the informer's thread after every change and failure, to wake up who waits; ``enqueue``
+        with the key of each object that has changed or is gone: after a list with all keys, since
+        what happened before it is not known. It is a work queue's ``add``. ``pause``
+        waits so many seconds, and less when the informer is closed; ``clock`` tells seconds that
+        never go back.
         """
         self._api = api
         self._subject = subject
         self._key = key
         self._keep = keep
         self._changed = changed
+        self._enqueue = enqueue
         self._stale_seconds = stale_seconds
         self._stop = threading.Event()
         self._pause = pause or self._stop.wait
@@ -157,17 +160,18 @@ class Informer(Generic[_Object]):
                 log.exception("following the API server failed on a defect")
                 self._fail(SourceError(Reason.INTERNAL, self._subject))
             if self._attempts:
-                self._pause(pause_seconds(self._attempts, random.random()))  # noqa: S311  # jitter
+                self._pause(backoff_seconds(self._attempts, random.random()))  # noqa: S311  # jitter
 
     def _list(self) -> str:
         objects, version = self._api.list()
         kept: dict[str, _Object] = {}
         malformed: dict[str, MalformedObject] = {}
-        for each in objects:
-            if isinstance(each, MalformedObject):
-                malformed[self._key(each)] = each
-            elif self._keep(each):
-                kept[self._key(each)] = each
+        for object_ in objects:
+            if isinstance(object_, MalformedObject):
+                malformed[self._key(object_)] = object_
+            elif self._keep(object_):
+                kept[self._key(object_)] = object_
+        keys = self._objects.keys() | self._malformed.keys() | kept.keys() | malformed.keys()
         with self._lock:
             self._objects, self._malformed = kept, malformed
             self._handed_out = None
@@ -175,6 +179,8 @@ class Informer(Generic[_Object]):
         if not version:
             self._attempts = 0
         self._tried.set()
+        for key in sorted(keys):
+            self._enqueue(key)
         self._changed()
         return version
 
@@ -202,7 +208,8 @@ class Informer(Generic[_Object]):
                 self._handed_out = None
             self._attempts = 0
             self._note()
-        if changed:
+        if about is not None and changed:
+            self._enqueue(self._key(about))
             self._changed()
 
     def _take(self, type_: EventType, about: _Object | MalformedObject) -> bool:
@@ -238,12 +245,3 @@ class Informer(Generic[_Object]):
                 self._failure = error
         self._tried.set()  # who waits for the first list need not wait any longer
         self._changed()
-
-
-def pause_seconds(attempts: int, luck: float) -> float:
-    """How long to wait after so many failures in a row; ``luck`` is uniform in 0..1.
-
-    Full jitter: so that the clients of a cluster do not come back all at once.
-    """
-    doublings = min(attempts - 1, 16)
-    return luck * min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * (1 << doublings))

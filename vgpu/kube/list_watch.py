@@ -1,17 +1,19 @@
 """One kind at the API server as :mod:`vgpu.kube.informer` follows it.
 
-Its failures are told as every source's: a :class:`~vgpu.reasons.SourceError` with a reason code,
-or :class:`~vgpu.kube.documents.Expired` where a list mends it.
+Its failures are every source's: a :class:`~vgpu.reasons.SourceError` with a reason code, or
+:class:`~vgpu.kube.documents.Expired` where a list mends it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, Generic, TypeVar
 
+from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.connection import GONE, NOT_FOUND, ClusterError
-from vgpu.kube.documents import Expired, Keep, NodePage, PodPage, WatchEvent
+from vgpu.kube.documents import Expired, Keep, WatchEvent
+from vgpu.kube.kinds import NODES, PODS, SHARE_PODS
 from vgpu.kube.objects import MalformedObject, Node, Pod
-from vgpu.kube.reader import Reader
+from vgpu.kube.reader import PAGE_SIZE, Reader
 from vgpu.reasons import Reason, SourceError
 
 REASONS: Final[Mapping[int | str, Reason]] = {
@@ -21,14 +23,13 @@ REASONS: Final[Mapping[int | str, Reason]] = {
     403: Reason.FORBIDDEN,
     404: Reason.ABSENT,
     429: Reason.RATE_LIMITED,
-    502: Reason.UNREACHABLE,  # said by what stands in front of the server
+    502: Reason.UNREACHABLE,  # from a proxy in front of the server
     503: Reason.UNREACHABLE,
     504: Reason.TIMEOUT,
 }
-"""HTTP status, or the client's word where there was no answer; others are UNREADABLE."""
+"""By HTTP status, or by the client's reason where there was no answer; others are UNREADABLE."""
 
 _Object = TypeVar("_Object")
-_Listed = Iterator[tuple[Iterable[_Object | MalformedObject], str]]
 
 
 class ListWatch(Generic[_Object]):
@@ -36,57 +37,59 @@ class ListWatch(Generic[_Object]):
 
     def __init__(
         self,
-        subject: str,
-        pages: Callable[[], _Listed[_Object]],
-        watch: Callable[[str], Iterator[WatchEvent[_Object]]],
+        server: Reader,
+        kind: ApiKind[_Object],
         *,
-        optional: bool = False,
+        keep: Keep = Keep.ALL,
+        resource_version: str = "",
+        **selectors: str,
     ) -> None:
-        """``subject`` is what failures are said of.
+        """``keep`` and ``resource_version`` are of the list, as in :class:`Reader`.
 
-        ``pages`` gives objects and resource version page by page. An ``optional`` kind may be
-        unknown to the server.
+        Events come of every object; it is the informer's to drop those that are not to be kept.
         """
-        self.subject = subject
-        self._pages = pages
-        self._watch = watch
-        self._optional = optional
+        self.subject = server.server
+        """What failures are about."""
+        self._server = server
+        self._kind = kind
+        self._keep = keep
+        self._resource_version = resource_version
+        self._selectors = selectors
 
     def list(self) -> tuple[list[_Object | MalformedObject], str]:
         """All of them, and the version to watch from; "" where there is no such kind.
 
         Raises SourceError, or Expired.
         """
-        found: list[_Object | MalformedObject] = []
+        listed: list[_Object | MalformedObject] = []
         version = ""
         with translate_errors(self.subject, GONE):
             try:
-                for objects, page_version in self._pages():
-                    found += objects
+                for page in self._server.pages(
+                    self._kind,
+                    keep=self._keep,
+                    resource_version=self._resource_version,
+                    limit=PAGE_SIZE,
+                    **self._selectors,
+                ):
+                    listed += (*page.objects, *page.malformed)
                     # The first page's: where a token expired, later pages are of a later time.
-                    version = version or page_version
+                    version = version or page.resource_version
             except ClusterError as error:
-                if not (self._optional and error.status == NOT_FOUND):
+                if not (self._kind.optional and error.status == NOT_FOUND):
                     raise
                 return [], ""
-        return found, version
+        return listed, version
 
     def watch(self, version: str) -> Iterator[WatchEvent[_Object]]:
         """Every event and bookmark from ``version`` on. Raises SourceError, or Expired."""
         with translate_errors(self.subject, GONE, NOT_FOUND):  # a kind may be withdrawn
-            yield from self._watch(version)
+            yield from self._server.watch(self._kind, version, **self._selectors)
 
 
 def pods(server: Reader, *, keep: Keep = Keep.SHARING) -> ListWatch[Pod]:
-    """The pods of a whole cluster: page by page, of the newest state.
-
-    Events come of every pod; it is the mirror's to drop those that share no GPU.
-    """
-    return ListWatch(
-        server.server,
-        lambda: map(_pods, server.pods(keep=keep)),
-        server.watch_pods,
-    )
+    """The pods of a whole cluster: page by page, of the newest state."""
+    return ListWatch(server, PODS, keep=keep)
 
 
 def pods_of_node(server: Reader, node: str) -> ListWatch[Pod]:
@@ -95,12 +98,7 @@ def pods_of_node(server: Reader, node: str) -> ListWatch[Pod]:
     The list is what the API server itself remembers, as the kubelet asks for it: thousands of nodes
     ask, and none of them is to cost etcd a look at every pod of the cluster.
     """
-    chosen = f"spec.nodeName={node}"
-    return ListWatch(
-        server.server,
-        lambda: map(_pods, server.pods(keep=Keep.ALL, resource_version="0", field_selector=chosen)),
-        lambda version: server.watch_pods(version, field_selector=chosen),
-    )
+    return ListWatch(server, PODS, resource_version="0", field_selector=f"spec.nodeName={node}")
 
 
 def read_node(server: Reader, name: str) -> Node:
@@ -111,44 +109,22 @@ def read_node(server: Reader, name: str) -> Node:
 
 def node(server: Reader, name: str) -> ListWatch[Node]:
     """One node alone; as with its pods, from what the API server itself remembers."""
-    chosen = f"metadata.name={name}"
-    return ListWatch(
-        server.server,
-        lambda: map(_nodes, server.node_pages(resource_version="0", field_selector=chosen)),
-        lambda version: server.watch_nodes(version, field_selector=chosen),
-    )
+    return ListWatch(server, NODES, resource_version="0", field_selector=f"metadata.name={name}")
 
 
 def nodes(server: Reader) -> ListWatch[Node]:
     """All nodes."""
-    return ListWatch(
-        server.server,
-        lambda: map(_nodes, server.node_pages()),
-        server.watch_nodes,
-    )
+    return ListWatch(server, NODES)
 
 
 def sharepods(server: Reader) -> ListWatch[Pod]:
     """KubeShare's SharePods; there are none where it is not installed."""
-    return ListWatch(
-        server.server,
-        lambda: map(_pods, server.sharepod_pages()),
-        server.watch_sharepods,
-        optional=True,
-    )
-
-
-def _pods(page: PodPage) -> tuple[Sequence[Pod | MalformedObject], str]:
-    return (*page.pods, *page.malformed), page.resource_version
-
-
-def _nodes(page: NodePage) -> tuple[Sequence[Node | MalformedObject], str]:
-    return (*page.nodes, *page.malformed), page.resource_version
+    return ListWatch(server, SHARE_PODS)
 
 
 @contextmanager
 def translate_errors(subject: str, *mended: int) -> Iterator[None]:
-    """Tell the client's errors as a source's: Expired where the status is one of ``mended``."""
+    """Raise the client's errors as a source's: Expired where the status is one of ``mended``."""
     try:
         yield
     except ClusterError as error:

@@ -1,8 +1,8 @@
 """Pods, nodes and the few other objects of the API server, cut down to what sharing GPUs needs.
 
 Frozen values, compact enough for every GPU pod of a large cluster to be kept: of annotations and
-labels only those that a scheme reads are here. :mod:`vgpu.kube.documents` makes them from the API
-server's JSON.
+labels only those that a scheme reads are here. :mod:`vgpu.kube.kinds` says how they are made from
+the API server's JSON.
 """
 
 import re
@@ -19,7 +19,7 @@ MIRROR = "kubernetes.io/config.mirror"
 
 SHARE_POD = "vgpu.dev/share-pod"
 """Marks a KubeShare SharePod in the shape of a pod: the UID of the pod that was made for it, "" if
-there is none yet. Only :mod:`vgpu.kube.documents` writes this and the next two annotations."""
+there is none yet. Only :mod:`vgpu.kube.pod_projection` writes this and the next two annotations."""
 
 BOUND_DEVICE = "vgpu.dev/bound-device"
 """The UUID of the GPU that KubeShare bound a SharePod to (status.BoundDeviceID)."""
@@ -38,7 +38,7 @@ COMPLETED: Final = "Completed"
 
 
 class ContainerState(StrEnum):
-    """What the kubelet last said of a container."""
+    """A container's state, as the kubelet last reported it."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -104,14 +104,14 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         annotations, labels: those that a scheme or this product reads, no others.
         containers: app containers, init containers and sidecars that the spec names, in the
             kubelet's order of the annotation indices: app containers first, as in the spec.
-        statuses: as far as the kubelet has told.
+        statuses: as far as the kubelet has reported them.
         deleted_at: when it is or was to be gone (deletionTimestamp).
         scheduled_at: when the condition PodScheduled became what it is.
         unschedulable: the scheduler's own words for why it is not bound; "" if it is.
         priority: higher is more important.
         started_at: when the kubelet had taken it in (status.startTime).
         status_at: when the kubelet last wrote the status, as metadata.managedFields tell; if the
-            kubelet never did, when anybody did. Told of Pending and Failed pods only, and of no
+            kubelet never did, when anybody did. Known of Pending and Failed pods only, and of no
             SharePod.
         gated: whether a scheduling gate still keeps every scheduler from it.
         restart_policy: Always, OnFailure or Never.
@@ -154,17 +154,21 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     @property
     def apps(self) -> tuple[str, ...]:
         """The names of the app containers, in the spec's order: annotations count these."""
-        return tuple(one.name for one in self.containers if one.kind is ContainerKind.APP)
+        return tuple(
+            container.name for container in self.containers if container.kind is ContainerKind.APP
+        )
 
     def initialized(self, since: float = 0.0) -> bool:
         """Whether every init container that runs to its end has succeeded, the last of the spec at
         or after ``since`` (unix seconds): an older status is of a boot of the node before this one.
 
-        False where there is none, or where the kubelet has not said so of each. After a boot they
+        False where there is none, or where the kubelet has not reported each. After a boot they
         run again one by one, and those to come still have their old status meanwhile.
         """
-        ends = {one.name: one for one in self.statuses if one.has_succeeded}
-        plain = [one.name for one in self.containers if one.kind is ContainerKind.INIT]
+        ends = {status.name: status for status in self.statuses if status.has_succeeded}
+        plain = [
+            container.name for container in self.containers if container.kind is ContainerKind.INIT
+        ]
         if not plain or not ends.keys() >= set(plain):
             return False
         return (ends[plain[-1]].finished_at or 0.0) >= int(since)
@@ -231,13 +235,27 @@ class MalformedObject(msgspec.Struct, frozen=True, gc=False):
         return f"{self.title}: {self.detail}"
 
 
+class RawObject(msgspec.Struct, frozen=True):
+    """An object as the server sent it, for a program that copies it or a part of it.
+
+    Attributes:
+        ref: who it is; its namespace is "" if it has none.
+        resource_version: for preconditions.
+        content: all of it, as JSON.
+    """
+
+    ref: PodRef
+    resource_version: str
+    content: msgspec.Raw
+
+
 class Lease(msgspec.Struct, frozen=True, gc=False):
     """A claim to be the only one who does something (coordination.k8s.io/v1).
 
     Attributes:
         resource_version: of the state that was read; "" if there is none yet.
         holder: who has it; "" if nobody.
-        duration_seconds: so long after ``renewed_at`` nobody else may take it.
+        duration_seconds: minimum time after ``renewed_at`` before others may take it, in seconds.
         acquired_at, renewed_at: unix seconds, exact to a microsecond; None if not set.
         transitions: how often it has changed hands.
     """
@@ -252,43 +270,13 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     transitions: int = 0
 
 
-class NoteType(StrEnum):
-    """How serious an event is; Kubernetes has no others."""
-
-    NORMAL = "Normal"
-    WARNING = "Warning"
-
-
-class EventNote(msgspec.Struct, frozen=True, gc=False):
-    """Something to be said of an object as a Kubernetes Event.
-
-    Attributes:
-        kind, api_version, namespace, name, uid: the object; its namespace is "" if it has none.
-        reason: one word in CamelCase, for programs.
-        message: for people; no more than 1,024 bytes of it are written.
-        at: when it happened, in unix seconds.
-        component: who says it.
-    """
-
-    kind: str
-    api_version: str
-    namespace: str
-    name: str
-    uid: str
-    reason: str
-    message: str
-    at: float
-    type: NoteType = NoteType.NORMAL
-    component: str = "vgpu-reconciler"
-
-
 def holds_devices(pod: Pod) -> bool:
     """Whether the pod may still have devices: the one answer for every part of the product.
 
     A terminal pod has none, whatever its annotations say. A pod that is being deleted keeps them
-    until the kubelet says of every container that it has ended: one that was waiting may have
+    until the kubelet reports of every container that it has ended: one that was waiting may have
     been started since. One that was never bound to a node has no containers. Where the kubelet
-    has told nothing yet, a bound pod keeps them: missing data is not evidence.
+    has reported nothing yet, a bound pod keeps them: missing data is not evidence.
     """
     if pod.terminal:
         return False
@@ -296,6 +284,7 @@ def holds_devices(pod: Pod) -> bool:
         return True
     if not pod.node:
         return False
-    gone = {one.name for one in pod.statuses if one.state is ContainerState.TERMINATED}
-    known = {one.name for one in pod.containers} | {one.name for one in pod.statuses}
-    return not pod.statuses or not known <= gone
+    ended = {status.name for status in pod.statuses if status.state is ContainerState.TERMINATED}
+    containers = {container.name for container in pod.containers}
+    containers |= {status.name for status in pod.statuses}
+    return not pod.statuses or not containers <= ended

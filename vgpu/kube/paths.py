@@ -1,36 +1,26 @@
-"""Where the kinds of object live at the API server. No name can leave its place in a path."""
+"""Where objects live at the API server. No name can leave its place in a path."""
 
-from enum import StrEnum
+from typing import Any
 from urllib.parse import quote
 
+from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.connection import NOT_FOUND, ClusterError
+from vgpu.kube.verbs import ApiVerb
 
 
-class ApiKind(StrEnum):
-    """A kind; the value is the path of all its objects."""
+def path_of(kind: ApiKind[Any], verb: ApiVerb, namespace: str = "", name: str = "") -> str:
+    """The path of a request; ``namespace`` "" means all of them, or a kind that has none.
 
-    PODS = "/api/v1/pods"
-    NODES = "/api/v1/nodes"
-    CONFIG_MAPS = "/api/v1/configmaps"
-    EVENTS = "/api/v1/events"
-    LEASES = "/apis/coordination.k8s.io/v1/leases"
-    SHARE_PODS = "/apis/kubeshare.nthu/v1/sharepods"
-
-    def all(self, namespace: str = "") -> str:
-        """The path of those of a namespace, or of all if it is ""."""
-        root, _, plural = self.rpartition("/")
-        return f"{root}/namespaces/{_segment(namespace)}/{plural}" if namespace else str(self)
-
-    def one(self, namespace: str, name: str, below: str = "") -> str:
-        """The path of one object, or of its subresource ``below``.
-
-        ``namespace`` is "" for a kind that has none. Raises ClusterError NotFound for no name: that
-        path would be everybody's.
-        """
-        if not name:
-            raise ClusterError(NOT_FOUND, "NotFound", f"{self.name} without a name")
-        path = f"{self.all(namespace)}/{_segment(name)}"
-        return f"{path}/{below}" if below else path
+    Raises ClusterError NotFound for an object without a name: that path would be everybody's.
+    """
+    root = f"/apis/{kind.api_version}" if "/" in kind.api_version else f"/api/{kind.api_version}"
+    place = f"/namespaces/{_segment(namespace)}" if namespace else ""
+    path = f"{root}{place}/{kind.plural}"
+    if not verb.names_object:
+        return path
+    if not name:
+        raise ClusterError(NOT_FOUND, "NotFound", f"{kind.plural} without a name")
+    return "/".join(filter(None, (path, _segment(name), verb.subresource)))
 
 
 def of_object(group: str, version: str, plural: str, namespace: str, name: str) -> str:

@@ -1,251 +1,36 @@
-"""What is kept of a pod or node: the few things of :mod:`vgpu.kube.objects`, the rest is dropped.
+"""Nodes, Leases, ConfigMaps and Events of the API server cut down to what is kept; pure.
 
-A pod that has nothing to do with sharing GPUs is told before anything is made of it. A SharePod of
-KubeShare comes in the shape of a pod, with what only it knows in the annotations ``SHARE_POD``,
-``BOUND_DEVICE`` and ``MANAGER_PORT``. Strings that repeat from pod to pod are kept once.
+Strings that repeat from object to object are kept once. Pods: :mod:`vgpu.kube.pod_projection`.
 """
 
-import re
 import sys
 from collections.abc import Mapping
 from datetime import datetime
-from fractions import Fraction
-from functools import lru_cache
 from typing import Any, Final
 
-import msgspec
-
 from vgpu.kube import wire
-from vgpu.kube.kept_keys import KEPT_ENV, TRACKED, kept_keys
-from vgpu.kube.objects import (
-    BOUND_DEVICE,
-    MANAGER_PORT,
-    SHARE_POD,
-    Container,
-    ContainerState,
-    Lease,
-    Node,
-    OwnerReference,
-    Pod,
-    Status,
-)
-from vgpu.model import ContainerKind, PodRef
+from vgpu.kube.kept_keys import kept_keys
+from vgpu.kube.objects import Lease, Node
+from vgpu.kube.quantities import QUOTED, units
 from vgpu.reasons import Reason, SourceError
 
-_NATIVE: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
-"""All that most containers ask for."""
-
-_KUBELET: Final = "kubelet"
-"""The name that it writes under."""
-
-_DATED: Final = frozenset({"Pending", "Failed"})
-"""Phases of pods whose last status has a time: these may have to be told from a dead kubelet's."""
-
-NEVER_STARTED: Final = frozenset({"StartError", "ContainerCannotRun"})
-"""Reasons of an end that the runtime (containerd, Docker) tells. A message with another reason is
-the container's own, who may write there what it likes, and as much."""
-
-
-def _asks(limits: Mapping[str, int], broken: Mapping[str, str]) -> bool:
-    return bool(broken) or any(limits.values())
-
-
-# ---------------------------------------------------------------- projection
-
 _NOTHING: Final[Mapping[str, Any]] = {}
-"""One empty mapping for all the pods and containers that have none of a thing."""
-
-
-def wire_shares_gpus(pod: wire.PodFields) -> bool:
-    """:func:`~vgpu.kube.kept_keys.shares_gpus` of a pod that has not been projected yet."""
-    meta, spec = pod.metadata, pod.spec
-    is_mark = kept_keys().is_mark
-    if any(map(is_mark, meta.annotations or ())) or any(map(is_mark, meta.labels or ())):
-        return True
-    return any(
-        _asks(*_limits(container.resources))
-        for container in (*(spec.containers or ()), *(spec.init_containers or ()))
-    )
-
-
-def project_pod(pod: wire.PodFields, status: wire.PodStatusFields) -> Pod:
-    """A pod, with when its status was written, where that is of interest."""
-    dated = status.phase in _DATED
-    status_at = _status_at(pod.metadata.managed_fields) if dated else None
-    return _project(pod.metadata, pod.spec, status, _NOTHING, status_at)
-
-
-def project_share_pod(pod: wire.SharePodFields) -> Pod:
-    """A SharePod in the shape of a pod, whose status is that of the pod that was made for it."""
-    status = pod.status
-    real = status.pod_object_meta
-    derived = {SHARE_POD: real.uid if real else ""}
-    if status.bound_device_id:
-        derived[BOUND_DEVICE] = status.bound_device_id
-    if status.pod_manager_port:
-        derived[MANAGER_PORT] = str(status.pod_manager_port)
-    return _project(pod.metadata, pod.spec, status.pod_status or wire.PodStatusFields(), derived)
-
-
-def _project(
-    meta: wire.PodMeta,
-    spec: wire.PodSpec,
-    status: wire.PodStatusFields,
-    derived: Mapping[str, str],
-    status_at: float | None = None,
-) -> Pod:
-    containers = _containers(spec)
-    scheduled = next((c for c in status.conditions or () if c.type == "PodScheduled"), None)
-    annotations = _kept(meta.annotations)
-    return Pod(
-        ref=PodRef(meta.uid, sys.intern(meta.namespace), meta.name),
-        resource_version=meta.resource_version,
-        node=sys.intern(spec.node_name),
-        annotations={**annotations, **derived} if derived else annotations,
-        labels=_kept(meta.labels),
-        containers=containers,
-        phase=sys.intern(status.phase),
-        reason=sys.intern(status.reason),
-        message=status.message,
-        statuses=_statuses(status, containers),
-        created_at=_seconds(meta.creation_timestamp),
-        deleted_at=_seconds(meta.deletion_timestamp),
-        scheduled_at=_seconds(scheduled.last_transition_time) if scheduled else None,
-        unschedulable=scheduled.message or scheduled.reason
-        if scheduled and scheduled.status == "False"
-        else "",
-        owner=_owner(meta.owner_references),
-        priority=spec.priority or 0,
-        started_at=_seconds(status.start_time),
-        status_at=status_at,
-        gated=bool(spec.scheduling_gates),
-        restart_policy=sys.intern(spec.restart_policy or "Always"),
-        tracked=TRACKED in (meta.finalizers or ()),
-    )
-
-
-_MANAGED: Final = msgspec.json.Decoder(list[wire.ManagedFields] | None)
-
-
-def _status_at(fields: msgspec.Raw) -> float | None:
-    """When the kubelet last wrote the status; if it never did, when anybody did.
-
-    Whoever makes a pod may send entries of their own: what cannot be read of them tells nothing.
-    """
-    try:
-        written = _MANAGED.decode(fields) or ()
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return None
-    times = [
-        (each.manager == _KUBELET, at)
-        for each in written
-        if each.subresource == "status" and (at := _moment(each.time)) is not None
-    ]
-    return max(times)[1] if times else None
-
-
-def _moment(text: str | None) -> float | None:
-    """A time of RFC 3339 in unix seconds; None for what is none, such as Go's year 0."""
-    try:
-        moment = datetime.fromisoformat(text or "")
-    except ValueError:
-        return None
-    return None if moment.tzinfo is None else moment.timestamp()
-
-
-def _owner(references: list[wire.OwnerFields] | None) -> OwnerReference | None:
-    for reference in references or ():
-        if reference.controller:
-            return OwnerReference(
-                sys.intern(reference.kind),
-                reference.name,
-                reference.uid,
-                sys.intern(reference.api_version),
-            )
-    return None
-
-
-def _containers(spec: wire.PodSpec) -> tuple[Container, ...]:
-    kinds = [ContainerKind.APP] * len(spec.containers or ())
-    for container in spec.init_containers or ():
-        always = container.restart_policy == "Always"
-        kinds.append(ContainerKind.SIDECAR if always else ContainerKind.INIT)
-    containers = (*(spec.containers or ()), *(spec.init_containers or ()))
-    return tuple(map(_container, containers, kinds))
-
-
-def _container(container: wire.ContainerFields, kind: ContainerKind) -> Container:
-    limits, broken = _limits(container.resources)
-    return Container(sys.intern(container.name), limits, kind, broken, _env(container.env))
-
-
-_ENV: Final = msgspec.json.Decoder(list[wire.EnvFields] | None)
-_KEPT_ENV: Final = KEPT_ENV.encode()
-
-
-def _env(fields: msgspec.Raw) -> Mapping[str, str]:
-    """Of variables of the same name the last counts, as it does in the container."""
-    text = bytes(fields)
-    if _KEPT_ENV not in text:
-        return _NOTHING
-    try:
-        told = _ENV.decode(text) or ()
-    except (msgspec.DecodeError, ValueError, RecursionError):  # it is as if there were none
-        return _NOTHING
-    values = [each.value for each in told if each.name == KEPT_ENV]
-    return {KEPT_ENV: values[-1]} if values else _NOTHING
-
-
-def _statuses(
-    status: wire.PodStatusFields, containers: tuple[Container, ...]
-) -> tuple[Status, ...]:
-    kinds = {container.name: container.kind for container in containers}
-    told = (
-        (status.container_statuses, ContainerKind.APP),
-        (status.init_container_statuses, ContainerKind.INIT),
-        (status.ephemeral_container_statuses, ContainerKind.EPHEMERAL),
-    )
-    return tuple(
-        _status(one, kinds.get(one.name, kind)) for list_, kind in told for one in list_ or ()
-    )
-
-
-def _status(status: wire.StatusFields, kind: ContainerKind) -> Status:
-    state, detail = ContainerState.WAITING, status.state.waiting
-    if status.state.terminated is not None:
-        state, detail = ContainerState.TERMINATED, status.state.terminated
-    elif status.state.running is not None:
-        state, detail = ContainerState.RUNNING, status.state.running
-    detail = detail or wire.StateDetail()
-    last = status.last_state.terminated or wire.StateDetail()
-    return Status(
-        name=sys.intern(status.name),
-        state=state,
-        id=status.container_id.partition("://")[2],
-        kind=kind,
-        reason=sys.intern(detail.reason),
-        message=detail.message,
-        finished_at=_seconds(detail.finished_at),
-        restarts=status.restart_count,
-        last_reason=sys.intern(last.reason),
-        last_message=last.message if last.reason in NEVER_STARTED else "",
-    )
 
 
 def project_node(node: wire.NodeFields, subject: str) -> Node:
     """A node. Raises SourceError MALFORMED for an extended resource that is no whole number."""
     meta, status = node.metadata, node.status
-    capacity, broken = _units(status.capacity or _NOTHING)
-    allocatable, also_broken = _units(status.allocatable or _NOTHING)
+    capacity, broken = units(status.capacity or _NOTHING)
+    allocatable, also_broken = units(status.allocatable or _NOTHING)
     for name, text in (*broken.items(), *also_broken.items()):
-        detail = f"{name[:_QUOTED]}: not a whole number: {text!r}"
+        detail = f"{name[:QUOTED]}: not a whole number: {text!r}"
         raise SourceError(Reason.MALFORMED, subject, detail)
     internal = (a.address for a in status.addresses or () if a.type == "InternalIP")
     return Node(
         name=sys.intern(meta.name),
         resource_version=meta.resource_version,
-        annotations=_kept(meta.annotations),
-        labels=_kept(meta.labels),
+        annotations=kept(meta.annotations),
+        labels=kept(meta.labels),
         capacity=capacity,
         allocatable=allocatable,
         address=next(internal, ""),
@@ -255,7 +40,7 @@ def project_node(node: wire.NodeFields, subject: str) -> Node:
     )
 
 
-def project_lease(lease: wire.LeaseFields) -> Lease:
+def project_lease(lease: wire.LeaseFields, _: str) -> Lease:
     """A Lease."""
     meta, spec = lease.metadata, lease.spec
     return Lease(
@@ -264,85 +49,34 @@ def project_lease(lease: wire.LeaseFields) -> Lease:
         resource_version=meta.resource_version,
         holder=spec.holder_identity or "",
         duration_seconds=spec.lease_duration_seconds or 0,
-        acquired_at=_seconds(spec.acquire_time),
-        renewed_at=_seconds(spec.renew_time),
+        acquired_at=seconds(spec.acquire_time),
+        renewed_at=seconds(spec.renew_time),
         transitions=spec.lease_transitions or 0,
     )
 
 
-def _kept(texts: dict[str, str] | None) -> Mapping[str, str]:
-    keeps = kept_keys().is_kept
-    kept = {sys.intern(key): text for key, text in (texts or _NOTHING).items() if keeps(key)}
-    return kept or _NOTHING
+def project_capacity(node: wire.NodeFields, _: str) -> Mapping[str, str]:
+    """A node's capacity, every resource of it, as it is written."""
+    return {name: str(quantity) for name, quantity in (node.status.capacity or {}).items()}
 
 
-def _seconds(time: datetime | None) -> float | None:
+def project_config_map(config: wire.ConfigMapFields, _: str) -> tuple[Mapping[str, str], str]:
+    """The data of a ConfigMap, and its resource version."""
+    return config.data or {}, config.metadata.resource_version
+
+
+def project_event_count(event: wire.EventFields, _: str) -> int:
+    """How often a core Event was reported."""
+    return event.count or 0
+
+
+def kept(texts: Mapping[str, str] | None) -> Mapping[str, str]:
+    """Those annotations or labels that are kept."""
+    is_kept = kept_keys().is_kept
+    found = {sys.intern(key): text for key, text in (texts or _NOTHING).items() if is_kept(key)}
+    return found or _NOTHING
+
+
+def seconds(time: datetime | None) -> float | None:
+    """Unix seconds."""
     return None if time is None else time.timestamp()
-
-
-# ---------------------------------------------------------------- quantities
-
-_QUANTITY = re.compile(
-    r"\+?(?=\.?[0-9])([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{1,2})|([a-zA-Z]{0,2}))"
-)
-_SUFFIXES: Final = {
-    "": Fraction(1),
-    "n": Fraction(1, 10**9),
-    "u": Fraction(1, 10**6),
-    "m": Fraction(1, 1000),
-    **{letter: Fraction(1000**power) for power, letter in enumerate("kMGTPE", 1)},
-    **{f"{letter}i": Fraction(1024**power) for power, letter in enumerate("KMGTPE", 1)},
-}
-_LARGEST: Final = 2**63 - 1
-_LONGEST: Final = 19
-"""Characters of the largest number."""
-_Extended = tuple[Mapping[str, int], Mapping[str, str]]
-_REMEMBERED: Final = 4096
-"""Distinct quantities; a cluster has a few hundred."""
-
-_QUOTED: Final = 64
-"""Characters of a broken quantity that are kept, and of a name that an error repeats."""
-
-
-def _limits(resources: wire.Resources) -> _Extended:
-    limits, requests = resources.limits or _NOTHING, resources.requests or _NOTHING
-    if _NATIVE.issuperset(limits) and _NATIVE.issuperset(requests):  # nearly all
-        return _NOTHING, _NOTHING
-    return _units({**requests, **limits})
-
-
-def _units(quantities: Mapping[str, wire.Quantity]) -> _Extended:
-    """The extended resources among them in units, and the texts of those that are no number."""
-    found: dict[str, int] = {}
-    broken: dict[str, str] = {}
-    is_resource = kept_keys().is_resource
-    for name, quantity in quantities.items():
-        if is_resource(name):
-            units = whole(str(quantity))
-            if units is None:
-                broken[sys.intern(name)] = str(quantity)[:_QUOTED]
-            else:
-                found[sys.intern(name)] = units
-    return found or _NOTHING, broken or _NOTHING
-
-
-def whole(quantity: str) -> int | None:
-    """A Kubernetes quantity (``8``, ``8k``, ``1Ki``, ``2e3``) as a whole number of units.
-
-    None if it is not one, is negative, or is beyond 64 bits. The grammar is apimachinery's
-    ``resource.Quantity``.
-    """
-    return _whole(quantity) if len(quantity) <= _LONGEST else None
-
-
-@lru_cache(_REMEMBERED)
-def _whole(quantity: str) -> int | None:
-    match = _QUANTITY.fullmatch(quantity)
-    if match is None:
-        return None
-    digits, fraction, exponent, suffix = match.groups()
-    scale = Fraction(10) ** int(exponent) if exponent else _SUFFIXES.get(suffix)
-    if scale is None:
-        return None
-    units = Fraction(f"{digits or 0}.{fraction or 0}") * scale
-    return int(units) if units.denominator == 1 and units <= _LARGEST else None

@@ -1,54 +1,33 @@
 """What is read of the API server: lists page by page, watches, single objects.
 
-An answer that is not Kubernetes' is a :class:`~vgpu.reasons.SourceError` MALFORMED. In a list or a
-watch an object that cannot be read is a :class:`~vgpu.kube.objects.MalformedObject` beside the
-others.
+Every read takes a row of :mod:`vgpu.kube.kinds`; the reads that have a name are those of the
+programs. An answer that is not Kubernetes' is a :class:`~vgpu.reasons.SourceError` MALFORMED. In a
+list or a watch an object that cannot be read is a :class:`~vgpu.kube.objects.MalformedObject`
+beside the others.
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from typing import Final, Protocol, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeVar
 
-from vgpu.kube.connection import NOT_FOUND, ApiConnection, ClusterError, ExpiredError, Verb
-from vgpu.kube.documents import (
-    Keep,
-    NodePage,
-    PodPage,
-    WatchEvent,
-    decode_capacity,
-    decode_config_map,
-    decode_dump,
-    decode_lease,
-    decode_node,
-    decode_node_event,
-    decode_nodes,
-    decode_pod,
-    decode_pod_event,
-    decode_pods,
-    decode_share_pod,
-    decode_share_pod_event,
-    decode_share_pods,
-)
+from vgpu.kube.api_kind import ApiKind
+from vgpu.kube.connection import NOT_FOUND, ApiConnection, ClusterError, ExpiredError
+from vgpu.kube.documents import Keep, ObjectPage, WatchEvent
+from vgpu.kube.dump import decode_dump
+from vgpu.kube.kinds import CONFIG_MAPS, LEASES, NODE_CAPACITIES, NODES, PODS, SHARE_PODS
 from vgpu.kube.objects import Lease, Node, Pod
-from vgpu.kube.paths import ApiKind, of_object
+from vgpu.kube.paths import of_object, path_of
+from vgpu.kube.verbs import GET, LIST
 from vgpu.reasons import Reason, SourceError
 
 PAGE_SIZE: Final = 500
 """Objects a page: what kubectl asks for."""
 
 WATCH_SECONDS: Final = (240, 300)
-"""So long the server keeps one watch open: a random time, lest all watches end at once."""
+"""How long the server keeps one watch open: a random time, lest all watches end at once."""
 
+_SELECTORS: Final = {"field_selector": "fieldSelector", "label_selector": "labelSelector"}
 
-class _Page(Protocol):
-    """A page of any list."""
-
-    @property
-    def continue_token(self) -> str: ...
-
-
-_AnyPage = TypeVar("_AnyPage", bound=_Page)
 _Object = TypeVar("_Object")
 
 
@@ -64,161 +43,61 @@ class Reader(ApiConnection):
     All raise ClusterError, and SourceError for an answer that is not what Kubernetes sends.
     """
 
-    # ------------------------------------------------------------ lists
+    # ------------------------------------------------------------ any kind
 
-    def pods(
-        self,
-        *,
-        keep: Keep = Keep.SHARING,
-        resource_version: str = "",
-        limit: int = PAGE_SIZE,
-        **selectors: str,
-    ) -> Iterator[PodPage]:
-        """Pages of pods."""
-        decode = partial(decode_pods, keep=keep)
-        return self._pages(ApiKind.PODS, selectors, decode, resource_version, limit)
+    def get(self, kind: ApiKind[_Object], namespace: str, name: str) -> _Object:
+        """One object; ``namespace`` is "" for a kind that has none. NotFound if there is none."""
+        path = path_of(kind, GET, namespace, name)
+        return kind.one(self._ask(GET, path), self.server + path)
 
-    def nodes(self, **selectors: str) -> Iterator[Node]:
-        """All nodes that the selectors choose, as far as they can be read."""
-        return (
-            node for page in self.node_pages(limit=PAGE_SIZE, **selectors) for node in page.nodes
-        )
-
-    def node_pages(
-        self, *, resource_version: str = "", limit: int = PAGE_SIZE, **selectors: str
-    ) -> Iterator[NodePage]:
-        """Pages of nodes."""
-        return self._pages(ApiKind.NODES, selectors, decode_nodes, resource_version, limit)
-
-    def sharepod_pages(
-        self, *, resource_version: str = "", limit: int = PAGE_SIZE, **selectors: str
-    ) -> Iterator[PodPage]:
-        """Pages of SharePods; a ClusterError of status 404 where KubeShare is not installed."""
-        return self._pages(
-            ApiKind.SHARE_PODS, selectors, decode_share_pods, resource_version, limit
-        )
-
-    def unhealthy_gpus(self) -> Mapping[str, str]:
-        """The text of gpushare's ``unhealthy-gpu-<node>`` ConfigMaps, by node.
-
-        All ConfigMaps of kube-system in one answer: they are few, and names cannot be selected by
-        how they begin. One of them that cannot be read is a SourceError: whose GPUs are unhealthy
-        is not known then.
-        """
-        path = ApiKind.CONFIG_MAPS.all("kube-system")
-        found = decode_dump(self._ask(Verb.LIST, path), self.server + path)
-        for each in found.malformed:
-            raise SourceError(Reason.MALFORMED, self.server + path, str(each))
-        return found.unhealthy
-
-    # ------------------------------------------------------------ watches
-
-    def watch_pods(self, resource_version: str, **selectors: str) -> Iterator[WatchEvent[Pod]]:
-        """What happens to the selected pods from ``resource_version`` on, until the server ends it.
-
-        A ClusterError's status is 410 when the version is too old, so that the pods have to be
-        listed anew; SourceError is for a line that is no event.
-        """
-        return self._watch(ApiKind.PODS, resource_version, selectors, decode_pod_event)
-
-    def watch_nodes(self, resource_version: str, **selectors: str) -> Iterator[WatchEvent[Node]]:
-        """What happens to the selected nodes; as :meth:`watch_pods`."""
-        return self._watch(ApiKind.NODES, resource_version, selectors, decode_node_event)
-
-    def watch_sharepods(self, resource_version: str, **selectors: str) -> Iterator[WatchEvent[Pod]]:
-        """What happens to the SharePods; as :meth:`watch_pods`."""
-        return self._watch(ApiKind.SHARE_PODS, resource_version, selectors, decode_share_pod_event)
-
-    # ------------------------------------------------------------ single objects
-
-    def pod(self, namespace: str, name: str) -> Pod:
-        """One pod. NotFound if there is none of that name."""
-        return self._get(ApiKind.PODS, namespace, name, decode_pod)
-
-    def sharepod(self, namespace: str, name: str) -> Pod:
-        """One SharePod. NotFound if there is none of that name."""
-        return self._get(ApiKind.SHARE_PODS, namespace, name, decode_share_pod)
-
-    def node(self, name: str) -> Node:
-        """One node. NotFound if there is none of that name."""
-        return self._get(ApiKind.NODES, "", name, decode_node)
-
-    def capacity(self, name: str) -> Mapping[str, str]:
-        """All that a node has, as it is written there. As :meth:`node`."""
-        return self._get(ApiKind.NODES, "", name, decode_capacity)
-
-    def config_map(self, namespace: str, name: str) -> Mapping[str, str] | None:
-        """The data of a ConfigMap, None if there is none of that name."""
-        found = self.versioned_config_map(namespace, name)
-        return found and found[0]
-
-    def versioned_config_map(
-        self, namespace: str, name: str
-    ) -> tuple[Mapping[str, str], str] | None:
-        """The data of a ConfigMap and its resource version, None if there is none of that name."""
-        return self._find(ApiKind.CONFIG_MAPS, namespace, name, decode_config_map)
-
-    def object_text(
-        self, group: str, version: str, plural: str, namespace: str, name: str
-    ) -> bytes:
-        """Any namespaced object as the server sends it. NotFound if there is none of that name."""
-        return self._ask(Verb.GET, of_object(group, version, plural, namespace, name))
-
-    def lease(self, namespace: str, name: str) -> Lease | None:
-        """A Lease, None if there is none of that name."""
-        return self._find(ApiKind.LEASES, namespace, name, decode_lease)
-
-    # ------------------------------------------------------------ how
-
-    def _get(
-        self, kind: ApiKind, namespace: str, name: str, decode: Callable[[bytes, str], _Object]
-    ) -> _Object:
-        path = kind.one(namespace, name)
-        return decode(self._ask(Verb.GET, path), self.server + path)
-
-    def _find(
-        self, kind: ApiKind, namespace: str, name: str, decode: Callable[[bytes, str], _Object]
-    ) -> _Object | None:
+    def find(self, kind: ApiKind[_Object], namespace: str, name: str) -> _Object | None:
+        """One object, None if there is none of that name."""
         try:
-            return self._get(kind, namespace, name, decode)
+            return self.get(kind, namespace, name)
         except ClusterError as error:
             if error.status == NOT_FOUND:
                 return None
             raise
 
-    def _pages(
+    def pages(
         self,
-        kind: ApiKind,
-        selectors: Mapping[str, str],
-        decode: Callable[[bytes, str], _AnyPage],
-        resource_version: str,
-        limit: int,
-    ) -> Iterator[_AnyPage]:
-        """Every page of a list. When the token expires on the way, the rest is of a later time."""
+        kind: ApiKind[_Object],
+        *,
+        keep: Keep = Keep.ALL,
+        resource_version: str = "",
+        limit: int = PAGE_SIZE,
+        **selectors: str,
+    ) -> Iterator[ObjectPage[_Object]]:
+        """Every page of a list. When the token expires on the way, the rest is of a later time.
+
+        A ClusterError of status 404 where the server does not know the kind.
+        """
         path, query = _selected(kind, selectors)
         query["limit"] = str(limit)
         place = {"resourceVersion": resource_version} if resource_version else {}
         while True:
             try:
-                answer = self._ask(Verb.LIST, path, query | place)
+                answer = self._ask(LIST, path, query | place)
             except ExpiredError as error:
                 if not error.token or error.token == place.get("continue"):
                     raise
                 place = {"continue": error.token}
                 continue
-            page = decode(answer, self.server + path)
+            page = kind.page(answer, self.server + path, keep=keep)
             yield page
             if not page.continue_token:
                 return
             place = {"continue": page.continue_token}
 
-    def _watch(
-        self,
-        kind: ApiKind,
-        resource_version: str,
-        selectors: Mapping[str, str],
-        decode: Callable[[bytes, str], WatchEvent[_Object]],
+    def watch(
+        self, kind: ApiKind[_Object], resource_version: str, **selectors: str
     ) -> Iterator[WatchEvent[_Object]]:
+        """What happens to the selected objects from ``resource_version`` on.
+
+        The server ends it after some minutes. A ClusterError's status is 410 when the version is
+        too old, so that the objects have to be listed again; SourceError is for a line that is no
+        event.
+        """
         path, query = _selected(kind, selectors)
         seconds = random.randint(*WATCH_SECONDS)  # noqa: S311  # no secret, only spread
         query |= {
@@ -229,14 +108,96 @@ class Reader(ApiConnection):
         }
         subject = f"watch of {self.server}"
         for line in self._stream(path, query, seconds):
-            event = decode(line, subject)
+            event = kind.event(line, subject)
             if event.error is not None:
                 raise ClusterError(event.error.code, event.error.reason, event.error.message)
             yield event
 
+    def object_text(
+        self, group: str, version: str, plural: str, namespace: str, name: str
+    ) -> bytes:
+        """A namespaced object of a kind without a row, as the server sends it. As :meth:`get`."""
+        return self._ask(GET, of_object(group, version, plural, namespace, name))
 
-def _selected(kind: ApiKind, selectors: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    # ------------------------------------------------------------ lists
+
+    def pods(
+        self,
+        *,
+        keep: Keep = Keep.SHARING,
+        resource_version: str = "",
+        limit: int = PAGE_SIZE,
+        **selectors: str,
+    ) -> Iterator[ObjectPage[Pod]]:
+        """Pages of pods."""
+        return self.pages(
+            PODS, keep=keep, resource_version=resource_version, limit=limit, **selectors
+        )
+
+    def nodes(self, **selectors: str) -> Iterator[Node]:
+        """All nodes that the selectors choose, as far as they can be read."""
+        return (
+            node for page in self.node_pages(limit=PAGE_SIZE, **selectors) for node in page.objects
+        )
+
+    def node_pages(self, *, limit: int = PAGE_SIZE, **selectors: str) -> Iterator[ObjectPage[Node]]:
+        """Pages of nodes."""
+        return self.pages(NODES, keep=Keep.ALL, limit=limit, **selectors)
+
+    def sharepod_pages(self) -> Iterator[ObjectPage[Pod]]:
+        """Pages of SharePods; a ClusterError of status 404 where KubeShare is not installed."""
+        return self.pages(SHARE_PODS)
+
+    def unhealthy_gpus(self) -> Mapping[str, str]:
+        """The text of gpushare's ``unhealthy-gpu-<node>`` ConfigMaps, by node.
+
+        All ConfigMaps of kube-system in one answer: they are few, and names cannot be selected by
+        how they begin. One of them that cannot be read is a SourceError: whose GPUs are unhealthy
+        is not known then.
+        """
+        path = path_of(CONFIG_MAPS, LIST, "kube-system")
+        dump = decode_dump(self._ask(LIST, path), self.server + path)
+        for malformed in dump.malformed:
+            raise SourceError(Reason.MALFORMED, self.server + path, str(malformed))
+        return dump.unhealthy
+
+    # ------------------------------------------------------------ single objects
+
+    def pod(self, namespace: str, name: str) -> Pod:
+        """One pod. NotFound if there is none of that name."""
+        return self.get(PODS, namespace, name)
+
+    def sharepod(self, namespace: str, name: str) -> Pod:
+        """One SharePod. NotFound if there is none of that name."""
+        return self.get(SHARE_PODS, namespace, name)
+
+    def node(self, name: str) -> Node:
+        """One node. NotFound if there is none of that name."""
+        return self.get(NODES, "", name)
+
+    def capacity(self, name: str) -> Mapping[str, str]:
+        """A node's whole capacity, as it is written there. As :meth:`node`."""
+        return self.get(NODE_CAPACITIES, "", name)
+
+    def config_map(self, namespace: str, name: str) -> Mapping[str, str] | None:
+        """The data of a ConfigMap, None if there is none of that name."""
+        config = self.versioned_config_map(namespace, name)
+        return config and config[0]
+
+    def versioned_config_map(
+        self, namespace: str, name: str
+    ) -> tuple[Mapping[str, str], str] | None:
+        """The data of a ConfigMap and its resource version, None if there is none of that name."""
+        return self.find(CONFIG_MAPS, namespace, name)
+
+    def lease(self, namespace: str, name: str) -> Lease | None:
+        """A Lease, None if there is none of that name."""
+        return self.find(LEASES, namespace, name)
+
+
+def _selected(kind: ApiKind[Any], selectors: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """The path and the query of what the selectors choose."""
-    names = {"field_selector": "fieldSelector", "label_selector": "labelSelector"}
-    query = {names[name]: text for name, text in selectors.items() if text and name != "namespace"}
-    return kind.all(selectors.get("namespace", "")), query
+    query = {
+        _SELECTORS[name]: text for name, text in selectors.items() if text and name != "namespace"
+    }
+    return path_of(kind, LIST, selectors.get("namespace", "")), query

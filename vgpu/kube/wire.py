@@ -5,9 +5,11 @@ for nothing, as Go writes it. Formats: the Kubernetes API, v1; ``kubeshare.nthu/
 """
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
+
+_Fields = TypeVar("_Fields")
 
 Time = Annotated[datetime, msgspec.Meta(tz=True)] | None
 """RFC 3339."""
@@ -21,6 +23,12 @@ Quantities = dict[str, Quantity] | None
 
 class Wire(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """What all of them have in common."""
+
+
+class ObjectFields(Wire, frozen=True, kw_only=True):
+    """What all objects have in common; their metadata differs."""
+
+    kind: str = ""
 
 
 class OwnerFields(Wire, frozen=True):
@@ -162,13 +170,12 @@ class PodStatusFields(Wire, frozen=True):
     ephemeral_container_statuses: list[StatusFields] | None = None
 
 
-class PodFields(Wire, frozen=True):
+class PodFields(ObjectFields, frozen=True):
     """A pod. Its :class:`PodStatusFields` is decoded later, and only if the pod is kept."""
 
     metadata: PodMeta
     spec: PodSpec = PodSpec()
     status: msgspec.Raw = msgspec.Raw(b"{}")
-    kind: str = ""
 
 
 class RealPod(Wire, frozen=True):
@@ -186,13 +193,12 @@ class SharePodStatus(Wire, frozen=True, rename="pascal"):
     pod_manager_port: Count = 0
 
 
-class SharePodFields(Wire, frozen=True):
+class SharePodFields(ObjectFields, frozen=True):
     """A SharePod: a pod spec, and its pod's status a level deeper."""
 
     metadata: PodMeta
     spec: PodSpec = PodSpec()
     status: SharePodStatus = SharePodStatus()
-    kind: str = ""
 
 
 class Address(Wire, frozen=True):
@@ -217,13 +223,12 @@ class NodeStatus(Wire, frozen=True):
     conditions: list[Condition] | None = None
 
 
-class NodeFields(Wire, frozen=True):
+class NodeFields(ObjectFields, frozen=True):
     """A node."""
 
     metadata: Meta
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
-    kind: str = ""
 
 
 class LeaseSpec(Wire, frozen=True):
@@ -236,21 +241,21 @@ class LeaseSpec(Wire, frozen=True):
     lease_transitions: Count | None = None
 
 
-class LeaseFields(Wire, frozen=True):
+class LeaseFields(ObjectFields, frozen=True):
     """A Lease."""
 
     metadata: Meta
     spec: LeaseSpec = LeaseSpec()
 
 
-class EventFields(Wire, frozen=True):
+class EventFields(ObjectFields, frozen=True):
     """A core Event; null for a count is none."""
 
     metadata: Meta
     count: Count | None = None
 
 
-class ConfigMapFields(Wire, frozen=True):
+class ConfigMapFields(ObjectFields, frozen=True):
     """A ConfigMap."""
 
     metadata: Meta
@@ -264,24 +269,10 @@ class ListMeta(Wire, frozen=True):
     resource_version: str = ""
 
 
-class PodList(Wire, frozen=True):
-    """A page of pods."""
+class ObjectList(Wire, Generic[_Fields], frozen=True):
+    """A page of a list."""
 
-    items: list[PodFields] | None
-    metadata: ListMeta = ListMeta()
-
-
-class SharePodList(Wire, frozen=True):
-    """A page of SharePods."""
-
-    items: list[SharePodFields] | None
-    metadata: ListMeta = ListMeta()
-
-
-class NodeList(Wire, frozen=True):
-    """A page of nodes."""
-
-    items: list[NodeFields] | None
+    items: list[_Fields] | None
     metadata: ListMeta = ListMeta()
 
 
@@ -302,8 +293,14 @@ class AnyMeta(Wire, frozen=True):
 
 
 class AnyObject(Wire, frozen=True):
-    """Enough of any object to tell what it is and whose."""
+    """Enough of any object to tell what it is and whose it is."""
 
     kind: str = ""
     api_version: str = ""
     metadata: AnyMeta = AnyMeta()
+
+
+class RawFields(Wire, frozen=True):
+    """Enough of an object of a known kind to identify it."""
+
+    metadata: Meta

@@ -20,7 +20,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from vgpu.simulator.store import KINDS, PODS, Json, ObjectStore, Selector, StoredKind, StoreError
+from vgpu.kube.api_kind import ApiKind
+from vgpu.kube.kinds import KINDS, PODS
+from vgpu.simulator.store import Json, ObjectStore, Selector, StoreError
 
 MOST_BODY: Final = 4 * 1024 * 1024
 """Bytes of a request's body; etcd keeps no object of more than 1.5 MiB."""
@@ -42,7 +44,7 @@ _MERGE_PATCH: Final = "application/merge-patch+json"
 class _Target(msgspec.Struct, frozen=True):
     """What a request is about: a kind, perhaps one object of it, perhaps a part of that."""
 
-    kind: StoredKind
+    kind: ApiKind[Any]
     namespace: str
     name: str
     below: str

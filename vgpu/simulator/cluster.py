@@ -6,13 +6,16 @@ evicted ends on its node, and one that a controller makes in its place begins th
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from msgspec import structs
 
+from vgpu.kube.api_kind import ApiKind
+from vgpu.kube.kinds import NODES, PODS
 from vgpu.simulator.objects import node_object, pod_objects, pods_file
 from vgpu.simulator.scenario import Process, Scenario, SimulatedPod
-from vgpu.simulator.store import NODES, PODS, Json, ObjectStore, StoredKind, merged
+from vgpu.simulator.store import Json, ObjectStore, merged
 
 
 class Story(msgspec.Struct, frozen=True):
@@ -54,7 +57,7 @@ class SimulatedCluster:
         """What ``kubectl get pods -A -o json`` prints now."""
         return pods_file(self.store.list(PODS).items)
 
-    def _create(self, kind: StoredKind, subject: Json) -> None:
+    def _create(self, kind: ApiKind[Any], subject: Json) -> None:
         meta = subject["metadata"]
         called = "/".join(filter(None, (meta.get("namespace"), meta["name"])))
         self.store.create(kind, merged(subject, self._deviations.get(called, {})))

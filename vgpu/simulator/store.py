@@ -18,6 +18,11 @@ from typing import Any, Final
 
 import msgspec
 
+from vgpu.kube.api_kind import ApiKind
+from vgpu.kube.kinds import PODS
+
+_Kind = ApiKind[Any]
+
 Json = dict[str, Any]
 
 HISTORY: Final = 10_000
@@ -25,28 +30,6 @@ HISTORY: Final = 10_000
 
 OPEN_LISTS: Final = 100
 """So many lists of which pages are still to come are remembered."""
-
-
-class StoredKind(msgspec.Struct, frozen=True):
-    """A kind of object: how it calls itself, in which group, and whether it has a namespace."""
-
-    name: str
-    api_version: str
-    plural: str
-    namespaced: bool = True
-
-
-PODS: Final = StoredKind("Pod", "v1", "pods")
-NODES: Final = StoredKind("Node", "v1", "nodes", namespaced=False)
-KINDS: Final = (
-    PODS,
-    NODES,
-    StoredKind("ConfigMap", "v1", "configmaps"),
-    StoredKind("Event", "v1", "events"),
-    StoredKind("Lease", "coordination.k8s.io/v1", "leases"),
-    StoredKind("SharePod", "kubeshare.nthu/v1", "sharepods"),
-)
-"""All that there are."""
 
 
 class StoreError(Exception):  # the server's answer, and no fault of its own
@@ -100,7 +83,7 @@ class _Change(msgspec.Struct, frozen=True):
     """What became of an object; None is that it was not there, or is no more."""
 
     version: int
-    kind: StoredKind
+    kind: _Kind
     before: Json | None
     after: Json | None
 
@@ -118,7 +101,7 @@ class ObjectStore:
         self._objects: dict[_Key, Json] = {}
         self._changed = threading.Condition(threading.RLock())
         self._history: deque[_Change] = deque(maxlen=HISTORY)
-        self._open: dict[str, tuple[int, StoredKind, Selector, tuple[Json, ...]]] = {}
+        self._open: dict[str, tuple[int, _Kind, Selector, tuple[Json, ...]]] = {}
         self._numbers = itertools.count(1)
         self._version = 0
         self._closed = False
@@ -138,7 +121,7 @@ class ObjectStore:
 
     # ------------------------------------------------------------ reads
 
-    def get(self, kind: StoredKind, namespace: str, name: str) -> Json:
+    def get(self, kind: _Kind, namespace: str, name: str) -> Json:
         """One object. Raises Refusal NotFound."""
         with self._changed:
             try:
@@ -147,7 +130,7 @@ class ObjectStore:
                 message = f'{kind.plural} "{name}" not found'
                 raise StoreError(HTTPStatus.NOT_FOUND, "NotFound", message) from None
 
-    def list(self, kind: StoredKind, selector: Selector = EVERYTHING, limit: int = 0) -> ListPage:
+    def list(self, kind: _Kind, selector: Selector = EVERYTHING, limit: int = 0) -> ListPage:
         """The first page of the objects that are chosen; ``limit`` 0 is all of them."""
         with self._changed:
             found = tuple(
@@ -169,7 +152,7 @@ class ObjectStore:
     def _page(
         self,
         version: int,
-        kind: StoredKind,
+        kind: _Kind,
         selector: Selector,
         found: tuple[Json, ...],
         limit: int,
@@ -183,7 +166,7 @@ class ObjectStore:
         return ListPage(found[:limit], version, token)
 
     def watch(
-        self, kind: StoredKind, selector: Selector, version: int, bookmark_seconds: float
+        self, kind: _Kind, selector: Selector, version: int, bookmark_seconds: float
     ) -> Iterator[tuple[str, Json]]:
         """Type and object of each event after ``version``, as they come, until :meth:`close`.
 
@@ -198,7 +181,7 @@ class ObjectStore:
         return self._events(kind, selector, version, bookmark_seconds)
 
     def _events(
-        self, kind: StoredKind, selector: Selector, version: int, bookmark_seconds: float
+        self, kind: _Kind, selector: Selector, version: int, bookmark_seconds: float
     ) -> Iterator[tuple[str, Json]]:
         while not self._closed:
             news = self._news(version, bookmark_seconds)
@@ -220,7 +203,7 @@ class ObjectStore:
 
     # ------------------------------------------------------------ writes
 
-    def create(self, kind: StoredKind, subject: Json, *, dry_run: bool = False) -> Json:
+    def create(self, kind: _Kind, subject: Json, *, dry_run: bool = False) -> Json:
         """A new object, as it then is. Raises Refusal AlreadyExists."""
         with self._changed:
             made = copy.deepcopy(subject)
@@ -234,7 +217,7 @@ class ObjectStore:
             meta.setdefault("creationTimestamp", f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
             return self._keep(kind, key, None, made, dry_run=dry_run)
 
-    def replace(self, kind: StoredKind, subject: Json, *, dry_run: bool = False) -> Json:
+    def replace(self, kind: _Kind, subject: Json, *, dry_run: bool = False) -> Json:
         """The object becomes this. Raises Refusal NotFound, Conflict, Invalid."""
         with self._changed:
             meta = subject["metadata"]
@@ -244,7 +227,7 @@ class ObjectStore:
             return self._update(kind, before, copy.deepcopy(whole), dry_run=dry_run)
 
     def patch(
-        self, kind: StoredKind, namespace: str, name: str, patch: Json, *, dry_run: bool = False
+        self, kind: _Kind, namespace: str, name: str, patch: Json, *, dry_run: bool = False
     ) -> Json:
         """Merge a patch into the object (RFC 7386). Raises as :meth:`replace`."""
         with self._changed:
@@ -274,7 +257,7 @@ class ObjectStore:
                 self._note(PODS, before, None)
                 self.on_gone(before)
 
-    def _update(self, kind: StoredKind, before: Json, after: Json, *, dry_run: bool) -> Json:
+    def _update(self, kind: _Kind, before: Json, after: Json, *, dry_run: bool) -> Json:
         """Raises Refusal Conflict, Invalid."""
         was, meta = before["metadata"], after["metadata"]
         name = was["name"]
@@ -293,7 +276,7 @@ class ObjectStore:
         return self._keep(kind, key, before, after, dry_run=dry_run)
 
     def _keep(
-        self, kind: StoredKind, key: _Key, before: Json | None, after: Json, *, dry_run: bool
+        self, kind: _Kind, key: _Key, before: Json | None, after: Json, *, dry_run: bool
     ) -> Json:
         """The object with its version; what changes nothing makes no new one."""
         if before is not None:
@@ -306,7 +289,7 @@ class ObjectStore:
             self._note(kind, before, after)
         return after
 
-    def _note(self, kind: StoredKind, before: Json | None, after: Json | None) -> None:
+    def _note(self, kind: _Kind, before: Json | None, after: Json | None) -> None:
         self._version += 1
         self._history.append(_Change(self._version, kind, before, after))
         self._changed.notify_all()
@@ -326,7 +309,7 @@ def merged(target: Json, patch: Json) -> Json:
     return result
 
 
-def _event(change: _Change, kind: StoredKind, selector: Selector) -> tuple[str, Json] | None:
+def _event(change: _Change, kind: _Kind, selector: Selector) -> tuple[str, Json] | None:
     """What a watch tells of a change: an object that is chosen no more is gone to it."""
     if change.kind != kind:
         return None
@@ -345,6 +328,6 @@ def _field(subject: Json, path: str) -> str:
     return "" if value is None else str(value)
 
 
-def _conflict(kind: StoredKind, name: str, message: str) -> StoreError:
+def _conflict(kind: _Kind, name: str, message: str) -> StoreError:
     told = f'Operation cannot be fulfilled on {kind.plural} "{name}": {message}'
     return StoreError(HTTPStatus.CONFLICT, "Conflict", told)

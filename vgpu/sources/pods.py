@@ -12,8 +12,9 @@ from typing import Final
 
 import msgspec
 
-from vgpu.kube.documents import Keep, decode_pods
+from vgpu.kube.documents import Keep
 from vgpu.kube.informer import Informer, ListWatcher
+from vgpu.kube.kinds import PODS
 from vgpu.kube.objects import MalformedObject, Pod
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.files import Remembered, printable, read_file
@@ -50,11 +51,11 @@ class PodFile:
 def _load(path: str, node: str) -> PodSample:
     # A ConfigMap's files are symlinks, and this path is the operator's own.
     content, subject = read_file(path, FILE_LIMIT, follow=True), printable(path)
-    page = decode_pods(content, subject, keep=Keep.ALL, node=node)
-    if page.total and not page.pods and not page.malformed:
+    page = PODS.page(content, subject, keep=Keep.ALL, node=node)
+    if page.total and not page.objects and not page.malformed:
         detail = f"none of its {page.total} pods is on node {node!r} (--node-name)"
         raise SourceError(Reason.ABSENT, subject, detail)
-    pods = {pod.ref.uid: pod for pod in page.pods}.values()
+    pods = {pod.ref.uid: pod for pod in page.objects}.values()
     return pod_sample(pods, complete=False, malformed=page.malformed)
 
 

@@ -1,13 +1,13 @@
-"""Who of several reconcilers acts: the one that holds a Lease, as client-go's elections do it.
+"""Which of several candidates acts: the one that holds a Lease, as client-go's elections do it.
 
-Nobody's clock is compared with another's. The holder writes the Lease anew every two seconds, and
-stops acting ten seconds after it *sent* the last write that succeeded, whatever hangs meanwhile.
-The others take the Lease only fifteen seconds after they *saw* it change for the last time, each
-by its own clock; a write names the version that it replaces. So two never lead at once while no
-clock runs half as fast again as another. Who stops politely gives the Lease back at once.
+Nobody's clock is compared with another's. The holder renews the Lease every two seconds, and stops
+acting ten seconds after it *sent* the last write that succeeded, whatever hangs meanwhile. The
+others take the Lease only fifteen seconds after they *saw* it change for the last time, each by its
+own clock; a write names the version that it replaces. So two never lead at once while no clock runs
+half as fast again as another. A candidate that stops in good order gives the Lease back at once.
 
-:class:`Election` decides and does nothing: it says what it would ask the API server, and is told
-the answers. :class:`Leader` asks for it, on a thread of its own.
+:class:`Election` decides and does nothing: it yields what it would ask the API server, and is sent
+the answers. :class:`LeaderElector` asks for it, on a thread of its own.
 """
 
 import logging
@@ -27,15 +27,20 @@ from vgpu.reasons import SourceError
 
 log = logging.getLogger(__name__)
 
-LEASE: Final = "vgpu-reconciler"
 LEASE_SECONDS: Final = 15
+"""Minimum time without a renewal after which others take the Lease, in seconds."""
+
 RENEW_SECONDS: Final = 10.0
+"""Maximum time that the holder acts after its last renewal, in seconds."""
+
 RETRY_SECONDS: Final = 2.0
+"""Interval between two renewals, and between two looks at another's Lease, in seconds."""
+
 JITTER: Final = 0.2
-"""Pauses are by up to this part longer or shorter."""
+"""Intervals are by up to this part longer or shorter."""
 
 RELEASE_SECONDS: Final = 5.0
-"""So long the end of a program waits for the Lease to be given back."""
+"""Maximum time that the end of a program waits for the Lease to be given back, in seconds."""
 
 Step = Generator[Lease | None, Lease | None, None]
 """Yields a Lease to write or None to read it; is sent the Lease as it then is, None if there is
@@ -60,13 +65,15 @@ class Election:
     def __init__(
         self,
         namespace: str,
+        name: str,
         identity: str,
         *,
-        name: str = LEASE,
         monotonic: Callable[[], float],
         clock: Callable[[], float],
     ) -> None:
-        """``identity`` must be nobody else's, not even an earlier process's.
+        """``namespace`` and ``name`` are the Lease's.
+
+        ``identity`` must be nobody else's, not even an earlier process's.
 
         ``monotonic`` tells seconds that never go back; ``clock`` unix seconds, for people to read.
         """
@@ -94,10 +101,10 @@ class Election:
                     raise
             else:
                 return
-        found = yield None
-        self._observe(found)
-        if found is None or not found.holder or found.holder == self.identity or self._expired():
-            yield from self._write(found or self._place)
+        lease = yield None
+        self._observe(lease)
+        if lease is None or lease.holder in ("", self.identity) or self._expired():
+            yield from self._write(lease or self._place)
 
     def release(self) -> Step:
         """Give the Lease back if it is ours; from now on it does not lead."""
@@ -107,20 +114,20 @@ class Election:
             now = self._clock()
             yield msgspec.structs.replace(ours, holder="", duration_seconds=1, renewed_at=now)
 
-    def _observe(self, found: Lease | None) -> None:
-        """Take note of what was read, and of when it was other than before."""
-        self.holder = "" if found is None else found.holder
-        if found != self._seen:  # its version differs even where a clock stands still
+    def _observe(self, lease: Lease | None) -> None:
+        """Note what was read, and when it differed from what was read before."""
+        self.holder = "" if lease is None else lease.holder
+        if lease != self._seen:  # its version differs even where a clock stands still
             self._seen_at = self._monotonic()  # after the answer: not before it was so
-        self._seen = found
+        self._seen = lease
         if self.holder != self.identity:
             self._ours = None
             self._until = float("-inf")
 
     def _expired(self) -> bool:
         """Whether its holder has not been heard of for as long as it asked for, and as we do."""
-        told = self._seen.duration_seconds if self._seen else 0
-        return self._monotonic() - self._seen_at > max(told, LEASE_SECONDS)
+        asked = self._seen.duration_seconds if self._seen else 0
+        return self._monotonic() - self._seen_at > max(asked, LEASE_SECONDS)
 
     def _write(self, before: Lease) -> Step:
         again = before.holder == self.identity
@@ -143,27 +150,28 @@ class Election:
 _SOMEBODY_WROTE: Final = frozenset({HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND})
 
 
-class Leader:
+class LeaderElector:
     """One candidate, from :meth:`start` to :meth:`stop`. Safe to be asked from any thread."""
 
     def __init__(
         self,
         leases: Leases,
         namespace: str,
+        name: str,
         identity: str,
         *,
-        name: str = LEASE,
         monotonic: Callable[[], float] = time.monotonic,
         clock: Callable[[], float] = time.time,
         pause: Callable[[float], object] | None = None,
     ) -> None:
-        """``identity`` is what people know this process by; it is made unique here.
+        """``namespace`` and ``name`` are the Lease's.
 
+        ``identity`` is what people know this process by; it is made unique here.
         ``pause`` waits so many seconds, and less when it is stopped.
         """
         self._leases = leases
         unique = f"{identity}_{uuid.uuid4().hex[:8]}"
-        self._election = Election(namespace, unique, name=name, monotonic=monotonic, clock=clock)
+        self._election = Election(namespace, name, unique, monotonic=monotonic, clock=clock)
         self._named = f"Lease {namespace}/{name}"
         self._namespace, self._name = namespace, name
         self._stopped = threading.Event()
@@ -204,7 +212,7 @@ class Leader:
     def _run(self) -> None:
         while not self._stopped.is_set():
             self._ask(self._election.step())
-            self._tell()
+            self._log()
             self._pause(RETRY_SECONDS * random.uniform(1 - JITTER, 1 + JITTER))  # noqa: S311
         self._ask(self._election.release())
 
@@ -239,7 +247,7 @@ class Leader:
             return self._leases.lease(self._namespace, self._name)
         return self._leases.write_lease(wanted)
 
-    def _tell(self) -> None:
+    def _log(self) -> None:
         led, self._led = self._led, self.leads()
         if self._led and not led:
             log.info("%s: %s leads now", self._named, self.identity)

@@ -14,17 +14,17 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from msgspec.structs import replace
 
-from reconciler.leader import (
+from tests.support.waiting import wait_until
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.leader_election import (
     LEASE_SECONDS,
     RENEW_SECONDS,
     RETRY_SECONDS,
     Election,
-    Leader,
+    LeaderElector,
 )
-from tests.reconciler.samples import replace
-from tests.support.waiting import wait_until
-from vgpu.kube.connection import ClusterError
 from vgpu.kube.objects import Lease
 
 UNREACHABLE = ClusterError(0, "Unreachable", "https://api: read timed out")
@@ -108,6 +108,7 @@ class Elections(RuleBasedStateMachine):
         return Candidate(
             Election(
                 "ns",
+                "l",
                 f"candidate-{self.made}",
                 monotonic=lambda: offset + rate * self.time,
                 clock=lambda: -offset,  # nobody may believe it
@@ -259,7 +260,7 @@ def converse(election, server):
 
 
 def election(name="a", now=None):
-    return Election("ns", name, monotonic=now or Moment(), clock=lambda: 5.0)
+    return Election("ns", "l", name, monotonic=now or Moment(), clock=lambda: 5.0)
 
 
 def test_the_first_takes_it_and_the_second_waits():
@@ -300,7 +301,7 @@ def test_a_renewal_keeps_since_when_it_leads():
 
 def test_a_lease_counts_from_when_it_was_seen_to_change_whatever_it_says():
     server, now = Server(), Moment()
-    server.write_lease(Lease("ns", "x", holder="old", duration_seconds=15, renewed_at=1.0))
+    server.write_lease(Lease("ns", "l", holder="old", duration_seconds=15, renewed_at=1.0))
     second = election("b", now)
     converse(second, server)
     now.now += LEASE_SECONDS
@@ -314,7 +315,7 @@ def test_a_lease_counts_from_when_it_was_seen_to_change_whatever_it_says():
 
 def test_a_lease_that_asks_for_longer_is_given_longer():
     server, now = Server(), Moment()
-    server.write_lease(Lease("ns", "x", holder="old", duration_seconds=60))
+    server.write_lease(Lease("ns", "l", holder="old", duration_seconds=60))
     second = election("b", now)
     for _ in range(6):
         converse(second, server)
@@ -390,7 +391,7 @@ def candidate():
 
     def make(server, name="a"):
         pauses, now = Pauses(), Moment()
-        leader = Leader(server, "ns", name, monotonic=now, clock=now, pause=pauses)
+        leader = LeaderElector(server, "ns", "l", name, monotonic=now, clock=now, pause=pauses)
         made.append((leader, pauses))
         leader.start()
         return leader, pauses, now
@@ -443,7 +444,7 @@ def test_who_stops_gives_the_lease_back(candidate):
 
 def test_who_does_not_hold_it_gives_nothing_back(candidate):
     server = Server()
-    held = server.write_lease(Lease("ns", "x", holder="other", duration_seconds=15))
+    held = server.write_lease(Lease("ns", "l", holder="other", duration_seconds=15))
     leader, pauses, _ = candidate(server)
     pauses.wait()
     pauses.end()
@@ -474,6 +475,6 @@ def test_no_failure_ends_the_thread(candidate, caplog, error):
 
 
 def test_one_that_was_never_started_can_be_stopped():
-    leader = Leader(Server(), "ns", "a")
+    leader = LeaderElector(Server(), "ns", "l", "a")
     leader.stop()
     assert not leader.leads()

@@ -1,0 +1,222 @@
+"""How one kind of object at the API server is read: a row of :mod:`vgpu.kube.kinds`; pure.
+
+Only a list or a line that is none itself, and an object that was asked for alone, raise
+:class:`~vgpu.reasons.SourceError` MALFORMED, which names the subject and, where it can be told, the
+object. In a list or a watch an object that cannot be read stands as a
+:class:`~vgpu.kube.objects.MalformedObject` beside the others.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from vgpu.kube import wire
+from vgpu.kube.decode import Content, decode, is_too_deep, malformed, named
+from vgpu.kube.documents import ApiError, EventType, Keep, ObjectPage, WatchEvent
+from vgpu.kube.objects import MalformedObject, RawObject
+from vgpu.model import PodRef
+from vgpu.reasons import Reason, SourceError
+
+_LONGEST_KIND: Final = 64
+"""Characters of a kind that an error repeats."""
+
+_CHANGES: Final = frozenset({EventType.ADDED, EventType.MODIFIED, EventType.DELETED})
+
+_T = TypeVar("_T")
+_Other = TypeVar("_Other")
+_Decoder = msgspec.json.Decoder
+
+
+class _Line(wire.Wire, Generic[_T], frozen=True):
+    """A line of a watch."""
+
+    type: EventType
+    object: _T
+
+
+ANY_LIST: Final = _Decoder(wire.AnyList)
+ANY_OBJECT: Final = _Decoder(wire.AnyObject)
+_ANY_LINE: Final = _Decoder(_Line[msgspec.Raw])
+_API_ERROR: Final = _Decoder(ApiError)
+
+
+class Decoders(msgspec.Struct, frozen=True):
+    """A kind's objects alone, a whole page of them, a line of a watch; None reads in two steps."""
+
+    object: _Decoder[Any]
+    page: _Decoder[Any]
+    line: _Decoder[Any] | None
+
+    @classmethod
+    def of(cls, fields: type[wire.ObjectFields]) -> "Decoders":
+        """Of objects with these fields."""
+        page: Any = wire.ObjectList
+        line: Any = _Line
+        return cls(_Decoder(fields), _Decoder(page[fields]), _Decoder(line[fields]))
+
+
+_RAW: Final = Decoders(_Decoder(msgspec.Raw), _Decoder(wire.ObjectList[msgspec.Raw]), None)
+_RAW_FIELDS: Final = _Decoder(wire.RawFields)
+
+
+class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
+    """One kind of object: where it is, how it is decoded, what is kept of it.
+
+    Attributes:
+        name, api_version, plural: as Kubernetes has them; they make its path.
+        decoders: of its JSON.
+        project: makes what is kept of the decoded fields; raises SourceError MALFORMED, and takes
+            the subject of the error.
+        namespaced: whether its objects have a namespace.
+        optional: whether a server may not know the kind, as it is with a custom resource.
+        shares_gpus: whether decoded fields are of a pod that shares GPUs; None keeps all.
+    """
+
+    name: str
+    api_version: str
+    plural: str
+    decoders: Decoders
+    project: Callable[[Any, str], _T]
+    namespaced: bool = True
+    optional: bool = False
+    shares_gpus: Callable[[Any], bool] | None = None
+
+    def read_as(
+        self, decoders: Decoders, project: Callable[[Any, str], _Other]
+    ) -> "ApiKind[_Other]":
+        """The same kind, of whose objects something else is kept, and all of them."""
+        return ApiKind(
+            self.name,
+            self.api_version,
+            self.plural,
+            decoders,
+            project,
+            self.namespaced,
+            self.optional,
+        )
+
+    def raw(self) -> "ApiKind[RawObject]":
+        """The same kind, with its objects as the server sends them, for copying them."""
+        return self.read_as(_RAW, _raw_object)
+
+    # ------------------------------------------------------------ what the server answers
+
+    def one(self, content: Content, subject: str = "") -> _T:
+        """An object that was asked for alone. Raises SourceError MALFORMED, which names it."""
+        subject = subject or self.name
+        try:
+            return self._object(content, subject)
+        except SourceError as error:
+            meta = decode(content, ANY_OBJECT, subject).metadata
+            raise named(error, meta.namespace, meta.name) from error
+
+    def page(
+        self, content: bytes, subject: str = "", *, keep: Keep = Keep.SHARING, node: str = ""
+    ) -> ObjectPage[_T]:
+        """A page of a list; with ``node`` only the pods that are bound to it are kept.
+
+        Nearly every page is decoded in one go; one with a malformed object, object by object.
+        Raises SourceError MALFORMED.
+        """
+        subject = subject or self.plural
+        bad: list[MalformedObject] = []
+        objects: list[_T] = []
+        wanted = self._wanted(keep, node)
+        try:
+            listed = decode(content, self.decoders.page, subject)
+            items = listed.items or ()
+            objects += (self.project(item, subject) for item in items if wanted(item))
+        except SourceError:
+            objects.clear()
+            listed = decode(content, ANY_LIST, subject)
+            if listed.items is None:
+                raise
+            items = listed.items
+            for text in items:
+                try:
+                    objects += self._wanted_object(text, subject, wanted)
+                except SourceError as error:
+                    bad.append(unread(self.name, text, error))
+        return ObjectPage(
+            tuple(objects),
+            listed.metadata.continue_token,
+            listed.metadata.resource_version,
+            len(items),
+            tuple(broken for broken in bad if not node or broken.node in (None, node)),
+        )
+
+    def event(self, line: bytes, subject: str = "watch") -> WatchEvent[_T]:
+        """One line of a watch. Raises SourceError MALFORMED.
+
+        Nearly every line is an object of the kind, and decoded in one go; the rest in two.
+        """
+        if self.decoders.line is not None:
+            try:
+                event = decode(line, self.decoders.line, subject)
+                fields = event.object
+                if event.type in _CHANGES and fields.kind == self.name:
+                    version = fields.metadata.resource_version
+                    return WatchEvent(event.type, version, self.project(fields, subject))
+            except SourceError:
+                pass
+        return self._rare_event(line, subject)
+
+    def kept(self, content: Content, subject: str, keep: Keep) -> tuple[_T, ...]:
+        """The object, none if it is not to be kept. Raises SourceError MALFORMED."""
+        return self._wanted_object(content, subject, self._wanted(keep, ""))
+
+    # ------------------------------------------------------------ how
+
+    def _object(self, content: Content, subject: str) -> _T:
+        return self.project(decode(content, self.decoders.object, subject), subject)
+
+    def _wanted_object(
+        self, content: Content, subject: str, wanted: Callable[[Any], bool]
+    ) -> tuple[_T, ...]:
+        fields = decode(content, self.decoders.object, subject)
+        return (self.project(fields, subject),) if wanted(fields) else ()
+
+    def _wanted(self, keep: Keep, node: str) -> Callable[[Any], bool]:
+        shares_gpus = None if keep is Keep.ALL else self.shares_gpus
+        if not node:
+            return shares_gpus or (lambda _: True)
+        return lambda pod: pod.spec.node_name == node and (shares_gpus is None or shares_gpus(pod))
+
+    def _rare_event(self, line: bytes, subject: str) -> WatchEvent[_T]:
+        """Bookmarks, the end of the watch, and an object that cannot be read."""
+        event = decode(line, _ANY_LINE, subject)
+        if event.type is EventType.ERROR:
+            return WatchEvent(event.type, error=decode(event.object, _API_ERROR, subject))
+        about = decode(event.object, ANY_OBJECT, subject)
+        version = about.metadata.resource_version
+        if event.type is EventType.BOOKMARK:
+            return WatchEvent(event.type, version)
+        if about.kind != self.name:
+            detail = f"an event of kind {about.kind[:_LONGEST_KIND]!r} in place of {self.name}"
+            raise SourceError(Reason.MALFORMED, subject, detail)
+        try:
+            return WatchEvent(event.type, version, self._object(event.object, subject))
+        except SourceError as error:
+            return WatchEvent(event.type, version, unread(self.name, event.object, error))
+
+
+def unread(kind: str, content: Content, error: SourceError) -> MalformedObject:
+    """What is known of an object that cannot be read. Raises the error for what is no object."""
+    broken = malformed(kind, content, error.detail)
+    if not broken.name:
+        raise error
+    return broken
+
+
+def _raw_object(content: msgspec.Raw, subject: str) -> RawObject:
+    """The object, byte for byte. Raises SourceError MALFORMED where it is nested too deeply.
+
+    Of such an object the decoder may have cut the depths, and half an object is not to be copied.
+    """
+    meta = decode(content, _RAW_FIELDS, subject).metadata
+    if is_too_deep(content):
+        raise SourceError(Reason.MALFORMED, subject, "nested too deeply to be copied")
+    ref = PodRef(meta.uid, meta.namespace, meta.name)
+    # A copy: the text that was decoded is a whole page.
+    return RawObject(ref, meta.resource_version, content.copy())

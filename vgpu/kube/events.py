@@ -1,0 +1,76 @@
+"""Kubernetes Events that programs report: what one has, and which are news; pure."""
+
+from enum import StrEnum
+
+import msgspec
+
+from vgpu.kube.objects import NODE_KIND, POD_KIND, Node, Pod
+from vgpu.model import PodRef
+
+
+class NoteType(StrEnum):
+    """How serious an event is; Kubernetes has no others."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+class EventNote(msgspec.Struct, frozen=True, gc=False):
+    """Something to be reported of an object as a Kubernetes Event.
+
+    Attributes:
+        kind, api_version, namespace, name, uid: the object; its namespace is "" if it has none.
+        reason: one word in CamelCase, for programs.
+        message: for people; no more than 1,024 bytes of it are written.
+        at: when it happened, in unix seconds.
+        component: the program that reports it.
+    """
+
+    kind: str
+    api_version: str
+    namespace: str
+    name: str
+    uid: str
+    reason: str
+    message: str
+    at: float
+    component: str
+    type: NoteType = NoteType.NORMAL
+
+
+def event_note(
+    about: Pod | PodRef | Node,
+    reason: str,
+    message: str,
+    at: float,
+    *,
+    component: str,
+    type_: NoteType = NoteType.NORMAL,
+) -> EventNote:
+    """An event of a pod or node; the arguments are those of :class:`EventNote`."""
+    if isinstance(about, Node):
+        # The kubelet's own events of a node have its name as the UID: kubectl describe looks there.
+        object_ = NODE_KIND, "v1", "", about.name, about.name
+    else:
+        ref = about.ref if isinstance(about, Pod) else about
+        object_ = POD_KIND, "v1", ref.namespace, ref.name, ref.uid
+    return EventNote(*object_, reason, message, at, component, type_)
+
+
+class EventDeduplicator:
+    """Knows what was reported lately."""
+
+    def __init__(self, seconds: float) -> None:
+        """For so long the same is not reported again of the same object; 0 is always."""
+        self._seconds = seconds
+        self._reported: dict[EventNote, float] = {}
+
+    def is_news(self, note: EventNote) -> bool:
+        """Whether the same was not reported lately, by the events' own times; now it is."""
+        known = {
+            other: at for other, at in self._reported.items() if abs(note.at - at) < self._seconds
+        }
+        timeless = msgspec.structs.replace(note, at=0.0)
+        news = timeless not in known
+        self._reported = {**known, timeless: note.at} if news else known
+        return news

@@ -1,0 +1,56 @@
+"""The kinds of object that the programs use at the API server, a row each; pure.
+
+Paths, reads, watches, writes and the simulator take a row. A kind that a program needs is a row
+here, and nothing else.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from vgpu.kube import wire
+from vgpu.kube.api_kind import ApiKind, Decoders
+from vgpu.kube.objects import NODE_KIND, POD_KIND, SHARE_POD_KIND
+from vgpu.kube.pod_projection import project_pod, project_share_pod, wire_shares_gpus
+from vgpu.kube.projection import (
+    project_capacity,
+    project_config_map,
+    project_event_count,
+    project_lease,
+    project_node,
+)
+
+PODS: Final = ApiKind(
+    POD_KIND,
+    "v1",
+    "pods",
+    Decoders.of(wire.PodFields),
+    project_pod,
+    shares_gpus=wire_shares_gpus,
+)
+SHARE_PODS: Final = ApiKind(
+    SHARE_POD_KIND,
+    "kubeshare.nthu/v1",
+    "sharepods",
+    Decoders.of(wire.SharePodFields),
+    project_share_pod,
+    optional=True,
+)
+NODES: Final = ApiKind(
+    NODE_KIND, "v1", "nodes", Decoders.of(wire.NodeFields), project_node, namespaced=False
+)
+CONFIG_MAPS: Final = ApiKind(
+    "ConfigMap", "v1", "configmaps", Decoders.of(wire.ConfigMapFields), project_config_map
+)
+EVENTS: Final = ApiKind("Event", "v1", "events", Decoders.of(wire.EventFields), project_event_count)
+LEASES: Final = ApiKind(
+    "Lease", "coordination.k8s.io/v1", "leases", Decoders.of(wire.LeaseFields), project_lease
+)
+
+KINDS: Final[tuple[ApiKind[Any], ...]] = (PODS, NODES, CONFIG_MAPS, EVENTS, LEASES, SHARE_PODS)
+"""All that the programs use."""
+
+API_VERSIONS: Final[Mapping[str, str]] = {kind.name: kind.api_version for kind in KINDS}
+"""By kind; other groups have a Node or a Pod too."""
+
+NODE_CAPACITIES: Final = NODES.read_as(NODES.decoders, project_capacity)
+"""Nodes, of which only their whole capacity is kept, as it is written."""

@@ -1,0 +1,223 @@
+"""A pod of the API server cut down to a :class:`~vgpu.kube.objects.Pod`; pure.
+
+Whether a pod shares GPUs is known before anything is made of it. A SharePod of KubeShare comes in
+the shape of a pod, with what only it knows in the annotations ``SHARE_POD``, ``BOUND_DEVICE`` and
+``MANAGER_PORT``. Strings that repeat from pod to pod are kept once.
+"""
+
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from vgpu.kube import quantities, wire
+from vgpu.kube.decode import decode
+from vgpu.kube.kept_keys import KEPT_ENV, TRACKED, kept_keys
+from vgpu.kube.objects import (
+    BOUND_DEVICE,
+    MANAGER_PORT,
+    SHARE_POD,
+    Container,
+    ContainerState,
+    OwnerReference,
+    Pod,
+    Status,
+)
+from vgpu.kube.projection import kept, seconds
+from vgpu.model import ContainerKind, PodRef
+
+_KUBELET: Final = "kubelet"
+"""The manager's name in the fields that a kubelet has written."""
+
+_DATED: Final = frozenset({"Pending", "Failed"})
+"""Phases of pods whose last status has a time: a dead kubelet may have left them in these."""
+
+NEVER_STARTED: Final = frozenset({"StartError", "ContainerCannotRun"})
+"""Reasons of an end that the runtime (containerd, Docker) reports. With another reason the message
+is the container's own, which may be anything, of any length."""
+
+_NOTHING: Final[Mapping[str, Any]] = {}
+"""One empty mapping for all the pods and containers that have none of a thing."""
+
+_STATUS: Final = msgspec.json.Decoder(wire.PodStatusFields)
+_MANAGED: Final = msgspec.json.Decoder(list[wire.ManagedFields] | None)
+_ENV: Final = msgspec.json.Decoder(list[wire.EnvFields] | None)
+_KEPT_ENV: Final = KEPT_ENV.encode()
+
+
+def wire_shares_gpus(pod: wire.PodFields) -> bool:
+    """:func:`shares_gpus` of a pod that has not been projected yet."""
+    meta, spec = pod.metadata, pod.spec
+    is_mark = kept_keys().is_mark
+    if any(map(is_mark, meta.annotations or ())) or any(map(is_mark, meta.labels or ())):
+        return True
+    for container in (*(spec.containers or ()), *(spec.init_containers or ())):
+        units, broken = quantities.limits(container.resources)
+        if broken or any(units.values()):
+            return True
+    return False
+
+
+def project_pod(pod: wire.PodFields, subject: str) -> Pod:
+    """A pod, with when its status was written, where that is of interest.
+
+    Raises SourceError MALFORMED.
+    """
+    status = decode(pod.status, _STATUS, subject)
+    dated = status.phase in _DATED
+    status_at = _status_at(pod.metadata.managed_fields) if dated else None
+    return _project(pod.metadata, pod.spec, status, _NOTHING, status_at)
+
+
+def project_share_pod(pod: wire.SharePodFields, _: str) -> Pod:
+    """A SharePod in the shape of a pod, whose status is that of the pod that was made for it."""
+    status = pod.status
+    real = status.pod_object_meta
+    derived = {SHARE_POD: real.uid if real else ""}
+    if status.bound_device_id:
+        derived[BOUND_DEVICE] = status.bound_device_id
+    if status.pod_manager_port:
+        derived[MANAGER_PORT] = str(status.pod_manager_port)
+    return _project(pod.metadata, pod.spec, status.pod_status or wire.PodStatusFields(), derived)
+
+
+def _project(
+    meta: wire.PodMeta,
+    spec: wire.PodSpec,
+    status: wire.PodStatusFields,
+    derived: Mapping[str, str],
+    status_at: float | None = None,
+) -> Pod:
+    containers = _containers(spec)
+    scheduled = next((c for c in status.conditions or () if c.type == "PodScheduled"), None)
+    annotations = kept(meta.annotations)
+    return Pod(
+        ref=PodRef(meta.uid, sys.intern(meta.namespace), meta.name),
+        resource_version=meta.resource_version,
+        node=sys.intern(spec.node_name),
+        annotations={**annotations, **derived} if derived else annotations,
+        labels=kept(meta.labels),
+        containers=containers,
+        phase=sys.intern(status.phase),
+        reason=sys.intern(status.reason),
+        message=status.message,
+        statuses=_statuses(status, containers),
+        created_at=seconds(meta.creation_timestamp),
+        deleted_at=seconds(meta.deletion_timestamp),
+        scheduled_at=seconds(scheduled.last_transition_time) if scheduled else None,
+        unschedulable=scheduled.message or scheduled.reason
+        if scheduled and scheduled.status == "False"
+        else "",
+        owner=_owner(meta.owner_references),
+        priority=spec.priority or 0,
+        started_at=seconds(status.start_time),
+        status_at=status_at,
+        gated=bool(spec.scheduling_gates),
+        restart_policy=sys.intern(spec.restart_policy or "Always"),
+        tracked=TRACKED in (meta.finalizers or ()),
+    )
+
+
+def _status_at(managed_fields: msgspec.Raw) -> float | None:
+    """When the kubelet last wrote the status; if it never did, when anybody did.
+
+    Whoever makes a pod may send entries of their own: what cannot be read of them tells nothing.
+    """
+    try:
+        written = _MANAGED.decode(managed_fields) or ()
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+    times = [
+        (fields.manager == _KUBELET, at)
+        for fields in written
+        if fields.subresource == "status" and (at := _moment(fields.time)) is not None
+    ]
+    return max(times)[1] if times else None
+
+
+def _moment(text: str | None) -> float | None:
+    """A time of RFC 3339 in unix seconds; None for what is none, such as Go's year 0."""
+    try:
+        moment = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return None if moment.tzinfo is None else moment.timestamp()
+
+
+def _owner(references: list[wire.OwnerFields] | None) -> OwnerReference | None:
+    for reference in references or ():
+        if reference.controller:
+            return OwnerReference(
+                sys.intern(reference.kind),
+                reference.name,
+                reference.uid,
+                sys.intern(reference.api_version),
+            )
+    return None
+
+
+def _containers(spec: wire.PodSpec) -> tuple[Container, ...]:
+    kinds = [ContainerKind.APP] * len(spec.containers or ())
+    for container in spec.init_containers or ():
+        always = container.restart_policy == "Always"
+        kinds.append(ContainerKind.SIDECAR if always else ContainerKind.INIT)
+    containers = (*(spec.containers or ()), *(spec.init_containers or ()))
+    return tuple(map(_container, containers, kinds))
+
+
+def _container(container: wire.ContainerFields, kind: ContainerKind) -> Container:
+    limits, broken = quantities.limits(container.resources)
+    return Container(sys.intern(container.name), limits, kind, broken, _env(container.env))
+
+
+def _env(fields: msgspec.Raw) -> Mapping[str, str]:
+    """Of variables of the same name the last counts, as it does in the container."""
+    text = bytes(fields)
+    if _KEPT_ENV not in text:
+        return _NOTHING
+    try:
+        variables = _ENV.decode(text) or ()
+    except (msgspec.DecodeError, ValueError, RecursionError):  # it is as if there were none
+        return _NOTHING
+    values = [variable.value for variable in variables if variable.name == KEPT_ENV]
+    return {KEPT_ENV: values[-1]} if values else _NOTHING
+
+
+def _statuses(
+    status: wire.PodStatusFields, containers: tuple[Container, ...]
+) -> tuple[Status, ...]:
+    kinds = {container.name: container.kind for container in containers}
+    lists = (
+        (status.container_statuses, ContainerKind.APP),
+        (status.init_container_statuses, ContainerKind.INIT),
+        (status.ephemeral_container_statuses, ContainerKind.EPHEMERAL),
+    )
+    return tuple(
+        _status(container, kinds.get(container.name, kind))
+        for list_, kind in lists
+        for container in list_ or ()
+    )
+
+
+def _status(status: wire.StatusFields, kind: ContainerKind) -> Status:
+    state, detail = ContainerState.WAITING, status.state.waiting
+    if status.state.terminated is not None:
+        state, detail = ContainerState.TERMINATED, status.state.terminated
+    elif status.state.running is not None:
+        state, detail = ContainerState.RUNNING, status.state.running
+    detail = detail or wire.StateDetail()
+    last = status.last_state.terminated or wire.StateDetail()
+    return Status(
+        name=sys.intern(status.name),
+        state=state,
+        id=status.container_id.partition("://")[2],
+        kind=kind,
+        reason=sys.intern(detail.reason),
+        message=detail.message,
+        finished_at=seconds(detail.finished_at),
+        restarts=status.restart_count,
+        last_reason=sys.intern(last.reason),
+        last_message=last.message if last.reason in NEVER_STARTED else "",
+    )

@@ -1,0 +1,86 @@
+"""Kubernetes quantities as whole numbers, and a container's extended resources; pure."""
+
+import re
+import sys
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, Final
+
+from vgpu.kube import wire
+from vgpu.kube.kept_keys import kept_keys
+
+QUOTED: Final = 64
+"""Characters of a broken quantity that are kept, and of a name that an error repeats."""
+
+_NATIVE: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
+"""All that most containers ask for."""
+
+_NOTHING: Final[Mapping[str, Any]] = {}
+"""One empty mapping for all the containers that ask for nothing of interest."""
+
+_QUANTITY: Final = re.compile(
+    r"\+?(?=\.?[0-9])([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{1,2})|([a-zA-Z]{0,2}))"
+)
+_SUFFIXES: Final = {
+    "": Fraction(1),
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    **{letter: Fraction(1000**power) for power, letter in enumerate("kMGTPE", 1)},
+    **{f"{letter}i": Fraction(1024**power) for power, letter in enumerate("KMGTPE", 1)},
+}
+_LARGEST: Final = 2**63 - 1
+_LONGEST: Final = 19
+"""Characters of the largest number."""
+
+_REMEMBERED: Final = 4096
+"""Distinct quantities; a cluster has a few hundred."""
+
+Extended = tuple[Mapping[str, int], Mapping[str, str]]
+"""Extended resources in units, and the texts of those that are no whole number."""
+
+
+def limits(resources: wire.Resources) -> Extended:
+    """What a container asks for; a limit counts before a request."""
+    limits, requests = resources.limits or _NOTHING, resources.requests or _NOTHING
+    if _NATIVE.issuperset(limits) and _NATIVE.issuperset(requests):  # nearly all
+        return _NOTHING, _NOTHING
+    return units({**requests, **limits})
+
+
+def units(quantities: Mapping[str, wire.Quantity]) -> Extended:
+    """The shared GPUs' resources among these."""
+    found: dict[str, int] = {}
+    broken: dict[str, str] = {}
+    is_resource = kept_keys().is_resource
+    for name, quantity in quantities.items():
+        if is_resource(name):
+            number = whole(str(quantity))
+            if number is None:
+                broken[sys.intern(name)] = str(quantity)[:QUOTED]
+            else:
+                found[sys.intern(name)] = number
+    return found or _NOTHING, broken or _NOTHING
+
+
+def whole(quantity: str) -> int | None:
+    """A Kubernetes quantity (``8``, ``8k``, ``1Ki``, ``2e3``) as a whole number of units.
+
+    None if it is not one, is negative, or is beyond 64 bits. The grammar is apimachinery's
+    ``resource.Quantity``.
+    """
+    return _whole(quantity) if len(quantity) <= _LONGEST else None
+
+
+@lru_cache(_REMEMBERED)
+def _whole(quantity: str) -> int | None:
+    match = _QUANTITY.fullmatch(quantity)
+    if match is None:
+        return None
+    digits, fraction, exponent, suffix = match.groups()
+    scale = Fraction(10) ** int(exponent) if exponent else _SUFFIXES.get(suffix)
+    if scale is None:
+        return None
+    units = Fraction(f"{digits or 0}.{fraction or 0}") * scale
+    return int(units) if units.denominator == 1 and units <= _LARGEST else None

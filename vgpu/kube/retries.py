@@ -1,0 +1,36 @@
+"""How often, and with how much patience, a request to the API server is tried."""
+
+from typing import Final
+
+import urllib3
+
+READ_TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)
+"""In seconds. An eviction may be answered after 10, when the server tries again for us."""
+
+MOST_WAIT_SECONDS: Final = 30
+"""Maximum time to wait before a read is tried again, whatever the server asks for, in seconds."""
+
+
+class _Retry(urllib3.Retry):
+    """Waits as the server asks."""
+
+    def get_retry_after(self, response: urllib3.BaseHTTPResponse) -> float | None:
+        """The time that the server asks us to wait, within reason, in seconds."""
+        asked = super().get_retry_after(response)
+        return None if asked is None else min(asked, MOST_WAIT_SECONDS)
+
+
+AGAIN: Final = _Retry(
+    total=4,
+    connect=1,  # an address where nobody listens rarely changes its mind
+    status_forcelist=(429, 502, 503, 504),
+    allowed_methods=frozenset({"GET"}),
+    backoff_factor=0.3,
+    backoff_jitter=0.3,
+    backoff_max=10,
+    raise_on_status=False,
+)
+"""For reads."""
+
+ONCE: Final = urllib3.Retry(0, raise_on_status=False)
+"""For writes, which may have arrived although no answer came."""

@@ -1,0 +1,43 @@
+"""What a request to the API server does: one row a verb, for reads and writes; pure.
+
+A verb that a program needs is a row here. There is none that deletes: no program has that right.
+"""
+
+from typing import Final
+
+import msgspec
+
+JSON: Final = "application/json"
+MERGE_PATCH: Final = "application/merge-patch+json"
+JSON_PATCH: Final = "application/json-patch+json"
+
+
+class ApiVerb(msgspec.Struct, frozen=True):
+    """How one kind of request is sent.
+
+    Attributes:
+        word: Kubernetes' name of the verb, as rights and the counts of requests have it.
+        method: of HTTP.
+        subresource: the part of the object that is meant; "" means the object itself.
+        names_object: whether the path names one object; else it is the path of all of a namespace.
+        content_type: of the body.
+    """
+
+    word: str
+    method: str
+    subresource: str = ""
+    names_object: bool = True
+    content_type: str = JSON
+
+
+GET: Final = ApiVerb("get", "GET")
+LIST: Final = ApiVerb("list", "GET", names_object=False)
+WATCH: Final = ApiVerb("watch", "GET", names_object=False)
+CREATE: Final = ApiVerb("create", "POST", names_object=False)
+REPLACE: Final = ApiVerb("update", "PUT")
+PATCH: Final = ApiVerb("patch", "PATCH", content_type=MERGE_PATCH)
+PATCH_STATUS: Final = ApiVerb("patch", "PATCH", "status", content_type=JSON_PATCH)
+EVICT: Final = ApiVerb("create", "POST", "eviction")
+
+VERBS: Final = (GET, LIST, WATCH, CREATE, REPLACE, PATCH, PATCH_STATUS, EVICT)
+"""All that the programs do."""
