@@ -13,7 +13,7 @@ from vgpu.reasons import Rejection
 from vgpu.sources.collector import CollectorRow
 
 
-class ShareRow(msgspec.Struct):
+class ShareRow(msgspec.Struct, gc=False):
     """One container on one device.
 
     ``namespace`` and ``pod`` are "" where the pod's name is unknown; ``container`` is "" where
@@ -48,7 +48,7 @@ class ShareRow(msgspec.Struct):
         return bool(used and limit and is_over(used, limit))
 
 
-class ContainerRow(msgspec.Struct):
+class ContainerRow(msgspec.Struct, gc=False):
     """One container, with how we know of it."""
 
     pod_uid: str

@@ -1,22 +1,21 @@
 """What containers may use and use of their devices: the values, and how they come to be. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
 import msgspec
 
 from vgpu.ledger.credibility import Credibility
-from vgpu.ledger.entries import Holding, Ledger
+from vgpu.ledger.index import LedgerIndex
 from vgpu.ledger.liveness import Presence
 from vgpu.ledger.owners import Place
-from vgpu.ledger.registry import Registry
 from vgpu.ledger.slots import Accounted
 from vgpu.ledger.usage import DeviceUsage
 from vgpu.model import Phase, PodRef, Scheme, Source
 from vgpu.reasons import Reason, Rejection
 
 
-class ShareUsage(msgspec.Struct):
+class ShareUsage(msgspec.Struct, gc=False):
     """What one container may use and uses of one device.
 
     Attributes:
@@ -41,7 +40,7 @@ class ShareUsage(msgspec.Struct):
     accounted: Accounted | None = None
 
 
-class ContainerUsage(msgspec.Struct):
+class ContainerUsage(msgspec.Struct, gc=False):
     """One container with its shares, by device, and how we know of it.
 
     ``pod`` has no names where they are unknown; ``container`` is "" where only the pod could be
@@ -106,8 +105,7 @@ class UsageBuilder:
 
     def __init__(
         self,
-        ledger: Ledger,
-        registry: Registry,
+        index: LedgerIndex,
         *,
         presence: Presence,
         pods: Mapping[str, PodRef],
@@ -115,12 +113,12 @@ class UsageBuilder:
         at: float,
     ) -> None:
         """``pods`` are the names by UID, ``finished`` the init containers that have succeeded."""
-        self.registry = registry
+        self.registry = index.registry
         self.presence = presence
-        self.credible = Credibility(ledger, at, self.reject)
+        self.credible = Credibility(index.placements, index.ledger.bounds, at, self.reject)
         self.containers: dict[Place, ContainerUsage] = {}
         self.refused: list[tuple[Source, Rejection]] = []
-        self._holdings = _by_pod(ledger.holdings)
+        self._holdings = index.holdings
         self._pods = pods
         self._finished = finished
 
@@ -131,6 +129,10 @@ class UsageBuilder:
     def has_ended(self, place: Place) -> bool:
         """Whether the container's pod has ended, or it is an init container that has."""
         return self.presence.of(place[0]) is False or place in self._finished
+
+    def is_there(self, place: Place) -> bool:
+        """Whether its pod is known to live, and it is no init container that has succeeded."""
+        return bool(self.presence.of(place[0])) and place not in self._finished
 
     def is_missing(self, device: str) -> bool:
         """Whether the node does not have it; a driver that missed a GPU cannot tell."""
@@ -171,11 +173,3 @@ class UsageBuilder:
                 absent = name not in names if name else not names
                 if absent and (uid, name) not in self._finished:
                     self.container((uid, name), holding.scheme, holding.source).pod = holding.pod
-
-
-def _by_pod(holdings: Iterable[Holding]) -> dict[str, dict[str, Holding]]:
-    """UID -> container -> its first holding; scheme and phase are the same on all its devices."""
-    found: dict[str, dict[str, Holding]] = {}
-    for holding in holdings:
-        found.setdefault(holding.pod.uid, {}).setdefault(holding.container, holding)
-    return found

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from vgpu.facts import Region
+from vgpu.ledger.bounds import Bounds
 from vgpu.ledger.entries import Holding, Ledger
 from vgpu.ledger.slots import Accounted
 from vgpu.ledger.statements import LIMITS, PARTIAL, Statement
@@ -30,11 +31,15 @@ class Credibility:
     """Tells what can be from what cannot, and says so of the latter."""
 
     def __init__(
-        self, ledger: Ledger, at: float, reject: Callable[[Source, str, Reason, str], None]
+        self,
+        placements: "Placements",
+        bounds: Bounds,
+        at: float,
+        reject: Callable[[Source, str, Reason, str], None],
     ) -> None:
         """``at`` is now in unix seconds; ``reject`` takes whose word, path, reason, detail."""
-        self._bounds = ledger.bounds
-        self._placements = Placements(ledger)
+        self._bounds = bounds
+        self._placements = placements
         self._at = at
         self._reject = reject
 

@@ -23,8 +23,7 @@ from vgpu.ledger.from_node import (
     process_statements,
     region_statements,
 )
-from vgpu.ledger.liveness import Presence, node_uid
-from vgpu.ledger.owners import regions_inside, regions_on_node
+from vgpu.ledger.owners import pods_with_cgroups, regions_inside, regions_on_node
 from vgpu.ledger.statement_cache import StatementCache
 from vgpu.ledger.statements import Evidence, Statement
 from vgpu.ledger.virtual_gpus import holders, of_holders, of_share_pods, on_cards
@@ -103,8 +102,7 @@ def node_evidence(
         files = (*on_node.values(), *regions_inside(process, names, on_node))
         said[Source.SHIM] = region_statements(files, owners, bounded)
     if limits:
-        present = Presence(process.live_pods if process else None, _phases(pods))
-        living = [ref for ref in refs.values() if present.of(ref.uid) is not False]
+        living = pods_with_cgroups(refs.values(), process.live_pods if process else None)
         said[Source.LIMIT_FILE], refused = limit_statements(limits.limits, living, names, bounded)
         malformed += refused
     return Evidence(
@@ -148,7 +146,3 @@ def _devices(gpu: GpuSample | None, registered: Iterable[Device]) -> Iterator[De
                 slots=told.slots,
                 healthy=told.healthy,
             )
-
-
-def _phases(pods: Iterable[Pod] | None) -> dict[str, str] | None:
-    return None if pods is None else {node_uid(pod): pod.phase for pod in pods}

@@ -8,9 +8,9 @@ Where a link of that chain is missing the value is absent; nothing is shared out
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from itertools import repeat
 
 from vgpu.facts import (
-    ContainerName,
     GpuSample,
     KubeletSample,
     LimitSample,
@@ -19,28 +19,26 @@ from vgpu.facts import (
     ShimSample,
 )
 from vgpu.ledger.container_usage import NodeUsage, UsageBuilder
-from vgpu.ledger.entries import Ledger
 from vgpu.ledger.from_node import bus_id
+from vgpu.ledger.index import Given, LedgerIndex
 from vgpu.ledger.liveness import Presence
 from vgpu.ledger.owners import (
     OwnedLimit,
     Place,
-    container_name,
     owned_limits,
+    pods_with_cgroups,
     regions_inside,
     regions_on_node,
 )
 from vgpu.ledger.region_usage import RegionUsage
-from vgpu.ledger.registry import Registry
-from vgpu.ledger.statements import Evidence, Statement, tenant_writes
+from vgpu.ledger.statements import Statement, tenant_writes
 from vgpu.ledger.usage import DeviceUsage, Usage, device_usages, unnamed_places, usages
 from vgpu.model import Scheme, Source
 from vgpu.reasons import Reason
 
 
 def node_usage(
-    evidence: Evidence,
-    ledger: Ledger,
+    index: LedgerIndex,
     *,
     gpu: GpuSample | None = None,
     process: ProcessSample | None = None,
@@ -51,38 +49,30 @@ def node_usage(
     finished: AbstractSet[Place] = frozenset(),
     at: float = 0.0,
 ) -> NodeUsage:
-    """What is used by the samples of which ``evidence`` and ``ledger`` were made.
+    """What is used by the samples of which the ledger was made; None is off, failed or stale.
 
-    None is what is off, failed or stale. ``phases`` are the pods' by UID, ``finished`` the init
+    ``phases`` are the pods' by UID, ``finished`` the init
     containers that have succeeded, ``at`` is now in unix seconds.
     """
     presence = Presence(process.live_pods if process else None, phases)
     owners = process.owners if process and process.sees_host else None
     names = kubelet.containers if kubelet else {}
-    builder = UsageBuilder(
-        ledger,
-        Registry(evidence),
-        presence=presence,
-        pods=kubelet.pods if kubelet else {},
-        finished=finished,
-        at=at,
-    )
-    grants = [one for one in evidence.statements if one.source is Source.CHECKPOINT]
-    own = [one for one in evidence.statements if one.source is Source.OWN_CHECKPOINT]
-    given = _devices_given(own, builder.registry) | _devices_given(grants, builder.registry)
-    regions, on_node = RegionUsage(builder, owners, given), regions_on_node(shim)
+    pods = kubelet.pods if kubelet else {}
+    builder = UsageBuilder(index, presence=presence, pods=pods, finished=finished, at=at)
+    regions = RegionUsage(builder, owners, names, index.given)
+    on_node = regions_on_node(shim)
     for file in shim.files if shim else ():
         regions.add_on_node(file, on_node[file.pod_uid, file.container])
-    _add_grants(builder, grants)
-    _add_own(builder, own)
-    present = (pod for pod in evidence.names.values() if presence.of(pod.uid) is not False)
-    for owned in owned_limits(limits.limits if limits else (), present, names):
+    _add_grants(builder, index.grants)
+    _add_own(builder, index.own)
+    living = pods_with_cgroups(index.names.values(), presence.live_pods)
+    for owned in owned_limits(limits.limits if limits else (), living, names):
         _add_limit(builder, owned)
     for file in regions_inside(process, names, on_node):
         regions.add(file)
     devices: Mapping[str, DeviceUsage] = {}
     if gpu is not None and owners is not None:
-        found = usages(gpu, owners, lambda owner, pid: _whose(owner, pid, names, regions))
+        found = usages(gpu, owners, regions.container_of)
         _add_processes(builder, gpu, found)
         devices = _device_usages(builder, gpu, owners, found)
     builder.add_promised()
@@ -99,39 +89,23 @@ def node_usage(
 # ---------------------------------------------------------------- what was given
 
 
-def _devices_given(statements: Iterable[Statement], registry: Registry) -> dict[Place, set[str]]:
-    """The devices that statements name, by container; without those that name none."""
-    given: dict[Place, set[str]] = {}
-    for said in statements:
-        devices = {registry.uuid(share.device) for share in said.shares} - {""}
-        if devices:
-            given.setdefault((said.pod.uid, said.container), set()).update(devices)
-    return given
-
-
-def _add_grants(builder: UsageBuilder, grants: Iterable[Statement]) -> None:
+def _add_grants(builder: UsageBuilder, grants: Iterable[Given]) -> None:
     """By the kubelet's checkpoint; dead entries in it are normal, so it proves no life."""
-    for said in grants:
-        for position, share in enumerate(said.shares if _counts(builder, said) else ()):
-            device = builder.registry.uuid(share.device)
-            if device:
-                _add_given(builder, said, device, said.limits[position] if said.limits else None)
+    for said, devices in grants:
+        if builder.is_there((said.pod.uid, said.container)):
+            for device, limit in zip(devices, said.limits or repeat(None), strict=False):
+                if device:
+                    _add_given(builder, said, device, limit)
 
 
-def _add_own(builder: UsageBuilder, own: Iterable[Statement]) -> None:
+def _add_own(builder: UsageBuilder, own: Iterable[Given]) -> None:
     """By our own plugin's: with CDI the kubelet's checkpoint does not say which device it was."""
-    for said in own:
-        for share in said.shares if _counts(builder, said) else ():
+    for said, _ in own:
+        for share in said.shares if builder.is_there((said.pod.uid, said.container)) else ():
             if builder.is_missing(share.device):
                 builder.reject(said.source, said.where, Reason.UNKNOWN_DEVICE, share.device)
             else:
                 _add_given(builder, said, share.device, share.memory_bytes)
-
-
-def _counts(builder: UsageBuilder, said: Statement) -> bool:
-    """Whether the container is known to be there."""
-    uid = said.pod.uid
-    return bool(builder.presence.of(uid)) and not builder.has_ended((uid, said.container))
 
 
 def _add_given(builder: UsageBuilder, said: Statement, device: str, limit: int | None) -> None:
@@ -174,14 +148,6 @@ def _may_limit(builder: UsageBuilder, owned: OwnedLimit, device: str) -> bool:
 
 
 # ---------------------------------------------------------------- the driver's processes
-
-
-def _whose(
-    owner: ProcessOwner, pid: int, names: Mapping[str, ContainerName], regions: RegionUsage
-) -> str:
-    """The container of a process; of an unnamed one in a pod, what a region of it claims."""
-    name = container_name(owner, names)
-    return name if name or not owner.pod_uid else regions.claimant(owner.pod_uid, pid)
 
 
 def _add_processes(builder: UsageBuilder, gpu: GpuSample, found: tuple[Usage, ...]) -> None:

@@ -55,6 +55,11 @@ def regions_inside(
     return inside
 
 
+def pods_with_cgroups(pods: Iterable[PodRef], live_pods: Collection[str] | None) -> list[PodRef]:
+    """The pods that a file may mean by their name: those with a cgroup, where that is known."""
+    return [pod for pod in pods if live_pods is None or pod.uid in live_pods]
+
+
 class OwnedLimit(msgspec.Struct, frozen=True, gc=False):
     """A limit file with its container.
 
@@ -78,7 +83,7 @@ def owned_limits(
 ) -> Iterator[OwnedLimit]:
     """The limit files whose pod is known, each with its container.
 
-    ``pods`` are those that may be meant by a name, ``names`` is by container id. A tenant can write
+    ``pods`` are the :func:`pods_with_cgroups`, ``names`` is by container id. A tenant can write
     the file, so a container that its pod does not have is an error.
     """
     uids: dict[tuple[str, str], set[str]] = {}

@@ -1,10 +1,10 @@
 """What the shims' regions say of their containers, as far as it can be. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from vgpu.facts import ProcessOwner, RegionDevice, RegionFile
+from vgpu.facts import ContainerName, ProcessOwner, RegionDevice, RegionFile
 from vgpu.ledger.container_usage import LeftoverRegion, ShareUsage, UsageBuilder
-from vgpu.ledger.owners import Place
+from vgpu.ledger.owners import Place, container_name
 from vgpu.ledger.slots import account, living_slots
 from vgpu.model import Phase, PodRef, Scheme, Source
 from vgpu.reasons import Reason
@@ -21,13 +21,18 @@ class RegionUsage:
         self,
         builder: UsageBuilder,
         owners: Mapping[int, ProcessOwner | None] | None,
-        given: Mapping[Place, set[str]],
+        names: Mapping[str, ContainerName],
+        given: Mapping[Place, Collection[str]],
     ) -> None:
-        """``given`` are the devices that the kubelet or our own plugin gave to containers."""
+        """``names`` is by container id.
+
+        ``given`` are the devices that the kubelet or our own plugin gave to containers.
+        """
         self.orphans: list[LeftoverRegion] = []
         self.released: list[LeftoverRegion] = []
         self._builder = builder
         self._owners = owners
+        self._names = names
         self._given = given
         self._claims: dict[tuple[str, int], set[str]] = {}
 
@@ -98,10 +103,16 @@ class RegionUsage:
             return True
         return False
 
-    def claimant(self, pod_uid: str, pid: int) -> str:
-        """The one container of the pod whose region names this pid; "" if none or several do."""
-        containers = sorted(self._claims.get((pod_uid, pid), ()))
+    def container_of(self, owner: ProcessOwner, pid: int) -> str:
+        """The container of a process; of an unnamed one in a pod, what a region of it claims.
+
+        Several regions that claim the same process are no evidence.
+        """
+        name = container_name(owner, self._names)
+        if name or not owner.pod_uid:
+            return name
+        containers = sorted(self._claims.get((owner.pod_uid, pid), ()))
         if len(containers) > 1:
             detail = f"pid {pid} is claimed by {', '.join(containers)}"
-            self._builder.reject(Source.SHIM, pod_uid, Reason.FORGED, detail)
+            self._builder.reject(Source.SHIM, owner.pod_uid, Reason.FORGED, detail)
         return containers[0] if len(containers) == 1 else ""

@@ -13,6 +13,7 @@ from vgpu.kube.objects import Node, Pod
 from vgpu.ledger import Evidence, Ledger, Malformed, merge
 from vgpu.ledger.container_usage import NodeUsage
 from vgpu.ledger.from_api import registered
+from vgpu.ledger.index import LedgerIndex
 from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.node import node_evidence
 from vgpu.ledger.node_usage import node_usage
@@ -38,6 +39,7 @@ class LedgerBuilder:
         self._cards: Cards = ((), ())
         self._evidence = Evidence()
         self._ledger = merge(self._evidence)
+        self._index = LedgerIndex(self._evidence, self._ledger)
 
     def ledger(self, seen: Observation) -> Ledger:
         """Who holds what, as of this observation."""
@@ -49,9 +51,10 @@ class LedgerBuilder:
     def usage(self, seen: Observation) -> NodeUsage:
         """What containers may use and use, as of the observation of the newest ledger."""
         pods = seen.pods
+        if self._index.ledger is not self._ledger:
+            self._index = LedgerIndex(self._evidence, self._ledger)
         return node_usage(
-            self._evidence,
-            self._ledger,
+            self._index,
             gpu=seen.gpu,
             process=seen.process,
             shim=seen.shim,
