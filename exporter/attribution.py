@@ -28,7 +28,7 @@ def attribute(observation: Observation, usage: NodeUsage) -> Attribution:
     return Attribution(
         gpus=tuple(_gpu_rows(gpu, usage.devices)) if gpu else (),
         containers=tuple(map(_container_row, usage.containers)),
-        shares=tuple(row for one in usage.containers for row in _share_rows(one, gpus)),
+        shares=tuple(row for container in usage.containers for row in _share_rows(container, gpus)),
         orphans=_leftovers(usage.orphans),
         released=_leftovers(usage.released),
         statuses=observation.pods.statuses if observation.pods else None,
@@ -99,6 +99,6 @@ def _leftovers(regions: tuple[LeftoverRegion, ...] | None) -> tuple[Orphan, ...]
     if regions is None:
         return None
     return tuple(
-        Orphan(one.path, one.pod.uid, one.container, one.pod.namespace, one.pod.name)
-        for one in regions
+        Orphan(region.path, region.pod.uid, region.container, region.pod.namespace, region.pod.name)
+        for region in regions
     )

@@ -144,31 +144,33 @@ class UsageBuilder:
 
     def container(self, place: Place, scheme: Scheme, source: Source) -> ContainerUsage:
         """The container; the first source to speak of it is the one that is named."""
-        known = self.containers.get(place)
-        if known is None:
+        usage = self.containers.get(place)
+        if usage is None:
             uid, name = place
             of_pod = self._holdings.get(uid, {})
             holding = of_pod.get(name) or of_pod.get("")
-            known = ContainerUsage(self.pod(uid) or PodRef(uid, "", ""), name, scheme, source)
+            usage = ContainerUsage(self.pod(uid) or PodRef(uid, "", ""), name, scheme, source)
             if holding is not None:
-                known.phase = holding.phase
-                known.scheme = scheme if holding.scheme is Scheme.NONE else holding.scheme
-            self.containers[place] = known
-        elif known.scheme is Scheme.NONE:
-            known.scheme = scheme
-        return known
+                usage.phase = holding.phase
+                usage.scheme = scheme if holding.scheme is Scheme.NONE else holding.scheme
+            self.containers[place] = usage
+        elif usage.scheme is Scheme.NONE:
+            usage.scheme = scheme
+        return usage
 
     def shares(self) -> Iterator[ShareUsage]:
         """All shares of all containers."""
-        return (share for one in self.containers.values() for share in one.shares.values())
+        return (
+            share for container in self.containers.values() for share in container.shares.values()
+        )
 
     def add_promised(self) -> None:
         """Who holds a share by the ledger, though nothing on the node knows of it yet."""
-        there: dict[str, set[str]] = {}
+        names_by_pod: dict[str, set[str]] = {}
         for uid, name in self.containers:
-            there.setdefault(uid, set()).add(name)
+            names_by_pod.setdefault(uid, set()).add(name)
         for uid, held in self._holdings.items():
-            names = there.get(uid, set())
+            names = names_by_pod.get(uid, set())
             for name, holding in held.items():
                 absent = name not in names if name else not names
                 if absent and (uid, name) not in self._finished:

@@ -41,16 +41,18 @@ class LedgerIndex:
     def _given(self, source: Source, evidence: Evidence) -> list[Given]:
         uuid = self.registry.uuid
         return [
-            (said, tuple(uuid(share.device) for share in said.shares))
-            for said in evidence.statements
-            if said.source is source
+            (statement, tuple(uuid(share.device) for share in statement.shares))
+            for statement in evidence.statements
+            if statement.source is source
         ]
 
 
 def _by_place(given: Iterable[Given]) -> dict[Place, set[str]]:
     """Without statements that name no device."""
     devices: dict[Place, set[str]] = {}
-    for said, named in given:
+    for statement, named in given:
         if any(named):
-            devices.setdefault((said.pod.uid, said.container), set()).update(filter(None, named))
+            devices.setdefault((statement.pod.uid, statement.container), set()).update(
+                filter(None, named)
+            )
     return devices

@@ -51,8 +51,8 @@ def node_usage(
 ) -> NodeUsage:
     """What is used by the samples of which the ledger was made; None is off, failed or stale.
 
-    ``phases`` are the pods' by UID, ``finished`` the init
-    containers that have succeeded, ``at`` is now in unix seconds.
+    ``phases`` are the pods' by UID, ``finished`` the init containers that have succeeded, ``at`` is
+    now in unix seconds.
     """
     presence = Presence(process.live_pods if process else None, phases)
     owners = process.owners if process and process.sees_host else None
@@ -72,9 +72,9 @@ def node_usage(
         regions.add(file)
     devices: Mapping[str, DeviceUsage] = {}
     if gpu is not None and owners is not None:
-        found = usages(gpu, owners, regions.container_of)
-        _add_processes(builder, gpu, found)
-        devices = _device_usages(builder, gpu, owners, found)
+        process_usages = usages(gpu, owners, regions.container_of)
+        _add_processes(builder, gpu, process_usages)
+        devices = _device_usages(builder, gpu, owners, process_usages)
     builder.add_promised()
     known = presence.known and shim is not None and kubelet is not None and kubelet.named
     return NodeUsage(
@@ -91,27 +91,30 @@ def node_usage(
 
 def _add_grants(builder: UsageBuilder, grants: Iterable[Given]) -> None:
     """By the kubelet's checkpoint; dead entries in it are normal, so it proves no life."""
-    for said, devices in grants:
-        if builder.is_there((said.pod.uid, said.container)):
-            for device, limit in zip(devices, said.limits or repeat(None), strict=False):
+    for statement, devices in grants:
+        if builder.is_there((statement.pod.uid, statement.container)):
+            for device, limit in zip(devices, statement.limits or repeat(None), strict=False):
                 if device:
-                    _add_given(builder, said, device, limit)
+                    _add_given(builder, statement, device, limit)
 
 
 def _add_own(builder: UsageBuilder, own: Iterable[Given]) -> None:
     """By our own plugin's: with CDI the kubelet's checkpoint does not say which device it was."""
-    for said, _ in own:
-        for share in said.shares if builder.is_there((said.pod.uid, said.container)) else ():
+    for statement, _ in own:
+        if not builder.is_there((statement.pod.uid, statement.container)):
+            continue
+        whose = statement.source, statement.where
+        for share in statement.shares:
             if builder.is_missing(share.device):
-                builder.reject(said.source, said.where, Reason.UNKNOWN_DEVICE, share.device)
+                builder.reject(*whose, Reason.UNKNOWN_DEVICE, share.device)
             else:
-                _add_given(builder, said, share.device, share.memory_bytes)
+                _add_given(builder, statement, share.device, share.memory_bytes)
 
 
-def _add_given(builder: UsageBuilder, said: Statement, device: str, limit: int | None) -> None:
+def _add_given(builder: UsageBuilder, statement: Statement, device: str, limit: int | None) -> None:
     """What the container's region limits keeps that limit."""
-    place = said.pod.uid, said.container
-    share = builder.container(place, said.scheme, said.source).share(device)
+    place = statement.pod.uid, statement.container
+    share = builder.container(place, statement.scheme, statement.source).share(device)
     if share.limit_bytes is None and not share.unlimited:
         share.limit_bytes = limit
 
@@ -150,21 +153,23 @@ def _may_limit(builder: UsageBuilder, owned: OwnedLimit, device: str) -> bool:
 # ---------------------------------------------------------------- the driver's processes
 
 
-def _add_processes(builder: UsageBuilder, gpu: GpuSample, found: tuple[Usage, ...]) -> None:
+def _add_processes(
+    builder: UsageBuilder, gpu: GpuSample, process_usages: tuple[Usage, ...]
+) -> None:
     """A container without any process uses 0, unless its pod has one in an unnamed container."""
     for share in builder.shares():
         if share.device in gpu.processes_known:
             share.used_bytes = share.processes = 0
         if share.device in gpu.utilization_known:
             share.sm_utilization = 0.0
-    for usage in found:
+    for usage in process_usages:
         place = usage.pod_uid, usage.container
         share = builder.container(place, Scheme.NONE, Source.PROCESS).share(usage.device)
         share.used_bytes, share.processes = usage.used_bytes, len(usage.pids)
         if usage.device in gpu.utilization_known:
             busy = (gpu.utilization.get((pid, usage.device), 0.0) for pid in usage.pids)
             share.sm_utilization = sum(busy)
-    unclear = unnamed_places(found)
+    unclear = unnamed_places(process_usages)
     for (uid, name), container in builder.containers.items() if unclear else ():
         for share in container.shares.values() if name else ():
             if (uid, share.device) in unclear:
@@ -175,11 +180,11 @@ def _device_usages(
     builder: UsageBuilder,
     gpu: GpuSample,
     owners: Mapping[int, ProcessOwner | None],
-    found: Iterable[Usage],
+    process_usages: Iterable[Usage],
 ) -> dict[str, DeviceUsage]:
     """The attribution gap of each device, by UUID."""
     attributed: Counter[str] = Counter()
     for share in builder.shares():
         attributed[share.device] += share.used_bytes or 0
-    unsized = {usage.device for usage in found if usage.used_bytes is None}
+    unsized = {usage.device for usage in process_usages if usage.used_bytes is None}
     return device_usages(gpu, owners, attributed, unsized)

@@ -90,19 +90,19 @@ def owned_limits(
     for pod in pods:
         uids.setdefault((pod.namespace, pod.name), set()).add(pod.uid)
     containers: dict[str, set[str]] = {}
-    for known in names.values():
-        containers.setdefault(known.pod_uid, set()).add(known.container)
+    for container in names.values():
+        containers.setdefault(container.pod_uid, set()).add(container.container)
     for limit in limits:
         candidates = {limit.pod_uid} - {""} or uids.get((limit.namespace, limit.pod), set())
         if len(candidates) > 1:
             error = f"{len(candidates)} pods {limit.namespace}/{limit.pod}"
             yield OwnedLimit(limit, "", "", error, Reason.AMBIGUOUS)
         for uid in candidates if len(candidates) == 1 else ():
-            own = containers.get(uid, set())
+            own_names = containers.get(uid, set())
             named = names.get(limit.container_id)
-            only = min(own) if len(own) == 1 else ""
+            only = min(own_names) if len(own_names) == 1 else ""
             name = named.container if named else limit.container or only
-            if name and own and name not in own:
+            if name and own_names and name not in own_names:
                 yield OwnedLimit(limit, uid, name, f"no container {name}", Reason.FORGED)
             else:
                 yield OwnedLimit(limit, uid, name)

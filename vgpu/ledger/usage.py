@@ -66,12 +66,12 @@ def certain(found: Sequence[Usage]) -> Iterator[Usage]:
             yield one
 
 
-def unnamed_places(found: Iterable[Usage]) -> set[tuple[str, str]]:
+def unnamed_places(process_usages: Iterable[Usage]) -> set[tuple[str, str]]:
     """(pod UID, device) where a container without a name has a process: it may be any of its pod's.
 
     So what the pod's other containers use of the device is not known.
     """
-    return {(one.pod_uid, one.device) for one in found if not one.container}
+    return {(usage.pod_uid, usage.device) for usage in process_usages if not usage.container}
 
 
 class DeviceUsage(msgspec.Struct, frozen=True, gc=False):
@@ -107,13 +107,13 @@ def device_usages(
             unclear.add(process.device)
         elif owners[process.pid] is None:
             strangers[process.device] += 1
-    found = {}
+    devices = {}
     for device in gpu.gpus:
         uuid, used = device.uuid, device.readings.get(_MEMORY_USED)
         if used is not None and uuid in gpu.processes_known and uuid not in unclear:
             total = attributed.get(uuid, 0)
-            found[uuid] = DeviceUsage(total, int(used) - total, strangers[uuid])
-    return found
+            devices[uuid] = DeviceUsage(total, int(used) - total, strangers[uuid])
+    return devices
 
 
 def is_over(used_bytes: float, limit_bytes: float) -> bool:
