@@ -5,6 +5,7 @@ import re
 from collections import Counter
 
 from hypothesis import given
+from hypothesis import strategies as st
 
 from exporter.allocations import allocation_totals, is_allocation
 from exporter.attribution import attribute
@@ -133,3 +134,12 @@ def test_no_limit_is_published_that_nobody_can_have(number):
         assert not page.ledger.bounds.limit_error(share.device, share.limit_bytes)
         if share.accounted is not None:
             assert not page.ledger.bounds.use_error(share.device, share.accounted.total)
+
+
+@given(st.lists(numbers, min_size=2, max_size=4))
+def test_what_is_used_does_not_depend_on_what_was_kept_before(several):
+    kept = LedgerBuilder(codecs(GIB, MIB), NODE)
+    for number in several:
+        seen, fresh = NODES[number], LedgerBuilder(codecs(GIB, MIB), NODE)
+        assert kept.ledger(seen) == fresh.ledger(seen)
+        assert kept.usage(seen) == fresh.usage(seen)
