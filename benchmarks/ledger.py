@@ -10,7 +10,7 @@ the ledger are timed apart, decoding (files, JSON, gRPC) is in neither. Statemen
 nothing (once, when the exporter starts) and as in a running exporter, which remembers what it has
 read: one of the pods is another one in each run. The budget is the merge's alone; a sample in which
 anything has changed costs the exporter that and the reading before it, one in which nothing has
-changed does not merge at all.
+changed does not merge at all. What containers use is joined with every sample.
 
 The cluster's pods are Volcano's and gpushare's; the time is that of reading their annotations and
 merging a ledger for every node.
@@ -51,7 +51,9 @@ from vgpu.facts import (  # noqa: E402
 from vgpu.kube.objects import Container, ContainerState, Node, Pod, Status  # noqa: E402
 from vgpu.ledger import Statement, merge  # noqa: E402
 from vgpu.ledger.cluster import cluster  # noqa: E402
+from vgpu.ledger.index import LedgerIndex  # noqa: E402
 from vgpu.ledger.node import NodeSamples, node_evidence  # noqa: E402
+from vgpu.ledger.node_usage import node_usage  # noqa: E402
 from vgpu.ledger.statement_cache import StatementCache  # noqa: E402
 from vgpu.model import PodRef, Scheme, Share, Source  # noqa: E402
 from vgpu.schemes.gaia.codec import Gaia  # noqa: E402
@@ -367,6 +369,12 @@ def main():
     report.line(f"node: {CARDS} GPUs, {CONTAINERS} containers merged", taken, NODE_BUDGET_MS)
     assert sum(len(entry.holdings) for entry in ledger.devices) == CONTAINERS, ledger.unplaced
     assert not ledger.conflicts, ledger.conflicts[:3]
+
+    index = LedgerIndex(evidence, ledger)
+    samples = {name: sampled[name] for name in ("gpu", "process", "shim", "kubelet", "limits")}
+    taken, usage = cpu_seconds(lambda: node_usage(index, **samples), options.runs)
+    report.line("node: what its containers may use and use", taken)
+    assert len(usage.containers) == CONTAINERS, len(usage.containers)
 
     nodes, pods = whole_cluster(options.nodes, options.pods)
     codecs = (Volcano(memory_factor=1), Gpushare())

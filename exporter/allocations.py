@@ -1,6 +1,6 @@
 """What the ledger's holdings come to, as the families and the status page tell it. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -76,11 +76,3 @@ def conflict_counts(ledger: Ledger) -> Mapping[ConflictKind, int]:
     for conflict in ledger.conflicts:
         counts[conflict.kind] += 1
     return counts
-
-
-def by_pod(holdings: Iterable[Holding]) -> dict[str, dict[str, Holding]]:
-    """UID -> container -> its first holding; scheme and phase are the same on all its devices."""
-    found: dict[str, dict[str, Holding]] = {}
-    for holding in holdings:
-        found.setdefault(holding.pod.uid, {}).setdefault(holding.container, holding)
-    return found

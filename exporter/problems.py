@@ -86,7 +86,7 @@ def share_problems(view: ExporterView) -> Iterator[Problem]:
     for share in view.attribution.shares:
         name = who(share)
         limit, used, told = share.limit_bytes, share.used_bytes, share.accounted
-        if limit and used and used > limit:
+        if limit and used and share.is_over_limit:
             text = (
                 f"{name} uses {size(used)}, {size(used - limit)} over its limit of {size(limit)}."
             )

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -18,6 +19,8 @@ from exporter.codecs import codecs
 from exporter.families import OWN_TABLES
 from exporter.view import Attribution, ExporterView
 from vgpu.facts import GpuSource
+from vgpu.ledger import Ledger
+from vgpu.ledger.container_usage import NodeUsage
 from vgpu.metrics.render import Exposition, Format, Renderer
 from vgpu.reasons import Rejection
 from vgpu.sources.ledger_builder import LedgerBuilder
@@ -25,6 +28,8 @@ from vgpu.sources.observation import Collectors, observe
 from vgpu.sources.samples import CollectorRow, Observation
 
 log = logging.getLogger(__name__)
+
+_Made = TypeVar("_Made")
 
 STALE_INTERVALS = 3
 """A collector that does not answer keeps its last data for so many intervals."""
@@ -192,9 +197,11 @@ class Sampler:
         now = time.time()
         stale = STALE_INTERVALS * self._settings.interval
         seen = observe(self._collectors, now, self._settings.timeout, stale)
-        kept = self._books(seen)
+        ledger = self._guarded("the ledger", lambda: self._bookkeeper.ledger(seen))
+        kept = self._guarded("the sums", lambda: _totals(ledger, seen))
+        attribution = self._guarded("the join", lambda: self._attribution(ledger, seen))
         heard_at = seen.pods.heard_at if seen.pods else None
-        page = self._render(now, self._attribute(seen, kept), kept, heard_at)
+        page = self._render(now, attribution or Attribution(), kept, heard_at)
         for form, asked in list(self._asked.items()):
             if self._passes - asked <= KEEP_READY_PAGES:
                 page.exposition.body(*form)
@@ -205,25 +212,21 @@ class Sampler:
             self.fatal = str(nvml.fatal)
         return page
 
-    def _books(self, seen: Observation) -> AllocationTotals | None:
-        """A defect of ours costs the ledger, and nothing else."""
-        try:
-            ledger = self._bookkeeper.ledger(seen)
-            return allocation_totals(ledger, seen.pods.finished if seen.pods else frozenset())
-        except Exception:
-            self._defects += 1
-            log.exception("the ledger failed on a defect")
-            return None
+    def _attribution(self, ledger: Ledger | None, seen: Observation) -> Attribution:
+        """Without a ledger nobody knows what containers use, but the GPUs are still there."""
+        return attribute(seen, self._bookkeeper.usage(seen) if ledger else NodeUsage())
 
-    def _attribute(self, observation: Observation, kept: AllocationTotals | None) -> Attribution:
-        """A defect of ours must not leave an old page standing: it costs the data, not the page."""
+    def _guarded(self, what: str, make: Callable[[], _Made]) -> _Made | None:
+        """What is made; None if that fails.
+
+        A defect of ours must not leave an old page standing: it costs its data, not the page.
+        """
         try:
-            ledger = kept.ledger if kept else None
-            return attribute(observation, self._settings.gpushare_unit_bytes, ledger)
+            return make()
         except Exception:
             self._defects += 1
-            log.exception("the join failed on a defect")
-            return Attribution()
+            log.exception("%s failed on a defect", what)
+            return None
 
     def _render(
         self,
@@ -267,3 +270,9 @@ class Sampler:
         """The collectors' health, with what the join refused of theirs."""
         for collector in self._collectors.all():
             yield collector.health(tuple(r for name, r in rejected if name == collector.name))
+
+
+def _totals(ledger: Ledger | None, seen: Observation) -> AllocationTotals | None:
+    if ledger is None:
+        return None
+    return allocation_totals(ledger, seen.pods.finished if seen.pods else frozenset())

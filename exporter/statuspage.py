@@ -162,7 +162,7 @@ def share_rows(shares: list[ShareRow], total: float | None) -> str:
 def share_cells(share: ShareRow, position: int, total: float | None) -> list[Cell]:
     """One container's numbers; a dash is what is not known."""
     used, limit = share.used_bytes, share.limit_bytes
-    over = bool(used and limit and used > limit)
+    over = share.is_over_limit
     scale = limit or total or 0
     fill = min(1.0, used / scale) if used and scale else 0.0
     key = f'<span class="key" style="background:{hue(position)}"></span>'

@@ -6,30 +6,14 @@ import msgspec
 
 from exporter.allocations import AllocationTotals
 from vgpu.facts import CallCost, Gpu, PodSummary, XidCount
+from vgpu.ledger.slots import Accounted
+from vgpu.ledger.usage import is_over
 from vgpu.model import Phase, Scheme, Source
 from vgpu.reasons import Rejection
 from vgpu.sources.samples import CollectorRow
 
 
-class Accounted(msgspec.Struct, frozen=True, gc=False):
-    """What a shim region accounts for one share, in bytes; only processes that are alive.
-
-    ``phantom`` is what slots of dead and killed processes still claim, None if that is more than
-    can be. ``sm_utilization`` is a
-    ratio summed over processes, None in layouts without it.
-    """
-
-    context: int
-    module: int
-    data: int
-    other: int
-    total: int
-    phantom: int | None
-    processes: int
-    sm_utilization: float | None
-
-
-class ShareRow(msgspec.Struct):
+class ShareRow(msgspec.Struct, gc=False):
     """One container on one device.
 
     ``namespace`` and ``pod`` are "" where the pod's name is unknown; ``container`` is "" where
@@ -57,8 +41,14 @@ class ShareRow(msgspec.Struct):
     last_kernel_time: int | None = None
     mig: Mapping[str, str] | None = None
 
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether it uses more than its limit, by the tolerance of :func:`is_over`."""
+        used, limit = self.used_bytes, self.limit_bytes
+        return bool(used and limit and is_over(used, limit))
 
-class ContainerRow(msgspec.Struct):
+
+class ContainerRow(msgspec.Struct, gc=False):
     """One container, with how we know of it."""
 
     pod_uid: str

@@ -24,8 +24,8 @@ from vgpu.kube.client import ApiClient
 from vgpu.kube.documents import Keep
 from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.objects import Pod
-from vgpu.ledger.from_node import container_name
 from vgpu.ledger.liveness import node_uid
+from vgpu.ledger.owners import container_name
 from vgpu.ledger.usage import Usage, certain, usages
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.codec import SchemeCodec

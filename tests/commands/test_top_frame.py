@@ -77,7 +77,7 @@ def test_what_is_not_known_is_a_dash_and_never_a_zero():
     assert row(state(share("a", used=0, unlimited=True)), "/a/").split()[4] == "none"
 
 
-@pytest.mark.parametrize(("used", "mark"), [(89, " "), (90, "!"), (100, "!"), (101, ">")])
+@pytest.mark.parametrize(("used", "mark"), [(89, " "), (90, "!"), (105, "!"), (106, ">")])
 def test_a_container_near_or_over_its_limit_is_marked_without_colour(used, mark):
     assert row(state(share("a", used=used * GIB, limit=100 * GIB)), "/a/")[0] == mark
 

@@ -139,8 +139,9 @@ def test_a_share_known_only_by_its_pods_annotation_is_drawn():
         phase="Pending",
     )
     seen = Observation(gpu=TWO, pods=pod_sample([waiting], complete=True))
-    ledger = LedgerBuilder(codecs(None, GIB), NODE).ledger(seen)
-    attribution = attribute(seen, None, ledger)
+    builder = LedgerBuilder(codecs(None, GIB), NODE)
+    ledger = builder.ledger(seen)
+    attribution = attribute(seen, builder.usage(seen))
     assert not attribution.shares  # nothing on the node knows of it yet
     promised = msgspec.structs.replace(
         view(), attribution=attribution, books=allocation_totals(ledger)

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.attribution import attribute
+from exporter.codecs import codecs
 from vgpu.facts import (
     ContainerName,
     Gpu,
@@ -29,6 +30,7 @@ from vgpu.ledger import Statement
 from vgpu.ledger.from_node import bus_id
 from vgpu.model import Phase, PodRef, Scheme, Share, Source
 from vgpu.reasons import Reason
+from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import Observation, with_names
 from vgpu.sources.own_checkpoint import OwnSample
 from vgpu.sources.pods import PodSample, pod_sample
@@ -112,8 +114,15 @@ def reasons(result):
     return [(collector, rejection.reason) for collector, rejection in result.rejected]
 
 
+def rows(seen, gpushare_unit_bytes=None):
+    """The rows of one observation, of which a ledger is made first."""
+    builder = LedgerBuilder(codecs(gpushare_unit_bytes, None), "n")
+    builder.ledger(seen)
+    return attribute(seen, builder.usage(seen))
+
+
 def node(**parts):
-    return attribute(Observation(**{"kubelet": kubelet(), **parts}))
+    return rows(Observation(**{"kubelet": kubelet(), **parts}))
 
 
 def test_used_is_the_drivers_and_accounted_is_the_shims():
@@ -246,7 +255,7 @@ def test_a_device_that_the_node_does_not_have_is_refused():
 
 
 def test_another_tenants_device_is_refused_where_the_kubelet_knows_what_was_given():
-    grants = (Grant(POD, "main", "volcano.sh/vgpu-number", (), {"NVIDIA_VISIBLE_DEVICES": A}),)
+    grants = (Grant(POD, "main", "volcano.sh/vgpu-number", ("x",), {"NVIDIA_VISIBLE_DEVICES": A}),)
     both = (gpu(A, 0), gpu(B, 1))
     result = node(
         gpu=driver(gpus=both),
@@ -278,7 +287,7 @@ def test_a_lost_device_keeps_its_containers_and_is_told_as_not_answering():
 
 def test_an_allocated_container_without_a_region_is_known_from_the_checkpoint():
     env = {"NVIDIA_VISIBLE_DEVICES": A, "CUDA_DEVICE_MEMORY_LIMIT_0": "3000m"}
-    grants = (Grant(POD, "main", "volcano.sh/vgpu-number", (), env),)
+    grants = (Grant(POD, "main", "volcano.sh/vgpu-number", ("x",), env),)
     result = node(gpu=driver(), process=kernel(), kubelet=kubelet(grants=grants))
     row = share(result)
     assert (row.limit_bytes, row.used_bytes, row.accounted) == (3000 * MIB, 0, None)
@@ -287,7 +296,7 @@ def test_an_allocated_container_without_a_region_is_known_from_the_checkpoint():
 
 
 def test_a_whole_card_by_the_plain_plugin_belongs_to_no_scheme():
-    grants = (Grant(POD, "main", "nvidia.com/gpu", (), {"NVIDIA_VISIBLE_DEVICES": A}),)
+    grants = (Grant(POD, "main", "nvidia.com/gpu", (A,), {"NVIDIA_VISIBLE_DEVICES": A}),)
     result = node(gpu=driver(), process=kernel(), kubelet=kubelet(grants=grants))
     assert share(result).scheme is Scheme.NONE
 
@@ -300,15 +309,15 @@ def test_gpushare_tells_its_limit_only_when_the_operator_said_what_a_unit_is():
         "ALIYUN_COM_GPU_MEM_DEV": "15",
         "ALIYUN_COM_GPU_MEM_POD": "3",
     }
-    grants = (Grant(POD, "main", "aliyun.com/gpu-mem", (), env),)
+    grants = (Grant(POD, "main", "aliyun.com/gpu-mem", ("x", "y", "z"), env),)
     seen = Observation(gpu=driver(), process=kernel(), kubelet=kubelet(grants=grants))
-    assert share(attribute(seen)).limit_bytes is None
-    row = share(attribute(seen, gpushare_unit_bytes=GIB))
+    assert share(rows(seen)).limit_bytes is None
+    row = share(rows(seen, gpushare_unit_bytes=GIB))
     assert (row.limit_bytes, row.scheme) == (3 * GIB, Scheme.GPUSHARE)
 
 
 def test_a_dead_pods_entry_in_the_checkpoint_is_no_allocation():
-    grants = (Grant(POD, "main", "volcano.sh/vgpu-number", (), {"NVIDIA_VISIBLE_DEVICES": A}),)
+    grants = (Grant(POD, "main", "volcano.sh/vgpu-number", ("x",), {"NVIDIA_VISIBLE_DEVICES": A}),)
     for live in ((), None):
         result = node(gpu=driver(), process=kernel(live=live), kubelet=kubelet(grants=grants))
         assert result.shares == ()
@@ -358,7 +367,7 @@ def test_kubeshares_line_finds_its_pod_by_name():
 
 def test_two_pods_of_one_name_stay_two_rows():
     pods = {POD: PodRef(POD, "ml", "db-0"), POD2: PodRef(POD2, "ml", "db-0")}
-    result = attribute(
+    result = rows(
         Observation(
             gpu=driver((1, A, MIB), (2, A, GIB)),
             process=kernel([(1, "c1", POD), (2, "c2", POD2)], (POD, POD2)),
@@ -422,7 +431,7 @@ def test_bus_ids_of_the_driver_and_of_gpu_manager_meet():
 
 
 def test_a_process_of_an_unnamed_container_makes_its_pods_zeros_unknown():
-    grants = (Grant(POD, "main", "volcano.sh/vgpu-number", (), {"NVIDIA_VISIBLE_DEVICES": A}),)
+    grants = (Grant(POD, "main", "volcano.sh/vgpu-number", ("x",), {"NVIDIA_VISIBLE_DEVICES": A}),)
     result = node(
         gpu=driver((100, A, GIB)),
         process=kernel([(100, "c1", POD)]),
@@ -500,9 +509,9 @@ def test_kubeshares_line_goes_to_the_pod_of_that_name_that_lives(order):
     pods = {uid: PodRef(uid, "ml", "db-0") for uid in order}
     limits = limit_file(scheme=Scheme.KUBESHARE, namespace="ml", pod="db-0")
     seen = {"limits": limits, "kubelet": KubeletSample(pods=pods, containers={})}
-    result = attribute(Observation(**seen, process=kernel(live=(POD2,))))
+    result = rows(Observation(**seen, process=kernel(live=(POD2,))))
     assert [s.pod_uid for s in result.shares] == [POD2]
-    both = attribute(Observation(**seen, process=kernel(live=order)))
+    both = rows(Observation(**seen, process=kernel(live=order)))
     assert (both.shares, reasons(both)) == ((), [("limits", Reason.AMBIGUOUS)])
 
 

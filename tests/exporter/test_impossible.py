@@ -108,8 +108,9 @@ def joined(pods=None, node=None, **parts):
     fields = {"gpu": driver(), "process": kernel(), "kubelet": kubelet()} | parts
     fields["kubelet"] = with_names(fields["kubelet"], known)
     seen = Observation(pods=known, at=NOW, **fields)
-    ledger = LedgerBuilder(codecs(GIB, MIB), NODE).ledger(seen)
-    return attribute(seen, GIB, ledger), ledger
+    builder = LedgerBuilder(codecs(GIB, MIB), NODE)
+    ledger = builder.ledger(seen)
+    return attribute(seen, builder.usage(seen)), ledger
 
 
 def refusals(result):

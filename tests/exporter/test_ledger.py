@@ -110,12 +110,13 @@ def ledger(pods=None, **parts):
 
 def view(seen):
     """What is published of an observation."""
-    book = keeper().ledger(seen)
+    builder = keeper()
+    book = builder.ledger(seen)
     return ExporterView(
         timestamp=1000.0,
         node=NODE,
         interval=15.0,
-        attribution=attribute(seen, None, book),
+        attribution=attribute(seen, builder.usage(seen)),
         collectors=(),
         calls={},
         xids=(),
@@ -400,7 +401,7 @@ def test_a_ledger_does_not_depend_on_what_was_kept_before():
 
 def test_released_is_never_taken_back_by_a_word():
     seen = observation([with_init("Completed")], **INIT)
-    rows = attribute(seen, None, keeper().ledger(seen)).containers
+    rows = view(seen).attribution.containers
     assert {row.container: row.phase for row in rows}["fetch"] is Phase.RELEASED
 
 

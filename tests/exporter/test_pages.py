@@ -11,6 +11,7 @@ from exporter.pages import routes
 from exporter.problems import problems, size
 from exporter.view import Attribution, ExporterView, ShareRow
 from vgpu.metrics.render import Format
+from vgpu.units import GIB
 from vgpu.web.message import HttpRequest
 from vgpu.web.metrics import wanted_format
 
@@ -149,6 +150,25 @@ def test_hostile_names_stay_text():
     )
     text = statuspage.render(view, 0.0, '"/<m>').decode()
     assert not re.search(r"<(script|box|id|ns|pod|node|v|m)>", text)
+
+
+@pytest.mark.parametrize(("used", "over"), [(100, False), (105, False), (106, True)])
+def test_a_container_is_over_its_limit_beyond_the_tolerance_of_rule_and_alert(used, over):
+    share = ShareRow("u1", "main", "GPU-1", used_bytes=used * GIB, limit_bytes=100 * GIB)
+    view = ExporterView(
+        timestamp=0.0,
+        node="n",
+        interval=15.0,
+        attribution=Attribution(shares=(share,)),
+        collectors=(),
+        calls={},
+        xids=(),
+        build={},
+        own={},
+    )
+    assert any("over its limit" in problem.text for problem in problems(view)) is over
+    text = statuspage.render(view, 0.0, "/metrics").decode()
+    assert ('class="n bad"' in text) is over
 
 
 def test_the_demos_problems_in_words(bench):

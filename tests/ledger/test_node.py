@@ -211,6 +211,15 @@ def test_foreign_pids_say_nothing():
     assert Source.PROCESS not in evidence.read
 
 
+def test_of_two_regions_of_one_container_the_first_counts():
+    region = Region("v1.2", (RegionDevice(A, GIB, 0),), (), 0, 1, 2, 0, None, 1, 2)
+    other = msgspec.structs.replace(region, devices=(RegionDevice(B, GIB, 0),))
+    first = RegionFile("/regions/u1_main", "u1", "main", region)
+    files = (first, RegionFile("/old/u1_main", "u1", "main", other))
+    evidence = node_evidence((), shim=ShimSample(files))
+    assert [said.where for said in evidence.statements] == ["/regions/u1_main"]
+
+
 def test_a_region_inside_a_container_counts_where_the_plugin_made_none():
     region = Region("v1.2", (RegionDevice(A, GIB, 0),), (), 0, 1, 2, 0, None, 1, 2)
     bare = (

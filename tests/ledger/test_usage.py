@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.facts import ContainerName, GpuProcess, GpuSample, ProcessOwner
-from vgpu.ledger.from_node import container_name
+from vgpu.ledger.owners import container_name
 from vgpu.ledger.usage import OVER_LIMIT_PERCENT, Usage, certain, is_over, usages
 from vgpu.units import GIB
 

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from vgpu.commands.top_keys import Sort
 from vgpu.commands.top_reading import PageDevice, PageReading, PageShare
+from vgpu.ledger.usage import is_over
 
 NEAR = 0.9
 """Of the limit; from here on a container is marked."""
@@ -143,7 +144,7 @@ def note(state: ScreenState, columns: int) -> Text:
     if problems:
         return Text(f" {'; '.join(problems)}", style="bold red")
     cards = sum(not one.parent for one in reading.devices)
-    over = sum(_filled(share) > 1 for share in reading.shares)
+    over = sum(map(_is_over, reading.shares))
     words = f" {_count(cards, 'GPU')}, {_count(len(reading.shares), 'share')}"
     return Text.assemble(words, (f", {over} over the limit" if over else "", "bold red"))
 
@@ -260,9 +261,12 @@ def _filled(share: PageShare) -> float:
     return ratio(share.used, share.limit) or 0.0
 
 
+def _is_over(share: PageShare) -> bool:
+    return bool(share.used and share.limit and is_over(share.used, share.limit))
+
+
 def _colour(share: PageShare) -> str:
-    part = _filled(share)
-    return "bold red" if part > 1 else "yellow" if part >= NEAR else ""
+    return "bold red" if _is_over(share) else "yellow" if _filled(share) >= NEAR else ""
 
 
 # ---------------------------------------------------------------- rows
@@ -334,8 +338,7 @@ def meters(at: LinePlace, trend: Trend) -> Text:
 
 def share_row(share: PageShare, at: LinePlace, trend: Trend) -> Text:
     """One container."""
-    part = _filled(share)
-    mark = ">" if part > 1 else "!" if part >= NEAR else " "
+    mark = ">" if _is_over(share) else "!" if _filled(share) >= NEAR else " "
     line = Text.assemble((mark, _colour(share)), " ")
     for column in at.layout.columns:
         cell = column.cell(share, at)

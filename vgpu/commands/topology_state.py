@@ -15,7 +15,7 @@ from exporter.view import ExporterView, ShareRow
 from vgpu import __version__
 from vgpu.display.messages import CardUse, ContainerUse, DisplayState, PodUse
 from vgpu.facts import Gpu, GpuSample, KubeletSample, ProcessSample
-from vgpu.ledger.from_node import container_name
+from vgpu.ledger.owners import container_name
 from vgpu.model import PodRef, Share
 from vgpu.reasons import Reason, SourceError
 from vgpu.topology import LinkLevel, TopologyGpu, grow

@@ -17,6 +17,7 @@ from vgpu.kube.objects import Container, Pod
 from vgpu.ledger.statements import Malformed, Statement
 from vgpu.model import PodRef, Request, Scheme, Share, Source
 from vgpu.schemes.codec import NO_DEVICES, VISIBLE_DEVICES, ClaimError, SchemeCodec
+from vgpu.schemes.gpushare.env import CONTAINER_UNITS
 from vgpu.schemes.volcano.codec import is_shared, memory_limit
 from vgpu.units import WHOLE_DEVICE_MILLI
 
@@ -130,7 +131,8 @@ class _Given:
         request = speaker.request(self.container, {r: len(ids) for r, ids in self.ids.items()})
         cards = visible_devices(self.env)
         if binding and request:
-            yield self._statement(self._sized(cards, request), codec.scheme, binding)
+            shares = self._sized(cards, request)
+            yield self._statement(shares, codec.scheme, binding, self._limits(shares))
 
     def _sized(self, cards: tuple[str, ...], request: Request) -> tuple[Share, ...]:
         """Amounts as enforced by HAMi-core, where the answer says so, else as counted.
@@ -147,8 +149,19 @@ class _Given:
             for i, card in enumerate(cards or ("",) * request.count)
         )
 
+    def _limits(self, shares: tuple[Share, ...]) -> tuple[int | None, ...]:
+        """What the answer tells the container's library to enforce: HAMi-core or cGPU."""
+        if CONTAINER_UNITS in self.env:
+            return tuple(share.memory_bytes for share in shares)
+        limits = tuple(memory_limit(self.env, position) for position in range(len(shares)))
+        return limits if any(limits) else ()
+
     def _statement(
-        self, shares: tuple[Share, ...], scheme: Scheme, ids: Mapping[str, tuple[str, ...]]
+        self,
+        shares: tuple[Share, ...],
+        scheme: Scheme,
+        ids: Mapping[str, tuple[str, ...]],
+        limits: tuple[int | None, ...] = (),
     ) -> Statement:
         return Statement(
             source=self.source,
@@ -158,6 +171,7 @@ class _Given:
             scheme=scheme,
             slices=tuple(sorted(ids.items())),
             where=f"{', '.join(sorted(ids))} of {self.pod.uid}",
+            limits=limits,
         )
 
 

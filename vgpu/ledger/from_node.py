@@ -4,12 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from vgpu.facts import ContainerName, Gpu, GpuProcess, LimitFile, ProcessOwner, RegionFile
 from vgpu.ledger.bounds import UNREGISTERED, Bounds
+from vgpu.ledger.owners import container_name, owned_limits
+from vgpu.ledger.slots import slot_lives
 from vgpu.ledger.statements import Malformed, Statement
 from vgpu.model import Device, PodRef, Scheme, Share, Source
 from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
-
-SLOT_DEAD = 0
-"""The status of a region's slot whose process ended."""
 
 _MEMORY = ("memory_total_bytes",)
 
@@ -60,14 +59,6 @@ def process_statements(
     return statements
 
 
-def container_name(owner: ProcessOwner, names: Mapping[str, ContainerName]) -> str:
-    """What the kubelet calls it; of what it does not know, "" in a pod, else the id's beginning."""
-    named = names.get(owner.container_id)
-    if named is not None and named.pod_uid in ("", owner.pod_uid):
-        return named.container
-    return "" if owner.pod_uid else owner.container_id[:12]
-
-
 def _process(pod: PodRef, container: str, devices: Mapping[str, Iterable[int]]) -> Statement:
     pids = sorted({pid for those in devices.values() for pid in those})
     return Statement(
@@ -114,12 +105,7 @@ def _core_limit(percent: int) -> int | None:
 
 
 def _runs(file: RegionFile, owners: Mapping[int, ProcessOwner | None]) -> bool:
-    """A region names pids as its tenant likes: the kernel decides whose they are."""
-    for slot in file.region.processes:
-        owner = owners.get(slot.host_pid)
-        if slot.status != SLOT_DEAD and owner is not None and owner.pod_uid == file.pod_uid:
-            return True
-    return False
+    return any(slot_lives(slot, file.pod_uid, owners) for slot in file.region.processes)
 
 
 def limit_statements(
@@ -134,30 +120,16 @@ def limit_statements(
     its pod does not have is refused, and memory that cannot be, by ``bounds``, is not told: a
     tenant can write the file.
     """
-    uids: dict[tuple[str, str], set[str]] = {}
-    for pod in pods:
-        uids.setdefault((pod.namespace, pod.name), set()).add(pod.uid)
-    containers: dict[str, set[str]] = {}
-    for known in names.values():
-        containers.setdefault(known.pod_uid, set()).add(known.container)
     statements: list[Statement] = []
     malformed: list[Malformed] = []
-    for limit in limits:
-        candidates = {limit.pod_uid} - {""} or uids.get((limit.namespace, limit.pod), set())
-        if len(candidates) != 1:
-            if candidates:
-                detail = f"{limit.path}: {len(candidates)} pods {limit.namespace}/{limit.pod}"
-                malformed.append(Malformed(None, "", limit.scheme, detail))
-            continue
-        pod = PodRef(min(candidates), limit.namespace, limit.pod)
-        own = containers.get(pod.uid, set())
-        named = names.get(limit.container_id)
-        name = named.container if named else limit.container or (min(own) if len(own) == 1 else "")
-        if name and own and name not in own:
-            detail = f"{limit.path}: no container {name}"
-            malformed.append(Malformed(pod, name, limit.scheme, detail))
+    for owned in owned_limits(limits, pods, names):
+        limit = owned.limit
+        pod = PodRef(owned.pod_uid, limit.namespace, limit.pod) if owned.pod_uid else None
+        if pod is None or owned.error:
+            detail = f"{limit.path}: {owned.error}"
+            malformed.append(Malformed(pod, owned.container, limit.scheme, detail))
         else:
-            statements.append(_limit(limit, pod, name, bounds))
+            statements.append(_limit(limit, pod, owned.container, bounds))
     return statements, malformed
 
 

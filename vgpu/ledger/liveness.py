@@ -10,7 +10,9 @@ said of it; a container that runs holds its devices, whatever is said of its pod
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-from vgpu.kube.objects import SHARE_POD, Pod, holds_devices
+import msgspec
+
+from vgpu.kube.objects import SHARE_POD, TERMINAL_PHASES, Pod, holds_devices
 from vgpu.ledger.statements import Evidence, Statement
 from vgpu.model import Source
 
@@ -61,6 +63,33 @@ def liveness_of(uid: str, pods: Mapping[str, Pod], evidence: Evidence) -> Livene
         return Liveness.LEFT if evidence.pods_complete else Liveness.HOLDS
     asked = evidence.pods_complete or evidence.live_pods is not None
     return Liveness.GONE if asked else Liveness.UNKNOWN
+
+
+class Presence(msgspec.Struct, frozen=True):
+    """Which pods have containers on the node: what is left on its disks counts only for those.
+
+    Attributes:
+        live_pods: UIDs that have a cgroup; None where that could not be read.
+        phases: UID -> phase, as the API server or a dump tells; None where neither is read.
+    """
+
+    live_pods: frozenset[str] | None = None
+    phases: Mapping[str, str] | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether anything tells."""
+        return self.live_pods is not None or self.phases is not None
+
+    def of(self, uid: str) -> bool | None:
+        """Whether the pod has containers here: its cgroup decides, else its phase; None if unknown.
+
+        Missing data is no evidence that a pod has ended.
+        """
+        if self.live_pods is not None:
+            return uid in self.live_pods
+        phase = (self.phases or {}).get(uid)
+        return None if phase is None else phase not in TERMINAL_PHASES
 
 
 def proves_liveness(statement: Statement) -> bool:

@@ -5,14 +5,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from vgpu.facts import (
-    ContainerName,
     GpuSample,
     Grant,
     HeldDevices,
     KubeletSample,
     LimitSample,
     ProcessSample,
-    RegionFile,
     ShimSample,
 )
 from vgpu.kube.objects import Pod
@@ -20,16 +18,16 @@ from vgpu.ledger.bounds import bounds
 from vgpu.ledger.from_api import node_ref
 from vgpu.ledger.from_kubelet import identified
 from vgpu.ledger.from_node import (
-    container_name,
     devices_of,
     limit_statements,
     process_statements,
     region_statements,
 )
+from vgpu.ledger.owners import pods_with_cgroups, regions_inside, regions_on_node
 from vgpu.ledger.statement_cache import StatementCache
 from vgpu.ledger.statements import Evidence, Statement
 from vgpu.ledger.virtual_gpus import holders, of_holders, of_share_pods, on_cards
-from vgpu.model import Device, PodRef, Source
+from vgpu.model import Device, Source
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.handles import with_handles
 
@@ -112,9 +110,11 @@ def node_evidence(
         known = (one for one in gpu.processes if one.device in gpu.processes_known)
         said[Source.PROCESS] = process_statements(known, owners, names)
     if shim or (process and process.bare):
-        said[Source.SHIM] = region_statements(_regions(shim, process, names), owners, bounded)
+        on_node = regions_on_node(shim)
+        files = (*on_node.values(), *regions_inside(process, names, on_node))
+        said[Source.SHIM] = region_statements(files, owners, bounded)
     if limits:
-        living = _living(refs.values(), process)
+        living = pods_with_cgroups(refs.values(), process.live_pods if process else None)
         said[Source.LIMIT_FILE], refused = limit_statements(limits.limits, living, names, bounded)
         malformed += refused
     return Evidence(
@@ -158,22 +158,3 @@ def _devices(gpu: GpuSample | None, registered: Iterable[Device]) -> Iterator[De
                 slots=told.slots,
                 healthy=told.healthy,
             )
-
-
-def _regions(
-    shim: ShimSample | None, process: ProcessSample | None, names: Mapping[str, ContainerName]
-) -> list[RegionFile]:
-    """The regions on the node, then those inside of containers that have none there."""
-    files = list(shim.files) if shim else []
-    placed = {(file.pod_uid, file.container) for file in files}
-    for owner, path, region in process.bare if process else ():
-        name = container_name(owner, names)
-        if (owner.pod_uid, name) not in placed:
-            files.append(RegionFile(path, owner.pod_uid, name, region))
-    return files
-
-
-def _living(pods: Iterable[PodRef], process: ProcessSample | None) -> Iterable[PodRef]:
-    """Without those that have no cgroup, where that is known."""
-    live = process.live_pods if process else None
-    return [pod for pod in pods if live is None or pod.uid in live]

@@ -8,6 +8,8 @@ from vgpu.model import Device, Share
 _PROPER = re.compile(r"(?:GPU|MIG)-.+|[0-9]+")
 """What only a device's own name looks like."""
 
+_UUIDS = ("GPU-", "MIG-")
+
 
 class Registry:
     """Finds a device by whatever a source calls it. Made once for a merge, then only read.
@@ -45,6 +47,10 @@ class Registry:
         """
         found = self._names.get(name)
         return self._names.get(name.partition("[")[0], "") if found is None else found
+
+    def uuid(self, name: str) -> str:
+        """The device's name in the ledger; a UUID of no device here as it is, else ""."""
+        return self.find(name) or (name if name.startswith(_UUIDS) else "")
 
     def cards(self, statement: Statement) -> tuple[str, ...]:
         """The device of each share, "" where it is not told or cannot be known.

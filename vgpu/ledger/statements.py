@@ -61,6 +61,8 @@ class Statement(msgspec.Struct, frozen=True, gc=False):
         slices: (resource, device IDs): pieces of which no other pod may have the same.
         where: what a person looks at to read the same: a path, a key, pids.
         kind: when the container runs, where the source tells (our own checkpoint).
+        limits: bytes of memory that the plugin's answer sets as the limit of each share; None of a
+            share that it does not limit, () where it limits none.
     """
 
     source: Source
@@ -75,16 +77,20 @@ class Statement(msgspec.Struct, frozen=True, gc=False):
     slices: tuple[tuple[str, tuple[str, ...]], ...] = ()
     where: str = ""
     kind: ContainerKind = ContainerKind.APP
+    limits: tuple[int | None, ...] = ()
 
 
-def is_tenants_own(said: Statement) -> bool:
-    """Whether the container itself can have written it: alone it is no evidence against others.
+def tenant_writes(source: Source, scheme: Scheme) -> bool:
+    """Whether the container itself can write what the source reads.
 
     HAMi-core's regions, and gaia's limits where gpu-manager lets anybody write them.
     """
-    return said.source is Source.SHIM or (
-        said.source is Source.LIMIT_FILE and said.scheme is Scheme.GAIA
-    )
+    return source is Source.SHIM or (source is Source.LIMIT_FILE and scheme is Scheme.GAIA)
+
+
+def is_tenants_own(said: Statement) -> bool:
+    """Whether the container itself can have written it: alone it is no evidence against others."""
+    return tenant_writes(said.source, said.scheme)
 
 
 class Wanted(msgspec.Struct, frozen=True, gc=False):

@@ -11,9 +11,12 @@ import msgspec
 from vgpu.facts import ProcessSample
 from vgpu.kube.objects import Node, Pod
 from vgpu.ledger import Evidence, Ledger, Malformed, merge
+from vgpu.ledger.container_usage import NodeUsage
 from vgpu.ledger.from_api import registered
+from vgpu.ledger.index import LedgerIndex
 from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.node import NodeSamples, node_evidence
+from vgpu.ledger.node_usage import node_usage
 from vgpu.ledger.statement_cache import StatementCache
 from vgpu.model import Device
 from vgpu.schemes.codec import SchemeCodec
@@ -34,6 +37,7 @@ class LedgerBuilder:
         self._cards: Cards = ((), ())
         self._evidence = Evidence()
         self._ledger = merge(self._evidence)
+        self._index = LedgerIndex(self._evidence, self._ledger)
 
     def ledger(self, seen: Observation) -> Ledger:
         """Who holds what, as of this observation."""
@@ -41,6 +45,23 @@ class LedgerBuilder:
         if evidence != self._evidence:
             self._evidence, self._ledger = evidence, merge(evidence)
         return self._ledger
+
+    def usage(self, seen: Observation) -> NodeUsage:
+        """What containers may use and use, as of the observation of the newest ledger."""
+        pods = seen.pods
+        if self._index.ledger is not self._ledger:
+            self._index = LedgerIndex(self._evidence, self._ledger)
+        return node_usage(
+            self._index,
+            gpu=seen.gpu,
+            process=seen.process,
+            shim=seen.shim,
+            kubelet=seen.kubelet,
+            limits=seen.limits,
+            phases=None if pods is None else {one.ref.uid: one.phase for one in pods.statuses},
+            finished=frozenset() if pods is None else pods.finished,
+            at=seen.at,
+        )
 
     def _gathered(self, seen: Observation) -> Evidence:
         kubelet, pods = seen.kubelet, seen.pods

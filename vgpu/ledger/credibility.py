@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from exporter.view import Accounted
 from vgpu.facts import Region
-from vgpu.ledger import Holding, Ledger, Statement
-from vgpu.ledger.bounds import UNREGISTERED
-from vgpu.ledger.statements import LIMITS, PARTIAL
+from vgpu.ledger.bounds import Bounds
+from vgpu.ledger.entries import Holding, Ledger
+from vgpu.ledger.slots import Accounted
+from vgpu.ledger.statements import LIMITS, PARTIAL, Statement
 from vgpu.model import Source
 from vgpu.reasons import Reason
 
 CLOCK_SLACK_SECONDS = 86_400
 """The library's time may be ahead of ours by so much: somebody has set a clock."""
 
-_File = tuple[str, str]
-"""The collector that read it, and its path."""
+_File = tuple[Source, str]
+"""The source that read it, and its path."""
 
 _Place = tuple[str, str]
 """Pod UID and container."""
@@ -32,13 +32,14 @@ class Credibility:
 
     def __init__(
         self,
-        ledger: Ledger | None,
+        placements: "Placements",
+        bounds: Bounds,
         at: float,
-        reject: Callable[[str, str, Reason, str], None],
+        reject: Callable[[Source, str, Reason, str], None],
     ) -> None:
-        """``at`` is now in unix seconds; ``reject`` takes collector, path, reason and words."""
-        self._bounds = ledger.bounds if ledger else UNREGISTERED
-        self._placements = Placements(ledger)
+        """``at`` is now in unix seconds; ``reject`` takes whose word, path, reason, detail."""
+        self._bounds = bounds
+        self._placements = placements
         self._at = at
         self._reject = reject
 
@@ -55,26 +56,26 @@ class Credibility:
             None if self._absurd(file, self._bounds.limit_error(device, limit)) else limit or None
         )
 
-    def use(self, file: _File, device: str, told: Accounted) -> Accounted | None:
+    def use(self, file: _File, device: str, accounted: Accounted) -> Accounted | None:
         """What is accounted, without what is more than can be."""
-        if self._absurd(file, self._bounds.use_error(device, told.total)):
+        if self._absurd(file, self._bounds.use_error(device, accounted.total)):
             return None
-        error = self._bounds.use_error(device, told.phantom or 0)
+        error = self._bounds.use_error(device, accounted.phantom or 0)
         if self._absurd(file, error and f"dead processes have {error}"):
-            return msgspec.structs.replace(told, phantom=None)
-        return told
+            return msgspec.structs.replace(accounted, phantom=None)
+        return accounted
 
     def priority(self, region: Region, path: str) -> int | None:
         """The library takes any number of its environment; HAMi's monitor, none below 0."""
         error = "" if region.priority >= 0 else f"priority {region.priority}"
-        return None if self._absurd(("shim", path), error) else region.priority
+        return None if self._absurd((Source.SHIM, path), error) else region.priority
 
     def last_kernel_time(self, region: Region, path: str) -> int | None:
         """When the last kernel was launched, unless that is still to come."""
         at = region.last_kernel_time
         ahead = at is not None and at > self._at + CLOCK_SLACK_SECONDS
         error = f"a last kernel at {at}, unix time" if ahead else ""
-        return None if self._absurd(("shim", path), error) else at
+        return None if self._absurd((Source.SHIM, path), error) else at
 
     def _absurd(self, file: _File, error: str) -> bool:
         if error:
@@ -85,16 +86,15 @@ class Credibility:
 class Placements:
     """Where a ledger has each container."""
 
-    def __init__(self, ledger: Ledger | None) -> None:
-        """Without a ledger nobody contradicts."""
+    def __init__(self, ledger: Ledger) -> None:
         self._holdings: dict[_Place, dict[str, Holding]] = {}
         self._elsewhere: dict[_Place, list[Statement]] = {}
         self._names: dict[str, set[str]] = {}
-        for holding in ledger.holdings if ledger else ():
+        for holding in ledger.holdings:
             place = holding.pod.uid, holding.container
             self._holdings.setdefault(place, {})[holding.share.device] = holding
             self._names.setdefault(holding.pod.uid, set()).add(holding.container)
-        for entry in ledger.devices if ledger else ():
+        for entry in ledger.devices:
             for said in entry.disputed:
                 self._elsewhere.setdefault((said.pod.uid, said.container), []).append(said)
 

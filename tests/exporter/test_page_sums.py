@@ -1,0 +1,145 @@
+"""A page and the ledger that it was made with tell the same of any node."""
+
+import functools
+import re
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.allocations import allocation_totals, is_allocation
+from exporter.attribution import attribute
+from exporter.codecs import codecs
+from exporter.families import OWN_TABLES
+from exporter.view import ExporterView
+from tests.support.any_node import NODE, NODES, numbers
+from tests.support.live import parse
+from vgpu.ledger.owners import container_name
+from vgpu.ledger.usage import certain, usages
+from vgpu.metrics.render import Format, Renderer
+from vgpu.model import Scheme
+from vgpu.sources.ledger_builder import LedgerBuilder
+from vgpu.units import GIB, MIB
+
+LABEL = re.compile(r'(\w+)="([^"]*)"')
+PLACE = ("pod_uid", "container", "uuid")
+
+
+class Page:
+    """What is published of an observation, with the ledger that it was made with."""
+
+    def __init__(self, seen):
+        self.seen = seen
+        builder = LedgerBuilder(codecs(GIB, MIB), NODE)
+        self.ledger = builder.ledger(seen)
+        self.finished = seen.pods.finished if seen.pods else frozenset()
+        self.view = ExporterView(
+            timestamp=seen.at,
+            node=NODE,
+            interval=15.0,
+            attribution=attribute(seen, builder.usage(seen)),
+            collectors=(),
+            calls={},
+            xids=(),
+            build={},
+            own={},
+            books=allocation_totals(self.ledger, self.finished),
+        )
+        exposition = Renderer(OWN_TABLES).render(self.view)
+        assert not exposition.dropped
+        self.series = {}
+        for at, value in parse(exposition.body(Format.TEXT).decode()).items():
+            name, _, labels = at.partition("{")
+            self.series.setdefault(name, []).append((dict(LABEL.findall(labels)), value))
+
+    def by(self, labels, name):
+        """Values of a family, added up by these of its labels."""
+        sums = Counter()
+        for told, value in self.series.get(name, ()):
+            sums[tuple(told.get(label, "") for label in labels)] += value
+        return sums
+
+
+@functools.cache
+def page_of(number):
+    """The page of a node; all properties look at the same ones."""
+    return Page(NODES[number])
+
+
+@given(numbers)
+def test_what_containers_use_and_the_gap_come_to_what_the_device_uses(number):
+    page = page_of(number)
+    used = page.by(("uuid",), "vgpu_gpu_memory_used_bytes")
+    of_containers = page.by(("uuid",), "vgpu_container_memory_used_bytes")
+    attributed = page.by(("uuid",), "vgpu_gpu_memory_attributed_bytes")
+    gaps = page.by(("uuid",), "vgpu_gpu_memory_unattributed_bytes")
+    assert attributed.keys() == gaps.keys()
+    for device, total in attributed.items():
+        assert total == of_containers[device]
+        assert total + gaps[device] == used[device]
+
+
+@given(numbers)
+def test_what_is_allocated_comes_to_what_the_ledger_has(number):
+    page, memory, slots = page_of(number), Counter(), Counter()
+    for holding in page.ledger.holdings:
+        ended = (holding.pod.uid, holding.container) in page.finished and not holding.alive
+        if is_allocation(holding) and not ended:
+            slots[holding.share.device,] += holding.slots
+            if holding.share.memory_bytes is not None:
+                memory[holding.share.device,] += holding.share.memory_bytes
+    assert page.by(("uuid",), "vgpu_container_memory_allocated_bytes") == memory
+    assert page.by(("uuid",), "vgpu_container_shares_allocated") == slots
+
+
+@given(numbers)
+def test_a_container_is_there_once_with_the_scheme_and_phase_of_the_ledger(number):
+    page = page_of(number)
+    infos = [labels for labels, _ in page.series.get("vgpu_container_info", ())]
+    published = {(one.get("pod_uid", ""), one.get("container", "")): one for one in infos}
+    assert len(published) == len(infos)
+    held = {}
+    for holding in page.ledger.holdings:
+        held.setdefault((holding.pod.uid, holding.container), []).append(holding)
+    for place, holdings in held.items():
+        if place in published:
+            labels = published[place]
+            schemes = {holding.scheme for holding in holdings} - {Scheme.NONE}
+            assert not schemes or labels["scheme"] in schemes
+            assert labels["phase"] in {"released", *(holding.phase for holding in holdings)}
+        elif place not in page.finished:  # a share of the whole pod, of which a container is known
+            assert not place[1]
+            assert any(uid == place[0] for uid, _ in published)
+
+
+@given(numbers)
+def test_what_the_reconciler_judges_by_is_what_is_published(number):
+    """Where no region had to tell whose a process is."""
+    page = page_of(number)
+    seen = page.seen
+    if seen.gpu is None or seen.process is None or not seen.process.sees_host:
+        assert not page.by(PLACE, "vgpu_container_memory_used_bytes")
+        return
+    names = seen.kubelet.containers if seen.kubelet else {}
+    found = usages(seen.gpu, seen.process.owners, lambda owner, _: container_name(owner, names))
+    published = page.by(PLACE, "vgpu_container_memory_used_bytes")
+    for usage in certain(found):
+        assert published[usage.pod_uid, usage.container, usage.device] == usage.used_bytes
+
+
+@given(numbers)
+def test_no_limit_is_published_that_nobody_can_have(number):
+    page = page_of(number)
+    for share in page.view.attribution.shares:
+        assert not page.ledger.bounds.limit_error(share.device, share.limit_bytes)
+        if share.accounted is not None:
+            assert not page.ledger.bounds.use_error(share.device, share.accounted.total)
+
+
+@given(st.lists(numbers, min_size=2, max_size=4))
+def test_what_is_used_does_not_depend_on_what_was_kept_before(several):
+    kept = LedgerBuilder(codecs(GIB, MIB), NODE)
+    for number in several:
+        seen, fresh = NODES[number], LedgerBuilder(codecs(GIB, MIB), NODE)
+        assert kept.ledger(seen) == fresh.ledger(seen)
+        assert kept.usage(seen) == fresh.usage(seen)

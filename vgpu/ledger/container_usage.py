@@ -1,0 +1,177 @@
+"""What containers may use and use of their devices: the values, and how they come to be. Pure."""
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+
+import msgspec
+
+from vgpu.ledger.credibility import Credibility
+from vgpu.ledger.index import LedgerIndex
+from vgpu.ledger.liveness import Presence
+from vgpu.ledger.owners import Place
+from vgpu.ledger.slots import Accounted
+from vgpu.ledger.usage import DeviceUsage
+from vgpu.model import Phase, PodRef, Scheme, Source
+from vgpu.reasons import Reason, Rejection
+
+
+class ShareUsage(msgspec.Struct, gc=False):
+    """What one container may use and uses of one device.
+
+    Attributes:
+        device: its UUID.
+        vdevice: its position in the container's region; None without one.
+        limit_bytes: None with ``unlimited`` False means that the limit is unknown.
+        unlimited: nothing limits the memory.
+        core_limit_percent, core_request_percent: of one device; None if there is none, or unknown.
+        used_bytes, processes, sm_utilization: the driver's truth by process; None if unknown.
+        accounted: the shim's; None if unknown.
+    """
+
+    device: str
+    vdevice: int | None = None
+    limit_bytes: int | None = None
+    unlimited: bool = False
+    core_limit_percent: int | None = None
+    core_request_percent: int | None = None
+    used_bytes: int | None = None
+    processes: int | None = None
+    sm_utilization: float | None = None
+    accounted: Accounted | None = None
+
+
+class ContainerUsage(msgspec.Struct, gc=False):
+    """One container with its shares, by device, and how we know of it.
+
+    ``pod`` has no names where they are unknown; ``container`` is "" where only the pod could be
+    told. ``scheme`` and ``phase`` are the ledger's; ``source`` is the first to speak of it. The
+    rest is its region's word.
+    """
+
+    pod: PodRef
+    container: str
+    scheme: Scheme
+    source: Source
+    phase: Phase = Phase.ASSIGNED
+    layout: str = ""
+    blocked: bool | None = None
+    priority: int | None = None
+    last_kernel_time: int | None = None
+    shares: dict[str, ShareUsage] = {}
+
+    def share(self, device: str) -> ShareUsage:
+        """Its share of the device, made if there is none."""
+        share = self.shares.get(device)
+        if share is None:
+            share = self.shares[device] = ShareUsage(device)
+        return share
+
+
+class LeftoverRegion(msgspec.Struct, frozen=True, gc=False):
+    """A region whose container has ended; ``pod`` has no names where nobody knows it any more."""
+
+    path: str
+    pod: PodRef
+    container: str
+
+
+class NodeUsage(msgspec.Struct, frozen=True):
+    """All containers of a node, those included that are only promised a share.
+
+    Attributes:
+        containers: in the order of the sources' trust.
+        devices: the attribution gap by UUID, where it is known.
+        orphans, released: regions of pods that nobody knows, and of others that have ended; None
+            where nothing could tell which pods live, or have names.
+        refused: what could only be refused here, with whose word it was.
+    """
+
+    containers: tuple[ContainerUsage, ...] = ()
+    devices: Mapping[str, DeviceUsage] = {}
+    orphans: tuple[LeftoverRegion, ...] | None = None
+    released: tuple[LeftoverRegion, ...] | None = None
+    refused: tuple[tuple[Source, Rejection], ...] = ()
+
+
+class UsageBuilder:
+    """The containers of one node under construction, source by source in the order of their trust.
+
+    Attributes:
+        registry: the node's devices.
+        presence: which pods have containers on the node.
+        credible: what of a tenant's word can be.
+        containers: those that are known so far.
+    """
+
+    def __init__(
+        self,
+        index: LedgerIndex,
+        *,
+        presence: Presence,
+        pods: Mapping[str, PodRef],
+        finished: AbstractSet[Place],
+        at: float,
+    ) -> None:
+        """``pods`` are the names by UID, ``finished`` the init containers that have succeeded."""
+        self.registry = index.registry
+        self.presence = presence
+        self.credible = Credibility(index.placements, index.ledger.bounds, at, self.reject)
+        self.containers: dict[Place, ContainerUsage] = {}
+        self.refused: list[tuple[Source, Rejection]] = []
+        self._holdings = index.holdings
+        self._pods = pods
+        self._finished = finished
+
+    def reject(self, source: Source, subject: str, reason: Reason, detail: str) -> None:
+        """Refuse what ``source`` says in a file or of a pod."""
+        self.refused.append((source, Rejection(subject, reason, detail)))
+
+    def has_ended(self, place: Place) -> bool:
+        """Whether the container's pod has ended, or it is an init container that has."""
+        return self.presence.of(place[0]) is False or place in self._finished
+
+    def is_there(self, place: Place) -> bool:
+        """Whether its pod is known to live, and it is no init container that has succeeded."""
+        return bool(self.presence.of(place[0])) and place not in self._finished
+
+    def is_missing(self, device: str) -> bool:
+        """Whether the node does not have it; a driver that missed a GPU cannot tell."""
+        return self.registry.complete and device not in self.registry.devices
+
+    def pod(self, uid: str) -> PodRef | None:
+        """The pod, if it has a name here."""
+        return self._pods.get(uid)
+
+    def container(self, place: Place, scheme: Scheme, source: Source) -> ContainerUsage:
+        """The container; the first source to speak of it is the one that is named."""
+        usage = self.containers.get(place)
+        if usage is None:
+            uid, name = place
+            of_pod = self._holdings.get(uid, {})
+            holding = of_pod.get(name) or of_pod.get("")
+            usage = ContainerUsage(self.pod(uid) or PodRef(uid, "", ""), name, scheme, source)
+            if holding is not None:
+                usage.phase = holding.phase
+                usage.scheme = scheme if holding.scheme is Scheme.NONE else holding.scheme
+            self.containers[place] = usage
+        elif usage.scheme is Scheme.NONE:
+            usage.scheme = scheme
+        return usage
+
+    def shares(self) -> Iterator[ShareUsage]:
+        """All shares of all containers."""
+        return (
+            share for container in self.containers.values() for share in container.shares.values()
+        )
+
+    def add_promised(self) -> None:
+        """Who holds a share by the ledger, though nothing on the node knows of it yet."""
+        names_by_pod: dict[str, set[str]] = {}
+        for uid, name in self.containers:
+            names_by_pod.setdefault(uid, set()).add(name)
+        for uid, held in self._holdings.items():
+            names = names_by_pod.get(uid, set())
+            for name, holding in held.items():
+                absent = name not in names if name else not names
+                if absent and (uid, name) not in self._finished:
+                    self.container((uid, name), holding.scheme, holding.source).pod = holding.pod

@@ -1,0 +1,58 @@
+"""A ledger with its evidence, to be looked up by container. Pure."""
+
+from collections.abc import Iterable
+
+from vgpu.ledger.credibility import Placements
+from vgpu.ledger.entries import Holding, Ledger
+from vgpu.ledger.owners import Place
+from vgpu.ledger.registry import Registry
+from vgpu.ledger.statements import Evidence, Statement
+from vgpu.model import Source
+
+Given = tuple[Statement, tuple[str, ...]]
+"""A statement with the device of each of its shares, "" where it is not known."""
+
+
+class LedgerIndex:
+    """Made once for a ledger, then only read: most samples do not change it.
+
+    Attributes:
+        ledger: what all of this is about.
+        names: the node's pods, by UID.
+        registry: the node's devices.
+        placements: where the ledger has each container.
+        holdings: UID -> container -> its first holding, whose scheme and phase are the container's.
+        grants, own: what the kubelet's checkpoint and our own plugin's say.
+        given: the devices that they name, by container; the kubelet's word goes before ours.
+    """
+
+    def __init__(self, evidence: Evidence, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.names = evidence.names
+        self.registry = Registry(evidence)
+        self.placements = Placements(ledger)
+        self.holdings: dict[str, dict[str, Holding]] = {}
+        for holding in ledger.holdings:
+            self.holdings.setdefault(holding.pod.uid, {}).setdefault(holding.container, holding)
+        self.grants = self._given(Source.CHECKPOINT, evidence)
+        self.own = self._given(Source.OWN_CHECKPOINT, evidence)
+        self.given = _by_place(self.own) | _by_place(self.grants)
+
+    def _given(self, source: Source, evidence: Evidence) -> list[Given]:
+        uuid = self.registry.uuid
+        return [
+            (statement, tuple(uuid(share.device) for share in statement.shares))
+            for statement in evidence.statements
+            if statement.source is source
+        ]
+
+
+def _by_place(given: Iterable[Given]) -> dict[Place, set[str]]:
+    """Without statements that name no device."""
+    devices: dict[Place, set[str]] = {}
+    for statement, named in given:
+        if any(named):
+            devices.setdefault((statement.pod.uid, statement.container), set()).update(
+                filter(None, named)
+            )
+    return devices

@@ -1,0 +1,190 @@
+"""What each container may use and uses of each device, beside what the ledger says it holds. Pure.
+
+The ledger decides who holds what, of which scheme and in which phase. Here stands what is enforced
+and counted: the limit, what the shim's region accounts, and the driver's count of the processes.
+Where a link of that chain is missing the value is absent; nothing is shared out by size or order.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from itertools import repeat
+
+from vgpu.facts import (
+    GpuSample,
+    KubeletSample,
+    LimitSample,
+    ProcessOwner,
+    ProcessSample,
+    ShimSample,
+)
+from vgpu.ledger.container_usage import NodeUsage, UsageBuilder
+from vgpu.ledger.from_node import bus_id
+from vgpu.ledger.index import Given, LedgerIndex
+from vgpu.ledger.liveness import Presence
+from vgpu.ledger.owners import (
+    OwnedLimit,
+    Place,
+    owned_limits,
+    pods_with_cgroups,
+    regions_inside,
+    regions_on_node,
+)
+from vgpu.ledger.region_usage import RegionUsage
+from vgpu.ledger.statements import Statement, tenant_writes
+from vgpu.ledger.usage import DeviceUsage, Usage, device_usages, unnamed_places, usages
+from vgpu.model import Scheme, Source
+from vgpu.reasons import Reason
+
+
+def node_usage(
+    index: LedgerIndex,
+    *,
+    gpu: GpuSample | None = None,
+    process: ProcessSample | None = None,
+    shim: ShimSample | None = None,
+    kubelet: KubeletSample | None = None,
+    limits: LimitSample | None = None,
+    phases: Mapping[str, str] | None = None,
+    finished: AbstractSet[Place] = frozenset(),
+    at: float = 0.0,
+) -> NodeUsage:
+    """What is used by the samples of which the ledger was made; None is off, failed or stale.
+
+    ``phases`` are the pods' by UID, ``finished`` the init containers that have succeeded, ``at`` is
+    now in unix seconds.
+    """
+    presence = Presence(process.live_pods if process else None, phases)
+    owners = process.owners if process and process.sees_host else None
+    names = kubelet.containers if kubelet else {}
+    pods = kubelet.pods if kubelet else {}
+    builder = UsageBuilder(index, presence=presence, pods=pods, finished=finished, at=at)
+    regions = RegionUsage(builder, owners, names, index.given)
+    on_node = regions_on_node(shim)
+    for file in shim.files if shim else ():
+        regions.add_on_node(file, on_node[file.pod_uid, file.container])
+    _add_grants(builder, index.grants)
+    _add_own(builder, index.own)
+    living = pods_with_cgroups(index.names.values(), presence.live_pods)
+    for owned in owned_limits(limits.limits if limits else (), living, names):
+        _add_limit(builder, owned)
+    for file in regions_inside(process, names, on_node):
+        regions.add(file)
+    devices: Mapping[str, DeviceUsage] = {}
+    if gpu is not None and owners is not None:
+        process_usages = usages(gpu, owners, regions.container_of)
+        _add_processes(builder, gpu, process_usages)
+        devices = _device_usages(builder, gpu, owners, process_usages)
+    builder.add_promised()
+    known = presence.known and shim is not None and kubelet is not None and kubelet.named
+    return NodeUsage(
+        tuple(builder.containers.values()),
+        devices,
+        tuple(regions.orphans) if known else None,
+        tuple(regions.released) if known else None,
+        tuple(builder.refused),
+    )
+
+
+# ---------------------------------------------------------------- what was given
+
+
+def _add_grants(builder: UsageBuilder, grants: Iterable[Given]) -> None:
+    """By the kubelet's checkpoint; dead entries in it are normal, so it proves no life."""
+    for statement, devices in grants:
+        if builder.is_there((statement.pod.uid, statement.container)):
+            for device, limit in zip(devices, statement.limits or repeat(None), strict=False):
+                if device:
+                    _add_given(builder, statement, device, limit)
+
+
+def _add_own(builder: UsageBuilder, own: Iterable[Given]) -> None:
+    """By our own plugin's: with CDI the kubelet's checkpoint does not say which device it was."""
+    for statement, _ in own:
+        if not builder.is_there((statement.pod.uid, statement.container)):
+            continue
+        whose = statement.source, statement.where
+        for share in statement.shares:
+            if builder.is_missing(share.device):
+                builder.reject(*whose, Reason.UNKNOWN_DEVICE, share.device)
+            else:
+                _add_given(builder, statement, share.device, share.memory_bytes)
+
+
+def _add_given(builder: UsageBuilder, statement: Statement, device: str, limit: int | None) -> None:
+    """What the container's region limits keeps that limit."""
+    place = statement.pod.uid, statement.container
+    share = builder.container(place, statement.scheme, statement.source).share(device)
+    if share.limit_bytes is None and not share.unlimited:
+        share.limit_bytes = limit
+
+
+# ---------------------------------------------------------------- limit files
+
+
+def _add_limit(builder: UsageBuilder, owned: OwnedLimit) -> None:
+    limit, place = owned.limit, (owned.pod_uid, owned.container)
+    whose, named = (Source.LIMIT_FILE, limit.path), bool(owned.pod_uid)
+    if named and builder.presence.of(owned.pod_uid) is False:
+        return
+    device = builder.registry.uuid(limit.device) or builder.registry.find(bus_id(limit.pci_bus_id))
+    if named and builder.is_missing(device):
+        builder.reject(*whose, Reason.UNKNOWN_DEVICE, device or limit.pci_bus_id)
+    elif owned.reason is not None and (device or not named):
+        builder.reject(*whose, owned.reason, owned.error)
+    elif device and not builder.has_ended(place) and _may_limit(builder, owned, device):
+        share = builder.container(place, limit.scheme, Source.LIMIT_FILE).share(device)
+        share.limit_bytes = limit.memory_bytes
+        share.unlimited = limit.memory_bytes is None
+        share.core_limit_percent = limit.cores_percent
+        share.core_request_percent = limit.cores_request_percent
+
+
+def _may_limit(builder: UsageBuilder, owned: OwnedLimit, device: str) -> bool:
+    """Whether the file's word can be true."""
+    limit, place = owned.limit, (owned.pod_uid, owned.container)
+    source, memory = Source.LIMIT_FILE, limit.memory_bytes
+    whose, credible = (source, limit.path), builder.credible
+    if tenant_writes(source, limit.scheme) and credible.is_forged(whose, place, device):
+        return False
+    return not memory or credible.limit(whose, device, memory) is not None
+
+
+# ---------------------------------------------------------------- the driver's processes
+
+
+def _add_processes(
+    builder: UsageBuilder, gpu: GpuSample, process_usages: tuple[Usage, ...]
+) -> None:
+    """A container without any process uses 0, unless its pod has one in an unnamed container."""
+    for share in builder.shares():
+        if share.device in gpu.processes_known:
+            share.used_bytes = share.processes = 0
+        if share.device in gpu.utilization_known:
+            share.sm_utilization = 0.0
+    for usage in process_usages:
+        place = usage.pod_uid, usage.container
+        share = builder.container(place, Scheme.NONE, Source.PROCESS).share(usage.device)
+        share.used_bytes, share.processes = usage.used_bytes, len(usage.pids)
+        if usage.device in gpu.utilization_known:
+            busy = (gpu.utilization.get((pid, usage.device), 0.0) for pid in usage.pids)
+            share.sm_utilization = sum(busy)
+    unclear = unnamed_places(process_usages)
+    for (uid, name), container in builder.containers.items() if unclear else ():
+        for share in container.shares.values() if name else ():
+            if (uid, share.device) in unclear:
+                share.used_bytes = share.processes = share.sm_utilization = None
+
+
+def _device_usages(
+    builder: UsageBuilder,
+    gpu: GpuSample,
+    owners: Mapping[int, ProcessOwner | None],
+    process_usages: Iterable[Usage],
+) -> dict[str, DeviceUsage]:
+    """The attribution gap of each device, by UUID."""
+    attributed: Counter[str] = Counter()
+    for share in builder.shares():
+        attributed[share.device] += share.used_bytes or 0
+    unsized = {usage.device for usage in process_usages if usage.used_bytes is None}
+    return device_usages(gpu, owners, attributed, unsized)

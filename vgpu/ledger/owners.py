@@ -1,0 +1,108 @@
+"""Whose a process, a region or a limit file is, by the names that the node has. Pure."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import msgspec
+
+from vgpu.facts import (
+    ContainerName,
+    LimitFile,
+    ProcessOwner,
+    ProcessSample,
+    RegionFile,
+    ShimSample,
+)
+from vgpu.model import PodRef
+from vgpu.reasons import Reason
+
+Place = tuple[str, str]
+"""Pod UID and container."""
+
+
+def container_name(owner: ProcessOwner, names: Mapping[str, ContainerName]) -> str:
+    """What the kubelet calls it; of what it does not know, "" in a pod, else the id's beginning."""
+    named = names.get(owner.container_id)
+    if named is not None and named.pod_uid in ("", owner.pod_uid):
+        return named.container
+    return "" if owner.pod_uid else owner.container_id[:12]
+
+
+def regions_on_node(shim: ShimSample | None) -> dict[Place, RegionFile]:
+    """The region that counts of each container: the first of those that the plugin has made."""
+    first: dict[Place, RegionFile] = {}
+    for file in shim.files if shim else ():
+        first.setdefault((file.pod_uid, file.container), file)
+    return first
+
+
+def regions_inside(
+    process: ProcessSample | None,
+    names: Mapping[str, ContainerName],
+    on_node: Collection[Place],
+) -> list[RegionFile]:
+    """The regions inside of containers that have none ``on_node``: of each container the first.
+
+    A container without a name may be any of its pod's, so each of its regions counts.
+    """
+    taken = set(on_node)
+    inside: list[RegionFile] = []
+    for owner, path, region in process.bare if process else ():
+        place = owner.pod_uid, container_name(owner, names)
+        if place not in taken:
+            inside.append(RegionFile(path, *place, region))
+        if place[1]:
+            taken.add(place)
+    return inside
+
+
+def pods_with_cgroups(pods: Iterable[PodRef], live_pods: Collection[str] | None) -> list[PodRef]:
+    """The pods that a file may mean by their name: those with a cgroup, where that is known."""
+    return [pod for pod in pods if live_pods is None or pod.uid in live_pods]
+
+
+class OwnedLimit(msgspec.Struct, frozen=True, gc=False):
+    """A limit file with its container.
+
+    Attributes:
+        limit: what it says.
+        pod_uid: its pod; "" if several pods have the name that it tells.
+        container: its container; "" if the pod is all that is known.
+        error: why nobody can be limited by it, in words; "" if somebody is.
+        reason: the same as a code.
+    """
+
+    limit: LimitFile
+    pod_uid: str
+    container: str = ""
+    error: str = ""
+    reason: Reason | None = None
+
+
+def owned_limits(
+    limits: Iterable[LimitFile], pods: Iterable[PodRef], names: Mapping[str, ContainerName]
+) -> Iterator[OwnedLimit]:
+    """The limit files whose pod is known, each with its container.
+
+    ``pods`` are the :func:`pods_with_cgroups`, ``names`` is by container id. A tenant can write
+    the file, so a container that its pod does not have is an error.
+    """
+    uids: dict[tuple[str, str], set[str]] = {}
+    for pod in pods:
+        uids.setdefault((pod.namespace, pod.name), set()).add(pod.uid)
+    containers: dict[str, set[str]] = {}
+    for container in names.values():
+        containers.setdefault(container.pod_uid, set()).add(container.container)
+    for limit in limits:
+        candidates = {limit.pod_uid} - {""} or uids.get((limit.namespace, limit.pod), set())
+        if len(candidates) > 1:
+            error = f"{len(candidates)} pods {limit.namespace}/{limit.pod}"
+            yield OwnedLimit(limit, "", "", error, Reason.AMBIGUOUS)
+        for uid in candidates if len(candidates) == 1 else ():
+            own_names = containers.get(uid, set())
+            named = names.get(limit.container_id)
+            only = min(own_names) if len(own_names) == 1 else ""
+            name = named.container if named else limit.container or only
+            if name and own_names and name not in own_names:
+                yield OwnedLimit(limit, uid, name, f"no container {name}", Reason.FORGED)
+            else:
+                yield OwnedLimit(limit, uid, name)

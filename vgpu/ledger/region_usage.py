@@ -1,0 +1,118 @@
+"""What the shims' regions say of their containers, as far as it can be. Pure."""
+
+from collections.abc import Collection, Mapping
+
+from vgpu.facts import ContainerName, ProcessOwner, RegionDevice, RegionFile
+from vgpu.ledger.container_usage import LeftoverRegion, ShareUsage, UsageBuilder
+from vgpu.ledger.owners import Place, container_name
+from vgpu.ledger.slots import account, living_slots
+from vgpu.model import Phase, PodRef, Scheme, Source
+from vgpu.reasons import Reason
+
+
+class RegionUsage:
+    """Adds regions to the containers of a node.
+
+    Attributes:
+        orphans, released: regions of pods that nobody knows, and of others that have ended.
+    """
+
+    def __init__(
+        self,
+        builder: UsageBuilder,
+        owners: Mapping[int, ProcessOwner | None] | None,
+        names: Mapping[str, ContainerName],
+        given: Mapping[Place, Collection[str]],
+    ) -> None:
+        """``names`` is by container id.
+
+        ``given`` are the devices that the kubelet or our own plugin gave to containers.
+        """
+        self.orphans: list[LeftoverRegion] = []
+        self.released: list[LeftoverRegion] = []
+        self._builder = builder
+        self._owners = owners
+        self._names = names
+        self._given = given
+        self._claims: dict[tuple[str, int], set[str]] = {}
+
+    def add_on_node(self, file: RegionFile, first: RegionFile) -> None:
+        """A region that the plugin has made; ``first`` is the one that counts of its container."""
+        if self._builder.has_ended((file.pod_uid, file.container)):
+            self._add_leftover(file)
+        elif file is not first:
+            detail = f"this container already has {first.path}"
+            self._builder.reject(Source.SHIM, file.path, Reason.AMBIGUOUS, detail)
+        else:
+            self.add(file)
+
+    def _add_leftover(self, file: RegionFile) -> None:
+        uid, builder = file.pod_uid, self._builder
+        pod = builder.pod(uid)
+        leftover = LeftoverRegion(file.path, pod or PodRef(uid, "", ""), file.container)
+        if pod is None and uid not in (builder.presence.phases or {}):
+            self.orphans.append(leftover)
+            return
+        self.released.append(leftover)
+        container = builder.container((uid, file.container), Scheme.VOLCANO, Source.SHIM)
+        container.layout, container.phase = file.region.layout, Phase.RELEASED
+
+    def add(self, file: RegionFile) -> None:
+        """A region of a container that is there."""
+        place, region, credible = (
+            (file.pod_uid, file.container),
+            file.region,
+            self._builder.credible,
+        )
+        container = self._builder.container(place, Scheme.VOLCANO, Source.SHIM)
+        if container.layout:  # the region of another container without a name
+            return
+        container.layout = region.layout
+        container.blocked = region.recent_kernel < 0
+        container.priority = credible.priority(region, file.path)
+        container.last_kernel_time = credible.last_kernel_time(region, file.path)
+        living = living_slots(region, file.pod_uid, self._owners)
+        for slot in living:
+            if slot.host_pid > 0:
+                self._claims.setdefault((file.pod_uid, slot.host_pid), set()).add(file.container)
+        for position, device in enumerate(region.devices):
+            if self._may_have(file, device.uuid):
+                share = container.share(device.uuid)
+                share.vdevice = position
+                self._limit(share, file.path, device)
+                accounted = account(region, living, position)
+                share.accounted = credible.use((Source.SHIM, file.path), device.uuid, accounted)
+
+    def _limit(self, share: ShareUsage, path: str, device: RegionDevice) -> None:
+        memory, credible = device.memory_limit_bytes, self._builder.credible
+        share.unlimited = memory == 0
+        share.limit_bytes = credible.limit((Source.SHIM, path), device.uuid, memory)
+        share.core_limit_percent = device.core_limit_percent or None
+
+    def _may_have(self, file: RegionFile, device: str) -> bool:
+        """Whether nothing contradicts that the region's container has the device."""
+        place, builder = (file.pod_uid, file.container), self._builder
+        given = self._given.get(place)
+        if builder.is_missing(device):
+            builder.reject(Source.SHIM, file.path, Reason.UNKNOWN_DEVICE, device)
+        elif given is None:
+            return not builder.credible.is_forged((Source.SHIM, file.path), place, device)
+        elif device not in given:
+            builder.reject(Source.SHIM, file.path, Reason.DEVICE_NOT_ALLOCATED, device)
+        else:
+            return True
+        return False
+
+    def container_of(self, owner: ProcessOwner, pid: int) -> str:
+        """The container of a process; of an unnamed one in a pod, what a region of it claims.
+
+        Several regions that claim the same process are no evidence.
+        """
+        name = container_name(owner, self._names)
+        if name or not owner.pod_uid:
+            return name
+        containers = sorted(self._claims.get((owner.pod_uid, pid), ()))
+        if len(containers) > 1:
+            detail = f"pid {pid} is claimed by {', '.join(containers)}"
+            self._builder.reject(Source.SHIM, owner.pod_uid, Reason.FORGED, detail)
+        return containers[0] if len(containers) == 1 else ""
