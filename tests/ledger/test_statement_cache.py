@@ -55,7 +55,7 @@ def test_only_pods_that_changed_are_read_again():
 def given(memory, *grants, source=Source.CHECKPOINT):
     """How often the language was asked, and the devices that were given."""
     READ.clear()
-    found = memory.given(grants, (Watched(),), source, ())
+    found = memory.given(grants, (Watched(),), source)
     return len(READ), [said.shares[0].device for one in found for said in one.statements]
 
 
