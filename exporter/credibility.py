@@ -108,7 +108,7 @@ class Placements:
             return ""
         for said in self._elsewhere.get((pod_uid, container), ()):
             if said.source not in PARTIAL:
-                return f"{said.source} says {', '.join(share.device for share in said.shares)}"
+                return f"{said.source} reports {', '.join(share.device for share in said.shares)}"
         return self._strangers(pod_uid, container)
 
     def _strangers(self, pod_uid: str, container: str) -> str:
@@ -120,5 +120,5 @@ class Placements:
 
 
 def _placed(holdings: Iterable[Holding]) -> str:
-    told = (f"{at.source} says {at.share.device}" for at in holdings if at.share.device)
+    told = (f"{at.source} reports {at.share.device}" for at in holdings if at.share.device)
     return "; ".join(told)

@@ -152,7 +152,7 @@ def _said(
         return f"{said.where}{whose} is on {there}"
     where = f" ({said.where})" if said.where and conflict.pod else ""
     words = ", ".join(_share(share, named_device=named_device) for share in shares) or "nothing"
-    return f"{said.source.value} says{whose} {words}{where}"
+    return f"{said.source.value} reports {words}{whose}{where}"
 
 
 def _share(share: Share, *, named_device: bool) -> str:

@@ -219,7 +219,9 @@ class PodAllocator:
     def _guess(self, waiting: tuple[Candidate, ...], ids: frozenset[str], name: str) -> Injection:
         """What the first of them would get. Raises Refused."""
         if not waiting:
-            detail = "without CDI the API server has to say who waits, and it is not heard"
+            detail = (
+                "without CDI, the waiting pods are read from the API server, and it does not answer"
+            )
             raise BindRefused(BindRefusal.NOT_SEEN, detail)
         pod = waiting[0].pod
         guess = ContainerDevices(

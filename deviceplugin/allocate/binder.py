@@ -382,7 +382,7 @@ class Binder:
         try:
             self._injector.prune(kept)
         except OSError as error:
-            log.warning("what a container was given cannot be removed: %s", error)
+            log.warning("files of a released share cannot be removed: %s", error)
         return replace(state, allocation_state=allocation_state, ready=state.ready & kept)
 
     def _keep(self, allocation_state: AllocationState) -> bool:
@@ -423,7 +423,7 @@ class Binder:
         if not lost:
             return state
         told = {"shares": ",".join(sorted(lost))}
-        log.warning("what containers were given is lost or damaged", extra=told)
+        log.warning("files of allocated shares are lost or damaged", extra=told)
         return replace(state, ready=state.ready - lost)
 
     def _is_whole(self, allocation_state: AllocationState, assignment: ContainerDevices) -> bool:
@@ -576,7 +576,7 @@ def _make(path: str, mode: int) -> None:
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(folder).st_uid != os.geteuid():
-            raise OSError(errno.EPERM, "it is somebody else's", path)
+            raise OSError(errno.EPERM, "another user owns the folder", path)
         os.fchmod(folder, mode)
     finally:
         os.close(folder)

@@ -65,7 +65,7 @@ class BinderEvents:
         try:
             self._mend()
         except OSError as error:
-            log.warning("what all containers are given cannot be mended: %s", error)
+            log.warning("files that all containers need cannot be repaired: %s", error)
 
     def bound(self, tenant: AdmittedPod, binding: Binding, seconds: float | None) -> None:  # noqa: ARG002  # the log has it
         """A container is bound."""

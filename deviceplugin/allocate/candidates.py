@@ -113,9 +113,9 @@ def no_candidate(
     rest = f" and {len(near) - _NAMED} more" if len(near) > _NAMED else ""
     waiting = f"waiting there: {', '.join(near[:_NAMED])}{rest}; none wants {count}"
     where = f"node {askers[0].pod.node}" if askers else "this node"
-    detail = f"{count} of {resource} were asked for on {where}"
+    detail = f"{count} of {resource} were requested on {where}"
     return BindRefused(
-        BindRefusal.NO_CANDIDATE, f"{detail}; {waiting if near else 'nobody waits there'}"
+        BindRefusal.NO_CANDIDATE, f"{detail}; {waiting if near else 'no pod waits there'}"
     )
 
 

@@ -192,7 +192,7 @@ class StatusManager:
             try:
                 seconds = self.round()
             except Exception:
-                log.exception("telling failed on a defect")
+                log.exception("writing to the API server failed on a defect")
                 seconds = NODE_SECONDS
             self._awake.wait(seconds)
             self._awake.clear()
@@ -247,7 +247,7 @@ class StatusManager:
         except (SourceError, _DroppedError) as error:
             self._failed(task, error, None)
         except Exception:
-            log.exception("telling failed on a defect", extra=_about(key))
+            log.exception("writing to the API server failed on a defect", extra=_about(key))
             self._count(key.subject, WriteResult.FAILED)
             self._backoff.add(key, task.version, now)
         else:
@@ -266,7 +266,9 @@ class StatusManager:
         until = self._backoff.until(task.key, task.version)
         self._next = min(self._next, until)
         level = logging.INFO if moved_on else logging.WARNING
-        log.log(level, "not told", extra={**_about(task.key), "reason": str(error)})
+        log.log(
+            level, "not written to the API server", extra={**_about(task.key), "reason": str(error)}
+        )
 
     # ------------------------------------------------------------ what is told
 
@@ -283,7 +285,7 @@ class StatusManager:
         if lost := desired_state.of_pod(self._adapter, look, uid, self._clock()):
             raise _DroppedError(", ".join(lost))
         who = {"namespace": pod.ref.namespace, "pod": pod.ref.name, "uid": uid}
-        log.info("pod told", extra={**who, "annotations": _words(marks)})
+        log.info("pod updated", extra={**who, "annotations": _words(marks)})
         if self._backoff.failures(key):
             self._awake.set()  # for its lock, which was looked at before
         self._at(Step.POD_TOLD)
@@ -330,7 +332,7 @@ class StatusManager:
         self._wrote(_Key(WriteTarget.NODE), node, told)
         self._pace(WriteTarget.NODE, look)
         told_of = {"annotations": _words(marks.annotations), "labels": _words(labels)}
-        log.info("node told", extra=told_of)
+        log.info("node updated", extra=told_of)
         return True
 
     def _node_marks(self, look: DesiredState) -> NodePatch:
@@ -352,7 +354,7 @@ class StatusManager:
         told = self._cluster.patch_node_status(node.name, patch)
         self._wrote(_Key(WriteTarget.NODE), node, told)
         self._pace(WriteTarget.CAPACITY, look)
-        log.info("node told", extra={"capacity": _words(capacity)})
+        log.info("node updated", extra={"capacity": _words(capacity)})
         return True
 
     def _tell_unhealthy(self) -> bool:
@@ -379,13 +381,13 @@ class StatusManager:
             self._may_not(error)
             return False
         self._forbidden_until = 0.0
-        log.info("unhealthy GPUs told", extra={"unhealthy": wanted.get(UNHEALTHY_KEY, "")})
+        log.info("unhealthy GPUs written", extra={"unhealthy": wanted.get(UNHEALTHY_KEY, "")})
         return True
 
     def _may_not(self, error: ClusterError) -> None:
         """The right to the ConfigMap is the operator's to give: no failure, and said once."""
         if not self._forbidden_until:
-            log.info("unhealthy GPUs are not told: no right", extra={"reason": str(error)})
+            log.info("unhealthy GPUs are not written: no permission", extra={"reason": str(error)})
         self._forbidden_until = self._monotonic() + FORBIDDEN_SECONDS
 
     def _say_one(self) -> bool:

@@ -94,7 +94,7 @@ class LimitsWriter:
                 if not all(self._is_whole(uid, folder) for folder in folders):
                     self.look(uid, by_name=folders)
             except (SourceError, OSError) as error:
-                log.warning("limits cannot be mended", extra={"uid": uid, "reason": str(error)})
+                log.warning("limits cannot be repaired", extra={"uid": uid, "reason": str(error)})
 
     def look(self, uid: str, by_name: Collection[str] = ()) -> PodFiles:
         """Write the files of all the pod's containers that run now.
@@ -149,7 +149,7 @@ class LimitsWriter:
         least = sorted(pids)[: gaia_pids.MOST_PIDS]  # as many as the library reads
         if len(pids) > len(least):
             reason = f"it counts {gaia_pids.MOST_PIDS} of each container"
-            self._warn(uid, "more processes than gaia's library counts", reason)
+            self._warn(uid, "more processes than gpu-manager's library counts", reason)
         self._folder.write(uid, folder, VCUDA_CONFIG, config)
         self._folder.write(uid, folder, PIDS_CONFIG, gaia_pids.encode(least))
 

@@ -133,9 +133,9 @@ class GaiaServices:
         except (SourceError, OSError) as error:  # what was mirrored may not be what is loaded
             self._mirrored, self._problem = None, str(error)
         if self._problem and self._problem != said:
-            log.warning("some containers cannot be given the driver: %s", self._problem)
+            log.warning("the driver cannot be provided to some containers: %s", self._problem)
         if self._mirrored and self._mirrored != before:
-            log.info("the driver is there for containers", extra=_said(self._mirrored))
+            log.info("the driver is available to containers", extra=_said(self._mirrored))
             self._told()
 
     def _keep_fresh(self) -> None:
@@ -145,7 +145,7 @@ class GaiaServices:
                 try:
                     keep()
                 except Exception:
-                    log.exception("keeping gaia's files failed on a defect")
+                    log.exception("keeping gpu-manager's files failed on a defect")
             self._stopping.wait(REFRESH_SECONDS)
 
     def _require_driver(self, tenant: AdmittedPod) -> None:

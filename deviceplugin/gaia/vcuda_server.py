@@ -140,7 +140,7 @@ class _Pod:
         until = loop.time() + PATIENCE_SECONDS
         while not found(asks, await self._fresh(asks)):
             if loop.time() >= until:
-                text = f"the kubelet does not say which container {asks.container} is"
+                text = f"the kubelet's data does not identify container {asks.container}"
                 raise VcudaRefusal(grpc.StatusCode.UNAVAILABLE, text)
 
     async def _fresh(self, asks: ContainerQuery) -> PodFiles:

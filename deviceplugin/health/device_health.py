@@ -191,7 +191,7 @@ def _mute(gpu: Gpu, health: Health) -> bool:
 def _loss(gpu: Gpu, there: Mapping[str, Gpu], sample: GpuSample) -> str:
     """Why a device that is not ``there`` is lost; "" if nothing can be said."""
     if any(gpu.uuid == one.uuid for one in sample.gpus):
-        return "it does not tell its memory any more"
+        return "the GPU no longer reports its memory"
     # A number that cannot be is refused alone: what else the GPU tells is as good as ever.
     failed = (one for one in sample.rejections if one.reason is not Reason.IMPLAUSIBLE)
     refused = {rejection.subject: rejection for rejection in failed}

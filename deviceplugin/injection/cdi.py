@@ -147,7 +147,7 @@ class CdiInjector:
         if found == content:
             return
         if self._owner(name, found) in (_Owner.OURS, _Owner.OTHERS):
-            detail = "it says something else, and a runtime may know it"
+            detail = "its content differs, and a runtime may have read it"
             raise OSError(errno.EEXIST, detail, str(path))
         self._folder.mkdir(parents=True, exist_ok=True)
         atomic_files.write(path, content, lasting=False)

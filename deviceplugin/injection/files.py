@@ -82,7 +82,7 @@ class FileInjector:
             detail = "a container was made before its limits were there: its pod must be replaced"
             raise OSError(errno.EEXIST, detail, str(folder))
         if self._is_whole(folder):
-            detail = "it says something else, and a container may have it"
+            detail = "its content differs, and a container may use it"
             raise OSError(errno.EEXIST, detail, str(folder))
         new = atomic_files.beside(folder)
         _remove(new)

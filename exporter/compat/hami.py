@@ -53,7 +53,7 @@ def hami(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # noqa: ARG001  #
             ),
         ),
         FamilyTable(
-            title="Cards, without the node label",
+            title="GPUs, without the node label",
             rows=hosts,
             labels=labels[1:],
             key=lambda row: (*host_key(row), row.device_type, ZONE),

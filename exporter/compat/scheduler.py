@@ -130,10 +130,10 @@ def volcano_scheduler(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # no
             ),
         ),
         FamilyTable(
-            title="Pods on cards",
+            title="Pods on GPUs",
             note=(
                 "There is no namespace label: pods of one name in several namespaces are one series"
-                " with their sum. `vgpu_container_memory_allocated_bytes` tells them apart."
+                " with their sum. `vgpu_container_memory_allocated_bytes` separates them."
             ),
             rows=pods,
             labels=("devID", "NodeName", "podName"),

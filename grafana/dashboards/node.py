@@ -156,10 +156,10 @@ CARDS: Final = PanelRow(
 )
 
 HOLDERS: Final = PanelRow(
-    "Who holds what",
+    "Allocations",
     (
         TablePanel(
-            "Who holds what",
+            "Allocations",
             'One line for each container and GPU. "Given" is the share, "limit" what is'
             ' enforced, "used" what the driver sees, "accounted" what the sharing system\'s'
             " library believes; where they differ something is wrong.",

@@ -167,7 +167,7 @@ OFFERED: Final = PanelRow(
 )
 
 ANSWERS: Final = PanelRow(
-    "What the kubelet is answered",
+    "Answers to the kubelet",
     (
         graph(
             "How long it takes",

@@ -244,7 +244,7 @@ CYCLES: Final = PanelRow(
         ),
         graph(
             "Missed cycles",
-            "Cycles that were due and did not take place, or not to their end.",
+            "Cycles that were due and were skipped or not finished, by reason.",
             GrafanaUnit.COUNT,
             (PanelQuery(growth("vgpu_reconcile_missed_cycles_total", "reason"), "{{reason}}"),),
             NO_RECONCILER,

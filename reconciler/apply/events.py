@@ -24,8 +24,10 @@ class _Word(msgspec.Struct, frozen=True):
 
 
 _EVICTED: Final = _Word("VgpuEvicted", "VgpuEvictionFailed", "the pod", "evicted")
-_REMOVED: Final = _Word("VgpuFolderRemoved", "VgpuFolderNotRemoved", "a shim's folder", "removed")
-_EDITED: Final = _Word("VgpuRepaired", "VgpuNotRepaired", "what it says", "repaired")
+_REMOVED: Final = _Word(
+    "VgpuFolderRemoved", "VgpuFolderNotRemoved", "a sharing library's folder", "removed"
+)
+_EDITED: Final = _Word("VgpuRepaired", "VgpuNotRepaired", "its annotations", "repaired")
 _CLEARED: Final = _Word("VgpuClaimCleared", "VgpuClaimNotCleared", "its claim", "cleared")
 _EDITS: Final[Mapping[Rule, _Word]] = {
     Rule.ASSUMED_UNBOUND: _CLEARED,

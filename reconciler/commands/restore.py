@@ -48,8 +48,8 @@ Examples:
   vgpu reconcile restore vgpu-restore.jsonl --audit again.jsonl    # undoes the undoing
 
 \b
-Status: 0 if all is as it was before; 3 if you said no; 4 if something is not, such as an evicted
-pod; 1 for an error, 2 for wrong flags.
+Status: 0 if all is as it was before; 3 if you answered no; 4 if something is not, such as an
+    evicted pod; 1 for an error, 2 for wrong flags.
 """,
 )
 @click.argument("audit", metavar="AUDIT")
@@ -116,7 +116,7 @@ def restore_command(
     else:
         click.echo(json_text([restored_document(restored) for restored in undone]))
     if left := len(todo) - len(undone):
-        told = complaint or "told to stop"
+        told = complaint or "stopped by a signal"
         raise click.ClickException(f"{told}; not looked at: {left} of {len(todo)}")
     if complaint:
         raise click.ClickException(complaint)

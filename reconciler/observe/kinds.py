@@ -186,8 +186,8 @@ class Watched:
         state = informer.state()
         note = ""
         if state.failure is not None:
-            note = f"not all {what} are seen: {state.failure}"
+            note = f"some {what} could not be read: {state.failure}"
         elif not state.synced:
             silence = "yet" if state.silent is None else f"for {state.silent:.0f} s"
-            note = f"not all {what} are seen: the API server has said nothing of them {silence}"
+            note = f"some {what} could not be read: no answer from the API server {silence}"
         return Seen(tuple(state.objects.values()), note, state.malformed)

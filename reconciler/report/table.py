@@ -128,10 +128,9 @@ def _plan_lines(plan: Plan, width: int | None, command: str) -> Iterator[Line]:
         yield from _wrapped(f"Note: {note}", width, "", "  ", DOUBTFUL)
     if plan.breaker.tripped:
         breaker = plan.breaker
-        told = (
-            f"Circuit breaker: {breaker.wanted} troubles with {breaker.pods} living GPU pods, more"
-            f" than {breaker.allowed}. Nothing will be done: find out what has happened first."
-        )
+        told = f"Circuit breaker: {breaker.wanted} objects need an action, with {breaker.pods}"
+        f" living GPU pods; more than {breaker.allowed} are not allowed. Nothing will be done:"
+        " find the common cause first."
         yield from _wrapped(told, width, "", "  ", BAD)
     if plan.notes or plan.breaker.tripped:
         yield []
@@ -140,11 +139,11 @@ def _plan_lines(plan: Plan, width: int | None, command: str) -> Iterator[Line]:
         yield from _table([_action_row(entry, plan.made_at) for entry in plan.actions], width, "  ")
         yield []
     if plan.skipped:
-        yield [(f"Left alone: {len(plan.skipped)}", BOLD)]
+        yield [(f"Skipped: {len(plan.skipped)}", BOLD)]
         yield from _skipped(plan, width)
         yield []
     if plan.findings:
-        yield [(f"Only to be told: {len(plan.findings)}", BOLD)]
+        yield [(f"Report only: {len(plan.findings)}", BOLD)]
         rows = [_finding_row(entry, plan.made_at) for entry in plan.findings]
         yield from _table(rows, width, "  ")
         yield []
@@ -239,7 +238,7 @@ def _report_lines(report: ReportDocument) -> Iterator[Line]:
         numbers = (
             (count.actions, "to be done"),
             (count.skipped, "skipped"),
-            (count.findings, "to be told"),
+            (count.findings, "report only"),
         )
         told = ", ".join(f"{number} {what}" for number, what in numbers if number)
         yield [(f"  {count.rule:<{longest}}  {told}", PLAIN), (f": {count.explanation}", DIM)]

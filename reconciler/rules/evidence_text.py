@@ -102,4 +102,4 @@ def _share(share: Share) -> str:
     parts = [] if share.memory_bytes is None else [size(share.memory_bytes)]
     if share.cores_milli is not None:
         parts.append(f"{percent(share.cores_milli)} % of cores")
-    return f"{', '.join(parts) or 'a share'} of {share.device or 'a device that is not told'}"
+    return f"{', '.join(parts) or 'a share'} of {share.device or 'an unknown device'}"

@@ -187,7 +187,7 @@ def _stuck(share_pod: Pod, cards: _Cards, policy: Policy) -> Iterator[Finding]:
         cause, evidence = Cause.VANISHED_GPUID, ("no holder pod keeps a GPU under that name",)
     if not evidence:
         return
-    place = f"it was given virtual GPU {quoted(gpuid)} on node {share_pod.node}, but no pod"
+    place = f"virtual GPU {quoted(gpuid)} was allocated to it on node {share_pod.node}, but no pod"
     own = not _MADE_UP.fullmatch(gpuid)
     remark = ("the name is not one that KubeShare makes up: its user must decide",) if own else ()
     yield Finding(

@@ -230,9 +230,9 @@ def test_the_refusal_names_the_request_and_who_comes_near():
 
 def test_where_nobody_waits_the_refusal_says_so():
     started = running(pod("p"))
-    text = "3 of volcano.sh/vgpu-number were asked for on node node-1; nobody waits there"
+    text = "3 of volcano.sh/vgpu-number were asked for on node node-1; no pod waits there"
     assert said(started, count=3) == text
-    assert "on this node; nobody" in said(count=3)
+    assert "on this node; no pod" in said(count=3)
 
 
 def test_the_refusal_does_not_grow_with_the_pods():

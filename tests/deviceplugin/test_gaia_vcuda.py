@@ -603,7 +603,7 @@ def test_what_a_tenant_brings_about_at_each_look_is_said_once(node, caplog):
         node.keeper._registrar.look(UID)
         node.keeper.seat(tenant)
     assert sorted(warnings(caplog)) == [
-        "more processes than gaia's library counts",
+        "more processes than gpu-manager's library counts",
         "the limits of a pod stay what they are",
     ]
 

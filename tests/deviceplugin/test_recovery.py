@@ -587,7 +587,7 @@ def test_on_one_of_several_cards_it_is_unsettled_and_a_conflict():
     found = gpushare({}, FOUR)
     assert found.unsettled == {"p"}
     assert not found.allocation_state.tenants
-    assert any("nobody tells of which device" in one.detail for one in found.conflicts)
+    assert any("no source names the device" in one.detail for one in found.conflicts)
 
 
 @pytest.mark.parametrize(

@@ -559,13 +559,13 @@ def test_a_configmap_that_we_may_not_use_is_no_failure_and_said_once(gpushare, c
         gpushare.round(after=NODE_SECONDS)
     assert gpushare.count("versioned_config_map") == hours
     assert ("configmap", "failed") not in gpushare.status_manager.counts()
-    assert len([each for each in caplog.records if "not told" in each.message]) == 1
+    assert len([each for each in caplog.records if "not written" in each.message]) == 1
     gpushare.round(after=NODE_SECONDS)  # it has been given by now
     assert gpushare.server.config_maps[CONFIG][0] == {"gpus": "0"}
     gpushare.server.refuse("write_config_map", 403)
     ail(gpushare, healthy=True)
     gpushare.round(after=NODE_SECONDS)  # and taken away
-    assert len([each for each in caplog.records if "not told" in each.message]) == 2
+    assert len([each for each in caplog.records if "not written" in each.message]) == 2
 
 
 # ---------------------------------------------------------------- events

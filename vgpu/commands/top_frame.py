@@ -288,7 +288,7 @@ def body(state: ScreenState, layout: ColumnLayout, sort: Sort) -> list[Row]:
             for share in on.get(device.uuid, ())
         ]
         if device.up and device.uuid not in on and device.uuid not in parents:
-            rows.append(partial(Text, "  nobody holds a share of it", style="dim"))
+            rows.append(partial(Text, "  no container holds a share of this GPU", style="dim"))
     if not reading.devices:
         rows.append(partial(Text, " No GPU answers."))
     if reading.idle:

@@ -54,8 +54,8 @@ MATRIX = click.Option(
     ["--matrix"],
     type=click.Path(),
     metavar="FILE",
-    help="The output of 'nvidia-smi topo -m', where the driver cannot tell how GPUs are joined;"
-    " - is standard input.",
+    help="The output of 'nvidia-smi topo -m', where the driver cannot report how GPUs are"
+    " connected; - is standard input.",
 )
 
 

@@ -93,15 +93,15 @@ def unknown(view: ExporterView, gpu: GpuSample, between: Between) -> Iterator[st
         if not row.success:
             yield f"collector {row.name} fails: {row.last_error}"
     for uuid in gpu.lost:
-        yield f"{uuid} no longer answers: it is left out"
+        yield f"{uuid} no longer answers: the GPU is skipped"
     cards = whole_cards(gpu)
     for at, first in enumerate(cards):
         far = [two.index for two in cards[at + 1 :] if between(first, two) is None]
         if far:
             others = ", ".join(f"GPU{index}" for index in far)
             yield (
-                f"how GPU{first.index} is joined to {others} is unknown: taken for SYS"
-                " (--matrix FILE can tell, from 'nvidia-smi topo -m')"
+                f"the connection of GPU{first.index} to {others} is unknown: SYS is assumed"
+                " (--matrix FILE supplies it, from 'nvidia-smi topo -m')"
             )
     uses, here = _uses(view), {one.uuid for one in gpu.gpus}
     for holding in view.books.holdings if view.books else ():

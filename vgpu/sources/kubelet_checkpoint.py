@@ -60,7 +60,7 @@ def parse_checkpoint(
         raise SourceError(Reason.MALFORMED, subject, str(error)) from error
     expected = fnv1a_32(_spew_data(checkpoint.data).encode())
     if checkpoint.checksum != expected:
-        detail = f"it says {checkpoint.checksum}, its content gives {expected}"
+        detail = f"its checksum is {checkpoint.checksum}, but its content gives {expected}"
         raise SourceError(Reason.CHECKSUM_MISMATCH, subject, detail)
     grants, rejections = [], []
     for entry in checkpoint.data.entries or ():

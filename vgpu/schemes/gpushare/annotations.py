@@ -110,7 +110,7 @@ def _by_index(pod: Pod, asked: Mapping[str, int]) -> Units:
     """The extender's form: all that is asked for, on one GPU."""
     text = pod.annotations.get(INDEX)
     if text is None:
-        raise _refusal(pod, INDEX, "", "missing, so no GPU is told")
+        raise _refusal(pod, INDEX, "", "missing, so the GPU is unknown")
     if not asked:
         raise _refusal(pod, INDEX, text, f"no container asks for {MEMORY}")
     card = _card(pod, INDEX, text, text)

@@ -158,7 +158,7 @@ def _containers_by_position(
     detail = (
         f"{count} segments with devices: of app containers among {_some(apps)} (HAMi up to 2.8,"
         f" Volcano), or of any among {_some(every)} (HAMi from 2.9);"
-        " no container asks for a resource by which it could be told"
+        " no container requests a resource that would decide it"
     )
     raise ClaimError(subject_of(pod), key, text, detail)
 
@@ -316,7 +316,7 @@ def _bind_phase_of(claim: Claim, key: str, subject: str) -> str:
         for each in claim.allocations
     ]
     if told != waiting:
-        detail = "assumed is just what Allocate has still to hand out"
+        detail = "exactly the shares that Allocate has not served yet must be assumed"
         raise ClaimError(subject, key, ", ".join(told), detail)
     return FAILED if claim.failed else ALLOCATING
 

@@ -165,7 +165,7 @@ def _flaw(card: Registration) -> str:
 def _cell(card: Registration, column: str, key_set: KeySet) -> str:
     value = getattr(card, column)
     if value is None:
-        raise ClaimError("registration", key_set.register, card.uuid, f"{column} is not told")
+        raise ClaimError("registration", key_set.register, card.uuid, f"{column} is missing")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
