@@ -146,7 +146,7 @@ def _said(
     said: Statement, shares: list[Share], conflict: Conflict, pod: PodRef, *, named_device: bool
 ) -> str:
     """``<source> says <shares> (<where>)``; whose, too, if the conflict is not one pod's."""
-    whose = f" of {named(pod, said.container)}" if conflict.pod is None and pod.uid else ""
+    whose = f" for {named(pod, said.container)}" if conflict.pod is None and pod.uid else ""
     if said.source is Source.PROCESS:
         there = ", ".join(share.device for share in shares)
         return f"{said.where}{whose} is on {there}"

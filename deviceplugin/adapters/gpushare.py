@@ -179,7 +179,7 @@ def _by_uuid(allocation: Allocation, uuids: Mapping[str, str], pod: Pod) -> Allo
         uuid = uuids.get(share.device)
         if not uuid:
             known = ", ".join(name for name in uuids if name.isdecimal()) or "none"
-            detail = f"there is no GPU {share.device}; there are {known}"
+            detail = f"this node has no GPU with index {share.device}; it has {known}"
             raise BindRefused(BindRefusal.UNKNOWN_DEVICE, detail, pod.ref, allocation.container)
         shares.append(replace(share, device=uuid))
     return Allocation(allocation.container, tuple(shares), Phase.ASSIGNED)

@@ -258,7 +258,7 @@ def _expect_served(share: Share, known: Collection[str], pod: Pod, container: st
     """Raises BindRefused for a share that cannot be given."""
     if share.device not in known:
         there = ", ".join(sorted(known)) or "none"
-        detail = f"there is no GPU {share.device} to be shared; there are {there}"
+        detail = f"device {share.device} is not shared on this node; shared are {there}"
         raise BindRefused(BindRefusal.UNKNOWN_DEVICE, detail, pod.ref, container)
     if not share.memory_bytes:
         detail = f"no memory of {share.device} is promised, which HAMi-core takes for no limit"

@@ -52,7 +52,7 @@ REFUSED = {
         "volcano.sh/vgpu-node is 'node99' (other_node)",
     ),
     "malformed": (told("one GPU, please:"), "not <UUID>,<type>,<memory>,<cores>"),
-    "unknown": (told(f"{STRANGER},NVIDIA,16,5:"), f"there is no GPU {STRANGER} to be shared"),
+    "unknown": (told(f"{STRANGER},NVIDIA,16,5:"), f"device {STRANGER} is not shared on this node"),
     "too-large": (
         told(f"{{0}},NVIDIA,{CARD_GIB * 16 + 1},5:"),
         "not so much memory is free",

@@ -403,7 +403,7 @@ def test_a_container_that_nobody_can_name_waits_in_vain(node, monkeypatch):
     container = node.host.start(pod.ref, "c0", [7], linked=False)
     told, text = register(node.socket(), pod_uid=UID, container_id=container)
     assert told is Code.UNAVAILABLE
-    assert "the kubelet does not say" in text
+    assert "the kubelet's data does not identify" in text
 
 
 def test_a_driver_that_does_not_answer_is_said(node):

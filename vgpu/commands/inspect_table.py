@@ -325,7 +325,8 @@ class _Table(msgspec.Struct, frozen=True):
         return text[: width - tail - 1] + self.glyphs.cut + text[len(text) - tail :]
 
     def _on(self, device: str) -> str:
-        return f"GPU {device if self.layout.wide else device[:_UUID]}"
+        name = device if self.layout.wide else device[:_UUID]
+        return name if name.startswith("GPU-") else f"GPU {name}"
 
     def _age(self, since: float | None) -> str:
         return "" if since is None else age(self.as_of - since)
