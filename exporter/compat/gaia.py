@@ -96,7 +96,7 @@ def gaia(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # noqa: ARG001  #
                 Family(
                     "container_request_gpu_utilization",
                     GAUGE,
-                    "Requested share of a card, 1 is a whole one.",
+                    "Requested share of a GPU, 1 is a whole GPU.",
                     gaia_request_cores,
                     ("req_of_gpu",),
                 ),

@@ -106,7 +106,7 @@ def volcano_scheduler(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # no
                 Family(
                     "volcano_vgpu_device_shared_number",
                     GAUGE,
-                    "Shares of the card that containers hold.",
+                    "Shares of the GPU that containers hold.",
                     lambda row: row.shares,
                 ),
                 Family(
@@ -118,13 +118,13 @@ def volcano_scheduler(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # no
                 Family(
                     "volcano_vgpu_device_allocated_cores",
                     GAUGE,
-                    "Cores of these shares, in percent of the card.",
+                    "Cores of these shares, in percent of the GPU.",
                     lambda row: percent(row.cores_milli),
                 ),
                 Family(
                     "volcano_vgpu_device_memory_limit",
                     GAUGE,
-                    "Memory of the card, in units of --volcano.memory-factor MiB.",
+                    "Memory of the GPU, in units of --volcano.memory-factor MiB.",
                     _units(lambda row: row.card_bytes),
                 ),
             ),
@@ -142,14 +142,14 @@ def volcano_scheduler(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # no
                 Family(
                     "volcano_vgpu_device_memory_allocation_for_a_certain_pod",
                     GAUGE,
-                    "Memory that the pods of this name hold of the card, in units of"
+                    "Memory that the pods of this name hold of the GPU, in units of"
                     " --volcano.memory-factor MiB.",
                     _units(lambda row: row.memory_bytes),
                 ),
                 Family(
                     "volcano_vgpu_device_core_allocation_for_a_certain_pod",
                     GAUGE,
-                    "Cores that they hold, in percent of the card.",
+                    "Cores that the pods of this name hold, in percent of the GPU.",
                     lambda row: percent(row.cores_milli),
                 ),
             ),

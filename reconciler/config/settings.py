@@ -290,7 +290,7 @@ def _mapping(node: yaml.Node, section: str, name: str) -> Iterator[tuple[str, Se
             raise ConfigError(place, section, "a key must be text")
         key = f"{prefix}{key_node.value}"
         if key in seen:
-            raise ConfigError(place, key, "given twice; remove one")
+            raise ConfigError(place, key, "it appears twice; remove one")
         seen.add(key)
         if key in SECTIONS:
             yield from _mapping(value, key, name)

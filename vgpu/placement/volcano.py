@@ -126,8 +126,8 @@ class CandidateNode(msgspec.Struct, frozen=True):
 class GpuSkip(Enum):
     """Why a card is passed over, in the order of the checks."""
 
-    UUID = "the pod's annotations exclude this card"
-    UNHEALTHY = "its plugin says that it is unhealthy"
+    UUID = "the pod's annotations exclude this GPU"
+    UNHEALTHY = "its plugin reports it as unhealthy"
     SLOTS = "no share is left"
     GROUP = "another pod of the PodGroup is on it"
     MEMORY = "not enough memory is left"

@@ -94,7 +94,7 @@ class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rate_limit: RateLimit = RateLimit()
 
 
-_TWICE = "a key is given twice; remove one"
+_TWICE = "a key appears twice; remove one"
 
 
 class _Loader(yaml.SafeLoader):
