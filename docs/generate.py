@@ -151,12 +151,12 @@ RUNBOOK_INDEX = """\
 `make docs`. -->
 # Runbooks
 
-One page for each rule of `vgpu reconcile`: what it means, what was done, what to do next, how to
-turn it off. Where several rules find the same subject the first of this list that may act does.
-How to begin is in [reconcile.md](../reconcile.md), every other word in
+One page for each rule of `vgpu reconcile`: its meaning, the reconciler's action, the next steps,
+and how to turn it off. Where several rules report the same object, the first of this list that may
+act does. The first steps are in [reconcile.md](../reconcile.md), all reason codes in
 [reconcile-reasons.md](../reconcile-reasons.md).
 
-| rule | in a word | default mode | looks with `--scope` |
+| rule | problem | default mode | `--scope` |
 | --- | --- | --- | --- |
 """
 
