@@ -287,7 +287,7 @@ CONTAINERS: Final = RuleGroup(
                 f" ({HELD_BACK} > on ({CARD}) group_left () {HIGHEST})"
             ),
             "5m",
-            f"{THE_CONTAINER} is blocked although no container of higher priority runs",
+            f"{THE_CONTAINER} is blocked without need",
             f"The sharing library stops its kernels on {THE_NODE}, but no container of a higher"
             " priority uses its GPUs. First: check whether the original monitor, which lifts the"
             " block, runs there.",

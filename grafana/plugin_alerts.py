@@ -92,7 +92,7 @@ DEVICE_PLUGINS: Final = RuleGroup(
             WARNING,
             "vgpu_plugin_device_unhealthy_info == 1",
             "5m",
-            f"{THE_CARD} is unhealthy and no longer allocated: {{{{ $labels.reason }}}}",
+            f"{THE_CARD} is unhealthy: {{{{ $labels.reason }}}}",
             "Running containers stay, and no new shares of it are allocated. First: see which"
             " containers use it, and read the GPU's own alerts and dmesg.",
         ),

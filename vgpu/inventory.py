@@ -53,7 +53,7 @@ class WaitingReason(Explained):
     NOT_BOUND = "not_bound", "a device is reserved, but the pod is not bound to the node"
     NOT_ASSIGNED = (
         "not_assigned",
-        "a device is reserved, but was never allocated by the device plugin",
+        "a device is reserved, but was never allocated",
     )
 
 

@@ -354,7 +354,7 @@ REPAIR: Final = PanelRow(
         graph(
             "Findings by rule",
             "Findings that persist. A line that does not fall is not repaired: the reconciler's"
-            " own dashboard shows why. {BOTH_SCOPES}",
+            f" own dashboard shows why. {BOTH_SCOPES}",
             GrafanaUnit.COUNT,
             (
                 PanelQuery(

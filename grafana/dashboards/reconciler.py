@@ -160,8 +160,7 @@ FINDINGS: Final = PanelRow(
         bars(
             "Findings by rule",
             "For a process each object counts once, under the first rule that reports it. A click"
-            " opens the"
-            f" rule's runbook. {BOTH_SCOPES}",
+            f" opens the rule's runbook. {BOTH_SCOPES}",
             GrafanaUnit.COUNT,
             (PanelQuery(f"sort_desc(sum by (rule) ({FOUND}))", "{{rule}}"),),
             NO_PLAN,

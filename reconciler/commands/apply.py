@@ -58,9 +58,9 @@ Examples:
   vgpu reconcile apply --namespace ml --audit /var/lib/vgpu/audit/today.jsonl
 
 \b
-Status: 0 if all was done, or was no longer needed since objects were gone or had changed; 3 if you
-answered no; 4 if something was not done, or the circuit breaker has tripped; 1 for an error, 2 for
-wrong flags.
+Status: 0 if all was done, or was no longer needed since objects were gone or had changed; 3 if
+you answered no; 4 if something was not done, or the circuit breaker has tripped; 1 for an error,
+2 for wrong flags.
 """,
 )
 @click.option(

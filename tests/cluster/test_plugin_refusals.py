@@ -157,7 +157,7 @@ def test_what_nobody_there_can_be_asking_for_fails_the_pod_and_names_who_waits(
     failed = client.wait_for(former, objects.phase("Failed"), "Failed")["status"]
     assert failed["reason"] == "UnexpectedAdmissionError"
     for words in (
-        f"1 of {KIND.resource} were asked for on node {plugin.node.name}",
+        f"1 of {KIND.resource} were requested on node {plugin.node.name}",
         f"{namespace}/former has failed",
         f"{namespace}/double wants 2 (container main)",
         "none wants 1 (no_candidate)",

@@ -40,9 +40,9 @@ gpu-1  volcano · 2 GPUs · 13.7 GiB free
 
 Without a device: 2
   ml/infer-0  7.8 GiB, 20% of cores  volcano on gpu-1  12m
-      a device is reserved, but was never allocated by the device plugin (GPU-00000001)
+      a device is reserved, but was never allocated (GPU-00000001)
   ml/waits  31.2 GiB, 80% of cores  volcano  1m
-      no node takes it: no room
+      no node fits the pod: no room
 
 What still fits
   volcano    2 GPUs, 58.7 GiB free of 90.0 GiB

@@ -370,7 +370,8 @@ def test_a_card_that_was_not_given_and_is_used_is_held_beside():
     assert held(found.allocation_state, "p") == {"side": (share(B, 3),)}
     assert bindings(found.allocation_state) == bindings(node.state.allocation_state)
     assert any(
-        "was not given" in one.detail and C in one.detail for one in of_desk(found.allocation_state)
+        "was not allocated" in one.detail and C in one.detail
+        for one in of_desk(found.allocation_state)
     )
 
 

@@ -73,7 +73,7 @@ def test_a_container_that_uses_more_than_it_was_given_is_told_with_figures():
     text = "\n".join(finding.evidence)
     assert f"node gpu-1 on {HERE}: main uses 12288 MiB of 8192 MiB, 150 %" in text
     assert "ml/train/main holds 8192 MiB" in text
-    assert "its size is told by kubelet-checkpoint" in text
+    assert "its size is from kubelet-checkpoint" in text
     assert "pid 4711, 4712" in text
 
 
