@@ -26,11 +26,11 @@ from vgpu.reasons import SourceError
 log = logging.getLogger(__name__)
 
 SWITCH_SECONDS: Final = 0.0005
-"""So often a busy thread lets the others in. A call of the kubelet's goes through several threads;
-with Python's 5 ms it would wait for the binder and the status manager in each."""
+"""Interval at which a busy thread yields to the others, in seconds. A call of the kubelet's goes
+through several threads; with Python's 5 ms it would wait for the binder and the status manager in each."""
 
 ENDING_SECONDS: Final = 2.0
-"""So long calls of the kubelet that are under way may take at the end."""
+"""Maximum time to wait for running calls of the kubelet at the end, in seconds."""
 
 EPILOG: Final = """\
 \b

@@ -308,7 +308,7 @@ class PluginMetrics:
         self._checkpoint_failures = 0
 
     def allocated(self, resource: str) -> None:
-        """An answer to Allocate was given."""
+        """Allocate was answered."""
         with self._lock:
             self._allocations[resource] += 1
 
@@ -318,13 +318,13 @@ class PluginMetrics:
             self._refusals[step, why] += 1
 
     def waited(self, wait: Wait, seconds: float) -> None:
-        """So long somebody had to wait."""
+        """The kubelet or a container has waited for ``seconds``."""
         with self._lock:
             count, total = self._waits[wait]
             self._waits[wait] = count + 1, total + seconds
 
     def conflicts(self, count: int, remarks: int) -> None:
-        """So many contradictions there are now, and so much that is only claimed."""
+        """Set the current numbers of contradictions and of remarks."""
         with self._lock:
             self._conflicts, self._remarks = count, remarks
 

@@ -50,7 +50,7 @@ from vgpu.web.server import ListenError, WebServer
 log = logging.getLogger(__name__)
 
 LISTENING_SECONDS: Final = 5.0
-"""So long the start waits for the API server; annotations then come later."""
+"""Maximum time that the start waits for the API server, in seconds; annotations then come later."""
 
 STEP_SECONDS: Final = 0.2
 

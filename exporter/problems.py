@@ -1,4 +1,4 @@
-"""What is wrong, in words, for people who look at the status page. Pure."""
+"""The problems of a node as sentences for the status page. Pure."""
 
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
@@ -14,7 +14,7 @@ from vgpu.units import percent
 RECENT_XID_SECONDS = 3600.0
 
 MAX_PARTIES = 4
-"""So many of the statements that conflict are quoted; the rest are counted."""
+"""Maximum number of quoted statements of a conflict; the others are counted."""
 
 SERIOUS = frozenset(
     {
@@ -25,7 +25,7 @@ SERIOUS = frozenset(
         ConflictKind.DEVICE_MISSING,
     }
 )
-"""Somebody works on what is not theirs, or on nothing."""
+"""Conflicts in which a container uses a device that was not allocated to it, or none."""
 
 
 class ProblemSeverity(IntEnum):
@@ -102,7 +102,7 @@ def share_problems(view: ExporterView) -> Iterator[Problem]:
 
 
 def conflict_problems(view: ExporterView) -> Iterator[Problem]:
-    """Where the sources of the ledger disagree; orphaned regions are told as leftovers."""
+    """Disagreements between the sources of the ledger; orphaned regions are reported as leftovers."""
     if view.books is None:
         return
     ledger = view.books.ledger
@@ -122,7 +122,7 @@ def _severity(conflict: Conflict) -> ProblemSeverity:
 
 
 def in_words(conflict: Conflict, names: Mapping[str, PodRef]) -> str:
-    """Whose it is, what is wrong, and what each source says; ``names`` is by pod UID."""
+    """The pod, the problem, and what each source reports; ``names`` is by pod UID."""
     subject = named(conflict.pod, conflict.container) if conflict.pod else conflict.device
     shares = [_about(said, conflict.device) for said in conflict.statements]
     one_device = all(share.device == conflict.device for those in shares for share in those)
@@ -145,7 +145,7 @@ def _about(said: Statement, device: str) -> list[Share]:
 def _said(
     said: Statement, shares: list[Share], conflict: Conflict, pod: PodRef, *, named_device: bool
 ) -> str:
-    """``<source> says <shares> (<where>)``; whose, too, if the conflict is not one pod's."""
+    """``<source> reports <shares> (<where>)``; with the pod if the conflict is not one pod's."""
     whose = f" for {named(pod, said.container)}" if conflict.pod is None and pod.uid else ""
     if said.source is Source.PROCESS:
         there = ", ".join(share.device for share in shares)
@@ -156,7 +156,7 @@ def _said(
 
 
 def _share(share: Share, *, named_device: bool) -> str:
-    """As much as is told of it."""
+    """Memory and cores of the share, as far as they are reported."""
     parts = [] if share.memory_bytes is None else [size(share.memory_bytes)]
     parts += [] if share.cores_milli is None else [f"{percent(share.cores_milli)} % of the cores"]
     there = f" on {share.device or 'an unknown device'}" if named_device else ""
@@ -164,7 +164,7 @@ def _share(share: Share, *, named_device: bool) -> str:
 
 
 def leftovers(view: ExporterView) -> Iterator[Problem]:
-    """Failed pods and regions that nobody owns."""
+    """Failed pods and regions without an owner."""
     for status in view.attribution.statuses or ():
         if status.wants_gpu and status.phase == "Failed":
             name = f"{status.ref.namespace}/{status.ref.name}"

@@ -35,7 +35,7 @@ JITTER: Final = 0.2
 """Pauses are by up to this part longer or shorter."""
 
 RELEASE_SECONDS: Final = 5.0
-"""So long the end of a program waits for the Lease to be given back."""
+"""Maximum time to wait for the release of the Lease at the end, in seconds."""
 
 Step = Generator[Lease | None, Lease | None, None]
 """Yields a Lease to write or None to read it; is sent the Lease as it then is, None if there is

@@ -202,7 +202,7 @@ def _no_better(finding: Finding, cluster_index: ClusterIndex) -> SkipReason | No
 
 
 def _seconds_to_ripe(finding: Finding, memory: ReconcilerState, now: float, skew: float) -> float:
-    """How long it must still have been so."""
+    """Seconds until the finding has its minimum age."""
     if finding.grace <= 0:
         return 0.0
     return finding.grace + skew - (now - memory.since(finding, now))

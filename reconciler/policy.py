@@ -61,7 +61,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Ages(msgspec.Struct, frozen=True):
-    """How long things must have been so, in seconds.
+    """Minimum age of a problem before an action, in seconds.
 
     ``failed``: a failure. ``assumed``: a promise that nobody kept; longer than the time-outs of
     the schedulers' locks (300 s), so that they have given up before us. ``lock``: a lock whose

@@ -22,10 +22,10 @@ from vgpu.web.metrics import metrics_page
 log = logging.getLogger(__name__)
 
 ELECTION_SECONDS: Final = 10.0
-"""So long the first cycle waits to learn who leads."""
+"""Maximum time that the first cycle waits for the leader election, in seconds."""
 
 LEAVING_SECONDS: Final = 20.0
-"""So long the end waits for the action under way; a kubelet kills after 30."""
+"""Maximum time to wait for a running action at the end, in seconds; a kubelet kills after 30."""
 
 HUNG_SECONDS: Final = 300.0
 """A cycle that takes so much longer than its deadline will not end by itself."""

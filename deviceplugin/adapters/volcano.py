@@ -33,7 +33,7 @@ HANDSHAKE_SECONDS: Final = 30.0
 """Between two heartbeat; a scheduler gives a node up after 60."""
 
 MOST_SCALING: Final = 100.0
-"""So many times what a GPU has may be shared out; the numbers of annotations are of 32 bits."""
+"""Maximum scaling of a GPU's memory or cores; numbers in annotations have 32 bits."""
 
 FOLDER_MODE: Final = 0o777
 """HAMi-core runs as whatever user the container has."""
@@ -255,7 +255,7 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
 
 
 def _expect_served(share: Share, known: Collection[str], pod: Pod, container: str) -> None:
-    """Raises BindRefused for a share that cannot be given."""
+    """Raises BindRefused for a share that cannot be allocated."""
     if share.device not in known:
         there = ", ".join(sorted(known)) or "none"
         detail = f"device {share.device} is not shared on this node; shared are {there}"

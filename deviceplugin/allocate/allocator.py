@@ -30,10 +30,10 @@ from vgpu.schemes.codec import ContainerEdits
 log = logging.getLogger(__name__)
 
 RECOVERY_PATIENCE_SECONDS: Final = 60.0
-"""So long Allocate waits until it is known who holds what."""
+"""Maximum time that Allocate waits for the recovery of allocations, in seconds."""
 
 SETTLING_SECONDS: Final = 2.0
-"""So long a guess waits until it is known for whom the answers before it were."""
+"""Maximum time that a guess waits for the bindings of earlier answers, in seconds."""
 
 NOTHING: Final = Injection(ContainerEdits({}), {})
 
@@ -77,7 +77,7 @@ class Counts(Protocol):
         ...
 
     def waited(self, wait: Wait, seconds: float) -> None:
-        """So long the kubelet had to wait."""
+        """The kubelet has waited for ``seconds``."""
         ...
 
 

@@ -56,7 +56,7 @@ MAKING_ROOM_SECONDS: Final = 0.5
 """Between two looks at who has left, while somebody waits for what others may have left."""
 
 PATIENCE_SECONDS: Final = 30.0
-"""So long an answer may wait for its owner; then the kubelet that asked has died."""
+"""Maximum time that an answer waits for its pod, in seconds; after it, the kubelet has restarted."""
 
 
 class KubeletDevices(Protocol):
@@ -213,7 +213,7 @@ class Binder:
         return self._state
 
     def expecting(self) -> int:
-        """How many answers wait for their owner."""
+        """Number of answers that wait for their pod."""
         with self._condition:
             return len(self._expected)
 

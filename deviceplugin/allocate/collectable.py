@@ -28,14 +28,14 @@ from deviceplugin.model import AdmittedPod
 from vgpu.kube.objects import ContainerState, Pod, holds_devices
 
 GRACE_SECONDS: Final = 60.0
-"""So long after its admission a pod may be unknown to whom follows the API server."""
+"""Maximum time after its admission for which a pod may be missing in the watch, in seconds."""
 
 ALONE_SECONDS: Final = 300.0
 """Minimum time for which the API server alone must report a pod as over, in seconds; longer than
 the kubelet gives a container to end."""
 
 MOMENT_SECONDS: Final = 5.0
-"""So long after its admission a pod may have no cgroup yet."""
+"""Maximum time after its admission for which a pod may have no cgroup, in seconds."""
 
 
 def collectable(

@@ -9,7 +9,7 @@ from vgpu.kube.informer import pause_seconds
 
 
 class _Trouble(msgspec.Struct, frozen=True):
-    """How often it has failed in a row, of which version last, until when it is skipped."""
+    """Number of consecutive failures, the version of the last one, and the end of the pause."""
 
     failures: int
     version: str
@@ -26,7 +26,7 @@ class ItemBackoff:
         self._of: dict[Hashable, _Trouble] = {}
 
     def __len__(self) -> int:
-        """How many subjects are in trouble."""
+        """Number of items in back-off."""
         return len(self._of)
 
     def failures(self, subject: Hashable) -> int:

@@ -15,7 +15,7 @@ from vgpu.model import PodRef
 COMPONENT: Final = "vgpu-device-plugin"
 
 AGAIN_SECONDS: Final = 300.0
-"""So long the same is not said again of the same object."""
+"""Minimum interval between two equal events of one object, in seconds."""
 
 
 class EventReason(StrEnum):

@@ -16,7 +16,7 @@ from vgpu.kube.objects import Pod
 from vgpu.reasons import SourceError
 
 ASKING_SECONDS: Final = 3.0
-"""So long the API server may be silent when it is asked: the kubelet waits meanwhile."""
+"""Maximum time to wait for an answer of the API server, in seconds: the kubelet waits meanwhile."""
 
 _Known = Mapping[str, Pod]
 _NONE: Final[_Known] = {}

@@ -181,7 +181,7 @@ class StatusManager:
         self._awake.set()
 
     def counts(self) -> Mapping[tuple[str, str], int]:
-        """How often what was told, by :class:`WriteTarget` and :class:`WriteResult`."""
+        """Number of writes, by :class:`WriteTarget` and :class:`WriteResult`."""
         with self._lock:
             return dict(self._counts)
 

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 SERVICE: Final = "vcuda.VCUDAService"
 
 PATIENCE_SECONDS: Final = 20.0
-"""So long a call waits for its container to be known; the library's container ends if it fails."""
+"""Maximum time that a call waits for its container, in seconds; the container ends if it fails."""
 
 PAUSE_SECONDS: Final = 0.1
 """Between two looks at one pod."""

@@ -21,7 +21,7 @@ from vgpu.sources.nvml_queries import MEMORY_TOTAL
 UNKNOWN_DEVICE: Final = ""
 
 Events = Mapping[tuple[str, UnhealthyReason], int]
-"""How often something bad was seen, by device (UNKNOWN_DEVICE if not told) and reason."""
+"""Number of health events, by device (UNKNOWN_DEVICE if not named) and reason."""
 
 
 class HealthVerdict(msgspec.Struct, frozen=True, gc=False):

@@ -79,7 +79,7 @@ class _Spec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Marks(msgspec.Struct, frozen=True):
-    """As much of any CDI spec as tells whose it is."""
+    """The part of any CDI spec that identifies its owner."""
 
     kind: str = ""
     annotations: Mapping[str, str] = {}

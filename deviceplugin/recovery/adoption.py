@@ -147,7 +147,7 @@ def _is_sum_of(whole: Share, parts: Collection[Share]) -> bool:
 
 
 def _shares(holding: Holding) -> tuple[Share, ...]:
-    """As many as the ledger has counted; alike, since it does not tell how large each is."""
+    """As many shares as the ledger has counted; equal ones, since their sizes are unknown."""
     whole, count = holding.share, holding.slots
     return tuple(
         Share(

@@ -30,7 +30,7 @@ AGAIN_SECONDS: Final = 1.0
 """Between two looks while it is worth waiting."""
 
 PATIENCE_SECONDS: Final = 20.0
-"""So long the API server is waited for where nobody else tells who holds what.
+"""Maximum time to wait for the API server where no other source has allocations, in seconds.
 
 Then those that are known are served: their containers may have to be started again. Nobody new can
 be, without the API server; before anybody is, all is asked once more."""

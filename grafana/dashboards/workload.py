@@ -27,7 +27,7 @@ NO_SHIM: Final = "no library accounts for what is chosen, or its exporter is not
 NAME: Final = "{{namespace}}/{{pod}}/{{container}}"
 NAMES: Final = "namespace, pod, container"
 SHOWN: Final = 20
-"""So many containers have a line in a graph: the largest."""
+"""Maximum number of containers in a graph: the largest."""
 
 
 def of_containers(metric: str, beside: str = "", more: str = "") -> str:

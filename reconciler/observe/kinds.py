@@ -25,7 +25,7 @@ TRIES: Final = 3
 """A list of which a part has expired is read so often."""
 
 FIRST_LISTS_SECONDS: Final = 60.0
-"""So long the first look waits for the first lists: 100,000 pods take some ten seconds."""
+"""Maximum time to wait for the first lists, in seconds: 100,000 pods take about ten seconds."""
 
 _Object = TypeVar("_Object")
 _Page = TypeVar("_Page", PodPage, NodePage)

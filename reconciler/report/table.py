@@ -1,4 +1,4 @@
-"""A plan for people: what will be done, what is skipped and why, what can only be told.
+"""A plan for people: actions, skipped objects with reasons, and what is report only.
 
 On a terminal the evidence goes below its subject where it does not fit beside it. Elsewhere each
 subject is one line, whole, for other programs to search and cut.

@@ -13,7 +13,7 @@ from vgpu.model import Device, PodRef, Share
 from vgpu.units import percent, size
 
 MOST_NAMED: Final = 16
-"""So many parties are named in the evidence of one finding; the rest are counted."""
+"""Maximum number of parties named in the evidence of a finding; the others are counted."""
 
 
 class PodIndex:

@@ -29,7 +29,7 @@ from vgpu.simulator.node import SimulatedNode
 from vgpu.units import GIB
 
 WRITE_SECONDS = 1.0
-"""How often the node's files move on."""
+"""Interval between two updates of the node's files, in seconds."""
 
 SAMPLE_SECONDS = 2.0
 """Shorter than the exporter's default, so that a person sees things move."""

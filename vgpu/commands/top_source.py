@@ -28,7 +28,7 @@ PAGE_LIMIT = 64 * 2**20
 """Bytes; a node with thousands of containers has a tenth of it."""
 
 LEAVING_SECONDS = 1.0
-"""How long a sample under way is waited for at the end."""
+"""Maximum time to wait for a running sample at the end, in seconds."""
 
 CHUNK = 64 * 1024
 PASSWORD_LIMIT = 4096

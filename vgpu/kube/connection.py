@@ -27,10 +27,10 @@ READ_TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)
 """Seconds. An eviction may be answered after 10, when the server tries again for us."""
 
 STREAM_GRACE_SECONDS: Final = 15
-"""So much longer than the server was to keep a stream open is waited for its end."""
+"""Extra time to wait for the end of a stream after its server-side timeout, in seconds."""
 
 GATHER_SECONDS: Final = 0.5
-"""So long a stream's reader that has caught up lets further lines gather, unless told otherwise."""
+"""Default time for which a stream's reader that has caught up collects lines, in seconds."""
 
 AT_ONCE_SECONDS: Final = 0.005
 """A read that takes longer had to wait for its line."""

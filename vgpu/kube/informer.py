@@ -29,7 +29,7 @@ STALE_SECONDS: Final = 180.0
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 60.0
 ABSENT_PAUSE_SECONDS: Final = 60.0
-"""So often a kind that the server does not have is asked for again."""
+"""Interval between two requests for a kind that the server does not have, in seconds."""
 
 IN_THE_WAY: Final = frozenset(
     {Reason.UNREACHABLE, Reason.RATE_LIMITED, Reason.TIMEOUT, Reason.FORBIDDEN}

@@ -38,7 +38,7 @@ PAGE_SIZE: Final = 500
 """Objects a page: what kubectl asks for."""
 
 WATCH_SECONDS: Final = (240, 300)
-"""So long the server keeps one watch open: a random time, lest all watches end at once."""
+"""Range of the server-side timeout of a watch, in seconds: random, so that watches end spread out."""
 
 
 class _Page(Protocol):

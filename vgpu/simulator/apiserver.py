@@ -29,7 +29,7 @@ BOOKMARK_SECONDS: Final = 5.0
 """Of silence on a watch; a real server tells about one a minute."""
 
 WATCH_SECONDS: Final = 300.0
-"""How long a watch is kept open if the client does not say."""
+"""Maximum duration of a watch without timeoutSeconds, in seconds."""
 
 _PATH: Final = re.compile(
     r"/(?:api|apis/(?P<group>[^/]+))/(?P<version>[^/]+)"

@@ -21,10 +21,10 @@ import msgspec
 Json = dict[str, Any]
 
 HISTORY: Final = 10_000
-"""So many changes are remembered for watches."""
+"""Number of changes that are kept for watches."""
 
 OPEN_LISTS: Final = 100
-"""So many lists of which pages are still to come are remembered."""
+"""Number of paginated lists that may be open at a time."""
 
 
 class StoredKind(msgspec.Struct, frozen=True):

@@ -25,7 +25,7 @@ FILE_LIMIT: Final = 64 * 1024 * 1024
 """Bytes; about 9,000 pods. For a larger cluster, dump one node's with a field selector."""
 
 FIRST_LIST_SECONDS: Final = 5.0
-"""So long the first sample waits for the first list."""
+"""Maximum time that the first sample waits for the first list, in seconds."""
 
 _SHOWN: Final = 64
 """Characters of a UID that are shown: a mirror pod's is an annotation, of any length."""
