@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 
 SWITCH_SECONDS: Final = 0.0005
 """Interval at which a busy thread yields to the others, in seconds. A call of the kubelet's goes
-through several threads; with Python's 5 ms it would wait for the binder and the status manager in each."""
+through several threads; with Python's 5 ms it would wait in each for the binder and the
+status manager."""
 
 ENDING_SECONDS: Final = 2.0
 """Maximum time to wait for running calls of the kubelet at the end, in seconds."""

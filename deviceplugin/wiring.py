@@ -128,7 +128,7 @@ def make_services(
     health: Callable[[], Health],
     look: Callable[[], object],
 ) -> SchemeServices | None:
-    """gaia's; the others have none.
+    """gpu-manager's; the others have none.
 
     ``pod`` is one by its UID, ``health`` that of now; ``look`` is called when containers that wait
     for the driver's libraries may have them.

@@ -102,7 +102,7 @@ def share_problems(view: ExporterView) -> Iterator[Problem]:
 
 
 def conflict_problems(view: ExporterView) -> Iterator[Problem]:
-    """Disagreements between the sources of the ledger; orphaned regions are reported as leftovers."""
+    """Disagreements between sources of the ledger; orphaned regions count as leftovers."""
     if view.books is None:
         return
     ledger = view.books.ledger

@@ -42,7 +42,7 @@ HESITATION_SECONDS = 1.0
 
 
 class SamplerSettings(msgspec.Struct, frozen=True):
-    """What the sampler is told by the flags. Times in seconds."""
+    """The settings of the sampler from the flags. Times in seconds."""
 
     node: str
     interval: float = 15.0

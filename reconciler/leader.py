@@ -1,6 +1,6 @@
 """Who of several reconcilers acts: the one that holds a Lease, as client-go's elections do it.
 
-Nobody's clock is compared with another's. The holder writes the Lease anew every two seconds, and
+Nobody's clock is compared with another's. The holder writes the Lease again every two seconds, and
 stops acting ten seconds after it *sent* the last write that succeeded, whatever hangs meanwhile.
 The others take the Lease only fifteen seconds after they *saw* it change for the last time, each
 by its own clock; a write names the version that it replaces. So two never lead at once while no

@@ -1,8 +1,8 @@
 """Findings in, plan out: who may be acted on, in what order, and how many at a time. Pure.
 
-Every subject appears once: as an action, or skipped with the first reason that applies, or as
+Every object appears once: as an action, or skipped with the first reason that applies, or as
 something that can only be reported. The order of the input does not matter. Reasons are asked in
-this order: what protects the subject, what the rule itself objects, whether its node could do any
+this order: what protects the object, what the rule itself objects, whether its node could do any
 better, its age, its owner's back-off, the rule's mode; then, for all together, the circuit breaker
 and the limits.
 """
@@ -139,7 +139,7 @@ def _by_subject(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
 def _lead(
     findings: list[Finding], cluster_index: ClusterIndex, policy: Policy, memory: ReconcilerState
 ) -> Entry:
-    """The entry of one subject: the first rule that may act, else the first that would."""
+    """The entry of one object: the first rule that may act, else the first that would."""
     ordered = sorted(findings, key=_precedence) if len(findings) > 1 else findings
     verdicts = [
         (each, objection(each, cluster_index, policy, memory)) for each in ordered if each.action
@@ -158,7 +158,7 @@ def _precedence(finding: Finding) -> tuple[int, bytes]:
 
 
 def _pod(subject: ObjectRef, cluster_index: ClusterIndex) -> Pod | None:
-    """The pod or SharePod that the subject is; None if it is none, or is not there."""
+    """The pod or SharePod that the object is; None if it is none, or is not there."""
     pods = {ObjectKind.POD: cluster_index.pods, ObjectKind.SHARE_POD: cluster_index.share_pods}.get(
         subject.kind, {}
     )

@@ -26,7 +26,7 @@ _NOBODY_EVICTED: Final = _NOT_TRIED | {ActionOutcome.GONE, ActionOutcome.CHANGED
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True):
-    """Number of consecutive evictions of one owner's pods on one node, and the time of the last one."""
+    """Consecutive evictions of one owner's pods on one node, and the time of the last one."""
 
     count: int
     last: float

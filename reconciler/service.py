@@ -35,7 +35,7 @@ _STEP_SECONDS: Final = 0.1
 
 
 class Loop:
-    """Cycles, one at a time, while we lead and until we are told to stop."""
+    """Cycles, one at a time, while we lead and until we are asked to stop."""
 
     def __init__(
         self,

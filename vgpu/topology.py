@@ -1,7 +1,7 @@
 """How near a node's GPUs are to one another: a tree, as gpu-manager draws it, and what is free.
 
 Leaves are GPUs; an inner node joins all GPUs that reach one another over a link of its level or
-a nearer one. The tree never changes. What is taken is counted on the GPUs, always anew from the
+a nearer one. The tree never changes. What is taken is counted on the GPUs, always again from the
 shares that are held: nothing has to be given back, so nothing can be given back twice.
 
 Levels are NVML's (``nvmlGpuTopologyLevel_t``); the drawing is that of gpu-manager
@@ -40,7 +40,7 @@ class TopologyGpu(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         index: its number to the driver, as the drawing shows it.
-        minor: the N of ``/dev/nvidia<N>``, which gaia calls it by.
+        minor: the N of ``/dev/nvidia<N>``, which gpu-manager calls it by.
         uuid: "" if unknown.
         bus_id: its PCI bus ID, "" if unknown.
         memory_bytes: all its memory.

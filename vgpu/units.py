@@ -1,4 +1,4 @@
-"""Quantities as the books keep them: bytes and percents as integers, never floats."""
+"""Quantities as the allocation records keep them: bytes and percents as integers, never floats."""
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -26,7 +26,7 @@ MILLI_PER_PERCENT = 10
 def milli(decimal: str) -> int:
     """Thousandths of a decimal like ``0.5``, exact; finer digits are rounded up.
 
-    Up, as KubeShare-Sched rounds what it books. The text is digits with at most one point.
+    Up, as KubeShare-Sched rounds what it records. The text is digits with at most one point.
     """
     whole, _, fraction = decimal.partition(".")
     thousandths = int(whole + fraction[:3].ljust(3, "0"))

@@ -1,10 +1,11 @@
-"""gaia's part: what Tencent's gpu-manager does on a node, except for the files of its library.
+"""gpu-manager's part: what Tencent's gpu-manager does on a node, except for the files of its
+library.
 
 gpu-admission's choice of GPUs is law while it can be kept; gpu-manager chooses again and refuses
 the pod where it comes to another GPU. Where gpu-admission has not spoken the GPUs are chosen
 here, for all containers of the pod at once, as gpu-manager would.
 
-Nothing in gaia's language says that a pod was refused: gpu-admission believes the pod's phase.
+Nothing in gpu-manager's language says that a pod was refused: gpu-admission trusts the pod's phase.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -55,7 +56,7 @@ _AT_ONCE: Final = frozenset({ContainerKind.APP, ContainerKind.SIDECAR})
 
 
 class GaiaAdapter(msgspec.Struct, frozen=True):
-    """gaia's role.
+    """gpu-manager's role.
 
     Attributes:
         language: with this node's folders.
@@ -175,7 +176,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         pods: Collection[Pod],  # noqa: ARG002
         served: Collection[str],  # noqa: ARG002
     ) -> str | None:
-        """None: gaia does not lock nodes."""
+        """None: gpu-manager does not lock nodes."""
         return None
 
     # ------------------------------------------------------------ which GPUs
@@ -259,7 +260,7 @@ def _require_known(
 
 
 def _done(pod: Pod, tenant: AdmittedPod) -> Claim | None:
-    """What gaia's annotations can say of the tenant: its app containers; None if none has any."""
+    """What gpu-manager's annotations have of the tenant: its app containers; None without any."""
     allocations = tuple(
         replace(each, phase=Phase.ASSIGNED)
         for each in tenant.allocations

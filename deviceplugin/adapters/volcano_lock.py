@@ -25,7 +25,7 @@ STAMPED_BEFORE_SECONDS: Final = 60.0
 """HAMi's scheduler stamps the pod before it has the lock, for which it tries several times."""
 
 EXPIRED_AFTER_SECONDS: Final = 300.0
-"""By then Volcano's scheduler takes the lock anew for the next pod, with another time."""
+"""By then Volcano's scheduler takes the lock again for the next pod, with another time."""
 
 _UNKNOWN: Final = float("inf")
 """A bind time that is not told: it may be in any lock's time, and follows none closely."""

@@ -1,4 +1,5 @@
-"""The plugin's books: who is a tenant, which container is bound to what, what room is left.
+"""The plugin's allocation records: who is a tenant, which container is bound to what, what room is
+left.
 
 A value: every function gives a new allocation state, and one that refuses changes nothing. All that
 decides about a container is here, and nothing here waits, reads or writes. Promises, in any order

@@ -1,7 +1,7 @@
 """Answers the kubelet: Allocate with a name at once, PreStartContainer when its binding is made.
 
 Allocate does not say for whom, so nothing of a pod's is in the answer where the runtime knows CDI.
-It refuses what nobody on the node can be asking for, rather than hand out an environment that a
+It refuses what nobody on the node can be asking for, rather than allocate an environment that a
 container then fails with.
 """
 
@@ -174,7 +174,7 @@ class PodAllocator:
         """Who may be asking; () if nobody can tell. Raises BindRefused NO_CANDIDATE.
 
         Where only containers are known that may be asked for again, a new pod may not have been
-        seen yet. A guess asks the API server before it believes one of them; a name does not have
+        seen yet. A guess asks the API server before it trusts one of them; a name does not have
         to, since it is nobody's.
         """
         pods: Mapping[str, Pod] | None = {}

@@ -56,7 +56,7 @@ MAKING_ROOM_SECONDS: Final = 0.5
 """Between two looks at who has left, while somebody waits for what others may have left."""
 
 PATIENCE_SECONDS: Final = 30.0
-"""Maximum time that an answer waits for its pod, in seconds; after it, the kubelet has restarted."""
+"""Maximum time that an answer waits for its pod, in seconds; later the kubelet has restarted."""
 
 
 class KubeletDevices(Protocol):
@@ -427,7 +427,7 @@ class Binder:
         return replace(state, ready=state.ready - lost)
 
     def _is_whole(self, allocation_state: AllocationState, assignment: ContainerDevices) -> bool:
-        """Whether all is there that a container is made with; folders are made again."""
+        """Whether all is there that a container is made with; folders are recreated."""
         tenant = allocation_state.tenants.get(assignment.pod_uid)
         if tenant is None:
             return True  # nothing is written for it

@@ -31,7 +31,7 @@ _LATE: Final = float("inf")
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
-    """A container that waits for devices, or, ``again``, that had some and may need them anew.
+    """A container that waits for devices, or, ``again``, that had some and may need them again.
 
     A kubelet that has lost its checkpoint asks again for what it gave out before.
     """

@@ -1,4 +1,4 @@
-"""When what failed is tried again: each subject for itself, later each time. Pure but for luck."""
+"""When what failed is tried again: each object for itself, later each time. Pure but for luck."""
 
 import random
 from collections.abc import Callable, Collection, Hashable
@@ -18,7 +18,7 @@ class _Trouble(msgspec.Struct, frozen=True):
 
 
 class ItemBackoff:
-    """Of many subjects. Times are seconds that never go back."""
+    """Of many objects. Times are seconds that never go back."""
 
     def __init__(self, jitter: Callable[[], float] = random.random) -> None:
         """``luck`` is uniform in 0..1."""

@@ -1,4 +1,4 @@
-"""What people are told by Kubernetes Events, and how often. Pure.
+"""What Kubernetes Events report to people, and how often. Pure.
 
 Few words, and no more often than somebody would read them: a container that is refused is tried
 again and again by its kubelet.

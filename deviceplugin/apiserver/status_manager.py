@@ -1,8 +1,8 @@
 """Makes the API server say what is: pods' annotations, the node's marks, locks, events. One thread.
 
 Nothing waits for it but other schedulers: containers are bound without it. What is told is found
-out anew from what the API server says, so that nothing is lost with a crash, and told with the
-version that was seen, so that nothing of others is written over. A subject that fails is tried
+out again from what the API server says, so that nothing is lost with a crash, and told with the
+version that was seen, so that nothing of others is written over. An object that fails is tried
 again later, after all that have not.
 """
 
@@ -84,7 +84,7 @@ class _DroppedError(Exception):
 
 
 class _Key(msgspec.Struct, frozen=True):
-    """A subject, and which of its kind."""
+    """An object, and which of its kind."""
 
     subject: WriteTarget
     uid: str = ""

@@ -46,7 +46,7 @@ class DriverSource(msgspec.Struct, frozen=True):
     Attributes:
         root: the host's root.
         shares: whether parts of GPUs are to be served.
-        control: gaia's control library; if it is not said, the host is searched for it.
+        control: gpu-manager's control library; if it is not said, the host is searched for it.
         client: its client; if it is not said, beside the control library, then on the host.
     """
 

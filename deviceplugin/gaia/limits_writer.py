@@ -1,7 +1,7 @@
-"""Writes what gaia's library in a container asks for: its limits, and the pids it counts.
+"""Writes what gpu-manager's library in a container asks for: its limits, and the pids it counts.
 
 Nothing of it is the container's word. Which containers a pod has, and their pids, the kernel says;
-their names the kubelet; what they may use, the plugin's own books.
+their names the kubelet; what they may use, the plugin's own allocation records.
 """
 
 import logging
@@ -85,7 +85,7 @@ class LimitsWriter:
             self._folder.remove(uid)
 
     def mend(self) -> None:
-        """Write anew what somebody has damaged: the library may read it at any time."""
+        """Write again what somebody has damaged: the library may read it at any time."""
         with self._changing:
             tenants = tuple(self._tenants)
         for uid in tenants:

@@ -1,4 +1,5 @@
-"""All that gaia needs on a node beside the answers to the kubelet: one thing to start and to tell.
+"""All that gpu-manager needs on a node beside the answers to the kubelet: one thing to start and to
+tell.
 
 The order in which the plugin tells it: :meth:`~GaiaKeeper.seat` for every tenant it has found at
 its start, :meth:`~GaiaKeeper.keep_only` once when it knows them all, :meth:`~GaiaKeeper.bound`

@@ -1,4 +1,4 @@
-"""The sockets on which gaia's library registers the container that it is loaded in.
+"""The sockets on which gpu-manager's library registers the container that it is loaded in.
 
 One socket for each pod, ``vcuda.sock`` in the pod's own folder: whose it is, is known by the socket
 and not by what its tenant says. Promises: one pod's calls, however many, cost no more than a few

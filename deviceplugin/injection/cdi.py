@@ -163,7 +163,7 @@ class CdiInjector:
     def prune(self, names: Collection[str]) -> None:
         """See :meth:`deviceplugin.ports.Injector.keep_only`. Other plugins' files stay.
 
-        A damaged one may have been another's, which writes it anew where it is still needed.
+        A damaged one may have been another's, which writes it again where it is still needed.
         """
         for name in self._names() - frozenset(names):
             if self._look(name) not in (_Owner.STRANGE, _Owner.OTHERS):

@@ -1,4 +1,4 @@
-"""A pod that somebody else admitted, or whose admission is forgotten, as a tenant. Pure.
+"""A pod that another plugin admitted, or whose admission is forgotten, as a tenant. Pure.
 
 The ledger knows where its containers are and how much they have there, but neither the order in
 which they see their devices nor how much of a device is which share. The claim knows both. So what

@@ -43,7 +43,7 @@ class Recovered(msgspec.Struct, frozen=True):
             it.
         unsettled: UIDs of pods that may hold something that is not on the allocation state: nobody
             tells of which device, or whether the pod lives. While the API server is not heard, wait
-            for it and recover anew: without it nothing new can be bound either.
+            for it and recover again: without it nothing new can be bound either.
         remarks: what tenants claim, and nobody who could know agrees.
     """
 

@@ -43,11 +43,11 @@ class Own(msgspec.Struct, frozen=True):
     this_boot: bool = True
 
     def still(self, assignments: Iterable[ContainerDevices]) -> tuple[AdmittedPod, ...]:
-        """The tenants that may be believed.
+        """The tenants that may be trusted.
 
         Of an older boot those of which the kubelet still has an answer of ours, for the same
         container: names are random and used once, so that it is the same admission. What such a pod
-        may use was decided then; its annotations, which its owner can write, do not decide anew.
+        may use was decided then; its annotations, which its owner can write, do not decide again.
         Its init containers run again.
         """
         if self.this_boot:

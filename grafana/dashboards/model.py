@@ -50,7 +50,7 @@ class PanelKind(StrEnum):
 
 
 class Link(msgspec.Struct, frozen=True):
-    """Where a click on a value leads; ``url`` in Grafana's words, with its variables."""
+    """Where a click on a value leads; ``url`` in Grafana's message, with its variables."""
 
     title: str
     url: str

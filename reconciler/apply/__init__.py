@@ -2,7 +2,7 @@
 
 ========== ===================================================================================
 applier    a plan's actions one after the other, while we lead and have time
-acts       one action: its subject re-read, one write, and the truth about what came of it
+acts       one action: its object re-read, one write, and the truth about what came of it
 guards     what must still be so before a lock or a holder pod may go
 hands      the small part of the API server's client that is used for it
 writes     one write, and the look at it where its answer is lost

@@ -139,7 +139,7 @@ def agreed(
 ) -> Made | None:
     """The plan that is to be done, None if somebody said no; without ``confirm`` nobody is asked.
 
-    A plan to which somebody agrees late is made again, and if it is another one they are asked
+    A plan to which somebody agrees late is recreated, and if it is another one they are asked
     again: what they have agreed to is what is done, and no older than they were fast.
     """
     made = look()

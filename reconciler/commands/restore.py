@@ -138,7 +138,7 @@ def _expect_own(ctx: click.Context, audit: str, own: str, *, tells: bool, shows:
 def _shown(
     results: Iterable[Restored], console: Console | None
 ) -> tuple[tuple[Restored, ...], str]:
-    """The results, shown as they come, until all are there or we are told to stop.
+    """The results, shown as they come, until all are there or we are asked to stop.
 
     And why its audit could not be written; "" if it could.
     """

@@ -30,7 +30,7 @@ _UNKNOWN_HEALTH: Final = "gpushare's unhealthy GPUs are not known"
 
 
 class _ClusterObserver:
-    """Looks at a cluster; what did not change since the look before is not judged anew."""
+    """Looks at a cluster; what did not change since the look before is not judged again."""
 
     def __init__(self, cluster: ApiClient, units: Units, kinds: Kinds, *, continuous: bool) -> None:
         self._cluster = cluster

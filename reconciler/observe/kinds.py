@@ -1,6 +1,6 @@
 """Pods, nodes and SharePods at the API server, each with whether all of them were seen.
 
-Listed: every look reads them anew, page by page. A list is whole only if all its pages are of one
+Listed: every look reads them again, page by page. A list is whole only if all its pages are of one
 resource version: else objects may be missing that were there all the time. Followed: a watch each,
 so that a look costs no request; a kind is whole only while its watch is heard.
 """
@@ -71,7 +71,7 @@ class Kinds(Protocol):
 
 
 class ListedKinds:
-    """Read anew each time."""
+    """Read again each time."""
 
     def __init__(self, cluster: ApiClient) -> None:
         """``cluster`` stays its maker's to close."""

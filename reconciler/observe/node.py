@@ -218,7 +218,7 @@ class NodeObserver:
         return detect_schemes(Objects(nodes, sharing), self._units)
 
     def _kept_books(self, said: DetectedSchemes) -> LedgerBuilder:
-        """The bookkeeper of these languages; another one has to read everything anew."""
+        """The bookkeeper of these languages; another one has to read everything again."""
         if said.codecs != self._codecs:
             self._codecs = said.codecs
             self._bookkeeper = LedgerBuilder(said.codecs, self._node)

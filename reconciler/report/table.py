@@ -1,7 +1,7 @@
 """A plan for people: actions, skipped objects with reasons, and what is report only.
 
-On a terminal the evidence goes below its subject where it does not fit beside it. Elsewhere each
-subject is one line, whole, for other programs to search and cut.
+On a terminal the evidence goes below its object where it does not fit beside it. Elsewhere each
+object is one line, whole, for other programs to search and cut.
 """
 
 import textwrap
@@ -46,7 +46,7 @@ _KINDS: Final[Mapping[ObjectKind, str]] = {
     ObjectKind.DEVICE: "device ",
     ObjectKind.FOLDER: "",
 }
-"""What stands before a subject's name."""
+"""What stands before an object's name."""
 
 _NOUNS: Final[Mapping[str, str]] = {
     ObjectKind.POD: "pod",
@@ -107,7 +107,7 @@ def show_report(console: Console, plan: Plan, report: ReportDocument) -> None:
 
 
 def subject_text(subject: ObjectRef) -> str:
-    """A subject by its name: ``namespace/pod``, ``node gpu-1 [annotation]``."""
+    """An object by its name: ``namespace/pod``, ``node gpu-1 [annotation]``."""
     name = f"{subject.namespace}/{subject.name}" if subject.namespace else subject.name
     part = f" [{subject.part}]" if subject.part else ""
     return f"{_KINDS[subject.kind]}{name}{part}"
@@ -117,7 +117,7 @@ def subject_text(subject: ObjectRef) -> str:
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """One subject: its cells, and what follows them."""
+    """One object: its cells, and what follows them."""
 
     cells: tuple[Piece, ...]
     text: str

@@ -77,7 +77,7 @@ def assumed_unbound(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
 
 
 def _is_owed(claim: Claim) -> bool:
-    """Whether Allocate has something left to hand out. KubeShare has no Allocate."""
+    """Whether Allocate has something left to allocate. KubeShare has no Allocate."""
     if claim.scheme is Scheme.KUBESHARE:
         return False
     return claim.failed or any(each.phase is Phase.ASSUMED for each in claim.allocations)

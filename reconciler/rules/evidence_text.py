@@ -36,7 +36,7 @@ class PodIndex:
         }
 
     def subject(self, ref: PodRef, node: str) -> ObjectRef:
-        """The pod as a subject; one that is not in the snapshot under the names that are known."""
+        """The pod as an object; one that is not in the snapshot under the names that are known."""
         pod, share_pod = self.pod(ref.uid), self._cluster_index.share_pods.get(ref.uid)
         if pod is not None:
             return of_pod(pod)

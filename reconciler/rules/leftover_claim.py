@@ -19,7 +19,7 @@ from vgpu.schemes.volcano.key_set import KeySet
 
 
 def leftover_claim(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Strike what is left to be handed out, as the plugin does.
+    """Strike what is left to be allocated, as the plugin does.
 
     The annotation stays, empty: that is what everybody who reads it knows. Which devices the pod
     was given is in another one.

@@ -115,7 +115,7 @@ def stale_handshake(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
     """Remove the scheduler's mark that the node is given up, where its plugin lives.
 
     The scheduler places nothing there until the mark is gone; with it gone, it asks the plugin
-    anew. Where the plugin does not offer its resource, the mark is right.
+    again. Where the plugin does not offer its resource, the mark is right.
     """
     for node in cluster_index.snapshot.nodes:
         for codec in cluster_index.codecs:

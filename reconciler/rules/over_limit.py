@@ -60,7 +60,7 @@ def over_limit(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]
 
 
 def _found(ledger: Ledger, usage: Sequence[Usage]) -> Iterator[_Over]:
-    """In the ledger's order. A MIG instance is handed out whole, however little was asked for."""
+    """In the ledger's order. A MIG instance is allocated whole, however little was asked for."""
     used = {(one.pod_uid, one.container, one.device): one for one in usage}
     remarks = {
         (conflict.pod.uid, conflict.container, conflict.device): conflict

@@ -1,4 +1,4 @@
-"""A running pod's claim, said anew: which annotations must change, and is there room. Pure.
+"""A running pod's claim, said again: which annotations must change, and is there room. Pure.
 
 What is proposed is made of the scheme's own words, read back, and as little as it can be. The room
 is counted by what the annotations of all pods claim, as schedulers do; what a repair would take

@@ -66,7 +66,7 @@ def matrix_flag(command: AnyCommand) -> AnyCommand:
 
 
 class Display:
-    """A node's state, looked at anew with every :meth:`look`; any thread may ask for it."""
+    """A node's state, looked at again with every :meth:`look`; any thread may ask for it."""
 
     def __init__(self, node: ThisNode, matrix: Matrix | None, subject: str) -> None:
         """``subject`` is what the matrix is called in errors."""

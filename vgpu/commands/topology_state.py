@@ -1,8 +1,8 @@
 """What gpu-manager's display tells of a node, made of one sample of the exporter. Pure.
 
-Who holds what is the ledger's to say: every scheme's shares count, not gaia's alone, and a promised
-share as much as one in use, for a GPU that is promised away is not free. Who uses what is the
-attribution's. ``clusterName`` and ``SUBMITTER`` are known to the API server only, which is not
+Who holds what is the ledger's to say: every scheme's shares count, not gpu-manager's alone, and a
+promised share as much as one in use, for a GPU that is promised away is not free. Who uses what is
+the attribution's. ``clusterName`` and ``SUBMITTER`` are known to the API server only, which is not
 asked: they stay empty.
 """
 

@@ -1,9 +1,9 @@
 """One kind of object at the API server, followed by a list and a watch on a thread of its own.
 
 The list costs the server once, the watch then what changes. The thread alone talks to the server;
-:meth:`Informer.state` only hands out what it has, with how long ago the server last showed that
+:meth:`Informer.state` only allocates what it has, with how long ago the server last showed that
 this is up to date. A broken watch goes on from the last version that was heard, with full-jitter
-back-off. Where the server does not know that version any more, all is listed anew, and nothing is
+back-off. Where the server does not know that version any more, all is listed again, and nothing is
 forgotten before the new list is complete. An object that cannot be read is known to be there, by
 its key, and costs the others nothing.
 """

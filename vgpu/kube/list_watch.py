@@ -1,7 +1,7 @@
 """One kind at the API server as :mod:`vgpu.kube.informer` follows it.
 
 Its failures are told as every source's: a :class:`~vgpu.reasons.SourceError` with a reason code,
-or :class:`~vgpu.kube.documents.Expired` where a list mends it.
+or :class:`~vgpu.kube.documents.Expired` where a list repairs it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -107,7 +107,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         statuses: as far as the kubelet has told.
         deleted_at: when it is or was to be gone (deletionTimestamp).
         scheduled_at: when the condition PodScheduled became what it is.
-        unschedulable: the scheduler's own words for why it is not bound; "" if it is.
+        unschedulable: the scheduler's own message for why it is not bound; "" if it is.
         priority: higher is more important.
         started_at: when the kubelet had taken it in (status.startTime).
         status_at: when the kubelet last wrote the status, as metadata.managedFields tell; if the
@@ -144,7 +144,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     def kubelet_uid(self) -> str:
         """The UID on the node's own disk and cgroups: a static pod's is not the API server's.
 
-        Anybody may write that annotation on a pod: it is never believed to be another pod's UID.
+        Anybody may write that annotation on a pod: it is never trusted to be another pod's UID.
         """
         static = self.annotations.get(MIRROR)
         if static is None or _MADE_BY_API_SERVER.fullmatch(static):

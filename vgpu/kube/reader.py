@@ -38,7 +38,7 @@ PAGE_SIZE: Final = 500
 """Objects a page: what kubectl asks for."""
 
 WATCH_SECONDS: Final = (240, 300)
-"""Range of the server-side timeout of a watch, in seconds: random, so that watches end spread out."""
+"""Range of the server-side timeout of a watch, in seconds: random, to spread the ends."""
 
 
 class _Page(Protocol):
@@ -117,7 +117,7 @@ class Reader(ApiConnection):
         """What happens to the selected pods from ``resource_version`` on, until the server ends it.
 
         A ClusterError's status is 410 when the version is too old, so that the pods have to be
-        listed anew; SourceError is for a line that is no event.
+        listed again; SourceError is for a line that is no event.
         """
         return self._watch(ApiKind.PODS, resource_version, selectors, decode_pod_event)
 

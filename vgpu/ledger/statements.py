@@ -80,7 +80,7 @@ class Statement(msgspec.Struct, frozen=True, gc=False):
 def is_tenants_own(said: Statement) -> bool:
     """Whether the container itself can have written it: alone it is no evidence against others.
 
-    HAMi-core's regions, and gaia's limits where gpu-manager lets anybody write them.
+    HAMi-core's regions, and gpu-manager's limits where gpu-manager lets anybody write them.
     """
     return said.source is Source.SHIM or (
         said.source is Source.LIMIT_FILE and said.scheme is Scheme.GAIA

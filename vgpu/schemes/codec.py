@@ -48,7 +48,7 @@ class ClaimError(SourceError):
 class Slot(msgspec.Struct, frozen=True, gc=False, order=True):
     """What a kubelet device ID stands for: the ``ordinal``-th unit of ``resource``.
 
-    ``device`` is the device it belongs to, None where the scheme's IDs only count (gaia).
+    ``device`` is the device it belongs to, None where the scheme's IDs only count (gpu-manager).
     """
 
     resource: str

@@ -1,4 +1,4 @@
-"""Reading files that somebody else writes, and knowing when they changed.
+"""Reading files that other programs write, and knowing when they changed.
 
 Promises: only regular files are read, never past a bound, never through a link unless asked; no
 open blocks; what went wrong is a :class:`~vgpu.reasons.SourceError` that names the path.

@@ -137,7 +137,7 @@ def pids_of_interest(gpu: GpuSample | None, shim: ShimSample | None) -> set[int]
 
 
 def without_processes(sample: GpuSample) -> GpuSample:
-    """A stale sample: its devices are still told, but its pids may be somebody else's by now."""
+    """A stale sample: its devices still count, its pids may be another container's."""
     nobody: frozenset[str] = frozenset()
     return msgspec.structs.replace(
         sample, processes=(), processes_known=nobody, utilization={}, utilization_known=nobody

@@ -1,7 +1,7 @@
 """One node's pods as the API server knows them: followed by a watch, or from a dump.
 
 The watch costs the API server one list at the start and then what changes on this node
-(:mod:`vgpu.kube.informer`). :meth:`PodWatch.sample` only hands out what it has, as long as the
+(:mod:`vgpu.kube.informer`). :meth:`PodWatch.sample` only allocates what it has, as long as the
 server has lately shown that this is up to date.
 """
 

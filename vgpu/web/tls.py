@@ -94,7 +94,7 @@ class ServerTls(msgspec.Struct, frozen=True):
 
 
 def _names(client: ssl.SSLSocket) -> set[str]:
-    """The subject alternative names of a verified client."""
+    """The object alternative names of a verified client."""
     certificate = client.getpeercert() or {}
     names = certificate.get("subjectAltName", ())
     return {_canonical(str(name[1])) for name in names}

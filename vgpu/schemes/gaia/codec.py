@@ -1,4 +1,5 @@
-"""Gaia's language: Tencent's gpu-manager and gpu-admission, as they write it on pods and nodes.
+"""gpu-manager's language: Tencent's gpu-manager and gpu-admission, as they write it on pods and
+nodes.
 
 A container asks for cores (100 are one GPU) and memory (blocks of 256 MiB): below 100 cores for a
 part of one GPU, from 100 on for whole GPUs. gpu-admission answers with ``predicate-*``
@@ -54,7 +55,7 @@ _PERCENT = re.compile(r"[0-9]{1,9}")
 
 
 class Gaia(msgspec.Struct, frozen=True):
-    """gaia's language.
+    """gpu-manager's language.
 
     Attributes:
         limits_path: ``--virtual-manager-path``: a folder for each pod, where its limits lie.
@@ -153,7 +154,7 @@ class Gaia(msgspec.Struct, frozen=True):
         return gaia_node.cards(node)
 
     def locks(self, node: Node) -> tuple[NodeLock, ...]:  # noqa: ARG002  # there are none
-        """None: gaia does not lock nodes."""
+        """None: gpu-manager does not lock nodes."""
         return ()
 
     def slot(self, resource: str, device_id: str) -> Slot:
@@ -200,7 +201,7 @@ def _requests(pod: Pod, limit: int | None) -> tuple[Request, ...]:
 
 
 def _request(pod: Pod, container: Container, cores: int, blocks: int, limit: int | None) -> Request:
-    """Raises ClaimError for what gaia does not allow."""
+    """Raises ClaimError for what gpu-manager does not allow."""
     cards, rest = divmod(cores, WHOLE_DEVICE_PERCENT)
     if cards and rest:
         detail = f"container {container.name}: cores are greater than 100, must be multiple of 100"
@@ -297,7 +298,7 @@ def _doubt(pod: Pod, key: str, detail: str) -> str:
 
 
 def _flag(claim: Claim) -> str:
-    """``gpu-assigned`` of the whole pod. Raises ClaimError for what gaia cannot say."""
+    """``gpu-assigned`` of the whole pod. Raises ClaimError for what gpu-manager cannot say."""
     phases = {allocation.phase for allocation in claim.allocations}
     flags = [flag for flag, phase in _PHASES.items() if phases == {phase}]
     if claim.scheme is not Scheme.GAIA or claim.failed or claim.unserved or not flags:

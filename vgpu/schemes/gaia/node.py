@@ -1,4 +1,4 @@
-"""Gaia on a node: its GPUs by index, and the device IDs that the kubelet is told.
+"""gpu-manager on a node: its GPUs by index, and the device IDs that the kubelet is told.
 
 The API server knows two numbers only, all cores and all memory, so every GPU is counted with the
 average. IDs are units of the node, not of a GPU: which GPU a container gets they do not say.

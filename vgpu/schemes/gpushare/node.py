@@ -1,8 +1,8 @@
 """gpushare on a node: its GPUs by index, the device IDs of their units, which are unhealthy.
 
 The API server knows two numbers only, all memory and how many GPUs; so every GPU is counted
-with the average. GPUs of different sizes cannot be told apart this way: where the node itself can
-be asked, its answer is better.
+with the average. GPUs of different sizes cannot be distinguished this way: where the node itself
+can be asked, its answer is better.
 """
 
 import re

@@ -270,10 +270,10 @@ def write(
 
 
 def struck(text: str) -> str:
-    """``to_allocate`` as the plugin leaves it when it has handed out all that is its own.
+    """``to_allocate`` as the plugin leaves it when it has allocated all that is its own.
 
     It strikes the entries and keeps the separators of containers. The same text if nothing of it
-    is left to be handed out.
+    is left to be allocated.
     """
     if VENDOR not in text:
         return text
