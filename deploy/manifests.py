@@ -2,7 +2,7 @@
 
     python -m deploy.manifests --helm PROGRAM [--check]
 
-The table says of each file with which values, and of which templates, it is made. Dashboards are
+The table reports of each file with which values, and of which templates, it is made. Dashboards are
 not among them: grafana/dashboards has the files themselves.
 """
 

@@ -74,7 +74,7 @@ def run(
     driver: Callable[[], TopologyDriver],
     at: Failpoint = noop,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. ``at`` is told of every step.
+    """Serve until SIGTERM or SIGINT. ``at`` is called at every step.
 
     Raises click.ClickException.
     """

@@ -56,7 +56,7 @@ STEP_SECONDS: Final = 0.2
 
 
 class Failure(Exception):  # noqa: N818  # said to the operator, as it is
-    """The plugin cannot run; the message says why, and which flag or file it is about."""
+    """The plugin cannot run; the message has the reason, and which flag or file it is about."""
 
 
 class Plugin:

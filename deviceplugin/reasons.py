@@ -7,7 +7,7 @@ from vgpu.reasons import Explained
 
 
 class BindRefusal(Explained):
-    """The label ``reason`` of refusals; ``explanation`` says it in words."""
+    """The label ``reason`` of refusals; ``explanation`` has it in words."""
 
     NOT_RECOVERED = "not_recovered", "the plugin is still recovering which pod holds what"
     NO_CANDIDATE = "no_candidate", "no pod on this node waits for this number of devices"

@@ -99,7 +99,7 @@ class Service:
         legacy: Legacy | None,
         at: Failpoint,
     ) -> None:
-        """``legacy`` answers in place of a refusal; ``at`` is told of every step."""
+        """``legacy`` answers in place of a refusal; ``at`` is called at every step."""
         self.adapter = adapter
         self._options = options
         self._outside = outside

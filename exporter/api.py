@@ -1,4 +1,5 @@
-"""The API server as the exporter sees it: this node and its pods, failures as a source tells them.
+"""The API server as the exporter sees it: this node and its pods, failures as a source reports
+them.
 
 The only part of the exporter that loads the Kubernetes client; imported when it is switched on.
 """

@@ -1,8 +1,8 @@
 """What of a tenant's word can be: numbers within bounds, and devices that nobody else contradicts.
 
 Pure. A region can be written by its tenant, and so can gpu-manager's limit file. What the kubelet
-or our own plugin gave is known where their checkpoints can be read; else the ledger tells what the
-driver, pod-resources and the annotations say.
+or our own plugin gave is known where their checkpoints can be read; else the ledger reports what
+the driver, pod-resources and the annotations say.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ _Place = tuple[str, str]
 
 
 class Credibility:
-    """Tells what can be from what cannot, and says so of the latter."""
+    """Tells what can be from what cannot, and reports it of the latter."""
 
     def __init__(
         self,

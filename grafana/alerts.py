@@ -2,7 +2,7 @@
 name.
 
 An event is recognised by its timestamp or by a level that stays: `increase()` does not see the
-first event of a series. Nothing is added up over a label that says where to look.
+first event of a series. Nothing is added up over a label that reports where to look.
 """
 
 from typing import Final

@@ -63,7 +63,7 @@ def as_rule(rule: Alert | RecordingRule) -> dict[str, Any]:
 
 
 def rule_file(groups: Iterable[RuleGroup]) -> str:
-    """A rule file; a recording rule says in a comment what it is."""
+    """A rule file; a recording rule reports in a comment what it is."""
     lines = [HEADER, "groups:\n"]
     for group in groups:
         lines.append(f"  - name: {group.name}\n    rules:\n")

@@ -133,4 +133,4 @@ SLOW_SECONDS: Final = 5
 """The kubelet admits one pod after the other: an answer, or a binding, takes milliseconds."""
 
 SLOW_STEPS: Final = (Wait.ALLOCATE, Wait.BIND)
-"""A start waits for its binding, so that the third step says nothing of its own."""
+"""A start waits for its binding, so that the third step reports nothing of its own."""

@@ -73,7 +73,7 @@ class Made(msgspec.Struct, frozen=True):
 
     @property
     def blind(self) -> str:
-        """Why the plan says nothing: not all pods were seen; "" if they were."""
+        """Why the plan reports nothing: not all pods were seen; "" if they were."""
         if Coverage.PODS in self.snapshot.complete:
             return ""
         return "; ".join(("not all pods could be seen, so nothing is judged", *self.plan.notes))
@@ -100,7 +100,7 @@ class Cycle(msgspec.Struct, frozen=True):
 
 
 def planned(made: Made) -> Cycle:
-    """The cycle of a plan that is not to be applied, or says nothing."""
+    """The cycle of a plan that is not to be applied, or reports nothing."""
     if made.blind:
         began = made.plan.made_at
         return Cycle(began, Ending.BLIND, seconds=made.seconds, error=made.blind)
@@ -131,7 +131,7 @@ class Cycles:
     ) -> None:
         """Without ``apply`` plans are only made; without ``keeps`` the store is only read.
 
-        ``clock`` tells unix seconds, ``monotonic`` seconds that never go back.
+        ``clock`` returns unix seconds, ``monotonic`` seconds that never go back.
         """
         self._observer = observer
         self._policy = policy

@@ -6,7 +6,7 @@ The others take the Lease only fifteen seconds after they *saw* it change for th
 by its own clock; a write names the version that it replaces. So two never lead at once while no
 clock runs half as fast again as another. Who stops politely gives the Lease back at once.
 
-:class:`Election` decides and does nothing: it says what it would ask the API server, and is told
+:class:`Election` decides and does nothing: it reports what it would ask the API server, and is told
 the answers. :class:`Leader` asks for it, on a thread of its own.
 """
 
@@ -68,7 +68,8 @@ class Election:
     ) -> None:
         """``identity`` must be nobody else's, not even an earlier process's.
 
-        ``monotonic`` tells seconds that never go back; ``clock`` unix seconds, for people to read.
+        ``monotonic`` returns seconds that never go back; ``clock`` unix seconds, for people to
+        read.
         """
         self.identity = identity
         self.holder = ""

@@ -293,7 +293,7 @@ class Entry(msgspec.Struct, frozen=True):
     """An object in a plan: its leading finding, and the other rules that found it too.
 
     ``skip`` is why it is skipped, None for an action and for what is only reported;
-    ``detail`` says the rest of it: for how long yet, by which limit. ``owner`` is the UID of its
+    ``detail`` reports the rest of it: for how long yet, by which limit. ``owner`` is the UID of its
     controller, "" if it has none.
     """
 

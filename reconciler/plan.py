@@ -398,7 +398,7 @@ def _trouble(finding: Finding) -> tuple[str, ...]:
 
 
 class _Tally:
-    """Actions of one cycle, against three limits; ``of`` says of what, in words."""
+    """Actions of one cycle, against three limits; ``of`` reports of what, in words."""
 
     def __init__(self, per_cycle: int, per_node: int, per_namespace: int, of: str = "") -> None:
         self._limits = per_cycle, per_node, per_namespace

@@ -1,7 +1,7 @@
 """The long-running reconciler: cycles on a schedule while it leads, its metrics and probes.
 
 SIGTERM and SIGINT end it in good order: no further action is begun, the one under way is waited
-for, and only then is the Lease given back, so that nobody acts beside us.
+for, and only then is the Lease returned, so that nobody acts beside us.
 """
 
 import logging

@@ -64,7 +64,7 @@ class ConfigMapStateStore:
         """Keep it; what is to be remembered now.
 
         It differs where another process has written meanwhile: both are kept, as
-        :func:`merge` says.
+        :func:`merge` reports.
         """
         try:
             return self._write(memory)

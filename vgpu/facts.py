@@ -194,7 +194,7 @@ class ProcessSample(msgspec.Struct, frozen=True):
     Attributes:
         owners: host pid -> owner; None is a live process that is in no container. A pid that
             is gone has no entry.
-        sees_host: whether these are the host's pids at all; if not, a missing pid says nothing.
+        sees_host: whether these are the host's pids at all; if not, a missing pid reports nothing.
         live_pods: UIDs of pods that have a cgroup, None where that could not be read.
         bare: region files found inside containers (``/tmp/cudevshr.cache``), already attributed.
     """

@@ -24,7 +24,7 @@ class Phase(StrEnum):
 
 
 class Source(StrEnum):
-    """Where a fact was read. The exporter says it of every container it attributes."""
+    """Where a fact was read. The exporter reports it of every container it attributes."""
 
     SHIM = "shim"
     PROCESS = "process"
@@ -44,10 +44,10 @@ class PodRef(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class Share(msgspec.Struct, frozen=True, gc=False, order=True):
-    """A slice of one device; None is unlimited, or not told.
+    """A slice of one device; None is unlimited, or unknown.
 
     Attributes:
-        device: the device's name where the fact was read: its UUID if the scheme says it, else
+        device: the device's name where the fact was read: its UUID if the scheme reports it, else
             the GPU's index in decimal (gpushare, gpu-manager) or the GPUID of a virtual GPU
             (kubeshare). :attr:`Device.names` resolves it.
         memory_bytes: bytes of the device's memory.
@@ -111,11 +111,11 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
         pod: whose.
         node: where the scheduler placed it; "" if the annotations do not say.
         allocations: by container, in the pod's order.
-        assumed_at: when a scheduler promised it, unix seconds; None if not told.
-        assigned_at: when the plugin granted it, unix seconds; None if not told.
+        assumed_at: when a scheduler promised it, unix seconds; None if unknown.
+        assigned_at: when the plugin granted it, unix seconds; None if unknown.
         unserved: containers whose devices Allocate has still to allocate, by what the
             annotations say (volcano's devices-to-allocate).
-        failed: the plugin says that it could not serve the pod (volcano's bind-phase).
+        failed: the plugin reports that it could not serve the pod (volcano's bind-phase).
         doubts: what the annotations say beside it that cannot be, or cannot be read, in words:
             ``<key>: <what is wrong>: <the text>``.
     """

@@ -24,7 +24,7 @@ class Explained(StrEnum):
 
 
 class Reason(Explained):
-    """Why an input was refused or a collector failed; ``explanation`` says it in words."""
+    """Why an input was refused or a collector failed; ``explanation`` has it in words."""
 
     # Any file
     UNREADABLE = "unreadable", "the file or folder could not be opened or read"

@@ -2,7 +2,7 @@
 
 Leaves are GPUs; an inner node joins all GPUs that reach one another over a link of its level or
 a nearer one. The tree never changes. What is taken is counted on the GPUs, always again from the
-shares that are held: nothing has to be given back, so nothing can be given back twice.
+shares that are held: nothing has to be returned, so nothing can be returned twice.
 
 Levels are NVML's (``nvmlGpuTopologyLevel_t``); the drawing is that of gpu-manager
 ``pkg/device/nvidia/tree.go``.
@@ -21,7 +21,7 @@ from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_MILLI
 
 
 class LinkLevel(IntEnum):
-    """What two GPUs have between them, the nearest first; ``name`` is what the drawing says."""
+    """What two GPUs have between them, the nearest first; ``name`` is what the drawing reports."""
 
     GPU = 0  # one GPU; or two on one board, which count as PIX
     PIX = 10  # one PCIe switch

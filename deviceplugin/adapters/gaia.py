@@ -5,7 +5,8 @@ gpu-admission's choice of GPUs is law while it can be kept; gpu-manager chooses 
 the pod where it comes to another GPU. Where gpu-admission has not spoken the GPUs are chosen
 here, for all containers of the pod at once, as gpu-manager would.
 
-Nothing in gpu-manager's language says that a pod was refused: gpu-admission trusts the pod's phase.
+Nothing in gpu-manager's language reports that a pod was refused: gpu-admission trusts the pod's
+phase.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -115,7 +116,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         name: str,  # noqa: ARG002  # gpu-manager makes nothing up
         devices: Mapping[str, Device],
     ) -> ContainerEdits:
-        """As the language says. An image's ``compat32=true`` is not seen from outside of it."""
+        """As the language reports. An image's ``compat32=true`` is not seen from outside of it."""
         owner = replace(pod.ref, uid=pod.kubelet_uid)
         try:
             return self.codec.edits(owner, allocation, devices)
@@ -156,7 +157,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         }
 
     def failure_annotations(self, pod: Pod) -> AnnotationPatch:  # noqa: ARG002  # nothing can be said
-        """None: without its promise the pod would be given another GPU, not given up."""
+        """None: without its promise the pod would be given another GPU, not abandoned."""
         return {}
 
     def node_annotations(
@@ -271,5 +272,5 @@ def _done(pod: Pod, tenant: AdmittedPod) -> Claim | None:
 
 
 def _same(text: str, there: str | None) -> bool:
-    """Whether an annotation says this already, in whatever order."""
+    """Whether an annotation reports this already, in whatever order."""
     return there is not None and sorted(there.split(",")) == sorted(text.split(","))

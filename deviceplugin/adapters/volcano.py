@@ -42,7 +42,7 @@ _NOT_A_WORD: Final = re.compile("[,;:\x00-\x1f\x7f\ud800-\udfff]+")
 
 
 class HandshakeMode(StrEnum):
-    """When the plugin says that it lives."""
+    """When the plugin reports that it lives."""
 
     AUTO = "auto"  # when the scheduler asks: Volcano from 1.16 does not
     ON = "on"  # every half minute, too

@@ -171,7 +171,7 @@ class PodAllocator:
         return name, answer
 
     def _waiting(self, resource: str, count: int) -> tuple[Candidate, ...]:
-        """Who may be asking; () if nobody can tell. Raises BindRefused NO_CANDIDATE.
+        """Who may be asking; () if no source knows. Raises BindRefused NO_CANDIDATE.
 
         Where only containers are known that may be asked for again, a new pod may not have been
         seen yet. A guess asks the API server before it trusts one of them; a name does not have

@@ -386,7 +386,7 @@ class Binder:
         return replace(state, allocation_state=allocation_state, ready=state.ready & kept)
 
     def _keep(self, allocation_state: AllocationState) -> bool:
-        """Write our checkpoint, unless it says this already; whether it does now."""
+        """Write our checkpoint, unless it reports this already; whether it does now."""
         if allocation_state.tenants == self._kept:
             return True
         try:

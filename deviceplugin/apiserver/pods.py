@@ -33,7 +33,7 @@ class Pods:
         changed: Callable[[], object],
         clock: Callable[[], float],
     ) -> None:
-        """``changed`` is called after every change, ``clock`` tells seconds that never go back.
+        """``changed`` is called after every change, ``clock`` returns seconds that never go back.
 
         ``asked`` is the same server, to be asked with the patience of ASKING_SECONDS.
         """

@@ -1,7 +1,7 @@
 """Makes the API server say what is: pods' annotations, the node's marks, locks, events. One thread.
 
 Nothing waits for it but other schedulers: containers are bound without it. What is told is found
-out again from what the API server says, so that nothing is lost with a crash, and told with the
+out again from what the API server reports, so that nothing is lost with a crash, and told with the
 version that was seen, so that nothing of others is written over. An object that fails is tried
 again later, after all that have not.
 """
@@ -91,7 +91,7 @@ class _Key(msgspec.Struct, frozen=True):
 
 
 class _Task(msgspec.Struct, frozen=True):
-    """Something that may have to be told. ``tell`` says whether it had to be.
+    """Something that may have to be told. ``tell`` reports whether it had to be.
 
     ``version`` is of what it was seen as, "" where that does not count.
     """
@@ -126,7 +126,7 @@ class StatusManager:
     ) -> None:
         """``look`` gives what is so, None while that is not known.
 
-        ``clock`` tells unix seconds, ``monotonic`` seconds that never go back.
+        ``clock`` returns unix seconds, ``monotonic`` seconds that never go back.
         """
         self._cluster = cluster
         self._adapter = adapter
@@ -163,7 +163,7 @@ class StatusManager:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell no more; what is not told is told after the next start."""
+        """Tell no more; what is not written is written after the next start."""
         self._stopping.set()
         self._awake.set()
         self._thread.join(PATIENCE_SECONDS)

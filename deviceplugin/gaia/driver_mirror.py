@@ -37,7 +37,7 @@ _MODE: Final = 0o755
 _OURS: Final = re.compile(r"(?:nvidia|origin)\..*-[0-9a-f]{12}")
 _UNDER_WAY: Final = re.compile(r"\.(?:nvidia|origin)\..*\.new")
 _BOOT: Final = ".boot"
-"""Ends the name of the file beside a folder that says in which boot containers last got it."""
+"""Ends the name of the file beside a folder that reports in which boot containers last got it."""
 
 
 class DriverSource(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Writes what gpu-manager's library in a container asks for: its limits, and the pids it counts.
 
-Nothing of it is the container's word. Which containers a pod has, and their pids, the kernel says;
-their names the kubelet; what they may use, the plugin's own allocation records.
+Nothing of it is the container's word. Which containers a pod has, and their pids, the kernel
+reports; their names the kubelet; what they may use, the plugin's own allocation records.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """All that gpu-manager needs on a node beside the answers to the kubelet: one thing to start and to
 tell.
 
-The order in which the plugin tells it: :meth:`~GaiaKeeper.seat` for every tenant it has found at
+The order in which the plugin reports it: :meth:`~GaiaKeeper.seat` for every tenant it has found at
 its start, :meth:`~GaiaKeeper.keep_only` once when it knows them all, :meth:`~GaiaKeeper.bound`
 before a container is made, and :meth:`~GaiaKeeper.left`.
 """
@@ -126,7 +126,7 @@ class GaiaServices:
                 self.left(uid)
 
     def refresh(self) -> None:
-        """Look at the host's driver now; :attr:`problem` says what came of it."""
+        """Look at the host's driver now; :attr:`problem` reports what came of it."""
         before, said = self._mirrored, self._problem
         try:
             self._mirrored = self._informer.refresh()

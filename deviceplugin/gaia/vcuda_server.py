@@ -1,9 +1,9 @@
 """The sockets on which gpu-manager's library registers the container that it is loaded in.
 
 One socket for each pod, ``vcuda.sock`` in the pod's own folder: whose it is, is known by the socket
-and not by what its tenant says. Promises: one pod's calls, however many, cost no more than a few
+and not by what its tenant reports. Promises: one pod's calls, however many, cost no more than a few
 looks a second at that pod; a library that dials at any time finds a socket, or none before the pod
-has any share; nothing that a request says becomes part of a path.
+has any share; nothing that a request reports becomes part of a path.
 
 All sockets are served by one event loop on one thread (a ``grpc.Server`` for each pod would be a
 thread for each that wakes up every second), and looked for by another.
@@ -144,7 +144,7 @@ class _Pod:
                 raise VcudaRefusal(grpc.StatusCode.UNAVAILABLE, text)
 
     async def _fresh(self, asks: ContainerQuery) -> PodFiles:
-        """What a look says that began after now; others who wait for one share it.
+        """What a look reports that began after now; others who wait for one share it.
 
         Raises Refusal.
         """

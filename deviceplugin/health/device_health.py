@@ -1,9 +1,9 @@
-"""Which devices new containers may use, judged from what the driver says. Pure.
+"""Which devices new containers may use, judged from what the driver reports. Pure.
 
 Promises: a device is unhealthy from the first bad event or reading on, and stays so while a bad
 reading stands; it recovers in bounded time after the last bad thing; one GPU's trouble is no
 other's; an event of no known device is counted and blames none. A driver that does not answer
-says nothing of its devices until it has been silent for a while.
+reports nothing of its devices until it has been silent for a while.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -133,7 +133,7 @@ class CdiInjector:
         edits: ContainerEdits,  # noqa: ARG002
         late_env: Mapping[str, str],  # noqa: ARG002
     ) -> ContainerEdits:
-        """See :meth:`deviceplugin.ports.Injector.early`: no device, until CDI says otherwise."""
+        """See :meth:`deviceplugin.ports.Injector.early`: no device, until CDI reports otherwise."""
         return EARLY
 
     def write(self, name: str, edits: ContainerEdits, late_env: Mapping[str, str]) -> None:  # noqa: ARG002  # all comes late

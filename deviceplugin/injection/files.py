@@ -55,7 +55,7 @@ class FileInjector:
     ) -> ContainerEdits:
         """See :meth:`deviceplugin.ports.Injector.early`.
 
-        It tells two pods apart by no more than devices and environment, which cannot come later.
+        It distinguishes two pods by no more than devices and environment, which cannot come later.
         """
         folder = self._folder / checked(name)
         mounts = [

@@ -28,7 +28,7 @@ _OPTIONS: Final = (
 )
 
 _NOT_SUPPORTED: Final = "not supported by kubelet"
-"""As it says of a version of the API."""
+"""As it reports of a version of the API."""
 
 
 class RegistrationOutcome(Explained):

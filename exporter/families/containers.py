@@ -1,4 +1,4 @@
-"""Families of the containers: what each may use, uses, and says of itself."""
+"""Families of the containers: what each may use, uses, and reports of itself."""
 
 from collections.abc import Callable
 

@@ -4,7 +4,7 @@ The classic schema in its version 39, which Grafana reads from 11.4 on. Decided 
 
 - Numbers and bars ask for this moment only. Grafana's usual "last value that is not null" would go
   on showing what nobody measures any more.
-- Where nothing is known it says "no data" and what that means, in grey: an empty panel is never
+- Where nothing is known it shows "no data" and what that means, in grey: an empty panel is never
   green, and gaps in lines stay gaps.
 - Every question goes to the data source that is chosen at the top.
 """

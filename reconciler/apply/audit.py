@@ -120,7 +120,7 @@ class Audit:
     ) -> Self:
         """Append to the file, which is made if need be; ``-`` is standard output.
 
-        ``by`` is who acts, ``clock`` tells unix seconds, ``flag`` is what errors name. Raises
+        ``by`` is who acts, ``clock`` returns unix seconds, ``flag`` is what errors name. Raises
         AuditError.
         """
         named = f"{flag} {path}"

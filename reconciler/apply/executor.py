@@ -61,7 +61,7 @@ class Executor:
         """``judge`` knows the look that the plan was made from.
 
         ``remover`` is there on a node only. With ``dry_run`` everything is asked and nothing kept.
-        ``leads`` says whether we may still act: it is asked last of all.
+        ``leads`` reports whether we may still act: it is asked last of all.
         """
         self._client = client
         self._judge = judge

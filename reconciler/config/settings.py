@@ -1,6 +1,6 @@
 """The configuration file: every key once, in one table, with its meaning, its form and its flag.
 
-Strict: an unknown key, a key given twice, a wrong type and a value out of range are each refused
+Strict: an unknown key, a duplicate key, a wrong type and a value out of range are each refused
 with their place and with what is allowed. Flags are read by the same forms and win over the file.
 What :func:`config_text` prints of the settings is itself such a file. Pure.
 """
@@ -271,7 +271,7 @@ def read(text: str, name: str) -> Values:
 
 
 def from_flag(key: Key, texts: Iterable[str], flag: str) -> Setting:
-    """What a flag tells. Raises ConfigError."""
+    """What a flag reports. Raises ConfigError."""
     values = [_value(key, text, flag) for text in texts]
     return Setting(tuple(values) if key.form.many else values[-1], flag)
 
@@ -333,7 +333,7 @@ def _wrong(key: Key, node: yaml.Node, place: str) -> ConfigError:
 
 
 def _refused(key: Key, place: str, said: str, why: str = "") -> ConfigError:
-    """``why`` is told where it says more than the value itself."""
+    """``why`` is told where it reports more than the value itself."""
     more = f" ({why})" if " " in why and not why.startswith(said) else ""
     return ConfigError(place, key.name, f"must be {key.form.allowed}, not {said}{more}")
 

@@ -1,4 +1,4 @@
-"""A whole cluster as its API server tells it: read once, or followed by a long-running loop.
+"""A whole cluster as its API server reports it: read once, or followed by a long-running loop.
 
 What is read: pods that share GPUs, nodes, KubeShare's SharePods, gpushare's ConfigMaps about
 unhealthy GPUs, and by name the owners of locks that are not among those pods. Nodes come before

@@ -32,7 +32,7 @@ _Page = TypeVar("_Page", PodPage, NodePage)
 
 
 class Seen(msgspec.Struct, Generic[_Object], frozen=True):
-    """The objects of one kind; ``note`` says why they are not all, "" if they are.
+    """The objects of one kind; ``note`` has the reason they are not all, "" if they are.
 
     ``malformed`` are those that were seen and cannot be read.
     """

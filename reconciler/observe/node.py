@@ -1,4 +1,4 @@
-"""One node as its own sources tell it, beside what the API server says of its pods.
+"""One node as its own sources report it, beside what the API server reports of its pods.
 
 Everything is read by the same collectors as the exporter's, side by side and with a deadline: a
 driver that hangs costs what it knows, and nothing else. A view counts as complete only if the
@@ -269,7 +269,7 @@ def _folders(places: ObserverPaths, known: frozenset[str]) -> folders.Found:
 
 
 def _mapped(places: ObserverPaths, path: str) -> bool | SourceError:
-    """Whether a folder is used, or why that cannot be told: a collector keeps no errors."""
+    """Whether a folder is used, or why that is unknown: a collector keeps no errors."""
     try:
         return folders.mapped(path, places.procfs)
     except SourceError as error:

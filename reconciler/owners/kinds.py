@@ -1,4 +1,5 @@
-"""The kinds of owners, one table: what happens when a Failed pod of one is deleted, and says who.
+"""The kinds of owners, one table: what happens when a Failed pod of one is deleted, and reports
+who.
 
 Where an owner's own settings decide, ``judge`` reads them from its object. The table is a page of
 the documentation, too. Pure.

@@ -1,7 +1,7 @@
-"""What an owner does when a Failed pod of it is deleted, as the owner's own object says. Pure.
+"""What an owner does when a Failed pod of it is deleted, as the owner's own object reports. Pure.
 
 Each function reads one kind's object as the API server has it. Fields follow the operators' own
-Go types; the table in :mod:`reconciler.owners.eviction` says where each was read. What cannot be
+Go types; the table in :mod:`reconciler.owners.eviction` reports where each was read. What cannot be
 read, or asks for something that is not known here, is a reaction that may touch more than the one
 pod.
 """

@@ -86,7 +86,7 @@ def _is_owed(claim: Claim) -> bool:
 def _waits_for_others(
     cluster_index: ClusterIndex, pod: Pod, claims: Sequence[Claim]
 ) -> SkipReason | None:
-    """Why a pod that the kubelet has admitted may be served although no annotation says so.
+    """Why a pod that the kubelet has admitted may be served although no annotation reports it.
 
     gpu-manager marks a pod only when its container starts, after images, volumes and init
     containers. gpushare's plugin never marks one that it found no match for on a node with one

@@ -124,7 +124,7 @@ def _waiting(
 ) -> Iterator[_Wrong]:
     """Who runs without a claim, by the API server's word.
 
-    On an unknown node nobody can tell: gpushare's plugin writes nothing if there is one GPU only.
+    On an unknown node no source knows: gpushare's plugin writes nothing if there is one GPU only.
     """
     told = cluster_index.snapshot.scope is Scope.CLUSTER and ledger.node in cluster_index.nodes
     if rule is not Rule.RUNNING_WITHOUT_DEVICE or not told:
@@ -147,7 +147,7 @@ def _waiting(
 def _objection(
     conflict: Conflict, parties: Iterable[Holding], ledger: Ledger, cluster_index: ClusterIndex
 ) -> SkipReason | None:
-    """What the API server says of a node that is not ready is old, unlike the node's own word.
+    """What the API server reports of a node that is not ready is old, unlike the node's own word.
 
     Only its registers tell whether a node offers more than its GPUs have, and means to.
     """

@@ -64,7 +64,7 @@ class _NodeRepair:
     ) -> Finding:
         """A repair, if there is room for it; a report, if nothing can be written.
 
-        Whether there is room cannot be told where somebody holds nobody knows what.
+        Whether there is room is unknown where somebody holds nobody knows what.
         """
         if self._hidden and objection is None:
             objection = SkipReason.INCOMPLETE_VIEW

@@ -73,7 +73,7 @@ def of_holding(holding: Holding) -> str:
 
 
 def of_statement(said: Statement) -> str:
-    """What a source says of whom, and where to look."""
+    """What a source reports of whom, and where to look."""
     shares = ", ".join(_share(share) for share in said.shares) or "nothing"
     where = f" ({said.where})" if said.where else ""
     return f"{said.source}: {_who(said.pod, said.container)}: {shares}{where}"

@@ -50,10 +50,10 @@ def latest(times: Iterable[float | None]) -> float | None:
 
 
 def ended_at(pod: Pod) -> float | None:
-    """When a pod that has ended did so, unix seconds; None if nothing tells.
+    """When a pod that has ended did so, unix seconds; None if no source reports it.
 
     A pod's last status is the one that it ended with, so its time is the truth. The other times
-    are bounds from below: they count where nobody says when the status was written.
+    are bounds from below: they count where nobody reports when the status was written.
     """
     finished = (status.finished_at for status in pod.statuses)
     return latest((pod.status_at, *finished, pod.started_at, pod.created_at))

@@ -2,7 +2,7 @@
 
 Volcano's plugin finds the pod that the kubelet means by what stands in ``devices-to-allocate``, and
 looks neither at the pod's phase nor at whether it was served: the next pod on the node may be
-given what this one says.
+given what this one reports.
 """
 
 from collections.abc import Iterator

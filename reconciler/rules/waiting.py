@@ -1,4 +1,4 @@
-"""Pods whose containers cannot start, by what the kubelet says that they wait for.
+"""Pods whose containers cannot start, by what the kubelet reports that they wait for.
 
 The device plugin's answer is cached by the kubelet and used again for each start, so such a pod
 never recovers by itself; only a new pod asks again.
@@ -33,7 +33,7 @@ _PATTERNS: Final[Mapping[Rule, _Patterns]] = {
         (Cause.NO_GPU_TO_RUN, re.compile("no-gpu-has-[0-9]{1,19}[A-Za-z]{1,4}-to-run")),
     ),
 }
-"""What a container's message says, by the rule that looks for it."""
+"""What a container's message reports, by the rule that looks for it."""
 
 _OF_ITS_IMAGE: Final = frozenset(
     {

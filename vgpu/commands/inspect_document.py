@@ -99,7 +99,7 @@ class PendingDocument(_Document, frozen=True):
 
 
 class StatementDocument(_Document, frozen=True):
-    """One source's word in a conflict; ``node`` is the one it was made for, "" if not told."""
+    """One source's word in a conflict; ``node`` is the one it was made for, "" if unknown."""
 
     source: str
     pod: PodName

@@ -84,7 +84,7 @@ class Poller:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more; an answer that is still awaited is given up."""
+        """Ask no more; an answer that is still awaited is abandoned."""
         self._ended.set()
 
     def _loop(self) -> None:

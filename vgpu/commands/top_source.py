@@ -39,7 +39,7 @@ HINTS = {
 
 
 class Unanswered(Exception):  # noqa: N818  # it is no error of ours
-    """No page came; the message says why. ``refused``: nobody listens there."""
+    """No page came; the message has the reason. ``refused``: nobody listens there."""
 
     def __init__(self, why: str, *, refused: bool = False) -> None:
         super().__init__(why)

@@ -33,7 +33,7 @@ Between = Callable[[Gpu, Gpu], LinkLevel | None]
 
 
 def by_links(links: Mapping[Pair, int]) -> Between:
-    """As the driver says it: by the GPUs' UUIDs, the lower index first."""
+    """As the driver reports it: by the GPUs' UUIDs, the lower index first."""
     known = {level.value: level for level in LinkLevel}
 
     def between(first: Gpu, second: Gpu) -> LinkLevel | None:
@@ -43,7 +43,7 @@ def by_links(links: Mapping[Pair, int]) -> Between:
 
 
 def by_matrix(matrix: Sequence[Sequence[LinkLevel]], cards: Sequence[Gpu], subject: str) -> Between:
-    """As ``nvidia-smi topo -m`` says it: by the GPUs' indices.
+    """As ``nvidia-smi topo -m`` reports it: by the GPUs' indices.
 
     Raises SourceError MALFORMED if the matrix has not as many GPUs as the node.
     """
@@ -143,7 +143,7 @@ def _held(books: AllocationTotals, gpu: GpuSample) -> dict[str, _Held]:
     """What is taken of each GPU.
 
     All its memory, if the size of one of its shares is unknown, or if one has all its cores. Of a
-    GPU in MIG mode the memory of the instances that are taken; nobody tells their part of its
+    GPU in MIG mode the memory of the instances that are taken; no source reports their part of its
     cores.
     """
     whole = {

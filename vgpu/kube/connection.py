@@ -74,7 +74,8 @@ class ClusterError(Exception):
             ``NoConfiguration``, ``Unreachable``, ``WrongClock``.
         message: what it or the network said; of a Forbidden it names the missing right.
         retry_after: seconds that the server asks us to wait, None if it does not.
-        causes: what the server says lies behind it, such as a disruption budget with its numbers.
+        causes: what the server reports lies behind it, such as a disruption budget with its
+            numbers.
     """
 
     def __init__(

@@ -82,7 +82,7 @@ class NodePage(msgspec.Struct, frozen=True):
 
 
 class EventType(StrEnum):
-    """What a line of a watch says."""
+    """What a line of a watch reports."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -95,7 +95,7 @@ _CHANGES: Final = frozenset({EventType.ADDED, EventType.MODIFIED, EventType.DELE
 
 
 class ApiError(msgspec.Struct, frozen=True):
-    """A failure in the server's message; ``code`` is an HTTP status, 0 if not told."""
+    """A failure in the server's message; ``code`` is an HTTP status, 0 if unknown."""
 
     code: int = 0
     reason: str = ""

@@ -88,12 +88,12 @@ class Informer(Generic[_Object]):
         pause: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``subject`` is what failures are said of.
+        """``subject`` is what failures name.
 
-        ``key`` tells objects apart; of those that ``keep`` does not want none is kept. ``changed``
-        is called on the mirror's thread after every change and failure, to wake up who waits.
-        ``pause`` waits so many seconds, and less when the mirror is closed; ``clock`` tells seconds
-        that never go back.
+        ``key`` distinguishes objects; of those that ``keep`` does not want none is kept.
+        ``changed`` is called on the mirror's thread after every change and failure, to wake up who
+        waits. ``pause`` waits so many seconds, and less when the mirror is closed; ``clock``
+        returns seconds that never go back.
         """
         self._api = api
         self._subject = subject

@@ -115,7 +115,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
             SharePod.
         gated: whether a scheduling gate still keeps every scheduler from it.
         restart_policy: Always, OnFailure or Never.
-        tracked: whether a Job has still to count it, as its finalizer says.
+        tracked: whether a Job has still to count it, as its finalizer reports.
     """
 
     ref: PodRef
@@ -267,7 +267,7 @@ class EventNote(msgspec.Struct, frozen=True, gc=False):
         reason: one word in CamelCase, for programs.
         message: for people; no more than 1,024 bytes of it are written.
         at: when it happened, in unix seconds.
-        component: who says it.
+        component: who reports it.
     """
 
     kind: str
@@ -286,7 +286,7 @@ def holds_devices(pod: Pod) -> bool:
     """Whether the pod may still have devices: the one answer for every part of the product.
 
     A terminal pod has none, whatever its annotations say. A pod that is being deleted keeps them
-    until the kubelet says of every container that it has ended: one that was waiting may have
+    until the kubelet reports of every container that it has ended: one that was waiting may have
     been started since. One that was never bound to a node has no containers. Where the kubelet
     has told nothing yet, a bound pod keeps them: missing data is not evidence.
     """

@@ -57,8 +57,8 @@ class Reader(ApiConnection):
 
     Lists take ``resource_version``: "" asks for the newest state; "0" is content with what the
     API server remembers, which costs etcd nothing, but may be of some time ago and may come in
-    one answer, whatever ``limit`` (objects a page) says. A page's own resource version is where to
-    watch from. Selectors are ``field_selector``, ``label_selector`` and, of what has one,
+    one answer, whatever ``limit`` (objects a page) reports. A page's own resource version is where
+    to watch from. Selectors are ``field_selector``, ``label_selector`` and, of what has one,
     ``namespace``.
 
     All raise ClusterError, and SourceError for an answer that is not what Kubernetes sends.

@@ -12,7 +12,7 @@ from vgpu.reasons import Explained
 
 
 class ConflictKind(Explained):
-    """What is wrong; ``explanation`` says it in words."""
+    """What is wrong; ``explanation`` has it in words."""
 
     CARD_DIFFERS = "card_differs", "sources name different devices for one container"
     FILE_DIFFERS = (

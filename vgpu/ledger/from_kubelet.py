@@ -158,7 +158,7 @@ class _Given:
             yield self._statement(self._sized(cards, request), codec.scheme, binding)
 
     def _sized(self, cards: tuple[str, ...], request: Request) -> tuple[Share, ...]:
-        """Amounts as enforced by HAMi-core, where the answer says so, else as counted.
+        """Amounts as enforced by HAMi-core, where the answer reports it, else as counted.
 
         A count of none is not an amount: the scheduler may have chosen one.
         """

@@ -47,7 +47,7 @@ class Registry:
         return self._names.get(name.partition("[")[0], "") if found is None else found
 
     def cards(self, statement: Statement) -> tuple[str, ...]:
-        """The device of each share, "" where it is not told or cannot be known.
+        """The device of each share, "" where it is unknown or cannot be known.
 
         A UUID or index that is not on the node stays as it is if all the node's devices are known:
         then it is another device for certain, while a handle may be any's. Shares that were meant

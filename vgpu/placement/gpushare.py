@@ -22,7 +22,7 @@ class GpushareReason(StrEnum):
 
 
 class GpushareRefusal(msgspec.Struct, frozen=True):
-    """A node does not take a pod: why, and as the extender says it of this node and pod."""
+    """A node does not take a pod: why, and as the extender has it of this node and pod."""
 
     reason: GpushareReason
     message: str

@@ -67,7 +67,7 @@ class LedgerBuilder:
         return msgspec.structs.replace(evidence, malformed=malformed)
 
     def _registered(self, node: Node | None) -> Cards:
-        """The GPUs as the node's plugins tell the API server, and what cannot be read of that."""
+        """The GPUs as the node's plugins report the API server, and what cannot be read of that."""
         if node is None:
             return ((), ())
         if node is not self._object:

@@ -68,7 +68,7 @@ SOURCES: Mapping[str, frozenset[Source]] = {
     "pods": frozenset({Source.ANNOTATIONS}),
     "process": frozenset({Source.PROCESS}),
 }
-"""What the fields of an observation tell the ledger; the driver tells which processes there are."""
+"""The fields of an observation as sources of the ledger; the driver reports the processes."""
 
 
 def incomplete_sources(seen: Observation) -> frozenset[Source]:
@@ -114,7 +114,7 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
 
 
 def with_names(kubelet: KubeletSample | None, pods: PodSample | None) -> KubeletSample | None:
-    """What the kubelet left on the node, with the names that the API server tells."""
+    """What the kubelet left on the node, with the names that the API server reports."""
     if pods is None:
         return kubelet
     if kubelet is None:

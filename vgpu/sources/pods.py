@@ -61,7 +61,7 @@ class PodSample(msgspec.Struct, frozen=True):
 def pod_sample(
     pods: Iterable[Pod], *, complete: bool, malformed: Iterable[MalformedObject] = ()
 ) -> PodSample:
-    """What these pods tell; of those that are ``malformed`` it is known that they are there."""
+    """What these pods report; of those that are ``malformed`` it is known that they are there."""
     each = tuple(pods)
     refs: dict[str, list[PodRef]] = {}
     containers: dict[str, ContainerName] = {}
@@ -148,7 +148,7 @@ class PodWatch:
         pause: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``subject`` is what failures are said of; the rest as of a :class:`Informer`."""
+        """``subject`` is what failures name; the rest as of a :class:`Informer`."""
         self._subject = subject
         key = attrgetter("ref.uid")
         self._informer = Informer(api, subject, key=key, pause=pause, clock=clock)

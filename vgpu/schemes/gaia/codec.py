@@ -62,7 +62,7 @@ class Gaia(msgspec.Struct, frozen=True):
         driver_path: where gpu-manager keeps the driver's libraries for containers: those that
             enforce limits in ``nvidia``, the others in ``origin``.
         extra_devices: device nodes for every container (``--extra-config``, ``default``).
-        compat32: whether the container's own environment says ``compat32=true``.
+        compat32: whether the container's own environment reports ``compat32=true``.
     """
 
     limits_path: str = "/etc/gpu-manager/vm"
@@ -94,7 +94,7 @@ class Gaia(msgspec.Struct, frozen=True):
 
         A container has as many shares as the annotation has GPUs: a GPU that is said to be
         taken is not free, whatever was asked for. Where that, or the flag, or the time, cannot be
-        right, the claim has a doubt. Raises ClaimError where a GPU cannot be told.
+        right, the claim has a doubt. Raises ClaimError where a GPU is unknown.
         """
         if not any(_is_claim(key) for key in pod.annotations):
             return None
@@ -126,8 +126,8 @@ class Gaia(msgspec.Struct, frozen=True):
         """The annotations of gpu-admission and gpu-manager that say just this claim.
 
         They count containers, so they need ``containers``: the names of the pod's app containers
-        in the spec's order. Raises ClaimError for what cannot be said: phases that differ, a GPU
-        without an index, a container that is not there.
+        in the spec's order. Raises ClaimError for what cannot be expressed: phases that differ, a
+        GPU without an index, a container that is not there.
         """
         subject = subject_of(claim.pod)
         flag = _flag(claim)
@@ -272,7 +272,7 @@ def _index_doubts(
 
 
 def _phase(pod: Pod) -> tuple[Phase, tuple[str, ...]]:
-    """As the flag says; not yet assigned, as gpu-manager takes it, where there is none."""
+    """As the flag reports; not yet assigned, as gpu-manager takes it, where there is none."""
     flag = pod.annotations.get(ASSIGNED, "false")
     if flag in _PHASES:
         return _PHASES[flag], ()

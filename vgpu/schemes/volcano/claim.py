@@ -48,7 +48,7 @@ def read(pod: Pod, key_set: KeySet, unit: int, asking: Collection[str]) -> Claim
     """What the annotations say; None if they name no device.
 
     ``unit`` is the bytes of one unit of memory in them, ``asking`` has the containers that ask for
-    devices. Raises ClaimError if the devices, or whose they are, cannot be told.
+    devices. Raises ClaimError if the devices, or whose they are, are unknown.
     """
     key = key_set.devices if key_set.devices in pod.annotations else key_set.to_allocate
     segments = _segments(pod, key, unit)
@@ -177,7 +177,7 @@ def _some(names: Sequence[str]) -> str:
 def _unserved(
     pod: Pod, key: str, unit: int, held: list[tuple[str, _Shares]], remarks: list[str]
 ) -> list[str] | None:
-    """Those that are still to be served, the last ones; None if that is not told."""
+    """Those that are still to be served, the last ones; None if that is unknown."""
     if key not in pod.annotations:
         return None
     try:
@@ -304,7 +304,7 @@ def _is_ours(entry: str) -> bool:
 
 
 def _bind_phase_of(claim: Claim, key: str, subject: str) -> str:
-    """The phase, if it says that of every container. Raises ClaimError."""
+    """The phase, if it reports that of every container. Raises ClaimError."""
     told = [each.phase for each in claim.allocations]
     if claim.scheme is not Scheme.VOLCANO or not told:
         raise ClaimError(subject, key, claim.scheme, f"{len(told)} containers")
