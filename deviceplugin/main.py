@@ -26,12 +26,11 @@ from vgpu.reasons import SourceError
 log = logging.getLogger(__name__)
 
 SWITCH_SECONDS: Final = 0.0005
-"""Interval at which a busy thread yields to the others, in seconds. A call of the kubelet's goes
-through several threads; with Python's 5 ms it would wait in each for the binder and the
-status manager."""
+"""So often a busy thread lets the others in. A call of the kubelet's goes through several threads;
+with Python's 5 ms it would wait for the binder and the status manager in each."""
 
 ENDING_SECONDS: Final = 2.0
-"""Maximum time to wait for running calls of the kubelet at the end, in seconds."""
+"""So long calls of the kubelet that are under way may take at the end."""
 
 EPILOG: Final = """\
 \b
@@ -74,7 +73,7 @@ def run(
     driver: Callable[[], TopologyDriver],
     at: Failpoint = noop,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. ``at`` is called at every step.
+    """Serve until SIGTERM or SIGINT. ``at`` is told of every step.
 
     Raises click.ClickException.
     """

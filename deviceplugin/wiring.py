@@ -32,7 +32,7 @@ DIALECTS: Final = {"volcano": VOLCANO, "hami": HAMI}
 
 
 def needs_node(options: PluginOptions) -> bool:
-    """Whether what containers are given depends on what the Node object reports."""
+    """Whether what containers are given depends on what the Node object says."""
     return options.scheme is Scheme.GPUSHARE
 
 
@@ -45,7 +45,7 @@ def make_adapter(
 ) -> SchemeAdapter:
     """The role of these flags on a node with these GPUs.
 
-    ``node`` is its object, which is there where :func:`needs_node` reports it.
+    ``node`` is its object, which is there where :func:`needs_node` says so.
     ``nodes`` are all of the cluster's, looked at with ``--volcano.memory-factor auto`` only.
     ``links`` tell how near GPUs are to one another. Puts the shim on the host if there is one to
     be put. Raises FactorError, ShimError.
@@ -128,7 +128,7 @@ def make_services(
     health: Callable[[], Health],
     look: Callable[[], object],
 ) -> SchemeServices | None:
-    """gpu-manager's; the others have none.
+    """gaia's; the others have none.
 
     ``pod`` is one by its UID, ``health`` that of now; ``look`` is called when containers that wait
     for the driver's libraries may have them.

@@ -1,4 +1,4 @@
-"""The join: what each source reports of a container on a device, put together without a guess.
+"""The join: what each source says of a container on a device, put together without a guess.
 
 Pure. The driver names processes by host pid, the kernel names a pid's container, the kubelet's
 log folders name the container's pod, and the shim's region names its container by its folder.

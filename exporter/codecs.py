@@ -1,6 +1,6 @@
 """The sharing systems' languages as this node's operator has set them up.
 
-What a unit of memory means is set by the operator and never guessed: of a language whose unit is
+What a unit of memory means is told by the operator and never guessed: of a language whose unit is
 not told, amounts that count in it are unknown.
 """
 

@@ -1,4 +1,4 @@
-"""When what failed is tried again: each object for itself, later each time. Pure but for luck."""
+"""When what failed is tried again: each subject for itself, later each time. Pure but for luck."""
 
 import random
 from collections.abc import Callable, Collection, Hashable
@@ -9,7 +9,7 @@ from vgpu.kube.informer import pause_seconds
 
 
 class _Trouble(msgspec.Struct, frozen=True):
-    """Number of consecutive failures, the version of the last one, and the end of the pause."""
+    """How often it has failed in a row, of which version last, until when it is skipped."""
 
     failures: int
     version: str
@@ -18,7 +18,7 @@ class _Trouble(msgspec.Struct, frozen=True):
 
 
 class ItemBackoff:
-    """Of many objects. Times are seconds that never go back."""
+    """Of many subjects. Times are seconds that never go back."""
 
     def __init__(self, jitter: Callable[[], float] = random.random) -> None:
         """``luck`` is uniform in 0..1."""
@@ -26,7 +26,7 @@ class ItemBackoff:
         self._of: dict[Hashable, _Trouble] = {}
 
     def __len__(self) -> int:
-        """Number of items in back-off."""
+        """How many subjects are in trouble."""
         return len(self._of)
 
     def failures(self, subject: Hashable) -> int:

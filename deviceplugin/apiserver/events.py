@@ -1,4 +1,4 @@
-"""What Kubernetes Events report to people, and how often. Pure.
+"""What people are told by Kubernetes Events, and how often. Pure.
 
 Few words, and no more often than somebody would read them: a container that is refused is tried
 again and again by its kubelet.
@@ -15,7 +15,7 @@ from vgpu.model import PodRef
 COMPONENT: Final = "vgpu-device-plugin"
 
 AGAIN_SECONDS: Final = 300.0
-"""Minimum interval between two equal events of one object, in seconds."""
+"""So long the same is not said again of the same object."""
 
 
 class EventReason(StrEnum):

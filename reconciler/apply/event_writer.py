@@ -18,13 +18,13 @@ from vgpu.reasons import SourceError
 log = logging.getLogger(__name__)
 
 MOST: Final = 2000
-"""Events that wait to be written; a cycle with full limits reports about 600."""
+"""Events that wait to be written; a cycle with full limits says about 600."""
 
 _STEP_SECONDS: Final = 0.1
 
 
 class EventWriter:
-    """Writes the events of one plan. One thread reports them."""
+    """Writes the events of one plan. One thread says them."""
 
     def __init__(self, write: Callable[[EventNote], None]) -> None:
         """``write`` sends one, and may raise ClusterError and SourceError."""

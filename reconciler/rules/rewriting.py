@@ -1,4 +1,4 @@
-"""A running pod's claim, said again: which annotations must change, and is there room. Pure.
+"""A running pod's claim, said anew: which annotations must change, and is there room. Pure.
 
 What is proposed is made of the scheme's own words, read back, and as little as it can be. The room
 is counted by what the annotations of all pods claim, as schedulers do; what a repair would take
@@ -37,7 +37,7 @@ class Rewriter:
     """Of one node. Remembers what it has proposed, so that proposals do not overbook together."""
 
     def __init__(self, cluster_index: ClusterIndex, ledger: Ledger) -> None:
-        """The ledger reports the node's GPUs under all their names."""
+        """The ledger tells the node's GPUs under all their names."""
         self._cluster_index = cluster_index
         self._ledger = ledger
         self.registry = Registry(
@@ -65,8 +65,8 @@ class Rewriter:
     def edits(self, pod: Pod, codec: SchemeCodec, claim: Claim) -> dict[str, str]:
         """The annotations that change when the pod is to say this claim; times stay as they are.
 
-        Empty if it cannot be expressed, would not be read as it is meant, or if the pod reports it
-        in a form that is read only.
+        Empty if it cannot be said, would not be read as it is meant, or if the pod says it in a
+        form that is read only.
         """
         try:
             told = _told(pod, codec, structs.replace(claim, assumed_at=None), self.devices)
@@ -89,7 +89,7 @@ class Rewriter:
         return after if self._says(pod, codec, after, claim) else {}
 
     def _says(self, pod: Pod, codec: SchemeCodec, after: Mapping[str, str], meant: Claim) -> bool:
-        """Whether the pod then has what is meant, and nothing more doubtful than before."""
+        """Whether the pod then says what is meant, and nothing more doubtful than before."""
         try:
             told = codec.claim(_with(pod, after))
         except ClaimError:
@@ -194,7 +194,7 @@ def _sum(one: HoldingSum, other: HoldingSum) -> HoldingSum:
 def _told(
     pod: Pod, codec: SchemeCodec, claim: Claim, devices: Mapping[str, Device]
 ) -> dict[str, str]:
-    """The claim in the form in which the pod reports it; gpushare has two. Raises ClaimError."""
+    """The claim in the form in which the pod says it; gpushare has two. Raises ClaimError."""
     apps = pod.apps
     if isinstance(codec, Gpushare):
         ascending = _ascending(claim, devices)

@@ -27,10 +27,10 @@ READ_TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)
 """Seconds. An eviction may be answered after 10, when the server tries again for us."""
 
 STREAM_GRACE_SECONDS: Final = 15
-"""Extra time to wait for the end of a stream after its server-side timeout, in seconds."""
+"""So much longer than the server was to keep a stream open is waited for its end."""
 
 GATHER_SECONDS: Final = 0.5
-"""Default time for which a stream's reader that has caught up collects lines, in seconds."""
+"""So long a stream's reader that has caught up lets further lines gather, unless told otherwise."""
 
 AT_ONCE_SECONDS: Final = 0.005
 """A read that takes longer had to wait for its line."""
@@ -74,8 +74,7 @@ class ClusterError(Exception):
             ``NoConfiguration``, ``Unreachable``, ``WrongClock``.
         message: what it or the network said; of a Forbidden it names the missing right.
         retry_after: seconds that the server asks us to wait, None if it does not.
-        causes: what the server reports lies behind it, such as a disruption budget with its
-            numbers.
+        causes: what the server says lies behind it, such as a disruption budget with its numbers.
     """
 
     def __init__(

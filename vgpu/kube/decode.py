@@ -18,7 +18,7 @@ _LONGEST_NAME: Final = 253
 """Characters that an object's name may have; an error repeats no more."""
 
 _LONGEST_DETAIL: Final = 300
-"""Characters of what a decoder reports, which repeats what it has read."""
+"""Characters of what a decoder says, which repeats what it has read."""
 
 _DEEPEST: Final = 64
 """Levels of nesting that are looked at; what is read of any object lies above the twelfth."""

@@ -4,7 +4,7 @@ dumps.
 Objects are read one by one: one that cannot be read is a
 :class:`~vgpu.kube.objects.MalformedObject` beside the others, and costs nobody else. Only a list,
 line or dump that is none itself, and an object that was asked for alone, are a
-:class:`~vgpu.reasons.SourceError` MALFORMED, which names the object and, where one can be told,
+:class:`~vgpu.reasons.SourceError` MALFORMED, which names the subject and, where one can be told,
 the object. What is kept of an object is :mod:`vgpu.kube.projection`'s part.
 """
 
@@ -82,7 +82,7 @@ class NodePage(msgspec.Struct, frozen=True):
 
 
 class EventType(StrEnum):
-    """What a line of a watch reports."""
+    """What a line of a watch says."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -95,7 +95,7 @@ _CHANGES: Final = frozenset({EventType.ADDED, EventType.MODIFIED, EventType.DELE
 
 
 class ApiError(msgspec.Struct, frozen=True):
-    """A failure in the server's message; ``code`` is an HTTP status, 0 if unknown."""
+    """A failure in the server's words; ``code`` is an HTTP status, 0 if not told."""
 
     code: int = 0
     reason: str = ""
@@ -117,7 +117,7 @@ class WatchEvent(msgspec.Struct, Generic[_Object], frozen=True):
 
 
 class Expired(SourceError):  # noqa: N818  # it is what happened, and no fault of anybody's
-    """The version to watch from is too old for the server: all has to be listed again."""
+    """The version to watch from is too old for the server: all has to be listed anew."""
 
 
 class Dump(msgspec.Struct, frozen=True):

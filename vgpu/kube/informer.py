@@ -1,9 +1,9 @@
 """One kind of object at the API server, followed by a list and a watch on a thread of its own.
 
 The list costs the server once, the watch then what changes. The thread alone talks to the server;
-:meth:`Informer.state` only allocates what it has, with how long ago the server last showed that
+:meth:`Informer.state` only hands out what it has, with how long ago the server last showed that
 this is up to date. A broken watch goes on from the last version that was heard, with full-jitter
-back-off. Where the server does not know that version any more, all is listed again, and nothing is
+back-off. Where the server does not know that version any more, all is listed anew, and nothing is
 forgotten before the new list is complete. An object that cannot be read is known to be there, by
 its key, and costs the others nothing.
 """
@@ -29,7 +29,7 @@ STALE_SECONDS: Final = 180.0
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 60.0
 ABSENT_PAUSE_SECONDS: Final = 60.0
-"""Interval between two requests for a kind that the server does not have, in seconds."""
+"""So often a kind that the server does not have is asked for again."""
 
 IN_THE_WAY: Final = frozenset(
     {Reason.UNREACHABLE, Reason.RATE_LIMITED, Reason.TIMEOUT, Reason.FORBIDDEN}
@@ -88,12 +88,12 @@ class Informer(Generic[_Object]):
         pause: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``subject`` is what failures name.
+        """``subject`` is what failures are said of.
 
-        ``key`` distinguishes objects; of those that ``keep`` does not want none is kept.
-        ``changed`` is called on the mirror's thread after every change and failure, to wake up who
-        waits. ``pause`` waits so many seconds, and less when the mirror is closed; ``clock``
-        returns seconds that never go back.
+        ``key`` tells objects apart; of those that ``keep`` does not want none is kept. ``changed``
+        is called on the mirror's thread after every change and failure, to wake up who waits.
+        ``pause`` waits so many seconds, and less when the mirror is closed; ``clock`` tells seconds
+        that never go back.
         """
         self._api = api
         self._subject = subject

@@ -1,4 +1,4 @@
-"""What goes into a ledger: what each source reports, and what is known of devices and pods.
+"""What goes into a ledger: what each source says, and what is known of devices and pods.
 
 A statement is one source's word on one container. Whether the word counts depends on what else
 is known: :mod:`vgpu.ledger.liveness` decides whether there is a holder at all,
@@ -37,7 +37,7 @@ KUBELET = frozenset({Source.POD_RESOURCES, Source.CHECKPOINT})
 """Where they could be read whole, their silence shows that the kubelet gave nothing."""
 
 GIVERS = frozenset(PRECEDENCE) - {Source.PROCESS}
-"""Sources of allocations or limits; the kernel reports only that a container runs."""
+"""They say what a container was given, or what is enforced; the kernel says only that it runs."""
 
 PARTIAL = LIMITS | {Source.PROCESS}
 """They may speak of some of the container's devices only; the others speak of all or of none."""
@@ -51,16 +51,16 @@ class Statement(msgspec.Struct, frozen=True, gc=False):
         pod: the pod, by the UID that the node knows it by (:func:`vgpu.ledger.liveness.node_uid`);
             "" for a process that belongs to no pod. The names may be "" where only the UID is told.
         container: its name; "" where only the pod is told, and for a process in no container.
-        shares: what it has. ``Share.device`` is "" where the source reports that there is a share
+        shares: what it has. ``Share.device`` is "" where the source tells that there is a share
             and how large, but not of which device.
         scheme: in whose language.
         phase: a released share holds nothing.
-        since: when that phase began, unix seconds; None if unknown.
-        alive: the container runs at this moment, and the kernel reports it.
-        node: the node that the shares were meant for; "" if unknown.
+        since: when that phase began, unix seconds; None if not told.
+        alive: the container runs at this moment, and the kernel says so.
+        node: the node that the shares were meant for; "" if not told.
         slices: (resource, device IDs): pieces of which no other pod may have the same.
         where: what a person looks at to read the same: a path, a key, pids.
-        kind: when the container runs, where the source reports (our own checkpoint).
+        kind: when the container runs, where the source tells (our own checkpoint).
     """
 
     source: Source
@@ -80,7 +80,7 @@ class Statement(msgspec.Struct, frozen=True, gc=False):
 def is_tenants_own(said: Statement) -> bool:
     """Whether the container itself can have written it: alone it is no evidence against others.
 
-    HAMi-core's regions, and gpu-manager's limits where gpu-manager lets anybody write them.
+    HAMi-core's regions, and gaia's limits where gpu-manager lets anybody write them.
     """
     return said.source is Source.SHIM or (
         said.source is Source.LIMIT_FILE and said.scheme is Scheme.GAIA
@@ -104,7 +104,7 @@ class Wanted(msgspec.Struct, frozen=True, gc=False):
 class Malformed(msgspec.Struct, frozen=True, gc=False):
     """Something that no statement could be made of, or that makes one doubtful, in words.
 
-    ``pod`` is None for what a node reports.
+    ``pod`` is None for what a node says.
     """
 
     pod: PodRef | None

@@ -68,7 +68,7 @@ SOURCES: Mapping[str, frozenset[Source]] = {
     "pods": frozenset({Source.ANNOTATIONS}),
     "process": frozenset({Source.PROCESS}),
 }
-"""The fields of an observation as sources of the ledger; the driver reports the processes."""
+"""What the fields of an observation tell the ledger; the driver tells which processes there are."""
 
 
 def incomplete_sources(seen: Observation) -> frozenset[Source]:
@@ -114,7 +114,7 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
 
 
 def with_names(kubelet: KubeletSample | None, pods: PodSample | None) -> KubeletSample | None:
-    """What the kubelet left on the node, with the names that the API server reports."""
+    """What the kubelet left on the node, with the names that the API server tells."""
     if pods is None:
         return kubelet
     if kubelet is None:
@@ -137,7 +137,7 @@ def pids_of_interest(gpu: GpuSample | None, shim: ShimSample | None) -> set[int]
 
 
 def without_processes(sample: GpuSample) -> GpuSample:
-    """A stale sample: its devices still count, its pids may be another container's."""
+    """A stale sample: its devices are still told, but its pids may be somebody else's by now."""
     nobody: frozenset[str] = frozenset()
     return msgspec.structs.replace(
         sample, processes=(), processes_known=nobody, utilization={}, utilization_known=nobody

@@ -2,7 +2,7 @@
 
 It is built on sockets rather than ``http.server``, which has no time-outs that a slow client
 cannot stretch, no limits and no orderly end, writes headers and body apart (40 ms over keep-alive,
-through Nagle), and even with that repaired takes about 1.7 times the processor for a scrape over
+through Nagle), and even with that mended takes about 1.7 times the processor for a scrape over
 keep-alive.
 
 Order of what a request meets: syntax (400), rate limit (429), password (401), path (404), method
