@@ -2,8 +2,8 @@
 
 Where to look, in the order in which a container comes by:
 
-- ``model``, ``allocation state``, ``reasons``: assignments, tenants and bindings; the allocation
-  records; every refusal. ``role``, ``ports``, ``steps``: what the parts are to one another. Pure.
+- ``model``, ``allocation state``, ``reasons``: assignments, tenants and bindings; the books; every
+  refusal. ``role``, ``ports``, ``steps``: what the parts are to one another. Pure.
 - ``roles/``: what is different for each scheme. ``gaia/``: what gpu-manager's library needs.
 - ``lists``, ``offers``, ``server``, ``registration``, ``keeper``, ``registrar``: the kubelet's
   side.

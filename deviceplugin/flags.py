@@ -322,7 +322,7 @@ def options_from(ctx: click.Context) -> PluginOptions:
 def conflicts(options: PluginOptions, typed: frozenset[str]) -> list[str]:
     """Why these flags cannot work together; ``typed`` are the Python names of those typed.
 
-    What the environment reports of other schemes is no mistake: it may serve several programs.
+    What the environment says of other schemes is no mistake: it may serve several programs.
     """
     found = []
     for name in sorted(typed):

@@ -8,7 +8,7 @@ Where to look, in the order of a cycle:
   ledgers, kept from look to look.
 - ``scene``, ``rules/``: what is wrong. One file a rule, one table of them all. Pure.
 - ``plan``, ``memory``: what is to be done, in what order, and what is skipped and why. Pure.
-  ``judge``: one object of it once more, just before it is acted on. Pure.
+  ``judge``: one subject of it once more, just before it is acted on. Pure.
 - ``apply/``: plans carried out, told in an audit and to Kubernetes, and undone.
 - ``cycle``: all of that once; ``schedule``, ``cron``, ``service``: again and again; ``leader``,
   ``store``: kept in the cluster.

@@ -1,12 +1,12 @@
 """Who of several reconcilers acts: the one that holds a Lease, as client-go's elections do it.
 
-Nobody's clock is compared with another's. The holder writes the Lease again every two seconds, and
+Nobody's clock is compared with another's. The holder writes the Lease anew every two seconds, and
 stops acting ten seconds after it *sent* the last write that succeeded, whatever hangs meanwhile.
 The others take the Lease only fifteen seconds after they *saw* it change for the last time, each
 by its own clock; a write names the version that it replaces. So two never lead at once while no
 clock runs half as fast again as another. Who stops politely gives the Lease back at once.
 
-:class:`Election` decides and does nothing: it reports what it would ask the API server, and is told
+:class:`Election` decides and does nothing: it says what it would ask the API server, and is told
 the answers. :class:`Leader` asks for it, on a thread of its own.
 """
 
@@ -35,7 +35,7 @@ JITTER: Final = 0.2
 """Pauses are by up to this part longer or shorter."""
 
 RELEASE_SECONDS: Final = 5.0
-"""Maximum time to wait for the release of the Lease at the end, in seconds."""
+"""So long the end of a program waits for the Lease to be given back."""
 
 Step = Generator[Lease | None, Lease | None, None]
 """Yields a Lease to write or None to read it; is sent the Lease as it then is, None if there is
@@ -68,8 +68,7 @@ class Election:
     ) -> None:
         """``identity`` must be nobody else's, not even an earlier process's.
 
-        ``monotonic`` returns seconds that never go back; ``clock`` unix seconds, for people to
-        read.
+        ``monotonic`` tells seconds that never go back; ``clock`` unix seconds, for people to read.
         """
         self.identity = identity
         self.holder = ""

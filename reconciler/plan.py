@@ -1,8 +1,8 @@
 """Findings in, plan out: who may be acted on, in what order, and how many at a time. Pure.
 
-Every object appears once: as an action, or skipped with the first reason that applies, or as
+Every subject appears once: as an action, or skipped with the first reason that applies, or as
 something that can only be reported. The order of the input does not matter. Reasons are asked in
-this order: what protects the object, what the rule itself objects, whether its node could do any
+this order: what protects the subject, what the rule itself objects, whether its node could do any
 better, its age, its owner's back-off, the rule's mode; then, for all together, the circuit breaker
 and the limits.
 """
@@ -139,7 +139,7 @@ def _by_subject(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
 def _lead(
     findings: list[Finding], cluster_index: ClusterIndex, policy: Policy, memory: ReconcilerState
 ) -> Entry:
-    """The entry of one object: the first rule that may act, else the first that would."""
+    """The entry of one subject: the first rule that may act, else the first that would."""
     ordered = sorted(findings, key=_precedence) if len(findings) > 1 else findings
     verdicts = [
         (each, objection(each, cluster_index, policy, memory)) for each in ordered if each.action
@@ -158,7 +158,7 @@ def _precedence(finding: Finding) -> tuple[int, bytes]:
 
 
 def _pod(subject: ObjectRef, cluster_index: ClusterIndex) -> Pod | None:
-    """The pod or SharePod that the object is; None if it is none, or is not there."""
+    """The pod or SharePod that the subject is; None if it is none, or is not there."""
     pods = {ObjectKind.POD: cluster_index.pods, ObjectKind.SHARE_POD: cluster_index.share_pods}.get(
         subject.kind, {}
     )
@@ -202,7 +202,7 @@ def _no_better(finding: Finding, cluster_index: ClusterIndex) -> SkipReason | No
 
 
 def _seconds_to_ripe(finding: Finding, memory: ReconcilerState, now: float, skew: float) -> float:
-    """Seconds until the finding has its minimum age."""
+    """How long it must still have been so."""
     if finding.grace <= 0:
         return 0.0
     return finding.grace + skew - (now - memory.since(finding, now))
@@ -398,7 +398,7 @@ def _trouble(finding: Finding) -> tuple[str, ...]:
 
 
 class _Tally:
-    """Actions of one cycle, against three limits; ``of`` reports of what, in words."""
+    """Actions of one cycle, against three limits; ``of`` says of what, in words."""
 
     def __init__(self, per_cycle: int, per_node: int, per_namespace: int, of: str = "") -> None:
         self._limits = per_cycle, per_node, per_namespace

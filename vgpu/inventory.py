@@ -1,6 +1,6 @@
 """A cluster's shared GPUs as a person asks for them: who holds what, who waits and why, what fits.
 
-Pure: the API server's objects in, values out. On top of the ledgers of all nodes this reports for
+Pure: the API server's objects in, values out. On top of the ledgers of all nodes this says for
 each container that has no device, or none yet, the reason; and how much of what is free a further
 share of the usual size could have.
 """
@@ -34,7 +34,7 @@ from vgpu.units import GIB, MIB
 
 
 class WaitingReason(Explained):
-    """Why a container has no device; ``explanation`` has it in words."""
+    """Why a container has no device; ``explanation`` says it in words."""
 
     UNREADABLE = "unreadable", "the pod's data about its device cannot be decoded"
     UNSCHEDULABLE = "unschedulable", "no node fits the pod"
@@ -68,7 +68,7 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
         reason: why.
         detail: the same in the words of who said so; "" if nobody did.
         device: which it was promised or given; "" if none.
-        since: for how long it has been so, unix seconds; None if unknown.
+        since: for how long it has been so, unix seconds; None if not told.
         request: what it asks for; None if that cannot be read.
     """
 
@@ -318,7 +318,7 @@ _HAMI_KEYS: Final = (_HAMI_MARK, *HAMI.implied_by)
 def _spoken(
     nodes: Iterable[Node], pods: Iterable[Pod], codecs: Iterable[SchemeCodec]
 ) -> tuple[SchemeCodec, ...]:
-    """The languages that somebody here uses; asking the others takes time and reports nothing."""
+    """The languages that somebody here uses; asking the others takes time and says nothing."""
     keys: set[str] = set()
     for node in nodes:
         keys.update(node.annotations, node.capacity)
@@ -394,7 +394,7 @@ def _views(nodes: Iterable[Node], found: ClusterLedgers) -> Iterator[NodeView]:
 
 
 def _schemes(node: Node) -> Iterator[Scheme]:
-    """Whose GPUs the node reports it has."""
+    """Whose GPUs the node says it has."""
     has = {
         Scheme.VOLCANO: node.annotations.get(VOLCANO.register)
         or node.annotations.get(HAMI.register)
@@ -520,7 +520,7 @@ def _promised(
 
 
 def _tells_its_cards(view: NodeView) -> bool:
-    """Whether a GPU that is not among its GPUs is not there; not if it is illegible."""
+    """Whether a GPU that is not among its GPUs is not there; not if what it says is illegible."""
     return view.known and all(one.pod is not None for one in view.ledger.malformed)
 
 

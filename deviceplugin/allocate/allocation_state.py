@@ -1,5 +1,4 @@
-"""The plugin's allocation records: who is a tenant, which container is bound to what, what room is
-left.
+"""The plugin's books: who is a tenant, which container is bound to what, what room is left.
 
 A value: every function gives a new allocation state, and one that refuses changes nothing. All that
 decides about a container is here, and nothing here waits, reads or writes. Promises, in any order

@@ -56,7 +56,7 @@ MAKING_ROOM_SECONDS: Final = 0.5
 """Between two looks at who has left, while somebody waits for what others may have left."""
 
 PATIENCE_SECONDS: Final = 30.0
-"""Maximum time that an answer waits for its pod, in seconds; later the kubelet has restarted."""
+"""So long an answer may wait for its owner; then the kubelet that asked has died."""
 
 
 class KubeletDevices(Protocol):
@@ -213,7 +213,7 @@ class Binder:
         return self._state
 
     def expecting(self) -> int:
-        """Number of answers that wait for their pod."""
+        """How many answers wait for their owner."""
         with self._condition:
             return len(self._expected)
 
@@ -386,7 +386,7 @@ class Binder:
         return replace(state, allocation_state=allocation_state, ready=state.ready & kept)
 
     def _keep(self, allocation_state: AllocationState) -> bool:
-        """Write our checkpoint, unless it reports this already; whether it does now."""
+        """Write our checkpoint, unless it says this already; whether it does now."""
         if allocation_state.tenants == self._kept:
             return True
         try:
@@ -427,7 +427,7 @@ class Binder:
         return replace(state, ready=state.ready - lost)
 
     def _is_whole(self, allocation_state: AllocationState, assignment: ContainerDevices) -> bool:
-        """Whether all is there that a container is made with; folders are recreated."""
+        """Whether all is there that a container is made with; folders are made again."""
         tenant = allocation_state.tenants.get(assignment.pod_uid)
         if tenant is None:
             return True  # nothing is written for it

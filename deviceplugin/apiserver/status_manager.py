@@ -1,8 +1,8 @@
 """Makes the API server say what is: pods' annotations, the node's marks, locks, events. One thread.
 
 Nothing waits for it but other schedulers: containers are bound without it. What is told is found
-out again from what the API server reports, so that nothing is lost with a crash, and told with the
-version that was seen, so that nothing of others is written over. An object that fails is tried
+out anew from what the API server says, so that nothing is lost with a crash, and told with the
+version that was seen, so that nothing of others is written over. A subject that fails is tried
 again later, after all that have not.
 """
 
@@ -84,14 +84,14 @@ class _DroppedError(Exception):
 
 
 class _Key(msgspec.Struct, frozen=True):
-    """An object, and which of its kind."""
+    """A subject, and which of its kind."""
 
     subject: WriteTarget
     uid: str = ""
 
 
 class _Task(msgspec.Struct, frozen=True):
-    """Something that may have to be told. ``tell`` reports whether it had to be.
+    """Something that may have to be told. ``tell`` says whether it had to be.
 
     ``version`` is of what it was seen as, "" where that does not count.
     """
@@ -126,7 +126,7 @@ class StatusManager:
     ) -> None:
         """``look`` gives what is so, None while that is not known.
 
-        ``clock`` returns unix seconds, ``monotonic`` seconds that never go back.
+        ``clock`` tells unix seconds, ``monotonic`` seconds that never go back.
         """
         self._cluster = cluster
         self._adapter = adapter
@@ -163,7 +163,7 @@ class StatusManager:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell no more; what is not written is written after the next start."""
+        """Tell no more; what is not told is told after the next start."""
         self._stopping.set()
         self._awake.set()
         self._thread.join(PATIENCE_SECONDS)
@@ -181,7 +181,7 @@ class StatusManager:
         self._awake.set()
 
     def counts(self) -> Mapping[tuple[str, str], int]:
-        """Number of writes, by :class:`WriteTarget` and :class:`WriteResult`."""
+        """How often what was told, by :class:`WriteTarget` and :class:`WriteResult`."""
         with self._lock:
             return dict(self._counts)
 

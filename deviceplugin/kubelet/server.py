@@ -77,9 +77,9 @@ class Endpoint:
         binding: bool,
         cdi: bool,
     ) -> None:
-        """``offered`` is the list, encoded; ``binding`` reports whether starts are asked for too.
+        """``offered`` is the list, encoded; ``binding`` says whether starts are asked for too.
 
-        ``cdi`` reports how answers carry their name, see :mod:`deviceplugin.allocate.responses`.
+        ``cdi`` says how answers carry their name, see :mod:`deviceplugin.allocate.responses`.
         """
         self.resource = resource
         self.path = path

@@ -4,7 +4,7 @@ Three things are put together. Our own checkpoint names tenants and their bindin
 holders by all other sources: those that another plugin admitted, and ours where the checkpoint was
 lost. And what a running container uses beside what it was promised is held, too: it may be started
 again with the one, and has the other now. A tenant of the checkpoint is dropped only if it has
-certainly left; what no source reports is not evidence.
+certainly left; what no source tells is not evidence.
 
 A pod whose assignment bears a name of ours and that the checkpoint does not know gets the shares of
 its claim, in the claim's order, so that its containers can be bound to the same shares under the
@@ -39,11 +39,11 @@ class Recovered(msgspec.Struct, frozen=True):
 
     Attributes:
         allocation state: of all who hold something on a known device.
-        conflicts: what sources report differently; what the allocation state cannot bear is seen on
+        conflicts: what sources tell differently; what the allocation state cannot bear is seen on
             it.
         unsettled: UIDs of pods that may hold something that is not on the allocation state: nobody
             tells of which device, or whether the pod lives. While the API server is not heard, wait
-            for it and recover again: without it nothing new can be bound either.
+            for it and recover anew: without it nothing new can be bound either.
         remarks: what tenants claim, and nobody who could know agrees.
     """
 
@@ -209,7 +209,7 @@ def _using(
     """With what its running containers use of devices that it was not given, and with its name.
 
     The driver has to say that it uses them: its region, which it can write, takes nobody's room. Of
-    an amount that no source reports no more than the slot is held.
+    an amount that nobody tells no more than the slot is held.
     """
     others = allocation_state.named.keys() - {share.device for share in tenant.shares}
     used = (

@@ -69,9 +69,9 @@ class Applier:
     ) -> None:
         """``remover`` removes shims' folders, on a node.
 
-        ``clock`` returns unix seconds, ``monotonic`` seconds that never go back; ``sleep`` waits so
+        ``clock`` tells unix seconds, ``monotonic`` seconds that never go back; ``sleep`` waits so
         many, and is true if we are to stop. A plan is given ``deadline_seconds``. With ``dry_run``
-        the API server is asked and nothing is kept. ``leads`` reports whether we may still act,
+        the API server is asked and nothing is kept. ``leads`` says whether we may still act,
         ``stopping`` whether we were told to begin nothing more.
         """
         self._client = client

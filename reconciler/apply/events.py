@@ -48,7 +48,7 @@ _REFUSALS: Final = _BUDGETS | {
     ActionOutcome.FORBIDDEN,
     ActionOutcome.FAILED,
 }
-"""Of these somebody should hear; that an object was gone or had changed is nobody's trouble."""
+"""Of these somebody should hear; that a subject was gone or had changed is nobody's trouble."""
 
 _API_VERSIONS: Final[Mapping[ObjectKind, str]] = {
     ObjectKind.POD: "v1",

@@ -1,4 +1,4 @@
-"""One node as its own sources report it, beside what the API server reports of its pods.
+"""One node as its own sources tell it, beside what the API server says of its pods.
 
 Everything is read by the same collectors as the exporter's, side by side and with a deadline: a
 driver that hangs costs what it knows, and nothing else. A view counts as complete only if the
@@ -218,7 +218,7 @@ class NodeObserver:
         return detect_schemes(Objects(nodes, sharing), self._units)
 
     def _kept_books(self, said: DetectedSchemes) -> LedgerBuilder:
-        """The bookkeeper of these languages; another one has to read everything again."""
+        """The bookkeeper of these languages; another one has to read everything anew."""
         if said.codecs != self._codecs:
             self._codecs = said.codecs
             self._bookkeeper = LedgerBuilder(said.codecs, self._node)
@@ -269,7 +269,7 @@ def _folders(places: ObserverPaths, known: frozenset[str]) -> folders.Found:
 
 
 def _mapped(places: ObserverPaths, path: str) -> bool | SourceError:
-    """Whether a folder is used, or why that is unknown: a collector keeps no errors."""
+    """Whether a folder is used, or why that cannot be told: a collector keeps no errors."""
     try:
         return folders.mapped(path, places.procfs)
     except SourceError as error:

@@ -77,7 +77,7 @@ def assumed_unbound(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
 
 
 def _is_owed(claim: Claim) -> bool:
-    """Whether Allocate has something left to allocate. KubeShare has no Allocate."""
+    """Whether Allocate has something left to hand out. KubeShare has no Allocate."""
     if claim.scheme is Scheme.KUBESHARE:
         return False
     return claim.failed or any(each.phase is Phase.ASSUMED for each in claim.allocations)
@@ -86,7 +86,7 @@ def _is_owed(claim: Claim) -> bool:
 def _waits_for_others(
     cluster_index: ClusterIndex, pod: Pod, claims: Sequence[Claim]
 ) -> SkipReason | None:
-    """Why a pod that the kubelet has admitted may be served although no annotation reports it.
+    """Why a pod that the kubelet has admitted may be served although no annotation says so.
 
     gpu-manager marks a pod only when its container starts, after images, volumes and init
     containers. gpushare's plugin never marks one that it found no match for on a node with one

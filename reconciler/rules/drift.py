@@ -39,11 +39,11 @@ from vgpu.schemes.volcano.claim import SUCCESS
 from vgpu.schemes.volcano.codec import HAMI, VOLCANO
 
 _REPAIRED: Final = frozenset({Scheme.VOLCANO, Scheme.GPUSHARE, Scheme.GAIA})
-"""Schemes whose records are annotations; a virtual GPU of KubeShare's cannot move."""
+"""Schemes whose books are the annotations; a virtual GPU of KubeShare's cannot move."""
 
 
 class _NodeRepair:
-    """What the rules need to repair a node's allocation records."""
+    """What the rules need to repair a node's books."""
 
     def __init__(self, cluster_index: ClusterIndex, ledger: Ledger, policy: Policy) -> None:
         self.ledger = ledger
@@ -64,7 +64,7 @@ class _NodeRepair:
     ) -> Finding:
         """A repair, if there is room for it; a report, if nothing can be written.
 
-        Whether there is room is unknown where somebody holds nobody knows what.
+        Whether there is room cannot be told where somebody holds nobody knows what.
         """
         if self._hidden and objection is None:
             objection = SkipReason.INCOMPLETE_VIEW
@@ -88,7 +88,7 @@ def card_drift(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]
 
 
 def recover(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Mark as assigned what runs on its device; say again what annotations have lost.
+    """Mark as assigned what runs on its device; say anew what annotations have lost.
 
     From the API server alone it is seen that a promise was never marked as kept, but not on which
     device: the plugin may have taken another one.

@@ -1,7 +1,7 @@
 """One kind at the API server as :mod:`vgpu.kube.informer` follows it.
 
-Its failures are reported as every source's: a :class:`~vgpu.reasons.SourceError` with a reason
-code, or :class:`~vgpu.kube.documents.Expired` where a list repairs it.
+Its failures are told as every source's: a :class:`~vgpu.reasons.SourceError` with a reason code,
+or :class:`~vgpu.kube.documents.Expired` where a list mends it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ class ListWatch(Generic[_Object]):
         *,
         optional: bool = False,
     ) -> None:
-        """``subject`` is what failures name.
+        """``subject`` is what failures are said of.
 
         ``pages`` gives objects and resource version page by page. An ``optional`` kind may be
         unknown to the server.

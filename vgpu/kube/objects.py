@@ -107,7 +107,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         statuses: as far as the kubelet has told.
         deleted_at: when it is or was to be gone (deletionTimestamp).
         scheduled_at: when the condition PodScheduled became what it is.
-        unschedulable: the scheduler's own message for why it is not bound; "" if it is.
+        unschedulable: the scheduler's own words for why it is not bound; "" if it is.
         priority: higher is more important.
         started_at: when the kubelet had taken it in (status.startTime).
         status_at: when the kubelet last wrote the status, as metadata.managedFields tell; if the
@@ -115,7 +115,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
             SharePod.
         gated: whether a scheduling gate still keeps every scheduler from it.
         restart_policy: Always, OnFailure or Never.
-        tracked: whether a Job has still to count it, as its finalizer reports.
+        tracked: whether a Job has still to count it, as its finalizer says.
     """
 
     ref: PodRef
@@ -144,7 +144,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     def kubelet_uid(self) -> str:
         """The UID on the node's own disk and cgroups: a static pod's is not the API server's.
 
-        Anybody may write that annotation on a pod: it is never trusted to be another pod's UID.
+        Anybody may write that annotation on a pod: it is never believed to be another pod's UID.
         """
         static = self.annotations.get(MIRROR)
         if static is None or _MADE_BY_API_SERVER.fullmatch(static):
@@ -267,7 +267,7 @@ class EventNote(msgspec.Struct, frozen=True, gc=False):
         reason: one word in CamelCase, for programs.
         message: for people; no more than 1,024 bytes of it are written.
         at: when it happened, in unix seconds.
-        component: who reports it.
+        component: who says it.
     """
 
     kind: str
@@ -286,7 +286,7 @@ def holds_devices(pod: Pod) -> bool:
     """Whether the pod may still have devices: the one answer for every part of the product.
 
     A terminal pod has none, whatever its annotations say. A pod that is being deleted keeps them
-    until the kubelet reports of every container that it has ended: one that was waiting may have
+    until the kubelet says of every container that it has ended: one that was waiting may have
     been started since. One that was never bound to a node has no containers. Where the kubelet
     has told nothing yet, a bound pod keeps them: missing data is not evidence.
     """

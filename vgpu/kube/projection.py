@@ -104,7 +104,7 @@ _NATIVE: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 """All that most containers ask for."""
 
 _DERIVED: Final = frozenset({SHARE_POD, BOUND_DEVICE, MANAGER_PORT})
-"""These say what a SharePod's status reports: nobody may write them by hand."""
+"""These say what a SharePod's status says: nobody may write them by hand."""
 
 _KUBELET: Final = "kubelet"
 """The name that it writes under."""

@@ -38,7 +38,7 @@ PAGE_SIZE: Final = 500
 """Objects a page: what kubectl asks for."""
 
 WATCH_SECONDS: Final = (240, 300)
-"""Range of the server-side timeout of a watch, in seconds: random, to spread the ends."""
+"""So long the server keeps one watch open: a random time, lest all watches end at once."""
 
 
 class _Page(Protocol):
@@ -57,8 +57,8 @@ class Reader(ApiConnection):
 
     Lists take ``resource_version``: "" asks for the newest state; "0" is content with what the
     API server remembers, which costs etcd nothing, but may be of some time ago and may come in
-    one answer, whatever ``limit`` (objects a page) reports. A page's own resource version is where
-    to watch from. Selectors are ``field_selector``, ``label_selector`` and, of what has one,
+    one answer, whatever ``limit`` (objects a page) says. A page's own resource version is where to
+    watch from. Selectors are ``field_selector``, ``label_selector`` and, of what has one,
     ``namespace``.
 
     All raise ClusterError, and SourceError for an answer that is not what Kubernetes sends.
@@ -117,7 +117,7 @@ class Reader(ApiConnection):
         """What happens to the selected pods from ``resource_version`` on, until the server ends it.
 
         A ClusterError's status is 410 when the version is too old, so that the pods have to be
-        listed again; SourceError is for a line that is no event.
+        listed anew; SourceError is for a line that is no event.
         """
         return self._watch(ApiKind.PODS, resource_version, selectors, decode_pod_event)
 

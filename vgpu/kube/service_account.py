@@ -17,7 +17,7 @@ ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Where the kubelet puts a pod's token, and the certificate of who has signed the server's."""
 
 TOKEN_SECONDS: Final = 60.0
-"""Maximum age of a token before its file is read again, in seconds; the kubelet renews it early."""
+"""So long a token is used before its file is read again: the kubelet renews it while it is good."""
 
 
 def as_pod(environ: Mapping[str, str], account: str) -> Access:

@@ -1,4 +1,4 @@
-"""One node's evidence, from all that was sampled there and what the API server reports. Pure."""
+"""One node's evidence, from all that was sampled there and what the API server says. Pure."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -57,9 +57,9 @@ def node_evidence(
     ``held`` is pod-resources' answer, ``own`` our own checkpoint's, read only if it was written
     since the node started; ``pods`` are the node's that share GPUs, as the API server knows them,
     and ``pods_complete`` whether there are no others. ``registered`` are the devices as the node's
-    plugins report the API server: with memory or cores scaled, that is more to share than the
-    driver sees. ``incomplete`` are the sources that did not bring all that there is. ``memory``
-    spares reading again what has not changed since it was used last, with the same languages.
+    plugins tell the API server: with memory or cores scaled, that is more to share than the driver
+    sees. ``incomplete`` are the sources that did not bring all that there is. ``memory`` spares
+    reading again what has not changed since it was used last, with the same languages.
     """
     speakers, cards = tuple(codecs), tuple(registered)
     bounded = bounds(devices_of(gpu.gpus if gpu else ()), cards)

@@ -1,7 +1,7 @@
 """One node's pods as the API server knows them: followed by a watch, or from a dump.
 
 The watch costs the API server one list at the start and then what changes on this node
-(:mod:`vgpu.kube.informer`). :meth:`PodWatch.sample` only allocates what it has, as long as the
+(:mod:`vgpu.kube.informer`). :meth:`PodWatch.sample` only hands out what it has, as long as the
 server has lately shown that this is up to date.
 """
 
@@ -25,7 +25,7 @@ FILE_LIMIT: Final = 64 * 1024 * 1024
 """Bytes; about 9,000 pods. For a larger cluster, dump one node's with a field selector."""
 
 FIRST_LIST_SECONDS: Final = 5.0
-"""Maximum time that the first sample waits for the first list, in seconds."""
+"""So long the first sample waits for the first list."""
 
 _SHOWN: Final = 64
 """Characters of a UID that are shown: a mirror pod's is an annotation, of any length."""
@@ -61,7 +61,7 @@ class PodSample(msgspec.Struct, frozen=True):
 def pod_sample(
     pods: Iterable[Pod], *, complete: bool, malformed: Iterable[MalformedObject] = ()
 ) -> PodSample:
-    """What these pods report; of those that are ``malformed`` it is known that they are there."""
+    """What these pods tell; of those that are ``malformed`` it is known that they are there."""
     each = tuple(pods)
     refs: dict[str, list[PodRef]] = {}
     containers: dict[str, ContainerName] = {}
@@ -148,7 +148,7 @@ class PodWatch:
         pause: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``subject`` is what failures name; the rest as of a :class:`Informer`."""
+        """``subject`` is what failures are said of; the rest as of a :class:`Informer`."""
         self._subject = subject
         key = attrgetter("ref.uid")
         self._informer = Informer(api, subject, key=key, pause=pause, clock=clock)

@@ -1,5 +1,4 @@
-"""gpu-manager's language: Tencent's gpu-manager and gpu-admission, as they write it on pods and
-nodes.
+"""Gaia's language: Tencent's gpu-manager and gpu-admission, as they write it on pods and nodes.
 
 A container asks for cores (100 are one GPU) and memory (blocks of 256 MiB): below 100 cores for a
 part of one GPU, from 100 on for whole GPUs. gpu-admission answers with ``predicate-*``
@@ -55,14 +54,14 @@ _PERCENT = re.compile(r"[0-9]{1,9}")
 
 
 class Gaia(msgspec.Struct, frozen=True):
-    """gpu-manager's language.
+    """gaia's language.
 
     Attributes:
         limits_path: ``--virtual-manager-path``: a folder for each pod, where its limits lie.
         driver_path: where gpu-manager keeps the driver's libraries for containers: those that
             enforce limits in ``nvidia``, the others in ``origin``.
         extra_devices: device nodes for every container (``--extra-config``, ``default``).
-        compat32: whether the container's own environment reports ``compat32=true``.
+        compat32: whether the container's own environment says ``compat32=true``.
     """
 
     limits_path: str = "/etc/gpu-manager/vm"
@@ -94,7 +93,7 @@ class Gaia(msgspec.Struct, frozen=True):
 
         A container has as many shares as the annotation has GPUs: a GPU that is said to be
         taken is not free, whatever was asked for. Where that, or the flag, or the time, cannot be
-        right, the claim has a doubt. Raises ClaimError where a GPU is unknown.
+        right, the claim has a doubt. Raises ClaimError where a GPU cannot be told.
         """
         if not any(_is_claim(key) for key in pod.annotations):
             return None
@@ -126,8 +125,8 @@ class Gaia(msgspec.Struct, frozen=True):
         """The annotations of gpu-admission and gpu-manager that say just this claim.
 
         They count containers, so they need ``containers``: the names of the pod's app containers
-        in the spec's order. Raises ClaimError for what cannot be expressed: phases that differ, a
-        GPU without an index, a container that is not there.
+        in the spec's order. Raises ClaimError for what cannot be said: phases that differ, a GPU
+        without an index, a container that is not there.
         """
         subject = subject_of(claim.pod)
         flag = _flag(claim)
@@ -154,7 +153,7 @@ class Gaia(msgspec.Struct, frozen=True):
         return gaia_node.cards(node)
 
     def locks(self, node: Node) -> tuple[NodeLock, ...]:  # noqa: ARG002  # there are none
-        """None: gpu-manager does not lock nodes."""
+        """None: gaia does not lock nodes."""
         return ()
 
     def slot(self, resource: str, device_id: str) -> Slot:
@@ -201,7 +200,7 @@ def _requests(pod: Pod, limit: int | None) -> tuple[Request, ...]:
 
 
 def _request(pod: Pod, container: Container, cores: int, blocks: int, limit: int | None) -> Request:
-    """Raises ClaimError for what gpu-manager does not allow."""
+    """Raises ClaimError for what gaia does not allow."""
     cards, rest = divmod(cores, WHOLE_DEVICE_PERCENT)
     if cards and rest:
         detail = f"container {container.name}: cores are greater than 100, must be multiple of 100"
@@ -272,7 +271,7 @@ def _index_doubts(
 
 
 def _phase(pod: Pod) -> tuple[Phase, tuple[str, ...]]:
-    """As the flag reports; not yet assigned, as gpu-manager takes it, where there is none."""
+    """As the flag says; not yet assigned, as gpu-manager takes it, where there is none."""
     flag = pod.annotations.get(ASSIGNED, "false")
     if flag in _PHASES:
         return _PHASES[flag], ()
@@ -298,7 +297,7 @@ def _doubt(pod: Pod, key: str, detail: str) -> str:
 
 
 def _flag(claim: Claim) -> str:
-    """``gpu-assigned`` of the whole pod. Raises ClaimError for what gpu-manager cannot say."""
+    """``gpu-assigned`` of the whole pod. Raises ClaimError for what gaia cannot say."""
     phases = {allocation.phase for allocation in claim.allocations}
     flags = [flag for flag, phase in _PHASES.items() if phases == {phase}]
     if claim.scheme is not Scheme.GAIA or claim.failed or claim.unserved or not flags:
