@@ -34,9 +34,13 @@ def milli(decimal: str) -> int:
 
 
 def size(amount: int) -> str:
-    """Bytes for people, and exact: in MiB where they are whole ones."""
+    """Bytes for people, in GiB or MiB; exact, in brackets where one decimal of GiB is not."""
     mebibytes, rest = divmod(amount, MIB)
-    return f"{amount} bytes" if rest else f"{mebibytes} MiB"
+    exact = f"{amount} bytes" if rest else f"{mebibytes} MiB"
+    if amount < GIB:
+        return exact
+    gibibytes = f"{amount / GIB:.1f} GiB"
+    return gibibytes if amount * 10 % GIB == 0 else f"{gibibytes} ({exact})"
 
 
 def percentage(thousandths: int) -> str:
