@@ -6,12 +6,16 @@ from enum import IntEnum
 import msgspec
 
 from exporter.view import ContainerRow, ExporterView, Orphan, ShareRow
+from vgpu.facts import Gpu
 from vgpu.ledger import Conflict, ConflictKind, Statement
 from vgpu.model import PodRef, Share, Source
 from vgpu.reasons import Reason
 from vgpu.units import percent
 
 RECENT_XID_SECONDS = 3600.0
+
+SHORT_UUID = len("GPU-") + 8
+"""Characters of a UUID that identify a device for people."""
 
 MAX_PARTIES = 4
 """Maximum number of quoted statements of a conflict; the others are counted."""
@@ -71,14 +75,23 @@ def collector_problems(view: ExporterView) -> Iterator[Problem]:
 
 def device_problems(view: ExporterView) -> Iterator[Problem]:
     """Lost GPUs and XIDs."""
+    names = {row.gpu.uuid: gpu_name(row.gpu) for row in view.attribution.gpus}
     for row in view.attribution.gpus:
         if not row.answers:
-            yield Problem(ProblemSeverity.ERROR, f"Device {row.gpu.uuid} no longer answers.")
+            yield Problem(ProblemSeverity.ERROR, f"{names[row.gpu.uuid]} no longer answers.")
     for xid in view.xids:
         if view.timestamp - xid.last_timestamp < RECENT_XID_SECONDS:
             ago = view.timestamp - xid.last_timestamp
-            text = f"XID {xid.xid} on {xid.device or 'an unknown device'}, {ago:.0f} s ago."
+            device = names.get(xid.device, xid.device) or "an unknown device"
+            text = f"XID {xid.xid} on {device}, {ago:.0f} s ago."
             yield Problem(ProblemSeverity.ERROR, text)
+
+
+def gpu_name(gpu: Gpu) -> str:
+    """A device for people: its number, its model and the beginning of its UUID."""
+    number = f"MIG {gpu.info.get('mig_profile', '')}" if gpu.parent else f"GPU {gpu.index}"
+    parts = filter(None, (gpu.info.get("name", ""), gpu.uuid[:SHORT_UUID]))
+    return f"{number} ({', '.join(parts)})"
 
 
 def share_problems(view: ExporterView) -> Iterator[Problem]:
@@ -107,11 +120,12 @@ def conflict_problems(view: ExporterView) -> Iterator[Problem]:
         return
     ledger = view.books.ledger
     names = {holding.pod.uid: holding.pod for holding in ledger.holdings}
+    gpus = {row.gpu.uuid: gpu_name(row.gpu) for row in view.attribution.gpus}
     orphaned = {orphan.path for orphan in view.attribution.orphans or ()}
     for conflict in ledger.conflicts:
         paths = {said.where for said in conflict.statements}
         if not paths or not paths <= orphaned:
-            yield Problem(_severity(conflict), in_words(conflict, names))
+            yield Problem(_severity(conflict), in_words(conflict, names, gpus))
 
 
 def _severity(conflict: Conflict) -> ProblemSeverity:
@@ -121,9 +135,10 @@ def _severity(conflict: Conflict) -> ProblemSeverity:
     return ProblemSeverity.NOTE if outside else ProblemSeverity.WARNING
 
 
-def in_words(conflict: Conflict, names: Mapping[str, PodRef]) -> str:
-    """The pod, the problem, and what each source reports; ``names`` is by pod UID."""
-    subject = named(conflict.pod, conflict.container) if conflict.pod else conflict.device
+def in_words(conflict: Conflict, names: Mapping[str, PodRef], gpus: Mapping[str, str]) -> str:
+    """The pod, the problem, and the sources' reports; ``names`` is by pod UID, ``gpus`` by UUID."""
+    device = gpus.get(conflict.device, conflict.device)
+    subject = named(conflict.pod, conflict.container) if conflict.pod else device
     shares = [_about(said, conflict.device) for said in conflict.statements]
     one_device = all(share.device == conflict.device for those in shares for share in those)
     parties = [
