@@ -149,7 +149,7 @@ FLAGS = (
     ),
     flag(
         "--sample.interval",
-        "Time between samples.",
+        "Interval between two samples.",
         type=Duration(),
         metavar="DURATION",
         default="15s",

@@ -35,11 +35,11 @@ class Ending(Explained):
     """How a cycle ended."""
 
     PLANNED = "planned", "a plan was made, and was not to be applied"
-    APPLIED = "applied", "a plan was made, and all of it was done or needed no more to be done"
+    APPLIED = "applied", "a plan was made, and all of it was done or no longer needed"
     PARTLY = "partly", "a plan was made, and not all of it could be done"
     BLIND = "blind", "the pods could not all be seen, so nothing was judged"
     UNTOLD = "untold", "the audit could not be written, so nothing more was done"
-    STANDBY = "standby", "another reconciler leads, so nothing was looked at"
+    STANDBY = "standby", "another reconciler is the leader, so nothing was examined"
 
 
 SEEING: Final = frozenset({Ending.PLANNED, Ending.APPLIED, Ending.PARTLY})

@@ -102,7 +102,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         except ClaimError as error:
             raise BindRefused(BindRefusal.MALFORMED, error.detail, pod.ref) from error
         if told and told.node not in ("", node):
-            detail = f"its annotations promise it GPUs of node {told.node}, this is {node}"
+            detail = f"its annotations reserve GPUs of node {told.node}, this is {node}"
             raise BindRefused(BindRefusal.OTHER_NODE, detail, pod.ref)
         promised = {each.container: each.shares for each in told.allocations} if told else {}
         asking = [request for request in requests if request.kind in _AT_ONCE]
@@ -251,12 +251,12 @@ def _require_known(
         if shares is None:
             continue
         if len(shares) != request.count:
-            detail = f"it asks for {request.count} GPUs and was promised {len(shares)}"
+            detail = f"it asks for {request.count} GPUs and {len(shares)} are reserved"
             raise BindRefused(BindRefusal.MALFORMED, detail, pod.ref, request.container)
         strange = [f"{DEVICE_NODE}{one.device}" for one in shares if one.device not in known]
         if strange:
             there = ", ".join(f"{DEVICE_NODE}{index}" for index in sorted(known)) or "none"
-            detail = f"promised is {', '.join(strange)}; there are {there}"
+            detail = f"reserved is {', '.join(strange)}; there are {there}"
             raise BindRefused(BindRefusal.UNKNOWN_DEVICE, detail, pod.ref, request.container)
 
 

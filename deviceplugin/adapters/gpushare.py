@@ -86,7 +86,7 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
             units = (request.memory_bytes or 0) * request.count if request else 0
             promised = sum(share.memory_bytes or 0 for share in each.shares)
             if promised != units:
-                detail = f"{promised} bytes are promised, and {units} are what it asks for"
+                detail = f"{promised} bytes are reserved, and {units} are what it asks for"
                 raise BindRefused(BindRefusal.OTHER_COUNT, detail, pod.ref, each.container)
         return tuple(_by_uuid(each, uuids, pod) for each in claim.allocations)
 

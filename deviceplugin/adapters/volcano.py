@@ -147,7 +147,7 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
         for resource, size, promised, asked in amounts:
             if promised and asked and promised > asked:
                 detail = (
-                    f"it asks for {asked // size} of {resource}, and its annotations promise it"
+                    f"it asks for {asked // size} of {resource}, and its annotations reserve"
                     f" {promised // size} of {share.device}"
                 )
                 raise BindRefused(BindRefusal.MALFORMED, detail, pod.ref, request.container)
@@ -261,5 +261,5 @@ def _expect_served(share: Share, known: Collection[str], pod: Pod, container: st
         detail = f"device {share.device} is not shared on this node; shared are {there}"
         raise BindRefused(BindRefusal.UNKNOWN_DEVICE, detail, pod.ref, container)
     if not share.memory_bytes:
-        detail = f"no memory of {share.device} is promised, which HAMi-core takes for no limit"
+        detail = f"no memory of {share.device} is reserved, which HAMi-core treats as no limit"
         raise BindRefused(BindRefusal.MALFORMED, detail, pod.ref, container)

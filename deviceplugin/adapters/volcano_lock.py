@@ -9,7 +9,7 @@ after, so the pod whose bind time follows most closely is meant. Where it might 
 nobody's that we know, the lock is the reconciler's part.
 
 Tenants can annotate their pods, so that a bind time alone makes nobody an owner: it is one that
-asks for devices and was promised some, at a time when the lock was in force.
+asks for devices and has reservations, made at a time when the lock was in force.
 """
 
 from collections.abc import Collection

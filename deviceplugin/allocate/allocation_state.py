@@ -210,7 +210,7 @@ class AllocationState(msgspec.Struct, frozen=True):
                 BindRefusal.NOT_ASKED, BindRefusal.NOT_ASKED.explanation, pod.ref, name
             )
         if own is not None and len(own.shares) != request.count:
-            detail = f"it asks for {request.count} devices and was promised {len(own.shares)}"
+            detail = f"it asks for {request.count} devices, and reserved are {len(own.shares)}"
             raise BindRefused(BindRefusal.OTHER_COUNT, detail, pod.ref, name)
         shares = own.shares if own is not None else _inherited(tenant, spec, request, pod)
         for share in shares:
@@ -295,7 +295,7 @@ def _inherited(
     in use meanwhile.
     """
     if container.kind is not ContainerKind.INIT:
-        detail = f"no devices are promised to this {container.kind} container"
+        detail = f"no devices are reserved for this {container.kind} container"
         raise BindRefused(BindRefusal.NO_CLAIM, detail, pod.ref, container.name)
     for each in tenant.allocations:
         if (

@@ -126,7 +126,7 @@ class Recovery:
         own = seated or self._own.still(assignments or ())
         look = probe.look(GpuSample(gpus), devices, own, pods, now)
         for failure in look.failures:
-            log.warning("recovery goes on without a source: %s", failure)
+            log.warning("recovery continues without a source: %s", failure)
         written = self._injector.written()
         told = RecoverySources(look.ledger, assignments, pods, look.live_pods, written, booted_at())
         return recover(self._adapter.codec, devices, own, told, now)

@@ -88,7 +88,7 @@ KEYS: Final = (
         "Whether `run` only reports its plans, or applies them.",
         "--mode",
     ),
-    Key("every", duration(1.0, _DAY), "Time between two cycles of `run`.", "--every"),
+    Key("every", duration(1.0, _DAY), "Interval between two cycles of `run`.", "--every"),
     Key(
         "cron",
         cron(),
@@ -110,10 +110,10 @@ KEYS: Final = (
     Key(
         "owners",
         names("kinds", _KIND),
-        "Kinds of controllers whose pods may be evicted, living ones too, whatever comes of it; a"
+        "Kinds of controllers whose pods may be evicted, living ones too, with all consequences; a"
         " Job counts an eviction as a failure. `Kind`, or `Kind.group` such as"
-        " `Job.batch.volcano.sh`: without a group `Job` and the like are Kubernetes' own. What is"
-        " done with Failed pods of other kinds stands in reconcile-owners.md.",
+        " `Job.batch.volcano.sh`: without a group `Job` and the like are Kubernetes' own. For"
+        " Failed pods of other kinds see reconcile-owners.md.",
     ),
     Key(
         "evict_bare",

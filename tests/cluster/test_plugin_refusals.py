@@ -59,11 +59,11 @@ REFUSED = {
     ),
     "raised": (
         told("{0},NVIDIA,17,5:"),
-        "it asks for 16 of volcano.sh/vgpu-memory, and its annotations promise it 17",
+        "it asks for 16 of volcano.sh/vgpu-memory, and its annotations reserve 17",
     ),
     "too-many": (
         told("{0},NVIDIA,16,5:{1},NVIDIA,16,5:"),
-        "it asks for 1 devices and was promised",
+        "it asks for 1 devices, and reserved are",
     ),
     "unlimited": (told("{0},NVIDIA,0,5:"), "which HAMi-core takes for no limit (malformed)"),
 }
@@ -141,7 +141,7 @@ def test_a_volcano_sidecar_has_no_promise_of_its_own(plugin, client, namespace):
     (main,) = pod["spec"]["containers"]
     pod["spec"]["initContainers"] = [main | {"name": "side", "restartPolicy": "Always"}]
     pod = client.create(pod)
-    words = "no devices are promised to this sidecar container"
+    words = "no devices are reserved for this sidecar container"
     wait_until(lambda: words in said(client, pod), words)
 
 

@@ -140,9 +140,9 @@ def matrix_text(path: str) -> str:
     "what",
     flag_value="graph",
     default="graph",
-    help="How the GPUs lie and what is free of them.  [default]",
+    help="GPU topology and free capacity.  [default]",
 )
-@click.option("--usage", "what", flag_value="usage", help="Which pods use them, as JSON.")
+@click.option("--usage", "what", flag_value="usage", help="Pods that use the GPUs, as JSON.")
 @click.pass_context
 def command(ctx: click.Context, /, what: str, **_: object) -> None:
     """Print this node's GPUs as gpu-manager does (PrintGraph, PrintUsages).
@@ -197,7 +197,7 @@ def command(ctx: click.Context, /, what: str, **_: object) -> None:
     default="5s",
     show_default=True,
     metavar="DURATION",
-    help="Time between two looks at the node. Who asks gets the last one's answer.",
+    help="Interval between two samples of the node. Clients get the newest sample.",
 )
 @click.pass_context
 def serve(
