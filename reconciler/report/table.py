@@ -232,7 +232,7 @@ def _summary(plan: Plan) -> str:
 
 
 def _report_lines(report: ReportDocument) -> Iterator[Line]:
-    yield [("What is wrong", BOLD)]
+    yield [("Findings by rule", BOLD)]
     longest = max((len(count.rule) for count in report.rules), default=0)
     for count in report.rules:
         numbers = (
@@ -248,7 +248,7 @@ def _report_lines(report: ReportDocument) -> Iterator[Line]:
     for title, most in (("Nodes", report.nodes), ("Owners", report.owners)):
         yield from _most(title, most)
     if report.done is not None:
-        yield [("What was done", BOLD)]
+        yield [("Past actions", BOLD)]
         for done in report.done:
             last = f"{done.last:%Y-%m-%d %H:%M:%S} UTC"
             yield [(f"  {done.rule}: {done.count} {done.outcome}, the last {last}", PLAIN)]
@@ -260,7 +260,7 @@ def _report_lines(report: ReportDocument) -> Iterator[Line]:
 def _most(title: str, most: Sequence[Most]) -> Iterator[Line]:
     if not most:
         return
-    yield [(f"{title} with the most", BOLD)]
+    yield [(f"{title} with the most findings", BOLD)]
     for each in most:
         yield [(f"  {each.count:>4}  {each.name}", PLAIN)]
     yield []

@@ -44,7 +44,7 @@ Without a device: 2
   ml/waits  31.2 GiB, 80% of cores  volcano  1m
       no node fits the pod: no room
 
-What still fits
+Free capacity
   volcano    2 GPUs, 58.7 GiB free of 90.0 GiB
              room for 0 more of 31.2 GiB, 80% of cores (as ml/waits wants): 0.0
              GiB of the free memory (0%) usable

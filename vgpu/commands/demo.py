@@ -85,7 +85,7 @@ def first_look(url: str, page: MetricsPage) -> str:
         used = "–" if share.used_bytes is None else size(share.used_bytes)
         limit = "–" if share.limit_bytes is None else size(share.limit_bytes)
         lines.append(f"  {who(share):<44}{share.scheme.value:<11}{used:>10}{limit:>11}")
-    lines += ["", "  What is wrong here:"]
+    lines += ["", "  Problems on this node:"]
     lines += [
         f"    {problem.severity.name.lower():<8} {problem.text}" for problem in problems(page.view)
     ]

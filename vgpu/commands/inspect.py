@@ -51,7 +51,7 @@ How to read it:
   Pods that have finished hold nothing and are not shown.
 
 \b
-What still fits: free memory is of no use where it is fragmented over GPUs in parts that are too
+Free capacity: free memory is of no use where it is fragmented over GPUs in parts that are too
 small, or where cores or shares have run out. For each scheme, the command counts on each GPU how
 many more of one share fit: of the largest request that waits for a node, or, without one, of the
 most common share (of equally common ones the largest). The memory of these shares is the usable

@@ -296,7 +296,7 @@ class _Table(msgspec.Struct, frozen=True):
     def _rooms(self, rooms: Sequence[FreeCapacity]) -> Iterator[Line]:
         if not rooms:
             return
-        yield [("What still fits", BOLD)]
+        yield [("Free capacity", BOLD)]
         for room in rooms:
             cards = f"{room.cards} GPU{'' if room.cards == 1 else 's'}"
             free = f"{size(room.free_bytes)} free of {size(room.memory_bytes)}"
