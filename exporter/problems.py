@@ -138,12 +138,11 @@ def _severity(conflict: Conflict) -> ProblemSeverity:
 def in_words(conflict: Conflict, names: Mapping[str, PodRef], gpus: Mapping[str, str]) -> str:
     """The pod, the problem, and the sources' reports; ``names`` is by pod UID, ``gpus`` by UUID."""
     device = gpus.get(conflict.device, conflict.device)
-    subject = named(conflict.pod, conflict.container) if conflict.pod else device
-    shares = [_about(said, conflict.device) for said in conflict.statements]
-    one_device = all(share.device == conflict.device for those in shares for share in those)
+    pod = named(conflict.pod, conflict.container) if conflict.pod else ""
+    subject = " on ".join(filter(None, (pod, device)))
     parties = [
-        _said(said, those, conflict, names.get(said.pod.uid, said.pod), named_device=not one_device)
-        for said, those in list(zip(conflict.statements, shares, strict=True))[:MAX_PARTIES]
+        _said(said, conflict, names.get(said.pod.uid, said.pod), gpus)
+        for said in conflict.statements[:MAX_PARTIES]
     ]
     more = len(conflict.statements) - len(parties)
     parties += [f"{more} more"] if more else []
@@ -152,29 +151,25 @@ def in_words(conflict: Conflict, names: Mapping[str, PodRef], gpus: Mapping[str,
     return f"{subject}: {text}" if subject else text
 
 
-def _about(said: Statement, device: str) -> list[Share]:
-    """Its shares of the device, else all of them."""
-    return [share for share in said.shares if share.device == device] or list(said.shares)
-
-
-def _said(
-    said: Statement, shares: list[Share], conflict: Conflict, pod: PodRef, *, named_device: bool
-) -> str:
-    """``<source> reports <shares> (<where>)``; with the pod if the conflict is not one pod's."""
+def _said(said: Statement, conflict: Conflict, pod: PodRef, gpus: Mapping[str, str]) -> str:
+    """``<source>: <shares> (<where>)``; with the pod if the conflict is not one pod's."""
     whose = f" for {named(pod, said.container)}" if conflict.pod is None and pod.uid else ""
+    about = [share for share in said.shares if share.device == conflict.device] or said.shares
     if said.source is Source.PROCESS:
-        there = ", ".join(share.device for share in shares)
-        return f"{said.where}{whose} is on {there}"
+        there = ", ".join(gpus.get(share.device, share.device) for share in about)
+        on_it = conflict.device and all(share.device == conflict.device for share in about)
+        return f"{said.where}{whose} {'uses this GPU' if on_it else f'is on {there}'}"
     where = f" ({said.where})" if said.where and conflict.pod else ""
-    words = ", ".join(_share(share, named_device=named_device) for share in shares) or "nothing"
-    return f"{said.source.value} reports {words}{whose}{where}"
+    words = ", ".join(_share(share, conflict.device, gpus) for share in about) or "nothing"
+    return f"{said.source.value}: {words}{whose}{where}"
 
 
-def _share(share: Share, *, named_device: bool) -> str:
-    """Memory and cores of the share, as far as they are reported."""
+def _share(share: Share, device: str, gpus: Mapping[str, str]) -> str:
+    """Memory and cores of the share as far as they are reported; its device if not ``device``."""
     parts = [] if share.memory_bytes is None else [size(share.memory_bytes)]
     parts += [] if share.cores_milli is None else [f"{percent(share.cores_milli)} % of the cores"]
-    there = f" on {share.device or 'an unknown device'}" if named_device else ""
+    elsewhere = gpus.get(share.device, share.device) or "an unknown device"
+    there = "" if device and share.device == device else f" on {elsewhere}"
     return f"{' and '.join(parts) or 'a share'}{there}"
 
 
