@@ -54,7 +54,7 @@ class Outside(msgspec.Struct, frozen=True):
         checkpoint: our own; loaded, and ours alone.
         own: what was in it.
         keeper: the scheme's, if it has one.
-        repair: see :data:`deviceplugin.allocate.binder_events.Mend`.
+        mend: see :data:`deviceplugin.allocate.binder_events.Mend`.
     """
 
     cluster: ApiClient
@@ -99,7 +99,7 @@ class Service:
         legacy: Legacy | None,
         at: Failpoint,
     ) -> None:
-        """``legacy`` answers in place of a refusal; ``at`` is called at every step."""
+        """``legacy`` answers in place of a refusal; ``at`` is told of every step."""
         self.adapter = adapter
         self._options = options
         self._outside = outside
@@ -261,7 +261,7 @@ class Service:
 def _answered(state: BinderState) -> frozenset[Key]:
     """Containers that the kubelet has an answer for and that are not bound by us.
 
-    They are refused, be it for now, or another one has answered. Who is refused while the API
+    They are refused, be it for now, or somebody else has answered. Who is refused while the API
     server does not show it is not looked at yet.
     """
     refused = (key for key, error in state.refusals.items() if error.pod is not None)

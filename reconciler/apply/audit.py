@@ -53,7 +53,7 @@ class AuditRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         time: when it was written.
         plan: the plan's id.
         event: what the line is about.
-        rule, cause, object, evidence: as of the finding.
+        rule, cause, subject, evidence: as of the finding.
         action: what is done, with its preconditions; of an edit the before- and the after-image.
         outcome: of a result.
         detail: the words of the API server or file system.
@@ -120,7 +120,7 @@ class Audit:
     ) -> Self:
         """Append to the file, which is made if need be; ``-`` is standard output.
 
-        ``by`` is who acts, ``clock`` returns unix seconds, ``flag`` is what errors name. Raises
+        ``by`` is who acts, ``clock`` tells unix seconds, ``flag`` is what errors name. Raises
         AuditError.
         """
         named = f"{flag} {path}"

@@ -26,7 +26,7 @@ from vgpu.sources.files import printable
 
 
 class Undo(Explained):
-    """The result of undoing an action."""
+    """What became of an action that was to be undone."""
 
     DONE = "done", "the object is as it was before"
     DRY_RUN = "dry_run", "the object would be as it was before"
@@ -80,7 +80,7 @@ def restore(
     """Undo all that is :func:`undoable`.
 
     What only may have been done is looked at, too. With ``dry_run`` nothing is
-    kept, and nothing is told to the ``audit``. ``clock`` returns unix seconds. Raises AuditError
+    kept, and nothing is told to the ``audit``. ``clock`` tells unix seconds. Raises AuditError
     where something could not be told: it was not begun, or it was the last.
     """
     restorer = _Restorer(client, audit, dry_run=dry_run)
