@@ -5,6 +5,7 @@ Run ``python -m tests.docs.language`` to lower the numbers of old uses after a r
 
 import ast
 import re
+import sys
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -159,15 +160,17 @@ def exceptions() -> dict[str, dict[str, dict[str, int]]]:
 
 
 def main() -> None:
-    """Write the numbers of old uses, where they have fallen."""
+    """Write the numbers of old uses, where they have fallen; with --as-found whatever they are,
+    for a merge with branches that are older than the check.
+    """
     before = exceptions()
-    found = counted(uses(before["kept"]))
+    as_found = "--as-found" in sys.argv[1:]
     head, mark, _ = EXCEPTIONS.read_text().partition("# --- old uses")
     rows = [
         f"{mark}, for each package and word; they may only fall (python -m tests.docs.language)"
     ]
-    for name, words in found.items():
-        limits = before["left"].get(name, {})
+    for name, words in counted(uses(before["kept"])).items():
+        limits = words if as_found else before["left"].get(name, {})
         lowered = {word: min(count, limits.get(word, 0)) for word, count in words.items()}
         rows += [f'\n[left."{name}"]', *(f'"{word}" = {n}' for word, n in lowered.items() if n)]
     EXCEPTIONS.write_text(head + "\n".join(rows) + "\n")
