@@ -12,7 +12,7 @@ from vgpu.sources.own_node import NodeWatch
 
 
 def watch(kubeconfig: str, node: str) -> NodeWatch:
-    """What is told of a node, by the server that :meth:`ApiClient.connect` finds.
+    """The data about a node, from the server that :meth:`ApiClient.connect` finds.
 
     Raises SourceError.
     """

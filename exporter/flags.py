@@ -90,7 +90,7 @@ class ExporterOptions(msgspec.Struct, frozen=True):
 
     @property
     def volcano_unit_bytes(self) -> int | None:
-        """What one unit of volcano.sh/vgpu-memory means, if the operator has said so."""
+        """What one unit of volcano.sh/vgpu-memory means, if the operator has set it."""
         factor = self.volcano_memory_factor
         return None if factor is None else factor * MIB
 

@@ -98,7 +98,7 @@ HARMLESS_RULES: Final = (Rule.TERMINATED,)
 OTHER_RULES: Final = tuple(
     rule for rule in Rule if rule not in {*STUCK_PODS, *LOCKS, *HARMLESS_RULES}
 )
-"""Rules of the reconciler by the alert that tells that they keep finding something.
+"""Rules of the reconciler by the alert about their persisting findings.
 
 What ran until its node was shut down holds nothing, and lies there until it is collected.
 """

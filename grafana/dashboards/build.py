@@ -250,7 +250,7 @@ def _thresholds(steps: Steps) -> dashboard.ThresholdsConfig:
 
 
 def _mappings(words: Mapping[float, str]) -> list[models.ValueMapping]:
-    """Words for values; what is null, or no number, is told in grey."""
+    """Words for values; null, or no number, is shown in grey."""
     unknown = models.ValueMappingResult(text=UNKNOWN, color=Colour.UNKNOWN.value)
     told = {
         f"{value:g}": models.ValueMappingResult(text=text, index=place)

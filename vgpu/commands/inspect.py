@@ -190,7 +190,7 @@ def no_such_node(name: str, known: Iterable[str]) -> click.ClickException:
 
 
 def _nothing(node: str, scheme: str | None) -> str:
-    """What is told where no node is left to be shown, and what was looked for."""
+    """The message where no node is left to be shown, with the search."""
     by = f" by {scheme}" if scheme else ""
     return f"Node {node} shares no GPUs{by}." if node else f"No node shares GPUs{by}."
 

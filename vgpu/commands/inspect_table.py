@@ -51,7 +51,7 @@ _MODEL = 22
 _WITHOUT_CORES = (Scheme.GPUSHARE,)
 """It shares memory alone."""
 _UUID = 12
-"""Characters that tell the GPUs of a cluster apart: GPU-8dcd427f."""
+"""Characters of a UUID that identify a GPU in a cluster: GPU-8dcd427f."""
 _WIDE_UUID = 40
 
 
@@ -342,7 +342,7 @@ def card_name(entry: DeviceEntry, *, wide: bool = False) -> str:
 
 
 _MOST_GIB: Final = 10_240
-"""More is told in TiB; of a GPU it never is."""
+"""Larger amounts are in TiB, which no GPU has."""
 
 
 def who(pod: PodRef, container: str) -> str:

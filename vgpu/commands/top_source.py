@@ -47,7 +47,7 @@ class Unanswered(Exception):  # noqa: N818  # it is no error of ours
 
 
 class BadOption(Exception):  # noqa: N818  # as click calls its own
-    """A flag cannot be used as it was given; the message names it."""
+    """A flag's value cannot be used; the message names the flag."""
 
 
 class PageSource(Protocol):

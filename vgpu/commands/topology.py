@@ -77,7 +77,7 @@ class Display:
             Reason.TIMEOUT, "node", "not looked at yet"
         )
         self.unknown: tuple[str, ...] = ()
-        """What the last look could not tell."""
+        """What the last sample could not read."""
 
     def look(self) -> None:
         """Look now; a failure is kept for those who ask."""

@@ -88,7 +88,7 @@ def state_of(
 
 
 def unknown(view: ExporterView, gpu: GpuSample, between: Between) -> Iterator[str]:
-    """What the display cannot tell truthfully, in words."""
+    """What the display cannot show truthfully, as text."""
     for row in view.collectors:
         if not row.success:
             yield f"collector {row.name} fails: {row.last_error}"
@@ -199,7 +199,7 @@ def _pods(
     cards: Mapping[str, TopologyGpu],
     pids: Mapping[_Place, tuple[int, ...]],
 ) -> Iterator[PodUse]:
-    """Who holds something of a GPU, or uses one that it was not given."""
+    """Holders of a GPU, and containers that use one that was not allocated to them."""
     uses = _uses(view)
     held = {(one.pod.uid, one.container, one.share.device): one for one in books.holdings}
     refs = {row.pod_uid: PodRef(row.pod_uid, row.namespace, row.pod) for row in uses.values()}
