@@ -94,7 +94,7 @@ def volcano_scheduler(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # no
     """The vGPU gauges of Volcano's scheduler, for the GPUs of this node."""
     return (
         FamilyTable(
-            title="Cards",
+            title="GPUs",
             note=(
                 "A pod's init and app containers run one after another, so of the two the larger"
                 " counts, as in `vgpu_gpu_memory_allocated_bytes`."

@@ -126,7 +126,7 @@ CAPACITY: Final = PanelRow(
     "Capacity, allocation and use",
     (
         stat(
-            "Cards",
+            "GPUs",
             "GPUs that answer; MIG instances are part of their GPU.",
             GrafanaUnit.COUNT,
             f"sum({recorded('vgpu_gpus')})",
@@ -181,7 +181,7 @@ CAPACITY: Final = PanelRow(
             " allocated: containers use memory that was not allocated to them.",
             GrafanaUnit.BYTES,
             (
-                PanelQuery(f"sum({recorded('vgpu_gpu_memory_total_bytes')})", "there is"),
+                PanelQuery(f"sum({recorded('vgpu_gpu_memory_total_bytes')})", "total"),
                 PanelQuery(f"sum({recorded('vgpu_gpu_memory_allocated_bytes')})", "allocated"),
                 PanelQuery(f"sum({recorded('vgpu_gpu_memory_used_bytes')})", "in use"),
                 PanelQuery(
@@ -295,7 +295,7 @@ NODES: Final = PanelRow(
             " missing GPU, the rest of the line is not reliable.",
             {"cluster": "Cluster", "instance": "Node"},
             (
-                Column("Cards", f"vgpu_gpus{{{CLUSTER}}}"),
+                Column("GPUs", f"vgpu_gpus{{{CLUSTER}}}"),
                 Column("Missing", MISSING, steps=NONE_IS_GOOD),
                 Column(
                     "Allocated",

@@ -104,7 +104,7 @@ CARDS: Final = PanelRow(
     "The GPUs",
     (
         TablePanel(
-            "Cards",
+            "GPUs",
             'One line for each GPU, and for each MIG instance. "Allocated" is what containers hold,'
             ' used or not; "in no container" is used outside containers.',
             {"uuid": "UUID"},
@@ -114,7 +114,7 @@ CARDS: Final = PanelRow(
                     with_card(of_node("vgpu_gpu_up")),
                     steps=((None, Colour.BAD), (1, Colour.GOOD)),
                     words={0: "LOST", 1: "answers"},
-                    more={"gpu": "Card", "model": "Model"},
+                    more={"gpu": "GPU", "model": "Model"},
                 ),
                 Column("Memory", of_node("vgpu_gpu_memory_total_bytes"), GrafanaUnit.BYTES),
                 Column("Allocated", of_node("vgpu_gpu_memory_allocated_bytes"), GrafanaUnit.BYTES),

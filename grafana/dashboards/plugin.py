@@ -78,7 +78,7 @@ WHICH: Final = PanelRow(
                     total(f"{of_it('vgpu_plugin_resource_registered')} == bool 0"),
                     steps=NONE_IS_GOOD,
                 ),
-                Column("Cards", of_plugin(f"count by ({PLUGIN_TARGET}) ({CARDS})")),
+                Column("GPUs", of_plugin(f"count by ({PLUGIN_TARGET}) ({CARDS})")),
                 Column(
                     "Unhealthy",
                     total(f"{CARDS} == bool 0"),

@@ -46,6 +46,9 @@ WORDS: Final[Mapping[str, re.Pattern[str]]] = {
 }
 """Old words by the name that docs/language.md lists them under."""
 
+TITLES: Final = frozenset({"Card", "Cards", "Given", "Told", "Books", "Subject", "Subjects"})
+"""Titles of one word, which are messages though there is no space in them."""
+
 _CODE: Final = re.compile(r"`+[^`]*`+|\]\([^)]*\)|<!--.*?-->", re.DOTALL)
 _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 
@@ -100,7 +103,7 @@ def module_texts(path: str, tree: ast.Module) -> Iterator[Text]:
         if node in docstrings:
             continue
         match node:
-            case ast.Constant(value=str() as text) if " " in text:
+            case ast.Constant(value=str() as text) if " " in text or text in TITLES:
                 yield Text("messages", path, node.lineno, _CODE.sub("", text))
 
 
