@@ -2,7 +2,7 @@
 
     python -m deploy.manifests --helm PROGRAM [--check]
 
-The table says of each file with which values, and of which templates, it is made. Dashboards are
+The table reports of each file with which values, and of which templates, it is made. Dashboards are
 not among them: grafana/dashboards has the files themselves.
 """
 
@@ -168,7 +168,7 @@ def main(*, helm: str, check: bool) -> None:
         if not check:
             path.write_text(text)
         elif not path.exists() or path.read_text() != text:
-            click.echo(f"{name} is not what the chart says: run `make manifests`", err=True)
+            click.echo(f"{name} differs from the chart: run `make manifests`", err=True)
             stale = True
     sys.exit(check and stale)
 

@@ -135,7 +135,7 @@ def flag(name: str, help_: str, *, also_env: str = "", **kwargs: Any) -> Callabl
 FLAGS: Final = (
     flag(
         "--scheme",
-        "Whose pods are served.",
+        "The sharing scheme that is served.",
         type=ChoiceOf(served_names),
         required=True,
         show_default=False,
@@ -154,15 +154,13 @@ FLAGS: Final = (
     *web_flags(f":{DEFAULT_PORT}"),
     flag(
         "--cdi/--no-cdi",
-        "Give containers their share by CDI, so that nothing is ever made for a guessed pod."
-        " Without it (containerd before 1.7, or enable_cdi off) the GPU is chosen by the"
-        " original's rule, and a wrong guess is refused at the container's start.",
+        "Inject shares into containers by CDI, so that no share is ever prepared for a guessed"
+        " pod. Without CDI (containerd before 1.7, or enable_cdi off), the pod is guessed by the"
+        " original plugin's rule, and a wrong guess is refused at the container's start.",
     ),
     flag("--cdi.spec-dir", "Where the container runtime looks for CDI specs.", metavar="DIR"),
     flag("--state-dir", "Where our own checkpoint is kept.", metavar="DIR"),
-    flag(
-        "--run-dir", "Where limits are written without CDI; forgotten at a reboot.", metavar="DIR"
-    ),
+    flag("--run-dir", "Folder of limits without CDI; lost at a reboot.", metavar="DIR"),
     flag("--kubelet.dir", "The kubelet's folder of device plugins.", metavar="DIR"),
     flag("--kubelet.pod-resources", "The kubelet's pod-resources socket.", metavar="SOCKET"),
     flag("--kubelet.log-dir", "The kubelet's pod logs, for the containers' names.", metavar="DIR"),
@@ -170,7 +168,7 @@ FLAGS: Final = (
     flag("--path.cgroupfs", "The host's cgroup file system.", metavar="DIR"),
     flag(
         "--volcano.dialect",
-        "Whose names: Volcano's vGPU plugin, or HAMi.",
+        "Resource and annotation names: those of Volcano's vGPU plugin, or those of HAMi.",
         type=click.Choice(["volcano", "hami"]),
     ),
     flag(
@@ -181,29 +179,30 @@ FLAGS: Final = (
     ),
     flag(
         "--volcano.memory-factor",
-        "MiB of one unit of volcano.sh/vgpu-memory (gpu-memory-factor): a contract with everybody"
-        " who writes a request. 'auto' takes that of the other nodes, or else the smallest that"
-        " this node's list allows, and refuses to serve where they differ or it is too small here.",
+        "MiB of one unit of volcano.sh/vgpu-memory (gpu-memory-factor): all requests depend on it."
+        " 'auto' takes the factor of the other nodes, or else the smallest that the length of this"
+        " node's list allows, and refuses to serve where nodes differ or the factor is too small"
+        " here.",
         type=Factor(),
         metavar="MIB",
         default="1",
     ),
     flag(
         "--volcano.memory-scaling",
-        "Share so many times a GPU's memory (device-memory-scaling).",
+        "Multiple of a GPU's memory that is shared (device-memory-scaling).",
         type=click.FloatRange(0.01, 100),
         metavar="RATIO",
     ),
     flag(
         "--volcano.core-scaling",
-        "Share so many times a GPU's cores (device-cores-scaling).",
+        "Multiple of a GPU's cores that is shared (device-cores-scaling).",
         type=click.FloatRange(0.01, 100),
         metavar="RATIO",
     ),
     flag(
         "--volcano.handshake",
-        "Tell the scheduler that the plugin lives: when it asks (Volcano up to 1.15, HAMi), always,"
-        " or never.",
+        "Report to the scheduler that the plugin is alive: on request (Volcano up to 1.15, HAMi),"
+        " always, or never.",
         type=click.Choice([AUTO, "on", "off"]),
     ),
     flag(
@@ -253,34 +252,36 @@ FLAGS: Final = (
     ),
     flag(
         "--health.ignore-xids",
-        "XIDs that say nothing against the GPU: those of applications.",
+        "XIDs that do not make a GPU unhealthy: those caused by applications.",
         metavar="XID,…",
     ),
     flag(
         "--health.interval",
-        "Time between looks at the GPUs; XIDs are heard at once.",
+        "Interval between two health checks of the GPUs; XIDs take effect at once.",
         type=Duration(),
         metavar="DURATION",
         default="15s",
     ),
     flag(
         "--health.recovery",
-        "So long without anything bad, and a GPU is healthy again; longer each time it fails.",
+        "Time without a health event after which a GPU is healthy again; longer each time it"
+        " fails.",
         type=Duration(),
         metavar="DURATION",
         default="5m",
     ),
     flag(
         "--prestart-timeout",
-        "How long a container's start waits for its binding before the kubelet has to ask again.",
+        "Maximum time that a container's start waits for its binding before the kubelet has to ask"
+        " again.",
         type=Duration(),
         metavar="DURATION",
         default="20s",
     ),
     flag(
         "--legacy-refusal",
-        "With gpushare, answer what cannot be served as the original does, with an environment with"
-        " which the container fails, in place of an error.",
+        "With gpushare, answer a request that cannot be served as the original does: with an"
+        " environment that makes the container fail, not with an error.",
         is_flag=True,
     ),
     *log_flags("info"),

@@ -105,22 +105,22 @@ OFFERS: Final = FamilyTable(
         Family(
             "vgpu_plugin_resource_devices",
             GAUGE,
-            "Device IDs that the kubelet is told of.",
+            "Device IDs that are advertised to the kubelet.",
             lambda offer: {("healthy",): offer.healthy, ("unhealthy",): offer.unhealthy},
             ("health",),
         ),
         Family(
             "vgpu_plugin_resource_list_bytes",
             GAUGE,
-            "How long the list of its IDs is at most; the kubelet takes 4 MiB.",
+            "Maximum length of the list of device IDs; the kubelet accepts 4 MiB.",
             lambda offer: offer.list_bytes or None,
             unit="bytes",
         ),
         Family(
             "vgpu_plugin_resource_smallest_unit_bytes",
             GAUGE,
-            "The smallest unit of memory with which its list would fit; only where it is too long,"
-            " so that the resource is not registered.",
+            "The smallest unit of memory with which the list of device IDs would fit; only where"
+            " the list is too long, so that the resource is not registered.",
             lambda offer: offer.unit_bytes or None,
             unit="bytes",
         ),
@@ -128,7 +128,7 @@ OFFERS: Final = FamilyTable(
 )
 
 CARDS: Final = FamilyTable(
-    "Cards",
+    "GPUs",
     lambda view: view.cards,
     ("uuid", "gpu"),
     lambda card: (card.uuid, card.index),
@@ -136,7 +136,7 @@ CARDS: Final = FamilyTable(
         Family(
             "vgpu_plugin_device_healthy",
             GAUGE,
-            "1 if new shares of the GPU may be given.",
+            "1 if new shares of the GPU may be allocated.",
             lambda card: int(not card.reasons),
         ),
         Family(
@@ -150,7 +150,7 @@ CARDS: Final = FamilyTable(
 )
 
 SERVICE: Final = _one_row(
-    "What the kubelet is answered",
+    "Answers to the kubelet",
     Family(
         "vgpu_plugin_registrations_total",
         COUNTER,
@@ -168,7 +168,7 @@ SERVICE: Final = _one_row(
     Family(
         "vgpu_plugin_refusals_total",
         COUNTER,
-        "What was refused, by step (allocate, bind, prestart) and reason.",
+        "Refusals, by step (allocate, bind, prestart) and reason.",
         lambda view: {(step, why.value): count for (step, why), count in view.refusals.items()},
         ("step", "reason"),
     ),
@@ -183,7 +183,7 @@ SERVICE: Final = _one_row(
     Family(
         "vgpu_plugin_wait_seconds_total",
         COUNTER,
-        "How long all that took.",
+        "Total time of these waits.",
         _waited(1),
         ("step",),
         unit="seconds",
@@ -191,19 +191,19 @@ SERVICE: Final = _one_row(
 )
 
 DESK: Final = _one_row(
-    "Who holds what",
+    "Allocations",
     Family(
         "vgpu_plugin_tenants",
         GAUGE,
-        "Pods that hold devices here: bound by this plugin, taken over from another one (foreign),"
-        " or holding what is not there (unbooked).",
+        "Pods that hold devices here: bound by this plugin, adopted from another one (foreign), or"
+        " holding more than the devices have (unbooked).",
         lambda view: {(kind,): count for kind, count in view.tenants.items()},
         ("kind",),
     ),
     Family(
         "vgpu_plugin_expected_bindings",
         GAUGE,
-        "Answers to Allocate that the kubelet has not written down yet.",
+        "Answers to Allocate that are not in the kubelet's checkpoint yet.",
         lambda view: view.expecting,
     ),
     Family(
@@ -216,30 +216,30 @@ DESK: Final = _one_row(
     Family(
         "vgpu_plugin_conflicts",
         GAUGE,
-        "Contradictions in who holds what, as it is now: more is held than there is, a GPU is lost"
-        " or used by whom it was not given to, or sources that can know differed when the plugin"
-        " started, about pods that still hold something; the log has them.",
+        "Current contradictions about allocations: containers hold more than a GPU has, a GPU is"
+        " lost, a container uses a GPU that was not allocated to it, or trusted sources differed"
+        " at start about pods that still hold something; the log names each.",
         lambda view: view.conflicts,
     ),
     Family(
         "vgpu_plugin_remarks",
         GAUGE,
-        "What regions, limit files and annotations, which tenants can write, said against who holds"
-        " what when the plugin started, of pods that are still there, where neither driver nor"
-        " kubelet agrees; the log has them. Nothing is wrong for that reason.",
+        "Contradictions at start, about pods that still exist, that only regions, limit files or"
+        " annotations report, which tenants can write; neither the driver nor the kubelet confirms"
+        " them. They are no errors; the log names each.",
         lambda view: view.remarks,
     ),
     Family(
         "vgpu_plugin_checkpoint_problem_info",
         GAUGE,
-        "Always 1; what was wrong with our own checkpoint when the plugin started.",
+        "Always 1; the problem of the plugin's own checkpoint at start.",
         lambda view: {(view.checkpoint_problem,): 1} if view.checkpoint_problem else {},
         ("problem",),
     ),
     Family(
         "vgpu_plugin_checkpoint_write_failures_total",
         COUNTER,
-        "Attempts to write our own checkpoint that failed; nothing is bound meanwhile.",
+        "Failed attempts to write the plugin's own checkpoint; nothing is bound meanwhile.",
         lambda view: view.checkpoint_failures,
     ),
 )
@@ -249,41 +249,42 @@ SELF: Final = _one_row(
     Family(
         "vgpu_plugin_info",
         GAUGE,
-        "Always 1; whose pods are served, and how a share reaches them (cdi, or files without it).",
+        "Always 1; the scheme that is served, and how shares are injected (cdi, or files without"
+        " CDI).",
         lambda view: {(view.scheme, view.mode): 1},
         ("scheme", "mode"),
     ),
     Family(
         "vgpu_plugin_ready",
         GAUGE,
-        "1 if it knows who holds what, and all resources that can be are registered.",
+        "1 if allocations are recovered and all possible resources are registered.",
         lambda view: int(view.ready),
     ),
     Family(
         "vgpu_plugin_recovered",
         GAUGE,
-        "1 if it knows who holds what.",
+        "1 if allocations are recovered: the plugin knows which pod holds what.",
         lambda view: int(view.recovered),
     ),
     Family(
         "vgpu_plugin_health_events_total",
         COUNTER,
-        "What spoke against a GPU, by GPU and reason; the GPU is empty where the driver does not"
-        " say which.",
+        "Health events against a GPU, by GPU and reason; the GPU is empty where the driver does"
+        " not name it.",
         lambda view: view.health_events,
         ("uuid", "reason"),
     ),
     Family(
         "vgpu_plugin_told_total",
         COUNTER,
-        "What was written for others to the API server, by what it is of and result.",
+        "Writes to the API server, by object (label subject) and result.",
         lambda view: view.telling,
         ("subject", "result"),
     ),
     Family(
         "vgpu_plugin_api_requests_total",
         COUNTER,
-        "Requests to the API server; code 0 is that no answer came.",
+        "Requests to the API server; code 0 means that no answer came.",
         lambda view: view.requests,
         ("verb", "code"),
     ),
@@ -306,7 +307,7 @@ class PluginMetrics:
         self._checkpoint_failures = 0
 
     def allocated(self, resource: str) -> None:
-        """An answer to Allocate was given."""
+        """Allocate was answered."""
         with self._lock:
             self._allocations[resource] += 1
 
@@ -316,13 +317,13 @@ class PluginMetrics:
             self._refusals[step, why] += 1
 
     def waited(self, wait: Wait, seconds: float) -> None:
-        """So long somebody had to wait."""
+        """The kubelet or a container has waited for ``seconds``."""
         with self._lock:
             count, total = self._waits[wait]
             self._waits[wait] = count + 1, total + seconds
 
     def conflicts(self, count: int, remarks: int) -> None:
-        """So many contradictions there are now, and so much that is only claimed."""
+        """Set the current numbers of contradictions and of remarks."""
         with self._lock:
             self._conflicts, self._remarks = count, remarks
 

@@ -51,13 +51,13 @@ from vgpu.web.routes import Routes
 log = logging.getLogger(__name__)
 
 LISTENING_SECONDS: Final = 5.0
-"""So long the start waits for the API server; annotations then come later."""
+"""Maximum time that the start waits for the API server, in seconds; annotations then come later."""
 
 STEP_SECONDS: Final = 0.2
 
 
 class Failure(Exception):  # noqa: N818  # said to the operator, as it is
-    """The plugin cannot run; the message says why, and which flag or file it is about."""
+    """The plugin cannot run; the message has the reason, and which flag or file it is about."""
 
 
 class Plugin:

@@ -72,7 +72,7 @@ class CheckpointStore(Protocol):
 
 
 class SchemeServices(Protocol):
-    """What a scheme serves its pods beside the injector: gaia's sockets, limits and driver."""
+    """What a scheme serves beside the injector: gpu-manager's sockets, limits and driver."""
 
     def start(self) -> None:
         """Begin."""

@@ -7,23 +7,29 @@ from vgpu.reasons import Explained
 
 
 class BindRefusal(Explained):
-    """The label ``reason`` of refusals; ``explanation`` says it in words."""
+    """The label ``reason`` of refusals; ``explanation`` has it in words."""
 
-    NOT_RECOVERED = "not_recovered", "the plugin is still finding out who holds what"
-    NO_CANDIDATE = "no_candidate", "no pod on this node waits for so many devices"
-    NOT_SEEN = "not_seen", "the kubelet's checkpoint or the API server does not show the pod yet"
-    NOT_ASKED = "not_asked", "the container asks for nothing in this scheme's language"
-    NO_CLAIM = "no_claim", "no scheduler has written which device the pod is to have"
-    MALFORMED = "malformed", "what the pod's annotations or requests say cannot be read"
-    CLAIM_FAILED = "claim_failed", "the pod was given up: its annotations say that it failed"
-    OTHER_NODE = "other_node", "the pod's annotations promise it devices of another node"
-    OTHER_COUNT = "other_count", "promised are more or fewer devices than the kubelet counted"
-    UNKNOWN_DEVICE = "unknown_device", "the promised device is not on this node"
-    UNHEALTHY_DEVICE = "unhealthy_device", "the promised device is unhealthy"
-    NO_ROOM = "no_room", "the device has not enough left: others hold it, or still have containers"
+    NOT_RECOVERED = "not_recovered", "the plugin is still recovering which pod holds what"
+    NO_CANDIDATE = "no_candidate", "no pod on this node waits for this number of devices"
+    NOT_SEEN = "not_seen", "the pod is not yet in the kubelet's checkpoint or at the API server"
+    NOT_ASKED = "not_asked", "the container requests nothing of this scheme"
+    NO_CLAIM = "no_claim", "no scheduler has written a device for the pod"
+    MALFORMED = "malformed", "the pod's annotations or requests cannot be decoded"
+    CLAIM_FAILED = "claim_failed", "the pod's annotations mark its allocation as failed"
+    OTHER_NODE = "other_node", "the pod's annotations reserve devices of another node"
+    OTHER_COUNT = (
+        "other_count",
+        "the annotations reserve another number of devices than the kubelet requested",
+    )
+    UNKNOWN_DEVICE = "unknown_device", "the reserved device is not on this node"
+    UNHEALTHY_DEVICE = "unhealthy_device", "the reserved device is unhealthy"
+    NO_ROOM = (
+        "no_room",
+        "the device has not enough free: other pods hold it, or still have containers",
+    )
     CROSSED = (
         "crossed",
-        "without CDI: the answer was made for another pod and does not fit",
+        "without CDI: the answer was made for another pod and does not fit this one",
     )
     NOT_WRITTEN = "not_written", "a file that the container needs could not be written"
     INTERNAL = "internal_error", "a defect in this program; the log has the details"
@@ -39,7 +45,7 @@ FINAL: Final = frozenset(
         BindRefusal.CROSSED,
     }
 )
-"""What does not heal by waiting: only a new pod asks anew."""
+"""Refusals that waiting does not resolve: only a new pod can ask again."""
 
 
 class BindRefused(Exception):  # noqa: N818  # it is an answer, not a failure of ours

@@ -1,4 +1,4 @@
-"""What the ledger's holdings come to, as the families and the status page tell it. Pure."""
+"""What the ledger's holdings come to, as the families and the status page show it. Pure."""
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -27,7 +27,7 @@ class Allocated(msgspec.Struct, frozen=True):
 class AllocationTotals(msgspec.Struct, frozen=True):
     """One sample's ledger, and what it comes to.
 
-    ``devices`` has every device; ``holdings`` is what each container was given of each.
+    ``devices`` has every device; ``holdings`` is the allocation of each container on each device.
     """
 
     ledger: Ledger
@@ -59,7 +59,7 @@ def allocation_totals(
 
 
 def is_allocation(holding: Holding) -> bool:
-    """Whether it was given something; else it only has a process on the device."""
+    """Whether it has an allocation; else it only has a process on the device."""
     return holding.sources != _NOTHING_GIVEN
 
 

@@ -1,4 +1,5 @@
-"""The API server as the exporter sees it: this node and its pods, failures as a source tells them.
+"""The API server as the exporter sees it: this node and its pods, failures as a source reports
+them.
 
 The only part of the exporter that loads the Kubernetes client; imported when it is switched on.
 """
@@ -11,7 +12,7 @@ from vgpu.sources.own_node import NodeWatch
 
 
 def watch(kubeconfig: str, node: str) -> NodeWatch:
-    """What is told of a node, by the server that :meth:`ApiClient.connect` finds.
+    """The data about a node, from the server that :meth:`ApiClient.connect` finds.
 
     Raises SourceError.
     """

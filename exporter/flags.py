@@ -89,7 +89,7 @@ class ExporterOptions(msgspec.Struct, frozen=True):
 
     @property
     def volcano_unit_bytes(self) -> int | None:
-        """What one unit of volcano.sh/vgpu-memory means, if the operator has said so."""
+        """What one unit of volcano.sh/vgpu-memory means, if the operator has set it."""
         factor = self.volcano_memory_factor
         return None if factor is None else factor * MIB
 
@@ -140,15 +140,15 @@ FLAGS = (
     ),
     flag(
         "--sample.interval",
-        "Time between samples.",
+        "Interval between two samples.",
         type=Duration(),
         metavar="DURATION",
         default="15s",
     ),
     flag(
         "--sample.timeout",
-        "A collector that has not answered by then is abandoned for this sample; the processes,"
-        " which are asked for last, are given as long again.",
+        "Maximum time to wait for the collectors of a sample; a late one is skipped for this"
+        " sample. The processes are read last and have the same time again.",
         type=Duration(),
         metavar="DURATION",
         default="10s",
@@ -194,14 +194,14 @@ FLAGS = (
     flag(
         "--gpushare.memory-unit",
         "What one unit of aliyun.com/gpu-mem means: GiB, MiB, or so many of them (256MiB). Without"
-        " it gpushare's limits are not told.",
+        " it, limits of gpushare are not exported.",
         type=MemoryUnit(),
         metavar="UNIT",
     ),
     flag(
         "--volcano.memory-factor",
-        "MiB of one unit of volcano.sh/vgpu-memory: the plugin's --gpu-memory-factor. Without it"
-        " what Volcano's annotations say of memory is not told.",
+        "MiB of one unit of volcano.sh/vgpu-memory: the plugin's --gpu-memory-factor. Without it,"
+        " memory amounts of Volcano's annotations are not used.",
         type=click.IntRange(min=1, max=2**20),
         metavar="MIB",
     ),
@@ -268,12 +268,12 @@ def conflicts(options: ExporterOptions, told: frozenset[str], typed: frozenset[s
         found.append("--compat-breakdown needs --compat volcano or --compat hami-legacy")
     if Compat.VOLCANO_SCHEDULER in chosen and options.volcano_memory_factor is None:
         found.append(
-            "--compat volcano-scheduler counts memory in Volcano's units: say how many MiB one is"
+            "--compat volcano-scheduler counts memory in Volcano's units: set how many MiB one is"
             " with --volcano.memory-factor (Volcano's own default is 1)"
         )
     on = options.collectors
     if "api" in on and options.pods:
-        found.append("--collector.api and --pods tell the same things: choose one")
+        found.append("--collector.api and --pods supply the same data: choose one")
     if not on - NEEDS.keys():
         found.append("every collector is switched off (--no-collector.…): nothing to export")
     for name, needed in NEEDS.items():

@@ -31,7 +31,7 @@ from vgpu.sources.pods import PodFile
 
 
 def node_name(options: ExporterOptions) -> str:
-    """The node's name as told, else the host's."""
+    """The node's name as configured, else the host's."""
     return options.node_name or socket.gethostname()
 
 
@@ -75,7 +75,7 @@ def open_collectors(options: ExporterOptions, driver: GpuSource | None) -> Colle
 
 
 def open_pods(options: ExporterOptions) -> Collector[Any] | None:
-    """Where the pods are told: the API server, or a dump. None is nowhere."""
+    """The source of pods: the API server, or a dump; None without one."""
     node = node_name(options)
     if "api" in options.collectors:
         from exporter.api import watch  # noqa: PLC0415  # the client library is large

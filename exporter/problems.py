@@ -1,4 +1,4 @@
-"""What is wrong, in words, for people who look at the status page. Pure."""
+"""The problems of a node as sentences for the status page. Pure."""
 
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
@@ -6,6 +6,7 @@ from enum import IntEnum
 import msgspec
 
 from exporter.view import ContainerRow, ExporterView, Orphan, ShareRow
+from vgpu.facts import Gpu
 from vgpu.ledger import Conflict, ConflictKind, Statement
 from vgpu.model import PodRef, Share, Source
 from vgpu.reasons import Reason
@@ -13,8 +14,11 @@ from vgpu.units import percent
 
 RECENT_XID_SECONDS = 3600.0
 
+SHORT_UUID = len("GPU-") + 8
+"""Characters of a UUID that identify a device for people."""
+
 MAX_PARTIES = 4
-"""So many of the statements that conflict are quoted; the rest are counted."""
+"""Maximum number of quoted statements of a conflict; the others are counted."""
 
 SERIOUS = frozenset(
     {
@@ -25,7 +29,7 @@ SERIOUS = frozenset(
         ConflictKind.DEVICE_MISSING,
     }
 )
-"""Somebody works on what is not theirs, or on nothing."""
+"""Conflicts in which a container uses a device that was not allocated to it, or none."""
 
 
 class ProblemSeverity(IntEnum):
@@ -71,14 +75,23 @@ def collector_problems(view: ExporterView) -> Iterator[Problem]:
 
 def device_problems(view: ExporterView) -> Iterator[Problem]:
     """Lost GPUs and XIDs."""
+    names = {row.gpu.uuid: gpu_name(row.gpu) for row in view.attribution.gpus}
     for row in view.attribution.gpus:
         if not row.answers:
-            yield Problem(ProblemSeverity.ERROR, f"Device {row.gpu.uuid} no longer answers.")
+            yield Problem(ProblemSeverity.ERROR, f"{names[row.gpu.uuid]} no longer answers.")
     for xid in view.xids:
         if view.timestamp - xid.last_timestamp < RECENT_XID_SECONDS:
             ago = view.timestamp - xid.last_timestamp
-            text = f"XID {xid.xid} on {xid.device or 'an unknown device'}, {ago:.0f} s ago."
+            device = names.get(xid.device, xid.device) or "an unknown device"
+            text = f"XID {xid.xid} on {device}, {ago:.0f} s ago."
             yield Problem(ProblemSeverity.ERROR, text)
+
+
+def gpu_name(gpu: Gpu) -> str:
+    """A device for people: its number, its model and the beginning of its UUID."""
+    number = f"MIG {gpu.info.get('mig_profile', '')}" if gpu.parent else f"GPU {gpu.index}"
+    parts = filter(None, (gpu.info.get("name", ""), gpu.uuid[:SHORT_UUID]))
+    return f"{number} ({', '.join(parts)})"
 
 
 def share_problems(view: ExporterView) -> Iterator[Problem]:
@@ -102,16 +115,17 @@ def share_problems(view: ExporterView) -> Iterator[Problem]:
 
 
 def conflict_problems(view: ExporterView) -> Iterator[Problem]:
-    """Where the sources of the ledger disagree; orphaned regions are told as leftovers."""
+    """Disagreements between sources of the ledger; orphaned regions count as leftovers."""
     if view.books is None:
         return
     ledger = view.books.ledger
     names = {holding.pod.uid: holding.pod for holding in ledger.holdings}
+    gpus = {row.gpu.uuid: gpu_name(row.gpu) for row in view.attribution.gpus}
     orphaned = {orphan.path for orphan in view.attribution.orphans or ()}
     for conflict in ledger.conflicts:
         paths = {said.where for said in conflict.statements}
         if not paths or not paths <= orphaned:
-            yield Problem(_severity(conflict), in_words(conflict, names))
+            yield Problem(_severity(conflict), in_words(conflict, names, gpus))
 
 
 def _severity(conflict: Conflict) -> ProblemSeverity:
@@ -121,14 +135,14 @@ def _severity(conflict: Conflict) -> ProblemSeverity:
     return ProblemSeverity.NOTE if outside else ProblemSeverity.WARNING
 
 
-def in_words(conflict: Conflict, names: Mapping[str, PodRef]) -> str:
-    """Whose it is, what is wrong, and what each source says; ``names`` is by pod UID."""
-    subject = named(conflict.pod, conflict.container) if conflict.pod else conflict.device
-    shares = [_about(said, conflict.device) for said in conflict.statements]
-    one_device = all(share.device == conflict.device for those in shares for share in those)
+def in_words(conflict: Conflict, names: Mapping[str, PodRef], gpus: Mapping[str, str]) -> str:
+    """The pod, the problem, and the sources' reports; ``names`` is by pod UID, ``gpus`` by UUID."""
+    device = gpus.get(conflict.device, conflict.device)
+    pod = named(conflict.pod, conflict.container) if conflict.pod else ""
+    subject = " on ".join(filter(None, (pod, device)))
     parties = [
-        _said(said, those, conflict, names.get(said.pod.uid, said.pod), named_device=not one_device)
-        for said, those in list(zip(conflict.statements, shares, strict=True))[:MAX_PARTIES]
+        _said(said, conflict, names.get(said.pod.uid, said.pod), gpus)
+        for said in conflict.statements[:MAX_PARTIES]
     ]
     more = len(conflict.statements) - len(parties)
     parties += [f"{more} more"] if more else []
@@ -137,34 +151,30 @@ def in_words(conflict: Conflict, names: Mapping[str, PodRef]) -> str:
     return f"{subject}: {text}" if subject else text
 
 
-def _about(said: Statement, device: str) -> list[Share]:
-    """Its shares of the device, else all of them."""
-    return [share for share in said.shares if share.device == device] or list(said.shares)
-
-
-def _said(
-    said: Statement, shares: list[Share], conflict: Conflict, pod: PodRef, *, named_device: bool
-) -> str:
-    """``<source> says <shares> (<where>)``; whose, too, if the conflict is not one pod's."""
-    whose = f" of {named(pod, said.container)}" if conflict.pod is None and pod.uid else ""
+def _said(said: Statement, conflict: Conflict, pod: PodRef, gpus: Mapping[str, str]) -> str:
+    """``<source>: <shares> (<where>)``; with the pod if the conflict is not one pod's."""
+    whose = f" for {named(pod, said.container)}" if conflict.pod is None and pod.uid else ""
+    about = [share for share in said.shares if share.device == conflict.device] or said.shares
     if said.source is Source.PROCESS:
-        there = ", ".join(share.device for share in shares)
-        return f"{said.where}{whose} is on {there}"
+        there = ", ".join(gpus.get(share.device, share.device) for share in about)
+        on_it = conflict.device and all(share.device == conflict.device for share in about)
+        return f"{said.where}{whose} {'uses this GPU' if on_it else f'is on {there}'}"
     where = f" ({said.where})" if said.where and conflict.pod else ""
-    words = ", ".join(_share(share, named_device=named_device) for share in shares) or "nothing"
-    return f"{said.source.value} says{whose} {words}{where}"
+    words = ", ".join(_share(share, conflict.device, gpus) for share in about) or "nothing"
+    return f"{said.source.value}: {words}{whose}{where}"
 
 
-def _share(share: Share, *, named_device: bool) -> str:
-    """As much as is told of it."""
+def _share(share: Share, device: str, gpus: Mapping[str, str]) -> str:
+    """Memory and cores of the share as far as they are reported; its device if not ``device``."""
     parts = [] if share.memory_bytes is None else [size(share.memory_bytes)]
     parts += [] if share.cores_milli is None else [f"{percent(share.cores_milli)} % of the cores"]
-    there = f" on {share.device or 'an unknown device'}" if named_device else ""
+    elsewhere = gpus.get(share.device, share.device) or "an unknown device"
+    there = "" if device and share.device == device else f" on {elsewhere}"
     return f"{' and '.join(parts) or 'a share'}{there}"
 
 
 def leftovers(view: ExporterView) -> Iterator[Problem]:
-    """Failed pods and regions that nobody owns."""
+    """Failed pods and regions without an owner."""
     for status in view.attribution.statuses or ():
         if status.wants_gpu and status.phase == "Failed":
             name = f"{status.ref.namespace}/{status.ref.name}"

@@ -40,14 +40,14 @@ KEEP_READY_PAGES = 10
 XID_WAIT_SECONDS = 5.0
 
 CLOSING_SECONDS = 3.0
-"""The least time that the driver is given to let go; a waiter for XIDs leaves it within one."""
+"""Minimum time to wait for the driver's release, in seconds; a waiter for XIDs needs one."""
 
 HESITATION_SECONDS = 1.0
 """A driver call that takes longer may be about to hang; no XID is waited for meanwhile."""
 
 
 class SamplerSettings(msgspec.Struct, frozen=True):
-    """What the sampler is told by the flags. Times in seconds."""
+    """The settings of the sampler from the flags. Times in seconds."""
 
     node: str
     interval: float = 15.0

@@ -47,14 +47,12 @@ def render(view: ExporterView, now: float, metrics_path: str) -> bytes:
 def problem_list(found: list[Problem]) -> str:
     """What is wrong, or that nothing is."""
     if not found:
-        return (
-            '<section><h2>What is wrong</h2><p class="good">Nothing that we can see.</p></section>'
-        )
+        return '<section><h2>Problems</h2><p class="good">No problem found.</p></section>'
     items = "".join(
         f'<li class="{ProblemSeverity(p.severity).name.lower()}">{escape(p.text)}</li>'
         for p in found
     )
-    return f"<section><h2>What is wrong ({len(found)})</h2><ul>{items}</ul></section>"
+    return f"<section><h2>Problems ({len(found)})</h2><ul>{items}</ul></section>"
 
 
 def cards(view: ExporterView) -> Iterator[str]:

@@ -109,7 +109,7 @@ class ExporterView(msgspec.Struct, frozen=True):
 
     ``own`` are numbers about this process, by the name of their family. ``books`` is None before
     the first sample. ``volcano_unit_bytes`` is what a unit of volcano.sh/vgpu-memory means, None
-    if not told.
+    if unknown.
     """
 
     timestamp: float

@@ -2,6 +2,6 @@
 
 What Prometheus loads is in ``rules/``, what Grafana imports in ``dashboards/*.json``;
 ``generate.py`` writes both. Rules ask nothing of the scrape jobs but the names in ``settings.py``:
-they keep every label that tells clusters apart, and work with ``honor_labels: true`` as well as
+they keep every label that distinguishes clusters, and work with ``honor_labels: true`` as well as
 with ``exported_…`` labels (``promql.named``).
 """

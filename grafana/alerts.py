@@ -1,7 +1,8 @@
-"""The alerts. Each says in its description what to do first, and has a runbook of its name.
+"""The alerts. Each description begins with the first step, and each alert has a runbook of its
+name.
 
-An event is told by its timestamp or by a level that stays: `increase()` does not see the first
-event of a series. Nothing is added up over a label that says where to look.
+An event is recognised by its timestamp or by a level that stays: `increase()` does not see the
+first event of a series. Nothing is added up over a label that reports where to look.
 """
 
 from typing import Final
@@ -65,8 +66,8 @@ EXPORTERS: Final = RuleGroup(
             f"up{{{EXPORTER}}} == 0",
             "10m",
             f"The exporter on {THE_NODE} cannot be scraped",
-            "Nothing is known of this node's GPUs. First: is the exporter's pod there running,"
-            " and what does its log say last?",
+            "This node's GPUs are not monitored. First: check whether the exporter's pod runs"
+            " there, and read the end of its log.",
         ),
         Alert(
             "VgpuExportersAbsent",
@@ -92,8 +93,8 @@ EXPORTERS: Final = RuleGroup(
             'vgpu_collector_success{collector!="nvml"} == 0',
             "15m",
             f"The collector {{{{ $labels.collector }}}} on {THE_NODE} brings no data",
-            "What only this collector can tell is missing. First: see the reason in"
-            " vgpu_collector_failures_total, or the words on the exporter's status page.",
+            "Data that only this collector reads is missing. First: see the reason in"
+            " vgpu_collector_failures_total, or the error on the exporter's status page.",
         ),
         Alert(
             "VgpuDataStale",
@@ -102,7 +103,8 @@ EXPORTERS: Final = RuleGroup(
             f" > {STALE_INTERVALS} * vgpu_sample_interval_seconds + {SCRAPE_SECONDS}",
             "5m",
             f"The exporter on {THE_NODE} serves an old page",
-            f"The page is {TIME} old: the exporter answers, but samples no more. First: compare"
+            f"The page is {TIME} old: the exporter answers, but no longer takes samples. First:"
+            " compare"
             " the node's clock with this server's; if both are right, restart the exporter.",
         ),
         Alert(
@@ -156,7 +158,7 @@ DEVICES: Final = RuleGroup(
             "",
             f"XID {{{{ $labels.xid }}}} on {THE_CARD}",
             f"Reported {TIME} ago: the GPU is broken until it is reset or replaced. First: cordon"
-            " the node and see who works on the GPU in vgpu_container_processes.",
+            " the node and see which containers use the GPU in vgpu_container_processes.",
         ),
         Alert(
             "VgpuXidWarning",
@@ -165,8 +167,8 @@ DEVICES: Final = RuleGroup(
             f'{{xid=~"{any_of(XIDS_WARNING)}"}} < {XID_SECONDS}',
             "",
             f"XID {{{{ $labels.xid }}}} on {THE_CARD}",
-            f"Reported {TIME} ago: an error of the GPU's memory ended one program, the others go"
-            " on. First: plan a reset of the GPU when it is next free.",
+            f"Reported {TIME} ago: an error of the GPU's memory ended one program, the others"
+            " continue. First: plan a reset of the GPU when it is next free.",
         ),
         Alert(
             "VgpuXidsUnheard",
@@ -174,8 +176,8 @@ DEVICES: Final = RuleGroup(
             "vgpu_gpu_xid_watched == 0",
             "15m",
             f"XID errors of {THE_CARD} are not recorded",
-            "That no XID is told means nothing for this GPU. First: is the collector xid switched"
-            " off? Else the exporter's log says why the driver refused.",
+            "The absence of XID series means nothing for this GPU. First: check whether the"
+            " collector xid is switched off; else the exporter's log has the driver's reason.",
         ),
         Alert(
             "VgpuEccUncorrected",
@@ -183,7 +185,8 @@ DEVICES: Final = RuleGroup(
             'vgpu_gpu_ecc_errors_total{type="uncorrected", lifetime="volatile"} > 0',
             "",
             f"Uncorrected memory errors on {THE_CARD}",
-            f"{COUNT} since the driver was loaded; what hit them has failed or computed wrong."
+            f"{COUNT} since the driver was loaded; affected programs have failed or computed wrong"
+            " results."
             " First: look for XIDs 48, 94 and 95, then reset the GPU when it is free.",
         ),
         Alert(
@@ -191,7 +194,7 @@ DEVICES: Final = RuleGroup(
             CRITICAL,
             "vgpu_gpu_row_remap_failure == 1",
             "",
-            f"The memory of {THE_CARD} cannot be repaired any more",
+            f"The memory of {THE_CARD} can no longer be repaired",
             "A remapping of memory rows has failed: no spare rows are left. First: cordon the node,"
             " and have the GPU replaced.",
         ),
@@ -201,8 +204,8 @@ DEVICES: Final = RuleGroup(
             "vgpu_gpu_row_remap_pending == 1 or vgpu_gpu_retired_pages_pending == 1",
             "1h",
             f"{THE_CARD} waits for a reset",
-            "Broken memory is set aside only when the GPU is reset. First: drain the node when it"
-            " suits, and run nvidia-smi --gpu-reset or reboot.",
+            "Broken memory is retired only when the GPU is reset. First: drain the node at a"
+            " suitable time, and run nvidia-smi --gpu-reset or reboot.",
         ),
         Alert(
             "VgpuThermalSlowdown",
@@ -227,9 +230,9 @@ DEVICES: Final = RuleGroup(
             WARNING,
             f"vgpu_gpu_memory_unattributed_bytes / vgpu_gpu_memory_total_bytes > {GAP_RATIO}",
             "15m",
-            f"Memory of {THE_CARD} is used by no container",
-            f"{RATIO} of it is gone, and no scheduler counts it. First: run vgpu top on the node,"
-            " or nvidia-smi, and see whose the processes are.",
+            f"Memory of {THE_CARD} is used outside containers",
+            f"{RATIO} of it is used, and no scheduler counts it. First: run vgpu top on the node,"
+            " or nvidia-smi, and find the owners of the processes.",
         ),
     ),
 )
@@ -260,7 +263,7 @@ CONTAINERS: Final = RuleGroup(
             "15m",
             f"{THE_CONTAINER} is near its GPU memory limit",
             f"It uses {RATIO} of its limit on {THE_CARD}. First: does the program take all memory"
-            " that it finds on purpose? Else give it more before it fails.",
+            " that it finds on purpose? Else raise its limit before it fails.",
         ),
         Alert(
             "VgpuContainerOverLimit",
@@ -272,8 +275,9 @@ CONTAINERS: Final = RuleGroup(
             "5m",
             f"{THE_CONTAINER} is over its GPU memory limit",
             f"It uses {RATIO} of its limit on {THE_CARD}, at its neighbours' cost. First: compare"
-            " with vgpu_container_memory_accounted_bytes to see what the shim misses. The"
-            " reconciler's rule over_limit can evict who stays over it.",
+            " with vgpu_container_memory_accounted_bytes to see what the sharing library misses."
+            " The"
+            " reconciler's rule over_limit can evict a pod that stays over it.",
         ),
         Alert(
             "VgpuContainerBlocked",
@@ -283,9 +287,10 @@ CONTAINERS: Final = RuleGroup(
                 f" ({HELD_BACK} > on ({CARD}) group_left () {HIGHEST})"
             ),
             "5m",
-            f"{THE_CONTAINER} is held back for nobody",
-            f"The shim stops its kernels on {THE_NODE}, but nothing of a higher priority works on"
-            " its GPUs. First: is the original monitor, which lifts the block, running there?",
+            f"{THE_CONTAINER} is blocked without need",
+            f"The sharing library stops its kernels on {THE_NODE}, but no container of a higher"
+            " priority uses its GPUs. First: check whether the original monitor, which lifts the"
+            " block, runs there.",
         ),
         Alert(
             "VgpuShimLayoutUnknown",
@@ -294,8 +299,8 @@ CONTAINERS: Final = RuleGroup(
             f'reason="{Reason.UNKNOWN_LAYOUT}"}} > 0',
             "15m",
             f"Shim regions on {THE_NODE} have an unknown layout",
-            f"{COUNT} containers have no limit and no accounted memory here. First: was the sharing"
-            " system updated? The status page names the files.",
+            f"{COUNT} containers have no limit and no accounted memory here. First: check whether"
+            " the sharing system was updated. The status page names the files.",
         ),
         Alert(
             "VgpuShimUnreadable",
@@ -304,8 +309,8 @@ CONTAINERS: Final = RuleGroup(
             f'reason!~"{any_of((Reason.UNKNOWN_LAYOUT, *HARMLESS_REFUSALS))}"}} > 0',
             "15m",
             f"Shim regions on {THE_NODE} are refused: {{{{ $labels.reason }}}}",
-            f"{COUNT} regions, which their tenants can write, are not what they should be. First:"
-            " the exporter's status page names the files and so the pods.",
+            f"{COUNT} regions, which tenants can write, are invalid. First: the exporter's status"
+            " page names the files and so the pods.",
         ),
     ),
 )
@@ -325,7 +330,7 @@ ALLOCATIONS: Final = RuleGroup(
             "5m",
             f"Two pods hold the same slice of a GPU on {THE_NODE}",
             f"{COUNT} slices were allocated twice. First: the exporter's status page names the"
-            " pods; evict the younger one, its controller makes it anew.",
+            " pods; evict the younger pod, which its controller recreates.",
         ),
         Alert(
             "VgpuOvercommitted",
@@ -333,9 +338,9 @@ ALLOCATIONS: Final = RuleGroup(
             _conflicts(ConflictKind.OVERCOMMITTED),
             "10m",
             f"More of a GPU is allocated than it has on {THE_NODE}",
-            f"{COUNT} GPUs are concerned: of memory, whoever asks last will fail; of cores, all"
-            " are slower. First: are they oversold on purpose? Else vgpu inspect shows who holds"
-            " them.",
+            f"{COUNT} GPUs are affected: with too little memory, the last allocation fails; with"
+            " too few cores, all containers are slower. First: check whether the GPUs are oversold"
+            " on purpose; else vgpu inspect shows the holders.",
         ),
         Alert(
             "VgpuOvercommitPressure",
@@ -344,26 +349,26 @@ ALLOCATIONS: Final = RuleGroup(
             " and vgpu_gpu_memory_allocated_bytes > vgpu_gpu_memory_total_bytes",
             "5m",
             f"{THE_CARD} is oversold and nearly full",
-            f"{RATIO} of its memory is in use, and more is promised than it has. First: see who"
-            " uses most in vgpu_container_memory_used_bytes, and move one of them.",
+            f"{RATIO} of its memory is in use, and more is allocated than it has. First: find the"
+            " largest users in vgpu_container_memory_used_bytes, and move one of them.",
         ),
         Alert(
             "VgpuAllocationConflict",
             WARNING,
             _conflicts(*SERIOUS_CONFLICTS),
             "15m",
-            f"Somebody works on a GPU that is not theirs on {THE_NODE}",
+            f"A container on {THE_NODE} uses a GPU that was not allocated to it",
             f"{COUNT} conflicts of type {{{{ $labels.type }}}}. First: the exporter's status page"
-            " says whose they are, and what each source says.",
+            " names the pods, and what each source reports.",
         ),
         Alert(
             "VgpuBooksDiffer",
             INFO,
             _conflicts(*OTHER_CONFLICTS),
             "1h",
-            f"The books of {THE_NODE} differ",
+            f"The allocation records of {THE_NODE} differ",
             f"{COUNT} conflicts of type {{{{ $labels.type }}}}. First: the exporter's status page"
-            " says whose they are; most the reconciler repairs.",
+            " names the pods; the reconciler repairs most of them.",
         ),
     ),
 )
@@ -386,17 +391,17 @@ RECONCILERS: Final = RuleGroup(
             WARNING,
             _found(*STUCK_PODS),
             "1h",
-            "Pods that want a GPU are stuck: {{ $labels.rule }}",
-            f"{COUNT} pods have been failed or waiting for an hour without being repaired. First:"
-            " vgpu reconcile plan names them, and says why each is skipped.",
+            "Pods that request a GPU are stuck: {{ $labels.rule }}",
+            f"{COUNT} pods have failed or waited for an hour and were not repaired. First: vgpu"
+            " reconcile plan names them, and the reason why each is skipped.",
         ),
         Alert(
             "VgpuNodeLockStuck",
             WARNING,
             _found(*LOCKS),
             "15m",
-            "A GPU node is locked and nobody needs the lock",
-            f"{COUNT} nodes take no new GPU pod. First: vgpu reconcile plan names the node, the"
+            "A GPU node is locked and no pod needs the lock",
+            f"{COUNT} nodes accept no new GPU pod. First: vgpu reconcile plan names the node, the"
             " lock's owner, and why the lock is kept.",
         ),
         Alert(
@@ -404,9 +409,9 @@ RECONCILERS: Final = RuleGroup(
             INFO,
             _found(*OTHER_RULES),
             "1h",
-            "The reconciler keeps finding {{ $labels.rule }}",
-            f"{COUNT} subjects, for an hour. First: vgpu reconcile plan says what would be done,"
-            " and why it is not; the rule may be set to plan only.",
+            "Findings of the rule {{ $labels.rule }} persist",
+            f"{COUNT} objects, for an hour. First: vgpu reconcile plan shows what would be done,"
+            " and why it is not done; the rule may be set to plan only.",
         ),
         Alert(
             "VgpuReconcilerDown",
@@ -414,8 +419,9 @@ RECONCILERS: Final = RuleGroup(
             f"up{{{RECONCILER}}} == 0",
             "10m",
             f"The reconciler {THE_NODE} cannot be scraped",
-            "A node's repairs nothing there now; the cluster's nothing unless another one leads."
-            " First: is its pod running, and what does its log say last?",
+            "A node's reconciler repairs nothing there now; a cluster's repairs nothing unless"
+            " another one is the leader. First: check whether its pod runs, and read the end of"
+            " its log.",
         ),
         Alert(
             "VgpuReconcilerAbsent",
@@ -423,7 +429,7 @@ RECONCILERS: Final = RuleGroup(
             "last_over_time(cluster:vgpu_reconcilers:count[1d])"
             f" unless on (cluster) up{{{CLUSTER_RECONCILER}}}",
             "15m",
-            "No reconciler of the cluster is scraped any more",
+            "No reconciler of the cluster is scraped",
             f"{COUNT} ran within the last day. First: look for its Deployment and its scrape job.",
         ),
         Alert(
@@ -431,9 +437,9 @@ RECONCILERS: Final = RuleGroup(
             WARNING,
             f"time() - vgpu_reconcile_last_cycle_timestamp_seconds > {CYCLE_SECONDS}",
             "5m",
-            f"The reconciler {THE_NODE} has stopped looking",
-            f"Its newest cycle began {TIME} ago. First: does its schedule (--every, --cron) want"
-            " it so? Else see /-/healthy and the log, and restart it.",
+            f"The reconciler {THE_NODE} starts no cycles",
+            f"Its newest cycle began {TIME} ago. First: compare with its schedule (--every,"
+            " --cron); else see /-/healthy and the log, and restart it.",
         ),
         Alert(
             "VgpuReconcileFailing",
@@ -441,8 +447,8 @@ RECONCILERS: Final = RuleGroup(
             f"{_cycles('blind', 'untold')} unless {_cycles('planned', 'applied', 'partly')}",
             "10m",
             f"The reconciler {THE_NODE} fails in every cycle",
-            "For half an hour it could not see what is there, or not write its audit. First: its"
-            " log has the API server's words; look for a missing right or a full disk.",
+            "For half an hour it could not read the cluster or not write its audit. First: its log"
+            " has the API server's error; look for a missing permission or a full disk.",
         ),
         Alert(
             "VgpuReconcileCyclesMissed",
@@ -450,8 +456,8 @@ RECONCILERS: Final = RuleGroup(
             f"increase(vgpu_reconcile_missed_cycles_total[1h]) > {MISSED_CYCLES}",
             "",
             f"The reconciler {THE_NODE} misses cycles: {{{{ $labels.reason }}}}",
-            f"{COUNT} in an hour. First: failed is a defect, whose details are in the log; else"
-            " compare vgpu_reconcile_stage_duration_seconds with --every.",
+            f"{COUNT} in an hour. First: the reason failed is a defect, with details in the log;"
+            " else compare vgpu_reconcile_stage_duration_seconds with --every.",
         ),
         Alert(
             "VgpuReconcileActionsFailing",
@@ -460,25 +466,25 @@ RECONCILERS: Final = RuleGroup(
             "15m",
             "Repairs end as {{ $labels.outcome }}",
             f"{COUNT} actions of rule {{{{ $labels.rule }}}} in an hour. First: the log's lines"
-            " msg=action name the subjects and have the API server's words.",
+            " msg=action have the objects and the API server's error.",
         ),
         Alert(
             "VgpuBreakerTripped",
             CRITICAL,
             "vgpu_reconcile_breaker_tripped == 1",
             "10m",
-            "Too much is broken at once: the reconciler does nothing",
-            "More pods want an action than its circuit breaker allows. First: find the common cause"
-            " in vgpu reconcile report; what it asks for is a person.",
+            "The circuit breaker has tripped: the reconciler does nothing",
+            "More pods need an action than the circuit breaker allows. First: find the common"
+            " cause in vgpu reconcile report; a person has to decide.",
         ),
         Alert(
             "VgpuReconcilerNoLeader",
             WARNING,
             "max by (cluster, namespace, job) (vgpu_reconcile_leader) == 0",
             "10m",
-            "No reconciler leads",
-            "All of {{ $labels.job }} wait for another, and nothing is repaired. First: kubectl get"
-            " lease vgpu-reconciler -o yaml says who holds it.",
+            "No reconciler is the leader",
+            "All of {{ $labels.job }} wait for a leader, and nothing is repaired. First: kubectl"
+            " get lease vgpu-reconciler -o yaml shows the holder.",
         ),
         Alert(
             "VgpuReconcilerApiErrors",

@@ -15,7 +15,7 @@ POINTS: Final = 240
 """Of a line, as many as it has pixels or so."""
 
 SECONDS: Final = 30.0
-"""How long an answer may take."""
+"""Maximum time to wait for an answer, in seconds."""
 
 Labels = Mapping[str, str]
 Cell = str | float | None

@@ -44,15 +44,15 @@ DEVICE_PLUGINS: Final = RuleGroup(
             f"up{{{PLUGIN}}} == 0",
             "10m",
             f"The device plugin on {THE_NODE} cannot be scraped",
-            "If it does not run, no container with a share of a GPU starts there. First: is its pod"
-            " there running, and what does its log say last?",
+            "If it does not run, no container with a share of a GPU starts there. First: check"
+            " whether its pod runs there, and read the end of its log.",
         ),
         Alert(
             "VgpuPluginsAbsent",
             CRITICAL,
             f"last_over_time(cluster:vgpu_plugins:count[1d]) unless on (cluster) up{{{PLUGIN}}}",
             "15m",
-            "Prometheus has no device plugin to scrape any more",
+            "Prometheus scrapes no device plugin",
             f"{COUNT} ran within the last day. First: look for their DaemonSets, and for the scrape"
             " job and its ServiceMonitor or PodMonitor.",
         ),
@@ -62,8 +62,9 @@ DEVICE_PLUGINS: Final = RuleGroup(
             "vgpu_plugin_recovered == 0 or vgpu_plugin_ready == 0"
             f" unless on ({PLUGIN_TARGET}) vgpu_plugin_resource_registered == 0",
             "10m",
-            f"The device plugin on {THE_NODE} serves nobody",
-            "It has found no GPUs that it can offer, or does not know yet who holds them. First:"
+            f"The device plugin on {THE_NODE} serves no pods",
+            "It has found no GPUs that it can advertise, or has not recovered allocations yet."
+            " First:"
             " see its log, and whether nvidia-smi and the API server answer on that node.",
         ),
         Alert(
@@ -72,9 +73,9 @@ DEVICE_PLUGINS: Final = RuleGroup(
             "vgpu_plugin_resource_registered == 0"
             f" unless on ({PLUGIN_TARGET}, resource) vgpu_plugin_resource_smallest_unit_bytes",
             "10m",
-            f"The kubelet of {THE_NODE} does not take {THE_RESOURCE}",
-            "The node offers none, or what it offered before. First: the plugin's log has what the"
-            ' kubelet said ("not registered"); is another plugin there for the same resource?',
+            f"The kubelet of {THE_NODE} does not accept {THE_RESOURCE}",
+            "The node advertises none, or an old number. First: the plugin's log has the kubelet's"
+            ' error ("not registered"); check for another plugin of the same resource.',
         ),
         Alert(
             "VgpuPluginUnitTooSmall",
@@ -82,8 +83,8 @@ DEVICE_PLUGINS: Final = RuleGroup(
             "vgpu_plugin_resource_smallest_unit_bytes > 0",
             "5m",
             f"{THE_RESOURCE} is not registered on {THE_NODE}: its unit is too small",
-            "The list of its units is longer than the kubelet takes; one of"
-            " {{ $value | humanize1024 }}B would do. First: choose a unit for the whole cluster,"
+            "The list of its units is longer than the kubelet accepts; a unit of {{ $value |"
+            " humanize1024 }}B is large enough. First: choose a unit for the whole cluster,"
             " since it is part of every pod's request.",
         ),
         Alert(
@@ -91,9 +92,9 @@ DEVICE_PLUGINS: Final = RuleGroup(
             WARNING,
             "vgpu_plugin_device_unhealthy_info == 1",
             "5m",
-            f"{THE_CARD} is given to nobody: {{{{ $labels.reason }}}}",
-            "What runs there stays, and nothing new comes. First: see who works on it, and what the"
-            " GPU's own alerts and dmesg say.",
+            f"{THE_CARD} is unhealthy: {{{{ $labels.reason }}}}",
+            "Running containers stay, and no new shares of it are allocated. First: see which"
+            " containers use it, and read the GPU's own alerts and dmesg.",
         ),
         Alert(
             "VgpuPluginRefusing",
@@ -110,8 +111,8 @@ DEVICE_PLUGINS: Final = RuleGroup(
             "vgpu_plugin_unbound_containers > 0",
             "15m",
             f"Containers on {THE_NODE} cannot start: {{{{ $labels.reason }}}}",
-            f"{COUNT} have devices of the kubelet's, and no share is bound to them. First: the"
-            " plugin's log (\"not bound\") and the pods' events name them, and say why.",
+            f"{COUNT} have devices from the kubelet, and no share is bound to them. First: the"
+            " plugin's log (\"not bound\") and the pods' events name them and the reason.",
         ),
         Alert(
             "VgpuPluginCrossed",
@@ -119,17 +120,17 @@ DEVICE_PLUGINS: Final = RuleGroup(
             f"{_refusals(Wait.BIND, BindRefusal.CROSSED)} > 0",
             "",
             f"Pods on {THE_NODE} got each other's answer and were not started",
-            f"{COUNT} within an hour; it cannot happen with CDI. First: does the reconciler evict"
-            " them (prestart_failed)? Then move the node to a runtime with CDI.",
+            f"{COUNT} within an hour; it cannot happen with CDI. First: check whether the"
+            " reconciler evicts them (prestart_failed), then move the node to a runtime with CDI.",
         ),
         Alert(
             "VgpuPluginConflicts",
             WARNING,
             "vgpu_plugin_conflicts > 0",
             "5m",
-            f"More of {THE_NODE} is held than there is, or its sources differ",
-            f"{COUNT} contradictions among those who hold something now. First: the plugin's log"
-            ' ("conflict") has each of them, with the pod and what the sources say.',
+            f"Containers hold more than {THE_NODE} has, or its sources differ",
+            f"{COUNT} contradictions about pods that hold something now. First: the plugin's log"
+            ' ("conflict") has each of them, with the pod and what the sources report.',
         ),
         Alert(
             "VgpuPluginCheckpointFailing",
@@ -147,8 +148,8 @@ DEVICE_PLUGINS: Final = RuleGroup(
             "",
             f"The device plugin on {THE_NODE} found its checkpoint broken: "
             "{{ $labels.problem }}",
-            "It went on with the one before, or put it together from the other sources. First: look"
-            " at the file that was set aside (.damaged-…), and at the disk.",
+            "It continued with the previous checkpoint, or rebuilt it from the other sources."
+            " First: look at the file that was moved aside (.damaged-…), and at the disk.",
         ),
         Alert(
             "VgpuPluginSlow",
@@ -167,8 +168,8 @@ DEVICE_PLUGINS: Final = RuleGroup(
             "15m",
             f"The device plugin on {THE_NODE} cannot write to the API server: "
             "{{ $labels.subject }}",
-            f"{COUNT} attempts failed in 10 minutes; schedulers go by what was there before. First:"
-            ' its log ("not told") has the API server\'s words; is a right missing?',
+            f"{COUNT} attempts failed in 10 minutes; schedulers use outdated data. First: its log"
+            ' ("not written to the API server") has the error; look for a missing permission.',
         ),
         Alert(
             "VgpuPluginApiErrors",

@@ -163,7 +163,7 @@ class Sheet:
 
 
 def draw_nothing(sheet: Sheet, panel: Shown, room: "DrawingArea") -> None:
-    """What the panel says when it is empty."""
+    """What an empty panel shows."""
     words = panel.raw["fieldConfig"]["defaults"]["noValue"]
     lines = textwrap.wrap(words, int(room.width / LETTER))
     middle = room.top + room.height / 2

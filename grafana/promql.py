@@ -49,7 +49,7 @@ class Alert(msgspec.Struct, frozen=True):
 
 
 class RecordingRule(msgspec.Struct, frozen=True):
-    """A recording rule; ``name`` is ``level:metric:operation``, ``about`` says what it is."""
+    """A recording rule; ``name`` is ``level:metric:operation``, ``about`` reports what it is."""
 
     name: str
     expr: str

@@ -38,7 +38,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """A panel; ``raw`` is all that its JSON says, ``place`` is x, y, width and height."""
+    """A panel; ``raw`` is all that its JSON reports, ``place`` is x, y, width and height."""
 
     title: str
     kind: str

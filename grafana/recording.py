@@ -46,10 +46,14 @@ SUMS: Final = (
 """(metric, what is added up, what the sum is), of each node and each cluster."""
 
 BY_NAMESPACE: Final = (
-    ("vgpu_container_memory_allocated_bytes", "vgpu_container_memory_allocated_bytes", "given"),
+    ("vgpu_container_memory_allocated_bytes", "vgpu_container_memory_allocated_bytes", "allocated"),
     ("vgpu_container_memory_used_bytes", "vgpu_container_memory_used_bytes", "used"),
-    ("vgpu_container_memory_unused_bytes", UNUSED, "given and not used"),
-    ("vgpu_container_core_allocated_ratio", "vgpu_container_core_allocated_ratio", "cores given"),
+    ("vgpu_container_memory_unused_bytes", UNUSED, "allocated and not used"),
+    (
+        "vgpu_container_core_allocated_ratio",
+        "vgpu_container_core_allocated_ratio",
+        "cores allocated",
+    ),
     ("vgpu_container_sm_utilization_ratio", "vgpu_container_sm_utilization_ratio", "cores used"),
 )
 
@@ -122,7 +126,7 @@ GROUPS: Final = (
             RecordingRule(
                 "cluster_resource_health:vgpu_plugin_resource_devices:sum",
                 "sum by (cluster, resource, health) (vgpu_plugin_resource_devices)",
-                "device IDs that kubelets are told of, by resource and health",
+                "device IDs that are advertised to kubelets, by resource and health",
             ),
         ),
     ),

@@ -41,7 +41,7 @@ GPUS_REMEMBERED: Final = "1d:1m"
 """For how long a GPU that is gone is missed: a day, looked at every minute."""
 
 XID_SECONDS: Final = 3600
-"""So long an XID error is news, as on the exporter's status page."""
+"""Maximum age of an XID error in alerts, in seconds, as on the exporter's status page."""
 
 XIDS_CRITICAL: Final = (48, 62, 64, 74, 79, 95, 119, 120)
 """The GPU, not the program on it, is broken (NVIDIA's XID catalogue)."""
@@ -50,7 +50,7 @@ XIDS_WARNING: Final = (94,)
 """A memory error that was contained: the GPU works on, but wants a reset."""
 
 GAP_RATIO: Final = 0.1
-"""So much of a GPU's memory may be used outside all containers."""
+"""Maximum part of a GPU's memory that may be used outside containers."""
 
 THERMAL: Final = ("hw_thermal_slowdown", "sw_thermal_slowdown")
 POWER_BRAKE: Final = ("hw_power_brake_slowdown",)
@@ -98,7 +98,7 @@ HARMLESS_RULES: Final = (Rule.TERMINATED,)
 OTHER_RULES: Final = tuple(
     rule for rule in Rule if rule not in {*STUCK_PODS, *LOCKS, *HARMLESS_RULES}
 )
-"""Rules of the reconciler by the alert that tells that they keep finding something.
+"""Rules of the reconciler by the alert about their persisting findings.
 
 What ran until its node was shut down holds nothing, and lies there until it is collected.
 """
@@ -107,7 +107,7 @@ CYCLE_SECONDS: Final = 1800
 """A reconciler is stalled when it has begun no cycle for so long; by default it does every 2 m."""
 
 MISSED_CYCLES: Final = 3
-"""So many cycles an hour may be missed."""
+"""Maximum number of missed cycles an hour."""
 
 FAILURES: Final = (
     ActionOutcome.FORBIDDEN,
@@ -127,10 +127,10 @@ API_ERROR_RATIO: Final = 0.1
 # ---------------------------------------------------------------- the device plugin
 
 REFUSED_PODS: Final = 3
-"""So many pods of a node may be refused in an hour, for each reason."""
+"""Maximum number of refused pods of a node in an hour, for each reason."""
 
 SLOW_SECONDS: Final = 5
 """The kubelet admits one pod after the other: an answer, or a binding, takes milliseconds."""
 
 SLOW_STEPS: Final = (Wait.ALLOCATE, Wait.BIND)
-"""A start waits for its binding, so that the third step says nothing of its own."""
+"""A start waits for its binding, so that the third step reports nothing of its own."""

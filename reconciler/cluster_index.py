@@ -165,7 +165,7 @@ class ClusterIndex:
     # ------------------------------------------------------------ one pod
 
     def spoken(self, pod: Pod) -> tuple[ClaimReading, ...]:
-        """What the pod says about its devices, in each language in which it says anything."""
+        """What the pod reports about its devices, in each language in which it reports anything."""
         found = self._spoken.get(pod.ref.uid)
         if found is None:
             found = tuple(said for each in self.codecs if (said := _speak(each, pod)))

@@ -35,11 +35,11 @@ class Ending(Explained):
     """How a cycle ended."""
 
     PLANNED = "planned", "a plan was made, and was not to be applied"
-    APPLIED = "applied", "a plan was made, and all of it was done or needed no more to be done"
+    APPLIED = "applied", "a plan was made, and all of it was done or no longer needed"
     PARTLY = "partly", "a plan was made, and not all of it could be done"
     BLIND = "blind", "the pods could not all be seen, so nothing was judged"
     UNTOLD = "untold", "the audit could not be written, so nothing more was done"
-    STANDBY = "standby", "another reconciler leads, so nothing was looked at"
+    STANDBY = "standby", "another reconciler is the leader, so nothing was examined"
 
 
 SEEING: Final = frozenset({Ending.PLANNED, Ending.APPLIED, Ending.PARTLY})
@@ -73,7 +73,7 @@ class Made(msgspec.Struct, frozen=True):
 
     @property
     def blind(self) -> str:
-        """Why the plan says nothing: not all pods were seen; "" if they were."""
+        """Why the plan reports nothing: not all pods were seen; "" if they were."""
         if Coverage.PODS in self.snapshot.complete:
             return ""
         return "; ".join(("not all pods could be seen, so nothing is judged", *self.plan.notes))
@@ -100,7 +100,7 @@ class Cycle(msgspec.Struct, frozen=True):
 
 
 def planned(made: Made) -> Cycle:
-    """The cycle of a plan that is not to be applied, or says nothing."""
+    """The cycle of a plan that is not to be applied, or reports nothing."""
     if made.blind:
         began = made.plan.made_at
         return Cycle(began, Ending.BLIND, seconds=made.seconds, error=made.blind)
@@ -131,7 +131,7 @@ class Cycles:
     ) -> None:
         """Without ``apply`` plans are only made; without ``keeps`` the store is only read.
 
-        ``clock`` tells unix seconds, ``monotonic`` seconds that never go back.
+        ``clock`` returns unix seconds, ``monotonic`` seconds that never go back.
         """
         self._observer = observer
         self._policy = policy

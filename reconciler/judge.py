@@ -1,4 +1,4 @@
-"""One subject of a plan judged once more, by what was just read of it. Pure.
+"""One object of a plan judged once more, by what was just read of it. Pure.
 
 Some objects change all the time, and hardly ever in what they are judged by. An action is still
 right if the rule that found it finds the same now, and if nothing speaks against it.

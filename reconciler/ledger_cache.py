@@ -28,7 +28,7 @@ class _Page(msgspec.Struct, frozen=True, gc=False):
 
 
 class LedgerCache:
-    """Keeps a cluster's books. One thread calls ``ledgers``."""
+    """Keeps a cluster's allocation records. One thread calls ``ledgers``."""
 
     def __init__(self) -> None:
         """Nothing is known yet."""

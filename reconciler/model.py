@@ -93,7 +93,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class ObjectKind(StrEnum):
-    """What a subject is."""
+    """What an object is."""
 
     POD = POD_KIND
     SHARE_POD = SHARE_POD_KIND
@@ -236,11 +236,11 @@ class RemoveFolder(msgspec.Struct, frozen=True, tag="remove_folder"):
 Action = Evict | Edit | RemoveFolder
 
 _DIGEST: Final = 8
-"""Bytes by which memory tells findings of one rule about one subject apart."""
+"""Bytes by which memory tells findings of one rule about one object apart."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that is wrong, about one subject.
+    """One thing that is wrong, about one object.
 
     Attributes:
         rule: who found it.
@@ -251,9 +251,9 @@ class Finding(msgspec.Struct, frozen=True):
             nothing tells: then it counts from when we first saw it.
         grace: seconds that it must have been so before it is acted on.
         effect: what acting is good for.
-        action: what would mend it, done to the subject itself; None if it can only be reported.
+        action: what would repair it, done to the object itself; None if it can only be reported.
         objection: why the rule itself would not act now.
-        part: which part of the subject it is about, if each is found by itself.
+        part: which part of the object it is about, if each is found by itself.
     """
 
     rule: Rule
@@ -290,10 +290,10 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A subject in a plan: its leading finding, and the other rules that found it too.
+    """An object in a plan: its leading finding, and the other rules that found it too.
 
     ``skip`` is why it is skipped, None for an action and for what is only reported;
-    ``detail`` says the rest of it: for how long yet, by which limit. ``owner`` is the UID of its
+    ``detail`` reports the rest of it: for how long yet, by which limit. ``owner`` is the UID of its
     controller, "" if it has none.
     """
 
@@ -322,7 +322,7 @@ class Breaker(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is to be done, in this order, and every subject that is skipped with its reason.
+    """What is to be done, in this order, and every object that is skipped with its reason.
 
     Attributes:
         id: the same for the same actions.

@@ -61,11 +61,11 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Ages(msgspec.Struct, frozen=True):
-    """How long things must have been so, in seconds.
+    """Minimum age of a problem before an action, in seconds.
 
     ``failed``: a failure. ``assumed``: a promise that nobody kept; longer than the time-outs of
-    the schedulers' locks (300 s), so that they have given up before us. ``lock``: a lock whose
-    owner is gone. ``handshake``: a node given up although its plugin lives. ``drift``: a
+    the schedulers' locks (300 s), so that they have abandoned before us. ``lock``: a lock whose
+    owner is gone. ``handshake``: a node abandoned although its plugin lives. ``drift``: a
     disagreement about a GPU. ``over_limit``: more memory used than given; as long as the alert
     waits. ``orphan``: what lost its owner. ``clock_skew`` is added to all of them: so wrong may
     another machine's clock be without anything being done too early.
@@ -99,7 +99,7 @@ class Policy(msgspec.Struct, frozen=True):
         owners: kinds of controllers whose pods may be evicted, whatever comes of it; ``Kind``, or
             ``Kind.group`` where the kind is not Kubernetes' own.
         evict_bare: also pods that nobody makes again.
-        evict_running: also running pods, where a rule says that this helps.
+        evict_running: also running pods, where a rule reports that this helps.
         namespaces: only pods in these, if any are named; then nothing of nodes either.
         protected_namespaces: nothing is done here; KubeShare's holder pods excepted.
         priority_ceiling: pods of a higher priority are skipped.

@@ -1,61 +1,97 @@
-"""Every word the reconciler decides with, once, for code, metrics, output and runbooks.
+"""Every reason code of the reconciler, once, for code, metrics, output and runbooks.
 
-A value is a label of a metric and a field of the JSON output; its explanation is what the table
-and the runbooks say.
+A value is a label of a metric and a field of the JSON output; its explanation stands in the table
+and in the runbooks.
 """
 
 from vgpu.reasons import Explained
 
 
 class Rule(Explained):
-    """What is looked for; where several find the same subject, the first that may act does."""
+    """What is looked for; where several rules find the same object, the first that may act does."""
 
-    REFUSED = "refused", "the kubelet did not admit the pod: it will never run"
-    TERMINATED = "terminated", "its node's shutdown killed the pod: it will not run again"
-    OVER_PROMISED = "over_promised", "its scheduler promised more of a GPU than there is"
+    REFUSED = "refused", "the kubelet rejected the pod at admission, and the pod will never run"
+    TERMINATED = "terminated", "a node shutdown ended the pod, and the pod will not run again"
+    OVER_PROMISED = "over_promised", "the scheduler reserved more of a GPU than the GPU has"
     PRESTART_FAILED = "prestart_failed", "the device plugin refuses to start the pod's containers"
-    NO_GPU_MATCHED = "no_gpu_matched", "gpushare's plugin found no pod for the kubelet's request"
-    ASSUMED_EXPIRED = "assumed_expired", "promised a device and bound, but never given it"
-    ASSUMED_UNBOUND = "assumed_unbound", "promised a device, but never bound to the node"
-    STALE_LOCK = "stale_lock", "a node lock whose owner needs it no more"
-    STALE_HANDSHAKE = "stale_handshake", "the scheduler gave the node up, but its plugin lives"
-    LEFTOVER_CLAIM = "leftover_claim", "served or ended, but its claim still asks for devices"
-    CARD_DRIFT = "card_drift", "the annotation names another GPU than the container really has"
-    RECOVER = "recover", "runs on its device, but the books forgot that it was handed out"
-    DOUBLE_BOOKED = "double_booked", "more is held of a device than there is"
-    RUNNING_WITHOUT_DEVICE = "running_without_device", "runs, asks for a device and has none"
-    LOST_DEVICE = "lost_device", "its device is gone or unhealthy"
-    UNOWNED_PROCESS = "unowned_process", "a process uses a device that nobody gave it"
-    OVER_LIMIT = "over_limit", "uses more memory of a device than it was given"
-    ORPHAN_SHIM_DIR = "orphan_shim_dir", "a shim's folder whose pod is no more"
-    KUBESHARE = "kubeshare", "a holder pod or SharePod that KubeShare has lost track of"
-    MALFORMED_OBJECT = "malformed_object", "an object at the API server that cannot be read"
+    NO_GPU_MATCHED = (
+        "no_gpu_matched",
+        "the gpushare device plugin found no pod for the kubelet's request",
+    )
+    ASSUMED_EXPIRED = (
+        "assumed_expired",
+        "the scheduler reserved a device and bound the pod, but the device was never allocated",
+    )
+    ASSUMED_UNBOUND = (
+        "assumed_unbound",
+        "the scheduler reserved a device, but the pod was never bound to the node",
+    )
+    STALE_LOCK = "stale_lock", "a node lock that its owner no longer needs"
+    STALE_HANDSHAKE = (
+        "stale_handshake",
+        "the scheduler considers the node's device plugin dead, but the plugin is alive",
+    )
+    LEFTOVER_CLAIM = (
+        "leftover_claim",
+        "the pod was served or has ended, but its claim still asks for devices",
+    )
+    CARD_DRIFT = (
+        "card_drift",
+        "the annotation names another GPU than the one that the container has",
+    )
+    RECOVER = "recover", "the container runs on its device, but no allocation record shows it"
+    DOUBLE_BOOKED = "double_booked", "containers hold more of a device than the device has"
+    RUNNING_WITHOUT_DEVICE = (
+        "running_without_device",
+        "the container asks for a device and runs without one",
+    )
+    LOST_DEVICE = "lost_device", "the container's device is missing or unhealthy"
+    UNOWNED_PROCESS = (
+        "unowned_process",
+        "a process uses a device that was not allocated to its container",
+    )
+    OVER_LIMIT = "over_limit", "the container uses more memory of a device than was allocated to it"
+    ORPHAN_SHIM_DIR = (
+        "orphan_shim_dir",
+        "a folder of the sharing library whose pod no longer exists",
+    )
+    KUBESHARE = "kubeshare", "a holder pod or SharePod that KubeShare no longer tracks"
+    MALFORMED_OBJECT = "malformed_object", "an object of the API server that cannot be decoded"
 
 
 class Cause(Explained):
-    """Why a rule found it: the reason code of an entry."""
+    """Why a rule reports an object: the reason code of a finding."""
 
     # refused
     UNEXPECTED_ADMISSION_ERROR = (
         "unexpected_admission_error",
         "admission failed on the node, mostly in Allocate",
     )
-    OUT_OF_RESOURCE = "out_of_resource", "the kubelet had too little of the resource"
-    TOPOLOGY_AFFINITY_ERROR = "topology_affinity_error", "the topology manager refused it"
-    PRESTART_CHECK_ERROR = "prestart_check_error", "the plugin failed the pod after its check"
-    NODE_AFFINITY = "node_affinity", "the node's labels did not fit the pod any more"
+    OUT_OF_RESOURCE = "out_of_resource", "the kubelet had too few devices of the resource"
+    TOPOLOGY_AFFINITY_ERROR = (
+        "topology_affinity_error",
+        "the kubelet's topology manager rejected the pod",
+    )
+    PRESTART_CHECK_ERROR = (
+        "prestart_check_error",
+        "the device plugin marked the pod as failed after its check",
+    )
+    NODE_AFFINITY = "node_affinity", "the node's labels no longer matched the pod"
     NODE_SHUTDOWN = "node_shutdown", "the node was being shut down"
-    OTHER = "other", "another reason of the kubelet's, which the evidence quotes; nothing ever ran"
+    OTHER = "other", "another reason of the kubelet, quoted in the evidence; no container ever ran"
     # terminated
-    NODE_WENT_DOWN = "node_went_down", "the kubelet ended it when the node was shut down"
+    NODE_WENT_DOWN = "node_went_down", "the kubelet ended the pod when the node shut down"
     # over_promised
     FREE_BELOW_ZERO = (
         "free_below_zero",
-        "gpushare's extender takes free memory below zero for very much: restart the extender",
+        (
+            "the gpushare extender treats negative free memory as a very large amount: restart the"
+            " extender"
+        ),
     )
     INIT_CONTAINERS_MISCOUNTED = (
         "init_containers_miscounted",
-        "HAMi 2.10 takes app containers for init containers and counts them less than they are",
+        "HAMi 2.10 treats app containers as init containers and counts too little for them",
     )
     SAME_GPU_TWICE = (
         "same_gpu_twice",
@@ -63,147 +99,201 @@ class Cause(Explained):
     )
     CACHE_BEHIND = (
         "cache_behind",
-        "gpu-admission places pods faster than it hears of those before them",
+        "gpu-admission places pods before it has seen the pods that it placed earlier",
     )
-    SUM_EXCEEDED = "sum_exceeded", "the promises come to more than the GPU has"
+    SUM_EXCEEDED = "sum_exceeded", "the reservations add up to more than the GPU has"
     # prestart_failed
-    PRESTART_CHECK_FAILED = "prestart_check_failed", "PreStartContainer refused the container"
-    CROSSED = "crossed", "without CDI the kubelet has for it what was meant for another pod"
-    ALLOCATE_CHECK_FAILED = "allocate_check_failed", "Allocate refused the container"
+    PRESTART_CHECK_FAILED = (
+        "prestart_check_failed",
+        "the device plugin refused the container in PreStartContainer",
+    )
+    CROSSED = "crossed", "without CDI, the kubelet holds the answer of another pod for this pod"
+    ALLOCATE_CHECK_FAILED = (
+        "allocate_check_failed",
+        "the device plugin refused the container in Allocate",
+    )
     # no_gpu_matched
-    NO_GPU_TO_RUN = "no_gpu_to_run", "its environment was poisoned with no-gpu-has-…-to-run"
+    NO_GPU_TO_RUN = (
+        "no_gpu_to_run",
+        "the container's environment holds the error value no-gpu-has-…-to-run",
+    )
     # assumed_expired, assumed_unbound
-    NEVER_ASSIGNED = "never_assigned", "no Allocate has served it"
-    NEVER_BOUND = "never_bound", "the binding failed and the claim stayed"
+    NEVER_ASSIGNED = "never_assigned", "Allocate was never called for the pod"
+    NEVER_BOUND = "never_bound", "binding the pod failed and its claim stayed"
     # stale_lock
     OWNER_GONE = "owner_gone", "the lock's owner does not exist"
     OWNER_ENDED = "owner_ended", "the lock's owner has ended"
     OWNER_SERVED = "owner_served", "the lock's owner has its devices"
-    NOBODY_WAITS = "nobody_waits", "the lock does not say whose it is, and nobody is being served"
-    LOCK_EXPIRED = "lock_expired", "past its scheduler's time-out, but a pod may still need it"
+    NOBODY_WAITS = (
+        "nobody_waits",
+        "the lock names no owner, and no pod on the node waits for Allocate",
+    )
+    LOCK_EXPIRED = (
+        "lock_expired",
+        "the lock is older than its scheduler's time-out, but a pod may still need it",
+    )
     # stale_handshake
-    PLUGIN_LIVES = "plugin_lives", "the node offers the plugin's resources"
+    PLUGIN_LIVES = "plugin_lives", "the node advertises the plugin's resources"
     # leftover_claim
     ENDED_WITH_CLAIM = "ended_with_claim", "a pod that has ended is still a candidate for Allocate"
     SERVED_WITH_CLAIM = "served_with_claim", "a pod that was served is still a candidate"
     # card_drift
-    CARD_DIFFERS = "card_differs", "better sources than its annotation place it elsewhere"
+    CARD_DIFFERS = "card_differs", "more trusted sources than the annotation name another device"
     # recover
-    RUNS_UNASSIGNED = "runs_unassigned", "it runs, but its claim was never marked as assigned"
-    RUNS_UNCLAIMED = "runs_unclaimed", "it runs on a known GPU, but its annotations say nothing"
+    RUNS_UNASSIGNED = (
+        "runs_unassigned",
+        "the container runs, but its claim was never marked as assigned",
+    )
+    RUNS_UNCLAIMED = (
+        "runs_unclaimed",
+        "the container runs on a known GPU, but the pod's annotations name none",
+    )
     # double_booked
     SAME_SLICE = "same_slice", "two pods hold the same slice"
-    OVERCOMMITTED = "overcommitted", "the shares are together more than the device"
+    OVERCOMMITTED = "overcommitted", "the shares add up to more than the device has"
     # running_without_device
-    NO_GRANT = "no_grant", "the kubelet has given it none"
-    NO_CLAIM = "no_claim", "no scheduler has chosen a device for it"
+    NO_GRANT = "no_grant", "the kubelet has allocated no device to the container"
+    NO_CLAIM = "no_claim", "no scheduler has chosen a device for the pod"
     # lost_device
-    DEVICE_MISSING = "device_missing", "the device is not on the node, or no longer answers"
-    DEVICE_UNHEALTHY = "device_unhealthy", "the device is unhealthy"
+    DEVICE_MISSING = "device_missing", "the device is missing from the node, or no longer answers"
+    DEVICE_UNHEALTHY = (
+        "device_unhealthy",
+        "the device plugin or the driver reports the device as unhealthy",
+    )
     # unowned_process
     PROCESS_WITHOUT_ALLOCATION = (
         "process_without_allocation",
-        "its container was given nothing of the device",
+        "nothing of the device was allocated to the process's container",
     )
     # over_limit
     MORE_THAN_GIVEN = (
         "more_than_given",
-        "its processes use more of the device's memory than its share",
+        "the container's processes use more of the device's memory than its share",
     )
     # orphan_shim_dir
-    POD_GONE = "pod_gone", "no pod of that UID is on the node, and no process maps the file"
+    POD_GONE = "pod_gone", "no pod with that UID is on the node, and no process maps the file"
     # kubeshare
-    ORPHANED_HOLDER = "orphaned_holder", "it keeps a GPU for a virtual GPU that nobody uses"
-    FLOAT_SUM = "float_sum", "refused because decimals do not add up to 1 in floating point"
-    VANISHED_GPUID = "vanished_gpuid", "its virtual GPU has no holder pod any more"
-    COMPLETED_FOR_EVER = "completed_for_ever", "its pod completes and is made again, for ever"
+    ORPHANED_HOLDER = (
+        "orphaned_holder",
+        "the holder pod keeps a GPU for a virtual GPU without users",
+    )
+    FLOAT_SUM = (
+        "float_sum",
+        "KubeShare refused the SharePod because its decimals do not add up to 1 in floating point",
+    )
+    VANISHED_GPUID = "vanished_gpuid", "the virtual GPU no longer has a holder pod"
+    COMPLETED_FOR_EVER = "completed_for_ever", "the pod completes and is recreated, for ever"
     # any
-    MALFORMED = "malformed", "what it says cannot be read"
+    MALFORMED = "malformed", "the object's content cannot be decoded"
 
 
 class Effect(Explained):
     """What an action is good for."""
 
-    RECOVERY = "recovery", "something that does not work gets another chance"
-    TIDYING = "tidying", "a leftover is removed; its replacement is already there"
-    REPAIR = "repair", "the books are made to say what is"
+    RECOVERY = "recovery", "a workload that failed gets another chance"
+    TIDYING = "tidying", "a leftover is removed; its replacement already exists"
+    REPAIR = "repair", "allocation records are corrected to match the node"
 
 
 class SkipReason(Explained):
-    """Why a subject is skipped although a rule would act; the first that applies is told."""
+    """Why an object is skipped although a rule would act; the first that applies is reported."""
 
     # what is known of it
-    INCOMPLETE_VIEW = "incomplete_view", "not everything needed to judge it could be read"
-    NODE_UNKNOWN = "node_unknown", "its node is not known"
-    NODE_NOT_READY = "node_not_ready", "its node is not ready: nothing it says is news"
+    INCOMPLETE_VIEW = "incomplete_view", "some of the data needed for a decision could not be read"
+    NODE_UNKNOWN = "node_unknown", "the object's node is not known"
+    NODE_NOT_READY = "node_not_ready", "the node is not ready, and its reports are out of date"
     PLUGIN_NOT_READY = (
         "plugin_not_ready",
-        "its node offers none of its resource: it would fail again",
+        "the node advertises none of the pod's resource: the pod would fail again",
     )
-    NO_NODE_EVIDENCE = "no_node_evidence", "only the node itself can tell; use --scope node"
+    NO_NODE_EVIDENCE = "no_node_evidence", "only the node itself has the evidence; use --scope node"
     WAITS_FOR_OTHERS = (
         "waits_for_others",
-        "it waits for an image, a volume or an init container, or its plugin marks no pod",
+        ("the pod waits for an image, a volume or an init container, or its plugin marks no pods"),
     )
-    OWNER_WAITS = "owner_waits", "a pod may still be served by Allocate: free that pod first"
-    OWNER_TERMINATES = "owner_terminates", "its owner still has containers"
-    WOULD_OVERBOOK = "would_overbook", "the repair would book more of a device than there is"
+    OWNER_WAITS = "owner_waits", "Allocate may still serve a pod: that pod comes first"
+    OWNER_TERMINATES = (
+        "owner_terminates",
+        "the lock's owner is terminating and still has containers",
+    )
+    WOULD_OVERBOOK = (
+        "would_overbook",
+        "the repair would record more of a device than the device has",
+    )
     SIZES_DIFFER = (
         "sizes_differ",
-        "those who gave it its share tell different sizes: is a unit told wrongly?",
+        "the sources report different sizes for the share: is a memory unit configured wrongly?",
     )
     STILL_MAPPED = "still_mapped", "a process still uses the file"
-    TERMINAL_POD_EXISTS = "terminal_pod_exists", "its pod has ended but is still there"
-    ONE_AT_A_TIME = "one_at_a_time", "another pod of its node that was crossed goes first"
-    ONE_SHOT = "one_shot", "only the long-running loop may do this"
+    TERMINAL_POD_EXISTS = "terminal_pod_exists", "the pod has ended but still exists"
+    ONE_AT_A_TIME = "one_at_a_time", "another pod of the node that got a wrong answer goes first"
+    ONE_SHOT = "one_shot", "only `vgpu reconcile run` may do this"
     # what protects it
-    OPTED_OUT = "opted_out", 'it or its node is annotated vgpu.dev/reconcile: "false"'
-    OTHER_NAMESPACE = "other_namespace", "in none of the namespaces that were asked for"
-    PROTECTED_NAMESPACE = "protected_namespace", "in a protected namespace"
+    OPTED_OUT = "opted_out", 'the object or its node is annotated vgpu.dev/reconcile: "false"'
+    OTHER_NAMESPACE = "other_namespace", "the object is in none of the selected namespaces"
+    PROTECTED_NAMESPACE = "protected_namespace", "the object is in a protected namespace"
     STATIC_POD = "static_pod", "a static pod belongs to its kubelet"
-    DAEMON_SET_POD = "daemon_set_pod", "its DaemonSet replaces it"
-    BARE_POD = "bare_pod", "nobody would make it again (--evict-bare)"
+    DAEMON_SET_POD = "daemon_set_pod", "the pod's DaemonSet replaces it"
+    BARE_POD = "bare_pod", "no controller would recreate the pod (--evict-bare)"
     JOB_POD = (
         "job_pod",
-        "its Job has not counted it yet, or would count it as a failure: report only",
+        "the pod's Job has not counted it yet, or would count it as a failure: report only",
     )
-    OWNER_KIND = "owner_kind", "its owner's kind is not known to make it again at no cost (owners)"
+    OWNER_KIND = (
+        "owner_kind",
+        "the owner's kind is not known to recreate the pod without side effects (owners)",
+    )
     OWNER_POLICY = (
         "owner_policy",
-        "its owner's own policy may touch more than this pod: report only",
+        "the owner's own policy may affect more than this pod: report only",
     )
-    OWNER_UNREAD = "owner_unread", "its owner's own policy could not be read: report only"
-    TERMINATING = "terminating", "it is being deleted already"
-    COMPLETED = "completed", "it has succeeded"
-    RUNNING = "running", "it runs (--evict-running)"
-    HIGH_PRIORITY = "high_priority", "its priority is above the ceiling"
+    OWNER_UNREAD = "owner_unread", "the owner's own policy could not be read: report only"
+    TERMINATING = "terminating", "the pod is already being deleted"
+    COMPLETED = "completed", "the pod has succeeded"
+    RUNNING = "running", "the pod runs (--evict-running)"
+    HIGH_PRIORITY = "high_priority", "the pod's priority is above the ceiling"
     # when
-    TOO_YOUNG = "too_young", "it has not been so for long enough"
-    BACKING_OFF = "backing_off", "its owner's pods were evicted from this node a short time ago"
+    TOO_YOUNG = "too_young", "the problem is not old enough yet"
+    BACKING_OFF = (
+        "backing_off",
+        "pods of the same owner were evicted from this node a short time ago",
+    )
     # how much
-    RULE_MODE_PLAN = "rule_mode_plan", "its rule is set to plan only"
-    BREAKER_TRIPPED = "breaker_tripped", "too many want action at once: a person should look"
-    OWNER_LIMIT = "owner_limit", "enough of its owner's replicas are acted on in this cycle"
-    NODE_LIMIT = "node_limit", "the limit of its node is reached in this cycle"
-    NAMESPACE_LIMIT = "namespace_limit", "the limit of its namespace is reached in this cycle"
+    RULE_MODE_PLAN = "rule_mode_plan", "the rule is set to plan only"
+    BREAKER_TRIPPED = (
+        "breaker_tripped",
+        "too many objects need an action at once: a person should look",
+    )
+    OWNER_LIMIT = "owner_limit", "the limit of the owner's replicas is reached in this cycle"
+    NODE_LIMIT = "node_limit", "the node's limit is reached in this cycle"
+    NAMESPACE_LIMIT = "namespace_limit", "the namespace's limit is reached in this cycle"
     CYCLE_LIMIT = "cycle_limit", "the limit of this cycle is reached"
 
 
 class ActionOutcome(Explained):
-    """What became of an action."""
+    """The result of an action."""
 
-    DONE = "done", "the API server or file system did it"
+    DONE = "done", "the API server or the file system did it"
     DRY_RUN = "dry_run", "the API server would have done it"
-    GONE = "gone", "it was not there any more"
-    CHANGED = "changed", "it has changed since it was looked at: nothing was done"
+    GONE = "gone", "the object no longer existed"
+    CHANGED = "changed", "the object has changed since the plan was made: nothing was done"
     BLOCKED_BY_PDB = "blocked_by_pdb", "a PodDisruptionBudget does not allow it now"
-    SEVERAL_PDBS = "several_pdbs", "several PodDisruptionBudgets select it: the API cannot evict it"
-    THROTTLED = "throttled", "the API server asked us to wait longer than we may"
-    FORBIDDEN = "forbidden", "a right is missing"
-    FAILED = "failed", "the API server or file system refused it otherwise"
-    UNKNOWN = "unknown", "the answer was lost, and it could not be read again: it may be done"
-    NOT_LEADER = "not_leader", "another reconciler leads now: nothing was done"
+    SEVERAL_PDBS = (
+        "several_pdbs",
+        "several PodDisruptionBudgets select the pod: the API cannot evict it",
+    )
+    THROTTLED = "throttled", "the API server asked for a longer wait than the deadline allows"
+    FORBIDDEN = "forbidden", "the reconciler lacks a permission (RBAC)"
+    FAILED = "failed", "the API server or the file system refused it for another reason"
+    UNKNOWN = (
+        "unknown",
+        "the answer was lost and the object could not be read again: the action may be done",
+    )
+    NOT_LEADER = "not_leader", "another reconciler is the leader now: nothing was done"
     OUT_OF_TIME = (
         "out_of_time",
-        "not tried: the deadline came, we were told to stop, or the server fell silent",
+        (
+            "not tried: the deadline passed, the program was stopping, or the API server stopped"
+            " answering"
+        ),
     )

@@ -26,7 +26,7 @@ _NOBODY_EVICTED: Final = _NOT_TRIED | {ActionOutcome.GONE, ActionOutcome.CHANGED
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True):
-    """So many evictions in a row of one owner's pods on one node, the last one then."""
+    """Consecutive evictions of one owner's pods on one node, and the time of the last one."""
 
     count: int
     last: float

@@ -1,7 +1,7 @@
 """The long-running reconciler: cycles on a schedule while it leads, its metrics and probes.
 
 SIGTERM and SIGINT end it in good order: no further action is begun, the one under way is waited
-for, and only then is the Lease given back, so that nobody acts beside us.
+for, and only then is the Lease returned, so that nobody acts beside us.
 """
 
 import logging
@@ -22,10 +22,10 @@ from vgpu.web.routes import Routes
 log = logging.getLogger(__name__)
 
 ELECTION_SECONDS: Final = 10.0
-"""So long the first cycle waits to learn who leads."""
+"""Maximum time that the first cycle waits for the leader election, in seconds."""
 
 LEAVING_SECONDS: Final = 20.0
-"""So long the end waits for the action under way; a kubelet kills after 30."""
+"""Maximum time to wait for a running action at the end, in seconds; a kubelet kills after 30."""
 
 HUNG_SECONDS: Final = 300.0
 """A cycle that takes so much longer than its deadline will not end by itself."""
@@ -34,7 +34,7 @@ _STEP_SECONDS: Final = 0.1
 
 
 class Loop:
-    """Cycles, one at a time, while we lead and until we are told to stop."""
+    """Cycles, one at a time, while we lead and until we are asked to stop."""
 
     def __init__(
         self,

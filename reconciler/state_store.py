@@ -63,8 +63,8 @@ class ConfigMapStateStore:
     def save(self, memory: ReconcilerState) -> ReconcilerState:
         """Keep it; what is to be remembered now.
 
-        That is another memory where somebody else has written meanwhile: both are kept, as
-        :func:`merge` says.
+        It differs where another process has written meanwhile: both are kept, as
+        :func:`merge` reports.
         """
         try:
             return self._write(memory)

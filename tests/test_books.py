@@ -67,10 +67,10 @@ def test_a_refusal_names_device_asked_and_free(share, reason, asked, free):
 @pytest.mark.parametrize(
     ("share", "words"),
     [
-        (Share("0", 17 * GIB), "asked 17408 MiB, free 16384 MiB"),
-        (Share("0", 16 * GIB + 1), f"asked {16 * GIB + 1} bytes, free 16384 MiB"),
+        (Share("0", 17 * GIB), "asked 17.0 GiB, free 16.0 GiB"),
+        (Share("0", 16 * GIB + 1), f"asked 16.0 GiB ({16 * GIB + 1} bytes), free 16.0 GiB"),
         (Share("0", GIB, 1001), "asked 100.1 %, free 100 %"),
-        (Share("2", GIB), "asked 1024 MiB, free unknown"),
+        (Share("2", GIB), "asked 1.0 GiB, free unknown"),
     ],
 )
 def test_amounts_that_are_refused_are_told_for_people_and_exactly(share, words):

@@ -181,7 +181,7 @@ def test_each_damage_has_its_name():
 def test_a_file_from_the_future_says_so_whatever_else_is_in_it():
     error = refused(b'{"version":%d,"now":{"all":"is different"}}' % (VERSION + 1))
     assert error.reason is Reason.FUTURE_VERSION
-    assert f"version {VERSION + 1}" in error.detail
+    assert f"version is {VERSION + 1}" in error.detail
     assert refused(b'{"version":0}').reason is Reason.MALFORMED
 
 

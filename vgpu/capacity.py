@@ -1,8 +1,8 @@
-"""A node's books: who holds how much of which device, and never more than there is.
+"""A node's allocation records: who holds how much of which device, and never more than there is.
 
-A value: holding and releasing give new books, and what is refused changes nothing. Sums are of
-integers, so that twenty times a twentieth is a whole. Health is not looked at: what is held
-already stays held on a device that fails; new shares are kept off by placement.
+A value: holding and releasing give new allocation records, and what is refused changes nothing.
+Sums are of integers, so that twenty times a twentieth is a whole. Health is not looked at: what is
+held already stays held on a device that fails; new shares are kept off by placement.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -18,7 +18,7 @@ _AMBIGUOUS = ""  # what a name stands for that several devices have
 
 
 class CapacityRefusal(StrEnum):
-    """Why books refuse."""
+    """Why allocation records refuse."""
 
     MEMORY = "not so much memory is free"
     CORES = "not so many cores are free"
@@ -37,7 +37,7 @@ _IN_WORDS: Final[Mapping[CapacityRefusal, Callable[[int], str]]] = {
 
 
 class CapacityError(Exception):
-    """The books refuse.
+    """The allocation records refuse.
 
     Attributes:
         reason: why.
@@ -72,7 +72,7 @@ class Free(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeCapacity(msgspec.Struct, frozen=True):
-    """The books of one node. Made by :meth:`of`.
+    """The allocation records of one node. Made by :meth:`of`.
 
     Attributes:
         held: holder -> shares.
@@ -88,7 +88,7 @@ class NodeCapacity(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, devices: Iterable[Device]) -> Self:
-        """Books in which nothing is held.
+        """Allocation records in which nothing is held.
 
         Raises CapacityError AMBIGUOUS_DEVICE where two devices have the same UUID, or the same
         index and no UUID. Any further name that two devices have in common is just not understood.
@@ -108,7 +108,7 @@ class NodeCapacity(msgspec.Struct, frozen=True):
         return self.rooms[self._name(device)]
 
     def hold(self, holder: Hashable, shares: tuple[Share, ...]) -> Self:
-        """The books with these shares held, all or none.
+        """The allocation records with these shares held, all or none.
 
         A share without memory is of all that the device has, so it is refused where any memory is
         held; one without cores has no promised cores. Unknown memory can only be held whole.
@@ -125,7 +125,7 @@ class NodeCapacity(msgspec.Struct, frozen=True):
         return self._with({**self.held, holder: shares}, rooms)
 
     def release(self, holder: Hashable) -> Self:
-        """The books without the holder; the same if it holds nothing."""
+        """The allocation records without the holder; the same if it holds nothing."""
         if holder not in self.held:
             return self
         held = dict(self.held)

@@ -102,4 +102,4 @@ version_option = click.option(
 )
 @version_option
 def main(**_: Any) -> None:
-    """See, repair and hand out GPUs that are shared in Kubernetes."""
+    """See, repair and allocate GPUs that are shared in Kubernetes."""

@@ -189,12 +189,12 @@ class ProcessOwner(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProcessSample(msgspec.Struct, frozen=True):
-    """One pass over the kernel's own books.
+    """One pass over the kernel's own allocation records.
 
     Attributes:
         owners: host pid -> owner; None is a live process that is in no container. A pid that
             is gone has no entry.
-        sees_host: whether these are the host's pids at all; if not, a missing pid says nothing.
+        sees_host: whether these are the host's pids at all; if not, a missing pid reports nothing.
         live_pods: UIDs of pods that have a cgroup, None where that could not be read.
         bare: region files found inside containers (``/tmp/cudevshr.cache``), already attributed.
     """
@@ -275,7 +275,7 @@ class PodSummary(msgspec.Struct, frozen=True, gc=False):
 class LimitFile(msgspec.Struct, frozen=True, gc=False):
     """A limit that a sharing system left on disk for one container and one device.
 
-    The pod is named by ``pod_uid`` (gaia) or by ``namespace`` and ``pod`` (kubeshare), the
+    The pod is named by ``pod_uid`` (gpu-manager) or by ``namespace`` and ``pod`` (kubeshare), the
     device by ``device`` (UUID) or ``pci_bus_id``. ``memory_bytes`` and ``cores_percent`` are
     None where there is no limit.
     """

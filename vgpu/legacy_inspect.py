@@ -1,7 +1,7 @@
 """What ``kubectl inspect gpushare`` prints, and with ``-d``, byte for byte.
 
 Of gpushare-device-plugin's ``cmd/inspect``, with its ways: a node's memory is what is allocatable,
-its cards are all of the average size, a pod is on the card that its annotations name or else
+its GPUs are all of the average size, a pod is on the GPU that its annotations name or else
 pending, and numbers are in the plugin's units, whose name is guessed. Only the order of nodes and
 pods, random in the original, is by name. For the truth ask the ledger.
 """
@@ -37,11 +37,11 @@ class _Usage(msgspec.Struct, frozen=True):
 
     Attributes:
         node: the node.
-        total: of all cards.
-        count: how many cards.
+        total: of all GPUs.
+        count: how many GPUs.
         rows: the pods that ask for memory, by name, each with what its row shows by column;
-            the column after the last card's is that of pending memory.
-        used: by card, of all that exist or that a pod names, whatever its number.
+            the column after the last GPU's is that of pending memory.
+        used: by GPU, of all that exist or that a pod names, whatever its number.
     """
 
     node: Node
@@ -64,7 +64,7 @@ class _Usage(msgspec.Struct, frozen=True):
 
 
 def summary(nodes: Iterable[Node], pods: Iterable[Pod]) -> str:
-    """One row a node: used and total of every card and of the node. Raises ClaimError."""
+    """One row a node: used and total of every GPU and of the node. Raises ClaimError."""
     usages = _usages(nodes, pods)
     cards = range(max((usage.count for usage in usages), default=0))
     pending = any(usage.has_pending for usage in usages)
@@ -92,7 +92,7 @@ def summary(nodes: Iterable[Node], pods: Iterable[Pod]) -> str:
 
 
 def details(nodes: Iterable[Node], pods: Iterable[Pod]) -> str:
-    """A table a node, one row a pod: what it has of every card. Raises ClaimError."""
+    """A table a node, one row a pod: what it has of every GPU. Raises ClaimError."""
     usages = _usages(nodes, pods)
     text: list[str] = []
     cluster_used, dashes = 0, 0
@@ -159,7 +159,7 @@ def _usage(node: Node, pods: Sequence[Pod]) -> _Usage:
 
 
 def _allocation(pod: Pod) -> dict[int, int]:
-    """Units by card in ACK's annotation; nothing if there is anything wrong with it.
+    """Units by GPU in ACK's annotation; nothing if there is anything wrong with it.
 
     Looser than a scheme's reading, as Go reads JSON into a map: numbers with signs and leading
     zeros, the last of several equal keys, null for nothing.
@@ -189,7 +189,7 @@ def _integer(text: str) -> int | None:
 
 
 def _unit_name(usages: Iterable[_Usage]) -> str:
-    """By the first node that has cards, as the original guesses it."""
+    """By the first node that has GPUs, as the original guesses it."""
     for usage in usages:
         if usage.count:
             return "MiB" if usage.card_total > _MOST_GIB else "GiB"

@@ -45,7 +45,7 @@ class Phase(StrEnum):
 
 
 class Source(StrEnum):
-    """Where a fact was read. The exporter says it of every container it attributes."""
+    """Where a fact was read. The exporter reports it of every container it attributes."""
 
     SHIM = "shim"
     PROCESS = "process"
@@ -65,11 +65,11 @@ class PodRef(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class Share(msgspec.Struct, frozen=True, gc=False, order=True):
-    """A slice of one device; None is unlimited, or not told.
+    """A slice of one device; None is unlimited, or unknown.
 
     Attributes:
-        device: the device's name where the fact was read: its UUID if the scheme says it, else
-            the GPU's index in decimal (gpushare, gaia) or the GPUID of a virtual GPU
+        device: the device's name where the fact was read: its UUID if the scheme reports it, else
+            the GPU's index in decimal (gpushare, gpu-manager) or the GPUID of a virtual GPU
             (kubeshare). :attr:`Device.names` resolves it.
         memory_bytes: bytes of the device's memory.
         cores_milli: thousandths of the device's cores; 10 are one percent.
@@ -98,8 +98,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
         memory_bytes: of each device; None is all that the device has.
         memory_percent: of each device, in place of bytes (volcano); None if not asked that way.
         cores_milli: of each device; 0 is a share without promised cores.
-        limit_milli: up to how many cores it may use when others leave them (gaia, kubeshare);
-            None is ``cores_milli``.
+        limit_milli: up to how many cores it may use when others leave them (gpu-manager,
+            kubeshare); None is ``cores_milli``.
         kind: when it runs.
     """
 
@@ -132,11 +132,11 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
         pod: whose.
         node: where the scheduler placed it; "" if the annotations do not say.
         allocations: by container, in the pod's order.
-        assumed_at: when a scheduler promised it, unix seconds; None if not told.
-        assigned_at: when the plugin granted it, unix seconds; None if not told.
-        unserved: containers whose devices Allocate has still to hand out, by what the
+        assumed_at: when a scheduler promised it, unix seconds; None if unknown.
+        assigned_at: when the plugin granted it, unix seconds; None if unknown.
+        unserved: containers whose devices Allocate has still to allocate, by what the
             annotations say (volcano's devices-to-allocate).
-        failed: the plugin says that it could not serve the pod (volcano's bind-phase).
+        failed: the plugin reports that it could not serve the pod (volcano's bind-phase).
         doubts: what the annotations say beside it that cannot be, or cannot be read, in words:
             ``<key>: <what is wrong>: <the text>``.
     """
@@ -157,7 +157,7 @@ class Device(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         uuid: its identity; "" where only the API server was asked and the scheme does not say it.
-        index: its position on the node (gpushare's and gaia's GPU index); None if unknown.
+        index: its position on the node (gpushare's and gpu-manager's GPU index); None if unknown.
         memory_bytes: what there is to share; None if unknown.
         cores_milli: what there is to share: 1000, more with core scaling.
         slots: how many shares it takes at most; None is any number.
@@ -179,7 +179,7 @@ class Device(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str:
-        """What it is called in books and reports."""
+        """What it is called in allocation records and reports."""
         return self.uuid or ("" if self.index is None else str(self.index))
 
     @property

@@ -77,14 +77,14 @@ def decode(content: bytes, subject: str, scheme: Scheme, node: str = "") -> Chec
         raise SourceError(Reason.EMPTY, subject)
     version = _decoded(content, _Version, subject).version
     if version > VERSION:
-        detail = f"it is of version {version}, and read can be up to {VERSION}"
+        detail = f"its version is {version}, and this program reads up to version {VERSION}"
         raise SourceError(Reason.FUTURE_VERSION, subject, detail)
     if version < VERSION:
         raise SourceError(Reason.MALFORMED, subject, f"there is no version {version}")
     envelope = _decoded(content, _Envelope, subject)
     digest = sha256(envelope.data).hexdigest()
     if envelope.sha256 != digest:
-        detail = f"it says {envelope.sha256[:64]!r}, its content gives {digest}"
+        detail = f"its checksum is {envelope.sha256[:64]!r}, but its content gives {digest}"
         raise SourceError(Reason.CHECKSUM_MISMATCH, subject, detail)
     checkpoint = _decoded(bytes(envelope.data), Checkpoint, subject)
     if wrong := _nonsense(checkpoint.tenants):

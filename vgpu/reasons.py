@@ -1,7 +1,7 @@
 """Every reason why something could not be read or was refused, once, for code, metrics and docs.
 
 A reason is the value of the label ``reason`` on ``vgpu_collector_failures_total`` and
-``vgpu_collector_rejected``; its text is what the documentation and the status page say.
+``vgpu_collector_rejected``; its text stands in the documentation and on the status page.
 """
 
 from enum import StrEnum
@@ -24,7 +24,7 @@ class Explained(StrEnum):
 
 
 class Reason(Explained):
-    """Why an input was refused or a collector failed; ``explanation`` says it in words."""
+    """Why an input was refused or a collector failed; ``explanation`` has it in words."""
 
     # Any file
     UNREADABLE = "unreadable", "the file or folder could not be opened or read"
@@ -48,10 +48,10 @@ class Reason(Explained):
     PROCESS_COUNT = "process_count_out_of_range", "proc_num is outside 0..1024"
     BAD_UUID = "bad_uuid", "a device UUID that is not a UUID"
     DUPLICATE_UUID = "duplicate_uuid", "the same device UUID twice in one region"
-    UNKNOWN_DEVICE = "unknown_device", "names a device that this node does not have"
+    UNKNOWN_DEVICE = "unknown_device", "the input names a device that this node does not have"
     DEVICE_NOT_ALLOCATED = (
         "device_not_allocated",
-        "names a device that the kubelet did not give to this container",
+        "the input names a device that the kubelet did not allocate to this container",
     )
     INCONSISTENT_SUMS = "inconsistent_sums", "memory totals smaller than the sum of their parts"
     BAD_DIRECTORY_NAME = "bad_directory_name", "the folder is not named <podUID>_<container>"
@@ -59,18 +59,21 @@ class Reason(Explained):
 
     IMPLAUSIBLE = (
         "implausible",
-        "a number that cannot be: more than the device has, a time to come, a priority below 0",
+        "an impossible number: more than the device has, a time in the future, a priority below 0",
     )
 
     # Our own checkpoint
     FUTURE_VERSION = "future_version", "written by a later version of this program"
     OTHER_NODE = "other_node", "written for another node"
-    OTHER_SCHEME = "other_scheme", "written for another sharing system than its name says"
+    OTHER_SCHEME = "other_scheme", "written for another sharing system than the file name implies"
 
     # The driver
     LIBRARY_NOT_FOUND = "library_not_found", "libnvidia-ml.so.1 is not installed"
     DRIVER_NOT_LOADED = "driver_not_loaded", "the NVIDIA kernel module is not loaded"
-    VERSION_MISMATCH = "lib_rm_version_mismatch", "the driver was replaced under this process"
+    VERSION_MISMATCH = (
+        "lib_rm_version_mismatch",
+        "the driver was replaced while this process used it",
+    )
     GPU_LOST = "gpu_lost", "the device fell off the bus or needs a reset"
     DRIVER_ERROR = "driver_error", "the driver answered with another error"
     PROCESS_LIST_INVALID = "process_list_invalid", "the driver's process list contradicts itself"
@@ -81,10 +84,13 @@ class Reason(Explained):
     CHECKSUM_MISMATCH = "checksum_mismatch", "the checkpoint's checksum does not verify"
     RATE_LIMITED = "rate_limited", "the kubelet refused the call for its rate limit"
     EMPTY_AFTER_RESTART = "empty_after_restart", "the kubelet has not synced its pods yet"
-    FORBIDDEN = "forbidden", "the API server refused the request for want of rights"
+    FORBIDDEN = "forbidden", "the API server refused the request for lack of permissions (RBAC)"
     UNREACHABLE = "unreachable", "the API server could not be reached"
     NOT_INSTALLED = "not_installed", "an optional dependency is missing"
-    FORGED = "forged", "a tenant's claim that the kubelet, the driver or another claim contradicts"
+    FORGED = (
+        "forged",
+        "data that a tenant can write and that the kubelet, the driver or other data contradicts",
+    )
     FOREIGN_PIDS = "foreign_pids", "these are not the host's processes: hostPID is missing"
     INTERNAL = "internal_error", "a defect in this program; the log has the details"
 
@@ -103,7 +109,7 @@ class SourceError(Exception):
     Attributes:
         reason: the reason code.
         subject: the file, socket or call that failed.
-        detail: what the system said.
+        detail: what the system reported.
     """
 
     def __init__(self, reason: Reason, subject: str, detail: str = "") -> None:

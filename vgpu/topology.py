@@ -1,8 +1,8 @@
 """How near a node's GPUs are to one another: a tree, as gpu-manager draws it, and what is free.
 
 Leaves are GPUs; an inner node joins all GPUs that reach one another over a link of its level or
-a nearer one. The tree never changes. What is taken is counted on the GPUs, always anew from the
-shares that are held: nothing has to be given back, so nothing can be given back twice.
+a nearer one. The tree never changes. What is taken is counted on the GPUs, always again from the
+shares that are held: nothing has to be returned, so nothing can be returned twice.
 
 Levels are NVML's (``nvmlGpuTopologyLevel_t``); the drawing is that of gpu-manager
 ``pkg/device/nvidia/tree.go``.
@@ -21,7 +21,7 @@ from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_MILLI
 
 
 class LinkLevel(IntEnum):
-    """What two GPUs have between them, the nearest first; ``name`` is what the drawing says."""
+    """What two GPUs have between them, the nearest first; ``name`` is what the drawing reports."""
 
     GPU = 0  # one GPU; or two on one board, which count as PIX
     PIX = 10  # one PCIe switch
@@ -40,7 +40,7 @@ class TopologyGpu(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         index: its number to the driver, as the drawing shows it.
-        minor: the N of ``/dev/nvidia<N>``, which gaia calls it by.
+        minor: the N of ``/dev/nvidia<N>``, which gpu-manager calls it by.
         uuid: "" if unknown.
         bus_id: its PCI bus ID, "" if unknown.
         memory_bytes: all its memory.

@@ -1,4 +1,4 @@
-"""Quantities as the books keep them: bytes and percents as integers, never floats."""
+"""Quantities as the allocation records keep them: bytes and percents as integers, never floats."""
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -26,7 +26,7 @@ MILLI_PER_PERCENT = 10
 def milli(decimal: str) -> int:
     """Thousandths of a decimal like ``0.5``, exact; finer digits are rounded up.
 
-    Up, as KubeShare-Sched rounds what it books. The text is digits with at most one point.
+    Up, as KubeShare-Sched rounds what it records. The text is digits with at most one point.
     """
     whole, _, fraction = decimal.partition(".")
     thousandths = int(whole + fraction[:3].ljust(3, "0"))
@@ -34,9 +34,13 @@ def milli(decimal: str) -> int:
 
 
 def size(amount: int) -> str:
-    """Bytes for people, and exact: in MiB where they are whole ones."""
+    """Bytes for people, in GiB or MiB; exact, in brackets where one decimal of GiB is not."""
     mebibytes, rest = divmod(amount, MIB)
-    return f"{amount} bytes" if rest else f"{mebibytes} MiB"
+    exact = f"{amount} bytes" if rest else f"{mebibytes} MiB"
+    if amount < GIB:
+        return exact
+    gibibytes = f"{amount / GIB:.1f} GiB"
+    return gibibytes if amount * 10 % GIB == 0 else f"{gibibytes} ({exact})"
 
 
 def percentage(thousandths: int) -> str:

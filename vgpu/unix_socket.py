@@ -30,7 +30,7 @@ def require_short(path: str) -> None:
 
 
 def is_served(path: str) -> bool:
-    """Whether somebody listens on the socket. Raises OSError where that cannot be told."""
+    """Whether somebody listens on the socket. Raises OSError where that is unknown."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(_PATIENCE_SECONDS)
         try:

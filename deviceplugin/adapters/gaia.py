@@ -1,10 +1,12 @@
-"""gaia's part: what Tencent's gpu-manager does on a node, except for the files of its library.
+"""gpu-manager's part: what Tencent's gpu-manager does on a node, except for the files of its
+library.
 
 gpu-admission's choice of GPUs is law while it can be kept; gpu-manager chooses again and refuses
 the pod where it comes to another GPU. Where gpu-admission has not spoken the GPUs are chosen
 here, for all containers of the pod at once, as gpu-manager would.
 
-Nothing in gaia's language says that a pod was refused: gpu-admission believes the pod's phase.
+Nothing in gpu-manager's language reports that a pod was refused: gpu-admission trusts the pod's
+phase.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -55,7 +57,7 @@ _AT_ONCE: Final = frozenset({ContainerKind.APP, ContainerKind.SIDECAR})
 
 
 class GaiaAdapter(msgspec.Struct, frozen=True):
-    """gaia's role.
+    """gpu-manager's role.
 
     Attributes:
         language: with this node's folders.
@@ -100,7 +102,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         except ClaimError as error:
             raise BindRefused(BindRefusal.MALFORMED, error.detail, pod.ref) from error
         if told and told.node not in ("", node):
-            detail = f"its annotations promise it GPUs of node {told.node}, this is {node}"
+            detail = f"its annotations reserve GPUs of node {told.node}, this is {node}"
             raise BindRefused(BindRefusal.OTHER_NODE, detail, pod.ref)
         promised = {each.container: each.shares for each in told.allocations} if told else {}
         asking = [request for request in requests if request.kind in _AT_ONCE]
@@ -114,7 +116,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         name: str,  # noqa: ARG002  # gpu-manager makes nothing up
         devices: Mapping[str, Device],
     ) -> ContainerEdits:
-        """As the language says. An image's ``compat32=true`` is not seen from outside of it."""
+        """As the language reports. An image's ``compat32=true`` is not seen from outside of it."""
         owner = replace(pod.ref, uid=pod.kubelet_uid)
         try:
             return self.codec.edits(owner, allocation, devices)
@@ -155,7 +157,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         }
 
     def failure_annotations(self, pod: Pod) -> AnnotationPatch:  # noqa: ARG002  # nothing can be said
-        """None: without its promise the pod would be given another GPU, not given up."""
+        """None: without its promise the pod would be given another GPU, not abandoned."""
         return {}
 
     def node_annotations(
@@ -175,7 +177,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         pods: Collection[Pod],  # noqa: ARG002
         served: Collection[str],  # noqa: ARG002
     ) -> str | None:
-        """None: gaia does not lock nodes."""
+        """None: gpu-manager does not lock nodes."""
         return None
 
     # ------------------------------------------------------------ which GPUs
@@ -249,17 +251,17 @@ def _require_known(
         if shares is None:
             continue
         if len(shares) != request.count:
-            detail = f"it asks for {request.count} GPUs and was promised {len(shares)}"
+            detail = f"it asks for {request.count} GPUs and {len(shares)} are reserved"
             raise BindRefused(BindRefusal.MALFORMED, detail, pod.ref, request.container)
         strange = [f"{DEVICE_NODE}{one.device}" for one in shares if one.device not in known]
         if strange:
             there = ", ".join(f"{DEVICE_NODE}{index}" for index in sorted(known)) or "none"
-            detail = f"promised is {', '.join(strange)}; there are {there}"
+            detail = f"reserved is {', '.join(strange)}; there are {there}"
             raise BindRefused(BindRefusal.UNKNOWN_DEVICE, detail, pod.ref, request.container)
 
 
 def _done(pod: Pod, tenant: AdmittedPod) -> Claim | None:
-    """What gaia's annotations can say of the tenant: its app containers; None if none has any."""
+    """What gpu-manager's annotations have of the tenant: its app containers; None without any."""
     allocations = tuple(
         replace(each, phase=Phase.ASSIGNED)
         for each in tenant.allocations
@@ -270,5 +272,5 @@ def _done(pod: Pod, tenant: AdmittedPod) -> Claim | None:
 
 
 def _same(text: str, there: str | None) -> bool:
-    """Whether an annotation says this already, in whatever order."""
+    """Whether an annotation reports this already, in whatever order."""
     return there is not None and sorted(there.split(",")) == sorted(text.split(","))

@@ -86,7 +86,7 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
             units = (request.memory_bytes or 0) * request.count if request else 0
             promised = sum(share.memory_bytes or 0 for share in each.shares)
             if promised != units:
-                detail = f"{promised} bytes are promised, and {units} are what it asks for"
+                detail = f"{promised} bytes are reserved, and {units} are what it asks for"
                 raise BindRefused(BindRefusal.OTHER_COUNT, detail, pod.ref, each.container)
         return tuple(_by_uuid(each, uuids, pod) for each in claim.allocations)
 
@@ -179,7 +179,7 @@ def _by_uuid(allocation: Allocation, uuids: Mapping[str, str], pod: Pod) -> Allo
         uuid = uuids.get(share.device)
         if not uuid:
             known = ", ".join(name for name in uuids if name.isdecimal()) or "none"
-            detail = f"there is no GPU {share.device}; there are {known}"
+            detail = f"this node has no GPU with index {share.device}; it has {known}"
             raise BindRefused(BindRefusal.UNKNOWN_DEVICE, detail, pod.ref, allocation.container)
         shares.append(replace(share, device=uuid))
     return Allocation(allocation.container, tuple(shares), Phase.ASSIGNED)

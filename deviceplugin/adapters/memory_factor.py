@@ -1,8 +1,8 @@
 """How many MiB one unit of volcano.sh/vgpu-memory is, where the plugin is to find that out.
 
 A unit means the same on every node, or a pod's request means nothing. So the unit is that which all
-nodes say that say one, if it will do here; where none says any it is the smallest with which this
-node's list is not too long.
+nodes say that say one, if it will do here; where none reports any it is the smallest with which
+this node's list is not too long.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ _NAMED: Final = 8
 
 
 class FactorError(Exception):
-    """No unit can be found that is right for all nodes; the message says what to do."""
+    """No unit can be found that is right for all nodes; the message reports what to do."""
 
 
 def published(factor: int) -> dict[str, str]:

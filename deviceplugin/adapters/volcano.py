@@ -33,7 +33,7 @@ HANDSHAKE_SECONDS: Final = 30.0
 """Between two heartbeat; a scheduler gives a node up after 60."""
 
 MOST_SCALING: Final = 100.0
-"""So many times what a GPU has may be shared out; the numbers of annotations are of 32 bits."""
+"""Maximum scaling of a GPU's memory or cores; numbers in annotations have 32 bits."""
 
 FOLDER_MODE: Final = 0o777
 """HAMi-core runs as whatever user the container has."""
@@ -42,7 +42,7 @@ _NOT_A_WORD: Final = re.compile("[,;:\x00-\x1f\x7f\ud800-\udfff]+")
 
 
 class HandshakeMode(StrEnum):
-    """When the plugin says that it lives."""
+    """When the plugin reports that it lives."""
 
     AUTO = "auto"  # when the scheduler asks: Volcano from 1.16 does not
     ON = "on"  # every half minute, too
@@ -147,7 +147,7 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
         for resource, size, promised, asked in amounts:
             if promised and asked and promised > asked:
                 detail = (
-                    f"it asks for {asked // size} of {resource}, and its annotations promise it"
+                    f"it asks for {asked // size} of {resource}, and its annotations reserve"
                     f" {promised // size} of {share.device}"
                 )
                 raise BindRefused(BindRefusal.MALFORMED, detail, pod.ref, request.container)
@@ -255,11 +255,11 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
 
 
 def _expect_served(share: Share, known: Collection[str], pod: Pod, container: str) -> None:
-    """Raises BindRefused for a share that cannot be given."""
+    """Raises BindRefused for a share that cannot be allocated."""
     if share.device not in known:
         there = ", ".join(sorted(known)) or "none"
-        detail = f"there is no GPU {share.device} to be shared; there are {there}"
+        detail = f"device {share.device} is not shared on this node; shared are {there}"
         raise BindRefused(BindRefusal.UNKNOWN_DEVICE, detail, pod.ref, container)
     if not share.memory_bytes:
-        detail = f"no memory of {share.device} is promised, which HAMi-core takes for no limit"
+        detail = f"no memory of {share.device} is reserved, which HAMi-core treats as no limit"
         raise BindRefused(BindRefusal.MALFORMED, detail, pod.ref, container)

@@ -3,13 +3,13 @@
 Served is who has the kubelet's answer, be it that it waits: nobody asks for it any more. That a
 named owner is over or gone is looked at elsewhere (:mod:`deviceplugin.apiserver.lock_owners`).
 
-The scheduler takes it for one pod and waits with the next until it is gone. HAMi's says whose it
+The scheduler takes it for one pod and waits with the next until it is gone. HAMi's names whose it
 is. Volcano's has only a time: the scheduler takes the lock and stamps the pod's bind time right
 after, so the pod whose bind time follows most closely is meant. Where it might be another's, or is
 nobody's that we know, the lock is the reconciler's part.
 
 Tenants can annotate their pods, so that a bind time alone makes nobody an owner: it is one that
-asks for devices and was promised some, at a time when the lock was in force.
+asks for devices and has reservations, made at a time when the lock was in force.
 """
 
 from collections.abc import Collection
@@ -25,10 +25,10 @@ STAMPED_BEFORE_SECONDS: Final = 60.0
 """HAMi's scheduler stamps the pod before it has the lock, for which it tries several times."""
 
 EXPIRED_AFTER_SECONDS: Final = 300.0
-"""By then Volcano's scheduler takes the lock anew for the next pod, with another time."""
+"""By then Volcano's scheduler takes the lock again for the next pod, with another time."""
 
 _UNKNOWN: Final = float("inf")
-"""A bind time that is not told: it may be in any lock's time, and follows none closely."""
+"""A bind time that is unknown: it may be in any lock's time, and follows none closely."""
 
 
 def to_release(

@@ -222,7 +222,7 @@ class AllocationState(msgspec.Struct, frozen=True):
                 BindRefusal.NOT_ASKED, BindRefusal.NOT_ASKED.explanation, pod.ref, name
             )
         if own is not None and len(own.shares) != request.count:
-            detail = f"it asks for {request.count} devices and was promised {len(own.shares)}"
+            detail = f"it asks for {request.count} devices, and reserved are {len(own.shares)}"
             raise BindRefused(BindRefusal.OTHER_COUNT, detail, pod.ref, name)
         shares = own.shares if own is not None else inherited(tenant, spec, request, pod)
         for share in shares:

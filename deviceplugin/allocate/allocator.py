@@ -1,7 +1,7 @@
 """Answers the kubelet: Allocate with a name at once, PreStartContainer when its binding is made.
 
 Allocate does not say for whom, so nothing of a pod's is in the answer where the runtime knows CDI.
-It refuses what nobody on the node can be asking for, rather than hand out an environment that a
+It refuses what nobody on the node can be asking for, rather than allocate an environment that a
 container then fails with.
 """
 
@@ -28,10 +28,10 @@ from vgpu.schemes.codec import ContainerEdits
 log = logging.getLogger(__name__)
 
 RECOVERY_PATIENCE_SECONDS: Final = 60.0
-"""So long Allocate waits until it is known who holds what."""
+"""Maximum time that Allocate waits for the recovery of allocations, in seconds."""
 
 SETTLING_SECONDS: Final = 2.0
-"""So long a guess waits until it is known for whom the answers before it were."""
+"""Maximum time that a guess waits for the bindings of earlier answers, in seconds."""
 
 NOTHING: Final = Injection(ContainerEdits({}), {})
 
@@ -75,7 +75,7 @@ class Counts(Protocol):
         ...
 
     def waited(self, wait: Wait, seconds: float) -> None:
-        """So long the kubelet had to wait."""
+        """The kubelet has waited for ``seconds``."""
         ...
 
 
@@ -165,10 +165,10 @@ class PodAllocator:
         return name, answer
 
     def _waiting(self, resource: str, count: int) -> tuple[Candidate, ...]:
-        """Who may be asking; () if nobody can tell. Raises BindRefused NO_CANDIDATE.
+        """Who may be asking; () if no source knows. Raises BindRefused NO_CANDIDATE.
 
         Where only containers are known that may be asked for again, a new pod may not have been
-        seen yet. A guess asks the API server before it believes one of them; a name does not have
+        seen yet. A guess asks the API server before it trusts one of them; a name does not have
         to, since it is nobody's.
         """
         pods: Mapping[str, Pod] | None = {}
@@ -213,7 +213,9 @@ class PodAllocator:
     def _guess(self, waiting: tuple[Candidate, ...], ids: frozenset[str], name: str) -> Injection:
         """What the first of them would get. Raises BindRefused."""
         if not waiting:
-            detail = "without CDI the API server has to say who waits, and it is not heard"
+            detail = (
+                "without CDI, the waiting pods are read from the API server, and it does not answer"
+            )
             raise BindRefused(BindRefusal.NOT_SEEN, detail)
         pod = waiting[0].pod
         guess = ContainerDevices(

@@ -17,7 +17,7 @@ Living = Callable[[], Collection[str] | None]
 """UIDs of all pods that may have containers here, tenants or not; None if that is not known."""
 
 Mend = Callable[[], object]
-"""Writes anew what all containers are given, where it is lost or damaged. Raises OSError."""
+"""Writes again what all containers are given, where it is lost or damaged. Raises OSError."""
 
 
 class BinderEvents:
@@ -61,11 +61,11 @@ class BinderEvents:
             self._keeper.bound(tenant)
 
     def mend(self) -> None:
-        """What cannot be mended is said; no new container is made meanwhile."""
+        """What cannot be repaired is said; no new container is made meanwhile."""
         try:
             self._mend()
         except OSError as error:
-            log.warning("what all containers are given cannot be mended: %s", error)
+            log.warning("files that all containers need cannot be repaired: %s", error)
 
     def bound(self, tenant: AdmittedPod, binding: Binding, seconds: float | None) -> None:  # noqa: ARG002  # the log has it
         """A container is bound."""

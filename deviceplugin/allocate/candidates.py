@@ -31,7 +31,7 @@ _LATE: Final = float("inf")
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
-    """A container that waits for devices, or, ``again``, that had some and may need them anew.
+    """A container that waits for devices, or, ``again``, that had some and may need them again.
 
     A kubelet that has lost its checkpoint asks again for what it gave out before.
     """
@@ -80,8 +80,8 @@ def candidates(
     First those of a pod of which the kubelet has asked for others already, for it asks for all of
     a pod in a row; then by the time when the scheduler promised it, or else when the pod was made.
     A claim that is not there or cannot be read comes late, and later still a pod that the kubelet
-    will hardly ask for: it is being deleted, says that it is the mirror of a static pod, or is one
-    of the ``unlikely``, which are UIDs on the node. Last comes what may be asked for again.
+    will hardly ask for: it is being deleted, reports that it is the mirror of a static pod, or is
+    one of the ``unlikely``, which are UIDs on the node. Last comes what may be asked for again.
     ``answered`` are containers that the kubelet has an answer for, though they may not be bound.
     """
     askers = sorted(
@@ -113,9 +113,9 @@ def no_candidate(
     rest = f" and {len(near) - _NAMED} more" if len(near) > _NAMED else ""
     waiting = f"waiting there: {', '.join(near[:_NAMED])}{rest}; none wants {count}"
     where = f"node {askers[0].pod.node}" if askers else "this node"
-    detail = f"{count} of {resource} were asked for on {where}"
+    detail = f"{count} of {resource} were requested on {where}"
     return BindRefused(
-        BindRefusal.NO_CANDIDATE, f"{detail}; {waiting if near else 'nobody waits there'}"
+        BindRefusal.NO_CANDIDATE, f"{detail}; {waiting if near else 'no pod waits there'}"
     )
 
 
@@ -144,7 +144,7 @@ class _Asker(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def failed(self) -> bool:
-        """Whether the pod was given up."""
+        """Whether the pod was abandoned."""
         return self.claim is not None and self.claim.failed
 
 

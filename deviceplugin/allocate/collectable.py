@@ -28,14 +28,14 @@ from deviceplugin.model import AdmittedPod
 from vgpu.kube.objects import ContainerState, Pod, holds_devices
 
 GRACE_SECONDS: Final = 60.0
-"""So long after its admission a pod may be unknown to whom follows the API server."""
+"""Maximum time after its admission for which a pod may be missing in the watch, in seconds."""
 
 ALONE_SECONDS: Final = 300.0
 """Minimum time for which the API server alone must report a pod as over, in seconds; longer than
 the kubelet gives a container to end."""
 
 MOMENT_SECONDS: Final = 5.0
-"""So long after its admission a pod may have no cgroup yet."""
+"""Maximum time after its admission for which a pod may have no cgroup, in seconds."""
 
 
 def collectable(
@@ -77,7 +77,7 @@ def over(
     *,
     shown: Collection[str] = (),
 ) -> frozenset[str]:
-    """The UIDs of tenants that the API server alone says to be over; see :func:`collectable`."""
+    """The UIDs of tenants that the API server alone reports to be over; see :func:`collectable`."""
     if pods is None:
         return frozenset()
     known = _by_uid(pods)
@@ -105,7 +105,7 @@ class Alone:
 
 
 def _by_uid(pods: Iterable[Pod]) -> Mapping[str, list[Pod]]:
-    """By the UID on the node: a static pod's may be told of more than one."""
+    """By the UID on the node: a static pod's may be known of more than one."""
     known: dict[str, list[Pod]] = {}
     for pod in pods:
         known.setdefault(pod.kubelet_uid, []).append(pod)
@@ -124,7 +124,7 @@ def _was_shown(
 
 
 def _is_over(tenant: AdmittedPod, pods: Collection[Pod], now: float, *, shown: bool) -> bool:
-    """Whether the API server says so. A static pod's UID may be told of more than one."""
+    """Whether the API server reports it. A static pod's UID may be known of more than one."""
     if not pods:
         grace = MOMENT_SECONDS if shown else GRACE_SECONDS
         return abs(now - tenant.since) >= grace  # before, if the clock was set back
@@ -137,7 +137,7 @@ def _is_empty(
     live_pods: frozenset[str] | None,
     assigned: Collection[str] | None,
 ) -> bool:
-    """Whether the node says that no container of the pod is left."""
+    """Whether the node reports that no container of the pod is left."""
     if live_pods is not None:
         return uid not in live_pods
     if pods:
@@ -146,5 +146,5 @@ def _is_empty(
 
 
 def _has_ended(pod: Pod) -> bool:
-    """Whether the kubelet says of each container that it has ended, or never spoke of any."""
+    """Whether the kubelet reports of each container that it has ended, or never spoke of any."""
     return all(one.state is ContainerState.TERMINATED for one in pod.statuses)

@@ -119,7 +119,7 @@ def _is_claimed(one: Disagreement) -> bool:
 
 def _uses(tenant: AdmittedPod) -> AllocationConflict:
     devices = ", ".join(dict.fromkeys(share.device for share in tenant.beside))
-    return AllocationConflict(tenant.pod, f"it uses {devices}, which it was not given")
+    return AllocationConflict(tenant.pod, f"it uses {devices}, which was not allocated to it")
 
 
 def _words(one: Disagreement) -> str:

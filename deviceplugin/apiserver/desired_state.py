@@ -1,7 +1,7 @@
-"""What others are to be told now: what the allocation state knows, less what the API server says
+"""What others are to be told now: what the allocation state knows, less what the API server reports
 already. Pure.
 
-Each answer is of one subject alone, so that one that cannot be told holds up no other.
+Each answer is of one object alone, so that one that fails holds up no other.
 """
 
 from collections.abc import Collection, Mapping

@@ -40,7 +40,7 @@ class LockOwners:
         locks: Callable[[Node], tuple[NodeLock, ...]],
         monotonic: Callable[[], float],
     ) -> None:
-        """``monotonic`` tells seconds that never go back."""
+        """``monotonic`` returns seconds that never go back."""
         self._cluster = cluster
         self._locks = locks
         self._monotonic = monotonic

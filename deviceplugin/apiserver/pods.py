@@ -16,7 +16,7 @@ from vgpu.kube.objects import Pod
 from vgpu.reasons import SourceError
 
 ASKING_SECONDS: Final = 3.0
-"""So long the API server may be silent when it is asked: the kubelet waits meanwhile."""
+"""Maximum time to wait for an answer of the API server, in seconds: the kubelet waits meanwhile."""
 
 _Known = Mapping[str, Pod]
 _NONE: Final[_Known] = {}
@@ -33,7 +33,7 @@ class Pods:
         changed: Callable[[], object],
         clock: Callable[[], float],
     ) -> None:
-        """``changed`` is called after every change, ``clock`` tells seconds that never go back.
+        """``changed`` is called after every change, ``clock`` returns seconds that never go back.
 
         ``asked`` is the same server, to be asked with the patience of ASKING_SECONDS.
         """

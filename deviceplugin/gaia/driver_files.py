@@ -100,7 +100,7 @@ class HostFile(msgspec.Struct, frozen=True, order=True):
 
 
 class Library(msgspec.Struct, frozen=True):
-    """What an ELF file says of itself; ``soname`` is "" if it has none."""
+    """What an ELF file reports of itself; ``soname`` is "" if it has none."""
 
     bits: int
     soname: str = ""
@@ -164,7 +164,7 @@ def here(path: str) -> HostFile | None:
 
 
 def _cached(root: str) -> ldcache.Libraries:
-    """What the loader knows; nothing where that cannot be told."""
+    """What the loader knows; nothing if unknown."""
     try:
         path = resolved(root, _CACHE)
         return ldcache.parse(read_file(path, ldcache.CACHE_LIMIT), path)

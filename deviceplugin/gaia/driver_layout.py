@@ -2,7 +2,7 @@
 
 Libraries in ``lib64`` and ``lib``, by their class, with the links that the dynamic loader asks for;
 programs in ``bin``. In the folder for parts of GPUs, ``libcuda.so.1`` and ``libnvidia-ml.so.1``
-lead to gaia's control library, which loads the driver's own by their versions.
+lead to gpu-manager's control library, which loads the driver's own by their versions.
 """
 
 import re

@@ -37,7 +37,7 @@ _MODE: Final = 0o755
 _OURS: Final = re.compile(r"(?:nvidia|origin)\..*-[0-9a-f]{12}")
 _UNDER_WAY: Final = re.compile(r"\.(?:nvidia|origin)\..*\.new")
 _BOOT: Final = ".boot"
-"""Ends the name of the file beside a folder that says in which boot containers last got it."""
+"""Ends the name of the file beside a folder that reports in which boot containers last got it."""
 
 
 class DriverSource(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class DriverSource(msgspec.Struct, frozen=True):
     Attributes:
         root: the host's root.
         shares: whether parts of GPUs are to be served.
-        control: gaia's control library; if it is not said, the host is searched for it.
+        control: gpu-manager's control library; if it is not said, the host is searched for it.
         client: its client; if it is not said, beside the control library, then on the host.
     """
 

@@ -1,7 +1,7 @@
-"""Writes what gaia's library in a container asks for: its limits, and the pids it counts.
+"""Writes what gpu-manager's library in a container asks for: its limits, and the pids it counts.
 
-Nothing of it is the container's word. Which containers a pod has, and their pids, the kernel says;
-their names the kubelet; what they may use, the plugin's own books.
+Nothing of it is the container's word. Which containers a pod has, and their pids, the kernel
+reports; their names the kubelet; what they may use, the plugin's own allocation records.
 """
 
 import logging
@@ -84,7 +84,7 @@ class LimitsWriter:
             self._folder.remove(uid)
 
     def mend(self) -> None:
-        """Write anew what somebody has damaged: the library may read it at any time."""
+        """Write again what somebody has damaged: the library may read it at any time."""
         with self._changing:
             tenants = tuple(self._tenants)
         for uid in tenants:
@@ -93,7 +93,7 @@ class LimitsWriter:
                 if not all(self._is_whole(uid, folder) for folder in folders):
                     self.look(uid, by_name=folders)
             except (SourceError, OSError) as error:
-                log.warning("limits cannot be mended", extra={"uid": uid, "reason": str(error)})
+                log.warning("limits cannot be repaired", extra={"uid": uid, "reason": str(error)})
 
     def look(self, uid: str, by_name: Collection[str] = ()) -> PodFiles:
         """Write the files of all the pod's containers that run now.
@@ -148,7 +148,7 @@ class LimitsWriter:
         least = sorted(pids)[: gaia_pids.MOST_PIDS]  # as many as the library reads
         if len(pids) > len(least):
             reason = f"it counts {gaia_pids.MOST_PIDS} of each container"
-            self._warn(uid, "more processes than gaia's library counts", reason)
+            self._warn(uid, "more processes than gpu-manager's library counts", reason)
         self._folder.write(uid, folder, VCUDA_CONFIG, config)
         self._folder.write(uid, folder, PIDS_CONFIG, gaia_pids.encode(least))
 

@@ -28,7 +28,7 @@ class Migrated(msgspec.Struct, frozen=True):
 
 
 def read_gpu_manager(path: str, devices: Iterable[Device]) -> Migrated:
-    """What gpu-manager's checkpoint says; nothing if there is none.
+    """What gpu-manager's checkpoint reports; nothing if there is none.
 
     ``devices`` are the node's, with their indices. A pod on a GPU that the node does not have is
     a problem, and the others stand.

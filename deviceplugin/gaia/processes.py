@@ -1,4 +1,4 @@
-"""The host's pids of a pod's containers, for gaia's library; by the kernel's own books alone."""
+"""The host's pids of a pod's containers, for gpu-manager's library; from the kernel."""
 
 import errno
 from collections.abc import Iterator

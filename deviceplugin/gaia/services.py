@@ -1,6 +1,7 @@
-"""All that gaia needs on a node beside the answers to the kubelet: one thing to start and to tell.
+"""All that gpu-manager needs on a node beside the answers to the kubelet: one thing to start and to
+tell.
 
-The order in which the plugin tells it: :meth:`~GaiaKeeper.seat` for every tenant it has found at
+The order in which the plugin reports it: :meth:`~GaiaKeeper.seat` for every tenant it has found at
 its start, :meth:`~GaiaKeeper.keep_only` once when it knows them all, :meth:`~GaiaKeeper.bound`
 before a container is made, and :meth:`~GaiaKeeper.left`.
 """
@@ -125,7 +126,7 @@ class GaiaServices:
                 self.left(uid)
 
     def refresh(self) -> None:
-        """Look at the host's driver now; :attr:`problem` says what came of it."""
+        """Look at the host's driver now; :attr:`problem` reports what came of it."""
         before, said = self._mirrored, self._problem
         try:
             self._mirrored = self._informer.refresh()
@@ -133,9 +134,9 @@ class GaiaServices:
         except (SourceError, OSError) as error:  # what was mirrored may not be what is loaded
             self._mirrored, self._problem = None, str(error)
         if self._problem and self._problem != said:
-            log.warning("some containers cannot be given the driver: %s", self._problem)
+            log.warning("the driver cannot be provided to some containers: %s", self._problem)
         if self._mirrored and self._mirrored != before:
-            log.info("the driver is there for containers", extra=_said(self._mirrored))
+            log.info("the driver is available to containers", extra=_said(self._mirrored))
             self._told()
 
     def _keep_fresh(self) -> None:
@@ -145,7 +146,7 @@ class GaiaServices:
                 try:
                     keep()
                 except Exception:
-                    log.exception("keeping gaia's files failed on a defect")
+                    log.exception("keeping gpu-manager's files failed on a defect")
             self._stopping.wait(REFRESH_SECONDS)
 
     def _require_driver(self, tenant: AdmittedPod) -> None:

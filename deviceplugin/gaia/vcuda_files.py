@@ -1,4 +1,4 @@
-"""The files that gaia's library reads its limits and pids from, in a folder for each pod.
+"""The files that gpu-manager's library reads its limits and pids from, in a folder for each pod.
 
 ``<limits>/<pod UID>/<container ID>/vcuda.config`` and ``pids.config``; containers see their pod's
 folder read-only as ``/etc/vcuda``. Promises: a reader finds each file whole, with a lock or

@@ -1,9 +1,9 @@
-"""The sockets on which gaia's library registers the container that it is loaded in.
+"""The sockets on which gpu-manager's library registers the container that it is loaded in.
 
 One socket for each pod, ``vcuda.sock`` in the pod's own folder: whose it is, is known by the socket
-and not by what its tenant says. Promises: one pod's calls, however many, cost no more than a few
+and not by what its tenant reports. Promises: one pod's calls, however many, cost no more than a few
 looks a second at that pod; a library that dials at any time finds a socket, or none before the pod
-has any share; nothing that a request says becomes part of a path.
+has any share; nothing that a request reports becomes part of a path.
 
 All sockets are served by one event loop on one thread (a ``grpc.Server`` for each pod would be a
 thread for each that wakes up every second), and looked for by another.
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 SERVICE: Final = "vcuda.VCUDAService"
 
 PATIENCE_SECONDS: Final = 20.0
-"""So long a call waits for its container to be known; the library's container ends if it fails."""
+"""Maximum time that a call waits for its container, in seconds; the container ends if it fails."""
 
 PAUSE_SECONDS: Final = 0.1
 """Between two looks at one pod."""
@@ -140,11 +140,11 @@ class _Pod:
         until = loop.time() + PATIENCE_SECONDS
         while not found(asks, await self._fresh(asks)):
             if loop.time() >= until:
-                text = f"the kubelet does not say which container {asks.container} is"
+                text = f"the kubelet's data does not identify container {asks.container}"
                 raise VcudaRefusal(grpc.StatusCode.UNAVAILABLE, text)
 
     async def _fresh(self, asks: ContainerQuery) -> PodFiles:
-        """What a look says that began after now; others who wait for one share it.
+        """What a look reports that began after now; others who wait for one share it.
 
         Raises Refusal.
         """

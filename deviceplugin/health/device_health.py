@@ -1,9 +1,9 @@
-"""Which devices new containers may use, judged from what the driver says. Pure.
+"""Which devices new containers may use, judged from what the driver reports. Pure.
 
 Promises: a device is unhealthy from the first bad event or reading on, and stays so while a bad
 reading stands; it recovers in bounded time after the last bad thing; one GPU's trouble is no
 other's; an event of no known device is counted and blames none. A driver that does not answer
-says nothing of its devices until it has been silent for a while.
+reports nothing of its devices until it has been silent for a while.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ from vgpu.sources.nvml_queries import MEMORY_TOTAL
 UNKNOWN_DEVICE: Final = ""
 
 Events = Mapping[tuple[str, UnhealthyReason], int]
-"""How often something bad was seen, by device (UNKNOWN_DEVICE if not told) and reason."""
+"""Number of health events, by device (UNKNOWN_DEVICE if not named) and reason."""
 
 
 class HealthVerdict(msgspec.Struct, frozen=True, gc=False):
@@ -191,7 +191,7 @@ def _mute(gpu: Gpu, health: Health) -> bool:
 def _loss(gpu: Gpu, there: Mapping[str, Gpu], sample: GpuSample) -> str:
     """Why a device that is not ``there`` is lost; "" if nothing can be said."""
     if any(gpu.uuid == one.uuid for one in sample.gpus):
-        return "it does not tell its memory any more"
+        return "the GPU no longer reports its memory"
     # A number that cannot be is refused alone: what else the GPU tells is as good as ever.
     failed = (one for one in sample.rejections if one.reason is not Reason.IMPLAUSIBLE)
     refused = {rejection.subject: rejection for rejection in failed}

@@ -33,7 +33,7 @@ _MOST_INCIDENTS: Final = 16  # twice as long for each is beyond LONGEST_RECOVERY
 
 
 class UnhealthyReason(Explained):
-    """The label ``reason`` of an unhealthy device; ``explanation`` says it in words."""
+    """The label ``reason`` of an unhealthy device; ``explanation`` has it in words."""
 
     XID = "xid", "the driver reported an XID that is not to be ignored"
     ECC = "ecc_uncorrected", "there were new uncorrected memory errors"

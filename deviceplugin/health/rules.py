@@ -2,7 +2,7 @@
 
 ``DP_DISABLE_HEALTHCHECKS`` holds XIDs to ignore besides those of the flag, ``xids`` for all of
 them, or ``all`` for memory errors too. ``DP_ENABLE_HEALTHCHECKS`` holds XIDs that count whatever
-else says otherwise; ``xids`` or ``all`` for all. A lost GPU and a silent driver always count.
+else reports otherwise; ``xids`` or ``all`` for all. A lost GPU and a silent driver always count.
 """
 
 import re

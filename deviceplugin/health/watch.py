@@ -193,7 +193,7 @@ class HealthWatch:
                 try:
                     self._changed(after)
                 except Exception:
-                    log.exception("telling of a device's health failed on a defect")
+                    log.exception("reporting a device's health failed on a defect")
             return after
 
 

@@ -78,7 +78,7 @@ class _Spec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Marks(msgspec.Struct, frozen=True):
-    """As much of any CDI spec as tells whose it is."""
+    """The part of any CDI spec that identifies its owner."""
 
     kind: str = ""
     annotations: Mapping[str, str] = {}
@@ -131,7 +131,7 @@ class CdiInjector:
         edits: ContainerEdits,  # noqa: ARG002
         late_env: Mapping[str, str],  # noqa: ARG002
     ) -> ContainerEdits:
-        """See :meth:`deviceplugin.ports.Injector.early`: no device, until CDI says otherwise."""
+        """See :meth:`deviceplugin.ports.Injector.early`: no device, until CDI reports otherwise."""
         return EARLY
 
     def write(self, name: str, edits: ContainerEdits, late_env: Mapping[str, str]) -> None:  # noqa: ARG002  # all comes late
@@ -145,7 +145,7 @@ class CdiInjector:
         if found == content:
             return
         if self._owner(name, found) in (_Owner.OURS, _Owner.OTHERS):
-            detail = "it says something else, and a runtime may know it"
+            detail = "its content differs, and a runtime may have read it"
             raise OSError(errno.EEXIST, detail, str(path))
         self._folder.mkdir(parents=True, exist_ok=True)
         atomic_files.write(path, content, lasting=False)
@@ -161,7 +161,7 @@ class CdiInjector:
     def prune(self, names: Collection[str]) -> None:
         """See :meth:`deviceplugin.ports.Injector.keep_only`. Other plugins' files stay.
 
-        A damaged one may have been another's, which writes it anew where it is still needed.
+        A damaged one may have been another's, which writes it again where it is still needed.
         """
         for name in self._names() - frozenset(names):
             if self._look(name) not in (_Owner.STRANGE, _Owner.OTHERS):

@@ -53,7 +53,7 @@ class FileInjector:
     ) -> ContainerEdits:
         """See :meth:`deviceplugin.ports.Injector.early`.
 
-        It tells two pods apart by no more than devices and environment, which cannot come later.
+        It distinguishes two pods by no more than devices and environment, which cannot come later.
         """
         folder = self._folder / checked(name)
         mounts = [
@@ -80,7 +80,7 @@ class FileInjector:
             detail = "a container was made before its limits were there: its pod must be replaced"
             raise OSError(errno.EEXIST, detail, str(folder))
         if self._is_whole(folder):
-            detail = "it says something else, and a container may have it"
+            detail = "its content differs, and a container may use it"
             raise OSError(errno.EEXIST, detail, str(folder))
         new = atomic_files.beside(folder)
         _remove(new)

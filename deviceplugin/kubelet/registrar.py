@@ -39,7 +39,7 @@ class Registrar:
     ) -> None:
         """``folder`` is the kubelet's; the first resource is the binding one.
 
-        A resource is served as soon as it is offered. ``cdi`` says how answers carry their name.
+        A resource is served as soon as it is offered. ``cdi`` reports how answers carry their name.
         """
         binding, *others = resources
         self._folder = Path(folder)

@@ -28,14 +28,14 @@ _OPTIONS: Final = (
 )
 
 _NOT_SUPPORTED: Final = "not supported by kubelet"
-"""As it says of a version of the API."""
+"""As it reports of a version of the API."""
 
 
 class RegistrationOutcome(Explained):
     """How a registration went, at once or later: the label ``result``."""
 
     REGISTERED = "registered", "the kubelet took it"
-    UNREACHABLE = "unreachable", "the kubelet's socket is there, and nobody answers on it"
+    UNREACHABLE = "unreachable", "the kubelet's socket exists, but no server answers on it"
     UNSUPPORTED = "unsupported", "the kubelet does not speak v1beta1 of the device-plugin API"
     REFUSED = "refused", "the kubelet answered with another error"
     NOT_SERVED = "not_served", "the plugin's own socket could not be made"

@@ -1,8 +1,8 @@
 """One resource, kept known to the kubelet through every restart of either.
 
 A kubelet that starts removes all sockets of its folder and has forgotten all plugins; a plugin that
-starts is unknown. What is not there is therefore served and registered anew, and always on a socket
-of a **fresh name**: kubelet 1.37 refuses a name that it still holds ("device plugin already
+starts is unknown. What is not there is therefore served and registered again, and always on a
+socket of a **fresh name**: kubelet 1.37 refuses a name that it still holds ("device plugin already
 connected"), and from then on for ever. Kubelets before it, when they see the end of a connection,
 close the one that took its place. So a list that nobody reads is a reason to register as well.
 """

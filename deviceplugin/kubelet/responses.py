@@ -20,7 +20,7 @@ PERMISSIONS: Final = "rwm"
 
 
 def answer(name: str, edits: ContainerEdits, *, cdi: bool) -> ContainerAllocateResponse:
-    """The message that says both. Without a name it says the edits alone."""
+    """The message that reports both. Without a name it reports the edits alone."""
     own = {KIND: name} if name and not cdi else {}
     return ContainerAllocateResponse(
         envs=edits.env,

@@ -1,9 +1,9 @@
-"""A pod that somebody else admitted, or whose admission is forgotten, as a tenant. Pure.
+"""A pod that another plugin admitted, or whose admission is forgotten, as a tenant. Pure.
 
 The ledger knows where its containers are and how much they have there, but neither the order in
 which they see their devices nor how much of a device is which share. The claim knows both. So what
-a container has is as its claim says, if the ledger says the same; if it was answered by us, it is
-as the claim says in any case, for we give nothing else.
+a container has is as its claim reports, if the ledger reports the same; if it was answered by us,
+it is as the claim has it in any case, for we give nothing else.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -93,7 +93,7 @@ def claims_of(
 def adopted(holdings: Sequence[Holding], claims: Claims, answers: Answers, now: float) -> Adoption:
     """The pod whose holdings these are, at least one.
 
-    ``now`` is unix seconds, for those of which nobody tells since when they hold it.
+    ``now`` is unix seconds, for those of which no source reports since when they hold it.
     """
     told: dict[str, list[Holding]] = {}
     for holding in holdings:
@@ -123,7 +123,7 @@ def _by_uuid(share: Share, named: Mapping[str, Device]) -> Share:
 
 
 def _agree(claim: Allocation, told: Collection[Holding]) -> bool:
-    """Whether the ledger says nothing else of the container than its claim."""
+    """Whether the ledger reports nothing else of the container than its claim."""
     if not told:
         return True
     promised: dict[str, list[Share]] = {}
@@ -135,7 +135,7 @@ def _agree(claim: Allocation, told: Collection[Holding]) -> bool:
 
 
 def _is_sum_of(whole: Share, parts: Collection[Share]) -> bool:
-    """Whether the shares of one device come to this much; what is not told is no contradiction."""
+    """Whether the shares of one device come to this much; what is unknown is no contradiction."""
     amounts = (
         (whole.memory_bytes, [part.memory_bytes for part in parts]),
         (whole.cores_milli, [part.cores_milli for part in parts]),
@@ -147,7 +147,7 @@ def _is_sum_of(whole: Share, parts: Collection[Share]) -> bool:
 
 
 def _shares(holding: Holding) -> tuple[Share, ...]:
-    """As many as the ledger has counted; alike, since it does not tell how large each is."""
+    """As many shares as the ledger has counted; equal ones, since their sizes are unknown."""
     whole, count = holding.share, holding.slots
     return tuple(
         Share(

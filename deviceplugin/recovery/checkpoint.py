@@ -89,7 +89,7 @@ class CheckpointFile:
         boot_id: str,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``clock`` tells unix seconds. Nothing is read yet: see :meth:`open`."""
+        """``clock`` returns unix seconds. Nothing is read yet: see :meth:`open`."""
         self._scheme = scheme
         self._node = node
         self._boot_id = boot_id

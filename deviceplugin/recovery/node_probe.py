@@ -69,7 +69,7 @@ class NodeProbe:
     ) -> NodeSnapshot:
         """What is there; takes at most two time-outs.
 
-        ``gpu`` is what the driver says now, None if it does not, and ``devices`` are its GPUs as
+        ``gpu`` is what the driver reports now, None if it does not, and ``devices`` are its GPUs as
         they are shared. ``own`` are the tenants of our checkpoint, ``pods`` all of the node's,
         None while the API server is not heard; ``now`` is unix seconds.
         """

@@ -33,7 +33,7 @@ from vgpu.schemes.codec import SchemeCodec
 Holdings = Mapping[str, Sequence[Holding]]
 """By UID on the node."""
 
-_UNPLACED: Final = "it holds a share, and nobody tells of which device"
+_UNPLACED: Final = "the pod holds a share, but no source names the device"
 
 
 class RecoverySources(msgspec.Struct, frozen=True):

@@ -31,7 +31,7 @@ AGAIN_SECONDS: Final = 1.0
 """Between two looks while it is worth waiting."""
 
 PATIENCE_SECONDS: Final = 20.0
-"""So long the API server is waited for where nobody else tells who holds what.
+"""Maximum time to wait for the API server where no other source has allocations, in seconds.
 
 Then those that are known are served: their containers may have to be started again. Nobody new can
 be, without the API server; before anybody is, all is asked once more."""
@@ -44,11 +44,11 @@ class Own(msgspec.Struct, frozen=True):
     this_boot: bool = True
 
     def still(self, assignments: Iterable[ContainerDevices]) -> tuple[AdmittedPod, ...]:
-        """The tenants that may be believed.
+        """The tenants that may be trusted.
 
         Of an older boot those of which the kubelet still has an answer of ours, for the same
         container: names are random and used once, so that it is the same admission. What such a pod
-        may use was decided then; its annotations, which its owner can write, do not decide anew.
+        may use was decided then; its annotations, which its owner can write, do not decide again.
         Its init containers run again.
         """
         if self.this_boot:
@@ -127,7 +127,7 @@ class Recovery:
         own = seated or self._own.still(assignments or ())
         look = probe.look(GpuSample(gpus), devices, own, pods, now)
         for failure in look.failures:
-            log.warning("recovery goes on without a source: %s", failure)
+            log.warning("recovery continues without a source: %s", failure)
         written = self._injector.written()
         told = RecoverySources(look.ledger, assignments, pods, look.live_pods, written, booted_at())
         return recover(self._adapter.codec, devices, own, told, now)

@@ -12,7 +12,7 @@ from vgpu.units import MIB
 
 
 class GaiaRow(msgspec.Struct, frozen=True, gc=False):
-    """A container of the gaia scheme with its shares."""
+    """A container of the gpu-manager scheme with its shares."""
 
     container: ContainerRow
     shares: tuple[ShareRow, ...]
@@ -21,7 +21,7 @@ class GaiaRow(msgspec.Struct, frozen=True, gc=False):
 
 
 def gaia_rows(view: ExporterView) -> Iterator[GaiaRow]:
-    """Containers of the gaia scheme, idle ones included."""
+    """Containers of the gpu-manager scheme, idle ones included."""
     shares: dict[tuple[str, str], list[ShareRow]] = {}
     for share in view.attribution.shares:
         shares.setdefault((share.pod_uid, share.container), []).append(share)
@@ -42,7 +42,7 @@ def gaia_key(row: GaiaRow) -> tuple[str, ...]:
 
 
 def by_card(pick: Callable[[ShareRow], Value]) -> Callable[[GaiaRow], Labelled]:
-    """One number a card under ``gpu<index>``, and their ``total``."""
+    """One number a GPU under ``gpu<index>``, and their ``total``."""
 
     def values(row: GaiaRow) -> Labelled:
         numbers: dict[tuple[str, ...], Number] = {}
@@ -58,14 +58,14 @@ def by_card(pick: Callable[[ShareRow], Value]) -> Callable[[GaiaRow], Labelled]:
 
 
 def gaia_request_cores(row: GaiaRow) -> Labelled:
-    """The requested fraction of a card, summed."""
+    """The requested fraction of a GPU, summed."""
     cores = [share.core_request_percent for share in row.shares]
     known = [core for core in cores if core is not None]
     return {("total",): sum(known) / 100} if known and len(known) == len(cores) else {}
 
 
 def gaia_request_memory(row: GaiaRow) -> Labelled:
-    """The requested memory in MiB; no request means the whole card, as the original has it."""
+    """The requested memory in MiB; no request means the whole GPU, as the original has it."""
     asked = sum(share.limit_bytes or 0 for share in row.shares)
     return {("total",): int(asked or row.card_bytes) // MIB} if row.shares else {}
 
@@ -96,7 +96,7 @@ def gaia(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # noqa: ARG001  #
                 Family(
                     "container_request_gpu_utilization",
                     GAUGE,
-                    "Requested share of a card, 1 is a whole one.",
+                    "Requested share of a GPU, 1 is a whole GPU.",
                     gaia_request_cores,
                     ("req_of_gpu",),
                 ),

@@ -33,7 +33,7 @@ def hami(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # noqa: ARG001  #
     labels = ("node", "device_index", "device_uuid", "device_type", "zone")
     return (
         FamilyTable(
-            title="Cards",
+            title="GPUs",
             rows=hosts,
             labels=labels,
             key=lambda row: (row.node, *host_key(row), row.device_type, ZONE),
@@ -53,7 +53,7 @@ def hami(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # noqa: ARG001  #
             ),
         ),
         FamilyTable(
-            title="Cards, without the node label",
+            title="GPUs, without the node label",
             rows=hosts,
             labels=labels[1:],
             key=lambda row: (*host_key(row), row.device_type, ZONE),

@@ -29,7 +29,7 @@ def _legacy_hosts(
     labels: tuple[str, ...], key: Callable[[HostRow], tuple[str, ...]]
 ) -> FamilyTable:
     return FamilyTable(
-        title="Cards",
+        title="GPUs",
         rows=hosts,
         labels=labels,
         key=key,

@@ -14,7 +14,7 @@ ZONE = "vGPU"
 
 
 class HostRow(msgspec.Struct, frozen=True, gc=False):
-    """A card, for the host families."""
+    """A GPU, for the host families."""
 
     gpu: GpuRow
     node: str
@@ -33,7 +33,7 @@ class VDeviceRow(msgspec.Struct, frozen=True, gc=False):
 
 
 def hosts(view: ExporterView) -> Iterator[HostRow]:
-    """Cards that answer, without MIG instances."""
+    """GPUs that answer, without MIG instances."""
     for row in view.attribution.gpus:
         if row.answers and not row.gpu.parent:
             yield HostRow(row, view.node)

@@ -1,6 +1,6 @@
-"""Volcano's scheduler: what it has promised of each card, as this node's ledger has it.
+"""Volcano's scheduler: what it has promised of each GPU, as this node's ledger has it.
 
-The original adds a card's running total again for each pod, and sets everything to 0 at each update
+The original adds a GPU's running total again for each pod, and sets everything to 0 at each update
 of the node (volcano#4595); here each share counts once. It has no namespace label: pods of one
 name in two namespaces are one series, with their sum. Memory is in units of volcano.sh/vgpu-memory.
 """
@@ -19,9 +19,9 @@ from vgpu.units import MIB, percent
 
 
 class HeldRow(msgspec.Struct, frozen=True, gc=False):
-    """What Volcano's pods hold of a card, all of them or those called ``pod``.
+    """What Volcano's pods hold of a GPU, all of them or those called ``pod``.
 
-    ``memory_bytes`` is None if unknown; ``card_bytes`` is what the card has to share.
+    ``memory_bytes`` is None if unknown; ``card_bytes`` is what the GPU has to share.
     """
 
     device: str
@@ -35,12 +35,12 @@ class HeldRow(msgspec.Struct, frozen=True, gc=False):
 
 
 def cards(view: ExporterView) -> Iterator[HeldRow]:
-    """Every card, idle ones included."""
+    """Every GPU, idle ones included."""
     return (held_row(view, device, "", held) for device, held in held_by_card(view))
 
 
 def pods(view: ExporterView) -> Iterator[HeldRow]:
-    """Every name of pods, by card; pods whose name is unknown are left out."""
+    """Every name of pods, by GPU; pods whose name is unknown are left out."""
     for device, held in held_by_card(view):
         by_name: dict[str, list[Holding]] = {}
         for holding in held:
@@ -51,7 +51,7 @@ def pods(view: ExporterView) -> Iterator[HeldRow]:
 
 
 def held_by_card(view: ExporterView) -> list[tuple[Device, list[Holding]]]:
-    """What Volcano's pods hold of each card; of a MIG instance they hold it of its card."""
+    """What Volcano's pods hold of each GPU; of a MIG instance they hold it of its GPU."""
     if view.books is None:
         return []
     devices = {each.device.name: each.device for each in view.books.devices}
@@ -91,10 +91,10 @@ def _units(pick: Callable[[HeldRow], int | None]) -> Callable[[HeldRow], Value]:
 
 
 def volcano_scheduler(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # noqa: ARG001  # one shape for all sets
-    """The vGPU gauges of Volcano's scheduler, for the cards of this node."""
+    """The vGPU gauges of Volcano's scheduler, for the GPUs of this node."""
     return (
         FamilyTable(
-            title="Cards",
+            title="GPUs",
             note=(
                 "A pod's init and app containers run one after another, so of the two the larger"
                 " counts, as in `vgpu_gpu_memory_allocated_bytes`."
@@ -106,7 +106,7 @@ def volcano_scheduler(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # no
                 Family(
                     "volcano_vgpu_device_shared_number",
                     GAUGE,
-                    "Shares of the card that containers hold.",
+                    "Shares of the GPU that containers hold.",
                     lambda row: row.shares,
                 ),
                 Family(
@@ -118,22 +118,22 @@ def volcano_scheduler(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # no
                 Family(
                     "volcano_vgpu_device_allocated_cores",
                     GAUGE,
-                    "Cores of these shares, in percent of the card.",
+                    "Cores of these shares, in percent of the GPU.",
                     lambda row: percent(row.cores_milli),
                 ),
                 Family(
                     "volcano_vgpu_device_memory_limit",
                     GAUGE,
-                    "Memory of the card, in units of --volcano.memory-factor MiB.",
+                    "Memory of the GPU, in units of --volcano.memory-factor MiB.",
                     _units(lambda row: row.card_bytes),
                 ),
             ),
         ),
         FamilyTable(
-            title="Pods on cards",
+            title="Pods on GPUs",
             note=(
                 "There is no namespace label: pods of one name in several namespaces are one series"
-                " with their sum. `vgpu_container_memory_allocated_bytes` tells them apart."
+                " with their sum. `vgpu_container_memory_allocated_bytes` separates them."
             ),
             rows=pods,
             labels=("devID", "NodeName", "podName"),
@@ -142,14 +142,14 @@ def volcano_scheduler(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # no
                 Family(
                     "volcano_vgpu_device_memory_allocation_for_a_certain_pod",
                     GAUGE,
-                    "Memory that the pods of this name hold of the card, in units of"
+                    "Memory that the pods of this name hold of the GPU, in units of"
                     " --volcano.memory-factor MiB.",
                     _units(lambda row: row.memory_bytes),
                 ),
                 Family(
                     "volcano_vgpu_device_core_allocation_for_a_certain_pod",
                     GAUGE,
-                    "Cores that they hold, in percent of the card.",
+                    "Cores that the pods of this name hold, in percent of the GPU.",
                     lambda row: percent(row.cores_milli),
                 ),
             ),

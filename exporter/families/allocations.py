@@ -12,9 +12,9 @@ GAUGE = MetricType.GAUGE
 DEVICE_ALLOCATIONS = FamilyTable(
     title="Allocations of the devices",
     note=(
-        "What the ledger has allocated, used or not, as the scheduler and the kubelet see it:"
-        " promised shares (phase `assumed`) are in it. A pod's init and app containers run one"
-        " after another, so of the two the larger counts."
+        "Allocations in the ledger, used or not, as the scheduler and the kubelet see them: shares"
+        " that a scheduler has only reserved (phase `assumed`) are included. A pod's init and app"
+        " containers run one after another, so the larger of the two counts."
     ),
     rows=lambda view: view.books.devices if view.books else (),
     labels=("uuid",),
@@ -23,15 +23,16 @@ DEVICE_ALLOCATIONS = FamilyTable(
         Family(
             "vgpu_gpu_memory_allocated_bytes",
             GAUGE,
-            "Memory given to containers (the ledger). Absent while the size of a share is unknown.",
+            "Memory allocated to containers (the ledger). Absent while the size of a share is"
+            " unknown.",
             lambda row: row.memory_bytes,
             unit="bytes",
         ),
         Family(
             "vgpu_gpu_core_allocated_ratio",
             GAUGE,
-            "Cores given to containers, 1 is the whole device; shares without promised cores count"
-            " as none (the ledger).",
+            "Cores allocated to containers, 1 is the whole device; shares without a core limit"
+            " count as none (the ledger).",
             lambda row: _ratio(row.cores_milli),
             unit="ratio",
         ),
@@ -47,8 +48,8 @@ DEVICE_ALLOCATIONS = FamilyTable(
 CONTAINER_ALLOCATIONS = FamilyTable(
     title="Allocations of the containers",
     note=(
-        "What a container was given of a device; what is enforced is its limit, above. `container`"
-        " is empty where a share is the whole pod's, `uuid` where the device is unknown."
+        "What was allocated to a container of a device; the enforced limit is above. `container`"
+        " is empty where a share belongs to the whole pod, `uuid` where the device is unknown."
     ),
     rows=lambda view: view.books.holdings if view.books else (),
     labels=(*CONTAINER_LABELS, "uuid"),
@@ -63,22 +64,23 @@ CONTAINER_ALLOCATIONS = FamilyTable(
         Family(
             "vgpu_container_memory_allocated_bytes",
             GAUGE,
-            "Memory of the device that the container was given (the ledger). Absent if unknown.",
+            "Memory of the device that is allocated to the container (the ledger). Absent if"
+            " unknown.",
             lambda row: row.share.memory_bytes,
             unit="bytes",
         ),
         Family(
             "vgpu_container_core_allocated_ratio",
             GAUGE,
-            "Cores of the device that it was given, 1 is the whole device (the ledger). Absent if"
-            " none are promised.",
+            "Cores of the device that are allocated to the container, 1 is the whole device (the"
+            " ledger). Absent if there is no core limit.",
             lambda row: _ratio(row.share.cores_milli),
             unit="ratio",
         ),
         Family(
             "vgpu_container_shares_allocated",
             GAUGE,
-            "Shares of the device that it holds (the ledger).",
+            "Shares of the device that the container holds (the ledger).",
             lambda row: row.slots,
         ),
     ),
@@ -105,7 +107,7 @@ def _sources(view: ExporterView) -> Labelled:
 
 LEDGER = FamilyTable(
     title="The ledger",
-    note="Of each conflict the status page says whose it is and which sources disagree.",
+    note="The status page names the pod of each conflict and the sources that disagree.",
     rows=lambda view: (view,),
     labels=(),
     key=lambda _: (),
@@ -113,15 +115,15 @@ LEDGER = FamilyTable(
         Family(
             "vgpu_allocation_conflicts",
             GAUGE,
-            "Disagreements between the sources, or with what can be, by type; 0 is told.",
+            "Disagreements between the sources, or impossible values, by type; 0 is exported.",
             _conflicts,
             ("type",),
         ),
         Family(
             "vgpu_allocation_source_read",
             GAUGE,
-            "1 if the ledger was made with this source, 0 if it is off, failed or stale. What only"
-            " an absent source would show is no conflict.",
+            "1 if the ledger was built with this source, 0 if the source is off, failed or stale."
+            " What only an absent source would show is no conflict.",
             _sources,
             ("source",),
         ),

@@ -1,4 +1,4 @@
-"""Families of the containers: what each may use, uses, and says of itself."""
+"""Families of the containers: what each may use, uses, and reports of itself."""
 
 from collections.abc import Callable
 
@@ -38,8 +38,9 @@ CONTAINER_LABELS = ("namespace", "pod", "container", "pod_uid")
 SHARES = FamilyTable(
     title="Shares: a container on a device",
     note=(
-        "`used` is the driver's truth by process, for every scheme; `accounted` is what the shim"
-        " says of itself. A container that holds a share and runs nothing has an explicit 0."
+        "`used` is reported by the driver for each process, for every scheme; `accounted` is"
+        " reported by the sharing library. A container that holds a share and runs nothing has an"
+        " explicit 0."
     ),
     rows=lambda view: view.attribution.shares,
     labels=(*CONTAINER_LABELS, "uuid"),
@@ -48,7 +49,7 @@ SHARES = FamilyTable(
         Family(
             "vgpu_container_memory_limit_bytes",
             GAUGE,
-            "Memory limit as the sharing system enforces or tells it (shim region, vcuda.config,"
+            "Memory limit that the sharing system enforces or reports (shim region, vcuda.config,"
             " KubeShare's config, the kubelet's checkpoint). Absent if unlimited or unknown.",
             lambda row: row.limit_bytes,
             unit="bytes",
@@ -86,7 +87,7 @@ SHARES = FamilyTable(
             "vgpu_container_memory_phantom_bytes",
             GAUGE,
             "Memory that slots of dead or killed processes still claim (shim region). Absent if"
-            " that is more than the device has.",
+            " the sum is more than the device has.",
             accounted("phantom"),
             unit="bytes",
         ),
@@ -141,8 +142,8 @@ CONTAINERS = FamilyTable(
         Family(
             "vgpu_container_info",
             GAUGE,
-            "Always 1; the sharing scheme, the source that told us of the container, the layout"
-            " of its region, its phase.",
+            "Always 1; the sharing scheme, the source that reported the container, the layout of"
+            " its region, its phase.",
             lambda row: {(row.scheme.value, row.source.value, row.layout, row.phase.value): 1},
             ("scheme", "source", "layout", "phase"),
         ),

@@ -90,8 +90,8 @@ GPUS = FamilyTable(
         _gpu("memory_total_bytes", "Memory of the device (nvmlDeviceGetMemoryInfo).", unit="bytes"),
         _gpu(
             "memory_used_bytes",
-            "Memory allocated on the device, without the driver's reserve where the driver tells"
-            " them apart (nvmlDeviceGetMemoryInfo_v2).",
+            "Memory allocated on the device, without the driver's reserve where the driver reports"
+            " the two separately (nvmlDeviceGetMemoryInfo_v2).",
             unit="bytes",
         ),
         _gpu("memory_free_bytes", "Memory not allocated (nvmlDeviceGetMemoryInfo).", unit="bytes"),
@@ -214,8 +214,8 @@ GPUS = FamilyTable(
         _gpu_by(
             "pcie_throughput_bytes_per_second",
             ("direction",),
-            "PCIe throughput; the driver blocks 20 ms a direction for it, so it is off unless"
-            " --nvml.pcie-throughput is given (nvmlDeviceGetPcieThroughput).",
+            "PCIe throughput; measuring blocks the driver for 20 ms a direction, so it is off"
+            " unless --nvml.pcie-throughput is set (nvmlDeviceGetPcieThroughput).",
             unit="bytes per second",
         ),
         _gpu("nvlinks_active", "NVLinks that are up (nvmlDeviceGetNvLinkState)."),
@@ -224,8 +224,8 @@ GPUS = FamilyTable(
 )
 
 XID_WATCH = FamilyTable(
-    title="Whether XID errors are heard",
-    note="Without this at 1, no XID series means nothing.",
+    title="Recording of XID errors",
+    note="No XID series means that no XID error happened only while this is 1.",
     rows=lambda view: ((row.gpu, view.xids_watched) for row in view.attribution.gpus),
     labels=("uuid",),
     key=lambda pair: (pair[0].uuid,),

@@ -30,14 +30,14 @@ COLLECTORS = FamilyTable(
         Family(
             "vgpu_collector_success",
             GAUGE,
-            "1 if the collector's last pass was finished in time and brought data; 0, too, if it"
-            " ran short of file descriptors or memory and brought a part.",
+            "1 if the collector's last pass was finished in time and brought data; also 0 if it"
+            " ran out of file descriptors or memory and brought only a part.",
             lambda row: None if row.success is None else int(row.success),
         ),
         Family(
             "vgpu_collector_duration_seconds",
             GAUGE,
-            "How long the last finished pass took.",
+            "Duration of the last finished pass.",
             lambda row: row.duration,
             unit="seconds",
         ),
@@ -51,14 +51,14 @@ COLLECTORS = FamilyTable(
         Family(
             "vgpu_collector_failures_total",
             COUNTER,
-            "Passes that brought no data, or a part only (exhausted), by reason.",
+            "Passes that brought no data, or only a part (exhausted), by reason.",
             by_reason("failures"),
             ("reason",),
         ),
         Family(
             "vgpu_collector_rejected",
             GAUGE,
-            "Inputs refused in the last pass, by reason; the rest of the data stands.",
+            "Inputs refused in the last pass, by reason; the other data is used.",
             by_reason("rejected"),
             ("reason",),
         ),
@@ -74,7 +74,7 @@ COLLECTORS = FamilyTable(
 
 CALLS = FamilyTable(
     title="Cost of the driver calls",
-    note="What we ask of the driver's lock, by NVML call.",
+    note="Load on the driver, by NVML call.",
     rows=lambda view: view.calls.items(),
     labels=("call",),
     key=lambda item: (item[0],),
@@ -125,7 +125,7 @@ SELF = FamilyTable(
         Family(
             "vgpu_driver_call_stuck_seconds",
             GAUGE,
-            "How long the driver call under way has been past its deadline, 0 if none is.",
+            "Time by which the current driver call has passed its deadline, 0 if none has.",
             lambda view: next(
                 (row.stuck_seconds for row in view.collectors if row.name == "nvml"), None
             ),
@@ -133,8 +133,8 @@ SELF = FamilyTable(
         ),
         own_family(
             "vgpu_api_heard_timestamp_seconds",
-            "When the API server last sent an event or a bookmark, in unix time; what it said"
-            " counts for three minutes (--collector.api).",
+            "When the API server last sent an event or a bookmark, in unix time; its data counts"
+            " for three minutes (--collector.api).",
             unit="timestamp",
         ),
         Family(

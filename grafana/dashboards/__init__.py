@@ -1,6 +1,6 @@
 """The dashboards, as tables of panels and the JSON that Grafana imports.
 
-``model.py`` says what a panel is, ``build.py`` draws it, ``selecting.py`` has the PromQL that
+``model.py`` reports what a panel is, ``build.py`` draws it, ``selecting.py`` has the PromQL that
 several share; each of ``fleet``, ``node``, ``workload``, ``plugin`` and ``reconciler`` is a page.
 The JSON files beside them are written by ``grafana/generate.py``.
 """

@@ -4,7 +4,7 @@ The classic schema in its version 39, which Grafana reads from 11.4 on. Decided 
 
 - Numbers and bars ask for this moment only. Grafana's usual "last value that is not null" would go
   on showing what nobody measures any more.
-- Where nothing is known it says "no data" and what that means, in grey: an empty panel is never
+- Where nothing is known it shows "no data" and what that means, in grey: an empty panel is never
   green, and gaps in lines stay gaps.
 - Every question goes to the data source that is chosen at the top.
 """
@@ -250,7 +250,7 @@ def _thresholds(steps: Steps) -> dashboard.ThresholdsConfig:
 
 
 def _mappings(words: Mapping[float, str]) -> list[models.ValueMapping]:
-    """Words for values; what is null, or no number, is told in grey."""
+    """Words for values; null, or no number, is shown in grey."""
     unknown = models.ValueMappingResult(text=UNKNOWN, color=Colour.UNKNOWN.value)
     told = {
         f"{value:g}": models.ValueMappingResult(text=text, index=place)

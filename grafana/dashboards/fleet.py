@@ -1,4 +1,4 @@
-"""All nodes: can it be believed, what is there, who has it and does not use it, what is wrong."""
+"""All nodes: data health, capacity, allocation and use, problems."""
 
 from typing import Final
 
@@ -41,7 +41,7 @@ PIECES: Final = (
     ("25 to 50 %", 0.25, 0.5),
     ("up to 25 %", 0, 0.25),
 )
-"""GPUs by the part of their memory that is still to be allocated: from, to."""
+"""GPUs by the part of their memory that is not allocated: from, to."""
 
 
 def recorded(name: str) -> str:
@@ -60,11 +60,11 @@ def by_node(metric: str) -> str:
 
 
 TRUST: Final = PanelRow(
-    "Can it be believed, and is anything wrong?",
+    "Data health and problems",
     (
         stat(
             "Exporters down",
-            "Exporters that are scrape targets and do not answer: of their nodes nothing is known.",
+            "Exporters that are scrape targets and do not answer: their nodes are not monitored.",
             GrafanaUnit.COUNT,
             f"sum(up{{{EXPORTER}, {CLUSTER}}} == bool 0)",
             "no scrape job of exporters, or it has another name",
@@ -82,7 +82,7 @@ TRUST: Final = PanelRow(
         ),
         stat(
             "Collectors failing",
-            "Parts of exporters whose last pass brought no data. What they tell is missing here.",
+            "Parts of exporters whose last pass brought no data. Their data is missing here.",
             GrafanaUnit.COUNT,
             f"sum(vgpu_collector_success{{{CLUSTER}}} == bool 0)",
             NO_EXPORTER,
@@ -100,7 +100,7 @@ TRUST: Final = PanelRow(
         ),
         stat(
             "Failed pods",
-            "Pods that wanted a shared GPU and failed, and that nobody has taken away.",
+            "Pods that requested a shared GPU, failed, and were not deleted.",
             GrafanaUnit.COUNT,
             or_zero(
                 f'sum(vgpu_pods{{{CLUSTER}, phase="Failed"}})',
@@ -112,7 +112,7 @@ TRUST: Final = PanelRow(
         ),
         stat(
             "Findings",
-            f"Subjects with which the reconciler finds something wrong. {BOTH_SCOPES}",
+            f"Objects with a finding of the reconciler. {BOTH_SCOPES}",
             GrafanaUnit.COUNT,
             f"sum({FOUND})",
             "no reconciler is scraped, or none of them has a plan",
@@ -123,10 +123,10 @@ TRUST: Final = PanelRow(
 )
 
 CAPACITY: Final = PanelRow(
-    "What there is, what is allocated, what is used",
+    "Capacity, allocation and use",
     (
         stat(
-            "Cards",
+            "GPUs",
             "GPUs that answer; MIG instances are part of their GPU.",
             GrafanaUnit.COUNT,
             f"sum({recorded('vgpu_gpus')})",
@@ -134,7 +134,7 @@ CAPACITY: Final = PanelRow(
         ),
         stat(
             "Memory allocated",
-            "Part of all memory that containers were given, used or not.",
+            "Part of all memory that is allocated to containers, used or not.",
             GrafanaUnit.RATIO,
             f"sum({recorded('vgpu_gpu_memory_allocated_bytes')})"
             f" / sum({recorded('vgpu_gpu_memory_total_bytes')})",
@@ -143,7 +143,7 @@ CAPACITY: Final = PanelRow(
         ),
         stat(
             "Memory in use",
-            "Part of all memory that is in use, by whomever.",
+            "Part of all memory that is in use, by containers or by other processes.",
             GrafanaUnit.RATIO,
             f"sum({recorded('vgpu_gpu_memory_used_bytes')})"
             f" / sum({recorded('vgpu_gpu_memory_total_bytes')})",
@@ -160,16 +160,16 @@ CAPACITY: Final = PanelRow(
             steps=((None, Colour.PLAIN), (0.5, Colour.ODD)),
         ),
         stat(
-            "Largest free piece",
+            "Largest free share",
             "The largest share of memory that still fits on one GPU.",
             GrafanaUnit.BYTES,
             f"max({FREE})",
             "no exporter is scraped, or no GPU's shares are all known",
         ),
         stat(
-            "Free, but in pieces",
-            "Part of the free memory that lies on GPUs of which something is allocated:"
-            " fragmentation. Not a number if nothing is free.",
+            "Fragmented free memory",
+            "Fragmentation: part of the free memory that is on partly allocated GPUs. Not a number"
+            " if nothing is free.",
             GrafanaUnit.RATIO,
             f"sum(({FREE}) * (vgpu_gpu_shares_allocated > bool 0)) / sum({FREE})",
             "no exporter is scraped, or nothing is free",
@@ -178,10 +178,10 @@ CAPACITY: Final = PanelRow(
         graph(
             "Memory",
             "All memory of all GPUs, what of it is allocated, and what is in use. In use above"
-            " allocated: somebody uses what is not theirs.",
+            " allocated: containers use memory that was not allocated to them.",
             GrafanaUnit.BYTES,
             (
-                PanelQuery(f"sum({recorded('vgpu_gpu_memory_total_bytes')})", "there is"),
+                PanelQuery(f"sum({recorded('vgpu_gpu_memory_total_bytes')})", "total"),
                 PanelQuery(f"sum({recorded('vgpu_gpu_memory_allocated_bytes')})", "allocated"),
                 PanelQuery(f"sum({recorded('vgpu_gpu_memory_used_bytes')})", "in use"),
                 PanelQuery(
@@ -191,9 +191,8 @@ CAPACITY: Final = PanelRow(
             NO_RULES,
         ),
         graph(
-            "Given out and not used, by namespace",
-            "The ten namespaces that keep the most memory to themselves and do not use it."
-            f" {INIT_AND_APP}",
+            "Allocated and not used, by namespace",
+            f"The ten namespaces with the most allocated and unused memory. {INIT_AND_APP}",
             GrafanaUnit.BYTES,
             (
                 PanelQuery(
@@ -208,12 +207,12 @@ CAPACITY: Final = PanelRow(
 )
 
 SHAPE: Final = PanelRow(
-    "How it is cut up, and who disagrees",
+    "Fragmentation and conflicts",
     (
         bars(
             "GPUs by free memory",
-            "Fragmentation: a share needs its memory on one GPU, so many half free GPUs are"
-            " not as good as a few that are all free.",
+            "Fragmentation: a share needs its memory on one GPU, so a few free GPUs are better"
+            " than many half-free ones.",
             GrafanaUnit.COUNT,
             tuple(
                 PanelQuery(f"sum(({FREE_PART} >= bool {low}) * ({FREE_PART} < bool {high}))", name)
@@ -223,7 +222,7 @@ SHAPE: Final = PanelRow(
         ),
         bars(
             "Conflicts by type",
-            "Where the sources disagree, or what they say cannot be. A zero counts only for"
+            "Where the sources disagree, or report impossible values. A zero counts only for"
             " sources that are read (`vgpu_allocation_source_read`).",
             GrafanaUnit.COUNT,
             (
@@ -239,7 +238,7 @@ SHAPE: Final = PanelRow(
         ),
         bars(
             "Containers by sharing system",
-            "Containers that hold a share, by the system that gave it to them.",
+            "Containers that hold a share, by the system that allocated it.",
             GrafanaUnit.COUNT,
             (
                 PanelQuery(
@@ -256,19 +255,19 @@ NAMESPACES: Final = PanelRow(
     "Namespaces",
     (
         TablePanel(
-            "Who has what",
-            "Each namespace's memory and cores: given, and used. Click on a name for its"
+            "Holders",
+            "Each namespace's memory and cores: allocated, and used. Click on a name for its"
             f" workloads. {INIT_AND_APP}",
             {"cluster": "Cluster", "namespace": "Namespace"},
             (
                 Column(
-                    "Given",
+                    "Allocated",
                     by_namespace("vgpu_container_memory_allocated_bytes"),
                     GrafanaUnit.BYTES,
                 ),
                 Column("Used", by_namespace("vgpu_container_memory_used_bytes"), GrafanaUnit.BYTES),
                 Column(
-                    "Used of given",
+                    "Used of allocated",
                     f"{by_namespace('vgpu_container_memory_used_bytes')}"
                     " / cluster_namespace:vgpu_container_memory_allocated_bytes:sum",
                     GrafanaUnit.RATIO,
@@ -277,7 +276,7 @@ NAMESPACES: Final = PanelRow(
                 Column(
                     "Unused", by_namespace("vgpu_container_memory_unused_bytes"), GrafanaUnit.BYTES
                 ),
-                Column("GPUs given", by_namespace("vgpu_container_core_allocated_ratio")),
+                Column("GPUs allocated", by_namespace("vgpu_container_core_allocated_ratio")),
                 Column("GPUs used", by_namespace("vgpu_container_sm_utilization_ratio")),
             ),
             "Unused",
@@ -292,14 +291,14 @@ NODES: Final = PanelRow(
     (
         TablePanel(
             "Nodes",
-            "One line each; click on a node for its GPUs and who holds them. An old page or a"
-            " missing GPU says that the rest of the line cannot be believed.",
+            "One line each; click on a node for its GPUs and who holds them. With an old page or a"
+            " missing GPU, the rest of the line is not reliable.",
             {"cluster": "Cluster", "instance": "Node"},
             (
-                Column("Cards", f"vgpu_gpus{{{CLUSTER}}}"),
+                Column("GPUs", f"vgpu_gpus{{{CLUSTER}}}"),
                 Column("Missing", MISSING, steps=NONE_IS_GOOD),
                 Column(
-                    "Given out",
+                    "Allocated",
                     f"{by_node('vgpu_gpu_memory_allocated_bytes')}"
                     " / instance:vgpu_gpu_memory_total_bytes:sum",
                     GrafanaUnit.RATIO,
@@ -354,8 +353,8 @@ REPAIR: Final = PanelRow(
     (
         graph(
             "Findings by rule",
-            "What is wrong and stays wrong. A line that does not fall is not repaired: the"
-            f" reconciler's own dashboard says why. {BOTH_SCOPES}",
+            "Findings that persist. A line that does not fall is not repaired: the reconciler's"
+            f" own dashboard shows why. {BOTH_SCOPES}",
             GrafanaUnit.COUNT,
             (
                 PanelQuery(
@@ -400,7 +399,7 @@ PLUGINS: Final = PanelRow(
 FLEET: Final = Dashboard(
     "vgpu-fleet",
     "vgpu / Fleet",
-    "All nodes with shared GPUs: can it be believed, what is there, who has it, what is wrong.",
+    "All nodes with shared GPUs: data health, capacity, allocation and use, problems.",
     (choices.CLUSTER,),
     (TRUST, CAPACITY, SHAPE, NAMESPACES, NODES, PLUGINS, REPAIR),
     "6h",

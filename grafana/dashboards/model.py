@@ -1,6 +1,6 @@
 """A dashboard as a value: rows of panels, each with its questions in PromQL. ``build.py`` draws it.
 
-What all panels have in common is decided there, so that a panel says only what is its own.
+What all panels have in common is decided there, so that a panel has only what is its own.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class GrafanaUnit(StrEnum):
 
 
 class Colour(StrEnum):
-    """What a colour says: nothing, well, look at it, act. Grey is that nothing is known."""
+    """What a colour means: nothing, well, look at it, act. Grey is that nothing is known."""
 
     PLAIN = "blue"
     GOOD = "green"
@@ -50,7 +50,7 @@ class PanelKind(StrEnum):
 
 
 class Link(msgspec.Struct, frozen=True):
-    """Where a click on a value leads; ``url`` in Grafana's words, with its variables."""
+    """Where a click on a value leads; ``url`` in Grafana's message, with its variables."""
 
     title: str
     url: str
@@ -110,7 +110,7 @@ class TablePanel(msgspec.Struct, frozen=True):
     """A row for each set of labels, as of now.
 
     Attributes:
-        labels: what tells rows apart, by the title of its column; "" hides it.
+        labels: what distinguishes rows, by the title of its column; "" hides it.
         columns: at least two.
         order: the title of the column to sort by, highest first.
         links: by the title of the column that they are on.

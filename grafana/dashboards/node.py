@@ -1,4 +1,4 @@
-"""One node: its GPUs, who holds what of them, how they fare, and whether that can be believed."""
+"""One node: data health, its GPUs, their holders and their condition."""
 
 from typing import Final
 
@@ -35,11 +35,11 @@ def of_node(metric: str, more: str = "") -> str:
 
 
 TRUST: Final = PanelRow(
-    "Can it be believed, and is anything wrong?",
+    "Data health and problems",
     (
         stat(
             "Age of page",
-            "How long ago the exporter last sampled the node.",
+            "Time since the exporter last sampled the node.",
             GrafanaUnit.SECONDS,
             f"time() - max({of_node('vgpu_snapshot_timestamp_seconds')})",
             NO_EXPORTER,
@@ -48,7 +48,7 @@ TRUST: Final = PanelRow(
         ),
         stat(
             "Driver call stuck",
-            "How long a call into the NVIDIA driver has been past its deadline.",
+            "Time by which a call into the NVIDIA driver has passed its deadline.",
             GrafanaUnit.SECONDS,
             f"max({of_node('vgpu_driver_call_stuck_seconds')})",
             NO_EXPORTER,
@@ -57,7 +57,7 @@ TRUST: Final = PanelRow(
         ),
         stat(
             "Collectors failing",
-            "Parts of the exporter whose last pass brought no data; which, is further down.",
+            "Parts of the exporter whose last pass brought no data; their names are further down.",
             GrafanaUnit.COUNT,
             f"sum({of_node('vgpu_collector_success')} == bool 0)",
             NO_EXPORTER,
@@ -84,10 +84,10 @@ TRUST: Final = PanelRow(
         ),
         stat(
             "Processes in no container",
-            "Processes on the GPUs that belong to no container: nobody accounts for them.",
+            "Processes on the GPUs that belong to no container and are not accounted.",
             GrafanaUnit.COUNT,
             f"sum({of_node('vgpu_gpu_unattributed_processes')})",
-            "the driver does not answer, or processes cannot be told apart (hostPID)",
+            "the driver does not answer, or processes cannot be assigned to containers (hostPID)",
             steps=NONE_IS_BETTER,
             link=links.runbook("VgpuAttributionGap"),
         ),
@@ -98,15 +98,15 @@ XID_AGE: Final = (
     f"max by ({CARD}) ({of_node('vgpu_gpu_xid_last_timestamp_seconds')}) * 1000"
     f" or on ({CARD}) ({of_node('vgpu_gpu_xid_watched')} - 1)"
 )
-"""When the newest XID was heard, in ms; 0 if none was, -1 if nobody listens."""
+"""When the newest XID was heard, in ms; 0 if none was, -1 if XIDs are not recorded."""
 
 CARDS: Final = PanelRow(
     "The GPUs",
     (
         TablePanel(
-            "Cards",
-            'One line for each GPU, and for each MIG instance. "Given" is what containers hold,'
-            ' used or not; "in no container" is in use and nobody\'s.',
+            "GPUs",
+            'One line for each GPU, and for each MIG instance. "Allocated" is what containers hold,'
+            ' used or not; "in no container" is used outside containers.',
             {"uuid": "UUID"},
             (
                 Column(
@@ -114,17 +114,19 @@ CARDS: Final = PanelRow(
                     with_card(of_node("vgpu_gpu_up")),
                     steps=((None, Colour.BAD), (1, Colour.GOOD)),
                     words={0: "LOST", 1: "answers"},
-                    more={"gpu": "Card", "model": "Model"},
+                    more={"gpu": "GPU", "model": "Model"},
                 ),
                 Column("Memory", of_node("vgpu_gpu_memory_total_bytes"), GrafanaUnit.BYTES),
-                Column("Given", of_node("vgpu_gpu_memory_allocated_bytes"), GrafanaUnit.BYTES),
+                Column("Allocated", of_node("vgpu_gpu_memory_allocated_bytes"), GrafanaUnit.BYTES),
                 Column("Used", of_node("vgpu_gpu_memory_used_bytes"), GrafanaUnit.BYTES),
                 Column(
                     "In no container",
                     of_node("vgpu_gpu_memory_unattributed_bytes"),
                     GrafanaUnit.BYTES,
                 ),
-                Column("Cores given", of_node("vgpu_gpu_core_allocated_ratio"), GrafanaUnit.RATIO),
+                Column(
+                    "Cores allocated", of_node("vgpu_gpu_core_allocated_ratio"), GrafanaUnit.RATIO
+                ),
                 Column(
                     "Utilisation",
                     of_node("vgpu_gpu_utilization_ratio"),
@@ -145,10 +147,10 @@ CARDS: Final = PanelRow(
                     XID_AGE,
                     GrafanaUnit.AGO,
                     steps=((None, Colour.ODD), (0, Colour.GOOD), (1, Colour.ODD)),
-                    words={0: "none heard", -1: "nobody listens"},
+                    words={0: "none heard", -1: "not recorded"},
                 ),
             ),
-            "Given",
+            "Allocated",
             NO_DRIVER,
             height=6,
         ),
@@ -156,13 +158,13 @@ CARDS: Final = PanelRow(
 )
 
 HOLDERS: Final = PanelRow(
-    "Who holds what",
+    "Allocations",
     (
         TablePanel(
-            "Who holds what",
-            'One line for each container and GPU. "Given" is the share, "limit" what is'
-            ' enforced, "used" what the driver sees, "accounted" what the sharing system\'s'
-            " library believes; where they differ something is wrong.",
+            "Allocations",
+            'One line for each container and GPU. "Allocated" is the share, "limit" what is'
+            ' enforced, "used" what the driver reports, "accounted" what the sharing library'
+            " reports; where they differ something is wrong.",
             {
                 "namespace": "Namespace",
                 "pod": "Pod",
@@ -177,7 +179,7 @@ HOLDERS: Final = PanelRow(
                     more={"scheme": "System", "phase": "Phase"},
                 ),
                 Column(
-                    "Given",
+                    "Allocated",
                     named(of_node("vgpu_container_memory_allocated_bytes")),
                     GrafanaUnit.BYTES,
                 ),
@@ -228,7 +230,8 @@ TIME: Final = PanelRow(
     (
         graph(
             "Memory in use, by GPU",
-            "What the driver says is in use on each GPU, by whomever.",
+            "Memory in use on each GPU as the driver reports it, by containers or by other"
+            " processes.",
             GrafanaUnit.BYTES,
             (PanelQuery(with_card(of_node("vgpu_gpu_memory_used_bytes")), CARD_NAME),),
             NO_DRIVER,
@@ -273,7 +276,7 @@ TIME: Final = PanelRow(
 )
 
 HEALTH: Final = PanelRow(
-    "How the GPUs fare",
+    "GPU condition",
     (
         graph(
             "Temperature",
@@ -299,8 +302,8 @@ HEALTH: Final = PanelRow(
         ),
         graph(
             "XID errors",
-            "How many of each the exporter has heard since it started: the level, since a rate"
-            ' would not see the first. "None heard" is drawn only where somebody listens.',
+            "Number of each since the exporter started: the level, since a rate would not see the"
+            ' first. "None heard" is drawn only where XIDs are recorded.',
             GrafanaUnit.COUNT,
             (
                 PanelQuery(with_card(of_node("vgpu_gpu_xid_errors_total")), "{{gpu}}: XID {{xid}}"),
@@ -310,13 +313,13 @@ HEALTH: Final = PanelRow(
                     "{{gpu}}: none heard",
                 ),
             ),
-            "nobody listens for XIDs (collector xid)",
+            "XIDs are not recorded (collector xid)",
             link=links.runbook("VgpuXidCritical"),
         ),
         graph(
             "Why clocks are held down",
-            "Part of the time for which each reason held; an idle GPU is no reason. What is hot"
-            " or short of power is slow.",
+            "Part of the time for which each reason held; an idle GPU is no reason. A GPU that is"
+            " hot or short of power is slow.",
             GrafanaUnit.RATIO,
             (
                 PanelQuery(
@@ -334,7 +337,7 @@ HEALTH: Final = PanelRow(
 )
 
 SOURCES: Final = PanelRow(
-    "Where this comes from",
+    "Data sources",
     (
         TablePanel(
             "Collectors",
@@ -367,7 +370,7 @@ SOURCES: Final = PanelRow(
         ),
         bars(
             "Conflicts by type",
-            "Whose they are, and what each source says, is on the exporter's status page.",
+            "The exporter's status page has the pods and what each source reports.",
             GrafanaUnit.COUNT,
             (
                 PanelQuery(
@@ -381,8 +384,8 @@ SOURCES: Final = PanelRow(
         ),
         bars(
             "Sources of the ledger",
-            "1 for what the ledger was made with. A conflict that only an absent source would show"
-            " is not seen.",
+            "1 for each source that the ledger was built with. A conflict that only an absent"
+            " source would show is not seen.",
             GrafanaUnit.COUNT,
             (
                 PanelQuery(
@@ -401,7 +404,7 @@ SOURCES: Final = PanelRow(
 BY_NODE: Final = Dashboard(
     "vgpu-node",
     "vgpu / Node",
-    "One node: its GPUs, who holds what of them, and how they fare.",
+    "One node: its GPUs, their holders and their condition.",
     (choices.CLUSTER, choices.NODE),
     (TRUST, CARDS, HOLDERS, TIME, HEALTH, SOURCES),
     "1h",

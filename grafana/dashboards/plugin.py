@@ -1,4 +1,4 @@
-"""The device plugins: what they offer, what the kubelet is answered, who waits and why."""
+"""The device plugins: advertised resources, answers to the kubelet, waiting containers."""
 
 from typing import Final
 
@@ -22,7 +22,7 @@ from grafana.promql import PLUGIN_TARGET
 from grafana.settings import API_ERRORS, SLOW_SECONDS
 
 NO_CARDS: Final = "no device plugin is scraped, or none has found GPUs"
-NOT_KNOWN: Final = "no device plugin is scraped, or none knows yet who holds what"
+NOT_KNOWN: Final = "no device plugin is scraped, or none has recovered allocations yet"
 
 
 def of_it(metric: str, more: str = "") -> str:
@@ -44,7 +44,7 @@ def total(expr: str) -> str:
 
 
 def total_or_zero(expr: str) -> str:
-    """The same, and 0 where a plugin tells none."""
+    """The same, and 0 where a plugin exports none."""
     return total(f"{expr} or 0 * {of_it('vgpu_plugin_ready')}")
 
 
@@ -55,14 +55,14 @@ def mean(step: str, window: str) -> str:
     return of_plugin(f"{took} / rate({of_it('vgpu_plugin_waits_total', which)}[{window}])")
 
 
-SUMMARY: Final = PanelRow("Can pods be served, and is anything wrong?", plugin_summary.panels(NODE))
+SUMMARY: Final = PanelRow("Health and problems", plugin_summary.panels(NODE))
 
 WHICH: Final = PanelRow(
     "Plugins",
     (
         TablePanel(
             "Plugins",
-            "One line for each, of which a node has one for each sharing system. Foreign pods were"
+            "One line for each plugin; a node has one for each sharing system. Foreign pods were"
             " admitted by another plugin; their shares count.",
             {"cluster": "Cluster", "instance": "Node", "scheme": "System"},
             (
@@ -78,7 +78,7 @@ WHICH: Final = PanelRow(
                     total(f"{of_it('vgpu_plugin_resource_registered')} == bool 0"),
                     steps=NONE_IS_GOOD,
                 ),
-                Column("Cards", of_plugin(f"count by ({PLUGIN_TARGET}) ({CARDS})")),
+                Column("GPUs", of_plugin(f"count by ({PLUGIN_TARGET}) ({CARDS})")),
                 Column(
                     "Unhealthy",
                     total(f"{CARDS} == bool 0"),
@@ -108,12 +108,13 @@ WHICH: Final = PanelRow(
 )
 
 OFFERED: Final = PanelRow(
-    "What is offered",
+    "Advertised resources",
     (
         TablePanel(
             "Resources",
-            "One line for each resource of a node. A list of IDs that is longer than the kubelet"
-            " takes is not registered: then a larger unit of memory is told that would do.",
+            "One line for each resource of a node. A list of device IDs that is longer than the"
+            " kubelet accepts is not registered: then the smallest sufficient unit of memory is"
+            " shown.",
             {"cluster": "Cluster", "instance": "Node", "resource": "Resource"},
             (
                 Column(
@@ -130,7 +131,7 @@ OFFERED: Final = PanelRow(
                 ),
                 Column("List", of_it("vgpu_plugin_resource_list_bytes"), GrafanaUnit.BYTES),
                 Column(
-                    "Unit that would do",
+                    "Sufficient unit",
                     f"{of_it('vgpu_plugin_resource_smallest_unit_bytes')}"
                     f" or 0 * {of_it('vgpu_plugin_resource_registered')}",
                     GrafanaUnit.BYTES,
@@ -145,7 +146,8 @@ OFFERED: Final = PanelRow(
         ),
         bars(
             "Why GPUs are unhealthy",
-            "One bar for each GPU and reason. Nothing new is put on them; what runs there stays.",
+            "One bar for each GPU and reason. No new shares of them are allocated; running"
+            " containers stay.",
             GrafanaUnit.COUNT,
             (
                 PanelQuery(
@@ -167,11 +169,11 @@ OFFERED: Final = PanelRow(
 )
 
 ANSWERS: Final = PanelRow(
-    "What the kubelet is answered",
+    "Answers to the kubelet",
     (
         graph(
-            "How long it takes",
-            "The mean, by step: the answer to Allocate, from there to the binding, and the answer"
+            "Duration of answers",
+            "Mean time by step: the answer to Allocate, from there to the binding, and the answer"
             " to PreStartContainer, for which the start of a container waits.",
             GrafanaUnit.SECONDS,
             (
@@ -188,7 +190,7 @@ ANSWERS: Final = PanelRow(
         ),
         graph(
             "Answers",
-            "How often each step went well. Allocate is asked once for each resource.",
+            "Successful answers by step. The kubelet calls Allocate once for each resource.",
             GrafanaUnit.COUNT,
             (
                 PanelQuery(
@@ -220,8 +222,8 @@ ANSWERS: Final = PanelRow(
         ),
         graph(
             "Why containers wait",
-            "By reason: those that cannot start, and answers of which the kubelet has not written"
-            " down yet whose they are.",
+            "By reason: containers that cannot start, and answers that are not in the kubelet's"
+            " checkpoint yet.",
             GrafanaUnit.COUNT,
             (
                 PanelQuery(
@@ -244,12 +246,12 @@ ANSWERS: Final = PanelRow(
 )
 
 BEHIND: Final = PanelRow(
-    "Behind it",
+    "Allocations and API server",
     (
         graph(
             "Pods that hold devices",
-            "Bound by the plugin, taken over from another one (foreign), or holding what is not"
-            " there (unbooked).",
+            "Bound by the plugin, adopted from another one (foreign), or holding more than the"
+            " devices have (unbooked).",
             GrafanaUnit.COUNT,
             (PanelQuery(f"sum by (kind) ({of_it('vgpu_plugin_tenants')})", "{{kind}}"),),
             NO_PLUGIN,
@@ -269,9 +271,8 @@ BEHIND: Final = PanelRow(
             link=links.runbook("VgpuPluginNotRegistered"),
         ),
         graph(
-            "Written for others",
-            "To the API server: pods' annotations, the node's marks, locks, events, by what came of"
-            " it.",
+            "Writes to the API server",
+            "Annotations of pods and nodes, locks and events, by result.",
             GrafanaUnit.PER_SECOND,
             (
                 PanelQuery(
@@ -286,7 +287,7 @@ BEHIND: Final = PanelRow(
         ),
         graph(
             "Requests to the API server",
-            "By what was answered; code 0 is that no answer came. Errors that need a person are"
+            "By answer; code 0 means that no answer came. Errors that need a person are"
             f" {API_ERRORS.replace('|', ', ')}.",
             GrafanaUnit.PER_SECOND,
             (
@@ -306,7 +307,7 @@ BEHIND: Final = PanelRow(
 SERVING: Final = Dashboard(
     "vgpu-device-plugin",
     "vgpu / Device plugin",
-    "What device plugins offer, how the kubelet is answered, which containers wait and why.",
+    "Device plugins: advertised resources, answers to the kubelet, waiting containers and reasons.",
     (choices.CLUSTER, choices.PLUGIN_NODE),
     (SUMMARY, WHICH, OFFERED, ANSWERS, BEHIND),
     "6h",

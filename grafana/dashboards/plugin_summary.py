@@ -28,7 +28,8 @@ def panels(selector: str) -> tuple[Panel, ...]:
         ),
         stat(
             "Plugins not ready",
-            "Those that do not know who holds what, or have not registered all they could.",
+            "Device plugins that have not recovered allocations, or have not registered all"
+            " possible resources.",
             GrafanaUnit.COUNT,
             f"sum(vgpu_plugin_ready{{{selector}}} == bool 0)",
             NO_PLUGIN,
@@ -37,7 +38,7 @@ def panels(selector: str) -> tuple[Panel, ...]:
         ),
         stat(
             "Not registered",
-            "Resources of nodes that the kubelet does not take from the plugin now.",
+            "Resources of nodes that the kubelet does not accept from the plugin now.",
             GrafanaUnit.COUNT,
             f"sum(vgpu_plugin_resource_registered{{{selector}}} == bool 0)",
             "no device plugin is scraped, or none has found GPUs",
@@ -46,7 +47,7 @@ def panels(selector: str) -> tuple[Panel, ...]:
         ),
         stat(
             "GPUs unhealthy",
-            "GPUs of which nothing new is given; what runs on them stays.",
+            "GPUs of which no new shares are allocated; running containers stay.",
             GrafanaUnit.COUNT,
             f"sum(vgpu_plugin_device_healthy{{{selector}}} == bool 0)",
             "no device plugin is scraped, or none has found GPUs",
@@ -55,20 +56,20 @@ def panels(selector: str) -> tuple[Panel, ...]:
         ),
         stat(
             "Containers that wait",
-            "Containers that have devices of the kubelet's, and cannot start: no share is bound to"
+            "Containers that have devices from the kubelet and cannot start: no share is bound to"
             " them.",
             GrafanaUnit.COUNT,
             or_zero(
                 f"sum(vgpu_plugin_unbound_containers{{{selector}}})",
                 f"vgpu_plugin_recovered{{{selector}}} == 1",
             ),
-            "no device plugin is scraped, or none knows yet who holds what",
+            "no device plugin is scraped, or none has recovered allocations yet",
             steps=NONE_IS_BETTER,
             link=links.runbook("VgpuPluginUnbound"),
         ),
         stat(
             "Refused pods, 1 h",
-            "Pods that failed since the plugin refused what the kubelet asked for. Counted from the"
+            "Pods that failed because the plugin refused the kubelet's request. Counted from the"
             " first: `increase()` would not see it.",
             GrafanaUnit.COUNT,
             or_zero(f"sum({refused(selector)})", f"vgpu_plugin_ready{{{selector}}}"),

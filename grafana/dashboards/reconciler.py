@@ -1,4 +1,4 @@
-"""The reconciler: what it finds, what it does about it, what it leaves alone, how it fares."""
+"""The reconciler: findings, actions, skipped objects and reasons, its own health."""
 
 from typing import Final
 
@@ -49,12 +49,12 @@ FOUND: Final = findings(RECONCILER)
 FAILED: Final = of_it("vgpu_reconcile_actions_total", f', outcome=~"{any_of(settings.FAILURES)}"')
 
 SUMMARY: Final = PanelRow(
-    "In short",
+    "Summary",
     (
         stat(
             "Since the last good cycle",
-            "The longest of what is looked at: of each cluster, and of each node that has a"
-            " reconciler. A cycle is good if it had a plan and could write its audit.",
+            "The longest time among all clusters, and all nodes that have a reconciler. A cycle is"
+            " good if it had a plan and could write its audit.",
             GrafanaUnit.SECONDS,
             f"time() - min({last_good('cluster', 'cluster')}"
             f" or ({last_good('node', 'cluster, instance')}"
@@ -65,7 +65,8 @@ SUMMARY: Final = PanelRow(
         ),
         stat(
             "Circuit breaker",
-            "It trips, and nothing is done, if more subjects want an action than may at once.",
+            "The breaker trips, and nothing is done, if more objects need an action than are"
+            " allowed at once.",
             GrafanaUnit.COUNT,
             f"max({of_it('vgpu_reconcile_breaker_tripped')})",
             NO_PLAN,
@@ -75,7 +76,7 @@ SUMMARY: Final = PanelRow(
         ),
         stat(
             "Findings",
-            f"Subjects with which something is wrong. {BOTH_SCOPES}",
+            f"Objects with a finding. {BOTH_SCOPES}",
             GrafanaUnit.COUNT,
             f"sum({FOUND})",
             NO_PLAN,
@@ -83,22 +84,22 @@ SUMMARY: Final = PanelRow(
         ),
         stat(
             "To be acted on",
-            "Those for which the newest plan of a process has an action.",
+            "Objects for which the newest plan of a process has an action.",
             GrafanaUnit.COUNT,
             or_zero(f"sum({of_it('vgpu_reconcile_planned_actions')})", FOUND),
             NO_PLAN,
         ),
         stat(
-            "Left alone",
-            "Those that a process does not touch although a rule would; why is further down. What"
-            " only its node can tell, the cluster's reconciler leaves to the node's.",
+            "Skipped",
+            "Objects that are not touched although a rule would act; the reasons are further down."
+            " What only a node's own sources show, the cluster's reconciler leaves to the node's.",
             GrafanaUnit.COUNT,
             f"sum({of_it('vgpu_reconcile_skipped')})",
             NO_PLAN,
         ),
         stat(
             "Actions that failed, 1 h",
-            "Actions whose outcome needs a person if it comes again and again. Counted from the"
+            "Actions whose outcome needs a person if it repeats. Counted from the"
             " first: `increase()` would not see it.",
             GrafanaUnit.COUNT,
             or_zero(
@@ -117,14 +118,14 @@ WHICH: Final = PanelRow(
     (
         TablePanel(
             "Reconcilers",
-            "One line for each process. Of several for a cluster one leads; the others have no"
-            " plan. In mode plan it tells and does nothing.",
+            "One line for each process. Of several for a cluster one is the leader; the others"
+            " have no plan. In mode plan the process reports only.",
             {"cluster": "Cluster", "instance": "Reconciler"},
             (
                 Column(
                     "Runs",
                     of_it("vgpu_reconcile_info"),
-                    more={"scope": "Looks at", "mode": "Mode"},
+                    more={"scope": "Scope", "mode": "Mode"},
                     words={1: "yes"},
                 ),
                 Column(
@@ -143,10 +144,10 @@ WHICH: Final = PanelRow(
                     GrafanaUnit.AGO,
                 ),
                 Column("Took", of_it("vgpu_reconcile_cycle_duration_seconds"), GrafanaUnit.SECONDS),
-                Column("Want an action", of_it("vgpu_reconcile_breaker_wanted_actions")),
-                Column("May at once", of_it("vgpu_reconcile_breaker_allowed_actions")),
+                Column("Need an action", of_it("vgpu_reconcile_breaker_wanted_actions")),
+                Column("Allowed at once", of_it("vgpu_reconcile_breaker_allowed_actions")),
             ),
-            "Want an action",
+            "Need an action",
             NO_RECONCILER,
             height=5,
         ),
@@ -154,12 +155,12 @@ WHICH: Final = PanelRow(
 )
 
 FINDINGS: Final = PanelRow(
-    "What it finds, and what becomes of it",
+    "Findings and actions",
     (
         bars(
             "Findings by rule",
-            "For a process each subject counts once, under the rule that leads. A click opens the"
-            f" rule's runbook. {BOTH_SCOPES}",
+            "For a process each object counts once, under the first rule that reports it. A click"
+            f" opens the rule's runbook. {BOTH_SCOPES}",
             GrafanaUnit.COUNT,
             (PanelQuery(f"sort_desc(sum by (rule) ({FOUND}))", "{{rule}}"),),
             NO_PLAN,
@@ -168,8 +169,8 @@ FINDINGS: Final = PanelRow(
             height=11,
         ),
         bars(
-            "Left alone, by reason",
-            "The first reason that applies to each. `vgpu reconcile plan` names the subjects.",
+            "Skipped, by reason",
+            "The first reason that applies to each. `vgpu reconcile plan` names the objects.",
             GrafanaUnit.COUNT,
             (
                 PanelQuery(
@@ -186,8 +187,8 @@ FINDINGS: Final = PanelRow(
         ),
         bars(
             "To be acted on, by effect",
-            "Recovery brings something back to work, tidying removes what has its replacement,"
-            " repair makes the books say what is.",
+            "Recovery gives a failed workload another chance, tidying removes what has been"
+            " replaced, repair corrects allocation records.",
             GrafanaUnit.COUNT,
             (
                 PanelQuery(
@@ -212,7 +213,7 @@ FINDINGS: Final = PanelRow(
         ),
         graph(
             "Actions tried since it started",
-            "By what became of them. The level, since a rate would not see the first of each.",
+            "By outcome. The level, since a rate would not see the first of each.",
             GrafanaUnit.COUNT,
             (
                 PanelQuery(
@@ -231,11 +232,11 @@ FINDINGS: Final = PanelRow(
 )
 
 CYCLES: Final = PanelRow(
-    "How it fares",
+    "Reconciler health",
     (
         graph(
             "Cycles",
-            "By how they ended: blind ones could not see all pods and judged nothing, untold ones"
+            "By result: blind cycles could not read all pods and decided nothing, untold cycles"
             " could not write the audit.",
             GrafanaUnit.COUNT,
             (PanelQuery(growth("vgpu_reconcile_cycles_total", "result"), "{{result}}"),),
@@ -244,7 +245,7 @@ CYCLES: Final = PanelRow(
         ),
         graph(
             "Missed cycles",
-            "Cycles that were due and did not take place, or not to their end.",
+            "Cycles that were due and were skipped or not finished, by reason.",
             GrafanaUnit.COUNT,
             (PanelQuery(growth("vgpu_reconcile_missed_cycles_total", "reason"), "{{reason}}"),),
             NO_RECONCILER,
@@ -252,8 +253,8 @@ CYCLES: Final = PanelRow(
             link=links.runbook("VgpuReconcileCyclesMissed"),
         ),
         graph(
-            "How long a cycle takes",
-            "The newest cycle of each, by stage.",
+            "Duration of a cycle",
+            "The newest cycle of each reconciler, by stage.",
             GrafanaUnit.SECONDS,
             (
                 PanelQuery(
@@ -266,7 +267,7 @@ CYCLES: Final = PanelRow(
         ),
         graph(
             "Requests to the API server",
-            "By what was answered; code 0 is that no answer came. Errors that need a person are"
+            "By answer; code 0 means that no answer came. Errors that need a person are"
             f" {settings.API_ERRORS.replace('|', ', ')}.",
             GrafanaUnit.PER_SECOND,
             (
@@ -286,7 +287,7 @@ CYCLES: Final = PanelRow(
 REPAIRING: Final = Dashboard(
     "vgpu-reconciler",
     "vgpu / Reconciler",
-    "What the reconciler finds, what it does about it, what it leaves alone and why.",
+    "The reconciler: findings, actions, skipped objects and reasons.",
     (choices.CLUSTER, choices.RECONCILER),
     (SUMMARY, WHICH, FINDINGS, CYCLES),
     "6h",

@@ -14,7 +14,7 @@ PROCESS: Final = f"{TARGET}, pod"
 """What identifies a reconciler: two may run on one node."""
 
 BOTH_SCOPES: Final = (
-    "Of a rule that both scopes know, the larger count: a subject may be found by both."
+    "Of a rule that both scopes know, the larger count: both may report the same object."
 )
 """What a reader of :func:`findings` should know."""
 

@@ -1,4 +1,4 @@
-"""The containers of a namespace: what they may use, use and account, and what they only keep."""
+"""The containers of a namespace: limits, use, accounted memory, and unused shares."""
 
 from typing import Final
 
@@ -27,7 +27,7 @@ NO_SHIM: Final = "no library accounts for what is chosen, or its exporter is not
 NAME: Final = "{{namespace}}/{{pod}}/{{container}}"
 NAMES: Final = "namespace, pod, container"
 SHOWN: Final = 20
-"""So many containers have a line in a graph: the largest."""
+"""Maximum number of containers in a graph: the largest."""
 
 
 def of_containers(metric: str, beside: str = "", more: str = "") -> str:
@@ -66,7 +66,7 @@ def largest(expr: str) -> tuple[PanelQuery, ...]:
 
 
 SUMMARY: Final = PanelRow(
-    "In short",
+    "Summary",
     (
         stat(
             "Shares",
@@ -105,7 +105,7 @@ SUMMARY: Final = PanelRow(
         ),
         stat(
             "Held back",
-            "Containers whose kernels are stopped for one of higher priority.",
+            "Containers whose kernels are stopped for a container of higher priority.",
             GrafanaUnit.COUNT,
             f"sum({of_containers('vgpu_container_blocked')})",
             NO_SHIM,
@@ -135,10 +135,10 @@ CONTAINERS: Final = PanelRow(
     "Containers",
     (
         TablePanel(
-            "What each has, may use and uses",
-            'One line for each container and GPU. "Given" is the share, "limit" what is'
-            ' enforced, "used" what the driver sees, "accounted" what the sharing system\'s'
-            " library believes. Idle ones: given much, used little, no kernel for long.",
+            "Shares, limits and use",
+            'One line for each container and GPU. "Allocated" is the share, "limit" what is'
+            ' enforced, "used" what the driver reports, "accounted" what the sharing library'
+            " reports. Idle containers: much allocated, little used, no kernel for long.",
             {
                 "cluster": "Cluster",
                 "instance": "Node",
@@ -155,7 +155,7 @@ CONTAINERS: Final = PanelRow(
                     more={"scheme": "System", "phase": "Phase"},
                 ),
                 Column(
-                    "Given",
+                    "Allocated",
                     of_containers("vgpu_container_memory_allocated_bytes"),
                     GrafanaUnit.BYTES,
                 ),
@@ -203,9 +203,9 @@ MEMORY: Final = PanelRow(
             "nothing that is chosen has both a limit and a measured use",
         ),
         graph(
-            "Used beyond what is accounted",
-            "What the driver sees and the sharing system's library does not: what is not held to"
-            " the limit. Below zero the library still counts what is free.",
+            "Used and not accounted",
+            "Memory that the driver reports and the sharing library does not: it escapes the"
+            " limit. Below zero, the library still counts memory that is free.",
             GrafanaUnit.BYTES,
             (
                 PanelQuery(
@@ -222,8 +222,8 @@ MEMORY: Final = PanelRow(
         ),
         graph(
             "Accounted, by kind",
-            "What the sharing systems' libraries say it is for, and what killed processes still"
-            " claim.",
+            "The purpose of memory as the sharing libraries report it, and what killed processes"
+            " still claim.",
             GrafanaUnit.BYTES,
             (
                 PanelQuery(
@@ -243,7 +243,7 @@ MEMORY: Final = PanelRow(
 )
 
 CORES: Final = PanelRow(
-    "Work, and who only keeps",
+    "Utilisation and unused shares",
     (
         graph(
             "SM utilisation",
@@ -271,7 +271,7 @@ CORES: Final = PanelRow(
             "nothing that is chosen has both a core limit and a measured use",
         ),
         bars(
-            "Memory given and not used",
+            "Memory allocated and not used",
             "The ten shares with the most.",
             GrafanaUnit.BYTES,
             (PanelQuery(f"sort_desc(topk(10, sum by ({NAMES}) ({UNUSED})))", NAME),),
@@ -280,7 +280,7 @@ CORES: Final = PanelRow(
         ),
         bars(
             "Time since the last kernel",
-            "The ten containers that have launched none for longest, as their library tells.",
+            "The ten containers with the longest time since a kernel, as their library reports.",
             GrafanaUnit.SECONDS,
             (
                 PanelQuery(
@@ -299,7 +299,7 @@ CORES: Final = PanelRow(
 WORKLOAD: Final = Dashboard(
     "vgpu-workload",
     "vgpu / Workload",
-    "Containers with shared GPUs: what they may use, use and account, and what they only keep.",
+    "Containers with shared GPUs: limits, use, accounted memory, and unused shares.",
     (choices.CLUSTER, choices.NAMESPACE, choices.SCHEME, choices.POD),
     (SUMMARY, CONTAINERS, MEMORY, CORES),
     "1h",

@@ -2,11 +2,11 @@
 
 ========== ===================================================================================
 applier    a plan's actions one after the other, while we lead and have time
-acts       one action: its subject re-read, one write, and the truth about what came of it
+acts       one action: its object re-read, one write, and the truth about what came of it
 guards     what must still be so before a lock or a holder pod may go
 hands      the small part of the API server's client that is used for it
 writes     one write, and the look at it where its answer is lost
-refusals   what it means when the API server says no; pure
+refusals   what the API server's refusals mean; pure
 removal    a shim's folder that nobody uses
 audit      told before and after each action, as JSON lines
 events     told to Kubernetes, on the pod and its owner; pure

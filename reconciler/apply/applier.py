@@ -152,7 +152,7 @@ class Applier:
     def _halted(self, deadline: float, unreached: int, *, stopped: bool) -> Answer | None:
         """Why nothing more is tried."""
         if stopped:
-            return Answer(ActionOutcome.OUT_OF_TIME, "told to stop")
+            return Answer(ActionOutcome.OUT_OF_TIME, "stopped by a signal")
         if not self._options.leads():
             return Answer(ActionOutcome.NOT_LEADER)
         if unreached >= MOST_UNREACHED:

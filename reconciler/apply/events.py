@@ -27,9 +27,9 @@ class _Wording(msgspec.Struct, frozen=True):
 
 _EVICTED: Final = _Wording("VgpuEvicted", "VgpuEvictionFailed", "the pod", "evicted")
 _REMOVED: Final = _Wording(
-    "VgpuFolderRemoved", "VgpuFolderNotRemoved", "a shim's folder", "removed"
+    "VgpuFolderRemoved", "VgpuFolderNotRemoved", "a sharing library's folder", "removed"
 )
-_EDITED: Final = _Wording("VgpuRepaired", "VgpuNotRepaired", "what it says", "repaired")
+_EDITED: Final = _Wording("VgpuRepaired", "VgpuNotRepaired", "its annotations", "repaired")
 _CLEARED: Final = _Wording("VgpuClaimCleared", "VgpuClaimNotCleared", "its claim", "cleared")
 _EDITS: Final[Mapping[Rule, _Wording]] = {
     Rule.ASSUMED_UNBOUND: _CLEARED,

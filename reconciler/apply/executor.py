@@ -1,4 +1,4 @@
-"""One action: its subject re-read, its guards asked, one write, and the truth about what came.
+"""One action: its object re-read, its guards asked, one write, and the truth about what came.
 
 What has moved on since the plan was made is judged once more, and skipped unless the verdict is
 the same; so is all on a node that has opted out since. A write whose answer is lost is looked at
@@ -61,7 +61,7 @@ class Executor:
         """``judge`` knows the look that the plan was made from.
 
         ``remover`` is there on a node only. With ``dry_run`` everything is asked and nothing kept.
-        ``leads`` says whether we may still act: it is asked last of all.
+        ``leads`` reports whether we may still act: it is asked last of all.
         """
         self._client = client
         self._judge = judge

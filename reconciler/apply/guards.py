@@ -1,4 +1,4 @@
-"""What must still be so that the subject itself does not tell, asked of the API server just then.
+"""What must still be so that the object itself does not tell, asked of the API server just then.
 
 A node lock goes only while no pod may still be served under it. Whoever asks has read the node
 before and writes with that version, so that a lock that is taken meanwhile is a conflict. A holder

@@ -9,7 +9,7 @@ from vgpu.kube.errors import ClusterError
 from vgpu.reasons import SourceError
 
 PDB_WAIT_SECONDS: Final = 10.0
-"""After which a disruption budget is asked again where the server does not say; it says 10, too."""
+"""Pause before a disruption budget is asked again, in seconds; the server itself uses 10."""
 
 THROTTLE_WAIT_SECONDS: Final = 1.0
 """The same of a busy API server."""

@@ -9,16 +9,16 @@ from vgpu.reasons import Explained
 class Undo(Explained):
     """What became of an action that was to be undone."""
 
-    DONE = "done", "it is as it was before"
-    DRY_RUN = "dry_run", "it would be as it was before"
-    NOTHING = "nothing", "it is as it was before already"
+    DONE = "done", "the object is as it was before"
+    DRY_RUN = "dry_run", "the object would be as it was before"
+    NOTHING = "nothing", "the object is already as it was before"
     IRREVERSIBLE = "irreversible", "an eviction or removal cannot be undone"
-    CHANGED = "changed", "it has been changed since: that is somebody else's"
-    GONE = "gone", "it is not there any more"
+    CHANGED = "changed", "the object has been changed since by another client"
+    GONE = "gone", "the object no longer exists"
     THROTTLED = "throttled", "the API server is too busy: try again"
-    FORBIDDEN = "forbidden", "a right is missing"
-    FAILED = "failed", "the API server refused it otherwise"
-    UNKNOWN = "unknown", "the answer was lost, and it could not be read again: try again"
+    FORBIDDEN = "forbidden", "the reconciler lacks a permission (RBAC)"
+    FAILED = "failed", "the API server refused the change for another reason"
+    UNKNOWN = "unknown", "the answer was lost and the object could not be read again: try again"
 
 
 class Restored(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ def send(write: Callable[[], None], arrived: Callable[[], bool], *, dry_run: boo
 
     ``arrived`` looks whether it was done. Both raise ClusterError, SourceError. Raises
     ActionRefused unless it is done, or can be seen to be done: UNKNOWN where it may have been, and
-    nobody can tell.
+    no source knows.
     """
     try:
         write()

@@ -59,9 +59,9 @@ Examples:
   vgpu reconcile apply --namespace ml --audit /var/lib/vgpu/audit/today.jsonl
 
 \b
-Status: 0 if all was done, or needed no more to be done since it was gone or had changed; 3 if you
-said no; 4 if something was not done, or the circuit breaker has tripped; 1 for an error, 2 for
-wrong flags.
+Status: 0 if all was done, or was no longer needed since objects were gone or had changed; 3 if
+you answered no; 4 if something was not done, or the circuit breaker has tripped; 1 for an error,
+2 for wrong flags.
 """,
 )
 @click.option(
@@ -140,7 +140,7 @@ def agreed(
 ) -> Made | None:
     """The plan that is to be done, None if somebody said no; without ``confirm`` nobody is asked.
 
-    A plan to which somebody agrees late is made again, and if it is another one they are asked
+    A plan to which somebody agrees late is recreated, and if it is another one they are asked
     again: what they have agreed to is what is done, and no older than they were fast.
     """
     made = look()

@@ -43,14 +43,14 @@ Examples:
   vgpu reconcile report -o prometheus > /var/lib/node_exporter/reconcile.prom
 
 \b
-Status: 0 if it could be read, whatever it says; 1 if it could not; 2 for wrong flags.
+Status: 0 if the cluster could be read, whatever its state; 1 if not; 2 for wrong flags.
 """,
 )
 @click.option(
     "--audit",
     default="",
     metavar="FILE",
-    help=f"Where `apply` and `run` have told what they did.  [default: {AUDIT_FILE}, if there is"
+    help=f"The audit file that `apply` and `run` have written.  [default: {AUDIT_FILE}, if there is"
     " one]",
 )
 @where_flags

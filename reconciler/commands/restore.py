@@ -51,8 +51,8 @@ Examples:
   vgpu reconcile restore vgpu-restore.jsonl --audit again.jsonl    # undoes the undoing
 
 \b
-Status: 0 if all is as it was before; 3 if you said no; 4 if something is not, such as an evicted
-pod; 1 for an error, 2 for wrong flags.
+Status: 0 if all is as it was before; 3 if you answered no; 4 if something is not, such as an
+    evicted pod; 1 for an error, 2 for wrong flags.
 """,
 )
 @click.argument("audit", metavar="AUDIT")
@@ -119,7 +119,7 @@ def restore_command(
     else:
         click.echo(json_text([restored_document(restored) for restored in undone]))
     if left := len(todo) - len(undone):
-        told = complaint or "told to stop"
+        told = complaint or "stopped by a signal"
         raise click.ClickException(f"{told}; not looked at: {left} of {len(todo)}")
     if complaint:
         raise click.ClickException(complaint)
@@ -141,7 +141,7 @@ def _expect_own(ctx: click.Context, audit: str, own: str, *, tells: bool, shows:
 def _shown(
     results: Iterable[Restored], console: Console | None
 ) -> tuple[tuple[Restored, ...], str]:
-    """The results, shown as they come, until all are there or we are told to stop.
+    """The results, shown as they come, until all are there or we are asked to stop.
 
     And why its audit could not be written; "" if it could.
     """

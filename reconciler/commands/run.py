@@ -33,7 +33,7 @@ DEFAULT_PORT: Final = 9396
     epilog="""\
 \b
 Examples:
-  vgpu reconcile run                       tell what is wrong, as metrics, every 2 minutes
+  vgpu reconcile run                       report what is wrong, as metrics, every 2 minutes
   vgpu reconcile run --mode apply --every 5m
   vgpu reconcile run --mode apply --cron '*/10 8-18 * * mon-fri'
   vgpu reconcile run --scope node --mode apply --node-name "$NODE_NAME"

@@ -162,8 +162,7 @@ where_flags: Final = composed(
         type=click.Choice([scope.value for scope in Scope]),
         default=Scope.CLUSTER.value,
         show_default=True,
-        help="Look at the whole cluster through its API server, or at this node through its own"
-        " sources too.",
+        help="Read the whole cluster from its API server, or also this node from its own sources.",
     ),
     kubeconfig_flags,
     click.option(

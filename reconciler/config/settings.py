@@ -1,6 +1,6 @@
 """The configuration file: every key once, in one table, with its meaning, its form and its flag.
 
-Strict: an unknown key, a key given twice, a wrong type and a value out of range are each refused
+Strict: an unknown key, a duplicate key, a wrong type and a value out of range are each refused
 with their place and with what is allowed. Flags are read by the same forms and win over the file.
 What :func:`config_text` prints of the settings is itself such a file. Pure.
 """
@@ -85,17 +85,17 @@ KEYS: Final = (
     Key(
         "mode",
         choice(Mode.PLAN, Mode.APPLY),
-        "Whether `run` only tells its plans, or applies them.",
+        "Whether `run` only reports its plans, or applies them.",
         "--mode",
     ),
-    Key("every", duration(1.0, _DAY), "Time between two cycles of `run`.", "--every"),
+    Key("every", duration(1.0, _DAY), "Interval between two cycles of `run`.", "--every"),
     Key(
         "cron",
         cron(),
         "When cycles of `run` begin, in UTC, in place of `every`; weekdays are 0 or 7 for Sunday.",
         "--cron",
     ),
-    Key("deadline", duration(1.0, _HOUR), "How long applying one plan may take."),
+    Key("deadline", duration(1.0, _HOUR), "Maximum time to apply one plan."),
     Key(
         "namespaces",
         names("namespaces", _NAMESPACE),
@@ -110,21 +110,21 @@ KEYS: Final = (
     Key(
         "owners",
         names("kinds", _KIND),
-        "Kinds of controllers whose pods may be evicted, living ones too, whatever comes of it; a"
+        "Kinds of controllers whose pods may be evicted, living ones too, with all consequences; a"
         " Job counts an eviction as a failure. `Kind`, or `Kind.group` such as"
-        " `Job.batch.volcano.sh`: without a group `Job` and the like are Kubernetes' own. What is"
-        " done with Failed pods of other kinds stands in reconcile-owners.md.",
+        " `Job.batch.volcano.sh`: without a group `Job` and the like are Kubernetes' own. For"
+        " Failed pods of other kinds see reconcile-owners.md.",
     ),
     Key(
         "evict_bare",
         yes_no(),
-        "Evict pods without a controller too: nobody makes them anew.",
+        "Also evict pods without a controller, which are not recreated.",
         "--evict-bare",
     ),
     Key(
         "evict_running",
         yes_no(),
-        "Evict running pods too, where a rule says that it helps.",
+        "Also evict running pods, where a rule proposes it.",
         "--evict-running",
     ),
     Key(
@@ -167,9 +167,9 @@ KEYS: Final = (
     Key(
         "limits.ended_per_cycle",
         whole(0, _MANY),
-        "Evictions in one cycle of pods that have ended and can never run again. They take nothing"
-        " from anybody, so that they count apart; the namespaces take turns. Where it is not given,"
-        " a lower `limits.per_cycle` that is given holds.",
+        "Evictions in one cycle of pods that have ended and can never run again. These evictions"
+        " take nothing from other pods and have a limit of their own; the namespaces take turns."
+        " If it is not set, a lower `limits.per_cycle` that is set applies.",
     ),
     Key(
         "limits.ended_per_node",
@@ -184,39 +184,47 @@ KEYS: Final = (
     Key(
         "limits.breaker",
         part(),
-        "Part of the living pods that share GPUs that may want an action at once; if more do,"
-        " nothing is done. Of tidying and repairs, what one rule wants in one namespace counts"
-        " once, and so do a node's folders.",
+        "Part of the living pods with shared GPUs that may need an action at once; if more do,"
+        " nothing is done. Tidying and repairs of one rule in one namespace count once, and so do"
+        " a node's folders.",
     ),
     Key(
         "limits.breaker_floor",
         whole(0, _MANY),
-        "So many may always want an action.",
+        "Number of objects that may always need an action without tripping the breaker.",
     ),
-    Key("ages.failed", _AGE, "A failure is acted on after so long."),
+    Key("ages.failed", _AGE, "Minimum age of a failure before an action."),
     Key(
         "ages.assumed",
         _AGE,
-        "A promised device that was never handed out. Shorter than the schedulers' own time-outs"
-        " (300 s), a pod may be evicted that is just being served.",
+        "Minimum age of a reservation that was never allocated. Below the schedulers' own"
+        " time-outs (300 s), a pod that is just being served may be evicted.",
     ),
-    Key("ages.lock", _AGE, "A node lock whose owner is gone."),
-    Key("ages.handshake", _AGE, "A node that a scheduler gave up although its plugin lives."),
-    Key("ages.drift", _AGE, "A disagreement about a GPU."),
-    Key("ages.over_limit", _AGE, "A container that uses more memory than it was given."),
-    Key("ages.orphan", _AGE, "What has lost its owner."),
+    Key("ages.lock", _AGE, "Minimum age of a node lock whose owner is gone."),
+    Key(
+        "ages.handshake",
+        _AGE,
+        "Minimum age of a handshake that a scheduler considers dead although the plugin is alive.",
+    ),
+    Key("ages.drift", _AGE, "Minimum age of a disagreement about a GPU."),
+    Key(
+        "ages.over_limit",
+        _AGE,
+        "Minimum time for which a container uses more memory than was allocated to it.",
+    ),
+    Key("ages.orphan", _AGE, "Minimum age of an object that has lost its owner."),
     Key(
         "ages.clock_skew",
         _AGE,
-        "Added to all ages: so wrong may another machine's clock be.",
+        "Maximum error of another machine's clock; added to all ages.",
     ),
     Key(
         "backoff.first",
         duration(1.0, _DAY),
-        "After an eviction the owner's pods on that node are skipped for so long, then twice as"
-        " long each time.",
+        "Time for which the owner's pods on that node are skipped after an eviction; doubled each"
+        " time.",
     ),
-    Key("backoff.longest", duration(1.0, _WEEK), "The longest such pause."),
+    Key("backoff.longest", duration(1.0, _WEEK), "Maximum of that time."),
 )
 
 _BY_NAME: Final = {key.name: key for key in KEYS}
@@ -263,7 +271,7 @@ def read(text: str, name: str) -> Values:
 
 
 def from_flag(key: Key, texts: Iterable[str], flag: str) -> Setting:
-    """What a flag tells. Raises ConfigError."""
+    """What a flag reports. Raises ConfigError."""
     values = [_value(key, text, flag) for text in texts]
     return Setting(tuple(values) if key.form.many else values[-1], flag)
 
@@ -282,7 +290,7 @@ def _mapping(node: yaml.Node, section: str, name: str) -> Iterator[tuple[str, Se
             raise ConfigError(place, section, "a key must be text")
         key = f"{prefix}{key_node.value}"
         if key in seen:
-            raise ConfigError(place, key, "given twice; remove one")
+            raise ConfigError(place, key, "it appears twice; remove one")
         seen.add(key)
         if key in SECTIONS:
             yield from _mapping(value, key, name)
@@ -325,7 +333,7 @@ def _wrong(key: Key, node: yaml.Node, place: str) -> ConfigError:
 
 
 def _refused(key: Key, place: str, said: str, why: str = "") -> ConfigError:
-    """``why`` is told where it says more than the value itself."""
+    """``why`` is told where it reports more than the value itself."""
     more = f" ({why})" if " " in why and not why.startswith(said) else ""
     return ConfigError(place, key.name, f"must be {key.form.allowed}, not {said}{more}")
 

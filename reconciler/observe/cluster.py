@@ -1,4 +1,4 @@
-"""A whole cluster as its API server tells it: read once, or followed by a long-running loop.
+"""A whole cluster as its API server reports it: read once, or followed by a long-running loop.
 
 What is read: pods that share GPUs, nodes, KubeShare's SharePods, gpushare's ConfigMaps about
 unhealthy GPUs, and by name the owners of locks that are not among those pods. Nodes come before
@@ -30,7 +30,7 @@ _UNKNOWN_HEALTH: Final = "gpushare's unhealthy GPUs are not known"
 
 
 class _ClusterObserver:
-    """Looks at a cluster; what did not change since the look before is not judged anew."""
+    """Looks at a cluster; what did not change since the look before is not judged again."""
 
     def __init__(self, cluster: ApiClient, units: Units, kinds: Kinds, *, continuous: bool) -> None:
         self._cluster = cluster

@@ -1,7 +1,7 @@
 """The shims' folders on a node, and whether a process uses what is in them.
 
 A folder ``<podUID>_<container>`` and all in it is within its tenant's reach: nothing is followed,
-everything is bounded, and what cannot be told counts as used. A file is in use while a process has
+everything is bounded, and what is unknown counts as used. A file is in use while a process has
 it mapped or open. That is looked for among all processes of the host, once for all folders, and
 only if there are folders whose pod nobody knows.
 """
@@ -48,9 +48,9 @@ _MAPPING: Final = re.compile(
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The folders of one look; ``note`` says why they are not all, or their use is not known.
+    """The folders of one look; ``note`` has the reason they are not all, or their use is not known.
 
-    ``more`` says that there are more than are looked at: those that are here can be judged.
+    ``more`` reports that there are more than are looked at: those that are here can be judged.
     """
 
     folders: tuple[ShimFolder, ...] = ()
@@ -122,7 +122,7 @@ def identity(path: str) -> Identity:
 def mapped(path: str, procfs: str = "/proc") -> bool:
     """Whether a process uses what is in the folder now.
 
-    Raises SourceError: ABSENT if there is no such folder, or why its use cannot be told. May block
+    Raises SourceError: ABSENT if there is no such folder, or why its use is unknown. May block
     as long as the kernel does; who must not wait has a deadline.
     """
     folder = _look_at(path)
@@ -193,7 +193,7 @@ def _pod_uid(path: str) -> str:
 def in_use(files: Iterable[_File], procfs: str = "/proc") -> frozenset[_File]:
     """Those of the files that a process of this host has mapped or open.
 
-    Raises SourceError where that cannot be told for all processes: FOREIGN_PIDS if these are not
+    Raises SourceError where that is unknown for all processes: FOREIGN_PIDS if these are not
     the host's, UNREADABLE if one may not be looked into.
     """
     by_inode: dict[int, list[_File]] = {}

@@ -1,6 +1,6 @@
 """Pods, nodes and SharePods at the API server, each with whether all of them were seen.
 
-Listed: every look reads them anew, page by page. A list is whole only if all its pages are of one
+Listed: every look reads them again, page by page. A list is whole only if all its pages are of one
 resource version: else objects may be missing that were there all the time. Followed: a watch each,
 so that a look costs no request; a kind is whole only while its watch is heard.
 """
@@ -25,13 +25,13 @@ TRIES: Final = 3
 """A list of which a part has expired is read so often."""
 
 FIRST_LISTS_SECONDS: Final = 60.0
-"""So long the first look waits for the first lists: 100,000 pods take some ten seconds."""
+"""Maximum time to wait for the first lists, in seconds: 100,000 pods take about ten seconds."""
 
 _Object = TypeVar("_Object")
 
 
 class Seen(msgspec.Struct, Generic[_Object], frozen=True):
-    """The objects of one kind; ``note`` says why they are not all, "" if they are.
+    """The objects of one kind; ``note`` has the reason they are not all, "" if they are.
 
     ``malformed`` are those that were seen and cannot be read.
     """
@@ -70,7 +70,7 @@ class Kinds(Protocol):
 
 
 class ListedKinds:
-    """Read anew each time."""
+    """Read again each time."""
 
     def __init__(self, cluster: ApiClient) -> None:
         """``cluster`` stays its maker's to close."""
@@ -187,8 +187,8 @@ class Watched:
         state = informer.state()
         note = ""
         if state.failure is not None:
-            note = f"not all {what} are seen: {state.failure}"
+            note = f"some {what} could not be read: {state.failure}"
         elif not state.synced:
             silence = "yet" if state.silent is None else f"for {state.silent:.0f} s"
-            note = f"not all {what} are seen: the API server has said nothing of them {silence}"
+            note = f"some {what} could not be read: no answer from the API server {silence}"
         return Seen(tuple(state.objects.values()), note, state.malformed)

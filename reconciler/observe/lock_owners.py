@@ -25,7 +25,7 @@ Named = tuple[str, str]
 class Owners(msgspec.Struct, frozen=True):
     """The owners that were asked for, None for one that does not exist.
 
-    ``note`` says why others could not be asked for, "" if all were.
+    ``note`` has the reason others could not be asked for, "" if all were.
     """
 
     known: dict[Named, Pod | None]

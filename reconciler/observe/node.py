@@ -110,7 +110,7 @@ class NodeObserver:
         said = self._said(pods)
         ledger = self._kept_books(said).ledger(seen)
         if blind := ", ".join(_missing(seen)):
-            notes.append(f"the node's own books are not complete: {blind}")
+            notes.append(f"the node's own allocation records are incomplete: {blind}")
         elif Coverage.PODS in complete:
             complete.add(Coverage.LEDGER)
         usage = _usage(seen)

@@ -1,4 +1,5 @@
-"""The kinds of owners, one table: what happens when a Failed pod of one is deleted, and says who.
+"""The kinds of owners, one table: what happens when a Failed pod of one is deleted, and reports
+who.
 
 Where an owner's own settings decide, ``judge`` reads them from its object. The table is a page of
 the documentation, too. Pure.
@@ -85,7 +86,7 @@ ROWS: Final = (
         "LeaderWorkerSet",
         "leaderworkerset.x-k8s.io",
         "With restartPolicy RecreateGroupOnPodRestart, the default, the whole group is deleted and"
-        " made again. With None only that pod is made again; but with the leader's pod its workers"
+        " recreated. With None only that pod is recreated; but with the leader's pod its workers"
         " are deleted. Its pods are known by a label: their owner is a StatefulSet.",
         "sigs.k8s.io/lws v0.6.0, v0.7.0, v0.8.0 pkg/controllers/pod_controller.go"
         " (handleRestartPolicy)",
@@ -121,8 +122,8 @@ ROWS: Final = (
         "Job",
         "batch.volcano.sh",
         "An event PodEvicted. The first policy of its task, then of the job, for it or for `*`"
-        " decides: RestartJob and others stop all healthy pods. Without one that pod is made again;"
-        " once the job has ended, none is.",
+        " decides: RestartJob and others stop all healthy pods. Without one, that pod is"
+        " recreated; once the job has ended, no pod is.",
         "volcano.sh/volcano v1.10.0 pkg/controllers/job/job_controller_handler.go (deletePod),"
         " job_controller_util.go (applyPolicies), state/",
         plural="jobs",

@@ -1,7 +1,7 @@
-"""What an owner does when a Failed pod of it is deleted, as the owner's own object says. Pure.
+"""What an owner does when a Failed pod of it is deleted, as the owner's own object reports. Pure.
 
 Each function reads one kind's object as the API server has it. Fields follow the operators' own
-Go types; the table in :mod:`reconciler.owners.eviction` says where each was read. What cannot be
+Go types; the table in :mod:`reconciler.owners.eviction` reports where each was read. What cannot be
 read, or asks for something that is not known here, is a reaction that may touch more than the one
 pod.
 """
@@ -110,7 +110,7 @@ def volcano_job(job: _VolcanoJob, task: str) -> Reaction:
         for policy in policies:
             events = {policy.event, *(policy.events or ())} & _VOLCANO_DELETED
             if events:
-                touches = f"its policy for {min(events)} is {policy.action or 'not said'}"
+                touches = f"its policy for {min(events)} is {policy.action or 'not set'}"
                 return _REMADE if policy.action == _VOLCANO_HARMLESS else Reaction(touches, True)
     return _REMADE
 
@@ -254,7 +254,7 @@ def spark_application(found: _SparkApplication, _: str) -> Reaction:
     state = found.status.application_state.state
     if state in ("COMPLETED", "FAILED"):
         return _ENDED
-    return Reaction(f"its state is {state or 'not said'}: a driver that is gone fails it", True)
+    return Reaction(f"its state is {state or 'not set'}: a missing driver fails it", True)
 
 
 class _CloneSetSpec(_Object, frozen=True):

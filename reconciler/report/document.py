@@ -36,7 +36,7 @@ class ActionDocument(_Document, frozen=True):
 
 
 class EntryDocument(_Document, frozen=True):
-    """A subject, what is wrong with it, and what is done about it or why nothing is.
+    """An object, what is wrong with it, and what is done about it or why nothing is.
 
     ``part`` is the annotation of a node; ``effect`` is null where nothing could be done, ``skip``
     where nothing keeps us from doing it, ``outcome`` where nothing was tried.
@@ -162,7 +162,7 @@ class RuleCount(_Document, frozen=True):
 
 
 class Most(_Document, frozen=True):
-    """A node, or a controller of pods, and how many subjects of its are in the plan."""
+    """A node, or a controller of pods, and how many objects of its are in the plan."""
 
     name: str
     count: int
@@ -182,7 +182,7 @@ class ReportDocument(_Document, frozen=True):
 
     Attributes:
         effects: actions by what they are good for: recovery brings something back to work,
-            tidying removes what has its replacement already, repair makes the books say what is.
+            tidying removes what has its replacement already, repair corrects allocation records.
         rules: those that found anything.
         nodes, owners: those with the most; an owner is ``Kind namespace/name``.
         done: by rule and outcome; null if no audit was read.

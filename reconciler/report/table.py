@@ -1,7 +1,7 @@
-"""A plan for people: what will be done, what is skipped and why, what can only be told.
+"""A plan for people: actions, skipped objects with reasons, and what is report only.
 
-On a terminal the evidence goes below its subject where it does not fit beside it. Elsewhere each
-subject is one line, whole, for other programs to search and cut.
+On a terminal the evidence goes below its object where it does not fit beside it. Elsewhere each
+object is one line, whole, for other programs to search and cut.
 """
 
 import textwrap
@@ -46,7 +46,7 @@ _KINDS: Final[Mapping[ObjectKind, str]] = {
     ObjectKind.DEVICE: "device ",
     ObjectKind.FOLDER: "",
 }
-"""What stands before a subject's name."""
+"""What stands before an object's name."""
 
 _NOUNS: Final[Mapping[str, str]] = {
     ObjectKind.POD: "pod",
@@ -107,7 +107,7 @@ def show_report(console: Console, plan: Plan, report: ReportDocument) -> None:
 
 
 def subject_text(subject: ObjectRef) -> str:
-    """A subject by its name: ``namespace/pod``, ``node gpu-1 [annotation]``."""
+    """An object by its name: ``namespace/pod``, ``node gpu-1 [annotation]``."""
     name = f"{subject.namespace}/{subject.name}" if subject.namespace else subject.name
     part = f" [{subject.part}]" if subject.part else ""
     return f"{_KINDS[subject.kind]}{name}{part}"
@@ -117,7 +117,7 @@ def subject_text(subject: ObjectRef) -> str:
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """One subject: its cells, and what follows them."""
+    """One object: its cells, and what follows them."""
 
     cells: tuple[Piece, ...]
     text: str
@@ -128,10 +128,9 @@ def _plan_lines(plan: Plan, width: int | None, command: str) -> Iterator[Line]:
         yield from _wrapped(f"Note: {note}", width, "", "  ", DOUBTFUL)
     if plan.breaker.tripped:
         breaker = plan.breaker
-        told = (
-            f"Circuit breaker: {breaker.wanted} troubles with {breaker.pods} living GPU pods, more"
-            f" than {breaker.allowed}. Nothing will be done: find out what has happened first."
-        )
+        told = f"Circuit breaker: {breaker.wanted} objects need an action, with {breaker.pods}"
+        f" living GPU pods; more than {breaker.allowed} are not allowed. Nothing will be done:"
+        " find the common cause first."
         yield from _wrapped(told, width, "", "  ", BAD)
     if plan.notes or plan.breaker.tripped:
         yield []
@@ -140,11 +139,11 @@ def _plan_lines(plan: Plan, width: int | None, command: str) -> Iterator[Line]:
         yield from _table([_action_row(entry, plan.made_at) for entry in plan.actions], width, "  ")
         yield []
     if plan.skipped:
-        yield [(f"Left alone: {len(plan.skipped)}", BOLD)]
+        yield [(f"Skipped: {len(plan.skipped)}", BOLD)]
         yield from _skipped(plan, width)
         yield []
     if plan.findings:
-        yield [(f"Only to be told: {len(plan.findings)}", BOLD)]
+        yield [(f"Report only: {len(plan.findings)}", BOLD)]
         rows = [_finding_row(entry, plan.made_at) for entry in plan.findings]
         yield from _table(rows, width, "  ")
         yield []
@@ -233,13 +232,13 @@ def _summary(plan: Plan) -> str:
 
 
 def _report_lines(report: ReportDocument) -> Iterator[Line]:
-    yield [("What is wrong", BOLD)]
+    yield [("Findings by rule", BOLD)]
     longest = max((len(count.rule) for count in report.rules), default=0)
     for count in report.rules:
         numbers = (
             (count.actions, "to be done"),
             (count.skipped, "skipped"),
-            (count.findings, "to be told"),
+            (count.findings, "report only"),
         )
         told = ", ".join(f"{number} {what}" for number, what in numbers if number)
         yield [(f"  {count.rule:<{longest}}  {told}", PLAIN), (f": {count.explanation}", DIM)]
@@ -249,7 +248,7 @@ def _report_lines(report: ReportDocument) -> Iterator[Line]:
     for title, most in (("Nodes", report.nodes), ("Owners", report.owners)):
         yield from _most(title, most)
     if report.done is not None:
-        yield [("What was done", BOLD)]
+        yield [("Past actions", BOLD)]
         for done in report.done:
             last = f"{done.last:%Y-%m-%d %H:%M:%S} UTC"
             yield [(f"  {done.rule}: {done.count} {done.outcome}, the last {last}", PLAIN)]
@@ -261,7 +260,7 @@ def _report_lines(report: ReportDocument) -> Iterator[Line]:
 def _most(title: str, most: Sequence[Most]) -> Iterator[Line]:
     if not most:
         return
-    yield [(f"{title} with the most", BOLD)]
+    yield [(f"{title} with the most findings", BOLD)]
     for each in most:
         yield [(f"  {each.count:>4}  {each.name}", PLAIN)]
     yield []

@@ -1,7 +1,7 @@
 """The rules, one table: which function finds what, from where, and what it must have seen in full.
 
-A rule is a pure function of a scene and a policy. It says what is wrong, what would mend it and
-since when it is so; it does not ask who may be touched or how often: that is the plan's part.
+A rule is a pure function of a scene and a policy. It reports what is wrong, what would repair it
+and since when it is so; it does not ask who may be touched or how often: that is the plan's part.
 """
 
 from collections.abc import Callable, Iterator

@@ -107,9 +107,9 @@ def _evidence(claim: Claim) -> Iterator[str]:
         devices = ", ".join(share.device for share in allocation.shares[:_NAMED])
         yield f"{claim.scheme}: {allocation.phase} {allocation.container or 'pod'}: {devices}"
     if not claim.allocations:
-        yield f"{claim.scheme}: promised, but no device is named"
+        yield f"{claim.scheme}: reserved, but no device is named"
     if claim.failed:
-        yield f"{claim.scheme}: the plugin says that it could not serve it"
+        yield f"{claim.scheme}: the plugin reports that it could not serve the pod"
     yield from claim.remarks
 
 

@@ -1,9 +1,9 @@
-"""What the ledger calls a conflict that no edit of the books can mend.
+"""What the ledger calls a conflict that no edit of the allocation records can repair.
 
 These rules report. Only where the operator has set one to apply does it evict a pod for each
 thing that is wrong: the one whose device it is, or of several holders the one that costs least.
 One of several is evicted only if better sources than annotations and shims' files place them all
-there: those are the tenants' own to write, and a lie must not cost somebody else's pod.
+there: those are the tenants' own to write, and a lie must not cost another tenant's pod.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -67,7 +67,7 @@ class _Wrong(msgspec.Struct, frozen=True):
 
 
 def _found(rule: Rule, cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """The rule's findings: one for each cause and subject."""
+    """The rule's findings: one for each cause and object."""
     pod_index = PodIndex(cluster_index)
     acts = policy.mode(rule) is Mode.APPLY
     found: dict[tuple[Cause, str], list[_Wrong]] = {}
@@ -124,7 +124,7 @@ def _waiting(
 ) -> Iterator[_Wrong]:
     """Who runs without a claim, by the API server's word.
 
-    On an unknown node nobody can tell: gpushare's plugin writes nothing if there is one GPU only.
+    On an unknown node no source knows: gpushare's plugin writes nothing if there is one GPU only.
     """
     told = cluster_index.snapshot.scope is Scope.CLUSTER and ledger.node in cluster_index.nodes
     if rule is not Rule.RUNNING_WITHOUT_DEVICE or not told:
@@ -147,7 +147,7 @@ def _waiting(
 def _objection(
     conflict: Conflict, parties: Iterable[Holding], ledger: Ledger, cluster_index: ClusterIndex
 ) -> SkipReason | None:
-    """What the API server says of a node that is not ready is old, unlike the node's own word.
+    """What the API server reports of a node that is not ready is old, unlike the node's own word.
 
     Only its registers tell whether a node offers more than its GPUs have, and means to.
     """

@@ -242,7 +242,7 @@ def _unclaimed(
     error = said.error if said else None
     names = ", ".join(request.container for request in missing)
     evidence = (
-        str(error) if error else f"no annotation says which device {names} has",
+        str(error) if error else f"no annotation names the device of {names}",
         *map(of_holding, proof),
     )
     cause = Cause.MALFORMED if error else Cause.RUNS_UNCLAIMED

@@ -13,7 +13,7 @@ from vgpu.model import Device, PodRef, Share
 from vgpu.units import percent, size
 
 MOST_NAMED: Final = 16
-"""So many parties are named in the evidence of one finding; the rest are counted."""
+"""Maximum number of parties named in the evidence of a finding; the others are counted."""
 
 
 class PodIndex:
@@ -36,7 +36,7 @@ class PodIndex:
         }
 
     def subject(self, ref: PodRef, node: str) -> ObjectRef:
-        """The pod as a subject; one that is not in the snapshot under the names that are known."""
+        """The pod as an object; one that is not in the snapshot under the names that are known."""
         pod, share_pod = self.pod(ref.uid), self._cluster_index.share_pods.get(ref.uid)
         if pod is not None:
             return of_pod(pod)
@@ -73,7 +73,7 @@ def of_holding(holding: Holding) -> str:
 
 
 def of_statement(said: Statement) -> str:
-    """What a source says of whom, and where to look."""
+    """What a source reports of whom, and where to look."""
     shares = ", ".join(_share(share) for share in said.shares) or "nothing"
     where = f" ({said.where})" if said.where else ""
     return f"{said.source}: {_who(said.pod, said.container)}: {shares}{where}"
@@ -102,4 +102,4 @@ def _share(share: Share) -> str:
     parts = [] if share.memory_bytes is None else [size(share.memory_bytes)]
     if share.cores_milli is not None:
         parts.append(f"{percent(share.cores_milli)} % of cores")
-    return f"{', '.join(parts) or 'a share'} of {share.device or 'a device that is not told'}"
+    return f"{', '.join(parts) or 'a share'} of {share.device or 'an unknown device'}"

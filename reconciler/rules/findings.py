@@ -1,4 +1,4 @@
-"""What rules make their findings of: subjects, actions, quotations, times. Pure."""
+"""What rules make their findings of: objects, actions, quotations, times. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -9,7 +9,7 @@ from reconciler.policy import Policy
 from vgpu.kube.objects import Node, Pod
 
 _QUOTED: Final = 300
-"""Characters of somebody else's text that evidence repeats."""
+"""Maximum length of foreign text in evidence, in characters."""
 
 
 def of_pod(pod: Pod) -> ObjectRef:
@@ -40,7 +40,7 @@ def remove_mark(node: Node, key: str, *guards: Guard) -> Edit:
 
 
 def quoted(text: str) -> str:
-    """The beginning of somebody else's text in quotes, without anything that a terminal obeys."""
+    """The beginning of a foreign text in quotes, without anything that a terminal obeys."""
     return repr(text[:_QUOTED])
 
 
@@ -50,10 +50,10 @@ def latest(times: Iterable[float | None]) -> float | None:
 
 
 def ended_at(pod: Pod) -> float | None:
-    """When a pod that has ended did so, unix seconds; None if nothing tells.
+    """When a pod that has ended did so, unix seconds; None if no source reports it.
 
     A pod's last status is the one that it ended with, so its time is the truth. The other times
-    are bounds from below: they count where nobody says when the status was written.
+    are bounds from below: they count where nobody reports when the status was written.
     """
     finished = (status.finished_at for status in pod.statuses)
     return latest((pod.status_at, *finished, pod.started_at, pod.created_at))

@@ -42,7 +42,7 @@ _FINISHED: Final[Mapping[str, frozenset[str]]] = {
     "OnFailure": frozenset({SUCCEEDED}),
     "Never": frozenset({SUCCEEDED, FAILED}),
 }
-"""restartPolicy -> phases in which a SharePod is over; in others its pod is made again."""
+"""restartPolicy -> phases in which a SharePod is over; in others its pod is recreated."""
 
 _WHOLE: Final = 1.0
 """What the device manager lets the requests of one GPU add up to, in float64."""
@@ -144,7 +144,7 @@ def _is_finished(share_pod: Pod) -> bool:
 def _orphan(holding: HolderPod, pod: Pod, cards: _Cards, policy: Policy) -> Iterator[Finding]:
     """A holder that keeps exactly one GPU, for nobody. Another pod is not KubeShare's to make.
 
-    KubeShare's have no owner: one that has is somebody else's pod with a name or label like it.
+    KubeShare's have no owner: one that has is another user's pod with a name or label like it.
     """
     alike = pod.owner is None and _asks_for_one_card(pod.containers)
     if not holds_devices(pod) or not alike or cards.users_of(holding.gpuid, holding.node):
@@ -187,7 +187,7 @@ def _stuck(share_pod: Pod, cards: _Cards, policy: Policy) -> Iterator[Finding]:
         cause, evidence = Cause.VANISHED_GPUID, ("no holder pod keeps a GPU under that name",)
     if not evidence:
         return
-    place = f"it was given virtual GPU {quoted(gpuid)} on node {share_pod.node}, but no pod"
+    place = f"virtual GPU {quoted(gpuid)} was allocated to it on node {share_pod.node}, but no pod"
     own = not _MADE_UP.fullmatch(gpuid)
     remark = ("the name is not one that KubeShare makes up: its user must decide",) if own else ()
     yield Finding(

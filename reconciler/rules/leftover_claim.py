@@ -2,7 +2,7 @@
 
 Volcano's plugin finds the pod that the kubelet means by what stands in ``devices-to-allocate``, and
 looks neither at the pod's phase nor at whether it was served: the next pod on the node may be
-given what this one says.
+given what this one reports.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from vgpu.schemes.codec import LeftoverClaim
 
 
 def leftover_claim(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Strike what is left to be handed out, as the plugin does.
+    """Strike what is left to be allocated, as the plugin does.
 
     The annotation stays, empty: that is what everybody who reads it knows. Which devices the pod
     was given is in another one.

@@ -10,7 +10,7 @@ from reconciler.rules.findings import quoted
 
 
 def malformed_object(cluster_index: ClusterIndex, _: Policy) -> Iterator[Finding]:
-    """Each of them; whoever wrote it has to mend it."""
+    """Each of them; whoever wrote it has to repair it."""
     for kind in ObjectKind:
         for each in cluster_index.malformed.get(kind, ()):
             ref = each.ref

@@ -29,7 +29,7 @@ class _Verdict(msgspec.Struct, frozen=True):
 
 
 def _time_out(ages: Ages) -> float:
-    """Longer than that of the schedulers: they have given up before us."""
+    """Longer than that of the schedulers: they have abandoned before us."""
     return ages.assumed
 
 
@@ -72,7 +72,7 @@ def stale_lock(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]
 
 
 def _owned(cluster_index: ClusterIndex, _: Node, lock: NodeLock) -> tuple[_Verdict, Guard, str]:
-    """A lock that says whose it is: HAMi's."""
+    """A lock that names its owner: HAMi's."""
     namespace, name = lock.owner or ("", "")
     if hidden := [
         each for each in cluster_index.malformed[ObjectKind.POD] if _is(each.ref, namespace, name)
@@ -111,10 +111,10 @@ def _anonymous(cluster_index: ClusterIndex, node: Node, _: NodeLock) -> tuple[_V
 
 
 def stale_handshake(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Remove the scheduler's mark that the node is given up, where its plugin lives.
+    """Remove the scheduler's mark that the node is abandoned, where its plugin lives.
 
     The scheduler places nothing there until the mark is gone; with it gone, it asks the plugin
-    anew. Where the plugin does not offer its resource, the mark is right.
+    again. Where the plugin does not offer its resource, the mark is right.
     """
     for node in cluster_index.snapshot.nodes:
         for codec in cluster_index.codecs:

@@ -60,7 +60,7 @@ def over_limit(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]
 
 
 def _found(ledger: Ledger, usage: Sequence[Usage]) -> Iterator[_Over]:
-    """In the ledger's order. A MIG instance is handed out whole, however little was asked for."""
+    """In the ledger's order. A MIG instance is allocated whole, however little was asked for."""
     used = {(one.pod_uid, one.container, one.device): one for one in usage}
     remarks = {
         (conflict.pod.uid, conflict.container, conflict.device): conflict
@@ -103,7 +103,7 @@ def _evidence(over: _Over, node: str) -> Iterator[str]:
         f"node {node} on {usage.device}: {usage.container} uses {size(used)} of"
         f" {size(over.given_bytes)}, {used * 100 // over.given_bytes} %"
     )
-    yield f"{of_holding(over.holding)}; its size is told by {over.holding.sized_by}"
+    yield f"{of_holding(over.holding)}; its size is from {over.holding.sized_by}"
     more = len(usage.pids) - MOST_NAMED
     pids = ", ".join(map(str, usage.pids[:MOST_NAMED])) + f" and {more} more" * (more > 0)
     yield f"its processes on the device: pid {pids}"

@@ -2,8 +2,8 @@
 
 The reason of a refused pod is the kubelet's, Kubernetes ``pkg/kubelet/lifecycle``,
 ``pkg/kubelet/cm/admission`` and ``pkg/kubelet/nodeshutdown``, or gpu-manager's own. Whatever it
-says, a Failed pod of which no container was ever started has been refused; one that was evicted or
-whose time was up is its owner's affair.
+reports, a Failed pod of which no container was ever started has been refused; one that was evicted
+or whose time was up is its owner's affair.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,7 +40,7 @@ _SHUT_DOWN: Final = "Terminated"
 _OF_OTHERS: Final = frozenset({"Evicted", "DeadlineExceeded", _SHUT_DOWN})
 
 _UNKNOWN: Final = "ContainerStatusUnknown"
-"""What the kubelet says of containers of a dead pod that it cannot find, started or not."""
+"""What the kubelet reports of containers of a dead pod that it cannot find, started or not."""
 
 
 def refused(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:

@@ -49,7 +49,7 @@ class RunningDevices:
         return self._claimed(allocation) == _cards(there)
 
     def moved(self, allocation: Allocation, there: Iterable[Holding]) -> Allocation | None:
-        """The allocation with its shares where they are; None if nobody can tell which is where.
+        """The allocation with its shares where they are; None if no source knows which is where.
 
         Shares of devices that the container does have stay there.
         """
@@ -84,7 +84,7 @@ def _cards(there: Iterable[Holding]) -> Counter[str]:
 
 
 def is_running(pod: Pod, container: str) -> bool:
-    """Whether the API server says so; "" is any of the pod's."""
+    """Whether the API server reports it; "" is any of the pod's."""
     return any(
         status.state is ContainerState.RUNNING and container in ("", status.name)
         for status in pod.statuses

@@ -1,7 +1,7 @@
-"""Pods whose containers cannot start, by what the kubelet says that they wait for.
+"""Pods whose containers cannot start, by what the kubelet reports that they wait for.
 
 The device plugin's answer is cached by the kubelet and used again for each start, so such a pod
-never recovers by itself; only a new pod asks anew.
+never recovers by itself; only a new pod asks again.
 """
 
 import re
@@ -34,7 +34,7 @@ _PATTERNS: Final[Mapping[Rule, _Patterns]] = {
         (Cause.NO_GPU_TO_RUN, re.compile("no-gpu-has-[0-9]{1,19}[A-Za-z]{1,4}-to-run")),
     ),
 }
-"""What a container's message says, by the rule that looks for it."""
+"""What a container's message reports, by the rule that looks for it."""
 
 _OF_ITS_IMAGE: Final = frozenset(
     {
@@ -83,7 +83,7 @@ def find_waiting(rule: Rule, cluster_index: ClusterIndex, policy: Policy) -> Ite
 
 
 def _search(pod: Pod, patterns: _Patterns) -> tuple[Cause, Status, str] | None:
-    """The first container that says it, and its words from a little before on."""
+    """The first container with this message, and the message from a little before on."""
     for status in pod.statuses:
         for message in _told_by_the_node(status):
             for cause, pattern in patterns:

@@ -620,7 +620,7 @@ def test_inspect_without_rights_names_the_right_and_what_to_do(api):
     result = inspect("--kubeconfig", str(reader.kubeconfig))
     assert result.exit_code == 1
     assert 'cannot list resource "nodes"' in result.output
-    assert "Ask for that right" in result.output
+    assert "Ask for this permission" in result.output
 
 
 def test_inspect_with_the_least_rights_says_what_it_does_not_know(api, make_nodes):

@@ -85,7 +85,7 @@ def test_the_command_says_that_it_was_changed_meanwhile(api, node, run, monkeypa
     api.client.patch(node, {"status": {"capacity": {NAME: "3"}}}, "status")
     result = run("set", "by-hand", f"{NAME}=4", "--yes")
     assert result.exit_code == 1
-    assert "was changed by somebody else" in result.output
+    assert "was changed by another client" in result.output
     assert capacity(api, node)[NAME] == "3"
 
 

@@ -52,18 +52,18 @@ REFUSED = {
         "volcano.sh/vgpu-node is 'node99' (other_node)",
     ),
     "malformed": (told("one GPU, please:"), "not <UUID>,<type>,<memory>,<cores>"),
-    "unknown": (told(f"{STRANGER},NVIDIA,16,5:"), f"there is no GPU {STRANGER} to be shared"),
+    "unknown": (told(f"{STRANGER},NVIDIA,16,5:"), f"device {STRANGER} is not shared on this node"),
     "too-large": (
         told(f"{{0}},NVIDIA,{CARD_GIB * 16 + 1},5:"),
         "not so much memory is free",
     ),
     "raised": (
         told("{0},NVIDIA,17,5:"),
-        "it asks for 16 of volcano.sh/vgpu-memory, and its annotations promise it 17",
+        "it asks for 16 of volcano.sh/vgpu-memory, and its annotations reserve 17",
     ),
     "too-many": (
         told("{0},NVIDIA,16,5:{1},NVIDIA,16,5:"),
-        "it asks for 1 devices and was promised",
+        "it asks for 1 devices, and reserved are",
     ),
     "unlimited": (told("{0},NVIDIA,0,5:"), "which HAMi-core takes for no limit (malformed)"),
 }
@@ -141,7 +141,7 @@ def test_a_volcano_sidecar_has_no_promise_of_its_own(plugin, client, namespace):
     (main,) = pod["spec"]["containers"]
     pod["spec"]["initContainers"] = [main | {"name": "side", "restartPolicy": "Always"}]
     pod = client.create(pod)
-    words = "no devices are promised to this sidecar container"
+    words = "no devices are reserved for this sidecar container"
     wait_until(lambda: words in said(client, pod), words)
 
 
@@ -157,7 +157,7 @@ def test_what_nobody_there_can_be_asking_for_fails_the_pod_and_names_who_waits(
     failed = client.wait_for(former, objects.phase("Failed"), "Failed")["status"]
     assert failed["reason"] == "UnexpectedAdmissionError"
     for words in (
-        f"1 of {KIND.resource} were asked for on node {plugin.node.name}",
+        f"1 of {KIND.resource} were requested on node {plugin.node.name}",
         f"{namespace}/former has failed",
         f"{namespace}/double wants 2 (container main)",
         "none wants 1 (no_candidate)",

@@ -163,7 +163,7 @@ def test_one_node_is_seen_with_its_pods_alone(cluster, large, tmp_path):
         assert [node.name for node in snapshot.nodes] == [name]
         assert len(snapshot.pods) == large.population.pods // large.population.nodes
         assert {pod.node for pod in snapshot.pods} == {name}
-        assert any("the node's own books are not complete" in note for note in snapshot.notes)
+        assert any("own allocation records are incomplete" in note for note in snapshot.notes)
 
 
 @pytest.mark.parametrize("continuous", [True, False])

@@ -40,11 +40,11 @@ gpu-1  volcano · 2 GPUs · 13.7 GiB free
 
 Without a device: 2
   ml/infer-0  7.8 GiB, 20% of cores  volcano on gpu-1  12m
-      promised a device that was never handed out (GPU GPU-00000001)
+      a device is reserved, but was never allocated (GPU-00000001)
   ml/waits  31.2 GiB, 80% of cores  volcano  1m
-      no node takes it: no room
+      no node fits the pod: no room
 
-What still fits
+Free capacity
   volcano    2 GPUs, 58.7 GiB free of 90.0 GiB
              room for 0 more of 31.2 GiB, 80% of cores (as ml/waits wants): 0.0
              GiB of the free memory (0%) usable
@@ -144,8 +144,8 @@ def test_containers_are_named_where_a_pod_shows_several(tmp_path):
 def test_conflicts_are_told_in_words(dump):
     pods = [sample.volcano_pod(f"p{n}", "gpu-1", 1, 30000) for n in range(2)]
     printed = " ".join(run("--from", dump(NODES[0], *pods)).output.split())
-    assert "Conflicts: 1 gpu-1 GPU GPU-00000001" in printed
-    assert "the shares of a device are together more than it has" in printed
+    assert "Conflicts: 1 gpu-1 GPU-00000001" in printed
+    assert "the shares of a device add up to more than it has" in printed
     assert "(by ml/p0/main, ml/p1/main)" in printed
 
 

@@ -88,7 +88,7 @@ def test_what_is_so_already_needs_no_patch(name, count):
         (["unset", "n", "memory"], "'memory' is not an extended resource"),
         (["set", "", "example.com/fpga=4", "--yes"], "'' is no node's name"),
         (["unset", "..", "example.com/fpga", "--yes"], "'..' is no node's name"),
-        (["set", "n", "example.com/fpga=4"], "nobody can be asked"),
+        (["set", "n", "example.com/fpga=4"], "cannot ask for confirmation"),
         (["unset", "n", "example.com/fpga"], "pass --yes"),
     ],
 )

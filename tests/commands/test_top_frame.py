@@ -58,7 +58,7 @@ def test_a_card_tells_how_busy_full_hot_and_hungry_it_is():
     assert " GPU 0  NVIDIA A10   GPU-aaaaaaaa   41 °C   75 of 150 W" in shown
     assert " 50% " in shown
     assert "6.0G of 24.0G" in shown
-    assert "nobody holds a share of it" in shown
+    assert "no container holds a share of this GPU" in shown
 
 
 def test_a_container_tells_used_limit_accounted_and_utilisation():
@@ -121,7 +121,7 @@ def test_a_card_cut_into_instances_shows_them():
     instance = PageDevice("MIG-1", 0, parent=CARD.uuid, profile="1g.6gb", up=True)
     shown = text(state(devices=(CARD, instance)))
     assert " MIG 1g.6gb  MIG-1" in shown
-    assert shown.count("nobody holds") == 1  # of the instance; the GPU has its instances
+    assert shown.count("no container holds") == 1  # of the instance; the GPU has its instances
 
 
 # ---------------------------------------------------------------- trouble

@@ -266,7 +266,7 @@ def test_all_that_is_unknown_is_said():
     assert [line.partition(":")[0] for line in lines] == [
         "collector kubelet fails",
         "GPU-9 no longer answers",
-        "how GPU0 is joined to GPU1 is unknown",
+        "the connection of GPU0 to GPU1 is unknown",
         "the memory of ml/a/main is unknown",
         "ml/b/main holds a share of a GPU that is not known here (GPU-9)",
     ]
@@ -285,7 +285,7 @@ def test_the_simulated_node_is_drawn_and_what_is_unknown_is_said_apart():
     assert result.exit_code == 0
     assert result.stdout.startswith("ROOT:0\n|---SYS (aval: 0, ")
     assert result.stdout.count("|   |---GPU") == 2
-    assert "how GPU0 is joined to GPU1 is unknown: taken for SYS" in result.stderr
+    assert "the connection of GPU0 to GPU1 is unknown: SYS is assumed" in result.stderr
 
 
 def test_a_matrix_tells_how_the_cards_lie(tmp_path):
@@ -378,7 +378,7 @@ def test_a_driver_that_cannot_tell_leaves_the_links_unknown(driver):
     driver.write(devices=[Device(uuid(0)), Device(uuid(1))], faults=[fault])
     done = with_driver(driver)
     assert done.stdout.startswith("ROOT:2\n|---SYS")
-    assert "how GPU0 is joined to GPU1 is unknown" in done.stderr
+    assert "the connection of GPU0 to GPU1 is unknown" in done.stderr
 
 
 def test_without_a_driver_it_fails_and_says_what_can_be_done(driver):

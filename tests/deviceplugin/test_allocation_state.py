@@ -112,7 +112,7 @@ def test_what_does_not_fit_is_refused_and_names_the_holders(held, asked):
 
 def test_what_does_not_fit_is_told_in_amounts_for_people():
     allocation_state = admitted(AllocationState.of(CARDS), pod("p", share(A, 7, 60)))
-    assert "asked 4096 MiB, free 3072 MiB" in str(
+    assert "asked 4.0 GiB, free 3.0 GiB" in str(
         refusal(admitted, allocation_state, pod("q", share(A, 4)))
     )
     assert "asked 50 %, free 40 %" in str(

@@ -74,7 +74,7 @@ def test_what_nobody_can_be_asking_for_is_refused_by_name(parts):
     bench.create("wants-one", share(A, 2))
     error = refused(bench, ids=frozenset({"id-0", "id-1"}))
     assert error.why is BindRefusal.NO_CANDIDATE
-    assert f"2 of {NUMBER} were asked for" in str(error)
+    assert f"2 of {NUMBER} were requested" in str(error)
     assert "team/pod-wants-one wants 1 (container main)" in str(error)
     assert bench.refusals() == {("allocate", BindRefusal.NO_CANDIDATE): 1}
 

@@ -539,7 +539,7 @@ def test_without_cdi_an_answer_made_for_another_pod_is_not_started(parts):
     assert error.why is BindRefusal.CROSSED
     assert error.final
     assert error.detail.endswith(
-        f"this one has 2048 MiB, 10 % of cores of {A if owner is first else B}"
+        f"this one has 2.0 GiB, 10 % of cores of {A if owner is first else B}"
     )
     assert bench.injector.written() == frozenset()
     bench.admit(other, ["id-1"])

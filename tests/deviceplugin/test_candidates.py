@@ -223,16 +223,16 @@ def test_the_refusal_names_the_request_and_who_comes_near():
     text = said(pod("b"), failed, count=2)
     assert no_candidate(CLAIMS, (), EMPTY, NUMBER, 2).why is BindRefusal.NO_CANDIDATE
     assert text == (
-        "2 of volcano.sh/vgpu-number were asked for on node node-1; waiting there:"
+        "2 of volcano.sh/vgpu-number were requested on node node-1; waiting there:"
         " team/pod-b wants 1 (container main), team/pod-d has failed; none wants 2"
     )
 
 
 def test_where_nobody_waits_the_refusal_says_so():
     started = running(pod("p"))
-    text = "3 of volcano.sh/vgpu-number were asked for on node node-1; nobody waits there"
+    text = "3 of volcano.sh/vgpu-number were requested on node node-1; no pod waits there"
     assert said(started, count=3) == text
-    assert "on this node; nobody" in said(count=3)
+    assert "on this node; no pod" in said(count=3)
 
 
 def test_the_refusal_does_not_grow_with_the_pods():

@@ -111,7 +111,7 @@ def test_a_file_is_there_as_a_whole_and_only_once(files, tmp_path):
 
 def test_a_name_never_gets_another_meaning(files, tmp_path):
     files.write(NAME, EDITS, {})
-    with pytest.raises(FileExistsError, match="something else") as error:
+    with pytest.raises(FileExistsError, match="its content differs") as error:
         files.write(NAME, ContainerEdits({"A": "b"}), {})
     assert error.value.filename == str(file(tmp_path))
     assert file(tmp_path).read_bytes() == GOLDEN.read_bytes()

@@ -111,7 +111,7 @@ def test_the_order_of_promised_cards_is_kept():
     ("indices", "why", "words"),
     [
         (["7"], BindRefusal.UNKNOWN_DEVICE, "/dev/nvidia7"),
-        (["0,1"], BindRefusal.MALFORMED, "was promised 2"),
+        (["0,1"], BindRefusal.MALFORMED, "2 are reserved"),
         (["x"], BindRefusal.MALFORMED, "not indices of GPUs"),
     ],
 )

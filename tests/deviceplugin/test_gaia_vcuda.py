@@ -403,7 +403,7 @@ def test_a_container_that_nobody_can_name_waits_in_vain(node, monkeypatch):
     container = node.host.start(pod.ref, "c0", [7], linked=False)
     told, text = register(node.socket(), pod_uid=UID, container_id=container)
     assert told is Code.UNAVAILABLE
-    assert "the kubelet does not say" in text
+    assert "the kubelet's data does not identify" in text
 
 
 def test_a_driver_that_does_not_answer_is_said(node):
@@ -603,7 +603,7 @@ def test_what_a_tenant_brings_about_at_each_look_is_said_once(node, caplog):
         node.keeper._registrar.look(UID)
         node.keeper.seat(tenant)
     assert sorted(warnings(caplog)) == [
-        "more processes than gaia's library counts",
+        "more processes than gpu-manager's library counts",
         "the limits of a pod stay what they are",
     ]
 

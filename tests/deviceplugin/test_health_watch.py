@@ -301,7 +301,7 @@ def test_a_defect_of_who_is_told_does_not_end_the_watch(driver, caplog):
     driver.write(devices=cards(), xids=[Xid(uuid(0), 79)])
     assert reasons(item_of(told, "the XID's judgement")) == {uuid(0): {UnhealthyReason.XID}}
     stop(watch)
-    assert "telling of a device's health failed on a defect" in caplog.text
+    assert "reporting a device's health failed on a defect" in caplog.text
 
 
 def test_a_defect_in_judging_ends_neither_samples_nor_events(driver, caplog, monkeypatch):

@@ -370,7 +370,7 @@ def test_a_card_that_was_not_given_and_is_used_is_held_beside():
     assert held(found.allocation_state, "p") == {"side": (share(B, 3),)}
     assert bindings(found.allocation_state) == bindings(node.state.allocation_state)
     assert any(
-        "was not given" in one.detail and C in one.detail
+        "was not allocated" in one.detail and C in one.detail
         for one in of_allocations(found.allocation_state)
     )
 
@@ -588,7 +588,7 @@ def test_on_one_of_several_cards_it_is_unsettled_and_a_conflict():
     found = gpushare({}, FOUR)
     assert found.unsettled == {"p"}
     assert not found.allocation_state.tenants
-    assert any("nobody tells of which device" in one.detail for one in found.conflicts)
+    assert any("no source names the device" in one.detail for one in found.conflicts)
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_the_page_names_every_card_container_and_problem(browser, url):
     for pod, container in demo().containers():
         if pod.running:
             assert f"{pod.ref.namespace}/{pod.ref.name}/{container.name}" in text
-    assert "What is wrong (" in text
+    assert "Problems (" in text
     for problem in (
         "UnexpectedAdmissionError",
         "over its limit",

@@ -216,7 +216,7 @@ def test_whatever_a_region_says_no_sum_passes_what_is_registered(slots, limit, l
 def test_the_status_page_is_told_what_was_wrong_in_words():
     result, _ = joined([], oversold(24), shim=region(limit=25 * GIB, priority=-1))
     (limit, priority) = sorted(one.detail for _, one in result.rejected)
-    assert limit == f"a memory limit of 25600 MiB of {A}, which has 24576 MiB"
+    assert limit == f"a memory limit of 25.0 GiB of {A}, which has 24.0 GiB"
     assert priority == "priority -1"
 
 

@@ -113,7 +113,7 @@ def test_who_is_idle_is_so_whichever_pod_of_the_exporter_measured_it(tmp_path):
         tmp_path,
         series,
         answer("vgpu-workload", "Idle", ("{}", 1)),
-        answer("vgpu-workload", "What each has, may use and uses", *busiest, letter="I"),
+        answer("vgpu-workload", "Shares, limits and use", *busiest, letter="I"),
     )
 
 
@@ -129,7 +129,7 @@ def test_a_share_of_unknown_size_is_a_share_and_has_a_line(tmp_path):
         inputs(series, **NODE),
         answer("vgpu-workload", "Shares", ("{}", 2)),
         answer("vgpu-workload", "Not measured", ("{}", 1)),
-        answer("vgpu-workload", "What each has, may use and uses", *lines),
+        answer("vgpu-workload", "Shares, limits and use", *lines),
     )
 
 

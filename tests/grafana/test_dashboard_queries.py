@@ -172,7 +172,7 @@ def test_each_variable_has_values_to_choose(server, uid):
             yield f"${name}: nothing of some series: {set(values)}"
 
 
-WORKLOADS = "vgpu-workload: What each has, may use and uses"
+WORKLOADS = "vgpu-workload: Shares, limits and use"
 
 
 def given(server, **values):

@@ -21,7 +21,7 @@ from vgpu.units import GIB
 PAGE = (ROOT / "docs" / "legacy-queries.md").read_text()
 SECTION = re.compile(r"^## `--compat ([\w-]+)`\n\n```promql\n(.*?)```", re.MULTILINE | re.DOTALL)
 QUERIES = {Compat(name): re.split(r"\n\n", block.strip()) for name, block in SECTION.findall(PAGE)}
-REPLACEMENTS = PAGE.partition("## What to ask instead")[2]
+REPLACEMENTS = PAGE.partition("## Replacement queries")[2]
 FAMILIES = {
     name: {
         family.name: {*table.labels, *family.extra}

@@ -222,6 +222,5 @@ def test_a_file_that_is_missing_or_was_changed_is_told_and_written_anew(tmp_path
     told = generated("--check")
     assert told.exit_code == 1
     assert (
-        told.stderr
-        == "grafana/rules/vgpu-alerts.yaml is not what the tables say: run `make docs`\n"
+        told.stderr == "grafana/rules/vgpu-alerts.yaml differs from the tables: run `make docs`\n"
     )

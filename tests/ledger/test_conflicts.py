@@ -213,9 +213,7 @@ def test_more_than_the_device_has():
     (conflict,) = ledger.conflicts
     assert conflict.kind is ConflictKind.OVERCOMMITTED
     assert conflict.device == A
-    assert conflict.detail == (
-        f"{12 * GIB} of {10 * GIB} bytes of memory; 1200 of 1000 thousandths of cores"
-    )
+    assert conflict.detail == ("12.0 GiB of 10.0 GiB memory; 120 % of 100 % cores")
     assert conflict.statements == tuple(told)
     assert entry(ledger, A).free_memory_bytes == 0
     assert entry(ledger, A).free_cores_milli == 0

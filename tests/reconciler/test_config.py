@@ -137,7 +137,7 @@ def test_a_rule_that_reports_is_let_act_after_an_age_of_its_own():
         ("limits: 5", "r.yaml:1:9: limits: ", "must hold per_cycle, "),
         ("limits: {per_cycle: [1]}", "r.yaml:1:21: ", "not a list"),
         ("limits: {per_cycle: {a: 1}}", "r.yaml:1:21: ", "not a mapping"),
-        ("limits:\n  per_node: 1\n  per_node: 2\n", "r.yaml:3:3: limits.per_node: ", "given twice"),
+        ("limits:\n  per_node: 1\n  per_node: 2\n", "r.yaml:3:3: limits.per_node: ", "twice"),
         ("ages:\n  failed: soon\n", "r.yaml:2:11: ages.failed: ", "such as 90s or 2m, not 'soon'"),
         ("every: 0s", "r.yaml:1:8: every: ", "from 1s to 1d"),
         ("mode: off", "r.yaml:1:7: mode: ", "plan or apply, not 'off'"),

@@ -343,7 +343,7 @@ def test_who_is_told_to_stop_is_not_said_to_lead_no_longer():
     answers = chain([False], repeat(True))
     applier = Applier(FakeHands(*pods), NoAudit(), ApplyOptions(stopping=lambda: next(answers)))
     told = [(result.outcome, result.detail) for result in applier.apply(plan, unmoved())]
-    assert told == [(ActionOutcome.DONE, ""), (ActionOutcome.OUT_OF_TIME, "told to stop")]
+    assert told == [(ActionOutcome.DONE, ""), (ActionOutcome.OUT_OF_TIME, "stopped by a signal")]
 
 
 @contextmanager

@@ -245,7 +245,7 @@ def test_what_is_held_is_compared_with_what_is_registered(bench):
     (conflict,) = (
         one
         for one in conflicts(bench.view(), ConflictKind.OVERCOMMITTED)
-        if "of memory" in one.detail
+        if " memory" in one.detail
     )
     assert conflict.device == A10.uuid
 

@@ -142,7 +142,7 @@ TOUCHES_MORE = [
         volcano([EVICTED | {"action": "SyncJob"}], [EVICTED | {"action": "RestartTask"}]),
         "its policy for PodEvicted is RestartTask",
     ),
-    (VOLCANO, volcano([EVICTED]), "its policy for PodEvicted is not said"),
+    (VOLCANO, volcano([EVICTED]), "its policy for PodEvicted is not set"),
     (GROUPS, group(size=4), "its restartPolicy is RecreateGroupOnPodRestart"),
     (GROUPS, group(restartPolicy="RecreateGroupOnPodRestart"), "its restartPolicy is Recreate"),
     (GROUPS, group(restartPolicy="SomethingNew"), "its restartPolicy is SomethingNew"),
@@ -156,7 +156,7 @@ TOUCHES_MORE = [
         "it has not noted the end",
     ),
     (SPARK, {"status": {"applicationState": {"state": "RUNNING"}}}, "its state is RUNNING"),
-    (SPARK, {}, "its state is not said"),
+    (SPARK, {}, "its state is not set"),
     (CLONES, {"spec": {"volumeClaimTemplates": [{}]}}, "it has volumeClaimTemplates"),
     (BROADCAST, conditions("Running"), "it has not ended"),
 ]

@@ -95,13 +95,13 @@ def test_on_a_terminal_no_line_is_longer_than_it(width):
 def test_what_is_left_alone_is_grouped_by_its_reason_with_every_subject_once():
     plan = planned()
     text = shown(plan)
-    left = text[text.index("Left alone") :].splitlines()
-    assert left[0] == "Left alone: 4"
-    assert left[1] == "  protected_namespace: in a protected namespace (1)"
+    left = text[text.index("Skipped") :].splitlines()
+    assert left[0] == "Skipped: 4"
+    assert left[1] == "  protected_namespace: the object is in a protected namespace (1)"
     assert left[2].split()[:3] == ["refused", "kube-system/core-0", "gpu-1"]
-    assert left[3] == "  bare_pod: nobody would make it again (--evict-bare) (2)"
+    assert left[3] == "  bare_pod: no controller would recreate the pod (--evict-bare) (2)"
     assert [line.split()[1] for line in left[4:6]] == ["ml/bare-0", "ml/bare-1"]
-    assert left[6] == "  too_young: it has not been so for long enough (1)"
+    assert left[6] == "  too_young: the problem is not old enough yet (1)"
     assert "50 s to go" in left[7]
     for entry in plan.entries:
         name = subject_text(entry.finding.subject)
@@ -135,7 +135,7 @@ def test_a_tripped_breaker_and_what_was_not_seen_stand_on_top():
     plan = planned(*SICK, limits=Limits(breaker=0.0, breaker_floor=0))
     lines = shown(replace(plan, notes=("SharePods could not be read",))).splitlines()
     assert lines[0] == "Note: SharePods could not be read"
-    assert lines[1].startswith("Circuit breaker: 4 troubles with")
+    assert lines[1].startswith("Circuit breaker: 4 objects need an action, with")
     assert "To be done" not in "\n".join(lines)
 
 

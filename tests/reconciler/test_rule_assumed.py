@@ -110,7 +110,7 @@ def test_the_plugin_may_say_itself_that_it_failed(style):
     struck = {LANGUAGES[style].key_set.to_allocate: ";"}
     for said in (failed, failed | struck):
         finding = only(assumed_expired, not_admitted(style, annotations=said))
-        assert "volcano: the plugin says that it could not serve it" in finding.evidence
+        assert "volcano: the plugin reports that it could not serve the pod" in finding.evidence
 
 
 @pytest.mark.parametrize("style", ["volcano", "hami"])

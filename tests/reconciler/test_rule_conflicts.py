@@ -24,7 +24,6 @@ from tests.reconciler.samples import (
     LANGUAGES,
     MINUTE,
     NOW,
-    SHARE,
     SPOKEN,
     cards,
     ended,
@@ -87,10 +86,10 @@ def test_a_device_with_more_holders_than_it_can_bear_is_told_with_all_of_them(st
     assert (finding.rule, finding.action) == (Rule.DOUBLE_BOOKED, None)
     assert finding.subject.kind is ObjectKind.POD
     told = text(finding)
-    assert f"{6 * SHARE} of {CARD} bytes of memory" in told
-    assert "40960 MiB" in told
+    assert "48.0 GiB of 40.0 GiB memory" in told
+    assert "40.0 GiB" in told
     for at in range(6):
-        assert f"ml/train-{at}/main holds 8192 MiB" in told
+        assert f"ml/train-{at}/main holds 8.0 GiB" in told
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -71,9 +71,9 @@ def test_a_container_that_uses_more_than_it_was_given_is_told_with_figures():
     assert (finding.subject.kind, finding.subject.uid) == (ObjectKind.POD, train.ref.uid)
     assert finding.action is None
     text = "\n".join(finding.evidence)
-    assert f"node gpu-1 on {HERE}: main uses 12288 MiB of 8192 MiB, 150 %" in text
-    assert "ml/train/main holds 8192 MiB" in text
-    assert "its size is told by kubelet-checkpoint" in text
+    assert f"node gpu-1 on {HERE}: main uses 12.0 GiB of 8.0 GiB, 150 %" in text
+    assert "ml/train/main holds 8.0 GiB" in text
+    assert "its size is from kubelet-checkpoint" in text
     assert "pid 4711, 4712" in text
 
 
@@ -191,7 +191,7 @@ def test_where_the_kubelet_and_our_plugin_differ_it_is_told_and_left_alone():
     assert finding.objection is SkipReason.SIZES_DIFFER
     text = "\n".join(finding.evidence)
     assert "kubelet-checkpoint: ml/train/main: 8 MiB" in text
-    assert "own-checkpoint: ml/train/main: 8192 MiB" in text
+    assert "own-checkpoint: ml/train/main: 8.0 GiB" in text
 
 
 def test_a_tenants_annotation_makes_no_doubt_of_what_they_agree_on():

@@ -170,7 +170,7 @@ def test_a_card_that_the_register_cannot_say_is_refused(card):
 
 
 def test_an_index_that_is_not_told_is_not_made_up():
-    with pytest.raises(ClaimError, match="index is not told"):
+    with pytest.raises(ClaimError, match="index is missing"):
         registration([Registration("GPU-a")], HAMI, columns=9)
 
 

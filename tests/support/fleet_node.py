@@ -23,7 +23,7 @@ _FILL = 0.9  # of a GPU's free memory is promised to containers
 
 
 def fleet_node(cards: int = 8, containers: int = 80, index: int = 0) -> Scenario:
-    """A node of equal ``cards`` that ``containers`` share evenly; ``index`` tells nodes apart.
+    """A node of equal ``cards`` that ``containers`` share evenly; ``index`` distinguishes nodes.
 
     Both processes of a container are on its one GPU. Nothing is wrong with any of them.
     """

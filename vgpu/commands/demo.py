@@ -29,7 +29,7 @@ from vgpu.simulator.node import SimulatedNode
 from vgpu.units import GIB
 
 WRITE_SECONDS = 1.0
-"""How often the node's files move on."""
+"""Interval between two updates of the node's files, in seconds."""
 
 SAMPLE_SECONDS = 2.0
 """Shorter than the exporter's default, so that a person sees things move."""
@@ -85,7 +85,7 @@ def first_look(url: str, page: MetricsPage) -> str:
         used = "–" if share.used_bytes is None else size(share.used_bytes)
         limit = "–" if share.limit_bytes is None else size(share.limit_bytes)
         lines.append(f"  {who(share):<44}{share.scheme.value:<11}{used:>10}{limit:>11}")
-    lines += ["", "  What is wrong here:"]
+    lines += ["", "  Problems on this node:"]
     lines += [
         f"    {problem.severity.name.lower():<8} {problem.text}" for problem in problems(page.view)
     ]

@@ -45,21 +45,21 @@ Examples:
 
 \b
 How to read it:
-  █ assigned: the device plugin has handed it out     ░ free
-  ▒ assumed: a scheduler promised it, not handed out yet
-  held/total memory and percent of cores stand beside the bars, then shares held/possible.
-  Pods that have finished hold nothing and are left out.
+  █ assigned: allocated by the device plugin     ░ free
+  ▒ assumed: reserved by a scheduler, not yet allocated by the device plugin
+  Beside the bars: held/total memory, percent of cores, then shares held/possible.
+  Pods that have finished hold nothing and are not shown.
 
 \b
-What still fits: free memory is of no use where it is scattered over GPUs in pieces that are
-too small, or where cores or shares have run out. So for each scheme it is counted, GPU by GPU,
-how many more of one share there is room for: of the largest request that waits for a node, or,
-if none does, of the most common share (of equally common ones the largest). The memory of these
-shares together is what is usable of the free memory. GPUs that are unhealthy, and those of
-nodes that are cordoned or not ready, have no room.
+Free capacity: free memory is of no use where it is fragmented over GPUs in parts that are too
+small, or where cores or shares have run out. For each scheme, the command counts on each GPU how
+many more of one share fit: of the largest request that waits for a node, or, without one, of the
+most common share (of equally common ones the largest). The memory of these shares is the usable
+part of the free memory. Unhealthy GPUs, and GPUs of nodes that are cordoned or not ready, have no
+usable memory.
 
 \b
-Status: 0 if it could be read, whatever it says; 1 if it could not; 2 for wrong flags.
+Status: 0 if the cluster could be read, whatever its state; 1 if not; 2 for wrong flags.
 """
 
 
@@ -190,7 +190,7 @@ def no_such_node(name: str, known: Iterable[str]) -> click.ClickException:
 
 
 def _nothing(node: str, scheme: str | None) -> str:
-    """What is told where no node is left to be shown, and what was looked for."""
+    """The message where no node is left to be shown, with the search."""
     by = f" by {scheme}" if scheme else ""
     return f"Node {node} shares no GPUs{by}." if node else f"No node shares GPUs{by}."
 
@@ -265,7 +265,7 @@ def _print_legacy(read: Read, node: str, *, details: bool) -> None:
     envvar="VGPU_GPUSHARE_MEMORY_UNIT",
     metavar="UNIT",
     help="What one unit of aliyun.com/gpu-mem means: GiB, MiB, or so many of them (256MiB); auto"
-    " goes by the size of the GPUs and says what it took.",
+    " chooses by the size of the GPUs and prints its choice.",
 )
 @click.option(
     "--legacy",

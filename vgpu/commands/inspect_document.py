@@ -99,7 +99,7 @@ class PendingDocument(_Document, frozen=True):
 
 
 class StatementDocument(_Document, frozen=True):
-    """One source's word in a conflict; ``node`` is the one it was made for, "" if not told."""
+    """One source's statement in a conflict; ``node`` is the one it was made for, "" if unknown."""
 
     source: str
     pod: PodName
@@ -286,7 +286,7 @@ def _pod(pod: PodRef) -> PodName:
 
 
 _LATEST = 253402300799
-"""The last second of the year 9999; what is later was not told by a clock."""
+"""The last second of the year 9999; a later time is no clock's."""
 
 
 def _time(seconds: float | None) -> datetime | None:

@@ -50,7 +50,7 @@ _AMOUNT, _PERCENT, _SHARES = 15, 8, 5
 _NUMBERS = _AMOUNT + _PERCENT + _SHARES
 _MODEL = 22
 _UUID = 12
-"""Characters that tell the GPUs of a cluster apart: GPU-8dcd427f."""
+"""Characters of a UUID that identify a GPU in a cluster: GPU-8dcd427f."""
 _WIDE_UUID = 40
 
 
@@ -295,7 +295,7 @@ class _Table(msgspec.Struct, frozen=True):
     def _rooms(self, rooms: Sequence[FreeCapacity]) -> Iterator[Line]:
         if not rooms:
             return
-        yield [("What still fits", BOLD)]
+        yield [("Free capacity", BOLD)]
         for room in rooms:
             cards = f"{room.cards} GPU{'' if room.cards == 1 else 's'}"
             free = f"{size(room.free_bytes)} free of {size(room.memory_bytes)}"
@@ -324,7 +324,8 @@ class _Table(msgspec.Struct, frozen=True):
         return text[: width - tail - 1] + self.glyphs.cut + text[len(text) - tail :]
 
     def _on(self, device: str) -> str:
-        return f"GPU {device if self.layout.wide else device[:_UUID]}"
+        name = device if self.layout.wide else device[:_UUID]
+        return name if name.startswith("GPU-") else f"GPU {name}"
 
     def _age(self, since: float | None) -> str:
         return "" if since is None else age(self.as_of - since)
@@ -340,7 +341,7 @@ def card_name(entry: DeviceEntry, *, wide: bool = False) -> str:
 
 
 _MOST_GIB: Final = 10_240
-"""More is told in TiB; of a GPU it never is."""
+"""Larger amounts are in TiB, which no GPU has."""
 
 
 def who(pod: PodRef, container: str) -> str:

@@ -112,7 +112,9 @@ def _change(
 ) -> None:
     """Show the change, ask, make it."""
     if not (yes or dry or sys.stdin.isatty()):
-        raise click.UsageError("nobody can be asked: standard input is no terminal; pass --yes")
+        raise click.UsageError(
+            "cannot ask for confirmation: standard input is not a terminal; pass --yes"
+        )
     with connected(kubeconfig, context) as cluster:
         from vgpu.kube.connection import ClusterError  # noqa: PLC0415  # slow to import, see connection.py
 
@@ -136,7 +138,7 @@ def _change(
             if error.status != _UNPROCESSABLE:
                 raise
             raise click.ClickException(
-                f"not changed: {name} was changed by somebody else, or the server refuses the"
+                f"not changed: {name} was changed by another client, or the server refuses the"
                 f" value ({error.message}). Run the command again to see what it is now."
             ) from error
         click.echo("changed")

@@ -103,7 +103,7 @@ class ThisNode:
         )
 
     def links(self) -> Links:
-        """How the GPUs of the last sample are joined; what the driver does not tell is missing."""
+        """The connections of the last sample's GPUs; what the driver does not report is missing."""
         begun = time.monotonic()
         self._links.begin(None)
         self._links.finish(begun + self._options.sample_timeout)

@@ -47,7 +47,7 @@ from vgpu.program.flags import Duration, is_typed
 
 LOCAL = f"http://localhost:{DEFAULT_PORT}"
 TICK_SECONDS = 1.0
-"""How often the age of a page moves on while nothing else does."""
+"""Interval between two updates of a page's age, in seconds."""
 
 EPILOG = """\
 \b
@@ -84,7 +84,7 @@ class Poller:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more; an answer that is still awaited is given up."""
+        """Ask no more; an answer that is still awaited is abandoned."""
         self._ended.set()
 
     def _loop(self) -> None:

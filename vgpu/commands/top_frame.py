@@ -1,8 +1,8 @@
 """What `vgpu top` shows, as one text of exactly the terminal's size. Pure.
 
 Two lines of heading, the GPUs with their containers, one line of keys; what does not fit is
-scrolled. A dash is what the exporter could not read. Colour never says anything alone: a container
-near its limit has a ``!`` before its name, one beyond it a ``>``.
+scrolled. A dash is what the exporter could not read. Colour never reports anything alone: a
+container near its limit has a ``!`` before its name, one beyond it a ``>``.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -292,7 +292,7 @@ def body(state: ScreenState, layout: ColumnLayout, sort: Sort) -> list[Row]:
             for share in on.get(device.uuid, ())
         ]
         if device.up and device.uuid not in on and device.uuid not in parents:
-            rows.append(partial(Text, "  nobody holds a share of it", style="dim"))
+            rows.append(partial(Text, "  no container holds a share of this GPU", style="dim"))
     if not reading.devices:
         rows.append(partial(Text, " No GPU answers."))
     if reading.idle:
@@ -425,7 +425,7 @@ def short(count: float | None) -> str:
 
 
 def middle(text: str, width: int) -> str:
-    """The text, its middle left out where it is too long: the end tells pods apart."""
+    """The text, its middle left out where it is too long: the end distinguishes pods."""
     if cell_len(text) <= width:
         return text
     keep = max(0, width - 1)

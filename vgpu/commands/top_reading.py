@@ -31,7 +31,7 @@ Labels = Mapping[str, str]
 
 
 class PageError(Exception):
-    """What answered is no metrics page of a vgpu exporter; the message says why."""
+    """What answered is no metrics page of a vgpu exporter; the message has the reason."""
 
 
 class PageDevice(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class PageDevice(msgspec.Struct, frozen=True):
 class PageShare(msgspec.Struct, frozen=True):
     """A container on a device. Bytes; utilisation as a ratio of the whole device.
 
-    ``limit`` is what it may use; where nobody tells that, what it was allocated.
+    ``limit`` is what it may use; where no source reports that, what it was allocated.
     """
 
     namespace: str
@@ -120,7 +120,7 @@ SHARE_FIELDS = {
 }
 UNLIMITED = "vgpu_container_memory_unlimited"
 HELD = "vgpu_container_shares_allocated"
-"""Also of a share whose size nobody tells, and of one that is only promised yet."""
+"""Also of a share whose size no source reports, and of one that is only promised yet."""
 
 CONTAINER = ("namespace", "pod", "container", "pod_uid")
 

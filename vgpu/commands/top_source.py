@@ -28,7 +28,7 @@ PAGE_LIMIT = 64 * 2**20
 """Bytes; a node with thousands of containers has a tenth of it."""
 
 LEAVING_SECONDS = 1.0
-"""How long a sample under way is waited for at the end."""
+"""Maximum time to wait for a running sample at the end, in seconds."""
 
 CHUNK = 64 * 1024
 PASSWORD_LIMIT = 4096
@@ -39,7 +39,7 @@ HINTS = {
 
 
 class Unanswered(Exception):  # noqa: N818  # it is no error of ours
-    """No page came; the message says why. ``refused``: nobody listens there."""
+    """No page came; the message has the reason. ``refused``: nobody listens there."""
 
     def __init__(self, why: str, *, refused: bool = False) -> None:
         super().__init__(why)
@@ -47,7 +47,7 @@ class Unanswered(Exception):  # noqa: N818  # it is no error of ours
 
 
 class BadOption(Exception):  # noqa: N818  # as click calls its own
-    """A flag cannot be used as it was given; the message names it."""
+    """A flag's value cannot be used; the message names the flag."""
 
 
 class PageSource(Protocol):

@@ -64,8 +64,8 @@ MATRIX = click.Option(
     ["--matrix"],
     type=click.Path(),
     metavar="FILE",
-    help="The output of 'nvidia-smi topo -m', where the driver cannot tell how GPUs are joined;"
-    " - is standard input.",
+    help="The output of 'nvidia-smi topo -m', where the driver cannot report how GPUs are"
+    " connected; - is standard input.",
 )
 
 
@@ -76,7 +76,7 @@ def matrix_flag(command: AnyCommand) -> AnyCommand:
 
 
 class Display:
-    """A node's state, looked at anew with every :meth:`look`; any thread may ask for it."""
+    """A node's state, looked at again with every :meth:`look`; any thread may ask for it."""
 
     def __init__(self, node: ThisNode, matrix: Matrix | None, subject: str) -> None:
         """``subject`` is what the matrix is called in errors."""
@@ -87,7 +87,7 @@ class Display:
             Reason.TIMEOUT, "node", "not looked at yet"
         )
         self.unknown: tuple[str, ...] = ()
-        """What the last look could not tell."""
+        """What the last sample could not read."""
 
     def look(self) -> None:
         """Look now; a failure is kept for those who ask."""
@@ -154,9 +154,9 @@ def matrix_text(path: str) -> str:
     "what",
     flag_value="graph",
     default="graph",
-    help="How the GPUs lie and what is free of them.  [default]",
+    help="GPU topology and free capacity.  [default]",
 )
-@click.option("--usage", "what", flag_value="usage", help="Which pods use them, as JSON.")
+@click.option("--usage", "what", flag_value="usage", help="Pods that use the GPUs, as JSON.")
 @click.pass_context
 def command(ctx: click.Context, /, what: str, **_: object) -> None:
     """Print this node's GPUs as gpu-manager does (PrintGraph, PrintUsages).
@@ -204,7 +204,7 @@ def command(ctx: click.Context, /, what: str, **_: object) -> None:
     default="5s",
     show_default=True,
     metavar="DURATION",
-    help="Time between two looks at the node. Who asks gets the last one's answer.",
+    help="Interval between two samples of the node. Clients get the newest sample.",
 )
 @click.pass_context
 def serve(ctx: click.Context, /, socket: str, interval: float, **_: object) -> None:

@@ -1,8 +1,8 @@
 """What gpu-manager's display tells of a node, made of one sample of the exporter. Pure.
 
-Who holds what is the ledger's to say: every scheme's shares count, not gaia's alone, and a promised
-share as much as one in use, for a GPU that is promised away is not free. Who uses what is the
-attribution's. ``clusterName`` and ``SUBMITTER`` are known to the API server only, which is not
+Who holds what is the ledger's to say: every scheme's shares count, not gpu-manager's alone, and a
+promised share as much as one in use, for a GPU that is promised away is not free. Who uses what is
+the attribution's. ``clusterName`` and ``SUBMITTER`` are known to the API server only, which is not
 asked: they stay empty.
 """
 
@@ -33,7 +33,7 @@ Between = Callable[[Gpu, Gpu], LinkLevel | None]
 
 
 def by_links(links: Mapping[Pair, int]) -> Between:
-    """As the driver says it: by the GPUs' UUIDs, the lower index first."""
+    """As the driver reports it: by the GPUs' UUIDs, the lower index first."""
     known = {level.value: level for level in LinkLevel}
 
     def between(first: Gpu, second: Gpu) -> LinkLevel | None:
@@ -43,7 +43,7 @@ def by_links(links: Mapping[Pair, int]) -> Between:
 
 
 def by_matrix(matrix: Sequence[Sequence[LinkLevel]], cards: Sequence[Gpu], subject: str) -> Between:
-    """As ``nvidia-smi topo -m`` says it: by the GPUs' indices.
+    """As ``nvidia-smi topo -m`` reports it: by the GPUs' indices.
 
     Raises SourceError MALFORMED if the matrix has not as many GPUs as the node.
     """
@@ -88,20 +88,20 @@ def state_of(
 
 
 def unknown(view: ExporterView, gpu: GpuSample, between: Between) -> Iterator[str]:
-    """What the display cannot tell truthfully, in words."""
+    """What the display cannot show truthfully, as text."""
     for row in view.collectors:
         if not row.success:
             yield f"collector {row.name} fails: {row.last_error}"
     for uuid in gpu.lost:
-        yield f"{uuid} no longer answers: it is left out"
+        yield f"{uuid} no longer answers: the GPU is skipped"
     cards = whole_cards(gpu)
     for at, first in enumerate(cards):
         far = [two.index for two in cards[at + 1 :] if between(first, two) is None]
         if far:
             others = ", ".join(f"GPU{index}" for index in far)
             yield (
-                f"how GPU{first.index} is joined to {others} is unknown: taken for SYS"
-                " (--matrix FILE can tell, from 'nvidia-smi topo -m')"
+                f"the connection of GPU{first.index} to {others} is unknown: SYS is assumed"
+                " (--matrix FILE supplies it, from 'nvidia-smi topo -m')"
             )
     uses, here = _uses(view), {one.uuid for one in gpu.gpus}
     for holding in view.books.holdings if view.books else ():
@@ -143,7 +143,7 @@ def _held(books: AllocationTotals, gpu: GpuSample) -> dict[str, _Held]:
     """What is taken of each GPU.
 
     All its memory, if the size of one of its shares is unknown, or if one has all its cores. Of a
-    GPU in MIG mode the memory of the instances that are taken; nobody tells their part of its
+    GPU in MIG mode the memory of the instances that are taken; no source reports their part of its
     cores.
     """
     whole = {
@@ -199,7 +199,7 @@ def _pods(
     cards: Mapping[str, TopologyGpu],
     pids: Mapping[_Place, tuple[int, ...]],
 ) -> Iterator[PodUse]:
-    """Who holds something of a GPU, or uses one that it was not given."""
+    """Holders of a GPU, and containers that use one that was not allocated to them."""
     uses = _uses(view)
     held = {(one.pod.uid, one.container, one.share.device): one for one in books.holdings}
     refs = {row.pod_uid: PodRef(row.pod_uid, row.namespace, row.pod) for row in uses.values()}

@@ -1,1 +1,1 @@
-"""gpu-manager's display of a node: how its cards lie, and which pods use them."""
+"""gpu-manager's display of a node: how its GPUs lie, and which pods use them."""

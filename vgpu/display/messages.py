@@ -19,7 +19,7 @@ from vgpu.units import MIB, WHOLE_DEVICE_MILLI
 
 
 class CardUse(msgspec.Struct, frozen=True):
-    """A card in a container's hands.
+    """A GPU in a container's hands.
 
     Attributes:
         card: which.
@@ -39,8 +39,8 @@ class ContainerUse(msgspec.Struct, frozen=True):
 
     Attributes:
         name: its name.
-        cores_milli: what it asked for, of all its cards together.
-        memory_bytes: likewise; None is all memory of its cards.
+        cores_milli: what it asked for, of all its GPUs together.
+        memory_bytes: likewise; None is all memory of its GPUs.
         cards: what it got.
     """
 
@@ -77,7 +77,7 @@ class GraphResponse(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DeviceInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A card: PCI bus ID, index, percent of cores, MiB used, pids, MiB in all."""
+    """A GPU: PCI bus ID, index, percent of cores, MiB used, pids, MiB in all."""
 
     id: str = ""
     card_idx: str = ""
@@ -88,20 +88,20 @@ class DeviceInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Devices(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The cards of a container."""
+    """The GPUs of a container."""
 
     dev: tuple[DeviceInfo, ...] = ()
 
 
 class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a container asked for: cards, and MiB."""
+    """What a container asked for: GPUs, and MiB."""
 
     gpu: float = 0
     mem: int = 0
 
 
 class ContainerStat(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A pod: its containers' cards and requests by name, namespace, user and cluster."""
+    """A pod: its containers' GPUs and requests by name, namespace, user and cluster."""
 
     stat: Mapping[str, Devices] = {}
     project: str = ""
@@ -111,7 +111,7 @@ class ContainerStat(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class UsageResponse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The pods that have cards, by UID."""
+    """The pods that have GPUs, by UID."""
 
     usage: Mapping[str, ContainerStat] = {}
 
@@ -177,10 +177,10 @@ def _spec(container: ContainerUse) -> Spec:
 
 
 def graph_text(state: DisplayState) -> str:
-    """The drawing of the cards, lines that end in a newline."""
+    """The drawing of the GPUs, lines that end in a newline."""
     return draw(state.tree)
 
 
 def usages_text(state: DisplayState) -> str:
-    """Who uses the cards: the JSON of PrintUsages, for people, with a newline at the end."""
+    """Who uses the GPUs: the JSON of PrintUsages, for people, with a newline at the end."""
     return msgspec.json.format(msgspec.json.encode(usages(state)), indent=2).decode() + "\n"

@@ -1,6 +1,6 @@
 """The gRPC service ``display.GPUDisplay`` on a unix socket, as gpu-manager serves it.
 
-Needs the extra ``vgpu[pod-resources]``. A socket that somebody else still answers on is left
+Needs the extra ``vgpu[pod-resources]``. A socket that another program still answers on is left
 alone; one that was left behind is replaced. Only its owner may ask.
 """
 

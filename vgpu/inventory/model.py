@@ -45,16 +45,25 @@ class Units(msgspec.Struct, frozen=True):
 class WaitingReason(Explained):
     """Why a container has no device; ``explanation`` is the sentence for people."""
 
-    UNREADABLE = "unreadable", "what it says about its device cannot be read"
-    UNSCHEDULABLE = "unschedulable", "no node takes it"
-    NOT_SCHEDULED = "not_scheduled", "no scheduler has looked at it"
-    NO_ANNOTATION = "no_annotation", "bound to its node, but no scheduler chose a device for it"
-    RUNNING_WITHOUT = "running_without", "runs, but no scheduler chose a device for it"
-    DEVICE_MISSING = "device_missing", "its device is not on the node"
-    DEVICE_UNHEALTHY = "device_unhealthy", "its device is unhealthy"
-    FAILED = "failed", "the device plugin could not serve it"
-    NOT_BOUND = "not_bound", "promised a device, but not bound to the node"
-    NOT_ASSIGNED = "not_assigned", "promised a device that was never handed out"
+    UNREADABLE = "unreadable", "the pod's data about its device cannot be decoded"
+    UNSCHEDULABLE = "unschedulable", "no node fits the pod"
+    NOT_SCHEDULED = "not_scheduled", "no scheduler has tried to place the pod"
+    NO_ANNOTATION = (
+        "no_annotation",
+        "the pod is bound to its node, but no scheduler chose a device for it",
+    )
+    RUNNING_WITHOUT = (
+        "running_without",
+        "the container runs, but no scheduler chose a device for it",
+    )
+    DEVICE_MISSING = "device_missing", "the container's device is not on the node"
+    DEVICE_UNHEALTHY = "device_unhealthy", "the device is unhealthy"
+    FAILED = "failed", "the device plugin could not serve the pod"
+    NOT_BOUND = "not_bound", "a device is reserved, but the pod is not bound to the node"
+    NOT_ASSIGNED = (
+        "not_assigned",
+        "a device is reserved, but was never allocated",
+    )
 
 
 class Pending(msgspec.Struct, frozen=True, gc=False):

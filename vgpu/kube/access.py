@@ -11,7 +11,7 @@ CONNECTIONS: Final = 8
 
 
 class NoAccess(Exception):  # noqa: N818  # a state of the machine, not a failure of ours
-    """No cluster is configured, or what is configured cannot be used; the message says why."""
+    """No cluster is configured, or it cannot be used; the message has the reason."""
 
 
 class Access(msgspec.Struct, frozen=True):

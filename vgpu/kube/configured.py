@@ -12,7 +12,7 @@ from vgpu.kube.access import Access, NoAccess
 
 
 def find(kubeconfig: str = "", context: str = "") -> Access:
-    """As :meth:`vgpu.kube.connection.ApiConnection.connect` says. Raises NoAccess."""
+    """As :meth:`vgpu.kube.connection.ApiConnection.connect` reports. Raises NoAccess."""
     path = kubeconfig or os.environ.get("KUBECONFIG", "")
     home = Path.home() / ".kube" / "config"
     if not path and (context or home.exists()):

@@ -15,11 +15,11 @@ if TYPE_CHECKING:  # it takes a while to import: only those who ask it wait
     from vgpu.kube.client import ApiClient
 
 HINTS: Final[Mapping[str, str]] = {
-    "Forbidden": "Ask for that right, or use another --context.",
+    "Forbidden": "Ask for this permission, or use another --context.",
     "Unauthorized": "The credentials were refused: log in again, or use another --context.",
-    "NotFound": "Is it spelled right, and is it the right --context?",
-    "Unreachable": "Is it the right --context, and is the server up?",
-    "WrongClock": "Ages cannot be computed: set this machine's clock right, or run it elsewhere.",
+    "NotFound": "Check the spelling and the --context.",
+    "Unreachable": "Check the --context, and whether the server is up.",
+    "WrongClock": "Ages cannot be computed: correct the clock or run it elsewhere.",
 }
 """What to do, by the reason of a ClusterError."""
 

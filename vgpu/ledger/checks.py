@@ -10,7 +10,7 @@ from vgpu.ledger.statements import KUBELET, Malformed, Statement, Wanted
 from vgpu.model import Source
 
 MAX_NAMED = 8
-"""So many device IDs are named in one conflict; the rest are counted."""
+"""Maximum number of device IDs named in one conflict; the others are counted."""
 
 
 def double_booked(

@@ -1,7 +1,7 @@
 """Where sources disagree with one another or with what can be: kept, typed, with the statements.
 
-A kind is the value of the label ``type`` in metrics; its explanation is what the documentation
-and the commands say.
+A kind is the value of the label ``type`` in metrics; its explanation stands in the documentation
+and in the output of the commands.
 """
 
 import msgspec
@@ -12,30 +12,39 @@ from vgpu.reasons import Explained
 
 
 class ConflictKind(Explained):
-    """What is wrong; ``explanation`` says it in words."""
+    """What is wrong; ``explanation`` has it in words."""
 
     CARD_DIFFERS = "card_differs", "sources name different devices for one container"
     FILE_DIFFERS = (
         "file_differs",
-        "a file that its tenant can write names another device, and the driver does not agree",
+        "a file that a tenant can write names another device, and the driver does not confirm it",
     )
-    SIZE_DIFFERS = "size_differs", "sources tell different amounts for one share"
-    LIMIT_DIFFERS = "limit_differs", "the limit that is enforced is not what was allocated"
+    SIZE_DIFFERS = "size_differs", "sources report different amounts for one share"
+    LIMIT_DIFFERS = "limit_differs", "the enforced limit is not what was allocated"
     NODE_DIFFERS = "node_differs", "the annotations were made for another node"
     DOUBLE_BOOKED = "double_booked", "two pods hold the same slice of a device"
-    OVERCOMMITTED = "overcommitted", "the shares of a device are together more than it has"
-    HELD_BY_NOBODY_ALIVE = "held_by_nobody_alive", "a source still counts a pod that is no more"
-    OUTLIVES_POD = "outlives_pod", "it still holds a device, but its pod has ended or is gone"
+    OVERCOMMITTED = "overcommitted", "the shares of a device add up to more than it has"
+    HELD_BY_NOBODY_ALIVE = (
+        "held_by_nobody_alive",
+        "a source still counts a pod that no longer exists",
+    )
+    OUTLIVES_POD = (
+        "outlives_pod",
+        "the container still holds a device, but its pod has ended or is gone",
+    )
     RUNNING_WITHOUT_DEVICE = (
         "running_without_device",
-        "it runs and asks for devices, but the kubelet has given it none",
+        "the container runs and asks for devices, but the kubelet has allocated none to it",
     )
     PROCESS_WITHOUT_ALLOCATION = (
         "process_without_allocation",
-        "a process uses a device of which its container was given nothing",
+        "a process uses a device of which nothing was allocated to its container",
     )
-    DEVICE_MISSING = "device_missing", "its device is not on the node, or no longer answers"
-    DEVICE_UNHEALTHY = "device_unhealthy", "its device is unhealthy"
+    DEVICE_MISSING = "device_missing", "the device is missing from the node, or no longer answers"
+    DEVICE_UNHEALTHY = (
+        "device_unhealthy",
+        "the device plugin or the driver reports the device as unhealthy",
+    )
     MALFORMED = "malformed", "an annotation or device ID cannot be read or cannot be true"
 
 

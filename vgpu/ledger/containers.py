@@ -31,7 +31,7 @@ def _rank(statement: Statement) -> int:
 
 
 def _each_once(statements: Sequence[Statement]) -> tuple[Statement, ...]:
-    """What is ordered by rank, without repetitions, and in one order where a source says more."""
+    """What is ordered by rank, without repetitions, in one order where a source has more."""
     if len({statement.source for statement in statements}) < len(statements):
         statements = sorted(sorted(dict.fromkeys(statements), key=repr), key=_rank)
     return tuple(statements)

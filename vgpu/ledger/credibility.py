@@ -1,8 +1,8 @@
 """What of a tenant's word can be: numbers within bounds, and devices that nobody else contradicts.
 
 Pure. A region can be written by its tenant, and so can gpu-manager's limit file. What the kubelet
-or our own plugin gave is known where their checkpoints can be read; else the ledger tells what the
-driver, pod-resources and the annotations say.
+or our own plugin gave is known where their checkpoints can be read; else the ledger reports what
+the driver, pod-resources and the annotations say.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ _Place = tuple[str, str]
 
 
 class Credibility:
-    """Tells what can be from what cannot, and says so of the latter."""
+    """Tells what can be from what cannot, and reports it of the latter."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Placements:
             return ""
         for said in self._elsewhere.get((pod_uid, container), ()):
             if said.source not in PARTIAL:
-                return f"{said.source} says {', '.join(share.device for share in said.shares)}"
+                return f"{said.source} reports {', '.join(share.device for share in said.shares)}"
         return self._strangers(pod_uid, container)
 
     def _strangers(self, pod_uid: str, container: str) -> str:
@@ -120,5 +120,5 @@ class Placements:
 
 
 def _placed(holdings: Iterable[Holding]) -> str:
-    told = (f"{at.source} says {at.share.device}" for at in holdings if at.share.device)
+    told = (f"{at.source} reports {at.share.device}" for at in holdings if at.share.device)
     return "; ".join(told)

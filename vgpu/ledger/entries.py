@@ -19,15 +19,16 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
         share: the device by its name in the ledger, and all that the container has of it; of a
             holding that is on no known device, the name that was told, "" if none was.
         scheme: in whose language.
-        phase: assigned as soon as one source says so.
+        phase: assigned as soon as one source reports it.
         source: whose word decided that it is here.
         sources: all that do not speak against it, the most trusted first.
-        since: when the phase began, unix seconds; None if nobody tells.
+        since: when the phase began, unix seconds; None if no source reports.
         slots: how many shares of the device these are.
-        alive: its container runs at this moment, and the kernel says so.
+        alive: its container runs at this moment, and the kernel reports it.
         kind: when the container runs.
         order: of an init container or sidecar: its place among these, from 0, as they start.
-        sized_by: whose word the share's memory is; None if nobody tells it of this very device.
+        sized_by: whose word the share's memory is; None if no source reports it of this very
+            device.
     """
 
     pod: PodRef
@@ -46,7 +47,7 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
 
 
 class HoldingSum(msgspec.Struct, frozen=True, gc=False):
-    """The sum of a device's holdings; what nobody tells counts as nothing."""
+    """The sum of a device's holdings; what no source reports counts as nothing."""
 
     memory_bytes: int = 0
     cores_milli: int = 0

@@ -1,4 +1,4 @@
-"""What the API server says: pods' claims as statements, what they ask for, a node's GPUs. Pure."""
+"""The API server's data: pods' claims as statements, their requests, a node's GPUs. Pure."""
 
 from collections.abc import Iterable, Iterator
 
@@ -17,7 +17,7 @@ MIG_SLOT = "MIG slot"
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What one pod says in all languages; ``claims`` are what the statements were made from."""
+    """What one pod reports in all languages; ``claims`` are what the statements were made from."""
 
     claims: tuple[Claim, ...] = ()
     statements: tuple[Statement, ...] = ()
@@ -28,7 +28,7 @@ class Reading(msgspec.Struct, frozen=True):
 def read_pod(pod: Pod, codecs: Iterable[SchemeCodec]) -> Reading:
     """The pod's claims and requests; what cannot be read is a value, too.
 
-    A pod that has ended asks for nothing more, and nobody needs to repair what it says.
+    A pod that has ended asks for nothing more, and nobody needs to repair what it contains.
     """
     claims: list[Claim] = []
     wanted: list[Wanted] = []
@@ -62,7 +62,7 @@ def read_pod(pod: Pod, codecs: Iterable[SchemeCodec]) -> Reading:
 def registered(
     node: Node, codecs: Iterable[SchemeCodec]
 ) -> tuple[list[tuple[SchemeCodec, tuple[Device, ...]]], list[Malformed]]:
-    """The GPUs that the node says it has, in each language that can be read."""
+    """The GPUs that the node reports it has, in each language that can be read."""
     told: list[tuple[SchemeCodec, tuple[Device, ...]]] = []
     malformed: list[Malformed] = []
     for codec in codecs:

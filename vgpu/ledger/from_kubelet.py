@@ -1,6 +1,6 @@
-"""What the kubelet handed out, as statements: from its checkpoint and from pod-resources. Pure.
+"""What the kubelet allocated, as statements: from its checkpoint and from pod-resources. Pure.
 
-The kubelet hands out device IDs, but upstream's plugins do not give a container the device that
+The kubelet allocates device IDs, but upstream's plugins do not give a container the device that
 its IDs name: the kubelet picks any of them, and the plugin goes by the scheduler's annotation.
 What it gave stands in the environment of its answer. So IDs count how much a container was given,
 the answer tells of which device, and an answer that tells none is a share of an unknown one. Our
@@ -135,7 +135,7 @@ class _Given:
             yield self._statement(shares, codec.scheme, binding, self._limits(shares))
 
     def _sized(self, cards: tuple[str, ...], request: Request) -> tuple[Share, ...]:
-        """Amounts as enforced by HAMi-core, where the answer says so, else as counted.
+        """Amounts as enforced by HAMi-core, where the answer reports it, else as counted.
 
         A count of none is not an amount: the scheduler may have chosen one.
         """

@@ -78,7 +78,7 @@ def region_statements(
 ) -> Iterator[Statement]:
     """One for each region of HAMi-core's; alive if a process of it is known to be of its pod.
 
-    A limit that cannot be, by ``bounds``, is not told.
+    A limit that cannot be, by ``bounds``, is unknown.
     """
     for file in files:
         yield Statement(
@@ -117,7 +117,7 @@ def limit_statements(
     """One for each limit file whose pod is known.
 
     ``pods`` are those that may be meant by a name, ``names`` is by container id. A container that
-    its pod does not have is refused, and memory that cannot be, by ``bounds``, is not told: a
+    its pod does not have is refused, and memory that cannot be, by ``bounds``, is unknown: a
     tenant can write the file.
     """
     statements: list[Statement] = []

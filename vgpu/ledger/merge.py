@@ -142,7 +142,7 @@ def _plain(kinds: Mapping[str, ContainerKind]) -> frozenset[str]:
 
 
 def _all_givers_told(evidence: Evidence) -> bool:
-    """Whether what no source says was given, was not given; without the kubelet none would know."""
+    """Whether an unreported allocation does not exist; without the kubelet none would know."""
     return bool(evidence.read & KUBELET) and evidence.incomplete.isdisjoint(GIVERS)
 
 

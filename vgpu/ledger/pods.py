@@ -20,7 +20,7 @@ class Known(msgspec.Struct, frozen=True):
     Attributes:
         pod: its UID on the node, and its name if anything tells.
         life: whether it may hold anything.
-        over: the API server says that it has ended, or has no such pod.
+        over: the API server reports that it has ended, or has no such pod.
         named: the node still has a name for it.
         kinds: container -> kind, app containers left out, as they start.
         succeeded: init containers that hold nothing any more, unless one runs again.
@@ -155,7 +155,7 @@ def _left_over(
 
 
 def _only_processes(said: Sequence[Statement]) -> bool:
-    """Processes come first, so the last statement tells."""
+    """Processes come first, so the last statement reports."""
     return said[-1].source is Source.PROCESS
 
 

@@ -63,7 +63,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Amount(msgspec.Struct, frozen=True, gc=False):
-    """What one statement tells of the share of one device.
+    """What one statement reports of the share of one device.
 
     ``certain`` is whether it speaks of that device; else its shares are meant for others.
     """
@@ -192,7 +192,7 @@ def _where(running: frozenset[str], given: Iterable[str], registry: Registry) ->
     """The devices on which the container is.
 
     Processes on other devices than allocated show that the allocation is wrong. If they are on
-    as many as it names, they are the answer; if on fewer, nobody can tell which are wrong, and
+    as many as it names, they are the answer; if on fewer, no source knows which are wrong, and
     no device is called free that may not be.
     """
     allocated = frozenset(given)
@@ -222,7 +222,7 @@ def _differ_without_files(
 
 
 def _nowhere(statements: Sequence[Statement], registry: Registry) -> DeviceStatements:
-    """It has something, but of which device no statement tells, or none that is known here."""
+    """It has something, but of which device no statement reports, or none that is known here."""
     best = next((said for said in statements if said.shares), statements[0])
     names = {share.device for share in best.shares}
     told = len(names) == 1 and not registry.is_for_another_node(best)
@@ -251,7 +251,7 @@ def _amount(one: DeviceShares, device: str, slots: int) -> _Amount | None:
 
 
 def _sum(amounts: Iterable[int | None]) -> int | None:
-    """None if one of them is not told, or there are none."""
+    """None if one of them is unknown, or there are none."""
     total: int | None = None
     for amount in amounts:
         if amount is None:

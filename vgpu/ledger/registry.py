@@ -53,7 +53,7 @@ class Registry:
         return self.find(name) or (name if name.startswith(_UUIDS) else "")
 
     def cards(self, statement: Statement) -> tuple[str, ...]:
-        """The device of each share, "" where it is not told or cannot be known.
+        """The device of each share, "" where it is unknown or cannot be known.
 
         A UUID or index that is not on the node stays as it is if all the node's devices are known:
         then it is another device for certain, while a handle may be any's. Shares that were meant

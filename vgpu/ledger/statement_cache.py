@@ -22,7 +22,7 @@ class StatementCache:
         self._grants: dict[Source, Mapping[tuple[str, str], tuple[Mapping[str, Grant], Given]]] = {}
 
     def readings(self, pods: Iterable[Pod], codecs: Sequence[SchemeCodec]) -> list[Reading]:
-        """What each pod says."""
+        """What each pod reports."""
         found = []
         now: dict[str, tuple[Pod, Reading]] = {}
         for pod in pods:

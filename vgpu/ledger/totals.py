@@ -6,6 +6,7 @@ from operator import attrgetter
 from vgpu.effective import effective
 from vgpu.ledger.entries import Holding, HoldingSum
 from vgpu.model import ContainerKind, Device
+from vgpu.units import percentage, size
 
 Amount = Callable[[Holding], int]
 
@@ -44,11 +45,12 @@ def exceeded(total: HoldingSum, device: Device) -> tuple[Amount, ...]:
 
 
 def excesses(total: HoldingSum, device: Device) -> Iterator[str]:
-    """What there is too much of, in words; what the device does not tell has no bound."""
-    for what, used, capacity in (
-        ("bytes of memory", total.memory_bytes, device.memory_bytes),
-        ("thousandths of cores", total.cores_milli, device.cores_milli),
-        ("shares", total.slots, device.slots),
-    ):
+    """The exceeded amounts as text; an amount that the device does not report has no bound."""
+    amounts: tuple[tuple[str, Callable[[int], str], int, int | None], ...] = (
+        ("memory", size, total.memory_bytes, device.memory_bytes),
+        ("cores", percentage, total.cores_milli, device.cores_milli),
+        ("shares", str, total.slots, device.slots),
+    )
+    for what, text, used, capacity in amounts:
         if capacity is not None and used > capacity:
-            yield f"{used} of {capacity} {what}"
+            yield f"{text(used)} of {text(capacity)} {what}"

@@ -1,7 +1,7 @@
 """How much memory of each device each container uses, by the driver's count of its processes. Pure.
 
-The driver names processes by host pid, the kernel says whose a pid is. Where a link of that chain
-is missing the sum is unknown: nothing is shared out by size or order.
+The driver names processes by host pid, the kernel reports whose a pid is. Where a link of that
+chain is missing the sum is unknown: nothing is shared out by size or order.
 """
 
 from collections import Counter

@@ -52,7 +52,7 @@ def of_share_pods(pods: Iterable[Pod]) -> dict[str, str]:
 def on_cards(
     pod: Pod, statements: Iterable[Statement], uuids: Mapping[str, str]
 ) -> Iterator[Statement]:
-    """What a pod's annotations say, with the GPU of its virtual GPU; "" if nothing tells it.
+    """What a pod's annotations say, with the GPU of its virtual GPU; "" if no source reports it.
 
     A GPUID is never taken for a GPU's own name: users may call a virtual GPU 0 or GPU-1.
     """

@@ -1,6 +1,6 @@
 """Tables over a view, rendered once into the bytes that every scrape then copies.
 
-Label strings are kept between renders, since they are what costs; the numbers are formatted anew.
+Label strings are kept between renders, since they are what costs; the numbers are formatted again.
 The body of a family is the same in text 0.0.4 and OpenMetrics 1.0, only its header differs, so a
 render makes the bodies and an :class:`Exposition` joins them into the format asked for.
 """

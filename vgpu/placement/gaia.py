@@ -1,13 +1,13 @@
-"""gpu-manager's choice of cards: its three evaluators on the topology tree, and what it refuses.
+"""gpu-manager's choice of GPUs: its three evaluators on the topology tree, and what it refuses.
 
-- **link**, several cards: those that are nearest to one another;
-- **fragment**, one card: from the corner of the tree with the fewest free cards, so that whole
+- **link**, several GPUs: those that are nearest to one another;
+- **fragment**, one GPU: from the corner of the tree with the fewest free GPUs, so that whole
   corners stay free for link;
-- **share**, a part of a card: the card with the least free that is enough.
+- **share**, a part of a GPU: the GPU with the least free that is enough.
 
 The originals are gpu-manager's ``pkg/algorithm/nvidia`` and ``allocateOne`` of
 ``pkg/services/allocator/nvidia``. Its ties between inner nodes fall by chance; here the lower
-card wins.
+GPU wins.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from vgpu.units import GAIA_MEMORY_BLOCK, WHOLE_DEVICE_MILLI
 
 
 class GaiaReason(StrEnum):
-    """Why there are no cards for a container, in gpu-manager's words where it has any."""
+    """Why there are no GPUs for a container, in gpu-manager's message where it has any."""
 
     NO_FREE_CARD = "no free node"
     TOO_MUCH_MEMORY = "request memory {asked} is larger than {most}"
@@ -32,7 +32,7 @@ class GaiaReason(StrEnum):
 
 
 class GaiaRefusal(msgspec.Struct, frozen=True):
-    """No cards; ``words`` is what to tell the kubelet."""
+    """No GPUs; ``words`` is what to tell the kubelet."""
 
     why: GaiaReason
     words: str
@@ -45,10 +45,10 @@ class GaiaRules(msgspec.Struct, frozen=True, kw_only=True):
     """How gpu-manager was set up, and whether its weakness is wanted.
 
     Attributes:
-        share_mode: ``--share-mode``: whether parts of cards are given at all.
-        derive_again: choose a part's card anew and refuse the pod where gpu-admission chose
+        share_mode: ``--share-mode``: whether parts of GPUs are given at all.
+        derive_again: choose a part's GPU again and refuse the pod where gpu-admission chose
             another one, as the original does; else the choice of gpu-admission is law while it is
-            legal, also for whole cards, for which the original ignores it.
+            legal, also for whole GPUs, for which the original ignores it.
     """
 
     share_mode: bool = False
@@ -83,7 +83,7 @@ def allocate(
 def choose(
     tree: TopologyTree, request: Request, rules: GaiaRules, predicate: Sequence[int] | None = None
 ) -> Choice:
-    """The cards for a request, by the rules of :func:`allocate`."""
+    """The GPUs for a request, by the rules of :func:`allocate`."""
     part = request.cores_milli < WHOLE_DEVICE_MILLI
     if part and not rules.share_mode:
         return _refused(GaiaReason.SHARING_OFF)
@@ -98,7 +98,7 @@ def choose(
 
 
 def _part(tree: TopologyTree, request: Request, predicate: Sequence[int] | None) -> Choice:
-    """A card for a part, chosen here; it must be the one that was promised, if any was."""
+    """A GPU for a part, chosen here; it must be the one that was promised, if any was."""
     memory = request.memory_bytes or 0
     cards = share(tree.cards, request.cores_milli, memory)
     most = max((card.memory_bytes for card in tree.cards), default=0)
@@ -114,7 +114,7 @@ def _part(tree: TopologyTree, request: Request, predicate: Sequence[int] | None)
 
 
 def _predicated(tree: TopologyTree, request: Request, predicate: Sequence[int]) -> Choice:
-    """The cards that were promised, if they are there, free enough, and as many as asked for."""
+    """The GPUs that were promised, if they are there, free enough, and as many as asked for."""
     by_minor = {card.minor: card for card in tree.cards}
     cards = tuple(by_minor[minor] for minor in predicate if minor in by_minor)
     legal = len(set(predicate)) == len(predicate) == len(cards) == request.count
@@ -124,7 +124,7 @@ def _predicated(tree: TopologyTree, request: Request, predicate: Sequence[int]) 
 
 
 def fits(card: TopologyGpu, request: Request) -> bool:
-    """Whether one card can give what the request asks of each."""
+    """Whether one GPU can give what the request asks of each."""
     if request.cores_milli >= WHOLE_DEVICE_MILLI:
         return card.untouched
     return card.free_milli >= request.cores_milli and card.free_bytes >= (request.memory_bytes or 0)
@@ -134,7 +134,7 @@ def fits(card: TopologyGpu, request: Request) -> bool:
 
 
 def link(tree: TopologyTree, count: int) -> tuple[TopologyGpu, ...]:
-    """``count`` free cards that are near to one another; none if there are not as many.
+    """``count`` free GPUs that are near to one another; none if there are not as many.
 
     Below the root, the nearest group that has enough; of equal ones that with the fewest.
     """
@@ -148,9 +148,9 @@ def link(tree: TopologyTree, count: int) -> tuple[TopologyGpu, ...]:
 
 
 def fragment(tree: TopologyTree, count: int) -> tuple[TopologyGpu, ...]:
-    """``count`` free cards where the fewest are left; none if there are not as many.
+    """``count`` free GPUs where the fewest are left; none if there are not as many.
 
-    From the root down, always into the inner node with the fewest free cards that are enough.
+    From the root down, always into the inner node with the fewest free GPUs that are enough.
     """
     group: TopologyNode | None = tree.root
     while group is not None:
@@ -170,7 +170,7 @@ def fragment(tree: TopologyTree, count: int) -> tuple[TopologyGpu, ...]:
 def share(
     cards: Sequence[TopologyGpu], cores_milli: int, memory_bytes: int
 ) -> tuple[TopologyGpu, ...]:
-    """The card with the least free that has this much; none if there is none."""
+    """The GPU with the least free that has this much; none if there is none."""
     enough = (
         card
         for card in least_free(cards)
@@ -180,7 +180,7 @@ def share(
 
 
 def least_free(cards: Sequence[TopologyGpu]) -> list[TopologyGpu]:
-    """The cards by free cores, free memory in whole blocks, processes and minor number."""
+    """The GPUs by free cores, free memory in whole blocks, processes and minor number."""
     return sorted(
         cards,
         key=lambda card: (
@@ -193,7 +193,7 @@ def least_free(cards: Sequence[TopologyGpu]) -> list[TopologyGpu]:
 
 
 def _least(tree: TopologyTree, group: TopologyNode) -> tuple[int, int, int]:
-    """Groups by free cards, processes and first card; memory the original counts for none."""
+    """Groups by free GPUs, processes and first GPU; memory the original counts for none."""
     pids = sum(len(tree.cards[at].pids) for at in group.cards)
     return len(tree.available(group)), pids, group.cards[0]
 

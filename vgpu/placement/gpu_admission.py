@@ -1,11 +1,12 @@
-"""gpu-admission's predicate: which node and which cards a pod of gaia gets, before it is bound.
+"""gpu-admission's predicate: which node and which GPUs a pod of gpu-manager gets, before it is
+bound.
 
-The fullest node that can serve all containers of the pod is the only one returned. Its cards are
+The fullest node that can serve all containers of the pod is the only one returned. Its GPUs are
 promised in the pod's annotations, and counted from there when the next pod comes. The original is
 gpu-admission's ``pkg/predicate`` and ``pkg/algorithm``.
 
 The original refuses a pod that carries a promise already, so a pod whose binding failed waits
-for ever. Here the promise is kept while it can be, and made anew when it cannot.
+for ever. Here the promise is kept while it can be, and recreated when it cannot.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +33,7 @@ class AdmissionVerdict(msgspec.Struct, frozen=True):
     """The scheduler's answer.
 
     Attributes:
-        nodes: where the pod may go; one at most if it asks for cards.
+        nodes: where the pod may go; one at most if it asks for GPUs.
         refused: node -> why not there.
         claim: what is promised, to be written as annotations; None if nothing is.
         error: why there is no answer at all; "" if there is one.
@@ -54,7 +55,7 @@ def predicate(
 ) -> AdmissionVerdict:
     """Where the pod may go. ``pods`` are all pods there are, ``now`` is unix seconds.
 
-    ``once_only`` refuses a pod that was promised cards before, as the original does. A node is
+    ``once_only`` refuses a pod that was promised GPUs before, as the original does. A node is
     refused while the claim of a pod on it cannot be read: nobody knows then what is free.
     """
     gaia = Gaia()
@@ -86,7 +87,7 @@ def _promise(gaia: Gaia, pod: Pod) -> Claim | None:
 def _free(
     gaia: Gaia, nodes: Sequence[Node], pods: Iterable[Pod]
 ) -> tuple[dict[str, Cards], dict[str, str]]:
-    """Each node's cards with what is taken of them; and why other nodes are refused."""
+    """Each node's GPUs with what is taken of them; and why other nodes are refused."""
     tenants: dict[str, list[Pod]] = {}
     for pod in filter(holds_devices, pods):
         where = pod.node or pod.annotations.get(PREDICATE_NODE, "")
@@ -151,7 +152,7 @@ def _left(cards: Cards) -> tuple[int, int]:
 
 
 def _placed(cards: Cards, requests: Sequence[Request]) -> tuple[Allocation, ...] | None:
-    """Cards for all requests, one after another; None if one cannot be served."""
+    """GPUs for all requests, one after another; None if one cannot be served."""
     allocations = []
     for request in requests:
         if request.cores_milli >= WHOLE_DEVICE_MILLI:

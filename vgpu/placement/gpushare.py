@@ -1,6 +1,6 @@
-"""gpushare's extender: whether a node can take a pod, and on which card the pod goes.
+"""gpushare's extender: whether a node can take a pod, and on which GPU the pod goes.
 
-A pod goes to one card, with the sum of what its app containers ask for. Of the healthy cards that
+A pod goes to one GPU, with the sum of what its app containers ask for. Of the healthy GPUs that
 have enough, the fullest is chosen; of equals, the first. Amounts are in units of any size, the
 same throughout.
 """
@@ -14,7 +14,7 @@ from vgpu.model import PodRef
 
 
 class GpushareReason(StrEnum):
-    """Why a node does not take a pod, in the extender's words."""
+    """Why a node does not take a pod, in the extender's message."""
 
     NOT_SHARED = "The node {node} is not for GPU share, need skip"
     NO_ROOM = "Insufficient GPU Memory in one device"
@@ -22,14 +22,14 @@ class GpushareReason(StrEnum):
 
 
 class GpushareRefusal(msgspec.Struct, frozen=True):
-    """A node does not take a pod: why, and as the extender says it of this node and pod."""
+    """A node does not take a pod: why, and as the extender has it of this node and pod."""
 
     reason: GpushareReason
     message: str
 
 
 class GpushareGpu(msgspec.Struct, frozen=True, gc=False):
-    """A card of a node, by index: all of its memory, and what its pods have of it."""
+    """A GPU of a node, by index: all of its memory, and what its pods have of it."""
 
     index: int
     total: int
@@ -45,7 +45,7 @@ class GpushareGpu(msgspec.Struct, frozen=True, gc=False):
 def refusal(node: str, cards: Iterable[GpushareGpu], asked: int) -> GpushareRefusal | None:
     """The extender's filter: why the node cannot take a pod that asks for so much; None if it can.
 
-    What matters is the free memory of single cards, not their sum.
+    What matters is the free memory of single GPUs, not their sum.
     """
     cards = tuple(cards)
     if not any(card.total > 0 for card in cards):
@@ -56,7 +56,7 @@ def refusal(node: str, cards: Iterable[GpushareGpu], asked: int) -> GpushareRefu
 def choose(
     node: str, cards: Iterable[GpushareGpu], asked: int, pod: PodRef
 ) -> GpushareGpu | GpushareRefusal:
-    """The extender's bind: the card for the pod. A pod that asks for nothing gets none."""
+    """The extender's bind: the GPU for the pod. A pod that asks for nothing gets none."""
     candidates = _candidates(cards, asked)
     if asked <= 0 or not candidates:
         return _refused(GpushareReason.NOT_PLACED, node=node, pod=pod)

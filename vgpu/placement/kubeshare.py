@@ -32,7 +32,7 @@ class VirtualGpu(msgspec.Struct, frozen=True):
     """A virtual GPU, with what is free of it and the labels of the pods on it.
 
     Attributes:
-        node: where its card is.
+        node: where its GPU is.
         gpuid: its name.
         free_milli: thousandths that nobody requests.
         free_bytes: memory that nobody requests.
@@ -51,7 +51,7 @@ class VirtualGpu(msgspec.Struct, frozen=True):
 
 
 def occupied(node: str, gpuid: str, memory_bytes: int, pods: Iterable[Demand]) -> VirtualGpu:
-    """The virtual GPU on a card of so much memory that these pods leave."""
+    """The virtual GPU on a GPU of so much memory that these pods leave."""
     pods = tuple(pods)
     wishes = [pod.locality for pod in pods]
     return VirtualGpu(
@@ -67,7 +67,7 @@ def occupied(node: str, gpuid: str, memory_bytes: int, pods: Iterable[Demand]) -
 
 
 class FreeGpus(msgspec.Struct, frozen=True):
-    """Cards of a node that no virtual GPU and no plain pod has, all of ``memory_bytes``."""
+    """GPUs of a node that no virtual GPU and no plain pod has, all of ``memory_bytes``."""
 
     node: str
     count: int
@@ -131,7 +131,7 @@ def _kubeshare_1(
     """Filters, then the least room that is left, over all nodes.
 
     A pod whose label's virtual GPU is full opens another one. A new one counts only on nodes where
-    none that is there fits, and its card's memory is not asked. The exclusion filter is as it was
+    none that is there fits, and its GPU's memory is not asked. The exclusion filter is as it was
     meant: upstream it overlooks those that come after the first virtual GPU without label.
     """
     label = demand.locality.affinity
@@ -171,18 +171,18 @@ def _on(gpu: VirtualGpu) -> VirtualGpuChoice:
 
 
 def _new(demand: Demand, nodes: list[FreeGpus]) -> VirtualGpuChoice | KubeShareRefusal:
-    """A new virtual GPU on the first node that has a card of enough memory."""
+    """A new virtual GPU on the first node that has a GPU of enough memory."""
     large = (node for node in nodes if node.memory_bytes >= demand.memory_bytes)
     node = next(large, None)
     return KubeShareRefusal.NO_ROOM if node is None else VirtualGpuChoice(node.node, None)
 
 
 def opportunistic_score(cell_priority: int, available_milli: int) -> int:
-    """KubeShare 2's score of a card for a pod of priority 0, in thousandths: packs."""
+    """KubeShare 2's score of a GPU for a pod of priority 0, in thousandths: packs."""
     return cell_priority * 1000 + (WHOLE_DEVICE_MILLI - available_milli) * 100
 
 
 def guarantee_score(cell_priority: int, available_milli: int, locality: int = 0) -> int:
-    """KubeShare 2's score of a card for a pod of priority 1 to 100, in thousandths: spreads."""
+    """KubeShare 2's score of a GPU for a pod of priority 1 to 100, in thousandths: spreads."""
     used = WHOLE_DEVICE_MILLI - available_milli
     return cell_priority * 1000 - used * 100 - locality * 100 * 1000

@@ -15,7 +15,7 @@ from vgpu.units import WHOLE_DEVICE_MILLI
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """A node's virtual GPUs: each with its card's UUID, "" while its holder starts, and pods."""
+    """A node's virtual GPUs: each with its GPU's UUID, "" while its holder starts, and pods."""
 
     uuids: Mapping[str, str] = {}
     pods: Mapping[str, tuple[SharedPod, ...]] = {}
@@ -26,7 +26,7 @@ def admit(
 ) -> tuple[Pool, ErrorCode]:
     """Put a pod on a virtual GPU; a GPUID that is not there yet gets a holder.
 
-    ``memory_bytes`` is the card's; None is not checked, as KubeShare 1 does not. A pod that is
+    ``memory_bytes`` is the GPU's; None is not checked, as KubeShare 1 does not. A pod that is
     there already stays there: asking again is how a SharePod waits for its holder.
     """
     tenants = pool.pods.get(gpuid, ())
@@ -43,7 +43,7 @@ def admit(
 
 
 def holder_said(pool: Pool, gpuid: str, uuid: str) -> Pool:
-    """The holder of a virtual GPU has said which card it has. Unknown ones change nothing."""
+    """The holder of a virtual GPU has said which GPU it has. Unknown ones change nothing."""
     if gpuid not in pool.uuids:
         return pool
     return structs.replace(pool, uuids={**pool.uuids, gpuid: uuid})

@@ -1,8 +1,8 @@
 """Where Volcano's scheduler would put a pod on a node, and how much it likes the node.
 
 The rules are those of its plugin deviceshare with VGPUEnable (``devices/nvidia/vgpu``). Two things
-are done as they were meant, and can be had as they are by :data:`UPSTREAM`: a card that its plugin
-calls unhealthy is not chosen, and spread prefers nodes with idle cards.
+are done as they were meant, and can be had as they are by :data:`UPSTREAM`: a GPU that its plugin
+calls unhealthy is not chosen, and spread prefers nodes with idle GPUs.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,11 +29,11 @@ GROUP_POLICY: Final = "volcano.sh/vgpu-podgroup-policy"
 GROUP_NAMES: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 
 _BEST: Final = 100.0
-"""What a card adds to the score at most."""
+"""What a GPU adds to the score at most."""
 
 
 class SchedulingPolicy(StrEnum):
-    """In which order cards are tried, and what makes a node better."""
+    """In which order GPUs are tried, and what makes a node better."""
 
     BINPACK = "binpack"  # the card with most memory in use first
     SPREAD = "spread"  # the card with fewest users first
@@ -41,7 +41,7 @@ class SchedulingPolicy(StrEnum):
 
 
 class SpreadScore(Enum):
-    """When spread looks whether a card is idle."""
+    """When spread looks whether a GPU is idle."""
 
     BEFORE = "before"  # as meant, and as in older versions: before the container is counted
     AFTER = "after"  # as it is: after, so that no card ever is
@@ -51,7 +51,7 @@ class VolcanoRules(msgspec.Struct, frozen=True):
     """What is done as it was meant, or as it is.
 
     Attributes:
-        skip_unhealthy: whether unhealthy cards are passed over.
+        skip_unhealthy: whether unhealthy GPUs are passed over.
         spread_score: when spread looks.
         weight: what scores are multiplied with (``ScheduleWeight``).
     """
@@ -71,10 +71,10 @@ class Wishes(msgspec.Struct, frozen=True):
 
     Attributes:
         mode: hami-core or mig; None is either.
-        use_types, avoid_types: parts of card types; if some are to be used, none is avoided.
-        use_uuids, avoid_uuids: cards.
+        use_types, avoid_types: parts of GPU types; if some are to be used, none is avoided.
+        use_uuids, avoid_uuids: GPUs.
         group: its PodGroup as ``<namespace>/<name>``.
-        alone_in_group: whether it shares no card with another pod of its group.
+        alone_in_group: whether it shares no GPU with another pod of its group.
     """
 
     mode: str | None = None
@@ -90,10 +90,10 @@ NO_WISHES: Final = Wishes()
 
 
 class VolcanoGpu(msgspec.Struct, frozen=True):
-    """A card and what is taken of it.
+    """A GPU and what is taken of it.
 
     Attributes:
-        device: the card; None for its memory or slots is none of them.
+        device: the GPU; None for its memory or slots is none of them.
         users: how many shares are taken.
         memory_bytes, cores_milli: how much is taken.
         groups: PodGroups of which a pod is on it.
@@ -116,7 +116,7 @@ class VolcanoGpu(msgspec.Struct, frozen=True):
 
 
 class CandidateNode(msgspec.Struct, frozen=True):
-    """A node that may be chosen; its cards are in the order of the register."""
+    """A node that may be chosen; its GPUs are in the order of the register."""
 
     name: str
     cards: tuple[VolcanoGpu, ...]
@@ -124,10 +124,10 @@ class CandidateNode(msgspec.Struct, frozen=True):
 
 
 class GpuSkip(Enum):
-    """Why a card is passed over, in the order of the checks."""
+    """Why a GPU is passed over, in the order of the checks."""
 
-    UUID = "the pod's annotations exclude this card"
-    UNHEALTHY = "its plugin says that it is unhealthy"
+    UUID = "the pod's annotations exclude this GPU"
+    UNHEALTHY = "its plugin reports it as unhealthy"
     SLOTS = "no share is left"
     GROUP = "another pod of the PodGroup is on it"
     MEMORY = "not enough memory is left"
@@ -139,7 +139,7 @@ class GpuSkip(Enum):
 
 
 class RefusalReason(Enum):
-    """Why a node is refused, in the scheduler's own words."""
+    """Why a node is refused, in the scheduler's own message."""
 
     MODE = "pod required sharing mode {mode} is not the same as the node mode {node_mode}"
     CARDS = "no enough gpu cards on node {node}"
@@ -151,7 +151,7 @@ class RefusalReason(Enum):
 
 
 class VolcanoRefusal(msgspec.Struct, frozen=True):
-    """Why the pod does not fit: for which container, and what was wrong with each card."""
+    """Why the pod does not fit: for which container, and what was wrong with each GPU."""
 
     reason: RefusalReason
     message: str
@@ -160,7 +160,7 @@ class VolcanoRefusal(msgspec.Struct, frozen=True):
 
 
 class NodeChoice(msgspec.Struct, frozen=True):
-    """Where the pod would go: its containers' shares, the cards with them, the node's score."""
+    """Where the pod would go: its containers' shares, the GPUs with them, the node's score."""
 
     allocations: tuple[Allocation, ...]
     cards: tuple[VolcanoGpu, ...]
@@ -188,10 +188,11 @@ def wishes(pod: Pod) -> Wishes:
 def book(
     cards: tuple[VolcanoGpu, ...], held: Iterable[tuple[Claim, str]]
 ) -> tuple[VolcanoGpu, ...]:
-    """The cards with the claims' shares taken, each with the PodGroup of its pod.
+    """The GPUs with the claims' shares taken, each with the PodGroup of its pod.
 
-    Every share counts. (The scheduler counts a pod once for each card when it rebuilds its books,
-    so that it overcommits: that is a defect of its own.) Shares of other cards are left out.
+    Every share counts. (The scheduler counts a pod once for each GPU when it rebuilds its
+    allocation records, so that it overcommits: that is a defect of its own.) Shares of other GPUs
+    are left out.
     """
     books = {card.device.uuid: card for card in cards}
     for claim, group in held:
@@ -203,7 +204,7 @@ def book(
 
 
 def _take(card: VolcanoGpu, share: Share, group: str = "") -> VolcanoGpu:
-    """The card with one more share; a MIG slot is taken with all its memory."""
+    """The GPU with one more share; a MIG slot is taken with all its memory."""
     slot = mig_slot(share.device)
     memory = _slot_memory(card, slot) if slot else share.memory_bytes
     if memory is None:
@@ -242,7 +243,7 @@ def place(
 ) -> NodeChoice | VolcanoRefusal:
     """Where the scheduler would put the containers on the node.
 
-    Each container is given its cards before the next is looked at. Init containers are not looked
+    Each container is given its GPUs before the next is looked at. Init containers are not looked
     at. ``unit_bytes`` is the size of one unit of memory: percentages are rounded down to units.
     """
     if wanted.mode is not None and wanted.mode != node.mode:
@@ -281,7 +282,7 @@ def place(
 
 
 def _order(cards: list[VolcanoGpu], policy: SchedulingPolicy) -> list[int]:
-    """The cards' positions as they are tried; among equals the first comes first."""
+    """The GPUs' positions as they are tried; among equals the first comes first."""
     positions = range(len(cards))
     if policy is SchedulingPolicy.BINPACK:
         return sorted(positions, key=lambda position: -cards[position].memory_bytes)
@@ -291,7 +292,7 @@ def _order(cards: list[VolcanoGpu], policy: SchedulingPolicy) -> list[int]:
 
 
 def _memory(request: Request, card: VolcanoGpu, unit_bytes: int) -> int:
-    """Bytes of this card: as many as asked, or that percentage of it in whole units."""
+    """Bytes of this GPU: as many as asked, or that percentage of it in whole units."""
     if request.memory_bytes is not None:
         return request.memory_bytes
     percentage = WHOLE_DEVICE_PERCENT if request.memory_percent is None else request.memory_percent
@@ -308,7 +309,7 @@ def _fit(
     wanted: Wishes,
     rules: VolcanoRules,
 ) -> str | GpuSkip:
-    """The device that the container would be given of this card, or why it is none."""
+    """The device that the container would be given of this GPU, or why it is none."""
     for skip, applies in _checks(card, request, memory, wanted, rules):
         if applies:
             return skip
@@ -321,7 +322,7 @@ def _fit(
 def _checks(
     card: VolcanoGpu, request: Request, memory: int, wanted: Wishes, rules: VolcanoRules
 ) -> tuple[tuple[GpuSkip, bool], ...]:
-    """Everything that can be wrong with a card, in the scheduler's order."""
+    """Everything that can be wrong with a GPU, in the scheduler's order."""
     device, cores = card.device, request.cores_milli
     type_ = (VENDOR + device.model).upper()
     uses = any(word.upper() in type_ for word in wanted.use_types)
@@ -343,7 +344,7 @@ def _checks(
 def _score(
     before: VolcanoGpu, after: VolcanoGpu, policy: SchedulingPolicy, rules: VolcanoRules
 ) -> float:
-    """What one chosen card adds to the node's score."""
+    """What one chosen GPU adds to the node's score."""
     if policy is SchedulingPolicy.BINPACK and after.capacity_bytes:
         return _BEST * after.memory_bytes / after.capacity_bytes
     if policy is SchedulingPolicy.SPREAD:

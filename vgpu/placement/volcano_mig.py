@@ -1,6 +1,6 @@
-"""Which MIG slot of a card Volcano gives: a card is cut after one of its model's geometries.
+"""Which MIG slot of a GPU Volcano gives: a GPU is cut after one of its model's geometries.
 
-Nothing but the names of the slots in use tells how a card is cut. A slot is named by its geometry
+Nothing but the names of the slots in use tells how a GPU is cut. A slot is named by its geometry
 and its position there, counted through the geometry's instances in their order.
 """
 
@@ -16,14 +16,14 @@ class Instance(msgspec.Struct, frozen=True):
 
 
 class Geometry(msgspec.Struct, frozen=True):
-    """One way to cut a card: instances that are there together (``allowedGeometries``)."""
+    """One way to cut a GPU: instances that are there together (``allowedGeometries``)."""
 
     group: str
     instances: tuple[Instance, ...]
 
 
 class MigSlot(msgspec.Struct, frozen=True):
-    """One instance of a cut card; ``profile`` and ``memory_bytes`` are those of its geometry."""
+    """One instance of a cut GPU; ``profile`` and ``memory_bytes`` are those of its geometry."""
 
     group: str
     position: int
@@ -45,9 +45,9 @@ def choose(
 ) -> MigSlot | None:
     """The smallest free slot with that much memory; None if there is none.
 
-    A card in use stays cut as it is, an empty one is cut after the first geometry that has such a
+    A GPU in use stays cut as it is, an empty one is cut after the first geometry that has such a
     slot. ``used`` has group and position of the slots in use. (Volcano itself never gives a profile
-    of which nothing is in use yet, once the card is in use: that is a defect of its own.)
+    of which nothing is in use yet, once the GPU is in use: that is a defect of its own.)
     """
     cut = {group for group, _ in used}
     for geometry in geometries:

@@ -12,7 +12,7 @@ ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 """What ends a program in good order."""
 
 USER_DEFINED: Final = (signal.SIGUSR1, signal.SIGUSR2)
-"""What log rotation sends to programs that open their files anew. Ours log to standard error; by
+"""What log rotation sends to programs that open their files again. Ours log to standard error; by
 default either signal would end the process at once."""
 
 IGNORED: Final = (signal.SIGHUP, *USER_DEFINED)

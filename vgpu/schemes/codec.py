@@ -31,7 +31,8 @@ def remark(key: str, detail: str, text: str) -> str:
 
 
 class ClaimError(SourceError):
-    """Something that a pod, node or ConfigMap says in a scheme's language is not in that language.
+    """Something that a pod, node or ConfigMap reports in a scheme's language is not in that
+    language.
 
     Attributes:
         subject: whose it is: ``<namespace>/<pod>``, ``node <name>`` or ``configmap …``.
@@ -48,7 +49,7 @@ class ClaimError(SourceError):
 class Slot(msgspec.Struct, frozen=True, gc=False, order=True):
     """What a kubelet device ID stands for: the ``ordinal``-th unit of ``resource``.
 
-    ``device`` is the device it belongs to, None where the scheme's IDs only count (gaia).
+    ``device`` is the device it belongs to, None where the scheme's IDs only count (gpu-manager).
     """
 
     resource: str
@@ -60,7 +61,7 @@ class NodeLock(msgspec.Struct, frozen=True, gc=False):
     """A lock that a scheduler keeps on a node while one pod is being served.
 
     ``since`` is unix seconds, None if unreadable; ``owner`` is a (namespace, name), None where
-    the scheme's lock does not say whose it is. ``text`` is the value as it stands.
+    the scheme's lock does not name its owner. ``text`` is the value as it stands.
     """
 
     key: str
@@ -174,7 +175,7 @@ class SchemeCodec(Protocol):
         ...
 
     def devices(self, node: Node) -> tuple[Device, ...]:
-        """What the node says it has to share in this language. Raises ClaimError."""
+        """What the node reports it has to share in this language. Raises ClaimError."""
         ...
 
     def locks(self, node: Node) -> tuple[NodeLock, ...]:

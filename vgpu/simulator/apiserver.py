@@ -28,10 +28,10 @@ MOST_BODY: Final = 4 * 1024 * 1024
 """Bytes of a request's body; etcd keeps no object of more than 1.5 MiB."""
 
 BOOKMARK_SECONDS: Final = 5.0
-"""Of silence on a watch; a real server tells about one a minute."""
+"""Of silence on a watch; a real server reports about one a minute."""
 
 WATCH_SECONDS: Final = 300.0
-"""How long a watch is kept open if the client does not say."""
+"""Maximum duration of a watch without timeoutSeconds, in seconds."""
 
 _PATH: Final = re.compile(
     r"/(?:api|apis/(?P<group>[^/]+))/(?P<version>[^/]+)"
@@ -309,7 +309,7 @@ def _equalities(text: str) -> dict[str, str]:
 
 
 def _whole(target: _Target, body: Json) -> Json:
-    """The object of a request, where its path says that it is. Raises Refusal."""
+    """The object of a request, where its path reports that it is. Raises Refusal."""
     meta = body.get("metadata", {})
     place = {"namespace": target.namespace} if target.kind.namespaced else {}
     name = target.name or meta.get("name")

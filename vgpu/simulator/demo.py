@@ -102,7 +102,7 @@ def make_share(card: SimulatedGpu, gib: int, cores: int | None = None) -> Share:
 
 
 def make_shim(layout: str, root: str, *, priority: int = 1, preemptible: bool = False) -> Shim:
-    """The books of a container's preloaded library; their file is named after layout and root."""
+    """The region of a container's preloaded library; its file is named after layout and root."""
     cache = identity(f"region {layout} in {root}")
     return Shim(layout=layout, root=root, cache=cache, priority=priority, preemptible=preemptible)
 

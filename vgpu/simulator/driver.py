@@ -46,7 +46,7 @@ _STEADY: Mapping[tuple[str, ...], float] = {
 
 
 def readings(state: CardState) -> dict[tuple[str, ...], float]:
-    """What the driver tells of a GPU, rounded as NVML rounds it."""
+    """What the driver reports of a GPU, rounded as NVML rounds it."""
     card = state.card
     busy = state.sm_percent > 0
     sm_hertz = card.sm_hertz if busy else _IDLE_SM_HERTZ

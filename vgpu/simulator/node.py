@@ -57,7 +57,7 @@ class SimulatedNode:
     def __init__(
         self, scenario: Scenario, folder: str | os.PathLike[str], start: float | None = None
     ) -> None:
-        """``start`` is unix seconds; now if not given. Nothing is written yet."""
+        """``start`` is unix seconds; now if not set. Nothing is written yet."""
         self.scenario = scenario
         self.folder = Path(folder).absolute()
         self.start = time.time() if start is None else start

@@ -1,4 +1,4 @@
-"""A simulated node and its pods as the API server tells them: JSON values."""
+"""A simulated node and its pods as the API server reports them: JSON values."""
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime

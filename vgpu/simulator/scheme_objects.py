@@ -52,7 +52,7 @@ class SimulatedClaim(msgspec.Struct, frozen=True):
 
     @property
     def system(self) -> "System":
-        """Whose it is; HAMi's and Volcano's are told apart by where their regions are."""
+        """Whose it is; HAMi's and Volcano's are distinguished by where their regions are."""
         shim = self.container.shim
         if self.container.scheme is Scheme.VOLCANO and shim and shim.root == HAMI_ROOT:
             return System.HAMI
@@ -180,7 +180,7 @@ def requests(claim: SimulatedClaim) -> dict[str, str]:
 
 
 _BIND_PHASES: Mapping[str, str] = {"Failed": "failed", "Pending": "allocating"}
-"""By the pod's phase; all others were served. What Allocate was to hand out is still there."""
+"""By the pod's phase; all others were served. What Allocate was to allocate is still there."""
 
 
 def _bind_phase(claim: SimulatedClaim) -> str:
@@ -266,7 +266,8 @@ _ENVIRONMENT: Mapping[System, Callable[[SimulatedClaim], dict[str, str]]] = {
 
 
 def grants(scenario: Scenario) -> Iterator[Grant]:
-    """The kubelet's books: what it gave to every pod that it admitted, completed ones included.
+    """The kubelet's allocation records: what it gave to every pod that it admitted, completed ones
+    included.
 
     No two grants have a device ID in common.
     """

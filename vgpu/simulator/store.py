@@ -26,10 +26,10 @@ _Kind = ApiKind[Any]
 Json = dict[str, Any]
 
 HISTORY: Final = 10_000
-"""So many changes are remembered for watches."""
+"""Number of changes that are kept for watches."""
 
 OPEN_LISTS: Final = 100
-"""So many lists of which pages are still to come are remembered."""
+"""Number of paginated lists that may be open at a time."""
 
 
 class StoreError(Exception):  # the server's answer, and no fault of its own

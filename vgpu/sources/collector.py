@@ -203,6 +203,6 @@ class Collector(Generic[T]):
 
 
 def describe(rejection: Rejection) -> str:
-    """One line for a log or a page; the subject may hold anything, so it is shown as repr."""
+    """One line for a log or a page; the object may hold anything, so it is shown as repr."""
     detail = f" ({rejection.detail})" if rejection.detail else ""
     return f"{rejection.subject!a}: {rejection.reason.explanation}{detail}"

@@ -1,4 +1,4 @@
-"""Reading files that somebody else writes, and knowing when they changed.
+"""Reading files that other programs write, and knowing when they changed.
 
 Promises: only regular files are read, never past a bound, never through a link unless asked; no
 open blocks; what went wrong is a :class:`~vgpu.reasons.SourceError` that names the path.
@@ -20,7 +20,7 @@ Living = Callable[[], Collection[str]]
 """The UIDs of the pods that live here; asked only when there is more than can be read."""
 
 RACY_NS = 2_000_000_000
-"""A stamp younger than this says nothing: a second change may fall into the same clock tick."""
+"""A stamp younger than this reports nothing: a second change may fall into the same clock tick."""
 
 MAX_LOOKED_AT = 1_000_000
 """Maximum number of names that are looked at in a folder with more entries than are read."""

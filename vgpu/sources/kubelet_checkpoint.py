@@ -100,7 +100,7 @@ def parse_checkpoint(
         raise SourceError(Reason.MALFORMED, subject, "it has no data, or no checksum")
     expected = fnv1a_32(_spew_data(entries, registered).encode())
     if checksum != expected:
-        detail = f"it says {checksum}, its content gives {expected}"
+        detail = f"its checksum is {checksum}, but its content gives {expected}"
         raise SourceError(Reason.CHECKSUM_MISMATCH, subject, detail)
     grants, rejections = [], []
     for entry, device_ids, answer in entries or ():

@@ -1,7 +1,7 @@
 """The ledger of each sample, from all that the collectors brought. Pure, with a memory.
 
 What did not change since the sample before is neither read nor merged again: most of a node's
-books are the same from one sample to the next.
+allocation records are the same from one sample to the next.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ Cards = tuple[tuple[Device, ...], tuple[Malformed, ...]]
 
 
 class LedgerBuilder:
-    """Keeps one node's books. One thread calls ``ledger``."""
+    """Keeps one node's allocation records. One thread calls ``ledger``."""
 
     def __init__(self, codecs: Iterable[SchemeCodec], node: str) -> None:
         """``languages`` are all that are spoken on ``node``."""
@@ -88,7 +88,7 @@ class LedgerBuilder:
         return msgspec.structs.replace(evidence, malformed=malformed)
 
     def _registered(self, node: Node | None) -> Cards:
-        """The GPUs as the node's plugins tell the API server, and what cannot be read of that."""
+        """The GPUs as the node's plugins report the API server, and what cannot be read of that."""
         if node is None:
             return ((), ())
         if node is not self._object:

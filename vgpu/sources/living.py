@@ -10,7 +10,7 @@ from vgpu.sources.runtime import read_live_pods
 
 
 def living_pods(cgroupfs: str, log_dir: str | None) -> Living:
-    """By their cgroups; without any, by the kubelet's log folders. None where nobody can tell."""
+    """By their cgroups; without any, by the kubelet's log folders. None where no source knows."""
     return partial(_living_pods, cgroupfs, log_dir)
 
 

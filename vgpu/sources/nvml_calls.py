@@ -8,7 +8,7 @@ from vgpu.reasons import Reason
 
 
 class Code(IntEnum):
-    """``nvmlReturn_t`` of NVIDIA's ``nvml.h``: the codes that are told apart here."""
+    """``nvmlReturn_t`` of NVIDIA's ``nvml.h``: the codes that are distinguished here."""
 
     SUCCESS = 0
     UNINITIALIZED = 1
@@ -42,7 +42,7 @@ UNSUPPORTED: frozenset[int] = frozenset(
         Code.DEPRECATED,
     }
 )
-"""The device or the driver cannot tell, and will not be able to until it is loaded anew."""
+"""The device or the driver cannot tell, and will not be able to until it is loaded again."""
 
 LOST: frozenset[int] = frozenset({Code.GPU_IS_LOST, Code.RESET_REQUIRED, Code.GPU_NOT_FOUND})
 """This device is gone; the others are not concerned."""

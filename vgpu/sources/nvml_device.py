@@ -202,7 +202,7 @@ class GpuReader(DeviceReader):
         return readings
 
     def _enumerate(self, *, slow: bool) -> tuple[DeviceReader, ...] | None:
-        """The GPU's MIG instances now, in their order; None if they cannot be told.
+        """The GPU's MIG instances now, in their order; None if they are unknown.
 
         Handles are asked for each time: instances come and go without a new driver generation.
         """
@@ -232,7 +232,7 @@ class GpuReader(DeviceReader):
         return tuple(self._instances.values())
 
     def _processes(self, parts: Sequence[Gpu] | None, total: Number | None) -> Used | None:
-        """Who is on the GPU, or with MIG on which of its ``parts``; None if it cannot be told."""
+        """Who is on the GPU, or with MIG on which of its ``parts``; None if it is unknown."""
         entries: list[tuple[int, ...]] = []
         complete = True
         for symbol in tuple(self._lists):
@@ -250,7 +250,7 @@ class GpuReader(DeviceReader):
         return merge(entries, self.uuid, places, total)
 
     def _utilization(self, now: float) -> dict[int, float] | None:
-        """SM utilisation by pid since the last time; None if it cannot be told."""
+        """SM utilisation by pid since the last time; None if it is unknown."""
         if not self._tells_utilization:
             return None
         until = int((now + CLOCK_SLACK_SECONDS) * 1_000_000)

@@ -50,7 +50,7 @@ MOST: Mapping[str, Number] = {
     "pcie_link_width": 1_000,
     "pcie_throughput_bytes_per_second": 10**14,
 }
-"""What is above was not measured, whatever the driver says: far more than any device has."""
+"""What is above was not measured, whatever the driver reports: far more than any device has."""
 
 PART_OF: Mapping[str, Key] = {
     "memory_used_bytes": ("memory_total_bytes",),

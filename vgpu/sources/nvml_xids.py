@@ -47,7 +47,7 @@ class XidWatch:
     def __init__(self, driver: NvmlDriver, also: int = 0) -> None:
         """Make a watch for XIDs; ``also`` are the bits of further events, for GPUs that have them.
 
-        The driver tells a double-bit error in both ways: one error then counts twice.
+        The driver reports a double-bit error in both ways: one error then counts twice.
         """
         self._driver = driver
         self._also = also

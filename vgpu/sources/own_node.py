@@ -1,9 +1,9 @@
 """One node at the API server: its pods, followed by a watch, and beside them its own object.
 
-The object tells how much of each GPU the node's plugins have registered. It is read when the pods
-are listed and whenever their watch is opened anew, which is every few minutes; after a failure that
-may pass, with an event a minute later. It is not watched: what is registered changes rarely, while
-plugins write the object every half minute. What is refused
+The object reports how much of each GPU the node's plugins have registered. It is read when the pods
+are listed and whenever their watch is opened again, which is every few minutes; after a failure
+that may pass, with an event a minute later. It is not watched: what is registered changes rarely,
+while plugins write the object every half minute. What is refused
 of it is a rejection and no failure: the pods are worth having without it.
 """
 
@@ -37,7 +37,7 @@ class NodeWatch:
     ) -> None:
         """``pods`` are the node's, ``read`` asks for the node and raises SourceError.
 
-        ``subject`` is what failures of the watch are said of; ``clock`` tells seconds.
+        ``subject`` is what failures of the watch are said of; ``clock`` returns seconds.
         """
         self._both = _Both(pods, read, clock)
         self._watch = PodWatch(self._both, subject)

@@ -93,7 +93,7 @@ class PodWatch:
             if failure is not None:
                 raise SourceError(failure.reason, failure.subject, failure.detail)
             said = "" if silent is None else f" for {silent:.0f} s"
-            raise SourceError(Reason.TIMEOUT, self._subject, f"it has said nothing{said}")
+            raise SourceError(Reason.TIMEOUT, self._subject, f"no answer{said}")
         if not state.objects and not state.malformed:
             detail = "no pod is on this node (--node-name)"
             raise SourceError(Reason.ABSENT, self._subject, detail)

@@ -1,4 +1,4 @@
-"""Processes and the containers they run in, by the kernel's own books.
+"""Processes and the containers they run in, by the kernel's own allocation records.
 
 A process's cgroup names its container, and the pod's UID if Kubernetes made it. Both cgroup
 versions, both cgroup drivers, and kubelets that themselves run in a container are understood.
@@ -101,7 +101,7 @@ def _container(name: str) -> tuple[str, str] | None:
 
 
 class ProcessSource:
-    """The kernel's books of one node."""
+    """The kernel's allocation records of one node."""
 
     def __init__(
         self, procfs: str = "/proc", cgroupfs: str = "/sys/fs/cgroup", *, bare: bool = False

@@ -46,7 +46,7 @@ FOLDER_NAME = re.compile(
 
 
 def read_region(path: str, dir_fd: int | None = None) -> Region:
-    """The region in the file ``path``, relative to ``dir_fd`` if given.
+    """The region in the file ``path``, relative to ``dir_fd`` if set.
 
     Raises:
         SourceError: ABSENT, UNREADABLE, NOT_REGULAR_FILE, EMPTY, UNKNOWN_LAYOUT, TRUNCATED,

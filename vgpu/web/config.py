@@ -2,7 +2,7 @@
 
 A change takes effect within about a second, without a restart: certificates and CAs for new
 connections, everything else for the next request. A file that has become wrong changes nothing:
-the last good one stays in force, the log says so once, and ``last_reload_ok`` and
+the last good one stays in force, the log reports it once, and ``last_reload_ok`` and
 ``reload_failures`` say it to whoever publishes them.
 
 A reload never takes a protection away. A file caught half-written is often a valid file with its

@@ -184,7 +184,7 @@ def _parse_fields(fields: Iterable[bytes]) -> dict[str, str]:
         if name not in headers:
             headers[name] = text
         elif name in _SINGLE:
-            raise BadRequest(400, f"the header {name} is given twice")
+            raise BadRequest(400, f"the header {name} appears twice")
         else:
             headers[name] += f", {text}"
     return headers

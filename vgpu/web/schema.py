@@ -3,7 +3,7 @@
 Format: docs/web-configuration.md of github.com/prometheus/exporter-toolkit. Where this differs
 from it, it refuses what the toolkit accepts, never the other way round:
 
-* a key given twice, ``cert`` beside ``cert_file``, and TLS settings without a certificate, all of
+* a duplicate key, ``cert`` beside ``cert_file``, and TLS settings without a certificate, all of
   which the toolkit resolves silently;
 * a rate limit that lets no request through.
 
@@ -37,7 +37,7 @@ class Invalid(Exception):  # noqa: N818 - always wrapped into a WebConfigError
 
 
 class TlsServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``tls_server_config``; PEM text or the file it is in, "" where not given."""
+    """``tls_server_config``; PEM text or the file it is in, "" where not set."""
 
     cert: str = ""
     key: str = ""
@@ -94,11 +94,11 @@ class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rate_limit: RateLimit = RateLimit()
 
 
-_TWICE = "a key is given twice; remove one"
+_TWICE = "a key appears twice; remove one"
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice; the last one would win unseen."""
+    """SafeLoader that refuses a duplicate key; the last one would win unseen."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]

@@ -94,7 +94,7 @@ class ServerTls(msgspec.Struct, frozen=True):
 
 
 def _names(client: ssl.SSLSocket) -> set[str]:
-    """The subject alternative names of a verified client."""
+    """The object alternative names of a verified client."""
     certificate = client.getpeercert() or {}
     names = certificate.get("subjectAltName", ())
     return {_canonical(str(name[1])) for name in names}
@@ -200,14 +200,16 @@ def _set_client_auth(
     if kind not in _CLIENT_AUTH:
         raise Invalid(key, f"must be one of {', '.join(_CLIENT_AUTH)}")
     if has_ca and kind == "NoClientCert":
-        raise Invalid(key, "a client CA is given; set RequireAndVerifyClientCert, or remove the CA")
+        raise Invalid(key, "a client CA is set; set RequireAndVerifyClientCert, or remove the CA")
     if not has_ca and kind != "NoClientCert":
         raise Invalid("tls_server_config.client_ca_file", f"missing; {kind} needs it")
     if config.client_allowed_sans is not None:
         if kind != "RequireAndVerifyClientCert":
             raise Invalid(key, "client_allowed_sans needs RequireAndVerifyClientCert")
         if not config.client_allowed_sans:
-            raise Invalid("tls_server_config.client_allowed_sans", "is empty: nobody could connect")
+            raise Invalid(
+                "tls_server_config.client_allowed_sans", "is empty: no client could connect"
+            )
     if not has_ca:
         return
     authority, authority_key = _pem(config, "client_ca", read)

@@ -2,7 +2,7 @@
 
 ``/etc/gpu-manager/checkpoint/gpumanager_internal_checkpoint``, without the last folder in v1.0.3.
 JSON written by Go: pod UID -> container -> device nodes, cores in percent and memory in bytes. It
-has no version and no checksum, so all of it is checked before any of it is believed. Pods that are
+has no version and no checksum, so all of it is checked before any of it is trusted. Pods that are
 gone are normal.
 """
 

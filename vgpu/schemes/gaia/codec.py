@@ -308,5 +308,7 @@ def _flag(claim: Claim) -> str:
     flags = [flag for flag, phase in _PHASES.items() if phases == {phase}]
     if claim.scheme is not Scheme.GAIA or claim.failed or claim.unserved or not flags:
         text = f"{claim.scheme}: {', '.join(sorted(phases))}"
-        raise ClaimError(subject_of(claim.pod), ASSIGNED, text, "not one phase of a gaia pod")
+        raise ClaimError(
+            subject_of(claim.pod), ASSIGNED, text, "not one phase of a gpu-manager pod"
+        )
     return flags[0]

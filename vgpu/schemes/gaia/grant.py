@@ -1,7 +1,7 @@
 """What gpu-manager gives a container for its GPUs: the answer to Allocate, and its limits.
 
-Gaia shares GPUs in two ways only: a part of one GPU, in percents of its cores and blocks of its
-memory, with limits enforced by the library ``vcuda``; or whole GPUs, without limits. Names and
+gpu-manager shares GPUs in two ways only: a part of one GPU, in percents of its cores and blocks of
+its memory, with limits enforced by the library ``vcuda``; or whole GPUs, without limits. Names and
 values are those of gpu-manager's ``pkg/services/allocator/nvidia`` and ``virtual-manager``.
 """
 
@@ -33,7 +33,7 @@ _MOST_INDEX = 999  # three digits in an annotation
 
 
 def checked(subject: str, allocation: Allocation) -> tuple[Share, ...]:
-    """The allocation's shares, if gaia knows such: a part of one GPU, or whole GPUs.
+    """The allocation's shares, if gpu-manager knows such: a part of one GPU, or whole GPUs.
 
     Raises ClaimError.
     """

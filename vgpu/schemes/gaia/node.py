@@ -1,4 +1,4 @@
-"""Gaia on a node: its GPUs by index, and the device IDs that the kubelet is told.
+"""gpu-manager on a node: its GPUs by index, and the device IDs that the kubelet is told.
 
 The API server knows two numbers only, all cores and all memory, so every GPU is counted with the
 average. IDs are units of the node, not of a GPU: which GPU a container gets they do not say.
@@ -72,7 +72,7 @@ def slot(resource: str, device_id: str) -> Slot:
     prefix = _prefix(resource, device_id)
     ordinal = _ORDINAL.fullmatch(device_id.removeprefix(prefix))
     if ordinal is None or not device_id.startswith(prefix):
-        raise ClaimError("kubelet", resource, device_id, "no device ID of gaia")
+        raise ClaimError("kubelet", resource, device_id, "not a gpu-manager device ID")
     return Slot(resource, None, int(ordinal[1]))
 
 
@@ -97,5 +97,5 @@ def _blocks(devices: Iterable[Device]) -> int:
 
 def _prefix(resource: str, device_id: str) -> str:
     if resource not in _PREFIXES:
-        raise ClaimError("kubelet", resource, device_id, "no resource of gaia")
+        raise ClaimError("kubelet", resource, device_id, "not a gpu-manager resource")
     return _PREFIXES[resource]

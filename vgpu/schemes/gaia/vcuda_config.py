@@ -2,7 +2,7 @@
 
 A C struct of exactly 8240 bytes, little-endian, aligned to 8 (vcuda-controller
 ``include/hijack.h``), at ``/etc/gpu-manager/vm/<podUID>/<containerID>/vcuda.config``. The file is
-mode 0777, so nothing in it is believed before it is checked.
+mode 0777, so nothing in it is trusted before it is checked.
 """
 
 import re

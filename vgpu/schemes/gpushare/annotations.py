@@ -2,7 +2,8 @@
 
 Two forms. The extender's names one GPU for the whole pod, by index, and leaves each container's
 memory to its limits. ACK's scheduler tells memory by container and GPU, both counted from 0. In
-both a flag says whether the plugin has served the pod, and the one time is that of the flag's last
+both a flag reports whether the plugin has served the pod, and the one time is that of the flag's
+last
 change: the plugin overwrites when the pod was assumed with when it was assigned.
 """
 
@@ -53,7 +54,7 @@ class GpushareAnnotations(msgspec.Struct, frozen=True):
     Attributes:
         units: of every container that has some.
         phase: assumed or assigned.
-        changed_at: when the phase was reached, unix seconds; None if not told.
+        changed_at: when the phase was reached, unix seconds; None if unknown.
         doubts: what cannot be, see :class:`vgpu.model.Claim`.
     """
 
@@ -110,7 +111,7 @@ def _by_index(pod: Pod, asked: Mapping[str, int]) -> Units:
     """The extender's form: all that is asked for, on one GPU."""
     text = pod.annotations.get(INDEX)
     if text is None:
-        raise _refusal(pod, INDEX, "", "missing, so no GPU is told")
+        raise _refusal(pod, INDEX, "", "missing, so the GPU is unknown")
     if not asked:
         raise _refusal(pod, INDEX, text, f"no container asks for {MEMORY}")
     card = _card(pod, INDEX, text, text)

@@ -303,7 +303,9 @@ def _state(claim: Claim, subject: str) -> tuple[Phase, float | None]:
     """Phase and time of a claim, if the annotations can say it. Raises ClaimError."""
     phases = {allocation.phase for allocation in claim.allocations}
     if claim.scheme is not Scheme.GPUSHARE or claim.failed or claim.unserved:
-        raise ClaimError(subject, ASSIGNED, claim.scheme, "not what gpushare can say")
+        raise ClaimError(
+            subject, ASSIGNED, claim.scheme, "gpushare's annotations cannot express this"
+        )
     if len(phases) != 1 or Phase.RELEASED in phases:
         raise ClaimError(subject, ASSIGNED, ", ".join(sorted(phases)), "not one phase for all")
     phase = phases.pop()

@@ -1,7 +1,7 @@
-"""What gpushare's plugin tells a container in its environment: read, and written.
+"""What gpushare's plugin reports a container in its environment: read, and written.
 
 The names and values are those of gpushare-device-plugin's Allocate. The numbers are in units
-whose size is not told: GiB or MiB, as the plugin's operator chose it (``-memory-unit``).
+whose size is unknown: GiB or MiB, as the plugin's operator chose it (``-memory-unit``).
 """
 
 import re
@@ -32,7 +32,7 @@ class EnvLimits(msgspec.Struct, frozen=True, gc=False):
         container_units: the container's memory, in units.
         device_units: the whole GPU's memory, in units.
         index: the GPU by index.
-        uuid: the GPU by UUID, as the plugin says it on nodes with a single GPU.
+        uuid: the GPU by UUID, as the plugin has it on nodes with a single GPU.
         refused: the plugin found no GPU, and answered with an environment in which the
             container cannot start (``no-gpu-has-8138MiB-to-run``); there is no GPU then.
     """

@@ -1,8 +1,8 @@
 """gpushare on a node: its GPUs by index, the device IDs of their units, which are unhealthy.
 
 The API server knows two numbers only, all memory and how many GPUs; so every GPU is counted
-with the average. GPUs of different sizes cannot be told apart this way: where the node itself can
-be asked, its answer is better.
+with the average. GPUs of different sizes cannot be distinguished this way: where the node itself
+can be asked, its answer is better.
 """
 
 import re
@@ -41,7 +41,7 @@ def cards(node: Node, memory_unit: int) -> tuple[Device, ...]:
     """The node's GPUs by index, without UUID; none if gpushare is not there.
 
     Sizes are those of the capacity. Nothing new may go to any GPU if nothing is allocatable;
-    which GPUs are unhealthy otherwise only the ConfigMap says. Memory is unknown where the
+    which GPUs are unhealthy otherwise only the ConfigMap reports. Memory is unknown where the
     kubelet has forgotten the resource and only the count is left. Raises ClaimError.
     """
     count = node.capacity.get(CARDS, 0)
@@ -71,7 +71,7 @@ def isolation(node: Node) -> bool:
 
 
 def unhealthy_name(node: str) -> str:
-    """Of the ConfigMap that says which of a node's GPUs are unhealthy."""
+    """Of the ConfigMap that reports which of a node's GPUs are unhealthy."""
     return f"unhealthy-gpu-{node}"
 
 

@@ -78,7 +78,7 @@ class KubeShare(BaseCodec, frozen=True):
     def claim_keys(self, pod: Pod) -> tuple[str, ...]:
         """The GPUID, and in release 2 all of its annotations: there the user asks by labels.
 
-        A GPUID may be the user's own choice, together with a node; no annotation tells.
+        A GPUID may be the user's own choice, together with a node; no annotation reports.
         """
         ours = {kubeshare_sharepod.GPUID, *kubeshare_labels.CLAIM}
         return tuple(sorted(ours & pod.annotations.keys()))
@@ -106,7 +106,7 @@ class KubeShare(BaseCodec, frozen=True):
         return kubeshare_sharepod.written(allocation.shares, devices, subject)
 
     def devices(self, node: Node) -> tuple[Device, ...]:
-        """The GPUs that release 1 says the node has, without the names of its virtual GPUs.
+        """The GPUs that release 1 reports the node has, without the names of its virtual GPUs.
 
         :func:`vgpu.schemes.handles.with_handles` adds these. Release 2 keeps its GPUs
         in Prometheus only. Raises ClaimError.

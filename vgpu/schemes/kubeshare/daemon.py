@@ -1,6 +1,6 @@
 """How KubeShare 1's device manager tells a node's daemon who may use which GPU.
 
-The daemon connects to TCP port 9797, says whose it is and which GPUs it has, then ``heartbeat!``
+The daemon connects to TCP port 9797, names its owner and which GPUs it has, then ``heartbeat!``
 every 15 s. The manager answers with one line whenever the tenants of a GPU change, and the daemon
 writes it as two files named after the GPU's UUID: Gemini's config
 (:mod:`vgpu.schemes.kubeshare.gemini_config`) and the ports of the pod managers. Source: KubeShare
@@ -44,7 +44,7 @@ _MOST_PORT: Final = 65535
 
 
 class ErrorCode(IntEnum):
-    """What the device manager says to a SharePod that wants on a virtual GPU."""
+    """What the device manager reports to a SharePod that wants on a virtual GPU."""
 
     OK = 0
     WAIT_FOR_HOLDER = 1
@@ -68,7 +68,7 @@ _WORDS: Final = {
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """What a daemon says first: its own pod's name, which the manager looks up, and its GPUs."""
+    """What a daemon reports first: its own pod's name, which the manager looks up, and its GPUs."""
 
     pod: str
     devices: tuple[Device, ...]

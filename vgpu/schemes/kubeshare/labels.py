@@ -1,6 +1,6 @@
 """KubeShare 2: what a plain pod asks for in its labels, and what its annotations answer.
 
-The scheduler, a plugin of Kubernetes' own, makes the pod anew, bound to the node and with the
+The scheduler, a plugin of Kubernetes' own, makes the pod again, bound to the node and with the
 GPUs' UUIDs in its annotations. Up to 1.0 a pod shares one GPU; above, it has whole ones.
 
 Names and rules: KubeShare branch release-2.0, ``pkg/scheduler/pod.go``.

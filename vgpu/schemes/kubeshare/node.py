@@ -1,6 +1,6 @@
 """KubeShare on a node: its GPUs, and the holder pods that give virtual GPUs to some of them.
 
-A holder pod takes one whole GPU from NVIDIA's device plugin, says its UUID in its log, and so
+A holder pod takes one whole GPU from NVIDIA's device plugin, reports its UUID in its log, and so
 makes a virtual GPU of it: the GPUID in the holder's labels is a name of that GPU for as long as
 the holder lives. Names: KubeShare branch release-1.0, ``pkg/devicemanager/gpupool.go``; older
 versions call the holder a dummy pod.

@@ -57,7 +57,7 @@ def asked(texts: Mapping[str, str], prefix: str, subject: str) -> NumbersAsked:
 
 
 def byte_count(texts: Mapping[str, str], key: str, subject: str) -> int | None:
-    """A number of bytes, None if not given. Raises ClaimError."""
+    """A number of bytes, None if not set. Raises ClaimError."""
     text = texts.get(key, "")
     if text and not is_number(text):
         raise ClaimError(subject, key, text, "not a number of bytes")

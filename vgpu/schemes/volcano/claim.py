@@ -49,7 +49,7 @@ def read(pod: Pod, key_set: KeySet, unit: int, asking: Collection[str]) -> Claim
     """What the annotations say; None if they name no device.
 
     ``unit`` is the bytes of one unit of memory in them, ``asking`` has the containers that ask for
-    devices. Raises ClaimError if the devices, or whose they are, cannot be told.
+    devices. Raises ClaimError if the devices, or whose they are, are unknown.
     """
     key = key_set.devices if key_set.devices in pod.annotations else key_set.to_allocate
     segments = _segments(pod, key, unit)
@@ -159,7 +159,7 @@ def _containers_by_position(
     detail = (
         f"{count} segments with devices: of app containers among {_some(apps)} (HAMi up to 2.8,"
         f" Volcano), or of any among {_some(every)} (HAMi from 2.9);"
-        " no container asks for a resource by which it could be told"
+        " no container requests a resource that would decide it"
     )
     raise ClaimError(subject_of(pod), key, text, detail)
 
@@ -178,7 +178,7 @@ def _some(names: Sequence[str]) -> str:
 def _unserved(
     pod: Pod, key: str, unit: int, held: list[tuple[str, _Shares]], remarks: list[str]
 ) -> list[str] | None:
-    """Those that are still to be served, the last ones; None if that is not told."""
+    """Those that are still to be served, the last ones; None if that is unknown."""
     if key not in pod.annotations:
         return None
     try:
@@ -271,10 +271,10 @@ def write(
 
 
 def struck(text: str) -> str:
-    """``to_allocate`` as the plugin leaves it when it has handed out all that is its own.
+    """``to_allocate`` as the plugin leaves it when it has allocated all that is its own.
 
     It strikes the entries and keeps the separators of containers. The same text if nothing of it
-    is left to be handed out.
+    is left to be allocated.
     """
     if VENDOR not in text:
         return text
@@ -305,7 +305,7 @@ def _is_ours(entry: str) -> bool:
 
 
 def _bind_phase_of(claim: Claim, key: str, subject: str) -> str:
-    """The phase, if it says that of every container. Raises ClaimError."""
+    """The phase, if it reports that of every container. Raises ClaimError."""
     told = [each.phase for each in claim.allocations]
     if claim.scheme is not Scheme.VOLCANO or not told:
         raise ClaimError(subject, key, claim.scheme, f"{len(told)} containers")
@@ -317,7 +317,7 @@ def _bind_phase_of(claim: Claim, key: str, subject: str) -> str:
         for each in claim.allocations
     ]
     if told != waiting:
-        detail = "assumed is just what Allocate has still to hand out"
+        detail = "exactly the shares that Allocate has not served yet must be assumed"
         raise ClaimError(subject, key, ", ".join(told), detail)
     return FAILED if claim.failed else ALLOCATING
 

@@ -146,7 +146,7 @@ class Volcano(BaseCodec, frozen=True):
         return volcano_claim.write(claim, self.key_set, self.unit_bytes, devices, containers)
 
     def struck(self, pod: Pod, waiting: Collection[str]) -> str:
-        """What is left to be handed out while these containers of the pod's claim still wait.
+        """What is left to be allocated while these containers of the pod's claim still wait.
 
         See :func:`volcano_claim.struck_but`. Raises ClaimError.
         """

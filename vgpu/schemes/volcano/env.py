@@ -1,4 +1,5 @@
-"""What Volcano's and HAMi's device plugins tell a container in the environment, and mount into it.
+"""What Volcano's and HAMi's device plugins report a container in the environment, and mount into
+it.
 
 The names are those of HAMi-core and of both plugins' Allocate: ``NVIDIA_VISIBLE_DEVICES`` lists the
 devices, ``CUDA_DEVICE_MEMORY_LIMIT_<i>`` the memory limit of the i-th.

@@ -116,7 +116,7 @@ _UUID = re.compile(rb"(?:GPU|MIG)-" + _HEX + rb"|MIG-GPU-" + _HEX + rb"/[0-9]{1,
 def layout_for(size: int, major: int, minor: int, subject: str = "region") -> Layout:
     """The layout of a file of ``size`` bytes; the version words count only in sizes that have them.
 
-    V1.1 stands for V1.1b too: only the slots tell those apart.
+    V1.1 stands for V1.1b too: only the slots distinguish those.
 
     Raises:
         SourceError: UNKNOWN_LAYOUT.

@@ -51,7 +51,7 @@ class KeySet(msgspec.Struct, frozen=True):
         most_cores: percent of a GPU's cores that a container is given at most; None is as asked.
         devices: the pod annotation with the devices by container.
         for_all: whether that has a segment for every container, or only for those that ask.
-        to_allocate: the pod annotation with what Allocate has still to hand out.
+        to_allocate: the pod annotation with what Allocate has still to allocate.
         node, time, bind_time, bind_phase: further pod annotations.
         time_ends: whether ``time`` is overwritten when Allocate is done.
         register, handshake: the node's annotations, the newest key first.

@@ -1,4 +1,4 @@
-"""What a node says in Volcano's and HAMi's language: its GPUs, heartbeat, locks.
+"""What a node reports in Volcano's and HAMi's language: its GPUs, heartbeat, locks.
 
 The plugin registers the GPUs in one annotation. Plugin and scheduler then tell one another in a
 second one that they live (Volcano up to 1.15, HAMi), and the scheduler may lock the node in a
@@ -47,7 +47,7 @@ class Registration(
 
     Attributes:
         uuid: its identity.
-        index: its number on the node; None if not told.
+        index: its number on the node; None if unknown.
         slots: how many containers may share it.
         memory: in units (Volcano) or MiB (HAMi).
         cores: percent to share.
@@ -165,7 +165,7 @@ def _flaw(card: Registration) -> str:
 def _cell(card: Registration, column: str, key_set: KeySet) -> str:
     value = getattr(card, column)
     if value is None:
-        raise ClaimError("registration", key_set.register, card.uuid, f"{column} is not told")
+        raise ClaimError("registration", key_set.register, card.uuid, f"{column} is missing")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -238,7 +238,7 @@ def handshake_text(state: HandshakeState, at: float, key_set: KeySet) -> str:
 def locks(node: Node, key_set: KeySet) -> tuple[NodeLock, ...]:
     """The locks in force, readable or not.
 
-    Volcano's is a time and does not say whose it is; HAMi's is time, namespace and pod.
+    Volcano's is a time and does not name its owner; HAMi's is time, namespace and pod.
     """
     return tuple(
         _lock(key, node.annotations[key]) for key in key_set.locks if key in node.annotations

@@ -1,0 +1,59 @@
+"""docs/language.md, as far as a program can check it."""
+
+import pytest
+
+from tests.docs import language
+from tests.support.defects import no_defects
+
+
+@pytest.fixture(scope="module")
+def exceptions():
+    return language.exceptions()
+
+
+def test_no_text_uses_an_old_word_more_often_than_before(exceptions):
+    found = language.uses(exceptions["kept"])
+    for name, words in language.counted(found).items():
+        for word, count in words.items():
+            allowed = exceptions["left"].get(name, {}).get(word, 0)
+            places = [
+                str(use) for use in found if use.word == word and name in language.counted([use])
+            ]
+            assert count <= allowed, "\n".join(
+                [
+                    f'{name} uses "{word}" {count} times, {allowed} are left (docs/language.md):',
+                    *places,
+                ]
+            )
+
+
+@no_defects
+def test_a_public_class_name_is_unique():
+    known = language.exceptions()["classes"]
+    for name, modules in language.public_classes().items():
+        if len(modules) > 1 and name not in known:
+            yield f"{name}: {', '.join(modules)}"
+
+
+@no_defects
+def test_every_exception_has_a_reason():
+    kept = language.exceptions()
+    for row in kept["kept"]:
+        if not row["reason"]:
+            yield str(row)
+    for name, reason in kept["classes"].items():
+        if not reason:
+            yield name
+
+
+def test_words_are_found_in_prose_and_messages_and_not_in_code():
+    page = "A card is told.\n```\ncard\n```\nthe rule `card_drift`, [its page](card.md)\n"
+    texts = list(language.page_texts("page.md", page))
+    assert [text.text for text in texts if language.WORDS["card"].search(text.text)] == [
+        "A card is told."
+    ]
+    module = language.ast.parse('"""So long it waits."""\nX = f"{card} is told"\nY = "card"\n')
+    kinds = {text.kind: text.text for text in language.module_texts("m.py", module)}
+    assert kinds == {"docstrings": "So long it waits.", "messages": " is told"}
+    assert language.WORDS["so long"].search(kinds["docstrings"])
+    assert not language.WORDS["gaia"].search("the flag --scheme gaia=x, gaia.tencent.com")
