@@ -19,7 +19,11 @@ ENTRY_POINTS = frozenset(
 FOR_THE_SCHEDULER = "a scheduler's arithmetic, for the scheduler extender that is to come"
 FOR_KUBESHARE = "KubeShare's protocol, for its controllers and token daemon that are to come"
 
+FOR_CONTROLLERS = "client-go's work queue, for the controllers that are to come"
+
 UNREACHED = {
+    "vgpu.kube.key_queue": FOR_CONTROLLERS,
+    "vgpu.kube.work_queue": FOR_CONTROLLERS,
     "vgpu.placement.gpu_admission": FOR_THE_SCHEDULER,
     "vgpu.placement.gpushare": FOR_THE_SCHEDULER,
     "vgpu.placement.kubeshare": FOR_THE_SCHEDULER,

@@ -216,7 +216,7 @@ def test_of_two_regions_of_one_container_the_first_counts():
     other = msgspec.structs.replace(region, devices=(RegionDevice(B, GIB, 0),))
     first = RegionFile("/regions/u1_main", "u1", "main", region)
     files = (first, RegionFile("/old/u1_main", "u1", "main", other))
-    evidence = node_evidence((), shim=ShimSample(files))
+    evidence = node_evidence((), NodeSamples(shim=ShimSample(files)))
     assert [said.where for said in evidence.statements] == ["/regions/u1_main"]
 
 
