@@ -29,7 +29,7 @@ def test_the_demos_conflicts_are_counted_and_told_in_words(tmp_path):
         assert conflicts(series, "card_differs") == 0
         assert conflicts(series, "size_differs") == 0
         page = exporter.get("/").body.decode()
-    assert "1300 of 1000 thousandths of cores" in page
+    assert "130 % of 100 % cores" in page
     assert "serving/chat-7c9d8b6f5d-x2k4q/vllm" in page
 
 
