@@ -90,10 +90,10 @@ manifests: $(VENV)/.dev ## Render deploy/manifests from the chart (needs the clu
 site: $(VENV)/.dev ## Build the documentation as a site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-screenshot: $(VENV)/.dev ## Take the picture of the README anew
+screenshot: $(VENV)/.dev ## Take the picture of the README again
 	$(BIN)/python docs/screenshot.py
 
-dashboards: $(VENV)/.dev ## Take the pictures of the dashboards anew (five minutes)
+dashboards: $(VENV)/.dev ## Take the pictures of the dashboards again (six minutes)
 	$(BIN)/python docs/dashboards_capture.py
 
 bench: $(VENV)/.dev ## Measure each part beside its peers; exits with 1 if a budget is passed over
