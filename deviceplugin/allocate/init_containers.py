@@ -45,7 +45,7 @@ def inherited(
     in use meanwhile.
     """
     if container.kind is not ContainerKind.INIT:
-        detail = f"no devices are promised to this {container.kind} container"
+        detail = f"no devices are reserved for this {container.kind} container"
         raise BindRefused(BindRefusal.NO_CLAIM, detail, pod.ref, container.name)
     for each in tenant.allocations:
         if (

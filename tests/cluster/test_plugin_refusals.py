@@ -65,7 +65,7 @@ REFUSED = {
         told("{0},NVIDIA,16,5:{1},NVIDIA,16,5:"),
         "it asks for 1 devices, and reserved are",
     ),
-    "unlimited": (told("{0},NVIDIA,0,5:"), "which HAMi-core takes for no limit (malformed)"),
+    "unlimited": (told("{0},NVIDIA,0,5:"), "which HAMi-core treats as no limit (malformed)"),
 }
 """Pod -> what its annotations say instead, and the words of the refusal."""
 

@@ -135,7 +135,7 @@ def test_while_the_api_server_is_away_nothing_is_complete_and_nothing_is_forgott
     large.cluster.start_api()
     assert by_uid(snapshot).keys() == before.keys()
     assert not snapshot.ledgers
-    assert any("not all pods are seen" in note for note in snapshot.notes)
+    assert any("some pods could not be read" in note for note in snapshot.notes)
     # In a quiet cluster the first heartbeat would be a bookmark, after a minute.
     for path in (f"/api/v1/nodes/{node_name(0)}", "/api/v1/namespaces/team-0/pods/{}"):
         name = next(pod.ref.name for pod in before.values() if pod.ref.namespace == "team-0")
