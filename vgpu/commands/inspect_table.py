@@ -79,7 +79,7 @@ def layout_for(width: int, *, wide: bool, longest: int = 0) -> LineLayout:
 
 def show(
     console: Console,
-    found: Inventory,
+    inventory: Inventory,
     as_of: float,
     *,
     wide: bool = False,
@@ -91,30 +91,30 @@ def show(
     elsewhere, and if ``wide``, they are whole.
     """
     width = max(NARROWEST, console.width)
-    names = _Names(found, whole=wide)
+    names = _Names(inventory, whole=wide)
     layout = layout_for(
         width, wide=wide, longest=0 if console.is_terminal and not wide else names.longest
     )
     glyphs = _Glyphs() if console.encoding.startswith("utf") else _ASCII
     table = _Table(layout, glyphs, names, width, as_of, nothing)
-    write(console, table.lines(found))
+    write(console, table.lines(inventory))
 
 
 class _Names:
     """Names of containers: the pod's name, with the container's if several are shown."""
 
-    def __init__(self, found: Inventory, *, whole: bool) -> None:
+    def __init__(self, inventory: Inventory, *, whole: bool) -> None:
         containers: dict[str, set[str]] = {}
-        for view in found.nodes:
+        for view in inventory.nodes:
             for holding in view.ledger.holdings:
                 containers.setdefault(holding.pod.uid, set()).add(holding.container)
-        for pending in found.pending:
+        for pending in inventory.pending:
             containers.setdefault(pending.pod.uid, set()).add(pending.container)
         self._several = {uid for uid, names in containers.items() if whole or len(names) > 1}
         self.longest = max(
             (
                 len(self.of(holding.pod, holding.container))
-                for view in found.nodes
+                for view in inventory.nodes
                 for holding in view.ledger.holdings
             ),
             default=0,
@@ -146,21 +146,21 @@ class _Table(msgspec.Struct, frozen=True):
     as_of: float
     nothing: str
 
-    def lines(self, found: Inventory) -> Iterator[Line]:
+    def lines(self, inventory: Inventory) -> Iterator[Line]:
         """All lines."""
-        if found.nodes:
+        if inventory.nodes:
             yield self._header()
-        for view in found.nodes:
+        for view in inventory.nodes:
             yield from self._node(view)
-        if not found.nodes:
+        if not inventory.nodes:
             yield [(self.nothing, BOLD)]
             yield []
-        yield from self._pending(found.pending)
-        yield from self._conflicts(found.nodes)
-        yield from self._rooms(found.rooms)
-        for note in found.notes:
+        yield from self._pending(inventory.pending)
+        yield from self._conflicts(inventory.nodes)
+        yield from self._rooms(inventory.rooms)
+        for note in inventory.notes:
             yield from self._wrapped(f"Note: {note}", "", DIM)
-        yield [(_summary(found, self.as_of), BOLD)]
+        yield [(_summary(inventory, self.as_of), BOLD)]
 
     # ------------------------------------------------------------ nodes
 
@@ -410,15 +410,15 @@ def _parties(conflict: Conflict) -> str:
     return f" (by {', '.join(names[:_MOST_PARTIES])}{more})"
 
 
-def _summary(found: Inventory, as_of: float) -> str:
-    holders = {holding.pod.uid for view in found.nodes for holding in view.ledger.holdings}
-    conflicts = sum(len(view.ledger.conflicts) for view in found.nodes)
-    gpus = sum(len(view.ledger.devices) for view in found.nodes)
+def _summary(inventory: Inventory, as_of: float) -> str:
+    holders = {holding.pod.uid for view in inventory.nodes for holding in view.ledger.holdings}
+    conflicts = sum(len(view.ledger.conflicts) for view in inventory.nodes)
+    gpus = sum(len(view.ledger.devices) for view in inventory.nodes)
     parts = (
-        (len(found.nodes), "node"),
+        (len(inventory.nodes), "node"),
         (gpus, "GPU"),
         (len(holders), "pod with devices"),
-        (len(found.pending), "without"),
+        (len(inventory.pending), "without"),
         (conflicts, "conflict"),
     )
     counts = ", ".join(f"{count} {_plural(noun, count)}" for count, noun in parts)

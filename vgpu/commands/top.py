@@ -73,12 +73,12 @@ def ask(source: PageSource) -> PageReading | str:
 class Poller:
     """Requests pages every ``interval`` seconds in a thread of its own, one at a time."""
 
-    def __init__(self, source: PageSource, interval: float, told: Events) -> None:
-        """``told`` is notified of each answer."""
+    def __init__(self, source: PageSource, interval: float, news: Events) -> None:
+        """``news`` is notified of each answer."""
         self.answers: queue.SimpleQueue[PageReading | str] = queue.SimpleQueue()
         self._source = source
         self._interval = interval
-        self._told = told
+        self._news = news
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="poller", daemon=True)
         self._thread.start()
@@ -91,7 +91,7 @@ class Poller:
         while not self._ended.is_set():
             begun = time.monotonic()
             self.answers.put(ask(self._source))
-            self._told.tell()
+            self._news.tell()
             self._ended.wait(max(0.0, begun + self._interval - time.monotonic()))
 
 

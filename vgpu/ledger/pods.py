@@ -218,7 +218,7 @@ def _conflict(
 
 def _conflicts(
     holders: Sequence[SupportedHolding],
-    said: Sequence[Statement],
+    statements: Sequence[Statement],
     settled: Settled,
     registry: Registry,
     known: Known,
@@ -226,7 +226,7 @@ def _conflicts(
     """What is wrong with one container; ``holders`` has one for each of its devices."""
     first = holders[0]
     if known.over:
-        yield _conflict(ConflictKind.OUTLIVES_POD, first, said)
+        yield _conflict(ConflictKind.OUTLIVES_POD, first, statements)
     if settled.cards_differ:
         yield _conflict(_differing(settled), first, settled.cards_differ)
     if settled.foreign:
@@ -237,10 +237,10 @@ def _conflicts(
         yield _conflict(ConflictKind.SIZE_DIFFERS, on[device], parties)
     for device, parties in settled.limits_differ:
         yield _conflict(ConflictKind.LIMIT_DIFFERS, on[device], parties)
-    unallocated = known.asked and _only_processes(said)
+    unallocated = known.asked and _only_processes(statements)
     for device, holder in on.items():
         if unallocated:
-            yield _conflict(ConflictKind.PROCESS_WITHOUT_ALLOCATION, holder, said)
+            yield _conflict(ConflictKind.PROCESS_WITHOUT_ALLOCATION, holder, statements)
         if registry.is_missing(device):
             yield _conflict(ConflictKind.DEVICE_MISSING, holder, holder.said)
         elif registry.is_unhealthy(device):

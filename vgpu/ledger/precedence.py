@@ -95,10 +95,10 @@ def resolve_fast(statements: Sequence[Statement], registry: Registry) -> Settled
             return None
         share = statement.shares[0]
         if share.device and share.device != name:
-            found = registry.find(share.device)
-            if not found or device not in ("", found):
+            other = registry.find(share.device)
+            if not other or device not in ("", other):
                 return None
-            name, device = share.device, found
+            name, device = share.device, other
         if share.device and source is None:
             source = statement.source
         if statement.source in LIMITS:
