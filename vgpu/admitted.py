@@ -54,13 +54,13 @@ class AdmittedPod(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def shares(self) -> tuple[Share, ...]:
-        """The shares of all its containers, whenever they run, and what it uses beside."""
+        """The shares of all its containers, whenever they run, and ``beside``."""
         own = (share for allocation in self.allocations for share in allocation.shares)
         return (*own, *self.beside)
 
     @property
     def held(self) -> tuple[Share, ...]:
-        """The shares that it holds at its peak, and what it uses beside."""
+        """The shares that it holds at its peak, and ``beside``."""
         running = self.allocations
         if self.initialized:
             running = tuple(own for own in running if own.kind is not ContainerKind.INIT)

@@ -64,7 +64,7 @@ class CapacityError(Exception):
 
 
 class Free(msgspec.Struct, frozen=True, gc=False):
-    """What is free of a device; unknown memory and unlimited slots are None."""
+    """The free amounts of a device; unknown memory and unlimited slots are None."""
 
     memory_bytes: int | None
     cores_milli: int
@@ -104,7 +104,7 @@ class NodeCapacity(msgspec.Struct, frozen=True):
         return cls({}, rooms, rooms, names)
 
     def free(self, device: str) -> Free:
-        """What is free of a device, by any of its names. Raises CapacityError."""
+        """The free amounts of a device, by any of its names. Raises CapacityError."""
         return self.rooms[self._name(device)]
 
     def hold(self, holder: Hashable, shares: tuple[Share, ...]) -> Self:

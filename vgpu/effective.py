@@ -1,4 +1,4 @@
-"""What a pod holds of a device at its peak: init containers run one by one, before the others.
+"""A pod's share of a device at its peak: init containers run one by one, before the others.
 
 Kubernetes calls this the effective request of a pod. The device plugin, the ledger and the exporter
 count by this one function. An original scheduler that counts less or more is wrong.

@@ -1,4 +1,4 @@
-"""What the sources report, as frozen values: the only input of the pure part of the program.
+"""The data of the sources as frozen values: the only input of the pure part of the program.
 
 Each source returns one of these for each sample. A value that could not be read is absent
 (``None``, or missing from its mapping), never zero. Refused inputs are beside the data, as
@@ -68,7 +68,7 @@ class GpuSample(msgspec.Struct, frozen=True):
 
 
 class XidCount(msgspec.Struct, frozen=True, gc=False):
-    """How often a device reported an XID since start, and when last (unix seconds)."""
+    """Number of a device's reports of an XID since start, and the last one's unix seconds."""
 
     device: str
     xid: int
@@ -77,7 +77,7 @@ class XidCount(msgspec.Struct, frozen=True, gc=False):
 
 
 class CallCost(msgspec.Struct, frozen=True, gc=False):
-    """How often a driver call was made, and the seconds spent in it, since start."""
+    """Number of calls of a driver function since start, and the seconds spent in them."""
 
     count: int
     seconds: float
@@ -103,7 +103,7 @@ class GpuSource(Protocol):
         ...
 
     def calls(self) -> Mapping[str, CallCost]:
-        """What the driver calls have cost so far, by call name. Never blocks."""
+        """The cost of the driver calls so far, by call name. Never blocks."""
         ...
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class RegionDevice(msgspec.Struct, frozen=True, gc=False):
 
 
 class RegionUse(msgspec.Struct, frozen=True, gc=False):
-    """What one process accounts on one device, in bytes; ``sm_util`` in percent, or None."""
+    """One process's accounts on one device, in bytes; ``sm_util`` in percent, or None."""
 
     context: int
     module: int

@@ -1,4 +1,4 @@
-"""The GPU topology of a node: a tree, as gpu-manager draws it, and what is free.
+"""The GPU topology of a node: a tree, as gpu-manager draws it, with free amounts.
 
 Leaves are GPUs; an inner node joins all GPUs that reach one another over a link of its level or
 a nearer one. The tree never changes. Held amounts are counted on the GPUs, always again from the

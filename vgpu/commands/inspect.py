@@ -64,7 +64,7 @@ Status: 0 if the cluster could be read, whatever its state; 1 if not; 2 for wron
 
 
 class Read(msgspec.Struct, frozen=True):
-    """What was read, and its time in unix seconds. ``notes`` name what is missing."""
+    """The objects, with the time of the read in unix seconds; ``notes`` name missing ones."""
 
     objects: Objects
     as_of: float

@@ -29,7 +29,7 @@ class PodName(_Document, frozen=True):
 
 
 class HoldingDocument(_Document, frozen=True):
-    """What one container has of one device."""
+    """One container's share of one device."""
 
     pod: PodName
     container: str

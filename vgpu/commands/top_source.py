@@ -64,7 +64,7 @@ class PageSource(Protocol):
 
 
 class ClientOptions(msgspec.Struct, frozen=True):
-    """What the exporter's web config may require; all but ``username`` are paths."""
+    """Credentials that the exporter's web config may require; all but ``username`` are paths."""
 
     ca_file: str | None = None
     cert: str | None = None

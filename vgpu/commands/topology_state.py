@@ -90,7 +90,7 @@ def state_of(
 
 
 def unknown(view: ExporterView, gpu: GpuSample, between: Between) -> Iterator[str]:
-    """What the display cannot show truthfully, as text."""
+    """The facts that the display cannot show correctly, as text."""
     for row in view.collectors:
         if not row.success:
             yield f"collector {row.name} fails: {row.last_error}"

@@ -1,4 +1,4 @@
-"""The values of an inventory: what was read of the cluster, and what a person is shown of it."""
+"""The values of an inventory: the cluster's objects, and what a person is shown."""
 
 from collections.abc import Mapping
 

@@ -201,7 +201,7 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
 
 
 def unread(kind: str, content: Content, error: SourceError) -> MalformedObject:
-    """What is known of an unreadable object. Raises the error if ``content`` is no object."""
+    """The readable parts of an unreadable object. Raises the error if it is no object."""
     broken = malformed(kind, content, error.detail)
     if not broken.name:
         raise error

@@ -48,7 +48,7 @@ class ObjectPage(msgspec.Struct, Generic[_Object], frozen=True):
 
 
 class EventType(StrEnum):
-    """What a line of a watch reports."""
+    """The type of a line of a watch."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"

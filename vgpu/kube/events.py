@@ -61,7 +61,7 @@ class EventDeduplicator:
     """Remembers which events were reported recently."""
 
     def __init__(self, seconds: float) -> None:
-        """``seconds`` is the time in which an event counts as repeated; 0 repeats always."""
+        """``seconds`` is the time in which an event counts as repeated; with 0 none does."""
         self._seconds = seconds
         self._reported: dict[EventNote, float] = {}
 

@@ -104,7 +104,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         annotations, labels: only those that a scheme or this product reads.
         containers: app containers, init containers and sidecars that the spec names, in the
             kubelet's order of the annotation indices: app containers first, as in the spec.
-        statuses: as far as the kubelet has reported them.
+        statuses: the containers' statuses that the kubelet has reported.
         deleted_at: when its deletion is or was due (deletionTimestamp).
         scheduled_at: when the condition PodScheduled last changed.
         unschedulable: the scheduler's message why it is not bound; "" if it is.

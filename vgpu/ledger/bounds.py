@@ -1,8 +1,8 @@
-"""How much memory of a device a container can have or use at most. Pure.
+"""The maximum memory of a device that a container can have or use. Pure.
 
 The bounds check what tenants write. A share may exceed the GPU's own memory, since nodes are
 oversold on purpose, but never what the node's plugin has registered of the GPU. Where nothing is
-registered, nobody knows how much is oversold, and only what no device has is refused.
+registered, the oversold amount is unknown, and only amounts that no device has are refused.
 """
 
 from collections.abc import Iterable, Mapping

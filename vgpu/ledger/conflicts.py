@@ -12,7 +12,7 @@ from vgpu.reasons import Explained
 
 
 class ConflictKind(Explained):
-    """What is wrong; ``explanation`` is the text for people."""
+    """The kind of a conflict; ``explanation`` is the text for people."""
 
     CARD_DIFFERS = "card_differs", "sources name different devices for one container"
     FILE_DIFFERS = (

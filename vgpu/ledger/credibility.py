@@ -57,7 +57,7 @@ class Credibility:
         )
 
     def use(self, file: _File, device: str, accounted: Accounted) -> Accounted | None:
-        """What is accounted, without amounts that are more than is possible."""
+        """The accounted amounts, without impossible ones."""
         if self._absurd(file, self._bounds.use_error(device, accounted.total)):
             return None
         error = self._bounds.use_error(device, accounted.phantom or 0)

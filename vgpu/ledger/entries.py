@@ -72,14 +72,14 @@ class DeviceEntry(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def free_memory_bytes(self) -> int | None:
-        """What is left, never below 0; None if the device's memory is unknown."""
+        """The free memory, never below 0; None if the device's memory is unknown."""
         if self.device.memory_bytes is None:
             return None
         return max(0, self.device.memory_bytes - self.held.memory_bytes)
 
     @property
     def free_cores_milli(self) -> int:
-        """What is left, never below 0."""
+        """The free cores, never below 0."""
         return max(0, self.device.cores_milli - self.held.cores_milli)
 
 
@@ -113,11 +113,11 @@ class Ledger(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def holdings(self) -> Iterator[Holding]:
-        """All of them, device by device, then those on no device."""
+        """All holdings, device by device, then those on no device."""
         for entry in self.devices:
             yield from entry.holdings
         yield from self.unplaced
 
     def of_pod(self, uid: str) -> tuple[Holding, ...]:
-        """What a pod holds."""
+        """The holdings of a pod."""
         return tuple(holding for holding in self.holdings if holding.pod.uid == uid)

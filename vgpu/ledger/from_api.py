@@ -17,7 +17,7 @@ MIG_SLOT = "MIG slot"
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What one pod has in all schemes; the statements were made from the ``claims``."""
+    """One pod's data in all schemes; the statements were made from the ``claims``."""
 
     claims: tuple[Claim, ...] = ()
     statements: tuple[Statement, ...] = ()
@@ -28,7 +28,7 @@ class Reading(msgspec.Struct, frozen=True):
 def read_pod(pod: Pod, codecs: Iterable[SchemeCodec]) -> Reading:
     """The pod's claims and requests; unreadable texts are values, too.
 
-    A pod that has ended has no requests, and nobody needs to repair its annotations.
+    A pod that has ended has no requests, and its annotations need no repair.
     """
     claims: list[Claim] = []
     wanted: list[Wanted] = []

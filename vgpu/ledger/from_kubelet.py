@@ -1,4 +1,4 @@
-"""What the kubelet allocated, as statements: from its checkpoint and from pod-resources. Pure.
+"""Statements of the kubelet's allocations, from its checkpoint and pod-resources. Pure.
 
 The kubelet allocates device IDs, but upstream's plugins do not allocate the device that the IDs
 name: the kubelet picks any of them, and the plugin follows the scheduler's annotation. The
@@ -29,7 +29,7 @@ _OWN = re.compile(r"((?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(::
 
 
 class Given(msgspec.Struct, frozen=True):
-    """What was allocated to one container."""
+    """The allocations to one container."""
 
     statements: tuple[Statement, ...]
     malformed: tuple[Malformed, ...] = ()
@@ -51,7 +51,7 @@ class GrantReader:
         self._source = source
 
     def read(self, uid: str, container: str, by_resource: Mapping[str, Grant]) -> Given:
-        """What was allocated to one container."""
+        """The allocations to one container."""
         grants = _ContainerGrants(PodRef(uid, "", ""), container, self._source, by_resource)
         statements = [*grants.undivided_devices()]
         malformed = []
@@ -82,7 +82,7 @@ class _CodecRequests:
 
 
 class _ContainerGrants:
-    """What was allocated to one container, by resource."""
+    """The allocations to one container, by resource."""
 
     def __init__(
         self, pod: PodRef, container: str, source: Source, by_resource: Mapping[str, Grant]
@@ -125,7 +125,7 @@ class _ContainerGrants:
         return Share(device, None, WHOLE_DEVICE_MILLI)
 
     def shares(self, codec_requests: _CodecRequests) -> Iterator[Statement]:
-        """What was allocated in this codec's scheme. Raises ClaimError."""
+        """The allocations in this codec's scheme. Raises ClaimError."""
         if self.ids.keys().isdisjoint(codec_requests.resources):
             return
         codec = codec_requests.codec
@@ -154,7 +154,7 @@ class _ContainerGrants:
         )
 
     def _limits(self, shares: tuple[Share, ...]) -> tuple[int | None, ...]:
-        """What the answer lets the container's library enforce: HAMi-core or cGPU."""
+        """The limits that the container's library (HAMi-core or cGPU) enforces by the answer."""
         if CONTAINER_UNITS in self.env:
             return tuple(share.memory_bytes for share in shares)
         limits = tuple(memory_limit(self.env, position) for position in range(len(shares)))

@@ -18,7 +18,7 @@ from vgpu.model import Source
 
 
 class Liveness(StrEnum):
-    """What is known of a pod apart from the statements."""
+    """The state of a pod, apart from the statements about it."""
 
     HOLDS = "holds"  # alive: the API server reports it, or it has a cgroup
     LEFT = "left"  # it has a cgroup, but the API server has no such pod
@@ -55,7 +55,7 @@ def pods_by_node_uid(pods: Iterable[Pod]) -> dict[str, Pod]:
 
 
 def liveness_of(uid: str, pods: Mapping[str, Pod], evidence: Evidence) -> Liveness:
-    """What is known of the pod; ``pods`` are the evidence's, by the UID on the node."""
+    """The state of the pod; ``pods`` are the evidence's, by the UID on the node."""
     pod = pods.get(uid)
     if pod is not None:
         return Liveness.HOLDS if holds_devices(pod) else Liveness.ENDED

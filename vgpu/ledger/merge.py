@@ -97,7 +97,7 @@ def _known(
     own: Iterable[Statement],
     evidence: Evidence,
 ) -> Known:
-    """What is known of the pod apart from what the statements report of its devices.
+    """The facts about the pod apart from the statements about its devices.
 
     ``own`` are our checkpoint's: where the pod's spec is unknown, they show when containers run.
     """
@@ -148,7 +148,7 @@ def _plain(kinds: Mapping[str, ContainerKind]) -> frozenset[str]:
 
 
 def _is_complete(evidence: Evidence) -> bool:
-    """Whether an unreported allocation does not exist, since all sources reported."""
+    """Whether the kubelet and all givers reported completely: no allocation is unknown then."""
     return bool(evidence.read & KUBELET) and evidence.incomplete.isdisjoint(GIVERS)
 
 

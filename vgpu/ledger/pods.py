@@ -15,7 +15,7 @@ from vgpu.model import ContainerKind, Phase, PodRef, Scheme, Source
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What is known of a pod apart from the statements.
+    """The facts about a pod apart from the statements.
 
     Attributes:
         pod: its UID on the node, and its name if a source has it.
@@ -223,7 +223,7 @@ def _conflicts(
     registry: Registry,
     known: Known,
 ) -> Iterator[Conflict]:
-    """What is wrong with one container; ``holders`` has one for each of its devices."""
+    """The conflicts of one container; ``holders`` has one for each of its devices."""
     first = holders[0]
     if known.over:
         yield _conflict(ConflictKind.OUTLIVES_POD, first, statements)

@@ -63,7 +63,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Amount(msgspec.Struct, frozen=True, gc=False):
-    """What one statement reports of the share of one device.
+    """The amounts that one statement reports for the share of one device.
 
     ``certain`` is whether it names that device; else its shares are meant for others.
     """
@@ -256,7 +256,7 @@ def _nowhere(statements: Sequence[Statement], registry: Registry) -> DeviceState
 
 
 def _amount(reported: DeviceShares, device: str, slots: int) -> _Amount | None:
-    """What the statement reports of the share of ``device``; None if nothing."""
+    """The amounts that the statement reports for ``device``; None for a process."""
     if reported.said.source is Source.PROCESS:
         return None
     shares = reported.shares.get(device, [reported.alike] * slots if reported.alike else [])

@@ -1,4 +1,4 @@
-"""What the shims' regions report about their containers, as far as it is possible. Pure."""
+"""The use that the shims' regions report for their containers, if it is possible. Pure."""
 
 from collections.abc import Collection, Mapping
 

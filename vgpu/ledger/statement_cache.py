@@ -22,7 +22,7 @@ class StatementCache:
         self._grants: dict[Source, Mapping[tuple[str, str], tuple[Mapping[str, Grant], Given]]] = {}
 
     def readings(self, pods: Iterable[Pod], codecs: Sequence[SchemeCodec]) -> list[Reading]:
-        """What each pod reports."""
+        """The reading of each pod."""
         readings = []
         current: dict[str, tuple[Pod, Reading]] = {}
         for pod in pods:
@@ -40,7 +40,7 @@ class StatementCache:
         codecs: Sequence[SchemeCodec],
         source: Source,
     ) -> list[Given]:
-        """What the kubelet allocated to each container, as ``source`` reports it."""
+        """The kubelet's allocations to each container, as ``source`` reports them."""
         reader = GrantReader(codecs, source)
         before = self._grants.get(source, {})
         current = {}

@@ -1,4 +1,4 @@
-"""The input of a ledger: what each source reports, and what is known of devices and pods.
+"""The input of a ledger: the statements of the sources, and facts about devices and pods.
 
 A statement is what one source reports about one container. Whether it counts depends on the other
 evidence: :mod:`vgpu.ledger.liveness` decides whether there is a holder at all,
@@ -44,7 +44,7 @@ PARTIAL = LIMITS | {Source.PROCESS}
 
 
 class Statement(msgspec.Struct, frozen=True, gc=False):
-    """What one source reports: this container of this pod has these shares.
+    """One source's statement: this container of this pod has these shares.
 
     Attributes:
         source: the source.
