@@ -112,15 +112,19 @@ def grow(cards: Iterable[TopologyGpu], between: Callable[[int, int], LinkLevel])
     gpus = tuple(cards)
     positions = range(len(gpus))
     groups = [TopologyNode(LinkLevel.GPU, (position,)) for position in positions]
-    nearest = list(positions)  # the first of the GPUs within reach of each GPU
+    first_in_reach = list(positions)  # by position, the first GPU within reach
     for level in INNER:
         for low, high in combinations(positions, 2):
-            if nearest[low] != nearest[high] and between(low, high) <= level:
-                joined = (nearest[low], nearest[high])
-                nearest = [min(joined) if position in joined else position for position in nearest]
+            if first_in_reach[low] != first_in_reach[high] and between(low, high) <= level:
+                joined = (first_in_reach[low], first_in_reach[high])
+                first_in_reach = [
+                    min(joined) if position in joined else position for position in first_in_reach
+                ]
         groups = [
-            _joined(level, [group for group in groups if nearest[group.cards[0]] == position])
-            for position in sorted(set(nearest))
+            _joined(
+                level, [group for group in groups if first_in_reach[group.cards[0]] == position]
+            )
+            for position in sorted(set(first_in_reach))
         ]
     return TopologyTree(gpus, TopologyNode(LinkLevel.ROOT, tuple(positions), tuple(groups)))
 
