@@ -1,8 +1,8 @@
-"""A node's allocation records: who holds how much of which device, and never more than there is.
+"""A node's allocation records: who holds how much of which device, never more than its capacity.
 
-A value: holding and releasing give new allocation records, and what is refused changes nothing.
-Sums are of integers, so that twenty times a twentieth is a whole. Health is not looked at: what is
-held already stays held on a device that fails; new shares are kept off by placement.
+The records are a value: holding and releasing return new records, and a refusal changes nothing.
+Sums are of integers, so that twenty times a twentieth is a whole. Health does not count: shares on
+a device that fails stay held; placement keeps new shares off it.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -14,11 +14,11 @@ import msgspec
 from vgpu.model import Device, Share
 from vgpu.units import percentage, size
 
-_AMBIGUOUS = ""  # what a name stands for that several devices have
+_AMBIGUOUS = ""  # the meaning of a name that several devices have
 
 
 class CapacityRefusal(StrEnum):
-    """Why allocation records refuse."""
+    """Why the allocation records refuse shares."""
 
     MEMORY = "not so much memory is free"
     CORES = "not so many cores are free"
@@ -29,7 +29,7 @@ class CapacityRefusal(StrEnum):
     HELD_OTHERWISE = "the holder has other shares already"
 
 
-_IN_WORDS: Final[Mapping[CapacityRefusal, Callable[[int], str]]] = {
+_TEXT: Final[Mapping[CapacityRefusal, Callable[[int], str]]] = {
     CapacityRefusal.MEMORY: size,
     CapacityRefusal.CORES: percentage,
 }
@@ -42,8 +42,8 @@ class CapacityError(Exception):
     Attributes:
         reason: why.
         device: on which device, as the share names it.
-        asked, free: bytes, thousandths of cores, or slots; None where it is not about amounts, or
-            where the device's memory is unknown.
+        asked, free: bytes, thousandths of cores, or slots; None for a refusal without amounts, or
+            if the device's memory is unknown.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class CapacityError(Exception):
         asked: int | None = None,
         free: int | None = None,
     ) -> None:
-        words = _IN_WORDS.get(reason, str)
-        known = "unknown" if free is None else words(free)
-        amounts = "" if asked is None else f": asked {words(asked)}, free {known}"
+        text = _TEXT.get(reason, str)
+        known = "unknown" if free is None else text(free)
+        amounts = "" if asked is None else f": asked {text(asked)}, free {known}"
         super().__init__(f"device {device}: {reason}{amounts}")
         self.reason = reason
         self.device = device
@@ -64,7 +64,7 @@ class CapacityError(Exception):
 
 
 class Free(msgspec.Struct, frozen=True, gc=False):
-    """What is free of a device; memory that is unknown and slots without number are None."""
+    """The free amounts of a device; unknown memory and unlimited slots are None."""
 
     memory_bytes: int | None
     cores_milli: int
@@ -77,8 +77,8 @@ class NodeCapacity(msgspec.Struct, frozen=True):
     Attributes:
         held: holder -> shares.
         rooms: a device's name -> what is free of it.
-        capacities: the same, of all there is.
-        names: everything that a share may call a device -> its name.
+        capacities: a device's name -> all that it has.
+        names: every name that a share may have for a device -> the device's name.
     """
 
     held: Mapping[Hashable, tuple[Share, ...]]
@@ -91,7 +91,7 @@ class NodeCapacity(msgspec.Struct, frozen=True):
         """Allocation records in which nothing is held.
 
         Raises CapacityError AMBIGUOUS_DEVICE where two devices have the same UUID, or the same
-        index and no UUID. Any further name that two devices have in common is just not understood.
+        index and no UUID. Any further name that two devices share is refused when it is used.
         """
         names: dict[str, str] = {}
         rooms: dict[str, Free] = {}
@@ -104,15 +104,15 @@ class NodeCapacity(msgspec.Struct, frozen=True):
         return cls({}, rooms, rooms, names)
 
     def free(self, device: str) -> Free:
-        """What is free of a device, by any of its names. Raises BooksError."""
+        """The free amounts of a device, by any of its names. Raises CapacityError."""
         return self.rooms[self._name(device)]
 
     def hold(self, holder: Hashable, shares: tuple[Share, ...]) -> Self:
         """The allocation records with these shares held, all or none.
 
-        A share without memory is of all that the device has, so it is refused where any memory is
-        held; one without cores has no promised cores. Unknown memory can only be held whole.
-        Holding the same shares again changes nothing. Raises BooksError.
+        A share without memory is of all the device's memory, so it is refused where any memory is
+        held; one without cores has no reserved cores. Unknown memory can only be held as a whole.
+        Holding the same shares again changes nothing. Raises CapacityError.
         """
         if holder in self.held:
             if self.held[holder] == shares:

@@ -16,7 +16,7 @@ import click
 from vgpu import __version__
 
 PLUGIN = "kubectl-vgpu"
-"""By this name of ours kubectl finds the plugin that it calls ``kubectl vgpu``."""
+"""The program name by which kubectl finds the plugin ``kubectl vgpu``."""
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "exporter": ("exporter.main:command", "Serve this node's GPU metrics to Prometheus."),
@@ -50,7 +50,7 @@ class LazyGroup(click.Group):
     """A group that knows its commands by name and loads one when it is called."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run, under the name that was typed."""
+        """Run under the name with which the program was called."""
         if Path(sys.argv[0]).name == PLUGIN:
             kwargs.setdefault("prog_name", PLUGIN.replace("-", " "))
         return super().main(*args, **kwargs)

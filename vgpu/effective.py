@@ -1,6 +1,6 @@
-"""What a pod holds of a device at its peak: its init containers run one by one, before the rest.
+"""A pod's share of a device at its peak: init containers run one by one, before the others.
 
-Kubernetes calls it the effective request of a pod. The device plugin, the ledger and the exporter
+Kubernetes calls this the effective request of a pod. The device plugin, the ledger and the exporter
 count by this one function. An original scheduler that counts less or more is wrong.
 """
 
@@ -35,8 +35,8 @@ def effective_shares(allocations: Sequence[Allocation]) -> tuple[Share, ...]:
     ``allocations`` are as for :func:`effective`. They are the containers' own shares where all run
     at the same time. Else the first share of a device has the peaks, and the rest only slots.
     """
-    own = tuple(share for each in allocations for share in each.shares)
-    if not any(each.kind is ContainerKind.INIT for each in allocations):
+    own = tuple(share for allocation in allocations for share in allocation.shares)
+    if not any(allocation.kind is ContainerKind.INIT for allocation in allocations):
         return own
     return tuple(
         share
@@ -47,8 +47,8 @@ def effective_shares(allocations: Sequence[Allocation]) -> tuple[Share, ...]:
 
 def _peak(device: str, allocations: Iterable[Allocation]) -> Iterable[Share]:
     here = [
-        (each.kind, [share for share in each.shares if share.device == device])
-        for each in allocations
+        (allocation.kind, [share for share in allocation.shares if share.device == device])
+        for allocation in allocations
     ]
     whole = any(share.memory_bytes is None for _, shares in here for share in shares)
     memory = effective((kind, sum(s.memory_bytes or 0 for s in shares)) for kind, shares in here)

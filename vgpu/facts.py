@@ -1,8 +1,8 @@
-"""What the sources say, as frozen values: the only things the pure middle ever sees.
+"""The data of the sources as frozen values: the only input of the pure part of the program.
 
-Each source answers with one of these per sample. A value that could not be read is absent
-(``None``, or missing from its mapping), never zero. Inputs that were refused travel beside the
-data as :class:`~vgpu.reasons.Rejection`.
+Each source returns one of these for each sample. A value that could not be read is absent
+(``None``, or missing from its mapping), never zero. Refused inputs are beside the data, as
+:class:`~vgpu.reasons.Rejection`.
 """
 
 from collections.abc import Mapping
@@ -46,11 +46,11 @@ class GpuSample(msgspec.Struct, frozen=True):
     Attributes:
         gpus: the devices that answered, GPUs before their MIG instances, by index.
         lost: UUIDs of devices that were there and no longer answer.
-        processes: who is on which device; only for devices in ``processes_known``.
+        processes: the processes on each device, only for devices in ``processes_known``.
         processes_known: devices whose process list is complete and consistent.
         utilization: (pid, device) -> SM utilisation, ratio 0-1, since the last pass.
-        utilization_known: devices that can tell utilisation by process (idle ones included).
-        generation: counts driver initialisations.
+        utilization_known: devices that report utilisation by process (idle ones included).
+        generation: number of driver initialisations.
         complete: whether every GPU could be identified, so that a UUID that is in neither
             ``gpus`` nor ``lost`` is no device of this node.
         rejections: what was refused, and why.
@@ -68,7 +68,7 @@ class GpuSample(msgspec.Struct, frozen=True):
 
 
 class XidCount(msgspec.Struct, frozen=True, gc=False):
-    """How often a device reported an XID since start, and when last (unix seconds)."""
+    """Number of a device's reports of an XID since start, and the last one's unix seconds."""
 
     device: str
     xid: int
@@ -77,7 +77,7 @@ class XidCount(msgspec.Struct, frozen=True, gc=False):
 
 
 class CallCost(msgspec.Struct, frozen=True, gc=False):
-    """How often a driver call was made, and the seconds spent in it, since start."""
+    """Number of calls of a driver function since start, and the seconds spent in them."""
 
     count: int
     seconds: float
@@ -103,11 +103,11 @@ class GpuSource(Protocol):
         ...
 
     def calls(self) -> Mapping[str, CallCost]:
-        """What the driver calls have cost so far, by call name. Never blocks."""
+        """The cost of the driver calls so far, by call name. Never blocks."""
         ...
 
     def close(self) -> None:
-        """Let go of the driver. Never call it while ``sample`` is stuck."""
+        """Release the driver. Never call this while ``sample`` is stuck."""
         ...
 
 
@@ -123,7 +123,7 @@ class RegionDevice(msgspec.Struct, frozen=True, gc=False):
 
 
 class RegionUse(msgspec.Struct, frozen=True, gc=False):
-    """What one process accounts on one device, in bytes; ``sm_util`` in percent, or None."""
+    """One process's accounts on one device, in bytes; ``sm_util`` in percent, or None."""
 
     context: int
     module: int
@@ -162,7 +162,7 @@ class Region(msgspec.Struct, frozen=True, gc=False):
 
 
 class RegionFile(msgspec.Struct, frozen=True, gc=False):
-    """A region with where it was found; pod and container come from the folder's name."""
+    """A region with its path; pod and container come from the folder's name."""
 
     path: str
     pod_uid: str
@@ -181,7 +181,7 @@ class ShimSample(msgspec.Struct, frozen=True):
 
 
 class ProcessOwner(msgspec.Struct, frozen=True, gc=False):
-    """Whose a process is, by its cgroup: ``pod_uid`` is "" for a container outside Kubernetes."""
+    """The owner of a process, by its cgroup; ``pod_uid`` is "" outside Kubernetes."""
 
     container_id: str
     pod_uid: str
@@ -189,12 +189,12 @@ class ProcessOwner(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProcessSample(msgspec.Struct, frozen=True):
-    """One pass over the kernel's own allocation records.
+    """One pass over the processes that the kernel lists.
 
     Attributes:
         owners: host pid -> owner; None is a live process that is in no container. A pid that
             is gone has no entry.
-        sees_host: whether these are the host's pids at all; if not, a missing pid reports nothing.
+        sees_host: whether these are the host's pids; if not, a missing pid is no evidence.
         live_pods: UIDs of pods that have a cgroup, None where that could not be read.
         bare: region files found inside containers (``/tmp/cudevshr.cache``), already attributed.
     """
@@ -210,7 +210,7 @@ class ProcessSample(msgspec.Struct, frozen=True):
 
 
 class ContainerName(msgspec.Struct, frozen=True, gc=False):
-    """What a container id is called."""
+    """The names that belong to a container id."""
 
     namespace: str
     pod: str
@@ -219,7 +219,7 @@ class ContainerName(msgspec.Struct, frozen=True, gc=False):
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False):
-    """One resource that the kubelet gave to one container, from its checkpoint."""
+    """One resource that the kubelet allocated to one container, from its checkpoint."""
 
     pod_uid: str
     container: str
@@ -229,7 +229,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
 
 
 class HeldDevices(msgspec.Struct, frozen=True, gc=False):
-    """Who holds devices of one resource, as pod-resources tells it: without a pod UID."""
+    """Who holds devices of one resource, as pod-resources reports it: without a pod UID."""
 
     namespace: str
     pod: str
@@ -238,7 +238,7 @@ class HeldDevices(msgspec.Struct, frozen=True, gc=False):
 
 
 class KubeletSample(msgspec.Struct, frozen=True):
-    """One pass over what the kubelet leaves on the node. Each part is None if not readable.
+    """One pass over the kubelet's data on the node. Each part is None if not readable.
 
     Attributes:
         pods: pod UID -> names, from log folders and pod-resources.
@@ -261,7 +261,7 @@ class KubeletSample(msgspec.Struct, frozen=True):
 
 
 class PodSummary(msgspec.Struct, frozen=True, gc=False):
-    """A pod as the API server knows it: phase and reason, and whether it asks for a GPU."""
+    """A pod of the API server: its phase and reason, and whether it requests a GPU."""
 
     ref: PodRef
     phase: str
@@ -277,7 +277,7 @@ class LimitFile(msgspec.Struct, frozen=True, gc=False):
 
     The pod is named by ``pod_uid`` (gpu-manager) or by ``namespace`` and ``pod`` (kubeshare), the
     device by ``device`` (UUID) or ``pci_bus_id``. ``memory_bytes`` and ``cores_percent`` are
-    None where there is no limit.
+    None if there is no limit.
     """
 
     scheme: Scheme

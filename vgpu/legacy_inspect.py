@@ -1,9 +1,9 @@
 """What ``kubectl inspect gpushare`` prints, and with ``-d``, byte for byte.
 
-Of gpushare-device-plugin's ``cmd/inspect``, with its ways: a node's memory is what is allocatable,
+The original is gpushare-device-plugin's ``cmd/inspect``: a node's memory is what is allocatable,
 its GPUs are all of the average size, a pod is on the GPU that its annotations name or else
 pending, and numbers are in the plugin's units, whose name is guessed. Only the order of nodes and
-pods, random in the original, is by name. For the truth ask the ledger.
+pods, random in the original, is by name. The ledger has the correct values.
 """
 
 import re
@@ -20,8 +20,8 @@ from vgpu.schemes.gpushare.annotations import ALLOCATION, INDEX
 from vgpu.schemes.gpushare.node import CARDS, MEMORY, MOST_CARDS
 from vgpu.tabwriter import align
 
-_PENDING: Final = -1  # the card of a pod whose annotations name none
-_MOST_GIB = 100  # a card of more units is taken to be counted in MiB
+_PENDING: Final = -1  # the GPU of a pod whose annotations name none
+_MOST_GIB = 100  # a GPU of more units is assumed to be counted in MiB
 _SUMMARY_DASHES = 20  # more than the first node's row has bytes
 _DETAIL_DASHES = 10  # more than the rows of the first node's pods have bytes
 _IN_CLUSTER = "Allocated/Total GPU Memory In Cluster:"
@@ -33,15 +33,15 @@ _BY_CONTAINER = msgspec.json.Decoder(dict[str, dict[str, _Amount | None] | None]
 
 
 class _Usage(msgspec.Struct, frozen=True):
-    """A node as the original sees it, in units of memory.
+    """A node as the original shows it, in units of memory.
 
     Attributes:
         node: the node.
-        total: of all GPUs.
-        count: how many GPUs.
-        rows: the pods that ask for memory, by name, each with what its row shows by column;
+        total: the memory of all GPUs.
+        count: number of GPUs.
+        rows: the pods that request memory, by name, each with the values of its row by column;
             the column after the last GPU's is that of pending memory.
-        used: by GPU, of all that exist or that a pod names, whatever its number.
+        used: by GPU, for all that exist or that a pod names, whatever the number.
     """
 
     node: Node
@@ -64,20 +64,19 @@ class _Usage(msgspec.Struct, frozen=True):
 
 
 def summary(nodes: Iterable[Node], pods: Iterable[Pod]) -> str:
-    """One row a node: used and total of every GPU and of the node. Raises ClaimError."""
+    """One row for each node: used and total of every GPU and of the node. Raises ClaimError."""
     usages = _usages(nodes, pods)
-    cards = range(max((usage.count for usage in usages), default=0))
+    gpus = range(max((usage.count for usage in usages), default=0))
     pending = any(usage.has_pending for usage in usages)
-    header = ["NAME", "IPADDRESS", *(f"GPU{card}(Allocated/Total)" for card in cards)]
+    header = ["NAME", "IPADDRESS", *(f"GPU{gpu}(Allocated/Total)" for gpu in gpus)]
     header += ["PENDING(Allocated)"] if pending else []
     rows, cluster_used = [], 0
     for usage in usages:
-        shown = [card for card in (*cards, _PENDING) if card in usage.used]
-        used = sum(usage.used[card] for card in shown)
+        shown = [gpu for gpu in (*gpus, _PENDING) if gpu in usage.used]
+        used = sum(usage.used[gpu] for gpu in shown)
         cells = [usage.node.name, usage.address]
         cells += [
-            f"{usage.used[card]}/{usage.card_total}" if card in usage.used else "0/0"
-            for card in cards
+            f"{usage.used[gpu]}/{usage.card_total}" if gpu in usage.used else "0/0" for gpu in gpus
         ]
         if pending:
             cells.append(str(usage.used[_PENDING]) if usage.has_pending else "")
@@ -92,13 +91,13 @@ def summary(nodes: Iterable[Node], pods: Iterable[Pod]) -> str:
 
 
 def details(nodes: Iterable[Node], pods: Iterable[Pod]) -> str:
-    """A table a node, one row a pod: what it has of every GPU. Raises ClaimError."""
+    """A table for each node, a row for each pod with its part of every GPU. Raises ClaimError."""
     usages = _usages(nodes, pods)
     text: list[str] = []
     cluster_used, dashes = 0, 0
     for usage in usages:
         columns = range(usage.count + usage.has_pending)
-        header = ["NAME", "NAMESPACE", *(f"GPU{card}(Allocated)" for card in range(usage.count))]
+        header = ["NAME", "NAMESPACE", *(f"GPU{gpu}(Allocated)" for gpu in range(usage.count))]
         header += ["Pending(Allocated)"] if usage.has_pending else []
         rows = "".join(
             "\t".join([pod.ref.name, pod.ref.namespace, *(str(row.get(c, 0)) for c in columns)])
@@ -122,12 +121,12 @@ def details(nodes: Iterable[Node], pods: Iterable[Pod]) -> str:
 
 def _usages(nodes: Iterable[Node], pods: Iterable[Pod]) -> list[_Usage]:
     """The nodes that have memory to share, and their active pods, both by name."""
-    tenants = defaultdict(list)
+    by_node = defaultdict(list)
     for pod in sorted(pods, key=lambda pod: (pod.ref.name, pod.ref.namespace, pod.ref.uid)):
         if not pod.terminal:
-            tenants[pod.node].append(pod)
+            by_node[pod.node].append(pod)
     return [
-        _usage(node, tenants[node.name])
+        _usage(node, by_node[node.name])
         for node in sorted(nodes, key=lambda node: node.name)
         if node.allocatable.get(MEMORY, 0) > 0
     ]
@@ -140,42 +139,44 @@ def _usage(node: Node, pods: Sequence[Pod]) -> _Usage:
     used = dict.fromkeys(range(count), 0)
     rows: list[tuple[Pod, Mapping[int, int]]] = []
     for pod in pods:
-        asked = sum(
+        requested = sum(
             container.limits.get(MEMORY, 0)
             for container in pod.containers
             if container.kind is ContainerKind.APP
         )
-        if asked <= 0:
+        if requested <= 0:
             continue
         row = by_card = _allocation(pod)
         if not by_card:
-            card = _integer(pod.annotations.get(INDEX, ""))
-            by_card = {_PENDING if card is None else card: asked}
-            row = {count: asked} if _PENDING in by_card else by_card
+            gpu = _integer(pod.annotations.get(INDEX, ""))
+            by_card = {_PENDING if gpu is None else gpu: requested}
+            row = {count: requested} if _PENDING in by_card else by_card
         rows.append((pod, row))
-        for card, units in by_card.items():
-            used[card] = used.get(card, 0) + units
+        for gpu, units in by_card.items():
+            used[gpu] = used.get(gpu, 0) + units
     return _Usage(node, node.allocatable[MEMORY], count, tuple(rows), used)
 
 
 def _allocation(pod: Pod) -> dict[int, int]:
-    """Units by GPU in ACK's annotation; nothing if there is anything wrong with it.
+    """Units by GPU in ACK's annotation; empty if anything in it is invalid.
 
-    Looser than a scheme's reading, as Go reads JSON into a map: numbers with signs and leading
-    zeros, the last of several equal keys, null for nothing.
+    This is less strict than the scheme's codec, as Go reads JSON into a map: numbers with signs and
+    leading zeros, the last of several equal keys, null for nothing.
     """
     try:
-        told = _BY_CONTAINER.decode(pod.annotations.get(ALLOCATION, "").encode(errors="replace"))
+        by_container = _BY_CONTAINER.decode(
+            pod.annotations.get(ALLOCATION, "").encode(errors="replace")
+        )
     except (msgspec.DecodeError, RecursionError):
         return {}
-    containers = {_integer(number): cards or {} for number, cards in (told or {}).items()}
+    containers = {_integer(number): by_gpu or {} for number, by_gpu in (by_container or {}).items()}
     units: dict[int, int] = {}
-    for cards in containers.values():
-        for text, amount in cards.items():
-            card = _integer(text)
-            if card is None:
+    for by_gpu in containers.values():
+        for text, amount in by_gpu.items():
+            gpu = _integer(text)
+            if gpu is None:
                 return {}
-            units[card] = units.get(card, 0) + (amount or 0)
+            units[gpu] = units.get(gpu, 0) + (amount or 0)
     return {} if None in containers else units
 
 
@@ -189,7 +190,7 @@ def _integer(text: str) -> int | None:
 
 
 def _unit_name(usages: Iterable[_Usage]) -> str:
-    """By the first node that has GPUs, as the original guesses it."""
+    """The unit by the first node that has GPUs, as the original guesses it."""
     for usage in usages:
         if usage.count:
             return "MiB" if usage.card_total > _MOST_GIB else "GiB"

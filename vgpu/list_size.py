@@ -1,7 +1,7 @@
-"""How long a device plugin's list is, and the smallest unit of memory whose list is not too long.
+"""The size of a device plugin's list, and the smallest unit of memory whose list is not too long.
 
 A plugin that shares memory reports one device for each unit. The kubelet refuses a ListAndWatch
-message above gRPC's default and shows the resource as 0, or as it was before, without a word.
+message above gRPC's default and shows the resource as 0, or as it was before, without a message.
 """
 
 from bisect import bisect_left
@@ -12,9 +12,11 @@ import msgspec
 from vgpu.units import MIB
 
 KUBELET_LIMIT = 4 * MIB
-"""Bytes of one message that the kubelet takes: gRPC's default, which it leaves."""
+"""Maximum size of a message that the kubelet accepts, in bytes: gRPC's default."""
 
-_HEALTH = "Unhealthy"  # the longer of the two words: the list must also fit when all is lost
+_HEALTH = (
+    "Unhealthy"  # the longer of the two values: the list must also fit when all devices are lost
+)
 _VARINT_STEP = 7  # bits of a length in one byte
 
 
@@ -46,15 +48,15 @@ def smallest_unit(
 ) -> int | None:
     """The smallest multiple of ``granularity`` bytes whose list has at most ``limit`` bytes.
 
-    Each device is listed in whole units of its own memory. None if there is no such unit of which
-    every device has one.
+    Each device is listed in whole units of its own memory. None if every such unit is larger than
+    some device.
     """
     devices = tuple(devices)
     most = min((device.memory_bytes // granularity for device in devices), default=1)
 
     def fits(factor: int) -> bool:
         unit = factor * granularity
-        series = (Series(each.prefix_bytes, each.memory_bytes // unit) for each in devices)
+        series = (Series(device.prefix_bytes, device.memory_bytes // unit) for device in devices)
         return list_bytes(series) <= limit
 
     factors = range(1, most + 1)

@@ -1,4 +1,4 @@
-"""The vocabulary as frozen values: who asks, what is shared, who holds it. No I/O."""
+"""The basic terms as frozen values: pods, devices, shares, requests, claims. No I/O."""
 
 from enum import StrEnum
 from typing import Final, Self
@@ -9,10 +9,10 @@ _ADDED: Final[dict[str, "Scheme"]] = {}
 
 
 class Scheme(StrEnum):
-    """The name of a family of sharing systems; NONE is what belongs to none of them.
+    """The name of a family of sharing systems; NONE means that none is known.
 
-    The members are those that code speaks of by name. A further family is a row of
-    :mod:`vgpu.schemes.registry` alone, which makes its name by :meth:`named`.
+    The members are those that code refers to by name. A further family is only a row of
+    :mod:`vgpu.schemes.registry`, which creates its name with :meth:`named`.
     """
 
     VOLCANO = "volcano"  # Volcano vGPU and HAMi
@@ -23,7 +23,7 @@ class Scheme(StrEnum):
 
     @classmethod
     def named(cls, name: str) -> Self:
-        """The scheme of this name, which is a scheme from now on; the same one each time."""
+        """The scheme of this name, added if it is new; always the same object."""
         if name not in cls._value2member_map_ and name not in _ADDED:
             scheme = str.__new__(cls, name)
             scheme._name_, scheme._value_ = name.upper(), name
@@ -32,20 +32,20 @@ class Scheme(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "Scheme | None":
-        """What outside text names is a scheme only if a row has added it."""
+        """The scheme of an outside text, only if a row has added it."""
         return _ADDED.get(value) if isinstance(value, str) else None
 
 
 class Phase(StrEnum):
-    """Where an allocation stands."""
+    """The state of an allocation."""
 
-    ASSUMED = "assumed"  # a scheduler promised it
-    ASSIGNED = "assigned"  # the plugin granted it
+    ASSUMED = "assumed"  # a scheduler reserved it
+    ASSIGNED = "assigned"  # the device plugin allocated it
     RELEASED = "released"  # its containers are gone
 
 
 class Source(StrEnum):
-    """Where a fact was read. The exporter reports it of every container it attributes."""
+    """Where a fact was read. The exporter reports it for every container that it attributes."""
 
     SHIM = "shim"
     PROCESS = "process"
@@ -57,7 +57,7 @@ class Source(StrEnum):
 
 
 class PodRef(msgspec.Struct, frozen=True, gc=False, order=True):
-    """A pod by identity (``uid``), with its name for people."""
+    """A pod's identity (``uid``), with its name for people."""
 
     uid: str
     namespace: str
@@ -81,24 +81,24 @@ class Share(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class ContainerKind(StrEnum):
-    """When a container runs: its devices are used one kind after another."""
+    """When a container runs: devices are used by one kind after another."""
 
     APP = "app"
     INIT = "init"  # runs to its end before the app containers; they may take over its devices
     SIDECAR = "sidecar"  # an init container with restartPolicy Always: runs beside them
-    EPHEMERAL = "ephemeral"  # put into a running pod by kubectl debug: has no devices of its own
+    EPHEMERAL = "ephemeral"  # added to a running pod by kubectl debug: has no devices of its own
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """What one container asks for, of each of ``count`` devices.
+    """The request of one container, from each of ``count`` devices.
 
     Attributes:
         container: its name; "" where the scheme knows whole pods only (kubeshare).
-        count: how many devices.
+        count: number of devices.
         memory_bytes: of each device; None is all that the device has.
-        memory_percent: of each device, in place of bytes (volcano); None if not asked that way.
-        cores_milli: of each device; 0 is a share without promised cores.
-        limit_milli: up to how many cores it may use when others leave them (gpu-manager,
+        memory_percent: of each device, in place of bytes (volcano); None if not requested so.
+        cores_milli: of each device; 0 is a share without reserved cores.
+        limit_milli: maximum cores that it may use when others leave them free (gpu-manager,
             kubeshare); None is ``cores_milli``.
         kind: when it runs.
     """
@@ -115,7 +115,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 class Allocation(msgspec.Struct, frozen=True, gc=False, order=True):
     """The shares of one container, in the order in which it sees them.
 
-    ``kind`` tells when the container runs, where the pod's spec is known.
+    ``kind`` is when the container runs, where the pod's spec is known.
     """
 
     container: str
@@ -125,19 +125,19 @@ class Allocation(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """All that a pod's own annotations say about its devices.
+    """All that a pod's own annotations have about its devices.
 
     Attributes:
-        scheme: in whose language.
-        pod: whose.
-        node: where the scheduler placed it; "" if the annotations do not say.
+        scheme: the scheme of the annotations.
+        pod: the pod.
+        node: where the scheduler placed it; "" if the annotations do not name it.
         allocations: by container, in the pod's order.
-        assumed_at: when a scheduler promised it, unix seconds; None if unknown.
-        assigned_at: when the plugin granted it, unix seconds; None if unknown.
-        unserved: containers whose devices Allocate has still to allocate, by what the
-            annotations say (volcano's devices-to-allocate).
+        assumed_at: when a scheduler reserved it, unix seconds; None if unknown.
+        assigned_at: when the plugin allocated it, unix seconds; None if unknown.
+        unserved: containers whose devices Allocate has still to allocate, by the annotations
+            (volcano's devices-to-allocate).
         failed: the plugin reports that it could not serve the pod (volcano's bind-phase).
-        doubts: what the annotations say beside it that cannot be, or cannot be read, in words:
+        remarks: impossible or unreadable parts of the annotations, as
             ``<key>: <what is wrong>: <the text>``.
     """
 
@@ -179,12 +179,12 @@ class Device(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str:
-        """What it is called in allocation records and reports."""
+        """The device's name in allocation records and reports."""
         return self.uuid or ("" if self.index is None else str(self.index))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Everything that a :class:`Share` may call it."""
+        """Every name that a :class:`Share` may have for the device."""
         index = () if self.index is None else (str(self.index),)
         uuid = (self.uuid,) if self.uuid else ()
         return (*uuid, *index, *self.handles)

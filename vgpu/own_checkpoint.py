@@ -1,9 +1,9 @@
-"""Our own checkpoint's format: who holds what of a node for one scheme, as bytes and back.
+"""The format of our own checkpoint, which has who holds what of a node for one scheme.
 
-``{"version":1,"sha256":"…","data":{…}}``: the digest is over the bytes of ``data`` exactly as they
-stand there. In ``data`` are the node, the scheme, the boot of the node and the time in which it was
-written, and the tenants with their allocations and bindings (:mod:`vgpu.admitted`). A field that is
-not known is passed over, so what only adds fields keeps the version.
+``{"version":1,"sha256":"…","data":{…}}``: the digest is over the exact bytes of ``data``. ``data``
+has the node, the scheme, the boot of the node and the time in which it was written, and the
+tenants with their allocations and bindings (:mod:`vgpu.admitted`). Unknown fields are skipped, so
+a change that only adds fields keeps the version.
 """
 
 from collections.abc import Iterable
@@ -21,18 +21,18 @@ T = TypeVar("T")
 VERSION: Final = 1
 
 LIMIT: Final = 16 * 1024 * 1024
-"""Bytes. A container takes about 300, and no node has 50,000."""
+"""Maximum size of the file, in bytes. A container takes about 300; no node has 50,000."""
 
 _TRUNCATED: Final = "Input data was truncated"
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """What is in it.
+    """The content of the file.
 
     Attributes:
         node: the node's name.
-        scheme: whose plugin wrote it.
-        boot_id: the kernel's, of the boot in which it was written.
+        scheme: the scheme of the plugin that wrote it.
+        boot_id: the kernel's ID of the boot in which it was written.
         written_at: unix seconds.
         tenants: by UID.
     """
@@ -55,12 +55,12 @@ class _Envelope(msgspec.Struct):
 
 
 def file_name(scheme: Scheme) -> str:
-    """Of a scheme's checkpoint, in the folder of the node's state."""
+    """The name of a scheme's checkpoint in the folder of the node's state."""
     return f"checkpoint-{scheme}.json"
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """The bytes; the same for the same content, in whatever order the tenants are."""
+    """The bytes; they are the same for any order of the tenants."""
     tenants = tuple(sorted(checkpoint.tenants, key=lambda tenant: tenant.pod))
     data = msgspec.json.encode(msgspec.structs.replace(checkpoint, tenants=tenants))
     envelope = _Envelope(VERSION, sha256(data).hexdigest(), msgspec.Raw(data))
@@ -68,10 +68,10 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 
 def decode(content: bytes, subject: str, scheme: Scheme, node: str = "") -> Checkpoint:
-    """What the bytes say; ``subject`` is the file's path, for errors.
+    """The content of the bytes; ``subject`` is the file's path, for errors.
 
-    Raises SourceError: EMPTY, TRUNCATED, MALFORMED, FUTURE_VERSION, CHECKSUM_MISMATCH, OTHER_SCHEME
-    than the one expected, and OTHER_NODE where one is expected.
+    Raises SourceError: EMPTY, TRUNCATED, MALFORMED, FUTURE_VERSION, CHECKSUM_MISMATCH; OTHER_SCHEME
+    if it is not ``scheme``, and OTHER_NODE if it is not ``node``, unless that is "".
     """
     if not content:
         raise SourceError(Reason.EMPTY, subject)
@@ -87,7 +87,7 @@ def decode(content: bytes, subject: str, scheme: Scheme, node: str = "") -> Chec
         detail = f"its checksum is {envelope.sha256[:64]!r}, but its content gives {digest}"
         raise SourceError(Reason.CHECKSUM_MISMATCH, subject, detail)
     checkpoint = _decoded(bytes(envelope.data), Checkpoint, subject)
-    if wrong := _nonsense(checkpoint.tenants):
+    if wrong := _impossible(checkpoint.tenants):
         raise SourceError(Reason.MALFORMED, subject, wrong)
     if checkpoint.scheme is not scheme:
         raise SourceError(Reason.OTHER_SCHEME, subject, f"it is of {checkpoint.scheme}")
@@ -106,8 +106,8 @@ def _decoded(content: bytes, type_: type[T], subject: str) -> T:
         raise SourceError(reason, subject, str(error)) from error
 
 
-def _nonsense(tenants: Iterable[AdmittedPod]) -> str:
-    """What cannot be, in words; "" if all can."""
+def _impossible(tenants: Iterable[AdmittedPod]) -> str:
+    """The first impossible value, as text; "" if there is none."""
     uids: set[str] = set()
     for tenant in tenants:
         uid = tenant.pod.uid
@@ -115,7 +115,7 @@ def _nonsense(tenants: Iterable[AdmittedPod]) -> str:
             return f"the pod {uid[:64]!r} is there twice" if uid else "a pod without a UID"
         uids.add(uid)
         for held in (tenant.allocations, tenant.bindings):
-            names = [one.container for one in held]
+            names = [entry.container for entry in held]
             if len(set(names)) < len(names):
                 return f"pod {uid[:64]!r}: a container is there twice: {names}"[:300]
         bound = (share for binding in tenant.bindings for share in binding.shares)

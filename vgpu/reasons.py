@@ -1,7 +1,7 @@
-"""Every reason why something could not be read or was refused, once, for code, metrics and docs.
+"""Every reason why something could not be read or was refused, for code, metrics and docs.
 
 A reason is the value of the label ``reason`` on ``vgpu_collector_failures_total`` and
-``vgpu_collector_rejected``; its text stands in the documentation and on the status page.
+``vgpu_collector_rejected``; the documentation and the status page have its text.
 """
 
 from enum import StrEnum
@@ -11,12 +11,12 @@ import msgspec
 
 
 class Explained(StrEnum):
-    """An enum whose members are a label value each, with an ``explanation`` in words."""
+    """An enum whose members are label values, each with an ``explanation`` for people."""
 
     explanation: str
 
     def __new__(cls, value: str, explanation: str) -> Self:
-        """Make the member from its label value and its text."""
+        """Create the member from its label value and its text."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.explanation = explanation
@@ -24,7 +24,7 @@ class Explained(StrEnum):
 
 
 class Reason(Explained):
-    """Why an input was refused or a collector failed; ``explanation`` has it in words."""
+    """Why an input was refused or a collector failed; ``explanation`` is the text for people."""
 
     # Any file
     UNREADABLE = "unreadable", "the file or folder could not be opened or read"

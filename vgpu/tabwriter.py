@@ -1,15 +1,15 @@
 """Columns as Go's text/tabwriter aligns them, for output that must equal a Go program's.
 
-Only the settings that those programs use: no minimal width, cells padded with blanks on the right,
-no flags. A tab ends a cell. The cells of a column in consecutive lines are as wide as the widest
-of them; a line without such a cell ends the column, and below it begins another. The text after
-a line's last tab belongs to no column.
+It has only the settings that those programs use: no minimal width, cells padded with blanks on the
+right, no flags. A tab ends a cell. The cells of a column in consecutive lines are as wide as the
+widest of them; a line without such a cell ends the column, and another begins below it. The text
+after a line's last tab belongs to no column.
 """
 
 from itertools import groupby
 
 PADDING = 2
-"""Blanks after the widest cell of a column."""
+"""Number of blanks after the widest cell of a column."""
 
 
 def align(text: str) -> str:

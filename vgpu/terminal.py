@@ -1,4 +1,4 @@
-"""Lines for people: styled pieces, printed as they are, with nothing in them that a terminal obeys.
+"""Lines for people: styled pieces, printed as they are, without control characters.
 
 rich's own Table would measure every cell of a cluster's 60,000 lines, which takes half a minute.
 """
@@ -13,7 +13,7 @@ from rich.segment import Segment, Segments
 from rich.style import Style
 
 NARROWEST: Final = 80
-"""Columns below which lines are left to the terminal to wrap."""
+"""Number of columns below which the terminal wraps the lines."""
 
 PLAIN: Final = Style()
 BOLD: Final = Style(bold=True)
@@ -37,7 +37,7 @@ def standard_output(*, stderr: bool = False) -> Console:
 
 
 def write(console: Console, lines: Iterable[Line]) -> None:
-    """Print the lines, each as long as it is."""
+    """Print the lines at their full length."""
     segments: list[Segment] = []
     for line in lines:
         *before, (last, style) = line or [("", PLAIN)]
@@ -48,7 +48,7 @@ def write(console: Console, lines: Iterable[Line]) -> None:
 
 
 def printable(text: str) -> str:
-    """Without what would steer the terminal: names and messages are written by tenants."""
+    """The text without control characters, since tenants write names and messages."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else "?" for char in text)
@@ -58,7 +58,7 @@ _AGES: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def age(seconds: float) -> str:
-    """A time in its largest unit; nothing for what is yet to come."""
+    """A duration in its largest unit; "" for one below 0."""
     for length, unit in _AGES:
         if seconds >= length:
             return f"{int(seconds // length)}{unit}"

@@ -1,8 +1,8 @@
-"""How near a node's GPUs are to one another: a tree, as gpu-manager draws it, and what is free.
+"""The GPU topology of a node: a tree, as gpu-manager draws it, with free amounts.
 
 Leaves are GPUs; an inner node joins all GPUs that reach one another over a link of its level or
-a nearer one. The tree never changes. What is taken is counted on the GPUs, always again from the
-shares that are held: nothing has to be returned, so nothing can be returned twice.
+a nearer one. The tree never changes. Held amounts are counted on the GPUs, always again from the
+held shares: nothing has to be returned, so nothing can be returned twice.
 
 Levels are NVML's (``nvmlGpuTopologyLevel_t``); the drawing is that of gpu-manager
 ``pkg/device/nvidia/tree.go``.
@@ -21,7 +21,7 @@ from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_MILLI
 
 
 class LinkLevel(IntEnum):
-    """What two GPUs have between them, the nearest first; ``name`` is what the drawing reports."""
+    """The link between two GPUs, the nearest first; the drawing shows its ``name``."""
 
     GPU = 0  # one GPU; or two on one board, which count as PIX
     PIX = 10  # one PCIe switch
@@ -36,7 +36,7 @@ INNER = (LinkLevel.PIX, LinkLevel.PXB, LinkLevel.PHB, LinkLevel.CPU, LinkLevel.S
 
 
 class TopologyGpu(msgspec.Struct, frozen=True, gc=False):
-    """One GPU, and how much of it is taken.
+    """One GPU, and how much of it is held.
 
     Attributes:
         index: its number to the driver, as the drawing shows it.
@@ -44,8 +44,8 @@ class TopologyGpu(msgspec.Struct, frozen=True, gc=False):
         uuid: "" if unknown.
         bus_id: its PCI bus ID, "" if unknown.
         memory_bytes: all its memory.
-        held_milli, held_bytes: thousandths of its cores, and memory, that were promised.
-        used_bytes: what processes really use.
+        held_milli, held_bytes: thousandths of its cores, and memory, that shares hold.
+        used_bytes: memory that processes use.
         pids: the processes on it.
     """
 
@@ -61,17 +61,17 @@ class TopologyGpu(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def free_milli(self) -> int:
-        """Thousandths of its cores that may still be promised."""
+        """Thousandths of the GPU's cores that may still be allocated."""
         return max(0, WHOLE_DEVICE_MILLI - self.held_milli)
 
     @property
     def free_bytes(self) -> int:
-        """Memory that may still be promised."""
+        """Memory that may still be allocated."""
         return max(0, self.memory_bytes - self.held_bytes)
 
     @property
     def untouched(self) -> bool:
-        """Whether nobody has any part of it."""
+        """Whether no share holds any part of the GPU."""
         return self.held_milli == 0 == self.held_bytes
 
 
@@ -84,13 +84,13 @@ class TopologyNode(msgspec.Struct, frozen=True):
 
 
 class TopologyTree(msgspec.Struct, frozen=True):
-    """A node's GPUs and what joins them; leaves are in the order of ``cards``."""
+    """A node's GPUs and their links; leaves are in the order of ``cards``."""
 
     cards: tuple[TopologyGpu, ...]
     root: TopologyNode
 
     def available(self, group: TopologyNode) -> tuple[TopologyGpu, ...]:
-        """The group's GPUs that nobody has any part of, in order."""
+        """The group's GPUs of which no share holds any part, in order."""
         return tuple(self.cards[at] for at in group.cards if self.cards[at].untouched)
 
     def paths(self) -> Iterator[tuple[TopologyNode, ...]]:
@@ -103,44 +103,50 @@ class TopologyTree(msgspec.Struct, frozen=True):
             yield tuple(reversed(path))
 
     def holding(self, shares: Iterable[Share]) -> "TopologyTree":
-        """The same tree with these shares taken as well."""
+        """The same tree with these shares held as well."""
         return TopologyTree(holding(self.cards, shares), self.root)
 
 
 def grow(cards: Iterable[TopologyGpu], between: Callable[[int, int], LinkLevel]) -> TopologyTree:
-    """The tree of these GPUs; ``between`` tells the level of two positions, the lower first."""
-    all_cards = tuple(cards)
-    positions = range(len(all_cards))
-    groups = [TopologyNode(LinkLevel.GPU, (at,)) for at in positions]
-    first = list(positions)  # of the GPUs within reach of each GPU
+    """The tree of these GPUs; ``between`` returns the level of two positions, the lower first."""
+    gpus = tuple(cards)
+    positions = range(len(gpus))
+    groups = [TopologyNode(LinkLevel.GPU, (position,)) for position in positions]
+    first_in_reach = list(positions)  # by position, the first GPU within reach
     for level in INNER:
         for low, high in combinations(positions, 2):
-            if first[low] != first[high] and between(low, high) <= level:
-                joined = (first[low], first[high])
-                first = [min(joined) if at in joined else at for at in first]
+            if first_in_reach[low] != first_in_reach[high] and between(low, high) <= level:
+                joined = (first_in_reach[low], first_in_reach[high])
+                first_in_reach = [
+                    min(joined) if position in joined else position for position in first_in_reach
+                ]
         groups = [
-            _joined(level, [group for group in groups if first[group.cards[0]] == at])
-            for at in sorted(set(first))
+            _joined(
+                level, [group for group in groups if first_in_reach[group.cards[0]] == position]
+            )
+            for position in sorted(set(first_in_reach))
         ]
-    return TopologyTree(all_cards, TopologyNode(LinkLevel.ROOT, tuple(positions), tuple(groups)))
+    return TopologyTree(gpus, TopologyNode(LinkLevel.ROOT, tuple(positions), tuple(groups)))
 
 
 def _joined(level: LinkLevel, groups: list[TopologyNode]) -> TopologyNode:
-    """One group of these; a level with nothing to join has no node."""
+    """One group of these; a level that joins nothing has no node."""
     if len(groups) == 1:
         return groups[0]
     return TopologyNode(
-        level, tuple(sorted(at for group in groups for at in group.cards)), tuple(groups)
+        level,
+        tuple(sorted(position for group in groups for position in group.cards)),
+        tuple(groups),
     )
 
 
 def holding(cards: Sequence[TopologyGpu], shares: Iterable[Share]) -> tuple[TopologyGpu, ...]:
-    """The GPUs with these shares taken as well; shares of other devices change nothing here.
+    """The GPUs with these shares held as well; shares of other devices change nothing here.
 
-    A share names its GPU by UUID or minor number. What it does not limit it takes whole, and with
-    all cores it takes all memory.
+    A share names its GPU by UUID or minor number. An amount that it does not limit is held as a
+    whole, and all cores hold all memory.
     """
-    position = {name: at for at, card in enumerate(cards) for name in (str(card.minor), card.uuid)}
+    position = {name: at for at, gpu in enumerate(cards) for name in (str(gpu.minor), gpu.uuid)}
     position.pop("", None)
     held = list(cards)
     for share in shares:
@@ -150,14 +156,14 @@ def holding(cards: Sequence[TopologyGpu], shares: Iterable[Share]) -> tuple[Topo
     return tuple(held)
 
 
-def _holding(card: TopologyGpu, share: Share) -> TopologyGpu:
+def _holding(gpu: TopologyGpu, share: Share) -> TopologyGpu:
     cores, memory = share.cores_milli, share.memory_bytes
     if memory is None or (cores or 0) >= WHOLE_DEVICE_MILLI:
-        memory = card.memory_bytes
+        memory = gpu.memory_bytes
     return msgspec.structs.replace(
-        card,
-        held_milli=card.held_milli + (WHOLE_DEVICE_MILLI if cores is None else cores),
-        held_bytes=card.held_bytes + memory,
+        gpu,
+        held_milli=gpu.held_milli + (WHOLE_DEVICE_MILLI if cores is None else cores),
+        held_bytes=gpu.held_bytes + memory,
     )
 
 
@@ -165,7 +171,7 @@ def _holding(card: TopologyGpu, share: Share) -> TopologyGpu:
 
 MOST_CARDS = 64
 MATRIX_LIMIT = 64 * 1024
-"""Characters."""
+"""Maximum length of the text, in characters."""
 
 _LINKS: Mapping[str, LinkLevel] = {
     "PIX": LinkLevel.PIX,
@@ -183,29 +189,31 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]{0,16}m")
 def parse_matrix(text: str, subject: str = "topology matrix") -> tuple[tuple[LinkLevel, ...], ...]:
     """The levels between all GPUs, from ``nvidia-smi topo -m``.
 
-    NVLink (``NV1`` …) hides what PCIe there is; it is nearer than any and read as PIX. Network
-    GPUs, affinities and the legend are passed over.
+    NVLink (``NV1`` …) hides the PCIe link; it is nearer than any PCIe link and read as PIX. Network
+    adapters, affinities and the legend are skipped.
 
     Raises SourceError MALFORMED, TOO_LARGE.
     """
     if len(text) > MATRIX_LIMIT:
         raise SourceError(Reason.TOO_LARGE, subject, f"{len(text)} characters")
-    lines = [words for line in _COLOUR.sub("", text).split("\n") if (words := line.split())]
-    names = [word for word in lines[0] if _CARD_NAME.fullmatch(word)] if lines else []
+    lines = [columns for line in _COLOUR.sub("", text).split("\n") if (columns := line.split())]
+    names = [column for column in lines[0] if _CARD_NAME.fullmatch(column)] if lines else []
     if (
         names != [f"GPU{number}" for number in range(len(names))]
         or not 0 < len(names) <= MOST_CARDS
     ):
         raise SourceError(Reason.MALFORMED, subject, f"line 1: not 1 to {MOST_CARDS} GPUs in order")
-    rows = [words for words in lines[1:] if _CARD_NAME.fullmatch(words[0])]
-    if [words[0] for words in rows] != names or any(len(words) <= len(names) for words in rows):
+    rows = [columns for columns in lines[1:] if _CARD_NAME.fullmatch(columns[0])]
+    if [columns[0] for columns in rows] != names or any(
+        len(columns) <= len(names) for columns in rows
+    ):
         raise SourceError(Reason.MALFORMED, subject, "not one whole row for each GPU, in order")
     matrix = tuple(
         tuple(
-            _level(word, f"{words[0]}, {name}", subject)
-            for name, word in zip(names, words[1:], strict=False)  # affinities follow
+            _level(column, f"{columns[0]}, {name}", subject)
+            for name, column in zip(names, columns[1:], strict=False)  # affinities follow
         )
-        for words in rows
+        for columns in rows
     )
     for at, row in enumerate(matrix):
         for other, level in enumerate(row):
@@ -214,12 +222,12 @@ def parse_matrix(text: str, subject: str = "topology matrix") -> tuple[tuple[Lin
     return matrix
 
 
-def _level(word: str, where: str, subject: str) -> LinkLevel:
-    if word in ("X", "x"):
+def _level(link: str, where: str, subject: str) -> LinkLevel:
+    if link in ("X", "x"):
         return LinkLevel.GPU
-    level = LinkLevel.PIX if _NVLINK.fullmatch(word) else _LINKS.get(word)
+    level = LinkLevel.PIX if _NVLINK.fullmatch(link) else _LINKS.get(link)
     if level is None:
-        raise SourceError(Reason.MALFORMED, subject, f"{where}: no link is called {word[:16]!r}")
+        raise SourceError(Reason.MALFORMED, subject, f"{where}: no link is called {link[:16]!r}")
     return level
 
 
@@ -229,8 +237,8 @@ def _level(word: str, where: str, subject: str) -> LinkLevel:
 def draw(tree: TopologyTree) -> str:
     """The text of gpu-manager's PrintGraph: memory in bytes, cores in percent.
 
-    Siblings are sorted by level, by how many GPUs are free, and by their first GPU. Of inner
-    nodes the original counts nothing allocatable, ever.
+    Siblings are sorted by level, by number of free GPUs, and by their first GPU. The original
+    never counts anything of inner nodes as allocatable.
     """
     lines = [f"ROOT:{len(tree.available(tree.root))}"]
     lines += _lines(tree, tree.root, depth=0)
@@ -249,17 +257,17 @@ def _drawn_before(tree: TopologyTree, group: TopologyNode) -> tuple[int, int, in
 
 
 def _label(tree: TopologyTree, group: TopologyNode) -> str:
-    cards = [tree.cards[at] for at in group.cards]
-    leaf = cards[0] if group.level is LinkLevel.GPU else None
+    gpus = [tree.cards[at] for at in group.cards]
+    leaf = gpus[0] if group.level is LinkLevel.GPU else None
     name = (
         f"GPU{leaf.index} ("
         if leaf
         else f"{group.level.name} (aval: {len(tree.available(group))}, "
     )
-    pids = " ".join(str(pid) for card in cards for pid in card.pids)
+    pids = " ".join(str(pid) for gpu in gpus for pid in gpu.pids)
     return (
-        f"{name}pids: [{pids}], usedMemory: {sum(card.used_bytes for card in cards)}, "
-        f"totalMemory: {sum(card.memory_bytes for card in cards)}, "
+        f"{name}pids: [{pids}], usedMemory: {sum(gpu.used_bytes for gpu in gpus)}, "
+        f"totalMemory: {sum(gpu.memory_bytes for gpu in gpus)}, "
         f"allocatableCores: {leaf.free_milli // MILLI_PER_PERCENT if leaf else 0}, "
         f"allocatableMemory: {leaf.free_bytes if leaf else 0})"
     )

@@ -1,4 +1,4 @@
-"""Quantities as the allocation records keep them: bytes and percents as integers, never floats."""
+"""Amounts as the allocation records keep them: integers of bytes and thousandths, never floats."""
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -6,7 +6,7 @@ GIB = 1024 * MIB
 TIB = 1024 * GIB
 
 MOST_DEVICE_MEMORY = 16 * TIB
-"""Bytes; no device has so much, nor is one oversold to so much."""
+"""Upper bound of a device's memory, oversold or not, in bytes."""
 
 WHOLE_DEVICE_PERCENT = 100
 """All cores of one device."""
@@ -18,7 +18,7 @@ WHOLE_DEVICE_MILLI = 1000
 """All cores of one device, in thousandths."""
 
 MOST_DEVICE_MILLI = 100 * WHOLE_DEVICE_MILLI
-"""Thousandths; no device's cores are oversold to so much."""
+"""Upper bound of a device's cores, oversold or not, in thousandths."""
 
 MILLI_PER_PERCENT = 10
 
@@ -26,7 +26,7 @@ MILLI_PER_PERCENT = 10
 def milli(decimal: str) -> int:
     """Thousandths of a decimal like ``0.5``, exact; finer digits are rounded up.
 
-    Up, as KubeShare-Sched rounds what it records. The text is digits with at most one point.
+    KubeShare-Sched rounds up in the same way. The text is digits with at most one point.
     """
     whole, _, fraction = decimal.partition(".")
     thousandths = int(whole + fraction[:3].ljust(3, "0"))

@@ -1,10 +1,10 @@
-"""Unix sockets as files: whether a path can be one, and whether somebody serves it."""
+"""Unix sockets as files: checks of the path's length and of a listening server."""
 
 import socket
 from typing import Final
 
 LONGEST_PATH: Final = 107
-"""Bytes: sun_path without its NUL, unix(7)."""
+"""Maximum length of a path, in bytes: sun_path without its NUL, unix(7)."""
 
 _PATIENCE_SECONDS: Final = 1.0
 
@@ -13,8 +13,8 @@ class SocketError(Exception):
     """The socket cannot be served.
 
     Attributes:
-        path: where it was to be.
-        problem: what is wrong with that.
+        path: the path of the socket.
+        problem: what is wrong with it.
     """
 
     def __init__(self, path: str, problem: str) -> None:
@@ -24,13 +24,13 @@ class SocketError(Exception):
 
 
 def require_short(path: str) -> None:
-    """Raises SocketError for a path that the kernel would not take."""
+    """Raises SocketError for a path that the kernel would refuse."""
     if len(path.encode()) > LONGEST_PATH:
         raise SocketError(path, f"longer than the {LONGEST_PATH} bytes of a socket's path")
 
 
 def is_served(path: str) -> bool:
-    """Whether somebody listens on the socket. Raises OSError where that is unknown."""
+    """Whether a server listens on the socket. Raises OSError if that is unknown."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(_PATIENCE_SECONDS)
         try:

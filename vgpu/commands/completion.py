@@ -10,7 +10,7 @@ SHELLS: Final = ("bash", "zsh", "fish")
 PROGRAM: Final = "vgpu"
 
 _VARIABLE: Final = "_VGPU_COMPLETE"
-"""Where click, by its own rule, looks for what the shell asks."""
+"""The variable in which click, by its own rule, expects the shell's request."""
 
 EPILOG: Final = """\
 \b

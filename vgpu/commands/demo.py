@@ -1,8 +1,8 @@
 """`vgpu demo`: the real exporter on an embedded simulated node, and the real reconciler around it.
 
-Everything the exporter reads from files is written in its real format into a temporary folder
-and read through the real sources; only the driver is simulated. The reconciler repairs what is
-wrong in a small simulated cluster of which the node is one. Takes the exporter's flags.
+All files that the exporter reads are written in their real format into a temporary folder and read
+through the real sources; only the driver is simulated. The reconciler repairs a small simulated
+cluster that has the node. The command takes the exporter's flags.
 """
 
 import tempfile
@@ -32,7 +32,7 @@ WRITE_SECONDS = 1.0
 """Interval between two updates of the node's files, in seconds."""
 
 SAMPLE_SECONDS = 2.0
-"""Shorter than the exporter's default, so that a person sees things move."""
+"""Interval between two samples, in seconds: short, so that a person sees changes."""
 
 
 NODE_FLAGS = (
@@ -48,7 +48,7 @@ NODE_FLAGS = (
     "--path.procfs",
     "--path.cgroupfs",
 )
-"""Flags of the exporter that say where a node's things are."""
+"""Flags of the exporter for the paths and names of a node."""
 
 
 def on_node(options: ExporterOptions, node: SimulatedNode) -> ExporterOptions:
@@ -72,7 +72,7 @@ def on_node(options: ExporterOptions, node: SimulatedNode) -> ExporterOptions:
 
 
 def first_look(url: str, page: MetricsPage) -> str:
-    """What a person sees first in the terminal."""
+    """The first text that the demo prints in the terminal."""
     lines = [
         "",
         "  A simulated node is being exported. Look at:",
@@ -93,10 +93,10 @@ def first_look(url: str, page: MetricsPage) -> str:
 
 
 class DemoNode:
-    """The embedded node and the cluster that it is in, each second as the scenario has them."""
+    """The embedded node and its cluster, updated from the scenario every second."""
 
     def __init__(self, folder: str) -> None:
-        """Its files are written below ``folder``, for the first time at once."""
+        """Write the node's files below ``folder``, first of all now."""
         start = time.time()
         self.cluster = SimulatedCluster(demo_cluster(start), start)
         self.files = SimulatedNode(demo(), folder, start)
@@ -148,7 +148,7 @@ def command(ctx: click.Context, /, **_: object) -> None:
     if not is_typed(ctx, "sample_interval", or_set=True):
         options = msgspec.structs.replace(options, sample_interval=SAMPLE_SECONDS)
     logs.configure(options.log_level, options.log_format)
-    signals.ignore(signals.USER_DEFINED)  # not SIGHUP: a lost terminal ends it
+    signals.ignore(signals.USER_DEFINED)  # not SIGHUP: a lost terminal ends the demo
     with (
         tempfile.TemporaryDirectory(prefix="vgpu-demo-") as folder,
         DemoNode(folder) as node,

@@ -1,6 +1,6 @@
-"""What the demo's terminal shows of `vgpu reconcile`: a plan, made and applied, and the next one.
+"""The demo's use of `vgpu reconcile`: a plan is made and applied, then the next one is made.
 
-The commands that are shown are the commands that run, in this process, with the real client.
+The shown commands run in this process, with the real client.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 UNITS: Final = {"VGPU_VOLCANO_MEMORY_FACTOR": "1024", "VGPU_GPUSHARE_MEMORY_UNIT": "GiB"}
-"""What the units of the demo's pods mean."""
+"""The environment variables with the units of the demo's pods."""
 
 _INTRODUCTION: Final = """\
   The node is one of three of a simulated cluster, where things have failed, got
@@ -57,7 +57,7 @@ def _show(*words: str) -> None:
 
 
 def _ourselves() -> str:
-    """How this program was called, for others to do the same."""
+    """The command line that calls this program, for the user to repeat."""
     called = Path(sys.argv[0])
     if called.name != "__main__.py":
         return shlex.quote(called.name)

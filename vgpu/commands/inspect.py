@@ -1,7 +1,7 @@
 """`vgpu inspect`: who holds what on the cluster's shared GPUs, who waits and why, what still fits.
 
-Reads the API server, or a dump of it, and nothing else: it works from anywhere, with nothing
-installed in the cluster.
+The command reads only the API server, or a dump of it: it works from anywhere, without any
+installation in the cluster.
 """
 
 import difflib
@@ -64,7 +64,7 @@ Status: 0 if the cluster could be read, whatever its state; 1 if not; 2 for wron
 
 
 class Read(msgspec.Struct, frozen=True):
-    """What was read, and when it was so, unix seconds. ``notes`` say what is missing."""
+    """The objects, with the time of the read in unix seconds; ``notes`` name missing ones."""
 
     objects: Objects
     as_of: float
@@ -75,7 +75,7 @@ class Read(msgspec.Struct, frozen=True):
 
 
 def from_files(paths: Sequence[str]) -> Read:
-    """Dumps of ``kubectl get … -o json``, together. Raises click.ClickException."""
+    """The objects of all dumps of ``kubectl get … -o json``. Raises click.ClickException."""
     nodes: dict[str, Node] = {}
     pods: dict[str, Pod] = {}
     share_pods: dict[str, Pod] = {}
@@ -96,7 +96,7 @@ def from_files(paths: Sequence[str]) -> Read:
         pods |= {pod.ref.uid: pod for pod in dump.pods}
         share_pods |= {pod.ref.uid: pod for pod in dump.share_pods}
         unhealthy |= dump.unhealthy
-        malformed |= {(each.kind, each.ref): each for each in dump.malformed}
+        malformed |= {(broken.kind, broken.ref): broken for broken in dump.malformed}
         others.update(dump.others)
         seen += dump.total
     notes = []
@@ -117,7 +117,7 @@ def from_files(paths: Sequence[str]) -> Read:
 
 
 def from_cluster(cluster: "ApiClient", node: str) -> Read:
-    """The API server's objects; with a node only what is there, or bound nowhere yet.
+    """The API server's objects; with a node only its own, and pods that are not bound yet.
 
     Raises ClusterError, SourceError, and click.ClickException for a node that does not exist.
     """
@@ -130,13 +130,13 @@ def from_cluster(cluster: "ApiClient", node: str) -> Read:
             nodes: tuple[Node, ...] = (cluster.node(node),)
         except ClusterError as error:
             if error.reason == "NotFound":
-                raise no_such_node(node, (each.name for each in cluster.nodes())) from error
+                raise no_such_node(node, (other.name for other in cluster.nodes())) from error
             raise
         selectors = [f"spec.nodeName={node}", "spec.nodeName="]
     else:
         node_pages, selectors = tuple(cluster.node_pages()), [""]
-        nodes = tuple(each for page in node_pages for each in page.objects)
-        malformed += (each for page in node_pages for each in page.malformed)
+        nodes = tuple(object_ for page in node_pages for object_ in page.objects)
+        malformed += (broken for page in node_pages for broken in page.malformed)
     pages = [page for selector in selectors for page in cluster.pods(field_selector=selector)]
     notes: list[str] = []
     share_pages: list[ObjectPage[Pod]] = []
@@ -147,7 +147,7 @@ def from_cluster(cluster: "ApiClient", node: str) -> Read:
             notes.append(f"SharePods could not be read: {error.message}")
         elif error.status != HTTPStatus.NOT_FOUND:  # KubeShare is not installed
             raise
-    malformed += (each for page in (*pages, *share_pages) for each in page.malformed)
+    malformed += (broken for page in (*pages, *share_pages) for broken in page.malformed)
     unhealthy = {}
     if any(map(registry().lists_unhealthy, nodes)):
         try:
@@ -166,16 +166,16 @@ def from_cluster(cluster: "ApiClient", node: str) -> Read:
 
 
 def _unknown_health(nodes: Iterable[Node], why: str) -> Iterator[str]:
-    """That gpushare's unhealthy GPUs are not known, where there may be some."""
+    """The note that gpushare's unhealthy GPUs are unknown, if there may be some."""
     if any(map(registry().lists_unhealthy, nodes)):
         yield f"which of gpushare's GPUs are unhealthy is not known: {why}"
 
 
 def no_such_node(name: str, known: Iterable[str]) -> click.ClickException:
-    """The error for a node that does not exist, with the names it may be meant for."""
+    """The error for a node that does not exist, with similar names."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or [
-        each for each in names if name in each
+        other for other in names if name in other
     ]
     if near:
         hint = f"Is it {' or '.join(near[:3])}?"
@@ -190,33 +190,33 @@ def no_such_node(name: str, known: Iterable[str]) -> click.ClickException:
 
 
 def _nothing(node: str, scheme: str | None) -> str:
-    """The message where no node is left to be shown, with the search."""
+    """The message if no node is shown, with the search."""
     by = f" by {scheme}" if scheme else ""
     return f"Node {node} shares no GPUs{by}." if node else f"No node shares GPUs{by}."
 
 
-def _print(found: Inventory, as_of: float, output: str, nothing: str) -> None:
+def _print(shown: Inventory, as_of: float, output: str, nothing: str) -> None:
     if output in ("table", "wide"):
-        from vgpu.commands.inspect_table import show  # noqa: PLC0415  # of no use to the others
+        from vgpu.commands.inspect_table import show  # noqa: PLC0415  # only this output needs it
         from vgpu.terminal import standard_output  # noqa: PLC0415
 
-        show(standard_output(), found, as_of, wide=output == "wide", nothing=nothing)
+        show(standard_output(), shown, as_of, wide=output == "wide", nothing=nothing)
         return
     from vgpu.commands.inspect_document import document  # noqa: PLC0415
 
-    said = document(found, as_of)
+    content = document(shown, as_of)
     if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(said), indent=2))
+        click.echo(msgspec.json.format(msgspec.json.encode(content), indent=2))
     else:
-        # A time as YAML writes it by itself is no RFC 3339, and Go's parsers refuse it.
-        click.echo(msgspec.yaml.encode(msgspec.to_builtins(said)), nl=False)
+        # YAML's own form of a time is not RFC 3339, and Go's parsers refuse it.
+        click.echo(msgspec.yaml.encode(msgspec.to_builtins(content)), nl=False)
 
 
 def _print_legacy(read: Read, node: str, *, details: bool) -> None:
-    from vgpu import legacy_inspect  # noqa: PLC0415  # its own rules, for those who ask for them
+    from vgpu import legacy_inspect  # noqa: PLC0415  # only --legacy needs it
 
     print_ = legacy_inspect.details if details else legacy_inspect.summary
-    nodes = [each for each in read.objects.nodes if node in ("", each.name)]
+    nodes = [found for found in read.objects.nodes if node in ("", found.name)]
     try:
         click.echo(print_(nodes, read.objects.pods), nl=False)
     except ClaimError as error:
@@ -302,7 +302,7 @@ def command(
             raise click.UsageError(complaint)
     if files:
         read = from_files(files)
-        if node and node not in (names := [each.name for each in read.objects.nodes]):
+        if node and node not in (names := [found.name for found in read.objects.nodes]):
             raise no_such_node(node, names)
     else:
         with connected(kubeconfig, context) as cluster:
@@ -311,10 +311,10 @@ def command(
         _print_legacy(read, node, details=details)
         return
     objects = of_node(read.objects, node) if node else read.objects
-    found = inventory(objects, Units(volcano_factor, gpushare_unit))
-    found = msgspec.structs.replace(found, notes=(*read.notes, *found.notes))
+    shown = inventory(objects, Units(volcano_factor, gpushare_unit))
+    shown = msgspec.structs.replace(shown, notes=(*read.notes, *shown.notes))
     if scheme:
-        found = only_scheme(found, Scheme(scheme))
+        shown = only_scheme(shown, Scheme(scheme))
     if node:
-        found = only_node(found, node)
-    _print(found, read.as_of, output, _nothing(node, scheme))
+        shown = only_node(shown, node)
+    _print(shown, read.as_of, output, _nothing(node, scheme))

@@ -1,7 +1,7 @@
-"""``vgpu inspect -o json``: the inventory as a document whose shape stays.
+"""``vgpu inspect -o json``: the inventory as a document with stable fields.
 
-Fields are only ever added within a version. What is not known is null, never 0; times are RFC 3339
-in UTC, amounts are bytes and thousandths of one device's cores. docs/inspect.md describes it.
+Within a version fields are only added. Unknown values are null, never 0; times are RFC 3339 in UTC,
+amounts are bytes and thousandths of one device's cores. docs/inspect.md describes the document.
 """
 
 from collections.abc import Iterable
@@ -17,11 +17,11 @@ API_VERSION = "vgpu.dev/v1alpha1"
 
 
 class _Document(msgspec.Struct, frozen=True, rename="camel"):
-    """What all parts have in common."""
+    """The base of all parts."""
 
 
 class PodName(_Document, frozen=True):
-    """A pod; ``uid`` is that of the node, which for static pods and SharePods is the real pod's."""
+    """A pod; ``uid`` is its UID on the node: the real pod's for static pods and SharePods."""
 
     namespace: str
     name: str
@@ -29,7 +29,7 @@ class PodName(_Document, frozen=True):
 
 
 class HoldingDocument(_Document, frozen=True):
-    """What one container has of one device."""
+    """One container's share of one device."""
 
     pod: PodName
     container: str
@@ -44,7 +44,7 @@ class HoldingDocument(_Document, frozen=True):
 
 
 class DeviceDocument(_Document, frozen=True):
-    """A device and who has of it."""
+    """A device and its holdings."""
 
     name: str
     uuid: str
@@ -63,7 +63,7 @@ class DeviceDocument(_Document, frozen=True):
 
 
 class NodeDocument(_Document, frozen=True):
-    """A node; ``known`` is false where pods name it and the API server has no such node."""
+    """A node; ``known`` is false if only pods name it, and the API server does not have it."""
 
     name: str
     known: bool
@@ -75,7 +75,7 @@ class NodeDocument(_Document, frozen=True):
 
 
 class RequestDocument(_Document, frozen=True):
-    """What is asked for, of each of ``count`` devices; null memory is all that the device has."""
+    """A request from each of ``count`` devices; null memory is all that the device has."""
 
     count: int
     memory_bytes: int | None
@@ -84,7 +84,7 @@ class RequestDocument(_Document, frozen=True):
 
 
 class PendingDocument(_Document, frozen=True):
-    """A container without a device; ``node`` is "" if it is bound nowhere."""
+    """A container without a device; ``node`` is "" if it is not bound."""
 
     pod: PodName
     container: str
@@ -99,7 +99,7 @@ class PendingDocument(_Document, frozen=True):
 
 
 class StatementDocument(_Document, frozen=True):
-    """One source's statement in a conflict; ``node`` is the one it was made for, "" if unknown."""
+    """One source's statement in a conflict; ``node`` is the node it is for, "" if unknown."""
 
     source: str
     pod: PodName
@@ -109,7 +109,7 @@ class StatementDocument(_Document, frozen=True):
 
 
 class ConflictDocument(_Document, frozen=True):
-    """Something that cannot be; ``pod`` is null where it is of several pods or of none."""
+    """A conflict; ``pod`` is null if it is about several pods or about none."""
 
     node: str
     type: str
@@ -122,7 +122,7 @@ class ConflictDocument(_Document, frozen=True):
 
 
 class ProbeDocument(_Document, frozen=True):
-    """The share that was asked about; ``pendingPod`` is null for the most common share."""
+    """The share whose fits are counted; ``pendingPod`` is null for the most common share."""
 
     memory_bytes: int | None
     memory_percent: int | None
@@ -131,7 +131,7 @@ class ProbeDocument(_Document, frozen=True):
 
 
 class RoomDocument(_Document, frozen=True):
-    """What is left of one scheme's devices."""
+    """The free capacity of one scheme's devices."""
 
     scheme: str
     devices: int
@@ -144,7 +144,7 @@ class RoomDocument(_Document, frozen=True):
 
 
 class InventoryDocument(_Document, frozen=True):
-    """All of it."""
+    """The whole document."""
 
     api_version: str
     kind: str
@@ -156,21 +156,21 @@ class InventoryDocument(_Document, frozen=True):
     notes: list[str]
 
 
-def document(found: Inventory, as_of: float) -> InventoryDocument:
+def document(whole: Inventory, as_of: float) -> InventoryDocument:
     """The inventory, as it was at a time in unix seconds."""
     return InventoryDocument(
         api_version=API_VERSION,
         kind="Inventory",
         as_of=datetime.fromtimestamp(as_of, UTC),
-        nodes=[_node(view) for view in found.nodes],
-        pending=[_pending(one) for one in found.pending],
+        nodes=[_node(view) for view in whole.nodes],
+        pending=[_pending(pending) for pending in whole.pending],
         conflicts=[
             _conflict(view.node.name, conflict)
-            for view in found.nodes
+            for view in whole.nodes
             for conflict in view.ledger.conflicts
         ],
-        rooms=[_room(room) for room in found.rooms],
-        notes=list(found.notes),
+        rooms=[_room(room) for room in whole.rooms],
+        notes=list(whole.notes),
     )
 
 
@@ -224,24 +224,26 @@ def _holdings(holdings: Iterable[Holding]) -> list[HoldingDocument]:
     ]
 
 
-def _pending(one: Pending) -> PendingDocument:
-    asked = one.request
+def _pending(pending: Pending) -> PendingDocument:
+    request = pending.request
     return PendingDocument(
-        pod=_pod(one.pod),
-        container=one.container,
-        scheme=one.scheme.value,
-        node=one.node,
-        reason=one.reason.value,
-        explanation=one.reason.explanation,
-        detail=one.detail,
-        device=one.device,
-        since=_time(one.since),
-        request=None if asked is None else _request(asked),
+        pod=_pod(pending.pod),
+        container=pending.container,
+        scheme=pending.scheme.value,
+        node=pending.node,
+        reason=pending.reason.value,
+        explanation=pending.reason.explanation,
+        detail=pending.detail,
+        device=pending.device,
+        since=_time(pending.since),
+        request=None if request is None else _request(request),
     )
 
 
-def _request(asked: Request) -> RequestDocument:
-    return RequestDocument(asked.count, asked.memory_bytes, asked.memory_percent, asked.cores_milli)
+def _request(request: Request) -> RequestDocument:
+    return RequestDocument(
+        request.count, request.memory_bytes, request.memory_percent, request.cores_milli
+    )
 
 
 def _conflict(node: str, conflict: Conflict) -> ConflictDocument:
@@ -255,23 +257,27 @@ def _conflict(node: str, conflict: Conflict) -> ConflictDocument:
         detail=conflict.detail,
         statements=[
             StatementDocument(
-                said.source.value, _pod(said.pod), said.container, said.node, said.where
+                statement.source.value,
+                _pod(statement.pod),
+                statement.container,
+                statement.node,
+                statement.where,
             )
-            for said in conflict.statements
+            for statement in conflict.statements
         ],
     )
 
 
-def _room(room: FreeCapacity) -> RoomDocument:
-    probe = room.probe
+def _room(free: FreeCapacity) -> RoomDocument:
+    probe = free.probe
     return RoomDocument(
-        scheme=room.scheme.value,
-        devices=room.cards,
-        memory_bytes=room.memory_bytes,
-        memory_held_bytes=room.held_bytes,
-        memory_free_bytes=room.free_bytes,
-        memory_usable_bytes=room.usable_bytes if probe else None,
-        fits=room.fits if probe else None,
+        scheme=free.scheme.value,
+        devices=free.cards,
+        memory_bytes=free.memory_bytes,
+        memory_held_bytes=free.held_bytes,
+        memory_free_bytes=free.free_bytes,
+        memory_usable_bytes=free.usable_bytes if probe else None,
+        fits=free.fits if probe else None,
         probe=None if probe is None else _probe(probe),
     )
 
@@ -286,7 +292,7 @@ def _pod(pod: PodRef) -> PodName:
 
 
 _LATEST = 253402300799
-"""The last second of the year 9999; a later time is no clock's."""
+"""The last second of the year 9999, in unix seconds; no clock has a later time."""
 
 
 def _time(seconds: float | None) -> datetime | None:

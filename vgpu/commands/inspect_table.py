@@ -1,6 +1,6 @@
-"""``vgpu inspect``'s table: nodes, their GPUs as bars, and below each GPU who has of it.
+"""``vgpu inspect``'s table: nodes, their GPUs as bars, and below each GPU its holdings.
 
-One layout serves the whole output, so that columns stand below one another from node to node.
+The whole output has one layout, so that columns are aligned from node to node.
 """
 
 import textwrap
@@ -23,10 +23,10 @@ _PHASES: Final = {Phase.ASSIGNED: GOOD, Phase.ASSUMED: DOUBTFUL, Phase.RELEASED:
 
 
 class LineLayout(msgspec.Struct, frozen=True):
-    """Columns of a GPU's line, and of those below it.
+    """Widths of a GPU's line and of the lines below it, in characters.
 
-    ``name`` is the GPU's own, ``memory`` and ``cores`` are bars; the numbers beside them have
-    fixed widths, and ``model`` is how much of the name is for the GPU's model.
+    ``name`` is for the GPU's name, ``memory`` and ``cores`` are bars; the numbers beside them have
+    fixed widths, and ``model`` is the part of the name for the GPU's model.
     """
 
     name: int = 24
@@ -37,12 +37,12 @@ class LineLayout(msgspec.Struct, frozen=True):
 
     @property
     def pod(self) -> int:
-        """Columns for a pod's name, below a GPU's name and bar."""
+        """Width of a pod's name, below a GPU's name and bar."""
         return self.name + 1 + self.memory - 2
 
     @property
     def width(self) -> int:
-        """Columns of a line."""
+        """Width of a line."""
         return 2 + self.name + self.memory + self.cores + _NUMBERS + 5
 
 
@@ -50,14 +50,14 @@ _AMOUNT, _PERCENT, _SHARES = 15, 8, 5
 _NUMBERS = _AMOUNT + _PERCENT + _SHARES
 _MODEL = 22
 _UUID = 12
-"""Characters of a UUID that identify a GPU in a cluster: GPU-8dcd427f."""
+"""Number of characters of a UUID that identify a GPU in a cluster: GPU-8dcd427f."""
 _WIDE_UUID = 40
 
 
 def layout_for(width: int, *, wide: bool, longest: int = 0) -> LineLayout:
-    """The layout of so many columns: what is over goes to the model's name, then to the bars.
+    """The layout for ``width``: surplus columns go to the model's name, then to the bars.
 
-    ``longest`` is that of the pods' names where they are not to be cut, else 0.
+    ``longest`` is the length of the longest pod name if names are not cut, else 0.
     """
     least = LineLayout()
     if wide:
@@ -79,42 +79,42 @@ def layout_for(width: int, *, wide: bool, longest: int = 0) -> LineLayout:
 
 def show(
     console: Console,
-    found: Inventory,
+    inventory: Inventory,
     as_of: float,
     *,
     wide: bool = False,
     nothing: str = "No node shares GPUs.",
 ) -> None:
-    """Print all of it; ages are those of ``as_of``, unix seconds.
+    """Print the inventory; ages are relative to ``as_of``, unix seconds.
 
-    ``nothing`` stands in place of the nodes where there are none. On a terminal names are cut to
-    its width; elsewhere, and if ``wide``, they are whole.
+    ``nothing`` is printed if there are no nodes. On a terminal names are cut to its width;
+    elsewhere, and if ``wide``, they are whole.
     """
     width = max(NARROWEST, console.width)
-    names = _Names(found, whole=wide)
+    names = _Names(inventory, whole=wide)
     layout = layout_for(
         width, wide=wide, longest=0 if console.is_terminal and not wide else names.longest
     )
     glyphs = _Glyphs() if console.encoding.startswith("utf") else _ASCII
     table = _Table(layout, glyphs, names, width, as_of, nothing)
-    write(console, table.lines(found))
+    write(console, table.lines(inventory))
 
 
 class _Names:
-    """What containers are called: by their pod, unless several of its containers are shown."""
+    """Names of containers: the pod's name, with the container's if several are shown."""
 
-    def __init__(self, found: Inventory, *, whole: bool) -> None:
+    def __init__(self, inventory: Inventory, *, whole: bool) -> None:
         containers: dict[str, set[str]] = {}
-        for view in found.nodes:
+        for view in inventory.nodes:
             for holding in view.ledger.holdings:
                 containers.setdefault(holding.pod.uid, set()).add(holding.container)
-        for one in found.pending:
-            containers.setdefault(one.pod.uid, set()).add(one.container)
+        for pending in inventory.pending:
+            containers.setdefault(pending.pod.uid, set()).add(pending.container)
         self._several = {uid for uid, names in containers.items() if whole or len(names) > 1}
         self.longest = max(
             (
                 len(self.of(holding.pod, holding.container))
-                for view in found.nodes
+                for view in inventory.nodes
                 for holding in view.ledger.holdings
             ),
             default=0,
@@ -146,21 +146,21 @@ class _Table(msgspec.Struct, frozen=True):
     as_of: float
     nothing: str
 
-    def lines(self, found: Inventory) -> Iterator[Line]:
+    def lines(self, inventory: Inventory) -> Iterator[Line]:
         """All lines."""
-        if found.nodes:
+        if inventory.nodes:
             yield self._header()
-        for view in found.nodes:
+        for view in inventory.nodes:
             yield from self._node(view)
-        if not found.nodes:
+        if not inventory.nodes:
             yield [(self.nothing, BOLD)]
             yield []
-        yield from self._pending(found.pending)
-        yield from self._conflicts(found.nodes)
-        yield from self._rooms(found.rooms)
-        for note in found.notes:
+        yield from self._pending(inventory.pending)
+        yield from self._conflicts(inventory.nodes)
+        yield from self._rooms(inventory.rooms)
+        for note in inventory.notes:
             yield from self._wrapped(f"Note: {note}", "", DIM)
-        yield [(_summary(found, self.as_of), BOLD)]
+        yield [(_summary(inventory, self.as_of), BOLD)]
 
     # ------------------------------------------------------------ nodes
 
@@ -175,12 +175,12 @@ class _Table(msgspec.Struct, frozen=True):
     def _node(self, view: NodeView) -> Iterator[Line]:
         entries = view.ledger.devices
         head: list[Piece] = [(view.node.name, BOLD)]
-        said = [", ".join(view.schemes)]
-        said.append(f"{len(entries)} GPU{'' if len(entries) == 1 else 's'}")
+        facts = [", ".join(view.schemes)]
+        facts.append(f"{len(entries)} GPU{'' if len(entries) == 1 else 's'}")
         free = [e.free_memory_bytes or 0 for e in entries if e.device.healthy]
         if free:
-            said.append(f"{size(sum(free))} free")
-        head.append(("  " + self.glyphs.between.join(said), DIM))
+            facts.append(f"{size(sum(free))} free")
+        head.append(("  " + self.glyphs.between.join(facts), DIM))
         if not view.known:
             head.append(("  not a node of this cluster", BAD))
         elif not view.node.ready:
@@ -189,7 +189,7 @@ class _Table(msgspec.Struct, frozen=True):
             head.append(("  cordoned", DOUBTFUL))
         yield head
         for entry in entries:
-            yield self._card(entry, cores=_shares_cores(view))
+            yield self._gpu(entry, cores=_shares_cores(view))
             for holding in entry.holdings:
                 yield self._holding(holding)
         if view.ledger.unplaced:
@@ -198,7 +198,7 @@ class _Table(msgspec.Struct, frozen=True):
                 yield self._holding(holding)
         yield []
 
-    def _card(self, entry: DeviceEntry, *, cores: bool) -> Line:
+    def _gpu(self, entry: DeviceEntry, *, cores: bool) -> Line:
         device, held, layout = entry.device, entry.held, self.layout
         name = card_name(entry, wide=layout.wide)
         bad = "lost" if entry.lost else "" if device.healthy else "unhealthy"
@@ -244,7 +244,7 @@ class _Table(msgspec.Struct, frozen=True):
         return pieces
 
     def _bar(self, width: int, held: int, assumed: int, total: int | None) -> Iterator[Piece]:
-        """Held, of it the assumed part last, and free; red where it is more than there is."""
+        """A bar: held, with the assumed part last, then free; red if more than all is held."""
         if not total:
             yield " " * width, PLAIN
             return
@@ -260,35 +260,40 @@ class _Table(msgspec.Struct, frozen=True):
             return f"{size(held)}/?"
         return f"{held / GIB:.1f}/{size(total)}" if total >= GIB else f"{size(held)}/{size(total)}"
 
-    # ------------------------------------------------------------ what is wrong, what fits
+    # ------------------------------------------------------------ pending, conflicts, capacity
 
     def _pending(self, pending: Sequence[Pending]) -> Iterator[Line]:
         if not pending:
             return
         yield [(f"Without a device: {len(pending)}", BOLD)]
-        for one in pending:
-            asked = "" if one.request is None else wanted(one.request)
-            where = f" on {one.node}" if one.node else ""
-            age = self._age(one.since)
-            pieces = (self.names.of(one.pod, one.container), asked, f"{one.scheme}{where}", age)
+        for waiting in pending:
+            request = "" if waiting.request is None else wanted(waiting.request)
+            node = f" on {waiting.node}" if waiting.node else ""
+            age = self._age(waiting.since)
+            pieces = (
+                self.names.of(waiting.pod, waiting.container),
+                request,
+                f"{waiting.scheme}{node}",
+                age,
+            )
             yield [("  " + "  ".join(filter(None, pieces)), PLAIN)]
-            device = f" ({self._on(one.device)})" if one.device else ""
-            detail = f"{device}: {one.detail}" if one.detail else device
-            yield from self._wrapped(f"{one.reason.explanation}{detail}", "      ", DOUBTFUL)
+            device = f" ({self._on(waiting.device)})" if waiting.device else ""
+            detail = f"{device}: {waiting.detail}" if waiting.detail else device
+            yield from self._wrapped(f"{waiting.reason.explanation}{detail}", "      ", DOUBTFUL)
         yield []
 
     def _conflicts(self, views: Iterable[NodeView]) -> Iterator[Line]:
-        found = [(view, conflict) for view in views for conflict in view.ledger.conflicts]
-        if not found:
+        conflicts = [(view, conflict) for view in views for conflict in view.ledger.conflicts]
+        if not conflicts:
             return
-        yield [(f"Conflicts: {len(found)}", BOLD)]
-        for view, conflict in found:
+        yield [(f"Conflicts: {len(conflicts)}", BOLD)]
+        for view, conflict in conflicts:
             pod = conflict.pod
-            subject = "" if pod is None else self.names.of(pod, conflict.container)
-            card = self._on(conflict.device) if conflict.device else ""
-            yield [("  " + "  ".join(filter(None, (view.node.name, card, subject))), PLAIN)]
+            container = "" if pod is None else self.names.of(pod, conflict.container)
+            gpu = self._on(conflict.device) if conflict.device else ""
+            yield [("  " + "  ".join(filter(None, (view.node.name, gpu, container))), PLAIN)]
             detail = f": {conflict.detail}" if conflict.detail else ""
-            text = f"{conflict.kind.explanation}{detail}{_said(conflict)}"
+            text = f"{conflict.kind.explanation}{detail}{_parties(conflict)}"
             yield from self._wrapped(text, "      ", BAD)
         yield []
 
@@ -296,11 +301,11 @@ class _Table(msgspec.Struct, frozen=True):
         if not rooms:
             return
         yield [("Free capacity", BOLD)]
-        for room in rooms:
-            cards = f"{room.cards} GPU{'' if room.cards == 1 else 's'}"
-            free = f"{size(room.free_bytes)} free of {size(room.memory_bytes)}"
-            yield [(f"  {room.scheme.value:<10} {cards}, {free}", PLAIN)]
-            yield from self._wrapped(fitting(room), " " * 13, PLAIN)
+        for capacity in rooms:
+            gpus = f"{capacity.cards} GPU{'' if capacity.cards == 1 else 's'}"
+            free = f"{size(capacity.free_bytes)} free of {size(capacity.memory_bytes)}"
+            yield [(f"  {capacity.scheme.value:<10} {gpus}, {free}", PLAIN)]
+            yield from self._wrapped(fitting(capacity), " " * 13, PLAIN)
         yield []
 
     # ------------------------------------------------------------ text
@@ -315,7 +320,7 @@ class _Table(msgspec.Struct, frozen=True):
             yield [(line, style)]
 
     def _cut(self, text: str, width: int, tail: int) -> str:
-        """The text in so many columns; what is too long keeps its last ``tail`` characters.
+        """The text in ``width`` columns; a longer text keeps its last ``tail`` characters.
 
         Names of pods differ at their end.
         """
@@ -332,7 +337,7 @@ class _Table(msgspec.Struct, frozen=True):
 
 
 def card_name(entry: DeviceEntry, *, wide: bool = False) -> str:
-    """A GPU by its index and the beginning of its UUID, as far as they are known."""
+    """A GPU's index and the start of its UUID, if they are known."""
     device = entry.device
     uuid = device.uuid if wide else device.uuid[:_UUID]
     if device.index is None:
@@ -341,11 +346,11 @@ def card_name(entry: DeviceEntry, *, wide: bool = False) -> str:
 
 
 _MOST_GIB: Final = 10_240
-"""Larger amounts are in TiB, which no GPU has."""
+"""Maximum amount in GiB; larger amounts, which no GPU has, are in TiB."""
 
 
 def who(pod: PodRef, container: str) -> str:
-    """A container by its pod's name."""
+    """The name of a container with its pod's."""
     name = f"{pod.namespace}/{pod.name}" if pod.name else f"pod {pod.uid}"
     return f"{name}/{container}" if container else name
 
@@ -358,7 +363,7 @@ def size(amount: int) -> str:
 
 
 def _shares_cores(view: NodeView) -> bool:
-    """Whether cores are shared too, and not memory alone."""
+    """Whether cores are shared, and not only memory."""
     rows = [registry().of(scheme) for scheme in view.schemes]
     return not rows or any(row is None or row.shares_cores for row in rows)
 
@@ -368,7 +373,7 @@ def _percent(milli: int) -> str:
 
 
 def wanted(request: Request) -> str:
-    """What is asked for, in words."""
+    """The request as text."""
     count = f"{request.count} times " if request.count != 1 else ""
     return count + _share(request.memory_bytes, request.memory_percent, request.cores_milli)
 
@@ -382,38 +387,38 @@ def _share(memory_bytes: int | None, memory_percent: int | None, cores_milli: in
 
 
 def fitting(room: FreeCapacity) -> str:
-    """How much of what is free is of use, in words."""
+    """The usable part of the free capacity, as text."""
     probe = room.probe
     if probe is None:
         return "nothing is held and nothing waits, so there is no usual share to try"
     share = _share(probe.memory_bytes, probe.memory_percent, probe.cores_milli)
-    whose = f"as {who(probe.pending, '')} wants" if probe.pending else "the most common share"
+    origin = f"as {who(probe.pending, '')} wants" if probe.pending else "the most common share"
     part = f" ({room.usable_bytes * 100 // room.free_bytes}%)" if room.free_bytes else ""
     usable = f"{size(room.usable_bytes)} of the free memory{part} usable"
-    return f"room for {room.fits} more of {share} ({whose}): {usable}"
+    return f"room for {room.fits} more of {share} ({origin}): {usable}"
 
 
-_MOST_SAID: Final = 4
+_MOST_PARTIES: Final = 4
 
 
-def _said(conflict: Conflict) -> str:
-    """Whose word it is, if the conflict is of several containers."""
+def _parties(conflict: Conflict) -> str:
+    """The containers of a conflict of several, as text."""
     if conflict.pod is not None or not conflict.statements:
         return ""
-    names = [who(said.pod, said.container) for said in conflict.statements]
-    more = f" and {len(names) - _MOST_SAID} more" if len(names) > _MOST_SAID else ""
-    return f" (by {', '.join(names[:_MOST_SAID])}{more})"
+    names = [who(statement.pod, statement.container) for statement in conflict.statements]
+    more = f" and {len(names) - _MOST_PARTIES} more" if len(names) > _MOST_PARTIES else ""
+    return f" (by {', '.join(names[:_MOST_PARTIES])}{more})"
 
 
-def _summary(found: Inventory, as_of: float) -> str:
-    holders = {h.pod.uid for view in found.nodes for h in view.ledger.holdings}
-    conflicts = sum(len(view.ledger.conflicts) for view in found.nodes)
-    cards = sum(len(view.ledger.devices) for view in found.nodes)
+def _summary(inventory: Inventory, as_of: float) -> str:
+    holders = {holding.pod.uid for view in inventory.nodes for holding in view.ledger.holdings}
+    conflicts = sum(len(view.ledger.conflicts) for view in inventory.nodes)
+    gpus = sum(len(view.ledger.devices) for view in inventory.nodes)
     parts = (
-        (len(found.nodes), "node"),
-        (cards, "GPU"),
+        (len(inventory.nodes), "node"),
+        (gpus, "GPU"),
         (len(holders), "pod with devices"),
-        (len(found.pending), "without"),
+        (len(inventory.pending), "without"),
         (conflicts, "conflict"),
     )
     counts = ", ".join(f"{count} {_plural(noun, count)}" for count, noun in parts)

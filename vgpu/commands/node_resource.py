@@ -1,7 +1,7 @@
 """`vgpu node-resource`: advertise an extended resource on a node by hand, or withdraw it.
 
-What people do with curl on the node's status, with the name checked, the current value shown, and
-a guard: the patch holds only while the value is still the one that was shown.
+The command replaces curl on the node's status. It checks the name, shows the current value, and has
+a guard: the patch succeeds only while the value is the one that was shown.
 """
 
 import re
@@ -19,13 +19,13 @@ _NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LONGEST_DOMAIN: Final = 253
 _NATIVE: Final = "kubernetes.io"
 _REQUESTS: Final = "requests."
-"""A quota of a resource is called so; a resource may not be."""
+"""Prefix of the quotas of resources, which a resource's name must not have."""
 
 _MOST: Final = 2**31 - 1
-"""Beyond any number of devices; the API server itself would take 64 bits."""
+"""Maximum count, above any number of devices; the API server itself would accept 64 bits."""
 
 _UNPROCESSABLE: Final = 422
-"""What a JSON patch is refused with whose test does not hold."""
+"""HTTP status of a refused JSON patch whose test failed."""
 
 Operation = Mapping[str, Any]
 
@@ -67,13 +67,13 @@ def name_error(name: str) -> str:
 def operations(name: str, capacity: Mapping[str, str], count: int | None) -> list[Operation]:
     """The JSON patch (RFC 6902) of a node that sets a resource to ``count``; None removes it.
 
-    ``capacity`` is what was seen of the node. The patch holds only while the resource is as it
-    was seen: a ``test`` for null holds where there is nothing. Empty if there is nothing to do.
+    ``capacity`` is the node's capacity as it was read. The patch succeeds only while the resource
+    is unchanged: a ``test`` for null matches a missing one. Empty if there is nothing to do.
     """
     current = capacity.get(name)
     if current == (None if count is None else str(count)):
         return []
-    if not capacity:  # then the node's status has not even the field
+    if not capacity:  # then the node's status does not have the field
         path = "/status/capacity"
         added = {"op": "add", "path": path, "value": {name: str(count)}}
         return [{"op": "test", "path": path, "value": None}, added]
@@ -94,7 +94,7 @@ def _validated(_: click.Context, __: click.Parameter, name: str) -> str:
 
 
 def _node(_: click.Context, __: click.Parameter, name: str) -> str:
-    """An empty name, as of a variable that is not set, would ask for the list of all nodes."""
+    """The name; an empty one, as of an unset variable, would request the list of all nodes."""
     if len(name) > _LONGEST_DOMAIN or not _DOMAIN.fullmatch(name):
         raise click.BadParameter(f"{name!r} is no node's name")
     return name
@@ -110,7 +110,7 @@ def _setting(ctx: click.Context, param: click.Parameter, value: str) -> tuple[st
 def _change(
     node: str, name: str, count: int | None, kubeconfig: str, context: str, *, yes: bool, dry: bool
 ) -> None:
-    """Show the change, ask, make it."""
+    """Show the change, ask for confirmation, and make it."""
     if not (yes or dry or sys.stdin.isatty()):
         raise click.UsageError(
             "cannot ask for confirmation: standard input is not a terminal; pass --yes"
@@ -145,7 +145,7 @@ def _change(
 
 
 def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Those that both commands have."""
+    """Add the flags that both commands have."""
     yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
     dry = click.option(
         "--dry-run", "dry", is_flag=True, help="Let the server check it, and change nothing."

@@ -1,7 +1,7 @@
-"""This node, looked at without a running exporter: the exporter's own sampler, asked directly.
+"""This node, sampled without a running exporter, by the exporter's own sampler.
 
-Where a node's things are is said by the exporter's flags and environment variables, so that what
-works for one works for the other; ``--simulate`` puts an embedded simulated node in their place.
+The exporter's flags and environment variables have the node's paths and names, so that they work
+for both programs; ``--simulate`` uses an embedded simulated node in their place.
 """
 
 import tempfile
@@ -33,12 +33,12 @@ FLAGS = (
     "--volcano.memory-factor",
     "--sample.timeout",
 )
-"""Those of the exporter that these commands take."""
+"""The exporter's flags that these commands take."""
 
 AnyCommand = TypeVar("AnyCommand", bound=click.Command)
 
 Links = Mapping[tuple[str, str], int]
-"""As :meth:`vgpu.sources.nvml.NvmlSource.links`."""
+"""The links that :meth:`vgpu.sources.nvml.NvmlSource.links` returns."""
 
 SIMULATE = click.Option(
     ["--simulate"], is_flag=True, help="Look at an embedded simulated node: no GPU needed."
@@ -54,7 +54,7 @@ def node_flags(command: AnyCommand) -> AnyCommand:
 
 
 class LocalSample(msgspec.Struct, frozen=True):
-    """One sample: the page with its view, and what it was made of; None is off, failed or stale."""
+    """One sample: the page with its view, and its sources; None is off, failed or stale."""
 
     page: MetricsPage
     gpu: GpuSample | None
@@ -63,7 +63,7 @@ class LocalSample(msgspec.Struct, frozen=True):
 
 
 class ThisNode:
-    """Samples when asked. One thread asks."""
+    """Samples the node on request, for one thread."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class ThisNode:
         links: Callable[[], Links] = dict,
         before: Callable[[], None] = lambda: None,
     ) -> None:
-        """``links`` asks the driver how the GPUs are joined, ``before`` comes before a sample."""
+        """``links`` returns the driver's links of the GPUs; ``before`` runs before a sample."""
         self.name = node_name(options)
         self._options = options
         self._before = before
@@ -90,36 +90,36 @@ class ThisNode:
         self._sampler = Sampler(settings, self._collectors, driver, dict)
 
     def look(self) -> LocalSample:
-        """Sample now. Takes at most twice ``--sample.timeout``, whatever the driver does."""
+        """Sample now. Takes at most twice ``--sample.timeout``, even if the driver hangs."""
         self._before()
         begun = time.monotonic()
         page = self._sampler.sample()
-        on = self._collectors
+        collectors = self._collectors
         return LocalSample(
             page,
-            on.nvml.data(begun) if on.nvml else None,
-            on.process.data(begun) if on.process else None,
-            on.kubelet.data(begun) if on.kubelet else None,
+            collectors.nvml.data(begun) if collectors.nvml else None,
+            collectors.process.data(begun) if collectors.process else None,
+            collectors.kubelet.data(begun) if collectors.kubelet else None,
         )
 
     def links(self) -> Links:
-        """The connections of the last sample's GPUs; what the driver does not report is missing."""
+        """The links of the last sample's GPUs, without those that the driver does not report."""
         begun = time.monotonic()
         self._links.begin(None)
         self._links.finish(begun + self._options.sample_timeout)
         return self._links.data(begun) or {}
 
     def leave(self, status: int) -> int:
-        """Let go of the driver; the status to exit with. Ends the process if a call hangs."""
+        """Release the driver; returns the exit status. Ends the process if a call hangs."""
         return leave(self._sampler, status)
 
 
 @contextmanager
 def this_node(ctx: click.Context, interval: float = DEFAULTS.sample_interval) -> Iterator[ThisNode]:
-    """The node that the flags of ``ctx`` describe; ``interval`` seconds lie between two looks."""
-    told = {field(name): ctx.params[field(name)] for name in FLAGS}
+    """The node that the flags of ``ctx`` describe; ``interval`` seconds are between two samples."""
+    flags = {field(name): ctx.params[field(name)] for name in FLAGS}
     options = ExporterOptions(
-        **told, sample_interval=interval, collectors=DEFAULTS.collectors - {"xid"}
+        **flags, sample_interval=interval, collectors=DEFAULTS.collectors - {"xid"}
     )
     if ctx.params["simulate"]:
         taken = [name for name in NODE_FLAGS if is_typed(ctx, field(name))]

@@ -1,8 +1,8 @@
 """`vgpu top`: a node's GPUs and who is on them, live in the terminal.
 
-One thread asks for pages, so that a slow exporter never holds a key back; the other waits for
-pages, keys and signals, and draws. An exporter that stops answering leaves its last page standing
-under a red line, and is asked again and again.
+One thread requests pages, so that a slow exporter never delays a key; the other waits for pages,
+keys and signals, and draws. If an exporter stops answering, its last page stays below a red line,
+and further requests follow.
 """
 
 import logging
@@ -63,7 +63,7 @@ ACCESS = ("ca_file", "cert", "key", "username", "password_file")
 
 
 def ask(source: PageSource) -> PageReading | str:
-    """A page as values, or why there is none."""
+    """A page as values, or the reason why there is none."""
     try:
         return read_page(source.page())
     except (Unanswered, PageError) as error:
@@ -71,32 +71,32 @@ def ask(source: PageSource) -> PageReading | str:
 
 
 class Poller:
-    """Asks ``source`` every ``interval`` seconds in a thread of its own, never twice at once."""
+    """Requests pages every ``interval`` seconds in a thread of its own, one at a time."""
 
-    def __init__(self, source: PageSource, interval: float, told: Events) -> None:
-        """``told`` hears of each answer."""
+    def __init__(self, source: PageSource, interval: float, news: Events) -> None:
+        """``news`` is notified of each answer."""
         self.answers: queue.SimpleQueue[PageReading | str] = queue.SimpleQueue()
         self._source = source
         self._interval = interval
-        self._told = told
+        self._news = news
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="poller", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more; an answer that is still awaited is abandoned."""
+        """Stop requesting; a pending answer is abandoned."""
         self._ended.set()
 
     def _loop(self) -> None:
         while not self._ended.is_set():
             begun = time.monotonic()
             self.answers.put(ask(self._source))
-            self._told.tell()
+            self._news.tell()
             self._ended.wait(max(0.0, begun + self._interval - time.monotonic()))
 
 
 class Live:
-    """What is shown and how; changed by answers and keys only."""
+    """The shown state, which only answers and keys change."""
 
     def __init__(self, source: str, interval: float) -> None:
         self.state = ScreenState(source, interval=interval)
@@ -106,7 +106,7 @@ class Live:
         self._sampled = time.monotonic()
 
     def answered(self, answer: PageReading | str) -> None:
-        """A page counts as new only if the exporter has sampled since: clocks may differ."""
+        """Show a page, which is new only if the exporter has sampled since: clocks may differ."""
         if isinstance(answer, str):
             self.state = msgspec.structs.replace(self.state, trouble=answer)
             return
@@ -129,7 +129,7 @@ class Live:
             self.help_lines = not self.help_lines
 
     def draw(self, screen: Screen) -> None:
-        """Show all as it is now."""
+        """Draw the current state."""
         now = msgspec.structs.replace(
             self.state,
             age=time.monotonic() - self._sampled,
@@ -141,18 +141,18 @@ class Live:
 
 
 def watch(source: PageSource, interval: float) -> int:
-    """Show ``source`` until q or a signal; the exit status."""
+    """Show ``source`` until q or a signal; returns the exit status."""
     keyboard = sys.stdin.fileno()
-    with events() as told, Screen(keyboard, sys.stdout.fileno()) as screen:
+    with events() as news, Screen(keyboard, sys.stdout.fileno()) as screen:
         live = Live(source.name, interval)
-        poller = Poller(source, interval, told)
-        waited = [told.source, *([keyboard] if os.isatty(keyboard) else [])]
+        poller = Poller(source, interval, news)
+        waited = [news.source, *([keyboard] if os.isatty(keyboard) else [])]
         try:
             rest = b""
             while True:
                 live.draw(screen)
                 ready, _, _ = select.select(waited, [], [], TICK_SECONDS)
-                signals = told.read() if told.source in ready else frozenset()
+                signals = news.read() if news.source in ready else frozenset()
                 if ended := signals & {signal.SIGTERM, signal.SIGHUP}:
                     return 128 + min(ended)
                 if signal.SIGTSTP in signals:
@@ -173,13 +173,13 @@ def watch(source: PageSource, interval: float) -> int:
                 if Command.QUIT in typing.keys or signal.SIGINT in signals:
                     return 0
         except OSError:
-            return 128 + signal.SIGHUP  # likewise, found out by writing
+            return 128 + signal.SIGHUP  # the terminal is gone, found by writing
         finally:
             poller.stop()
 
 
 def once(source: PageSource) -> int:
-    """Print one frame; the exit status."""
+    """Print one frame; returns the exit status."""
     answer = ask(source)
     if isinstance(answer, str):
         click.echo(f"Error: {source.name}: {answer}", err=True)
@@ -201,11 +201,11 @@ def once(source: PageSource) -> int:
 
 @contextmanager
 def found_source(ctx: click.Context, url: str | None, interval: float) -> Iterator[PageSource]:
-    """Whom to ask: ``--url``, else the exporter on this node, else the node itself."""
+    """The source of pages: ``--url``, else the exporter on this node, else the node itself."""
     access = ClientOptions(**{name: ctx.params[name] for name in ACCESS})
-    given = [f"--{name.replace('_', '-')}" for name in ACCESS if is_typed(ctx, name)]
-    if url is None and given:
-        raise click.UsageError(f"{', '.join(given)}: needs --url", ctx)
+    flags = [f"--{name.replace('_', '-')}" for name in ACCESS if is_typed(ctx, name)]
+    if url is None and flags:
+        raise click.UsageError(f"{', '.join(flags)}: needs --url", ctx)
     if url is not None and ctx.params["simulate"]:
         raise click.UsageError("--simulate and --url: choose one", ctx)
     try:
@@ -221,7 +221,7 @@ def found_source(ctx: click.Context, url: str | None, interval: float) -> Iterat
 
 
 def listens(exporter: Exporter) -> bool:
-    """Whether anybody is there, even one that answers badly: that is told, not worked around."""
+    """Whether a server listens; even one with bad answers, which are shown as errors."""
     try:
         exporter.page()
     except Unanswered as error:

@@ -1,8 +1,8 @@
 """What `vgpu top` shows, as one text of exactly the terminal's size. Pure.
 
-Two lines of heading, the GPUs with their containers, one line of keys; what does not fit is
-scrolled. A dash is what the exporter could not read. Colour never reports anything alone: a
-container near its limit has a ``!`` before its name, one beyond it a ``>``.
+The text has two lines of heading, the GPUs with their containers, and one line of keys; other rows
+are scrolled. A dash is a value that the exporter could not read. Colour is never the only
+mark: a container near its limit has a ``!`` before its name, one over it a ``>``.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,22 +17,22 @@ from vgpu.commands.top_reading import PageDevice, PageReading, PageShare
 from vgpu.ledger.usage import is_over
 
 NEAR = 0.9
-"""Of the limit; from here on a container is marked."""
+"""Part of its limit from which a container is marked."""
 
 LONGEST_TREND = 240
-"""Samples kept of each line's utilisation: more than any terminal shows."""
+"""Number of samples kept of each line's utilisation: more than any terminal shows."""
 
 MISSED = 3
-"""Intervals without a new sample after which a page is called stale."""
+"""Number of intervals without a new sample after which a page is stale."""
 
 WIDE = 100
-"""Columns from which on the state and the limit's part of the GPU have columns of their own."""
+"""Minimum width with columns for the state and for the limit as a part of the GPU."""
 
 HELP = (
     " sort: n name  m memory  u utilisation  l limit   ↑↓ PgUp PgDn   h less  q quit",
     " ! near its limit  > over it  acct: by the shim  sm: of the GPU  – unknown",
 )
-"""What the keys do, and what the marks mean."""
+"""The explanation of keys and marks."""
 
 BLOCKS = " ▏▎▍▌▋▊▉█"
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -40,7 +40,7 @@ UNITS = "MGT"  # MiB, GiB, TiB
 UNKNOWN = "–"
 
 Row = Callable[[], Text]
-"""A line that is only made when it is seen."""
+"""A line that is made only when it is visible."""
 
 Trend = tuple[float | None, ...]
 Trends = Mapping[tuple[str, ...], Trend]
@@ -48,7 +48,7 @@ Trends = Mapping[tuple[str, ...], Trend]
 
 
 class Size(msgspec.Struct, frozen=True):
-    """Of the terminal; ``lines`` None is as many as it takes."""
+    """The size of the terminal; ``lines`` None is unlimited."""
 
     columns: int
     lines: int | None = None
@@ -58,12 +58,12 @@ class ScreenState(msgspec.Struct, frozen=True):
     """All that is shown.
 
     Attributes:
-        source: whom we ask.
+        source: the name of the source.
         reading: the newest page; None before the first.
-        trends: of utilisation.
-        trouble: why the last question was not answered; "" if it was.
+        trends: the trends of utilisation.
+        trouble: why the last request was not answered; "" if it was.
         age: seconds since the exporter's last new sample came.
-        interval: seconds between our questions.
+        interval: seconds between our requests.
         clock: the time of day.
     """
 
@@ -77,18 +77,20 @@ class ScreenState(msgspec.Struct, frozen=True):
 
 
 def grown(trends: Trends, reading: PageReading) -> Trends:
-    """The trends with this reading's values; lines that are gone are forgotten."""
-    now: dict[tuple[str, ...], float | None] = {
-        (one.uuid,): one.utilization for one in reading.devices
+    """The trends with this reading's values, without lines that it does not have."""
+    current: dict[tuple[str, ...], float | None] = {
+        (device.uuid,): device.utilization for device in reading.devices
     }
-    now |= {_line(one): one.utilization for one in reading.shares}
-    return {line: (*trends.get(line, ()), value)[-LONGEST_TREND:] for line, value in now.items()}
+    current |= {_line(share): share.utilization for share in reading.shares}
+    return {
+        line: (*trends.get(line, ()), value)[-LONGEST_TREND:] for line, value in current.items()
+    }
 
 
 def frame(
     state: ScreenState, size: Size, sort: Sort, offset: int = 0, *, help_lines: bool = False
 ) -> Text:
-    """The screen, without a newline at its end; ``offset`` is the first row that is seen."""
+    """The screen, without a newline at its end; ``offset`` is the first visible row."""
     columns = max(1, size.columns)
     layout = ColumnLayout(columns)
     rows = body(state, layout, sort)
@@ -98,15 +100,15 @@ def frame(
         return Text("\n").join(_fitted(line, columns, fill=False) for line in lines)
     room = room_for_rows(size, help_lines=help_lines)
     offset = min(offset, max(0, len(rows) - room))
-    seen = [row() for row in rows[offset : offset + room]]
-    blank = [Text("")] * (room - len(seen))
-    foot = HELP if help_lines else (foot_line(sort, offset, len(seen), len(rows)),)
-    lines = [*top, *seen, *blank, *(Text(line, style="reverse") for line in foot)]
+    visible = [row() for row in rows[offset : offset + room]]
+    blank = [Text("")] * (room - len(visible))
+    foot_lines = HELP if help_lines else (foot_line(sort, offset, len(visible), len(rows)),)
+    lines = [*top, *visible, *blank, *(Text(line, style="reverse") for line in foot_lines)]
     return Text("\n").join(_fitted(line, columns, fill=True) for line in lines[: size.lines])
 
 
 def room_for_rows(size: Size, *, help_lines: bool) -> int:
-    """How many rows :func:`frame` shows at a time: all but the heading's three and the foot."""
+    """Number of rows that :func:`frame` shows: all but the heading's three and the foot."""
     return max(1, (size.lines or 0) - 3 - (len(HELP) if help_lines else 1))
 
 
@@ -120,33 +122,33 @@ def _fitted(line: Text, columns: int, *, fill: bool) -> Text:
 
 
 def title(state: ScreenState, columns: int) -> Text:
-    """Who is asked, and the time."""
+    """The line with the source and the time."""
     name, clock = f" vgpu top  {state.source}", f"{state.clock} "
     return Text(set_cell_size(name, columns - len(clock)) + clock, style="bold reverse")
 
 
 def note(state: ScreenState, columns: int) -> Text:
-    """What is wrong with what is shown; else how much there is."""
+    """The line with the problem of the page; else with the number of GPUs and shares."""
     reading = state.reading
-    since = f"for {state.age:.0f} s"
+    duration = f"for {state.age:.0f} s"
     if state.trouble:
-        words = f"NO ANSWER {since if reading else ''}: {state.trouble}".replace(" :", ":")
+        text = f"NO ANSWER {duration if reading else ''}: {state.trouble}".replace(" :", ":")
         shown = " - below is the last page" if reading else ""
-        return Text(set_cell_size(f" {words}{shown}", columns), style="bold white on red")
+        return Text(set_cell_size(f" {text}{shown}", columns), style="bold white on red")
     if reading is None:
         return Text(" waiting for the first page", style="dim")
     if state.age > MISSED * max(state.interval, reading.interval):
-        words = f" STALE: the exporter has not sampled {since}"
-        return Text(set_cell_size(words, columns), style="bold white on red")
+        text = f" STALE: the exporter has not sampled {duration}"
+        return Text(set_cell_size(text, columns), style="bold white on red")
     problems = [f"failing: {', '.join(reading.failing)}"] if reading.failing else []
     if reading.stuck_seconds:
         problems.insert(0, f"the driver is overdue by {reading.stuck_seconds:.0f} s")
     if problems:
         return Text(f" {'; '.join(problems)}", style="bold red")
-    cards = sum(not one.parent for one in reading.devices)
+    gpus = sum(not device.parent for device in reading.devices)
     over = sum(map(_is_over, reading.shares))
-    words = f" {_count(cards, 'GPU')}, {_count(len(reading.shares), 'share')}"
-    return Text.assemble(words, (f", {over} over the limit" if over else "", "bold red"))
+    text = f" {_count(gpus, 'GPU')}, {_count(len(reading.shares), 'share')}"
+    return Text.assemble(text, (f", {over} over the limit" if over else "", "bold red"))
 
 
 def _count(number: int, what: str) -> str:
@@ -162,7 +164,7 @@ def heading(layout: "ColumnLayout") -> Text:
 
 
 def foot_line(sort: Sort, first: int, seen: int, rows: int) -> str:
-    """How it is sorted, and which of the rows are seen."""
+    """The line with the order and the visible rows."""
     where = f"   {first + 1}–{first + seen} of {rows} ↑↓" if seen < rows else ""
     return f" h help  q quit   sorted by {sort.value}{where}"
 
@@ -171,7 +173,7 @@ def foot_line(sort: Sort, first: int, seen: int, rows: int) -> str:
 
 
 class TextColumn(msgspec.Struct, frozen=True):
-    """One column of the containers: its heading, cells, and what is in it."""
+    """One column of the containers: its heading, width and cells."""
 
     title: str
     width: int
@@ -180,14 +182,14 @@ class TextColumn(msgspec.Struct, frozen=True):
 
 
 class LinePlace(msgspec.Struct, frozen=True):
-    """Where a line is: on which device, and in which layout."""
+    """The device and the layout of a line."""
 
     device: PageDevice
     layout: "ColumnLayout"
 
 
 class ColumnLayout:
-    """Which columns fit, and how wide they are."""
+    """The columns that fit, and their widths."""
 
     def __init__(self, columns: int) -> None:
         self.wide = columns >= WIDE
@@ -226,15 +228,15 @@ def _name(share: PageShare, at: LinePlace) -> Text:
 
 
 def _state(share: PageShare) -> tuple[str, str]:
-    """The word for what is not as usual, and its style."""
+    """The text for an unusual state, and its style."""
     if share.blocked:
         return "blocked", "yellow"
     return ("", "") if share.phase == "assigned" else (share.phase, "yellow")
 
 
 def _scheme_or_state(share: PageShare, _: LinePlace) -> Text:
-    word, style = _state(share)
-    return Text(word or share.scheme, style)
+    state, style = _state(share)
+    return Text(state or share.scheme, style)
 
 
 def _limit_bar(share: PageShare, at: LinePlace) -> Text:
@@ -257,7 +259,7 @@ def _limit(share: PageShare) -> str:
 
 
 def _filled(share: PageShare) -> float:
-    """Used of the limit; 0 where either is unknown."""
+    """The used part of the limit; 0 if either is unknown."""
     return ratio(share.used, share.limit) or 0.0
 
 
@@ -273,13 +275,13 @@ def _colour(share: PageShare) -> str:
 
 
 def body(state: ScreenState, layout: ColumnLayout, sort: Sort) -> list[Row]:
-    """All rows: each device with its containers, then those that hold none."""
+    """All rows: each device with its containers, then containers without a device."""
     reading = state.reading
     if reading is None:
         return []
-    on: dict[str, list[PageShare]] = {}
+    by_device: dict[str, list[PageShare]] = {}
     for share in sorted(reading.shares, key=ORDER[sort]):
-        on.setdefault(share.device, []).append(share)
+        by_device.setdefault(share.device, []).append(share)
     parents = {device.parent for device in reading.devices}
     rows: list[Row] = []
     for device in reading.devices:
@@ -289,9 +291,9 @@ def body(state: ScreenState, layout: ColumnLayout, sort: Sort) -> list[Row]:
             rows.append(partial(meters, place, state.trends.get((device.uuid,), ())))
         rows += [
             partial(share_row, share, place, state.trends.get(_line(share), ()))
-            for share in on.get(device.uuid, ())
+            for share in by_device.get(device.uuid, ())
         ]
-        if device.up and device.uuid not in on and device.uuid not in parents:
+        if device.up and device.uuid not in by_device and device.uuid not in parents:
             rows.append(partial(Text, "  no container holds a share of this GPU", style="dim"))
     if not reading.devices:
         rows.append(partial(Text, " No GPU answers."))
@@ -304,7 +306,7 @@ def body(state: ScreenState, layout: ColumnLayout, sort: Sort) -> list[Row]:
 
 
 def device_row(at: LinePlace) -> Text:
-    """What a device is."""
+    """The line that describes a device."""
     device = at.device
     if device.parent:
         name = f" MIG {device.profile or device.index}"
@@ -322,7 +324,7 @@ def device_row(at: LinePlace) -> Text:
 
 
 def meters(at: LinePlace, trend: Trend) -> Text:
-    """How busy and how full a device is."""
+    """The line with a device's utilisation and memory."""
     device, layout = at.device, at.layout
     width = max(6, layout.bar + layout.name // 4)
     return Text.assemble(
@@ -337,7 +339,7 @@ def meters(at: LinePlace, trend: Trend) -> Text:
 
 
 def share_row(share: PageShare, at: LinePlace, trend: Trend) -> Text:
-    """One container."""
+    """The line of one container."""
     mark = ">" if _is_over(share) else "!" if _filled(share) >= NEAR else " "
     line = Text.assemble((mark, _colour(share)), " ")
     for column in at.layout.columns:
@@ -356,11 +358,11 @@ def _by_name(share: PageShare) -> tuple[str, ...]:
 def _largest(
     value: Callable[[PageShare], float | None],
 ) -> Callable[[PageShare], tuple[object, ...]]:
-    """The largest first, the unknown last."""
+    """The order by a value: the largest first, unknown values last."""
 
     def order(share: PageShare) -> tuple[object, ...]:
-        found = value(share)
-        return (found is None, -(found or 0.0), _by_name(share))
+        amount = value(share)
+        return (amount is None, -(amount or 0.0), _by_name(share))
 
     return order
 
@@ -381,12 +383,12 @@ def _line(share: PageShare) -> tuple[str, ...]:
 
 
 def ratio(part: float | None, whole: float | None) -> float | None:
-    """None where either is unknown, or there is no whole."""
+    """``part / whole``; None if either is unknown, or ``whole`` is 0."""
     return None if part is None or not whole else part / whole
 
 
 def bar(filled: float | None, width: int, style: str) -> Text:
-    """A bar to an eighth of a cell; dots are the rest, and all of it where nothing is known."""
+    """A bar to an eighth of a cell; the rest is dots, and all of it for an unknown value."""
     eighths = round(min(1.0, max(0.0, filled or 0.0)) * width * 8)
     whole, part = divmod(eighths, 8)
     solid = "█" * whole + (BLOCKS[part] if part else "")
@@ -394,7 +396,7 @@ def bar(filled: float | None, width: int, style: str) -> Text:
 
 
 def spark(trend: Trend, width: int) -> str:
-    """The newest values, at the right; a blank is what was not known."""
+    """The newest values, aligned right; a blank is an unknown value."""
     newest = trend[-width:] if width else ()
     top = len(SPARKS) - 1
     drawn = (
@@ -425,7 +427,7 @@ def short(count: float | None) -> str:
 
 
 def middle(text: str, width: int) -> str:
-    """The text, its middle left out where it is too long: the end distinguishes pods."""
+    """The text, without its middle if it is too long: pods differ at the end."""
     if cell_len(text) <= width:
         return text
     keep = max(0, width - 1)

@@ -1,4 +1,4 @@
-"""The keys of `vgpu top`: what a terminal sends, as what is meant. Pure."""
+"""The keys of `vgpu top`: a terminal's bytes as commands. Pure."""
 
 import re
 from enum import Enum, auto
@@ -7,7 +7,7 @@ import msgspec
 
 
 class Sort(Enum):
-    """What the containers of a GPU are sorted by; the value is the word on the screen."""
+    """The order of a GPU's containers; the value is the text on the screen."""
 
     NAME = "name"
     MEMORY = "memory used"
@@ -16,7 +16,7 @@ class Sort(Enum):
 
 
 class Move(Enum):
-    """Where to scroll."""
+    """A direction to scroll."""
 
     UP = auto()
     DOWN = auto()
@@ -27,7 +27,7 @@ class Move(Enum):
 
 
 class Command(Enum):
-    """What else a key can mean."""
+    """The other commands of keys."""
 
     QUIT = auto()
     HELP = auto()
@@ -38,7 +38,7 @@ Key = Sort | Move | Command
 
 KEYS: dict[bytes, Key] = {
     b"q": Command.QUIT,
-    b"\x03": Command.QUIT,  # Ctrl-C, where the terminal does not make a signal of it
+    b"\x03": Command.QUIT,  # Ctrl-C, if the terminal does not make a signal of it
     b"h": Command.HELP,
     b"?": Command.HELP,
     b"\x0c": Command.REPAINT,
@@ -46,7 +46,7 @@ KEYS: dict[bytes, Key] = {
     b"m": Sort.MEMORY,
     b"u": Sort.UTILIZATION,
     b"l": Sort.LIMIT,
-    # xterm's ctlseqs: cursor keys in normal and application mode; the rest by VT220 and xterm
+    # xterm's ctlseqs: cursor keys in normal and application mode; others by VT220 and xterm
     b"\x1b[A": Move.UP,
     b"\x1bOA": Move.UP,
     b"k": Move.UP,
@@ -66,20 +66,20 @@ KEYS: dict[bytes, Key] = {
     b"G": Move.BOTTOM,
 }
 
-LONGEST = 32  # bytes of an escape sequence; more is no key
+LONGEST = 32  # maximum length of an escape sequence, in bytes
 _TOKEN = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1bO.|.", re.DOTALL)
 _UNFINISHED = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|O)\Z")
 
 
 class Typed(msgspec.Struct, frozen=True):
-    """The keys that were typed, and the beginning of one that has not arrived whole."""
+    """The keys that were typed, and the start of a key whose other bytes have not arrived."""
 
     keys: tuple[Key, ...]
     rest: bytes
 
 
 def typed(sent: bytes) -> Typed:
-    """What the terminal has sent, as keys; what is no key of ours is passed over."""
+    """The keys that the terminal has sent; unknown keys are skipped."""
     unfinished = _UNFINISHED.search(sent)
     whole = sent[: unfinished.start()] if unfinished else sent
     rest = sent[len(whole) :]
@@ -90,7 +90,7 @@ def typed(sent: bytes) -> Typed:
 
 
 def scrolled(offset: int, move: Move, page: int, lines: int) -> int:
-    """The new first line of ``lines``, of which ``page`` are seen at a time."""
+    """The new first line of ``lines``, of which ``page`` are visible."""
     last = max(0, lines - page)
     target = {
         Move.UP: offset - 1,

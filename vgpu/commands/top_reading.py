@@ -1,8 +1,8 @@
 """An exporter's metrics page as values: its GPUs, and the containers on them. Pure.
 
 Only the page counts, so that a frame shows what Prometheus would store. A value that the page does
-not have is None. Whatever answered may be anything: a page that cannot be read is a PageError, and
-no control character of it reaches a terminal.
+not have is None. The answer may be of any server: an unreadable page raises PageError, and no
+control character of it reaches a terminal.
 """
 
 import math
@@ -22,23 +22,22 @@ WANTED = (
     "vgpu_sample_interval_seconds",
     "vgpu_snapshot_timestamp_seconds",
 )
-"""How the series begin that are looked at; the others of a large page are not even parsed."""
+"""Prefixes of the series that are used; the other series of a large page are not parsed."""
 
 MARK = "vgpu_snapshot_timestamp_seconds"
-"""Every page of a vgpu exporter has it."""
+"""A series of every page of a vgpu exporter."""
 
 Labels = Mapping[str, str]
 
 
 class PageError(Exception):
-    """What answered is no metrics page of a vgpu exporter; the message has the reason."""
+    """The answer is no metrics page of a vgpu exporter; the message has the reason."""
 
 
 class PageDevice(msgspec.Struct, frozen=True):
     """A GPU, or a MIG instance of ``parent``. Bytes, degrees Celsius, watts, ratio 0 to 1.
 
-    ``up`` is False for a device that was there and is lost, and for one that is only known from
-    its containers.
+    ``up`` is False for a lost device, and for a device that is known only from its containers.
     """
 
     uuid: str
@@ -59,7 +58,7 @@ class PageDevice(msgspec.Struct, frozen=True):
 class PageShare(msgspec.Struct, frozen=True):
     """A container on a device. Bytes; utilisation as a ratio of the whole device.
 
-    ``limit`` is what it may use; where no source reports that, what it was allocated.
+    ``limit`` is what it may use; if no source reports that, what it was allocated.
     """
 
     namespace: str
@@ -78,19 +77,19 @@ class PageShare(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """namespace/pod/container, or what is known instead."""
+        """namespace/pod/container, or the known parts."""
         pod = f"{self.namespace}/{self.pod}" if self.pod else self.pod_uid or "(no pod)"
         return f"{pod}/{self.container}" if self.container else pod
 
 
 class PageReading(msgspec.Struct, frozen=True):
-    """One page. ``idle`` are containers on no device that is known: most have ended.
+    """One page. ``idle`` are containers on no known device, most of which have ended.
 
     Attributes:
         timestamp: when the exporter sampled, by its own clock.
-        interval: the seconds between two of its samples.
-        failing: the collectors whose last pass failed; with the reason, if all had the same.
-        stuck_seconds: how long the driver has been overdue with an answer.
+        interval: seconds between two of its samples.
+        failing: the collectors whose last pass failed, with the reason if there is only one.
+        stuck_seconds: seconds for which the driver's answer is overdue.
     """
 
     timestamp: float
@@ -120,7 +119,7 @@ SHARE_FIELDS = {
 }
 UNLIMITED = "vgpu_container_memory_unlimited"
 HELD = "vgpu_container_shares_allocated"
-"""Also of a share whose size no source reports, and of one that is only promised yet."""
+"""The series of every share, also of one of unknown size, and of one only reserved."""
 
 CONTAINER = ("namespace", "pod", "container", "pod_uid")
 
@@ -159,7 +158,7 @@ class _Page:
         self.containers: dict[tuple[str, ...], dict[str, object]] = {}
 
     def add(self, name: str, labels: Labels, value: float) -> None:
-        """Take a series; one that is not looked at is passed over."""
+        """Add a series; unused series are skipped."""
         if not math.isfinite(value):
             return
         if name == MARK:
@@ -206,15 +205,15 @@ class _Page:
         return self.shares.setdefault((*_key(labels), labels["uuid"]), {})
 
     def reading(self, timestamp: float) -> PageReading:
-        """All of it, devices in the order of their GPUs."""
+        """The whole page, devices in the order of their GPUs."""
         of_device: dict[tuple[str, ...], Mapping[str, object]] = {**self.shares}
         sharing = {share[:-1] for share in self.shares}
         of_device.update({(*key, ""): {} for key in self.containers if key not in sharing})
-        told = [
+        page_shares = [
             _share_of(key, {**self.containers.get(key[:-1], {}), **fields})
             for key, fields in of_device.items()
         ]
-        shares = [share for share in told if share.device]
+        shares = [share for share in page_shares if share.device]
         for share in shares:
             self.devices.setdefault(share.device, {})
         return PageReading(
@@ -224,7 +223,7 @@ class _Page:
                 msgspec.convert({"uuid": u, **f}, PageDevice) for u, f in self.devices.items()
             ),
             tuple(shares),
-            tuple(share for share in told if not share.device),
+            tuple(share for share in page_shares if not share.device),
             tuple(self._with_reason(name) for name in sorted(self.failing)),
             self.stuck,
         )
@@ -240,22 +239,22 @@ def _key(labels: Labels) -> tuple[str, ...]:
 
 def _share_of(key: tuple[str, ...], fields: Mapping[str, object]) -> PageShare:
     named = dict(zip((*CONTAINER, "device"), key, strict=True))
-    told = {"limit": fields.get("allocated"), **fields}
-    return msgspec.convert({**named, **told}, PageShare)
+    values = {"limit": fields.get("allocated"), **fields}
+    return msgspec.convert({**named, **values}, PageShare)
 
 
 def in_order(devices: Iterable[PageDevice]) -> tuple[PageDevice, ...]:
-    """By index, each GPU before its MIG instances; those without an index last."""
+    """The devices by index, each GPU before its MIG instances; without an index last."""
     everything = list(devices)
-    index = {one.uuid: one.index for one in everything}
+    index = {device.uuid: device.index for device in everything}
 
     def position(device: PageDevice) -> tuple[float, bool, float, str]:
-        card = index.get(device.parent) if device.parent else device.index
-        own = device.index
+        gpu_index = index.get(device.parent) if device.parent else device.index
+        own_index = device.index
         return (
-            float("inf") if card is None else card,
+            float("inf") if gpu_index is None else gpu_index,
             bool(device.parent),
-            float("inf") if own is None else own,
+            float("inf") if own_index is None else own_index,
             device.uuid,
         )
 

@@ -1,8 +1,8 @@
-"""The terminal of `vgpu top`: its own screen, keys without Enter, all as before at the end.
+"""The terminal of `vgpu top`: its own screen, keys without Enter, everything restored at the end.
 
-Only the lines that changed are written, in one piece that newer terminals show at once: nothing
-flickers. Sequences are those of xterm (ctlseqs), which every terminal of today obeys; the
-synchronised update (mode 2026) is ignored where it is unknown.
+Only changed lines are written, in one piece that newer terminals show at once: nothing flickers.
+Sequences are those of xterm (ctlseqs), which every current terminal supports; terminals that do not
+know the synchronised update (mode 2026) ignore it.
 """
 
 import io
@@ -33,7 +33,7 @@ class Screen:
     """
 
     def __init__(self, source: int, target: int) -> None:
-        """Take ``source`` for the keys if it is a terminal; there are none else."""
+        """Read keys from ``source`` if it is a terminal; else there are no keys."""
         self._source = source if os.isatty(source) else None
         self._target = target
         self._modes = None if self._source is None else termios.tcgetattr(self._source)
@@ -54,15 +54,15 @@ class Screen:
                 termios.tcsetattr(self._source, termios.TCSADRAIN, self._modes)
 
     def size(self) -> Size:
-        """How large it is now."""
+        """The current size."""
         try:
             columns, lines = os.get_terminal_size(self._target)
         except OSError:
             columns, lines = 0, 0
-        return Size(columns or 80, lines or 24)  # 0x0 is a serial line that was never told
+        return Size(columns or 80, lines or 24)  # 0x0 is a serial line of unknown size
 
     def repaint(self) -> None:
-        """Forget what is on the screen: the next drawing clears it and writes all."""
+        """Let the next drawing clear the screen and write all lines."""
         self._lines = []
 
     def draw(self, text: Text, size: Size) -> None:
@@ -79,7 +79,7 @@ class Screen:
         self._lines = lines
 
     def stop(self) -> None:
-        """Give the terminal back, stop as Ctrl-Z asks for, and take it again when continued."""
+        """Restore the terminal, stop as Ctrl-Z does, and take it again when continued."""
         self.__exit__()
         os.kill(os.getpid(), signal.SIGSTOP)
         self.__enter__()
@@ -91,7 +91,7 @@ class Screen:
 
 
 def painted(text: Text, size: Size) -> list[str]:
-    """The lines with the sequences of their styles, each complete in itself."""
+    """The lines, each with all escape sequences of its styles."""
     console = Console(
         file=io.StringIO(),
         force_terminal=True,
@@ -106,7 +106,7 @@ def painted(text: Text, size: Size) -> list[str]:
 
 
 NEWS = 0
-"""What :func:`events` tells of that is no signal."""
+"""The event of :func:`events` that is no signal."""
 
 SIGNALS = (
     signal.SIGTERM,
@@ -119,7 +119,7 @@ SIGNALS = (
 
 
 class Events:
-    """One descriptor that becomes readable at a signal, or when another thread has news."""
+    """A descriptor that becomes readable at a signal, or when another thread has news."""
 
     def __init__(self) -> None:
         self.source, self._target = os.pipe()
@@ -127,8 +127,8 @@ class Events:
             os.set_blocking(end, False)
 
     def tell(self) -> None:
-        """There is news."""
-        with suppress(OSError):  # full, so it will be looked at anyway; or the end
+        """Notify the reader of news."""
+        with suppress(OSError):  # the pipe is full, so it is readable anyway; or closed
             os.write(self._target, bytes([NEWS]))
 
     def read(self) -> frozenset[int]:
@@ -142,11 +142,11 @@ class Events:
 @contextmanager
 def events() -> Iterator[Events]:
     """Signals as events, until the end of the block."""
-    told = Events()
+    news = Events()
     former = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
-    wakeup = signal.set_wakeup_fd(told._target, warn_on_full_buffer=False)  # noqa: SLF001
+    wakeup = signal.set_wakeup_fd(news._target, warn_on_full_buffer=False)  # noqa: SLF001
     try:
-        yield told
+        yield news
     finally:
         signal.set_wakeup_fd(wakeup)
         for number, handler in former.items():

@@ -1,8 +1,7 @@
-"""Where `vgpu top` gets its pages: an exporter over HTTP, or this node's own sampler.
+"""Sources of pages for `vgpu top`: an exporter over HTTP, or this node's own sampler.
 
-Every way in which an exporter can fail to answer is an Unanswered whose message a person can act
-on. It is asked directly: no proxy of the environment, no redirect, each question on a connection
-of its own.
+Every failure of an exporter to answer is an Unanswered with a message that a person can act on.
+Requests are direct: without the environment's proxy, without redirects, each on its own connection.
 """
 
 import os
@@ -25,7 +24,7 @@ from vgpu.sources.files import read_file
 
 TIMEOUT_SECONDS = 5.0
 PAGE_LIMIT = 64 * 2**20
-"""Bytes; a node with thousands of containers has a tenth of it."""
+"""Maximum size of a page, in bytes; a node with thousands of containers has a tenth."""
 
 LEAVING_SECONDS = 1.0
 """Maximum time to wait for a running sample at the end, in seconds."""
@@ -39,7 +38,7 @@ HINTS = {
 
 
 class Unanswered(Exception):  # noqa: N818  # it is no error of ours
-    """No page came; the message has the reason. ``refused``: nobody listens there."""
+    """No page came; the message has the reason. ``refused``: no server listens there."""
 
     def __init__(self, why: str, *, refused: bool = False) -> None:
         super().__init__(why)
@@ -51,7 +50,7 @@ class BadOption(Exception):  # noqa: N818  # as click calls its own
 
 
 class PageSource(Protocol):
-    """Somebody who has metrics pages."""
+    """A source of metrics pages."""
 
     name: str
 
@@ -60,12 +59,12 @@ class PageSource(Protocol):
         ...
 
     def leave(self, status: int) -> int:
-        """Let go of all, the last thing before the end; the status to exit with."""
+        """Release everything before the end; returns the exit status."""
         ...
 
 
 class ClientOptions(msgspec.Struct, frozen=True):
-    """What the exporter's web config may ask of its clients; all are paths but the name."""
+    """Credentials that the exporter's web config may require; all but ``username`` are paths."""
 
     ca_file: str | None = None
     cert: str | None = None
@@ -101,7 +100,7 @@ class Exporter:
         self._timeout = timeout
 
     def page(self) -> str:
-        """Ask once. Raises Unanswered."""
+        """Request one page. Raises Unanswered."""
         connection = (
             HTTPConnection(self._host, self._port, timeout=self._timeout)
             if self._tls is None
@@ -126,11 +125,11 @@ class Exporter:
             connection.close()
 
     def leave(self, status: int) -> int:
-        """Nothing is kept between two questions."""
+        """Nothing is kept between two requests."""
         return status
 
     def _body(self, response: HTTPResponse) -> bytes:
-        """All of it, unless it is too large or trickles in for too long."""
+        """The whole body, unless it is too large or takes too long."""
         deadline = time.monotonic() + self._timeout
         body = bytearray()
         while chunk := response.read1(CHUNK):
@@ -139,7 +138,7 @@ class Exporter:
                 raise Unanswered(f"the page is larger than {PAGE_LIMIT >> 20} MiB")
             if time.monotonic() > deadline:
                 raise TimeoutError
-        if response.length:  # still to come; read1 does not mind
+        if response.length:  # missing bytes, which read1 does not report
             raise Unanswered("the page was cut short")
         return bytes(body)
 
@@ -148,7 +147,7 @@ def _tls(access: ClientOptions) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=access.ca_file)
     except (OSError, ValueError) as error:
-        raise BadOption(f"--ca-file {access.ca_file}: {_words(error)}") from error
+        raise BadOption(f"--ca-file {access.ca_file}: {_error_text(error)}") from error
     if access.cert is None:
         if access.key is not None:
             raise BadOption("--key needs --cert")
@@ -156,8 +155,8 @@ def _tls(access: ClientOptions) -> ssl.SSLContext:
     try:
         context.load_cert_chain(access.cert, access.key, password=_no_password)
     except (OSError, ValueError) as error:
-        told = f"--cert {access.cert}" + (f" --key {access.key}" if access.key else "")
-        raise BadOption(f"{told}: {_words(error)}") from error
+        flags = f"--cert {access.cert}" + (f" --key {access.key}" if access.key else "")
+        raise BadOption(f"{flags}: {_error_text(error)}") from error
     return context
 
 
@@ -165,7 +164,7 @@ def _no_password() -> str:
     raise ValueError("the key is encrypted")
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or "no certificate in it"
 
 
@@ -196,7 +195,7 @@ class Sampled:
             return self._node.look().page.exposition.body(Format.TEXT).decode()
 
     def leave(self, status: int) -> int:
-        """Ends the process if the driver does not answer: nobody may close it meanwhile."""
+        """Ends the process if the driver does not answer, since it must not be closed then."""
         if not self._sampling.acquire(timeout=LEAVING_SECONDS):
             sys.stdout.flush()
             os._exit(status)

@@ -1,8 +1,8 @@
-"""`vgpu topology`: how this node's GPUs lie and who uses them, as gpu-manager tells it.
+"""`vgpu topology`: this node's GPU topology and its users, as gpu-manager reports them.
 
-Once as text, or served for good: the gRPC service ``display.GPUDisplay`` and its pages over HTTP,
-for clients that were written for gpu-manager. What is unknown is said on standard error, never
-made up.
+The command prints text once, or serves the gRPC service ``display.GPUDisplay`` and its pages over
+HTTP, for clients that were written for gpu-manager. Unknown facts are listed on standard error,
+never invented.
 """
 
 import logging
@@ -34,13 +34,13 @@ log = logging.getLogger(__name__)
 
 SOCKET = "/var/run/gpu-manager.sock"
 ADDRESS = "localhost:5678"
-"""Where gpu-manager serves: the socket, ``--query-addr`` and ``--query-port``."""
+"""The addresses of gpu-manager: the socket, ``--query-addr`` and ``--query-port``."""
 
 LISTEN = "--listen"
 """A shorter name of ``--web.listen-address``."""
 
 ENDING_SECONDS = 1.0
-"""Maximum time to wait at the end for the look under way, in seconds."""
+"""Maximum time to wait at the end for a running sample, in seconds."""
 
 EPILOG = """\
 \b
@@ -76,10 +76,10 @@ def matrix_flag(command: AnyCommand) -> AnyCommand:
 
 
 class Display:
-    """A node's state, looked at again with every :meth:`look`; any thread may ask for it."""
+    """A node's state, sampled again with every :meth:`look`; any thread may read it."""
 
     def __init__(self, node: ThisNode, matrix: Matrix | None, subject: str) -> None:
-        """``subject`` is what the matrix is called in errors."""
+        """``subject`` is the matrix's name in errors."""
         self._node = node
         self._matrix = matrix
         self._subject = subject
@@ -87,29 +87,29 @@ class Display:
             Reason.TIMEOUT, "node", "not looked at yet"
         )
         self.unknown: tuple[str, ...] = ()
-        """What the last sample could not read."""
+        """The facts that the last sample could not read, as text."""
 
     def look(self) -> None:
-        """Look now; a failure is kept for those who ask."""
+        """Sample now; :meth:`state` raises a failure."""
         try:
             self._seen = self._look()
         except SourceError as error:
             self._seen, self.unknown = error, (str(error),)
 
     def state(self) -> DisplayState:
-        """What was seen last. Raises SourceError if that failed."""
+        """The last sample's state. Raises SourceError if it failed."""
         seen = self._seen
         if isinstance(seen, SourceError):
             raise seen
         return seen
 
     def complaint(self) -> str:
-        """Why there is no answer; "" if there is one."""
+        """Why there is no state; "" if there is one."""
         return str(self._seen) if isinstance(self._seen, SourceError) else ""
 
     def _look(self) -> DisplayState:
-        look = self._node.look()
-        view, gpu = look.page.view, look.gpu
+        sample = self._node.look()
+        view, gpu = sample.page.view, sample.gpu
         if gpu is None:
             nvml = next(row for row in view.collectors if row.name == "nvml")
             reason = Reason.TIMEOUT if nvml.stuck_seconds else Reason.DRIVER_ERROR
@@ -119,7 +119,7 @@ class Display:
         else:
             between = by_matrix(self._matrix, whole_cards(gpu), self._subject)
         self.unknown = tuple(unknown(view, gpu, between))
-        return state_of(view, gpu, look.process, look.kubelet, between)
+        return state_of(view, gpu, sample.process, sample.kubelet, between)
 
 
 def display(ctx: click.Context, node: ThisNode) -> Display:
@@ -165,10 +165,10 @@ def command(ctx: click.Context, /, what: str, **_: object) -> None:
     Shares of all schemes count. Goes to the driver directly; no exporter need run.
     """
     if ctx.invoked_subcommand is not None:
-        typed = [one.opts[0] for one in ctx.command.params if is_typed(ctx, one.name or "")]
+        typed = [param.opts[0] for param in ctx.command.params if is_typed(ctx, param.name or "")]
         if typed:
-            said = f"{', '.join(typed)}: give flags after '{ctx.invoked_subcommand}'"
-            raise click.UsageError(said, ctx)
+            message = f"{', '.join(typed)}: give flags after '{ctx.invoked_subcommand}'"
+            raise click.UsageError(message, ctx)
         return
     logs.configure("error", "logfmt")
     text = {"graph": graph_text, "usage": usages_text}[what]
@@ -213,7 +213,7 @@ def serve(ctx: click.Context, /, socket: str, interval: float, **_: object) -> N
     web = msgspec.structs.replace(WebOptions.of(ctx.params), listen_flag=f"{LISTEN_FLAG}, {LISTEN}")
     with ProgramHost(web) as host, this_node(ctx, interval) as node:
         shown = display(ctx, node)
-        shown.look()  # who comes first gets an answer too
+        shown.look()  # so that the first client gets an answer, too
         with serving_socket(shown, socket), watching(shown, interval):
             host.start(
                 program_routes(
@@ -237,8 +237,8 @@ def serving_socket(shown: Display, path: str) -> Iterator[None]:
     try:
         from vgpu.display.service import DisplayServer  # noqa: PLC0415  # an extra
     except ImportError as error:
-        said = "--socket needs vgpu[pod-resources]; --socket '' serves HTTP alone"
-        raise click.UsageError(said) from error
+        message = "--socket needs vgpu[pod-resources]; --socket '' serves HTTP alone"
+        raise click.UsageError(message) from error
     server = DisplayServer(shown.state, path)
     try:
         server.start()
@@ -251,7 +251,7 @@ def serving_socket(shown: Display, path: str) -> Iterator[None]:
 
 @contextmanager
 def watching(shown: Display, interval: float) -> Iterator[None]:
-    """Look every ``interval`` seconds on a thread of its own."""
+    """Sample every ``interval`` seconds on a thread of its own."""
     ended = threading.Event()
     watcher = threading.Thread(
         target=watch, args=(shown, interval, ended), name="display-watch", daemon=True
@@ -265,13 +265,13 @@ def watching(shown: Display, interval: float) -> Iterator[None]:
 
 
 def watch(shown: Display, interval: float, ended: threading.Event) -> None:
-    """Look every ``interval`` seconds; what is unknown is logged when it changes."""
-    told: tuple[str, ...] = ()
+    """Sample every ``interval`` seconds; changes of the unknown facts are logged."""
+    logged: tuple[str, ...] = ()
     due = time.monotonic()
     while True:
-        if shown.unknown != told:
-            told = shown.unknown
-            for line in told or ("everything is known again",):
+        if shown.unknown != logged:
+            logged = shown.unknown
+            for line in logged or ("everything is known again",):
                 log.warning("%s", line)
         due = max(due + interval, time.monotonic())
         if ended.wait(due - time.monotonic()):

@@ -1,8 +1,8 @@
 """A cluster's shared GPUs for people: who holds what, who waits and why, what is free.
 
-Pure: the API server's objects in, values out. It adds to the ledgers of all nodes the reason for
-each container that has no device, or none yet, and how much of what is free a further share of the
-usual size could have.
+Pure: the API server's objects in, values out. The inventory adds two things to the ledgers of all
+nodes: why a container has no device, or none yet, and the part of the free capacity that further
+shares of the usual size could use.
 """
 
 from vgpu.inventory.detection import DetectedSchemes, detect_schemes

@@ -15,11 +15,11 @@ class DetectedSchemes(msgspec.Struct, frozen=True):
     """The pods that share GPUs, and the codecs that read them.
 
     Attributes:
-        pods: those that share, joined with their SharePods; SharePods without a pod too.
-        codecs: of the schemes that some node or pod uses, in their units.
+        pods: the pods that share, joined with their SharePods; also SharePods without a pod.
+        codecs: those of the schemes that some node or pod uses, in their units.
         nvidia: UIDs of pods with whole GPUs or MIG instances of NVIDIA's own device plugin, which
             shares none.
-        notes: what was assumed of the units, in words.
+        notes: the assumptions about the units, as sentences.
     """
 
     pods: tuple[Pod, ...]
@@ -41,7 +41,7 @@ def detect_schemes(objects: Objects, units: Units) -> DetectedSchemes:
 
 
 def unit_notes(views: Iterable[NodeView], units: Units) -> Iterator[str]:
-    """GPUs of a size by which the unit must be another: the first of each scheme's."""
+    """Notes on GPUs whose size contradicts the unit, one for each scheme."""
     unit_bytes = registry().default_units(units.by_row)
     for row in registry().rows:
         if row.unit and row.unit.suspicion:

@@ -1,4 +1,4 @@
-"""What is free of each scheme's GPUs, and how much of it a further share could have."""
+"""The free capacity of each scheme's GPUs, and the part that further shares could use."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ from vgpu.schemes.registry import registry
 def free_capacities(
     views: Sequence[NodeView], pending: Sequence[Pending]
 ) -> Iterator[FreeCapacity]:
-    """What is free of each scheme's GPUs on these nodes, for what waits anywhere."""
+    """The free capacity of each scheme's GPUs on these nodes, for all pending containers."""
     for scheme in registry().schemes:
         of_scheme = [view for view in views if scheme in registry().schemes_of(view.node)]
         entries = [entry for view in of_scheme for entry in view.ledger.devices]
@@ -48,7 +48,7 @@ def free_capacities(
 def _probe(
     scheme: Scheme, entries: Iterable[DeviceEntry], pending: Iterable[Pending]
 ) -> Probe | None:
-    """The largest request that no node takes, else the most common share; of equals the larger."""
+    """The largest request without a node, else the most common share (of equals the larger)."""
     requests = [
         (waiting.request, waiting.pod)
         for waiting in pending
@@ -76,7 +76,7 @@ def _size(request: Request) -> tuple[int, int, int, int]:
 
 
 def _fitting(entry: DeviceEntry, probe: Probe) -> tuple[int, int]:
-    """How many such shares still fit on the GPU, and their bytes."""
+    """The number of such shares that still fit on the GPU, and their bytes."""
     device, free = entry.device, entry.free_memory_bytes
     if not device.healthy or entry.lost or free is None or device.memory_bytes is None:
         return 0, 0

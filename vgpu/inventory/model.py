@@ -1,4 +1,4 @@
-"""The values of an inventory: what was read of the cluster, and what a person is shown of it."""
+"""The values of an inventory: the cluster's objects, and what a person is shown."""
 
 from collections.abc import Mapping
 
@@ -13,10 +13,10 @@ from vgpu.units import MIB
 
 
 class Objects(msgspec.Struct, frozen=True):
-    """What was read from the API server.
+    """The objects that were read from the API server.
 
     ``pods`` are those that share GPUs; ``unhealthy`` is the text of gpushare's ConfigMaps by node;
-    ``malformed`` are the objects that cannot be read.
+    ``malformed`` are the unreadable objects.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -27,7 +27,7 @@ class Objects(msgspec.Struct, frozen=True):
 
 
 class Units(msgspec.Struct, frozen=True):
-    """What the operators of the sharing systems have set.
+    """The units that the operators of the sharing systems have set.
 
     ``volcano_factor`` is MiB of one unit of Volcano's memory, ``gpushare_unit`` bytes of one unit
     of gpushare's; None means that it is derived from the sizes of the GPUs.
@@ -38,7 +38,7 @@ class Units(msgspec.Struct, frozen=True):
 
     @property
     def by_row(self) -> UnitBytes:
-        """Bytes of one unit, by the name of the registry's row; None is to be derived."""
+        """Bytes of one unit, by the name of the registry's row; None means that it is derived."""
         return {"volcano": self.volcano_factor * MIB, "gpushare": self.gpushare_unit}
 
 
@@ -70,15 +70,15 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
     """A container that has no device, or none yet.
 
     Attributes:
-        pod: whose it is.
+        pod: its pod.
         container: its name; "" for the whole pod.
-        scheme: whose resources it requests.
-        node: where it is bound or promised to; "" if nowhere.
-        reason: why.
+        scheme: the scheme of the resources that it requests.
+        node: the node that it is bound or reserved to; "" if none.
+        reason: why it has no device.
         detail: the message of the scheduler or of the reader; "" if there is none.
-        device: the one that it was promised or allocated; "" if none.
-        since: since when it has been so, unix seconds; None if not known.
-        request: what it requests; None if that cannot be read.
+        device: the device that was reserved or allocated; "" if none.
+        since: when the state began, unix seconds; None if unknown.
+        request: what it requests; None if that is unreadable.
     """
 
     pod: PodRef
@@ -95,7 +95,7 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
 class NodeView(msgspec.Struct, frozen=True, gc=False):
     """A node, the schemes that share its GPUs, and its ledger.
 
-    ``known`` is false where only pods name the node.
+    ``known`` is False if only pods name the node.
     """
 
     node: Node
@@ -111,7 +111,7 @@ class Probe(msgspec.Struct, frozen=True, gc=False):
         memory_bytes: of one GPU; None with ``memory_percent`` None is all that the GPU has.
         memory_percent: of the GPU's memory, in place of bytes.
         cores_milli: thousandths of one GPU's cores.
-        pending: whose it is: the largest pending request, or None for the most common share.
+        pending: the pod of the largest pending request, or None for the most common share.
     """
 
     memory_bytes: int | None
@@ -121,14 +121,14 @@ class Probe(msgspec.Struct, frozen=True, gc=False):
 
 
 class FreeCapacity(msgspec.Struct, frozen=True, gc=False):
-    """What is free of one scheme's GPUs, and how much of that can be used.
+    """The free capacity of one scheme's GPUs, and its usable part.
 
     Attributes:
-        scheme: whose GPUs.
+        scheme: the scheme that shares the GPUs.
         cards: number of GPUs.
         memory_bytes, held_bytes, free_bytes: of all GPUs; free is what is not held.
         probe: the share that is counted; None if nothing waits and nothing is allocated.
-        fits: number of further such shares that fit, GPU by GPU.
+        fits: number of further such shares that fit, counted on each GPU.
         usable_bytes: memory of these shares together. Nothing fits on GPUs that are unhealthy, of
             nodes that are not ready or cordoned, or without free cores or slots.
     """
@@ -144,12 +144,12 @@ class FreeCapacity(msgspec.Struct, frozen=True, gc=False):
 
 
 class Inventory(msgspec.Struct, frozen=True):
-    """A cluster's shared GPUs: its nodes, what waits, what is free.
+    """A cluster's shared GPUs: nodes, pending containers and free capacity.
 
     Attributes:
-        nodes: those with GPUs to share or pods that share, by name.
-        pending: by namespace and name of the pod.
-        rooms: what is free, by scheme.
+        nodes: the nodes with GPUs to share or with pods that share, by name.
+        pending: the pending containers, by namespace and name of the pod.
+        rooms: the free capacity, by scheme.
         notes: what a reader must know to trust the numbers, as sentences.
     """
 

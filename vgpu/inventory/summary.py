@@ -1,4 +1,4 @@
-"""The inventory of a cluster, and what it shows of one scheme or one node."""
+"""The inventory of a cluster, and its parts about one scheme or one node."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -34,7 +34,7 @@ def inventory(objects: Objects, units: Units) -> Inventory:
 
 
 def _malformed_note(malformed: Sequence[MalformedObject]) -> Iterator[str]:
-    """The note about the objects that cannot be read; it names the first few."""
+    """The note about the unreadable objects; it names the first few."""
     if malformed:
         names = "; ".join(map(str, malformed[:_NAMED]))
         more = f"; and {len(malformed) - _NAMED} more" if len(malformed) > _NAMED else ""
@@ -56,7 +56,7 @@ def _views(nodes: Iterable[Node], ledgers: ClusterLedgers) -> Iterator[NodeView]
 
 
 def only_scheme(whole: Inventory, scheme: Scheme) -> Inventory:
-    """The part about one scheme: its nodes, what waits for it, what is free of it."""
+    """The part about one scheme: its nodes, pending containers and free capacity."""
     return msgspec.structs.replace(
         whole,
         nodes=tuple(view for view in whole.nodes if scheme in view.schemes),
@@ -66,7 +66,7 @@ def only_scheme(whole: Inventory, scheme: Scheme) -> Inventory:
 
 
 def only_node(whole: Inventory, name: str) -> Inventory:
-    """The part about one node; what is free there is counted for what waits anywhere."""
+    """The part about one node; its free capacity is counted for all pending containers."""
     views = tuple(view for view in whole.nodes if view.node.name == name)
     pending = tuple(waiting for waiting in whole.pending if waiting.node == name)
     rooms = tuple(free_capacities(views, whole.pending))
@@ -74,7 +74,7 @@ def only_node(whole: Inventory, name: str) -> Inventory:
 
 
 def of_node(objects: Objects, name: str) -> Objects:
-    """The objects on one node, and the pods that are bound nowhere yet."""
+    """The objects on one node, and the pods that are not bound yet."""
     here = ("", name)
     return msgspec.structs.replace(
         objects,

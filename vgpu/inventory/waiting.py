@@ -1,4 +1,4 @@
-"""Which containers have no device, or none yet, and why."""
+"""The containers that have no device, or none yet, and the reasons."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -103,7 +103,7 @@ def _not_started(
     pod: Pod,
     codecs: Sequence[SchemeCodec],
 ) -> Iterator[Pending]:
-    """What keeps a holding's container from starting, if it is its device or its allocation."""
+    """Why a holding's container has not started, if its device or allocation is the reason."""
     device = holding.share.device
     detail = ""
     if entry is None and device and _knows_its_gpus(view):

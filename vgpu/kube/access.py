@@ -1,4 +1,4 @@
-"""How an API server is reached, and as whom."""
+"""Access to an API server: its URL, connections and credentials."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -7,11 +7,11 @@ import msgspec
 import urllib3
 
 CONNECTIONS: Final = 8
-"""Connections that are kept open for the next request: as many as a program has threads for it."""
+"""Number of connections kept open for the next request, one for each thread of a program."""
 
 
 class NoAccess(Exception):  # noqa: N818  # a state of the machine, not a failure of ours
-    """No cluster is configured, or it cannot be used; the message has the reason."""
+    """No cluster is configured, or its access is unusable; the message has the reason."""
 
 
 class Access(msgspec.Struct, frozen=True):
@@ -20,7 +20,7 @@ class Access(msgspec.Struct, frozen=True):
     Attributes:
         server: its URL.
         pool: connections to it.
-        credentials: the headers that prove who asks, as of now.
+        credentials: returns the current headers that prove the user.
     """
 
     server: str
@@ -29,5 +29,5 @@ class Access(msgspec.Struct, frozen=True):
 
     @classmethod
     def anonymous(cls, server: str) -> "Access":
-        """A server that asks nobody for a name."""
+        """A server without authentication."""
         return cls(server.rstrip("/"), urllib3.PoolManager(maxsize=CONNECTIONS))

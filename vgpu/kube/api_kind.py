@@ -1,9 +1,8 @@
 """How one kind of object at the API server is read: a row of :mod:`vgpu.kube.kinds`; pure.
 
-Only a list or a line that is none itself, and an object that was asked for alone, raise
-:class:`~vgpu.reasons.SourceError` MALFORMED, which names the subject and, where it can be told, the
-object. In a list or a watch an object that cannot be read stands as a
-:class:`~vgpu.kube.objects.MalformedObject` beside the others.
+An invalid list, watch line or single object raises :class:`~vgpu.reasons.SourceError` MALFORMED,
+which names the source and, if it is readable, the object. In a list or a watch an unreadable object
+becomes a :class:`~vgpu.kube.objects.MalformedObject` beside the others.
 """
 
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError
 
 _LONGEST_KIND: Final = 64
-"""Characters of a kind that an error repeats."""
+"""Maximum number of characters of a kind that an error repeats."""
 
 _CHANGES: Final = frozenset({EventType.ADDED, EventType.MODIFIED, EventType.DELETED})
 
@@ -42,7 +41,7 @@ _API_ERROR: Final = _Decoder(ApiError)
 
 
 class Decoders(msgspec.Struct, frozen=True):
-    """A kind's objects alone, a whole page of them, a line of a watch; None reads in two steps."""
+    """Decoders of one object, a page, and a line of a watch; None decodes a line in two steps."""
 
     object: _Decoder[Any]
     page: _Decoder[Any]
@@ -50,7 +49,7 @@ class Decoders(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, fields: type[wire.ObjectFields]) -> "Decoders":
-        """Of objects with these fields."""
+        """The decoders of objects with these fields."""
         page: Any = wire.ObjectList
         line: Any = _Line
         return cls(_Decoder(fields), _Decoder(page[fields]), _Decoder(line[fields]))
@@ -61,15 +60,15 @@ _RAW_FIELDS: Final = _Decoder(wire.RawFields)
 
 
 class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
-    """One kind of object: where it is, how it is decoded, what is kept of it.
+    """One kind of object: its path, its decoders, and what is kept of it.
 
     Attributes:
-        name, api_version, plural: as Kubernetes has them; they make its path.
-        decoders: of its JSON.
-        project: makes what is kept of the decoded fields; raises SourceError MALFORMED, and takes
-            the subject of the error.
+        name, api_version, plural: as Kubernetes has them; the path has them.
+        decoders: the decoders of its JSON.
+        project: returns what is kept of the decoded fields; raises SourceError MALFORMED with its
+            second argument as the error's ``subject``.
         namespaced: whether its objects have a namespace.
-        optional: whether a server may not know the kind, as it is with a custom resource.
+        optional: whether a server may lack the kind, as with a custom resource.
         shares_gpus: whether decoded fields are of a pod that shares GPUs; None keeps all.
     """
 
@@ -85,7 +84,7 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
     def read_as(
         self, decoders: Decoders, project: Callable[[Any, str], _Other]
     ) -> "ApiKind[_Other]":
-        """The same kind, of whose objects something else is kept, and all of them."""
+        """The same kind with all its objects, of which something else is kept."""
         return ApiKind(
             self.name,
             self.api_version,
@@ -100,10 +99,10 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
         """The same kind, with its objects as the server sends them, for copying them."""
         return self.read_as(_RAW, _raw_object)
 
-    # ------------------------------------------------------------ what the server answers
+    # ------------------------------------------------------------ the server's answers
 
     def one(self, content: Content, subject: str = "") -> _T:
-        """An object that was asked for alone. Raises SourceError MALFORMED, which names it."""
+        """A single object. Raises SourceError MALFORMED, which names the object."""
         subject = subject or self.name
         try:
             return self._object(content, subject)
@@ -116,7 +115,7 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
     ) -> ObjectPage[_T]:
         """A page of a list; with ``node`` only the pods that are bound to it are kept.
 
-        Nearly every page is decoded in one go; one with a malformed object, object by object.
+        Nearly every page is decoded in one step; a page with a malformed object, object by object.
         Raises SourceError MALFORMED.
         """
         subject = subject or self.plural
@@ -149,7 +148,7 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
     def event(self, line: bytes, subject: str = "watch") -> WatchEvent[_T]:
         """One line of a watch. Raises SourceError MALFORMED.
 
-        Nearly every line is an object of the kind, and decoded in one go; the rest in two.
+        Nearly every line is an object of the kind, decoded in one step; others take two.
         """
         if self.decoders.line is not None:
             try:
@@ -163,10 +162,10 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
         return self._rare_event(line, subject)
 
     def kept(self, content: Content, subject: str, keep: Keep) -> tuple[_T, ...]:
-        """The object, none if it is not to be kept. Raises SourceError MALFORMED."""
+        """The object, or () if it is not kept. Raises SourceError MALFORMED."""
         return self._wanted_object(content, subject, self._wanted(keep, ""))
 
-    # ------------------------------------------------------------ how
+    # ------------------------------------------------------------ decoding
 
     def _object(self, content: Content, subject: str) -> _T:
         return self.project(decode(content, self.decoders.object, subject), subject)
@@ -184,7 +183,7 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
         return lambda pod: pod.spec.node_name == node and (shares_gpus is None or shares_gpus(pod))
 
     def _rare_event(self, line: bytes, subject: str) -> WatchEvent[_T]:
-        """Bookmarks, the end of the watch, and an object that cannot be read."""
+        """An event that is a bookmark, the end of the watch, or an unreadable object."""
         event = decode(line, _ANY_LINE, subject)
         if event.type is EventType.ERROR:
             return WatchEvent(event.type, error=decode(event.object, _API_ERROR, subject))
@@ -202,7 +201,7 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
 
 
 def unread(kind: str, content: Content, error: SourceError) -> MalformedObject:
-    """What is known of an object that cannot be read. Raises the error for what is no object."""
+    """The readable parts of an unreadable object. Raises the error if it is no object."""
     broken = malformed(kind, content, error.detail)
     if not broken.name:
         raise error
@@ -210,9 +209,9 @@ def unread(kind: str, content: Content, error: SourceError) -> MalformedObject:
 
 
 def _raw_object(content: msgspec.Raw, subject: str) -> RawObject:
-    """The object, byte for byte. Raises SourceError MALFORMED where it is nested too deeply.
+    """The object, byte for byte. Raises SourceError MALFORMED if it is nested too deeply.
 
-    Of such an object the decoder may have cut the depths, and half an object is not to be copied.
+    The decoder may have cut such an object, and an incomplete object must not be copied.
     """
     meta = decode(content, _RAW_FIELDS, subject).metadata
     if is_too_deep(content):

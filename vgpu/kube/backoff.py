@@ -1,4 +1,4 @@
-"""When what failed is tried again: each item by itself, later each time; pure."""
+"""Back-off of items that failed: a delay for each item, longer after each failure; pure."""
 
 from collections.abc import Callable, Collection, Hashable
 from typing import Final
@@ -6,10 +6,10 @@ from typing import Final
 import msgspec
 
 FIRST_SECONDS: Final = 1.0
-"""Longest wait after the first failure, in seconds; it doubles with each further one."""
+"""Maximum wait after the first failure, in seconds; it doubles with each further one."""
 
 LONGEST_SECONDS: Final = 60.0
-"""Longest wait of all, in seconds."""
+"""Maximum wait after any failure, in seconds."""
 
 _MOST_DOUBLINGS: Final = 16
 
@@ -17,16 +17,16 @@ _MOST_DOUBLINGS: Final = 16
 def backoff_seconds(
     failures: int, jitter: float, first: float = FIRST_SECONDS, longest: float = LONGEST_SECONDS
 ) -> float:
-    """How long to wait after so many failures in a row; ``jitter`` is uniform in 0..1.
+    """The wait in seconds after ``failures`` in a row; ``jitter`` is uniform in 0..1.
 
-    Full jitter: so that the clients of a cluster do not come back all at once.
+    The jitter is full, so that the clients of a cluster do not all return at once.
     """
     doublings = min(failures - 1, _MOST_DOUBLINGS)
     return jitter * min(longest, first * (1 << doublings))
 
 
 class _Failures(msgspec.Struct, frozen=True):
-    """How often an item has failed in a row, in which version last, until when it is skipped."""
+    """An item's failures in a row, the last failed version, and the time until it is skipped."""
 
     count: int
     version: str
@@ -35,7 +35,7 @@ class _Failures(msgspec.Struct, frozen=True):
 
 
 class ItemBackoff:
-    """Of many items. Times are seconds that never go back."""
+    """The back-off of many items. Times are seconds that never go back."""
 
     def __init__(
         self,
@@ -43,25 +43,25 @@ class ItemBackoff:
         first: float = FIRST_SECONDS,
         longest: float = LONGEST_SECONDS,
     ) -> None:
-        """``jitter`` gives numbers uniform in 0..1; ``first`` and ``longest`` are in seconds."""
+        """``jitter`` returns numbers uniform in 0..1; ``first`` and ``longest`` are in seconds."""
         self._jitter = jitter
         self._first = first
         self._longest = longest
         self._failures: dict[Hashable, _Failures] = {}
 
     def __len__(self) -> int:
-        """How many items have failed."""
+        """Number of items that have failed."""
         return len(self._failures)
 
     def failures(self, item: Hashable) -> int:
-        """How often it has failed in a row."""
+        """Number of the item's failures in a row."""
         failures = self._failures.get(item)
         return failures.count if failures else 0
 
     def until(self, item: Hashable, version: str = "") -> float:
-        """From when on the item may be tried in this version; 0 if it has not failed.
+        """The earliest time to try the item in this version; 0 if it has not failed.
 
-        What was too old to be written is tried as soon as a newer version is there.
+        An item that was too old to be written is tried as soon as a newer version is there.
         """
         failures = self._failures.get(item)
         if failures is None or (failures.moved_on and failures.version != version):
@@ -71,9 +71,9 @@ class ItemBackoff:
     def add(
         self, item: Hashable, now: float, version: str = "", *, moved_on: bool = False
     ) -> float:
-        """Note a failure; from when on the item may be tried again.
+        """Note a failure; returns the earliest time of the next try.
 
-        ``moved_on`` means that it failed only because it was not of that version any more.
+        ``moved_on`` means that the item failed only because a newer version existed.
         """
         count = self.failures(item) + 1
         until = now + backoff_seconds(count, self._jitter(), self._first, self._longest)
@@ -81,7 +81,7 @@ class ItemBackoff:
         return until
 
     def forget(self, item: Hashable) -> None:
-        """The item went well, or there was nothing to be done."""
+        """Forget the item's failures: it succeeded, or needed nothing."""
         self._failures.pop(item, None)
 
     def prune(self, items: Collection[Hashable]) -> None:

@@ -14,25 +14,25 @@ from vgpu.kube.objects import Lease
 from vgpu.model import PodRef
 
 LABELS: Final[Mapping[str, str]] = {"app.kubernetes.io/name": "vgpu"}
-"""On every object that is ours alone."""
+"""Labels of every object that is ours alone."""
 
 HOME_OF_EVENTS: Final = "default"
-"""The namespace of events about what has none (ValidateEvent in pkg/apis/core/validation)."""
+"""Namespace of events about objects without one (ValidateEvent in pkg/apis/core/validation)."""
 
 LONGEST_MESSAGE: Final = 1024
-"""Bytes of an event's message: the limit that events.k8s.io sets."""
+"""Maximum length of an event's message, in bytes: the limit of events.k8s.io."""
 
 _LONGEST_PREFIX: Final = 200
-"""Characters of a name in front of a digest; 253 are allowed in all."""
+"""Maximum length of a name in front of a digest, in characters; the whole may have 253."""
 
 _DIGEST: Final = 16
-"""Hexadecimal digits: 64 bits, for some thousands of events an hour."""
+"""Number of hexadecimal digits: 64 bits, for some thousands of events an hour."""
 
 Body = dict[str, Any]
 
 
 def eviction(pod: PodRef, resource_version: str) -> Body:
-    """Of this very pod in this very state (policy/v1)."""
+    """The eviction of exactly this pod in this state (policy/v1)."""
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
@@ -55,12 +55,12 @@ def annotations_patch(
 
 
 def node_name_patch(node: str | msgspec.UnsetType | None) -> Body:
-    """A merge patch of where it is bound; None clears it, UNSET leaves it."""
+    """A merge patch of the node that a pod is bound to; None clears it, UNSET leaves it."""
     return {} if node is msgspec.UNSET else {"spec": {"nodeName": node}}
 
 
 def config_map(namespace: str, name: str, data: Mapping[str, str], resource_version: str) -> Body:
-    """All of a ConfigMap; with a resource version it replaces just that state."""
+    """A whole ConfigMap; with a resource version it replaces exactly that state."""
     return {
         **_type(CONFIG_MAPS),
         "metadata": _metadata(namespace, name, resource_version) | {"labels": dict(LABELS)},
@@ -69,7 +69,7 @@ def config_map(namespace: str, name: str, data: Mapping[str, str], resource_vers
 
 
 def lease(lease: Lease) -> Body:
-    """All of a Lease; what is not set is left out: the server refuses "" and 0."""
+    """A whole Lease, without unset fields, since the server refuses "" and 0."""
     spec = {
         "holderIdentity": lease.holder,
         "leaseDurationSeconds": lease.duration_seconds,
@@ -87,23 +87,23 @@ def lease(lease: Lease) -> Body:
 def event(note: EventNote) -> Body:
     """A core Event, reported for the first time.
 
-    Its name is the same when the same component reports the same of the same object again.
+    The name is the same when the same component reports the same about the same object again.
     """
     message = clipped(note.message, LONGEST_MESSAGE)
-    about = {
+    involved = {
         "kind": note.kind,
         "apiVersion": note.api_version,
         "namespace": note.namespace,
         "name": note.name,
         "uid": note.uid,
     }
-    identity = [*about.values(), note.component, note.type, note.reason, message]
+    identity = [*involved.values(), note.component, note.type, note.reason, message]
     digest = sha256(msgspec.json.encode(identity)).hexdigest()[:_DIGEST]
     prefix = note.name[:_LONGEST_PREFIX].rstrip("-.")
     return {
         **_type(EVENTS),
         "metadata": _metadata(note.namespace or HOME_OF_EVENTS, f"{prefix}.{digest}"),
-        "involvedObject": {key: text for key, text in about.items() if text},
+        "involvedObject": {key: text for key, text in involved.items() if text},
         "reason": note.reason,
         "message": message,
         "type": note.type.value,
@@ -120,7 +120,7 @@ def event_again(note: EventNote, count: int) -> Body:
 
 
 def clipped(text: str, limit: int) -> str:
-    """No more than ``limit`` bytes of UTF-8, an ellipsis at the end where something is missing."""
+    """At most ``limit`` bytes of UTF-8, with an ellipsis at the end if the text was longer."""
     whole = text.encode(errors="replace")
     if len(whole) <= limit:
         return whole.decode()

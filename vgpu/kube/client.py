@@ -1,8 +1,8 @@
-"""What is written to the API server. Each write is sent once, and none without its guard.
+"""Writes to the API server. Each write is sent once, and none without its guard.
 
 A guard is a resource version, a UID or a ``test`` operation. If the object has changed since it was
-read, nothing is written: that is a ClusterError Conflict (409), or Invalid (422) where the UID
-alone or the operation did not hold.
+read, nothing is written and ClusterError is raised: Conflict (409), or Invalid (422) if the guard
+was the UID alone or the operation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class ApiClient(Reader):
     """One API server, as one user. A context manager: it closes its connections at the end.
 
     All writes raise ClusterError, and SourceError for an answer that is not Kubernetes'. With
-    ``dry_run`` the server does all but keep the change.
+    ``dry_run`` the server does everything except store the change.
     """
 
     def send(
@@ -41,7 +41,7 @@ class ApiClient(Reader):
         *,
         dry_run: bool = False,
     ) -> bytes:
-        """Send a body that has its guard in it; the answer, as :meth:`ApiKind.one` reads it.
+        """Send a body that contains its guard; returns the answer for :meth:`ApiKind.one`.
 
         ``namespace`` is "" for a kind that has none, ``name`` for a verb that names no object.
         """
@@ -49,10 +49,10 @@ class ApiClient(Reader):
         return self._ask(verb, path, {"dryRun": "All"} if dry_run else None, body)
 
     def evict(self, pod: PodRef, resource_version: str, *, dry_run: bool = False) -> None:
-        """Evict a pod if it is still just that one in that state.
+        """Evict a pod if it is still the same pod in the same state.
 
-        NotFound if it is gone; Conflict if it is another or has changed; TooManyRequests (429) if a
-        disruption budget refuses.
+        Errors: NotFound if it is gone; Conflict if it is another or has changed; TooManyRequests
+        (429) if a disruption budget refuses.
         """
         body = bodies.eviction(pod, resource_version)
         self.send(EVICT, PODS, pod.namespace, pod.name, body, dry_run=dry_run)
@@ -65,7 +65,7 @@ class ApiClient(Reader):
         *,
         dry_run: bool = False,
     ) -> Pod:
-        """Set annotations of a pod, None to remove one; the pod as it then is."""
+        """Set annotations of a pod, None to remove one; returns the new pod."""
         body = bodies.annotations_patch(annotations, resource_version, pod.uid)
         return self._write(PATCH, PODS, pod.namespace, pod.name, body, dry_run=dry_run)
 
@@ -78,9 +78,9 @@ class ApiClient(Reader):
         node: str | msgspec.UnsetType | None = msgspec.UNSET,
         dry_run: bool = False,
     ) -> Pod:
-        """Set annotations of a SharePod, None to remove one; the SharePod as it then is.
+        """Set annotations of a SharePod, None to remove one; returns the new SharePod.
 
-        ``node`` is where it is to be bound, None for nowhere; without it that stays.
+        ``node`` is the node to bind it to, None to unbind it; without it the binding stays.
         """
         body = bodies.annotations_patch(annotations, resource_version, sharepod.uid)
         body |= bodies.node_name_patch(node)
@@ -97,42 +97,42 @@ class ApiClient(Reader):
         labels: Mapping[str, str | None] | None = None,
         dry_run: bool = False,
     ) -> Node:
-        """Set annotations and labels of a node, None to remove one; the node as it then is."""
+        """Set annotations and labels of a node, None to remove one; returns the new node."""
         body = bodies.annotations_patch(annotations, resource_version, labels=labels)
         return self._write(PATCH, NODES, "", name, body, dry_run=dry_run)
 
     def patch_node_status(
         self, name: str, operations: Sequence[Mapping[str, Any]], *, dry_run: bool = False
     ) -> Node:
-        """Apply a JSON patch (RFC 6902) to a node's status subresource; the node as it then is.
+        """Apply a JSON patch (RFC 6902) to a node's status subresource; returns the new node.
 
-        A ``test`` operation that does not hold is an Invalid.
+        A ``test`` operation that fails raises Invalid.
         """
         return self._write(PATCH_STATUS, NODES, "", name, operations, dry_run=dry_run)
 
     def write_config_map(
         self, namespace: str, name: str, data: Mapping[str, str], resource_version: str
     ) -> str:
-        """Make a ConfigMap's data be this; the new resource version.
+        """Replace a ConfigMap's data; returns the new resource version.
 
-        It is created if ``resource_version`` is "", and AlreadyExists (409) if there is one.
+        With ``resource_version`` "" it is created; AlreadyExists (409) if there is one.
         """
         body = bodies.config_map(namespace, name, data, resource_version)
         verb = REPLACE if resource_version else CREATE
         return self._write(verb, CONFIG_MAPS, namespace, name, body)[1]
 
     def write_lease(self, lease: Lease) -> Lease:
-        """Make a Lease be this; the Lease as it then is, with its new resource version.
+        """Replace a Lease; returns it with its new resource version.
 
-        It is created if it has no resource version, and AlreadyExists (409) if there is one.
+        Without a resource version it is created; AlreadyExists (409) if there is one.
         """
         verb = REPLACE if lease.resource_version else CREATE
         return self._write(verb, LEASES, lease.namespace, lease.name, bodies.lease(lease))
 
     def write_event(self, note: EventNote) -> None:
-        """Report something of an object; reported again, the same event is counted up.
+        """Report an event of an object; the same event, reported again, is counted up.
 
-        Nothing guards the count: two who report the same at the same moment may count as one.
+        Nothing guards the count: two simultaneous reports of the same may count as one.
         """
         event = bodies.event(note)
         namespace, name = event["metadata"]["namespace"], event["metadata"]["name"]
@@ -154,6 +154,6 @@ class ApiClient(Reader):
         *,
         dry_run: bool = False,
     ) -> _Object:
-        """The object as it then is."""
+        """The object after the write."""
         answer = self.send(verb, kind, namespace, name, body, dry_run=dry_run)
         return kind.one(answer, self.server + path_of(kind, verb, namespace, name))

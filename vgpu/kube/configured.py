@@ -1,4 +1,4 @@
-"""Which API server is meant: a kubeconfig's, or that of the pod that this runs in.
+"""The API server to use: that of a kubeconfig, or of the pod that this runs in.
 
 A kubeconfig can ask for proxies, other programs and more, so the official client reads it; it is
 imported only then.
@@ -12,7 +12,7 @@ from vgpu.kube.access import Access, NoAccess
 
 
 def find(kubeconfig: str = "", context: str = "") -> Access:
-    """As :meth:`vgpu.kube.connection.ApiConnection.connect` reports. Raises NoAccess."""
+    """The access, as :meth:`vgpu.kube.connection.ApiConnection.connect` does. Raises NoAccess."""
     path = kubeconfig or os.environ.get("KUBECONFIG", "")
     home = Path.home() / ".kube" / "config"
     if not path and (context or home.exists()):

@@ -1,6 +1,6 @@
-"""The way to one API server, as one user: requests, and refusals.
+"""The connection to one API server, as one user: requests and refusals.
 
-What the server refuses, and what does not reach it, is a :class:`ClusterError`. Reads are
+A request that the server refuses or that does not reach it raises :class:`ClusterError`. Reads are
 tried again when the server is busy or a connection breaks; writes never are, since they may have
 arrived. Every request is counted. Safe to use from several threads.
 """
@@ -31,20 +31,19 @@ STREAM_GRACE_SECONDS: Final = 15
 """Maximum time to wait for a stream's end after the server should have ended it, in seconds."""
 
 GATHER_SECONDS: Final = 0.5
-"""Default time for which a stream's reader that has caught up lets further lines gather, in
-seconds."""
+"""Default time for which a stream's reader without waiting lines lets lines gather, in seconds."""
 
 AT_ONCE_SECONDS: Final = 0.005
-"""Maximum duration of a read whose line was there already, in seconds."""
+"""Maximum duration of a read whose line had already arrived, in seconds."""
 
 LONGEST_LINE: Final = 32 * 1024 * 1024
-"""Bytes of one line of a stream; etcd keeps no object of more than 1.5 MiB."""
+"""Maximum length of a stream's line, in bytes; etcd keeps no object of more than 1.5 MiB."""
 
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
 _SUCCESSES: Final = range(200, 300)
 _QUOTED: Final = 200
-"""Bytes of an answer that are quoted where it is not a Status, such as a proxy's page."""
+"""Maximum number of quoted bytes of an answer that is not a Status, such as a proxy's page."""
 
 
 class _ListMeta(msgspec.Struct, frozen=True):
@@ -60,7 +59,7 @@ class _Details(msgspec.Struct, frozen=True):
 
 
 class _Status(msgspec.Struct, frozen=True):
-    """A Kubernetes Status, as a refusal's body."""
+    """A Kubernetes Status, which is the body of a refusal."""
 
     reason: str = ""
     message: str = ""
@@ -74,12 +73,11 @@ class ApiConnection:
     def __init__(
         self, access: Access, *, gather: float = GATHER_SECONDS, patience: float = 0.0
     ) -> None:
-        """Speak to this server.
+        """Use this server.
 
-        ``gather``: seconds for which a stream's reader that has caught up lets further lines
-        gather; 0 is for who needs each line as soon as it is there. ``patience``: seconds of
-        silence after which a request has failed and is not tried again; 0 means READ_TIMEOUT, and
-        reads are tried again.
+        ``gather``: seconds for which a stream's reader without waiting lines lets lines gather;
+        0 reads each line as soon as it arrives. ``patience``: seconds of silence after which a
+        request fails and is not tried again; 0 means READ_TIMEOUT, and reads are tried again.
         """
         self._access = access
         self._timeout = urllib3.Timeout(patience, patience) if patience else READ_TIMEOUT
@@ -89,8 +87,8 @@ class ApiConnection:
         self._requests: Counter[tuple[str, str]] = Counter()
         self.server = access.server
         self.clock_ahead = 0.0
-        """Seconds that this machine's clock is ahead of the server's, behind it if negative: at
-        least so many, by the newest answer. 0 if they may agree, or nothing tells."""
+        """Minimum seconds that this machine's clock is ahead of the server's, by the newest answer;
+        negative if it is behind. 0 if they may agree, or if it is unknown."""
 
     @classmethod
     def connect(
@@ -103,9 +101,9 @@ class ApiConnection:
     ) -> Self:
         """The cluster of a kubeconfig, or of the pod that this runs in.
 
-        In order: ``kubeconfig``; ``$KUBECONFIG``; ``~/.kube/config`` if there is one; the pod's
-        ServiceAccount. A kubeconfig that is named and cannot be used is never passed over.
-        ``gather`` and ``patience`` as in ``__init__``.
+        The order is: ``kubeconfig``; ``$KUBECONFIG``; ``~/.kube/config`` if there is one; the pod's
+        ServiceAccount. A kubeconfig that is named and cannot be used is never skipped.
+        ``gather`` and ``patience`` are as in ``__init__``.
 
         Raises:
             ClusterError: NoConfiguration.
@@ -132,14 +130,14 @@ class ApiConnection:
 
     @property
     def requests(self) -> Mapping[tuple[str, str], int]:
-        """How many requests there were, by verb and HTTP status; "0" where no answer came.
+        """Number of requests, by verb and HTTP status; "0" where no answer came.
 
-        Tries of the same request count each, as far as the last of them was answered.
+        Each try of a request counts, if the last try was answered.
         """
         with self._lock:
             return dict(self._requests)
 
-    # ------------------------------------------------------------ for those who ask
+    # ------------------------------------------------------------ for subclasses
 
     def _ask(
         self,
@@ -155,10 +153,10 @@ class ApiConnection:
     def _stream(self, path: str, query: Mapping[str, str], seconds: float) -> Iterator[bytes]:
         """The lines of a watch, which the server was asked to keep open for ``seconds``.
 
-        The first after a silence as soon as it is there, others a moment later and together (see
-        ``gather``): to wake up for each costs thirty times what reading it does. What follows the
-        last is no line.
-        Raises ClusterError, also where the stream breaks off; SourceError for a line without end.
+        The first line after a silence comes at once, others a moment later and together (see
+        ``gather``): a wake-up for each costs thirty times the reading. Bytes without a newline at
+        the end are dropped.
+        Raises ClusterError, also if the stream breaks off; SourceError for a line without end.
         """
         silence = urllib3.Timeout(connect=10, read=seconds + STREAM_GRACE_SECONDS)
         response = self._open(WATCH, path, query, timeout=silence, preload=False)
@@ -233,12 +231,12 @@ class ApiConnection:
             self._requests.update((verb.word, str(code)) for code in codes)
 
     def _unreachable(self, error: urllib3.exceptions.HTTPError) -> ClusterError:
-        cause = getattr(error, "reason", None) or error  # what lay behind the last of the tries
+        cause = getattr(error, "reason", None) or error  # the cause of the last try's failure
         return ClusterError(0, "Unreachable", f"{self.server}: {cause}")
 
 
 def clock_ahead(date: str, sent_at: float, received_at: float) -> float:
-    """As :attr:`ApiConnection.clock_ahead`, by the Date of an answer and our times around it.
+    """The value of :attr:`ApiConnection.clock_ahead`, by an answer's Date and our times around it.
 
     A Date has whole seconds, rounded down (RFC 9110).
     """

@@ -1,6 +1,6 @@
-"""JSON into the structs of :mod:`vgpu.kube.wire`, and what is known of a malformed object; pure.
+"""Decoding of JSON into the structs of :mod:`vgpu.kube.wire`, and of malformed objects; pure.
 
-Every byte may be a tenant's: the API server stores anything for a kind without a schema.
+Any byte may be written by a tenant: the API server stores anything for a kind without a schema.
 """
 
 import re
@@ -15,16 +15,16 @@ from vgpu.model import PodRef
 from vgpu.reasons import Reason, SourceError
 
 _LONGEST_NAME: Final = 253
-"""Characters that an object's name may have; an error repeats no more."""
+"""Maximum length of an object's name, in characters; an error repeats no more."""
 
 _LONGEST_DETAIL: Final = 300
-"""Characters of a decoder's message, which repeats what it has read."""
+"""Maximum length of a decoder's message, in characters, since it repeats what it has read."""
 
 _DEEPEST: Final = 64
-"""Levels of nesting that are decoded; what is read of any object lies above the twelfth."""
+"""Number of decoded levels of nesting; all fields that we read are above the twelfth."""
 
 _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
-"""A string, or what opens or closes a level."""
+"""A string, or a bracket that opens or closes a level."""
 
 _T = TypeVar("_T")
 Content = bytes | msgspec.Raw
@@ -35,14 +35,14 @@ def decode(content: Content, decoder: msgspec.json.Decoder[_T], subject: str) ->
     try:
         try:
             return decoder.decode(content)
-        except RecursionError:  # even what is skipped is walked through, level by level
+        except RecursionError:  # the decoder walks through skipped values, too
             return decoder.decode(pruned(bytes(content)))
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise SourceError(Reason.MALFORMED, subject, str(error)[:_LONGEST_DETAIL]) from error
 
 
 def pruned(content: bytes) -> bytes:
-    """The same JSON with null in place of everything that is nested too deep to be of interest."""
+    """The same JSON with null in place of everything below ``_DEEPEST`` levels."""
     parts: list[bytes] = []
     kept_from = depth = 0
     for token in _TOKEN.finditer(content):
@@ -61,7 +61,7 @@ def pruned(content: bytes) -> bytes:
 
 
 def is_too_deep(content: Content) -> bool:
-    """Whether an object is nested so deeply that :func:`pruned` may have cut its depths.
+    """Whether an object is nested so deeply that :func:`pruned` may have cut it.
 
     It may have been cut within a list, whose items lie two levels deep.
     """
@@ -79,11 +79,11 @@ def is_too_deep(content: Content) -> bool:
 
 def named(error: SourceError, namespace: str, name: str) -> SourceError:
     """The same error, with the object that it is about."""
-    whose = "/".join(part[:_LONGEST_NAME] for part in (namespace, name) if part)
-    return SourceError(error.reason, error.subject, f"{whose}: {error.detail}")
+    object_name = "/".join(part[:_LONGEST_NAME] for part in (namespace, name) if part)
+    return SourceError(error.reason, error.subject, f"{object_name}: {error.detail}")
 
 
-# ---------------------------------------------------------------- what cannot be read
+# ---------------------------------------------------------------- malformed objects
 
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 _TEXTS: Final = msgspec.json.Decoder(dict[str, str] | None)
@@ -92,7 +92,7 @@ _NULL: Final = msgspec.Raw(b"null")
 
 
 def malformed(kind: str, content: Content, detail: str) -> MalformedObject:
-    """An object of that kind with which ``detail`` is wrong; never raises."""
+    """The malformed object of that kind, with ``detail`` as what is wrong; never raises."""
     members = _members(content) or {}
     meta = _members(members.get("metadata", _NULL)) or {}
     spec = _members(members["spec"]) if "spec" in members else {}

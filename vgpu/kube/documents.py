@@ -1,8 +1,7 @@
-"""What the API server answers, as values: pages of lists and lines of watches; pure.
+"""The API server's answers as values: pages of lists and lines of watches; pure.
 
-Objects are read one by one: one that cannot be read is a
-:class:`~vgpu.kube.objects.MalformedObject` beside the others, and costs nobody else.
-:mod:`vgpu.kube.api_kind` makes these values from JSON.
+An unreadable object is a :class:`~vgpu.kube.objects.MalformedObject` beside the others, which stay
+readable. :mod:`vgpu.kube.api_kind` makes these values from JSON.
 """
 
 from enum import Enum, StrEnum
@@ -19,7 +18,9 @@ _Object = TypeVar("_Object")
 class Keep(Enum):
     """Which pods of a list are kept."""
 
-    SHARING = "sharing"  # those that ask for shared GPUs or carry a sharing system's marks
+    SHARING = (
+        "sharing"  # pods that request shared GPUs or have a sharing system's annotations or labels
+    )
     ALL = "all"
 
 
@@ -27,11 +28,11 @@ class ObjectPage(msgspec.Struct, Generic[_Object], frozen=True):
     """One page of a list.
 
     Attributes:
-        objects: those to be kept.
+        objects: the objects that are kept.
         continue_token: for the next page; "" if this is the last.
-        resource_version: of the list, to watch from.
-        total: objects on the page, those that are not kept included.
-        malformed: those that cannot be read.
+        resource_version: the version of the list, to watch from.
+        total: number of objects on the page, including those that are not kept.
+        malformed: the unreadable objects.
     """
 
     objects: tuple[_Object, ...]
@@ -42,12 +43,12 @@ class ObjectPage(msgspec.Struct, Generic[_Object], frozen=True):
 
     @property
     def pods(self) -> tuple[_Object, ...]:
-        """The objects of a list of pods: the name that the bed's own tests use."""
+        """The objects of a list of pods, by the name that the test cluster's own tests use."""
         return self.objects
 
 
 class EventType(StrEnum):
-    """What a line of a watch reports."""
+    """The type of a line of a watch."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -57,7 +58,7 @@ class EventType(StrEnum):
 
 
 class ApiError(msgspec.Struct, frozen=True):
-    """A failure in the server's words; ``code`` is an HTTP status, 0 if there is none."""
+    """A failure as the server reports it; ``code`` is an HTTP status, 0 if there is none."""
 
     code: int = 0
     reason: str = ""
@@ -65,10 +66,10 @@ class ApiError(msgspec.Struct, frozen=True):
 
 
 class WatchEvent(msgspec.Struct, Generic[_Object], frozen=True):
-    """One line of a watch: an object as it is now, or was last; for ERROR the failure.
+    """One line of a watch: an object in its newest state; for ERROR the failure.
 
-    An object that cannot be read is a :class:`~vgpu.kube.objects.MalformedObject`.
-    A pod is reported whether it shares GPUs or not, since it may have ceased to:
+    An unreadable object is a :class:`~vgpu.kube.objects.MalformedObject`. Pods that share no GPUs
+    are reported, too, since they may have shared one before:
     :func:`~vgpu.kube.kept_keys.shares_gpus` decides.
     """
 
@@ -78,5 +79,5 @@ class WatchEvent(msgspec.Struct, Generic[_Object], frozen=True):
     error: ApiError | None = None
 
 
-class Expired(SourceError):  # noqa: N818  # it is what happened, and no fault of anybody's
+class Expired(SourceError):  # noqa: N818  # an event, and no error of a program
     """The version to watch from is too old for the server: all objects have to be listed again."""

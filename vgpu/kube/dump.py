@@ -14,19 +14,19 @@ from vgpu.kube.objects import MalformedObject, Node, Pod
 from vgpu.reasons import Reason, SourceError
 
 _UNHEALTHY: Final = "unhealthy-gpu-"
-"""gpushare's ConfigMaps: this, then the node's name."""
+"""Prefix of the names of gpushare's ConfigMaps; the node's name follows."""
 
 
 class Dump(msgspec.Struct, frozen=True):
     """What ``kubectl get … -o json`` printed.
 
     Attributes:
-        nodes, pods: as in the lists of the API server.
+        nodes, pods: those of the API server's lists.
         share_pods: KubeShare's SharePods.
         unhealthy: the text of gpushare's ``unhealthy-gpu-<node>`` ConfigMaps, by node.
-        total: pods in the dump, those that are not kept included.
-        others: objects that are none of these, counted by kind.
-        malformed: those of all these kinds that cannot be read.
+        total: number of pods in the dump, including those that are not kept.
+        others: number of other objects, by kind.
+        malformed: the unreadable objects of all these kinds.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -39,16 +39,16 @@ class Dump(msgspec.Struct, frozen=True):
 
 
 def decode_dump(content: bytes, subject: str = "dump", *, keep: Keep = Keep.SHARING) -> Dump:
-    """Everything in the output of ``kubectl get nodes,pods -A -o json`` and its like.
+    """The objects in the output of ``kubectl get nodes,pods -A -o json`` and similar commands.
 
-    A ``List`` of mixed kinds, a list of one kind, or one object. Raises SourceError MALFORMED for
-    what is none of these.
+    The output is a ``List`` of mixed kinds, a list of one kind, or one object. Raises SourceError
+    MALFORMED for anything else.
     """
     decoded = decode(content, ANY_LIST, subject)
     if not decoded.kind:
         raise SourceError(Reason.MALFORMED, subject, "not a Kubernetes object: it has no kind")
     items: Iterable[Content] = (content,) if decoded.items is None else decoded.items
-    kind_of_all = decoded.kind.removesuffix("List")  # where the items have none
+    kind_of_all = decoded.kind.removesuffix("List")  # for items without a kind
     nodes: list[Node] = []
     pods: list[Pod] = []
     share_pods: list[Pod] = []

@@ -1,4 +1,4 @@
-"""What the API server refuses, and what does not reach it, as an exception with fields."""
+"""Failures of requests to the API server, as an exception with fields."""
 
 from typing import Final
 
@@ -11,11 +11,11 @@ class ClusterError(Exception):
 
     Attributes:
         status: the HTTP status; 0 where there was no answer.
-        reason: the server's word (``Forbidden``, ``NotFound``, ``Conflict`` …), or
+        reason: the server's reason (``Forbidden``, ``NotFound``, ``Conflict`` …), or
             ``NoConfiguration``, ``Unreachable``, ``WrongClock``.
-        message: what it or the network said; of a Forbidden it names the missing right.
+        message: the message of the server or the network; for Forbidden it names the missing right.
         retry_after: seconds that the server asks us to wait, None if it does not.
-        causes: what the server says lies behind it, such as a disruption budget with its numbers.
+        causes: the causes that the server reports, such as a disruption budget with its numbers.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class ClusterError(Exception):
         retry_after: float | None = None,
         causes: tuple[str, ...] = (),
     ) -> None:
-        complete = reason == NO_CONFIGURATION or not message  # the message says it all by itself
+        complete = reason == NO_CONFIGURATION or not message  # the message needs no reason
         super().__init__((message or reason) if complete else f"{reason}: {message}")
         self.status = status
         self.reason = reason
@@ -36,7 +36,7 @@ class ClusterError(Exception):
 
 
 class ExpiredError(ClusterError):
-    """A 410: ``token`` goes on with a list from the same place at a later time, "" if it cannot."""
+    """A 410: ``token`` continues the list at the same place in a later version, or is ""."""
 
     def __init__(self, message: str, token: str) -> None:
         super().__init__(GONE, "Expired", message)

@@ -1,6 +1,6 @@
-"""Kubernetes Events, recorded by any thread and written by one: nobody waits for the API server.
+"""Kubernetes Events, recorded by any thread and written by one, which alone waits for the server.
 
-Events are news for people, not the record: what there is no room or no time for is dropped.
+Events are news for people, not the record: events that find no room or no time are dropped.
 """
 
 import logging
@@ -20,14 +20,14 @@ _STEP_SECONDS: Final = 0.1
 
 
 class EventRecorder:
-    """Events that are to be written, in their order. Every method is for any thread."""
+    """The events to write, in order. Any thread may call every method."""
 
     def __init__(
         self, limit: int, *, repeat_seconds: float = 0.0, keeps_newest: bool = False
     ) -> None:
-        """``limit`` events wait at most; of more the newest are dropped, or else the oldest.
+        """At most ``limit`` events wait; beyond that the newest are dropped, or the oldest.
 
-        For ``repeat_seconds`` the same is not recorded again of the same object.
+        The same event of the same object is not recorded again for ``repeat_seconds``.
         """
         self._limit = limit
         self._keeps_newest = keeps_newest
@@ -38,11 +38,11 @@ class EventRecorder:
         self._dropped = 0
 
     def __len__(self) -> int:
-        """How many events wait."""
+        """Number of events that wait."""
         return len(self._waiting)
 
     def record(self, *notes: EventNote) -> None:
-        """Have these written, as far as they are news; never waits."""
+        """Queue these events, without repeated ones; never waits."""
         with self._changed:
             for note in notes:
                 if not self._deduplicator.is_news(note):
@@ -61,7 +61,7 @@ class EventRecorder:
             return self._waiting.popleft() if self._waiting else None
 
     def put_back(self, note: EventNote) -> None:
-        """Have it written before all others: it was taken and could not be written."""
+        """Queue an event that could not be written before all others."""
         with self._changed:
             if len(self._waiting) >= self._limit:
                 self._dropped += 1
@@ -75,13 +75,13 @@ class EventRecorder:
             return self._waiting.popleft() if self._waiting else None
 
     def finish(self) -> None:
-        """Whoever waits gets what is there, then None."""
+        """Let :meth:`wait` return the waiting events, then None."""
         with self._changed:
             self._finishing = True
             self._changed.notify_all()
 
     def clear(self) -> int:
-        """Drop all that wait; how many were dropped since the beginning."""
+        """Drop all waiting events; returns the number of events dropped since the start."""
         with self._changed:
             self._dropped += len(self._waiting)
             self._waiting.clear()
@@ -99,14 +99,14 @@ class EventWriter:
         self._failure = ""
 
     def record(self, *notes: EventNote) -> None:
-        """Have these written some time; never waits. For one thread."""
+        """Queue these events; never waits. For one thread."""
         self._recorder.record(*notes)
         if notes and self._thread is None:
             self._thread = threading.Thread(target=self._run, name="events", daemon=True)
             self._thread.start()
 
     def finish(self, seconds: float, stopping: Callable[[], bool]) -> None:
-        """Wait for the rest for so long, or until ``stopping``; what is left then is dropped."""
+        """Wait up to ``seconds`` for the rest, or until ``stopping``; then drop what is left."""
         self._recorder.finish()
         until = time.monotonic() + seconds
         thread = self._thread

@@ -1,4 +1,4 @@
-"""Kubernetes Events that programs report: what one has, and which are news; pure."""
+"""Kubernetes Events that programs report: their fields, and their deduplication; pure."""
 
 from enum import StrEnum
 
@@ -9,14 +9,14 @@ from vgpu.model import PodRef
 
 
 class NoteType(StrEnum):
-    """How serious an event is; Kubernetes has no others."""
+    """The type of an event; Kubernetes has no others."""
 
     NORMAL = "Normal"
     WARNING = "Warning"
 
 
 class EventNote(msgspec.Struct, frozen=True, gc=False):
-    """Something to be reported of an object as a Kubernetes Event.
+    """A report about an object, to be written as a Kubernetes Event.
 
     Attributes:
         kind, api_version, namespace, name, uid: the object; its namespace is "" if it has none.
@@ -49,7 +49,7 @@ def event_note(
 ) -> EventNote:
     """An event of a pod or node; the arguments are those of :class:`EventNote`."""
     if isinstance(about, Node):
-        # The kubelet's own events of a node have its name as the UID: kubectl describe looks there.
+        # The kubelet's own events of a node have its name as the UID, as kubectl describe expects.
         object_ = NODE_KIND, "v1", "", about.name, about.name
     else:
         ref = about.ref if isinstance(about, Pod) else about
@@ -58,15 +58,15 @@ def event_note(
 
 
 class EventDeduplicator:
-    """Knows what was reported lately."""
+    """Remembers which events were reported recently."""
 
     def __init__(self, seconds: float) -> None:
-        """For so long the same is not reported again of the same object; 0 is always."""
+        """``seconds`` is the time in which an event counts as repeated; with 0 none does."""
         self._seconds = seconds
         self._reported: dict[EventNote, float] = {}
 
     def is_news(self, note: EventNote) -> bool:
-        """Whether the same was not reported lately, by the events' own times; now it is."""
+        """Whether the event is not a recent one, by the events' times; remembers it."""
         known = {
             other: at for other, at in self._reported.items() if abs(note.at - at) < self._seconds
         }

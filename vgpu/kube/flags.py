@@ -11,7 +11,7 @@ import click
 
 from vgpu.reasons import SourceError
 
-if TYPE_CHECKING:  # it takes a while to import: only those who ask it wait
+if TYPE_CHECKING:  # slow to import: only commands that use the API server wait
     from vgpu.kube.client import ApiClient
 
 HINTS: Final[Mapping[str, str]] = {
@@ -21,11 +21,11 @@ HINTS: Final[Mapping[str, str]] = {
     "Unreachable": "Check the --context, and whether the server is up.",
     "WrongClock": "Ages cannot be computed: correct the clock or run it elsewhere.",
 }
-"""What to do, by the reason of a ClusterError."""
+"""Hints for the user, by the reason of a ClusterError."""
 
 
 def kubeconfig_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--kubeconfig and --context."""
+    """Add --kubeconfig and --context."""
     for option in (
         click.option("--context", default="", metavar="NAME", help="Context of the kubeconfig."),
         click.option(
@@ -58,7 +58,7 @@ def connected(kubeconfig: str, context: str) -> Iterator["ApiClient"]:
 
 
 def read_dump(path: str) -> tuple[bytes, float]:
-    """What ``--from`` names, ``-`` for standard input, and when it was written, in unix seconds.
+    """The file of ``--from``, ``-`` for standard input, and when it was written, in unix seconds.
 
     Raises click.ClickException.
     """

@@ -1,11 +1,11 @@
 """One kind of object at the API server, followed by a list and a watch on a thread of its own.
 
-The list costs the server once, the watch then what changes. Only the thread asks the server;
-:meth:`Informer.state` hands out what the informer has, with how long ago the server last showed
-that this is up to date. A broken watch goes on from the last version that was heard, with
-full-jitter back-off. Where the server does not know that version any more, all is listed again, and
-nothing is forgotten before the new list is complete. An object that cannot be read is known to be
-there, by its key, and costs the others nothing.
+The server sends one list, then only changes. Only the thread asks the server;
+:meth:`Informer.state` returns what the informer has, with the time since the server last showed
+that this is up to date. A broken watch continues from the last received version, with full-jitter
+back-off. If the server does not have that version any more, all objects are listed again, and
+nothing is forgotten before the new list is complete. An unreadable object is known by its key, and
+the other objects stay readable.
 """
 
 import logging
@@ -25,7 +25,7 @@ from vgpu.reasons import Reason, SourceError
 log = logging.getLogger(__name__)
 
 STALE_SECONDS: Final = 180.0
-"""Maximum age of the server's last word, in seconds: it sends a bookmark about every minute."""
+"""Maximum age of the server's last event, in seconds: it sends a bookmark about every minute."""
 
 ABSENT_PAUSE_SECONDS: Final = 60.0
 """Interval between two lists of a kind that the server does not have, in seconds."""
@@ -33,13 +33,13 @@ ABSENT_PAUSE_SECONDS: Final = 60.0
 IN_THE_WAY: Final = frozenset(
     {Reason.UNREACHABLE, Reason.RATE_LIMITED, Reason.TIMEOUT, Reason.FORBIDDEN}
 )
-"""With these the server was not reached: they say nothing against the version to go on from."""
+"""Failures in which the server was not reached, so that the watch's version stays valid."""
 
 _Object = TypeVar("_Object")
 
 
 class ListWatcher(Protocol[_Object]):
-    """The API server, asked for all objects of one kind. Both raise SourceError, or Expired."""
+    """The API server, for all objects of one kind. Both methods raise SourceError, or Expired."""
 
     def list(self) -> tuple[Sequence[_Object | MalformedObject], str]:
         """The objects, and the resource version to watch from.
@@ -50,7 +50,7 @@ class ListWatcher(Protocol[_Object]):
         ...
 
     def watch(self, version: str) -> Iterator[WatchEvent[_Object]]:
-        """What happens from ``version`` on, until the server ends it."""
+        """The events from ``version`` on, until the server ends the watch."""
         ...
 
 
@@ -58,11 +58,11 @@ class InformerState(msgspec.Struct, Generic[_Object], frozen=True):
     """What an informer has at one moment.
 
     Attributes:
-        objects: those that are kept, by their key; the same mapping as long as nothing changes.
-        silent: seconds since the server was last heard; None before the first list.
-        failure: why the server is not heard now, if it is not.
-        synced: whether the first list is complete, and the server was heard lately.
-        malformed: those that are there and cannot be read.
+        objects: the kept objects, by key; the same mapping while nothing changes.
+        silent: seconds since the server's last event; None before the first list.
+        failure: why the server does not answer now, if it does not.
+        synced: whether the first list is complete, and the last event is not stale.
+        malformed: the unreadable objects.
     """
 
     objects: Mapping[str, _Object]
@@ -73,7 +73,7 @@ class InformerState(msgspec.Struct, Generic[_Object], frozen=True):
 
 
 class Informer(Generic[_Object]):
-    """Follows one kind from :meth:`start` on. Safe to be asked from any thread."""
+    """Follows one kind from :meth:`start` on. Any thread may use it."""
 
     def __init__(
         self,
@@ -88,14 +88,14 @@ class Informer(Generic[_Object]):
         pause: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``subject`` is what failures are about.
+        """``subject`` is the source that errors name.
 
-        ``key`` tells objects apart; those that ``keep`` refuses are dropped. ``changed`` is called
-        on the informer's thread after every change and failure, to wake up who waits; ``enqueue``
-        with the key of each object that has changed or is gone: after a list with all keys, since
-        what happened before it is not known. It is a work queue's ``add``. ``pause``
-        waits so many seconds, and less when the informer is closed; ``clock`` tells seconds that
-        never go back.
+        ``key`` identifies an object; objects that ``keep`` refuses are dropped. ``changed`` is
+        called on the informer's thread after every change and failure, to wake up waiting threads;
+        ``enqueue`` with the key of each object that has changed or is gone, and after a list with
+        all keys, since earlier changes are unknown. It is a work queue's ``add``. ``pause`` waits
+        the seconds that it gets, or less when the informer is closed; ``clock`` returns seconds
+        that never go back.
         """
         self._api = api
         self._subject = subject
@@ -111,15 +111,15 @@ class Informer(Generic[_Object]):
         self._tried = threading.Event()
         self._objects: dict[str, _Object] = {}
         self._malformed: dict[str, MalformedObject] = {}
-        self._handed_out: Mapping[str, _Object] | None = None
-        self._heard: float | None = None
+        self._snapshot: Mapping[str, _Object] | None = None
+        self._heard_at: float | None = None
         self._failure: SourceError | None = None
         self._version = ""
         self._attempts = 0
         self._thread = threading.Thread(target=self._follow, name="api-watch", daemon=True)
 
     def start(self) -> bool:
-        """Begin to follow; whether it had not begun before."""
+        """Begin to follow; returns whether it had not begun before."""
         with self._lock:
             begun = self._thread.ident is not None
             if not begun:
@@ -127,21 +127,21 @@ class Informer(Generic[_Object]):
         return not begun
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the first list has come, or has failed; whether it did so in time."""
+        """Wait until the first list has come, or has failed; returns whether it did so in time."""
         return self._tried.wait(seconds)
 
     def state(self) -> InformerState[_Object]:
-        """What it has now. Never asks the server; costs a copy after a change, else nothing."""
+        """The current state. Never asks the server; copies the objects only after a change."""
         with self._lock:
-            if self._handed_out is None:
-                self._handed_out = self._objects.copy()
-            silent = None if self._heard is None else self._clock() - self._heard
+            if self._snapshot is None:
+                self._snapshot = self._objects.copy()
+            silent = None if self._heard_at is None else self._clock() - self._heard_at
             synced = silent is not None and silent <= self._stale_seconds
             malformed = tuple(self._malformed.values())
-            return InformerState(self._handed_out, silent, self._failure, synced, malformed)
+            return InformerState(self._snapshot, silent, self._failure, synced, malformed)
 
     def close(self) -> None:
-        """Follow no longer; a read under way is left to itself."""
+        """Stop following, without waiting for a read that is under way."""
         self._stop.set()
 
     # ------------------------------------------------------------ the thread's side
@@ -174,7 +174,7 @@ class Informer(Generic[_Object]):
         keys = self._objects.keys() | self._malformed.keys() | kept.keys() | malformed.keys()
         with self._lock:
             self._objects, self._malformed = kept, malformed
-            self._handed_out = None
+            self._snapshot = None
             self._note()
         if not version:
             self._attempts = 0
@@ -193,9 +193,9 @@ class Informer(Generic[_Object]):
             self._hear(event)
             if self._stop.is_set():
                 return
-        # The server ends every watch after some minutes. One that never said a word must not be
-        # opened again without end, and not from that version: where etcd was set back to a backup,
-        # it lies in a future that the server would wait for.
+        # The server ends every watch after some minutes. A watch without any event must not be
+        # opened again forever, and not from that version: if etcd was restored from a backup, the
+        # version is in the future, and the server would wait for it.
         self._attempts += 1
         if silent:
             self._version = ""
@@ -205,7 +205,7 @@ class Informer(Generic[_Object]):
         with self._lock:
             changed = about is not None and self._take(event.type, about)
             if changed:
-                self._handed_out = None
+                self._snapshot = None
             self._attempts = 0
             self._note()
         if about is not None and changed:
@@ -213,7 +213,7 @@ class Informer(Generic[_Object]):
             self._changed()
 
     def _take(self, type_: EventType, about: _Object | MalformedObject) -> bool:
-        """Whether it makes a difference."""
+        """Apply the event; returns whether it changes anything."""
         key = self._key(about)
         known = key in self._objects or key in self._malformed
         self._malformed.pop(key, None)
@@ -229,19 +229,21 @@ class Informer(Generic[_Object]):
         return True
 
     def _note(self) -> None:
-        """The server has answered: what failed before is over."""
+        """Note that the server has answered, which ends an earlier failure."""
         if self._failure is not None:
             log.info("%s: the API server answers again", self._subject)
-        self._heard, self._failure = self._clock(), None
+        self._heard_at, self._failure = self._clock(), None
 
     def _fail(self, error: SourceError) -> None:
         if isinstance(error, Expired) and self._failure is not None:
-            self._attempts = 0  # the first word after an outage: it is back, and a list is due
+            self._attempts = (
+                0  # the first answer after an outage: the server is back, and a list is due
+            )
         self._attempts += 1
         if error.reason not in IN_THE_WAY:
             self._version = ""
         with self._lock:
-            if not isinstance(error, Expired):  # a list will mend that
+            if not isinstance(error, Expired):  # a list will repair that
                 self._failure = error
-        self._tried.set()  # who waits for the first list need not wait any longer
+        self._tried.set()  # a thread that waits for the first list need not wait any longer
         self._changed()

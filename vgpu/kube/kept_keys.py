@@ -1,7 +1,7 @@
-"""Which annotations, labels, resources and variables are kept of an object; pure.
+"""The annotations, labels, resources and variables that are kept of an object; pure.
 
 The rest of an object is dropped. The sharing systems' rows have the prefixes of their keys
-(:mod:`vgpu.schemes.registry`); here are those that belong to no system.
+(:mod:`vgpu.schemes.registry`); this module has those that belong to no system.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from vgpu.kube.objects import BOUND_DEVICE, MANAGER_PORT, SHARE_POD, Pod
 from vgpu.schemes.registry import SchemeRegistry, registry
 
 OWN_RESOURCES: Final = ("nvidia.com/mig-", "vgpu.dev/")
-"""Extended resources with these prefixes are kept beside those of the systems' rows."""
+"""Prefixes of extended resources that are kept beside those of the systems' rows."""
 
 GROUP_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
 """A label: the LeaderWorkerSet of a pod, whose owner is a StatefulSet."""
@@ -24,7 +24,7 @@ JOB_SET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"
 """A label: the JobSet of a pod, whose owner is a Job."""
 
 STEP: Final = "workflows.argoproj.io/node-id"
-"""An annotation: which step of its Argo Workflow a pod is."""
+"""An annotation: the step of the Argo Workflow that a pod runs."""
 
 TRACKED: Final = "batch.kubernetes.io/job-tracking"
 """A finalizer: a Job has not counted the pod yet."""
@@ -37,23 +37,23 @@ ALSO_KEPT: Final = (
     "vgpu.dev/",
     "kubernetes.io/config.mirror",
 )
-"""Annotations and labels with these prefixes are kept beside those of the systems' rows."""
+"""Prefixes of annotations and labels that are kept beside those of the systems' rows."""
 
 KEPT_ENV: Final = "CUDA_DISABLE_CONTROL"
-"""The one environment variable of containers that is kept: HAMi-core's."""
+"""The only environment variable of containers that is kept: HAMi-core's."""
 
 _DERIVED: Final = frozenset({SHARE_POD, BOUND_DEVICE, MANAGER_PORT})
-"""These annotations repeat a SharePod's status: nobody may write them by hand."""
+"""Annotations that repeat a SharePod's status; they are dropped if a user writes them."""
 
 _REMEMBERED: Final = 4096
-"""Distinct keys; a cluster has a few hundred."""
+"""Number of distinct keys that are cached; a cluster has a few hundred."""
 
 
 class KeptKeys:
-    """Which keys are kept by the rows of one registry. Keys repeat: each is judged once.
+    """The keys that the rows of one registry keep. Keys repeat, so results are cached.
 
     Attributes:
-        resources: extended resources with these prefixes are kept; a pod that asks for one shares
+        resources: prefixes of the extended resources that are kept; a pod that requests one shares
             GPUs.
         is_resource: whether an extended resource of this name is a shared GPU's.
         is_mark: whether a pod with an annotation or label of this key shares GPUs.
@@ -87,12 +87,12 @@ _of_registry = lru_cache(1)(KeptKeys)
 
 
 def kept_keys() -> KeptKeys:
-    """Those of the registry in force."""
+    """The kept keys of the current registry."""
     return _of_registry(registry())
 
 
 def resource_prefixes() -> tuple[str, ...]:
-    """Extended resources with these prefixes are kept; a pod that asks for one shares GPUs."""
+    """Prefixes of the extended resources that are kept; a pod that requests one shares GPUs."""
     return kept_keys().resources
 
 
@@ -102,14 +102,14 @@ def is_kept(key: str) -> bool:
 
 
 def asks_for_gpus(pod: Pod) -> bool:
-    """Whether a container of the pod asks for a shared GPU's resources."""
-    for container in pod.containers:  # asked of every pod of a cluster
+    """Whether a container of the pod requests a shared GPU's resources."""
+    for container in pod.containers:  # called for every pod of a cluster
         if container.broken or (container.limits and any(container.limits.values())):
             return True
     return False
 
 
 def shares_gpus(pod: Pod) -> bool:
-    """Whether a pod asks for shared GPUs, or carries a sharing system's marks."""
+    """Whether a pod requests shared GPUs, or has a sharing system's annotations or labels."""
     is_a_mark = kept_keys().is_mark
     return any(map(is_a_mark, (*pod.annotations, *pod.labels))) or asks_for_gpus(pod)

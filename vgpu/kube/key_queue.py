@@ -1,14 +1,14 @@
-"""Keys of objects that a controller has to look at, as client-go's work queue keeps them; pure.
+"""Keys of objects that a controller has to process, as client-go's work queue keeps them; pure.
 
-    waiting   = keys that are to be handed out, each once, in the order in which they came
-    working   = keys that were handed out, and are not done
+    waiting   = keys for ``get`` to return, each once, in the order in which they came
+    working   = keys that ``get`` returned, and that are not done
     dirty     = keys that were added while they were worked on: they wait again when they are done
-    delayed   = keys with the time from which on they wait
+    delayed   = keys with the time at which they begin to wait
 
     waiting ∩ working = ∅,  dirty ⊆ working: no key is worked on twice at a time, none is lost.
 
-Time is an argument, in seconds that never go back. :mod:`vgpu.kube.work_queue` is the same for
-several threads.
+Time is an argument, in seconds that never go back. :mod:`vgpu.kube.work_queue` is the same queue
+for several threads.
 """
 
 import heapq
@@ -23,10 +23,10 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class KeyQueue(Generic[_Key]):
-    """See the module."""
+    """The queue that the module describes."""
 
     def __init__(self, backoff: ItemBackoff) -> None:
-        """``backoff`` says when a key that failed is handed out again."""
+        """``backoff`` decides when ``get`` returns a key that failed again."""
         self._backoff = backoff
         self._waiting: OrderedDict[_Key, None] = OrderedDict()
         self._working: set[_Key] = set()
@@ -37,21 +37,21 @@ class KeyQueue(Generic[_Key]):
         self._shut_down = False
 
     def __len__(self) -> int:
-        """How many keys wait; those that are delayed are not counted."""
+        """Number of keys that wait, without delayed ones."""
         return len(self._waiting)
 
     @property
     def is_shut_down(self) -> bool:
-        """Whether no more keys are taken."""
+        """Whether no more keys are accepted."""
         return self._shut_down
 
     @property
     def is_drained(self) -> bool:
-        """Whether no more keys are taken, none waits, and none is worked on."""
+        """Whether no more keys are accepted, none waits, and none is worked on."""
         return self._shut_down and not (self._waiting or self._working)
 
     def add(self, key: _Key) -> None:
-        """Have the key handed out once more: once, too, if it waits already or is worked on."""
+        """Let ``get`` return the key once more, only once if it already waits or is worked on."""
         if self._shut_down:
             return
         if key in self._working:
@@ -60,7 +60,7 @@ class KeyQueue(Generic[_Key]):
             self._waiting.setdefault(key)
 
     def add_after(self, key: _Key, seconds: float, now: float) -> None:
-        """Add the key so many seconds later; of several such times the earliest counts."""
+        """Add the key after ``seconds``; of several such times the earliest counts."""
         if self._shut_down:
             return
         if seconds <= 0:
@@ -72,20 +72,20 @@ class KeyQueue(Generic[_Key]):
             heapq.heappush(self._schedule, (due, next(self._order), key))
 
     def add_rate_limited(self, key: _Key, now: float) -> None:
-        """Add a key that failed: later each time, until it is forgotten."""
+        """Add a key that failed, with a longer delay each time until it is forgotten."""
         if not self._shut_down:
             self.add_after(key, self._backoff.add(key, now) - now, now)
 
     def forget(self, key: _Key) -> None:
-        """The key went well: its next failure counts as the first. It is still to be done."""
+        """Reset the failures of a key that succeeded; :meth:`done` is still needed."""
         self._backoff.forget(key)
 
     def failures(self, key: _Key) -> int:
-        """How often the key has failed since it was forgotten."""
+        """Number of failures of the key since it was forgotten."""
         return self._backoff.failures(key)
 
     def get(self, now: float) -> _Key | None:
-        """The next key to work on, until :meth:`done`; None if there is none at this moment."""
+        """The next key to work on, until :meth:`done`; None if none waits now."""
         self._ripen(now)
         if not self._waiting:
             return None
@@ -94,7 +94,7 @@ class KeyQueue(Generic[_Key]):
         return key
 
     def done(self, key: _Key) -> None:
-        """The key is worked on no more; it waits again if it was added meanwhile."""
+        """End the work on the key, which waits again if it was added meanwhile."""
         self._working.discard(key)
         if key in self._dirty:
             self._dirty.discard(key)
@@ -107,7 +107,7 @@ class KeyQueue(Generic[_Key]):
         return self._schedule[0][0] if self._schedule else None
 
     def shut_down(self) -> None:
-        """Take no more keys. Those that wait are still handed out; those delayed are dropped."""
+        """Accept no more keys. ``get`` still returns waiting keys; delayed keys are dropped."""
         self._shut_down = True
         self._delayed.clear()
         self._schedule.clear()
@@ -119,6 +119,6 @@ class KeyQueue(Generic[_Key]):
             self.add(key)
 
     def _is_outdated(self, entry: tuple[float, int, _Key]) -> bool:
-        """Whether the key has an earlier time by now, or waits already."""
+        """Whether the key has an earlier time by now, or already waits."""
         due, _, key = entry
         return self._delayed.get(key) != due

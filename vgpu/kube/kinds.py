@@ -1,7 +1,7 @@
-"""The kinds of object that the programs use at the API server, a row each; pure.
+"""The kinds of object that the programs use at the API server, a row for each; pure.
 
-Paths, reads, watches, writes and the simulator take a row. A kind that a program needs is a row
-here, and nothing else.
+Paths, reads, watches, writes and the simulator take a row. A kind that a program needs requires
+only a row here.
 """
 
 from collections.abc import Mapping
@@ -47,10 +47,10 @@ LEASES: Final = ApiKind(
 )
 
 KINDS: Final[tuple[ApiKind[Any], ...]] = (PODS, NODES, CONFIG_MAPS, EVENTS, LEASES, SHARE_PODS)
-"""All that the programs use."""
+"""All kinds that the programs use."""
 
 API_VERSIONS: Final[Mapping[str, str]] = {kind.name: kind.api_version for kind in KINDS}
-"""By kind; other groups have a Node or a Pod too."""
+"""The API version of each kind, since other groups have a Node or a Pod, too."""
 
 NODE_CAPACITIES: Final = NODES.read_as(NODES.decoders, project_capacity)
-"""Nodes, of which only their whole capacity is kept, as it is written."""
+"""Nodes, of which only the whole capacity is kept, as it is written."""

@@ -14,7 +14,9 @@ def access(path: str, context: str = "") -> Access:
     try:
         config.load_kube_config(path, context or None, configuration, persist_config=False)
         pool = client.ApiClient(configuration).rest_client.pool_manager
-    except Exception as error:  # the library checks little of the file: anything may come of it
+    except (
+        Exception
+    ) as error:  # the library checks little of the file, so any exception is possible
         missing = "" if any(map(os.path.exists, path.split(os.pathsep))) else "no such file: "
         raise NoAccess(f"{path}: {missing}{error}") from error
     if not configuration.host:

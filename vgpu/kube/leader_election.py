@@ -1,13 +1,13 @@
-"""Which of several candidates acts: the one that holds a Lease, as client-go's elections do it.
+"""Leader election: of several candidates the holder of a Lease acts, as in client-go.
 
-Nobody's clock is compared with another's. The holder renews the Lease every two seconds, and stops
-acting ten seconds after it *sent* the last write that succeeded, whatever hangs meanwhile. The
-others take the Lease only fifteen seconds after they *saw* it change for the last time, each by its
-own clock; a write names the version that it replaces. So two never lead at once while no clock runs
-half as fast again as another. A candidate that stops in good order gives the Lease back at once.
+No clock is compared with another. The holder renews the Lease every two seconds, and stops acting
+ten seconds after it *sent* the last successful write, whatever hangs meanwhile. The others take the
+Lease only fifteen seconds after they *saw* its last change, each by its own clock; a write names
+the version that it replaces. So two never lead at once while no clock is more than half as fast
+again as another. A candidate that stops in good order releases the Lease at once.
 
-:class:`Election` decides and does nothing: it yields what it would ask the API server, and is sent
-the answers. :class:`LeaderElector` asks for it, on a thread of its own.
+:class:`Election` decides without I/O: it yields its requests to the API server, and is sent the
+answers. :class:`LeaderElector` makes the requests, on a thread of its own.
 """
 
 import logging
@@ -34,33 +34,33 @@ RENEW_SECONDS: Final = 10.0
 """Maximum time that the holder acts after its last renewal, in seconds."""
 
 RETRY_SECONDS: Final = 2.0
-"""Interval between two renewals, and between two looks at another's Lease, in seconds."""
+"""Interval between two renewals, and between two reads of another's Lease, in seconds."""
 
 JITTER: Final = 0.2
-"""Intervals are by up to this part longer or shorter."""
+"""Maximum part by which an interval is longer or shorter."""
 
 RELEASE_SECONDS: Final = 5.0
-"""Maximum time that the end of a program waits for the Lease to be given back, in seconds."""
+"""Maximum time that the end of a program waits for the release of the Lease, in seconds."""
 
 Step = Generator[Lease | None, Lease | None, None]
-"""Yields a Lease to write or None to read it; is sent the Lease as it then is, None if there is
-none, or has the error thrown into it."""
+"""Yields a Lease to write, or None to read it; is sent the new Lease, None if there is none, or has
+the error thrown into it."""
 
 
 class Leases(Protocol):
-    """The API server. Both raise ClusterError and SourceError."""
+    """The API server. Both methods raise ClusterError and SourceError."""
 
     def lease(self, namespace: str, name: str) -> Lease | None:
         """A Lease, None if there is none of that name."""
         ...
 
     def write_lease(self, lease: Lease) -> Lease:
-        """Replace the version that it names, or create it; the Lease as it then is."""
+        """Replace the version that it names, or create it; returns the new Lease."""
         ...
 
 
 class Election:
-    """What one candidate knows and decides. No I/O."""
+    """The knowledge and decisions of one candidate. No I/O."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class Election:
     ) -> None:
         """``namespace`` and ``name`` are the Lease's.
 
-        ``identity`` must be nobody else's, not even an earlier process's.
+        ``identity`` must be unique, even among earlier processes.
 
-        ``monotonic`` tells seconds that never go back; ``clock`` unix seconds, for people to read.
+        ``monotonic`` returns seconds that never go back; ``clock`` unix seconds, for people.
         """
         self.identity = identity
         self.holder = ""
@@ -88,7 +88,7 @@ class Election:
         self._until = float("-inf")
 
     def leads(self) -> bool:
-        """Whether it may act at this moment."""
+        """Whether the candidate may act at this moment."""
         return self._monotonic() < self._until
 
     def step(self) -> Step:
@@ -97,7 +97,7 @@ class Election:
             try:
                 yield from self._write(self._ours)
             except ClusterError as error:
-                if error.status not in _SOMEBODY_WROTE:
+                if error.status not in _CONFLICTING:
                     raise
             else:
                 return
@@ -107,7 +107,7 @@ class Election:
             yield from self._write(lease or self._place)
 
     def release(self) -> Step:
-        """Give the Lease back if it is ours; from now on it does not lead."""
+        """Release the Lease if it is ours; from now on the candidate does not lead."""
         self._until = float("-inf")
         if self._ours is not None:
             ours, self._ours = self._ours, None
@@ -115,17 +115,17 @@ class Election:
             yield msgspec.structs.replace(ours, holder="", duration_seconds=1, renewed_at=now)
 
     def _observe(self, lease: Lease | None) -> None:
-        """Note what was read, and when it differed from what was read before."""
+        """Note the Lease that was read, and when it last changed."""
         self.holder = "" if lease is None else lease.holder
         if lease != self._seen:  # its version differs even where a clock stands still
-            self._seen_at = self._monotonic()  # after the answer: not before it was so
+            self._seen_at = self._monotonic()  # after the answer, so not before the change
         self._seen = lease
         if self.holder != self.identity:
             self._ours = None
             self._until = float("-inf")
 
     def _expired(self) -> bool:
-        """Whether its holder has not been heard of for as long as it asked for, and as we do."""
+        """Whether the Lease has not changed for the holder's duration and for ``LEASE_SECONDS``."""
         asked = self._seen.duration_seconds if self._seen else 0
         return self._monotonic() - self._seen_at > max(asked, LEASE_SECONDS)
 
@@ -147,11 +147,11 @@ class Election:
         self._until = sent_at + RENEW_SECONDS
 
 
-_SOMEBODY_WROTE: Final = frozenset({HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND})
+_CONFLICTING: Final = frozenset({HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND})
 
 
 class LeaderElector:
-    """One candidate, from :meth:`start` to :meth:`stop`. Safe to be asked from any thread."""
+    """One candidate, from :meth:`start` to :meth:`stop`. Any thread may use it."""
 
     def __init__(
         self,
@@ -166,8 +166,8 @@ class LeaderElector:
     ) -> None:
         """``namespace`` and ``name`` are the Lease's.
 
-        ``identity`` is what people know this process by; it is made unique here.
-        ``pause`` waits so many seconds, and less when it is stopped.
+        ``identity`` is this process's name for people; it is made unique here.
+        ``pause`` waits the seconds that it gets, or less when the elector is stopped.
         """
         self._leases = leases
         unique = f"{identity}_{uuid.uuid4().hex[:8]}"
@@ -182,12 +182,12 @@ class LeaderElector:
 
     @property
     def identity(self) -> str:
-        """What the Lease calls us."""
+        """Our name in the Lease."""
         return self._election.identity
 
     @property
     def holder(self) -> str:
-        """Who held the Lease when it was last read, "" if nobody."""
+        """The holder of the Lease when it was last read, "" if there was none."""
         return self._election.holder
 
     def start(self) -> None:
@@ -195,13 +195,13 @@ class LeaderElector:
         self._thread.start()
 
     def leads(self) -> bool:
-        """Whether we may act at this moment; false at once when we stop or cannot renew."""
+        """Whether we may act at this moment; False as soon as we stop or cannot renew."""
         return not self._stopped.is_set() and self._election.leads()
 
     def stop(self) -> None:
-        """Lead no longer, and give the Lease back; call it when nothing is being done any more.
+        """Stop leading and release the Lease; call this when no action is under way any more.
 
-        Waits some seconds at most: what hangs is left behind, and the Lease expires by itself.
+        Waits RELEASE_SECONDS at most: a request that hangs is abandoned, and the Lease expires.
         """
         self._stopped.set()
         if self._thread.ident is not None:
@@ -217,7 +217,7 @@ class LeaderElector:
         self._ask(self._election.release())
 
     def _ask(self, step: Step) -> None:
-        """Ask the API server what the election wants to know; never raises."""
+        """Make the election's requests to the API server; never raises."""
         failure = ""
         try:
             self._converse(step)

@@ -1,7 +1,7 @@
-"""One kind at the API server as :mod:`vgpu.kube.informer` follows it.
+"""One kind at the API server, for :mod:`vgpu.kube.informer` to follow.
 
-Its failures are every source's: a :class:`~vgpu.reasons.SourceError` with a reason code, or
-:class:`~vgpu.kube.documents.Expired` where a list mends it.
+Its failures are those of every source: :class:`~vgpu.reasons.SourceError` with a reason code, or
+:class:`~vgpu.kube.documents.Expired` if a new list repairs it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,13 +27,13 @@ REASONS: Final[Mapping[int | str, Reason]] = {
     503: Reason.UNREACHABLE,
     504: Reason.TIMEOUT,
 }
-"""By HTTP status, or by the client's reason where there was no answer; others are UNREADABLE."""
+"""By HTTP status, or by the client's reason if there was no answer; others are UNREADABLE."""
 
 _Object = TypeVar("_Object")
 
 
 class ListWatch(Generic[_Object]):
-    """A kind, to be listed and watched; a :class:`~vgpu.kube.informer.ListWatcher`."""
+    """The list and watch of a kind; a :class:`~vgpu.kube.informer.ListWatcher`."""
 
     def __init__(
         self,
@@ -44,12 +44,12 @@ class ListWatch(Generic[_Object]):
         resource_version: str = "",
         **selectors: str,
     ) -> None:
-        """``keep`` and ``resource_version`` are of the list, as in :class:`Reader`.
+        """``keep`` and ``resource_version`` are those of the list, as in :class:`Reader`.
 
-        Events come of every object; it is the informer's to drop those that are not to be kept.
+        Events are of every object; the informer drops objects that are not kept.
         """
         self.subject = server.server
-        """What failures are about."""
+        """The source that errors name."""
         self._server = server
         self._kind = kind
         self._keep = keep
@@ -57,7 +57,7 @@ class ListWatch(Generic[_Object]):
         self._selectors = selectors
 
     def list(self) -> tuple[list[_Object | MalformedObject], str]:
-        """All of them, and the version to watch from; "" where there is no such kind.
+        """All objects, and the version to watch from, "" if there is no such kind.
 
         Raises SourceError, or Expired.
         """
@@ -73,7 +73,7 @@ class ListWatch(Generic[_Object]):
                     **self._selectors,
                 ):
                     listed += (*page.objects, *page.malformed)
-                    # The first page's: where a token expired, later pages are of a later time.
+                    # Of the first page: if a token expired, later pages have a later version.
                     version = version or page.resource_version
             except ClusterError as error:
                 if not (self._kind.optional and error.status == NOT_FOUND):
@@ -93,22 +93,22 @@ def pods(server: Reader, *, keep: Keep = Keep.SHARING) -> ListWatch[Pod]:
 
 
 def pods_of_node(server: Reader, node: str) -> ListWatch[Pod]:
-    """One node's pods. Those that share no GPU too: they tell who is alive.
+    """One node's pods, including those without a shared GPU, which show who is alive.
 
-    The list is what the API server itself remembers, as the kubelet asks for it: thousands of nodes
-    ask, and none of them is to cost etcd a look at every pod of the cluster.
+    The list is from the API server's cache, as the kubelet requests it: thousands of nodes ask, and
+    no request should make etcd read every pod of the cluster.
     """
     return ListWatch(server, PODS, resource_version="0", field_selector=f"spec.nodeName={node}")
 
 
 def read_node(server: Reader, name: str) -> Node:
-    """One node, now. Raises SourceError."""
+    """One node in its current state. Raises SourceError."""
     with translate_errors(f"node {name}"):
         return server.node(name)
 
 
 def node(server: Reader, name: str) -> ListWatch[Node]:
-    """One node alone; as with its pods, from what the API server itself remembers."""
+    """One node alone, from the API server's cache, like its pods."""
     return ListWatch(server, NODES, resource_version="0", field_selector=f"metadata.name={name}")
 
 

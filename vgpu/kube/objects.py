@@ -1,8 +1,8 @@
-"""Pods, nodes and the few other objects of the API server, cut down to what sharing GPUs needs.
+"""Pods, nodes and the few other objects of the API server, reduced to what sharing GPUs needs.
 
-Frozen values, compact enough for every GPU pod of a large cluster to be kept: of annotations and
-labels only those that a scheme reads are here. :mod:`vgpu.kube.kinds` says how they are made from
-the API server's JSON.
+The values are frozen, and compact enough to keep every GPU pod of a large cluster: they have only
+the annotations and labels that a scheme reads. :mod:`vgpu.kube.kinds` has the rows that make them
+from the API server's JSON.
 """
 
 import re
@@ -28,7 +28,7 @@ MANAGER_PORT = "vgpu.dev/manager-port"
 """The port of a SharePod's pod manager (status.PodManagerPort)."""
 
 _MADE_BY_API_SERVER: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""A UID that the API server gives. A kubelet's are hashes without dashes."""
+"""The form of an API server's UID. A kubelet's UIDs are hashes without dashes."""
 
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
@@ -46,11 +46,11 @@ class ContainerState(StrEnum):
 
 
 class Container(msgspec.Struct, frozen=True, gc=False):
-    """A container of a pod's spec; ``limits`` holds the extended resources it asks for, in units.
+    """A container of a pod's spec; ``limits`` has the extended resources it requests, in units.
 
-    Extended resources cannot be overcommitted: requests, where given, equal limits. A quantity
-    that is not a whole number is kept as its text in ``broken``. ``env`` holds the variables that
-    a scheme reads, as far as the spec itself gives their value.
+    Extended resources cannot be overcommitted: requests, if present, equal limits. A quantity that
+    is not a whole number is kept as its text in ``broken``. ``env`` has the variables that a scheme
+    reads, if the spec itself has their value.
     """
 
     name: str
@@ -64,8 +64,8 @@ class Status(msgspec.Struct, frozen=True, gc=False):
     """A container's status; times are unix seconds.
 
     ``id`` has no ``<runtime>://`` in front. ``finished_at`` is None while it runs, ``reason`` and
-    ``message`` are those of the state it is in. ``last_…`` are those of its end before that, the
-    message only where the runtime wrote it.
+    ``message`` are those of the current state. ``last_…`` are those of the previous end, with the
+    message only if the runtime wrote it.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Status(msgspec.Struct, frozen=True, gc=False):
 
 
 class OwnerReference(msgspec.Struct, frozen=True, gc=False):
-    """The controller that made the pod."""
+    """The controller that owns the pod."""
 
     kind: str
     name: str
@@ -98,24 +98,24 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     """A pod. Times are unix seconds, None if not set.
 
     Attributes:
-        ref: who it is, under the UID that the API server knows.
+        ref: the pod's identity, with the API server's UID.
         resource_version: for preconditions.
-        node: where it is bound, "" if nowhere.
-        annotations, labels: those that a scheme or this product reads, no others.
+        node: the node that it is bound to, "" if none.
+        annotations, labels: only those that a scheme or this product reads.
         containers: app containers, init containers and sidecars that the spec names, in the
             kubelet's order of the annotation indices: app containers first, as in the spec.
-        statuses: as far as the kubelet has reported them.
-        deleted_at: when it is or was to be gone (deletionTimestamp).
-        scheduled_at: when the condition PodScheduled became what it is.
-        unschedulable: the scheduler's own words for why it is not bound; "" if it is.
+        statuses: the containers' statuses that the kubelet has reported.
+        deleted_at: when its deletion is or was due (deletionTimestamp).
+        scheduled_at: when the condition PodScheduled last changed.
+        unschedulable: the scheduler's message why it is not bound; "" if it is.
         priority: higher is more important.
-        started_at: when the kubelet had taken it in (status.startTime).
-        status_at: when the kubelet last wrote the status, as metadata.managedFields tell; if the
-            kubelet never did, when anybody did. Known of Pending and Failed pods only, and of no
+        started_at: when the kubelet accepted it (status.startTime).
+        status_at: when the kubelet last wrote the status, by metadata.managedFields; if the kubelet
+            never did, when any manager did. Known only for Pending and Failed pods, and for no
             SharePod.
         gated: whether a scheduling gate still keeps every scheduler from it.
         restart_policy: Always, OnFailure or Never.
-        tracked: whether a Job has still to count it, as its finalizer says.
+        tracked: whether a Job has still to count it, by its finalizer.
     """
 
     ref: PodRef
@@ -144,7 +144,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     def kubelet_uid(self) -> str:
         """The UID on the node's own disk and cgroups: a static pod's is not the API server's.
 
-        Anybody may write that annotation on a pod: it is never believed to be another pod's UID.
+        Any user may write that annotation on a pod, so it never counts as another pod's UID.
         """
         static = self.annotations.get(MIRROR)
         if static is None or _MADE_BY_API_SERVER.fullmatch(static):
@@ -160,10 +160,10 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
     def initialized(self, since: float = 0.0) -> bool:
         """Whether every init container that runs to its end has succeeded, the last of the spec at
-        or after ``since`` (unix seconds): an older status is of a boot of the node before this one.
+        or after ``since`` (unix seconds): an older status is from an earlier boot of the node.
 
-        False where there is none, or where the kubelet has not reported each. After a boot they
-        run again one by one, and those to come still have their old status meanwhile.
+        False if there is none, or if the kubelet has not reported all of them. After a boot they
+        run again one by one, and later ones have their old status meanwhile.
         """
         ends = {status.name: status for status in self.statuses if status.has_succeeded}
         plain = [
@@ -175,7 +175,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def terminal(self) -> bool:
-        """Whether it has ended for good."""
+        """Whether the pod has ended and cannot run again."""
         return self.phase in TERMINAL_PHASES
 
 
@@ -195,18 +195,18 @@ class Node(msgspec.Struct, frozen=True, gc=False):
 
 
 POD_KIND, SHARE_POD_KIND, NODE_KIND = "Pod", "SharePod", "Node"
-"""As Kubernetes and KubeShare name them."""
+"""The names of the kinds in Kubernetes and KubeShare."""
 
 
 class MalformedObject(msgspec.Struct, frozen=True, gc=False):
-    """An object that exists and cannot be read, with what can be read of it all the same.
+    """An object that exists and cannot be read as a whole, with its readable parts.
 
     Attributes:
         kind: ``Pod``, ``SharePod``, ``Node`` or ``ConfigMap``.
-        ref: who it is; what cannot be read of that is "".
+        ref: its identity; unreadable parts are "".
         detail: what is wrong with it.
-        node: where it is bound, "" if nowhere, None if that cannot be read.
-        annotations: those that a scheme or this product reads; None if they cannot be read.
+        node: the node that it is bound to, "" if none, None if that is unreadable.
+        annotations: those that a scheme or this product reads; None if they are unreadable.
     """
 
     kind: str
@@ -217,21 +217,21 @@ class MalformedObject(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str:
-        """Of the object, as nodes have it."""
+        """The name of the object."""
         return self.ref.name
 
     def may_be_on(self, node: str) -> bool:
-        """Whether it is bound to the node, or may be, or may yet be bound to it."""
+        """Whether it is or may be bound to the node, now or later."""
         return self.node in (None, "", node)
 
     @property
     def title(self) -> str:
-        """What it is called, for people."""
+        """Kind, namespace and name, for people."""
         named = "/".join(part for part in (self.ref.namespace, self.ref.name) if part)
         return f"{self.kind} {named or 'without a name'}"
 
     def __str__(self) -> str:
-        """For people: what it is and what is wrong with it."""
+        """The title and what is wrong, for people."""
         return f"{self.title}: {self.detail}"
 
 
@@ -239,9 +239,9 @@ class RawObject(msgspec.Struct, frozen=True):
     """An object as the server sent it, for a program that copies it or a part of it.
 
     Attributes:
-        ref: who it is; its namespace is "" if it has none.
+        ref: its identity; the namespace is "" if it has none.
         resource_version: for preconditions.
-        content: all of it, as JSON.
+        content: the whole object, as JSON.
     """
 
     ref: PodRef
@@ -250,14 +250,14 @@ class RawObject(msgspec.Struct, frozen=True):
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """A claim to be the only one who does something (coordination.k8s.io/v1).
+    """A lock that one process holds at a time (coordination.k8s.io/v1).
 
     Attributes:
-        resource_version: of the state that was read; "" if there is none yet.
-        holder: who has it; "" if nobody.
+        resource_version: the version that was read; "" if there is none yet.
+        holder: the identity of the holder; "" if there is none.
         duration_seconds: minimum time after ``renewed_at`` before others may take it, in seconds.
         acquired_at, renewed_at: unix seconds, exact to a microsecond; None if not set.
-        transitions: how often it has changed hands.
+        transitions: number of times that the holder changed.
     """
 
     namespace: str
@@ -271,12 +271,12 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
 
 def holds_devices(pod: Pod) -> bool:
-    """Whether the pod may still have devices: the one answer for every part of the product.
+    """Whether the pod may still have devices; every part of the product uses this function.
 
-    A terminal pod has none, whatever its annotations say. A pod that is being deleted keeps them
-    until the kubelet reports of every container that it has ended: one that was waiting may have
-    been started since. One that was never bound to a node has no containers. Where the kubelet
-    has reported nothing yet, a bound pod keeps them: missing data is not evidence.
+    A terminal pod has none, whatever its annotations are. A pod that is being deleted keeps them
+    until the kubelet reports the end of every container: a waiting container may have been started
+    since. A pod that was never bound to a node has no containers. If the kubelet has reported
+    nothing yet, a bound pod keeps its devices: missing data is no evidence.
     """
     if pod.terminal:
         return False

@@ -1,4 +1,4 @@
-"""Where objects live at the API server. No name can leave its place in a path."""
+"""Paths of objects at the API server. No name can leave its segment of a path."""
 
 from typing import Any
 from urllib.parse import quote
@@ -11,7 +11,7 @@ from vgpu.kube.verbs import ApiVerb
 def path_of(kind: ApiKind[Any], verb: ApiVerb, namespace: str = "", name: str = "") -> str:
     """The path of a request; ``namespace`` "" means all of them, or a kind that has none.
 
-    Raises ClusterError NotFound for an object without a name: that path would be everybody's.
+    Raises ClusterError NotFound for an object without a name: the path would be that of all.
     """
     root = f"/apis/{kind.api_version}" if "/" in kind.api_version else f"/api/{kind.api_version}"
     place = f"/namespaces/{_segment(namespace)}" if namespace else ""
@@ -26,7 +26,7 @@ def path_of(kind: ApiKind[Any], verb: ApiVerb, namespace: str = "", name: str = 
 def of_object(group: str, version: str, plural: str, namespace: str, name: str) -> str:
     """The path of one namespaced object of any API group but the core's.
 
-    Raises ClusterError NotFound where a part is missing: the path would be another's.
+    Raises ClusterError NotFound if a part is missing: the path would be another object's.
     """
     parts = (group, version, "namespaces", namespace, plural, name)
     if not all(parts):
@@ -35,6 +35,6 @@ def of_object(group: str, version: str, plural: str, namespace: str, name: str) 
 
 
 def _segment(text: str) -> str:
-    """One segment of a path: ``.`` and ``..``, too, would be taken for something else."""
+    """One segment of a path; ``.`` and ``..`` are quoted, too, since they have a meaning."""
     quoted = quote(text, safe="")
     return quoted.replace(".", "%2E") if quoted in {".", ".."} else quoted

@@ -1,8 +1,8 @@
-"""A pod of the API server cut down to a :class:`~vgpu.kube.objects.Pod`; pure.
+"""A pod of the API server reduced to a :class:`~vgpu.kube.objects.Pod`; pure.
 
-Whether a pod shares GPUs is known before anything is made of it. A SharePod of KubeShare comes in
-the shape of a pod, with what only it knows in the annotations ``SHARE_POD``, ``BOUND_DEVICE`` and
-``MANAGER_PORT``. Strings that repeat from pod to pod are kept once.
+Whether a pod shares GPUs is decided before it is reduced. A SharePod of KubeShare becomes a Pod,
+with its own data in the annotations ``SHARE_POD``, ``BOUND_DEVICE`` and ``MANAGER_PORT``. Strings
+that repeat from pod to pod are kept once.
 """
 
 import sys
@@ -29,17 +29,17 @@ from vgpu.kube.projection import kept, seconds
 from vgpu.model import ContainerKind, PodRef
 
 _KUBELET: Final = "kubelet"
-"""The manager's name in the fields that a kubelet has written."""
+"""The kubelet's name as the manager of fields."""
 
 _DATED: Final = frozenset({"Pending", "Failed"})
-"""Phases of pods whose last status has a time: a dead kubelet may have left them in these."""
+"""Phases in which the status time is kept: a dead kubelet may have left a pod in them."""
 
 NEVER_STARTED: Final = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of an end that the runtime (containerd, Docker) reports. With another reason the message
-is the container's own, which may be anything, of any length."""
+is the container's own: any text, of any length."""
 
 _NOTHING: Final[Mapping[str, Any]] = {}
-"""One empty mapping for all the pods and containers that have none of a thing."""
+"""One empty mapping for all pods and containers without entries."""
 
 _STATUS: Final = msgspec.json.Decoder(wire.PodStatusFields)
 _MANAGED: Final = msgspec.json.Decoder(list[wire.ManagedFields] | None)
@@ -61,7 +61,7 @@ def wire_shares_gpus(pod: wire.PodFields) -> bool:
 
 
 def project_pod(pod: wire.PodFields, subject: str) -> Pod:
-    """A pod, with when its status was written, where that is of interest.
+    """A pod, with the time of its status in the phases of ``_DATED``.
 
     Raises SourceError MALFORMED.
     """
@@ -72,7 +72,7 @@ def project_pod(pod: wire.PodFields, subject: str) -> Pod:
 
 
 def project_share_pod(pod: wire.SharePodFields, _: str) -> Pod:
-    """A SharePod in the shape of a pod, whose status is that of the pod that was made for it."""
+    """A SharePod as a pod, with the status of the pod that KubeShare made for it."""
     status = pod.status
     real = status.pod_object_meta
     derived = {SHARE_POD: real.uid if real else ""}
@@ -121,9 +121,9 @@ def _project(
 
 
 def _status_at(managed_fields: msgspec.Raw) -> float | None:
-    """When the kubelet last wrote the status; if it never did, when anybody did.
+    """When the kubelet last wrote the status; if it never did, when any manager did.
 
-    Whoever makes a pod may send entries of their own: what cannot be read of them tells nothing.
+    A pod's creator may send entries of their own, so unreadable entries are ignored.
     """
     try:
         written = _MANAGED.decode(managed_fields) or ()
@@ -138,7 +138,7 @@ def _status_at(managed_fields: msgspec.Raw) -> float | None:
 
 
 def _moment(text: str | None) -> float | None:
-    """A time of RFC 3339 in unix seconds; None for what is none, such as Go's year 0."""
+    """A time of RFC 3339 in unix seconds; None for an invalid one, such as Go's year 0."""
     try:
         moment = datetime.fromisoformat(text or "")
     except ValueError:
@@ -173,13 +173,13 @@ def _container(container: wire.ContainerFields, kind: ContainerKind) -> Containe
 
 
 def _env(fields: msgspec.Raw) -> Mapping[str, str]:
-    """Of variables of the same name the last counts, as it does in the container."""
+    """The kept variables; of several with one name the last counts, as in the container."""
     text = bytes(fields)
     if _KEPT_ENV not in text:
         return _NOTHING
     try:
         variables = _ENV.decode(text) or ()
-    except (msgspec.DecodeError, ValueError, RecursionError):  # it is as if there were none
+    except (msgspec.DecodeError, ValueError, RecursionError):  # treated as no variables
         return _NOTHING
     values = [variable.value for variable in variables if variable.name == KEPT_ENV]
     return {KEPT_ENV: values[-1]} if values else _NOTHING

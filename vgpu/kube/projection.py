@@ -1,6 +1,6 @@
-"""Nodes, Leases, ConfigMaps and Events of the API server cut down to what is kept; pure.
+"""Nodes, Leases, ConfigMaps and Events of the API server reduced to what is kept; pure.
 
-Strings that repeat from object to object are kept once. Pods: :mod:`vgpu.kube.pod_projection`.
+Strings that repeat from object to object are kept once. :mod:`vgpu.kube.pod_projection` has pods.
 """
 
 import sys
@@ -56,7 +56,7 @@ def project_lease(lease: wire.LeaseFields, _: str) -> Lease:
 
 
 def project_capacity(node: wire.NodeFields, _: str) -> Mapping[str, str]:
-    """A node's capacity, every resource of it, as it is written."""
+    """A node's capacity with every resource, as it is written."""
     return {name: str(quantity) for name, quantity in (node.status.capacity or {}).items()}
 
 
@@ -66,15 +66,17 @@ def project_config_map(config: wire.ConfigMapFields, _: str) -> tuple[Mapping[st
 
 
 def project_event_count(event: wire.EventFields, _: str) -> int:
-    """How often a core Event was reported."""
+    """Number of times that a core Event was reported."""
     return event.count or 0
 
 
 def kept(texts: Mapping[str, str] | None) -> Mapping[str, str]:
-    """Those annotations or labels that are kept."""
+    """The annotations or labels that are kept."""
     is_kept = kept_keys().is_kept
-    found = {sys.intern(key): text for key, text in (texts or _NOTHING).items() if is_kept(key)}
-    return found or _NOTHING
+    kept_texts = {
+        sys.intern(key): text for key, text in (texts or _NOTHING).items() if is_kept(key)
+    }
+    return kept_texts or _NOTHING
 
 
 def seconds(time: datetime | None) -> float | None:

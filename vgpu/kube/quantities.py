@@ -11,13 +11,13 @@ from vgpu.kube import wire
 from vgpu.kube.kept_keys import kept_keys
 
 QUOTED: Final = 64
-"""Characters of a broken quantity that are kept, and of a name that an error repeats."""
+"""Maximum number of characters kept of a broken quantity, and of a name in an error."""
 
 _NATIVE: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
-"""All that most containers ask for."""
+"""The only resources that most containers request."""
 
 _NOTHING: Final[Mapping[str, Any]] = {}
-"""One empty mapping for all the containers that ask for nothing of interest."""
+"""One empty mapping for all containers that request no such resource."""
 
 _QUANTITY: Final = re.compile(
     r"\+?(?=\.?[0-9])([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{1,2})|([a-zA-Z]{0,2}))"
@@ -32,17 +32,17 @@ _SUFFIXES: Final = {
 }
 _LARGEST: Final = 2**63 - 1
 _LONGEST: Final = 19
-"""Characters of the largest number."""
+"""Number of characters of the largest number."""
 
 _REMEMBERED: Final = 4096
-"""Distinct quantities; a cluster has a few hundred."""
+"""Number of distinct quantities that are cached; a cluster has a few hundred."""
 
 Extended = tuple[Mapping[str, int], Mapping[str, str]]
-"""Extended resources in units, and the texts of those that are no whole number."""
+"""Extended resources in units, and the texts of quantities that are not whole numbers."""
 
 
 def limits(resources: wire.Resources) -> Extended:
-    """What a container asks for; a limit counts before a request."""
+    """The extended resources of a container; a limit counts before a request."""
     limits, requests = resources.limits or _NOTHING, resources.requests or _NOTHING
     if _NATIVE.issuperset(limits) and _NATIVE.issuperset(requests):  # nearly all
         return _NOTHING, _NOTHING
@@ -50,8 +50,8 @@ def limits(resources: wire.Resources) -> Extended:
 
 
 def units(quantities: Mapping[str, wire.Quantity]) -> Extended:
-    """The shared GPUs' resources among these."""
-    found: dict[str, int] = {}
+    """The resources of shared GPUs among these quantities."""
+    numbers: dict[str, int] = {}
     broken: dict[str, str] = {}
     is_resource = kept_keys().is_resource
     for name, quantity in quantities.items():
@@ -60,8 +60,8 @@ def units(quantities: Mapping[str, wire.Quantity]) -> Extended:
             if number is None:
                 broken[sys.intern(name)] = str(quantity)[:QUOTED]
             else:
-                found[sys.intern(name)] = number
-    return found or _NOTHING, broken or _NOTHING
+                numbers[sys.intern(name)] = number
+    return numbers or _NOTHING, broken or _NOTHING
 
 
 def whole(quantity: str) -> int | None:

@@ -1,9 +1,9 @@
-"""What is read of the API server: lists page by page, watches, single objects.
+"""Reads from the API server: lists page by page, watches, single objects.
 
-Every read takes a row of :mod:`vgpu.kube.kinds`; the reads that have a name are those of the
-programs. An answer that is not Kubernetes' is a :class:`~vgpu.reasons.SourceError` MALFORMED. In a
-list or a watch an object that cannot be read is a :class:`~vgpu.kube.objects.MalformedObject`
-beside the others.
+Every read takes a row of :mod:`vgpu.kube.kinds`; the reads with a kind's name are those of the
+programs. An answer that is not Kubernetes' raises :class:`~vgpu.reasons.SourceError` MALFORMED. In
+a list or a watch an unreadable object is a :class:`~vgpu.kube.objects.MalformedObject` beside the
+others.
 """
 
 import random
@@ -21,10 +21,11 @@ from vgpu.kube.verbs import GET, LIST
 from vgpu.reasons import Reason, SourceError
 
 PAGE_SIZE: Final = 500
-"""Objects a page: what kubectl asks for."""
+"""Number of objects on a page, as kubectl requests them."""
 
 WATCH_SECONDS: Final = (240, 300)
-"""How long the server keeps one watch open: a random time, lest all watches end at once."""
+"""Bounds of the random time for which the server keeps one watch open, in seconds: watches should
+not all end at once."""
 
 _SELECTORS: Final = {"field_selector": "fieldSelector", "label_selector": "labelSelector"}
 
@@ -34,13 +35,12 @@ _Object = TypeVar("_Object")
 class Reader(ApiConnection):
     """One API server, as one user who reads.
 
-    Lists take ``resource_version``: "" asks for the newest state; "0" is content with what the
-    API server remembers, which costs etcd nothing, but may be of some time ago and may come in
-    one answer, whatever ``limit`` (objects a page) says. A page's own resource version is where to
-    watch from. Selectors are ``field_selector``, ``label_selector`` and, of what has one,
-    ``namespace``.
+    Lists take ``resource_version``: "" requests the newest state; "0" requests the API server's
+    cache, which costs etcd nothing, but may be older and may come in one answer, whatever ``limit``
+    (objects on a page) is. A watch starts at a page's own resource version. Selectors are
+    ``field_selector``, ``label_selector`` and, for namespaced kinds, ``namespace``.
 
-    All raise ClusterError, and SourceError for an answer that is not what Kubernetes sends.
+    All methods raise ClusterError, and SourceError for an answer that is not Kubernetes'.
     """
 
     # ------------------------------------------------------------ any kind
@@ -68,9 +68,9 @@ class Reader(ApiConnection):
         limit: int = PAGE_SIZE,
         **selectors: str,
     ) -> Iterator[ObjectPage[_Object]]:
-        """Every page of a list. When the token expires on the way, the rest is of a later time.
+        """Every page of a list. If the token expires meanwhile, the rest has a later version.
 
-        A ClusterError of status 404 where the server does not know the kind.
+        Raises ClusterError of status 404 if the server does not have the kind.
         """
         path, query = _selected(kind, selectors)
         query["limit"] = str(limit)
@@ -92,11 +92,11 @@ class Reader(ApiConnection):
     def watch(
         self, kind: ApiKind[_Object], resource_version: str, **selectors: str
     ) -> Iterator[WatchEvent[_Object]]:
-        """What happens to the selected objects from ``resource_version`` on.
+        """The events of the selected objects from ``resource_version`` on.
 
-        The server ends it after some minutes. A ClusterError's status is 410 when the version is
-        too old, so that the objects have to be listed again; SourceError is for a line that is no
-        event.
+        The server ends the watch after some minutes. Raises ClusterError of status 410 if the
+        version is too old, so that the objects have to be listed again, and SourceError for a line
+        that is no event.
         """
         path, query = _selected(kind, selectors)
         seconds = random.randint(*WATCH_SECONDS)  # noqa: S311  # no secret, only spread
@@ -116,7 +116,7 @@ class Reader(ApiConnection):
     def object_text(
         self, group: str, version: str, plural: str, namespace: str, name: str
     ) -> bytes:
-        """A namespaced object of a kind without a row, as the server sends it. As :meth:`get`."""
+        """A namespaced object of a kind without a row, as the server sends it, like :meth:`get`."""
         return self._ask(GET, of_object(group, version, plural, namespace, name))
 
     # ------------------------------------------------------------ lists
@@ -135,7 +135,7 @@ class Reader(ApiConnection):
         )
 
     def nodes(self, **selectors: str) -> Iterator[Node]:
-        """All nodes that the selectors choose, as far as they can be read."""
+        """All readable nodes that the selectors choose."""
         return (
             node for page in self.node_pages(limit=PAGE_SIZE, **selectors) for node in page.objects
         )
@@ -145,15 +145,15 @@ class Reader(ApiConnection):
         return self.pages(NODES, keep=Keep.ALL, limit=limit, **selectors)
 
     def sharepod_pages(self) -> Iterator[ObjectPage[Pod]]:
-        """Pages of SharePods; a ClusterError of status 404 where KubeShare is not installed."""
+        """Pages of SharePods; raises ClusterError of status 404 if KubeShare is not installed."""
         return self.pages(SHARE_PODS)
 
     def unhealthy_gpus(self) -> Mapping[str, str]:
         """The text of gpushare's ``unhealthy-gpu-<node>`` ConfigMaps, by node.
 
-        All ConfigMaps of kube-system in one answer: they are few, and names cannot be selected by
-        how they begin. One of them that cannot be read is a SourceError: whose GPUs are unhealthy
-        is not known then.
+        All ConfigMaps of kube-system come in one answer: they are few, and a selector cannot match
+        a prefix of names. Raises SourceError if one is unreadable: the unhealthy GPUs are unknown
+        then.
         """
         path = path_of(CONFIG_MAPS, LIST, "kube-system")
         dump = decode_dump(self._ask(LIST, path), self.server + path)
@@ -176,7 +176,7 @@ class Reader(ApiConnection):
         return self.get(NODES, "", name)
 
     def capacity(self, name: str) -> Mapping[str, str]:
-        """A node's whole capacity, as it is written there. As :meth:`node`."""
+        """A node's whole capacity, as it is written there. Errors are those of :meth:`node`."""
         return self.get(NODE_CAPACITIES, "", name)
 
     def config_map(self, namespace: str, name: str) -> Mapping[str, str] | None:
@@ -196,7 +196,7 @@ class Reader(ApiConnection):
 
 
 def _selected(kind: ApiKind[Any], selectors: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The path and the query of what the selectors choose."""
+    """The path and the query of a list with these selectors."""
     query = {
         _SELECTORS[name]: text for name, text in selectors.items() if text and name != "namespace"
     }

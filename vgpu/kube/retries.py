@@ -1,18 +1,18 @@
-"""How often, and with how much patience, a request to the API server is tried."""
+"""Number of tries and timeouts of requests to the API server."""
 
 from typing import Final
 
 import urllib3
 
 READ_TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)
-"""In seconds. An eviction may be answered after 10, when the server tries again for us."""
+"""Timeouts in seconds. An eviction may take 10, when the server tries again for us."""
 
 MOST_WAIT_SECONDS: Final = 30
 """Maximum time to wait before a read is tried again, whatever the server asks for, in seconds."""
 
 
 class _Retry(urllib3.Retry):
-    """Waits as the server asks."""
+    """Retries after the time that the server asks for."""
 
     def get_retry_after(self, response: urllib3.BaseHTTPResponse) -> float | None:
         """The time that the server asks us to wait, within reason, in seconds."""
@@ -22,7 +22,7 @@ class _Retry(urllib3.Retry):
 
 AGAIN: Final = _Retry(
     total=4,
-    connect=1,  # an address where nobody listens rarely changes its mind
+    connect=1,  # an address without a listener rarely gets one soon
     status_forcelist=(429, 502, 503, 504),
     allowed_methods=frozenset({"GET"}),
     backoff_factor=0.3,

@@ -1,7 +1,7 @@
 """Access as the pod that this runs in.
 
-What a pod is given are two files and two variables, read here: to import the official client for
-that would take 18 MiB on every node.
+A pod has two files and two variables for this, which are read here: the official client would take
+18 MiB on every node.
 """
 
 import time
@@ -14,17 +14,17 @@ import urllib3
 from vgpu.kube.access import CONNECTIONS, Access
 
 ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""Where the kubelet puts a pod's token, and the certificate of who has signed the server's."""
+"""The folder of a pod's token, and of the certificate authority of the server."""
 
 TOKEN_SECONDS: Final = 60.0
 """Maximum time that a token is used before its file is read again, in seconds: the kubelet renews
-it while it is good."""
+it before it expires."""
 
 
 def as_pod(environ: Mapping[str, str], account: str) -> Access:
-    """The cluster of a pod, as its ServiceAccount; reached directly, whatever proxy there is.
+    """The cluster of a pod, as its ServiceAccount, without any proxy.
 
-    Raises KeyError, OSError, ValueError for what is missing or no token.
+    Raises KeyError, OSError, ValueError for a missing part or an invalid token.
     """
     host, port = (environ[f"KUBERNETES_SERVICE_{part}"] for part in ("HOST", "PORT"))
     authority = Path(account, "ca.crt")
@@ -39,7 +39,7 @@ def as_pod(environ: Mapping[str, str], account: str) -> Access:
 
 
 class _Token:
-    """A token that is renewed in its file. Safe to use from several threads."""
+    """A token that is renewed in its file. Any thread may use it."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError, ValueError."""
@@ -47,12 +47,15 @@ class _Token:
         self._read = self._now()
 
     def headers(self) -> Mapping[str, str]:
-        """With the token; the one of before where there is none at the moment."""
+        """The header with the token; the previous token if the file has none now."""
         if time.monotonic() - self._read[1] > TOKEN_SECONDS:
             try:
                 self._read = self._now()
             except (OSError, ValueError):
-                self._read = self._read[0], time.monotonic()  # the server will say if it is too old
+                self._read = (
+                    self._read[0],
+                    time.monotonic(),
+                )  # the server refuses it if it is too old
         return {"authorization": f"Bearer {self._read[0]}"}
 
     def _now(self) -> tuple[str, float]:

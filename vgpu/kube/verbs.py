@@ -1,6 +1,6 @@
-"""What a request to the API server does: one row a verb, for reads and writes; pure.
+"""The verbs of requests to the API server, a row for each, for reads and writes; pure.
 
-A verb that a program needs is a row here. There is none that deletes: no program has that right.
+A verb that a program needs is a row here. No verb deletes: no program has that right.
 """
 
 from typing import Final
@@ -16,11 +16,11 @@ class ApiVerb(msgspec.Struct, frozen=True):
     """How one kind of request is sent.
 
     Attributes:
-        word: Kubernetes' name of the verb, as rights and the counts of requests have it.
-        method: of HTTP.
-        subresource: the part of the object that is meant; "" means the object itself.
-        names_object: whether the path names one object; else it is the path of all of a namespace.
-        content_type: of the body.
+        word: Kubernetes' name of the verb, in RBAC rights and in counts of requests.
+        method: the HTTP method.
+        subresource: the subresource; "" means the object itself.
+        names_object: whether the path names one object; else it is the path of a namespace.
+        content_type: the body's content type.
     """
 
     word: str
@@ -40,4 +40,4 @@ PATCH_STATUS: Final = ApiVerb("patch", "PATCH", "status", content_type=JSON_PATC
 EVICT: Final = ApiVerb("create", "POST", "eviction")
 
 VERBS: Final = (GET, LIST, WATCH, CREATE, REPLACE, PATCH, PATCH_STATUS, EVICT)
-"""All that the programs do."""
+"""All verbs that the programs use."""

@@ -22,11 +22,11 @@ Quantities = dict[str, Quantity] | None
 
 
 class Wire(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """What all of them have in common."""
+    """The base of all these structs."""
 
 
 class ObjectFields(Wire, frozen=True, kw_only=True):
-    """What all objects have in common; their metadata differs."""
+    """The fields of all objects, without metadata, which differs."""
 
     kind: str = ""
 
@@ -55,7 +55,7 @@ class Meta(Wire, frozen=True):
 class ManagedFields(Wire, frozen=True):
     """One of ``metadata.managedFields``: who wrote a part of the object last, and when.
 
-    Its time is read by itself: whoever makes an object may send one that is no :data:`Time`.
+    Its time is read separately: an object's creator may send a text that is no :data:`Time`.
     """
 
     manager: str = ""
@@ -140,7 +140,7 @@ class StateDetail(Wire, frozen=True):
 
 
 class ContainerStateFields(Wire, frozen=True):
-    """A container's state: at most one of these; Kubernetes takes none for waiting."""
+    """A container's state: at most one of these; none means waiting to Kubernetes."""
 
     waiting: StateDetail | None = None
     running: StateDetail | None = None
@@ -285,7 +285,7 @@ class AnyList(Wire, frozen=True):
 
 
 class AnyMeta(Wire, frozen=True):
-    """``metadata`` of what may turn out to be anything."""
+    """``metadata`` of an object of any kind."""
 
     name: str = ""
     namespace: str = ""
@@ -293,7 +293,7 @@ class AnyMeta(Wire, frozen=True):
 
 
 class AnyObject(Wire, frozen=True):
-    """Enough of any object to tell what it is and whose it is."""
+    """The fields that identify any object."""
 
     kind: str = ""
     api_version: str = ""
@@ -301,6 +301,6 @@ class AnyObject(Wire, frozen=True):
 
 
 class RawFields(Wire, frozen=True):
-    """Enough of an object of a known kind to identify it."""
+    """The fields that identify an object of a known kind."""
 
     metadata: Meta

@@ -1,4 +1,4 @@
-"""What is wrong beyond a single container, seen when all are settled."""
+"""Conflicts beyond a single container, found after all containers are resolved."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -14,13 +14,13 @@ MAX_NAMED = 8
 
 
 def double_booked(
-    said: Iterable[Statement], held: Mapping[str, Sequence[Holding]]
+    statements: Iterable[Statement], held: Mapping[str, Sequence[Holding]]
 ) -> Iterator[Conflict]:
-    """The same slice in the hands of two pods; ``held`` is what each pod holds, by UID.
+    """Slices that two pods hold; ``held`` is what each pod holds, by UID.
 
     Containers of one pod may share slices: app containers take over the init containers'.
     """
-    granted = [statement for statement in said if statement.slices]
+    granted = [statement for statement in statements if statement.slices]
     slices: dict[str, set[tuple[str, tuple[str, ...]]]] = {}
     for statement in granted:
         for resource, own in statement.slices:
@@ -36,19 +36,19 @@ def double_booked(
             yield Conflict(
                 ConflictKind.DOUBLE_BOOKED,
                 devices.pop() if len(devices) == 1 else "",
-                statements=tuple(s for s in granted if _is_given(s, resource, ids)),
+                statements=tuple(s for s in granted if _is_granted(s, resource, ids)),
                 detail=f"{resource}: {named}{more}",
             )
 
 
-def _is_given(statement: Statement, resource: str, ids: frozenset[str]) -> bool:
+def _is_granted(statement: Statement, resource: str, ids: frozenset[str]) -> bool:
     return any(of == resource and not ids.isdisjoint(own) for of, own in statement.slices)
 
 
-def _clashes(given: Iterable[tuple[str, tuple[str, ...]]]) -> dict[tuple[str, ...], list[str]]:
-    """UIDs of pods -> the IDs that all of them have, and no other."""
+def _clashes(granted: Iterable[tuple[str, tuple[str, ...]]]) -> dict[tuple[str, ...], list[str]]:
+    """UIDs of pods -> the device IDs that all of them have, and no other pod."""
     pods: dict[str, set[str]] = {}
-    for uid, ids in given:
+    for uid, ids in granted:
         pods.setdefault(uid, set()).update(ids)
     seen: set[str] = set()
     twice: set[str] = set()
@@ -57,32 +57,32 @@ def _clashes(given: Iterable[tuple[str, tuple[str, ...]]]) -> dict[tuple[str, ..
         seen |= own
     owners: dict[str, list[str]] = {}
     for uid, own in sorted(pods.items()):
-        for one in own & twice:
-            owners.setdefault(one, []).append(uid)
+        for device_id in own & twice:
+            owners.setdefault(device_id, []).append(uid)
     clashes: dict[tuple[str, ...], list[str]] = {}
-    for one, uids in sorted(owners.items()):
-        clashes.setdefault(tuple(uids), []).append(one)
+    for device_id, uids in sorted(owners.items()):
+        clashes.setdefault(tuple(uids), []).append(device_id)
     return clashes
 
 
 def without_device(
-    wanted: Iterable[Wanted], said: Mapping[str, Containers], read: frozenset[Source]
+    wanted: Iterable[Wanted], by_pod: Mapping[str, Containers], read: frozenset[Source]
 ) -> Iterator[Conflict]:
-    """Containers that run and to which the kubelet should have given a device, but did not.
+    """Containers that run and ask for a device, but to which the kubelet allocated none.
 
     It happens when the kubelet starts without its checkpoint: it does not know the resource then
-    and admits the pod as it is. ``read`` are the sources that told all they could.
+    and admits the pod as it is. ``read`` are the sources that were read completely.
     """
     if not read & KUBELET:
         return
-    for one in wanted:
-        name = one.request.container
-        containers = said.get(one.pod.uid, {})
+    for request in wanted:
+        name = request.request.container
+        containers = by_pod.get(request.pod.uid, {})
         about = (*containers.get(name, ()), *(containers.get("", ()) if name else ()))
-        given = any(s.source in KUBELET and s.container == name for s in about)
-        if one.resource and one.running and not given:
+        allocated = any(s.source in KUBELET and s.container == name for s in about)
+        if request.resource and request.running and not allocated:
             kind = ConflictKind.RUNNING_WITHOUT_DEVICE
-            yield Conflict(kind, pod=one.pod, container=name, statements=about)
+            yield Conflict(kind, pod=request.pod, container=name, statements=about)
 
 
 def by_no_container(statements: Iterable[Statement], registry: Registry) -> Iterator[Conflict]:
@@ -94,17 +94,17 @@ def by_no_container(statements: Iterable[Statement], registry: Registry) -> Iter
 
 
 def unreadable(malformed: Iterable[Malformed]) -> Iterator[Conflict]:
-    """What could not be read, as conflicts."""
-    for one in malformed:
+    """The unreadable texts, as conflicts."""
+    for error in malformed:
         yield Conflict(
-            ConflictKind.MALFORMED, pod=one.pod, container=one.container, detail=one.detail
+            ConflictKind.MALFORMED, pod=error.pod, container=error.container, detail=error.detail
         )
 
 
 def waiting(wanted: Iterable[Wanted], held: Mapping[str, Sequence[Holding]]) -> Iterator[Wanted]:
-    """What is asked for by containers that hold nothing."""
-    for one in wanted:
-        holders = {holding.container for holding in held.get(one.pod.uid, ())}
-        name = one.request.container
+    """The requests of containers that hold nothing."""
+    for request in wanted:
+        holders = {holding.container for holding in held.get(request.pod.uid, ())}
+        name = request.request.container
         if not (holders & {"", name} if name else holders):
-            yield one
+            yield request

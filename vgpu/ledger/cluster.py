@@ -22,8 +22,8 @@ class ClusterLedgers(msgspec.Struct, frozen=True):
     """The ledgers of a cluster's nodes.
 
     Attributes:
-        ledgers: by node, in the order of the nodes; then of those that only pods name.
-        unbound: what pods ask for that are bound or promised to no node.
+        ledgers: by node, in the order of the nodes; nodes that only pods name come last.
+        unbound: the requests of pods that are bound or reserved to no node.
         malformed: what could not be read of these pods.
     """
 
@@ -42,46 +42,48 @@ def cluster(
 
     ``pods`` are all that share GPUs, with what their SharePods know of them
     (:func:`vgpu.schemes.kubeshare.sharepod.join`); ``unhealthy`` is the text of gpushare's
-    ConfigMaps, by node. ``nvidia.com/gpu`` is HAMi's on a node that speaks its language, on others
-    it is NVIDIA's own, for which nothing is waited here.
+    ConfigMaps, by node. ``nvidia.com/gpu`` is HAMi's on a node with HAMi's annotations. On other
+    nodes it is NVIDIA's own, and no container waits for it here.
     """
-    speakers = tuple(codecs)
-    at_home: dict[str, list[_Read]] = {}
-    homeless: list[Reading] = []
+    all_codecs = tuple(codecs)
+    by_node: dict[str, list[_Read]] = {}
+    unbound_readings: list[Reading] = []
     for pod in pods:
         if not holds_devices(pod):
             continue
-        reading = read_pod(pod, speakers)
-        where = home(pod, reading)
-        if where:
-            at_home.setdefault(where, []).append((pod, reading))
+        reading = read_pod(pod, all_codecs)
+        node_name = home(pod, reading)
+        if node_name:
+            by_node.setdefault(node_name, []).append((pod, reading))
         else:
-            homeless.append(reading)
-    cards = unhealthy or {}
+            unbound_readings.append(reading)
+    unhealthy_gpus = unhealthy or {}
     ledgers = {
-        node.name: _ledger(node, at_home.pop(node.name, ()), speakers, cards.get(node.name, ""))
+        node.name: _ledger(
+            node, by_node.pop(node.name, ()), all_codecs, unhealthy_gpus.get(node.name, "")
+        )
         for node in nodes
     }
-    for name in sorted(at_home):
-        ledgers[name] = _ledger(Node(name), at_home[name], speakers)
+    for name in sorted(by_node):
+        ledgers[name] = _ledger(Node(name), by_node[name], all_codecs)
     return ClusterLedgers(
         ledgers,
-        tuple(wanted for reading in homeless for wanted in reading.wanted),
-        tuple(malformed for reading in homeless for malformed in reading.malformed),
+        tuple(wanted for reading in unbound_readings for wanted in reading.wanted),
+        tuple(malformed for reading in unbound_readings for malformed in reading.malformed),
     )
 
 
 def home(pod: Pod, reading: Reading) -> str:
-    """The node that a pod is bound to, else the one that it is promised to; "" if there is none."""
+    """The node that a pod is bound to, else the node that its claim names; "" if there is none."""
     return pod.node or next((claim.node for claim in reading.claims if claim.node), "")
 
 
 def node_ledger(
     node: Node, pods: Iterable[Pod], codecs: Sequence[SchemeCodec], unhealthy: str = ""
 ) -> Ledger:
-    """The ledger of one node; ``pods`` are those at home there that hold devices.
+    """The ledger of one node; ``pods`` are this node's pods that hold devices.
 
-    The rest is as for :func:`cluster`, ``unhealthy`` the text of this node's ConfigMap.
+    ``codecs`` are as for :func:`cluster`, ``unhealthy`` is the text of this node's ConfigMap.
     """
     return _ledger(node, [(pod, read_pod(pod, codecs)) for pod in pods], codecs, unhealthy)
 
@@ -91,27 +93,27 @@ def _ledger(
 ) -> Ledger:
     uuids = of_share_pods(pod for pod, _ in pods)
     statements = [
-        said for pod, reading in pods for said in on_cards(pod, reading.statements, uuids)
+        statement for pod, reading in pods for statement in on_cards(pod, reading.statements, uuids)
     ]
-    told, illegible = registered(node, codecs)
-    malformed = [*(one for _, reading in pods for one in reading.malformed), *illegible]
+    registrations, unreadable = registered(node, codecs)
+    malformed = [*(fault for _, reading in pods for fault in reading.malformed), *unreadable]
     devices: list[Device] = []
-    spoken: set[str] = set()
-    for codec, its_cards in told:
-        cards = its_cards
-        statements += _silent_grants(codec, cards, pods)
+    resources: set[str] = set()
+    for codec, registered_gpus in registrations:
+        gpus = registered_gpus
+        statements += _silent_grants(codec, gpus, pods)
         try:
-            cards = codec.with_health(cards, unhealthy, node.name)
-        except ClaimError as error:
-            malformed.append(Malformed(None, "", codec.scheme, str(error)))
-        if cards:
-            spoken.update(codec.resources)
-            devices += cards
+            gpus = codec.with_health(gpus, unhealthy, node.name)
+        except ClaimError as claim_error:
+            malformed.append(Malformed(None, "", codec.scheme, str(claim_error)))
+        if gpus:
+            resources.update(codec.resources)
+            devices += gpus
     return merge(
         Evidence(
             node=node.name,
             devices=with_handles(_each_once(devices), uuids),
-            devices_complete=not illegible and bool(devices),
+            devices_complete=not unreadable and bool(devices),
             statements=tuple(statements),
             pods=tuple(pod for pod, _ in pods),
             pods_complete=True,
@@ -119,7 +121,7 @@ def _ledger(
                 wanted
                 for _, reading in pods
                 for wanted in reading.wanted
-                if wanted.resource in spoken or not wanted.resource.startswith(OWN_RESOURCES)
+                if wanted.resource in resources or not wanted.resource.startswith(OWN_RESOURCES)
             ),
             malformed=tuple(malformed),
             read=frozenset({Source.ANNOTATIONS}),
@@ -128,18 +130,18 @@ def _ledger(
 
 
 def _silent_grants(
-    codec: SchemeCodec, cards: tuple[Device, ...], pods: Iterable[_Read]
+    codec: SchemeCodec, gpus: tuple[Device, ...], pods: Iterable[_Read]
 ) -> Iterator[Statement]:
-    """What a plugin gives without a word: the only GPU of its node."""
+    """The only GPU of a node, which a plugin allocates without an annotation."""
     for pod, reading in pods:
-        if len(cards) == 1 and not reading.claims and not reading.malformed:
-            claim = codec.sole_card(pod, cards)
+        if len(gpus) == 1 and not reading.claims and not reading.malformed:
+            claim = codec.sole_card(pod, gpus)
             if claim is not None:
                 yield from claim_statements(pod, claim)
 
 
 def _each_once(devices: Iterable[Device]) -> tuple[Device, ...]:
-    """Of two languages' GPUs with the same index, one may know the UUID: it is one GPU."""
-    found = {device.name: device for device in devices}
-    with_uuid = {device.index for device in found.values() if device.uuid}
-    return tuple(d for d in found.values() if d.uuid or d.index not in with_uuid)
+    """Each GPU once: two schemes' GPUs with the same index are one GPU, named by its UUID."""
+    by_name = {device.name: device for device in devices}
+    with_uuid = {device.index for device in by_name.values() if device.uuid}
+    return tuple(d for d in by_name.values() if d.uuid or d.index not in with_uuid)

@@ -1,4 +1,4 @@
-"""Where sources disagree with one another or with what can be: kept, typed, with the statements.
+"""Conflicts: where sources disagree with one another or with what is possible, with the statements.
 
 A kind is the value of the label ``type`` in metrics; its explanation stands in the documentation
 and in the output of the commands.
@@ -12,7 +12,7 @@ from vgpu.reasons import Explained
 
 
 class ConflictKind(Explained):
-    """What is wrong; ``explanation`` has it in words."""
+    """The kind of a conflict; ``explanation`` is the text for people."""
 
     CARD_DIFFERS = "card_differs", "sources name different devices for one container"
     FILE_DIFFERS = (
@@ -53,11 +53,11 @@ class Conflict(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         kind: what is wrong.
-        device: on which device, by its name in the ledger; "" if on none, or on several.
-        pod: whose; None if of several pods or of no pod.
-        container: its name, "" if of a whole pod, or several.
+        device: the device's name in the ledger; "" if there is none, or several.
+        pod: the pod; None if there are several, or none.
+        container: its name, "" for a whole pod, or several containers.
         statements: those that conflict, the most trusted first.
-        detail: what the kind does not say, in words.
+        detail: the details beyond the kind, as text.
     """
 
     kind: ConflictKind

@@ -1,4 +1,4 @@
-"""What containers may use and use of their devices: the values, and how they come to be. Pure."""
+"""Limits and use of containers on their devices: the values, and how they are built. Pure."""
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -16,7 +16,7 @@ from vgpu.reasons import Reason, Rejection
 
 
 class ShareUsage(msgspec.Struct, gc=False):
-    """What one container may use and uses of one device.
+    """Limits and use of one container on one device.
 
     Attributes:
         device: its UUID.
@@ -24,8 +24,8 @@ class ShareUsage(msgspec.Struct, gc=False):
         limit_bytes: None with ``unlimited`` False means that the limit is unknown.
         unlimited: nothing limits the memory.
         core_limit_percent, core_request_percent: of one device; None if there is none, or unknown.
-        used_bytes, processes, sm_utilization: the driver's truth by process; None if unknown.
-        accounted: the shim's; None if unknown.
+        used_bytes, processes, sm_utilization: what the driver reports by process; None if unknown.
+        accounted: what the shim reports; None if unknown.
     """
 
     device: str
@@ -41,11 +41,11 @@ class ShareUsage(msgspec.Struct, gc=False):
 
 
 class ContainerUsage(msgspec.Struct, gc=False):
-    """One container with its shares, by device, and how we know of it.
+    """One container with its shares, by device, and the source that reports it.
 
-    ``pod`` has no names where they are unknown; ``container`` is "" where only the pod could be
-    told. ``scheme`` and ``phase`` are the ledger's; ``source`` is the first to speak of it. The
-    rest is its region's word.
+    ``pod`` has no names where they are unknown; ``container`` is "" where only the pod is known.
+    ``scheme`` and ``phase`` are the ledger's; ``source`` is the first that reports the container.
+    The other fields are what its region reports.
     """
 
     pod: PodRef
@@ -60,7 +60,7 @@ class ContainerUsage(msgspec.Struct, gc=False):
     shares: dict[str, ShareUsage] = {}
 
     def share(self, device: str) -> ShareUsage:
-        """Its share of the device, made if there is none."""
+        """The container's share of the device, created if there is none."""
         share = self.shares.get(device)
         if share is None:
             share = self.shares[device] = ShareUsage(device)
@@ -68,7 +68,7 @@ class ContainerUsage(msgspec.Struct, gc=False):
 
 
 class LeftoverRegion(msgspec.Struct, frozen=True, gc=False):
-    """A region whose container has ended; ``pod`` has no names where nobody knows it any more."""
+    """A region whose container has ended; ``pod`` has no names if no source has them."""
 
     path: str
     pod: PodRef
@@ -76,14 +76,14 @@ class LeftoverRegion(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeUsage(msgspec.Struct, frozen=True):
-    """All containers of a node, those included that are only promised a share.
+    """All containers of a node, including those with a share that is only reserved.
 
     Attributes:
         containers: in the order of the sources' trust.
         devices: the attribution gap by UUID, where it is known.
-        orphans, released: regions of pods that nobody knows, and of others that have ended; None
-            where nothing could tell which pods live, or have names.
-        refused: what could only be refused here, with whose word it was.
+        orphans, released: regions of unknown pods, and of known containers that have ended; None
+            where no source reports which pods live, or their names.
+        refused: what was refused while this was built, with its source.
     """
 
     containers: tuple[ContainerUsage, ...] = ()
@@ -99,8 +99,8 @@ class UsageBuilder:
     Attributes:
         registry: the node's devices.
         presence: which pods have containers on the node.
-        credible: what of a tenant's word can be.
-        containers: those that are known so far.
+        credible: which values of a tenant are possible.
+        containers: the containers that are known so far.
     """
 
     def __init__(
@@ -123,19 +123,19 @@ class UsageBuilder:
         self._finished = finished
 
     def reject(self, source: Source, subject: str, reason: Reason, detail: str) -> None:
-        """Refuse what ``source`` says in a file or of a pod."""
+        """Refuse what ``source`` reports in a file or about a pod."""
         self.refused.append((source, Rejection(subject, reason, detail)))
 
     def has_ended(self, place: Place) -> bool:
-        """Whether the container's pod has ended, or it is an init container that has."""
+        """Whether the container's pod, or the init container itself, has ended."""
         return self.presence.of(place[0]) is False or place in self._finished
 
     def is_there(self, place: Place) -> bool:
-        """Whether its pod is known to live, and it is no init container that has succeeded."""
+        """Whether the pod is known to live, and the container is no succeeded init container."""
         return bool(self.presence.of(place[0])) and place not in self._finished
 
     def is_missing(self, device: str) -> bool:
-        """Whether the node does not have it; a driver that missed a GPU cannot tell."""
+        """Whether the node lacks the device; False while the driver's list is incomplete."""
         return self.registry.complete and device not in self.registry.devices
 
     def pod(self, uid: str) -> PodRef | None:
@@ -143,7 +143,7 @@ class UsageBuilder:
         return self._pods.get(uid)
 
     def container(self, place: Place, scheme: Scheme, source: Source) -> ContainerUsage:
-        """The container; the first source to speak of it is the one that is named."""
+        """The container; its ``source`` is the first source that reports it."""
         usage = self.containers.get(place)
         if usage is None:
             uid, name = place
@@ -165,7 +165,7 @@ class UsageBuilder:
         )
 
     def add_promised(self) -> None:
-        """Who holds a share by the ledger, though nothing on the node knows of it yet."""
+        """Add the holders in the ledger that no source on the node reports yet."""
         names_by_pod: dict[str, set[str]] = {}
         for uid, name in self.containers:
             names_by_pod.setdefault(uid, set()).add(name)

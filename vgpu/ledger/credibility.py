@@ -1,8 +1,8 @@
-"""What of a tenant's word can be: numbers within bounds, and devices that nobody else contradicts.
+"""Which values of a tenant are possible: numbers within bounds, devices that no source contradicts.
 
-Pure. A region can be written by its tenant, and so can gpu-manager's limit file. What the kubelet
-or our own plugin gave is known where their checkpoints can be read; else the ledger reports what
-the driver, pod-resources and the annotations say.
+Pure. A tenant can write its region and gpu-manager's limit file. What the kubelet or our own plugin
+allocated is known where their checkpoints can be read; else the ledger has what the driver,
+pod-resources and the annotations report.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ from vgpu.model import Source
 from vgpu.reasons import Reason
 
 CLOCK_SLACK_SECONDS = 86_400
-"""The library's time may be ahead of ours by so much: somebody has set a clock."""
+"""Maximum lead of the library's time over ours, in seconds: a clock may have been set."""
 
 _File = tuple[Source, str]
 """The source that read it, and its path."""
@@ -28,7 +28,7 @@ _Place = tuple[str, str]
 
 
 class Credibility:
-    """Tells what can be from what cannot, and reports it of the latter."""
+    """Separates possible from impossible values, and reports the impossible ones."""
 
     def __init__(
         self,
@@ -37,27 +37,27 @@ class Credibility:
         at: float,
         reject: Callable[[Source, str, Reason, str], None],
     ) -> None:
-        """``at`` is now in unix seconds; ``reject`` takes whose word, path, reason, detail."""
+        """``at`` is now in unix seconds; ``reject`` takes source, path, reason and detail."""
         self._bounds = bounds
         self._placements = placements
         self._at = at
         self._reject = reject
 
     def is_forged(self, file: _File, place: _Place, device: str) -> bool:
-        """Whether the file names a device where nobody else has its container."""
+        """Whether the file names a device for which other sources contradict it."""
         contradiction = self._placements.contradiction(*place, device)
         if contradiction:
             self._reject(*file, Reason.FORGED, f"{device}, but {contradiction}")
         return bool(contradiction)
 
     def limit(self, file: _File, device: str, limit: int) -> int | None:
-        """The limit in bytes, None if there is none or it is more than can be."""
+        """The limit in bytes; None if there is none, or more than is possible."""
         return (
             None if self._absurd(file, self._bounds.limit_error(device, limit)) else limit or None
         )
 
     def use(self, file: _File, device: str, accounted: Accounted) -> Accounted | None:
-        """What is accounted, without what is more than can be."""
+        """The accounted amounts, without impossible ones."""
         if self._absurd(file, self._bounds.use_error(device, accounted.total)):
             return None
         error = self._bounds.use_error(device, accounted.phantom or 0)
@@ -66,12 +66,12 @@ class Credibility:
         return accounted
 
     def priority(self, region: Region, path: str) -> int | None:
-        """The library takes any number of its environment; HAMi's monitor, none below 0."""
+        """The priority: the library accepts any number, HAMi's monitor none below 0."""
         error = "" if region.priority >= 0 else f"priority {region.priority}"
         return None if self._absurd((Source.SHIM, path), error) else region.priority
 
     def last_kernel_time(self, region: Region, path: str) -> int | None:
-        """When the last kernel was launched, unless that is still to come."""
+        """When the last kernel was launched, in unix seconds; None if that is in the future."""
         at = region.last_kernel_time
         ahead = at is not None and at > self._at + CLOCK_SLACK_SECONDS
         error = f"a last kernel at {at}, unix time" if ahead else ""
@@ -84,7 +84,7 @@ class Credibility:
 
 
 class Placements:
-    """Where a ledger has each container."""
+    """The devices on which a ledger has each container."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._holdings: dict[_Place, dict[str, Holding]] = {}
@@ -95,20 +95,23 @@ class Placements:
             self._holdings.setdefault(place, {})[holding.share.device] = holding
             self._names.setdefault(holding.pod.uid, set()).add(holding.container)
         for entry in ledger.devices:
-            for said in entry.disputed:
-                self._elsewhere.setdefault((said.pod.uid, said.container), []).append(said)
+            for statement in entry.disputed:
+                self._elsewhere.setdefault((statement.pod.uid, statement.container), []).append(
+                    statement
+                )
 
     def contradiction(self, pod_uid: str, container: str, device: str) -> str:
-        """Who has the container on other devices only, and on which; "" if nobody has."""
+        """Which sources report the container on other devices only, and on which; "" if none."""
         holdings = self._holdings.get((pod_uid, container), {})
         here = holdings.get(device)
-        if here is None:  # better words have decided against this one
+        if here is None:  # more trusted sources have decided against this device
             return _placed(at for at in holdings.values() if at.source not in LIMITS)
         if not LIMITS.issuperset(here.sources):
             return ""
-        for said in self._elsewhere.get((pod_uid, container), ()):
-            if said.source not in PARTIAL:
-                return f"{said.source} reports {', '.join(share.device for share in said.shares)}"
+        for statement in self._elsewhere.get((pod_uid, container), ()):
+            if statement.source not in PARTIAL:
+                devices = ", ".join(share.device for share in statement.shares)
+                return f"{statement.source} reports {devices}"
         return self._strangers(pod_uid, container)
 
     def _strangers(self, pod_uid: str, container: str) -> str:
@@ -120,5 +123,5 @@ class Placements:
 
 
 def _placed(holdings: Iterable[Holding]) -> str:
-    told = (f"{at.source} reports {at.share.device}" for at in holdings if at.share.device)
-    return "; ".join(told)
+    reports = (f"{at.source} reports {at.share.device}" for at in holdings if at.share.device)
+    return "; ".join(reports)

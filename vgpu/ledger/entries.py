@@ -1,4 +1,4 @@
-"""What comes out: who holds what on which device, and how we know."""
+"""The ledger's result: who holds what on which device, by which sources."""
 
 from collections.abc import Iterator
 
@@ -17,18 +17,17 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
         pod: by the UID that the node knows it by.
         container: "" where only the pod is known.
         share: the device by its name in the ledger, and all that the container has of it; of a
-            holding that is on no known device, the name that was told, "" if none was.
-        scheme: in whose language.
+            holding on no known device: the name that was reported, "" if none was.
+        scheme: the scheme of the claim.
         phase: assigned as soon as one source reports it.
-        source: whose word decided that it is here.
-        sources: all that do not speak against it, the most trusted first.
+        source: the source that decided that it is here.
+        sources: all sources that do not contradict it, the most trusted first.
         since: when the phase began, unix seconds; None if no source reports.
         slots: how many shares of the device these are.
         alive: its container runs at this moment, and the kernel reports it.
         kind: when the container runs.
         order: of an init container or sidecar: its place among these, from 0, as they start.
-        sized_by: whose word the share's memory is; None if no source reports it of this very
-            device.
+        sized_by: the source of the share's memory; None if no source reports it for this device.
     """
 
     pod: PodRef
@@ -58,11 +57,11 @@ class DeviceEntry(msgspec.Struct, frozen=True, gc=False):
     """One device.
 
     Attributes:
-        device: what there is to share.
-        holdings: who has of it, by pod and container.
-        held: their sum, of each pod at its peak (:func:`vgpu.effective.effective`).
-        disputed: statements that place a container here which better ones place elsewhere.
-        lost: it was there and no longer answers.
+        device: the device, with its capacity.
+        holdings: its holdings, by pod and container.
+        held: their sum, each pod at its peak (:func:`vgpu.effective.effective`).
+        disputed: statements that place a container here which more trusted ones place elsewhere.
+        lost: the device was there and no longer answers.
     """
 
     device: Device
@@ -73,14 +72,14 @@ class DeviceEntry(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def free_memory_bytes(self) -> int | None:
-        """What is left, never below 0; None if the device's memory is unknown."""
+        """The free memory, never below 0; None if the device's memory is unknown."""
         if self.device.memory_bytes is None:
             return None
         return max(0, self.device.memory_bytes - self.held.memory_bytes)
 
     @property
     def free_cores_milli(self) -> int:
-        """What is left, never below 0."""
+        """The free cores, never below 0."""
         return max(0, self.device.cores_milli - self.held.cores_milli)
 
 
@@ -91,10 +90,10 @@ class Ledger(msgspec.Struct, frozen=True, gc=False):
         node: its name.
         devices: by index, then by name.
         unplaced: holdings whose device is unknown or not on the node.
-        waiting: what containers ask for that hold nothing.
-        unproven: statements about pods of which nothing shows whether they are alive.
-        leftovers: statements about pods that are no more, those that are normal included, and about
-            init containers that have succeeded.
+        waiting: the requests of containers that hold nothing.
+        unproven: statements about pods that no source shows to be alive or ended.
+        leftovers: statements about ended or deleted pods, the normal ones included, and about init
+            containers that have succeeded.
         conflicts: by kind, device and pod.
         malformed: what could not be read; each is a conflict too.
         read: the sources that this was made from.
@@ -114,11 +113,11 @@ class Ledger(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def holdings(self) -> Iterator[Holding]:
-        """All of them, device by device, then those on no device."""
+        """All holdings, device by device, then those on no device."""
         for entry in self.devices:
             yield from entry.holdings
         yield from self.unplaced
 
     def of_pod(self, uid: str) -> tuple[Holding, ...]:
-        """What a pod holds."""
+        """The holdings of a pod."""
         return tuple(holding for holding in self.holdings if holding.pod.uid == uid)

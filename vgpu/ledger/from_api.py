@@ -13,11 +13,11 @@ from vgpu.schemes.mig import mig_slot
 from vgpu.units import MOST_DEVICE_MEMORY, MOST_DEVICE_MILLI, percentage, size
 
 MIG_SLOT = "MIG slot"
-"""What Volcano's MIG slots are a resource of; the kubelet does not know them."""
+"""Our resource name for Volcano's MIG slots, which the kubelet does not know."""
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What one pod reports in all languages; ``claims`` are what the statements were made from."""
+    """One pod's data in all schemes; the statements were made from the ``claims``."""
 
     claims: tuple[Claim, ...] = ()
     statements: tuple[Statement, ...] = ()
@@ -26,23 +26,23 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 def read_pod(pod: Pod, codecs: Iterable[SchemeCodec]) -> Reading:
-    """The pod's claims and requests; what cannot be read is a value, too.
+    """The pod's claims and requests; unreadable texts are values, too.
 
-    A pod that has ended asks for nothing more, and nobody needs to repair what it contains.
+    A pod that has ended has no requests, and its annotations need no repair.
     """
     claims: list[Claim] = []
     wanted: list[Wanted] = []
     malformed: dict[Malformed, None] = {}
     ref = node_ref(pod)
-    over = not holds_devices(pod)
-    asked = {
+    ended = not holds_devices(pod)
+    resources_asked = {
         name for container in pod.containers for name in (*container.limits, *container.broken)
     }
     for codec in codecs:
         resources = codec.resources
-        asks = not over and not (resources and asked.isdisjoint(resources))
+        is_asking = not ended and not (resources and resources_asked.isdisjoint(resources))
         try:
-            wanted += _wanted(pod, ref, codec) if asks else ()
+            wanted += _wanted(pod, ref, codec) if is_asking else ()
             claim = codec.claim(pod)
         except ClaimError as error:
             malformed[Malformed(ref, "", codec.scheme, error.detail)] = None
@@ -53,24 +53,24 @@ def read_pod(pod: Pod, codecs: Iterable[SchemeCodec]) -> Reading:
                 malformed[Malformed(ref, "", claim.scheme, remark)] = None
     return Reading(
         tuple(claims),
-        tuple(said for claim in claims for said in claim_statements(pod, claim)),
+        tuple(statement for claim in claims for statement in claim_statements(pod, claim)),
         tuple(wanted),
-        () if over else tuple(malformed),
+        () if ended else tuple(malformed),
     )
 
 
 def registered(
     node: Node, codecs: Iterable[SchemeCodec]
 ) -> tuple[list[tuple[SchemeCodec, tuple[Device, ...]]], list[Malformed]]:
-    """The GPUs that the node reports it has, in each language that can be read."""
-    told: list[tuple[SchemeCodec, tuple[Device, ...]]] = []
+    """The GPUs that the node's annotations register, by each codec that can read them."""
+    registrations: list[tuple[SchemeCodec, tuple[Device, ...]]] = []
     malformed: list[Malformed] = []
     for codec in codecs:
         try:
-            told.append((codec, codec.devices(node)))
+            registrations.append((codec, codec.devices(node)))
         except ClaimError as error:
             malformed.append(Malformed(None, "", codec.scheme, str(error)))
-    return told, malformed
+    return registrations, malformed
 
 
 def node_ref(pod: Pod) -> PodRef:
@@ -79,7 +79,7 @@ def node_ref(pod: Pod) -> PodRef:
 
 
 def claim_statements(pod: Pod, claim: Claim) -> Iterator[Statement]:
-    """A pod's claim in one language, container by container."""
+    """The statements of a pod's claim, container by container."""
     ref = node_ref(pod)
     for allocation in claim.allocations:
         assigned = allocation.phase is Phase.ASSIGNED
@@ -99,21 +99,21 @@ def claim_statements(pod: Pod, claim: Claim) -> Iterator[Statement]:
 
 
 def _too_large(claim: Claim) -> Iterator[str]:
-    """What the claim's shares have more of than any device, in words."""
+    """The amounts of the claim's shares that exceed any device, as text."""
     for allocation in claim.allocations:
-        whose = allocation.container or "the pod"
+        holder = allocation.container or "the pod"
         for share in allocation.shares:
             kept, device = _credible(share), share.device or "a device"
             if kept.memory_bytes != share.memory_bytes:
-                told = size(share.memory_bytes or 0)
-                yield f"{whose} has {told} of {device}, which no device has"
+                amount = size(share.memory_bytes or 0)
+                yield f"{holder} has {amount} of {device}, which no device has"
             if kept.cores_milli != share.cores_milli:
-                told = percentage(share.cores_milli or 0)
-                yield f"{whose} has {told} of the cores of {device}, which no device has"
+                amount = percentage(share.cores_milli or 0)
+                yield f"{holder} has {amount} of the cores of {device}, which no device has"
 
 
 def _credible(share: Share) -> Share:
-    """The share, its amounts unknown where no device has so much."""
+    """The share, with amounts unknown where no device has so much."""
     memory, cores = share.memory_bytes, share.cores_milli
     if (memory or 0) <= MOST_DEVICE_MEMORY and (cores or 0) <= MOST_DEVICE_MILLI:
         return share
@@ -125,19 +125,19 @@ def _credible(share: Share) -> Share:
 
 
 def _only_container(pod: Pod) -> str:
-    """Whose a share of the whole pod is; "" if several may use it."""
+    """The container that a share of the whole pod belongs to; "" if several may use it."""
     return pod.containers[0].name if len(pod.containers) == 1 else ""
 
 
 def _wanted(pod: Pod, ref: PodRef, codec: SchemeCodec) -> Iterator[Wanted]:
-    """What the pod asks for; init containers aside, which get what the others get after them.
+    """The pod's requests, without init containers: app containers reuse their devices.
 
     Raises ClaimError.
     """
     requests = codec.requests(pod)
     if not requests:
         return
-    running = {each.name for each in pod.statuses if each.state is ContainerState.RUNNING}
+    running = {status.name for status in pod.statuses if status.state is ContainerState.RUNNING}
     served = {
         container.name: resource
         for container in pod.containers

@@ -1,10 +1,10 @@
-"""What the kubelet allocated, as statements: from its checkpoint and from pod-resources. Pure.
+"""Statements of the kubelet's allocations, from its checkpoint and pod-resources. Pure.
 
-The kubelet allocates device IDs, but upstream's plugins do not give a container the device that
-its IDs name: the kubelet picks any of them, and the plugin goes by the scheduler's annotation.
-What it gave stands in the environment of its answer. So IDs count how much a container was given,
-the answer tells of which device, and an answer that tells none is a share of an unknown one. Our
-own plugin's tells none where the runtime knows CDI: its own checkpoint does.
+The kubelet allocates device IDs, but upstream's plugins do not allocate the device that the IDs
+name: the kubelet picks any of them, and the plugin follows the scheduler's annotation. The
+environment of the plugin's answer has what it allocated. So the number of IDs is the amount, the
+answer names the device, and an answer that names none is a share of an unknown device. Our own
+plugin's answer names none where the runtime supports CDI: our checkpoint names it.
 """
 
 import re
@@ -22,14 +22,14 @@ from vgpu.schemes.volcano.codec import is_shared, memory_limit
 from vgpu.units import WHOLE_DEVICE_MILLI
 
 OWN_RESOURCES = "nvidia.com/"
-"""Those of NVIDIA's own plugin begin so, whose IDs are UUIDs; HAMi's begin so, too."""
+"""Prefix of the resources of NVIDIA's own plugin, whose IDs are UUIDs, and of HAMi's."""
 
 _DEVICE = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,90}|[0-9]{1,4}")
 _OWN = re.compile(r"((?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(::[0-9]{1,6})?")
 
 
 class Given(msgspec.Struct, frozen=True):
-    """What one container was given."""
+    """The allocations to one container."""
 
     statements: tuple[Statement, ...]
     malformed: tuple[Malformed, ...] = ()
@@ -44,28 +44,28 @@ def by_container(grants: Iterable[Grant]) -> dict[tuple[str, str], dict[str, Gra
 
 
 class GrantReader:
-    """Reads container by container what a checkpoint or :func:`identified` holds, by all codecs."""
+    """Reads the grants of a checkpoint or of :func:`identified`, by container, with all codecs."""
 
     def __init__(self, codecs: Iterable[SchemeCodec], source: Source) -> None:
-        self._speakers = [_Speaker(codec) for codec in codecs]
+        self._codecs = [_CodecRequests(codec) for codec in codecs]
         self._source = source
 
     def read(self, uid: str, container: str, by_resource: Mapping[str, Grant]) -> Given:
-        """What one container was given."""
-        given = _Given(PodRef(uid, "", ""), container, self._source, by_resource)
-        statements = [*given.undivided_devices()]
+        """The allocations to one container."""
+        grants = _ContainerGrants(PodRef(uid, "", ""), container, self._source, by_resource)
+        statements = [*grants.undivided_devices()]
         malformed = []
-        for speaker in self._speakers:
+        for codec_requests in self._codecs:
             try:
-                statements += given.shares(speaker)
+                statements += grants.shares(codec_requests)
             except ClaimError as error:
-                scheme = speaker.codec.scheme
-                malformed.append(Malformed(given.pod, container, scheme, error.detail))
+                scheme = codec_requests.codec.scheme
+                malformed.append(Malformed(grants.pod, container, scheme, error.detail))
         return Given(tuple(statements), tuple(malformed))
 
 
-class _Speaker:
-    """A language; what so many units ask for is asked of it once, for many are given the same."""
+class _CodecRequests:
+    """A codec that caches requests by number of units, since many containers have the same."""
 
     def __init__(self, codec: SchemeCodec) -> None:
         self.codec = codec
@@ -73,7 +73,7 @@ class _Speaker:
         self._requests: dict[tuple[str, tuple[tuple[str, int], ...]], Request | None] = {}
 
     def request(self, container: str, counts: Mapping[str, int]) -> Request | None:
-        """What a container asks for that was given so many units. Raises ClaimError."""
+        """The request of a container with these numbers of units. Raises ClaimError."""
         key = (container, tuple(counts.items()))
         if key not in self._requests:
             pod = Pod(PodRef("", "", ""), containers=(Container(container, counts),))
@@ -81,8 +81,8 @@ class _Speaker:
         return self._requests[key]
 
 
-class _Given:
-    """What one container was given, by resource."""
+class _ContainerGrants:
+    """The allocations to one container, by resource."""
 
     def __init__(
         self, pod: PodRef, container: str, source: Source, by_resource: Mapping[str, Grant]
@@ -106,51 +106,55 @@ class _Given:
         }
 
     def undivided_devices(self) -> Iterator[Statement]:
-        """Devices that no sharing system divides; NVIDIA's plugin names them by UUID."""
-        shares = tuple(self._undivided(one) for ids in self.undivided.values() for one in ids)
+        """The statement of devices that no sharing system divides; their IDs are UUIDs."""
+        shares = tuple(
+            self._undivided(device_id) for ids in self.undivided.values() for device_id in ids
+        )
         if shares:
             yield self._statement(shares, Scheme.NONE, self.undivided)
 
     def _undivided(self, device_id: str) -> Share:
-        """A whole device, or a turn at it (``<uuid>::<i>``).
+        """A whole device, or a replica of it (``<uuid>::<i>``).
 
-        Without an environment the turn may be HAMi's, which does not keep to the ID.
+        Without an environment the replica may be HAMi's, whose plugin does not follow the ID.
         """
         matched = _OWN.fullmatch(device_id)
-        device, turn = matched.groups() if matched else ("", "")
-        if turn:
+        device, replica = matched.groups() if matched else ("", "")
+        if replica:
             return Share(device if self.env else "")
         return Share(device, None, WHOLE_DEVICE_MILLI)
 
-    def shares(self, speaker: _Speaker) -> Iterator[Statement]:
-        """What it was given in this language. Raises ClaimError."""
-        if self.ids.keys().isdisjoint(speaker.resources):
+    def shares(self, codec_requests: _CodecRequests) -> Iterator[Statement]:
+        """The allocations in this codec's scheme. Raises ClaimError."""
+        if self.ids.keys().isdisjoint(codec_requests.resources):
             return
-        codec = speaker.codec
-        binding = {r: self.ids[r] for r in speaker.resources if self.ids.get(r)}
-        request = speaker.request(self.container, {r: len(ids) for r, ids in self.ids.items()})
-        cards = visible_devices(self.env)
+        codec = codec_requests.codec
+        binding = {r: self.ids[r] for r in codec_requests.resources if self.ids.get(r)}
+        request = codec_requests.request(
+            self.container, {r: len(ids) for r, ids in self.ids.items()}
+        )
+        devices = visible_devices(self.env)
         if binding and request:
-            shares = self._sized(cards, request)
+            shares = self._sized(devices, request)
             yield self._statement(shares, codec.scheme, binding, self._limits(shares))
 
-    def _sized(self, cards: tuple[str, ...], request: Request) -> tuple[Share, ...]:
-        """Amounts as enforced by HAMi-core, where the answer reports it, else as counted.
+    def _sized(self, devices: tuple[str, ...], request: Request) -> tuple[Share, ...]:
+        """Amounts as HAMi-core enforces them, where the answer has them, else as counted.
 
-        A count of none is not an amount: the scheduler may have chosen one.
+        A count of 0 is not an amount: the scheduler may have chosen one.
         """
         shared = is_shared(self.env)
         return tuple(
             Share(
-                card,
+                device,
                 (memory_limit(self.env, i) if shared else None) or request.memory_bytes,
                 request.cores_milli or None,
             )
-            for i, card in enumerate(cards or ("",) * request.count)
+            for i, device in enumerate(devices or ("",) * request.count)
         )
 
     def _limits(self, shares: tuple[Share, ...]) -> tuple[int | None, ...]:
-        """What the answer tells the container's library to enforce: HAMi-core or cGPU."""
+        """The limits that the container's library (HAMi-core or cGPU) enforces by the answer."""
         if CONTAINER_UNITS in self.env:
             return tuple(share.memory_bytes for share in shares)
         limits = tuple(memory_limit(self.env, position) for position in range(len(shares)))
@@ -176,7 +180,7 @@ class _Given:
 
 
 def visible_devices(env: Mapping[str, str]) -> tuple[str, ...]:
-    """The devices that a plugin's answer names, in the container's order; none if any is unclear.
+    """The devices that a plugin's answer names, in the container's order; () if any is unclear.
 
     ``all``, ``void`` and gpushare's ``no-gpu-has-8138MiB-to-run`` name no device.
     """
@@ -192,27 +196,27 @@ def identified(
     pods: Iterable[PodRef],
     checkpoint: Iterable[Grant] | None = None,
 ) -> list[Grant]:
-    """What pod-resources tells, under the UID of the pod.
+    """What pod-resources reports, with the UID of the pod.
 
-    It tells names only, and between two reads a StatefulSet's pod may have been replaced by one
-    of the same name. So a UID counts if it is the only one of that name and nothing in the
-    checkpoint, where there is one, contradicts it; else it is the only one of them that has these
-    very IDs in the checkpoint. What cannot be identified is left out.
+    pod-resources has names only, and between two reads a StatefulSet's pod may have been replaced
+    by one of the same name. So a UID counts if it is the only one of that name and the checkpoint,
+    where there is one, does not contradict it; else if it is the only one of them with these very
+    IDs in the checkpoint. Containers that cannot be identified are left out.
     """
-    named: dict[tuple[str, str], set[str]] = {}
+    uids_by_name: dict[tuple[str, str], set[str]] = {}
     for pod in pods:
-        named.setdefault((pod.namespace, pod.name), set()).add(pod.uid)
+        uids_by_name.setdefault((pod.namespace, pod.name), set()).add(pod.uid)
     granted = {
         (g.pod_uid, g.container, g.resource): frozenset(g.device_ids) for g in checkpoint or ()
     }
-    found = []
+    grants = []
     for place, ids in held.items():
-        uids = named.get((place.namespace, place.pod), set())
-        known = {uid: granted.get((uid, place.container, place.resource)) for uid in uids}
-        matching = [uid for uid, own in known.items() if own == ids]
+        uids = uids_by_name.get((place.namespace, place.pod), set())
+        known_ids = {uid: granted.get((uid, place.container, place.resource)) for uid in uids}
+        matching = [uid for uid, own in known_ids.items() if own == ids]
         if not matching and checkpoint is None and len(uids) == 1:
             matching = [*uids]
         if ids and len(matching) == 1:
             grant = Grant(matching[0], place.container, place.resource, tuple(sorted(ids)), {})
-            found.append(grant)
-    return found
+            grants.append(grant)
+    return grants

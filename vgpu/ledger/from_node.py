@@ -1,4 +1,4 @@
-"""What the driver, the kernel and the files on the node say, as statements. Pure."""
+"""What the driver, the kernel and the files on the node report, as statements. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -39,7 +39,7 @@ def process_statements(
     owners: Mapping[int, ProcessOwner | None],
     names: Mapping[str, ContainerName],
 ) -> list[Statement]:
-    """One for each container that has processes on devices, one for each process in none.
+    """A statement for each container with processes on devices, and for each process in none.
 
     ``owners`` has all processes that live; ``names`` is by container id.
     """
@@ -52,15 +52,15 @@ def process_statements(
         if owner is None:
             statements.append(_process(PodRef("", "", ""), "", {process.device: [process.pid]}))
         else:
-            whose = owner.pod_uid, container_name(owner, names)
-            pids.setdefault(whose, {}).setdefault(process.device, []).append(process.pid)
+            place = owner.pod_uid, container_name(owner, names)
+            pids.setdefault(place, {}).setdefault(process.device, []).append(process.pid)
     for (uid, container), devices in pids.items():
         statements.append(_process(PodRef(uid, "", ""), container, devices))
     return statements
 
 
 def _process(pod: PodRef, container: str, devices: Mapping[str, Iterable[int]]) -> Statement:
-    pids = sorted({pid for those in devices.values() for pid in those})
+    pids = sorted({pid for device_pids in devices.values() for pid in device_pids})
     return Statement(
         source=Source.PROCESS,
         pod=pod,
@@ -76,9 +76,9 @@ def region_statements(
     owners: Mapping[int, ProcessOwner | None] | None,
     bounds: Bounds = UNREGISTERED,
 ) -> Iterator[Statement]:
-    """One for each region of HAMi-core's; alive if a process of it is known to be of its pod.
+    """A statement for each region of HAMi-core; alive if a process of its pod is in the region.
 
-    A limit that cannot be, by ``bounds``, is unknown.
+    A limit that is impossible by ``bounds`` is unknown.
     """
     for file in files:
         yield Statement(
@@ -100,7 +100,7 @@ def region_statements(
 
 
 def _core_limit(percent: int) -> int | None:
-    """HAMi-core takes none for all."""
+    """The limit in thousandths; None for 0 and for 100 %, which HAMi-core does not enforce."""
     return percent * MILLI_PER_PERCENT if 0 < percent < WHOLE_DEVICE_PERCENT else None
 
 
@@ -114,11 +114,11 @@ def limit_statements(
     names: Mapping[str, ContainerName],
     bounds: Bounds = UNREGISTERED,
 ) -> tuple[list[Statement], list[Malformed]]:
-    """One for each limit file whose pod is known.
+    """A statement for each limit file whose pod is known.
 
-    ``pods`` are those that may be meant by a name, ``names`` is by container id. A container that
-    its pod does not have is refused, and memory that cannot be, by ``bounds``, is unknown: a
-    tenant can write the file.
+    ``pods`` are those that a name may mean, ``names`` is by container id. A container that its pod
+    does not have is refused, and memory that is impossible by ``bounds`` is unknown: a tenant can
+    write the file.
     """
     statements: list[Statement] = []
     malformed: list[Malformed] = []
@@ -138,7 +138,7 @@ def _memory(bounds: Bounds, device: str, limit: int | None) -> int | None:
 
 
 def _limit(limit: LimitFile, pod: PodRef, container: str, bounds: Bounds) -> Statement:
-    """Of cores what was asked for: up to the limit it may use what others leave."""
+    """The statement has the requested cores: up to the limit a container may use free ones."""
     asked = limit.cores_request_percent
     percent = limit.cores_percent if asked is None else asked
     return Statement(

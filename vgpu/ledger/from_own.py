@@ -9,43 +9,43 @@ from vgpu.own_checkpoint import Checkpoint
 
 
 def own_statements(kept: Checkpoint, where: str) -> list[Statement]:
-    """One a container, of a checkpoint of this boot; ``where`` is its path.
+    """A statement for each container in a checkpoint of this boot; ``where`` is its path.
 
-    What a tenant was seen to use beside is other sources' word, and not repeated.
+    Devices that a pod was seen to use beyond that are not repeated: other sources report them.
     """
     return [
         Statement(
             source=Source.OWN_CHECKPOINT,
-            pod=tenant.pod,
+            pod=pod.pod,
             container=container,
             shares=shares,
             scheme=kept.scheme,
-            phase=_phase(tenant, kind),
+            phase=_phase(pod, kind),
             since=since or None,
             where=where,
             kind=kind,
         )
-        for tenant in kept.tenants
-        for container, kind, shares, since in _held(tenant)
+        for pod in kept.tenants
+        for container, kind, shares, since in _held(pod)
     ]
 
 
-def _phase(tenant: AdmittedPod, kind: ContainerKind) -> Phase:
-    succeeded = tenant.initialized and kind is ContainerKind.INIT
+def _phase(pod: AdmittedPod, kind: ContainerKind) -> Phase:
+    succeeded = pod.initialized and kind is ContainerKind.INIT
     return Phase.RELEASED if succeeded else Phase.ASSIGNED
 
 
-def _held(tenant: AdmittedPod) -> Iterator[tuple[str, ContainerKind, tuple[Share, ...], float]]:
-    """Container, kind, shares, and since when: as bound, else as the pod was admitted with.
+def _held(pod: AdmittedPod) -> Iterator[tuple[str, ContainerKind, tuple[Share, ...], float]]:
+    """Container, kind, shares and unix seconds: as bound, else as the pod was admitted with.
 
-    In the order in which they start. Only an init container may be bound without an allocation of
-    its own: it uses what an app container will use.
+    The containers are in the order in which they start. Only an init container may be bound without
+    an allocation of its own: it uses what an app container will use.
     """
-    allocated = {allocation.container for allocation in tenant.allocations}
-    for binding in tenant.bindings:
+    allocated = {own.container for own in pod.allocations}
+    for binding in pod.bindings:
         if binding.container not in allocated:
             yield binding.container, ContainerKind.INIT, binding.shares, binding.at
-    for each in tenant.allocations:
-        bound = tenant.binding(each.container)
-        shares, since = (bound.shares, bound.at) if bound else (each.shares, tenant.since)
-        yield each.container, each.kind, shares, since
+    for allocation in pod.allocations:
+        bound = pod.binding(allocation.container)
+        shares, since = (bound.shares, bound.at) if bound else (allocation.shares, pod.since)
+        yield allocation.container, allocation.kind, shares, since

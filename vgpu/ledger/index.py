@@ -14,16 +14,16 @@ Given = tuple[Statement, tuple[str, ...]]
 
 
 class LedgerIndex:
-    """Made once for a ledger, then only read: most samples do not change it.
+    """Built once for a ledger, then only read: most samples do not change it.
 
     Attributes:
-        ledger: what all of this is about.
+        ledger: the ledger of the index.
         names: the node's pods, by UID.
         registry: the node's devices.
         placements: where the ledger has each container.
         holdings: UID -> container -> its first holding, whose scheme and phase are the container's.
-        grants, own: what the kubelet's checkpoint and our own plugin's say.
-        given: the devices that they name, by container; the kubelet's word goes before ours.
+        grants, own: what the checkpoints of the kubelet and of our own plugin report.
+        given: the devices that they name, by container; the kubelet's come before ours.
     """
 
     def __init__(self, evidence: Evidence, ledger: Ledger) -> None:
@@ -48,7 +48,7 @@ class LedgerIndex:
 
 
 def _by_place(given: Iterable[Given]) -> dict[Place, set[str]]:
-    """Without statements that name no device."""
+    """The devices by container, without statements that name no device."""
     devices: dict[Place, set[str]] = {}
     for statement, named in given:
         if any(named):

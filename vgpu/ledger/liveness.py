@@ -1,10 +1,10 @@
-"""Which pods may hold anything. Holding needs proof: nobody holds by a word about the dead.
+"""Which pods may hold anything: a pod holds devices only if a source proves that it lives.
 
-What the sources leave behind outlives its pods: the kubelet's checkpoint keeps UIDs for weeks,
-regions and limit files stay on disk, a finished pod keeps its annotations. So those count only
-where something else shows that the pod lives: the API server, its cgroup, a process on a device,
-or the kubelet's own list of the devices in use. A pod that has ended holds nothing, whatever is
-said of it; a container that runs holds its devices, whatever is said of its pod.
+Data of the sources outlives its pods: the kubelet's checkpoint keeps UIDs for weeks, regions and
+limit files stay on disk, a finished pod keeps its annotations. So these count only where another
+source shows that the pod lives: the API server, its cgroup, a process on a device, or the kubelet's
+own list of the devices in use. A pod that has ended holds nothing, whatever a statement reports; a
+container that runs holds its devices, whatever is reported about its pod.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,13 +18,13 @@ from vgpu.model import Source
 
 
 class Liveness(StrEnum):
-    """What is known of a pod apart from the statements."""
+    """The state of a pod, apart from the statements about it."""
 
-    HOLDS = "holds"  # alive: by the API server's word, or it has a cgroup
+    HOLDS = "holds"  # alive: the API server reports it, or it has a cgroup
     LEFT = "left"  # it has a cgroup, but the API server has no such pod
-    ENDED = "ended"  # the API server says that it is over
-    GONE = "gone"  # nothing that would know it does
-    UNKNOWN = "unknown"  # nothing could be asked
+    ENDED = "ended"  # the API server reports that it has ended
+    GONE = "gone"  # no source that would know the pod has it
+    UNKNOWN = "unknown"  # no source could be asked
 
 
 NORMAL_LEFTOVERS: Mapping[Liveness, frozenset[Source]] = {
@@ -33,29 +33,29 @@ NORMAL_LEFTOVERS: Mapping[Liveness, frozenset[Source]] = {
     ),
     Liveness.GONE: frozenset({Source.CHECKPOINT}),
 }
-"""Sources that may speak of such a pod without anything being wrong."""
+"""Sources whose statements about such a pod are normal."""
 
 
 def node_uid(pod: Pod) -> str:
     """The UID that cgroups, the kubelet and all files on the node have for the pod.
 
-    A static pod's is in its mirror's annotation, a SharePod's is that of the pod made for it.
+    A static pod's UID is in its mirror's annotation, a SharePod's is that of the pod made for it.
     """
     return pod.annotations.get(SHARE_POD) or pod.kubelet_uid
 
 
 def pods_by_node_uid(pods: Iterable[Pod]) -> dict[str, Pod]:
     """The pods as the node knows them; a pod comes before the SharePod that it was made for."""
-    found: dict[str, Pod] = {}
+    by_uid: dict[str, Pod] = {}
     for pod in pods:
         uid = node_uid(pod)
-        if uid not in found or SHARE_POD not in pod.annotations:
-            found[uid] = pod
-    return found
+        if uid not in by_uid or SHARE_POD not in pod.annotations:
+            by_uid[uid] = pod
+    return by_uid
 
 
 def liveness_of(uid: str, pods: Mapping[str, Pod], evidence: Evidence) -> Liveness:
-    """What is known of the pod; ``pods`` are the evidence's, by the UID on the node."""
+    """The state of the pod; ``pods`` are the evidence's, by the UID on the node."""
     pod = pods.get(uid)
     if pod is not None:
         return Liveness.HOLDS if holds_devices(pod) else Liveness.ENDED
@@ -70,7 +70,7 @@ class Presence(msgspec.Struct, frozen=True):
 
     Attributes:
         live_pods: UIDs that have a cgroup; None where that could not be read.
-        phases: UID -> phase, as the API server or a dump tells; None where neither is read.
+        phases: UID -> phase, by the API server or a dump; None where neither is read.
     """
 
     live_pods: frozenset[str] | None = None
@@ -78,11 +78,11 @@ class Presence(msgspec.Struct, frozen=True):
 
     @property
     def known(self) -> bool:
-        """Whether anything tells."""
+        """Whether cgroups or phases are known."""
         return self.live_pods is not None or self.phases is not None
 
     def of(self, uid: str) -> bool | None:
-        """Whether the pod has containers here: its cgroup decides, else its phase; None if unknown.
+        """Whether the pod has containers here, by its cgroup, else by its phase; None if unknown.
 
         Missing data is no evidence that a pod has ended.
         """

@@ -4,13 +4,13 @@ For evidence E with its statements, L = merge(E), and ``holders``, ``devices(h)`
 ``disputed(h)`` of a ledger:
 
 - The order does not count, with one exception: our own checkpoint's statements of one pod are in
-  the order in which its containers start, which tells when they run where the pod's spec is
+  the order in which its containers start, which shows when they run where the pod's spec is
   unknown. ``merge(π(E)) = L`` for each permutation π that keeps that order.
 - Repetition does not count: ``merge(E + E) = L``.
-- Without a source s there is only less known: for ``L' = merge(E - s)``,
+- Without a source s only less is known: for ``L' = merge(E - s)``,
   ``holders(L') ⊆ holders(L)``, and ``devices'(h) ⊆ devices(h) + disputed(h)`` for each h of them.
-  The list of pods at the API server is no such source: without it it is not known that a pod has
-  ended, and what the node itself shows to be alive counts.
+  The list of pods at the API server is no such source: without it the end of a pod is unknown,
+  and a pod counts that the node itself shows to be alive.
 - A device's total is the sum of its pods' peaks, and too large a total is a conflict:
   ``held(d) = Σ effective(p, d)`` over its pods p (:mod:`vgpu.effective`), and
   ``OVERCOMMITTED(d) ⇔ held(d) > capacity(d)`` in memory, cores or slots.
@@ -37,29 +37,29 @@ _KINDS = {kind: position for position, kind in enumerate(ConflictKind)}
 
 
 def merge(evidence: Evidence) -> Ledger:
-    """The ledger of one node. Never raises: what cannot be is a conflict."""
+    """The ledger of one node. Never raises: what is impossible is a conflict."""
     registry = Registry(evidence)
     pods = pods_by_node_uid(evidence.pods)
     wanted = sorted(dict.fromkeys(evidence.wanted), key=_asking)
     malformed = sorted(dict.fromkeys(evidence.malformed), key=repr)
-    said = by_pod(evidence.statements)
-    uncontained = said.get(NO_POD, {}).pop("", ())
+    containers_by_pod = by_pod(evidence.statements)
+    uncontained = containers_by_pod.get(NO_POD, {}).pop("", ())
     own = _own_by_pod(evidence.statements)
-    books = [
+    resolutions = [
         resolve_pod(_known(uid, containers, pods, own.get(uid, ()), evidence), containers, registry)
-        for uid, containers in sorted(said.items())
+        for uid, containers in sorted(containers_by_pod.items())
         if containers
     ]
-    holders = sorted((holder for one in books for holder in one.holders), key=_holding)
-    of_pod: dict[str, list[Holding]] = {}
+    holders = sorted((holder for pod in resolutions for holder in pod.holders), key=_holding)
+    holdings_by_pod: dict[str, list[Holding]] = {}
     for holder in holders:
-        of_pod.setdefault(holder.holding.pod.uid, []).append(holder.holding)
-    entries, too_much = _devices(registry, holders, books)
+        holdings_by_pod.setdefault(holder.holding.pod.uid, []).append(holder.holding)
+    entries, overcommitted = _devices(registry, holders, resolutions)
     conflicts = [
-        *too_much,
-        *(conflict for one in books for conflict in one.conflicts),
-        *checks.double_booked((s for one in books for s in one.said), of_pod),
-        *checks.without_device(wanted, said, evidence.read - evidence.incomplete),
+        *overcommitted,
+        *(conflict for pod in resolutions for conflict in pod.conflicts),
+        *checks.double_booked((s for pod in resolutions for s in pod.said), holdings_by_pod),
+        *checks.without_device(wanted, containers_by_pod, evidence.read - evidence.incomplete),
         *checks.by_no_container(uncontained, registry),
         *checks.unreadable(malformed),
     ]
@@ -71,9 +71,9 @@ def merge(evidence: Evidence) -> Ledger:
             for holder in holders
             if holder.holding.share.device not in registry.devices
         ),
-        waiting=tuple(checks.waiting(wanted, of_pod)),
-        unproven=tuple(statement for one in books for statement in one.unproven),
-        leftovers=tuple(statement for one in books for statement in one.leftovers),
+        waiting=tuple(checks.waiting(wanted, holdings_by_pod)),
+        unproven=tuple(statement for pod in resolutions for statement in pod.unproven),
+        leftovers=tuple(statement for pod in resolutions for statement in pod.leftovers),
         conflicts=tuple(sorted(conflicts, key=_conflict)),
         malformed=tuple(malformed),
         read=evidence.read,
@@ -82,7 +82,7 @@ def merge(evidence: Evidence) -> Ledger:
 
 
 def _own_by_pod(statements: Iterable[Statement]) -> dict[str, list[Statement]]:
-    """Our own checkpoint's, with those that tell of an init container that has succeeded."""
+    """Our own checkpoint's statements, including init containers that have succeeded."""
     own: dict[str, list[Statement]] = {}
     for statement in statements:
         if statement.source is Source.OWN_CHECKPOINT:
@@ -97,12 +97,12 @@ def _known(
     own: Iterable[Statement],
     evidence: Evidence,
 ) -> Known:
-    """What is known of the pod apart from what the statements say of its devices.
+    """The facts about the pod apart from the statements about its devices.
 
-    ``own`` are our checkpoint's: where the pod's spec is unknown they tell when containers run.
+    ``own`` are our checkpoint's: where the pod's spec is unknown, they show when containers run.
     """
-    life = liveness_of(uid, pods, evidence)
-    asked = not uid or _all_givers_told(evidence)
+    liveness = liveness_of(uid, pods, evidence)
+    asked = not uid or _is_complete(evidence)
     pod = pods.get(uid)
     if pod is not None:
         kinds = {
@@ -112,22 +112,28 @@ def _known(
         }
         ref = PodRef(uid, pod.ref.namespace, pod.ref.name)
         succeeded = _plain(kinds) if pod.initialized() else frozenset()
-        over = life is Liveness.ENDED
+        ended = liveness is Liveness.ENDED
         return Known(
-            ref, life, over=over, named=True, kinds=kinds, succeeded=succeeded, asked=asked
+            ref, liveness, over=ended, named=True, kinds=kinds, succeeded=succeeded, asked=asked
         )
     named = evidence.names.get(uid)
-    told = [statement for said in containers.values() for statement in said]
-    ref = named or max((one.pod for one in told), key=lambda pod: (pod.namespace, pod.name))
+    statements = [statement for of_container in containers.values() for statement in of_container]
+    ref = named or max(
+        (statement.pod for statement in statements), key=lambda pod: (pod.namespace, pod.name)
+    )
     # Any pod may have a process on a device; only those that share GPUs have to be in the evidence.
-    shares = any(statement.source is not Source.PROCESS for statement in told)
+    shares = any(statement.source is not Source.PROCESS for statement in statements)
     return Known(
         PodRef(uid, ref.namespace, ref.name),
-        life,
+        liveness,
         over=evidence.pods_complete and shares,
         named=named is not None,
-        kinds={one.container: one.kind for one in own if one.kind is not ContainerKind.APP},
-        succeeded=frozenset(one.container for one in own if _has_succeeded(one)),
+        kinds={
+            statement.container: statement.kind
+            for statement in own
+            if statement.kind is not ContainerKind.APP
+        },
+        succeeded=frozenset(statement.container for statement in own if _has_succeeded(statement)),
         asked=asked,
     )
 
@@ -141,33 +147,33 @@ def _plain(kinds: Mapping[str, ContainerKind]) -> frozenset[str]:
     return frozenset(name for name, kind in kinds.items() if kind is ContainerKind.INIT)
 
 
-def _all_givers_told(evidence: Evidence) -> bool:
-    """Whether an unreported allocation does not exist; without the kubelet none would know."""
+def _is_complete(evidence: Evidence) -> bool:
+    """Whether the kubelet and all givers reported completely: no allocation is unknown then."""
     return bool(evidence.read & KUBELET) and evidence.incomplete.isdisjoint(GIVERS)
 
 
 def _devices(
-    registry: Registry, holders: Iterable[SupportedHolding], books: Iterable[PodResolution]
+    registry: Registry, holders: Iterable[SupportedHolding], resolutions: Iterable[PodResolution]
 ) -> tuple[tuple[DeviceEntry, ...], list[Conflict]]:
-    """The entries, and where one has more holdings than it can bear."""
-    on: dict[str, list[SupportedHolding]] = {name: [] for name in registry.devices}
+    """The entries, and a conflict for each device whose holdings exceed it."""
+    by_device: dict[str, list[SupportedHolding]] = {name: [] for name in registry.devices}
     for holder in holders:
-        on.setdefault(holder.holding.share.device, []).append(holder)
+        by_device.setdefault(holder.holding.share.device, []).append(holder)
     disputed: dict[str, list[Statement]] = {}
-    for one in books:
-        for where, statement in one.disputed:
-            disputed.setdefault(where, []).append(statement)
+    for resolution in resolutions:
+        for device_name, statement in resolution.disputed:
+            disputed.setdefault(device_name, []).append(statement)
     entries: list[DeviceEntry] = []
     conflicts: list[Conflict] = []
     for name, device in registry.devices.items():
-        holdings = tuple(holder.holding for holder in on[name])
+        holdings = tuple(holder.holding for holder in by_device[name])
         total = held(holdings)
         lost = name in registry.lost
-        there = tuple(disputed.get(name, ()))
-        entries.append(DeviceEntry(device, holdings, total, there, lost))
+        disputing = tuple(disputed.get(name, ()))
+        entries.append(DeviceEntry(device, holdings, total, disputing, lost))
         excess = "; ".join(excesses(total, device))
         if excess:
-            parties = tuple(said for holder in on[name] for said in holder.basis)
+            parties = tuple(basis for holder in by_device[name] for basis in holder.basis)
             kind = ConflictKind.OVERCOMMITTED
             conflicts.append(Conflict(kind, name, statements=parties, detail=excess))
     return tuple(entries), conflicts

@@ -1,4 +1,4 @@
-"""One node's evidence, from all that was sampled there and what the API server says. Pure."""
+"""One node's evidence, from all that was sampled there and the API server's objects. Pure."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -33,7 +33,7 @@ from vgpu.schemes.handles import with_handles
 
 
 class NodeSamples(msgspec.Struct, frozen=True):
-    """All that was sampled of one node; None is what is off, failed or stale.
+    """All that was sampled of one node; None for a source that is off, failed or stale.
 
     Attributes:
         node: the node's name; "" if the sources do not need it.
@@ -42,9 +42,9 @@ class NodeSamples(msgspec.Struct, frozen=True):
         own: our own checkpoint's statements, read only if it was written since the node started.
         pods: the node's that share GPUs, as the API server knows them.
         pods_complete: whether there are no others.
-        registered: the devices as the node's plugins register them at the API server: with memory
-            or cores scaled, that is more to share than the driver sees.
-        incomplete: sources that did not bring all that there is.
+        registered: the devices as the node's plugins register them at the API server: with scaled
+            memory or cores, that is more than the driver reports.
+        incomplete: sources that were not read completely.
     """
 
     node: str = ""
@@ -64,24 +64,23 @@ class NodeSamples(msgspec.Struct, frozen=True):
 def node_evidence(
     codecs: Iterable[SchemeCodec], samples: NodeSamples, memory: StatementCache | None = None
 ) -> Evidence:
-    """The evidence that the samples make.
+    """The evidence in the samples.
 
-    ``memory`` spares reading again what has not changed since it was used last, with the same
-    codecs.
+    ``memory`` caches what has not changed since its last use with the same codecs.
     """
     gpu, process, shim = samples.gpu, samples.process, samples.shim
     kubelet, limits, pods = samples.kubelet, samples.limits, samples.pods
-    speakers, cards = tuple(codecs), tuple(samples.registered)
-    bounded = bounds(devices_of(gpu.gpus if gpu else ()), cards)
+    all_codecs, registered = tuple(codecs), tuple(samples.registered)
+    bounded = bounds(devices_of(gpu.gpus if gpu else ()), registered)
     memory = memory or StatementCache()
-    readings = memory.readings(pods or (), speakers)
+    readings = memory.readings(pods or (), all_codecs)
     names = kubelet.containers if kubelet else {}
     refs = dict(kubelet.pods if kubelet else {}) | {
         ref.uid: ref for ref in map(node_ref, pods or ())
     }
     owners = process.owners if process and process.sees_host else None
-    said: dict[Source, Iterable[Statement]] = {}
-    malformed = [one for reading in readings for one in reading.malformed]
+    by_source: dict[Source, Iterable[Statement]] = {}
+    malformed = [error for reading in readings for error in reading.malformed]
     grants: dict[Source, Sequence[Grant]] = {}
     if kubelet and kubelet.grants is not None:
         grants[Source.CHECKPOINT] = kubelet.grants
@@ -94,67 +93,73 @@ def node_evidence(
         virtual, (grant for granted in grants.values() for grant in granted)
     )
     if pods is not None:
-        said[Source.ANNOTATIONS] = [
-            one
+        by_source[Source.ANNOTATIONS] = [
+            statement
             for pod, reading in zip(pods, readings, strict=True)
-            for one in on_cards(pod, reading.statements, uuids)
+            for statement in on_cards(pod, reading.statements, uuids)
         ]
     if samples.own is not None:
-        said[Source.OWN_CHECKPOINT] = samples.own
+        by_source[Source.OWN_CHECKPOINT] = samples.own
     for source, granted in grants.items():
         real = (grant for grant in granted if grant.pod_uid not in virtual)
-        given = memory.given(real, speakers, source)
-        said[source] = [statement for one in given for statement in one.statements]
-        malformed += (wrong for one in given for wrong in one.malformed)
+        allocations = memory.given(real, all_codecs, source)
+        by_source[source] = [
+            statement for container in allocations for statement in container.statements
+        ]
+        malformed += (error for container in allocations for error in container.malformed)
     if gpu and owners is not None:
-        known = (one for one in gpu.processes if one.device in gpu.processes_known)
-        said[Source.PROCESS] = process_statements(known, owners, names)
+        known = (found for found in gpu.processes if found.device in gpu.processes_known)
+        by_source[Source.PROCESS] = process_statements(known, owners, names)
     if shim or (process and process.bare):
         on_node = regions_on_node(shim)
         files = (*on_node.values(), *regions_inside(process, names, on_node))
-        said[Source.SHIM] = region_statements(files, owners, bounded)
+        by_source[Source.SHIM] = region_statements(files, owners, bounded)
     if limits:
         living = pods_with_cgroups(refs.values(), process.live_pods if process else None)
-        said[Source.LIMIT_FILE], refused = limit_statements(limits.limits, living, names, bounded)
+        by_source[Source.LIMIT_FILE], refused = limit_statements(
+            limits.limits, living, names, bounded
+        )
         malformed += refused
     return Evidence(
         node=samples.node,
-        devices=with_handles(_devices(gpu, cards), uuids),
+        devices=with_handles(_devices(gpu, registered), uuids),
         devices_complete=gpu is not None and gpu.complete,
         lost=frozenset(gpu.lost) if gpu else frozenset(),
-        statements=tuple(one for statements in said.values() for one in statements),
+        statements=tuple(
+            statement for statements in by_source.values() for statement in statements
+        ),
         pods=tuple(pods or ()),
         pods_complete=pods is not None and samples.pods_complete,
         live_pods=process.live_pods if process else None,
         names=refs,
-        wanted=tuple(one for reading in readings for one in reading.wanted),
+        wanted=tuple(request for reading in readings for request in reading.wanted),
         malformed=tuple(malformed),
-        read=frozenset(said),
+        read=frozenset(by_source),
         incomplete=frozenset(samples.incomplete),
         bounds=bounded,
     )
 
 
 def _devices(gpu: GpuSample | None, registered: Iterable[Device]) -> Iterator[Device]:
-    """The driver's devices, with as much to share as is registered of them.
+    """The driver's devices, with the amounts that are registered for them.
 
-    Only of what is registered by UUID: else the sizes are averages of all GPUs of the node, and
-    without the driver nobody knows which GPU an index is. Of two plugins' words on one GPU the
-    first counts.
+    Only devices registered by UUID count: other sizes are averages of all GPUs of the node, and
+    without the driver an index names no known GPU. If two plugins register one GPU, the first
+    counts.
     """
-    plugins = {one.uuid: one for one in reversed(tuple(registered)) if one.uuid}
+    plugins = {device.uuid: device for device in reversed(tuple(registered)) if device.uuid}
     if gpu is None:
         yield from plugins.values()
         return
     for device in devices_of(gpu.gpus):
-        told = plugins.get(device.uuid)
-        if told is None:
+        registration = plugins.get(device.uuid)
+        if registration is None:
             yield device
         else:
             yield msgspec.structs.replace(
                 device,
-                memory_bytes=told.memory_bytes or device.memory_bytes,
-                cores_milli=told.cores_milli,
-                slots=told.slots,
-                healthy=told.healthy,
+                memory_bytes=registration.memory_bytes or device.memory_bytes,
+                cores_milli=registration.cores_milli,
+                slots=registration.slots,
+                healthy=registration.healthy,
             )

@@ -1,8 +1,8 @@
-"""What each container may use and uses of each device, beside what the ledger says it holds. Pure.
+"""Limits and use of each container on each device, beside what it holds by the ledger. Pure.
 
-The ledger decides who holds what, of which scheme and in which phase. Here stands what is enforced
-and counted: the limit, what the shim's region accounts, and the driver's count of the processes.
-Where a link of that chain is missing the value is absent; nothing is shared out by size or order.
+The ledger decides who holds what, of which scheme and in which phase. This module has what is
+enforced and counted: the limit, what the shim's region accounts, and what the driver reports of the
+processes. An unknown value is absent; nothing is distributed by size or order.
 """
 
 from collections import Counter
@@ -49,7 +49,7 @@ def node_usage(
     finished: AbstractSet[Place] = frozenset(),
     at: float = 0.0,
 ) -> NodeUsage:
-    """What is used by the samples of which the ledger was made; None is off, failed or stale.
+    """The use by the samples of which the ledger was made; None for one off, failed or stale.
 
     ``phases`` are the pods' by UID, ``finished`` the init containers that have succeeded, ``at`` is
     now in unix seconds.
@@ -76,43 +76,43 @@ def node_usage(
         _add_processes(builder, gpu, process_usages)
         devices = _device_usages(builder, gpu, owners, process_usages)
     builder.add_promised()
-    known = presence.known and shim is not None and kubelet is not None and kubelet.named
+    has_names = presence.known and shim is not None and kubelet is not None and kubelet.named
     return NodeUsage(
         tuple(builder.containers.values()),
         devices,
-        tuple(regions.orphans) if known else None,
-        tuple(regions.released) if known else None,
+        tuple(regions.orphans) if has_names else None,
+        tuple(regions.released) if has_names else None,
         tuple(builder.refused),
     )
 
 
-# ---------------------------------------------------------------- what was given
+# ---------------------------------------------------------------- allocations
 
 
 def _add_grants(builder: UsageBuilder, grants: Iterable[Given]) -> None:
-    """By the kubelet's checkpoint; dead entries in it are normal, so it proves no life."""
+    """Add what the kubelet's checkpoint has; it proves no liveness: dead entries are normal."""
     for statement, devices in grants:
         if builder.is_there((statement.pod.uid, statement.container)):
             for device, limit in zip(devices, statement.limits or repeat(None), strict=False):
                 if device:
-                    _add_given(builder, statement, device, limit)
+                    _set_limit(builder, statement, device, limit)
 
 
 def _add_own(builder: UsageBuilder, own: Iterable[Given]) -> None:
-    """By our own plugin's: with CDI the kubelet's checkpoint does not say which device it was."""
+    """Add what our own checkpoint has: with CDI the kubelet's does not name the device."""
     for statement, _ in own:
         if not builder.is_there((statement.pod.uid, statement.container)):
             continue
-        whose = statement.source, statement.where
+        origin = statement.source, statement.where
         for share in statement.shares:
             if builder.is_missing(share.device):
-                builder.reject(*whose, Reason.UNKNOWN_DEVICE, share.device)
+                builder.reject(*origin, Reason.UNKNOWN_DEVICE, share.device)
             else:
-                _add_given(builder, statement, share.device, share.memory_bytes)
+                _set_limit(builder, statement, share.device, share.memory_bytes)
 
 
-def _add_given(builder: UsageBuilder, statement: Statement, device: str, limit: int | None) -> None:
-    """What the container's region limits keeps that limit."""
+def _set_limit(builder: UsageBuilder, statement: Statement, device: str, limit: int | None) -> None:
+    """Set the limit of a share, unless the container's region has set one."""
     place = statement.pod.uid, statement.container
     share = builder.container(place, statement.scheme, statement.source).share(device)
     if share.limit_bytes is None and not share.unlimited:
@@ -124,14 +124,14 @@ def _add_given(builder: UsageBuilder, statement: Statement, device: str, limit: 
 
 def _add_limit(builder: UsageBuilder, owned: OwnedLimit) -> None:
     limit, place = owned.limit, (owned.pod_uid, owned.container)
-    whose, named = (Source.LIMIT_FILE, limit.path), bool(owned.pod_uid)
+    file, named = (Source.LIMIT_FILE, limit.path), bool(owned.pod_uid)
     if named and builder.presence.of(owned.pod_uid) is False:
         return
     device = builder.registry.uuid(limit.device) or builder.registry.find(bus_id(limit.pci_bus_id))
     if named and builder.is_missing(device):
-        builder.reject(*whose, Reason.UNKNOWN_DEVICE, device or limit.pci_bus_id)
+        builder.reject(*file, Reason.UNKNOWN_DEVICE, device or limit.pci_bus_id)
     elif owned.reason is not None and (device or not named):
-        builder.reject(*whose, owned.reason, owned.error)
+        builder.reject(*file, owned.reason, owned.error)
     elif device and not builder.has_ended(place) and _may_limit(builder, owned, device):
         share = builder.container(place, limit.scheme, Source.LIMIT_FILE).share(device)
         share.limit_bytes = limit.memory_bytes
@@ -141,13 +141,13 @@ def _add_limit(builder: UsageBuilder, owned: OwnedLimit) -> None:
 
 
 def _may_limit(builder: UsageBuilder, owned: OwnedLimit, device: str) -> bool:
-    """Whether the file's word can be true."""
+    """Whether the limit in the file is possible."""
     limit, place = owned.limit, (owned.pod_uid, owned.container)
     source, memory = Source.LIMIT_FILE, limit.memory_bytes
-    whose, credible = (source, limit.path), builder.credible
-    if tenant_writes(source, limit.scheme) and credible.is_forged(whose, place, device):
+    file, credible = (source, limit.path), builder.credible
+    if tenant_writes(source, limit.scheme) and credible.is_forged(file, place, device):
         return False
-    return not memory or credible.limit(whose, device, memory) is not None
+    return not memory or credible.limit(file, device, memory) is not None
 
 
 # ---------------------------------------------------------------- the driver's processes
@@ -156,7 +156,7 @@ def _may_limit(builder: UsageBuilder, owned: OwnedLimit, device: str) -> bool:
 def _add_processes(
     builder: UsageBuilder, gpu: GpuSample, process_usages: tuple[Usage, ...]
 ) -> None:
-    """A container without any process uses 0, unless its pod has one in an unnamed container."""
+    """Set the use; it is 0 without processes, unknown if an unnamed container has one."""
     for share in builder.shares():
         if share.device in gpu.processes_known:
             share.used_bytes = share.processes = 0

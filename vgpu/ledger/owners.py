@@ -1,4 +1,4 @@
-"""Whose a process, a region or a limit file is, by the names that the node has. Pure."""
+"""The container of a process, a region or a limit file, by the node's names. Pure."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
@@ -20,7 +20,7 @@ Place = tuple[str, str]
 
 
 def container_name(owner: ProcessOwner, names: Mapping[str, ContainerName]) -> str:
-    """What the kubelet calls it; of what it does not know, "" in a pod, else the id's beginning."""
+    """The kubelet's name of the container; if unknown, "" in a pod, else the start of its id."""
     named = names.get(owner.container_id)
     if named is not None and named.pod_uid in ("", owner.pod_uid):
         return named.container
@@ -28,7 +28,7 @@ def container_name(owner: ProcessOwner, names: Mapping[str, ContainerName]) -> s
 
 
 def regions_on_node(shim: ShimSample | None) -> dict[Place, RegionFile]:
-    """The region that counts of each container: the first of those that the plugin has made."""
+    """The region that counts for each container: the first that the plugin has created."""
     first: dict[Place, RegionFile] = {}
     for file in shim.files if shim else ():
         first.setdefault((file.pod_uid, file.container), file)
@@ -40,7 +40,7 @@ def regions_inside(
     names: Mapping[str, ContainerName],
     on_node: Collection[Place],
 ) -> list[RegionFile]:
-    """The regions inside of containers that have none ``on_node``: of each container the first.
+    """The first region inside of each container that has none ``on_node``.
 
     A container without a name may be any of its pod's, so each of its regions counts.
     """
@@ -56,7 +56,7 @@ def regions_inside(
 
 
 def pods_with_cgroups(pods: Iterable[PodRef], live_pods: Collection[str] | None) -> list[PodRef]:
-    """The pods that a file may mean by their name: those with a cgroup, where that is known."""
+    """The pods that a name in a file may mean: those with a cgroup, where that is known."""
     return [pod for pod in pods if live_pods is None or pod.uid in live_pods]
 
 
@@ -64,11 +64,11 @@ class OwnedLimit(msgspec.Struct, frozen=True, gc=False):
     """A limit file with its container.
 
     Attributes:
-        limit: what it says.
-        pod_uid: its pod; "" if several pods have the name that it tells.
-        container: its container; "" if the pod is all that is known.
-        error: why nobody can be limited by it, in words; "" if somebody is.
-        reason: the same as a code.
+        limit: the content of the file.
+        pod_uid: its pod; "" if several pods have the name in the file.
+        container: its container; "" if only the pod is known.
+        error: why the file limits no container, as text; "" if it limits one.
+        reason: the reason code of ``error``.
     """
 
     limit: LimitFile

@@ -1,4 +1,4 @@
-"""One pod: which of its containers hold something, and what is wrong with each of them."""
+"""One pod: the containers of it that hold something, and their conflicts."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -15,16 +15,16 @@ from vgpu.model import ContainerKind, Phase, PodRef, Scheme, Source
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What is known of a pod apart from the statements.
+    """The facts about a pod apart from the statements.
 
     Attributes:
-        pod: its UID on the node, and its name if anything tells.
+        pod: its UID on the node, and its name if a source has it.
         life: whether it may hold anything.
         over: the API server reports that it has ended, or has no such pod.
         named: the node still has a name for it.
-        kinds: container -> kind, app containers left out, as they start.
+        kinds: container -> kind, without app containers, in the order in which they start.
         succeeded: init containers that hold nothing any more, unless one runs again.
-        asked: all who may have given it something could tell; else their silence means nothing.
+        asked: all sources that may know an allocation reported; else absence is no evidence.
     """
 
     pod: PodRef
@@ -37,24 +37,26 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class SupportedHolding(msgspec.Struct, frozen=True, gc=False):
-    """A holding and the statements that do not speak against it, the most trusted first."""
+    """A holding and the statements that do not contradict it, the most trusted first."""
 
     holding: Holding
     said: tuple[Statement, ...]
 
     @property
     def basis(self) -> tuple[Statement, ...]:
-        """The one to show: the best that is about an allocation, else the best."""
-        given = [said for said in self.said if said.source is not Source.PROCESS]
-        return tuple(given or self.said)[:1]
+        """The statement to show: the most trusted about an allocation, else the most trusted."""
+        allocations = [
+            statement for statement in self.said if statement.source is not Source.PROCESS
+        ]
+        return tuple(allocations or self.said)[:1]
 
 
 class PodResolution(msgspec.Struct, frozen=True, gc=False):
-    """What became of one pod's statements.
+    """The result for one pod's statements.
 
     ``holders`` are in the order of their containers, ``said`` is all about these containers.
-    ``disputed`` are (device, statement); ``unproven`` may be about a living pod or not, and
-    ``leftovers`` are about one that is no more, or about an init container that has succeeded.
+    ``disputed`` are (device, statement); ``unproven`` are about a pod that may be alive or not, and
+    ``leftovers`` are about an ended or deleted pod, or about an init container that has succeeded.
     """
 
     holders: tuple[SupportedHolding, ...] = ()
@@ -66,76 +68,78 @@ class PodResolution(msgspec.Struct, frozen=True, gc=False):
 
 
 def resolve_pod(known: Known, containers: Containers, registry: Registry) -> PodResolution:
-    """Settle every container of the pod that holds something."""
+    """Resolve every container of the pod that holds something."""
     lives = _lives(known.life, containers)
     holders: list[SupportedHolding] = []
-    heard: list[Statement] = []
+    statements: list[Statement] = []
     disputed: list[tuple[str, Statement]] = []
     conflicts: list[Conflict] = []
     idle: list[Statement] = []
-    past: list[Statement] = []
+    of_succeeded: list[Statement] = []
     taken: set[str] = set()
     beside: dict[str, list[Statement]] = {}
-    for container, said in _vague_last(containers):
-        alive = any(statement.alive for statement in said)
+    for container, of_container in _vague_last(containers):
+        alive = any(statement.alive for statement in of_container)
         if container in known.succeeded and not alive:
-            past += said
+            of_succeeded += of_container
             continue
         if not (lives or alive):
-            idle += said
+            idle += of_container
             continue
-        settled = resolve_container(said, registry)
-        own: Sequence[DeviceStatements] = settled.places
-        if taken and _is_vague(container, said):
-            own = _left_over(own, taken, beside)
-        taken.update([place.share.device for place in own])
-        found = [_holder(known, container, place, said, alive) for place in own]
-        holders += found
-        heard += said
+        settled = resolve_container(of_container, registry)
+        places: Sequence[DeviceStatements] = settled.places
+        if taken and _is_vague(container, of_container):
+            places = _left_over(places, taken, beside)
+        taken.update([place.share.device for place in places])
+        resolved = [_holder(known, container, place, of_container, alive) for place in places]
+        holders += resolved
+        statements += of_container
         disputed += settled.disputed
-        if found:
-            conflicts += _conflicts(found, said, settled, registry, known)
-        elif settled.cards_differ:  # it may be another container's, but is at odds with itself
+        if resolved:
+            conflicts += _conflicts(resolved, of_container, settled, registry, known)
+        elif settled.cards_differ:  # the device may be another container's, but its sources differ
             differ = settled.cards_differ
             conflicts.append(Conflict(_differing(settled), "", known.pod, container, differ))
     if beside:
-        holders = [_joined(one, beside.get(one.holding.share.device, ())) for one in holders]
+        holders = [
+            _joined(holder, beside.get(holder.holding.share.device, ())) for holder in holders
+        ]
     unproven = idle if known.life is Liveness.UNKNOWN else []
     leftovers = [] if unproven else idle
     if leftovers:
         conflicts += _stale(known, leftovers)
     return PodResolution(
         tuple(holders),
-        tuple(heard),
+        tuple(statements),
         tuple(disputed),
         tuple(conflicts),
         tuple(unproven),
-        (*leftovers, *past),
+        (*leftovers, *of_succeeded),
     )
 
 
 def _lives(life: Liveness, containers: Containers) -> bool:
-    """Whether the pod's containers hold what they were given."""
+    """Whether the pod's containers hold what was allocated to them."""
     if life in (Liveness.HOLDS, Liveness.LEFT):
         return True
-    everything = (statement for said in containers.values() for statement in said)
+    everything = (statement for of_container in containers.values() for statement in of_container)
     return life is not Liveness.ENDED and any(map(proves_liveness, everything))
 
 
-def _is_vague(container: str, said: Iterable[Statement]) -> bool:
-    """Whether it may well be about another container of the pod, so that it is none of its own.
+def _is_vague(container: str, statements: Iterable[Statement]) -> bool:
+    """Whether the statements may be about another container of the pod.
 
     Both HAMi's and Volcano's plugins miscount the containers of some pods, and name the folder of
-    a region after the wrong one.
+    a region after the wrong container.
     """
     return all(
         statement.source in LIMITS or (not container and statement.source is Source.PROCESS)
-        for statement in said
+        for statement in statements
     )
 
 
 def _vague_last(containers: Containers) -> Iterable[tuple[str, tuple[Statement, ...]]]:
-    """In order, but what is vague comes last, to be looked at beside the rest."""
+    """The containers in order, but vague ones last, to be compared with the others."""
     if len(containers) == 1:
         return containers.items()
     return sorted(containers.items(), key=lambda item: (_is_vague(*item), item[0]))
@@ -144,7 +148,7 @@ def _vague_last(containers: Containers) -> Iterable[tuple[str, tuple[Statement, 
 def _left_over(
     places: Iterable[DeviceStatements], taken: set[str], beside: dict[str, list[Statement]]
 ) -> list[DeviceStatements]:
-    """Those where no other container of the pod is; the others' statements go to ``beside``."""
+    """The places without another container of the pod; other statements go to ``beside``."""
     own = []
     for place in places:
         if place.share.device in taken:
@@ -154,27 +158,35 @@ def _left_over(
     return own
 
 
-def _only_processes(said: Sequence[Statement]) -> bool:
-    """Processes come first, so the last statement reports."""
-    return said[-1].source is Source.PROCESS
+def _only_processes(statements: Sequence[Statement]) -> bool:
+    """Whether all statements are of processes, which come first, so that the last one decides."""
+    return statements[-1].source is Source.PROCESS
 
 
 def _joined(holder: SupportedHolding, vague: Sequence[Statement]) -> SupportedHolding:
-    """With what may be about it or about another container of its pod on the same device."""
+    """The holder with statements that may be about it or another container on the same device."""
     if not vague:
         return holder
-    said = tuple(sorted((*holder.said, *vague), key=lambda one: RANK[one.source]))
-    sources = tuple(dict.fromkeys([one.source for one in said]))
-    return SupportedHolding(msgspec.structs.replace(holder.holding, sources=sources), said)
+    statements = tuple(sorted((*holder.said, *vague), key=lambda statement: RANK[statement.source]))
+    sources = tuple(dict.fromkeys([statement.source for statement in statements]))
+    return SupportedHolding(msgspec.structs.replace(holder.holding, sources=sources), statements)
 
 
 def _holder(
-    known: Known, container: str, place: DeviceStatements, said: Iterable[Statement], alive: bool
+    known: Known,
+    container: str,
+    place: DeviceStatements,
+    statements: Iterable[Statement],
+    alive: bool,
 ) -> SupportedHolding:
     agreeing = place.agreeing
     granted = [statement for statement in agreeing if statement.phase is Phase.ASSIGNED]
-    times = [one.since for one in granted or agreeing if one.since is not None]
-    schemes = (one.scheme for one in (*agreeing, *said) if one.scheme is not Scheme.NONE)
+    times = [statement.since for statement in granted or agreeing if statement.since is not None]
+    schemes = (
+        statement.scheme
+        for statement in (*agreeing, *statements)
+        if statement.scheme is not Scheme.NONE
+    )
     holding = Holding(
         pod=known.pod,
         container=container,
@@ -182,7 +194,7 @@ def _holder(
         scheme=next(schemes, Scheme.NONE),
         phase=Phase.ASSIGNED if granted else Phase.ASSUMED,
         source=place.source,
-        sources=tuple(dict.fromkeys([one.source for one in agreeing])),
+        sources=tuple(dict.fromkeys([statement.source for statement in agreeing])),
         since=min(times) if times else None,
         slots=place.slots,
         alive=alive,
@@ -206,15 +218,15 @@ def _conflict(
 
 def _conflicts(
     holders: Sequence[SupportedHolding],
-    said: Sequence[Statement],
+    statements: Sequence[Statement],
     settled: Settled,
     registry: Registry,
     known: Known,
 ) -> Iterator[Conflict]:
-    """What is wrong with one container; ``holders`` has one for each of its devices."""
+    """The conflicts of one container; ``holders`` has one for each of its devices."""
     first = holders[0]
     if known.over:
-        yield _conflict(ConflictKind.OUTLIVES_POD, first, said)
+        yield _conflict(ConflictKind.OUTLIVES_POD, first, statements)
     if settled.cards_differ:
         yield _conflict(_differing(settled), first, settled.cards_differ)
     if settled.foreign:
@@ -225,10 +237,10 @@ def _conflicts(
         yield _conflict(ConflictKind.SIZE_DIFFERS, on[device], parties)
     for device, parties in settled.limits_differ:
         yield _conflict(ConflictKind.LIMIT_DIFFERS, on[device], parties)
-    unallocated = known.asked and _only_processes(said)
+    unallocated = known.asked and _only_processes(statements)
     for device, holder in on.items():
         if unallocated:
-            yield _conflict(ConflictKind.PROCESS_WITHOUT_ALLOCATION, holder, said)
+            yield _conflict(ConflictKind.PROCESS_WITHOUT_ALLOCATION, holder, statements)
         if registry.is_missing(device):
             yield _conflict(ConflictKind.DEVICE_MISSING, holder, holder.said)
         elif registry.is_unhealthy(device):
@@ -236,12 +248,12 @@ def _conflicts(
 
 
 def _differing(settled: Settled) -> ConflictKind:
-    """Of sources that name different devices."""
+    """The conflict of sources that name different devices."""
     return ConflictKind.FILE_DIFFERS if settled.only_files else ConflictKind.CARD_DIFFERS
 
 
 def _stale(known: Known, idle: Iterable[Statement]) -> Iterator[Conflict]:
-    """What is said of a pod that is no more, by sources that should have noticed."""
+    """Statements about an ended or deleted pod, of sources that should not have it any more."""
     life = Liveness.ENDED if known.named else known.life
     normal = NORMAL_LEFTOVERS.get(life, frozenset())
     containers: dict[str, list[Statement]] = {}

@@ -1,8 +1,8 @@
-"""One container: what all sources say of it, settled by precedence.
+"""One container: what all sources report about it, resolved by precedence.
 
-Where it is: on the devices that the most trusted allocation names, and on every device on which
-it has a process, whatever was allocated. How much it has there: what the most trusted allocation
-tells, for the kernel knows the device and the claim knows the size. What disagrees is kept.
+The container is on the devices that the most trusted allocation names, and on every device on
+which it has a process, whatever was allocated. The amounts are those of the most trusted
+allocation: the kernel knows the device, the claim knows the size. Disagreements are kept.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ Parties = tuple[str, tuple[Statement, ...]]
 class DeviceShares(msgspec.Struct, frozen=True, gc=False):
     """A statement, with its shares by device ("" is an unknown one).
 
-    ``alike`` is what each of its shares is like, None if they differ or there are none.
+    ``alike`` is a share that all its shares are equal to, None if they differ or there are none.
     """
 
     said: Statement
@@ -33,8 +33,8 @@ class DeviceShares(msgspec.Struct, frozen=True, gc=False):
 class DeviceStatements(msgspec.Struct, frozen=True, gc=False):
     """The container on one device, "" if on an unknown one.
 
-    ``share`` is all that it has of the device, ``slots`` how many shares that are; ``source``
-    decided that it is there, ``agreeing`` do not speak against it. ``sized_by`` told the memory.
+    ``share`` is all that it has of the device, ``slots`` the number of shares; ``source`` decided
+    that it is there, ``agreeing`` do not contradict it. ``sized_by`` reported the memory.
     """
 
     share: Share
@@ -45,12 +45,12 @@ class DeviceStatements(msgspec.Struct, frozen=True, gc=False):
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
-    """What became of the statements about one container.
+    """The result for the statements about one container.
 
-    ``disputed`` are devices that a statement names and better ones do not, ``foreign`` are
+    ``disputed`` are devices that a statement names and more trusted ones do not, ``foreign`` are
     statements that were meant for another node. The rest are the parties of disagreements;
-    ``only_files`` is whether those about the GPU would agree without files of the tenant's own
-    that the driver does not confirm.
+    ``only_files`` is whether those about the GPU would agree without files that the tenant can
+    write and the driver does not confirm.
     """
 
     places: tuple[DeviceStatements, ...]
@@ -63,9 +63,9 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Amount(msgspec.Struct, frozen=True, gc=False):
-    """What one statement reports of the share of one device.
+    """The amounts that one statement reports for the share of one device.
 
-    ``certain`` is whether it speaks of that device; else its shares are meant for others.
+    ``certain`` is whether it names that device; else its shares are meant for others.
     """
 
     said: Statement
@@ -75,15 +75,14 @@ class _Amount(msgspec.Struct, frozen=True, gc=False):
 
 
 def resolve_container(statements: Sequence[Statement], registry: Registry) -> Settled:
-    """Settle the statements about one container, of which the most trusted comes first."""
+    """Resolve the statements about one container, of which the most trusted comes first."""
     return resolve_fast(statements, registry) or resolve_general(statements, registry)
 
 
 def resolve_fast(statements: Sequence[Statement], registry: Registry) -> Settled | None:
-    """The usual case, in which all tell of the same share of one device, and of nothing else.
+    """The usual case, in which all statements report the same share of one device.
 
-    It is what :func:`resolve_general` finds, at a fraction of the cost; None if there is more to
-    weigh.
+    The result is that of :func:`resolve_general`, at a fraction of the cost; None in other cases.
     """
     name = device = ""
     source: Source | None = None
@@ -91,22 +90,22 @@ def resolve_fast(statements: Sequence[Statement], registry: Registry) -> Settled
     memory: int | None = None
     cores: int | None = None
     limits: list[Share] = []
-    for said in statements:
-        if len(said.shares) != 1 or registry.is_for_another_node(said):
+    for statement in statements:
+        if len(statement.shares) != 1 or registry.is_for_another_node(statement):
             return None
-        share = said.shares[0]
+        share = statement.shares[0]
         if share.device and share.device != name:
-            card = registry.find(share.device)
-            if not card or device not in ("", card):
+            other = registry.find(share.device)
+            if not other or device not in ("", other):
                 return None
-            name, device = share.device, card
+            name, device = share.device, other
         if share.device and source is None:
-            source = said.source
-        if said.source in LIMITS:
+            source = statement.source
+        if statement.source in LIMITS:
             limits.append(share)
-        elif said.source is not Source.PROCESS:
+        elif statement.source is not Source.PROCESS:
             if memory is None and share.memory_bytes is not None:
-                memory, sized_by = share.memory_bytes, said.source
+                memory, sized_by = share.memory_bytes, statement.source
             cores = share.cores_milli if cores is None else cores
             if share.memory_bytes not in (None, memory) or share.cores_milli not in (None, cores):
                 return None
@@ -124,50 +123,62 @@ def resolve_fast(statements: Sequence[Statement], registry: Registry) -> Settled
 
 
 def resolve_general(statements: Sequence[Statement], registry: Registry) -> Settled:
-    """Whatever they tell."""
-    told = [_told(statement, registry) for statement in statements]
-    running = frozenset[str]().union(*(t.named for t in told if t.said.source is Source.PROCESS))
-    foreign = tuple(said for said in statements if registry.is_for_another_node(said))
-    decider, given = _allocation(told)
-    devices = _where(running, given, registry)
+    """Resolve any statements."""
+    all_shares = [_device_shares(statement, registry) for statement in statements]
+    running = frozenset[str]().union(
+        *(reported.named for reported in all_shares if reported.said.source is Source.PROCESS)
+    )
+    foreign = tuple(
+        statement for statement in statements if registry.is_for_another_node(statement)
+    )
+    decider, slots_by_device = _allocation(all_shares)
+    devices = _where(running, slots_by_device, registry)
     if not devices:
         return Settled((_nowhere(statements, registry),), foreign=foreign)
     places: list[DeviceStatements] = []
     sizes: list[Parties] = []
     limits: list[Parties] = []
     for device in sorted(devices):
-        slots = given.get(device, 1)
-        amounts = [amount for one in told if (amount := _amount(one, device, slots))]
+        slots = slots_by_device.get(device, 1)
+        amounts = [amount for shares in all_shares if (amount := _amount(shares, device, slots))]
         memory, cores, sized_by = _best(amounts)
         places.append(
             DeviceStatements(
                 registry.size(device, memory, cores),
                 slots,
                 Source.PROCESS if device in running or decider is None else decider,
-                tuple(one.said for one in told if device in one.named or not one.named),
+                tuple(
+                    shares.said
+                    for shares in all_shares
+                    if device in shares.named or not shares.named
+                ),
                 sized_by,
             )
         )
-        # A MIG instance is handed out whole, however little of it was asked for.
+        # A MIG instance is allocated as a whole, whatever part of it was requested.
         if not registry.parent(device):
             sizes += _unequal_sizes(device, amounts)
             limits += _unequal_limits(device, amounts, registry)
-    elsewhere = [one for one in told if _is_elsewhere(one, devices, registry)]
+    elsewhere = [shares for shares in all_shares if _is_elsewhere(shares, devices, registry)]
     return Settled(
         places=tuple(places),
-        disputed=tuple((card, t.said) for t in elsewhere for card in sorted(t.named - devices)),
-        cards_differ=tuple(one.said for one in told if one.named) if elsewhere else (),
-        only_files=bool(elsewhere) and not _differ_without_files(told, running, registry),
+        disputed=tuple(
+            (other, shares.said) for shares in elsewhere for other in sorted(shares.named - devices)
+        ),
+        cards_differ=tuple(shares.said for shares in all_shares if shares.named)
+        if elsewhere
+        else (),
+        only_files=bool(elsewhere) and not _differ_without_files(all_shares, running, registry),
         sizes_differ=tuple(sizes),
         limits_differ=tuple(limits),
         foreign=foreign,
     )
 
 
-def _told(statement: Statement, registry: Registry) -> DeviceShares:
+def _device_shares(statement: Statement, registry: Registry) -> DeviceShares:
     shares: dict[str, list[Share]] = {}
-    for share, card in zip(statement.shares, registry.cards(statement), strict=True):
-        shares.setdefault(card, []).append(share)
+    for share, device in zip(statement.shares, registry.cards(statement), strict=True):
+        shares.setdefault(device, []).append(share)
     sizes = {(share.memory_bytes, share.cores_milli) for share in statement.shares}
     alike = statement.shares[0] if len(sizes) == 1 else None
     return DeviceShares(statement, shares, frozenset(shares) - {""}, alike)
@@ -176,26 +187,26 @@ def _told(statement: Statement, registry: Registry) -> DeviceShares:
 # ---------------------------------------------------------------- where
 
 
-def _allocation(told: Iterable[DeviceShares]) -> tuple[Source | None, dict[str, int]]:
+def _allocation(all_shares: Iterable[DeviceShares]) -> tuple[Source | None, dict[str, int]]:
     """The most trusted source that names devices, and how many shares of each it names."""
     decider: Source | None = None
-    given: dict[str, int] = {}
-    for one in told:
-        if one.named and one.said.source is not Source.PROCESS:
-            decider = decider or one.said.source
-            if decider is one.said.source:
-                given = {card: len(one.shares[card]) for card in one.named} | given
-    return decider, given
+    slots: dict[str, int] = {}
+    for reported in all_shares:
+        if reported.named and reported.said.source is not Source.PROCESS:
+            decider = decider or reported.said.source
+            if decider is reported.said.source:
+                slots = {device: len(reported.shares[device]) for device in reported.named} | slots
+    return decider, slots
 
 
-def _where(running: frozenset[str], given: Iterable[str], registry: Registry) -> frozenset[str]:
+def _where(running: frozenset[str], named: Iterable[str], registry: Registry) -> frozenset[str]:
     """The devices on which the container is.
 
     Processes on other devices than allocated show that the allocation is wrong. If they are on
     as many as it names, they are the answer; if on fewer, no source knows which are wrong, and
     no device is called free that may not be.
     """
-    allocated = frozenset(given)
+    allocated = frozenset(named)
     # The driver may list a MIG instance's processes under its GPU.
     running -= {registry.parent(device) for device in allocated}
     if running <= allocated:
@@ -203,31 +214,35 @@ def _where(running: frozenset[str], given: Iterable[str], registry: Registry) ->
     return running if len(running) >= len(allocated) else running | allocated
 
 
-def _is_elsewhere(one: DeviceShares, devices: frozenset[str], registry: Registry) -> bool:
-    """Whether it places the container differently; a GPU and its MIG instances are one place."""
-    if not one.named or one.named == devices:
+def _is_elsewhere(reported: DeviceShares, devices: frozenset[str], registry: Registry) -> bool:
+    """Whether the statement names other GPUs; a GPU and its MIG instances are one GPU."""
+    if not reported.named or reported.named == devices:
         return False
     here = {registry.card(device) for device in devices}
-    there = {registry.card(device) for device in one.named}
-    return not there <= here if one.said.source in PARTIAL else there != here
+    there = {registry.card(device) for device in reported.named}
+    return not there <= here if reported.said.source in PARTIAL else there != here
 
 
 def _differ_without_files(
-    told: Iterable[DeviceShares], running: frozenset[str], registry: Registry
+    all_shares: Iterable[DeviceShares], running: frozenset[str], registry: Registry
 ) -> bool:
-    """Whether the GPUs differ by what a tenant cannot write, or the driver confirms."""
-    believed = [one for one in told if not is_tenants_own(one.said) or one.named <= running]
-    devices = _where(running, _allocation(believed)[1], registry)
-    return any(_is_elsewhere(one, devices, registry) for one in believed)
+    """Whether the GPUs differ in statements that no tenant can write or the driver confirms."""
+    trusted = [
+        reported
+        for reported in all_shares
+        if not is_tenants_own(reported.said) or reported.named <= running
+    ]
+    devices = _where(running, _allocation(trusted)[1], registry)
+    return any(_is_elsewhere(reported, devices, registry) for reported in trusted)
 
 
 def _nowhere(statements: Sequence[Statement], registry: Registry) -> DeviceStatements:
-    """It has something, but of which device no statement reports, or none that is known here."""
-    best = next((said for said in statements if said.shares), statements[0])
+    """The container on an unknown device: no statement names one that is known here."""
+    best = next((statement for statement in statements if statement.shares), statements[0])
     names = {share.device for share in best.shares}
-    told = len(names) == 1 and not registry.is_for_another_node(best)
+    is_named = len(names) == 1 and not registry.is_for_another_node(best)
     share = Share(
-        names.pop() if told else "",
+        names.pop() if is_named else "",
         _sum(share.memory_bytes for share in best.shares),
         _sum(share.cores_milli for share in best.shares),
     )
@@ -240,18 +255,18 @@ def _nowhere(statements: Sequence[Statement], registry: Registry) -> DeviceState
 # ---------------------------------------------------------------- how much
 
 
-def _amount(one: DeviceShares, device: str, slots: int) -> _Amount | None:
-    """What it tells of the share of ``device``; None if nothing."""
-    if one.said.source is Source.PROCESS:
+def _amount(reported: DeviceShares, device: str, slots: int) -> _Amount | None:
+    """The amounts that the statement reports for ``device``; None for a process."""
+    if reported.said.source is Source.PROCESS:
         return None
-    shares = one.shares.get(device, [one.alike] * slots if one.alike else [])
+    shares = reported.shares.get(device, [reported.alike] * slots if reported.alike else [])
     memory = _sum(share.memory_bytes for share in shares)
     cores = _sum(share.cores_milli for share in shares)
-    return _Amount(one.said, memory, cores, device in one.shares or not one.named)
+    return _Amount(reported.said, memory, cores, device in reported.shares or not reported.named)
 
 
 def _sum(amounts: Iterable[int | None]) -> int | None:
-    """None if one of them is unknown, or there are none."""
+    """The sum; None if one of them is unknown, or there are none."""
     total: int | None = None
     for amount in amounts:
         if amount is None:
@@ -261,34 +276,36 @@ def _sum(amounts: Iterable[int | None]) -> int | None:
 
 
 def _best(amounts: Iterable[_Amount]) -> tuple[int | None, int | None, Source | None]:
-    """Memory and cores by who tells them best: what was given, then what is enforced.
+    """Memory and cores of the most trusted source: allocations first, then enforced limits.
 
-    And whose word the memory is, if it speaks of this very device.
+    The third value is the source of the memory, if it names this very device.
     """
     order = sorted(amounts, key=lambda amount: (amount.said.source in LIMITS, not amount.certain))
     memory = (
-        (one.memory_bytes, one.said.source if one.certain else None)
-        for one in order
-        if one.memory_bytes is not None
+        (reported.memory_bytes, reported.said.source if reported.certain else None)
+        for reported in order
+        if reported.memory_bytes is not None
     )
-    cores = (one.cores_milli for one in order if one.cores_milli is not None)
+    cores = (reported.cores_milli for reported in order if reported.cores_milli is not None)
     size, sized_by = next(memory, (None, None))
     return size, next(cores, None), sized_by
 
 
 def _unequal_sizes(device: str, amounts: Iterable[_Amount]) -> list[Parties]:
-    """Allocations that tell different sizes."""
-    tell = [a for a in amounts if a.certain and a.said.source not in LIMITS]
-    memory = {a.memory_bytes for a in tell} - {None}
-    cores = {percent(a.cores_milli) for a in tell if a.cores_milli is not None}
+    """Allocations with different sizes."""
+    allocated = [
+        amount for amount in amounts if amount.certain and amount.said.source not in LIMITS
+    ]
+    memory = {amount.memory_bytes for amount in allocated} - {None}
+    cores = {percent(amount.cores_milli) for amount in allocated if amount.cores_milli is not None}
     unequal = len(memory) > 1 or len(cores) > 1
-    return [(device, tuple(a.said for a in tell))] if unequal else []
+    return [(device, tuple(amount.said for amount in allocated))] if unequal else []
 
 
 def _unequal_limits(device: str, amounts: Sequence[_Amount], registry: Registry) -> list[Parties]:
-    """Limits that are not the size of the allocation."""
-    tell = [a for a in amounts if a.certain and a.said.source not in LIMITS]
-    memory, cores, _ = _best(tell)
+    """Limits that differ from the size of the allocation."""
+    allocated = [a for a in amounts if a.certain and a.said.source not in LIMITS]
+    memory, cores, _ = _best(allocated)
     odd = [
         amount.said
         for amount in amounts
@@ -299,11 +316,11 @@ def _unequal_limits(device: str, amounts: Sequence[_Amount], registry: Registry)
             or (cores is not None and _core_limit(amount.cores_milli) != _core_limit(cores))
         )
     ]
-    return [(device, tuple(a.said for a in tell) + tuple(odd))] if odd else []
+    return [(device, tuple(a.said for a in allocated) + tuple(odd))] if odd else []
 
 
 def _core_limit(cores_milli: int | None) -> int | None:
-    """Percent; None where it is no limit: none is set, or all cores of a device."""
+    """The limit in percent; None where nothing limits: unset, or all cores of a device."""
     if not cores_milli or cores_milli >= WHOLE_DEVICE_MILLI:
         return None
     return percent(cores_milli)

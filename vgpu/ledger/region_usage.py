@@ -1,4 +1,4 @@
-"""What the shims' regions say of their containers, as far as it can be. Pure."""
+"""The use that the shims' regions report for their containers, if it is possible. Pure."""
 
 from collections.abc import Collection, Mapping
 
@@ -14,7 +14,7 @@ class RegionUsage:
     """Adds regions to the containers of a node.
 
     Attributes:
-        orphans, released: regions of pods that nobody knows, and of others that have ended.
+        orphans, released: regions of unknown pods, and of known containers that have ended.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class RegionUsage:
     ) -> None:
         """``names`` is by container id.
 
-        ``given`` are the devices that the kubelet or our own plugin gave to containers.
+        ``given`` are the devices that the kubelet or our own plugin allocated to containers.
         """
         self.orphans: list[LeftoverRegion] = []
         self.released: list[LeftoverRegion] = []
@@ -37,7 +37,7 @@ class RegionUsage:
         self._claims: dict[tuple[str, int], set[str]] = {}
 
     def add_on_node(self, file: RegionFile, first: RegionFile) -> None:
-        """A region that the plugin has made; ``first`` is the one that counts of its container."""
+        """Add a region that the plugin created; ``first`` is the container's region that counts."""
         if self._builder.has_ended((file.pod_uid, file.container)):
             self._add_leftover(file)
         elif file is not first:
@@ -58,7 +58,7 @@ class RegionUsage:
         container.layout, container.phase = file.region.layout, Phase.RELEASED
 
     def add(self, file: RegionFile) -> None:
-        """A region of a container that is there."""
+        """Add a region of a container that has not ended."""
         place, region, credible = (
             (file.pod_uid, file.container),
             file.region,
@@ -92,19 +92,19 @@ class RegionUsage:
     def _may_have(self, file: RegionFile, device: str) -> bool:
         """Whether nothing contradicts that the region's container has the device."""
         place, builder = (file.pod_uid, file.container), self._builder
-        given = self._given.get(place)
+        allocated = self._given.get(place)
         if builder.is_missing(device):
             builder.reject(Source.SHIM, file.path, Reason.UNKNOWN_DEVICE, device)
-        elif given is None:
+        elif allocated is None:
             return not builder.credible.is_forged((Source.SHIM, file.path), place, device)
-        elif device not in given:
+        elif device not in allocated:
             builder.reject(Source.SHIM, file.path, Reason.DEVICE_NOT_ALLOCATED, device)
         else:
             return True
         return False
 
     def container_of(self, owner: ProcessOwner, pid: int) -> str:
-        """The container of a process; of an unnamed one in a pod, what a region of it claims.
+        """The container of a process; a region that claims it names an unnamed one in a pod.
 
         Several regions that claim the same process are no evidence.
         """

@@ -6,58 +6,60 @@ from vgpu.ledger.statements import Evidence, Statement
 from vgpu.model import Device, Share
 
 _PROPER = re.compile(r"(?:GPU|MIG)-.+|[0-9]+")
-"""What only a device's own name looks like."""
+"""The form of a device's own name, which no handle has."""
 
 _UUIDS = ("GPU-", "MIG-")
 
 
 class Registry:
-    """Finds a device by whatever a source calls it. Made once for a merge, then only read.
+    """Finds a device by any name that a source has for it. Built once for a merge, then only read.
 
     Attributes:
         devices: name in the ledger -> device, by index, then by name.
-        lost: names of those that no longer answer.
-        complete: whether the node has no others.
+        lost: names of the devices that no longer answer.
+        complete: whether the node has no other devices.
     """
 
     def __init__(self, evidence: Evidence) -> None:
-        """Take the evidence's devices and the lost ones; a device without any name is left out."""
-        found = {uuid: Device(uuid=uuid, healthy=False) for uuid in evidence.lost}
-        # Of two values for one device the same one counts, whatever their order.
+        """Index the evidence's devices and the lost ones, without devices that have no name."""
+        devices = {uuid: Device(uuid=uuid, healthy=False) for uuid in evidence.lost}
+        # If a device has two values, the same one counts in any order.
         for device in sorted(evidence.devices, key=repr):
             for name in device.names[:1]:
-                found[name] = device
-        names: dict[str, set[str]] = {name: {name} for name in found}
-        for name, device in found.items():
+                devices[name] = device
+        names: dict[str, set[str]] = {name: {name} for name in devices}
+        for name, device in devices.items():
             for other in device.names[1:]:
                 names.setdefault(other, set()).add(name)
-        self.devices = dict(sorted(found.items(), key=_position))
+        self.devices = dict(sorted(devices.items(), key=_position))
         self.lost = evidence.lost
         self.complete = evidence.devices_complete
         self._node = evidence.node
-        # What two devices are called names neither, unless it is the only name that one has.
-        self._names = {name: min(those) if len(those) == 1 else "" for name, those in names.items()}
-        self._names |= {name: name for name in found}
-        self._parents = {name: device.parent for name, device in found.items() if device.parent}
+        # A name of two devices names neither, unless it is the only name of one of them.
+        self._names = {
+            name: min(owners) if len(owners) == 1 else "" for name, owners in names.items()
+        }
+        self._names |= {name: name for name in devices}
+        self._parents = {name: device.parent for name, device in devices.items() if device.parent}
 
     def find(self, name: str) -> str:
-        """The device's name in the ledger; "" if none is called so, or several are.
+        """The device's name in the ledger; "" if no device has this name, or several have.
 
         ``<UUID>[<group>-<position>]`` is how Volcano names a slice of a GPU in MIG mode.
         """
-        found = self._names.get(name)
-        return self._names.get(name.partition("[")[0], "") if found is None else found
+        known = self._names.get(name)
+        return self._names.get(name.partition("[")[0], "") if known is None else known
 
     def uuid(self, name: str) -> str:
-        """The device's name in the ledger; a UUID of no device here as it is, else ""."""
+        """The device's name in the ledger; an unknown UUID is returned as it is, else ""."""
         return self.find(name) or (name if name.startswith(_UUIDS) else "")
 
     def cards(self, statement: Statement) -> tuple[str, ...]:
         """The device of each share, "" where it is unknown or cannot be known.
 
         A UUID or index that is not on the node stays as it is if all the node's devices are known:
-        then it is another device for certain, while a handle may be any's. Shares that were meant
-        for another node say nothing about the devices of this one.
+        then it is certainly another device, while a handle may be any device's. Shares that were
+        meant for another node are no evidence about the devices of this one.
         """
         if self.is_for_another_node(statement):
             return ("",) * len(statement.shares)
@@ -74,11 +76,11 @@ class Registry:
         return bool(statement.node and self._node and statement.node != self._node)
 
     def is_missing(self, name: str) -> bool:
-        """Whether it is not on the node, or no longer answers."""
+        """Whether the device is not on the node, or no longer answers."""
         return name in self.lost or bool(name and self._stranger(name))
 
     def is_unhealthy(self, name: str) -> bool:
-        """Whether it is on the node and nothing new may go there."""
+        """Whether the device is on the node and must get no new allocation."""
         return name in self.devices and not self.devices[name].healthy
 
     def parent(self, name: str) -> str:
@@ -86,18 +88,18 @@ class Registry:
         return self._parents.get(name, "")
 
     def card(self, name: str) -> str:
-        """The GPU that it is, or is a part of."""
+        """The GPU of the device: its parent if it is a MIG instance, else itself."""
         return self._parents.get(name, name)
 
     def size(self, name: str, memory: int | None, cores: int | None) -> Share:
-        """A share of the device; one of all its cores, with no word about memory, is all of it."""
+        """A share of the device; all cores without an amount of memory mean all of its memory."""
         device = self.devices.get(name)
         if device and memory is None and cores is not None and cores >= device.cores_milli:
             memory = device.memory_bytes
         return Share(name, memory, cores)
 
     def limits(self, name: str, memory_bytes: int, limit_bytes: int | None) -> bool:
-        """Whether the limit, None if there is none, lets a container have just that memory."""
+        """Whether the limit, None for no limit, lets a container have exactly that memory."""
         if limit_bytes is not None:
             return limit_bytes == memory_bytes
         capacity = self.devices[name].memory_bytes if name in self.devices else None

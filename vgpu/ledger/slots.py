@@ -1,4 +1,4 @@
-"""The process slots of a shim region: which of them live, and what they account. Pure."""
+"""The process slots of a shim region: which of them are alive, and what they account. Pure."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,10 +13,10 @@ SLOT_DEAD: Final = 0
 
 
 class Accounted(msgspec.Struct, frozen=True, gc=False):
-    """What a shim region accounts for one share, in bytes; only processes that are alive.
+    """What a shim region accounts for the live processes of one share, in bytes.
 
-    ``phantom`` is what slots of dead and killed processes still claim, None if that is more than
-    can be. ``sm_utilization`` is a ratio summed over processes, None in layouts without it.
+    ``phantom`` is what slots of dead and killed processes still claim, None if that is impossibly
+    much. ``sm_utilization`` is a ratio summed over processes, None in layouts without it.
     """
 
     context: int
@@ -32,11 +32,11 @@ class Accounted(msgspec.Struct, frozen=True, gc=False):
 def slot_lives(
     slot: RegionProcess, pod_uid: str, owners: Mapping[int, ProcessOwner | None] | None
 ) -> bool | None:
-    """Whether the slot's process runs in the region's pod; None if nothing can tell.
+    """Whether the slot's process runs in the region's pod; None if unknown.
 
-    A region names pids as its tenant likes, so the kernel decides whose they are: ``owners`` has
-    all processes that live, None where the host's are not seen. The pid of a killed process is
-    gone, or another pod's by now.
+    A tenant can write any pid into its region, so the kernel decides: ``owners`` has all live
+    processes, None where the host's are not seen. The pid of a killed process does not exist, or
+    belongs to another pod by now.
     """
     if slot.status == SLOT_DEAD:
         return False

@@ -1,7 +1,7 @@
-"""What goes into a ledger: what each source says, and what is known of devices and pods.
+"""The input of a ledger: the statements of the sources, and facts about devices and pods.
 
-A statement is one source's word on one container. Whether the word counts depends on what else
-is known: :mod:`vgpu.ledger.liveness` decides whether there is a holder at all,
+A statement is what one source reports about one container. Whether it counts depends on the other
+evidence: :mod:`vgpu.ledger.liveness` decides whether there is a holder at all,
 :mod:`vgpu.ledger.precedence` on which device and of what size.
 """
 
@@ -22,46 +22,46 @@ PRECEDENCE = (
     Source.LIMIT_FILE,
     Source.ANNOTATIONS,
 )
-"""Whose word counts where sources disagree about the device, the best first.
+"""The sources by trust where they disagree about the device, the most trusted first.
 
 A shim's region stands below the kubelet though it is a live container's own: its tenant can
-write it. What the kernel and the driver say of that container's processes no tenant can write.
+write it. No tenant can write what the kernel and the driver report about its processes.
 """
 
 RANK: Mapping[Source, int] = {source: rank for rank, source in enumerate(PRECEDENCE)}
 
 LIMITS = frozenset({Source.SHIM, Source.LIMIT_FILE})
-"""They say what is enforced, not what was given."""
+"""Sources that report what is enforced, not what was allocated."""
 
 KUBELET = frozenset({Source.POD_RESOURCES, Source.CHECKPOINT})
-"""Where they could be read whole, their silence shows that the kubelet gave nothing."""
+"""Sources that, read completely, show what the kubelet has not allocated."""
 
 GIVERS = frozenset(PRECEDENCE) - {Source.PROCESS}
-"""They say what a container was given, or what is enforced; the kernel says only that it runs."""
+"""Sources that report what was allocated or is enforced; the kernel reports only processes."""
 
 PARTIAL = LIMITS | {Source.PROCESS}
-"""They may speak of some of the container's devices only; the others speak of all or of none."""
+"""Sources that may report only some of the container's devices; others report all or none."""
 
 
 class Statement(msgspec.Struct, frozen=True, gc=False):
-    """One source's word: this container of this pod has these shares.
+    """One source's statement: this container of this pod has these shares.
 
     Attributes:
-        source: whose word.
+        source: the source.
         pod: the pod, by the UID that the node knows it by (:func:`vgpu.ledger.liveness.node_uid`);
-            "" for a process that belongs to no pod. The names may be "" where only the UID is told.
-        container: its name; "" where only the pod is told, and for a process in no container.
-        shares: what it has. ``Share.device`` is "" where the source tells that there is a share
+            "" for a process that belongs to no pod. Names may be "" where only the UID is known.
+        container: its name; "" where only the pod is known, and for a process in no container.
+        shares: what it has. ``Share.device`` is "" where the source reports that there is a share
             and how large, but not of which device.
-        scheme: in whose language.
+        scheme: the scheme of the allocation.
         phase: a released share holds nothing.
-        since: when that phase began, unix seconds; None if not told.
-        alive: the container runs at this moment, and the kernel says so.
-        node: the node that the shares were meant for; "" if not told.
-        slices: (resource, device IDs): pieces of which no other pod may have the same.
-        where: what a person looks at to read the same: a path, a key, pids.
-        kind: when the container runs, where the source tells (our own checkpoint).
-        limits: bytes of memory that the plugin's answer sets as the limit of each share; None of a
+        since: when that phase began, unix seconds; None if not reported.
+        alive: the container runs at this moment, as the kernel reports.
+        node: the node that the shares were meant for; "" if not reported.
+        slices: (resource, device IDs) that no other pod may have.
+        where: where a person can read the same: a path, a key, pids.
+        kind: when the container runs, where the source reports it (our own checkpoint).
+        limits: bytes of memory that the plugin's answer sets as the limit of each share; None for a
             share that it does not limit, () where it limits none.
     """
 
@@ -83,21 +83,21 @@ class Statement(msgspec.Struct, frozen=True, gc=False):
 def tenant_writes(source: Source, scheme: Scheme) -> bool:
     """Whether the container itself can write what the source reads.
 
-    HAMi-core's regions, and gaia's limits where gpu-manager lets anybody write them.
+    These are HAMi-core's regions, and gpu-manager's limits where anybody may write them.
     """
     return source is Source.SHIM or (source is Source.LIMIT_FILE and scheme is Scheme.GAIA)
 
 
-def is_tenants_own(said: Statement) -> bool:
+def is_tenants_own(statement: Statement) -> bool:
     """Whether the container itself can have written it: alone it is no evidence against others."""
-    return tenant_writes(said.source, said.scheme)
+    return tenant_writes(statement.source, statement.scheme)
 
 
 class Wanted(msgspec.Struct, frozen=True, gc=False):
-    """What a container asks for.
+    """The request of a container.
 
-    ``resource`` is the extended resource by which the kubelet hands it out, "" if it is asked for
-    by annotation or label; ``running`` is what the API server knows of the container.
+    ``resource`` is the extended resource by which the kubelet allocates it, "" if it is requested
+    by annotation or label; ``running`` is whether the container runs by the API server.
     """
 
     pod: PodRef
@@ -108,9 +108,9 @@ class Wanted(msgspec.Struct, frozen=True, gc=False):
 
 
 class Malformed(msgspec.Struct, frozen=True, gc=False):
-    """Something that no statement could be made of, or that makes one doubtful, in words.
+    """A text that could not become a statement, or that makes one doubtful.
 
-    ``pod`` is None for what a node says.
+    ``pod`` is None for a node's text.
     """
 
     pod: PodRef | None
@@ -125,19 +125,19 @@ class Evidence(msgspec.Struct, frozen=True):
     Attributes:
         node: its name; "" if the sources do not need it.
         devices: each once, under all its names.
-        devices_complete: whether a device that is not among them, nor lost, is not on the node.
+        devices_complete: whether the node has no devices but these and the lost ones.
         lost: UUIDs of devices that were there and no longer answer.
-        statements: of all sources, in any order; but our own checkpoint's of one pod as its
-            containers start, for they tell that where the pod's spec is unknown.
-        pods: those bound to the node or promised to it, as the API server knows them.
+        statements: of all sources, in any order; but our own checkpoint's of one pod in the order
+            in which its containers start, which is used where the pod's spec is unknown.
+        pods: the pods bound to the node or reserved to it, as the API server has them.
         pods_complete: whether these are all the node's pods that share GPUs.
         live_pods: UIDs that have a cgroup on the node; None where that could not be read.
-        names: UID -> pod, where the node can tell.
-        wanted: what the pods ask for.
+        names: UID -> pod, where the node has the name.
+        wanted: the requests of the pods.
         malformed: what could not be read.
-        read: the sources that answered, be it with nothing.
+        read: the sources that answered, even without statements.
         bounds: how much memory of a device a container can have.
-        incomplete: sources that were asked and did not tell all: their silence is no evidence.
+        incomplete: sources that answered only in part: a missing statement is no evidence.
     """
 
     node: str = ""

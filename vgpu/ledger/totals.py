@@ -1,4 +1,4 @@
-"""What the holdings of one device come to, and whether the device has that much."""
+"""The sum of the holdings of one device, and whether the device has that much."""
 
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
@@ -15,7 +15,7 @@ AMOUNTS: tuple[Amount, ...] = (
     lambda holding: holding.share.cores_milli or 0,
     lambda holding: holding.slots,
 )
-"""As in :class:`~vgpu.ledger.entries.HoldingSum`."""
+"""The amounts, in the order of :class:`~vgpu.ledger.entries.HoldingSum`."""
 
 
 def held(holdings: Sequence[Holding]) -> HoldingSum:
@@ -27,14 +27,17 @@ def held(holdings: Sequence[Holding]) -> HoldingSum:
         pods.setdefault(holding.pod.uid, []).append(holding)
     return HoldingSum(
         *(
-            sum(effective((one.kind, amount(one)) for one in pod) for pod in pods.values())
+            sum(
+                effective((holding.kind, amount(holding)) for holding in pod)
+                for pod in pods.values()
+            )
             for amount in AMOUNTS
         )
     )
 
 
 def exceeded(total: HoldingSum, device: Device) -> tuple[Amount, ...]:
-    """The amounts of which there is too much."""
+    """The amounts that exceed the device."""
     capacities = (device.memory_bytes, device.cores_milli, device.slots)
     used = (total.memory_bytes, total.cores_milli, total.slots)
     return tuple(

@@ -1,7 +1,7 @@
-"""How much memory of each device each container uses, by the driver's count of its processes. Pure.
+"""The memory that each container uses of each device, by the driver's list of processes. Pure.
 
-The driver names processes by host pid, the kernel reports whose a pid is. Where a link of that
-chain is missing the sum is unknown: nothing is shared out by size or order.
+The driver names processes by host pid, the kernel reports the container of a pid. If one of these
+is missing, the sum is unknown: nothing is distributed by size or order.
 """
 
 from collections import Counter
@@ -13,8 +13,8 @@ import msgspec
 from vgpu.facts import GpuProcess, GpuSample, ProcessOwner
 
 OVER_LIMIT_PERCENT: Final = 105
-"""A container is over its limit when it uses more than this part of it. The driver and the shim
-count contexts a little differently, hence the 5 %."""
+"""Percentage of its limit above which a container is over the limit. The driver and the shim count
+contexts a little differently, hence the 5 %."""
 
 _MEMORY_USED = ("memory_used_bytes",)
 
@@ -23,11 +23,11 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     """One container's processes on one device.
 
     Attributes:
-        pod_uid: as the node knows the pod; "" for a container outside Kubernetes.
-        container: its name; "" if nobody knows which of the pod's it is.
+        pod_uid: the pod's UID on the node; "" for a container outside Kubernetes.
+        container: its name; "" if it is unknown which of the pod's it is.
         device: its UUID.
-        used_bytes: what they use together; None if the driver hides it of one of them.
-        pids: the host's.
+        used_bytes: the processes' sum; None if the driver hides the use of one of them.
+        pids: host pids.
     """
 
     pod_uid: str
@@ -42,45 +42,45 @@ def usages(
     owners: Mapping[int, ProcessOwner | None],
     name: Callable[[ProcessOwner, int], str],
 ) -> tuple[Usage, ...]:
-    """One for each container and device, of devices whose list of processes is complete.
+    """The use by container and device, for devices whose list of processes is complete.
 
-    ``owners`` has all processes that live; ``name`` tells the container of an owner's process.
+    ``owners`` has all live processes; ``name`` returns the container of an owner's process.
     """
-    found: dict[tuple[str, str, str], list[GpuProcess]] = {}
+    processes: dict[tuple[str, str, str], list[GpuProcess]] = {}
     for process in gpu.processes:
         owner = owners.get(process.pid)
         if owner is not None and process.device in gpu.processes_known:
             place = owner.pod_uid, name(owner, process.pid), process.device
-            found.setdefault(place, []).append(process)
+            processes.setdefault(place, []).append(process)
     return tuple(
-        Usage(*place, _used(those), tuple(process.pid for process in those))
-        for place, those in found.items()
+        Usage(*place, _used(own), tuple(process.pid for process in own))
+        for place, own in processes.items()
     )
 
 
-def certain(found: Sequence[Usage]) -> Iterator[Usage]:
-    """Those that are known to be all that their container uses of their device."""
-    unclear = unnamed_places(found)
-    for one in found:
-        if one.used_bytes is not None and (one.pod_uid, one.device) not in unclear:
-            yield one
+def certain(process_usages: Sequence[Usage]) -> Iterator[Usage]:
+    """The usages that are known to be all that their container uses of the device."""
+    unclear = unnamed_places(process_usages)
+    for usage in process_usages:
+        if usage.used_bytes is not None and (usage.pod_uid, usage.device) not in unclear:
+            yield usage
 
 
 def unnamed_places(process_usages: Iterable[Usage]) -> set[tuple[str, str]]:
-    """(pod UID, device) where a container without a name has a process: it may be any of its pod's.
+    """(pod UID, device) where a container without a name has a process.
 
-    So what the pod's other containers use of the device is not known.
+    The container may be any of its pod's, so the use of the pod's other containers is unknown.
     """
     return {(usage.pod_uid, usage.device) for usage in process_usages if not usage.container}
 
 
 class DeviceUsage(msgspec.Struct, frozen=True, gc=False):
-    """A device that is used by containers and beyond: the attribution gap.
+    """The use of a device by containers, and beyond them: the attribution gap.
 
     Attributes:
         attributed_bytes: what all containers use together.
         unattributed_bytes: what is used beyond that.
-        unattributed_processes: how many processes are in no container.
+        unattributed_processes: number of processes in no container.
     """
 
     attributed_bytes: int
@@ -94,11 +94,11 @@ def device_usages(
     attributed: Mapping[str, int],
     unsized: Collection[str],
 ) -> dict[str, DeviceUsage]:
-    """The devices of which it is known, by UUID.
+    """The use of each device where it is known, by UUID.
 
     ``attributed`` is what containers use of each; of those ``unsized`` the driver hides a part.
-    The driver may list a MIG instance's processes under its GPU, so a GPU with instances tells
-    nothing, nor does one whose process has ended meanwhile: whose its memory was is unknown.
+    The driver may list a MIG instance's processes under its GPU, so a GPU with instances is left
+    out, and also a GPU whose process has ended meanwhile: the owner of its memory is unknown.
     """
     strangers: Counter[str] = Counter()
     unclear = {*unsized, *(device.parent for device in gpu.gpus if device.parent)}
@@ -117,10 +117,10 @@ def device_usages(
 
 
 def is_over(used_bytes: float, limit_bytes: float) -> bool:
-    """Whether so much is over the limit: for the rule, the status page and ``vgpu top`` alike."""
+    """Whether the use is over the limit, for the rule, the status page and ``vgpu top``."""
     return used_bytes * 100 > limit_bytes * OVER_LIMIT_PERCENT
 
 
 def _used(processes: Sequence[GpuProcess]) -> int | None:
-    told = [process.used_bytes for process in processes if process.used_bytes is not None]
-    return sum(told) if len(told) == len(processes) else None
+    sizes = [process.used_bytes for process in processes if process.used_bytes is not None]
+    return sum(sizes) if len(sizes) == len(processes) else None

@@ -1,7 +1,7 @@
-"""KubeShare's virtual GPUs: which GPU each is, and the pods that only hold one for others. Pure.
+"""KubeShare's virtual GPUs: the GPU of each, and the pods that only hold one for others. Pure.
 
-A SharePod is promised a GPUID, a name that its scheduler made up; until a holder pod or a bound
-SharePod tells the GPU, it is on no known one, whatever the name looks like.
+A SharePod is reserved a GPUID, a name that its scheduler made up. Until a holder pod or a bound
+SharePod names the GPU, the SharePod is on no known GPU, whatever the name looks like.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,23 +18,23 @@ from vgpu.schemes.kubeshare.sharepod import GPUID
 
 
 def holders(pods: Iterable[PodRef], node: str) -> dict[str, str]:
-    """The holder pods: UID -> GPUID. They keep a GPU for others and use nothing of it."""
-    found = {}
+    """The holder pods, which keep a GPU for others and use nothing of it: UID -> GPUID."""
+    gpuids = {}
     for pod in pods:
         if pod.namespace != HOLDER_NAMESPACE:
             continue
         try:
             holding = holder(Pod(pod, node=node))
         except ClaimError:
-            found[pod.uid] = ""
+            gpuids[pod.uid] = ""
         else:
             if holding:
-                found[pod.uid] = holding.gpuid
-    return found
+                gpuids[pod.uid] = holding.gpuid
+    return gpuids
 
 
 def of_holders(gpuids: Mapping[str, str], grants: Iterable[Grant]) -> dict[str, str]:
-    """GPUID -> UUID of the GPU that the kubelet gave its holder; ``gpuids`` is by holder."""
+    """GPUID -> UUID of the GPU that its holder pod has; ``gpuids`` is by holder."""
     uuids = {}
     for grant in grants:
         gpuid = gpuids.get(grant.pod_uid)
@@ -44,28 +44,28 @@ def of_holders(gpuids: Mapping[str, str], grants: Iterable[Grant]) -> dict[str, 
 
 
 def of_share_pods(pods: Iterable[Pod]) -> dict[str, str]:
-    """GPUID -> UUID, as far as a SharePod is bound there."""
-    told = ((pod.annotations.get(GPUID), pod.annotations.get(BOUND_DEVICE)) for pod in pods)
-    return {gpuid: uuid for gpuid, uuid in told if gpuid and uuid}
+    """GPUID -> UUID of the GPU to which a SharePod is bound."""
+    bindings = ((pod.annotations.get(GPUID), pod.annotations.get(BOUND_DEVICE)) for pod in pods)
+    return {gpuid: uuid for gpuid, uuid in bindings if gpuid and uuid}
 
 
 def on_cards(
     pod: Pod, statements: Iterable[Statement], uuids: Mapping[str, str]
 ) -> Iterator[Statement]:
-    """What a pod's annotations say, with the GPU of its virtual GPU; "" if no source reports it.
+    """A pod's annotated statements with the GPU of its virtual GPU; "" if no source reports it.
 
     A GPUID is never taken for a GPU's own name: users may call a virtual GPU 0 or GPU-1.
     """
     gpuid = pod.annotations.get(GPUID, "")
-    for said in statements:
-        if gpuid and said.scheme is Scheme.KUBESHARE:
-            shares = tuple(_on_card(share, gpuid, uuids) for share in said.shares)
-            yield structs.replace(said, shares=shares)
+    for statement in statements:
+        if gpuid and statement.scheme is Scheme.KUBESHARE:
+            shares = tuple(_on_gpu(share, gpuid, uuids) for share in statement.shares)
+            yield structs.replace(statement, shares=shares)
         else:
-            yield said
+            yield statement
 
 
-def _on_card(share: Share, gpuid: str, uuids: Mapping[str, str]) -> Share:
-    if share.device != gpuid:  # its SharePod is bound, and tells the GPU itself
+def _on_gpu(share: Share, gpuid: str, uuids: Mapping[str, str]) -> Share:
+    if share.device != gpuid:  # the SharePod is bound, and names the GPU itself
         return share
     return structs.replace(share, device=uuids.get(gpuid, ""))
