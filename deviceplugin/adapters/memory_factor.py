@@ -1,8 +1,8 @@
-"""How many MiB one unit of volcano.sh/vgpu-memory is, where the plugin is to find that out.
+"""The MiB of one unit of volcano.sh/vgpu-memory, where the plugin has to find the number.
 
-A unit means the same on every node, or a pod's request means nothing. So the unit is that which all
-nodes say that say one, if it will do here; where none reports any it is the smallest with which
-this node's list is not too long.
+A unit has to mean the same on every node, or a pod's request means nothing. So the plugin takes the
+unit that the nodes publish, if all publish the same and it fits this node. If no node publishes
+one, it takes the smallest unit with which this node's list is not too long.
 """
 
 from collections.abc import Iterable
@@ -17,10 +17,10 @@ from vgpu.schemes.volcano.text import MOST
 from vgpu.units import MIB
 
 ANNOTATION: Final = "vgpu.dev/memory-factor"
-"""On every node of ours that counts memory in units."""
+"""The annotation on every node of ours that counts memory in units."""
 
 _NAMED: Final = 8
-"""Nodes that a message names."""
+"""Maximum number of nodes that a message names."""
 
 
 class FactorError(Exception):

@@ -1,11 +1,10 @@
-"""What cannot be in who holds what: contradictions of now, and what is only claimed. Pure.
+"""Conflicts and remarks about who holds what. Pure.
 
-Three questions, each with one answer. What the **allocation state** itself cannot bear (a GPU that
-is not there, more than a GPU has, a GPU that was not given) is seen on the allocation state as it
-is now. What **sources** say differently was found when the plugin started; it counts as long as
-those are there whom it is about. And what a **tenant can write**, a region, a limit file, its pod's
-annotations, is a remark: counted and logged, and nobody is called, unless the driver or the kubelet
-agrees.
+There are three kinds. Conflicts of the **allocation state** itself (a GPU that is missing, more
+than a GPU has, a GPU that was not allocated) are computed from the state of now. Disagreements of
+**sources** were found when the plugin started; each counts while the pods it is about are there.
+Data that a **tenant can write** (a region, a limit file, its pod's annotations) makes only a
+remark, which is counted and logged without an alert, unless the driver or the kubelet agrees.
 """
 
 from collections.abc import Collection, Iterable
@@ -19,31 +18,31 @@ from vgpu.ledger.statements import is_tenants_own
 from vgpu.model import Scheme, Share, Source
 
 _NAMED: Final = 4
-"""Statements that a conflict names."""
+"""Maximum number of statements that a conflict names."""
 
 _ELSEWHERE: Final = frozenset(
     {
-        ConflictKind.OVERCOMMITTED,  # the ledger counts promises, too: the allocation state says it
-        ConflictKind.DEVICE_MISSING,  # the allocation state says it
-        ConflictKind.DEVICE_UNHEALTHY,  # a matter of the GPU's
-        ConflictKind.HELD_BY_NOBODY_ALIVE,  # what the dead left holds nothing
+        ConflictKind.OVERCOMMITTED,  # from the allocation state: the ledger counts promises, too
+        ConflictKind.DEVICE_MISSING,  # from the allocation state
+        ConflictKind.DEVICE_UNHEALTHY,  # a matter of the GPU's health
+        ConflictKind.HELD_BY_NOBODY_ALIVE,  # a pod that is gone holds nothing
     }
 )
-"""Not taken from the ledger."""
+"""Conflicts that are not taken from the ledger."""
 
 _CLAIMED: Final = frozenset(
     {ConflictKind.FILE_DIFFERS, ConflictKind.LIMIT_DIFFERS, ConflictKind.MALFORMED}
 )
-"""What tenants can write is all that these rest on."""
+"""Conflicts that rest only on data that tenants can write."""
 
 _BY_ANNOTATION: Final = frozenset(
     {ConflictKind.CARD_DIFFERS, ConflictKind.SIZE_DIFFERS, ConflictKind.NODE_DIFFERS}
 )
-"""These may rest on an annotation that somebody has edited since we have bound the pod."""
+"""Conflicts that may rest on an annotation that was edited after we bound the pod."""
 
 
 def of_allocations(allocation_state: AllocationState) -> tuple[AllocationConflict, ...]:
-    """What the allocation state cannot bear, as it is now."""
+    """The conflicts of the allocation state itself."""
     tenants = allocation_state.tenants.values()
     lost = any(
         share.device not in allocation_state.named for tenant in tenants for share in tenant.shares
@@ -59,9 +58,9 @@ def of_allocations(allocation_state: AllocationState) -> tuple[AllocationConflic
 def of_now(
     found: Iterable[AllocationConflict], there: Collection[str]
 ) -> tuple[AllocationConflict, ...]:
-    """Those whose parties are still there: the pod, or of several pods two.
+    """The conflicts whose parties are still there: the pod, or at least two of several pods.
 
-    ``there`` are the UIDs of tenants, and of pods that hold devices by the API server's word.
+    ``there`` are the UIDs of tenants, and of pods that hold devices according to the API server.
     """
     return tuple(one for one in found if _has_parties(one, there))
 
@@ -69,10 +68,10 @@ def of_now(
 def disagreements(
     ledger: Ledger, scheme: Scheme, tenants: Collection[str]
 ) -> tuple[tuple[AllocationConflict, ...], tuple[AllocationConflict, ...]]:
-    """What sources say differently of tenants in this scheme, and what is only claimed.
+    """The conflicts between sources about tenants of this scheme, and the remarks.
 
-    A pod that only waits holds nothing, so that nothing of it can be contradicted. Who runs without
-    a device holds nothing either, but should.
+    A pod that only waits holds nothing, so that no source can disagree about it. A pod that runs
+    without a device holds nothing either, but should.
     """
     conflicts, remarks = [], []
     for one in ledger.conflicts:
@@ -97,7 +96,7 @@ def _has_parties(one: AllocationConflict, there: Collection[str]) -> bool:
 
 
 def _is_claimed(one: Disagreement) -> bool:
-    """Whether it rests on nothing but what tenants can write."""
+    """Whether the disagreement rests only on data that tenants can write."""
     if one.kind in _CLAIMED:
         return True
     believed = [
@@ -105,7 +104,7 @@ def _is_claimed(one: Disagreement) -> bool:
         for said in one.statements
         if not is_tenants_own(said) and said.source is not Source.ANNOTATIONS
     ]
-    if one.kind is ConflictKind.DOUBLE_BOOKED:  # MIG slots stand in annotations only
+    if one.kind is ConflictKind.DOUBLE_BOOKED:  # only annotations have MIG slots
         return len({said.pod.uid for said in believed}) < 2
     own = [said for said in believed if said.source is Source.OWN_CHECKPOINT]
     if one.kind not in _BY_ANNOTATION or not own:

@@ -1,4 +1,4 @@
-"""What the init containers of a pod hold and use, and in which order containers start. Pure."""
+"""The shares that a pod's init containers hold and use, and the containers' start order. Pure."""
 
 from collections.abc import Iterable
 
@@ -11,10 +11,10 @@ from vgpu.model import Allocation, ContainerKind, Request, Share
 
 
 def seen(tenant: AdmittedPod, pod: Pod, booted_at: float) -> AdmittedPod:
-    """The tenant with what its pod's spec and status tell of init containers.
+    """The tenant with the state of init containers from its pod's spec and status.
 
     After a boot of the node, at ``booted_at`` (unix seconds), init containers run again. A pod of
-    another name only pretends to be the tenant's: anybody may write a static pod's UID.
+    another name is not the tenant's: anybody may write a static pod's UID.
     """
     if (pod.ref.namespace, pod.ref.name) != (tenant.pod.namespace, tenant.pod.name):
         return tenant
@@ -38,11 +38,11 @@ def in_start_order(allocations: Iterable[Allocation], pod: Pod) -> tuple[Allocat
 def inherited(
     tenant: AdmittedPod, container: Container, request: Request, pod: Pod
 ) -> tuple[Share, ...]:
-    """What an init container uses before the pod's own containers do. Raises BindRefused.
+    """The shares that an init container uses before the app containers. Raises BindRefused.
 
     The schedulers promise it nothing. It gets the devices of the first app container that was
-    promised as many, with as much memory and as many cores of each as it asks for. A sidecar's are
-    in use meanwhile.
+    promised as many devices, with as much memory and as many cores of each as it asks for. It gets
+    no sidecar's devices, which are in use at that time.
     """
     if container.kind is not ContainerKind.INIT:
         detail = f"no devices are promised to this {container.kind} container"
@@ -66,6 +66,6 @@ def inherited(
 
 
 def _covers(share: Share, request: Request) -> bool:
-    """Whether the share has as much as is asked for; a percentage is of all that there is."""
+    """Whether the share has the requested amounts; a percentage is of the whole device."""
     memory = share.memory_bytes is None or (request.memory_bytes or 0) <= share.memory_bytes
     return memory and request.cores_milli <= (share.cores_milli or 0)
