@@ -28,7 +28,7 @@ class Factor(click.ParamType[int | None]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | None:
-        """To a number; refuses what is none."""
+        """Convert to a number; refuses other text."""
         text = str(value)
         if text == AUTO:
             return None
@@ -45,7 +45,7 @@ class Label(click.ParamType[tuple[str, str]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, str]:
-        """To key and value; refuses what the API server would."""
+        """Convert to key and value; refuses what the API server would refuse."""
         text = str(value)
         if not _LABEL.fullmatch(text):
             self.fail(f"{text!r} is not KEY=VALUE", param, ctx)
@@ -105,7 +105,7 @@ class PluginOptions(msgspec.Struct, frozen=True):
 
     @property
     def limit_dirs(self) -> Mapping[str, str]:
-        """Folders of limit files, by the name of the registry's row."""
+        """Folders of limit files, by the name of their row in the registry."""
         return {"gaia": self.gaia_limits_dir}
 
     @property
@@ -307,13 +307,13 @@ def options_from(ctx: click.Context) -> PluginOptions:
 
 
 def conflicts(options: PluginOptions, typed: frozenset[str]) -> list[str]:
-    """Why these flags cannot work together; ``typed`` are the Python names of those typed.
+    """Why these flags cannot work together; ``typed`` are the Python names of the typed flags.
 
-    What the environment says of other schemes is no mistake: it may serve several programs.
+    Variables of other schemes are no mistake: the environment may serve several programs.
     """
     found = []
     for name in sorted(typed):
-        scheme = name.partition("_")[0]  # of a flag that means something with one scheme only
+        scheme = name.partition("_")[0]  # a scheme's name if only that scheme uses the flag
         if scheme in served_names() and scheme != options.scheme:
             flag = "--" + name.replace("_", ".", 1).replace("_", "-")
             found.append(f"{flag} is of no use with --scheme {options.scheme}")

@@ -85,11 +85,13 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         """The whole GPUs; the index is the N of ``/dev/nvidia<N>``."""
         gpus = tuple(gpus)
         minors = {gpu.uuid: gpu.info.get("minor", "") for gpu in gpus}
-        found = (
-            replace(card, index=int(minor)) if (minor := minors[card.uuid]).isdecimal() else card
-            for card in common.cards(gpus)
+        devices = (
+            replace(device, index=int(minor))
+            if (minor := minors[device.uuid]).isdecimal()
+            else device
+            for device in common.cards(gpus)
         )
-        return tuple(sorted(found, key=lambda card: card.index or 0))
+        return tuple(sorted(devices, key=lambda device: device.index or 0))
 
     def claim(
         self, pod: Pod, node: str, devices: tuple[Device, ...], books: NodeCapacity
@@ -97,13 +99,17 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         """What gpu-admission promised; what is chosen here for a container that it passed over."""
         try:
             requests = self.codec.requests(pod)
-            told = self.codec.claim(pod)
+            claim = self.codec.claim(pod)
         except ClaimError as error:
             raise BindRefused(BindRefusal.MALFORMED, error.detail, pod.ref) from error
-        if told and told.node not in ("", node):
-            detail = f"its annotations reserve GPUs of node {told.node}, this is {node}"
+        if claim and claim.node not in ("", node):
+            detail = f"its annotations reserve GPUs of node {claim.node}, this is {node}"
             raise BindRefused(BindRefusal.OTHER_NODE, detail, pod.ref)
-        promised = {each.container: each.shares for each in told.allocations} if told else {}
+        promised = (
+            {allocation.container: allocation.shares for allocation in claim.allocations}
+            if claim
+            else {}
+        )
         asking = [request for request in requests if request.kind in _AT_ONCE]
         _require_known(pod, asking, promised, devices)
         return self._placed(pod, asking, promised, devices, books)
@@ -145,13 +151,13 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
             if not asking <= {binding.container for binding in tenant.bindings}:
                 return {}
             claim = _done(pod, tenant)
-            told = self.codec.annotations(claim, devices, pod.apps) if claim else {}
+            annotations = self.codec.annotations(claim, devices, pod.apps) if claim else {}
         except ClaimError:
             return {}  # a GPU is lost, or the pod was edited: the annotations stay as they are
         first = {PREDICATE_NODE, PREDICATE_TIME} & pod.annotations.keys()
         return {
             key: text
-            for key, text in told.items()
+            for key, text in annotations.items()
             if key not in first and not _same(text, pod.annotations.get(key))
         }
 
@@ -199,7 +205,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         healthy = self._tree(tuple(device for device in devices if device.healthy))
         held = {(str(holder), ""): shares for holder, shares in books.held.items()}
         placed = {}
-        for request in sorted(requests, key=lambda one: one.container not in promised):
+        for request in sorted(requests, key=lambda asking: asking.container not in promised):
             key = (pod.kubelet_uid, request.container)
             minors = [int(share.device) for share in promised.get(request.container, ())]
             shares = placement.allocate(
@@ -226,15 +232,15 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         known = {level.value: level for level in LinkLevel}
 
         def between(low: int, high: int) -> LinkLevel:
-            one, two = devices[low].uuid, devices[high].uuid
-            link = self.links.get((one, two), self.links.get((two, one), -1))
+            low_uuid, high_uuid = devices[low].uuid, devices[high].uuid
+            link = self.links.get((low_uuid, high_uuid), self.links.get((high_uuid, low_uuid), -1))
             return known.get(link, LinkLevel.SYS)
 
-        cards = (
+        gpus = (
             TopologyGpu(at, device.index or 0, device.uuid, memory_bytes=device.memory_bytes or 0)
             for at, device in enumerate(devices)
         )
-        return grow(cards, between)
+        return grow(gpus, between)
 
 
 def _require_known(
@@ -252,7 +258,7 @@ def _require_known(
         if len(shares) != request.count:
             detail = f"it asks for {request.count} GPUs and {len(shares)} are reserved"
             raise BindRefused(BindRefusal.MALFORMED, detail, pod.ref, request.container)
-        strange = [f"{DEVICE_NODE}{one.device}" for one in shares if one.device not in known]
+        strange = [f"{DEVICE_NODE}{share.device}" for share in shares if share.device not in known]
         if strange:
             there = ", ".join(f"{DEVICE_NODE}{index}" for index in sorted(known)) or "none"
             detail = f"reserved is {', '.join(strange)}; there are {there}"
@@ -262,9 +268,9 @@ def _require_known(
 def _done(pod: Pod, tenant: AdmittedPod) -> Claim | None:
     """The tenant's app containers, which gpu-manager's annotations name; None without any."""
     allocations = tuple(
-        replace(each, phase=Phase.ASSIGNED)
-        for each in tenant.allocations
-        if each.container in pod.apps
+        replace(allocation, phase=Phase.ASSIGNED)
+        for allocation in tenant.allocations
+        if allocation.container in pod.apps
     )
     since = tenant.since  # not the time of now, which differs at each call
     return Claim(Scheme.GAIA, pod.ref, pod.node, allocations, since) if allocations else None

@@ -75,20 +75,20 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
         """
         try:
             claim = self.codec.claim(pod) or self.codec.sole_card(pod, devices)
-            asked = {one.container: one for one in self.codec.requests(pod)}
+            asked = {request.container: request for request in self.codec.requests(pod)}
         except ClaimError as error:
             raise BindRefused(BindRefusal.MALFORMED, error.detail, pod.ref) from error
         if claim is None:
             raise BindRefused(BindRefusal.NO_CLAIM, _NOT_EXTENDED, pod.ref)
         uuids = {name: card.uuid for card in devices for name in card.names}
-        for each in claim.allocations:
-            request = asked.get(each.container)
+        for allocation in claim.allocations:
+            request = asked.get(allocation.container)
             units = (request.memory_bytes or 0) * request.count if request else 0
-            promised = sum(share.memory_bytes or 0 for share in each.shares)
+            promised = sum(share.memory_bytes or 0 for share in allocation.shares)
             if promised != units:
                 detail = f"{promised} bytes are reserved, and {units} are what it asks for"
-                raise BindRefused(BindRefusal.OTHER_COUNT, detail, pod.ref, each.container)
-        return tuple(_by_uuid(each, uuids, pod) for each in claim.allocations)
+                raise BindRefused(BindRefusal.OTHER_COUNT, detail, pod.ref, allocation.container)
+        return tuple(_by_uuid(allocation, uuids, pod) for allocation in claim.allocations)
 
     def edits(
         self,
@@ -133,10 +133,14 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
         ``inspect`` then shows the GPU.
         """
         allocations = tenant.allocations
-        if tenant.foreign or not all(tenant.binding(each.container) for each in allocations):
+        if tenant.foreign or not all(
+            tenant.binding(allocation.container) for allocation in allocations
+        ):
             return {}
         if not self.codec.claim_keys(pod):
-            assigned = tuple(replace(each, phase=Phase.ASSIGNED) for each in allocations)
+            assigned = tuple(
+                replace(allocation, phase=Phase.ASSIGNED) for allocation in allocations
+            )
             claim = Claim(self.scheme, pod.ref, "", assigned, assigned_at=now)
             try:
                 return self.codec.annotations(claim, devices, pod.apps)
@@ -156,10 +160,10 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
     ) -> NodePatch:
         """How many GPUs, and which of them are unhealthy."""
         count = len(devices)
-        told = (node.capacity.get(CARDS, 0), node.allocatable.get(CARDS, 0))
+        published = (node.capacity.get(CARDS, 0), node.allocatable.get(CARDS, 0))
         ill = (card.index for card in devices if not card.healthy and card.index is not None)
         return NodePatch(
-            capacity={} if told == (count, count) else {CARDS: count},
+            capacity={} if published == (count, count) else {CARDS: count},
             unhealthy=unhealthy_data(ill),
         )
 

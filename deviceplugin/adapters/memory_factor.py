@@ -50,21 +50,21 @@ def automatic(devices: Iterable[Device], nodes: Iterable[Node]) -> int:
     factor = smallest(devices)
     if factor is None:
         raise FactorError("there is no unit of memory with which the list is not too long")
-    said = {
+    published_by = {
         node.name: node.annotations[ANNOTATION] for node in nodes if ANNOTATION in node.annotations
     }
-    if len(set(said.values())) == 1:
-        largest = min(((card.memory_bytes or 0) // MIB for card in devices), default=MOST)
-        agreed = number(next(iter(said.values())), largest)
+    if len(set(published_by.values())) == 1:
+        largest = min(((device.memory_bytes or 0) // MIB for device in devices), default=MOST)
+        agreed = number(next(iter(published_by.values())), largest)
         if agreed is not None and agreed >= factor:
             return agreed
-    others = {name: text for name, text in said.items() if text != str(factor)}
+    others = {name: text for name, text in published_by.items() if text != str(factor)}
     if others:
         names = [f"{name} ({others[name]})" for name in sorted(others)]
         rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        told = ", ".join(names[:_NAMED]) + rest
+        named = ", ".join(names[:_NAMED]) + rest
         raise FactorError(
             f"a unit of {factor} MiB is the smallest for this node, and other nodes have another"
-            f" one: {told}. Set the same --volcano.memory-factor on all nodes"
+            f" one: {named}. Set the same --volcano.memory-factor on all nodes"
         )
     return factor

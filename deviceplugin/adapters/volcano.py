@@ -110,9 +110,9 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
         books: NodeCapacity,  # noqa: ARG002  # the scheduler has chosen
     ) -> tuple[Allocation, ...]:
         """What the annotations promise; () if they promise nothing. Raises BindRefused."""
-        said = self.codec.key_set
-        if pod.annotations.keys().isdisjoint((said.devices, said.to_allocate)):
-            detail = f"{said.devices} is missing: its scheduler has not chosen the devices"
+        keys = self.codec.key_set
+        if pod.annotations.keys().isdisjoint((keys.devices, keys.to_allocate)):
+            detail = f"{keys.devices} is missing: its scheduler has not chosen the devices"
             raise BindRefused(BindRefusal.NO_CLAIM, detail, pod.ref)
         try:
             claim = self.codec.claim(pod)
@@ -120,18 +120,18 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
         except ClaimError as error:
             raise BindRefused(BindRefusal.MALFORMED, error.detail, pod.ref) from error
         if claim is None:
-            raise BindRefused(BindRefusal.NO_CLAIM, f"{said.devices} names no device", pod.ref)
+            raise BindRefused(BindRefusal.NO_CLAIM, f"{keys.devices} names no device", pod.ref)
         if claim.failed:
-            raise BindRefused(BindRefusal.CLAIM_FAILED, f"{said.bind_phase} is {FAILED}", pod.ref)
+            raise BindRefused(BindRefusal.CLAIM_FAILED, f"{keys.bind_phase} is {FAILED}", pod.ref)
         if claim.node not in ("", node):
-            raise BindRefused(BindRefusal.OTHER_NODE, f"{said.node} is {claim.node!r}", pod.ref)
+            raise BindRefused(BindRefusal.OTHER_NODE, f"{keys.node} is {claim.node!r}", pod.ref)
         known = {device.uuid for device in devices}
-        for each in claim.allocations:
-            for share in each.shares:
-                _expect_served(share, known, pod, each.container)
-                if each.container in asked:
-                    self._expect_asked(share, asked[each.container], pod)
-        return tuple(replace(each, phase=Phase.ASSIGNED) for each in claim.allocations)
+        for allocation in claim.allocations:
+            for share in allocation.shares:
+                _expect_served(share, known, pod, allocation.container)
+                if allocation.container in asked:
+                    self._expect_asked(share, asked[allocation.container], pod)
+        return tuple(replace(allocation, phase=Phase.ASSIGNED) for allocation in claim.allocations)
 
     def _expect_asked(self, share: Share, request: Request, pod: Pod) -> None:
         """Raises BindRefused for a share that is more than its container asks for of each GPU.
@@ -139,10 +139,10 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
         No scheduler writes such a share: a tenant has annotated its own pod. The scheduler chooses
         the amount for a percentage of the memory, and for what is not asked for.
         """
-        said, unit = self.codec.key_set, self.codec.unit_bytes
+        keys, unit = self.codec.key_set, self.codec.unit_bytes
         amounts = (
-            (said.memory, unit, share.memory_bytes, request.memory_bytes),
-            (said.cores, MILLI_PER_PERCENT, share.cores_milli, request.cores_milli),
+            (keys.memory, unit, share.memory_bytes, request.memory_bytes),
+            (keys.cores, MILLI_PER_PERCENT, share.cores_milli, request.cores_milli),
         )
         for resource, size, promised, asked in amounts:
             if promised and asked and promised > asked:
@@ -156,7 +156,10 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
         self, pod: Pod, allocation: Allocation, name: str, devices: Mapping[str, Device]
     ) -> ContainerEdits:
         """The answer of the originals' Allocate; the region file has the binding's name."""
-        spec = next((each for each in pod.containers if each.name == allocation.container), None)
+        spec = next(
+            (container for container in pod.containers if container.name == allocation.container),
+            None,
+        )
         codec = self.codec
         if self.memory_scaling > 1:  # more than the GPUs have must come from the host
             codec = replace(codec, oversubscribe=True)
@@ -195,7 +198,11 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
         """Removes each bound container from the annotation of devices to allocate; then success."""
         if tenant.foreign or not self.codec.claim_keys(pod):
             return {}
-        waiting = {one.container for one in tenant.allocations if not tenant.binding(one.container)}
+        waiting = {
+            allocation.container
+            for allocation in tenant.allocations
+            if not tenant.binding(allocation.container)
+        }
         rest = self._rest(pod, waiting)
         return common.lagging(pod.annotations, rest if waiting else rest | self._ended(SUCCESS))
 
@@ -231,15 +238,15 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
             return {}
 
     def _ended(self, bind_phase: str) -> dict[str, str]:
-        said = self.codec.key_set
-        time = {said.time: str(ENDED)} if said.time_ends else {}
-        return {said.bind_phase: bind_phase} | time
+        keys = self.codec.key_set
+        time = {keys.time: str(ENDED)} if keys.time_ends else {}
+        return {keys.bind_phase: bind_phase} | time
 
     def _sign_of_life(self, node: Node, now: float) -> dict[str, str]:
         """The heartbeat. The plugin writes the first: Volcano before 1.16 never asks for it."""
         if self.signs is HandshakeMode.OFF:
             return {}
-        said = self.codec.key_set
+        keys = self.codec.key_set
         try:
             last = self.codec.handshake(node)
         except ClaimError:  # no valid handshake, which schedulers overwrite themselves
@@ -250,8 +257,8 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
             due = last.at is None or abs(now - last.at) >= HANDSHAKE_SECONDS
             if self.signs is HandshakeMode.AUTO or not due:
                 return {}
-        key = last.key if last else said.handshake[0]
-        return {key: handshake_text(HandshakeState.REPORTED, now, said)}
+        key = last.key if last else keys.handshake[0]
+        return {key: handshake_text(HandshakeState.REPORTED, now, keys)}
 
 
 def _expect_served(share: Share, known: Collection[str], pod: Pod, container: str) -> None:

@@ -71,9 +71,9 @@ def _owners(
 
 def _is_promised(codec: Volcano, pod: Pod) -> bool:
     """Whether a scheduler can have locked a node for the pod."""
-    said = codec.key_set
-    asks = any(each.limits.get(said.number) for each in pod.containers)
-    return asks and any(pod.annotations.get(key) for key in (said.devices, said.to_allocate))
+    keys = codec.key_set
+    asks = any(container.limits.get(keys.number) for container in pod.containers)
+    return asks and any(pod.annotations.get(key) for key in (keys.devices, keys.to_allocate))
 
 
 def _stamp(codec: Volcano, pod: Pod) -> float:

@@ -118,8 +118,10 @@ class AllocationState(msgspec.Struct, frozen=True):
         if ref.uid in self.tenants:
             return self
         own = tuple(
-            replace(each, shares=tuple(self._by_uuid(share, pod) for share in each.shares))
-            for each in allocations
+            replace(
+                allocation, shares=tuple(self._by_uuid(share, pod) for share in allocation.shares)
+            )
+            for allocation in allocations
         )
         tenant = AdmittedPod(ref, in_start_order(own, pod), since=now)
         for device in sorted({share.device for share in tenant.shares}):
@@ -196,15 +198,15 @@ class AllocationState(msgspec.Struct, frozen=True):
         self._require_unused(assignment, pod)
         shares = before.shares if before else self._shares(tenant, assignment, pod, requests)
         binding = Binding(assignment.container, assignment.name, shares, now)
-        others = tuple(one for one in tenant.bindings if one.container != assignment.container)
+        others = tuple(old for old in tenant.bindings if old.container != assignment.container)
         renewed = replace(tenant, bindings=(*others, binding), foreign=False)
         return replace(self, tenants={**self.tenants, tenant.pod.uid: renewed})
 
     def binding_of(self, assignment: ContainerDevices) -> Binding | None:
         """The binding under the assignment's name."""
         tenant = self.tenants.get(assignment.pod_uid)
-        found = tenant.binding(assignment.container) if tenant else None
-        return found if found and assignment.name and found.name == assignment.name else None
+        binding = tenant.binding(assignment.container) if tenant else None
+        return binding if binding and assignment.name and binding.name == assignment.name else None
 
     def _shares(
         self,
@@ -215,8 +217,8 @@ class AllocationState(msgspec.Struct, frozen=True):
     ) -> tuple[Share, ...]:
         """The shares that the container may use. Raises BindRefused."""
         name = assignment.container
-        request = next((each for each in requests if each.container == name), None)
-        spec = next((each for each in pod.containers if each.name == name), None)
+        request = next((asked for asked in requests if asked.container == name), None)
+        spec = next((container for container in pod.containers if container.name == name), None)
         own = tenant.allocation(name)
         if spec is None or request is None:
             raise BindRefused(
@@ -232,10 +234,10 @@ class AllocationState(msgspec.Struct, frozen=True):
 
     def _require_healthy(self, device: str, pod: Pod, container: str = "") -> None:
         """Raises BindRefused for a lost or unhealthy device: no container may start there."""
-        found = self.named.get(device)
-        if found is None:
+        known = self.named.get(device)
+        if known is None:
             raise BindRefused(BindRefusal.UNKNOWN_DEVICE, f"{device} is lost", pod.ref, container)
-        if not found.healthy:
+        if not known.healthy:
             raise BindRefused(
                 BindRefusal.UNHEALTHY_DEVICE, f"{device} is unhealthy", pod.ref, container
             )
@@ -257,7 +259,7 @@ class AllocationState(msgspec.Struct, frozen=True):
     def _by_uuid(self, share: Share, pod: Pod) -> Share:
         device = self.named.get(share.device)
         if device is None or not device.uuid:
-            known = ", ".join(sorted(one.uuid for one in self.devices)) or "none"
+            known = ", ".join(sorted(device.uuid for device in self.devices)) or "none"
             detail = f"there is no device {share.device}; there are {known}"
             raise BindRefused(BindRefusal.UNKNOWN_DEVICE, detail, pod.ref)
         return replace(share, device=device.uuid)

@@ -160,8 +160,8 @@ class PodAllocator:
         answer = self._injector.response(name, guessed.edits, guessed.late_env)
         self._binder.expect(name)
         likeliest = f"{waiting[0].pod.ref.namespace}/{waiting[0].pod.ref.name}" if waiting else ""
-        told = {"share": name, "resource": resource, "ids": len(ids)}
-        log.info("answered", extra={**told, "candidates": len(waiting), "likeliest": likeliest})
+        fields = {"share": name, "resource": resource, "ids": len(ids)}
+        log.info("answered", extra={**fields, "candidates": len(waiting), "likeliest": likeliest})
         return name, answer
 
     def _waiting(self, resource: str, count: int) -> tuple[Candidate, ...]:
@@ -178,10 +178,12 @@ class PodAllocator:
             pods = tell()
             there = (pods or {}).values()
             state = self._binder.state()
-            answered = {(one.pod_uid, one.container) for one in state.all_assignments()}
+            answered = {
+                (assignment.pod_uid, assignment.container) for assignment in state.all_assignments()
+            }
             allocation_state = state.allocation_state
             unlikely = self._guesses.unlikely(state)
-            found = candidates(
+            likely = candidates(
                 self._claims,
                 there,
                 allocation_state,
@@ -191,10 +193,14 @@ class PodAllocator:
                 unlikely=unlikely,
             )
             if self._legacy:
-                found = tuple(one for one in found if self._is_promised(one.pod, allocation_state))
-            if found and not (self._injector.guesses and found[0].again):
-                return found
-            again = again if pods is None else found
+                likely = tuple(
+                    candidate
+                    for candidate in likely
+                    if self._is_promised(candidate.pod, allocation_state)
+                )
+            if likely and not (self._injector.guesses and likely[0].again):
+                return likely
+            again = again if pods is None else likely
         if again:
             return again
         if pods is None:  # no answer of the API server: the kubelet's checkpoint shows the pod

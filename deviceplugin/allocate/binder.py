@@ -253,7 +253,9 @@ class Binder:
         else:
             with self._condition:
                 starting = tuple(self._starting)
-            checked = tuple(one for ids in starting for one in state.assignments.get(ids, ()))
+            checked = tuple(
+                assignment for ids in starting for assignment in state.assignments.get(ids, ())
+            )
         if checked:
             self._events.mend()
         ready = (assignment for assignment in checked if assignment.name in state.ready)
@@ -268,7 +270,6 @@ class Binder:
         """The assignment's pod; asks the API server only about answers of this moment.
 
         No new pod is served before the recovery.
-
         """
         if not self._settled and assignment.pod_uid not in self.state().allocation_state.tenants:
             return None

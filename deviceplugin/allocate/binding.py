@@ -55,7 +55,7 @@ def bind_all(
     """
     allocation_state, bound = state.allocation_state, []
     refusals: dict[Key, BindRefused] = {}
-    for assignment in sorted(state.all_assignments(), key=lambda one: one.name in recent):
+    for assignment in sorted(state.all_assignments(), key=lambda entry: entry.name in recent):
         if state.is_ready(assignment):
             continue
         pod = find(assignment)

@@ -53,16 +53,16 @@ class Claims:
 
     def of(self, pod: Pod) -> tuple[Claim | None, bool]:
         """The claim, None if there is no readable one, and whether it is readable."""
-        found = self._read.get(pod.ref.uid)
-        if found is None or found[0] is not pod:
+        entry = self._read.get(pod.ref.uid)
+        if entry is None or entry[0] is not pod:
             if len(self._read) >= _MOST_CLAIMS:
                 self._read = {}  # most claims are of pods that are gone
             try:
-                found = pod, self._codec.claim(pod), True
+                entry = pod, self._codec.claim(pod), True
             except ClaimError:
-                found = pod, None, False
-            self._read[pod.ref.uid] = found
-        return found[1:]
+                entry = pod, None, False
+            self._read[pod.ref.uid] = entry
+        return entry[1:]
 
 
 def candidates(
@@ -88,14 +88,14 @@ def candidates(
         _askers(claims, pods, allocation_state, resource, answered),
         key=lambda asker: (_is_unlikely(asker, unlikely), _order(asker)),
     )
-    found = [
+    waiting = [
         Candidate(asker.pod, container.name, again)
         for asker in askers
         for again, containers in ((False, asker.first), (True, asker.again))
         for container in containers
         if container.limits[resource] == count and not asker.failed
     ]
-    return tuple(sorted(found, key=lambda candidate: candidate.again))
+    return tuple(sorted(waiting, key=lambda candidate: candidate.again))
 
 
 def no_candidate(
@@ -121,8 +121,11 @@ def no_candidate(
 
 def in_order_of_asking(pod: Pod) -> tuple[Container, ...]:
     """The containers in the kubelet's order: those of the init list, then the others."""
-    inits = [one for one in pod.containers if one.kind in _INIT_LIST]
-    return (*inits, *(one for one in pod.containers if one.kind is ContainerKind.APP))
+    inits = [container for container in pod.containers if container.kind in _INIT_LIST]
+    return (
+        *inits,
+        *(container for container in pod.containers if container.kind is ContainerKind.APP),
+    )
 
 
 # ---------------------------------------------------------------- pods that ask
@@ -159,21 +162,21 @@ def _askers(
     for uid, container in answered:
         names.setdefault(uid, set()).add(container)
     for pod in pods:
-        asking = [one for one in in_order_of_asking(pod) if one.limits.get(resource, 0) > 0]
+        asking = [spec for spec in in_order_of_asking(pod) if spec.limits.get(resource, 0) > 0]
         if not asking or not holds_devices(pod):
             continue
         uid = pod.kubelet_uid
         tenant = allocation_state.tenants.get(uid)
         bindings = tenant.bindings if tenant else ()
-        served = {*names.get(uid, ()), *(one.container for one in bindings)}
+        served = {*names.get(uid, ()), *(binding.container for binding in bindings)}
         started = _has_started(pod)
         claim, legible = claims.of(pod)
         yield _Asker(
             pod,
             claim,
             legible,
-            first=tuple(one for one in asking if not started and one.name not in served),
-            again=tuple(one for one in asking if started or one.name in served),
+            first=tuple(spec for spec in asking if not started and spec.name not in served),
+            again=tuple(spec for spec in asking if started or spec.name in served),
             begun=bool(served),
         )
 
@@ -181,7 +184,8 @@ def _askers(
 def _has_started(pod: Pod) -> bool:
     """Whether any container has ever started: by then the kubelet has asked for all of them."""
     return any(
-        one.state is not ContainerState.WAITING or one.restarts or one.id for one in pod.statuses
+        status.state is not ContainerState.WAITING or status.restarts or status.id
+        for status in pod.statuses
     )
 
 
@@ -210,5 +214,5 @@ def _near(asker: _Asker, resource: str) -> Iterator[str]:
     if asker.failed:
         yield f"{name} has failed"
         return
-    for one in asker.first:
-        yield f"{name} wants {one.limits[resource]} (container {one.name})"
+    for container in asker.first:
+        yield f"{name} wants {container.limits[resource]} (container {container.name})"

@@ -147,4 +147,4 @@ def _is_empty(
 
 def _has_ended(pod: Pod) -> bool:
     """Whether the kubelet reports every container as ended, or has never reported any."""
-    return all(one.state is ContainerState.TERMINATED for one in pod.statuses)
+    return all(status.state is ContainerState.TERMINATED for status in pod.statuses)

@@ -62,7 +62,7 @@ def of_now(
 
     ``there`` are the UIDs of tenants, and of pods that hold devices according to the API server.
     """
-    return tuple(one for one in found if _has_parties(one, there))
+    return tuple(conflict for conflict in found if _has_parties(conflict, there))
 
 
 def disagreements(
@@ -74,45 +74,49 @@ def disagreements(
     without a device holds nothing either, but should.
     """
     conflicts, remarks = [], []
-    for one in ledger.conflicts:
-        schemes = {said.scheme for said in one.statements}
-        parties = frozenset(said.pod.uid for said in one.statements if said.pod.uid)
-        about = frozenset({one.pod.uid}) if one.pod else parties
+    for conflict in ledger.conflicts:
+        schemes = {statement.scheme for statement in conflict.statements}
+        parties = frozenset(
+            statement.pod.uid for statement in conflict.statements if statement.pod.uid
+        )
+        about = frozenset({conflict.pod.uid}) if conflict.pod else parties
         held = about & set(tenants)
         ours = not schemes or scheme in schemes or held
-        if not ours or one.kind in _ELSEWHERE:
+        if not ours or conflict.kind in _ELSEWHERE:
             continue
-        told = AllocationConflict(one.pod, _words(one), about)
-        if _is_claimed(one):
-            remarks.append(told)
-        elif held or one.kind is ConflictKind.RUNNING_WITHOUT_DEVICE:
-            conflicts.append(told)
+        reported = AllocationConflict(conflict.pod, _words(conflict), about)
+        if _is_claimed(conflict):
+            remarks.append(reported)
+        elif held or conflict.kind is ConflictKind.RUNNING_WITHOUT_DEVICE:
+            conflicts.append(reported)
     return tuple(conflicts), tuple(remarks)
 
 
-def _has_parties(one: AllocationConflict, there: Collection[str]) -> bool:
-    parties = frozenset({one.pod.uid}) if one.pod else one.parties
+def _has_parties(conflict: AllocationConflict, there: Collection[str]) -> bool:
+    parties = frozenset({conflict.pod.uid}) if conflict.pod else conflict.parties
     return bool(parties) and len(parties & frozenset(there)) >= min(2, len(parties))
 
 
-def _is_claimed(one: Disagreement) -> bool:
+def _is_claimed(conflict: Disagreement) -> bool:
     """Whether the disagreement rests only on data that tenants can write."""
-    if one.kind in _CLAIMED:
+    if conflict.kind in _CLAIMED:
         return True
-    believed = [
-        said
-        for said in one.statements
-        if not is_tenants_own(said) and said.source is not Source.ANNOTATIONS
+    trusted = [
+        statement
+        for statement in conflict.statements
+        if not is_tenants_own(statement) and statement.source is not Source.ANNOTATIONS
     ]
-    if one.kind is ConflictKind.DOUBLE_BOOKED:  # only annotations have MIG slots
-        return len({said.pod.uid for said in believed}) < 2
-    own = [said for said in believed if said.source is Source.OWN_CHECKPOINT]
-    if one.kind not in _BY_ANNOTATION or not own:
+    if conflict.kind is ConflictKind.DOUBLE_BOOKED:  # only annotations have MIG slots
+        return len({statement.pod.uid for statement in trusted}) < 2
+    own = [statement for statement in trusted if statement.source is Source.OWN_CHECKPOINT]
+    if conflict.kind not in _BY_ANNOTATION or not own:
         return False
-    bound = {share.device for said in own for share in said.shares} | {""}
-    sizes = {sum(share.memory_bytes or 0 for share in said.shares) for said in believed} - {0}
+    bound = {share.device for statement in own for share in statement.shares} | {""}
+    sizes = {
+        sum(share.memory_bytes or 0 for share in statement.shares) for statement in trusted
+    } - {0}
     return len(sizes) < 2 and all(
-        share.device in bound for said in believed for share in said.shares
+        share.device in bound for statement in trusted for share in statement.shares
     )
 
 
@@ -121,17 +125,20 @@ def _uses(tenant: AdmittedPod) -> AllocationConflict:
     return AllocationConflict(tenant.pod, f"it uses {devices}, which was not allocated to it")
 
 
-def _words(one: Disagreement) -> str:
-    said = [f"{each.source} of {_devices(each.shares)}" for each in one.statements[:_NAMED]]
-    rest = len(one.statements) - len(said)
+def _words(conflict: Disagreement) -> str:
+    statements = [
+        f"{statement.source} of {_devices(statement.shares)}"
+        for statement in conflict.statements[:_NAMED]
+    ]
+    rest = len(conflict.statements) - len(statements)
     parts = (
-        f" on {one.device}" if one.device else "",
-        f" for container {one.container}" if one.container else "",
-        f": {one.detail}" if one.detail else "",
-        f"; by {', '.join(said)}" if said else "",
+        f" on {conflict.device}" if conflict.device else "",
+        f" for container {conflict.container}" if conflict.container else "",
+        f": {conflict.detail}" if conflict.detail else "",
+        f"; by {', '.join(statements)}" if statements else "",
         f" and {rest} more" if rest else "",
     )
-    return one.kind.explanation + "".join(parts)
+    return conflict.kind.explanation + "".join(parts)
 
 
 def _devices(shares: Iterable[Share]) -> str:

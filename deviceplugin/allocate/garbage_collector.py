@@ -71,7 +71,11 @@ class GarbageCollector:
         tenants = allocation_state.tenants
         kept = {binding.name for tenant in tenants.values() for binding in tenant.bindings}
         kept |= self._expected.names()
-        kept |= {one.name for one in state.all_assignments() if one.pod_uid in tenants}
+        kept |= {
+            assignment.name
+            for assignment in state.all_assignments()
+            if assignment.pod_uid in tenants
+        }
         try:
             self._context.injector.prune(kept)
         except OSError as error:

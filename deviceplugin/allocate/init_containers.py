@@ -27,12 +27,15 @@ def seen(tenant: AdmittedPod, pod: Pod, booted_at: float) -> AdmittedPod:
 
 def in_start_order(allocations: Iterable[Allocation], pod: Pod) -> tuple[Allocation, ...]:
     """The allocations with container kinds; app containers come last, others as in the spec."""
-    kinds = {one.name: one.kind for one in pod.containers}
+    kinds = {container.name: container.kind for container in pod.containers}
     place = {name: at for at, name in enumerate(kinds)}
-    known = [replace(each, kind=kinds.get(each.container, each.kind)) for each in allocations]
-    first = [each for each in known if each.kind is not ContainerKind.APP]
-    first.sort(key=lambda each: place.get(each.container, -1))
-    return (*first, *(each for each in known if each.kind is ContainerKind.APP))
+    known = [
+        replace(allocation, kind=kinds.get(allocation.container, allocation.kind))
+        for allocation in allocations
+    ]
+    first = [allocation for allocation in known if allocation.kind is not ContainerKind.APP]
+    first.sort(key=lambda allocation: place.get(allocation.container, -1))
+    return (*first, *(allocation for allocation in known if allocation.kind is ContainerKind.APP))
 
 
 def inherited(
@@ -47,11 +50,11 @@ def inherited(
     if container.kind is not ContainerKind.INIT:
         detail = f"no devices are promised to this {container.kind} container"
         raise BindRefused(BindRefusal.NO_CLAIM, detail, pod.ref, container.name)
-    for each in tenant.allocations:
+    for allocation in tenant.allocations:
         if (
-            each.container in pod.apps
-            and len(each.shares) == request.count
-            and all(_covers(share, request) for share in each.shares)
+            allocation.container in pod.apps
+            and len(allocation.shares) == request.count
+            and all(_covers(share, request) for share in allocation.shares)
         ):
             return tuple(
                 Share(
@@ -59,7 +62,7 @@ def inherited(
                     request.memory_bytes or share.memory_bytes,
                     request.cores_milli or share.cores_milli,
                 )
-                for share in each.shares
+                for share in allocation.shares
             )
     detail = "an init container may ask for no more than one of the containers after it"
     raise BindRefused(BindRefusal.NO_CLAIM, detail, pod.ref, container.name)

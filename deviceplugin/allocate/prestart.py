@@ -12,7 +12,6 @@ def prestart_check(
     An init container and the one after it have the same IDs: both have to be bound. The kubelet
     writes the owner of the IDs before it asks, at ``asked_at``: an earlier reading may be of a pod
     that is gone.
-
     """
     if state is None:
         return BindRefused(BindRefusal.NOT_RECOVERED, BindRefusal.NOT_RECOVERED.explanation)
