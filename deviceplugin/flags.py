@@ -49,8 +49,8 @@ class Label(click.ParamType[tuple[str, str]]):
         text = str(value)
         if not _LABEL.fullmatch(text):
             self.fail(f"{text!r} is not KEY=VALUE", param, ctx)
-        key, _, told = text.partition("=")
-        return key, told
+        key, _, label_value = text.partition("=")
+        return key, label_value
 
 
 class PluginOptions(msgspec.Struct, frozen=True):
@@ -297,9 +297,9 @@ def all_flags(command: Any) -> Any:
 
 def options_from(ctx: click.Context) -> PluginOptions:
     """The flags as :class:`PluginOptions`. Raises click.UsageError that names the flags."""
-    given = dict(ctx.params)
-    given["scheme"] = Scheme(given["scheme"])
-    options = PluginOptions(**given)
+    values = dict(ctx.params)
+    values["scheme"] = Scheme(values["scheme"])
+    options = PluginOptions(**values)
     typed = frozenset(name for name in ctx.params if is_typed(ctx, name))
     for complaint in conflicts(options, typed):
         raise click.UsageError(complaint, ctx)
@@ -311,20 +311,20 @@ def conflicts(options: PluginOptions, typed: frozenset[str]) -> list[str]:
 
     Variables of other schemes are no mistake: the environment may serve several programs.
     """
-    found = []
+    problems = []
     for name in sorted(typed):
         scheme = name.partition("_")[0]  # a scheme's name if only that scheme uses the flag
         if scheme in served_names() and scheme != options.scheme:
             flag = "--" + name.replace("_", ".", 1).replace("_", "-")
-            found.append(f"{flag} is of no use with --scheme {options.scheme}")
+            problems.append(f"{flag} is of no use with --scheme {options.scheme}")
     if options.legacy_refusal and options.scheme is not Scheme.GPUSHARE:
-        found.append("--legacy-refusal is gpushare's: the other originals refuse by themselves")
+        problems.append("--legacy-refusal is gpushare's: the other originals refuse by themselves")
     if options.volcano_memory_factor is None and options.volcano_dialect == "hami":
-        found.append(
+        problems.append(
             "--volcano.memory-factor auto: HAMi's plugin lists no memory, so nothing limits"
         )
     if "cdi_spec_dir" in typed and not options.cdi:
-        found.append("--cdi.spec-dir is of no use with --no-cdi")
+        problems.append("--cdi.spec-dir is of no use with --no-cdi")
     if "run_dir" in typed and options.cdi:
-        found.append("--run-dir is of no use with --cdi")
-    return found
+        problems.append("--run-dir is of no use with --cdi")
+    return problems

@@ -87,7 +87,7 @@ def _one_row(title: str, *families: Family, note: str = "") -> FamilyTable:
 
 
 def _waited(position: int) -> Callable[[PluginView], Labelled]:
-    return lambda view: {(wait.value,): told[position] for wait, told in view.waits.items()}
+    return lambda view: {(wait.value,): counts[position] for wait, counts in view.waits.items()}
 
 
 OFFERS: Final = FamilyTable(
@@ -131,19 +131,19 @@ CARDS: Final = FamilyTable(
     "GPUs",
     lambda view: view.cards,
     ("uuid", "gpu"),
-    lambda card: (card.uuid, card.index),
+    lambda gpu: (gpu.uuid, gpu.index),
     (
         Family(
             "vgpu_plugin_device_healthy",
             GAUGE,
             "1 if new shares of the GPU may be allocated.",
-            lambda card: int(not card.reasons),
+            lambda gpu: int(not gpu.reasons),
         ),
         Family(
             "vgpu_plugin_device_unhealthy_info",
             GAUGE,
             "Always 1; why the GPU is unhealthy, one for each reason.",
-            lambda card: {(reason,): 1 for reason in card.reasons},
+            lambda gpu: {(reason,): 1 for reason in gpu.reasons},
             ("reason",),
         ),
     ),

@@ -199,21 +199,21 @@ class Plugin:
 
     def _own(self, loaded: Loaded, devices: Iterable[Device]) -> Own:
         """What our checkpoint has kept; before there is one, what the original plugin's has."""
-        found = predecessor(self._options, devices) if loaded == Loaded() else None
-        if found is None:
+        migrated = predecessor(self._options, devices) if loaded == Loaded() else None
+        if migrated is None:
             return Own(loaded.tenants, loaded.this_boot)
-        for problem in found.problems:
+        for problem in migrated.problems:
             log.warning("gpu-manager's checkpoint: %s", problem)
-        if found.tenants:
-            log.info("gpu-manager's checkpoint was read", extra={"pods": len(found.tenants)})
-        return Own(found.tenants)
+        if migrated.tenants:
+            log.info("gpu-manager's checkpoint was read", extra={"pods": len(migrated.tenants)})
+        return Own(migrated.tenants)
 
     def _adapter(self, health: Health, node: Node | None) -> SchemeAdapter:
         """Raises Failure."""
         options = self._options
         try:
             nodes = (
-                [each for page in self._cluster.node_pages() for each in page.objects]
+                [other for page in self._cluster.node_pages() for other in page.objects]
                 if needs_nodes(options)
                 else ()
             )

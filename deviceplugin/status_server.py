@@ -58,14 +58,14 @@ class StatusView:
             mode=self._mode,
             ready=self.ready,
             recovered=state is not None,
-            offers=service.offers.rows({one.resource: one.registered for one in states})
+            offers=service.offers.rows({state.resource: state.registered for state in states})
             if service
             else (),
             cards=cards(service.offers.devices(), self.health) if service else (),
             registrations={
-                (one.resource, outcome.value): count
-                for one in states
-                for outcome, count in one.outcomes.items()
+                (state.resource, outcome.value): count
+                for state in states
+                for outcome, count in state.outcomes.items()
             },
             tenants={
                 "bound": len(tenants) - foreign,

@@ -65,8 +65,8 @@ def lock_of(
         return None
     pods = {uid: pod for uid, pod in look.pods.items() if uid not in spent}
     served = look.served.intersection(pods)
-    told = {uid for uid in served if not of_pod(adapter, look, uid, now)}
-    return adapter.lock_to_release(look.node, pods.values(), told)
+    up_to_date = {uid for uid in served if not of_pod(adapter, look, uid, now)}
+    return adapter.lock_to_release(look.node, pods.values(), up_to_date)
 
 
 def capacity_patch(node: Node, capacity: Mapping[str, int]) -> list[dict[str, Any]]:

@@ -72,7 +72,7 @@ class LockOwners:
         for lock in self._locks(node):
             if lock.owner is None or lock.since is None:
                 continue
-            named = [one for one in look.pods.values() if _name(one) == lock.owner]
+            named = [pod for pod in look.pods.values() if _name(pod) == lock.owner]
             if not any(map(holds_devices, named)):
                 return lock, bool(named)
         return None, False

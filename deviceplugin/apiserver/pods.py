@@ -45,7 +45,10 @@ class Pods:
         self._asking = threading.Lock()
         self._asked: _Known | None = None
         self._asked_at = float("-inf")  # when the request for that answer began
-        self._told: tuple[_Known, _Known] = _NONE, _NONE  # by UID, by the node's; swapped in whole
+        self._by_uid: tuple[_Known, _Known] = (
+            _NONE,
+            _NONE,
+        )  # by UID, by the node's UID; both at once
 
     def start(self) -> None:
         """Begin to follow."""
@@ -56,7 +59,7 @@ class Pods:
         return self._informer.wait(seconds)
 
     def close(self) -> None:
-        """Follow no longer."""
+        """Stop following."""
         self._informer.close()
 
     def known(self) -> Mapping[str, Pod] | None:
@@ -64,11 +67,11 @@ class Pods:
         state = self._informer.state()
         if not state.synced or state.malformed:  # one of those may be the pod that is asked for
             return None
-        seen, told = self._told
+        seen, by_uid = self._by_uid
         if state.objects is not seen:
-            told = {pod.kubelet_uid: pod for pod in state.objects.values()}
-            self._told = state.objects, told
-        return told
+            by_uid = {pod.kubelet_uid: pod for pod in state.objects.values()}
+            self._by_uid = state.objects, by_uid
+        return by_uid
 
     def find(self, uid: str) -> Pod | None:
         """One pod, as far as the watch has shown it."""

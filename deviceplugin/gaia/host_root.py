@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Final
 
 _MOST_LINKS: Final = 40
-"""As the kernel allows, path_resolution(7)."""
+"""Maximum number of links in a path, as in the kernel: path_resolution(7)."""
 
 
 def resolved(root: str, path: str) -> str:
-    """The path here of what the host means by ``path``, with no link left in it.
+    """The path here of the host's ``path``, with all links resolved.
 
-    Links lead as they do on the host: from its root, and not above it. Raises OSError.
+    Links are resolved as on the host: from its root, and not above it. Raises OSError.
     """
     base = root.rstrip("/")
     done: list[str] = []
@@ -48,7 +48,7 @@ def regular_file(root: str, path: str) -> tuple[str, os.stat_result] | None:
 
 
 def _link(path: str) -> str | None:
-    """Where a link leads; None for what is none. Raises OSError."""
+    """The target of a link; None if the path is no link. Raises OSError."""
     try:
         return str(Path(path).readlink())
     except OSError as error:
