@@ -109,7 +109,7 @@ class FileInjector:
                 _remove(path)
 
     def _entries(self) -> list[Path]:
-        """The folders of bindings. Raises OSError."""
+        """All entries of the run directory. Raises OSError."""
         return [*self._folder.iterdir()] if self._folder.exists() else []
 
     def _is_whole(self, folder: Path) -> bool:
@@ -155,7 +155,7 @@ def _seal(links: Mapping[str, str], files: Mapping[str, bytes]) -> bytes:
 
 
 def _has_folders(folder: Path) -> bool:
-    """Whether the path has a folder in it, or is no folder of ours: we make no folders in it."""
+    """Whether there is a folder in this folder: we make none there."""
     try:
         return any(path.is_dir() and not path.is_symlink() for path in folder.iterdir())
     except OSError:

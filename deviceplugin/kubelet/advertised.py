@@ -1,7 +1,7 @@
-"""What is offered of the GPUs: from their health to the lists that the kubelet reads.
+"""The advertised resources: from the GPUs' health to the lists that the kubelet reads.
 
-A list that the kubelet would not take is not offered; which unit would fit is said in the log, on
-the node and in the metrics.
+A list that the kubelet would not take is not offered; the log, an event on the node and the metrics
+name the unit that would fit.
 """
 
 import logging
@@ -21,11 +21,11 @@ from vgpu.units import MIB
 log = logging.getLogger(__name__)
 
 ToList = Callable[[str, bytes | None], None]
-"""A resource has this list; None is none."""
+"""Receives a resource and its list; None withdraws the resource."""
 
 
 class Offers:
-    """Keeps the lists of all resources. Safe to be asked from any thread."""
+    """Keeps the lists of all resources. Any thread may use it."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Offers:
         return self._devices
 
     def become(self, health: Health) -> tuple[Device, ...]:
-        """Offer what there is now; the devices."""
+        """Offer the devices with this health; returns them."""
         with self._lock:
             verdicts = health.verdicts
             found = self._adapter.devices(health.devices)
@@ -64,7 +64,7 @@ class Offers:
             return self._devices
 
     def rows(self, registered: Mapping[str, bool]) -> tuple[Offer, ...]:
-        """For the metrics; ``registered`` tells of each resource whether the kubelet takes it."""
+        """The rows for the metrics; ``registered``: by resource, whether the kubelet takes it."""
         with self._lock:
             return tuple(
                 replace(row, registered=registered.get(name, False))
@@ -108,7 +108,7 @@ class Offers:
 
 
 def cards(devices: Iterable[Device], health: Health) -> tuple[GpuStatus, ...]:
-    """For the metrics."""
+    """The GPUs for the metrics."""
     return tuple(
         GpuStatus(
             device.uuid,

@@ -1,7 +1,7 @@
 """Keeps all resources of a plugin registered, on one thread that looks at the kubelet's folder.
 
-Five looks a second, of a stat each for the kubelet's socket and for every own one, are what a
-re-registration within a second of the kubelet's return costs.
+The thread looks five times a second, with one stat for the kubelet's socket and one for every own
+socket, so that it registers again within a second of the kubelet's return.
 """
 
 import logging
@@ -39,7 +39,8 @@ class Registrar:
     ) -> None:
         """``folder`` is the kubelet's; the first resource is the binding one.
 
-        A resource is served as soon as it is offered. ``cdi`` reports how answers carry their name.
+        A resource is served as soon as it is offered. ``cdi``: whether answers carry their name as
+        a CDI device.
         """
         binding, *others = resources
         self._folder = Path(folder)
@@ -55,7 +56,7 @@ class Registrar:
         self._thread = threading.Thread(target=self._run, name="registration", daemon=True)
 
     def start(self) -> None:
-        """Keep them registered, in the background."""
+        """Keep the resources registered, in the background."""
         self._thread.start()
 
     def offer(self, resource: str, offered: bytes | None) -> None:
@@ -64,15 +65,15 @@ class Registrar:
         self._wake.set()
 
     def states(self) -> tuple[ResourceState, ...]:
-        """Where each resource stands now."""
+        """The present state of each resource."""
         return tuple(keeper.state() for keeper in self._keepers.values())
 
     def stop(self, grace: float = 1.0) -> None:
-        """Serve no more; calls under way have ``grace`` seconds. The sockets are gone then."""
+        """Stop serving; calls under way have ``grace`` seconds. The sockets are gone afterwards."""
         self._stopping = True
         self._wake.set()
         if self._thread.ident is not None:
-            self._thread.join(grace + ENDING_SECONDS)  # a kubelet that is mute keeps nobody
+            self._thread.join(grace + ENDING_SECONDS)  # a silent kubelet does not block the end
         for ended in [keeper.stop(grace) for keeper in self._keepers.values()]:
             ended.wait(grace + 1.0)
 
@@ -92,7 +93,7 @@ class Registrar:
             self._wake.wait(LOOK_SECONDS)
 
     def _remove_left_behind(self) -> None:
-        """Sockets of earlier lives; one that is served is that of a plugin that still ends."""
+        """Remove sockets of earlier processes, except those of a plugin that is still ending."""
         for path in self._folder.glob(f"{self._prefix}*.sock"):
             try:
                 if path.is_socket() and not is_served(str(path)):

@@ -1,9 +1,9 @@
 """A pod that another plugin admitted, or whose admission is forgotten, as a tenant. Pure.
 
-The ledger knows where its containers are and how much they have there, but neither the order in
-which they see their devices nor how much of a device is which share. The claim knows both. So what
-a container has is as its claim reports, if the ledger reports the same; if it was answered by us,
-it is as the claim has it in any case, for we give nothing else.
+The ledger knows the devices of its containers and the amounts on them, but neither the order in
+which they see their devices nor the size of each share of a device. The claim knows both. So a
+container's shares are those of its claim if the ledger agrees. A container that we answered has the
+claim's shares in any case, since we allocate nothing else.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,19 +19,19 @@ from vgpu.model import Allocation, Device, Phase, Share, Source
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 
 Claims = Mapping[str, Allocation]
-"""Container -> what its pod's annotations say that it is to have, devices by UUID."""
+"""Container -> its allocation in its pod's annotations, devices by UUID."""
 
 Answers = Mapping[str, bool]
-"""Container that the kubelet has an answer of ours for -> whether it is known to be bound."""
+"""Container with an answer of ours in the kubelet's checkpoint -> whether it is known as bound."""
 
 _KUBELET: Final = frozenset({Source.CHECKPOINT, Source.POD_RESOURCES})
 
 _CREATED: Final = frozenset({Source.PROCESS, Source.OWN_CHECKPOINT, Source.SHIM, Source.LIMIT_FILE})
-"""They speak only of what has been given, be it to an init container of which no claim speaks."""
+"""Sources that report only allocated devices, also those of init containers without a claim."""
 
 
 class Adoption(msgspec.Struct, frozen=True):
-    """The tenant, and whether it is known of all its containers where they are."""
+    """The tenant, and whether the devices of all its containers are known."""
 
     tenant: AdmittedPod
     complete: bool
@@ -40,10 +40,10 @@ class Adoption(msgspec.Struct, frozen=True):
 def is_granted(
     holdings: Iterable[Holding], pod: Pod | None, answers: Answers, read: Collection[Source]
 ) -> bool:
-    """Whether these were given to the pod, and are not only promised as yet.
+    """Whether these holdings were allocated to the pod, and not only promised.
 
-    What we have answered is given once it is bound: a container that was refused has its answer,
-    too. Where the kubelet cannot be asked, a pod that has ever started has been given them.
+    A container that we answered has its holdings once it is bound: a refused container has an
+    answer, too. If the kubelet's data is missing, a pod that has ever started has its holdings.
     """
     started = {
         one.name
@@ -63,17 +63,17 @@ def is_granted(
 
 
 def is_alive(holding: Holding) -> bool:
-    """Whether a process of it is known, be it in one of its pod's containers that has no name."""
+    """Whether a process of it is known, perhaps in a container of its pod without a known name."""
     return holding.alive or Source.PROCESS in holding.sources
 
 
 def claims_of(
     codec: SchemeCodec, pod: Pod | None, named: Mapping[str, Device], node: str
 ) -> Claims:
-    """What the annotations say; nothing where they cannot be read, have failed or are not for us.
+    """The allocations in the annotations; {} if they are unreadable, failed or of another node.
 
-    ``named`` are the devices of ``node`` by every name. A GPU that is lost is still known by its
-    UUID; the number of one may be another's by now.
+    ``named`` are the devices of ``node`` by every name. A lost GPU is still known by its UUID; its
+    number may be another GPU's by now.
     """
     try:
         claim = codec.claim(pod) if pod is not None else None
@@ -91,9 +91,9 @@ def claims_of(
 
 
 def adopted(holdings: Sequence[Holding], claims: Claims, answers: Answers, now: float) -> Adoption:
-    """The pod whose holdings these are, at least one.
+    """The pod with these holdings, of which there is at least one.
 
-    ``now`` is unix seconds, for those of which no source reports since when they hold it.
+    ``now`` is unix seconds, for holdings whose start no source reports.
     """
     told: dict[str, list[Holding]] = {}
     for holding in holdings:
@@ -104,7 +104,7 @@ def adopted(holdings: Sequence[Holding], claims: Claims, answers: Answers, now: 
         here = told.get(container, [])
         claim = claims.get(container)
         if claims and claim is None and container in answers:
-            continue  # an init container of ours: it uses what another one is promised
+            continue  # an init container of ours: it uses the shares of another container
         if claim is not None and (container in answers or _agree(claim, here)):
             allocations.append(claim)
             continue
@@ -123,7 +123,7 @@ def _by_uuid(share: Share, named: Mapping[str, Device]) -> Share:
 
 
 def _agree(claim: Allocation, told: Collection[Holding]) -> bool:
-    """Whether the ledger reports nothing else of the container than its claim."""
+    """Whether the container's holdings are those of its claim, or there are none."""
     if not told:
         return True
     promised: dict[str, list[Share]] = {}
@@ -135,7 +135,7 @@ def _agree(claim: Allocation, told: Collection[Holding]) -> bool:
 
 
 def _is_sum_of(whole: Share, parts: Collection[Share]) -> bool:
-    """Whether the shares of one device come to this much; what is unknown is no contradiction."""
+    """Whether the parts add up to the share of one device; unknown amounts are no contradiction."""
     amounts = (
         (whole.memory_bytes, [part.memory_bytes for part in parts]),
         (whole.cores_milli, [part.cores_milli for part in parts]),
@@ -147,7 +147,7 @@ def _is_sum_of(whole: Share, parts: Collection[Share]) -> bool:
 
 
 def _shares(holding: Holding) -> tuple[Share, ...]:
-    """As many shares as the ledger has counted; equal ones, since their sizes are unknown."""
+    """The holding as the counted number of equal shares, since their sizes are unknown."""
     whole, count = holding.share, holding.slots
     return tuple(
         Share(

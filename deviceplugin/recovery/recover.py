@@ -1,13 +1,13 @@
-"""Who holds what when the plugin starts, before it answers anybody. Pure.
+"""Computes who holds what when the plugin starts, before it answers any call. Pure.
 
-Three things are put together. Our own checkpoint names tenants and their bindings. The ledger names
-holders by all other sources: those that another plugin admitted, and ours where the checkpoint was
-lost. And what a running container uses beside what it was promised is held, too: it may be started
-again with the one, and has the other now. A tenant of the checkpoint is dropped only if it has
-certainly left; what no source tells is not evidence.
+It joins three inputs. Our own checkpoint names tenants and their bindings. The ledger names holders
+by all other sources: those that another plugin admitted, and ours if the checkpoint was lost. And
+what a running container uses besides its promise is held, too: it has these devices now, and may
+start again with the promised ones. A tenant of the checkpoint is dropped only if it has certainly
+left; missing data is no evidence.
 
-A pod whose assignment bears a name of ours and that the checkpoint does not know gets the shares of
-its claim, in the claim's order, so that its containers can be bound to the same shares under the
+A pod whose assignment has a name of ours, and which the checkpoint does not have, gets the shares
+of its claim, in the claim's order, so that its containers can be bound to the same shares under the
 same names as before.
 """
 
@@ -31,21 +31,21 @@ from vgpu.model import Device, Scheme, Share, Source
 from vgpu.schemes.codec import SchemeCodec
 
 Holdings = Mapping[str, Sequence[Holding]]
-"""By UID on the node."""
+"""Holdings by the pod's UID on the node."""
 
 _UNPLACED: Final = "the pod holds a share, but no source names the device"
 
 
 class RecoverySources(msgspec.Struct, frozen=True):
-    """What the sources said, all at about the same time. None is what could not be read.
+    """The data of the sources, read at about the same time. None if a source was unreadable.
 
     Attributes:
-        ledger: of all of it, the own checkpoint included.
+        ledger: the ledger of all sources, with our own checkpoint.
         assignments: the kubelet's, of the binding resource.
-        pods: all of the node's.
+        pods: all pods of the node.
         live_pods: UIDs that have a cgroup.
-        written: the names under which containers were given their things since the node started.
-        booted_at: when the node started, unix seconds.
+        written: the names whose files were written since the node started.
+        booted_at: when the node started, in unix seconds.
     """
 
     ledger: Ledger
@@ -63,11 +63,11 @@ def recover(
     told: RecoverySources,
     now: float,
 ) -> Recovered:
-    """The allocation state to begin with.
+    """The allocation state at the start.
 
     ``own`` are the tenants of our checkpoint, if it was written since the node started, and those
-    that another plugin's has; ``now`` is unix seconds. Raises CapacityError where two devices have
-    the same UUID.
+    of another plugin's checkpoint; ``now`` is unix seconds. Raises CapacityError if two devices
+    have the same UUID.
     """
     empty = AllocationState.of(devices)
     holdings = _by_pod(told.ledger, empty)
@@ -99,7 +99,7 @@ def recover(
 
 
 def _by_pod(ledger: Ledger, allocation_state: AllocationState) -> Holdings:
-    """UID -> holdings. What is on an unknown device is on the only one, if there is but one."""
+    """UID -> holdings. On a node with one device, a holding of an unknown device is on that one."""
     sole = allocation_state.devices[0].uuid if len(allocation_state.devices) == 1 else ""
     found: dict[str, list[Holding]] = {}
     for holding in ledger.holdings:
@@ -115,7 +115,7 @@ def _by_pod(ledger: Ledger, allocation_state: AllocationState) -> Holdings:
 def _sound(
     own: Iterable[AdmittedPod], assignments: Iterable[ContainerDevices]
 ) -> tuple[dict[str, AdmittedPod], list[AllocationConflict]]:
-    """Its tenants by UID, without bindings under names that are other containers', and these."""
+    """The tenants by UID without bindings under other containers' names, and their conflicts."""
     owners = {one.name: (one.pod_uid, one.container) for one in assignments if one.name}
     tenants: dict[str, AdmittedPod] = {}
     crossed = []
@@ -141,7 +141,7 @@ def _without_gone(
     holdings: Holdings,
     now: float,
 ) -> dict[str, AdmittedPod]:
-    """Those that have not certainly left; a container that the kernel shows proves it."""
+    """The tenants that have not certainly left; a container that the kernel shows is there."""
     everybody, _ = AllocationState.over(empty.devices, tenants.values())
     assigned = None if told.assignments is None else {one.pod_uid for one in told.assignments}
     left = collectable(everybody, told.pods, told.live_pods, assigned, now)
@@ -149,7 +149,7 @@ def _without_gone(
     return {uid: tenant for uid, tenant in tenants.items() if uid not in dead}
 
 
-# ---------------------------------------------------------------- what the ledger says
+# ---------------------------------------------------------------- the ledger
 
 
 def _takeovers(
@@ -159,7 +159,7 @@ def _takeovers(
     holdings: Holdings,
     now: float,
 ) -> Iterator[tuple[str, Adoption]]:
-    """By UID, all that have been given something of the scheme."""
+    """By UID, all pods with allocated devices of the scheme."""
     pods = {pod.kubelet_uid: pod for pod in told.pods or ()}
     answers: dict[str, dict[str, bool]] = {}
     for one in told.assignments or ():
@@ -174,9 +174,9 @@ def _takeovers(
 
 
 def _unproven(told: RecoverySources, scheme: Scheme) -> frozenset[str]:
-    """Who may hold something as far as is known without the API server.
+    """UIDs of pods that may hold something, as far as is known without the API server.
 
-    No cgroup is no proof: a pod that has not started has none yet.
+    A missing cgroup is no proof: a pod that has not started has none yet.
     """
     if told.pods is not None:
         return frozenset()
@@ -189,10 +189,10 @@ def _unproven(told: RecoverySources, scheme: Scheme) -> frozenset[str]:
 def _using(
     tenant: AdmittedPod, holdings: Sequence[Holding], allocation_state: AllocationState
 ) -> AdmittedPod:
-    """With what its running containers use of devices that it was not given, and with its name.
+    """The tenant with the shares that it uses of devices not allocated to it, and with its name.
 
-    The driver has to say that it uses them: its region, which it can write, takes nobody's room. Of
-    an amount that nobody tells no more than the slot is held.
+    The driver has to report the use: a region, which the tenant can write, takes no pod's room. If
+    no source reports an amount, only the slot is held.
     """
     others = allocation_state.named.keys() - {share.device for share in tenant.shares}
     used = (

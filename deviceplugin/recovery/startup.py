@@ -1,5 +1,5 @@
-"""Finds out who holds what, before anything is served: all sources asked, one allocation state made
-of them.
+"""Finds out who holds what before anything is served: reads all sources and makes one allocation
+state of them.
 """
 
 import logging
@@ -28,17 +28,17 @@ from vgpu.sources.own_checkpoint import booted_at
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS: Final = 1.0
-"""Between two looks while it is worth waiting."""
+"""Interval between two looks while a source may still answer, in seconds."""
 
 PATIENCE_SECONDS: Final = 20.0
 """Maximum time to wait for the API server where no other source has allocations, in seconds.
 
-Then those that are known are served: their containers may have to be started again. Nobody new can
-be, without the API server; before anybody is, all is asked once more."""
+Then the known pods are served, since their containers may have to start again. No new pod can be
+served without the API server; before the first one, all sources are read once more."""
 
 
 class Own(msgspec.Struct, frozen=True):
-    """What our checkpoint has kept, and whether it was written since the node started."""
+    """The tenants of our checkpoint, and whether it was written since the node started."""
 
     tenants: tuple[AdmittedPod, ...] = ()
     this_boot: bool = True
@@ -46,10 +46,10 @@ class Own(msgspec.Struct, frozen=True):
     def still(self, assignments: Iterable[ContainerDevices]) -> tuple[AdmittedPod, ...]:
         """The tenants that may be trusted.
 
-        Of an older boot those of which the kubelet still has an answer of ours, for the same
-        container: names are random and used once, so that it is the same admission. What such a pod
-        may use was decided then; its annotations, which its owner can write, do not decide again.
-        Its init containers run again.
+        Of an older boot, these are the tenants for which the kubelet still has an answer of ours,
+        for the same container: names are random and used once, so it is the same admission. That
+        admission decided the pod's shares; its annotations, which its owner can write, do not
+        decide again. Its init containers run again.
         """
         if self.this_boot:
             return self.tenants
@@ -62,7 +62,7 @@ class Own(msgspec.Struct, frozen=True):
 
 
 class Recovery:
-    """Asks once, and again while that may tell more."""
+    """Reads all sources once, and again while that may bring more data."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Recovery:
         injector: Injector,
         checkpoint: str,
     ) -> None:
-        """``node probe`` makes one; ``checkpoint`` is the kubelet's."""
+        """``probe`` makes a node probe; ``checkpoint`` is the path of the kubelet's."""
         self._adapter = adapter
         self._probe = probe
         self._pods = pods
@@ -85,10 +85,10 @@ class Recovery:
     def run(
         self, gpus: tuple[Gpu, ...], devices: tuple[Device, ...], known: Iterable[AdmittedPod]
     ) -> Recovered:
-        """Who holds what, as far as it can be told now.
+        """Who holds what, as far as the sources show it now.
 
-        ``known`` are the tenants of an earlier try. Raises CapacityError where two GPUs have the
-        same UUID.
+        ``known`` are the tenants of an earlier try. Raises CapacityError if two GPUs have the same
+        UUID.
         """
         until = time.monotonic() + PATIENCE_SECONDS
         seated = tuple(known)
