@@ -26,15 +26,15 @@ class ContainerNames:
 
     def of(self, ref: PodRef, pod: Pod | None) -> Mapping[str, str]:
         """See :data:`Names`; ``pod`` as the API server shows it, None if it does not."""
-        told = {one.id: one.name for one in pod.statuses if one.id} if pod else {}
+        reported = {status.id: status.name for status in pod.statuses if status.id} if pod else {}
         try:
             links, _ = self._links.get(time.time())
         except SourceError:
-            return told  # no such folder yet: nothing has started
+            return reported  # no such folder yet: nothing has started
         mine = (ref.namespace, ref.name)
         linked = {
             container: name.container
             for container, name in links.items()
             if (name.namespace, name.pod) == mine
         }
-        return told | linked
+        return reported | linked

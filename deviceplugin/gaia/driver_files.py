@@ -130,10 +130,14 @@ def survey(root: str = "/") -> HostDriver:
     if not any(_stem(name) == CUDA for name, _ in known):
         known = list(_lying_about(root))
     version = _version(root, known)
-    wanted = ((name, path) for name, path in known if _is_of(name, version))
-    files = dict.fromkeys(file for _, path in wanted for file in _file(root, path))
+    ours = ((name, path) for name, path in known if _is_of(name, version))
+    files = dict.fromkeys(file for _, path in ours for file in _file(root, path))
     same = {f"{stem}.{version}" for stem in (CUDA, NVML)}
-    libraries = (one for one in files if _stem(one.name) not in (CUDA, NVML) or one.name in same)
+    libraries = (
+        library
+        for library in files
+        if _stem(library.name) not in (CUDA, NVML) or library.name in same
+    )
     return HostDriver(version, tuple(libraries), _programs(root, PROGRAMS))
 
 
@@ -205,7 +209,7 @@ def _version(root: str, known: Collection[tuple[str, str]]) -> str:
 def _files(root: str, known: Iterable[tuple[str, str]], stem: str) -> Iterator[HostFile]:
     """The files that programs get for this library, with a major version or without."""
     for name, path in known:
-        if _stem(name) == stem and "." not in _said_version(name):
+        if _stem(name) == stem and "." not in _named_version(name):
             yield from _file(root, path)
 
 
@@ -214,8 +218,8 @@ def _is_of(name: str, version: str) -> bool:
 
     Names have the driver's version, or one number, or no version.
     """
-    said = _said_version(name)
-    return _stem(name) in LIBRARIES and ("." not in said or said == version)
+    named = _named_version(name)
+    return _stem(name) in LIBRARIES and ("." not in named or named == version)
 
 
 def _stem(name: str) -> str:
@@ -224,23 +228,23 @@ def _stem(name: str) -> str:
     return match["stem"] if match else ""
 
 
-def _said_version(name: str) -> str:
+def _named_version(name: str) -> str:
     """The version in a library's name; "" if there is none."""
     match = _NAME.fullmatch(name)
     return (match["version"] or "") if match else ""
 
 
 def _file(root: str, path: str) -> Iterator[HostFile]:
-    found = regular_file(root, path)
-    if found:
-        yield HostFile(found[0], found[1].st_size, found[1].st_mtime_ns)
+    regular = regular_file(root, path)
+    if regular:
+        yield HostFile(regular[0], regular[1].st_size, regular[1].st_mtime_ns)
 
 
 def _programs(root: str, names: Iterable[str]) -> dict[str, HostFile]:
     """The first program of each name."""
-    found: dict[str, HostFile] = {}
+    programs: dict[str, HostFile] = {}
     for name in names:
         for folder in _PROGRAM_FOLDERS:
             for file in _file(root, f"{folder}/{name}"):
-                found.setdefault(name, file)
-    return found
+                programs.setdefault(name, file)
+    return programs

@@ -110,16 +110,18 @@ class DriverMirror:
 
     def _enforcing(self) -> tuple[HostFile, HostFile]:
         """The control library and its client. Raises SourceError."""
-        told, root = self._source, self._source.root
-        control = here(told.control) if told.control else find_library(root, CONTROL)
+        source, root = self._source, self._source.root
+        control = here(source.control) if source.control else find_library(root, CONTROL)
         if control is None:
-            where = told.control or f"{CONTROL} on the host"
+            where = source.control or f"{CONTROL} on the host"
             detail = f"{where} is not there: parts of GPUs cannot be served"
             raise SourceError(Reason.ABSENT, CONTROL, detail)
         beside = str(Path(control.path).with_name(CLIENT))
-        client = here(told.client) if told.client else here(beside) or find_program(root, CLIENT)
+        client = (
+            here(source.client) if source.client else here(beside) or find_program(root, CLIENT)
+        )
         if client is None:
-            where = told.client or f"{beside}, nor one on the host,"
+            where = source.client or f"{beside}, nor one on the host,"
             detail = f"{where} is not there: the control library could not register"
             raise SourceError(Reason.ABSENT, CLIENT, detail)
         return control, client
@@ -136,7 +138,7 @@ class DriverMirror:
     ) -> None:
         """Raises SourceError where the driver was replaced while it was copied."""
         driver = survey(self._source.root)
-        files = {Flavour.SHARED: tuple(filter(None, (here(one.path) for one in enforcing)))}
+        files = {Flavour.SHARED: tuple(filter(None, (here(file.path) for file in enforcing)))}
         for flavour in made:
             if self._name(flavour, driver, files.get(flavour, ())) != folders[flavour]:
                 shutil.rmtree(self._folder / folders[flavour], ignore_errors=True)
@@ -155,7 +157,7 @@ class DriverMirror:
     def _build(self, name: str, layout: DriverLayout, folders: Mapping[Flavour, str]) -> None:
         """Make a folder, whole or not at all. Raises OSError."""
         fresh = self._folder / f".{name}.new"
-        others = [self._folder / one for one in folders.values()]
+        others = [self._folder / folder for folder in folders.values()]
         try:
             for part in ("", *sorted(driver_layout.FOLDERS.values()), driver_layout.PROGRAMS):
                 (fresh / part).mkdir()

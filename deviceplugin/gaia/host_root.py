@@ -40,11 +40,11 @@ def resolved(root: str, path: str) -> str:
 def regular_file(root: str, path: str) -> tuple[str, os.stat_result] | None:
     """The regular file that the host has at ``path``, as a path here; None if there is none."""
     try:
-        found = resolved(root, path)
-        status = os.lstat(found)
+        real = resolved(root, path)
+        status = os.lstat(real)
     except OSError:
         return None
-    return (found, status) if stat.S_ISREG(status.st_mode) else None
+    return (real, status) if stat.S_ISREG(status.st_mode) else None
 
 
 def _link(path: str) -> str | None:

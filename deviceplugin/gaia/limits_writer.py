@@ -109,9 +109,11 @@ class LimitsWriter:
         pod = self._pod(uid)
         pids = self._processes(uid)
         names = self._names(tenant.pod, pod)
-        running = {one: names.get(one) for one, its in pids.items() if its}
+        running = {
+            container_id: names.get(container_id) for container_id, its in pids.items() if its
+        }
         served = {}
-        waiting = {one for one, name in running.items() if name is None}
+        waiting = {container_id for container_id, name in running.items() if name is None}
         for container, name in running.items():
             shares = None if name is None else allocation_of(tenant, name)
             if name is None or shares is None:
@@ -162,9 +164,9 @@ class LimitsWriter:
 
     def _warn(self, uid: str, message: str, reason: str) -> None:
         """Log a warning once for each pod and reason: a pod can cause it at every look."""
-        said = self._said.setdefault(uid, {})
-        if said.get(message) != reason:
-            said[message] = reason
+        warned = self._said.setdefault(uid, {})
+        if warned.get(message) != reason:
+            warned[message] = reason
             log.warning(message, extra={"uid": uid, "reason": reason})
 
 
@@ -192,5 +194,5 @@ def config_of(
 ) -> VcudaConfig:
     """The container's limits; the requests decide whether they are hard. Raises ClaimError."""
     name = allocation.container
-    soft = (one.limit_milli for one in requests if one.container == name)
+    soft = (request.limit_milli for request in requests if request.container == name)
     return limits(tenant.pod, allocation, driver, limit_milli=next(soft, None))

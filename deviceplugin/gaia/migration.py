@@ -42,7 +42,7 @@ def read_gpu_manager(path: str, devices: Iterable[Device]) -> Migrated:
     tenants, problems = [], []
     for uid, allocations in sorted(pods.items()):
         try:
-            own = tuple(_by_uuid(one, uuids) for one in allocations)
+            own = tuple(_by_uuid(entry, uuids) for entry in allocations)
         except KeyError as error:
             detail = f"the pod {uid[:64]!r} is on GPU {error.args[0]}, which this node has not"
             problems.append(SourceError(Reason.UNKNOWN_DEVICE, subject, detail))

@@ -128,13 +128,13 @@ class GaiaServices:
 
     def refresh(self) -> None:
         """Look at the host's driver now; :attr:`problem` has the result."""
-        before, said = self._mirrored, self._problem
+        before, old_problem = self._mirrored, self._problem
         try:
             self._mirrored = self._informer.refresh()
             self._problem = self._mirrored.problem
         except (SourceError, OSError) as error:  # the mirrored driver may not be the loaded one
             self._mirrored, self._problem = None, str(error)
-        if self._problem and self._problem != said:
+        if self._problem and self._problem != old_problem:
             log.warning("the driver cannot be provided to some containers: %s", self._problem)
         if self._mirrored and self._mirrored != before:
             log.info("the driver is available to containers", extra=_said(self._mirrored))

@@ -88,11 +88,11 @@ def asked(request: pb.VDeviceRequest, uid: str) -> ContainerQuery:
         text = f"this is the socket of pod {uid}, not of {request.pod_uid[:_MOST_TEXT]!r}"
         raise VcudaRefusal(grpc.StatusCode.PERMISSION_DENIED, text)
     by_name = bool(request.container_name)  # gpu-manager also looks at the name first
-    said = request.container_name if by_name else request.container_id
-    if not (_NAME if by_name else _ID).fullmatch(said):
-        text = f"no container is called {said[:_MOST_TEXT]!r}"
+    container = request.container_name if by_name else request.container_id
+    if not (_NAME if by_name else _ID).fullmatch(container):
+        text = f"no container is called {container[:_MOST_TEXT]!r}"
         raise VcudaRefusal(grpc.StatusCode.INVALID_ARGUMENT, text)
-    return ContainerQuery(said, by_name)
+    return ContainerQuery(container, by_name)
 
 
 def found(asks: ContainerQuery, look: PodFiles) -> bool:

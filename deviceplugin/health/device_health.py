@@ -69,15 +69,17 @@ class Health(msgspec.Struct, frozen=True):
     @classmethod
     def at_start(cls, xids: Iterable[XidCount] = ()) -> Self:
         """Nothing is known yet; earlier XIDs make no device unhealthy."""
-        return cls({}, {}, {(each.device, each.xid): each.count for each in xids}, {}, 0)
+        return cls(
+            {}, {}, {(reported.device, reported.xid): reported.count for reported in xids}, {}, 0
+        )
 
     @property
     def devices(self) -> tuple[Gpu, ...]:
         """All devices by index, each GPU before its MIG instances."""
 
         def place(gpu: Gpu) -> tuple[int, str, bool, int, str]:
-            card = self.gpus.get(gpu.parent, gpu)
-            return card.index, card.uuid, bool(gpu.parent), gpu.index, gpu.uuid
+            whole = self.gpus.get(gpu.parent, gpu)
+            return whole.index, whole.uuid, bool(gpu.parent), gpu.index, gpu.uuid
 
         return tuple(sorted(self.gpus.values(), key=place))
 
@@ -99,21 +101,22 @@ class Health(msgspec.Struct, frozen=True):
 
 def heard(health: Health, xids: Iterable[XidCount], now: float, rules: HealthRules) -> Health:
     """The health after events: ``xids`` are the counts of all so far."""
-    told, cases, events = dict(health.xids), dict(health.cases), dict(health.events)
-    for each in xids:
-        fresh = each.count - told.get((each.device, each.xid), 0)
+    counts, cases, events = dict(health.xids), dict(health.cases), dict(health.events)
+    for reported in xids:
+        fresh = reported.count - counts.get((reported.device, reported.xid), 0)
         if fresh <= 0:
             continue
-        told[each.device, each.xid] = each.count
-        if not rules.counts(each.xid):
+        counts[reported.device, reported.xid] = reported.count
+        if not rules.counts(reported.xid):
             continue
-        _count(events, each.device, UnhealthyReason.XID, fresh)
-        if each.device != UNKNOWN_DEVICE:
+        _count(events, reported.device, UnhealthyReason.XID, fresh)
+        if reported.device != UNKNOWN_DEVICE:
             evidence = {
-                UnhealthyReason.XID: f"XID {each.xid}" + (f", {fresh} times" if fresh > 1 else "")
+                UnhealthyReason.XID: f"XID {reported.xid}"
+                + (f", {fresh} times" if fresh > 1 else "")
             }
-            cases[each.device] = worse(cases.get(each.device, Incident()), evidence, now)
-    return replace(health, xids=told, cases=cases, events=events)
+            cases[reported.device] = worse(cases.get(reported.device, Incident()), evidence, now)
+    return replace(health, xids=counts, cases=cases, events=events)
 
 
 def seen(health: Health, sample: GpuSample, now: float, rules: HealthRules) -> Health:
@@ -150,7 +153,7 @@ def missed(health: Health, detail: str, now: float, rules: HealthRules) -> Healt
 
 def changes(before: Health, after: Health) -> tuple[Change, ...]:
     """Changes that matter to users of devices: new, better or worse devices, and other sizes."""
-    found = []
+    changed = []
     for gpu in after.devices:
         old = before.gpus.get(gpu.uuid)
         was, now = before.verdict(gpu.uuid), after.verdict(gpu.uuid)
@@ -164,8 +167,8 @@ def changes(before: Health, after: Health) -> tuple[Change, ...]:
             detail = f"it is {_described(gpu)}, and was {_described(old)}"
         else:
             continue
-        found.append(Change(gpu.uuid, now.healthy, detail))
-    return tuple(found)
+        changed.append(Change(gpu.uuid, now.healthy, detail))
+    return tuple(changed)
 
 
 def _numbered(gpus: Iterable[Gpu], known: Mapping[str, Gpu]) -> Iterator[Gpu]:
@@ -192,10 +195,10 @@ def _mute(gpu: Gpu, health: Health) -> bool:
 
 def _loss(gpu: Gpu, there: Mapping[str, Gpu], sample: GpuSample) -> str:
     """Why a device that is not ``there`` is lost; "" if that is not certain."""
-    if any(gpu.uuid == one.uuid for one in sample.gpus):
+    if any(gpu.uuid == other.uuid for other in sample.gpus):
         return "the GPU no longer reports its memory"
     # Only the impossible number is rejected: the GPU's other readings are still valid.
-    failed = (one for one in sample.rejections if one.reason is not Reason.IMPLAUSIBLE)
+    failed = (error for error in sample.rejections if error.reason is not Reason.IMPLAUSIBLE)
     refused = {rejection.subject: rejection for rejection in failed}
     if gpu.uuid in sample.lost or gpu.parent in sample.lost:
         rejection = refused.get(gpu.uuid) or refused.get(gpu.parent)

@@ -101,7 +101,7 @@ _SPEC: Final = msgspec.json.Decoder(_Spec)
 
 def spec(name: str, edits: ContainerEdits, scheme: Scheme, boot_id: str) -> bytes:
     """The content of a spec file; equal edits have equal content."""
-    given = _Edits(
+    device_edits = _Edits(
         env=tuple(f"{key}={value}" for key, value in sorted({**EARLY.env, **edits.env}.items())),
         device_nodes=tuple(_Node(path) for path in edits.devices),
         mounts=tuple(
@@ -110,7 +110,7 @@ def spec(name: str, edits: ContainerEdits, scheme: Scheme, boot_id: str) -> byte
         ),
     )
     marks = {BOOT: boot_id, SCHEME: scheme.value}
-    whole = _Spec(VERSION, KIND, marks, (_Device(name, given),))
+    whole = _Spec(VERSION, KIND, marks, (_Device(name, device_edits),))
     return msgspec.json.format(msgspec.json.encode(whole)) + b"\n"
 
 
@@ -141,10 +141,10 @@ class CdiInjector:
         """
         path = self._path(name)
         content = spec(name, edits, self._scheme, self._boot_id)
-        found = _content(path)
-        if found == content:
+        present = _content(path)
+        if present == content:
             return
-        if self._owner(name, found) in (_Owner.OURS, _Owner.OTHERS):
+        if self._owner(name, present) in (_Owner.OURS, _Owner.OTHERS):
             detail = "its content differs, and a runtime may have read it"
             raise OSError(errno.EEXIST, detail, str(path))
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -55,9 +55,9 @@ class Offers:
         """Offer the devices with this health; returns them."""
         with self._lock:
             verdicts = health.verdicts
-            found = self._adapter.devices(health.devices)
+            shared = self._adapter.devices(health.devices)
             self._devices = tuple(
-                replace(device, healthy=verdicts[device.uuid].healthy) for device in found
+                replace(device, healthy=verdicts[device.uuid].healthy) for device in shared
             )
             for resource in self._adapter.resources:
                 self._offer(resource, self._devices)
@@ -79,32 +79,32 @@ class Offers:
     def _offer(self, resource: str, devices: tuple[Device, ...]) -> None:
         codec = self._adapter.codec
         try:
-            found = offered(codec, resource, devices, self._unit_of(resource))
+            offer = offered(codec, resource, devices, self._unit_of(resource))
         except ClaimError as error:  # a GPU without UUID or memory: no list can be made
             log.error("%s is not offered: %s", resource, error)  # noqa: TRY400  # no traceback
             self._listed(resource, None)
             return
-        if isinstance(found, TooLong):
-            news = self._refused.get(resource) != found
-            self._refused[resource] = found
-            unit = (found.fitting_mib or 0) * MIB
+        if isinstance(offer, TooLong):
+            news = self._refused.get(resource) != offer
+            self._refused[resource] = offer
+            unit = (offer.fitting_mib or 0) * MIB
             self._rows[resource] = Offer(
-                resource, registered=False, list_bytes=found.longest_bytes, unit_bytes=unit
+                resource, registered=False, list_bytes=offer.longest_bytes, unit_bytes=unit
             )
             self._listed(resource, None)
             if news:
-                log.error("%s", found)
-                self._too_long(found)
+                log.error("%s", offer)
+                self._too_long(offer)
             return
         self._refused.pop(resource, None)
         self._rows[resource] = Offer(
             resource,
             registered=False,
-            healthy=found.healthy,
-            unhealthy=found.unhealthy,
-            list_bytes=found.longest_bytes,
+            healthy=offer.healthy,
+            unhealthy=offer.unhealthy,
+            list_bytes=offer.longest_bytes,
         )
-        self._listed(resource, found.message)
+        self._listed(resource, offer.message)
 
 
 def cards(devices: Iterable[Device], health: Health) -> tuple[GpuStatus, ...]:

@@ -74,8 +74,8 @@ def objection(audience: Audience, now: float) -> Unregistered | None:
     patience = NO_LONGER_READ_SECONDS if audience.ever else NEVER_READ_SECONDS
     if audience.readers or now - audience.since <= patience:
         return None
-    told = "it has ended" if audience.ever else "it was never asked for"
-    return Unregistered(RegistrationOutcome.NOT_READ, told)
+    detail = "it has ended" if audience.ever else "it was never asked for"
+    return Unregistered(RegistrationOutcome.NOT_READ, detail)
 
 
 class ResourceState(msgspec.Struct, frozen=True):

@@ -44,20 +44,21 @@ def read(message: bytes) -> tuple[str, ContainerEdits]:
     Accepts any bytes: those that are no answer have no name and no edits.
     """
     try:
-        told = ContainerAllocateResponse.FromString(message)
+        response = ContainerAllocateResponse.FromString(message)
     except DecodeError:
         return "", ContainerEdits({})
-    annotations = dict(told.annotations)
-    kinds = (device.name.partition("=") for device in told.cdi_devices)
+    annotations = dict(response.annotations)
+    kinds = (device.name.partition("=") for device in response.cdi_devices)
     names = {name for kind, _, name in kinds if kind == KIND}
     names |= {annotations.pop(KIND)} if KIND in annotations else set()
     name = names.pop() if len(names) == 1 else ""
     edits = ContainerEdits(
-        env=dict(told.envs),
+        env=dict(response.envs),
         mounts=tuple(
-            Mount(mount.host_path, mount.container_path, mount.read_only) for mount in told.mounts
+            Mount(mount.host_path, mount.container_path, mount.read_only)
+            for mount in response.mounts
         ),
-        devices=tuple(device.host_path for device in told.devices),
+        devices=tuple(device.host_path for device in response.devices),
         annotations=annotations,
     )
     return name if is_name(name) else "", edits

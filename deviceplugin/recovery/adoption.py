@@ -46,19 +46,19 @@ def is_granted(
     answer, too. If the kubelet's data is missing, a pod that has ever started has its holdings.
     """
     started = {
-        one.name
-        for one in (pod.statuses if pod else ())
-        if one.state is not ContainerState.WAITING or one.restarts
+        status.name
+        for status in (pod.statuses if pod else ())
+        if status.state is not ContainerState.WAITING or status.restarts
     }
     if any(answers.values()) or started & answers.keys():
         return True
     if started and _KUBELET.isdisjoint(read):
         return True
     return any(
-        one.alive
-        or not _CREATED.isdisjoint(one.sources)
-        or (one.phase is Phase.ASSIGNED and one.container not in answers)
-        for one in holdings
+        holding.alive
+        or not _CREATED.isdisjoint(holding.sources)
+        or (holding.phase is Phase.ASSIGNED and holding.container not in answers)
+        for holding in holdings
     )
 
 
@@ -82,11 +82,13 @@ def claims_of(
     if claim is None or claim.failed or (claim.node and node and claim.node != node):
         return {}
     return {
-        each.container: Allocation(
-            each.container, tuple(_by_uuid(share, named) for share in each.shares), Phase.ASSIGNED
+        allocation.container: Allocation(
+            allocation.container,
+            tuple(_by_uuid(share, named) for share in allocation.shares),
+            Phase.ASSIGNED,
         )
-        for each in claim.allocations
-        if all(share.device in named or not share.device.isdecimal() for share in each.shares)
+        for allocation in claim.allocations
+        if all(share.device in named or not share.device.isdecimal() for share in allocation.shares)
     }
 
 
@@ -95,13 +97,13 @@ def adopted(holdings: Sequence[Holding], claims: Claims, answers: Answers, now: 
 
     ``now`` is unix seconds, for holdings whose start no source reports.
     """
-    told: dict[str, list[Holding]] = {}
+    by_container: dict[str, list[Holding]] = {}
     for holding in holdings:
-        told.setdefault(holding.container, []).append(holding)
+        by_container.setdefault(holding.container, []).append(holding)
     allocations = []
     complete = True
-    for container in dict.fromkeys((*claims, *told)):
-        here = told.get(container, [])
+    for container in dict.fromkeys((*claims, *by_container)):
+        here = by_container.get(container, [])
         claim = claims.get(container)
         if claims and claim is None and container in answers:
             continue  # an init container of ours: it uses the shares of another container
@@ -112,7 +114,7 @@ def adopted(holdings: Sequence[Holding], claims: Claims, answers: Answers, now: 
         if placed:
             allocations.append(Allocation(container, placed, Phase.ASSIGNED))
         complete = complete and all(holding.share.device for holding in here)
-    since = min((one.since for one in holdings if one.since is not None), default=now)
+    since = min((holding.since for holding in holdings if holding.since is not None), default=now)
     tenant = AdmittedPod(holdings[0].pod, tuple(allocations), since=since, foreign=True)
     return Adoption(tenant, complete)
 
@@ -122,15 +124,15 @@ def _by_uuid(share: Share, named: Mapping[str, Device]) -> Share:
     return share if device is None else replace(share, device=device.uuid)
 
 
-def _agree(claim: Allocation, told: Collection[Holding]) -> bool:
+def _agree(claim: Allocation, holdings: Collection[Holding]) -> bool:
     """Whether the container's holdings are those of its claim, or there are none."""
-    if not told:
+    if not holdings:
         return True
     promised: dict[str, list[Share]] = {}
     for share in claim.shares:
         promised.setdefault(share.device, []).append(share)
-    return {holding.share.device for holding in told} == promised.keys() and all(
-        _is_sum_of(holding.share, promised[holding.share.device]) for holding in told
+    return {holding.share.device for holding in holdings} == promised.keys() and all(
+        _is_sum_of(holding.share, promised[holding.share.device]) for holding in holdings
     )
 
 
@@ -141,8 +143,8 @@ def _is_sum_of(whole: Share, parts: Collection[Share]) -> bool:
         (whole.cores_milli, [part.cores_milli for part in parts]),
     )
     return all(
-        total is None or None in each or total == sum(one or 0 for one in each)
-        for total, each in amounts
+        total is None or None in known or total == sum(amount or 0 for amount in known)
+        for total, known in amounts
     )
 
 

@@ -192,8 +192,8 @@ class CheckpointFile:
         at = max(int(self._clock() * 1000), last + 1)  # the clock may have been set back
         aside = path.with_name(f"{path.name}.damaged-{at:0{_STAMP}d}")
         path.rename(aside)
-        for one in [*older, aside][:-MOST_DAMAGED]:
-            atomic_files.discard(one)
+        for file in [*older, aside][:-MOST_DAMAGED]:
+            atomic_files.discard(file)
         return aside
 
 

@@ -53,11 +53,16 @@ class Own(msgspec.Struct, frozen=True):
         """
         if self.this_boot:
             return self.tenants
-        names = {(one.pod_uid, one.container, one.name) for one in assignments if one.name}
+        names = {
+            (entry.pod_uid, entry.container, entry.name) for entry in assignments if entry.name
+        }
         return tuple(
             replace(tenant, initialized=False)
             for tenant in self.tenants
-            if any((tenant.pod.uid, one.container, one.name) in names for one in tenant.bindings)
+            if any(
+                (tenant.pod.uid, binding.container, binding.name) in names
+                for binding in tenant.bindings
+            )
         )
 
 
@@ -96,18 +101,18 @@ class Recovery:
             while True:
                 pods = self._known()
                 assignments = self._assignments()
-                found = self._look(
+                recovered = self._look(
                     probe, pods, assignments, gpus=gpus, devices=devices, seated=seated
                 )
-                told = pods is not None or not found.unsettled
-                if (told and assignments is not None) or time.monotonic() > until:
+                enough = pods is not None or not recovered.unsettled
+                if (enough and assignments is not None) or time.monotonic() > until:
                     break
                 time.sleep(AGAIN_SECONDS)
-        foreign = sum(tenant.foreign for tenant in found.allocation_state.tenants.values())
-        counted = {"tenants": len(found.allocation_state.tenants), "foreign": foreign}
-        open_ = {"conflicts": len(found.conflicts), "unsettled": len(found.unsettled)}
+        foreign = sum(tenant.foreign for tenant in recovered.allocation_state.tenants.values())
+        counted = {"tenants": len(recovered.allocation_state.tenants), "foreign": foreign}
+        open_ = {"conflicts": len(recovered.conflicts), "unsettled": len(recovered.unsettled)}
         log.info("recovered", extra={**counted, **open_})
-        return found
+        return recovered
 
     def _known(self) -> tuple[Pod, ...] | None:
         pods = self._pods.known()
@@ -129,8 +134,10 @@ class Recovery:
         for failure in look.failures:
             log.warning("recovery continues without a source: %s", failure)
         written = self._injector.written()
-        told = RecoverySources(look.ledger, assignments, pods, look.live_pods, written, booted_at())
-        return recover(self._adapter.codec, devices, own, told, now)
+        sources = RecoverySources(
+            look.ledger, assignments, pods, look.live_pods, written, booted_at()
+        )
+        return recover(self._adapter.codec, devices, own, sources, now)
 
     def _assignments(self) -> tuple[ContainerDevices, ...] | None:
         try:
