@@ -93,14 +93,14 @@ class Service:
         self._health = Health.at_start()
         self._alone = Alone()
         self._last: tuple[_MadeOf, DesiredState] | None = None
-        self.status_manager = StatusManager(outside.cluster, adapter, self._to_tell, at)
+        self.status_manager = StatusManager(outside.cluster, adapter, self._desired_state, at)
         context = AllocateContext(adapter, options.node_name, outside.pods, outside.injector, at)
         self.binder = Binder(
             context,
             KubeletTable(options.kubelet_checkpoint, adapter.resources[0]),
             outside.checkpoint,
             BinderEvents(
-                numbers, self.status_manager, outside.keeper, self._living, mend=outside.mend
+                numbers, self.status_manager, outside.keeper, self._live_pods, mend=outside.mend
             ),
             self._gone,
         )
@@ -183,7 +183,7 @@ class Service:
         nodes = self._outside.node.state()
         return nodes.objects.get(self._options.node_name) if nodes.synced else None
 
-    def _living(self) -> frozenset[str] | None:
+    def _live_pods(self) -> frozenset[str] | None:
         known, alive = self._outside.pods.known(), live_pods(self._options.path_cgroupfs)
         if known is None or alive is None:
             return None
@@ -204,7 +204,7 @@ class Service:
             collectable(allocation_state, known, alive or None, assigned, now, shown=shown) | past
         )
 
-    def _to_tell(self) -> DesiredState | None:
+    def _desired_state(self) -> DesiredState | None:
         """The desired state of the API server's objects; None while it is not known.
 
         The status manager's thread asks for it several times a round, and it rarely changes in

@@ -215,7 +215,7 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
     def node_annotations(self, node: Node, devices: tuple[Device, ...], now: float) -> NodePatch:
         """The register of GPUs, the heartbeat, and the size of a unit of memory."""
         by_index = tuple(sorted(devices, key=lambda device: device.index or 0))
-        wanted = self.codec.register(by_index) | self._sign_of_life(node, now)
+        wanted = self.codec.register(by_index) | self._heartbeat(node, now)
         if self.codec.key_set.counts_units:
             wanted |= memory_factor.published(self.codec.memory_factor)
         return NodePatch(annotations=common.lagging(node.annotations, wanted))
@@ -242,7 +242,7 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
         time = {keys.time: str(ENDED)} if keys.time_ends else {}
         return {keys.bind_phase: bind_phase} | time
 
-    def _sign_of_life(self, node: Node, now: float) -> dict[str, str]:
+    def _heartbeat(self, node: Node, now: float) -> dict[str, str]:
         """The heartbeat. The plugin writes the first: Volcano before 1.16 never asks for it."""
         if self.signs is HandshakeMode.OFF:
             return {}

@@ -34,31 +34,31 @@ class BinderEvents:
     ) -> None:
         self._numbers = numbers
         self._status_manager = status_manager
-        self._keeper = keeper
+        self._services = keeper
         self._living = living
         self._mend = mend
 
     def recovered(self, allocation_state: AllocationState) -> None:
         """Start the scheme's services for the recovered tenants."""
-        if self._keeper is None:
+        if self._services is None:
             return
         living = self._living()
         try:
             if living is not None:
-                self._keeper.prune({*allocation_state.tenants, *living})
+                self._services.prune({*allocation_state.tenants, *living})
         except OSError as error:
             log.warning("what pods have left behind cannot be removed: %s", error)
         for tenant in allocation_state.tenants.values():
             try:
-                self._keeper.seat(tenant)
+                self._services.seat(tenant)
             except OSError as error:
                 log.warning("%s: %s", tenant.pod.name or tenant.pod.uid, error)
 
     def prepare(self, tenant: AdmittedPod) -> None:
         """Check the files that all containers get and the services' files. Raises OSError."""
         self._mend()
-        if self._keeper:
-            self._keeper.bound(tenant)
+        if self._services:
+            self._services.bound(tenant)
 
     def mend(self) -> None:
         """Repair the files; logs what cannot be repaired. No new container is made meanwhile."""
@@ -82,10 +82,10 @@ class BinderEvents:
 
     def left(self, tenant: AdmittedPod) -> None:
         """A tenant is gone."""
-        if self._keeper is None:
+        if self._services is None:
             return
         try:
-            self._keeper.left(tenant.pod.uid)
+            self._services.left(tenant.pod.uid)
         except OSError as error:
             log.warning("what %s has left behind cannot be removed: %s", tenant.pod.name, error)
 

@@ -1,7 +1,7 @@
 """Which tenants have left: only those whose containers are gone, whatever their pods' status is.
 
 A pod that is over may still have a running container: the pod was deleted by force, its node was
-given up, or the container ignores signals. And a pod that no source names may only be unknown yet.
+abandoned, or the container ignores signals. And a pod that no source names may only be unknown yet.
 So two witnesses must agree: the API server that the pod holds no devices, and the node itself that
 no container of the pod is left. The node's evidence is the pod's cgroup, which the kubelet removes
 after the last container. If cgroups cannot be read, the evidence is the kubelet's last report: for

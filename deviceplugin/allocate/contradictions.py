@@ -84,7 +84,7 @@ def disagreements(
         ours = not schemes or scheme in schemes or held
         if not ours or conflict.kind in _ELSEWHERE:
             continue
-        reported = AllocationConflict(conflict.pod, _words(conflict), about)
+        reported = AllocationConflict(conflict.pod, _text(conflict), about)
         if _is_claimed(conflict):
             remarks.append(reported)
         elif held or conflict.kind is ConflictKind.RUNNING_WITHOUT_DEVICE:
@@ -125,7 +125,7 @@ def _uses(tenant: AdmittedPod) -> AllocationConflict:
     return AllocationConflict(tenant.pod, f"it uses {devices}, which was not allocated to it")
 
 
-def _words(conflict: Disagreement) -> str:
+def _text(conflict: Disagreement) -> str:
     statements = [
         f"{statement.source} of {_devices(statement.shares)}"
         for statement in conflict.statements[:_NAMED]

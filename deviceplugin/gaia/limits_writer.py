@@ -69,7 +69,7 @@ class LimitsWriter:
         self._driver = driver
         self._changing = threading.Lock()
         self._tenants: dict[str, AdmittedPod] = {}
-        self._said: dict[str, dict[str, str]] = {}  # UID -> warning -> its reason, as last said
+        self._warned: dict[str, dict[str, str]] = {}  # UID -> warning -> its last logged reason
 
     def seat(self, tenant: AdmittedPod) -> None:
         """Serve the tenant with these shares from now on."""
@@ -80,7 +80,7 @@ class LimitsWriter:
         """The pod is no tenant any more: remove its folder. Raises OSError."""
         with self._changing:
             self._tenants.pop(uid, None)
-            self._said.pop(uid, None)
+            self._warned.pop(uid, None)
             self._folder.remove(uid)
 
     def mend(self) -> None:
@@ -164,7 +164,7 @@ class LimitsWriter:
 
     def _warn(self, uid: str, message: str, reason: str) -> None:
         """Log a warning once for each pod and reason: a pod can cause it at every look."""
-        warned = self._said.setdefault(uid, {})
+        warned = self._warned.setdefault(uid, {})
         if warned.get(message) != reason:
             warned[message] = reason
             log.warning(message, extra={"uid": uid, "reason": reason})

@@ -137,7 +137,7 @@ class GaiaServices:
         if self._problem and self._problem != old_problem:
             log.warning("the driver cannot be provided to some containers: %s", self._problem)
         if self._mirrored and self._mirrored != before:
-            log.info("the driver is available to containers", extra=_said(self._mirrored))
+            log.info("the driver is available to containers", extra=_fields(self._mirrored))
             self._told()
 
     def _keep_fresh(self) -> None:
@@ -170,6 +170,6 @@ def _flavour(cores_milli: int | None) -> Flavour:
     return Flavour.ORIGIN if cores_milli == WHOLE_DEVICE_MILLI else Flavour.SHARED
 
 
-def _said(mirrored: Mirrored) -> dict[str, str]:
+def _fields(mirrored: Mirrored) -> dict[str, str]:
     folders = ", ".join(sorted(mirrored.folders.values()))
     return {"version": mirrored.version, "folders": folders}

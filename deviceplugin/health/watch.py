@@ -26,7 +26,7 @@ DEADLINE_SECONDS: Final = 10.0
 LONGEST_PAUSE_SECONDS: Final = 60.0
 """Maximum interval between two tries of a driver that has never answered, in seconds."""
 
-_SAID: Final = {True: (logging.INFO, "healthy"), False: (logging.WARNING, "unhealthy")}
+_LEVELS: Final = {True: (logging.INFO, "healthy"), False: (logging.WARNING, "unhealthy")}
 
 EVENT_WAIT_SECONDS: Final = 5.0
 CLOSING_SECONDS: Final = 3.0
@@ -187,7 +187,7 @@ class HealthWatch:
             after = self._health = judged(before)
             news = changes(before, after)
             for change in news:
-                level, state = _SAID[change.healthy]
+                level, state = _LEVELS[change.healthy]
                 log.log(level, "%s: %s", state, change.detail, extra={"device": change.uuid})
             if news:
                 try:
