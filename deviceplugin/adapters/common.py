@@ -1,4 +1,4 @@
-"""What the adapters have in common."""
+"""Functions that several adapters use."""
 
 from collections.abc import Iterable, Mapping
 

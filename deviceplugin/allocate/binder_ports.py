@@ -1,4 +1,4 @@
-"""What the binder needs: the kubelet's entries, the recovery, and a handler of its events."""
+"""The binder's interfaces: the kubelet's entries, the recovery, and a handler of its events."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
@@ -67,7 +67,7 @@ class BinderEventHandler(Protocol):
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """What the recovery has found.
+    """The result of the recovery.
 
     Attributes:
         allocation_state: of all who hold something on a known device.

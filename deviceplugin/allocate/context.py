@@ -1,4 +1,4 @@
-"""What the binder and the allocator have in common."""
+"""The node and the scheme, for the binder and the allocator."""
 
 import msgspec
 

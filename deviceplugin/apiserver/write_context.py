@@ -1,4 +1,4 @@
-"""What the writers of pods, node and ConfigMap have in common."""
+"""The context that the writers of pods, node and ConfigMap share."""
 
 from collections.abc import Callable
 

@@ -20,7 +20,7 @@ LegacyRefusal = Callable[[int, tuple[Device, ...]], Mapping[str, str]]
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """What an adapter is made for.
+    """The node and cluster that an adapter is made for.
 
     Attributes:
         gpus: the node's.

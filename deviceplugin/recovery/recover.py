@@ -167,7 +167,7 @@ def _takeovers(
     holdings: Holdings,
     now: float,
 ) -> Iterator[tuple[str, Adoption]]:
-    """By UID, all pods with allocated devices of the scheme."""
+    """All pods with allocated devices of the scheme, by UID."""
     pods = {pod.kubelet_uid: pod for pod in sources.pods or ()}
     answers: dict[str, dict[str, bool]] = {}
     for assignment in sources.assignments or ():
