@@ -45,7 +45,7 @@ class Registrar:
         binding, *others = resources
         self._folder = Path(folder)
         self._prefix = f"vgpu-{scheme}-"
-        self._keepers = {
+        self._servers = {
             name: ResourceServer(
                 self._folder, self._prefix, name, allocator, binding=name == binding, cdi=cdi
             )
@@ -61,12 +61,12 @@ class Registrar:
 
     def offer(self, resource: str, offered: bytes | None) -> None:
         """Offer this list (a ListAndWatchResponse) from now on; None withdraws the resource."""
-        self._keepers[resource].offer(offered)
+        self._servers[resource].offer(offered)
         self._wake.set()
 
     def states(self) -> tuple[ResourceState, ...]:
         """The present state of each resource."""
-        return tuple(keeper.state() for keeper in self._keepers.values())
+        return tuple(server.state() for server in self._servers.values())
 
     def stop(self, grace: float = 1.0) -> None:
         """Stop serving; calls under way have ``grace`` seconds. The sockets are gone afterwards."""
@@ -74,7 +74,7 @@ class Registrar:
         self._wake.set()
         if self._thread.ident is not None:
             self._thread.join(grace + ENDING_SECONDS)  # a silent kubelet does not block the end
-        for ended in [keeper.stop(grace) for keeper in self._keepers.values()]:
+        for ended in [server.stop(grace) for server in self._servers.values()]:
             ended.wait(grace + 1.0)
 
     def _run(self) -> None:
@@ -83,11 +83,11 @@ class Registrar:
         while not self._stopping:
             self._wake.clear()
             kubelet = identity(socket)
-            for keeper in self._keepers.values():
+            for server in self._servers.values():
                 if self._stopping:
                     return
                 try:
-                    keeper.look(kubelet, time.monotonic())
+                    server.look(kubelet, time.monotonic())
                 except Exception:
                     log.exception("a resource could not be looked after")
             self._wake.wait(LOOK_SECONDS)
