@@ -1,8 +1,8 @@
-"""Files and links that are there whole or not at all, whoever dies in between.
+"""Files and links that are there whole or not at all, whichever process dies in between.
 
-What is new is made beside its place, synced, and renamed into it. So a reader sees the old or the
-new, never a part, and who has the old one open or mounted keeps it. Another file of the same name
-is never written into.
+A new file is made beside its place, synced, and renamed into it. So a reader sees the old file or
+the new one, never a part, and a process that has the old one open or mounted keeps it. An existing
+file is never written into.
 """
 
 import os
@@ -13,14 +13,14 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXE
 
 
 def beside(path: Path) -> Path:
-    """Where the new one is made. No one who looks for ``*.json`` or ``*.so`` takes it for one."""
+    """The path at which a new file is made; it matches neither ``*.json`` nor ``*.so``."""
     return path.with_name(f".{path.name}.new")
 
 
 def write(path: Path, content: bytes, mode: int = 0o644, *, lasting: bool = True) -> None:
     """Put a file in place; ``mode`` counts whatever the umask. Raises OSError.
 
-    One that need not be ``lasting``, as it means nothing after a boot, is not synced: a loss of
+    A file that is not ``lasting``, since it means nothing after a boot, is not synced: a loss of
     power may leave it empty.
     """
     new = beside(path)
@@ -49,7 +49,7 @@ def link(path: Path, target: str) -> None:
 
 
 def keep_as(path: Path, other: Path) -> None:
-    """Let ``other`` be what ``path`` is now, whatever is put there later. Raises OSError."""
+    """Keep the file of ``path`` as ``other``, whatever replaces it later. Raises OSError."""
     new = beside(other)
     new.unlink(missing_ok=True)
     new.hardlink_to(path)
@@ -58,7 +58,7 @@ def keep_as(path: Path, other: Path) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Let the names in a folder survive a loss of power. Raises OSError."""
+    """Sync a folder, so that its names survive a loss of power. Raises OSError."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -67,7 +67,7 @@ def sync(folder: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Remove a file if that can be done."""
+    """Remove a file if possible."""
     try:
         path.unlink(missing_ok=True)
     except OSError:

@@ -5,14 +5,14 @@ from enum import StrEnum
 
 
 class Step(StrEnum):
-    """What has just been done, in the order in which a container goes through them."""
+    """The step that is just done, in the order in which a container goes through the steps."""
 
     ALLOCATE_ASKED = "allocate_asked"
     ALLOCATE_ANSWERED = "allocate_answered"  # the answer is made, and about to be sent
     BINDING_DECIDED = "binding_decided"
     CHECKPOINT_WRITTEN = "checkpoint_written"
     FILES_WRITTEN = "files_written"
-    POD_TOLD = "pod_told"  # its annotations are written
+    POD_TOLD = "pod_told"  # the pod's annotations are written
     LOCK_RELEASED = "lock_released"
     PRESTART_ASKED = "prestart_asked"
     PRESTART_ANSWERED = "prestart_answered"
@@ -22,4 +22,4 @@ Failpoint = Callable[[Step], None]
 
 
 def noop(_: Step) -> None:
-    """What is done at every step outside of tests."""
+    """Called at every step outside of tests."""

@@ -28,7 +28,7 @@ class Factor(click.ParamType[int | None]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | None:
-        """To a number; refuses what is none."""
+        """Convert to a number; refuses other text."""
         text = str(value)
         if text == AUTO:
             return None
@@ -45,12 +45,12 @@ class Label(click.ParamType[tuple[str, str]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, str]:
-        """To key and value; refuses what the API server would."""
+        """Convert to key and value; refuses what the API server would refuse."""
         text = str(value)
         if not _LABEL.fullmatch(text):
             self.fail(f"{text!r} is not KEY=VALUE", param, ctx)
-        key, _, told = text.partition("=")
-        return key, told
+        key, _, label_value = text.partition("=")
+        return key, label_value
 
 
 class PluginOptions(msgspec.Struct, frozen=True):
@@ -105,7 +105,7 @@ class PluginOptions(msgspec.Struct, frozen=True):
 
     @property
     def limit_dirs(self) -> Mapping[str, str]:
-        """Folders of limit files, by the name of the registry's row."""
+        """Folders of limit files, by the name of their row in the registry."""
         return {"gaia": self.gaia_limits_dir}
 
     @property
@@ -297,9 +297,9 @@ def all_flags(command: Any) -> Any:
 
 def options_from(ctx: click.Context) -> PluginOptions:
     """The flags as :class:`PluginOptions`. Raises click.UsageError that names the flags."""
-    given = dict(ctx.params)
-    given["scheme"] = Scheme(given["scheme"])
-    options = PluginOptions(**given)
+    values = dict(ctx.params)
+    values["scheme"] = Scheme(values["scheme"])
+    options = PluginOptions(**values)
     typed = frozenset(name for name in ctx.params if is_typed(ctx, name))
     for complaint in conflicts(options, typed):
         raise click.UsageError(complaint, ctx)
@@ -307,24 +307,24 @@ def options_from(ctx: click.Context) -> PluginOptions:
 
 
 def conflicts(options: PluginOptions, typed: frozenset[str]) -> list[str]:
-    """Why these flags cannot work together; ``typed`` are the Python names of those typed.
+    """Why these flags cannot work together; ``typed`` are the Python names of the typed flags.
 
-    What the environment says of other schemes is no mistake: it may serve several programs.
+    Variables of other schemes are no mistake: the environment may serve several programs.
     """
-    found = []
+    problems = []
     for name in sorted(typed):
-        scheme = name.partition("_")[0]  # of a flag that means something with one scheme only
+        scheme = name.partition("_")[0]  # a scheme's name if only that scheme uses the flag
         if scheme in served_names() and scheme != options.scheme:
             flag = "--" + name.replace("_", ".", 1).replace("_", "-")
-            found.append(f"{flag} is of no use with --scheme {options.scheme}")
+            problems.append(f"{flag} is of no use with --scheme {options.scheme}")
     if options.legacy_refusal and options.scheme is not Scheme.GPUSHARE:
-        found.append("--legacy-refusal is gpushare's: the other originals refuse by themselves")
+        problems.append("--legacy-refusal is gpushare's: the other originals refuse by themselves")
     if options.volcano_memory_factor is None and options.volcano_dialect == "hami":
-        found.append(
+        problems.append(
             "--volcano.memory-factor auto: HAMi's plugin lists no memory, so nothing limits"
         )
     if "cdi_spec_dir" in typed and not options.cdi:
-        found.append("--cdi.spec-dir is of no use with --no-cdi")
+        problems.append("--cdi.spec-dir is of no use with --no-cdi")
     if "run_dir" in typed and options.cdi:
-        found.append("--run-dir is of no use with --cdi")
-    return found
+        problems.append("--run-dir is of no use with --cdi")
+    return problems

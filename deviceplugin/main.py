@@ -1,4 +1,4 @@
-"""``vgpu device-plugin``: flags in, node and driver found, the service run until a signal."""
+"""``vgpu device-plugin``: reads the flags, and runs the plugin until a signal."""
 
 import os
 import resource
@@ -21,8 +21,8 @@ from vgpu.program.web_flags import WebOptions
 from vgpu.reasons import SourceError
 
 SWITCH_SECONDS: Final = 0.0005
-"""So often a busy thread lets the others in. A call of the kubelet's goes through several threads;
-with Python's 5 ms it would wait for the binder and the status manager in each."""
+"""Interval at which a busy thread yields to the others, in seconds. A call of the kubelet's goes
+through several threads; with Python's 5 ms each could wait for the binder or status manager."""
 
 EPILOG: Final = """\
 \b
@@ -52,7 +52,7 @@ def command(ctx: click.Context, /, **_: Any) -> None:
 
 
 def nvml() -> TopologyDriver:
-    """The real driver, asked for no more than health needs."""
+    """The real driver, read only for what health needs."""
     from vgpu.sources.nvml import NvmlSource  # noqa: PLC0415  # ctypes and pynvml only when run
 
     return NvmlSource(health_only=True)
@@ -64,7 +64,7 @@ def run(
     driver: Callable[[], TopologyDriver],
     at: Failpoint = noop,
 ) -> int:
-    """Serve until SIGTERM or SIGINT; the exit status. ``at`` is told of every step.
+    """Serve until SIGTERM or SIGINT; returns the exit status. ``at`` is called at every step.
 
     Raises click.ClickException.
     """
@@ -74,7 +74,7 @@ def run(
         raise click.ClickException(f"{error}: install vgpu[device-plugin]") from error
     sys.setswitchinterval(SWITCH_SECONDS)
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # gaia: a socket a pod
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # gaia: one socket a pod
     with ProgramHost(WebOptions.of(msgspec.structs.asdict(options))) as host:
         try:
             with Plugin(options, judged, driver(), host, at) as plugin:
@@ -88,7 +88,7 @@ def run(
 
 
 def _rules(ctx: click.Context, options: PluginOptions) -> HealthRules:
-    """Raises click.UsageError that names the flag, or the variable."""
+    """The rules. Raises click.UsageError that names the flag, or the variable."""
     try:
         ignored = parse_xids(options.health_ignore_xids)
     except ValueError as error:

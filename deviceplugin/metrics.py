@@ -1,7 +1,7 @@
 """The plugin's metric families as tables, and the numbers behind them.
 
-Counters live in :class:`PluginMetrics`, which every thread may use; all else is asked for when a
-page is made, of whom it concerns.
+Counters are in :class:`PluginMetrics`, which every thread may use; all other numbers are collected
+from their owners when a page is made.
 """
 
 import threading
@@ -21,22 +21,22 @@ COUNTER: Final = MetricType.COUNTER
 
 
 class Wait(StrEnum):
-    """What the kubelet, or a container, waits for."""
+    """The steps that the kubelet or a container waits for."""
 
     ALLOCATE = "allocate"  # the answer to Allocate
-    BIND = "bind"  # from the answer until all is written that the container is made with
+    BIND = "bind"  # from the answer until all files of the container are written
     PRESTART = "prestart"  # the answer to PreStartContainer
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """One resource, as it is offered to the kubelet.
+    """One resource as the plugin offers it to the kubelet.
 
     Attributes:
         resource: its name.
         registered: whether the kubelet takes it from us now.
-        healthy, unhealthy: device IDs.
-        list_bytes: of ListAndWatch, at its longest; 0 if that is not known.
-        unit_bytes: of one unit of memory that would fit, where the list is too long; else 0.
+        healthy, unhealthy: numbers of device IDs.
+        list_bytes: length of the ListAndWatch message at its longest; 0 if not known.
+        unit_bytes: size of a unit of memory that would fit if the list is too long; else 0.
     """
 
     resource: str
@@ -48,7 +48,7 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class GpuStatus(msgspec.Struct, frozen=True):
-    """One GPU, and why it is unhealthy: healthy if there is no reason."""
+    """One GPU, and the reasons why it is unhealthy; it is healthy without a reason."""
 
     uuid: str
     index: str
@@ -56,7 +56,7 @@ class GpuStatus(msgspec.Struct, frozen=True):
 
 
 class PluginView(msgspec.Struct, frozen=True):
-    """All that a page is made of."""
+    """All values of a page."""
 
     scheme: str
     mode: str
@@ -87,7 +87,7 @@ def _one_row(title: str, *families: Family, note: str = "") -> FamilyTable:
 
 
 def _waited(position: int) -> Callable[[PluginView], Labelled]:
-    return lambda view: {(wait.value,): told[position] for wait, told in view.waits.items()}
+    return lambda view: {(wait.value,): counts[position] for wait, counts in view.waits.items()}
 
 
 OFFERS: Final = FamilyTable(
@@ -131,19 +131,19 @@ CARDS: Final = FamilyTable(
     "GPUs",
     lambda view: view.cards,
     ("uuid", "gpu"),
-    lambda card: (card.uuid, card.index),
+    lambda gpu: (gpu.uuid, gpu.index),
     (
         Family(
             "vgpu_plugin_device_healthy",
             GAUGE,
             "1 if new shares of the GPU may be allocated.",
-            lambda card: int(not card.reasons),
+            lambda gpu: int(not gpu.reasons),
         ),
         Family(
             "vgpu_plugin_device_unhealthy_info",
             GAUGE,
             "Always 1; why the GPU is unhealthy, one for each reason.",
-            lambda card: {(reason,): 1 for reason in card.reasons},
+            lambda gpu: {(reason,): 1 for reason in gpu.reasons},
             ("reason",),
         ),
     ),
@@ -295,7 +295,7 @@ TABLES: Final = (SELF, OFFERS, CARDS, SERVICE, DESK, WEB, PROCESS)
 
 
 class PluginMetrics:
-    """Counts what is done. Safe to use from several threads."""
+    """The plugin's counters. Any thread may use them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -312,7 +312,7 @@ class PluginMetrics:
             self._allocations[resource] += 1
 
     def refused(self, step: str, why: BindRefusal) -> None:
-        """Something was refused."""
+        """An answer was refused at this step."""
         with self._lock:
             self._refusals[step, why] += 1
 

@@ -1,9 +1,10 @@
-"""What the plugin knows, as frozen values: the kubelet's assignments, and tenants with bindings.
+"""The plugin's knowledge as frozen values: the kubelet's assignments, and tenants with bindings.
 
-Allocate answers with a fresh random **name** and does not know for whom. The kubelet writes the
-answer into its checkpoint, beside the pod and the container: an **assignment**. From the pod's own
-claim the plugin then makes the container's **binding** under that name. A pod that holds devices
-here is a **tenant**; it is admitted as a whole, once, and leaves when its containers are gone.
+Allocate answers with a fresh random **name** and does not know the container. The kubelet writes
+the answer into its checkpoint, beside the pod and the container: an **assignment**. From the pod's
+own claim the plugin then makes the container's **binding** under that name. A pod that holds
+devices here is a **tenant**; it is admitted as a whole, once, and leaves when its containers are
+gone.
 """
 
 import msgspec
@@ -16,15 +17,14 @@ __all__ = ["AdmittedPod", "AllocationConflict", "Binding", "ContainerDevices"]
 
 
 class ContainerDevices(msgspec.Struct, frozen=True, gc=False):
-    """What the kubelet gave one container of the binding resource, by its own checkpoint.
+    """The devices of the binding resource that the kubelet's checkpoint has for one container.
 
     Attributes:
         pod_uid: the pod, by the UID that the node knows it by.
         container: its name.
-        ids: device IDs; no two live pods have one in common.
-        name: that of our answer; "" if the answer is none of ours, or of an older plugin's.
-        answer: what the container is given at its creation, as the kubelet has it; without what
-            CDI adds.
+        ids: device IDs; no two live pods share one.
+        name: the name of our answer; "" if the answer is not ours, or an older plugin's.
+        answer: the edits of the answer, as the kubelet has them; without the edits of CDI.
     """
 
     pod_uid: str
@@ -35,9 +35,9 @@ class ContainerDevices(msgspec.Struct, frozen=True, gc=False):
 
 
 class AllocationConflict(msgspec.Struct, frozen=True, gc=False):
-    """Who holds more than there is, or what two sources say differently, in words.
+    """A pod that holds more than there is, or a disagreement of two sources, for people.
 
-    ``parties`` are the UIDs of all whom it is about, where that is more than ``pod``.
+    ``parties`` are the UIDs of all pods that it is about, if they are more than ``pod``.
     """
 
     pod: PodRef | None

@@ -1,7 +1,7 @@
-"""What the program opens between its flags and its end, in which order, and closes.
+"""Opens the program's parts in order, runs the service, and closes the parts.
 
-On a node without a driver nothing but the web server is there. When the driver has shown its GPUs
-the service begins.
+On a node without a driver only the web server runs. The service starts when the driver has shown
+its GPUs.
 """
 
 import logging
@@ -56,12 +56,12 @@ LISTENING_SECONDS: Final = 5.0
 STEP_SECONDS: Final = 0.2
 
 
-class Failure(Exception):  # noqa: N818  # said to the operator, as it is
-    """The plugin cannot run; the message has the reason, and which flag or file it is about."""
+class Failure(Exception):  # noqa: N818  # a message for the operator
+    """The plugin cannot run; the message has the reason, and names the flag or file."""
 
 
 class Plugin:
-    """See the module. A context manager: it closes what it has opened."""
+    """The program, see the module. A context manager: it closes what it has opened."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Plugin:
         host: ProgramHost,
         at: Failpoint,
     ) -> None:
-        """``host`` is told when only a new process can go on. Raises Failure, SourceError."""
+        """Calls ``host.fail`` when only a new process can go on. Raises Failure, SourceError."""
         self._options = options
         self._host = host
         self._at = at
@@ -112,11 +112,11 @@ class Plugin:
         self._open.close()
 
     def routes(self) -> Routes:
-        """What is served from the first moment: metrics and probes."""
+        """The paths that are served from the start: metrics and probes."""
         return routes(self._window)
 
     def serve(self, ended: Callable[[], bool]) -> None:
-        """Begin; returns when pods can be served, or ``ended``. Raises Failure."""
+        """Start; returns when pods can be served, or ``ended``. Raises Failure."""
         options = self._options
         checkpoint = CheckpointFile(
             options.state_dir, options.scheme, options.node_name, self._boot_id
@@ -150,7 +150,7 @@ class Plugin:
             self._begin(checkpoint, pods, node, seen)
 
     def _seen(self, node: Informer[Node], ended: Callable[[], bool]) -> Node | None:
-        """The node's object, waited for where it is needed."""
+        """The node's object; waits for it if the scheme needs it."""
         name = self._options.node_name
         seen = node.state().objects.get(name)
         if seen is None and needs_node(self._options):
@@ -195,25 +195,25 @@ class Plugin:
         service.start(health)
         self._open.callback(service.stop)
         self._window.service = service
-        self._changed(self._watch.health)  # what has changed since the first look
+        self._changed(self._watch.health)  # the changes since the first look
 
     def _own(self, loaded: Loaded, devices: Iterable[Device]) -> Own:
-        """What our checkpoint has kept; before there is one, what the original plugin's has."""
-        found = predecessor(self._options, devices) if loaded == Loaded() else None
-        if found is None:
+        """The content of our checkpoint; before there is one, of the original plugin's."""
+        migrated = predecessor(self._options, devices) if loaded == Loaded() else None
+        if migrated is None:
             return Own(loaded.tenants, loaded.this_boot)
-        for problem in found.problems:
+        for problem in migrated.problems:
             log.warning("gpu-manager's checkpoint: %s", problem)
-        if found.tenants:
-            log.info("gpu-manager's checkpoint was read", extra={"pods": len(found.tenants)})
-        return Own(found.tenants)
+        if migrated.tenants:
+            log.info("gpu-manager's checkpoint was read", extra={"pods": len(migrated.tenants)})
+        return Own(migrated.tenants)
 
     def _adapter(self, health: Health, node: Node | None) -> SchemeAdapter:
-        """Raises Failure."""
+        """The scheme's adapter. Raises Failure."""
         options = self._options
         try:
             nodes = (
-                [each for page in self._cluster.node_pages() for each in page.objects]
+                [other for page in self._cluster.node_pages() for other in page.objects]
                 if needs_nodes(options)
                 else ()
             )
@@ -231,14 +231,14 @@ class Plugin:
         return informer
 
     def _look(self) -> None:
-        """The API server has told something."""
+        """The watch of the API server has shown a change."""
         service = self._window.service
         if service is not None:
             service.binder.look()
             service.status_manager.wake()
 
     def _changed(self, _: Health) -> None:
-        """The driver has told something. Whoever comes last brings the newest, of two threads."""
+        """The driver has reported a change. Of two threads the last one has the newest health."""
         with self._changing:
             health = self._window.health = self._watch.health
             service = self._window.service
@@ -250,7 +250,7 @@ class Plugin:
 
 
 def _wait(there: Callable[[float], bool], seconds: float, ended: Callable[[], bool]) -> None:
-    """At most so long, for what ``there`` waits for itself, or until the program is to end."""
+    """Wait until ``there`` is true or the program ends, for at most ``seconds``."""
     until = time.monotonic() + seconds
     while not ended() and time.monotonic() < until and not there(STEP_SECONDS):
         pass

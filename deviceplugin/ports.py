@@ -1,4 +1,4 @@
-"""What the parts of the plugin are to one another, from the kubelet to the container."""
+"""The interfaces between the plugin's parts, from the kubelet to the container."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
@@ -8,41 +8,41 @@ from vgpu.schemes.codec import ContainerEdits
 
 
 class Allocator(Protocol):
-    """Answers the kubelet; safe to be asked from many threads."""
+    """Answers the kubelet; many threads may call it."""
 
     def allocate(self, resource: str, ids: frozenset[str]) -> tuple[str, ContainerEdits]:
-        """The name and what is answered now for one container. Raises Refused.
+        """The name and the edits of the answer for one container. Raises BindRefused.
 
-        The name is "", and the edits are empty, where the resource is not the binding one.
+        The name is "", and the edits are empty, if the resource is not the binding one.
         """
         ...
 
     def prestart(self, resource: str, ids: frozenset[str]) -> None:
-        """Return when the container that was given these IDs may start. Raises Refused."""
+        """Return when the container with these IDs may start. Raises BindRefused."""
         ...
 
 
 class Injector(Protocol):
-    """How a container gets what it is bound to, under the fresh name of the answer."""
+    """How a container gets its share, under the fresh name of the answer."""
 
     @property
     def guesses(self) -> bool:
-        """Whether :meth:`early` depends on whose container it is: there is no CDI."""
+        """Whether :meth:`response` depends on the container's pod: there is no CDI."""
         ...
 
     def response(
         self, name: str, edits: ContainerEdits, late_env: Mapping[str, str]
     ) -> ContainerEdits:
-        """What Allocate answers with; of ``edits`` only as much as cannot come later.
+        """The edits in Allocate's answer: only the part of ``edits`` that cannot come later.
 
-        The same for all containers, and ``edits`` are not looked at, unless :attr:`guesses`.
+        Equal for all containers, without a look at ``edits``, unless :attr:`guesses`.
         """
         ...
 
     def write(self, name: str, edits: ContainerEdits, late_env: Mapping[str, str]) -> None:
-        """Give the rest, so that the container can be made. Raises OSError.
+        """Write the rest, so that the container can be made. Raises OSError.
 
-        Writing a name again gives the same; what is there already is not touched then.
+        Writing a name again with the same edits changes nothing.
         """
         ...
 
@@ -51,31 +51,31 @@ class Injector(Protocol):
         ...
 
     def is_whole(self, name: str) -> bool:
-        """Whether what was written is there as it was written; what is damaged is lost."""
+        """Whether the name's files are there and unchanged; damaged ones count as lost."""
         ...
 
     def prune(self, names: Collection[str]) -> None:
-        """Remove what was written under other names, of this boot and older ones."""
+        """Remove the files of all other names, of this boot and older ones."""
         ...
 
 
 class CheckpointStore(Protocol):
-    """The own checkpoint."""
+    """The plugin's own checkpoint."""
 
     def save(self, tenants: Iterable[AdmittedPod]) -> None:
-        """Make it durable. Raises OSError; what was there before then still is."""
+        """Make the tenants durable. Raises OSError; the previous content then stays."""
         ...
 
     def is_whole(self) -> bool:
-        """Whether what was saved last is there as it was; no more than a glance."""
+        """Whether the last saved file is unchanged, by a quick check."""
         ...
 
 
 class SchemeServices(Protocol):
-    """What a scheme serves beside the injector: gpu-manager's sockets, limits and driver."""
+    """A scheme's services besides the injector: gpu-manager's sockets, limits and driver."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start."""
         ...
 
     def seat(self, tenant: AdmittedPod) -> None:
@@ -91,9 +91,9 @@ class SchemeServices(Protocol):
         ...
 
     def left(self, uid: str) -> None:
-        """Serve it no more. Raises OSError."""
+        """Stop serving the tenant. Raises OSError."""
         ...
 
     def stop(self) -> None:
-        """End."""
+        """Stop."""
         ...

@@ -1,4 +1,4 @@
-"""Why the plugin did not do what the kubelet asked, once, for code, metrics, events and docs."""
+"""The plugin's reasons for refusals, in one place for code, metrics, events and docs."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ from vgpu.reasons import Explained
 
 
 class BindRefusal(Explained):
-    """The label ``reason`` of refusals; ``explanation`` has it in words."""
+    """The label ``reason`` of refusals; ``explanation`` is the text for people."""
 
     NOT_RECOVERED = "not_recovered", "the plugin is still recovering which pod holds what"
     NO_CANDIDATE = "no_candidate", "no pod on this node waits for this number of devices"
@@ -49,13 +49,13 @@ FINAL: Final = frozenset(
 
 
 class BindRefused(Exception):  # noqa: N818  # it is an answer, not a failure of ours
-    """The plugin will not do it, now or ever.
+    """The plugin refuses a request, for now or for ever.
 
     Attributes:
         why: the reason code.
-        detail: what was asked, by whom, and what stands against it.
-        pod: whose pod, None if that is not known.
-        container: its name, "" if that is not known.
+        detail: the request, its container, and the obstacle.
+        pod: the pod, None if it is not known.
+        container: the container's name, "" if it is not known.
     """
 
     def __init__(
@@ -72,5 +72,5 @@ class BindRefused(Exception):  # noqa: N818  # it is an answer, not a failure of
 
     @property
     def final(self) -> bool:
-        """Whether waiting does not help."""
+        """Whether waiting does not resolve the refusal."""
         return self.why in FINAL

@@ -1,6 +1,6 @@
-"""What a plugin does differently for each scheme, in one Protocol that the roles speak.
+"""The differences between schemes, as one Protocol that each scheme's adapter implements.
 
-A role is a frozen value over a scheme's language and its operator's settings; its methods are pure.
+An adapter is a frozen value of a scheme's codec and the operator's settings; its methods are pure.
 The rest of the plugin knows no scheme.
 """
 
@@ -17,11 +17,11 @@ from vgpu.model import Allocation, Device, PodRef, Scheme
 from vgpu.schemes.codec import ContainerEdits, SchemeCodec
 
 AnnotationPatch = Mapping[str, str | None]
-"""Annotations or labels to be set; None removes one. Empty where all is as it is to be."""
+"""Annotations or labels to be set; None removes one. Empty if nothing has to change."""
 
 
 class NodePatch(msgspec.Struct, frozen=True):
-    """What the Node object is to say, as far as it does not.
+    """The changes that the Node object needs.
 
     Attributes:
         annotations, labels: see :data:`AnnotationPatch`.
@@ -47,66 +47,66 @@ class SchemeAdapter(Protocol):
 
     @property
     def scheme(self) -> Scheme:
-        """Which."""
+        """The scheme."""
         ...
 
     @property
     def codec(self) -> SchemeCodec:
-        """The scheme's language with this node's settings."""
+        """The scheme's codec with this node's settings."""
         ...
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """What is offered to the kubelet; the first is the binding one, the others answer empty."""
+        """The resources for the kubelet; the first is the binding one, the others answer empty."""
         ...
 
     def devices(self, gpus: Iterable[Gpu]) -> tuple[Device, ...]:
-        """The GPUs as they are shared here: scaled, cut, with indices as the scheme counts.
+        """The GPUs as they are shared here: scaled, split, with indices as the scheme counts.
 
-        MIG instances and GPUs that are cut into them are left out. Health is not known here.
+        Leaves out MIG instances and GPUs that are split into them. Health is not known here.
         """
         ...
 
     def claim(
         self, pod: Pod, node: str, devices: tuple[Device, ...], books: NodeCapacity
     ) -> tuple[Allocation, ...]:
-        """What the pod's containers are to have, devices by UUID; ``books`` are without the pod.
+        """The allocations of the pod's containers by UUID; ``books`` are without the pod.
 
-        As its annotations say, or chosen here, among the healthy ones, where the scheme lets its
-        plugin choose; whether a promised one is healthy the allocation state asks. Of init
-        containers only those that the annotations give something of their own.
-        Raises Refused: NO_CLAIM, MALFORMED, CLAIM_FAILED, OTHER_NODE, UNKNOWN_DEVICE, NO_ROOM.
+        From its annotations, or chosen here among healthy devices if the scheme lets its plugin
+        choose; the allocation state checks the health of promised devices. Has only those init
+        containers that the annotations give something of their own.
+        Raises BindRefused: NO_CLAIM, MALFORMED, CLAIM_FAILED, OTHER_NODE, UNKNOWN_DEVICE, NO_ROOM.
         """
         ...
 
     def edits(
         self, pod: Pod, allocation: Allocation, name: str, devices: Mapping[str, Device]
     ) -> ContainerEdits:
-        """All that a container is given, exactly as the original plugin gives it.
+        """All edits of a container, exactly as the original plugin makes them.
 
-        ``name`` is that of the binding, for what the original makes up at random; ``devices`` by
-        every name. Raises Refused MALFORMED.
+        ``name`` is the binding's name, in place of the original's random names; ``devices`` by
+        every name. Raises BindRefused MALFORMED.
         """
         ...
 
     def late_env(self, env: Mapping[str, str]) -> Mapping[str, str]:
-        """Of an environment, what may reach the container by a file, where there is no CDI.
+        """The part of an environment that may reach the container by a file, without CDI.
 
-        HAMi-core reads ``KEY=value`` lines from ``/overrideEnv``; {} where nothing reads a file.
+        HAMi-core reads ``KEY=value`` lines from ``/overrideEnv``; {} if nothing reads a file.
         """
         ...
 
     def folders(self, pod: PodRef, container: str) -> tuple[Folder, ...]:
-        """Host folders of the container, those of its mounts first to last."""
+        """Host folders of the container, in the order of its mounts."""
         ...
 
     def pod_annotations(
         self, pod: Pod, tenant: AdmittedPod, devices: Mapping[str, Device], now: float
     ) -> AnnotationPatch:
-        """The pod's annotations that lag behind what has been bound; {} if none does.
+        """The pod's annotations that its bindings have made outdated; {} if there are none.
 
-        ``devices`` by every name. Called again and again: it must be stable, so that what was
-        written is not written again.
+        ``devices`` by every name. Called repeatedly: the result must be stable, so that nothing is
+        written twice.
         """
         ...
 
@@ -115,15 +115,15 @@ class SchemeAdapter(Protocol):
         ...
 
     def node_annotations(self, node: Node, devices: tuple[Device, ...], now: float) -> NodePatch:
-        """What the Node has to say of these devices (with their health), as far as it does not."""
+        """The changes that the Node object needs for these devices (with their health)."""
         ...
 
     def lock_to_release(
         self, node: Node, pods: Collection[Pod], served: Collection[str]
     ) -> str | None:
-        """The key of the node lock whose owner needs it no more; None if there is none such.
+        """The key of a node lock whose owner needs it no more; None if there is no such lock.
 
-        ``served`` are the UIDs of pods of which every container has its answer: it is bound, or
-        refused, be it for now.
+        ``served`` are the UIDs of pods with an answer for every container: it is bound, or refused,
+        perhaps only for now.
         """
         ...

@@ -1,8 +1,8 @@
 """The plugin on a node whose GPUs are known: all its parts, started and stopped in order.
 
-Before anything is offered to the kubelet it is known who holds what. What changes later comes in
-by three ways: the kubelet's checkpoint, the API server's watch, the driver's health. Each wakes up
-the binder, which alone changes the allocation state.
+The recovery finds out who holds what before anything is offered to the kubelet. Later changes come
+from three sources: the kubelet's checkpoint, the API server's watch, the driver's health. Each
+wakes up the binder, which alone changes the allocation state.
 """
 
 import time
@@ -46,16 +46,16 @@ from vgpu.sources.node_sources import NodePaths
 
 
 class Outside(msgspec.Struct, frozen=True):
-    """What the plugin has to do with.
+    """The plugin's connections to the outside.
 
     Attributes:
         cluster: the API server.
-        pods: this node's.
-        node: this node's object, alone in a mirror.
-        injector: how containers are given their share.
-        checkpoint: our own; loaded, and ours alone.
-        own: what was in it.
-        keeper: the scheme's, if it has one.
+        pods: this node's pods.
+        node: an informer of this node's object alone.
+        injector: how containers get their share.
+        checkpoint: our own; loaded, and locked for us.
+        own: the content of the checkpoint.
+        keeper: the scheme's services, if it has any.
         mend: see :data:`deviceplugin.allocate.binder_events.Mend`.
     """
 
@@ -73,7 +73,7 @@ _MadeOf = tuple[BinderState, Mapping[str, Pod], Node | None]
 
 
 class Service:
-    """See the module. Its metrics are made of the public parts."""
+    """The service, see the module. The metrics read its public parts."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Service:
         legacy: Legacy | None,
         at: Failpoint,
     ) -> None:
-        """``legacy`` answers in place of a refusal; ``at`` is told of every step."""
+        """``legacy`` answers in place of a refusal; ``at`` is called at every step."""
         self.adapter = adapter
         self._options = options
         self._outside = outside
@@ -93,14 +93,14 @@ class Service:
         self._health = Health.at_start()
         self._alone = Alone()
         self._last: tuple[_MadeOf, DesiredState] | None = None
-        self.status_manager = StatusManager(outside.cluster, adapter, self._to_tell, at)
+        self.status_manager = StatusManager(outside.cluster, adapter, self._desired_state, at)
         context = AllocateContext(adapter, options.node_name, outside.pods, outside.injector, at)
         self.binder = Binder(
             context,
             KubeletTable(options.kubelet_checkpoint, adapter.resources[0]),
             outside.checkpoint,
             BinderEvents(
-                numbers, self.status_manager, outside.keeper, self._living, mend=outside.mend
+                numbers, self.status_manager, outside.keeper, self._live_pods, mend=outside.mend
             ),
             self._gone,
         )
@@ -131,48 +131,48 @@ class Service:
             checkpoint=self._options.kubelet_checkpoint,
         )
         if self._outside.keeper:
-            self._outside.keeper.start()  # first: it is told of who is there when they are known
+            self._outside.keeper.start()  # first: the recovery then reports the tenants to it
         self.binder.start(
             lambda known: recovery.run(self._health.devices, self.offers.devices(), known)
         )
         self.status_manager.start()
-        # The kubelet may ask as soon as it is told; Allocate then waits for the recovery.
+        # The kubelet may call as soon as we register; Allocate then waits for the recovery.
         self.registrar.start()
 
     def changed(self, health: Health) -> None:
-        """The GPUs, or their health, are others now."""
+        """The GPUs or their health have changed."""
         self._health = health
         self.binder.offer(self.offers.become(health))
         self.status_manager.wake()
 
     def stop(self) -> None:
-        """Serve no more; the kubelet takes the resources for unhealthy, and containers run on."""
-        self.binder.stop()  # first: no call of the kubelet's waits for it then
+        """Stop serving; the kubelet then counts the resources as unhealthy. Containers run on."""
+        self.binder.stop()  # first: then no call of the kubelet's waits for it
         self.registrar.stop()
         if self._outside.keeper:
             self._outside.keeper.stop()
         self.status_manager.stop()
 
     def ready(self) -> bool:
-        """Whether it knows who holds what, and the kubelet takes all that can be offered."""
+        """Whether the recovery is done and the kubelet takes all resources that can be offered."""
         registered = {state.resource for state in self.registrar.states() if state.registered}
         servable = self.offers.servable()
         return self.binder.recovered(0) and bool(servable) and servable <= registered
 
     def state(self) -> BinderState | None:
-        """What the binder last found; None before the recovery."""
+        """The state of the binder's last look; None before the recovery."""
         try:
             return self.binder.state()
         except BindRefused:
             return None
 
     def unbound(self) -> Mapping[BindRefusal, int]:
-        """Containers of pods that are there, and are not bound, by reason."""
+        """Number of unbound containers of known pods, by reason."""
         state = self.state()
         refused = state.refusals.values() if state else ()
         return Counter(error.why for error in refused if error.pod is not None)
 
-    # ------------------------------------------------------------ what parts ask of one another
+    # ------------------------------------------------------------ callbacks of the parts
 
     def _too_long(self, found: TooLong) -> None:
         node = self._this_node()
@@ -183,7 +183,7 @@ class Service:
         nodes = self._outside.node.state()
         return nodes.objects.get(self._options.node_name) if nodes.synced else None
 
-    def _living(self) -> frozenset[str] | None:
+    def _live_pods(self) -> frozenset[str] | None:
         known, alive = self._outside.pods.known(), live_pods(self._options.path_cgroupfs)
         if known is None or alive is None:
             return None
@@ -204,11 +204,11 @@ class Service:
             collectable(allocation_state, known, alive or None, assigned, now, shown=shown) | past
         )
 
-    def _to_tell(self) -> DesiredState | None:
-        """What others are to be told of; None while it is not known. The status manager's thread
-        asks.
+    def _desired_state(self) -> DesiredState | None:
+        """The desired state of the API server's objects; None while it is not known.
 
-        It asks several times a round, and between two of them there is rarely anything new.
+        The status manager's thread asks for it several times a round, and it rarely changes in
+        between.
         """
         state, pods, node = self.state(), self._outside.pods.known(), self._this_node()
         if state is None or pods is None:
@@ -220,7 +220,7 @@ class Service:
 
 
 def _places(options: PluginOptions) -> NodePaths:
-    """Where recovery looks."""
+    """The paths that the recovery reads."""
     return NodePaths(
         procfs=options.path_procfs,
         cgroupfs=options.path_cgroupfs,

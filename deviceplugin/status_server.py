@@ -1,4 +1,4 @@
-"""What is to be seen of the plugin on its port."""
+"""The plugin's metrics and probes on its port."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ Requests = Mapping[tuple[str, str], int]
 
 
 class StatusView:
-    """What is to be seen of the plugin, before there is a service and after."""
+    """The data of the metrics page, also before there is a service."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class StatusView:
         build: Mapping[str, str],
         own: Callable[[], Mapping[str, float]],
     ) -> None:
-        """The callables tell numbers that are counted elsewhere."""
+        """The callables return numbers that are counted elsewhere."""
         self._scheme = scheme
         self._mode = mode
         self._numbers = numbers
@@ -39,7 +39,7 @@ class StatusView:
         self.service: Service | None = None
         self.health = Health.at_start()
         self.unready = UNREGISTERED
-        """Why pods cannot be served, while they cannot."""
+        """Why pods cannot be served yet."""
 
     @property
     def ready(self) -> bool:
@@ -47,7 +47,7 @@ class StatusView:
         return self.service is not None and self.service.ready()
 
     def view(self) -> PluginView:
-        """As of now."""
+        """The present data."""
         service = self.service
         states = service.registrar.states() if service else ()
         state = service.state() if service else None
@@ -58,14 +58,14 @@ class StatusView:
             mode=self._mode,
             ready=self.ready,
             recovered=state is not None,
-            offers=service.offers.rows({one.resource: one.registered for one in states})
+            offers=service.offers.rows({state.resource: state.registered for state in states})
             if service
             else (),
             cards=cards(service.offers.devices(), self.health) if service else (),
             registrations={
-                (one.resource, outcome.value): count
-                for one in states
-                for outcome, count in one.outcomes.items()
+                (state.resource, outcome.value): count
+                for state in states
+                for outcome, count in state.outcomes.items()
             },
             tenants={
                 "bound": len(tenants) - foreign,

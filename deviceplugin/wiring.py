@@ -1,4 +1,4 @@
-"""From the flags to the scheme's adapter, and to how containers are given their share."""
+"""Makes the scheme's adapter, the injector and the services from the flags."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -24,12 +24,12 @@ def needs_node(options: PluginOptions) -> bool:
 
 
 def needs_nodes(options: PluginOptions) -> bool:
-    """Whether all of the cluster's nodes are to be read."""
+    """Whether the flags need all nodes of the cluster to be read."""
     return builder_of(options.scheme).needs_nodes(options)
 
 
 def needs_links(options: PluginOptions) -> bool:
-    """Whether it matters how near GPUs are to one another."""
+    """Whether the scheme uses how near GPUs are to one another."""
     return builder_of(options.scheme).needs_links
 
 
@@ -42,7 +42,7 @@ def make_adapter(
 ) -> SchemeAdapter:
     """The adapter of these flags on a node with these GPUs.
 
-    ``node``, ``nodes`` and ``links`` are there where the functions above say so. Puts the scheme's
+    ``node``, ``nodes`` and ``links`` are set if the functions above return True. Puts the scheme's
     files on the host. Raises FactorError, ShimError.
     """
     around = Surroundings(tuple(gpus), node, tuple(nodes), links)
@@ -55,7 +55,7 @@ def mend_shim(options: PluginOptions) -> None:
 
 
 def make_injector(options: PluginOptions, boot_id: str) -> Injector:
-    """By CDI, or by files where there is none."""
+    """The injector: by CDI, or by files without CDI."""
     if options.cdi:
         return CdiInjector(options.cdi_spec_dir, options.scheme, boot_id)
     return FileInjector(options.run_dir, options.scheme, boot_id)
@@ -73,22 +73,22 @@ def make_services(
     health: Callable[[], Health],
     look: Callable[[], object],
 ) -> SchemeServices | None:
-    """What the scheme serves its pods beside the injector; None is nothing.
+    """The scheme's services besides the injector; None if it has none.
 
-    ``pod`` is one by its UID, ``health`` that of now; ``look`` is called when containers that wait
-    for the scheme's files may have them.
+    ``pod`` finds a pod by its UID, ``health`` returns the current health; ``look`` is called when
+    the files that containers of the scheme wait for may be there.
     """
     services = builder_of(options.scheme).services
     return services(options, boot_id, pod, health, look) if services else None
 
 
 def legacy_refusal(options: PluginOptions, adapter: SchemeAdapter) -> Legacy | None:
-    """What the original plugin answers in place of a refusal, if that is wanted."""
+    """The original plugin's answer in place of a refusal, if the flags ask for it."""
     refusal = builder_of(adapter.scheme).refusal
     return refusal(adapter) if options.legacy_refusal and refusal else None
 
 
 def predecessor(options: PluginOptions, devices: Iterable[Device]) -> Migrated | None:
-    """What the original plugin has kept of its pods; None where it keeps nothing."""
+    """The original plugin's record of its pods; None if it keeps none."""
     read = builder_of(options.scheme).predecessor
     return read(options, devices) if read else None

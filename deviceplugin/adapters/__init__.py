@@ -1,4 +1,4 @@
-"""What the plugin does for each scheme, behind :mod:`deviceplugin.scheme_adapter`.
+"""The schemes' implementations of :class:`deviceplugin.scheme_adapter.SchemeAdapter`.
 
-:mod:`.served` is the table: the name of an adapter -> how it is made from the flags.
+:mod:`deviceplugin.builders.served` is the table: an adapter's name -> its builder.
 """

@@ -1,4 +1,4 @@
-"""What the roles have in common."""
+"""Functions that several adapters use."""
 
 from collections.abc import Iterable, Mapping
 
@@ -22,5 +22,5 @@ def cards(gpus: Iterable[Gpu]) -> tuple[Device, ...]:
 
 
 def lagging(told: Mapping[str, str], wanted: AnnotationPatch) -> AnnotationPatch:
-    """What of ``wanted`` is not so in what is told already."""
+    """The part of ``wanted`` that differs from the annotations or labels of now."""
     return {key: text for key, text in wanted.items() if told.get(key) != text}

@@ -1,12 +1,11 @@
 """gpu-manager's part: what Tencent's gpu-manager does on a node, except for the files of its
 library.
 
-gpu-admission's choice of GPUs is law while it can be kept; gpu-manager chooses again and refuses
-the pod where it comes to another GPU. Where gpu-admission has not spoken the GPUs are chosen
-here, for all containers of the pod at once, as gpu-manager would.
+gpu-admission's choice of GPUs is kept where that is possible; gpu-manager chooses again and refuses
+the pod if it chooses another GPU. Where gpu-admission has written nothing, this adapter chooses the
+GPUs for all containers of the pod at once, as gpu-manager would.
 
-Nothing in gpu-manager's language reports that a pod was refused: gpu-admission trusts the pod's
-phase.
+No annotation of gpu-manager reports that a pod was refused: gpu-admission trusts the pod's phase.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -41,7 +40,7 @@ from vgpu.schemes.gaia.node import MODEL_LABEL, model_label
 from vgpu.topology import LinkLevel, TopologyGpu, TopologyTree, grow
 
 FOLDER_MODE: Final = 0o755
-"""Any user of the pod may look at its limits. gpu-manager's 0777 lets them be written, too."""
+"""Any user of the pod may read its limits. gpu-manager's 0777 also lets any user write them."""
 
 _WHY: Final[Mapping[placement.GaiaReason, BindRefusal]] = {
     placement.GaiaReason.NO_FREE_CARD: BindRefusal.NO_ROOM,
@@ -53,18 +52,18 @@ _WHY: Final[Mapping[placement.GaiaReason, BindRefusal]] = {
 }
 
 _AT_ONCE: Final = frozenset({ContainerKind.APP, ContainerKind.SIDECAR})
-"""Containers that run beside one another; the others use what these will have later."""
+"""Containers that run at the same time; the others use the shares of these before they start."""
 
 
 class GaiaAdapter(msgspec.Struct, frozen=True):
-    """gpu-manager's role.
+    """gpu-manager's adapter.
 
     Attributes:
-        language: with this node's folders.
-        share_mode: whether parts of GPUs are given at all.
-        node_labels: of the node, by key, beside that of the GPU's model.
+        codec: the scheme's codec with this node's folders.
+        share_mode: whether parts of GPUs are allocated at all.
+        node_labels: labels of the node by key, besides the label of the GPU's model.
         links: how near two GPUs are, by UUIDs in either order, as ``nvmlGpuTopologyLevel_t``;
-            those that are not there are taken for far.
+            a pair that is missing counts as far apart.
     """
 
     codec: Gaia = Gaia()
@@ -74,37 +73,43 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
 
     @property
     def scheme(self) -> Scheme:
-        """Gaia."""
+        """gpu-manager's."""
         return Scheme.GAIA
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """Cores, the binding one, and memory."""
+        """Cores, which is the binding resource, and memory."""
         return self.codec.resources
 
     def devices(self, gpus: Iterable[Gpu]) -> tuple[Device, ...]:
         """The whole GPUs; the index is the N of ``/dev/nvidia<N>``."""
         gpus = tuple(gpus)
         minors = {gpu.uuid: gpu.info.get("minor", "") for gpu in gpus}
-        found = (
-            replace(card, index=int(minor)) if (minor := minors[card.uuid]).isdecimal() else card
-            for card in common.cards(gpus)
+        devices = (
+            replace(device, index=int(minor))
+            if (minor := minors[device.uuid]).isdecimal()
+            else device
+            for device in common.cards(gpus)
         )
-        return tuple(sorted(found, key=lambda card: card.index or 0))
+        return tuple(sorted(devices, key=lambda device: device.index or 0))
 
     def claim(
         self, pod: Pod, node: str, devices: tuple[Device, ...], books: NodeCapacity
     ) -> tuple[Allocation, ...]:
-        """What gpu-admission promised; for a container that it passed over, what is chosen here."""
+        """What gpu-admission promised; what is chosen here for a container that it passed over."""
         try:
             requests = self.codec.requests(pod)
-            told = self.codec.claim(pod)
+            claim = self.codec.claim(pod)
         except ClaimError as error:
             raise BindRefused(BindRefusal.MALFORMED, error.detail, pod.ref) from error
-        if told and told.node not in ("", node):
-            detail = f"its annotations reserve GPUs of node {told.node}, this is {node}"
+        if claim and claim.node not in ("", node):
+            detail = f"its annotations reserve GPUs of node {claim.node}, this is {node}"
             raise BindRefused(BindRefusal.OTHER_NODE, detail, pod.ref)
-        promised = {each.container: each.shares for each in told.allocations} if told else {}
+        promised = (
+            {allocation.container: allocation.shares for allocation in claim.allocations}
+            if claim
+            else {}
+        )
         asking = [request for request in requests if request.kind in _AT_ONCE]
         _require_known(pod, asking, promised, devices)
         return self._placed(pod, asking, promised, devices, books)
@@ -113,10 +118,10 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         self,
         pod: Pod,
         allocation: Allocation,
-        name: str,  # noqa: ARG002  # gpu-manager makes nothing up
+        name: str,  # noqa: ARG002  # gpu-manager uses no random names
         devices: Mapping[str, Device],
     ) -> ContainerEdits:
-        """As the language reports. An image's ``compat32=true`` is not seen from outside of it."""
+        """The codec's edits. The plugin cannot see an image's ``compat32=true``."""
         owner = replace(pod.ref, uid=pod.kubelet_uid)
         try:
             return self.codec.edits(owner, allocation, devices)
@@ -126,7 +131,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
             ) from error
 
     def late_env(self, env: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002  # none may
-        """None: its library asks for its limits in its own time."""
+        """None: gpu-manager's library asks for its limits when the container runs."""
         return {}
 
     def folders(self, pod: PodRef, container: str) -> tuple[Folder, ...]:  # noqa: ARG002  # one for all
@@ -140,24 +145,24 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         devices: Mapping[str, Device],
         now: float,  # noqa: ARG002  # the same at each call: when the pod became a tenant
     ) -> AnnotationPatch:
-        """What gpu-admission would have written, and that it is done, once all are bound."""
+        """What gpu-admission would have written, and success, once all containers are bound."""
         try:
             asking = {request.container for request in self.codec.requests(pod)}
             if not asking <= {binding.container for binding in tenant.bindings}:
                 return {}
             claim = _done(pod, tenant)
-            told = self.codec.annotations(claim, devices, pod.apps) if claim else {}
+            annotations = self.codec.annotations(claim, devices, pod.apps) if claim else {}
         except ClaimError:
-            return {}  # a GPU is lost, or the pod was edited: what stands there stays
+            return {}  # a GPU is lost, or the pod was edited: the annotations stay as they are
         first = {PREDICATE_NODE, PREDICATE_TIME} & pod.annotations.keys()
         return {
             key: text
-            for key, text in told.items()
+            for key, text in annotations.items()
             if key not in first and not _same(text, pod.annotations.get(key))
         }
 
     def failure_annotations(self, pod: Pod) -> AnnotationPatch:  # noqa: ARG002  # nothing can be said
-        """None: without its promise the pod would be given another GPU, not abandoned."""
+        """None: a pod without its promise would get another GPU instead of being abandoned."""
         return {}
 
     def node_annotations(
@@ -190,17 +195,17 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         devices: tuple[Device, ...],
         books: NodeCapacity,
     ) -> tuple[Allocation, ...]:
-        """The GPUs of all containers, promised ones first: what is chosen has to do without.
+        """The GPUs of all containers, promised ones first: a choice cannot use their shares.
 
-        Nothing is chosen on an unhealthy GPU; whether a promised one is well is asked elsewhere.
-        Raises Refused.
+        Nothing is chosen on an unhealthy GPU; the allocation state checks the promised ones.
+        Raises BindRefused.
         """
         uuids = {str(device.index): device.uuid for device in devices}
         every = self._tree(devices)
         healthy = self._tree(tuple(device for device in devices if device.healthy))
         held = {(str(holder), ""): shares for holder, shares in books.held.items()}
         placed = {}
-        for request in sorted(requests, key=lambda one: one.container not in promised):
+        for request in sorted(requests, key=lambda asking: asking.container not in promised):
             key = (pod.kubelet_uid, request.container)
             minors = [int(share.device) for share in promised.get(request.container, ())]
             shares = placement.allocate(
@@ -227,15 +232,15 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         known = {level.value: level for level in LinkLevel}
 
         def between(low: int, high: int) -> LinkLevel:
-            one, two = devices[low].uuid, devices[high].uuid
-            link = self.links.get((one, two), self.links.get((two, one), -1))
+            low_uuid, high_uuid = devices[low].uuid, devices[high].uuid
+            link = self.links.get((low_uuid, high_uuid), self.links.get((high_uuid, low_uuid), -1))
             return known.get(link, LinkLevel.SYS)
 
-        cards = (
+        gpus = (
             TopologyGpu(at, device.index or 0, device.uuid, memory_bytes=device.memory_bytes or 0)
             for at, device in enumerate(devices)
         )
-        return grow(cards, between)
+        return grow(gpus, between)
 
 
 def _require_known(
@@ -253,7 +258,7 @@ def _require_known(
         if len(shares) != request.count:
             detail = f"it asks for {request.count} GPUs and {len(shares)} are reserved"
             raise BindRefused(BindRefusal.MALFORMED, detail, pod.ref, request.container)
-        strange = [f"{DEVICE_NODE}{one.device}" for one in shares if one.device not in known]
+        strange = [f"{DEVICE_NODE}{share.device}" for share in shares if share.device not in known]
         if strange:
             there = ", ".join(f"{DEVICE_NODE}{index}" for index in sorted(known)) or "none"
             detail = f"reserved is {', '.join(strange)}; there are {there}"
@@ -261,16 +266,16 @@ def _require_known(
 
 
 def _done(pod: Pod, tenant: AdmittedPod) -> Claim | None:
-    """What gpu-manager's annotations have of the tenant: its app containers; None without any."""
+    """The tenant's app containers, which gpu-manager's annotations name; None without any."""
     allocations = tuple(
-        replace(each, phase=Phase.ASSIGNED)
-        for each in tenant.allocations
-        if each.container in pod.apps
+        replace(allocation, phase=Phase.ASSIGNED)
+        for allocation in tenant.allocations
+        if allocation.container in pod.apps
     )
-    since = tenant.since  # and not now, which is another at each call
+    since = tenant.since  # not the time of now, which differs at each call
     return Claim(Scheme.GAIA, pod.ref, pod.node, allocations, since) if allocations else None
 
 
 def _same(text: str, there: str | None) -> bool:
-    """Whether an annotation reports this already, in whatever order."""
+    """Whether an annotation has this text already, in any order."""
     return there is not None and sorted(there.split(",")) == sorted(text.split(","))

@@ -1,4 +1,4 @@
-"""Aliyun gpushare's plugin: the extender chooses the GPU by annotation, the container is told.
+"""Aliyun gpushare's plugin: the extender's annotation chooses the GPU, the environment names it.
 
 What is new against the original: GPUs have their own sizes, each container is served for itself,
 and a pod that the extender has not seen is refused with the likely cause, except where the node has
@@ -32,17 +32,17 @@ _NOT_EXTENDED = (
 
 
 class GpushareAdapter(msgspec.Struct, frozen=True):
-    """Its part; a :class:`deviceplugin.scheme_adapter.SchemeAdapter`."""
+    """gpushare's :class:`deviceplugin.scheme_adapter.SchemeAdapter`."""
 
     codec: Gpushare = Gpushare()
 
     def on(self, node: Node) -> Self:
-        """The same for this node: its label may say that cGPU is not to enforce the limits."""
+        """The adapter for this node: a node label may keep cGPU from enforcing the limits."""
         return replace(self, codec=replace(self.codec, isolation=isolation(node)))
 
     @property
     def scheme(self) -> Scheme:
-        """Aliyun's gpushare."""
+        """Aliyun gpushare's."""
         return Scheme.GPUSHARE
 
     @property
@@ -65,36 +65,36 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
     def claim(
         self,
         pod: Pod,
-        node: str,  # noqa: ARG002  # the annotations do not say it
+        node: str,  # noqa: ARG002  # the annotations do not name it
         devices: tuple[Device, ...],
         books: NodeCapacity,  # noqa: ARG002  # the extender has chosen
     ) -> tuple[Allocation, ...]:
-        """What the annotations promise; without them the GPU of a node that has but one.
+        """What the annotations promise; without them the GPU of a node that has only one.
 
-        Raises Refused.
+        Raises BindRefused.
         """
         try:
             claim = self.codec.claim(pod) or self.codec.sole_card(pod, devices)
-            asked = {one.container: one for one in self.codec.requests(pod)}
+            asked = {request.container: request for request in self.codec.requests(pod)}
         except ClaimError as error:
             raise BindRefused(BindRefusal.MALFORMED, error.detail, pod.ref) from error
         if claim is None:
             raise BindRefused(BindRefusal.NO_CLAIM, _NOT_EXTENDED, pod.ref)
         uuids = {name: card.uuid for card in devices for name in card.names}
-        for each in claim.allocations:
-            request = asked.get(each.container)
+        for allocation in claim.allocations:
+            request = asked.get(allocation.container)
             units = (request.memory_bytes or 0) * request.count if request else 0
-            promised = sum(share.memory_bytes or 0 for share in each.shares)
+            promised = sum(share.memory_bytes or 0 for share in allocation.shares)
             if promised != units:
                 detail = f"{promised} bytes are reserved, and {units} are what it asks for"
-                raise BindRefused(BindRefusal.OTHER_COUNT, detail, pod.ref, each.container)
-        return tuple(_by_uuid(each, uuids, pod) for each in claim.allocations)
+                raise BindRefused(BindRefusal.OTHER_COUNT, detail, pod.ref, allocation.container)
+        return tuple(_by_uuid(allocation, uuids, pod) for allocation in claim.allocations)
 
     def edits(
         self,
         pod: Pod,
         allocation: Allocation,
-        name: str,  # noqa: ARG002  # nothing is made up
+        name: str,  # noqa: ARG002  # gpushare uses no random names
         devices: Mapping[str, Device],
     ) -> ContainerEdits:
         """The environment of the original's Allocate, with GPUs by UUID."""
@@ -122,20 +122,25 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
         unit = self.codec.memory_unit
         return gpushare_env.legacy_refusal(units, units, card // unit, unit)
 
-    # ------------------------------------------------------------ what others are told
+    # ------------------------------------------------------------ annotations, labels and locks
 
     def pod_annotations(
         self, pod: Pod, tenant: AdmittedPod, devices: Mapping[str, Device], now: float
     ) -> AnnotationPatch:
-        """Assigned, and since when, once all its containers are bound.
+        """Assigned, with the time, once all containers of the pod are bound.
 
-        What the extender has not seen is written as it would have: inspect then shows the GPU.
+        For a pod that the extender has not seen, this writes the extender's annotations as well:
+        ``inspect`` then shows the GPU.
         """
         allocations = tenant.allocations
-        if tenant.foreign or not all(tenant.binding(each.container) for each in allocations):
+        if tenant.foreign or not all(
+            tenant.binding(allocation.container) for allocation in allocations
+        ):
             return {}
         if not self.codec.claim_keys(pod):
-            assigned = tuple(replace(each, phase=Phase.ASSIGNED) for each in allocations)
+            assigned = tuple(
+                replace(allocation, phase=Phase.ASSIGNED) for allocation in allocations
+            )
             claim = Claim(self.scheme, pod.ref, "", assigned, assigned_at=now)
             try:
                 return self.codec.annotations(claim, devices, pod.apps)
@@ -144,21 +149,21 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
         return gpushare_annotations.assigned(pod, now)
 
     def failure_annotations(self, pod: Pod) -> AnnotationPatch:
-        """Without its flag the original passes over the pod; the GPU that was meant stays told."""
+        """Without its flag the original passes over the pod; the annotation of the GPU stays."""
         return common.lagging(pod.annotations, dict.fromkeys(gpushare_annotations.FLAGS))
 
     def node_annotations(
         self,
         node: Node,
         devices: tuple[Device, ...],
-        now: float,  # noqa: ARG002  # no time is told
+        now: float,  # noqa: ARG002  # the annotations have no time
     ) -> NodePatch:
         """How many GPUs, and which of them are unhealthy."""
         count = len(devices)
-        told = (node.capacity.get(CARDS, 0), node.allocatable.get(CARDS, 0))
+        published = (node.capacity.get(CARDS, 0), node.allocatable.get(CARDS, 0))
         ill = (card.index for card in devices if not card.healthy and card.index is not None)
         return NodePatch(
-            capacity={} if told == (count, count) else {CARDS: count},
+            capacity={} if published == (count, count) else {CARDS: count},
             unhealthy=unhealthy_data(ill),
         )
 
@@ -173,7 +178,7 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
 
 
 def _by_uuid(allocation: Allocation, uuids: Mapping[str, str], pod: Pod) -> Allocation:
-    """The same with GPUs by UUID. Raises Refused."""
+    """The allocation with GPUs by UUID. Raises BindRefused."""
     shares: list[Share] = []
     for share in allocation.shares:
         uuid = uuids.get(share.device)

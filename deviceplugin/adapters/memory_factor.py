@@ -1,8 +1,8 @@
-"""How many MiB one unit of volcano.sh/vgpu-memory is, where the plugin is to find that out.
+"""The MiB of one unit of volcano.sh/vgpu-memory, where the plugin has to find the number.
 
-A unit means the same on every node, or a pod's request means nothing. So the unit is that which all
-nodes say that say one, if it will do here; where none reports any it is the smallest with which
-this node's list is not too long.
+A unit has to mean the same on every node, or a pod's request means nothing. So the plugin takes the
+unit that the nodes publish, if all publish the same and it fits this node. If no node publishes
+one, it takes the smallest unit with which this node's list is not too long.
 """
 
 from collections.abc import Iterable
@@ -17,10 +17,10 @@ from vgpu.schemes.volcano.text import MOST
 from vgpu.units import MIB
 
 ANNOTATION: Final = "vgpu.dev/memory-factor"
-"""On every node of ours that counts memory in units."""
+"""The annotation on every node of ours that counts memory in units."""
 
 _NAMED: Final = 8
-"""Nodes that a message names."""
+"""Maximum number of nodes that a message names."""
 
 
 class FactorError(Exception):
@@ -50,21 +50,21 @@ def automatic(devices: Iterable[Device], nodes: Iterable[Node]) -> int:
     factor = smallest(devices)
     if factor is None:
         raise FactorError("there is no unit of memory with which the list is not too long")
-    said = {
+    published_by = {
         node.name: node.annotations[ANNOTATION] for node in nodes if ANNOTATION in node.annotations
     }
-    if len(set(said.values())) == 1:
-        largest = min(((card.memory_bytes or 0) // MIB for card in devices), default=MOST)
-        agreed = number(next(iter(said.values())), largest)
+    if len(set(published_by.values())) == 1:
+        largest = min(((device.memory_bytes or 0) // MIB for device in devices), default=MOST)
+        agreed = number(next(iter(published_by.values())), largest)
         if agreed is not None and agreed >= factor:
             return agreed
-    others = {name: text for name, text in said.items() if text != str(factor)}
+    others = {name: text for name, text in published_by.items() if text != str(factor)}
     if others:
         names = [f"{name} ({others[name]})" for name in sorted(others)]
         rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        told = ", ".join(names[:_NAMED]) + rest
+        named = ", ".join(names[:_NAMED]) + rest
         raise FactorError(
             f"a unit of {factor} MiB is the smallest for this node, and other nodes have another"
-            f" one: {told}. Set the same --volcano.memory-factor on all nodes"
+            f" one: {named}. Set the same --volcano.memory-factor on all nodes"
         )
     return factor

@@ -1,7 +1,7 @@
 """Volcano vGPU's and HAMi's plugin: the scheduler chooses by annotation, HAMi-core is the limit.
 
 What is new against the originals: a container gets what its own pod's annotations promise it by
-name, a failed pod stops being a candidate, and a lock goes only when its owner is served.
+name, a failed pod stops being a candidate, and a lock is released only when its owner is served.
 """
 
 import re
@@ -30,7 +30,7 @@ from vgpu.schemes.volcano.node import handshake_text
 from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
 
 HANDSHAKE_SECONDS: Final = 30.0
-"""Between two heartbeat; a scheduler gives a node up after 60."""
+"""Interval between two heartbeats, in seconds; a scheduler gives a node up after 60."""
 
 MOST_SCALING: Final = 100.0
 """Maximum scaling of a GPU's memory or cores; numbers in annotations have 32 bits."""
@@ -50,13 +50,13 @@ class HandshakeMode(StrEnum):
 
 
 class VolcanoAdapter(msgspec.Struct, frozen=True):
-    """Its part; a :class:`deviceplugin.scheme_adapter.SchemeAdapter`.
+    """The :class:`deviceplugin.scheme_adapter.SchemeAdapter` of Volcano and HAMi.
 
     Attributes:
-        language: in the dialect of the cluster's scheduler, with this node's unit and files.
-        split_count: into so many shares a GPU is cut.
-        memory_scaling, core_scaling: so many times what a GPU has is shared out.
-        signs: of life, by the handshake annotation.
+        codec: with the dialect of the cluster's scheduler, and this node's unit and files.
+        split_count: number of shares of a GPU.
+        memory_scaling, core_scaling: factors on the memory and cores of a GPU.
+        signs: when to write the heartbeat into the handshake annotation.
     """
 
     codec: Volcano
@@ -74,12 +74,12 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
 
     @property
     def scheme(self) -> Scheme:
-        """Volcano's, for HAMi too."""
+        """Volcano's, also for HAMi."""
         return Scheme.VOLCANO
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """How many shares, and with Volcano memory and cores; HAMi's scheduler counts those."""
+        """Shares, and for Volcano memory and cores; HAMi's scheduler counts those two itself."""
         return tuple(name for name, _ in self.codec.key_set.advertised)
 
     # ------------------------------------------------------------ devices
@@ -109,10 +109,10 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
         devices: tuple[Device, ...],
         books: NodeCapacity,  # noqa: ARG002  # the scheduler has chosen
     ) -> tuple[Allocation, ...]:
-        """What the annotations promise, and nothing where they promise nothing. Raises Refused."""
-        said = self.codec.key_set
-        if pod.annotations.keys().isdisjoint((said.devices, said.to_allocate)):
-            detail = f"{said.devices} is missing: its scheduler has not chosen the devices"
+        """What the annotations promise; () if they promise nothing. Raises BindRefused."""
+        keys = self.codec.key_set
+        if pod.annotations.keys().isdisjoint((keys.devices, keys.to_allocate)):
+            detail = f"{keys.devices} is missing: its scheduler has not chosen the devices"
             raise BindRefused(BindRefusal.NO_CLAIM, detail, pod.ref)
         try:
             claim = self.codec.claim(pod)
@@ -120,29 +120,29 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
         except ClaimError as error:
             raise BindRefused(BindRefusal.MALFORMED, error.detail, pod.ref) from error
         if claim is None:
-            raise BindRefused(BindRefusal.NO_CLAIM, f"{said.devices} names no device", pod.ref)
+            raise BindRefused(BindRefusal.NO_CLAIM, f"{keys.devices} names no device", pod.ref)
         if claim.failed:
-            raise BindRefused(BindRefusal.CLAIM_FAILED, f"{said.bind_phase} is {FAILED}", pod.ref)
+            raise BindRefused(BindRefusal.CLAIM_FAILED, f"{keys.bind_phase} is {FAILED}", pod.ref)
         if claim.node not in ("", node):
-            raise BindRefused(BindRefusal.OTHER_NODE, f"{said.node} is {claim.node!r}", pod.ref)
+            raise BindRefused(BindRefusal.OTHER_NODE, f"{keys.node} is {claim.node!r}", pod.ref)
         known = {device.uuid for device in devices}
-        for each in claim.allocations:
-            for share in each.shares:
-                _expect_served(share, known, pod, each.container)
-                if each.container in asked:
-                    self._expect_asked(share, asked[each.container], pod)
-        return tuple(replace(each, phase=Phase.ASSIGNED) for each in claim.allocations)
+        for allocation in claim.allocations:
+            for share in allocation.shares:
+                _expect_served(share, known, pod, allocation.container)
+                if allocation.container in asked:
+                    self._expect_asked(share, asked[allocation.container], pod)
+        return tuple(replace(allocation, phase=Phase.ASSIGNED) for allocation in claim.allocations)
 
     def _expect_asked(self, share: Share, request: Request, pod: Pod) -> None:
         """Raises BindRefused for a share that is more than its container asks for of each GPU.
 
-        No scheduler writes so: a tenant has annotated its own pod. A percentage of the memory, and
-        what is not asked for, are the scheduler's to choose.
+        No scheduler writes such a share: a tenant has annotated its own pod. The scheduler chooses
+        the amount for a percentage of the memory, and for what is not asked for.
         """
-        said, unit = self.codec.key_set, self.codec.unit_bytes
+        keys, unit = self.codec.key_set, self.codec.unit_bytes
         amounts = (
-            (said.memory, unit, share.memory_bytes, request.memory_bytes),
-            (said.cores, MILLI_PER_PERCENT, share.cores_milli, request.cores_milli),
+            (keys.memory, unit, share.memory_bytes, request.memory_bytes),
+            (keys.cores, MILLI_PER_PERCENT, share.cores_milli, request.cores_milli),
         )
         for resource, size, promised, asked in amounts:
             if promised and asked and promised > asked:
@@ -155,8 +155,11 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
     def edits(
         self, pod: Pod, allocation: Allocation, name: str, devices: Mapping[str, Device]
     ) -> ContainerEdits:
-        """What the originals' Allocate answers; the region file has the binding's name."""
-        spec = next((each for each in pod.containers if each.name == allocation.container), None)
+        """The answer of the originals' Allocate; the region file has the binding's name."""
+        spec = next(
+            (container for container in pod.containers if container.name == allocation.container),
+            None,
+        )
         codec = self.codec
         if self.memory_scaling > 1:  # more than the GPUs have must come from the host
             codec = replace(codec, oversubscribe=True)
@@ -178,24 +181,28 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
         return {name: value for name, value in env.items() if name != VISIBLE_DEVICES}
 
     def folders(self, pod: PodRef, container: str) -> tuple[Folder, ...]:
-        """That of its region file, and that of the lock that all containers share."""
+        """The folder of its region file, and the folder of the lock that all containers share."""
         paths = self.codec.paths or self.codec.key_set.paths
         cache = cache_folder(paths, pod, container)
         return (Folder(cache, FOLDER_MODE), Folder(LOCK_FOLDER, FOLDER_MODE))
 
-    # ------------------------------------------------------------ what others are told
+    # ------------------------------------------------------------ annotations, labels and locks
 
     def pod_annotations(
         self,
         pod: Pod,
         tenant: AdmittedPod,
-        devices: Mapping[str, Device],  # noqa: ARG002  # they are told already
-        now: float,  # noqa: ARG002  # no time is told
+        devices: Mapping[str, Device],  # noqa: ARG002  # the annotations name them already
+        now: float,  # noqa: ARG002  # the annotations have no time
     ) -> AnnotationPatch:
-        """Each container that is bound is struck from what is to be allocated; then success."""
+        """Removes each bound container from the annotation of devices to allocate; then success."""
         if tenant.foreign or not self.codec.claim_keys(pod):
             return {}
-        waiting = {one.container for one in tenant.allocations if not tenant.binding(one.container)}
+        waiting = {
+            allocation.container
+            for allocation in tenant.allocations
+            if not tenant.binding(allocation.container)
+        }
         rest = self._rest(pod, waiting)
         return common.lagging(pod.annotations, rest if waiting else rest | self._ended(SUCCESS))
 
@@ -206,9 +213,9 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
         return common.lagging(pod.annotations, self._rest(pod, ()) | self._ended(FAILED))
 
     def node_annotations(self, node: Node, devices: tuple[Device, ...], now: float) -> NodePatch:
-        """The register of GPUs, the heartbeat, and how large a unit of memory is."""
+        """The register of GPUs, the heartbeat, and the size of a unit of memory."""
         by_index = tuple(sorted(devices, key=lambda device: device.index or 0))
-        wanted = self.codec.register(by_index) | self._sign_of_life(node, now)
+        wanted = self.codec.register(by_index) | self._heartbeat(node, now)
         if self.codec.key_set.counts_units:
             wanted |= memory_factor.published(self.codec.memory_factor)
         return NodePatch(annotations=common.lagging(node.annotations, wanted))
@@ -220,7 +227,7 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
         return volcano_lock.to_release(self.codec, node, pods, served)
 
     def _rest(self, pod: Pod, waiting: Collection[str]) -> dict[str, str]:
-        """What is still to be allocated; left as it is where it cannot be read."""
+        """The annotation of devices to allocate; unchanged if it cannot be read."""
         key = self.codec.key_set.to_allocate
         text = pod.annotations.get(key)
         if text is None:
@@ -231,18 +238,18 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
             return {}
 
     def _ended(self, bind_phase: str) -> dict[str, str]:
-        said = self.codec.key_set
-        time = {said.time: str(ENDED)} if said.time_ends else {}
-        return {said.bind_phase: bind_phase} | time
+        keys = self.codec.key_set
+        time = {keys.time: str(ENDED)} if keys.time_ends else {}
+        return {keys.bind_phase: bind_phase} | time
 
-    def _sign_of_life(self, node: Node, now: float) -> dict[str, str]:
-        """Where there is none the plugin begins: Volcano before 1.16 never asks for the first."""
+    def _heartbeat(self, node: Node, now: float) -> dict[str, str]:
+        """The heartbeat. The plugin writes the first: Volcano before 1.16 never asks for it."""
         if self.signs is HandshakeMode.OFF:
             return {}
-        said = self.codec.key_set
+        keys = self.codec.key_set
         try:
             last = self.codec.handshake(node)
-        except ClaimError:  # nobody's sign, which schedulers write over themselves
+        except ClaimError:  # no valid handshake, which schedulers overwrite themselves
             if self.signs is HandshakeMode.AUTO:
                 return {}
             last = None
@@ -250,8 +257,8 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
             due = last.at is None or abs(now - last.at) >= HANDSHAKE_SECONDS
             if self.signs is HandshakeMode.AUTO or not due:
                 return {}
-        key = last.key if last else said.handshake[0]
-        return {key: handshake_text(HandshakeState.REPORTED, now, said)}
+        key = last.key if last else keys.handshake[0]
+        return {key: handshake_text(HandshakeState.REPORTED, now, keys)}
 
 
 def _expect_served(share: Share, known: Collection[str], pod: Pod, container: str) -> None:

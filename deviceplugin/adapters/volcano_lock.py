@@ -1,15 +1,15 @@
-"""When the node lock of Volcano's or HAMi's scheduler may go: its owner, and only that, is served.
+"""When to release the node lock of Volcano's or HAMi's scheduler: once its owner is served.
 
-Served is who has the kubelet's answer, be it that it waits: nobody asks for it any more. That a
-named owner is over or gone is looked at elsewhere (:mod:`deviceplugin.apiserver.lock_owners`).
+A pod is served when the kubelet has an answer for it, even if the pod waits: the kubelet asks no
+more. :mod:`deviceplugin.apiserver.lock_owners` handles a named owner that is over or gone.
 
-The scheduler takes it for one pod and waits with the next until it is gone. HAMi's names whose it
-is. Volcano's has only a time: the scheduler takes the lock and stamps the pod's bind time right
-after, so the pod whose bind time follows most closely is meant. Where it might be another's, or is
-nobody's that we know, the lock is the reconciler's part.
+The scheduler takes the lock for one pod and waits with the next pod until the lock is released.
+HAMi's lock names its owner. Volcano's has only a time: the scheduler takes the lock and stamps the
+pod's bind time right after, so the owner is the pod whose bind time follows most closely. If the
+owner is ambiguous or unknown, the lock is left to the reconciler.
 
-Tenants can annotate their pods, so that a bind time alone makes nobody an owner: it is one that
-asks for devices and has reservations, made at a time when the lock was in force.
+Tenants can annotate their pods, so a bind time alone makes no pod an owner: an owner also asks for
+devices and has reservations, made at a time when the lock was in force.
 """
 
 from collections.abc import Collection
@@ -22,19 +22,20 @@ from vgpu.schemes.volcano.codec import Volcano
 from vgpu.schemes.volcano.text import MOST_SECONDS
 
 STAMPED_BEFORE_SECONDS: Final = 60.0
-"""HAMi's scheduler stamps the pod before it has the lock, for which it tries several times."""
+"""Maximum time from a pod's stamp to the lock, in seconds: HAMi's scheduler stamps the pod first
+and then tries several times to take the lock."""
 
 EXPIRED_AFTER_SECONDS: Final = 300.0
-"""By then Volcano's scheduler takes the lock again for the next pod, with another time."""
+"""Age in seconds at which Volcano's scheduler takes the lock for the next pod, with a new time."""
 
 _UNKNOWN: Final = float("inf")
-"""A bind time that is unknown: it may be in any lock's time, and follows none closely."""
+"""An unknown bind time: it may be in any lock's time, and follows no lock closely."""
 
 
 def to_release(
     codec: Volcano, node: Node, pods: Collection[Pod], served: Collection[str]
 ) -> str | None:
-    """The key of the lock; None if there is none, or it is still needed."""
+    """The key of the lock; None if there is no lock, or if the lock is still needed."""
     for lock in codec.locks(node):
         if lock.since is None:
             continue
@@ -51,7 +52,7 @@ def _owners(
     pods: Collection[Pod],
     served: Collection[str],
 ) -> list[Pod]:
-    """Everybody who may be meant."""
+    """All pods that may own the lock."""
     if lock.owner is not None:
         named = (pod for pod in pods if (pod.ref.namespace, pod.ref.name) == lock.owner)
         return [pod for pod in named if _stamp(codec, pod) >= since - STAMPED_BEFORE_SECONDS]
@@ -70,12 +71,12 @@ def _owners(
 
 def _is_promised(codec: Volcano, pod: Pod) -> bool:
     """Whether a scheduler can have locked a node for the pod."""
-    said = codec.key_set
-    asks = any(each.limits.get(said.number) for each in pod.containers)
-    return asks and any(pod.annotations.get(key) for key in (said.devices, said.to_allocate))
+    keys = codec.key_set
+    asks = any(container.limits.get(keys.number) for container in pod.containers)
+    return asks and any(pod.annotations.get(key) for key in (keys.devices, keys.to_allocate))
 
 
 def _stamp(codec: Volcano, pod: Pod) -> float:
-    """Bind time in unix seconds."""
+    """The pod's bind time in unix seconds."""
     at = number(pod.annotations.get(codec.key_set.bind_time, ""), MOST_SECONDS)
     return _UNKNOWN if at is None else at

@@ -1,22 +1,22 @@
 """The plugin's allocation records: which pods are admitted, which container is bound to what.
 
-A value: every function gives a new allocation state, and one that refuses changes nothing. All that
-decides about a container is here, and nothing here waits, reads or writes. For a state s with
-devices D, admitted pods T, those in ``unbooked`` U, and every order of allocating, binding,
+A value: every function returns a new allocation state, and a function that refuses changes nothing.
+All decisions about a container are here, and nothing here waits, reads or writes. For a state s
+with devices D, admitted pods T, the ``unbooked`` of them U, and every order of allocating, binding,
 starting, restarting and leaving:
 
 - No device is allocated beyond what it has. For d ∈ D and each of memory, cores and slots, with
   ``held`` a pod's shares at its peak (:mod:`vgpu.effective`):
   ``Σ held(t, d) over t ∈ T - U ≤ capacity(d)``, and no pod is admitted to d while some u ∈ U
   holds a share of it.
-- A container has at most one binding, and a name is one binding's:
+- A container has at most one binding, and a name belongs to one binding:
   ``b.container = b'.container within t ⇒ b = b'``, and ``b.name = b'.name over all of T ⇒ b = b'``.
-- A binding has what its own pod's claim says: ``shares(b) = shares(allocation(t, b.container))``;
+- A binding has its own pod's claimed shares: ``shares(b) = shares(allocation(t, b.container))``;
   an init container without an allocation has the devices of one app container of its pod, and no
-  more of each than that one.
-- What is done already changes nothing: ``s.admitted(t) = s`` for t ∈ T, ``s.bound(a) = s`` where
+  more of each than that container has.
+- A repetition changes nothing: ``s.admitted(t) = s`` for t ∈ T, ``s.bound(a) = s`` where
   a is bound under its name, ``s.left(t) = s`` for t ∉ T.
-- The admitted pods alone make the state: ``over(D, T) = s``.
+- The devices and the admitted pods determine the state: ``over(D, T) = s``.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ from vgpu.kube.objects import Pod
 from vgpu.model import Allocation, Device, Request, Share
 
 _NAMED: Final = 4
-"""Holders that a refusal names."""
+"""Maximum number of holders that a refusal names."""
 
 
 class AllocationState(msgspec.Struct, frozen=True):
@@ -42,11 +42,11 @@ class AllocationState(msgspec.Struct, frozen=True):
 
     Attributes:
         devices: the node's, as they are shared, with their health.
-        named: the same by every name that only one of them has.
-        tenants: by the UID that the node knows the pod by.
-        books: what they hold, by that UID; a lost GPU is not in them.
-        unbooked: UIDs of tenants that hold more than there is, found so when the plugin started or
-            when a GPU became smaller: on their devices nothing more is given.
+        named: the devices by every name that only one of them has.
+        tenants: admitted pods by the UID that the node knows the pod by.
+        books: the shares that tenants hold, by that UID; without shares of a lost GPU.
+        unbooked: UIDs of tenants that hold more than there is, which the plugin found at its start
+            or when a GPU became smaller: it allocates nothing more on their devices.
     """
 
     devices: tuple[Device, ...]
@@ -69,10 +69,10 @@ class AllocationState(msgspec.Struct, frozen=True):
     def over(
         cls, devices: Iterable[Device], tenants: Iterable[AdmittedPod]
     ) -> tuple[Self, tuple[AllocationConflict, ...]]:
-        """The allocation state of tenants that are there already, whatever they hold.
+        """The allocation state of tenants that exist already, whatever they hold.
 
-        What cannot be is a conflict; where they hold too much of a device, it is of those that
-        were admitted last. Raises CapacityError as :meth:`of`.
+        An impossible allocation is a conflict; if tenants hold too much of a device, the conflict
+        is of those that were admitted last. Raises CapacityError as :meth:`of`.
         """
         allocation_state = cls.of(devices)
         books, unbooked = allocation_state.books, set()
@@ -99,7 +99,7 @@ class AllocationState(msgspec.Struct, frozen=True):
 
     @property
     def choosable(self) -> tuple[Device, ...]:
-        """The devices for a role that chooses: unhealthy where nothing more is given, too."""
+        """The devices for an adapter that chooses; those of unbooked tenants are unhealthy, too."""
         spent = {share.device for uid in self.unbooked for share in self.tenants[uid].shares}
         return tuple(
             replace(device, healthy=False) if device.uuid in spent else device
@@ -109,7 +109,7 @@ class AllocationState(msgspec.Struct, frozen=True):
     # ------------------------------------------------------------ tenants
 
     def admitted(self, pod: Pod, allocations: tuple[Allocation, ...], now: float) -> Self:
-        """The allocation state with the pod as a tenant; the same if it is one.
+        """The allocation state with the pod as a tenant; unchanged if it is one.
 
         ``allocations`` name devices by any of their names. Raises BindRefused UNKNOWN_DEVICE,
         UNHEALTHY_DEVICE, NO_ROOM, MALFORMED.
@@ -118,8 +118,10 @@ class AllocationState(msgspec.Struct, frozen=True):
         if ref.uid in self.tenants:
             return self
         own = tuple(
-            replace(each, shares=tuple(self._by_uuid(share, pod) for share in each.shares))
-            for each in allocations
+            replace(
+                allocation, shares=tuple(self._by_uuid(share, pod) for share in allocation.shares)
+            )
+            for allocation in allocations
         )
         tenant = AdmittedPod(ref, in_start_order(own, pod), since=now)
         for device in sorted({share.device for share in tenant.shares}):
@@ -142,7 +144,7 @@ class AllocationState(msgspec.Struct, frozen=True):
         return replace(self, tenants={**self.tenants, ref.uid: tenant}, books=books)
 
     def left(self, uid: str) -> Self:
-        """The allocation state without a tenant; the same if it is none."""
+        """The allocation state without a tenant; unchanged if it is none."""
         if uid not in self.tenants:
             return self
         tenants = {other: tenant for other, tenant in self.tenants.items() if other != uid}
@@ -151,8 +153,8 @@ class AllocationState(msgspec.Struct, frozen=True):
         return replace(self, tenants=tenants, books=self.books.release(uid))
 
     def seen(self, pods: Iterable[Pod], booted_at: float) -> Self:
-        """The allocation state without what init containers held that have succeeded; the same if
-        none has.
+        """The allocation state without the shares of init containers that have succeeded; unchanged
+        if none has.
 
         ``booted_at`` is when the node started, in unix seconds.
         """
@@ -169,10 +171,11 @@ class AllocationState(msgspec.Struct, frozen=True):
     def with_devices(
         self, devices: Iterable[Device]
     ) -> tuple[Self, tuple[AllocationConflict, ...]]:
-        """The allocation state over other devices, or the same with another health; the tenants
-        stay.
+        """The allocation state with these devices, which may be new or have another health; the
+        tenants stay.
 
-        What no longer fits is a conflict: a GPU may be lost. Raises CapacityError as :meth:`of`.
+        A share that no longer fits is a conflict: a GPU may be lost. Raises CapacityError as
+        :meth:`of`.
         """
         return self.over(devices, self.tenants.values())
 
@@ -181,11 +184,11 @@ class AllocationState(msgspec.Struct, frozen=True):
     def bound(
         self, assignment: ContainerDevices, pod: Pod, requests: Iterable[Request], now: float
     ) -> Self:
-        """The allocation state with the container bound under the assignment's name; the same if it
-        is so.
+        """The allocation state with the container bound under the assignment's name; unchanged if
+        it is bound so.
 
         The pod is a tenant already, and the answer is one of ours. A container that had another
-        name keeps its shares, however its devices are. Raises BindRefused NOT_ASKED, NO_CLAIM,
+        name keeps its shares, even on unhealthy devices. Raises BindRefused NOT_ASKED, NO_CLAIM,
         OTHER_COUNT, UNKNOWN_DEVICE, UNHEALTHY_DEVICE, INTERNAL.
         """
         tenant = self.tenants[assignment.pod_uid]
@@ -195,15 +198,15 @@ class AllocationState(msgspec.Struct, frozen=True):
         self._require_unused(assignment, pod)
         shares = before.shares if before else self._shares(tenant, assignment, pod, requests)
         binding = Binding(assignment.container, assignment.name, shares, now)
-        others = tuple(one for one in tenant.bindings if one.container != assignment.container)
+        others = tuple(old for old in tenant.bindings if old.container != assignment.container)
         renewed = replace(tenant, bindings=(*others, binding), foreign=False)
         return replace(self, tenants={**self.tenants, tenant.pod.uid: renewed})
 
     def binding_of(self, assignment: ContainerDevices) -> Binding | None:
-        """The binding under the assignment's very name."""
+        """The binding under the assignment's name."""
         tenant = self.tenants.get(assignment.pod_uid)
-        found = tenant.binding(assignment.container) if tenant else None
-        return found if found and assignment.name and found.name == assignment.name else None
+        binding = tenant.binding(assignment.container) if tenant else None
+        return binding if binding and assignment.name and binding.name == assignment.name else None
 
     def _shares(
         self,
@@ -212,10 +215,10 @@ class AllocationState(msgspec.Struct, frozen=True):
         pod: Pod,
         requests: Iterable[Request],
     ) -> tuple[Share, ...]:
-        """What the container may use. Raises Refused."""
+        """The shares that the container may use. Raises BindRefused."""
         name = assignment.container
-        request = next((each for each in requests if each.container == name), None)
-        spec = next((each for each in pod.containers if each.name == name), None)
+        request = next((asked for asked in requests if asked.container == name), None)
+        spec = next((container for container in pod.containers if container.name == name), None)
         own = tenant.allocation(name)
         if spec is None or request is None:
             raise BindRefused(
@@ -230,20 +233,19 @@ class AllocationState(msgspec.Struct, frozen=True):
         return shares
 
     def _require_healthy(self, device: str, pod: Pod, container: str = "") -> None:
-        """Raises BindRefused for one that is lost or unhealthy: nobody begins anything there."""
-        found = self.named.get(device)
-        if found is None:
+        """Raises BindRefused for a lost or unhealthy device: no container may start there."""
+        known = self.named.get(device)
+        if known is None:
             raise BindRefused(BindRefusal.UNKNOWN_DEVICE, f"{device} is lost", pod.ref, container)
-        if not found.healthy:
+        if not known.healthy:
             raise BindRefused(
                 BindRefusal.UNHEALTHY_DEVICE, f"{device} is unhealthy", pod.ref, container
             )
 
     def _require_unused(self, assignment: ContainerDevices, pod: Pod) -> None:
-        """Raises BindRefused: one name is one container's, or it would be made with another's
-        shares.
+        """Raises BindRefused if another container has the name: this one would get its shares.
 
-        The names are random, so that this cannot be, as long as the kubelet's checkpoint is right.
+        The names are random, so this is impossible while the kubelet's checkpoint is right.
         """
         for tenant in self.tenants.values():
             for binding in tenant.bindings:
@@ -252,12 +254,12 @@ class AllocationState(msgspec.Struct, frozen=True):
                     detail = f"the kubelet has the answer {binding.name} twice; {whose} has it"
                     raise BindRefused(BindRefusal.INTERNAL, detail, pod.ref, assignment.container)
 
-    # ------------------------------------------------------------ who is where
+    # ------------------------------------------------------------ holders of devices
 
     def _by_uuid(self, share: Share, pod: Pod) -> Share:
         device = self.named.get(share.device)
         if device is None or not device.uuid:
-            known = ", ".join(sorted(one.uuid for one in self.devices)) or "none"
+            known = ", ".join(sorted(device.uuid for device in self.devices)) or "none"
             detail = f"there is no device {share.device}; there are {known}"
             raise BindRefused(BindRefusal.UNKNOWN_DEVICE, detail, pod.ref)
         return replace(share, device=device.uuid)

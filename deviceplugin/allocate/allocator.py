@@ -1,8 +1,8 @@
 """Answers the kubelet: Allocate with a name at once, PreStartContainer when its binding is made.
 
-Allocate does not say for whom, so nothing of a pod's is in the answer where the runtime knows CDI.
-It refuses what nobody on the node can be asking for, rather than allocate an environment that a
-container then fails with.
+Allocate does not name the pod, so the answer has nothing of a pod if the runtime knows CDI. The
+plugin refuses a request that no container on the node can have made, instead of answering with an
+environment in which the container then fails.
 """
 
 import logging
@@ -36,26 +36,26 @@ SETTLING_SECONDS: Final = 2.0
 NOTHING: Final = Injection(ContainerEdits({}), {})
 
 NAME_BYTES: Final = 12
-"""Of a fresh name, in hexadecimal: 96 random bits."""
+"""Bytes of a fresh name, which is written in hexadecimal: 96 random bits."""
 
 
 class BindingWaiter(Protocol):
     """Makes the bindings; see :class:`deviceplugin.allocate.binder.Binder`."""
 
     def recovered(self, seconds: float) -> bool:
-        """Wait until who holds what is known; whether it is."""
+        """Wait for the recovery; returns whether it is done."""
         ...
 
     def state(self) -> BinderState:
-        """What it last found. Raises BindRefused NOT_RECOVERED."""
+        """The state of the last look. Raises BindRefused NOT_RECOVERED."""
         ...
 
     def expect(self, name: str) -> None:
-        """The kubelet is about to have an answer under this name."""
+        """The kubelet is about to get an answer under this name."""
         ...
 
     def settled(self, seconds: float) -> bool:
-        """Wait until all answers that were expected have an owner; whether they have."""
+        """Wait until all expected answers have an owner; returns whether they have."""
         ...
 
     def started(self, ids: frozenset[str], seconds: float) -> None:
@@ -64,14 +64,14 @@ class BindingWaiter(Protocol):
 
 
 class Counts(Protocol):
-    """Where it is counted what was answered."""
+    """Counters of answers and refusals."""
 
     def allocated(self, resource: str) -> None:
-        """An answer was given."""
+        """Allocate was answered."""
         ...
 
     def refused(self, step: str, why: BindRefusal) -> None:
-        """An answer was refused."""
+        """An answer was refused at this step."""
         ...
 
     def waited(self, wait: Wait, seconds: float) -> None:
@@ -95,7 +95,7 @@ class PodAllocator:
         prestart_seconds: float,
         legacy: Legacy | None = None,
     ) -> None:
-        """``legacy`` answers in place of a refusal, for those who count on the original's."""
+        """``legacy`` answers in place of a refusal, for users who rely on the original's."""
         self._adapter = context.adapter
         self._claims = Claims(context.adapter.codec)
         self._node = context.node
@@ -139,7 +139,7 @@ class PodAllocator:
         except BindRefused as error:
             self._counts.refused("prestart", error.why)
             if error.why is BindRefusal.CROSSED:
-                self._guesses.unlikely(self._binder.state())  # while it is known whose it was
+                self._guesses.unlikely(self._binder.state())  # while the answer's owner is known
             raise
         except Exception:
             self._counts.refused("prestart", BindRefusal.INTERNAL)
@@ -160,16 +160,17 @@ class PodAllocator:
         answer = self._injector.response(name, guessed.edits, guessed.late_env)
         self._binder.expect(name)
         likeliest = f"{waiting[0].pod.ref.namespace}/{waiting[0].pod.ref.name}" if waiting else ""
-        told = {"share": name, "resource": resource, "ids": len(ids)}
-        log.info("answered", extra={**told, "candidates": len(waiting), "likeliest": likeliest})
+        fields = {"share": name, "resource": resource, "ids": len(ids)}
+        log.info("answered", extra={**fields, "candidates": len(waiting), "likeliest": likeliest})
         return name, answer
 
     def _waiting(self, resource: str, count: int) -> tuple[Candidate, ...]:
-        """Who may be asking; () if no source knows. Raises BindRefused NO_CANDIDATE.
+        """The containers that may be asked for; () if no source knows. Raises BindRefused
+        NO_CANDIDATE.
 
-        Where only containers are known that may be asked for again, a new pod may not have been
-        seen yet. A guess asks the API server before it trusts one of them; a name does not have
-        to, since it is nobody's.
+        If all known candidates are containers that may be asked for again, the watch may not have
+        shown a new pod yet. A guess asks the API server before it trusts one of them; a name does
+        not have to, since it belongs to no container yet.
         """
         pods: Mapping[str, Pod] | None = {}
         again: tuple[Candidate, ...] = ()
@@ -177,10 +178,12 @@ class PodAllocator:
             pods = tell()
             there = (pods or {}).values()
             state = self._binder.state()
-            answered = {(one.pod_uid, one.container) for one in state.all_assignments()}
+            answered = {
+                (assignment.pod_uid, assignment.container) for assignment in state.all_assignments()
+            }
             allocation_state = state.allocation_state
             unlikely = self._guesses.unlikely(state)
-            found = candidates(
+            likely = candidates(
                 self._claims,
                 there,
                 allocation_state,
@@ -190,20 +193,24 @@ class PodAllocator:
                 unlikely=unlikely,
             )
             if self._legacy:
-                found = tuple(one for one in found if self._is_promised(one.pod, allocation_state))
-            if found and not (self._injector.guesses and found[0].again):
-                return found
-            again = again if pods is None else found
+                likely = tuple(
+                    candidate
+                    for candidate in likely
+                    if self._is_promised(candidate.pod, allocation_state)
+                )
+            if likely and not (self._injector.guesses and likely[0].again):
+                return likely
+            again = again if pods is None else likely
         if again:
             return again
-        if pods is None:  # the API server is not heard: who it is, the kubelet's checkpoint tells
+        if pods is None:  # no answer of the API server: the kubelet's checkpoint shows the pod
             return ()
         raise no_candidate(
             self._claims, there, allocation_state, resource, count, answered=answered
         )
 
     def _is_promised(self, pod: Pod, allocation_state: AllocationState) -> bool:
-        """Whether it has been promised something, without which the original has no candidate."""
+        """Whether the pod has a promise, without which it is no candidate for the original."""
         try:
             self._adapter.claim(pod, self._node, allocation_state.devices, allocation_state.books)
         except BindRefused:
@@ -211,7 +218,7 @@ class PodAllocator:
         return True
 
     def _guess(self, waiting: tuple[Candidate, ...], ids: frozenset[str], name: str) -> Injection:
-        """What the first of them would get. Raises BindRefused."""
+        """The injection of the first of them. Raises BindRefused."""
         if not waiting:
             detail = (
                 "without CDI, the waiting pods are read from the API server, and it does not answer"

@@ -21,17 +21,17 @@ class AssignmentReader:
         self._unread = ""  # why the checkpoint could not be read
 
     def has_changed(self) -> bool:
-        """Whether the checkpoint is another than the one that was read last."""
+        """Whether the checkpoint has changed since it was read last."""
         return self._table.stamp() != self._stamp
 
     def forget(self) -> None:
-        """Read again next time, whether it has changed or not."""
+        """Read the checkpoint next time even if it has not changed."""
         self._stamp = None
 
     def read(self, state: BinderState) -> BinderState:
-        """The state with the kubelet's newest assignments; with the old ones if it is unreadable.
+        """The state with the kubelet's newest assignments; unchanged if they are unreadable.
 
-        An error is logged once.
+        Logs an error once.
         """
         now = time.monotonic()
         stamp = self._table.stamp()
@@ -40,7 +40,7 @@ class AssignmentReader:
         self._stamp = stamp
         try:
             assignments = self._table.read()
-        except SourceError as error:  # the kubelet will write it again, and whole
+        except SourceError as error:  # the kubelet will write the whole file again
             if str(error) != self._unread:
                 # A kubelet that has allocated nothing yet has no file.
                 usual = error.reason is Reason.ABSENT and state.assigned_pods is None

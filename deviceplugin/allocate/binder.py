@@ -1,10 +1,11 @@
 """Makes the bindings: one thread follows the kubelet's checkpoint and changes the state.
 
-Right after Allocate the kubelet writes for whom the answer was. From there to a container that can
-be created every step can be repeated: decide, write our own checkpoint, write what the container is
-created with. The API server is told afterwards (:mod:`deviceplugin.apiserver.status_manager`). What
-a crash cut off the next look continues, since it reads nothing but files and the API server. What
-is lost later is rewritten, at the latest before its container is created.
+Right after Allocate the kubelet writes which container the answer was for. All steps from there to
+a container that can be created are repeatable: decide, write our own checkpoint, write the files
+that the container is created with. The annotations are written afterwards
+(:mod:`deviceplugin.apiserver.status_manager`). After a crash the next look continues, since it
+reads nothing but files and the API server. The plugin rewrites a lost file at the latest before its
+container is created.
 """
 
 import logging
@@ -39,17 +40,17 @@ EXPECTING_SECONDS: Final = 0.002
 seconds: the kubelet writes within milliseconds."""
 
 IDLE_SECONDS: Final = 2.0
-"""Interval between two looks otherwise, in seconds: what was refused may have healed."""
+"""Interval between two looks otherwise, in seconds: the reason of a refusal may be gone."""
 
 CHECKING_SECONDS: Final = 60.0
-"""Interval between two checks that everything written is still there, in seconds."""
+"""Interval between two checks that all written files are still there, in seconds."""
 
 STOP_SECONDS: Final = 30.0
 """Maximum time to wait for the thread at the end, in seconds."""
 
 
 class Binder:
-    """Safe to be asked from any thread."""
+    """The binder. Any thread may call its public methods."""
 
     def __init__(
         self,
@@ -66,12 +67,12 @@ class Binder:
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._condition = threading.Condition()
-        # Below is changed under the condition, the state by the binder's thread alone.
+        # The attributes below change under the condition, the state on the binder's thread alone.
         self._state: BinderState | None = None
         self._expected = ExpectedAnswers(self._condition)
         self._starting: list[frozenset[str]] = []  # IDs of containers that are about to be created
         self._devices: tuple[Device, ...] | None = None
-        # Below is the binder's thread's own.
+        # Only the binder's thread uses the attributes below.
         self._reader = AssignmentReader(table)
         self._checkpoint = CheckpointWriter(store, events)
         self._injection = InjectionWriter(context, events)
@@ -93,53 +94,53 @@ class Binder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop following; what is under way is finished, except a recovery: it only reads."""
+        """Stop following. A look under way ends first; a recovery does not: it only reads."""
         self._stopping.set()
         self._wake.set()
         with self._condition:
-            self._condition.notify_all()  # nobody who waits for an answer keeps the process
+            self._condition.notify_all()  # a waiting call does not keep the process alive
         if not self._recovering:
             self._thread.join(STOP_SECONDS)
 
     def look(self) -> None:
-        """Look again now: something that matters has changed."""
+        """Look again now: one of the sources has changed."""
         self._wake.set()
 
     def offer(self, devices: tuple[Device, ...]) -> None:
-        """The node's devices are these now, or have another health."""
+        """These are the node's devices now, with their health."""
         with self._condition:
             self._devices = devices
         self._wake.set()
 
     def recovered(self, seconds: float) -> bool:
-        """Wait until who holds what is known; whether it is."""
+        """Wait for the recovery; returns whether it is done."""
         with self._condition:
             self._condition.wait_for(lambda: self._state or self._stopping.is_set(), seconds)
             return self._state is not None
 
     def state(self) -> BinderState:
-        """What was last found. Raises BindRefused NOT_RECOVERED."""
+        """The state of the last look. Raises BindRefused NOT_RECOVERED."""
         if self._state is None:
             raise BindRefused(BindRefusal.NOT_RECOVERED, BindRefusal.NOT_RECOVERED.explanation)
         return self._state
 
     def expecting(self) -> int:
-        """How many answers wait for their owner."""
+        """Number of answers that wait for their owner."""
         return len(self._expected.names())
 
     def expect(self, name: str) -> None:
-        """The kubelet is about to have an answer under this name."""
+        """The kubelet is about to get an answer under this name."""
         self._expected.add(name)
         self._wake.set()
 
     def settled(self, seconds: float) -> bool:
-        """Wait until all answers that were expected have an owner; whether they have."""
+        """Wait until all expected answers have an owner; returns whether they have."""
         return self._expected.settled(seconds, self._stopping.is_set)
 
     def started(self, ids: frozenset[str], seconds: float) -> None:
         """Wait until the container with these IDs may start. Raises BindRefused."""
         with self._condition:
-            self._starting.append(ids)  # first: the look that is believed has checked them
+            self._starting.append(ids)  # first: the look that is trusted has checked them
             asked_at = time.monotonic()
             until = asked_at + seconds
             self._wake.set()
@@ -167,23 +168,23 @@ class Binder:
             self._doze()
 
     def _begin(self) -> None:
-        """Find the allocation state to begin with; again, once the API server is heard."""
+        """Recover the allocation state; recover again once the API server answers."""
         if self._recover is None:
             return
         heard = self._pods.known() is not None
         known = self._state.allocation_state.tenants.values() if self._state else ()
-        # Said before it is asked whether to stop, while stop() does it the other way round: so
-        # either that waits for all that follows, or nothing does.
+        # This is set before the check for the end, and stop() does both in the other order. So
+        # either stop() waits for all that follows, or nothing follows.
         self._recovering = True
         try:
             recovered = None if self._stopping.is_set() else self._recover(known)
         finally:
             self._recovering = False
         if recovered is None or self._stopping.is_set():
-            return  # nobody waits for it any more
+            return  # no call waits for the recovery any more
         settled = heard or not recovered.unsettled
         allocation_state = recovered.allocation_state
-        # What is not known for certain is not written over what was.
+        # An uncertain result does not overwrite the checkpoint.
         self._checkpoint.assume(None if settled else allocation_state.tenants)
         self._checkpoint.keep(allocation_state)
         self._events.recovered(allocation_state)
@@ -192,12 +193,12 @@ class Binder:
         ready = self._context.injector.written()
         self._publish(self._with_devices(BinderState(allocation_state, ready=ready)))
         self._reader.forget()
-        self._settled = settled  # last: what fails before is tried again
+        self._settled = settled  # last: after a failure above the recovery is tried again
         if self._settled:
-            self._recover = None  # and what it has seen
+            self._recover = None  # frees the observation that it holds
 
     def _doze(self) -> None:
-        """Wait until there is something to look at."""
+        """Wait until the next look is due."""
         short = self._state is not None and self._state.waits_for_room
         until = time.monotonic() + (MAKING_ROOM_SECONDS if short else IDLE_SECONDS)
         while time.monotonic() < until:
@@ -208,7 +209,7 @@ class Binder:
                 return
 
     def _look(self, before: BinderState) -> None:
-        """One look at devices, at who has left, and at what is assigned."""
+        """One look at the devices, the pods that have left, and the assignments."""
         state = self._reader.read(self._with_devices(before))
         state = self._collector.collect(state, settled=self._settled)
         state = self._checked(state)
@@ -218,7 +219,7 @@ class Binder:
             context.adapter, context.node, state, self._find, recent=recent, now=time.time()
         )
         state = self._writer.carry_out(state, decided)
-        with self._condition:  # who waits for all to have owners is to see who they are
+        with self._condition:  # a call that waits for all owners has to see these owners
             self._expected.forget({assignment.name for assignment in state.all_assignments()})
             self._publish(state)
         self._reporter.report(state.allocation_state, self._pods.known())
@@ -229,9 +230,9 @@ class Binder:
             self._events.changed()
 
     def _with_devices(self, state: BinderState) -> BinderState:
-        """The state over the devices that were offered last, which a recovery may have preceded.
+        """The state with the devices that were offered last; a recovery may have older ones.
 
-        They are kept: what is changed here is lost if the look that it belongs to fails.
+        The offered devices are kept: if this look fails, its change of the state is lost.
         """
         devices = self._devices
         if devices is None or devices == state.allocation_state.devices:
@@ -239,19 +240,22 @@ class Binder:
         return replace(state, allocation_state=state.allocation_state.with_devices(devices)[0])
 
     def _checked(self, state: BinderState) -> BinderState:
-        """The state without the names under which something is lost: it is rewritten.
+        """The state without the names whose files are lost: those are rewritten.
 
-        All names are checked now and then, and those of containers about to be created each time.
+        Checks all names every CHECKING_SECONDS, and those of containers about to be created each
+        time.
         """
         if time.monotonic() - self._checked_at >= CHECKING_SECONDS:
             self._checked_at = time.monotonic()
             if self._settled:
-                self._checkpoint.check()  # it is rewritten with the next look at who has left
+                self._checkpoint.check()  # rewritten with the next look at pods that have left
             checked = state.all_assignments()
         else:
             with self._condition:
                 starting = tuple(self._starting)
-            checked = tuple(one for ids in starting for one in state.assignments.get(ids, ()))
+            checked = tuple(
+                assignment for ids in starting for assignment in state.assignments.get(ids, ())
+            )
         if checked:
             self._events.mend()
         ready = (assignment for assignment in checked if assignment.name in state.ready)
@@ -263,9 +267,9 @@ class Binder:
         return replace(state, ready=state.ready - lost)
 
     def _find(self, assignment: ContainerDevices) -> Pod | None:
-        """The pod; the API server is asked only about answers that were given just now.
+        """The assignment's pod; asks the API server only about answers of this moment.
 
-        Before it is known who was there, nobody new is served.
+        No new pod is served before the recovery.
         """
         if not self._settled and assignment.pod_uid not in self.state().allocation_state.tenants:
             return None

@@ -1,4 +1,4 @@
-"""Who is told of what the binder does: the counters, the events on pods, the scheme's keeper."""
+"""The receivers of the binder's events: counters, events on pods, the scheme's services."""
 
 import logging
 from collections.abc import Callable, Collection
@@ -14,10 +14,10 @@ from deviceplugin.reasons import BindRefusal, BindRefused
 log = logging.getLogger(__name__)
 
 Living = Callable[[], Collection[str] | None]
-"""UIDs of all pods that may have containers here, tenants or not; None if that is not known."""
+"""UIDs of all pods that may have containers here, tenants or not; None if they are not known."""
 
 Mend = Callable[[], object]
-"""Writes again what all containers are given, where it is lost or damaged. Raises OSError."""
+"""Rewrites lost or damaged files that all containers get. Raises OSError."""
 
 
 class BinderEvents:
@@ -34,34 +34,34 @@ class BinderEvents:
     ) -> None:
         self._numbers = numbers
         self._status_manager = status_manager
-        self._keeper = keeper
+        self._services = keeper
         self._living = living
         self._mend = mend
 
     def recovered(self, allocation_state: AllocationState) -> None:
-        """The keeper goes on with those who are there."""
-        if self._keeper is None:
+        """Start the scheme's services for the recovered tenants."""
+        if self._services is None:
             return
         living = self._living()
         try:
             if living is not None:
-                self._keeper.prune({*allocation_state.tenants, *living})
+                self._services.prune({*allocation_state.tenants, *living})
         except OSError as error:
             log.warning("what pods have left behind cannot be removed: %s", error)
         for tenant in allocation_state.tenants.values():
             try:
-                self._keeper.seat(tenant)
+                self._services.seat(tenant)
             except OSError as error:
                 log.warning("%s: %s", tenant.pod.name or tenant.pod.uid, error)
 
     def prepare(self, tenant: AdmittedPod) -> None:
-        """What all containers are given is there, and the keeper's part. Raises OSError."""
+        """Check the files that all containers get and the services' files. Raises OSError."""
         self._mend()
-        if self._keeper:
-            self._keeper.bound(tenant)
+        if self._services:
+            self._services.bound(tenant)
 
     def mend(self) -> None:
-        """What cannot be repaired is said; no new container is made meanwhile."""
+        """Repair the files; logs what cannot be repaired. No new container is made meanwhile."""
         try:
             self._mend()
         except OSError as error:
@@ -73,7 +73,7 @@ class BinderEvents:
             self._numbers.waited(Wait.BIND, seconds)
 
     def refused(self, error: BindRefused) -> None:
-        """A container cannot be bound. That a pod is not seen yet is no news to anybody."""
+        """A container cannot be bound. A pod that is not seen yet is not reported."""
         self._numbers.refused("bind", error.why)
         if error.pod is not None and error.why is not BindRefusal.NOT_SEEN:
             self._status_manager.say(
@@ -82,10 +82,10 @@ class BinderEvents:
 
     def left(self, tenant: AdmittedPod) -> None:
         """A tenant is gone."""
-        if self._keeper is None:
+        if self._services is None:
             return
         try:
-            self._keeper.left(tenant.pod.uid)
+            self._services.left(tenant.pod.uid)
         except OSError as error:
             log.warning("what %s has left behind cannot be removed: %s", tenant.pod.name, error)
 
@@ -96,12 +96,12 @@ class BinderEvents:
     def conflicts(
         self, found: tuple[AllocationConflict, ...], remarks: tuple[AllocationConflict, ...]
     ) -> None:
-        """Publish all conflicts of now; what is only claimed goes to the log alone."""
+        """Publish all current conflicts; remarks go to the log only."""
         self._numbers.conflicts(len(found), len(remarks))
-        for each in found:
-            if each.pod is not None and each.pod.name:
-                self._status_manager.say(each.pod, EventReason.CONFLICT, each.detail)
+        for conflict in found:
+            if conflict.pod is not None and conflict.pod.name:
+                self._status_manager.say(conflict.pod, EventReason.CONFLICT, conflict.detail)
 
     def changed(self) -> None:
-        """The allocation state, or who is refused, is another."""
+        """The allocation state or the refusals have changed."""
         self._status_manager.wake()

@@ -1,4 +1,4 @@
-"""What the binder needs: the kubelet's entries, the recovery, and a handler of its events."""
+"""The binder's interfaces: the kubelet's entries, the recovery, and a handler of its events."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
@@ -25,26 +25,26 @@ class KubeletDevices(Protocol):
 
 
 class BinderEventHandler(Protocol):
-    """Hears of what the binder does."""
+    """Receives the binder's events."""
 
     def recovered(self, allocation_state: AllocationState) -> None:
-        """This is the allocation state to begin with."""
+        """The recovery has found this allocation state."""
         ...
 
     def prepare(self, tenant: AdmittedPod) -> None:
-        """A container of the pod is about to be created. Raises OSError if it must not be yet."""
+        """A container of the pod is about to be created. Raises OSError if it has to wait."""
         ...
 
     def mend(self) -> None:
-        """Check, and restore, what all containers are given."""
+        """Check and restore the files that all containers get."""
         ...
 
     def bound(self, tenant: AdmittedPod, binding: Binding, seconds: float | None) -> None:
-        """A container is bound, so many seconds after Allocate; None where that is not known."""
+        """A container is bound, ``seconds`` after Allocate; None if the time is not known."""
         ...
 
     def refused(self, error: BindRefused) -> None:
-        """A container cannot be bound, for a reason that was not reported of it before."""
+        """A container cannot be bound, for a reason that was not reported for it before."""
         ...
 
     def left(self, tenant: AdmittedPod) -> None:
@@ -58,25 +58,24 @@ class BinderEventHandler(Protocol):
     def conflicts(
         self, found: tuple[AllocationConflict, ...], remarks: tuple[AllocationConflict, ...]
     ) -> None:
-        """These are all conflicts that there are now, and what is only claimed."""
+        """These are all current conflicts and remarks."""
         ...
 
     def changed(self) -> None:
-        """The allocation state, or who is refused, has changed."""
+        """The allocation state or the refusals have changed."""
         ...
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """What the recovery has found.
+    """The result of the recovery.
 
     Attributes:
         allocation_state: of all who hold something on a known device.
-        conflicts: what sources report differently; what the allocation state cannot bear is seen on
-            it.
+        conflicts: disagreements of sources; the allocation state itself shows its own conflicts.
         unsettled: UIDs of pods that may hold something that is not in the allocation state: no
-            source shows on which device, or whether the pod lives. While the API server is not
-            heard, wait for it and recover again: without it nothing new can be bound either.
-        remarks: what tenants claim, and no source that could know confirms.
+            source shows on which device, or whether the pod lives. While the API server does not
+            answer, wait for it and recover again: without it nothing new can be bound either.
+        remarks: claims of tenants that no source confirms.
     """
 
     allocation_state: AllocationState
@@ -86,10 +85,10 @@ class Recovered(msgspec.Struct, frozen=True):
 
 
 Recover = Callable[[Iterable[AdmittedPod]], Recovered]
-"""Finds out who holds what, given the admitted pods that are known by now."""
+"""Finds out who holds what; the argument is the admitted pods that are known by now."""
 
 Gone = Callable[[BinderState, Mapping[str, Pod] | None, Collection[str]], Iterable[str]]
 """The UIDs of admitted pods that have left, by what the kubelet and the API server show.
 
-The last are those of admitted pods that the API server has shown at any time.
+The last argument is the UIDs of admitted pods that the API server has shown at any time.
 """

@@ -1,4 +1,4 @@
-"""What the binder has last found, as a value."""
+"""The result of the binder's last look, as a value."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -13,20 +13,20 @@ Key = tuple[str, str]
 """A container: UID of its pod, and its name."""
 
 Assignments = Mapping[frozenset[str], tuple[ContainerDevices, ...]]
-"""The kubelet's, by their device IDs."""
+"""The kubelet's assignments by their device IDs."""
 
 UNREAD: Final = float("-inf")
 """The time of reading of a checkpoint that has never been read."""
 
 
 class BinderState(msgspec.Struct, frozen=True):
-    """What the binder has last found.
+    """The result of the binder's last look.
 
     Attributes:
         allocation_state: who holds what.
         assignments: see :data:`Assignments`.
         refusals: why a container is not bound.
-        ready: names under which everything is written that a container is created with.
+        ready: names for which all files are written that a container is created with.
         read_at: when these were last known to be the kubelet's newest assignments, in monotonic
             seconds.
     """
@@ -39,7 +39,7 @@ class BinderState(msgspec.Struct, frozen=True):
 
     @property
     def waits_for_room(self) -> bool:
-        """Whether a container waits for what others hold."""
+        """Whether a container waits for shares that others hold."""
         return any(refused.why is BindRefusal.NO_ROOM for refused in self.refusals.values())
 
     @property
@@ -50,13 +50,13 @@ class BinderState(msgspec.Struct, frozen=True):
         return frozenset(assignment.pod_uid for assignment in self.all_assignments())
 
     def all_assignments(self) -> tuple[ContainerDevices, ...]:
-        """In no order."""
+        """All assignments, in no order."""
         return tuple(
             assignment for assignments in self.assignments.values() for assignment in assignments
         )
 
     def is_ready(self, assignment: ContainerDevices) -> bool:
-        """Whether its container can be created; an answer that is not ours was complete."""
+        """Whether the assignment's container can be created; an answer of others is complete."""
         if not assignment.name:
             return True
         bound = self.allocation_state.binding_of(assignment) is not None
@@ -64,7 +64,7 @@ class BinderState(msgspec.Struct, frozen=True):
 
 
 def by_ids(assignments: Iterable[ContainerDevices]) -> Assignments:
-    """The assignments by their device IDs, which is what PreStartContainer names."""
+    """The assignments by their device IDs, which PreStartContainer names."""
     grouped: dict[frozenset[str], tuple[ContainerDevices, ...]] = {}
     for assignment in assignments:
         grouped[assignment.ids] = (*grouped.get(assignment.ids, ()), assignment)

@@ -1,7 +1,7 @@
-"""From assignments and their pods to bindings, and to what each container is given.
+"""From assignments and their pods to bindings and injections.
 
-Pure: the rules of :mod:`deviceplugin.allocate.allocation_state`, asked in order, over what the role
-    reads of the pod.
+Pure: applies the rules of :mod:`deviceplugin.allocate.allocation_state` in order to the claim that
+the adapter reads from the pod.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -19,19 +19,19 @@ from vgpu.schemes.codec import ClaimError, ContainerEdits
 
 
 class Injection(msgspec.Struct, frozen=True):
-    """What a container is given: all of it, and of its environment what may come late."""
+    """All edits of a container, and the part of its environment that may come late."""
 
     edits: ContainerEdits
     late_env: Mapping[str, str]
 
 
 class Round(msgspec.Struct, frozen=True):
-    """What one look at the assignments comes to.
+    """The result of one look at the assignments.
 
     Attributes:
-        allocation state: with all bound that can be.
-        bound: those whose containers are now to be given their things, with their pods.
-        refusals: why others are not bound.
+        allocation_state: with all bindings that are possible.
+        bound: assignments whose injections are to be written now, with their pods.
+        refusals: why other containers are not bound.
     """
 
     allocation_state: AllocationState
@@ -48,20 +48,20 @@ def bind_all(
     recent: Collection[str],
     now: float,
 ) -> Round:
-    """Bind what is assigned and not ready yet. What is refused is refused alone.
+    """Bind the assignments that are not ready yet. A refusal stops no other binding.
 
-    ``recent`` are the names of answers that were given just now: their pods come last, so that none
-    takes the room of one that was there before a restart.
+    ``recent`` are the names of answers of this moment: their pods come last, so that they do not
+    take the room of pods that were there before a restart.
     """
     allocation_state, bound = state.allocation_state, []
     refusals: dict[Key, BindRefused] = {}
-    for assignment in sorted(state.all_assignments(), key=lambda one: one.name in recent):
+    for assignment in sorted(state.all_assignments(), key=lambda entry: entry.name in recent):
         if state.is_ready(assignment):
             continue
         pod = find(assignment)
         key = (assignment.pod_uid, assignment.container)
         if pod is not None and not holds_devices(pod):
-            continue  # it has ended, and the kubelet has not forgotten it yet
+            continue  # the pod has ended, and the kubelet has not forgotten it yet
         if pod is None:
             detail = f"the API server shows no pod {assignment.pod_uid}"
             refusals[key] = BindRefused(BindRefusal.NOT_SEEN, detail)
@@ -71,7 +71,7 @@ def bind_all(
             bound.append((assignment, pod))
         except BindRefused as error:
             before = state.refusals.get(key)
-            # That a claim has failed is our own mark of what was wrong with it before.
+            # A failed claim is our own mark for the refusal before it.
             marked = before and before.final and error.why is BindRefusal.CLAIM_FAILED
             refusals[key] = before if before and marked else error
     return Round(allocation_state, tuple(bound), refusals)
@@ -86,10 +86,9 @@ def bind(
     *,
     now: float,
 ) -> AllocationState:
-    """The allocation state with the assignment's container bound, its pod admitted first if need
-    be.
+    """The allocation state with the assignment's container bound; admits its pod if necessary.
 
-    The same allocation state if it is so already. Raises Refused.
+    Unchanged if the container is bound so already. Raises BindRefused.
     """
     if assignment.pod_uid in allocation_state.unbooked:
         detail = "it holds what is not there, so that none of its containers can be started"
@@ -111,9 +110,9 @@ def bind(
 def injection(
     adapter: SchemeAdapter, allocation_state: AllocationState, pod: Pod, binding: Binding
 ) -> Injection:
-    """All that the container is given. Raises BindRefused MALFORMED."""
+    """The container's injection. Raises BindRefused MALFORMED, UNKNOWN_DEVICE."""
     for share in binding.shares:
-        if share.device not in allocation_state.named:  # it may come back
+        if share.device not in allocation_state.named:  # the device may come back
             detail = f"its device {share.device} is lost"
             raise BindRefused(BindRefusal.UNKNOWN_DEVICE, detail, pod.ref, binding.container)
     allocation = Allocation(binding.container, binding.shares, Phase.ASSIGNED)

@@ -1,4 +1,4 @@
-"""Makes bindings durable: our own checkpoint first, then what each container is created with."""
+"""Makes bindings durable: first our own checkpoint, then the files of each container."""
 
 import logging
 
@@ -36,7 +36,7 @@ class BindingWriter:
         self._events = events
 
     def carry_out(self, state: BinderState, decided: Round) -> BinderState:
-        """The state after what was decided is written; what cannot be written is refused."""
+        """The state after the bindings are written; a binding that cannot be written is refused."""
         refusals = dict(decided.refusals)
         allocation_state, bound = decided.allocation_state, decided.bound
         if allocation_state is not state.allocation_state:
@@ -55,7 +55,7 @@ class BindingWriter:
         ready = set(state.ready)
         for assignment, pod in bound:
             if assignment.name in ready:
-                continue  # it was given its things by the plugin before us
+                continue  # an earlier process of the plugin has written its files
             try:
                 binding = self._injection.write(allocation_state, assignment, pod)
             except BindRefused as error:
@@ -90,7 +90,7 @@ class BindingWriter:
         self._events.bound(tenant, binding, seconds)
 
     def _report_refused(self, error: BindRefused, before: BindRefused | None) -> None:
-        """Report a refusal once; not of a pod that nobody knows: the kubelet remembers it only."""
+        """Report a refusal once; none of an unknown pod, which only the kubelet remembers."""
         same = before is not None and (before.why, before.detail) == (error.why, error.detail)
         if error.pod is not None and not same:
             log.warning("not bound", extra={"reason": error.why.value, "detail": str(error)})
@@ -98,7 +98,7 @@ class BindingWriter:
 
 
 def _shares(binding: Binding) -> str:
-    """Of a container, exact, for the log."""
+    """The container's shares with exact amounts, for the log."""
     return "; ".join(
         f"{share.device} {share.memory_bytes} bytes, {share.cores_milli} thousandths of cores"
         for share in binding.shares

@@ -1,8 +1,8 @@
-"""Who may be asking, when the kubelet asks for some devices and does not say for whom.
+"""The containers that the kubelet may be asking for: Allocate does not name the container.
 
-With CDI this only lets Allocate refuse at once what nobody on the node can be asking for. Without
-CDI the first candidate is the guess that the answer is made for, in the original plugins' order.
-Whether it was right, the kubelet's checkpoint shows before the container may start.
+With CDI, Allocate uses this only to refuse at once a request that no container can have made.
+Without CDI the answer is made for the first candidate, in the original plugins' order. The
+kubelet's checkpoint shows whether that guess was right before the container may start.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -20,10 +20,10 @@ Key = tuple[str, str]
 """UID on the node, and container."""
 
 _NAMED: Final = 4
-"""Containers that a refusal names."""
+"""Maximum number of containers that a refusal names."""
 
 _MOST_CLAIMS: Final = 4096
-"""That are remembered."""
+"""Maximum number of claims that are remembered."""
 
 _INIT_LIST: Final = frozenset({ContainerKind.INIT, ContainerKind.SIDECAR})
 
@@ -33,7 +33,7 @@ _LATE: Final = float("inf")
 class Candidate(msgspec.Struct, frozen=True, gc=False):
     """A container that waits for devices, or, ``again``, that had some and may need them again.
 
-    A kubelet that has lost its checkpoint asks again for what it gave out before.
+    A kubelet that has lost its checkpoint asks again for devices that it has allocated before.
     """
 
     pod: Pod
@@ -42,9 +42,9 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 
 
 class Claims:
-    """What pods' annotations say, read once of each version of a pod: it is asked all the time.
+    """The claims in pods' annotations, decoded once for each version of a pod.
 
-    Safe to be asked from any thread.
+    Any thread may use this.
     """
 
     def __init__(self, codec: SchemeCodec) -> None:
@@ -52,17 +52,17 @@ class Claims:
         self._read: dict[str, tuple[Pod, Claim | None, bool]] = {}
 
     def of(self, pod: Pod) -> tuple[Claim | None, bool]:
-        """The claim, if there is one that can be read, and whether it can be."""
-        found = self._read.get(pod.ref.uid)
-        if found is None or found[0] is not pod:
+        """The claim, None if there is no readable one, and whether it is readable."""
+        entry = self._read.get(pod.ref.uid)
+        if entry is None or entry[0] is not pod:
             if len(self._read) >= _MOST_CLAIMS:
-                self._read = {}  # most are of pods that are gone
+                self._read = {}  # most claims are of pods that are gone
             try:
-                found = pod, self._codec.claim(pod), True
+                entry = pod, self._codec.claim(pod), True
             except ClaimError:
-                found = pod, None, False
-            self._read[pod.ref.uid] = found
-        return found[1:]
+                entry = pod, None, False
+            self._read[pod.ref.uid] = entry
+        return entry[1:]
 
 
 def candidates(
@@ -75,27 +75,27 @@ def candidates(
     answered: Collection[Key] = (),
     unlikely: Collection[str] = (),
 ) -> tuple[Candidate, ...]:
-    """The containers that ask for just so many, the likeliest first.
+    """The containers that ask for exactly ``count`` devices, the likeliest first.
 
-    First those of a pod of which the kubelet has asked for others already, for it asks for all of
-    a pod in a row; then by the time when the scheduler promised it, or else when the pod was made.
-    A claim that is not there or cannot be read comes late, and later still a pod that the kubelet
-    will hardly ask for: it is being deleted, reports that it is the mirror of a static pod, or is
-    one of the ``unlikely``, which are UIDs on the node. Last comes what may be asked for again.
-    ``answered`` are containers that the kubelet has an answer for, though they may not be bound.
+    First come containers of a pod for which the kubelet has asked already, since it asks for all
+    containers of a pod in a row. The others follow by the time of the scheduler's promise, or of
+    the pod's creation. Pods without a readable claim come late. Pods that the kubelet will hardly
+    ask for come later: pods that are being deleted, that claim to be the mirror of a static pod, or
+    that are ``unlikely`` (UIDs on the node). Containers that may be asked for again come last.
+    ``answered`` are containers that the kubelet has an answer for, even if they are not bound.
     """
     askers = sorted(
         _askers(claims, pods, allocation_state, resource, answered),
         key=lambda asker: (_is_unlikely(asker, unlikely), _order(asker)),
     )
-    found = [
+    waiting = [
         Candidate(asker.pod, container.name, again)
         for asker in askers
         for again, containers in ((False, asker.first), (True, asker.again))
         for container in containers
         if container.limits[resource] == count and not asker.failed
     ]
-    return tuple(sorted(found, key=lambda candidate: candidate.again))
+    return tuple(sorted(waiting, key=lambda candidate: candidate.again))
 
 
 def no_candidate(
@@ -107,7 +107,7 @@ def no_candidate(
     *,
     answered: Collection[Key] = (),
 ) -> BindRefused:
-    """The refusal when nobody asks for just so many; it names who comes near."""
+    """The refusal when no container asks for ``count`` devices; it names the nearest ones."""
     askers = sorted(_askers(claims, pods, allocation_state, resource, answered), key=_order)
     near = [words for asker in askers for words in _near(asker, resource)]
     rest = f" and {len(near) - _NAMED} more" if len(near) > _NAMED else ""
@@ -120,19 +120,22 @@ def no_candidate(
 
 
 def in_order_of_asking(pod: Pod) -> tuple[Container, ...]:
-    """The containers as the kubelet asks for them: those of the init list, then the others."""
-    inits = [one for one in pod.containers if one.kind in _INIT_LIST]
-    return (*inits, *(one for one in pod.containers if one.kind is ContainerKind.APP))
+    """The containers in the kubelet's order: those of the init list, then the others."""
+    inits = [container for container in pod.containers if container.kind in _INIT_LIST]
+    return (
+        *inits,
+        *(container for container in pod.containers if container.kind is ContainerKind.APP),
+    )
 
 
-# ---------------------------------------------------------------- who asks
+# ---------------------------------------------------------------- pods that ask
 
 
 class _Asker(msgspec.Struct, frozen=True, gc=False):
     """A pod with containers that ask for the resource: for the first time, or again.
 
-    ``begun`` is whether the kubelet has asked for one of them already; ``claim`` is None if there
-    is none, or if it is not ``legible``.
+    ``begun``: whether the kubelet has asked for one of them already. ``claim`` is None if the pod
+    has none, or if the claim is not ``legible``.
     """
 
     pod: Pod
@@ -159,44 +162,45 @@ def _askers(
     for uid, container in answered:
         names.setdefault(uid, set()).add(container)
     for pod in pods:
-        asking = [one for one in in_order_of_asking(pod) if one.limits.get(resource, 0) > 0]
+        asking = [spec for spec in in_order_of_asking(pod) if spec.limits.get(resource, 0) > 0]
         if not asking or not holds_devices(pod):
             continue
         uid = pod.kubelet_uid
         tenant = allocation_state.tenants.get(uid)
         bindings = tenant.bindings if tenant else ()
-        served = {*names.get(uid, ()), *(one.container for one in bindings)}
+        served = {*names.get(uid, ()), *(binding.container for binding in bindings)}
         started = _has_started(pod)
         claim, legible = claims.of(pod)
         yield _Asker(
             pod,
             claim,
             legible,
-            first=tuple(one for one in asking if not started and one.name not in served),
-            again=tuple(one for one in asking if started or one.name in served),
+            first=tuple(spec for spec in asking if not started and spec.name not in served),
+            again=tuple(spec for spec in asking if started or spec.name in served),
             begun=bool(served),
         )
 
 
 def _has_started(pod: Pod) -> bool:
-    """Whether any of its containers ever has: by then the kubelet has asked for all of them."""
+    """Whether any container has ever started: by then the kubelet has asked for all of them."""
     return any(
-        one.state is not ContainerState.WAITING or one.restarts or one.id for one in pod.statuses
+        status.state is not ContainerState.WAITING or status.restarts or status.id
+        for status in pod.statuses
     )
 
 
 def _is_unlikely(asker: _Asker, unlikely: Collection[str]) -> bool:
-    """Whether the kubelet will hardly ask for it.
+    """Whether the kubelet will hardly ask for the pod.
 
-    Anybody may call a pod a mirror, and no kubelet asks for that. A static pod is asked for before
-    it has a mirror, so that of a true one the kubelet has asked for a container already.
+    Anybody may call a pod a mirror, and no kubelet asks for a false one. The kubelet asks for a
+    static pod before the mirror exists, so it has asked for a container of a true mirror already.
     """
     informer = MIRROR in asker.pod.annotations and not asker.begun
     return informer or asker.pod.deleted_at is not None or asker.pod.kubelet_uid in unlikely
 
 
 def _order(asker: _Asker) -> tuple[bool, bool, bool, float, float, str, str]:
-    """Smaller is likelier."""
+    """The sort key; smaller is likelier."""
     pod, claim = asker.pod, asker.claim
     made = _LATE if pod.created_at is None else pod.created_at
     promised = made if claim is None or claim.assumed_at is None else claim.assumed_at
@@ -205,10 +209,10 @@ def _order(asker: _Asker) -> tuple[bool, bool, bool, float, float, str, str]:
 
 
 def _near(asker: _Asker, resource: str) -> Iterator[str]:
-    """What it waits for, or why it is not considered, in words."""
+    """What the pod waits for, or why it is not considered, for people."""
     name = f"{asker.pod.ref.namespace}/{asker.pod.ref.name}"
     if asker.failed:
         yield f"{name} has failed"
         return
-    for one in asker.first:
-        yield f"{name} wants {one.limits[resource]} (container {one.name})"
+    for container in asker.first:
+        yield f"{name} wants {container.limits[resource]} (container {container.name})"

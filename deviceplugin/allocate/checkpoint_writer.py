@@ -1,4 +1,4 @@
-"""Our own checkpoint, written whenever the admitted pods are others than it says."""
+"""Writes our own checkpoint whenever the admitted pods differ from it."""
 
 import logging
 from collections.abc import Mapping
@@ -20,16 +20,16 @@ class CheckpointWriter:
         self._saved: Mapping[str, AdmittedPod] | None = None
 
     def assume(self, tenants: Mapping[str, AdmittedPod] | None) -> None:
-        """Take the checkpoint to say this; None is not known, so that it is written next time."""
+        """The checkpoint has these tenants; None is unknown, so that it is written next time."""
         self._saved = tenants
 
     def check(self) -> None:
-        """Have it written next time if it is damaged."""
+        """If the checkpoint is damaged, it is written next time."""
         if not self._store.is_whole():
             self._saved = None
 
     def keep(self, allocation_state: AllocationState) -> bool:
-        """Write it, unless it says this already; whether it does now."""
+        """Write the checkpoint if it differs; returns whether it is up to date now."""
         if allocation_state.tenants == self._saved:
             return True
         try:
@@ -40,7 +40,7 @@ class CheckpointWriter:
         return True
 
     def save(self, allocation_state: AllocationState) -> None:
-        """Write it. Raises OSError."""
+        """Write the checkpoint. Raises OSError."""
         try:
             self._store.save(allocation_state.tenants.values())
         except OSError:

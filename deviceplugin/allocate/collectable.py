@@ -1,23 +1,23 @@
-"""Which tenants have left: not before their containers are gone, whatever is said of their pods.
+"""Which tenants have left: only those whose containers are gone, whatever their pods' status is.
 
-A pod that is over may still have a container that runs: it was deleted by force, its node was given
-up, its container does not heed signals. And a pod that nobody mentions may only be unknown yet.
+A pod that is over may still have a running container: the pod was deleted by force, its node was
+abandoned, or the container ignores signals. And a pod that no source names may only be unknown yet.
 So two witnesses must agree: the API server that the pod holds no devices, and the node itself that
-no container of it is left. The node's word is the pod's cgroup, which the kubelet removes after
-the last container. Where cgroups cannot be read it is what the kubelet last said: of a pod that is
-still known, that every container has ended, or that none was ever made; of one that is not, that
-its devices are no longer in the kubelet's checkpoint. (The kubelet keeps them there while the pod
-ends, but one that has lost its checkpoint can be wrong: so cgroups should be readable.) If a
-witness is not heard, nobody leaves.
+no container of the pod is left. The node's evidence is the pod's cgroup, which the kubelet removes
+after the last container. If cgroups cannot be read, the evidence is the kubelet's last report: for
+a known pod, that every container has ended or that none was ever made; for an unknown pod, that its
+devices are no longer in the kubelet's checkpoint. (The kubelet keeps them there while the pod ends,
+but a kubelet that has lost its checkpoint can be wrong: so cgroups should be readable.) If a
+witness does not answer, no tenant leaves.
 
-A node that shows a kubelet's tree of cgroups without any pod in it is no witness at once: it may be
-another machine's. But the kubelet may also have removed the last pod's, and keeps its devices in
-its checkpoint until the next pod comes. So after :data:`ALONE_SECONDS` in an unbroken row the API
-server's word is enough there (:class:`Alone`).
+A kubelet's tree of cgroups without any pod is no evidence at first: it may be another machine's.
+But the kubelet may also have removed the last pod's cgroup, and it keeps that pod's devices in its
+checkpoint until the next pod comes. So in this case the API server's report is enough once it has
+stayed the same for :data:`ALONE_SECONDS` (:class:`Alone`).
 
-That the API server does not mention a pod is its word only if it has known it, for it may tell of
-a moment in the past. It has known those that it has shown, to us, or to the plugin that admitted
-them before us; for the latter the kubelet has to have forgotten them as well.
+A pod that is missing at the API server counts as deleted only if the API server has known it, for
+its answer may be from the past. It has known the pods that it has shown to us, or to the plugin
+that admitted them before us; for the latter the kubelet has to have forgotten them as well.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -49,10 +49,10 @@ def collectable(
 ) -> frozenset[str]:
     """The UIDs of tenants that hold nothing any more.
 
-    ``pods`` are all of the node's, None while the API server is not heard; ``live_pods`` are the
-    UIDs that have a cgroup and ``assigned`` those in the kubelet's checkpoint, None where that
-    cannot be read; ``now`` is unix seconds. ``shown`` are UIDs that have been among ``pods``
-    before: without their pods, they are deleted.
+    ``pods`` are all pods of the node, None while the API server does not answer. ``live_pods`` are
+    the UIDs that have a cgroup and ``assigned`` the UIDs in the kubelet's checkpoint, None where
+    they cannot be read. ``now`` is unix seconds. ``shown`` are UIDs that have been among ``pods``
+    before: if they are missing now, their pods are deleted.
     """
     if pods is None:
         return frozenset()
@@ -89,23 +89,23 @@ def over(
 
 
 class Alone:
-    """Since when each tenant has been over by the API server's word alone."""
+    """Since when the API server alone has reported each tenant as over."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
 
     def past(self, uids: Collection[str], now: float) -> frozenset[str]:
-        """Those of them that have been among them long enough, each time that this was asked.
+        """The UIDs that have been in every call's ``uids`` for long enough.
 
-        ``uids`` are none where the node is a witness, or the API server is not heard; ``now`` is
-        seconds that never go back.
+        ``uids`` is empty if the node is a witness or the API server does not answer; ``now`` is
+        monotonic seconds.
         """
         self._since = {uid: self._since.get(uid, now) for uid in uids}
         return frozenset(uid for uid, at in self._since.items() if now - at >= ALONE_SECONDS)
 
 
 def _by_uid(pods: Iterable[Pod]) -> Mapping[str, list[Pod]]:
-    """By the UID on the node: a static pod's may be known of more than one."""
+    """Pods by the UID on the node: several pods may have a static pod's UID."""
     known: dict[str, list[Pod]] = {}
     for pod in pods:
         known.setdefault(pod.kubelet_uid, []).append(pod)
@@ -117,17 +117,17 @@ def _was_shown(
 ) -> bool:
     """Whether a plugin of ours has seen the pod, and the node knows nothing of it any more.
 
-    What the kubelet has allocated it remembers as long as it knows the pod.
+    The kubelet remembers what it has allocated as long as it knows the pod.
     """
     nowhere = live_pods is not None and assigned is not None and tenant.pod.uid not in assigned
     return nowhere and not tenant.foreign
 
 
 def _is_over(tenant: AdmittedPod, pods: Collection[Pod], now: float, *, shown: bool) -> bool:
-    """Whether the API server reports it. A static pod's UID may be known of more than one."""
+    """Whether the API server reports it as over. Several pods may have a static pod's UID."""
     if not pods:
         grace = MOMENT_SECONDS if shown else GRACE_SECONDS
-        return abs(now - tenant.since) >= grace  # before, if the clock was set back
+        return abs(now - tenant.since) >= grace  # negative if the clock was set back
     return not any(map(holds_devices, pods))
 
 
@@ -146,5 +146,5 @@ def _is_empty(
 
 
 def _has_ended(pod: Pod) -> bool:
-    """Whether the kubelet reports of each container that it has ended, or never spoke of any."""
-    return all(one.state is ContainerState.TERMINATED for one in pod.statuses)
+    """Whether the kubelet reports every container as ended, or has never reported any."""
+    return all(status.state is ContainerState.TERMINATED for status in pod.statuses)

@@ -19,20 +19,20 @@ class ConflictReporter:
 
     def __init__(self, events: BinderEventHandler) -> None:
         self._events = events
-        # What sources said at the start, as far as it is so now.
+        # The conflicts of sources at the start, without those that are over.
         self._conflicts: Conflicts = ()
         self._remarks: Conflicts = ()
         self._judged: tuple[AllocationState | None, Conflicts] = None, ()
         self._reported: tuple[Conflicts, Conflicts] | None = None
 
     def begin(self, conflicts: Conflicts, remarks: Conflicts) -> None:
-        """These were found by the recovery."""
+        """Start with these conflicts of the recovery."""
         self._conflicts, self._remarks = conflicts, remarks
 
     def report(self, allocation_state: AllocationState, pods: Mapping[str, Pod] | None) -> None:
-        """Report all conflicts of now, if they are others than before.
+        """Report all current conflicts if they have changed.
 
-        ``pods`` are the node's; while they are None nobody is taken for gone.
+        ``pods`` are the node's; while they are None no pod counts as gone.
         """
         if pods is not None and (self._conflicts or self._remarks):
             holding = {uid for uid, pod in pods.items() if holds_devices(pod)}

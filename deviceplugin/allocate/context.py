@@ -1,4 +1,4 @@
-"""What the binder and the allocator have in common."""
+"""The node and the scheme, for the binder and the allocator."""
 
 import msgspec
 
@@ -15,7 +15,7 @@ class AllocateContext(msgspec.Struct, frozen=True):
         adapter: the scheme's.
         node: the node's name.
         pods: the node's.
-        injector: how a container gets what it is bound to.
+        injector: how a container gets its share.
         failpoint: called at every step.
     """
 

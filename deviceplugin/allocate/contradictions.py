@@ -1,11 +1,10 @@
-"""What cannot be in who holds what: contradictions of now, and what is only claimed. Pure.
+"""Conflicts and remarks about who holds what. Pure.
 
-Three questions, each with one answer. What the **allocation state** itself cannot bear (a GPU that
-is not there, more than a GPU has, a GPU that was not given) is seen on the allocation state as it
-is now. What **sources** say differently was found when the plugin started; it counts as long as
-those are there whom it is about. And what a **tenant can write**, a region, a limit file, its pod's
-annotations, is a remark: counted and logged, and nobody is called, unless the driver or the kubelet
-agrees.
+There are three kinds. Conflicts of the **allocation state** itself (a GPU that is missing, more
+than a GPU has, a GPU that was not allocated) are computed from the state of now. Disagreements of
+**sources** were found when the plugin started; each counts while the pods it is about are there.
+Data that a **tenant can write** (a region, a limit file, its pod's annotations) makes only a
+remark, which is counted and logged without an alert, unless the driver or the kubelet agrees.
 """
 
 from collections.abc import Collection, Iterable
@@ -19,31 +18,31 @@ from vgpu.ledger.statements import is_tenants_own
 from vgpu.model import Scheme, Share, Source
 
 _NAMED: Final = 4
-"""Statements that a conflict names."""
+"""Maximum number of statements that a conflict names."""
 
 _ELSEWHERE: Final = frozenset(
     {
-        ConflictKind.OVERCOMMITTED,  # the ledger counts promises, too: the allocation state says it
-        ConflictKind.DEVICE_MISSING,  # the allocation state says it
-        ConflictKind.DEVICE_UNHEALTHY,  # a matter of the GPU's
-        ConflictKind.HELD_BY_NOBODY_ALIVE,  # what the dead left holds nothing
+        ConflictKind.OVERCOMMITTED,  # from the allocation state: the ledger counts promises, too
+        ConflictKind.DEVICE_MISSING,  # from the allocation state
+        ConflictKind.DEVICE_UNHEALTHY,  # a matter of the GPU's health
+        ConflictKind.HELD_BY_NOBODY_ALIVE,  # a pod that is gone holds nothing
     }
 )
-"""Not taken from the ledger."""
+"""Conflicts that are not taken from the ledger."""
 
 _CLAIMED: Final = frozenset(
     {ConflictKind.FILE_DIFFERS, ConflictKind.LIMIT_DIFFERS, ConflictKind.MALFORMED}
 )
-"""What tenants can write is all that these rest on."""
+"""Conflicts that rest only on data that tenants can write."""
 
 _BY_ANNOTATION: Final = frozenset(
     {ConflictKind.CARD_DIFFERS, ConflictKind.SIZE_DIFFERS, ConflictKind.NODE_DIFFERS}
 )
-"""These may rest on an annotation that somebody has edited since we have bound the pod."""
+"""Conflicts that may rest on an annotation that was edited after we bound the pod."""
 
 
 def of_allocations(allocation_state: AllocationState) -> tuple[AllocationConflict, ...]:
-    """What the allocation state cannot bear, as it is now."""
+    """The conflicts of the allocation state itself."""
     tenants = allocation_state.tenants.values()
     lost = any(
         share.device not in allocation_state.named for tenant in tenants for share in tenant.shares
@@ -59,61 +58,65 @@ def of_allocations(allocation_state: AllocationState) -> tuple[AllocationConflic
 def of_now(
     found: Iterable[AllocationConflict], there: Collection[str]
 ) -> tuple[AllocationConflict, ...]:
-    """Those whose parties are still there: the pod, or of several pods two.
+    """The conflicts whose parties are still there: the pod, or at least two of several pods.
 
-    ``there`` are the UIDs of tenants, and of pods that hold devices by the API server's word.
+    ``there`` are the UIDs of tenants, and of pods that hold devices according to the API server.
     """
-    return tuple(one for one in found if _has_parties(one, there))
+    return tuple(conflict for conflict in found if _has_parties(conflict, there))
 
 
 def disagreements(
     ledger: Ledger, scheme: Scheme, tenants: Collection[str]
 ) -> tuple[tuple[AllocationConflict, ...], tuple[AllocationConflict, ...]]:
-    """What sources say differently of tenants in this scheme, and what is only claimed.
+    """The conflicts between sources about tenants of this scheme, and the remarks.
 
-    A pod that only waits holds nothing, so that nothing of it can be contradicted. Who runs without
-    a device holds nothing either, but should.
+    A pod that only waits holds nothing, so that no source can disagree about it. A pod that runs
+    without a device holds nothing either, but should.
     """
     conflicts, remarks = [], []
-    for one in ledger.conflicts:
-        schemes = {said.scheme for said in one.statements}
-        parties = frozenset(said.pod.uid for said in one.statements if said.pod.uid)
-        about = frozenset({one.pod.uid}) if one.pod else parties
+    for conflict in ledger.conflicts:
+        schemes = {statement.scheme for statement in conflict.statements}
+        parties = frozenset(
+            statement.pod.uid for statement in conflict.statements if statement.pod.uid
+        )
+        about = frozenset({conflict.pod.uid}) if conflict.pod else parties
         held = about & set(tenants)
         ours = not schemes or scheme in schemes or held
-        if not ours or one.kind in _ELSEWHERE:
+        if not ours or conflict.kind in _ELSEWHERE:
             continue
-        told = AllocationConflict(one.pod, _words(one), about)
-        if _is_claimed(one):
-            remarks.append(told)
-        elif held or one.kind is ConflictKind.RUNNING_WITHOUT_DEVICE:
-            conflicts.append(told)
+        reported = AllocationConflict(conflict.pod, _text(conflict), about)
+        if _is_claimed(conflict):
+            remarks.append(reported)
+        elif held or conflict.kind is ConflictKind.RUNNING_WITHOUT_DEVICE:
+            conflicts.append(reported)
     return tuple(conflicts), tuple(remarks)
 
 
-def _has_parties(one: AllocationConflict, there: Collection[str]) -> bool:
-    parties = frozenset({one.pod.uid}) if one.pod else one.parties
+def _has_parties(conflict: AllocationConflict, there: Collection[str]) -> bool:
+    parties = frozenset({conflict.pod.uid}) if conflict.pod else conflict.parties
     return bool(parties) and len(parties & frozenset(there)) >= min(2, len(parties))
 
 
-def _is_claimed(one: Disagreement) -> bool:
-    """Whether it rests on nothing but what tenants can write."""
-    if one.kind in _CLAIMED:
+def _is_claimed(conflict: Disagreement) -> bool:
+    """Whether the disagreement rests only on data that tenants can write."""
+    if conflict.kind in _CLAIMED:
         return True
-    believed = [
-        said
-        for said in one.statements
-        if not is_tenants_own(said) and said.source is not Source.ANNOTATIONS
+    trusted = [
+        statement
+        for statement in conflict.statements
+        if not is_tenants_own(statement) and statement.source is not Source.ANNOTATIONS
     ]
-    if one.kind is ConflictKind.DOUBLE_BOOKED:  # MIG slots stand in annotations only
-        return len({said.pod.uid for said in believed}) < 2
-    own = [said for said in believed if said.source is Source.OWN_CHECKPOINT]
-    if one.kind not in _BY_ANNOTATION or not own:
+    if conflict.kind is ConflictKind.DOUBLE_BOOKED:  # only annotations have MIG slots
+        return len({statement.pod.uid for statement in trusted}) < 2
+    own = [statement for statement in trusted if statement.source is Source.OWN_CHECKPOINT]
+    if conflict.kind not in _BY_ANNOTATION or not own:
         return False
-    bound = {share.device for said in own for share in said.shares} | {""}
-    sizes = {sum(share.memory_bytes or 0 for share in said.shares) for said in believed} - {0}
+    bound = {share.device for statement in own for share in statement.shares} | {""}
+    sizes = {
+        sum(share.memory_bytes or 0 for share in statement.shares) for statement in trusted
+    } - {0}
     return len(sizes) < 2 and all(
-        share.device in bound for said in believed for share in said.shares
+        share.device in bound for statement in trusted for share in statement.shares
     )
 
 
@@ -122,17 +125,20 @@ def _uses(tenant: AdmittedPod) -> AllocationConflict:
     return AllocationConflict(tenant.pod, f"it uses {devices}, which was not allocated to it")
 
 
-def _words(one: Disagreement) -> str:
-    said = [f"{each.source} of {_devices(each.shares)}" for each in one.statements[:_NAMED]]
-    rest = len(one.statements) - len(said)
+def _text(conflict: Disagreement) -> str:
+    statements = [
+        f"{statement.source} of {_devices(statement.shares)}"
+        for statement in conflict.statements[:_NAMED]
+    ]
+    rest = len(conflict.statements) - len(statements)
     parts = (
-        f" on {one.device}" if one.device else "",
-        f" for container {one.container}" if one.container else "",
-        f": {one.detail}" if one.detail else "",
-        f"; by {', '.join(said)}" if said else "",
+        f" on {conflict.device}" if conflict.device else "",
+        f" for container {conflict.container}" if conflict.container else "",
+        f": {conflict.detail}" if conflict.detail else "",
+        f"; by {', '.join(statements)}" if statements else "",
         f" and {rest} more" if rest else "",
     )
-    return one.kind.explanation + "".join(parts)
+    return conflict.kind.explanation + "".join(parts)
 
 
 def _devices(shares: Iterable[Share]) -> str:

@@ -1,4 +1,4 @@
-"""What is to be written to the API server, from what the binder has last found. Pure."""
+"""The desired state of the API server's objects, from the binder's last look. Pure."""
 
 from collections.abc import Collection, Mapping
 
@@ -35,30 +35,35 @@ def desired_state_of(
 def _answered(state: BinderState) -> frozenset[Key]:
     """Containers that the kubelet has an answer for and that are not bound by us.
 
-    They are refused, be it for now, or somebody else has answered. Who is refused while the API
-    server does not show it is not looked at yet.
+    They are refused, perhaps only for now, or another plugin has answered. A refused container
+    whose pod the API server does not show yet is not included.
     """
     refused = (key for key, error in state.refusals.items() if error.pod is not None)
-    theirs = ((one.pod_uid, one.container) for one in state.all_assignments() if not one.name)
-    return frozenset((*refused, *theirs))
+    others = (
+        (assignment.pod_uid, assignment.container)
+        for assignment in state.all_assignments()
+        if not assignment.name
+    )
+    return frozenset((*refused, *others))
 
 
 def _serves(
     resource: str, pod: Pod, allocation_state: AllocationState, answered: Collection[Key]
 ) -> bool:
-    """Whether the kubelet will not ask for it again: it has an answer for every container."""
+    """Whether the kubelet has an answer for every container, and so will not ask again."""
     uid = pod.kubelet_uid
     tenant = allocation_state.tenants.get(uid)
     return all(
-        (uid, one.name) in answered
-        or (tenant is not None and tenant.binding(one.name) is not None)
-        or _has_run(pod, one.name)
-        for one in pod.containers
-        if one.limits.get(resource, 0)
+        (uid, container.name) in answered
+        or (tenant is not None and tenant.binding(container.name) is not None)
+        or _has_run(pod, container.name)
+        for container in pod.containers
+        if container.limits.get(resource, 0)
     )
 
 
 def _has_run(pod: Pod, container: str) -> bool:
     return any(
-        one.name == container and one.state is not ContainerState.WAITING for one in pod.statuses
+        status.name == container and status.state is not ContainerState.WAITING
+        for status in pod.statuses
     )

@@ -1,4 +1,4 @@
-"""Removes admitted pods that have left, and what they were given."""
+"""Removes admitted pods that have left, and their files."""
 
 import logging
 import time
@@ -16,10 +16,11 @@ from vgpu.sources.own_checkpoint import booted_at
 log = logging.getLogger(__name__)
 
 LEAVING_SECONDS: Final = 10.0
-"""Interval between two looks at who has left, in seconds."""
+"""Interval between two looks for pods that have left, in seconds."""
 
 MAKING_ROOM_SECONDS: Final = 0.5
-"""Interval between two looks at who has left while a container waits for room, in seconds."""
+"""Interval between two looks for pods that have left while a container waits for room, in
+seconds."""
 
 
 class GarbageCollector:
@@ -42,10 +43,10 @@ class GarbageCollector:
         self._shown: frozenset[str] = frozenset()
 
     def collect(self, state: BinderState, *, settled: bool) -> BinderState:
-        """The state without pods that have left, and without what init containers held that have
-        succeeded; the same if it is too early to look again.
+        """The state without pods that have left, and without the shares of init containers that
+        have succeeded; unchanged if it is too early to look again.
 
-        Unless it is ``settled`` who holds what, nothing that was written is removed.
+        Removes written files only if the recovery has ``settled`` who holds what.
         """
         pods = self._context.pods.known()
         self._shown = (self._shown | frozenset(pods or ())) & state.allocation_state.tenants.keys()
@@ -65,12 +66,16 @@ class GarbageCollector:
             fields = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid}
             log.info("a tenant has left", extra=fields)
             self._events.left(tenant)
-        if pods is None or not settled:  # who else has been given something is not known
+        if pods is None or not settled:  # other pods may hold shares that are not known
             return replace(state, allocation_state=allocation_state)
         tenants = allocation_state.tenants
         kept = {binding.name for tenant in tenants.values() for binding in tenant.bindings}
         kept |= self._expected.names()
-        kept |= {one.name for one in state.all_assignments() if one.pod_uid in tenants}
+        kept |= {
+            assignment.name
+            for assignment in state.all_assignments()
+            if assignment.pod_uid in tenants
+        }
         try:
             self._context.injector.prune(kept)
         except OSError as error:

@@ -1,7 +1,7 @@
-"""For whom answers were made without CDI, and which pods they were made for in vain.
+"""The pods that answers were guessed for without CDI, and the pods that were guessed in vain.
 
-A pod that the kubelet never asks for, because it is of no kubelet or is about to go, must not be
-the first guess for ever: every answer that is made for it crosses the pod that is really asked for.
+The kubelet never asks for a pod that has no kubelet or is about to go. Such a pod must not stay the
+first guess: every answer that is made for it goes to the wrong container.
 """
 
 import threading
@@ -12,18 +12,18 @@ from deviceplugin.allocate.binder_state import BinderState
 from deviceplugin.reasons import BindRefusal
 
 PATIENCE: Final = 2
-"""Wrong guesses after which a pod comes last.
+"""Number of wrong guesses after which a pod comes last.
 
-One is no sign yet: two pods that were bound at the same moment are asked for in either order, and
-the other one is next.
+One wrong guess is no evidence: the kubelet asks for two pods that were bound at the same moment in
+either order, and asks for the other one next.
 """
 
 _MOST: Final = 4096
-"""Answers that are remembered while it is not known whose they are; pods, too."""
+"""Maximum number of remembered answers without a known owner, and of remembered pods."""
 
 
 class Guesses:
-    """Safe to be asked from any thread."""
+    """The guesses. Any thread may use them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -34,21 +34,21 @@ class Guesses:
         """An answer was made for this pod."""
         with self._lock:
             while len(self._open) >= _MOST:
-                del self._open[next(iter(self._open))]  # its kubelet has died
+                del self._open[next(iter(self._open))]  # the kubelet that asked has died
             self._open[name] = uid
 
     def unlikely(self, state: BinderState) -> frozenset[str]:
-        """The UIDs of pods that answers were made for in vain too often, as far as is known now."""
+        """The UIDs of pods that have been guessed in vain too often so far."""
         with self._lock:
-            for one in state.all_assignments() if self._open else ():
-                if one.name in self._open:
-                    del self._wrong[one.pod_uid]  # the kubelet has asked for it after all
-                    refused = state.refusals.get((one.pod_uid, one.container))
+            for assignment in state.all_assignments() if self._open else ():
+                if assignment.name in self._open:
+                    del self._wrong[assignment.pod_uid]  # the kubelet asks for this pod after all
+                    refused = state.refusals.get((assignment.pod_uid, assignment.container))
                     crossed = refused is not None and refused.why is BindRefusal.CROSSED
                     if crossed:
-                        self._wrong[self._open[one.name]] += 1
-                    if crossed or state.is_ready(one):
-                        del self._open[one.name]
+                        self._wrong[self._open[assignment.name]] += 1
+                    if crossed or state.is_ready(assignment):
+                        del self._open[assignment.name]
             if len(self._wrong) > _MOST:
-                self._wrong.clear()  # most are of pods that are gone
+                self._wrong.clear()  # most UIDs are of pods that are gone
             return frozenset(uid for uid, times in self._wrong.items() if times >= PATIENCE)

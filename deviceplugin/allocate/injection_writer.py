@@ -1,4 +1,4 @@
-"""Writes what a container is created with, and finds what of it is lost."""
+"""Writes the files that a container is created with, and finds lost ones."""
 
 import errno
 import os
@@ -27,9 +27,9 @@ class InjectionWriter:
     def write(
         self, allocation_state: AllocationState, assignment: ContainerDevices, pod: Pod
     ) -> Binding:
-        """Write what the container is created with; its binding. Raises BindRefused.
+        """Write the container's files; returns its binding. Raises BindRefused.
 
-        Where the answer was guessed for another container, it is refused as CROSSED.
+        An answer that was guessed for another container is refused as CROSSED.
         """
         injector, adapter = self._context.injector, self._context.adapter
         tenant = allocation_state.tenants[assignment.pod_uid]
@@ -37,14 +37,14 @@ class InjectionWriter:
         if binding is None:
             detail = BindRefusal.INTERNAL.explanation
             raise BindRefused(BindRefusal.INTERNAL, detail, pod.ref, assignment.container)
-        given = injection(adapter, allocation_state, pod, binding)
-        response = injector.response(binding.name, given.edits, given.late_env)
+        content = injection(adapter, allocation_state, pod, binding)
+        response = injector.response(binding.name, content.edits, content.late_env)
         if injector.guesses and response != assignment.answer:
             detail = f"{CROSSED}; this one has {_for_people(binding)}"
             raise BindRefused(BindRefusal.CROSSED, detail, pod.ref, binding.container)
         try:
             self._prepare(tenant, binding.container)
-            injector.write(binding.name, given.edits, given.late_env)
+            injector.write(binding.name, content.edits, content.late_env)
         except OSError as error:
             raise BindRefused(
                 BindRefusal.NOT_WRITTEN, str(error), pod.ref, binding.container
@@ -55,7 +55,7 @@ class InjectionWriter:
     def lost(
         self, allocation_state: AllocationState, assignments: Iterable[ContainerDevices]
     ) -> frozenset[str]:
-        """The names under which something is missing or damaged; folders are created again."""
+        """The names with missing or damaged files; creates missing folders again."""
         return frozenset(
             assignment.name
             for assignment in assignments
@@ -65,24 +65,24 @@ class InjectionWriter:
     def _is_whole(self, allocation_state: AllocationState, assignment: ContainerDevices) -> bool:
         tenant = allocation_state.tenants.get(assignment.pod_uid)
         if tenant is None:
-            return True  # nothing is written for it
+            return True  # this container has no files
         folders = self._context.adapter.folders(tenant.pod, assignment.container)
         try:
             if not all(Path(folder.path).is_dir() for folder in folders):
                 self._prepare(tenant, assignment.container)
         except OSError:
-            return False  # the next try says why
+            return False  # the next try reports the reason
         return self._context.injector.is_whole(assignment.name)
 
     def _prepare(self, tenant: AdmittedPod, container: str) -> None:
-        """Create a container's folders, and have ready what else it needs. Raises OSError."""
+        """Create a container's folders, and prepare what else it needs. Raises OSError."""
         for folder in self._context.adapter.folders(tenant.pod, container):
             _create(folder.path, folder.mode)
         self._events.prepare(tenant)
 
 
 def _create(path: str, mode: int) -> None:
-    """A folder of ours; its mode is set whatever the umask. Raises OSError, also for a link."""
+    """Create a folder with this mode, whatever the umask. Raises OSError, also for a link."""
     Path(path).mkdir(parents=True, exist_ok=True)
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

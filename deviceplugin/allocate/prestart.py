@@ -10,8 +10,8 @@ def prestart_check(
     """Why the container with these IDs may not start; None if it may.
 
     An init container and the one after it have the same IDs: both have to be bound. The kubelet
-    has written whose the IDs are before it asked, at ``asked_at``: what was read earlier may be of
-    a pod that is gone.
+    writes the owner of the IDs before it asks, at ``asked_at``: an earlier reading may be of a pod
+    that is gone.
     """
     if state is None:
         return BindRefused(BindRefusal.NOT_RECOVERED, BindRefusal.NOT_RECOVERED.explanation)

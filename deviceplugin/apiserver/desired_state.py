@@ -1,7 +1,7 @@
-"""What others are to be told now: what the allocation state knows, less what the API server reports
-already. Pure.
+"""The annotations, labels and locks to write: those of the allocation state that the API server
+lacks. Pure.
 
-Each answer is of one object alone, so that one that fails holds up no other.
+Each result is of one object, so that a failing object delays no other.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,16 +16,16 @@ from vgpu.model import Device
 
 
 class DesiredState(msgspec.Struct, frozen=True):
-    """What is so at one moment.
+    """The state of the node and its pods at one moment.
 
     Attributes:
-        devices: the node's, with their health; none if they are not known yet.
-        named: the same, by every name.
+        devices: the node's, with their health; () if they are not known yet.
+        named: the devices by every name.
         tenants, pods: by the UID that the node knows a pod by; pods as the API server has them.
-        node: as the API server has it; None if it is not heard.
-        served: UIDs of pods of which the kubelet has an answer for every container: it is bound, or
-            refused, be it for now; or of which one is finally refused.
-        refused: UIDs of pods of which a container is finally refused.
+        node: as the API server has it; None if the API server does not answer.
+        served: UIDs of pods with an answer of the kubelet's for every container (it is bound, or
+            refused, perhaps only for now), and of pods with a finally refused container.
+        refused: UIDs of pods with a finally refused container.
     """
 
     devices: tuple[Device, ...]
@@ -38,7 +38,7 @@ class DesiredState(msgspec.Struct, frozen=True):
 
 
 def of_pod(adapter: SchemeAdapter, look: DesiredState, uid: str, now: float) -> AnnotationPatch:
-    """Annotations of one of the pods."""
+    """The annotations to write of one of the pods."""
     pod = look.pods[uid]
     if uid in look.refused:
         return adapter.failure_annotations(pod)
@@ -47,7 +47,7 @@ def of_pod(adapter: SchemeAdapter, look: DesiredState, uid: str, now: float) -> 
 
 
 def of_node(adapter: SchemeAdapter, look: DesiredState, now: float) -> NodePatch:
-    """Of the node; nothing while its devices are not known: that is no node without GPUs."""
+    """The patch of the node; empty while its devices are not known: it may have GPUs."""
     if look.node is None or not look.devices:
         return NodePatch()
     return adapter.node_annotations(look.node, look.devices, now)
@@ -58,19 +58,19 @@ def lock_of(
 ) -> str | None:
     """The key of the node's lock that is to be released.
 
-    Its owner is told first: without the lock the scheduler sends the next pod. ``spent`` are UIDs
-    of pods whose lock has gone before: no later one is theirs.
+    The owner's annotations are written first: without the lock the scheduler sends the next pod.
+    ``spent`` are UIDs of pods whose lock was released before: no later lock is theirs.
     """
     if look.node is None or not adapter.codec.locks(look.node):
         return None
     pods = {uid: pod for uid, pod in look.pods.items() if uid not in spent}
     served = look.served.intersection(pods)
-    told = {uid for uid in served if not of_pod(adapter, look, uid, now)}
-    return adapter.lock_to_release(look.node, pods.values(), told)
+    up_to_date = {uid for uid in served if not of_pod(adapter, look, uid, now)}
+    return adapter.lock_to_release(look.node, pods.values(), up_to_date)
 
 
 def capacity_patch(node: Node, capacity: Mapping[str, int]) -> list[dict[str, Any]]:
-    """A JSON patch (RFC 6902) of the status of that very node; what is there is replaced."""
+    """A JSON patch (RFC 6902) that replaces the capacity in the status of this node's UID."""
     patch: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": node.uid}]
     for resource, count in capacity.items():
         name = resource.replace("~", "~0").replace("/", "~1")

@@ -1,7 +1,6 @@
 """What the device plugin reports by Kubernetes Events, and how often. Pure.
 
-Few words, and no more often than somebody would read them: a container that is refused is tried
-again and again by its kubelet.
+Messages are short and repeated rarely, since the kubelet retries a refused container all the time.
 """
 
 from enum import StrEnum
@@ -14,19 +13,19 @@ from vgpu.model import PodRef
 COMPONENT: Final = "vgpu-device-plugin"
 
 AGAIN_SECONDS: Final = 300.0
-"""Minimum time between two events that say the same of the same object, in seconds."""
+"""Minimum time between two equal events of the same object, in seconds."""
 
 
 class EventReason(StrEnum):
     """The reasons of events."""
 
-    REFUSED = "VgpuRefused"  # of a pod: a container of it is not given what was asked
-    CONFLICT = "VgpuConflict"  # of a pod: what two sources say of it cannot both be
+    REFUSED = "VgpuRefused"  # of a pod: a request of one of its containers is refused
+    CONFLICT = "VgpuConflict"  # of a pod: two sources contradict each other about it
     NOT_REGISTERED = "VgpuResourceNotRegistered"  # of the node: its list would be too long
 
 
 def note(about: Pod | PodRef | Node, reason: EventReason, message: str, now: float) -> EventNote:
-    """A warning. ``now`` is unix seconds."""
+    """A warning event. ``now`` is unix seconds."""
     return event_note(
         about, reason.value, message, now, component=COMPONENT, type_=NoteType.WARNING
     )

@@ -1,12 +1,12 @@
 """Whether the pod that a node lock names can still need it.
 
-The plugin's own watch shows the pods of its node: an owner that may still be asked for is among
-them, and one that is served or refused as well. Of the others the API server is asked by name,
-after the lock has been seen. The owner may be a pod that is about to be bound, for its scheduler
-takes the lock before; or the successor, of the same name, of one that is over. If the API server
-knows no such pod, or one that cannot come here any more, then nobody needs the lock as it was seen.
+The plugin's own watch shows the pods of its node, among them each owner that the kubelet may still
+ask for, or that is served or refused. The plugin asks the API server for any other owner by name,
+after it has seen the lock. That owner may be a pod that is about to be bound, since its scheduler
+takes the lock first; or the successor, of the same name, of a pod that is over. If the API server
+knows no such pod, or one that can no longer come here, then no pod needs the lock as it was seen.
 
-A lock that names nobody, or cannot be read, is none of ours.
+The plugin ignores a lock that names no owner or cannot be read.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,8 @@ from vgpu.kube.objects import Node, Pod, holds_devices
 from vgpu.schemes.codec import NodeLock
 
 OWNER_SECONDS: Final = 5.0
-"""Maximum time to wait for an unknown owner to be bound, in seconds; then it is asked for."""
+"""Maximum time to wait for an unknown owner to be bound, in seconds; then the API server is asked
+for it."""
 
 AGAIN_SECONDS: Final = 30.0
 """Interval between two questions about one lock, in seconds."""
@@ -28,10 +29,10 @@ NEVER: Final = float("inf")
 
 
 class LockOwners:
-    """One thread asks.
+    """Finds locks that no pod needs. Used by one thread.
 
     Attributes:
-        due: when there may be another answer, in the seconds of ``monotonic``.
+        due: when the answer may change, in the seconds of ``monotonic``.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class LockOwners:
     def needless(self, look: DesiredState, node: Node) -> str | None:
         """The key of a lock, as it is on ``node``, whose owner is over, gone or elsewhere.
 
-        None if there is none, or that is not known now. Raises ClusterError, SourceError.
+        None if there is no such lock, or it is not known now. Raises ClusterError, SourceError.
         """
         lock, shown = self._in_doubt(look, node)
         if lock is None or lock.owner is None:
@@ -67,11 +68,11 @@ class LockOwners:
         return None
 
     def _in_doubt(self, look: DesiredState, node: Node) -> tuple[NodeLock | None, bool]:
-        """A lock whose owner holds nothing on the node, and whether it is shown, as over."""
+        """A lock whose owner holds nothing on the node, and whether the watch shows it as over."""
         for lock in self._locks(node):
             if lock.owner is None or lock.since is None:
                 continue
-            named = [one for one in look.pods.values() if _name(one) == lock.owner]
+            named = [pod for pod in look.pods.values() if _name(pod) == lock.owner]
             if not any(map(holds_devices, named)):
                 return lock, bool(named)
         return None, False
@@ -79,7 +80,7 @@ class LockOwners:
     def _can_come(self, namespace: str, name: str, node: str) -> bool:
         """Whether there is such a pod that has, or may have, devices of the node.
 
-        One that cannot be read may.
+        An unreadable pod may have.
         """
         pages = self._cluster.pods(
             keep=Keep.ALL, namespace=namespace, field_selector=f"metadata.name={name}"

@@ -34,7 +34,7 @@ class NodeWriter:
         self._spent: frozenset[str] = frozenset()  # UIDs of pods whose lock was released
 
     def release_lock(self) -> bool:
-        """Release the node's lock if nobody needs it any more; whether it was released."""
+        """Release the node's lock if no pod needs it; returns whether it was released."""
         known = self._context.desired_of_node()
         if known is None:
             return False
@@ -54,13 +54,13 @@ class NodeWriter:
         return True
 
     def write_annotations(self) -> bool:
-        """Write the node's annotations and labels; whether there were any to write."""
+        """Write the node's annotations and labels; returns whether there were any to write."""
         known = self._context.desired_of_node()
         if known is None:
             return False
         context, (desired, node) = self._context, known
         patch = self.patch(desired)
-        # Of a node only such labels are kept as a scheme reads; the operator's may be others.
+        # Our Node objects keep only labels that a scheme reads; the operator's may be others.
         kept = self._labels if self._labelled == node.uid else {}
         labels = {
             key: text
@@ -80,7 +80,7 @@ class NodeWriter:
         return True
 
     def write_capacity(self) -> bool:
-        """Write the capacity in the node's status; whether there was any to write."""
+        """Write the capacity in the node's status; returns whether there was any to write."""
         known = self._context.desired_of_node()
         if known is None:
             return False
@@ -96,7 +96,7 @@ class NodeWriter:
         return True
 
     def patch(self, desired: DesiredState) -> NodePatch:
-        """What is to be written of the node now; computed once for all who write a part of it."""
+        """What is to be written of the node now; computed once for all its writers."""
         now = self._context.clock()
         inputs = desired.node, desired.devices, int(now)
         if self._patch is None or self._patch[0] != inputs:
@@ -104,7 +104,7 @@ class NodeWriter:
         return self._patch[1]
 
     def _is_early(self, target: WriteTarget, desired: DesiredState) -> bool:
-        """Whether it was written just now, and of the same devices."""
+        """Whether the target was written just now, for the same devices."""
         devices, at = self._paced.get(target, ((), 0.0))
         until = at + NODE_SECONDS
         if devices != desired.devices or until <= self._context.monotonic():

@@ -1,4 +1,4 @@
-"""Objects as our own writes have left them, until the watch shows them so."""
+"""Objects as our own writes have left them, until the watch shows the writes."""
 
 import msgspec
 from msgspec.structs import replace
@@ -9,7 +9,7 @@ from vgpu.kube.objects import Node, Pod
 
 
 class _Newer(msgspec.Struct, frozen=True):
-    """An object as a write has left it, until the watch shows another than those before."""
+    """An object after our write, kept until the watch shows a version other than those before."""
 
     before: frozenset[str]
     now: Pod | Node

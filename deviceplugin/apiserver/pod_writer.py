@@ -22,7 +22,7 @@ class PodWriter:
 
     def __init__(self, context: WriteContext) -> None:
         self._context = context
-        self._up_to_date: dict[str, _Inputs] = {}  # pods that lacked nothing, as they were then
+        self._up_to_date: dict[str, _Inputs] = {}  # inputs of pods that needed no write
 
     def pending(self, desired: DesiredState) -> list[str]:
         """UIDs of the pods that may have to be written."""
@@ -37,7 +37,7 @@ class PodWriter:
         ]
 
     def write(self, desired: DesiredState, uid: str) -> bool:
-        """Write a pod's annotations; whether there were any to write.
+        """Write a pod's annotations; returns whether there were any to write.
 
         Raises ClusterError, SourceError, DroppedError.
         """

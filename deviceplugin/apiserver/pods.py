@@ -1,7 +1,7 @@
 """This node's pods: followed by a watch, and asked for at once where one is missing.
 
-The kubelet and this watch hear of a pod at the same moment, in any order. So a pod that is not
-there yet is no pod that does not exist: before that is said, the API server is asked.
+The kubelet and this watch learn of a pod at the same moment, in any order. So a pod that the watch
+has not shown may exist: the plugin asks the API server before it decides that the pod does not.
 """
 
 import threading
@@ -23,7 +23,7 @@ _NONE: Final[_Known] = {}
 
 
 class Pods:
-    """Safe to be asked from any thread. All are by the UID that the node knows them by."""
+    """The pods by the UID that the node knows them by. Any thread may ask."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class Pods:
         changed: Callable[[], object],
         clock: Callable[[], float],
     ) -> None:
-        """``changed`` is called after every change, ``clock`` returns seconds that never go back.
+        """``changed`` is called after every change, ``clock`` returns monotonic seconds.
 
-        ``asked`` is the same server, to be asked with the patience of ASKING_SECONDS.
+        ``asked`` is a client of the same server with a time-out of ASKING_SECONDS.
         """
         self._cluster = asked
         self._selector = f"spec.nodeName={node}"
@@ -44,40 +44,43 @@ class Pods:
         self._informer = Informer(api, cluster.server, key=lambda pod: pod.ref.uid, changed=changed)
         self._asking = threading.Lock()
         self._asked: _Known | None = None
-        self._asked_at = float("-inf")  # when the question of that answer began
-        self._told: tuple[_Known, _Known] = _NONE, _NONE  # by UID, by the node's; swapped in whole
+        self._asked_at = float("-inf")  # when the request for that answer began
+        self._by_uid: tuple[_Known, _Known] = (
+            _NONE,
+            _NONE,
+        )  # by UID, by the node's UID; both at once
 
     def start(self) -> None:
         """Begin to follow."""
         self._informer.start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the first list has come, or has failed; whether it did so in time."""
+        """Wait until the first list has come or failed; returns whether that was in time."""
         return self._informer.wait(seconds)
 
     def close(self) -> None:
-        """Follow no longer."""
+        """Stop following."""
         self._informer.close()
 
     def known(self) -> Mapping[str, Pod] | None:
-        """All of the node's pods; None while the API server is not heard."""
+        """All of the node's pods; None while the API server does not answer."""
         state = self._informer.state()
         if not state.synced or state.malformed:  # one of those may be the pod that is asked for
             return None
-        seen, told = self._told
+        seen, by_uid = self._by_uid
         if state.objects is not seen:
-            told = {pod.kubelet_uid: pod for pod in state.objects.values()}
-            self._told = state.objects, told
-        return told
+            by_uid = {pod.kubelet_uid: pod for pod in state.objects.values()}
+            self._by_uid = state.objects, by_uid
+        return by_uid
 
     def find(self, uid: str) -> Pod | None:
-        """One pod, as far as the watch has told."""
+        """One pod, as far as the watch has shown it."""
         return (self.known() or {}).get(uid)
 
     def ask(self) -> Mapping[str, Pod] | None:
         """All of the node's pods as the API server has them now; None if it does not answer.
 
-        Who waits while another asks gets the next answer, which is of a later time, too.
+        A thread that waits while another one asks gets the next answer, which began later.
         """
         came_at = self._clock()
         with self._asking:

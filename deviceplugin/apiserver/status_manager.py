@@ -1,9 +1,10 @@
-"""Makes the API server show what is so: annotations of pods and node, locks, events. One thread.
+"""Writes the desired state to the API server: annotations of pods and node, locks, events. One
+thread.
 
-Nothing waits for it but other schedulers: containers are bound without it. What is to be written is
-computed from what the API server shows, so that a crash loses nothing, and is written with the
-version that was seen, so that nothing of others is overwritten. A target that fails is tried again
-later, after all that have not failed: a round has an order, which a work queue would not keep.
+Only schedulers wait for these writes: containers are bound without them. A write is computed from
+what the API server shows, so that a crash loses nothing, and it carries the version that was seen,
+so that it overwrites nothing of others. A target that fails is tried again later, after all that
+have not failed: a round has an order, which a work queue would not keep.
 """
 
 import logging
@@ -46,12 +47,12 @@ PATIENCE_SECONDS: Final = 5.0
 """Maximum time to wait at the end for a request under way, in seconds."""
 
 _MOVED_ON: Final = frozenset({409, 422})
-"""Conflict, and Invalid where a UID or a ``test`` operation did not hold."""
+"""HTTP statuses Conflict, and Invalid if a UID or a ``test`` operation did not match."""
 
 _GONE: Final = 404
 
 _BUSY: Final = frozenset({0, 429, 500, 502, 503, 504})
-"""Statuses that are no answer to what was asked."""
+"""HTTP statuses that are no answer to the request."""
 
 MOST_EVENTS: Final = 128
 """Maximum number of events that wait; the oldest are dropped."""
@@ -70,9 +71,9 @@ class StatusManager:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``look`` gives what is so, None while that is not known.
+        """``look`` returns the desired state, None while it is not known.
 
-        ``clock`` gives unix seconds, ``monotonic`` seconds that never go back.
+        ``clock`` returns unix seconds, ``monotonic`` seconds that never go back.
         """
         self._clock = clock
         self._monotonic = monotonic
@@ -81,7 +82,7 @@ class StatusManager:
         self._events = EventRecorder(MOST_EVENTS, repeat_seconds=AGAIN_SECONDS, keeps_newest=True)
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, str]] = Counter()  # changed under the lock
-        # Below is the status manager's thread's own.
+        # Only the status manager's thread uses the attributes below.
         self._backoff = ItemBackoff(random.random)
         self._due = DueTime()
         self._context = WriteContext(
@@ -99,7 +100,7 @@ class StatusManager:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write no more; what is not written is written after the next start."""
+        """Stop writing; the rest is written after the next start."""
         self._stopping.set()
         self._awake.set()
         self._thread.join(PATIENCE_SECONDS)
@@ -109,7 +110,7 @@ class StatusManager:
         self._awake.set()
 
     def say(self, about: Pod | PodRef | Node, reason: EventReason, message: str) -> None:
-        """Warn people by an event, unless the same was written lately."""
+        """Write a warning event, unless an equal one was written lately."""
         self._events.record(note(about, reason, message, self._clock()))
         self._awake.set()
 
@@ -131,7 +132,7 @@ class StatusManager:
             self._awake.clear()
 
     def round(self) -> float:
-        """Write all that is due; the seconds after which something may be due again."""
+        """Write all that is due; returns the seconds after which a write may be due again."""
         self._due.at = self._monotonic() + NODE_SECONDS
         desired = self._context.desired()
         writes = self._writes(desired) if desired else []
@@ -142,7 +143,7 @@ class StatusManager:
         return max(0.0, self._due.at - self._monotonic())
 
     def _writes(self, desired: DesiredState) -> list[Write]:
-        """All that may have to be written, what others wait for first."""
+        """All possible writes; first those that schedulers wait for."""
         version = desired.node.resource_version if desired.node else ""
         pods = [
             Write(
@@ -165,13 +166,13 @@ class StatusManager:
         if not self._pods.write(desired, uid):
             return False
         if self._backoff.failures(WriteKey(WriteTarget.POD, uid)):
-            self._awake.set()  # for its lock, which was looked at before
+            self._awake.set()  # for the pod's lock, which was looked at before
         return True
 
     def _write_event(self) -> bool:
         event = self._events.take()
         if len(self._events):
-            self._awake.set()  # for the next one
+            self._awake.set()  # for the next lock
         if event is None:
             return False
         try:
@@ -183,7 +184,7 @@ class StatusManager:
         return True
 
     def _tried(self, write: Write) -> bool:
-        """Write it, if it may be tried now; whether the server can be reached."""
+        """Write it, if it may be tried now; returns whether the server can be reached."""
         key, now = write.key, self._monotonic()
         until = self._backoff.until(key, write.version)
         if until > now:
@@ -210,7 +211,7 @@ class StatusManager:
         if status in _MOVED_ON:
             result = WriteResult.MOVED_ON
         elif status == _GONE:
-            result = WriteResult.GONE  # the watch will say so
+            result = WriteResult.GONE  # the watch will show that
         moved_on = result is not WriteResult.FAILED
         self._count(write.key.target, result)
         until = self._backoff.add(write.key, self._monotonic(), write.version, moved_on=moved_on)

@@ -26,10 +26,12 @@ class UnhealthyWriter:
         self._context = context
         self._node = node
         self._last: tuple[Mapping[str, str], str] | None = None  # data and version
-        self._forbidden_until = 0.0  # 0 unless it was forbidden since it was written
+        self._forbidden_until = 0.0  # 0 unless a write was forbidden after the last success
 
     def write(self) -> bool:
-        """Write it if it says something else; whether it did. Raises ClusterError, SourceError."""
+        """Write the ConfigMap if it differs; returns whether it did. Raises ClusterError,
+        SourceError.
+        """
         known = self._context.desired_of_node()
         if known is None:
             return False
@@ -50,7 +52,7 @@ class UnhealthyWriter:
             data = {**others, **wanted}
             self._last = data, cluster.write_config_map(*where, data, version)
         except (ClusterError, SourceError) as error:
-            self._last = None  # it may be another: it is read again
+            self._last = None  # the ConfigMap may have changed: it is read again
             if not isinstance(error, ClusterError) or error.status != _FORBIDDEN:
                 raise
             self._forbidden(error)
@@ -60,7 +62,7 @@ class UnhealthyWriter:
         return True
 
     def _forbidden(self, error: ClusterError) -> None:
-        """The right to the ConfigMap is the operator's to grant: no failure, and logged once."""
+        """The operator grants the right to the ConfigMap: a missing right is logged once."""
         if not self._forbidden_until:
             log.info("unhealthy GPUs are not written: no permission", extra={"reason": str(error)})
         self._forbidden_until = self._context.monotonic() + FORBIDDEN_SECONDS

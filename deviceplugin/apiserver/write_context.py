@@ -1,4 +1,4 @@
-"""What the writers of pods, node and ConfigMap have in common."""
+"""The context that the writers of pods, node and ConfigMap share."""
 
 from collections.abc import Callable
 
@@ -19,12 +19,12 @@ class WriteContext(msgspec.Struct, frozen=True):
     Attributes:
         cluster: the API server.
         adapter: the scheme's.
-        look: gives what is so, None while that is not known.
+        look: returns the desired state, None while it is not known.
         failpoint: called after each write.
-        clock: gives unix seconds.
-        monotonic: gives seconds that never go back.
+        clock: returns unix seconds.
+        monotonic: returns seconds that never go back.
         own_writes: objects that the watch does not show yet.
-        due: when something may have to be written again.
+        due: when a write may be due again.
     """
 
     cluster: ApiClient
@@ -37,11 +37,11 @@ class WriteContext(msgspec.Struct, frozen=True):
     due: DueTime
 
     def desired(self) -> DesiredState | None:
-        """What is so, with what our own writes have made of it."""
+        """The desired state over the objects as our own writes have left them."""
         state = self.look()
         return None if state is None else self.own_writes.over(state)
 
     def desired_of_node(self) -> tuple[DesiredState, Node] | None:
-        """The same with the node's object; None while either is not known."""
+        """The desired state with the node's object; None while either is not known."""
         state = self.desired()
         return None if state is None or state.node is None else (state, state.node)

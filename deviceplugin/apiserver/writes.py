@@ -1,4 +1,4 @@
-"""What is written to the API server, and what came of it, as values."""
+"""Writes to the API server and their results, as values."""
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -18,16 +18,16 @@ class WriteTarget(StrEnum):
 
 
 class WriteResult(StrEnum):
-    """What came of a write."""
+    """The result of a write."""
 
     TOLD = "told"
-    MOVED_ON = "moved_on"  # it was not as we had seen it: it is looked at again
+    MOVED_ON = "moved_on"  # the object has changed since we saw it: it is looked at again
     GONE = "gone"
     FAILED = "failed"
 
 
 class DroppedError(Exception):
-    """The API server took annotations and has not kept them, as a webhook may have it."""
+    """The API server accepted annotations and did not keep them; a webhook may cause this."""
 
     def __init__(self, keys: str) -> None:
         super().__init__(f"the API server took these annotations and dropped them: {keys}")
@@ -40,14 +40,14 @@ class WriteKey(msgspec.Struct, frozen=True):
     uid: str = ""
 
     def fields(self) -> dict[str, str]:
-        """For the log."""
+        """The key as fields of a log record."""
         return {"subject": self.target.value} | ({"uid": self.uid} if self.uid else {})
 
 
 class Write(msgspec.Struct, frozen=True):
-    """Something that may have to be written; ``write`` returns whether it had to be.
+    """A write that may be necessary; ``write`` returns whether it was.
 
-    ``version`` is the resource version that was seen, "" where that does not count.
+    ``version`` is the resource version that was seen, "" where the version does not count.
     """
 
     key: WriteKey
@@ -56,16 +56,16 @@ class Write(msgspec.Struct, frozen=True):
 
 
 class DueTime:
-    """When something may have to be written again, in monotonic seconds."""
+    """When a write may be due again, in monotonic seconds."""
 
     def __init__(self) -> None:
         self.at = 0.0
 
     def by(self, at: float) -> None:
-        """At that time, unless it is earlier already."""
+        """A write is due at this time, unless one is due earlier."""
         self.at = min(self.at, at)
 
 
 def as_text(patch: Mapping[str, object]) -> str:
-    """Annotations, labels or counts, for the log."""
+    """Annotations, labels or counts as text for the log."""
     return ", ".join(f"{key}={value}" for key, value in patch.items())

@@ -20,12 +20,12 @@ LegacyRefusal = Callable[[int, tuple[Device, ...]], Mapping[str, str]]
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """What an adapter is made for.
+    """The node and cluster that an adapter is made for.
 
     Attributes:
         gpus: the node's.
-        node: its object; there where the scheme needs it, see :class:`AdapterBuilder`.
-        nodes: all of the cluster's, where the scheme needs them.
+        node: the Node object, where the scheme needs it, see :class:`AdapterBuilder`.
+        nodes: all nodes of the cluster, where the scheme needs them.
         links: how near GPUs are to one another, where the scheme needs it.
     """
 
@@ -36,7 +36,7 @@ class Surroundings(msgspec.Struct, frozen=True):
 
 
 class ServicesBuilder(Protocol):
-    """Makes what a scheme serves its pods beside the injector."""
+    """Makes the services of a scheme besides the injector."""
 
     def __call__(
         self,
@@ -46,7 +46,7 @@ class ServicesBuilder(Protocol):
         health: Callable[[], Health],
         look: Callable[[], object],
     ) -> SchemeServices:
-        """``pod`` is one by its UID, ``health`` that of now.
+        """``pod`` finds a pod by its UID, ``health`` returns the current health.
 
         ``look`` is called when containers that wait for the scheme's files may have them.
         """
@@ -66,19 +66,19 @@ def _no_unit(_: SchemeAdapter, __: str) -> IdUnit | None:
 
 
 class AdapterBuilder(msgspec.Struct, frozen=True):
-    """How one scheme's adapter comes about.
+    """How one scheme's adapter is made.
 
     Attributes:
-        make: the adapter of these flags. Raises FactorError, ShimError.
+        make: makes the adapter of these flags. Raises FactorError, ShimError.
         needs_node: whether the environment of containers depends on the Node object.
         needs_nodes: whether the flags need all of the cluster's nodes to be read.
-        needs_links: whether it matters how near GPUs are to one another.
+        needs_links: whether the scheme uses how near GPUs are to one another.
         mend: repairs the scheme's files on the host. Raises OSError.
         unit_of: what one ID of a resource stands for, where the operator decides it.
-        services: makes what the scheme serves its pods beside the injector; None is nothing.
-        refusal: what the original answers in place of a refusal; None if it refuses.
-        predecessor: what the original plugin has kept of its pods, read before there is a
-            checkpoint of ours; None if it keeps nothing.
+        services: makes the services of the scheme besides the injector; None if it has none.
+        refusal: the original's answer in place of a refusal; None if the original refuses.
+        predecessor: reads the original plugin's record of its pods, before there is a
+            checkpoint of ours; None if the original keeps none.
     """
 
     make: Callable[[PluginOptions, Surroundings], SchemeAdapter]

@@ -1,4 +1,4 @@
-"""From the flags to gpu-manager's adapter, and to what its containers are served."""
+"""Makes gpu-manager's adapter and services from the flags."""
 
 from collections.abc import Callable, Iterable
 from typing import Final

@@ -1,4 +1,4 @@
-"""From the flags to gpushare's adapter."""
+"""Makes gpushare's adapter from the flags."""
 
 from typing import Final
 

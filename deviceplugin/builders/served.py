@@ -1,4 +1,4 @@
-"""The schemes that the plugin serves: how each one's adapter comes about, by the adapter's name.
+"""The schemes that the plugin serves: the builder of each adapter, by the adapter's name.
 
 The name stands in the scheme's row (:attr:`vgpu.schemes.row.SchemeRow.adapter`).
 """
@@ -21,6 +21,6 @@ BUILDERS: Final[Mapping[str, AdapterBuilder]] = {
 
 
 def builder_of(scheme: Scheme) -> AdapterBuilder:
-    """How a scheme's adapter comes about. Raises KeyError for a scheme that is not served."""
+    """The builder of a scheme's adapter. Raises KeyError for a scheme that is not served."""
     row = registry().of(scheme)
     return BUILDERS[row.adapter if row else ""]

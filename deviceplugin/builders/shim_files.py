@@ -1,8 +1,8 @@
 """The shim on the host: ``libvgpu.so`` and the ``ld.so.preload`` that loads it, to be mounted.
 
 A library is put under a name with the digest of its content, and ``libvgpu.so`` is a link to the
-newest. Neither is ever written into: a running container has its file mounted, and code that
-changes under a process ends it.
+newest. Neither is ever written into: a running container has the file mounted, and a process dies
+if its code changes.
 """
 
 import hashlib
@@ -18,17 +18,17 @@ from vgpu.schemes.volcano.key_set import VOLCANO, ShimPaths
 from vgpu.sources.files import printable, read_file
 
 DEFAULT_SHIM_DIR: Final = str(Path(VOLCANO.paths.library).parent)
-"""In which the dialects have their host files."""
+"""The folder of the dialects' host files."""
 
 LIBRARY_FLAG: Final = "--volcano.shim-library"
 FOLDER_FLAG: Final = "--volcano.shim-dir"
 
 KEPT: Final = 3
-"""Versions that stay, the newest first. No container needs an older one: it has the file itself,
-and one that is recreated gets what the link names. They are there to go back to by hand."""
+"""Number of the newest versions that stay, so that an operator can go back by hand. No container
+needs an older version: a running one has the file, a recreated one gets the link's target."""
 
 _LIMIT: Final = 256 * 1024 * 1024
-"""Bytes of a library; HAMi-core's has one million."""
+"""Maximum size of a library in bytes; HAMi-core's has one million."""
 
 _ELF: Final = b"\x7fELF"
 _VERSION: Final = re.compile(r"[0-9a-f]{16}")
@@ -39,7 +39,7 @@ class ShimError(Exception):
 
 
 def paths_below(paths: ShimPaths, folder: str) -> ShimPaths:
-    """The dialect's paths with those of the host below ``folder`` in place of the default."""
+    """The dialect's paths, with the host's paths below ``folder`` instead of the default."""
 
     def moved(path: str) -> str:
         return str(Path(folder, Path(path).relative_to(DEFAULT_SHIM_DIR)))
@@ -53,9 +53,9 @@ def paths_below(paths: ShimPaths, folder: str) -> ShimPaths:
 
 
 def install(source: str, folder: str, key_set: ShimPaths) -> ShimPaths:
-    """Put the library of the file ``source`` in place, and say what is to be mounted.
+    """Put the library of the file ``source`` in place; returns the paths to mount.
 
-    Does nothing where all is there already. Raises ShimError.
+    Writes nothing if all files are there already. Raises ShimError.
     """
     try:
         content = read_file(source, _LIMIT, follow=True)
@@ -73,7 +73,7 @@ def install(source: str, folder: str, key_set: ShimPaths) -> ShimPaths:
 
 
 def _put(content: bytes, link: Path) -> None:
-    """A version and the link to it. Raises OSError."""
+    """Write a version and the link to it. Raises OSError."""
     link.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(content).hexdigest()
     version = link.with_name(f"{link.name}.{digest[:16]}")
@@ -84,17 +84,17 @@ def _put(content: bytes, link: Path) -> None:
 
 
 def _put_text(content: bytes, path: Path) -> None:
-    """A file with this content, unless there is one. Raises OSError."""
+    """Write a file with this content, unless there is one. Raises OSError."""
     try:
-        found = read_file(str(path), _LIMIT)
+        present = read_file(str(path), _LIMIT)
     except SourceError:
-        found = None
-    if found != content:
+        present = None
+    if present != content:
         atomic_files.write(path, content)
 
 
 def _forget_old(link: Path, newest: Path) -> None:
-    """Raises OSError."""
+    """Remove versions beyond :data:`KEPT`. Raises OSError."""
     prefix = f"{link.name}."
     versions = [
         path

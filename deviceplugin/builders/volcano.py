@@ -1,4 +1,4 @@
-"""From the flags to Volcano's or HAMi's adapter, with its library on the host."""
+"""Makes Volcano's or HAMi's adapter from the flags, and puts its library on the host."""
 
 from typing import Final
 
@@ -18,7 +18,7 @@ _KEY_SETS: Final = {key_set.name: key_set for key_set in (VOLCANO, HAMI)}
 
 
 def _make(options: PluginOptions, around: Surroundings) -> SchemeAdapter:
-    """Puts the shim on the host if there is one to be put. Raises FactorError, ShimError."""
+    """Also puts the shim on the host if the flags ask for it. Raises FactorError, ShimError."""
     key_set = _KEY_SETS[options.volcano_dialect]
     paths = _shim(options)
     policy = options.volcano_core_policy
@@ -47,7 +47,7 @@ def _takes_factor_of_others(options: PluginOptions) -> bool:
 
 
 def _shim(options: PluginOptions) -> ShimPaths:
-    """Where the shim is on the host; put there if it is ours to put. Raises ShimError."""
+    """The shim's paths on the host; installs it if the flags ask for it. Raises ShimError."""
     source, folder = options.volcano_shim_library, options.volcano_shim_dir
     paths = _KEY_SETS[options.volcano_dialect].paths
     return install(source, folder, paths) if source else paths_below(paths, folder)

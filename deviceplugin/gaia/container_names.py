@@ -1,6 +1,6 @@
-"""Which container of a pod an ID is: by the kubelet's log links, and by the pod's status.
+"""The name of a pod's container by its ID: from the kubelet's log links and the pod's status.
 
-The kubelet makes the link when the container has started, so the container may ask before.
+The kubelet makes the link when the container has started, so the container may ask before that.
 """
 
 import time
@@ -14,7 +14,7 @@ from vgpu.sources.files import Remembered
 from vgpu.sources.kubelet_names import read_container_links
 
 Names = Callable[[PodRef, Pod | None], Mapping[str, str]]
-"""Container ID -> name, as far as it is known by now."""
+"""Container ID -> name, as far as the names are known by now."""
 
 
 class ContainerNames:
@@ -25,16 +25,16 @@ class ContainerNames:
         self._links = Remembered(str(Path(log_dir).parent / "containers"), read_container_links)
 
     def of(self, ref: PodRef, pod: Pod | None) -> Mapping[str, str]:
-        """See :data:`Names`; the pod as the API server shows it, if it does."""
-        told = {one.id: one.name for one in pod.statuses if one.id} if pod else {}
+        """See :data:`Names`; ``pod`` as the API server shows it, None if it does not."""
+        reported = {status.id: status.name for status in pod.statuses if status.id} if pod else {}
         try:
             links, _ = self._links.get(time.time())
         except SourceError:
-            return told  # no such folder yet: nothing has started
+            return reported  # no such folder yet: nothing has started
         mine = (ref.namespace, ref.name)
         linked = {
             container: name.container
             for container, name in links.items()
             if (name.namespace, name.pod) == mine
         }
-        return told | linked
+        return reported | linked

@@ -1,7 +1,7 @@
-"""Which files of the host are the NVIDIA driver's, for containers that are given its folder.
+"""The files of the host's NVIDIA driver, for containers that get a folder with them.
 
-Libraries are found as the dynamic loader finds them, by ``ld.so.cache``, or where there is none in
-the usual folders; programs in the usual folders. The lists are those of gpu-manager's
+Libraries are found as the dynamic loader finds them: by ``ld.so.cache``, or without it in the usual
+folders. Programs are found in the usual folders. The lists are those of gpu-manager's
 ``volume.conf``, with the libraries that newer drivers need for computing.
 """
 
@@ -87,7 +87,7 @@ _NAME: Final = re.compile(r"(?P<stem>.+\.so)(?:\.(?P<version>[0-9]+(?:\.[0-9]+)*
 
 
 class HostFile(msgspec.Struct, frozen=True, order=True):
-    """A regular file: its path here, and what changes when it does."""
+    """A regular file: its path here, and values that change when the file changes."""
 
     path: str
     size: int
@@ -95,12 +95,12 @@ class HostFile(msgspec.Struct, frozen=True, order=True):
 
     @property
     def name(self) -> str:
-        """Without its folder."""
+        """The file's name without its folder."""
         return self.path.rpartition("/")[2]
 
 
 class Library(msgspec.Struct, frozen=True):
-    """What an ELF file reports of itself; ``soname`` is "" if it has none."""
+    """The header values of an ELF file; ``soname`` is "" if it has none."""
 
     bits: int
     soname: str = ""
@@ -111,9 +111,9 @@ class HostDriver(msgspec.Struct, frozen=True):
     """The driver of a host.
 
     Attributes:
-        version: as its libraries are called, ``580.95.05``.
+        version: as in the names of its libraries, ``580.95.05``.
         libraries: in the loader's order.
-        programs: by the name they are called by.
+        programs: by the name that users run.
     """
 
     version: str
@@ -124,21 +124,25 @@ class HostDriver(msgspec.Struct, frozen=True):
 def survey(root: str = "/") -> HostDriver:
     """The driver of the host whose root is ``root`` here.
 
-    Raises SourceError LIBRARY_NOT_FOUND, or MALFORMED while parts of two drivers lie there.
+    Raises SourceError LIBRARY_NOT_FOUND, or MALFORMED while the host has parts of two drivers.
     """
     known = list(_cached(root))
     if not any(_stem(name) == CUDA for name, _ in known):
         known = list(_lying_about(root))
     version = _version(root, known)
-    wanted = ((name, path) for name, path in known if _is_of(name, version))
-    files = dict.fromkeys(file for _, path in wanted for file in _file(root, path))
+    ours = ((name, path) for name, path in known if _is_of(name, version))
+    files = dict.fromkeys(file for _, path in ours for file in _file(root, path))
     same = {f"{stem}.{version}" for stem in (CUDA, NVML)}
-    libraries = (one for one in files if _stem(one.name) not in (CUDA, NVML) or one.name in same)
+    libraries = (
+        library
+        for library in files
+        if _stem(library.name) not in (CUDA, NVML) or library.name in same
+    )
     return HostDriver(version, tuple(libraries), _programs(root, PROGRAMS))
 
 
 def digest(driver: HostDriver, more: Iterable[HostFile] = ()) -> str:
-    """Twelve digits that change with any of the files, or one ``more``."""
+    """Twelve digits that change with any file of the driver or of ``more``."""
     files = [*driver.libraries, *driver.programs.values(), *more]
     lines = [f"{file.path}\0{file.size}\0{file.mtime_ns}\n" for file in files]
     return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()[:12]
@@ -160,11 +164,11 @@ def here(path: str) -> HostFile | None:
     return next(_file("/", path), None)
 
 
-# ---------------------------------------------------------------- looking
+# ---------------------------------------------------------------- finding files
 
 
 def _cached(root: str) -> ldcache.Libraries:
-    """What the loader knows; nothing if unknown."""
+    """The libraries of the loader's cache; () if the cache cannot be read."""
     try:
         path = resolved(root, _CACHE)
         return ldcache.parse(read_file(path, ldcache.CACHE_LIMIT), path)
@@ -187,7 +191,7 @@ def _lying_about(root: str) -> Iterator[tuple[str, str]]:
 
 
 def _version(root: str, known: Collection[tuple[str, str]]) -> str:
-    """By the name of the file that programs get for CUDA. Raises SourceError."""
+    """The driver's version, from the name of the CUDA library's file. Raises SourceError."""
     names = {
         stem: next((one.name for one in _files(root, known, stem)), "") for stem in (CUDA, NVML)
     }
@@ -203,44 +207,44 @@ def _version(root: str, known: Collection[tuple[str, str]]) -> str:
 
 
 def _files(root: str, known: Iterable[tuple[str, str]], stem: str) -> Iterator[HostFile]:
-    """The files that programs get who ask for the library, with a major version or without."""
+    """The files that programs get for this library, with a major version or without."""
     for name, path in known:
-        if _stem(name) == stem and "." not in _said_version(name):
+        if _stem(name) == stem and "." not in _named_version(name):
             yield from _file(root, path)
 
 
 def _is_of(name: str, version: str) -> bool:
-    """Whether a library is the driver's: one of another version was left behind.
+    """Whether a library is of this driver: one of another version was left behind.
 
-    Names have the driver's version, or one number, or nothing.
+    Names have the driver's version, or one number, or no version.
     """
-    said = _said_version(name)
-    return _stem(name) in LIBRARIES and ("." not in said or said == version)
+    named = _named_version(name)
+    return _stem(name) in LIBRARIES and ("." not in named or named == version)
 
 
 def _stem(name: str) -> str:
-    """A library's name without its version; "" if it is none."""
+    """A library's name without its version; "" if this is no library."""
     match = _NAME.fullmatch(name)
     return match["stem"] if match else ""
 
 
-def _said_version(name: str) -> str:
+def _named_version(name: str) -> str:
     """The version in a library's name; "" if there is none."""
     match = _NAME.fullmatch(name)
     return (match["version"] or "") if match else ""
 
 
 def _file(root: str, path: str) -> Iterator[HostFile]:
-    found = regular_file(root, path)
-    if found:
-        yield HostFile(found[0], found[1].st_size, found[1].st_mtime_ns)
+    regular = regular_file(root, path)
+    if regular:
+        yield HostFile(regular[0], regular[1].st_size, regular[1].st_mtime_ns)
 
 
 def _programs(root: str, names: Iterable[str]) -> dict[str, HostFile]:
-    """The first of each name."""
-    found: dict[str, HostFile] = {}
+    """The first program of each name."""
+    programs: dict[str, HostFile] = {}
     for name in names:
         for folder in _PROGRAM_FOLDERS:
             for file in _file(root, f"{folder}/{name}"):
-                found.setdefault(name, file)
-    return found
+                programs.setdefault(name, file)
+    return programs

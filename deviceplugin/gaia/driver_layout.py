@@ -1,8 +1,9 @@
-"""What lies where in the driver's folder that containers see as ``/usr/local/nvidia``.
+"""The content of the driver's folder that containers see as ``/usr/local/nvidia``.
 
-Libraries in ``lib64`` and ``lib``, by their class, with the links that the dynamic loader asks for;
-programs in ``bin``. In the folder for parts of GPUs, ``libcuda.so.1`` and ``libnvidia-ml.so.1``
-lead to gpu-manager's control library, which loads the driver's own by their versions.
+``lib64`` and ``lib`` have the libraries, by their class, with the links that the dynamic loader
+asks for; ``bin`` has the programs. In the folder for parts of GPUs, ``libcuda.so.1`` and
+``libnvidia-ml.so.1`` lead to gpu-manager's control library, which loads the driver's own libraries
+by their versions.
 """
 
 import re
@@ -37,14 +38,14 @@ class Flavour(StrEnum):
 
 
 class DriverLayout(msgspec.Struct, frozen=True):
-    """A folder: files of the host and links, by their paths in it."""
+    """The content of a folder: files of the host and links, by their paths in the folder."""
 
     files: Mapping[str, HostFile]
     links: Mapping[str, str]
 
 
 def origin(driver: HostDriver, known: Mapping[str, Library]) -> DriverLayout:
-    """The folder for whole GPUs; ``known`` are the libraries by path. Raises SourceError."""
+    """The layout for whole GPUs; ``known`` are the libraries by path. Raises SourceError."""
     files: dict[str, HostFile] = {}
     links: dict[str, str] = {}
     for file in driver.libraries:
@@ -62,13 +63,12 @@ def origin(driver: HostDriver, known: Mapping[str, Library]) -> DriverLayout:
 
 
 def shared(whole: DriverLayout, control: HostFile, bits: int, client: HostFile) -> DriverLayout:
-    """The folder for parts of GPUs; ``bits`` are the control library's.
+    """The layout for parts of GPUs; ``bits`` is the class of the control library.
 
-    Of the other class CUDA and NVML are left out: nothing would limit them there. Raises
-    SourceError.
+    Leaves out CUDA and NVML of the other class: nothing would limit them. Raises SourceError.
     """
     here = FOLDERS[bits]
-    files = {place: one for place, one in whole.files.items() if _is_of(place, here)}
+    files = {place: file for place, file in whole.files.items() if _is_of(place, here)}
     links = {place: target for place, target in whole.links.items() if _is_of(place, here)}
     for stem in (CUDA, NVML):
         replaced = [place for place, target in links.items() if _stem(target) == stem]
@@ -81,7 +81,7 @@ def shared(whole: DriverLayout, control: HostFile, bits: int, client: HostFile) 
 
 
 def _is_of(place: str, folder: str) -> bool:
-    """Whether what lies there may be in the folder for parts of GPUs."""
+    """Whether the file may be in the folder for parts of GPUs: CUDA and NVML only in ``folder``."""
     where, _, name = place.rpartition("/")
     return where in (folder, PROGRAMS) or _stem(name) not in (CUDA, NVML)
 
@@ -92,14 +92,14 @@ def _stem(name: str) -> str:
 
 
 def _is_nvidias(name: str, library: Library) -> bool:
-    """Whether a library that other vendors have as well is NVIDIA's, by what it needs."""
+    """Whether a library that other vendors have as well is NVIDIA's, by the libraries it needs."""
     if name.partition(".so")[0] not in _SEVERAL_VENDORS:
         return True
     return any(_NVIDIAS.search(needed) for needed in library.needed)
 
 
 def _asked_for(file: HostFile, soname: str) -> Iterator[str]:
-    """The names by which programs ask for a library, besides its own. Raises SourceError."""
+    """The names by which programs ask for a library, besides its file name. Raises SourceError."""
     if soname in ("", file.name):
         return
     if not _FILE_NAME.fullmatch(soname):

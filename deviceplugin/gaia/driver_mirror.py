@@ -1,10 +1,10 @@
-"""The driver's libraries and programs in folders of their own, which containers are given.
+"""Copies of the driver's libraries and programs in folders for containers.
 
 ``<driver>/nvidia`` for parts of GPUs and ``<driver>/origin`` for whole ones, as gpu-manager has
-them. Each is a link to a folder that never changes: another driver, or another control library,
-makes another folder, and the link is switched in one step. The runtime follows the link when it
-makes a container, which keeps its folder; so a folder that is linked to no more is removed after
-the next boot of the node, when no container can have it.
+them. Each is a link to a folder that never changes: a new driver or control library gets a new
+folder, and the link is switched in one step. The runtime follows the link when it makes a
+container, and the container keeps its folder; so a folder without a link is removed after the next
+boot of the node, when no container can have it.
 """
 
 import logging
@@ -37,17 +37,17 @@ _MODE: Final = 0o755
 _OURS: Final = re.compile(r"(?:nvidia|origin)\..*-[0-9a-f]{12}")
 _UNDER_WAY: Final = re.compile(r"\.(?:nvidia|origin)\..*\.new")
 _BOOT: Final = ".boot"
-"""Ends the name of the file beside a folder that reports in which boot containers last got it."""
+"""Suffix of the file beside a folder with the boot in which containers last got the folder."""
 
 
 class DriverSource(msgspec.Struct, frozen=True):
-    """Where the driver is, and what limits it.
+    """The places of the driver and of gpu-manager's libraries.
 
     Attributes:
         root: the host's root.
         shares: whether parts of GPUs are to be served.
-        control: gpu-manager's control library; if it is not said, the host is searched for it.
-        client: its client; if it is not said, beside the control library, then on the host.
+        control: gpu-manager's control library; None searches the host for it.
+        client: its client; None searches beside the control library, then on the host.
     """
 
     root: str = "/"
@@ -57,12 +57,12 @@ class DriverSource(msgspec.Struct, frozen=True):
 
 
 class Mirrored(msgspec.Struct, frozen=True):
-    """What containers can be given now.
+    """The folders that containers can get now.
 
     Attributes:
         version: the driver's.
         folders: the names of the folders, by flavour.
-        problem: why there is none for parts of GPUs; "" if there is, or none is wanted.
+        problem: why there is none for parts of GPUs; "" if there is one, or none is wanted.
     """
 
     version: str
@@ -71,7 +71,7 @@ class Mirrored(msgspec.Struct, frozen=True):
 
 
 class DriverMirror:
-    """The folders below one. One thread at a time may use it, of one process on the node."""
+    """The folders below ``<driver>``. One thread of one process on the node uses it at a time."""
 
     def __init__(self, folder: str, source: DriverSource, boot_id: str) -> None:
         self._folder = Path(folder)
@@ -80,9 +80,9 @@ class DriverMirror:
         self._begun = False
 
     def refresh(self) -> Mirrored:
-        """Make the folders that the host's driver needs, unless they are there.
+        """Make the folders of the host's driver, unless they are there.
 
-        Raises SourceError, OSError; the folders before then stay.
+        Raises SourceError, OSError; the previous folders then stay.
         """
         if not self._begun:
             self._begin()
@@ -106,20 +106,22 @@ class DriverMirror:
         self._sweep(frozenset(folders.values()))
         return Mirrored(driver.version, folders, problem)
 
-    # ------------------------------------------------------------ what is to be there
+    # ------------------------------------------------------------ the sources
 
     def _enforcing(self) -> tuple[HostFile, HostFile]:
         """The control library and its client. Raises SourceError."""
-        told, root = self._source, self._source.root
-        control = here(told.control) if told.control else find_library(root, CONTROL)
+        source, root = self._source, self._source.root
+        control = here(source.control) if source.control else find_library(root, CONTROL)
         if control is None:
-            where = told.control or f"{CONTROL} on the host"
+            where = source.control or f"{CONTROL} on the host"
             detail = f"{where} is not there: parts of GPUs cannot be served"
             raise SourceError(Reason.ABSENT, CONTROL, detail)
         beside = str(Path(control.path).with_name(CLIENT))
-        client = here(told.client) if told.client else here(beside) or find_program(root, CLIENT)
+        client = (
+            here(source.client) if source.client else here(beside) or find_program(root, CLIENT)
+        )
         if client is None:
-            where = told.client or f"{beside}, nor one on the host,"
+            where = source.client or f"{beside}, nor one on the host,"
             detail = f"{where} is not there: the control library could not register"
             raise SourceError(Reason.ABSENT, CLIENT, detail)
         return control, client
@@ -136,13 +138,13 @@ class DriverMirror:
     ) -> None:
         """Raises SourceError where the driver was replaced while it was copied."""
         driver = survey(self._source.root)
-        files = {Flavour.SHARED: tuple(filter(None, (here(one.path) for one in enforcing)))}
+        files = {Flavour.SHARED: tuple(filter(None, (here(file.path) for file in enforcing)))}
         for flavour in made:
             if self._name(flavour, driver, files.get(flavour, ())) != folders[flavour]:
                 shutil.rmtree(self._folder / folders[flavour], ignore_errors=True)
                 raise SourceError(Reason.CHANGED_WHILE_READ, self._source.root)
 
-    # ------------------------------------------------------------ making it so
+    # ------------------------------------------------------------ the folders
 
     def _begin(self) -> None:
         """Remove what an earlier process did not finish."""
@@ -155,7 +157,7 @@ class DriverMirror:
     def _build(self, name: str, layout: DriverLayout, folders: Mapping[Flavour, str]) -> None:
         """Make a folder, whole or not at all. Raises OSError."""
         fresh = self._folder / f".{name}.new"
-        others = [self._folder / one for one in folders.values()]
+        others = [self._folder / folder for folder in folders.values()]
         try:
             for part in ("", *sorted(driver_layout.FOLDERS.values()), driver_layout.PROGRAMS):
                 (fresh / part).mkdir()
@@ -173,14 +175,14 @@ class DriverMirror:
         log.info("the driver is mirrored", extra={"folder": name, "files": len(layout.files)})
 
     def _switch(self, flavour: Flavour, name: str) -> None:
-        """Let containers have this folder from now on. Raises OSError."""
+        """Link new containers to this folder. Raises OSError."""
         link = self._folder / flavour
         self._note(name)
         if link.is_symlink() and str(link.readlink()) == name:
             return
         if link.is_dir() and not link.is_symlink():
-            # gpu-manager's own. Until the next line but two no container can be made, and the
-            # kubelet tries again; running ones keep it under its new name.
+            # This is gpu-manager's folder. Until the new link is in place no container can be
+            # made, and the kubelet tries again; running containers keep the renamed folder.
             retired = f"{flavour}.gpu-manager-{name.rpartition('-')[2]}"
             self._note(retired)
             link.rename(self._folder / retired)
@@ -191,7 +193,7 @@ class DriverMirror:
         _sync(self._folder)
 
     def _note(self, name: str) -> None:
-        """Containers of this boot may have the folder."""
+        """Note that containers of this boot may have the folder."""
         if self._noted(name) != self._boot_id:
             fresh = self._folder / f".{name}{_BOOT}"
             fresh.write_text(self._boot_id)
@@ -217,7 +219,7 @@ class DriverMirror:
 
 def _layouts(driver: HostDriver, enforcing: tuple[HostFile, ...]) -> dict[Flavour, DriverLayout]:
     """Raises SourceError."""
-    # 7 MiB of memory that most starts of the plugin do not need: the mirror is there
+    # The import takes 7 MiB, which most starts do not need: their folders exist already.
     from deviceplugin.gaia.elf import read_library  # noqa: PLC0415
 
     known = {file.path: read_library(file.path) for file in driver.libraries}
@@ -232,9 +234,9 @@ def _layouts(driver: HostDriver, enforcing: tuple[HostFile, ...]) -> dict[Flavou
 
 
 def _place(file: HostFile, target: Path, twins: list[Path]) -> None:
-    """The file under another name, not copied where that can be helped. Raises OSError."""
+    """Put the file under another name, by a link if possible. Raises OSError."""
     for source in (*twins, Path(file.path)):
-        with suppress(OSError):  # another file system, or nothing there
+        with suppress(OSError):  # another file system, or no such file
             os.link(source, target)
             return
     shutil.copyfile(file.path, target)

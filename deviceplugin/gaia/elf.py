@@ -1,4 +1,4 @@
-"""What is to be known of a library: its class, the name that programs ask for, what it needs."""
+"""Reads a library's class, the name that programs ask for, and the libraries that it needs."""
 
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ from vgpu.sources.files import translated
 
 
 def read_library(path: str) -> Library:
-    """Raises SourceError, MALFORMED for what is no whole ELF file."""
+    """The library's values. Raises SourceError, MALFORMED for what is no whole ELF file."""
     try:
         with Path(path).open("rb") as stream:
             return _library(ELFFile(stream))
     except OSError as error:
         raise translated(error, path) from error
-    except Exception as error:  # of a file that is cut short the parser raises whatever it meets
+    except Exception as error:  # for a truncated file the parser raises errors of many types
         raise SourceError(Reason.MALFORMED, path, f"not an ELF file: {error}"[:200]) from error
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Final
 
 _MOST_LINKS: Final = 40
-"""As the kernel allows, path_resolution(7)."""
+"""Maximum number of links in a path, as in the kernel: path_resolution(7)."""
 
 
 def resolved(root: str, path: str) -> str:
-    """The path here of what the host means by ``path``, with no link left in it.
+    """The path here of the host's ``path``, with all links resolved.
 
-    Links lead as they do on the host: from its root, and not above it. Raises OSError.
+    Links are resolved as on the host: from its root, and not above it. Raises OSError.
     """
     base = root.rstrip("/")
     done: list[str] = []
@@ -40,15 +40,15 @@ def resolved(root: str, path: str) -> str:
 def regular_file(root: str, path: str) -> tuple[str, os.stat_result] | None:
     """The regular file that the host has at ``path``, as a path here; None if there is none."""
     try:
-        found = resolved(root, path)
-        status = os.lstat(found)
+        real = resolved(root, path)
+        status = os.lstat(real)
     except OSError:
         return None
-    return (found, status) if stat.S_ISREG(status.st_mode) else None
+    return (real, status) if stat.S_ISREG(status.st_mode) else None
 
 
 def _link(path: str) -> str | None:
-    """Where a link leads; None for what is none. Raises OSError."""
+    """The target of a link; None if the path is no link. Raises OSError."""
     try:
         return str(Path(path).readlink())
     except OSError as error:

@@ -11,7 +11,7 @@ from vgpu.reasons import Reason, SourceError
 from vgpu.units import MIB
 
 CACHE_LIMIT: Final = 16 * MIB
-"""Bytes; a large workstation has 200 KiB."""
+"""Maximum size of the file in bytes; a large workstation has 200 KiB."""
 
 _LONGEST_PATH: Final = 4096
 
@@ -29,7 +29,7 @@ _TYPE: Final = 0xFF
 _ELF: Final = (1, 3)  # an ELF library of any libc, of glibc 2
 
 Libraries = tuple[tuple[str, str], ...]
-"""A library's name, which is its soname, and its path; in the loader's order."""
+"""Pairs of a library's soname and path, in the loader's order."""
 
 
 def parse(content: bytes, subject: str = "ld.so.cache") -> Libraries:
@@ -52,7 +52,7 @@ def parse(content: bytes, subject: str = "ld.so.cache") -> Libraries:
 
 
 def _start(content: bytes) -> int:
-    """Where the newer format begins; offsets of texts count from there."""
+    """The offset at which the newer format begins; offsets of texts count from there."""
     if not content.startswith(_OLD_MAGIC) or len(content) < len(_OLD_MAGIC) + 4:
         return 0
     (count,) = struct.unpack_from("<I", content, len(_OLD_MAGIC))

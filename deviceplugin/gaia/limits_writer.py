@@ -1,7 +1,7 @@
-"""Writes what gpu-manager's library in a container asks for: its limits, and the pids it counts.
+"""Writes the files that gpu-manager's library in a container reads: its limits and its pids.
 
-Nothing of it is the container's word. Which containers a pod has, and their pids, the kernel
-reports; their names the kubelet; what they may use, the plugin's own allocation records.
+No value comes from the container. The kernel reports a pod's containers and their pids, the kubelet
+their names; the plugin's own allocation records have their shares.
 """
 
 import logging
@@ -29,16 +29,16 @@ log = logging.getLogger(__name__)
 _LANGUAGE: Final = Gaia()
 
 Driver = Callable[[], tuple[int, int]]
-"""The driver's version, major and minor; raises SourceError while nobody knows it."""
+"""The driver's version, major and minor; raises SourceError while it is not known."""
 
 
 class PodFiles(msgspec.Struct, frozen=True):
-    """What one look at a pod has come to.
+    """The result of one look at a pod.
 
     Attributes:
-        served: container ID -> name, of those whose files are as they are to be.
-        waiting: IDs of containers of which something is not known yet.
-        by_name: names of those that are served, under which their files are as well.
+        served: container ID -> name, of containers whose files are up to date.
+        waiting: IDs of containers whose name or shares are not known yet.
+        by_name: names of served containers whose files are under their name as well.
     """
 
     served: Mapping[str, str] = {}
@@ -47,7 +47,7 @@ class PodFiles(msgspec.Struct, frozen=True):
 
 
 class LimitsWriter:
-    """Keeps the files of all tenants' containers. Safe to be asked from any thread."""
+    """Keeps the files of all tenants' containers. Any thread may use it."""
 
     def __init__(
         self,
@@ -58,9 +58,9 @@ class LimitsWriter:
         pod: Callable[[str], Pod | None],
         driver: Driver,
     ) -> None:
-        """``processes`` are a pod's pids by container ID; it, and ``driver``, raise SourceError.
+        """``processes`` returns a pod's pids by container ID; it and ``driver`` raise SourceError.
 
-        ``pod`` is one by its UID, as the API server shows it, None while it does not.
+        ``pod`` finds a pod by its UID; None while the API server does not show it.
         """
         self._folder = folder
         self._processes = processes
@@ -69,22 +69,22 @@ class LimitsWriter:
         self._driver = driver
         self._changing = threading.Lock()
         self._tenants: dict[str, AdmittedPod] = {}
-        self._said: dict[str, dict[str, str]] = {}  # UID -> warning -> its reason, as last said
+        self._warned: dict[str, dict[str, str]] = {}  # UID -> warning -> its last logged reason
 
     def seat(self, tenant: AdmittedPod) -> None:
-        """From now on these are the tenant's shares."""
+        """Serve the tenant with these shares from now on."""
         with self._changing:
             self._tenants[tenant.pod.uid] = tenant
 
     def unseat(self, uid: str) -> None:
-        """The pod is a tenant no more: its folder goes. Raises OSError."""
+        """The pod is no tenant any more: remove its folder. Raises OSError."""
         with self._changing:
             self._tenants.pop(uid, None)
-            self._said.pop(uid, None)
+            self._warned.pop(uid, None)
             self._folder.remove(uid)
 
     def mend(self) -> None:
-        """Write again what somebody has damaged: the library may read it at any time."""
+        """Rewrite damaged files: the library may read them at any time."""
         with self._changing:
             tenants = tuple(self._tenants)
         for uid in tenants:
@@ -98,7 +98,7 @@ class LimitsWriter:
     def look(self, uid: str, by_name: Collection[str] = ()) -> PodFiles:
         """Write the files of all the pod's containers that run now.
 
-        Those in ``by_name`` have theirs under their name as well. Raises SourceError, OSError.
+        Containers in ``by_name`` get them under their name as well. Raises SourceError, OSError.
         """
         with self._changing:
             tenant = self._tenants.get(uid)
@@ -109,9 +109,11 @@ class LimitsWriter:
         pod = self._pod(uid)
         pids = self._processes(uid)
         names = self._names(tenant.pod, pod)
-        running = {one: names.get(one) for one, its in pids.items() if its}
+        running = {
+            container_id: names.get(container_id) for container_id, its in pids.items() if its
+        }
         served = {}
-        waiting = {one for one, name in running.items() if name is None}
+        waiting = {container_id for container_id, name in running.items() if name is None}
         for container, name in running.items():
             shares = None if name is None else allocation_of(tenant, name)
             if name is None or shares is None:
@@ -132,7 +134,7 @@ class LimitsWriter:
     def _config(
         self, tenant: AdmittedPod, shares: Allocation, pod: Pod | None, folder: str
     ) -> bytes | None:
-        """The file's bytes; None where the pod's own limit is not known, and never was."""
+        """The file's bytes; None if the pod's own limit is not known, and never was."""
         requests = self._requests(tenant.pod.uid, pod)
         if requests is None:
             there = self._folder.content(tenant.pod.uid, folder, VCUDA_CONFIG)
@@ -153,7 +155,7 @@ class LimitsWriter:
         self._folder.write(uid, folder, PIDS_CONFIG, gaia_pids.encode(least))
 
     def _requests(self, uid: str, pod: Pod | None) -> tuple[Request, ...] | None:
-        """None where they are not known; the pod's user may have broken them since it was bound."""
+        """The pod's requests; None if unknown: the user may have broken them since the binding."""
         try:
             return _LANGUAGE.requests(pod) if pod else None
         except ClaimError as error:
@@ -161,15 +163,15 @@ class LimitsWriter:
             return None
 
     def _warn(self, uid: str, message: str, reason: str) -> None:
-        """Unless it was said of the pod, which can bring it about at every look."""
-        said = self._said.setdefault(uid, {})
-        if said.get(message) != reason:
-            said[message] = reason
+        """Log a warning once for each pod and reason: a pod can cause it at every look."""
+        warned = self._warned.setdefault(uid, {})
+        if warned.get(message) != reason:
+            warned[message] = reason
             log.warning(message, extra={"uid": uid, "reason": reason})
 
 
 def _reads(decode: Callable[[bytes], object], content: bytes | None) -> bool:
-    """Whether there is something that can be decoded."""
+    """Whether there is content that can be decoded."""
     try:
         return bool(content) and bool(decode(content or b""))
     except SourceError:
@@ -177,7 +179,7 @@ def _reads(decode: Callable[[bytes], object], content: bytes | None) -> bool:
 
 
 def allocation_of(tenant: AdmittedPod, container: str) -> Allocation | None:
-    """What a container may use: what it is bound to, or else was promised; None if nothing."""
+    """A container's shares: of its binding, or else of its promise; None if it has none."""
     bound = tenant.binding(container)
     if bound is None:
         return tenant.allocation(container)
@@ -190,7 +192,7 @@ def config_of(
     requests: Iterable[Request],
     driver: tuple[int, int],
 ) -> VcudaConfig:
-    """The container's limits; whether they are hard the requests say. Raises ClaimError."""
+    """The container's limits; the requests decide whether they are hard. Raises ClaimError."""
     name = allocation.container
-    soft = (one.limit_milli for one in requests if one.container == name)
+    soft = (request.limit_milli for request in requests if request.container == name)
     return limits(tenant.pod, allocation, driver, limit_milli=next(soft, None))

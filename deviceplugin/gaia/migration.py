@@ -1,7 +1,7 @@
-"""What gpu-manager gave before us: its own checkpoint, as tenants that another plugin admitted.
+"""Reads gpu-manager's own checkpoint as tenants that another plugin admitted.
 
-It names pods by UID and GPUs by their device node. It has no checksum and keeps pods that are
-gone, so who of them lives is for the recovery to find out.
+The file names pods by UID and GPUs by their device node. It has no checksum and keeps pods that are
+gone, so the recovery finds out which of them are alive.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ from vgpu.schemes.gaia.checkpoint import parse_checkpoint
 from vgpu.sources.files import printable, read_file
 
 LIMIT: Final = 16 * 1024 * 1024
-"""Bytes; a container takes about 150."""
+"""Maximum size of the file in bytes; a container takes about 150."""
 
 
 class Migrated(msgspec.Struct, frozen=True):
@@ -28,10 +28,10 @@ class Migrated(msgspec.Struct, frozen=True):
 
 
 def read_gpu_manager(path: str, devices: Iterable[Device]) -> Migrated:
-    """What gpu-manager's checkpoint reports; nothing if there is none.
+    """The tenants of gpu-manager's checkpoint; none if there is no checkpoint.
 
     ``devices`` are the node's, with their indices. A pod on a GPU that the node does not have is
-    a problem, and the others stand.
+    a problem, and the others are kept.
     """
     subject = printable(path)
     try:
@@ -42,7 +42,7 @@ def read_gpu_manager(path: str, devices: Iterable[Device]) -> Migrated:
     tenants, problems = [], []
     for uid, allocations in sorted(pods.items()):
         try:
-            own = tuple(_by_uuid(one, uuids) for one in allocations)
+            own = tuple(_by_uuid(entry, uuids) for entry in allocations)
         except KeyError as error:
             detail = f"the pod {uid[:64]!r} is on GPU {error.args[0]}, which this node has not"
             problems.append(SourceError(Reason.UNKNOWN_DEVICE, subject, detail))
@@ -52,7 +52,7 @@ def read_gpu_manager(path: str, devices: Iterable[Device]) -> Migrated:
 
 
 def _by_uuid(allocation: Allocation, uuids: Mapping[str, str]) -> Allocation:
-    """Raises KeyError with the GPU's number."""
+    """The allocation with GPUs by UUID. Raises KeyError with the GPU's number."""
     shares: Iterable[Share] = (
         replace(share, device=uuids[share.device]) for share in allocation.shares
     )

@@ -10,13 +10,13 @@ from vgpu.sources.files import list_folder, translated
 from vgpu.sources.runtime import ProcessSource, read_containers
 
 MOST_CGROUPS: Final = 256
-"""Looked at in one container, which may make some inside its own."""
+"""Maximum number of cgroups to read of one container, which may make some inside its own."""
 
 _MOST_BYTES: Final = 256 * 1024
-"""Of one cgroup.procs: some 30,000 pids."""
+"""Maximum size of one cgroup.procs in bytes: some 30,000 pids."""
 
 _MOST_ENTRIES: Final = 2**23
-"""Of procfs; the kernel allows for half as many processes."""
+"""Maximum number of entries of procfs; the kernel allows half as many processes."""
 
 _GONE_OR_THREADED: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP})
 
@@ -26,9 +26,9 @@ def pids_of(
 ) -> dict[str, set[int]]:
     """The pids of each container of a pod, by container ID; the pod's sandbox is among them.
 
-    Where the containers' cgroups are not below the pod's (the kubelet uses systemd and the runtime
-    does not), all processes are asked for theirs. Raises SourceError, FOREIGN_PIDS where the
-    host's pids are not to be seen.
+    If the containers' cgroups are not below the pod's (the kubelet uses systemd and the runtime
+    does not), this reads the cgroup of every process. Raises SourceError, FOREIGN_PIDS where the
+    host's pids are not visible.
     """
     folders = read_containers(cgroupfs, uid)
     if folders:
@@ -46,7 +46,7 @@ def pids_of(
 
 
 def _pids(folder: str) -> set[int]:
-    """Of a cgroup and those below it. Raises SourceError."""
+    """The pids of a cgroup and of those below it. Raises SourceError."""
     pids: set[int] = set()
     waiting, seen = [folder], 0
     while waiting and seen < MOST_CGROUPS:
@@ -58,7 +58,7 @@ def _pids(folder: str) -> set[int]:
 
 
 def _read(path: str) -> Iterator[int]:
-    """Raises SourceError."""
+    """The pids in one cgroup.procs. Raises SourceError."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(_MOST_BYTES)
@@ -69,7 +69,7 @@ def _read(path: str) -> Iterator[int]:
     for word in content.split():
         if not word.isdigit():
             raise SourceError(Reason.MALFORMED, path, f"not a pid: {word[:16]!r}")
-        if word == b"0":  # a process of a pid namespace that is not ours, nor below it
+        if word == b"0":  # a process of a pid namespace that is neither ours nor below ours
             raise SourceError(Reason.FOREIGN_PIDS, path)
         yield int(word)
 

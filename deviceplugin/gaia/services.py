@@ -1,9 +1,8 @@
-"""All that gpu-manager needs on a node beside the answers to the kubelet: one thing to start and to
-tell.
+"""All that gpu-manager needs on a node besides the answers to the kubelet, behind one object.
 
-The order in which the plugin reports it: :meth:`~GaiaKeeper.seat` for every tenant it has found at
-its start, :meth:`~GaiaKeeper.keep_only` once when it knows them all, :meth:`~GaiaKeeper.bound`
-before a container is made, and :meth:`~GaiaKeeper.left`.
+The plugin calls it in this order: :meth:`~GaiaServices.seat` for every tenant that it has found at
+its start, :meth:`~GaiaServices.prune` once when it knows them all, :meth:`~GaiaServices.bound`
+before a container is made, and :meth:`~GaiaServices.left`.
 """
 
 import logging
@@ -33,13 +32,13 @@ REFRESH_SECONDS: Final = 60.0
 """Interval between two looks at the host's driver and at the files of limits, in seconds."""
 
 _ENDING_SECONDS: Final = 30.0
-"""A copy of the driver may be under way."""
+"""Maximum time to wait for the thread at the end, in seconds: it may be copying the driver."""
 
 _VERSION: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(?:\.[0-9]{1,9})*")
 
 
 class GaiaSettings(msgspec.Struct, frozen=True):
-    """Where things are. ``driver`` is what is mirrored to ``driver_dir``."""
+    """Paths of files and folders. ``driver`` is mirrored to ``driver_dir``."""
 
     limits_dir: str = "/etc/gpu-manager/vm"
     driver_dir: str = "/etc/gpu-manager/vdriver"
@@ -51,7 +50,7 @@ class GaiaSettings(msgspec.Struct, frozen=True):
 
 
 class GaiaServices:
-    """Safe to be told from any thread."""
+    """gpu-manager's :class:`deviceplugin.ports.SchemeServices`. Any thread may use it."""
 
     def __init__(
         self,
@@ -61,10 +60,10 @@ class GaiaServices:
         driver: Driver,
         mirrored: Callable[[], object] = lambda: None,
     ) -> None:
-        """``pod`` is one by its UID on the node, as far as the API server has told.
+        """``pod`` finds a pod by its UID on the node, as far as the API server has shown it.
 
-        ``driver`` is its version, see :func:`driver_version`. ``mirrored`` is called when what
-        containers can be given of the driver has changed: pods that wait for it may have it.
+        ``driver`` returns its version, see :func:`driver_version`. ``mirrored`` is called when the
+        driver's folders for containers have changed: pods that wait for them may start.
         """
         self._folder = LimitsFolder(settings.limits_dir)
         self._registrar = LimitsWriter(
@@ -83,19 +82,19 @@ class GaiaServices:
         self._refresher = threading.Thread(target=self._keep_fresh, name="mirror", daemon=True)
 
     def start(self) -> None:
-        """Begin; the driver is mirrored in the background, which may take seconds."""
+        """Start; the driver is mirrored in the background, which may take seconds."""
         self._servers.start()
         self._refresher.start()
 
     def stop(self) -> None:
-        """End; what was written stays, for containers go on."""
+        """Stop; written files stay, since containers run on."""
         self._stopping.set()
         self._servers.stop()
         self._refresher.join(_ENDING_SECONDS)
 
     @property
     def problem(self) -> str:
-        """Why some containers cannot be given the driver; "" if all can."""
+        """Why some containers cannot get the driver; "" if all can."""
         return self._problem
 
     def seat(self, tenant: AdmittedPod) -> None:
@@ -106,12 +105,14 @@ class GaiaServices:
         self._servers.open(uid, self._folder.socket(uid))
 
     def bound(self, tenant: AdmittedPod) -> None:
-        """The same, before one of its containers is made; raises OSError if it cannot be now."""
+        """Like :meth:`seat`, before a container is made; raises OSError if the container has to
+        wait.
+        """
         self.seat(tenant)
         self._require_driver(tenant)
 
     def left(self, uid: str) -> None:
-        """The tenant's containers are gone: its socket and folder go. Raises OSError."""
+        """The tenant's containers are gone: remove its socket and folder. Raises OSError."""
         self._servers.close(uid)
         self._registrar.unseat(uid)
 
@@ -126,21 +127,21 @@ class GaiaServices:
                 self.left(uid)
 
     def refresh(self) -> None:
-        """Look at the host's driver now; :attr:`problem` reports what came of it."""
-        before, said = self._mirrored, self._problem
+        """Look at the host's driver now; :attr:`problem` has the result."""
+        before, old_problem = self._mirrored, self._problem
         try:
             self._mirrored = self._informer.refresh()
             self._problem = self._mirrored.problem
-        except (SourceError, OSError) as error:  # what was mirrored may not be what is loaded
+        except (SourceError, OSError) as error:  # the mirrored driver may not be the loaded one
             self._mirrored, self._problem = None, str(error)
-        if self._problem and self._problem != said:
+        if self._problem and self._problem != old_problem:
             log.warning("the driver cannot be provided to some containers: %s", self._problem)
         if self._mirrored and self._mirrored != before:
-            log.info("the driver is available to containers", extra=_said(self._mirrored))
+            log.info("the driver is available to containers", extra=_fields(self._mirrored))
             self._told()
 
     def _keep_fresh(self) -> None:
-        """Again and again: the driver may come late, and be replaced, and limits be damaged."""
+        """Refresh repeatedly: the driver may come late or be replaced, limits may be damaged."""
         while not self._stopping.is_set():
             for keep in (self.refresh, self._registrar.mend):
                 try:
@@ -150,7 +151,7 @@ class GaiaServices:
             self._stopping.wait(REFRESH_SECONDS)
 
     def _require_driver(self, tenant: AdmittedPod) -> None:
-        """Raises OSError."""
+        """Raises OSError while there is no folder of the driver for the tenant."""
         flavours = {_flavour(share.cores_milli) for share in tenant.shares}
         there = self._mirrored.folders.keys() if self._mirrored else frozenset()
         if not flavours <= there:
@@ -169,6 +170,6 @@ def _flavour(cores_milli: int | None) -> Flavour:
     return Flavour.ORIGIN if cores_milli == WHOLE_DEVICE_MILLI else Flavour.SHARED
 
 
-def _said(mirrored: Mirrored) -> dict[str, str]:
+def _fields(mirrored: Mirrored) -> dict[str, str]:
     folders = ", ".join(sorted(mirrored.folders.values()))
     return {"version": mirrored.version, "folders": folders}

@@ -2,11 +2,11 @@
 
 ``<limits>/<pod UID>/<container ID>/vcuda.config`` and ``pids.config``; containers see their pod's
 folder read-only as ``/etc/vcuda``. Promises: a reader finds each file whole, with a lock or
-without; nothing is followed out of the limits' folder; what is there already is not written again.
+without; no link is followed out of the limits' folder; an unchanged file is not written again.
 
-gpu-manager cuts ``pids.config`` short and fills it again under a lock that the library does not
-take. Here both files are renamed into their places: no reader sees a half, and a container that
-holds the lock keeps nobody waiting.
+gpu-manager truncates ``pids.config`` and fills it again under a lock that the library does not
+take. Here both files are renamed into their places: no reader sees a part of a file, and a
+container that holds the lock delays nobody.
 """
 
 import os
@@ -27,7 +27,7 @@ SOCKET: Final = "vcuda.sock"
 
 FOLDER_MODE: Final = 0o755
 FILE_MODE: Final = 0o644
-"""Any user of the container can read; only we write. gpu-manager's 0777 is for nobody's use."""
+"""Any user of the container can read; only we write. Nothing needs gpu-manager's 0777."""
 
 _LIMITS: Final = {VCUDA_CONFIG: CONFIG_SIZE, PIDS_CONFIG: PIDS_LIMIT}
 _NAME: Final = re.compile(r"[0-9A-Za-z](?:[-0-9A-Za-z]{0,62}[0-9A-Za-z])?")
@@ -46,17 +46,17 @@ class LimitsFolder:
         self.root = root
 
     def socket(self, uid: str) -> str:
-        """Where the pod's socket is."""
+        """The path of the pod's socket."""
         return f"{self.root}/{checked(uid)}/{SOCKET}"
 
     def make(self, uid: str) -> None:
-        """The pod's folder. Raises OSError."""
+        """Make the pod's folder. Raises OSError."""
         Path(self.root).mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         with _opened(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as root_fd:
             _make(checked(uid), root_fd)
 
     def content(self, uid: str, folder: str, name: str) -> bytes | None:
-        """A file of a container's; None if it is not there, or is none that we would write."""
+        """The content of a container's file; None if it is missing, or not written by us."""
         try:
             return read_file(f"{self._path(uid, folder)}/{name}", _LIMITS[name])
         except SourceError:
@@ -69,7 +69,7 @@ class LimitsFolder:
         return tuple(filter(_NAME.fullmatch, folders))
 
     def write(self, uid: str, folder: str, name: str, content: bytes) -> None:
-        """A file of a container's, whole at any moment; its pod has a folder. Raises OSError."""
+        """Write a container's file in one step; its pod has a folder. Raises OSError."""
         if self.content(uid, folder, name) == content:
             return
         with (
@@ -84,7 +84,7 @@ class LimitsFolder:
             os.rename(fresh, name, src_dir_fd=fd, dst_dir_fd=fd)
 
     def prune(self, uid: str, container_ids: Collection[str]) -> None:
-        """Remove what was written for containers of the pod that are gone. Raises OSError."""
+        """Remove the files of the pod's containers that are gone. Raises OSError."""
         with _opened(f"{self.root}/{checked(uid)}", _FOLDER) as pod_fd:
             with os.scandir(pod_fd) as entries:
                 names = [entry.name for entry in entries if _CONTAINER_ID.fullmatch(entry.name)]
@@ -98,9 +98,9 @@ class LimitsFolder:
             shutil.rmtree(checked(uid), dir_fd=root_fd)  # follows no links
 
     def pods(self) -> tuple[str, ...]:
-        """The UIDs of the pods that have a folder; other things there are not ours.
+        """The UIDs of the pods that have a folder; other entries are not ours.
 
-        They may be the host's, where an operator has named the wrong folder.
+        Those may be the host's, if an operator has named the wrong folder.
         """
         try:
             with os.scandir(self.root) as entries:
@@ -114,7 +114,7 @@ class LimitsFolder:
 
 
 def checked(name: str) -> str:
-    """A pod's UID, a container's ID or name: one that can be nothing but a plain folder's.
+    """The pod's UID, or container's ID or name, if it is a plain folder name.
 
     Raises OSError.
     """

@@ -1,12 +1,12 @@
 """The sockets on which gpu-manager's library registers the container that it is loaded in.
 
-One socket for each pod, ``vcuda.sock`` in the pod's own folder: whose it is, is known by the socket
-and not by what its tenant reports. Promises: one pod's calls, however many, cost no more than a few
-looks a second at that pod; a library that dials at any time finds a socket, or none before the pod
-has any share; nothing that a request reports becomes part of a path.
+Each pod has a socket, ``vcuda.sock`` in the pod's own folder: the socket identifies the pod, not
+data of its tenant. Promises: one pod's calls, however many, cost no more than a few looks a second
+at that pod; a library that dials at any time finds a socket, or none before the pod has any share;
+nothing in a request becomes part of a path.
 
-All sockets are served by one event loop on one thread (a ``grpc.Server`` for each pod would be a
-thread for each that wakes up every second), and looked for by another.
+One event loop on one thread serves all sockets (a ``grpc.Server`` for each pod would be a thread
+for each that wakes up every second), and another thread looks at the pods.
 """
 
 import asyncio
@@ -32,16 +32,17 @@ log = logging.getLogger(__name__)
 SERVICE: Final = "vcuda.VCUDAService"
 
 PATIENCE_SECONDS: Final = 20.0
-"""Maximum time that a call waits for its container, in seconds; the container ends if it fails."""
+"""Maximum time that a call waits for its container, in seconds; a container whose call fails
+ends."""
 
 PAUSE_SECONDS: Final = 0.1
-"""Between two looks at one pod."""
+"""Interval between two looks at one pod, in seconds."""
 
 _ANSWER_SECONDS: Final = 10.0
-"""For the loop to do what it is told; far more than it takes."""
+"""Maximum time to wait for work on the loop, in seconds; far more than it takes."""
 
 _MODE: Final = 0o666
-"""Whoever can reach the socket may connect: the containers of its pod, as any user."""
+"""Mode of the sockets: the containers of its pod, which can reach it, may connect as any user."""
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", 8192),
@@ -66,7 +67,7 @@ class VcudaRefusal(Exception):  # noqa: N818  # it is an answer, not a failure o
     """Why a call is refused.
 
     Attributes:
-        code: as gRPC has them.
+        code: the status code of gRPC.
     """
 
     def __init__(self, code: grpc.StatusCode, text: str) -> None:
@@ -82,23 +83,25 @@ class ContainerQuery(msgspec.Struct, frozen=True):
 
 
 def asked(request: pb.VDeviceRequest, uid: str) -> ContainerQuery:
-    """What a call on the pod's socket asks. Raises Refusal for what cannot be of that pod."""
+    """The query of a call on the pod's socket. Raises VcudaRefusal if it cannot be of that pod."""
     if request.pod_uid != uid:
         text = f"this is the socket of pod {uid}, not of {request.pod_uid[:_MOST_TEXT]!r}"
         raise VcudaRefusal(grpc.StatusCode.PERMISSION_DENIED, text)
-    by_name = bool(request.container_name)  # gpu-manager, too, looks at the name first
-    said = request.container_name if by_name else request.container_id
-    if not (_NAME if by_name else _ID).fullmatch(said):
-        text = f"no container is called {said[:_MOST_TEXT]!r}"
+    by_name = bool(request.container_name)  # gpu-manager also looks at the name first
+    container = request.container_name if by_name else request.container_id
+    if not (_NAME if by_name else _ID).fullmatch(container):
+        text = f"no container is called {container[:_MOST_TEXT]!r}"
         raise VcudaRefusal(grpc.StatusCode.INVALID_ARGUMENT, text)
-    return ContainerQuery(said, by_name)
+    return ContainerQuery(container, by_name)
 
 
 def found(asks: ContainerQuery, look: PodFiles) -> bool:
-    """Whether the container's files are there; False while that may still come. Raises Refusal."""
+    """Whether the container's files are there; False while they may still come. Raises
+    VcudaRefusal.
+    """
     if asks.container in (look.by_name if asks.by_name else look.served):
         return True
-    if asks.by_name:  # any that waits may be it; or it was asked for when the look had begun
+    if asks.by_name:  # any waiting container may be it, or the look began before the call
         coming = bool(look.waiting) or asks.container in look.served.values()
     else:
         coming = asks.container in look.waiting
@@ -109,14 +112,14 @@ def found(asks: ContainerQuery, look: PodFiles) -> bool:
 
 
 class _Pod:
-    """One pod's calls; of the loop's thread alone."""
+    """One pod's calls. Used by the loop's thread alone."""
 
     def __init__(self, uid: str, look: Asks, workers: ThreadPoolExecutor) -> None:
         self.uid = uid
         self._look = look
         self._workers = workers
-        self._by_name: frozenset[str] = frozenset()  # what has its files under its name
-        self._asked: set[str] = set()  # what is to have them with the next look
+        self._by_name: frozenset[str] = frozenset()  # containers with files under their name
+        self._asked: set[str] = set()  # containers that get such files with the next look
         self._looking: asyncio.Task[None] | None = None
         self._begun_at = float("-inf")
         self._result: PodFiles | VcudaRefusal = PodFiles()
@@ -124,7 +127,7 @@ class _Pod:
     async def register(
         self, request: pb.VDeviceRequest, context: grpc.aio.ServicerContext
     ) -> pb.VDeviceResponse:
-        """The one call."""
+        """The only call of the service."""
         try:
             asks = asked(request, self.uid)
             await self._served(asks)
@@ -135,7 +138,7 @@ class _Pod:
         return pb.VDeviceResponse()
 
     async def _served(self, asks: ContainerQuery) -> None:
-        """Wait until the container's files are written. Raises Refusal."""
+        """Wait until the container's files are written. Raises VcudaRefusal."""
         loop = asyncio.get_running_loop()
         until = loop.time() + PATIENCE_SECONDS
         while not found(asks, await self._fresh(asks)):
@@ -144,9 +147,9 @@ class _Pod:
                 raise VcudaRefusal(grpc.StatusCode.UNAVAILABLE, text)
 
     async def _fresh(self, asks: ContainerQuery) -> PodFiles:
-        """What a look reports that began after now; others who wait for one share it.
+        """The result of a look that begins after now; all calls that wait share it.
 
-        Raises Refusal.
+        Raises VcudaRefusal.
         """
         asked_at = asyncio.get_running_loop().time()
         if asks.by_name:
@@ -154,7 +157,7 @@ class _Pod:
         while self._begun_at < asked_at:
             if self._looking is None:
                 self._looking = asyncio.create_task(self._look_again())
-            await asyncio.shield(self._looking)  # a client that goes leaves the others theirs
+            await asyncio.shield(self._looking)  # other clients wait for it when one leaves
         if isinstance(self._result, VcudaRefusal):
             raise self._result
         return self._result
@@ -181,7 +184,7 @@ class _Pod:
 
 
 class VcudaServers:
-    """The sockets of all pods. Safe to be told from any thread."""
+    """The sockets of all pods. Any thread may use it."""
 
     def __init__(self, look: Asks) -> None:
         """``look`` is called on a thread of its own; it may raise SourceError and OSError."""
@@ -198,7 +201,7 @@ class VcudaServers:
         self._thread.start()
 
     def stop(self) -> None:
-        """Serve nobody; the files stay, for they may be the next plugin's by now."""
+        """Stop serving; the files stay, since they may be the next plugin's by now."""
         with self._changing:
             for _, server in self._serving.values():
                 self._do(server.stop(None))
@@ -208,7 +211,7 @@ class VcudaServers:
         self._workers.shutdown(cancel_futures=True)
 
     def open(self, uid: str, path: str) -> None:
-        """Serve the pod on this socket, in place of whatever was there; it has a folder.
+        """Serve the pod on this socket, in place of any old one; the pod has a folder.
 
         Nothing changes for a pod that is served there already. Raises OSError.
         """
@@ -225,7 +228,7 @@ class VcudaServers:
             server = self._do(self._serve(uid, fresh))
             try:
                 fresh.chmod(_MODE)
-                fresh.rename(path)  # who dials finds the socket before or this one
+                fresh.rename(path)  # a client that dials finds the old socket or this one
             except OSError:
                 self._do(server.stop(None))
                 raise
@@ -234,7 +237,7 @@ class VcudaServers:
                 self._do(before[1].stop(None))
 
     def close(self, uid: str) -> None:
-        """Serve the pod no more. Raises OSError."""
+        """Stop serving the pod. Raises OSError."""
         with self._changing:
             path, server = self._serving.pop(uid, (None, None))
             if path and server:
@@ -246,7 +249,7 @@ class VcudaServers:
         self._loop.close()
 
     def _do(self, work: Coroutine[object, object, T]) -> T:
-        """Raises what the work raises, and TimeoutError, which is an OSError."""
+        """The work's result. Raises what the work raises, and TimeoutError, which is an OSError."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_ANSWER_SECONDS)
 
     async def _serve(self, uid: str, path: Path) -> grpc.aio.Server:

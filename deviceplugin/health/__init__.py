@@ -1,1 +1,1 @@
-"""Which devices new containers may use."""
+"""Device health: which devices new containers may use."""

@@ -1,9 +1,9 @@
-"""Which devices new containers may use, judged from what the driver reports. Pure.
+"""Decides from the driver's reports which devices new containers may use. Pure.
 
-Promises: a device is unhealthy from the first bad event or reading on, and stays so while a bad
-reading stands; it recovers in bounded time after the last bad thing; one GPU's trouble is no
-other's; an event of no known device is counted and blames none. A driver that does not answer
-reports nothing of its devices until it has been silent for a while.
+Promises: a device is unhealthy from the first bad event or reading on, and stays unhealthy while a
+bad reading lasts; it recovers in bounded time after the last bad event or reading; an incident of
+one GPU affects no other; an event of an unknown device is counted for no device. A driver that does
+not answer makes no device unhealthy until it has been silent for a while.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,17 +31,17 @@ class HealthVerdict(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def healthy(self) -> bool:
-        """No reason against it."""
+        """Whether there is no reason against the device."""
         return not self.reasons
 
     @property
     def detail(self) -> str:
-        """The evidence in words; "" if it is healthy."""
+        """The evidence for people; "" if the device is healthy."""
         return "; ".join(f"{reason}: {detail}" for reason, detail in self.reasons.items())
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """What is new about a device, with its evidence in words."""
+    """A change of a device's health, with the evidence for people."""
 
     uuid: str
     healthy: bool
@@ -52,12 +52,12 @@ class Health(msgspec.Struct, frozen=True):
     """All that is known of a node's devices. Begins with :meth:`at_start`.
 
     Attributes:
-        gpus: every device that has ever answered, by UUID, as it did last; a GPU's index stays
-            the first one.
-        cases: by UUID.
-        xids: how often each was told so far, by device and XID.
+        gpus: every device that has ever answered, by UUID, with its last answer and its first
+            index.
+        cases: incidents by UUID.
+        xids: number of reports so far, by device and XID.
         events: see :data:`Events`.
-        misses: how often in a row the driver has not answered.
+        misses: number of times in a row that the driver has not answered.
     """
 
     gpus: Mapping[str, Gpu]
@@ -68,26 +68,30 @@ class Health(msgspec.Struct, frozen=True):
 
     @classmethod
     def at_start(cls, xids: Iterable[XidCount] = ()) -> Self:
-        """Nothing is known yet; XIDs of before are not held against anyone."""
-        return cls({}, {}, {(each.device, each.xid): each.count for each in xids}, {}, 0)
+        """Nothing is known yet; earlier XIDs make no device unhealthy."""
+        return cls(
+            {}, {}, {(reported.device, reported.xid): reported.count for reported in xids}, {}, 0
+        )
 
     @property
     def devices(self) -> tuple[Gpu, ...]:
-        """By index, each GPU before its MIG instances."""
+        """All devices by index, each GPU before its MIG instances."""
 
         def place(gpu: Gpu) -> tuple[int, str, bool, int, str]:
-            card = self.gpus.get(gpu.parent, gpu)
-            return card.index, card.uuid, bool(gpu.parent), gpu.index, gpu.uuid
+            whole = self.gpus.get(gpu.parent, gpu)
+            return whole.index, whole.uuid, bool(gpu.parent), gpu.index, gpu.uuid
 
         return tuple(sorted(self.gpus.values(), key=place))
 
     @property
     def verdicts(self) -> Mapping[str, HealthVerdict]:
-        """By UUID, of every device."""
+        """The verdict of every device, by UUID."""
         return {uuid: self.verdict(uuid) for uuid in self.gpus}
 
     def verdict(self, uuid: str) -> HealthVerdict:
-        """Of a device that has answered; what is held against a GPU is so of its instances too."""
+        """The verdict of a device that has answered; an incident of a GPU counts for its MIG
+        instances too.
+        """
         gpu = self.gpus.get(uuid)
         cases = (self.cases.get(gpu.parent) if gpu else None, self.cases.get(uuid))
         return HealthVerdict(
@@ -96,26 +100,27 @@ class Health(msgspec.Struct, frozen=True):
 
 
 def heard(health: Health, xids: Iterable[XidCount], now: float, rules: HealthRules) -> Health:
-    """After events: ``xids`` are the counts of all so far."""
-    told, cases, events = dict(health.xids), dict(health.cases), dict(health.events)
-    for each in xids:
-        fresh = each.count - told.get((each.device, each.xid), 0)
+    """The health after events: ``xids`` are the counts of all so far."""
+    counts, cases, events = dict(health.xids), dict(health.cases), dict(health.events)
+    for reported in xids:
+        fresh = reported.count - counts.get((reported.device, reported.xid), 0)
         if fresh <= 0:
             continue
-        told[each.device, each.xid] = each.count
-        if not rules.counts(each.xid):
+        counts[reported.device, reported.xid] = reported.count
+        if not rules.counts(reported.xid):
             continue
-        _count(events, each.device, UnhealthyReason.XID, fresh)
-        if each.device != UNKNOWN_DEVICE:
+        _count(events, reported.device, UnhealthyReason.XID, fresh)
+        if reported.device != UNKNOWN_DEVICE:
             evidence = {
-                UnhealthyReason.XID: f"XID {each.xid}" + (f", {fresh} times" if fresh > 1 else "")
+                UnhealthyReason.XID: f"XID {reported.xid}"
+                + (f", {fresh} times" if fresh > 1 else "")
             }
-            cases[each.device] = worse(cases.get(each.device, Incident()), evidence, now)
-    return replace(health, xids=told, cases=cases, events=events)
+            cases[reported.device] = worse(cases.get(reported.device, Incident()), evidence, now)
+    return replace(health, xids=counts, cases=cases, events=events)
 
 
 def seen(health: Health, sample: GpuSample, now: float, rules: HealthRules) -> Health:
-    """After the driver has answered."""
+    """The health after an answer of the driver."""
     numbered = _numbered(sample.gpus, health.gpus)
     there = {gpu.uuid: gpu for gpu in numbered if not _mute(gpu, health)}
     gpus, cases, events = {**health.gpus, **there}, dict(health.cases), dict(health.events)
@@ -132,7 +137,7 @@ def seen(health: Health, sample: GpuSample, now: float, rules: HealthRules) -> H
 
 
 def missed(health: Health, detail: str, now: float, rules: HealthRules) -> Health:
-    """After the driver has not answered; ``detail`` is what it said, or that it hangs."""
+    """The health after no answer of the driver; ``detail`` is its error, or that it hangs."""
     misses = health.misses + 1
     if misses < rules.patience:
         return replace(health, misses=misses)
@@ -147,8 +152,8 @@ def missed(health: Health, detail: str, now: float, rules: HealthRules) -> Healt
 
 
 def changes(before: Health, after: Health) -> tuple[Change, ...]:
-    """What those who use the devices must know: new ones, better and worse ones, other sizes."""
-    found = []
+    """Changes that matter to users of devices: new, better or worse devices, and other sizes."""
+    changed = []
     for gpu in after.devices:
         old = before.gpus.get(gpu.uuid)
         was, now = before.verdict(gpu.uuid), after.verdict(gpu.uuid)
@@ -162,14 +167,14 @@ def changes(before: Health, after: Health) -> tuple[Change, ...]:
             detail = f"it is {_described(gpu)}, and was {_described(old)}"
         else:
             continue
-        found.append(Change(gpu.uuid, now.healthy, detail))
-    return tuple(found)
+        changed.append(Change(gpu.uuid, now.healthy, detail))
+    return tuple(changed)
 
 
 def _numbered(gpus: Iterable[Gpu], known: Mapping[str, Gpu]) -> Iterator[Gpu]:
     """Each GPU with the index that it had first; a new one comes after all that are known.
 
-    The driver lets the others move up when a GPU is lost, and pods were promised GPUs by number.
+    The driver renumbers the others when a GPU is lost, and pods were promised GPUs by number.
     """
     last = max((gpu.index for gpu in known.values() if not gpu.parent), default=-1)
     for gpu in sorted(gpus, key=lambda gpu: gpu.index):
@@ -183,17 +188,17 @@ def _numbered(gpus: Iterable[Gpu], known: Mapping[str, Gpu]) -> Iterator[Gpu]:
 
 
 def _mute(gpu: Gpu, health: Health) -> bool:
-    """Whether it told its memory once and does not now: it cannot be asked, whatever it answers."""
+    """Whether the GPU has reported its memory before and does not now: it is out of reach."""
     known = health.gpus.get(gpu.uuid)
     return known is not None and MEMORY_TOTAL in known.readings and MEMORY_TOTAL not in gpu.readings
 
 
 def _loss(gpu: Gpu, there: Mapping[str, Gpu], sample: GpuSample) -> str:
-    """Why a device that is not ``there`` is lost; "" if nothing can be said."""
-    if any(gpu.uuid == one.uuid for one in sample.gpus):
+    """Why a device that is not ``there`` is lost; "" if that is not certain."""
+    if any(gpu.uuid == other.uuid for other in sample.gpus):
         return "the GPU no longer reports its memory"
-    # A number that cannot be is refused alone: what else the GPU tells is as good as ever.
-    failed = (one for one in sample.rejections if one.reason is not Reason.IMPLAUSIBLE)
+    # Only the impossible number is rejected: the GPU's other readings are still valid.
+    failed = (error for error in sample.rejections if error.reason is not Reason.IMPLAUSIBLE)
     refused = {rejection.subject: rejection for rejection in failed}
     if gpu.uuid in sample.lost or gpu.parent in sample.lost:
         rejection = refused.get(gpu.uuid) or refused.get(gpu.parent)

@@ -1,10 +1,9 @@
-"""What is held against one device, and when it is over. Pure.
+"""The incident of one device: when it begins and when it is over. Pure.
 
-An **incident** begins with the first bad thing and is over when the device has answered, and
-nothing bad was seen, for long enough: each further incident of a day takes twice as long as the
-one before. A loss is over with the first complete answers, unless it is one of several; the
-driver's silence is no incident of the device's. Times are in seconds of a clock that is never set
-back.
+An **incident** begins with the first bad event or reading. It is over when the device has answered
+for long enough without another one: each further incident of a day takes twice as long as the one
+before. A loss is over with the first complete answers, unless it is one of several; the driver's
+silence is no incident of the device. Times are in seconds of a monotonic clock.
 """
 
 from collections.abc import Mapping
@@ -27,13 +26,13 @@ from vgpu.sources.nvml_queries import (
 DAY: Final = 86400.0
 LONGEST_RECOVERY: Final = 3600.0
 PROOF_SAMPLES: Final = 2
-"""Complete answers in a row before a device is trusted again."""
+"""Number of complete answers in a row before a device is trusted again."""
 
-_MOST_INCIDENTS: Final = 16  # twice as long for each is beyond LONGEST_RECOVERY by then
+_MOST_INCIDENTS: Final = 16  # with more, the doubled recovery is beyond LONGEST_RECOVERY
 
 
 class UnhealthyReason(Explained):
-    """The label ``reason`` of an unhealthy device; ``explanation`` has it in words."""
+    """The label ``reason`` of an unhealthy device; ``explanation`` is the text for people."""
 
     XID = "xid", "the driver reported an XID that is not to be ignored"
     ECC = "ecc_uncorrected", "there were new uncorrected memory errors"
@@ -45,26 +44,26 @@ class UnhealthyReason(Explained):
 
 
 Reasons = Mapping[UnhealthyReason, str]
-"""Why a device is unhealthy, each with its evidence in words."""
+"""Why a device is unhealthy: each reason with the evidence for people."""
 
 _READINGS: Final[Mapping[tuple[str, ...], UnhealthyReason]] = {
     ROW_REMAP_PENDING: UnhealthyReason.ROW_REMAP_PENDING,
     ROW_REMAP_FAILURE: UnhealthyReason.ROW_REMAP_FAILURE,
     RETIRED_PAGES_PENDING: UnhealthyReason.PAGES_PENDING,
 }
-"""What is bad for as long as the reading is not 0."""
+"""Readings that make a device unhealthy while they are not 0."""
 
 
 class Incident(msgspec.Struct, frozen=True, gc=False):
-    """What is held against one device; nothing in one that has never been bad.
+    """The present incident of one device; empty for a device that was never unhealthy.
 
     Attributes:
-        reasons: all of the present incident; none if the device is healthy.
-        standing: those that the last sample still showed.
-        bad_at: when the last bad thing was seen.
-        good: complete answers since.
-        incidents: when those of the last day began.
-        uncorrected: memory errors when it was last asked; None if it has never told.
+        reasons: all reasons of the present incident; empty if the device is healthy.
+        standing: the reasons that the last sample still showed.
+        bad_at: when the last bad event or reading was seen.
+        good: number of complete answers since.
+        incidents: when the incidents of the last day began.
+        uncorrected: number of uncorrected memory errors of the last sample; None if never reported.
     """
 
     reasons: Reasons = {}
@@ -76,7 +75,7 @@ class Incident(msgspec.Struct, frozen=True, gc=False):
 
 
 def worse(case: Incident, found: Reasons, now: float) -> Incident:
-    """After something bad."""
+    """The incident after these bad events or readings."""
     incidents = case.incidents
     if _own(found) and not _own(case.reasons):
         recent = tuple(at for at in incidents if now - at < DAY)
@@ -86,7 +85,7 @@ def worse(case: Incident, found: Reasons, now: float) -> Incident:
 
 
 def lost(case: Incident, detail: str, now: float) -> tuple[Incident, frozenset[UnhealthyReason]]:
-    """After a sample without the device; with the reasons that are new."""
+    """The incident after a sample without the device, and the reasons that are new."""
     standing = {UnhealthyReason.LOST: detail}
     fresh = frozenset(standing.keys() - case.standing.keys())
     return worse(replace(case, standing=standing), standing, now), fresh
@@ -95,7 +94,7 @@ def lost(case: Incident, detail: str, now: float) -> tuple[Incident, frozenset[U
 def answered(
     case: Incident, gpu: Gpu, now: float, rules: HealthRules
 ) -> tuple[Incident, frozenset[UnhealthyReason]]:
-    """After a sample with the device; with the reasons that are new."""
+    """The incident after a sample with the device, and the reasons that are new."""
     standing = _shown(case, gpu) if rules.memory_errors else {}
     risen = _risen(case, gpu) if rules.memory_errors else {}
     fresh = frozenset((standing.keys() - case.standing.keys()) | risen.keys())
@@ -103,7 +102,7 @@ def answered(
     case = replace(case, standing=standing, uncorrected=uncorrected)
     if standing or risen:
         return worse(case, {**standing, **risen}, now), fresh
-    if MEMORY_TOTAL not in gpu.readings:  # it is there, and cannot say the least
+    if MEMORY_TOTAL not in gpu.readings:  # the GPU is there, and cannot report even its memory
         return replace(case, good=0), fresh
     good = case.good + 1
     proven = good >= PROOF_SAMPLES and now - case.bad_at >= _recovery(case, rules)
@@ -111,7 +110,7 @@ def answered(
 
 
 def _shown(case: Incident, gpu: Gpu) -> Reasons:
-    """What the readings show; one that is not there shows what it did last."""
+    """The reasons in the readings; a missing reading keeps its last reason."""
     shown = {}
     for key, reason in _READINGS.items():
         value = gpu.readings.get(key)
@@ -123,7 +122,7 @@ def _shown(case: Incident, gpu: Gpu) -> Reasons:
 
 
 def _risen(case: Incident, gpu: Gpu) -> Reasons:
-    """Uncorrected errors that were not there the last time; a new driver counts from 0 again."""
+    """New uncorrected errors since the last sample; a new driver counts from 0 again."""
     before, count = case.uncorrected, gpu.readings.get(ECC_UNCORRECTED)
     if before is None or count is None or count <= before:
         return {}
@@ -131,7 +130,7 @@ def _risen(case: Incident, gpu: Gpu) -> Reasons:
 
 
 def _recovery(case: Incident, rules: HealthRules) -> float:
-    """Seconds without anything bad that the present incident takes to be over."""
+    """Seconds without a bad event or reading after which the present incident is over."""
     repeats = len(case.incidents) - 1
     if case.reasons.keys() <= {UnhealthyReason.LOST, UnhealthyReason.DRIVER_SILENT}:
         repeats -= 1
@@ -141,5 +140,5 @@ def _recovery(case: Incident, rules: HealthRules) -> float:
 
 
 def _own(reasons: Reasons) -> bool:
-    """Whether any is the device's own, and not the driver's."""
+    """Whether any reason is the device's own, and not the driver's."""
     return bool(reasons.keys() - {UnhealthyReason.DRIVER_SILENT})

@@ -1,8 +1,8 @@
 """What makes a device unhealthy, and for how long; from flags and two variables of the originals.
 
 ``DP_DISABLE_HEALTHCHECKS`` holds XIDs to ignore besides those of the flag, ``xids`` for all of
-them, or ``all`` for memory errors too. ``DP_ENABLE_HEALTHCHECKS`` holds XIDs that count whatever
-else reports otherwise; ``xids`` or ``all`` for all. A lost GPU and a silent driver always count.
+them, or ``all`` for memory errors too. ``DP_ENABLE_HEALTHCHECKS`` holds XIDs that count in any
+case; ``xids`` or ``all`` for all of them. A lost GPU and a silent driver always count.
 """
 
 import re
@@ -19,7 +19,7 @@ _ALL_XIDS: Final = frozenset({ALL, "xids"})
 _XID: Final = re.compile(r"[1-9]\d{0,4}", re.ASCII)
 
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
-"""What a faulty program alone can cause, as NVIDIA's own plugin has it."""
+"""XIDs that a faulty program alone can cause, according to NVIDIA's own plugin."""
 
 
 class HealthRules(msgspec.Struct, frozen=True):
@@ -29,10 +29,10 @@ class HealthRules(msgspec.Struct, frozen=True):
         ignored: XIDs that are no fault of the GPU.
         only: if not None, the only XIDs that count.
         memory_errors: whether uncorrected errors, and rows or pages that wait for a reset, count.
-        recovery: seconds without anything bad after which a device is healthy again, the first
-            time in a day; each further time twice as long, up to an hour.
-        patience: so many times in a row the driver must fail to answer before its devices are
-            unhealthy for it.
+        recovery: seconds without a bad event or reading after which a device is healthy again, the
+            first time in a day; each further time twice as long, up to an hour.
+        patience: number of times in a row that the driver must fail to answer before its devices
+            are unhealthy.
     """
 
     ignored: frozenset[int] = APPLICATION_XIDS
@@ -70,7 +70,7 @@ def _variable(environ: Mapping[str, str], name: str) -> tuple[frozenset[int], fr
 
 
 def _parse(text: str, words: frozenset[str]) -> tuple[frozenset[int], frozenset[str]]:
-    """XIDs, and which of the ``words`` are there, in any case."""
+    """XIDs, and the ``words`` in the text, in upper or lower case."""
     tokens = [token.strip().lower() for token in text.split(",")] if text.strip() else []
     for token in tokens:
         if token not in words and not _XID.fullmatch(token):

@@ -1,8 +1,8 @@
 """Watches the driver: one thread samples it, one waits for events, and neither waits for the other.
 
-Promises: an event is judged at once, even while a sample hangs; a driver that hangs delays nobody,
-not even the end of the program; a driver that is not there yet is looked for ever more rarely,
-and said to be missing once; a device that was there once stays known.
+Promises: an event counts at once, even while a sample hangs; a driver that hangs delays nothing,
+not even the end of the program; a driver that is not there yet is tried ever more rarely, and
+logged as missing once; a device that was there once stays known.
 """
 
 import logging
@@ -21,12 +21,12 @@ from vgpu.sources.samples import CollectorRow
 log = logging.getLogger(__name__)
 
 DEADLINE_SECONDS: Final = 10.0
-"""A sample that takes longer is a miss; a new start of the driver takes seconds."""
+"""Maximum time of a sample, in seconds; a longer one is a miss. The driver starts in seconds."""
 
 LONGEST_PAUSE_SECONDS: Final = 60.0
-"""Between two looks for a driver that has never been there."""
+"""Maximum interval between two tries of a driver that has never answered, in seconds."""
 
-_SAID: Final = {True: (logging.INFO, "healthy"), False: (logging.WARNING, "unhealthy")}
+_LEVELS: Final = {True: (logging.INFO, "healthy"), False: (logging.WARNING, "unhealthy")}
 
 EVENT_WAIT_SECONDS: Final = 5.0
 CLOSING_SECONDS: Final = 3.0
@@ -37,10 +37,10 @@ Links = Mapping[tuple[str, str], int]
 
 
 class TopologyDriver(GpuSource, Protocol):
-    """A driver that can also tell how near its GPUs are."""
+    """A driver that also reports how near its GPUs are to one another."""
 
     def links(self) -> Links:
-        """See :data:`Links`; for the thread that samples. Raises SourceError."""
+        """See :data:`Links`; called by the sampling thread. Raises SourceError."""
         ...
 
 
@@ -73,14 +73,14 @@ class HealthWatch:
         self._collector: Collector[GpuSample] = Collector("nvml", self._ask)
         self._ask_links = links
         self._links: Links = {}
-        self._lock = threading.Lock()  # held while the health becomes another, and is told
+        self._lock = threading.Lock()  # held while the health changes and is reported
         self._health = Health.at_start(source.xids())
         self._first = threading.Event()
         self._stopping = threading.Event()
         self._sampling = threading.Thread(target=self._sample, name="health", daemon=True)
         self._on_fatal: Callable[[], None] = lambda: None
 
-    # ------------------------------------------------------------ what is known
+    # ------------------------------------------------------------ health and links
 
     @property
     def health(self) -> Health:
@@ -88,12 +88,12 @@ class HealthWatch:
         return self._health
 
     def collector(self) -> CollectorRow:
-        """How sampling goes."""
+        """The state of sampling."""
         return self._collector.health()
 
     @property
     def links(self) -> Links:
-        """As ``links`` told with the first inventory; nothing if it was not to be asked."""
+        """The links of the first inventory; empty if ``links`` is None."""
         return self._links
 
     @property
@@ -101,19 +101,19 @@ class HealthWatch:
         """Why only a new process can go on: the driver was replaced; None if it can."""
         return str(self._collector.fatal) if self._collector.fatal else None
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ start and stop
 
     def start(self, on_fatal: Callable[[], None]) -> None:
-        """Begin; ``on_fatal`` is called once :attr:`fatal` is set, and nothing is sampled then."""
+        """Start; ``on_fatal`` is called once :attr:`fatal` is set, and then sampling ends."""
         self._on_fatal = on_fatal
         self._sampling.start()
 
     def wait_first(self, timeout: float | None = None) -> bool:
-        """Wait for the first inventory; whether it is there."""
+        """Wait for the first inventory; returns whether it is there."""
         return self._first.wait(timeout)
 
     def stop(self, grace: float = 2.0) -> bool:
-        """Stop; False if something is stuck in the driver and was left there."""
+        """Stop; returns False if a thread is stuck in the driver and was left there."""
         self._stopping.set()
         if self._sampling.is_alive():
             self._sampling.join(grace)
@@ -140,7 +140,7 @@ class HealthWatch:
             pause = next_pause(pause, self._interval, found=self._first.is_set())
 
     def _ask(self, now: float) -> GpuSample:
-        """All that is asked of the driver. Raises SourceError."""
+        """One sample of the driver. Raises SourceError."""
         sample = self._source.sample(now)
         if self._ask_links is not None and not self._first.is_set():
             self._links = self._ask_links()
@@ -181,13 +181,13 @@ class HealthWatch:
             log.warning("a critical XID names no device: all devices keep their health")
 
     def _become(self, judged: Callable[[Health], Health]) -> Health:
-        """The health that follows from the present one; whoever uses devices is told of changes."""
+        """Change the health by ``judged``, and report changes to the users of devices."""
         with self._lock:
             before = self._health
             after = self._health = judged(before)
             news = changes(before, after)
             for change in news:
-                level, state = _SAID[change.healthy]
+                level, state = _LEVELS[change.healthy]
                 log.log(level, "%s: %s", state, change.detail, extra={"device": change.uuid})
             if news:
                 try:
@@ -198,5 +198,5 @@ class HealthWatch:
 
 
 def next_pause(pause: float, interval: float, *, found: bool) -> float:
-    """Seconds between samples, after ``pause``: ever longer until the driver has been found."""
+    """Seconds until the next sample, after ``pause``: ever longer until the driver is found."""
     return interval if found else max(interval, min(2 * pause, LONGEST_PAUSE_SECONDS))

@@ -1,1 +1,1 @@
-"""How a container gets its share: by CDI, or by files that are named in the answer."""
+"""How a container gets its share: by CDI, or by files that the answer to Allocate names."""

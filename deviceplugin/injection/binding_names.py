@@ -10,12 +10,12 @@ _NAME: Final = re.compile(r"[0-9a-f]{24}")
 
 
 def is_name(text: str) -> bool:
-    """Whether it may be one of ours, and so a part of a file's name."""
+    """Whether the text may be one of our names, and so a part of a file's name."""
     return _NAME.fullmatch(text) is not None
 
 
 def checked(text: str) -> str:
-    """The same text. Raises ValueError if it can be no name: it is never made a path."""
+    """The same text. Raises ValueError if it can be no name, so that it never becomes a path."""
     if not is_name(text):
         raise ValueError(f"no name of a binding: {text[:64]!r}")
     return text

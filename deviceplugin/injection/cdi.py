@@ -1,16 +1,16 @@
-"""With CDI: a container gets all it is bound to from a spec file of its binding's name.
+"""With CDI: a container gets its whole share from a spec file of its binding's name.
 
 ``vgpu-<name>.json`` of the kind ``vgpu.dev/share`` has one device, of that name. A runtime that
 knows CDI refuses to make the container as long as there is no such file, and the kubelet tries
-again; one that does not know CDI gives the container no GPU. A runtime may answer from a cache that
-is late, so what stands under a name never changes.
+again; a runtime that does not know CDI makes the container without a GPU. A runtime may answer from
+an old cache, so the content under a name never changes.
 
-Whose a file is, and of which boot, is in its annotations, which need version 0.6.0 of the format
-(CDI library 0.6; containerd 1.7.11 has 0.5.4, 1.7.18 has 0.7.2). Annotations of edits, which are
-for the runtime itself, have no place in the format and are left out.
+A file's annotations name its owner and boot. They need version 0.6.0 of the format (CDI library
+0.6; containerd 1.7.11 has 0.5.4, 1.7.18 has 0.7.2). Annotations of edits, which are for the runtime
+itself, have no place in the format and are left out.
 
-A file under a name of ours that is no whole spec (emptied, cut, ``{}``) is damaged: it is as good
-as lost, so that it is rewritten, or removed. No runtime can have read a device out of it.
+A file under a name of ours that is no whole spec (emptied, truncated, ``{}``) is damaged and counts
+as lost, so that it is rewritten or removed. No runtime can have read a device from it.
 """
 
 import errno
@@ -38,12 +38,12 @@ SCHEME: Final = "vgpu.dev/scheme"
 EARLY: Final = ContainerEdits({VISIBLE_DEVICES: NO_DEVICES})
 
 _LIMIT: Final = 1024 * 1024
-"""Bytes of a spec file; ours have a thousand."""
+"""Maximum size of a spec file in bytes; ours have a thousand."""
 
 _FILE: Final = re.compile(r"vgpu-([0-9a-f]{24})\.json")
 
 _MOUNTED: Final = ("nosuid", "nodev", "rbind", "rprivate")
-"""Besides ``ro`` or ``rw``; those that NVIDIA's own specs have."""
+"""Mount options besides ``ro`` or ``rw``, as in NVIDIA's own specs."""
 
 _PERMISSIONS: Final = "rwm"
 
@@ -85,11 +85,11 @@ class _Marks(msgspec.Struct, frozen=True):
 
 
 class _Owner(StrEnum):
-    """Whose a file under a name of ours is."""
+    """The owner of a file under a name of ours."""
 
     NOBODY = "nobody"  # there is no file
     DAMAGED = "damaged"  # no whole spec
-    STRANGE = "strange"  # a spec of another kind: it gives nobody a share
+    STRANGE = "strange"  # a spec of another kind: no container gets a share from it
     OTHERS = "others"  # of another plugin of ours, or no regular file
     OLDER = "older"  # ours, of another boot
     OURS = "ours"
@@ -100,8 +100,8 @@ _SPEC: Final = msgspec.json.Decoder(_Spec)
 
 
 def spec(name: str, edits: ContainerEdits, scheme: Scheme, boot_id: str) -> bytes:
-    """The content of a spec file; the same for the same edits."""
-    given = _Edits(
+    """The content of a spec file; equal edits have equal content."""
+    device_edits = _Edits(
         env=tuple(f"{key}={value}" for key, value in sorted({**EARLY.env, **edits.env}.items())),
         device_nodes=tuple(_Node(path) for path in edits.devices),
         mounts=tuple(
@@ -110,17 +110,17 @@ def spec(name: str, edits: ContainerEdits, scheme: Scheme, boot_id: str) -> byte
         ),
     )
     marks = {BOOT: boot_id, SCHEME: scheme.value}
-    whole = _Spec(VERSION, KIND, marks, (_Device(name, given),))
+    whole = _Spec(VERSION, KIND, marks, (_Device(name, device_edits),))
     return msgspec.json.format(msgspec.json.encode(whole)) + b"\n"
 
 
 class CdiInjector:
-    """A :class:`deviceplugin.ports.Injector` for runtimes that know CDI. One thread writes."""
+    """A :class:`deviceplugin.ports.Injector` for runtimes with CDI. One thread writes."""
 
     guesses: Final = False
 
     def __init__(self, folder: str, scheme: Scheme, boot_id: str) -> None:
-        """``folder`` is one of the runtime's ``cdi_spec_dirs``; it may be another plugin's too."""
+        """``folder`` is one of the runtime's ``cdi_spec_dirs``; other plugins may use it too."""
         self._folder = Path(folder)
         self._scheme = scheme
         self._boot_id = boot_id
@@ -131,20 +131,20 @@ class CdiInjector:
         edits: ContainerEdits,  # noqa: ARG002
         late_env: Mapping[str, str],  # noqa: ARG002
     ) -> ContainerEdits:
-        """See :meth:`deviceplugin.ports.Injector.early`: no device, until CDI reports otherwise."""
+        """See :meth:`deviceplugin.ports.Injector.response`: no device; the CDI spec adds them."""
         return EARLY
 
     def write(self, name: str, edits: ContainerEdits, late_env: Mapping[str, str]) -> None:  # noqa: ARG002  # all comes late
         """See :meth:`deviceplugin.ports.Injector.write`.
 
-        A whole spec that stands there already for this boot must be the same: else OSError EEXIST.
+        Raises OSError EEXIST if a whole spec of this boot with other content is there already.
         """
         path = self._path(name)
         content = spec(name, edits, self._scheme, self._boot_id)
-        found = _content(path)
-        if found == content:
+        present = _content(path)
+        if present == content:
             return
-        if self._owner(name, found) in (_Owner.OURS, _Owner.OTHERS):
+        if self._owner(name, present) in (_Owner.OURS, _Owner.OTHERS):
             detail = "its content differs, and a runtime may have read it"
             raise OSError(errno.EEXIST, detail, str(path))
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -159,9 +159,9 @@ class CdiInjector:
         return self._look(name) is _Owner.OURS
 
     def prune(self, names: Collection[str]) -> None:
-        """See :meth:`deviceplugin.ports.Injector.keep_only`. Other plugins' files stay.
+        """See :meth:`deviceplugin.ports.Injector.prune`. Other plugins' files stay.
 
-        A damaged one may have been another's, which writes it again where it is still needed.
+        A damaged file may have been another plugin's, which rewrites it if it is still needed.
         """
         for name in self._names() - frozenset(names):
             if self._look(name) not in (_Owner.STRANGE, _Owner.OTHERS):
@@ -171,14 +171,14 @@ class CdiInjector:
         return self._folder / f"vgpu-{checked(name)}.json"
 
     def _names(self) -> frozenset[str]:
-        """Of all files that are named like ours. Raises OSError."""
+        """The names of all files that are named like ours. Raises OSError."""
         if not self._folder.exists():
             return frozenset()
         matches = (_FILE.fullmatch(path.name) for path in self._folder.iterdir())
         return frozenset(match[1] for match in matches if match)
 
     def _look(self, name: str) -> _Owner:
-        """Whose the file is as it is now; what cannot be read is not taken for ours."""
+        """The owner of the file as it is now; an unreadable file is not ours."""
         try:
             return self._owner(name, _content(self._path(name)))
         except OSError:
@@ -204,9 +204,9 @@ class CdiInjector:
 
 
 def _content(path: Path) -> bytes | None:
-    """None if there is no file; nothing of one that is too long for a spec.
+    """The file's bytes; None if there is no file, b"" if it is too long for a spec.
 
-    Raises OSError, also for what is no regular file.
+    Raises OSError, also if it is no regular file.
     """
     try:
         return read_file(str(path), _LIMIT)

@@ -1,12 +1,12 @@
-"""Without CDI: a container gets what depends on its pod through files named in the early answer.
+"""Without CDI: a container gets what depends on its pod through files that the answer names.
 
 Each binding has a folder of its name. Allocate's answer mounts what will be in it: a link
 ``mount-<i>`` for every host path, and ``overrideEnv``, ``KEY=value`` lines that HAMi-core reads at
-its start. A runtime makes a missing source as an empty folder rather than refuse it, so nothing but
-PreStartContainer holds a container back until the folder is there; it appears as a whole.
+its start. A runtime makes a missing source as an empty folder instead of refusing it, so only
+PreStartContainer delays a container until the folder is there; the folder appears as a whole.
 
-``seal`` is a digest of the rest. Where it is broken, or a part is missing, the folder is damaged
-and as good as lost: it is rewritten, unless a runtime has made a folder in the place of a part.
+``seal`` is a digest of the rest. If the seal is broken, or a part is missing, the folder is damaged
+and counts as lost: it is rewritten, unless a runtime has made a folder in the place of a part.
 """
 
 import errno
@@ -26,16 +26,16 @@ from vgpu.schemes.codec import ContainerEdits, Mount
 from vgpu.sources.files import read_file
 
 OVERRIDE_ENV: Final = "/overrideEnv"
-"""Where HAMi-core looks."""
+"""The path in the container that HAMi-core reads."""
 
 _ENV: Final = "overrideEnv"
 _BOOT: Final = "boot-id"
 _SEAL: Final = "seal"
 _LONGEST_LINE: Final = 9_000
-"""Bytes; HAMi-core reads up to 10,000 at a time."""
+"""Maximum length of a line in bytes; HAMi-core reads up to 10,000 at a time."""
 
 _LIMIT: Final = 1024 * 1024
-"""Bytes of a file that we look at again."""
+"""Maximum size in bytes of a file that we read again."""
 
 
 class FileInjector:
@@ -51,9 +51,9 @@ class FileInjector:
     def response(
         self, name: str, edits: ContainerEdits, late_env: Mapping[str, str]
     ) -> ContainerEdits:
-        """See :meth:`deviceplugin.ports.Injector.early`.
+        """See :meth:`deviceplugin.ports.Injector.response`.
 
-        It distinguishes two pods by no more than devices and environment, which cannot come later.
+        Two pods' responses differ only in devices and environment, which cannot come later.
         """
         folder = self._folder / checked(name)
         mounts = [
@@ -67,8 +67,8 @@ class FileInjector:
     def write(self, name: str, edits: ContainerEdits, late_env: Mapping[str, str]) -> None:
         """See :meth:`deviceplugin.ports.Injector.write`.
 
-        What stands there already for this boot must be the same: else OSError EEXIST. A variable
-        that would be two lines is OSError EINVAL.
+        Raises OSError EEXIST if a folder of this boot with other content is there already, and
+        OSError EINVAL for a variable of more than one line.
         """
         folder = self._folder / checked(name)
         links = {_link(i): mount.host for i, mount in enumerate(edits.mounts)}
@@ -76,7 +76,7 @@ class FileInjector:
         if _is(folder, links, files):
             return
         if _has_folders(folder):
-            # A runtime makes missing sources: it has not waited for PreStartContainer.
+            # A runtime made a missing source here: it has not waited for PreStartContainer.
             detail = "a container was made before its limits were there: its pod must be replaced"
             raise OSError(errno.EEXIST, detail, str(folder))
         if self._is_whole(folder):
@@ -103,19 +103,19 @@ class FileInjector:
         return self._is_whole(self._folder / checked(name))
 
     def prune(self, names: Collection[str]) -> None:
-        """See :meth:`deviceplugin.ports.Injector.keep_only`."""
+        """See :meth:`deviceplugin.ports.Injector.prune`."""
         for path in self._entries():
             if path.name not in names:
                 _remove(path)
 
     def _entries(self) -> list[Path]:
-        """Raises OSError."""
+        """All entries of the run directory. Raises OSError."""
         return [*self._folder.iterdir()] if self._folder.exists() else []
 
     def _is_whole(self, folder: Path) -> bool:
-        """Whether it was written in this boot and is as it was written.
+        """Whether the folder was written in this boot and is unchanged.
 
-        One without a seal is older than seals: no more is known of it than its boot.
+        A folder without a seal is older than seals: only its boot is known.
         """
         if _content(folder / _BOOT) != self._boot_id.encode():
             return False
@@ -137,7 +137,7 @@ def _link(position: int) -> str:
 
 
 def _lines(env: Mapping[str, str]) -> bytes:
-    """As HAMi-core reads them. Raises OSError EINVAL."""
+    """The variables as lines that HAMi-core reads. Raises OSError EINVAL."""
     for key, value in env.items():
         line = f"{key}={value}"
         if not key or "=" in key or not line.isprintable() or len(line.encode()) > _LONGEST_LINE:
@@ -146,7 +146,7 @@ def _lines(env: Mapping[str, str]) -> bytes:
 
 
 def _seal(links: Mapping[str, str], files: Mapping[str, bytes]) -> bytes:
-    """A digest of all that is in a folder."""
+    """A digest of a folder's content."""
     whole = hashlib.sha256()
     parts = {**files, **{link: bytes(Path(target)) for link, target in links.items()}}
     for name, content in sorted(parts.items()):
@@ -155,7 +155,7 @@ def _seal(links: Mapping[str, str], files: Mapping[str, bytes]) -> bytes:
 
 
 def _has_folders(folder: Path) -> bool:
-    """Whether a part of it, or of what should be it, is a folder: we make none."""
+    """Whether there is a folder in this folder: we make none there."""
     try:
         return any(path.is_dir() and not path.is_symlink() for path in folder.iterdir())
     except OSError:
@@ -176,7 +176,7 @@ def _is(folder: Path, links: Mapping[str, str], files: Mapping[str, bytes]) -> b
 
 
 def _content(path: Path) -> bytes | None:
-    """None if it is no file that can be read."""
+    """The file's bytes; None if it is no file that can be read."""
     try:
         return read_file(str(path), _LIMIT)
     except SourceError:
@@ -184,7 +184,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def _remove(path: Path) -> None:
-    """Whatever it is; links are not followed. Raises OSError."""
+    """Remove a file, link or folder; links are not followed. Raises OSError."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -1,7 +1,7 @@
-"""What is offered of the GPUs: from their health to the lists that the kubelet reads.
+"""The advertised resources: from the GPUs' health to the lists that the kubelet reads.
 
-A list that the kubelet would not take is not offered; which unit would fit is said in the log, on
-the node and in the metrics.
+A list that the kubelet would not take is not offered; the log, an event on the node and the metrics
+name the unit that would fit.
 """
 
 import logging
@@ -21,11 +21,11 @@ from vgpu.units import MIB
 log = logging.getLogger(__name__)
 
 ToList = Callable[[str, bytes | None], None]
-"""A resource has this list; None is none."""
+"""Receives a resource and its list; None withdraws the resource."""
 
 
 class Offers:
-    """Keeps the lists of all resources. Safe to be asked from any thread."""
+    """Keeps the lists of all resources. Any thread may use it."""
 
     def __init__(
         self,
@@ -52,19 +52,19 @@ class Offers:
         return self._devices
 
     def become(self, health: Health) -> tuple[Device, ...]:
-        """Offer what there is now; the devices."""
+        """Offer the devices with this health; returns them."""
         with self._lock:
             verdicts = health.verdicts
-            found = self._adapter.devices(health.devices)
+            shared = self._adapter.devices(health.devices)
             self._devices = tuple(
-                replace(device, healthy=verdicts[device.uuid].healthy) for device in found
+                replace(device, healthy=verdicts[device.uuid].healthy) for device in shared
             )
             for resource in self._adapter.resources:
                 self._offer(resource, self._devices)
             return self._devices
 
     def rows(self, registered: Mapping[str, bool]) -> tuple[Offer, ...]:
-        """For the metrics; ``registered`` tells of each resource whether the kubelet takes it."""
+        """The rows for the metrics; ``registered``: by resource, whether the kubelet takes it."""
         with self._lock:
             return tuple(
                 replace(row, registered=registered.get(name, False))
@@ -79,36 +79,36 @@ class Offers:
     def _offer(self, resource: str, devices: tuple[Device, ...]) -> None:
         codec = self._adapter.codec
         try:
-            found = offered(codec, resource, devices, self._unit_of(resource))
+            offer = offered(codec, resource, devices, self._unit_of(resource))
         except ClaimError as error:  # a GPU without UUID or memory: no list can be made
             log.error("%s is not offered: %s", resource, error)  # noqa: TRY400  # no traceback
             self._listed(resource, None)
             return
-        if isinstance(found, TooLong):
-            news = self._refused.get(resource) != found
-            self._refused[resource] = found
-            unit = (found.fitting_mib or 0) * MIB
+        if isinstance(offer, TooLong):
+            news = self._refused.get(resource) != offer
+            self._refused[resource] = offer
+            unit = (offer.fitting_mib or 0) * MIB
             self._rows[resource] = Offer(
-                resource, registered=False, list_bytes=found.longest_bytes, unit_bytes=unit
+                resource, registered=False, list_bytes=offer.longest_bytes, unit_bytes=unit
             )
             self._listed(resource, None)
             if news:
-                log.error("%s", found)
-                self._too_long(found)
+                log.error("%s", offer)
+                self._too_long(offer)
             return
         self._refused.pop(resource, None)
         self._rows[resource] = Offer(
             resource,
             registered=False,
-            healthy=found.healthy,
-            unhealthy=found.unhealthy,
-            list_bytes=found.longest_bytes,
+            healthy=offer.healthy,
+            unhealthy=offer.unhealthy,
+            list_bytes=offer.longest_bytes,
         )
-        self._listed(resource, found.message)
+        self._listed(resource, offer.message)
 
 
 def cards(devices: Iterable[Device], health: Health) -> tuple[GpuStatus, ...]:
-    """For the metrics."""
+    """The GPUs for the metrics."""
     return tuple(
         GpuStatus(
             device.uuid,

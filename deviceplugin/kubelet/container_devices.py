@@ -1,9 +1,9 @@
 """The kubelet's checkpoint as assignments of one resource, read again whenever it changes.
 
-The file appears whole, by a rename, right after every Allocate, and a node with long lists has
-megabytes of it. So only what is asked for is decoded, and the checksum is not verified here:
-recovery does that when the plugin starts. The kubelet keeps entries of pods that are gone until it
-allocates again.
+The kubelet renames the whole file into place right after every Allocate, and on a node with long
+lists the file has megabytes. So only the requested resource is decoded, and the checksum is not
+verified here: recovery verifies it when the plugin starts. The kubelet keeps entries of pods that
+are gone until it allocates again.
 """
 
 from functools import lru_cache
@@ -26,14 +26,14 @@ from vgpu.sources.kubelet_checkpoint import (
 )
 
 Stamp = tuple[int, int, int, int]
-"""Inode, mtime and ctime in nanoseconds, size: what a file that changed does not keep."""
+"""Inode, mtime and ctime in nanoseconds, and size: they differ after any change of the file."""
 
 MOST_ANSWERS: Final = 1024
-"""That are remembered; a node has some hundred containers with devices."""
+"""Maximum number of decoded answers in memory; a node has some hundred containers with devices."""
 
 
 def stamp(path: str) -> Stamp | None:
-    """Of the file as it is now; None if it cannot be seen."""
+    """The stamp of the file as it is now; None if the file is missing or not accessible."""
     try:
         status = Path(path).stat()
     except OSError:
@@ -42,10 +42,10 @@ def stamp(path: str) -> Stamp | None:
 
 
 def read_assignments(path: str, resource: str) -> tuple[ContainerDevices, ...]:
-    """What the kubelet has given to whom of the resource, in the file's order.
+    """The kubelet's assignments of the resource, in the file's order.
 
-    An answer that cannot be read has no name and is kept. Raises SourceError ABSENT, UNREADABLE,
-    NOT_REGULAR_FILE, TOO_LARGE, MALFORMED.
+    An assignment with an unreadable answer has no name and is kept. Raises SourceError ABSENT,
+    UNREADABLE, NOT_REGULAR_FILE, TOO_LARGE, MALFORMED.
     """
     content = read_file(path, CHECKPOINT_LIMIT)
     try:
@@ -75,7 +75,7 @@ class KubeletTable:
 
 
 def _assignment(entry: CheckpointEntry) -> ContainerDevices:
-    """Raises msgspec.DecodeError where the IDs are none: a container without them is a guess."""
+    """The assignment of an entry. Raises msgspec.DecodeError for an entry without valid IDs."""
     name, edits = _answer(bytes(entry.answer_text))
     return ContainerDevices(
         pod_uid=entry.pod_uid,
@@ -88,7 +88,7 @@ def _assignment(entry: CheckpointEntry) -> ContainerDevices:
 
 @lru_cache(MOST_ANSWERS)
 def _answer(text: bytes) -> tuple[str, ContainerEdits]:
-    """From JSON. The file changes by one entry, so that nearly all were read before."""
+    """Decode an answer. The file changes by one entry, so most answers were decoded before."""
     try:
         return responses.read(decode_answer(text))
     except (msgspec.DecodeError, ValueError):

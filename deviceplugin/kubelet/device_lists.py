@@ -1,7 +1,7 @@
-"""What is offered of a resource: all its device IDs with their health, as ListAndWatch sends them.
+"""The list of a resource: all its device IDs with their health, as ListAndWatch sends them.
 
-The kubelet takes messages of 4 MiB and shows a resource whose list is longer as 0, or as it was
-before, without a word. Such a list is therefore not made, and it is said which unit would fit.
+The kubelet takes messages of 4 MiB. It shows a resource with a longer list as 0, or as it was
+before, without an error. So such a list is not made, and the unit that would fit is reported.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,13 +21,13 @@ HEALTHY: Final = "Healthy"
 UNHEALTHY: Final = "Unhealthy"
 
 _CHUNK: Final = 1000
-"""IDs that are messages at the same time; a repeated field may come in parts."""
+"""Number of IDs that are encoded at a time; a repeated field may come in parts."""
 
 
 class IdUnit(msgspec.Struct, frozen=True):
-    """What one ID of a resource of memory stands for.
+    """The memory that one ID of a resource stands for.
 
-    ``flag`` is the operator's word for it: a number of MiB, with ``suffix`` behind.
+    ``flag`` is the flag that sets it: a number of MiB, followed by ``suffix``.
     """
 
     size_bytes: int
@@ -41,7 +41,7 @@ class AdvertisedList(msgspec.Struct, frozen=True):
     Attributes:
         message: the ListAndWatchResponse, encoded.
         healthy, unhealthy: IDs in it.
-        longest_bytes: its length if all were unhealthy, which is the longer word.
+        longest_bytes: its length if all were unhealthy, since "Unhealthy" is the longer value.
     """
 
     message: bytes
@@ -54,10 +54,10 @@ class TooLong(msgspec.Struct, frozen=True):
     """A list that the kubelet would not take.
 
     Attributes:
-        resource: which is therefore not offered.
-        count: IDs of it.
-        longest_bytes: of the list, if all were unhealthy.
-        unit: what one of them stands for; None where it is not memory.
+        resource: its name; it is not offered.
+        count: number of its IDs.
+        longest_bytes: length of the list if all were unhealthy.
+        unit: what one ID stands for; None if the resource is not memory.
         fitting_mib: the smallest unit, in MiB, whose list is short enough; None if there is none.
     """
 
@@ -68,7 +68,7 @@ class TooLong(msgspec.Struct, frozen=True):
     fitting_mib: int | None = None
 
     def __str__(self) -> str:
-        """For the log and the event."""
+        """The message for the log and the event."""
         of_unit = f" of {self.unit.size_bytes // MIB:,} MiB" if self.unit else ""
         text = (
             f"{self.resource} is not registered: {self.count:,} devices{of_unit} make a list of"
@@ -83,11 +83,11 @@ class TooLong(msgspec.Struct, frozen=True):
 
 
 class _Run(msgspec.Struct):
-    """IDs one after another that differ in their number alone."""
+    """Consecutive IDs that differ only in their number."""
 
     ids: Iterator[str]
     count: int
-    healthy: int  # so many of them, from the first on
+    healthy: int  # the number of healthy IDs, which come first
     prefix_bytes: int
 
 
@@ -96,9 +96,9 @@ def offered(
 ) -> AdvertisedList | TooLong:
     """The list, or why there is none.
 
-    All IDs of an unhealthy device are unhealthy. Where IDs are of no device in particular, as many
-    are as the unhealthy ones have, from the end. Raises ClaimError for devices that cannot be
-    listed.
+    All IDs of an unhealthy device are unhealthy. If IDs belong to no particular device, the last
+    ones are unhealthy, as many as the unhealthy devices have. Raises ClaimError for devices that
+    cannot be listed.
     """
     runs = tuple(_runs(codec, resource, devices))
     count = sum(run.count for run in runs)
@@ -141,7 +141,7 @@ def _encoded(run: _Run) -> Iterator[bytes]:
 
 
 def _fitting_mib(runs: tuple[_Run, ...], devices: tuple[Device, ...]) -> int | None:
-    """Of devices with a run each."""
+    """The smallest unit that fits, in MiB, for devices with a run each."""
     memories = (
         SharedMemory(run.prefix_bytes, device.memory_bytes or 0)
         for run, device in zip(runs, devices, strict=True)

@@ -1,7 +1,7 @@
 """Keeps all resources of a plugin registered, on one thread that looks at the kubelet's folder.
 
-Five looks a second, of a stat each for the kubelet's socket and for every own one, are what a
-re-registration within a second of the kubelet's return costs.
+The thread looks five times a second, with one stat for the kubelet's socket and one for every own
+socket, so that it registers again within a second of the kubelet's return.
 """
 
 import logging
@@ -39,12 +39,13 @@ class Registrar:
     ) -> None:
         """``folder`` is the kubelet's; the first resource is the binding one.
 
-        A resource is served as soon as it is offered. ``cdi`` reports how answers carry their name.
+        A resource is served as soon as it is offered. ``cdi``: whether answers carry their name as
+        a CDI device.
         """
         binding, *others = resources
         self._folder = Path(folder)
         self._prefix = f"vgpu-{scheme}-"
-        self._keepers = {
+        self._servers = {
             name: ResourceServer(
                 self._folder, self._prefix, name, allocator, binding=name == binding, cdi=cdi
             )
@@ -55,25 +56,25 @@ class Registrar:
         self._thread = threading.Thread(target=self._run, name="registration", daemon=True)
 
     def start(self) -> None:
-        """Keep them registered, in the background."""
+        """Keep the resources registered, in the background."""
         self._thread.start()
 
     def offer(self, resource: str, offered: bytes | None) -> None:
         """Offer this list (a ListAndWatchResponse) from now on; None withdraws the resource."""
-        self._keepers[resource].offer(offered)
+        self._servers[resource].offer(offered)
         self._wake.set()
 
     def states(self) -> tuple[ResourceState, ...]:
-        """Where each resource stands now."""
-        return tuple(keeper.state() for keeper in self._keepers.values())
+        """The present state of each resource."""
+        return tuple(server.state() for server in self._servers.values())
 
     def stop(self, grace: float = 1.0) -> None:
-        """Serve no more; calls under way have ``grace`` seconds. The sockets are gone then."""
+        """Stop serving; calls under way have ``grace`` seconds. The sockets are gone afterwards."""
         self._stopping = True
         self._wake.set()
         if self._thread.ident is not None:
-            self._thread.join(grace + ENDING_SECONDS)  # a kubelet that is mute keeps nobody
-        for ended in [keeper.stop(grace) for keeper in self._keepers.values()]:
+            self._thread.join(grace + ENDING_SECONDS)  # a silent kubelet does not block the end
+        for ended in [server.stop(grace) for server in self._servers.values()]:
             ended.wait(grace + 1.0)
 
     def _run(self) -> None:
@@ -82,17 +83,17 @@ class Registrar:
         while not self._stopping:
             self._wake.clear()
             kubelet = identity(socket)
-            for keeper in self._keepers.values():
+            for server in self._servers.values():
                 if self._stopping:
                     return
                 try:
-                    keeper.look(kubelet, time.monotonic())
+                    server.look(kubelet, time.monotonic())
                 except Exception:
                     log.exception("a resource could not be looked after")
             self._wake.wait(LOOK_SECONDS)
 
     def _remove_left_behind(self) -> None:
-        """Sockets of earlier lives; one that is served is that of a plugin that still ends."""
+        """Remove sockets of earlier processes, except those of a plugin that is still ending."""
         for path in self._folder.glob(f"{self._prefix}*.sock"):
             try:
                 if path.is_socket() and not is_served(str(path)):

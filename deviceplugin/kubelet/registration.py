@@ -12,27 +12,28 @@ from vgpu.sources.files import printable
 from vgpu.unix_socket import is_served
 
 KUBELET_SOCKET: Final = "kubelet.sock"
-"""In the folder of all plugins' sockets."""
+"""Name of the kubelet's socket in the folder of all plugins' sockets."""
 
 VERSION: Final = "v1beta1"
 
 _METHOD: Final = "/v1beta1.Registration/Register"
 
 _DEADLINE_SECONDS: Final = 12.0
-"""The kubelet connects to the plugin before it answers, and gives that up after 10."""
+"""Maximum time to wait for the kubelet's answer, in seconds. The kubelet connects to the plugin
+before it answers, and gives up after 10."""
 
 _OPTIONS: Final = (
-    # Otherwise a channel inherits the pause after another one's connect that failed.
+    # Otherwise a channel inherits the pause after another channel's failed connect.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
 )
 
 _NOT_SUPPORTED: Final = "not supported by kubelet"
-"""As it reports of a version of the API."""
+"""Part of the kubelet's error for an API version that it does not support."""
 
 
 class RegistrationOutcome(Explained):
-    """How a registration went, at once or later: the label ``result``."""
+    """The result of a registration, at once or later: the label ``result``."""
 
     REGISTERED = "registered", "the kubelet took it"
     UNREACHABLE = "unreachable", "the kubelet's socket exists, but no server answers on it"
@@ -44,11 +45,11 @@ class RegistrationOutcome(Explained):
 
 
 class Unregistered(Exception):  # noqa: N818  # a state as much as an error
-    """The kubelet does not know the resource, or no more.
+    """The kubelet does not know the resource, or no longer knows it.
 
     Attributes:
-        outcome: why, as a code.
-        detail: what the system or the kubelet said.
+        outcome: the reason code.
+        detail: the message of the system or the kubelet.
     """
 
     def __init__(self, outcome: RegistrationOutcome, detail: str) -> None:
@@ -58,7 +59,7 @@ class Unregistered(Exception):  # noqa: N818  # a state as much as an error
 
 
 def register(folder: Path, endpoint: str, resource: str, *, binding: bool) -> None:
-    """Tell the kubelet, once, that the socket ``endpoint`` of its folder serves the resource.
+    """Register the resource with the socket ``endpoint`` of the kubelet's folder, by one call.
 
     Raises Unregistered: UNREACHABLE, UNSUPPORTED, REFUSED.
     """
@@ -82,9 +83,9 @@ def register(folder: Path, endpoint: str, resource: str, *, binding: bool) -> No
 
 
 def require_kubelet(folder: Path) -> None:
-    """Raises Unregistered UNREACHABLE where nobody serves the kubelet's socket.
+    """Raises Unregistered UNREACHABLE if no process serves the kubelet's socket.
 
-    A socket that a killed kubelet has left behind is found out without making one of our own.
+    This detects a socket that a killed kubelet has left behind, before we make a socket.
     """
     path = str(folder / KUBELET_SOCKET)
     try:

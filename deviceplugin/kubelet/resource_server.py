@@ -1,10 +1,10 @@
-"""One resource, kept known to the kubelet through every restart of either.
+"""One resource, kept registered through every restart of the kubelet or the plugin.
 
 A kubelet that starts removes all sockets of its folder and has forgotten all plugins; a plugin that
-starts is unknown. What is not there is therefore served and registered again, and always on a
-socket of a **fresh name**: kubelet 1.37 refuses a name that it still holds ("device plugin already
-connected"), and from then on for ever. Kubelets before it, when they see the end of a connection,
-close the one that took its place. So a list that nobody reads is a reason to register as well.
+starts is unknown. A resource whose socket is gone is therefore served and registered again, always
+on a socket of a **fresh name**: kubelet 1.37 refuses a name that it still holds ("device plugin
+already connected"), and from then on for ever. Older kubelets, when a connection ends, close the
+connection that replaced it. So a list that no kubelet reads is a reason to register as well.
 """
 
 import logging
@@ -33,13 +33,15 @@ from vgpu.unix_socket import SocketError
 log = logging.getLogger(__name__)
 
 NEVER_READ_SECONDS: Final = 10.0
-"""A kubelet asks for the list as soon as it has taken a plugin."""
+"""Time without a reader after which a registration counts as lost, in seconds, if the list was
+never read: a kubelet asks for the list as soon as it has taken a plugin."""
 
 NO_LONGER_READ_SECONDS: Final = 1.0
-"""A kubelet reads the list as long as it lives."""
+"""The same time, in seconds, for a list that was read before: a kubelet reads it as long as it
+lives."""
 
 SETTLED_SECONDS: Final = 10.0
-"""What was read for so long was really taken: the next pause is a first one again."""
+"""Minimum time for which a list is read, in seconds, before the pauses between tries restart."""
 
 FIRST_PAUSE_SECONDS: Final = 0.1
 LONGEST_PAUSE_SECONDS: Final = 5.0
@@ -48,11 +50,11 @@ UNSUPPORTED_PAUSE_SECONDS: Final = 60.0
 _RANDOM_BYTES: Final = 5
 
 Identity = tuple[int, int]
-"""Inode and ctime in nanoseconds: a number alone is allocated again at once."""
+"""Inode and ctime in nanoseconds: the system reuses an inode number at once."""
 
 
 def identity(path: str) -> Identity | None:
-    """Of the socket that is there now; None if there is none to be seen."""
+    """The identity of the present socket; None if there is no accessible one."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -61,31 +63,31 @@ def identity(path: str) -> Identity | None:
 
 
 def pause(failures: int, outcome: RegistrationOutcome) -> float:
-    """Seconds until the next try, after so many failures in a row."""
+    """Seconds until the next try, after this number of failures in a row."""
     if outcome is RegistrationOutcome.UNSUPPORTED:
         return UNSUPPORTED_PAUSE_SECONDS
     return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 1, 10))
 
 
 def objection(audience: Audience, now: float) -> Unregistered | None:
-    """Why the kubelet cannot be thought to know the resource; ``now`` as :attr:`Audience.since`."""
+    """Why the kubelet has probably lost the resource; ``now`` as :attr:`Audience.since`."""
     patience = NO_LONGER_READ_SECONDS if audience.ever else NEVER_READ_SECONDS
     if audience.readers or now - audience.since <= patience:
         return None
-    told = "it has ended" if audience.ever else "it was never asked for"
-    return Unregistered(RegistrationOutcome.NOT_READ, told)
+    detail = "it has ended" if audience.ever else "it was never asked for"
+    return Unregistered(RegistrationOutcome.NOT_READ, detail)
 
 
 class ResourceState(msgspec.Struct, frozen=True):
-    """Where a resource stands.
+    """The state of a resource.
 
     Attributes:
         resource: its name.
-        offered: whether there is a list of it, so that it is to be registered.
-        registered: the kubelet has taken it, and reads the list.
-        socket: the path that it is served on, "" if it is not.
-        problem: why it is not registered, as far as something went wrong; "" if it is.
-        outcomes: of all tries so far.
+        offered: whether it has a list, so that it is to be registered.
+        registered: whether the kubelet has taken it and reads the list.
+        socket: the path that it is served on, "" if it is not served.
+        problem: the error for which it is not registered; "" if there is none.
+        outcomes: number of tries so far, by outcome.
     """
 
     resource: str
@@ -136,7 +138,7 @@ class ResourceServer:
                 self._endpoint.offer(offered)
 
     def state(self) -> ResourceState:
-        """As of now."""
+        """The present state."""
         with self._lock:
             endpoint = self._endpoint
             read = endpoint is not None and endpoint.audience.readers > 0
@@ -155,12 +157,12 @@ class ResourceServer:
         ``kubelet`` is the kubelet's socket as it is now, ``now`` of the monotonic clock.
         """
         if kubelet is not None and kubelet != self._kubelet:
-            self._drop()  # whoever read its list is gone
+            self._drop()  # the reader of its list is gone
             self._kubelet, self._failures, self._next_try = kubelet, 0, 0.0
         lost = self._lost(now)
         if lost:
-            # Registered anew at the next look, not now: a kubelet that sees the end of this one
-            # only afterwards would take it for the end of the new one.
+            # The next look registers again, not this one: a kubelet that notices the end of this
+            # connection late would take it for the end of the new connection.
             self._drop()
             self._note(lost, now)
         elif self._offered is None:
@@ -171,13 +173,13 @@ class ResourceServer:
             self._register(now)
 
     def stop(self, grace: float) -> threading.Event:
-        """Serve no more. Calls under way have ``grace`` seconds; the event is set after them."""
+        """Stop serving. Calls under way have ``grace`` seconds; the event is set after them."""
         return self._drop(grace)
 
     # ------------------------------------------------------------ the looking thread's side
 
     def _lost(self, now: float) -> Unregistered | None:
-        """Why what is served is of no use any more."""
+        """Why the present socket is of no use any more; None if it is."""
         if self._endpoint is None:
             return None
         audience = self._endpoint.audience
@@ -188,7 +190,7 @@ class ResourceServer:
         return objection(audience, now)
 
     def _register(self, now: float) -> None:
-        """Serve on a fresh socket and tell the kubelet, once."""
+        """Serve on a fresh socket and register it, by one call."""
         try:
             require_kubelet(self._folder)
             name = self._serve()
@@ -206,7 +208,7 @@ class ResourceServer:
             log.info("registered", extra={"resource": self._resource, "socket": name})
 
     def _serve(self) -> str:
-        """The name of the new socket. Raises SocketError."""
+        """Serve on a new socket; returns its name. Raises SocketError."""
         short = self._resource.rpartition("/")[2]
         name = f"{self._prefix}{short}-{secrets.token_hex(_RANDOM_BYTES)}.sock"
         path = str(self._folder / name)
@@ -236,13 +238,13 @@ class ResourceServer:
         return endpoint.stop(grace)
 
     def _note(self, error: Unregistered, now: float) -> None:
-        """Count it, and wait longer than last time."""
+        """Count the failure, and wait longer than last time."""
         self._failures += 1
         self._next_try = now + pause(self._failures, error.outcome)
         self._say(str(error), error.outcome)
 
     def _say(self, problem: str, *outcomes: RegistrationOutcome) -> None:
-        """Keep it as the resource's problem, and log it if it is another one."""
+        """Keep the problem as the resource's, and log it if it has changed."""
         with self._lock:
             self._outcomes.update(outcomes)
             news, self._problem = problem != self._problem, problem

@@ -1,9 +1,8 @@
 """The answer to Allocate for one container: its name and edits as the kubelet's message, and back.
 
-The kubelet keeps the message in its checkpoint as it came, which is how the name is found again,
-beside the container that it was given to. With CDI the name is a device of the kind
-``vgpu.dev/share`` that the runtime looks up when it makes the container; without, it is an
-annotation of that key.
+The kubelet keeps the message unchanged in its checkpoint, beside the container that it was for:
+there the plugin finds the name again. With CDI the name is a device of the kind ``vgpu.dev/share``
+that the runtime looks up when it makes the container; without CDI it is an annotation of that key.
 """
 
 from typing import Final
@@ -16,11 +15,11 @@ from vgpu.rpc.deviceplugin_pb2 import Mount as MountMessage
 from vgpu.schemes.codec import ContainerEdits, Mount
 
 PERMISSIONS: Final = "rwm"
-"""In the device cgroup, as gpu-manager gives them."""
+"""Permissions in the device cgroup, as gpu-manager sets them."""
 
 
 def answer(name: str, edits: ContainerEdits, *, cdi: bool) -> ContainerAllocateResponse:
-    """The message that reports both. Without a name it reports the edits alone."""
+    """The message with name and edits; without a name, with the edits alone."""
     own = {KIND: name} if name and not cdi else {}
     return ContainerAllocateResponse(
         envs=edits.env,
@@ -40,25 +39,26 @@ def answer(name: str, edits: ContainerEdits, *, cdi: bool) -> ContainerAllocateR
 
 
 def read(message: bytes) -> tuple[str, ContainerEdits]:
-    """Name and edits of an answer; the name is "" where it has none of our form, or several.
+    """Name and edits of an answer; the name is "" if it has none of our form, or several.
 
-    Any bytes are read: those that are no answer have no name and no edits.
+    Accepts any bytes: those that are no answer have no name and no edits.
     """
     try:
-        told = ContainerAllocateResponse.FromString(message)
+        response = ContainerAllocateResponse.FromString(message)
     except DecodeError:
         return "", ContainerEdits({})
-    annotations = dict(told.annotations)
-    kinds = (device.name.partition("=") for device in told.cdi_devices)
+    annotations = dict(response.annotations)
+    kinds = (device.name.partition("=") for device in response.cdi_devices)
     names = {name for kind, _, name in kinds if kind == KIND}
     names |= {annotations.pop(KIND)} if KIND in annotations else set()
     name = names.pop() if len(names) == 1 else ""
     edits = ContainerEdits(
-        env=dict(told.envs),
+        env=dict(response.envs),
         mounts=tuple(
-            Mount(mount.host_path, mount.container_path, mount.read_only) for mount in told.mounts
+            Mount(mount.host_path, mount.container_path, mount.read_only)
+            for mount in response.mounts
         ),
-        devices=tuple(device.host_path for device in told.devices),
+        devices=tuple(device.host_path for device in response.devices),
         annotations=annotations,
     )
     return name if is_name(name) else "", edits

@@ -1,7 +1,7 @@
 """The kubelet's gRPC service ``v1beta1.DevicePlugin`` for one resource, on a unix socket.
 
-Promises: containers that wait for their PreStartContainer keep neither Allocate nor the list from
-being answered; nobody but the socket's owner may ask; a list is sent only when it is another one.
+Promises: containers that wait for their PreStartContainer delay neither Allocate nor the list; only
+the socket's owner may call; a list is sent only when it has changed.
 """
 
 import logging
@@ -27,21 +27,23 @@ log = logging.getLogger(__name__)
 SERVICE: Final = "v1beta1.DevicePlugin"
 
 PRESTARTS: Final = 128
-"""Containers that may wait at the same time; the kubelet comes again for the others."""
+"""Maximum number of containers that wait at the same time; the kubelet retries the others."""
 
 _WATCHERS: Final = 8
-"""The kubelet is one."""
+"""Maximum number of readers of the list; the kubelet is one."""
 
 _OTHERS: Final = 8
-"""The kubelet admits one pod after the other, so that one Allocate is under way at a time."""
+"""Threads for other calls; the kubelet admits one pod at a time, so it sends one Allocate at a
+time."""
 
 _THREADS: Final = PRESTARTS + _WATCHERS + _OTHERS
-"""At most; there are as many as were needed at the same time."""
+"""Maximum number of threads; the pool starts a thread only when it needs one."""
 
 _MODE: Final = 0o600
 
 _MOST_BYTES: Final = 1500
-"""Of a refusal in UTF-8. It travels in a header, each byte as up to three; gRPC takes 8 KiB."""
+"""Maximum size in UTF-8 of a refusal's text. It is sent in a header, each byte as up to three; gRPC
+takes 8 KiB."""
 
 _FOR_A_NEW_POD: Final = FINAL | {
     BindRefusal.NO_CLAIM,
@@ -54,9 +56,9 @@ _Answer = TypeVar("_Answer")
 
 
 class Audience(msgspec.Struct, frozen=True):
-    """Who reads the list: how many do now, whether anybody ever has, since when it is so.
+    """The readers of the list: their number now, whether it was ever read, since when.
 
-    ``since`` is of the monotonic clock.
+    ``since`` is in monotonic seconds.
     """
 
     readers: int
@@ -77,9 +79,9 @@ class Endpoint:
         binding: bool,
         cdi: bool,
     ) -> None:
-        """``offered`` is the list, encoded; ``binding`` says whether starts are asked for too.
+        """``offered`` is the encoded list; ``binding``: whether to ask for PreStartContainer.
 
-        ``cdi`` says how answers carry their name, see :mod:`deviceplugin.kubelet.responses`.
+        ``cdi``: how answers carry their name, see :mod:`deviceplugin.kubelet.responses`.
         """
         self.resource = resource
         self.path = path
@@ -100,7 +102,7 @@ class Endpoint:
         require_short(self.path)
         try:
             self._server.add_insecure_port(f"unix:{self.path}")
-            Path(self.path).chmod(_MODE)  # nobody is served before start()
+            Path(self.path).chmod(_MODE)  # no client is served before start()
         except (RuntimeError, OSError) as error:
             raise SocketError(self.path, str(error)) from error
         self._server.start()
@@ -124,7 +126,7 @@ class Endpoint:
 
     @property
     def audience(self) -> Audience:
-        """Who reads the list."""
+        """The readers of the list."""
         return self._audience
 
     # ------------------------------------------------------------ the calls
@@ -166,7 +168,7 @@ class Endpoint:
             sent = offered
 
     def _next(self, sent: bytes | None, context: grpc.ServicerContext) -> bytes | None:
-        """Wait for another list than the one that was sent; None if there is none to come."""
+        """Wait for a list other than the one that was sent; None if the lists have ended."""
 
         def due() -> bool:
             return self._stopping or not context.is_active() or self._offered is not sent
@@ -176,7 +178,7 @@ class Endpoint:
             return None if self._stopping or not context.is_active() else self._offered
 
     def _readers_changed(self, by: int) -> bool:
-        """Count one more or one less; False where there are too many."""
+        """Count one reader more or less; False if there are too many."""
         with self._changed:
             readers = self._audience.readers + by
             if readers > _WATCHERS:
@@ -222,7 +224,7 @@ class Endpoint:
         context: grpc.ServicerContext,
         text: Callable[[BindRefused], str],
     ) -> _Answer:
-        """What the call gives, or its refusal as a status."""
+        """The call's answer, or its refusal as a status."""
         try:
             answer = call()
         except BindRefused as error:
@@ -234,23 +236,23 @@ class Endpoint:
 
 
 def options(*, binding: bool) -> pb.DevicePluginOptions:
-    """What the kubelet is to ask of a resource beside Allocate."""
+    """The calls that the kubelet is to make for a resource besides Allocate."""
     return pb.DevicePluginOptions(pre_start_required=binding)
 
 
 def status_of(error: BindRefused) -> grpc.StatusCode:
-    """UNAVAILABLE for what may heal by itself."""
+    """The status code; UNAVAILABLE if waiting may resolve the refusal."""
     lasting = error.final or error.why is BindRefusal.NO_CANDIDATE
     return grpc.StatusCode.FAILED_PRECONDITION if lasting else grpc.StatusCode.UNAVAILABLE
 
 
 def allocate_text(error: BindRefused) -> str:
-    """What is refused, and the reason code: it comes into the pod's status."""
+    """The refusal and its reason code, as the pod's status shows them."""
     text = str(error).encode(errors="replace")[:_MOST_BYTES].decode(errors="ignore")
     return f"{text} ({error.why})"
 
 
 def prestart_text(error: BindRefused) -> str:
-    """The same, marked for the reconciler where a new pod may fare better."""
+    """The same text, marked for the reconciler if only a new pod can ask again."""
     mark = f"{CHECK_FAILED}: " if error.why in _FOR_A_NEW_POD else ""
     return mark + allocate_text(error)

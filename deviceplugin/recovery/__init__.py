@@ -1,1 +1,1 @@
-"""Who holds what when the plugin starts: all sources read, merged and saved."""
+"""Finds out who holds what when the plugin starts: reads, merges and saves all sources."""

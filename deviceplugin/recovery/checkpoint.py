@@ -1,8 +1,8 @@
-"""The plugin's own checkpoint on disk: what is saved is there after any crash, and nothing is lost.
+"""The plugin's own checkpoint on disk: it survives any crash, and no version is lost.
 
-``checkpoint-<scheme>.json`` is the newest, with ``.bak`` beside it, the one before. What cannot be
-read is set aside as ``.damaged-<time>``, never overwritten. A lock keeps a second plugin of the
-same scheme off the node's files, as long as the first one lives.
+``checkpoint-<scheme>.json`` is the newest version, and ``.bak`` beside it the one before. An
+unreadable file is renamed to ``.damaged-<time>``, never overwritten. A lock keeps a second plugin
+of the same scheme from using the node's files while the first one lives.
 """
 
 import errno
@@ -29,13 +29,13 @@ from vgpu.sources.files import printable, read_file
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS: Final = 30.0
-"""For a predecessor that is still ending: the time that the kubelet gives it."""
+"""Maximum time to wait for a predecessor that is still ending, in seconds, as the kubelet waits."""
 
 MOST_DAMAGED: Final = 4
-"""Files that are kept for a person to look at; of more the oldest go."""
+"""Maximum number of damaged files that are kept for people; the oldest are removed."""
 
 _STAMP: Final = 13
-"""Digits of unix milliseconds, until the year 2286."""
+"""Number of digits of unix milliseconds, until the year 2286."""
 
 _DIGITS: Final = "[0-9]" * _STAMP
 _PAUSE_SECONDS: Final = 0.1
@@ -44,7 +44,7 @@ _OPEN_LOCK: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 _Stamp = tuple[int, int, int]
-"""Inode, size, mtime in nanoseconds; another name for the file changes none of them."""
+"""Inode, size, mtime in nanoseconds; renaming the file changes none of them."""
 
 
 class LockHeld(Exception):  # noqa: N818  # it is a state of the node, not a failure of ours
@@ -63,12 +63,12 @@ class LockHeld(Exception):  # noqa: N818  # it is a state of the node, not a fai
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """What was kept.
+    """The content of the checkpoint.
 
     Attributes:
-        tenants: by the newest file that can be read; () if there is none.
-        this_boot: whether that was written since the node started; an older one tells what was.
-        problem: why that is not the newest file, or why there is none; None if all is well.
+        tenants: of the newest readable file; () if there is none.
+        this_boot: whether the file was written since the node started; an older one has old state.
+        problem: why that is not the newest file, or why there is none; None without a problem.
     """
 
     tenants: tuple[AdmittedPod, ...] = ()
@@ -77,8 +77,8 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 class CheckpointFile:
-    """A :class:`deviceplugin.ports.CheckpointStore`. One thread uses it. A context manager: it lets
-    go.
+    """A :class:`deviceplugin.ports.CheckpointStore` for one thread. A context manager that releases
+    the lock.
     """
 
     def __init__(
@@ -97,14 +97,14 @@ class CheckpointFile:
         self._path = Path(folder, file_name(scheme))
         self._backup = self._path.with_name(f"{self._path.name}.bak")
         self._lock = -1
-        self._good: _Stamp | None = None  # of the newest file as it was last found or made good
+        self._good: _Stamp | None = None  # of the newest file when it was last known to be whole
 
     def open(
         self, patience: float = PATIENCE_SECONDS, ended: Callable[[], bool] = lambda: False
     ) -> Self:
         """Make the folder, and wait to be the only plugin.
 
-        For at most ``patience`` seconds, and no longer than until ``ended``. Raises LockHeld,
+        Waits at most ``patience`` seconds, and no longer than until ``ended``. Raises LockHeld,
         OSError.
         """
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ class CheckpointFile:
         return self
 
     def load(self) -> Loaded:
-        """What was saved last, as far as it can be read. Never raises."""
+        """The last saved content, as far as it can be read. Never raises."""
         problems: list[SourceError] = []
         for path in (self._path, self._backup):
             try:
@@ -142,7 +142,7 @@ class CheckpointFile:
         if len(content) > LIMIT:
             raise OSError(errno.EFBIG, f"more than {LIMIT} bytes", str(self._path))
         if self.is_whole():
-            with suppress(FileNotFoundError):  # somebody has removed it
+            with suppress(FileNotFoundError):  # another program has removed it
                 atomic_files.keep_as(self._path, self._backup)
         elif os.path.lexists(self._path):
             self._set_aside(self._path)
@@ -154,7 +154,7 @@ class CheckpointFile:
         return self._good is not None and self._good == _stamp(self._path)
 
     def close(self) -> None:
-        """Let another plugin have it."""
+        """Release the lock for another plugin."""
         if self._lock >= 0:
             os.close(self._lock)
         self._lock = -1
@@ -173,7 +173,7 @@ class CheckpointFile:
     # ------------------------------------------------------------ parts
 
     def _read(self, path: Path) -> Content:
-        """Raises SourceError."""
+        """The content of a file. Raises SourceError."""
         content = read_file(str(path), LIMIT)
         return decode(content, printable(str(path)), self._scheme, self._node)
 
@@ -186,19 +186,19 @@ class CheckpointFile:
             log.warning("our checkpoint cannot be read: %s; it is now %s", error, aside)
 
     def _set_aside(self, path: Path) -> Path:
-        """Rename a file so that it is not in the way, and is not lost. Raises OSError."""
+        """Rename a damaged file, so that it is kept and not overwritten. Raises OSError."""
         older = sorted(path.parent.glob(f"{path.name}.damaged-{_DIGITS}"))
         last = int(older[-1].name[-_STAMP:]) if older else 0
         at = max(int(self._clock() * 1000), last + 1)  # the clock may have been set back
         aside = path.with_name(f"{path.name}.damaged-{at:0{_STAMP}d}")
         path.rename(aside)
-        for one in [*older, aside][:-MOST_DAMAGED]:
-            atomic_files.discard(one)
+        for file in [*older, aside][:-MOST_DAMAGED]:
+            atomic_files.discard(file)
         return aside
 
 
 def _stamp(path: Path) -> _Stamp | None:
-    """None if it cannot be seen."""
+    """The stamp of a file; None if the file is missing or not accessible."""
     try:
         status = path.lstat()
     except OSError:

@@ -1,8 +1,8 @@
-"""Looks at the node for what recovery needs, and every few seconds at who is still alive.
+"""Reads the node for the recovery, and every few seconds the pods that are still alive.
 
-Everything is read by the readers of exporter and reconciler, side by side and with a deadline, so
-that what hangs costs only what it knows. The devices are those that the plugin shares, under the
-numbers that its scheme gives them.
+The readers of exporter and reconciler read all sources in parallel and with a deadline, so that
+only the data of a hanging source is missing. The devices are those that the plugin shares, with the
+numbers of its scheme.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,13 +27,13 @@ from vgpu.sources.runtime import read_live_pods
 from vgpu.sources.samples import Observation, incomplete_sources, pod_sample, with_names
 
 TIMEOUT_SECONDS: Final = 10.0
-"""What each source may take of a look."""
+"""Maximum time for each source of a look, in seconds."""
 
 OWN: Final = "our own checkpoint"
 
 
 class NodeSnapshot(msgspec.Struct, frozen=True):
-    """What was seen: the ledger, the UIDs that have a cgroup, and which source failed, and why."""
+    """The result of a look: the ledger, UIDs with a cgroup, and the errors of failed sources."""
 
     ledger: Ledger
     live_pods: frozenset[str] | None
@@ -41,7 +41,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True):
 
 
 class NodeProbe:
-    """Looks at one node. One thread asks."""
+    """Reads one node. Used by one thread."""
 
     def __init__(
         self, codec: SchemeCodec, node: str, places: NodePaths, timeout: float = TIMEOUT_SECONDS
@@ -51,11 +51,11 @@ class NodeProbe:
         self._node = node
         self._timeout = timeout
         self._gpu: GpuSample | None = None
-        sources = NodeSources.open(places, ALL - {PLUGIN})  # our checkpoint is handed in
+        sources = NodeSources.open(places, ALL - {PLUGIN})  # our checkpoint is an argument
         self._on = sources.collectors(lambda _: self._gpu)
 
     def close(self) -> None:
-        """Look no more, and forget what was seen: of a full node that is many MiB."""
+        """Close the sources, and free the observations: those of a full node take many MiB."""
         for collector in self._on.all():
             collector.close()
 
@@ -67,11 +67,11 @@ class NodeProbe:
         pods: Iterable[Pod] | None,
         now: float,
     ) -> NodeSnapshot:
-        """What is there; takes at most two time-outs.
+        """The node's snapshot; takes at most two time-outs.
 
-        ``gpu`` is what the driver reports now, None if it does not, and ``devices`` are its GPUs as
-        they are shared. ``own`` are the tenants of our checkpoint, ``pods`` all of the node's,
-        None while the API server is not heard; ``now`` is unix seconds.
+        ``gpu`` is the driver's sample of now, None if it has none, and ``devices`` are its GPUs as
+        they are shared. ``own`` are the tenants of our checkpoint. ``pods`` are all pods of the
+        node, None while the API server does not answer. ``now`` is unix seconds.
         """
         self._gpu = gpu
         seen = observe(self._on, now, self._timeout, stale=2 * self._timeout)
@@ -99,7 +99,7 @@ def ledger_of(
     own: Iterable[AdmittedPod],
     pods: Sequence[Pod] | None,
 ) -> Ledger:
-    """Who holds what, by all that was seen; the rest as of :meth:`NodeProbe.look`. Pure."""
+    """The ledger of an observation; other arguments as of :meth:`NodeProbe.look`. Pure."""
     shared = tuple(devices)
     kept = Checkpoint(node, codec.scheme, "", 0.0, tuple(own))
     names = None if pods is None else pod_sample(pods, complete=True)
@@ -124,15 +124,15 @@ def ledger_of(
 
 
 def live_pods(cgroupfs: str) -> frozenset[str] | None:
-    """UIDs of the pods that have a cgroup; None where that is not known.
+    """UIDs of the pods that have a cgroup; None if they are not known.
 
-    If there is none at all it may not be the node's tree that is in sight: our own pod has one.
+    A tree without any pod may not be this node's tree, since our own pod has a cgroup.
     """
     return pods_with_cgroup(cgroupfs) or None
 
 
 def pods_with_cgroup(cgroupfs: str) -> frozenset[str] | None:
-    """The same, be there none; None where no tree of a kubelet's can be read."""
+    """The same UIDs, perhaps none; None if no tree of a kubelet can be read."""
     try:
         return read_live_pods(cgroupfs)
     except SourceError:
@@ -140,9 +140,9 @@ def pods_with_cgroup(cgroupfs: str) -> frozenset[str] | None:
 
 
 def _numbered(devices: Iterable[Device], shared: Iterable[Device]) -> Iterator[Device]:
-    """The devices under the numbers that claims call them by; those that are not shared have none.
+    """The devices with the numbers that claims use; devices that are not shared have no number.
 
-    Schemes count differently: all GPUs, or those that are shared, or the device nodes.
+    Schemes count differently: all GPUs, the shared GPUs, or the device nodes.
     """
     index = {device.uuid: device.index for device in shared}
     for device in devices:

@@ -1,13 +1,13 @@
-"""Who holds what when the plugin starts, before it answers anybody. Pure.
+"""Computes who holds what when the plugin starts, before it answers any call. Pure.
 
-Three things are put together. Our own checkpoint names tenants and their bindings. The ledger names
-holders by all other sources: those that another plugin admitted, and ours where the checkpoint was
-lost. And what a running container uses beside what it was promised is held, too: it may be started
-again with the one, and has the other now. A tenant of the checkpoint is dropped only if it has
-certainly left; what no source tells is not evidence.
+It joins three inputs. Our own checkpoint names tenants and their bindings. The ledger names holders
+by all other sources: those that another plugin admitted, and ours if the checkpoint was lost. And
+what a running container uses besides its promise is held, too: it has these devices now, and may
+start again with the promised ones. A tenant of the checkpoint is dropped only if it has certainly
+left; missing data is no evidence.
 
-A pod whose assignment bears a name of ours and that the checkpoint does not know gets the shares of
-its claim, in the claim's order, so that its containers can be bound to the same shares under the
+A pod whose assignment has a name of ours, and which the checkpoint does not have, gets the shares
+of its claim, in the claim's order, so that its containers can be bound to the same shares under the
 same names as before.
 """
 
@@ -31,21 +31,21 @@ from vgpu.model import Device, Scheme, Share, Source
 from vgpu.schemes.codec import SchemeCodec
 
 Holdings = Mapping[str, Sequence[Holding]]
-"""By UID on the node."""
+"""Holdings by the pod's UID on the node."""
 
 _UNPLACED: Final = "the pod holds a share, but no source names the device"
 
 
 class RecoverySources(msgspec.Struct, frozen=True):
-    """What the sources said, all at about the same time. None is what could not be read.
+    """The data of the sources, read at about the same time. None if a source was unreadable.
 
     Attributes:
-        ledger: of all of it, the own checkpoint included.
+        ledger: the ledger of all sources, with our own checkpoint.
         assignments: the kubelet's, of the binding resource.
-        pods: all of the node's.
+        pods: all pods of the node.
         live_pods: UIDs that have a cgroup.
-        written: the names under which containers were given their things since the node started.
-        booted_at: when the node started, unix seconds.
+        written: the names whose files were written since the node started.
+        booted_at: when the node started, in unix seconds.
     """
 
     ledger: Ledger
@@ -60,21 +60,21 @@ def recover(
     codec: SchemeCodec,
     devices: Iterable[Device],
     own: Iterable[AdmittedPod],
-    told: RecoverySources,
+    sources: RecoverySources,
     now: float,
 ) -> Recovered:
-    """The allocation state to begin with.
+    """The allocation state at the start.
 
     ``own`` are the tenants of our checkpoint, if it was written since the node started, and those
-    that another plugin's has; ``now`` is unix seconds. Raises CapacityError where two devices have
-    the same UUID.
+    of another plugin's checkpoint; ``now`` is unix seconds. Raises CapacityError if two devices
+    have the same UUID.
     """
     empty = AllocationState.of(devices)
-    holdings = _by_pod(told.ledger, empty)
-    sound, crossed = _sound(own, told.assignments or ())
-    tenants = _without_gone(empty, sound, told, holdings, now)
+    holdings = _by_pod(sources.ledger, empty)
+    sound, crossed = _sound(own, sources.assignments or ())
+    tenants = _without_gone(empty, sound, sources, holdings, now)
     unplaced = {}
-    for uid, takeover in _takeovers(codec, empty, told, holdings, now):
+    for uid, takeover in _takeovers(codec, empty, sources, holdings, now):
         known = tenants.get(uid)
         if known is not None and not known.foreign:
             continue
@@ -83,30 +83,30 @@ def recover(
             tenants[uid] = replace(takeover.tenant, since=since)
         if not takeover.complete:
             unplaced[uid] = takeover.tenant.pod
-    for pod in told.pods or ():
+    for pod in sources.pods or ():
         if (tenant := tenants.get(pod.kubelet_uid)) is not None:
-            tenants[pod.kubelet_uid] = seen(tenant, pod, told.booted_at)
-    seated = [_using(each, holdings.get(uid, ()), empty) for uid, each in tenants.items()]
+            tenants[pod.kubelet_uid] = seen(tenant, pod, sources.booted_at)
+    seated = [_using(admitted, holdings.get(uid, ()), empty) for uid, admitted in tenants.items()]
     allocation_state, _ = AllocationState.over(empty.devices, seated)
-    differ, remarks = disagreements(told.ledger, codec.scheme, tenants)
+    differ, remarks = disagreements(sources.ledger, codec.scheme, tenants)
     conflicts = (
         *crossed,
         *(AllocationConflict(pod, _UNPLACED) for pod in unplaced.values()),
         *differ,
     )
-    unproven = _unproven(told, codec.scheme) - tenants.keys()
+    unproven = _unproven(sources, codec.scheme) - tenants.keys()
     return Recovered(allocation_state, conflicts, unproven | unplaced.keys(), remarks)
 
 
 def _by_pod(ledger: Ledger, allocation_state: AllocationState) -> Holdings:
-    """UID -> holdings. What is on an unknown device is on the only one, if there is but one."""
+    """UID -> holdings. On a node with one device, a holding of an unknown device is on that one."""
     sole = allocation_state.devices[0].uuid if len(allocation_state.devices) == 1 else ""
-    found: dict[str, list[Holding]] = {}
+    by_uid: dict[str, list[Holding]] = {}
     for holding in ledger.holdings:
         if holding.pod.uid:
             share = replace(holding.share, device=holding.share.device or sole)
-            found.setdefault(holding.pod.uid, []).append(replace(holding, share=share))
-    return found
+            by_uid.setdefault(holding.pod.uid, []).append(replace(holding, share=share))
+    return by_uid
 
 
 # ---------------------------------------------------------------- our own checkpoint
@@ -115,8 +115,8 @@ def _by_pod(ledger: Ledger, allocation_state: AllocationState) -> Holdings:
 def _sound(
     own: Iterable[AdmittedPod], assignments: Iterable[ContainerDevices]
 ) -> tuple[dict[str, AdmittedPod], list[AllocationConflict]]:
-    """Its tenants by UID, without bindings under names that are other containers', and these."""
-    owners = {one.name: (one.pod_uid, one.container) for one in assignments if one.name}
+    """The tenants by UID without bindings under other containers' names, and their conflicts."""
+    owners = {entry.name: (entry.pod_uid, entry.container) for entry in assignments if entry.name}
     tenants: dict[str, AdmittedPod] = {}
     crossed = []
     for tenant in own:
@@ -124,11 +124,15 @@ def _sound(
         if uid in tenants and tenant.foreign:
             continue
         bindings = []
-        for one in tenant.bindings:
-            if owners.setdefault(one.name, (uid, one.container)) == (uid, one.container):
-                bindings.append(one)
+        for binding in tenant.bindings:
+            if owners.setdefault(binding.name, (uid, binding.container)) == (
+                uid,
+                binding.container,
+            ):
+                bindings.append(binding)
                 continue
-            detail = f"our checkpoint has {one.container} bound to {one.name}, which is another's"
+            container, name = binding.container, binding.name
+            detail = f"our checkpoint has {container} bound to {name}, which is another's"
             crossed.append(AllocationConflict(tenant.pod, detail))
         tenants[uid] = replace(tenant, bindings=tuple(bindings), beside=())
     return tenants, crossed
@@ -137,69 +141,76 @@ def _sound(
 def _without_gone(
     empty: AllocationState,
     tenants: dict[str, AdmittedPod],
-    told: RecoverySources,
+    sources: RecoverySources,
     holdings: Holdings,
     now: float,
 ) -> dict[str, AdmittedPod]:
-    """Those that have not certainly left; a container that the kernel shows proves it."""
+    """The tenants that have not certainly left; a container that the kernel shows is there."""
     everybody, _ = AllocationState.over(empty.devices, tenants.values())
-    assigned = None if told.assignments is None else {one.pod_uid for one in told.assignments}
-    left = collectable(everybody, told.pods, told.live_pods, assigned, now)
+    assigned = (
+        None
+        if sources.assignments is None
+        else {assignment.pod_uid for assignment in sources.assignments}
+    )
+    left = collectable(everybody, sources.pods, sources.live_pods, assigned, now)
     dead = {uid for uid in left if not any(map(is_alive, holdings.get(uid, ())))}
     return {uid: tenant for uid, tenant in tenants.items() if uid not in dead}
 
 
-# ---------------------------------------------------------------- what the ledger says
+# ---------------------------------------------------------------- the ledger
 
 
 def _takeovers(
     codec: SchemeCodec,
     empty: AllocationState,
-    told: RecoverySources,
+    sources: RecoverySources,
     holdings: Holdings,
     now: float,
 ) -> Iterator[tuple[str, Adoption]]:
-    """By UID, all that have been given something of the scheme."""
-    pods = {pod.kubelet_uid: pod for pod in told.pods or ()}
+    """All pods with allocated devices of the scheme, by UID."""
+    pods = {pod.kubelet_uid: pod for pod in sources.pods or ()}
     answers: dict[str, dict[str, bool]] = {}
-    for one in told.assignments or ():
-        if one.name:
-            answers.setdefault(one.pod_uid, {})[one.container] = one.name in told.written
+    for assignment in sources.assignments or ():
+        if assignment.name:
+            answers.setdefault(assignment.pod_uid, {})[assignment.container] = (
+                assignment.name in sources.written
+            )
     for uid, held in holdings.items():
         pod, answered = pods.get(uid), answers.get(uid, {})
         granted = [holding for holding in held if holding.scheme is codec.scheme]
-        if granted and is_granted(granted, pod, answered, told.ledger.read):
-            claims = claims_of(codec, pod, empty.named, told.ledger.node)
+        if granted and is_granted(granted, pod, answered, sources.ledger.read):
+            claims = claims_of(codec, pod, empty.named, sources.ledger.node)
             yield uid, adopted(granted, claims, answered, now)
 
 
-def _unproven(told: RecoverySources, scheme: Scheme) -> frozenset[str]:
-    """Who may hold something as far as is known without the API server.
+def _unproven(sources: RecoverySources, scheme: Scheme) -> frozenset[str]:
+    """UIDs of pods that may hold something, as far as is known without the API server.
 
-    No cgroup is no proof: a pod that has not started has none yet.
+    A missing cgroup is no proof: a pod that has not started has none yet.
     """
-    if told.pods is not None:
+    if sources.pods is not None:
         return frozenset()
-    assigned = {one.pod_uid for one in told.assignments or ()}
+    assigned = {assignment.pod_uid for assignment in sources.assignments or ()}
     return frozenset(
-        assigned | {one.pod.uid for one in told.ledger.unproven if one.scheme is scheme}
+        assigned
+        | {statement.pod.uid for statement in sources.ledger.unproven if statement.scheme is scheme}
     )
 
 
 def _using(
     tenant: AdmittedPod, holdings: Sequence[Holding], allocation_state: AllocationState
 ) -> AdmittedPod:
-    """With what its running containers use of devices that it was not given, and with its name.
+    """The tenant with the shares that it uses of devices not allocated to it, and with its name.
 
-    The driver has to say that it uses them: its region, which it can write, takes nobody's room. Of
-    an amount that nobody tells no more than the slot is held.
+    The driver has to report the use: a region, which the tenant can write, takes no pod's room. If
+    no source reports an amount, only the slot is held.
     """
     others = allocation_state.named.keys() - {share.device for share in tenant.shares}
     used = (
-        one.share
-        for one in holdings
-        if one.alive and Source.PROCESS in one.sources and one.share.device in others
+        holding.share
+        for holding in holdings
+        if holding.alive and Source.PROCESS in holding.sources and holding.share.device in others
     )
-    beside = (Share(one.device, one.memory_bytes or 0, one.cores_milli) for one in used)
-    pod = next((one.pod for one in holdings if not tenant.pod.name), tenant.pod)
+    beside = (Share(share.device, share.memory_bytes or 0, share.cores_milli) for share in used)
+    pod = next((holding.pod for holding in holdings if not tenant.pod.name), tenant.pod)
     return replace(tenant, pod=pod, beside=tuple(beside))

@@ -1,5 +1,5 @@
-"""Finds out who holds what, before anything is served: all sources asked, one allocation state made
-of them.
+"""Finds out who holds what before anything is served: reads all sources and makes one allocation
+state of them.
 """
 
 import logging
@@ -28,17 +28,17 @@ from vgpu.sources.own_checkpoint import booted_at
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS: Final = 1.0
-"""Between two looks while it is worth waiting."""
+"""Interval between two looks while a source may still answer, in seconds."""
 
 PATIENCE_SECONDS: Final = 20.0
 """Maximum time to wait for the API server where no other source has allocations, in seconds.
 
-Then those that are known are served: their containers may have to be started again. Nobody new can
-be, without the API server; before anybody is, all is asked once more."""
+Then the known pods are served, since their containers may have to start again. No new pod can be
+served without the API server; before the first one, all sources are read once more."""
 
 
 class Own(msgspec.Struct, frozen=True):
-    """What our checkpoint has kept, and whether it was written since the node started."""
+    """The tenants of our checkpoint, and whether it was written since the node started."""
 
     tenants: tuple[AdmittedPod, ...] = ()
     this_boot: bool = True
@@ -46,23 +46,28 @@ class Own(msgspec.Struct, frozen=True):
     def still(self, assignments: Iterable[ContainerDevices]) -> tuple[AdmittedPod, ...]:
         """The tenants that may be trusted.
 
-        Of an older boot those of which the kubelet still has an answer of ours, for the same
-        container: names are random and used once, so that it is the same admission. What such a pod
-        may use was decided then; its annotations, which its owner can write, do not decide again.
-        Its init containers run again.
+        Of an older boot, these are the tenants for which the kubelet still has an answer of ours,
+        for the same container: names are random and used once, so it is the same admission. That
+        admission decided the pod's shares; its annotations, which its owner can write, do not
+        decide again. Its init containers run again.
         """
         if self.this_boot:
             return self.tenants
-        names = {(one.pod_uid, one.container, one.name) for one in assignments if one.name}
+        names = {
+            (entry.pod_uid, entry.container, entry.name) for entry in assignments if entry.name
+        }
         return tuple(
             replace(tenant, initialized=False)
             for tenant in self.tenants
-            if any((tenant.pod.uid, one.container, one.name) in names for one in tenant.bindings)
+            if any(
+                (tenant.pod.uid, binding.container, binding.name) in names
+                for binding in tenant.bindings
+            )
         )
 
 
 class Recovery:
-    """Asks once, and again while that may tell more."""
+    """Reads all sources once, and again while that may bring more data."""
 
     def __init__(
         self,
@@ -74,7 +79,7 @@ class Recovery:
         injector: Injector,
         checkpoint: str,
     ) -> None:
-        """``node probe`` makes one; ``checkpoint`` is the kubelet's."""
+        """``probe`` makes a node probe; ``checkpoint`` is the path of the kubelet's."""
         self._adapter = adapter
         self._probe = probe
         self._pods = pods
@@ -85,10 +90,10 @@ class Recovery:
     def run(
         self, gpus: tuple[Gpu, ...], devices: tuple[Device, ...], known: Iterable[AdmittedPod]
     ) -> Recovered:
-        """Who holds what, as far as it can be told now.
+        """Who holds what, as far as the sources show it now.
 
-        ``known`` are the tenants of an earlier try. Raises CapacityError where two GPUs have the
-        same UUID.
+        ``known`` are the tenants of an earlier try. Raises CapacityError if two GPUs have the same
+        UUID.
         """
         until = time.monotonic() + PATIENCE_SECONDS
         seated = tuple(known)
@@ -96,18 +101,18 @@ class Recovery:
             while True:
                 pods = self._known()
                 assignments = self._assignments()
-                found = self._look(
+                recovered = self._look(
                     probe, pods, assignments, gpus=gpus, devices=devices, seated=seated
                 )
-                told = pods is not None or not found.unsettled
-                if (told and assignments is not None) or time.monotonic() > until:
+                enough = pods is not None or not recovered.unsettled
+                if (enough and assignments is not None) or time.monotonic() > until:
                     break
                 time.sleep(AGAIN_SECONDS)
-        foreign = sum(tenant.foreign for tenant in found.allocation_state.tenants.values())
-        counted = {"tenants": len(found.allocation_state.tenants), "foreign": foreign}
-        open_ = {"conflicts": len(found.conflicts), "unsettled": len(found.unsettled)}
+        foreign = sum(tenant.foreign for tenant in recovered.allocation_state.tenants.values())
+        counted = {"tenants": len(recovered.allocation_state.tenants), "foreign": foreign}
+        open_ = {"conflicts": len(recovered.conflicts), "unsettled": len(recovered.unsettled)}
         log.info("recovered", extra={**counted, **open_})
-        return found
+        return recovered
 
     def _known(self) -> tuple[Pod, ...] | None:
         pods = self._pods.known()
@@ -129,8 +134,10 @@ class Recovery:
         for failure in look.failures:
             log.warning("recovery continues without a source: %s", failure)
         written = self._injector.written()
-        told = RecoverySources(look.ledger, assignments, pods, look.live_pods, written, booted_at())
-        return recover(self._adapter.codec, devices, own, told, now)
+        sources = RecoverySources(
+            look.ledger, assignments, pods, look.live_pods, written, booted_at()
+        )
+        return recover(self._adapter.codec, devices, own, sources, now)
 
     def _assignments(self) -> tuple[ContainerDevices, ...] | None:
         try:

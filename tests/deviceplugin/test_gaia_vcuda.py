@@ -617,7 +617,7 @@ def test_what_is_new_about_a_pod_is_said(node, caplog):
         node.keeper._registrar.look(UID)
     assert len(warnings(caplog)) == 2
     node.keeper.left(UID)
-    assert node.keeper._registrar._said == {}
+    assert node.keeper._registrar._warned == {}
 
 
 def test_a_folder_too_deep_for_a_socket_is_said(tmp_path):
