@@ -244,7 +244,7 @@ class ReconcilerMetrics:
         build: Mapping[str, str] | None = None,
         own: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        """``leads`` None is no election; the others tell numbers that are counted elsewhere."""
+        """``leads`` None is no election; the others return numbers that are counted elsewhere."""
         self._scope = scope
         self._mode = mode
         self._leads = leads

@@ -1,4 +1,4 @@
-"""What it means when an action is refused: the API server's answers, and our own reasons. Pure."""
+"""The refusals of actions: the API server's answers, and our own reasons. Pure."""
 
 from typing import Final
 
@@ -12,17 +12,17 @@ PDB_WAIT_SECONDS: Final = 10.0
 """Pause before a disruption budget is asked again, in seconds; the server itself uses 10."""
 
 THROTTLE_WAIT_SECONDS: Final = 1.0
-"""The same of a busy API server."""
+"""Pause before a busy API server is asked again, in seconds."""
 
 
 class ActionRefused(Exception):  # noqa: N818  # an answer, not a fault
     """An action was not done.
 
     Attributes:
-        outcome: what became of it instead.
-        detail: in the words of who refused it.
+        outcome: the action's outcome.
+        detail: the message of the refusal.
         wait: seconds after which another try may succeed; None if none would.
-        lost: it may have been done all the same: the answer did not come, or was no answer.
+        lost: the action may have been done: the answer did not come, or was no answer.
         unreached: there was no answer at all.
         overtaken: the object changed between its read and the write: it can be read again.
     """

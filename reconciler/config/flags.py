@@ -251,42 +251,42 @@ def options_from(ctx: click.Context) -> ReconcilerOptions:
 
     With --print-config it prints and ends the command.
     """
-    given = ctx.params
-    logs.configure(given["log_level"], given["log_format"])
+    params = ctx.params
+    logs.configure(params["log_level"], params["log_format"])
     try:
-        found = settings(_file(given["config"]), dict(_told(given)))
+        settings_read = settings(_file(params["config"]), dict(_flag_settings(params)))
     except ConfigError as error:
         raise click.UsageError(str(error), ctx) from error
-    if given["print_config"]:
-        click.echo(config_text(found), nl=False)
+    if params["print_config"]:
+        click.echo(config_text(settings_read), nl=False)
         ctx.exit()
-    scope = Scope(given["scope"])
+    scope = Scope(params["scope"])
     if scope is not Scope.NODE:
-        told = [name for name in (*_NODE_FLAGS, "--node-name") if is_typed(ctx, field(name))]
-        if told:
-            raise click.UsageError(f"{', '.join(told)}: only with --scope node", ctx)
+        node_flags = [name for name in (*_NODE_FLAGS, "--node-name") if is_typed(ctx, field(name))]
+        if node_flags:
+            raise click.UsageError(f"{', '.join(node_flags)}: only with --scope node", ctx)
     return ReconcilerOptions(
         scope=scope,
-        kubeconfig=given["kubeconfig"],
-        context=given["context"],
-        node=given["node_name"] or socket.gethostname(),
+        kubeconfig=params["kubeconfig"],
+        context=params["context"],
+        node=params["node_name"] or socket.gethostname(),
         places=NodePaths(
-            shim_roots=given["shim_root"] or _PLACES.shim_roots,
-            procfs=given["path_procfs"],
-            cgroupfs=given["path_cgroupfs"],
-            log_dir=given["kubelet_log_dir"],
-            checkpoint=given["kubelet_checkpoint"],
-            pod_resources=given["kubelet_pod_resources"],
+            shim_roots=params["shim_root"] or _PLACES.shim_roots,
+            procfs=params["path_procfs"],
+            cgroupfs=params["path_cgroupfs"],
+            log_dir=params["kubelet_log_dir"],
+            checkpoint=params["kubelet_checkpoint"],
+            pod_resources=params["kubelet_pod_resources"],
             limit_dirs={
-                name: given.get(field(files.flag), files.folder)
+                name: params.get(field(files.flag), files.folder)
                 for name, files in registry().limit_files.items()
             },
-            state_dir=given["plugin_state_dir"],
+            state_dir=params["plugin_state_dir"],
         ),
-        driver=given["collector_nvml"],
-        units=Units(given["volcano_memory_factor"], given["gpushare_memory_unit"]),
-        settings=found,
-        state_namespace=given["state_namespace"] or _own_namespace(),
+        driver=params["collector_nvml"],
+        units=Units(params["volcano_memory_factor"], params["gpushare_memory_unit"]),
+        settings=settings_read,
+        state_namespace=params["state_namespace"] or _own_namespace(),
     )
 
 
@@ -302,16 +302,16 @@ def _file(path: str) -> Mapping[str, Setting]:
     return read(text, path)
 
 
-def _told(given: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
+def _flag_settings(params: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
     """What flags and environment say of keys of the configuration. Raises ConfigError."""
     for flag, key in _FLAGGED.items():
-        value = given.get(field(flag))
+        value = params.get(field(flag))
         if value is None or value == ():
             continue
         texts = value if isinstance(value, tuple) else (str(value),)
         lowered = (text.lower() for text in texts) if isinstance(value, bool) else texts
         yield key.name, from_flag(key, lowered, flag)
-    for text in given["rule"]:
+    for text in params["rule"]:
         name, equals, mode = text.partition("=")
         if not equals or name not in _RULES:
             problem = f"must be NAME=MODE, not {text!r}; names are {', '.join(_RULES)}"

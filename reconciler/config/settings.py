@@ -295,12 +295,12 @@ def _mapping(node: yaml.Node, section: str, name: str) -> Iterator[tuple[str, Se
         if key in SECTIONS:
             yield from _mapping(value, key, name)
         elif key in _BY_NAME:
-            yield key, _told(_BY_NAME[key], value, name)
+            yield key, _setting(_BY_NAME[key], value, name)
         else:
             raise ConfigError(place, key, _unknown(key_node.value, section))
 
 
-def _told(key: Key, node: yaml.Node, name: str) -> Setting:
+def _setting(key: Key, node: yaml.Node, name: str) -> Setting:
     place = _place(name, node.start_mark)
     if not key.form.many:
         return Setting(_scalar(key, node, name), place)
@@ -326,16 +326,16 @@ def _value(key: Key, text: str, place: str) -> Any:
 
 def _wrong(key: Key, node: yaml.Node, place: str) -> ConfigError:
     if isinstance(node, yaml.ScalarNode):
-        said = f"the text {_short(node.value)!r}"
+        actual = f"the text {_short(node.value)!r}"
     else:
-        said = "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
-    return _refused(key, place, said)
+        actual = "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
+    return _refused(key, place, actual)
 
 
-def _refused(key: Key, place: str, said: str, why: str = "") -> ConfigError:
+def _refused(key: Key, place: str, actual: str, why: str = "") -> ConfigError:
     """``why`` is told where it reports more than the value itself."""
-    more = f" ({why})" if " " in why and not why.startswith(said) else ""
-    return ConfigError(place, key.name, f"must be {key.form.allowed}, not {said}{more}")
+    more = f" ({why})" if " " in why and not why.startswith(actual) else ""
+    return ConfigError(place, key.name, f"must be {key.form.allowed}, not {actual}{more}")
 
 
 def _short(text: str) -> str:
@@ -376,15 +376,17 @@ _GROUPS: Final[Mapping[str, type[msgspec.Struct]]] = {
 
 def settings(*layers: Values) -> ReconcilerSettings:
     """The settings of all layers together; a later one wins. Raises ConfigError."""
-    told: dict[str, Setting] = {}
+    merged: dict[str, Setting] = {}
     for layer in layers:
         clocks = [name for name in ("every", "cron") if name in layer]
         if len(clocks) > 1:
             raise ConfigError(layer["cron"].place, "cron", "give it or every, not both")
         if clocks:
-            told = {name: each for name, each in told.items() if name not in ("every", "cron")}
-        told |= layer
-    values = {name: each.value for name, each in told.items()}
+            merged = {
+                name: setting for name, setting in merged.items() if name not in ("every", "cron")
+            }
+        merged |= layer
+    values = {name: setting.value for name, setting in merged.items()}
     for name in _BOUNDING & values.keys():  # who asks for fewer actions means all of them
         ended = f"limits.ended_{name.removeprefix('limits.')}"
         values.setdefault(ended, min(values[name], value_of(ReconcilerSettings(), ended)))
@@ -402,12 +404,12 @@ def settings(*layers: Values) -> ReconcilerSettings:
             if f"{group}.{field}" in values
         }
         groups[group] = struct(**inside)
-    found = ReconcilerSettings(policy=Policy(modes=modes, **groups, **values), **own)
-    backoff = found.policy.backoff
+    result = ReconcilerSettings(policy=Policy(modes=modes, **groups, **values), **own)
+    backoff = result.policy.backoff
     if backoff.first > backoff.longest:
-        key = "backoff.first" if "backoff.first" in told else "backoff.longest"
-        raise ConfigError(told[key].place, key, "backoff.first must not be above backoff.longest")
-    return found
+        key = "backoff.first" if "backoff.first" in merged else "backoff.longest"
+        raise ConfigError(merged[key].place, key, "backoff.first must not be above backoff.longest")
+    return result
 
 
 def value_of(found: ReconcilerSettings, name: str) -> Any:

@@ -70,9 +70,9 @@ def show_result(console: Console, result: ActionResult) -> None:
     pieces: list[Piece] = [(f"  {result.outcome.value:<14} ", style)]
     verb = doing(finding.action) if finding.action else ""
     pieces.append((f"{finding.rule.value}: {verb} {subject_text(finding.subject)}", PLAIN))
-    told = result.detail or ("" if style is GOOD else result.outcome.explanation)
-    if told:
-        pieces.append((f": {_flat(told)}", PLAIN))
+    detail = result.detail or ("" if style is GOOD else result.outcome.explanation)
+    if detail:
+        pieces.append((f": {_flat(detail)}", PLAIN))
     write(console, [pieces])
 
 
@@ -80,24 +80,24 @@ def show_undoable(console: Console, records: Iterable[AuditRecord]) -> None:
     """Print what is about to be undone."""
     for record in records:
         verb = doing(record.action)
-        told = f"  {record.rule.value}: {verb} {subject_text(record.subject)}"
-        write(console, [[(told, PLAIN), (f"  {record.time:%Y-%m-%d %H:%M:%S %Z}", DIM)]])
+        undo_text = f"  {record.rule.value}: {verb} {subject_text(record.subject)}"
+        write(console, [[(undo_text, PLAIN), (f"  {record.time:%Y-%m-%d %H:%M:%S %Z}", DIM)]])
 
 
 def show_restored(console: Console, restored: Restored) -> None:
     """Print what became of undoing one action."""
     record = restored.record
     style = GOOD if restored.undo in AS_BEFORE else BAD
-    told = restored.undo.explanation + (f" ({restored.detail})" if restored.detail else "")
-    said = f"{record.rule.value}: {subject_text(record.subject)}: {_flat(told)}"
-    write(console, [[(f"  {restored.undo.value:<14} ", style), (said, PLAIN)]])
+    outcome = restored.undo.explanation + (f" ({restored.detail})" if restored.detail else "")
+    text = f"{record.rule.value}: {subject_text(record.subject)}: {_flat(outcome)}"
+    write(console, [[(f"  {restored.undo.value:<14} ", style), (text, PLAIN)]])
 
 
 def show_outcomes(console: Console, outcomes: Iterable[ActionOutcome | Undo]) -> None:
     """Print how many actions had which outcome."""
     counts = Counter(outcomes)
-    told = (f"{count} {outcome.value}" for outcome, count in counts.most_common())
-    write(console, [[(", ".join(told) or "Nothing was done.", BOLD)]])
+    parts = (f"{count} {outcome.value}" for outcome, count in counts.most_common())
+    write(console, [[(", ".join(parts) or "Nothing was done.", BOLD)]])
 
 
 def show_report(console: Console, plan: Plan, report: ReportDocument) -> None:
@@ -128,10 +128,12 @@ def _plan_lines(plan: Plan, width: int | None, command: str) -> Iterator[Line]:
         yield from _wrapped(f"Note: {note}", width, "", "  ", DOUBTFUL)
     if plan.breaker.tripped:
         breaker = plan.breaker
-        told = f"Circuit breaker: {breaker.wanted} objects need an action, with {breaker.pods}"
-        f" living GPU pods; more than {breaker.allowed} are not allowed. Nothing will be done:"
-        " find the common cause first."
-        yield from _wrapped(told, width, "", "  ", BAD)
+        message = (
+            f"Circuit breaker: {breaker.wanted} objects need an action, with {breaker.pods}"
+            f" living GPU pods; more than {breaker.allowed} are not allowed. Nothing will be done:"
+            " find the common cause first."
+        )
+        yield from _wrapped(message, width, "", "  ", BAD)
     if plan.notes or plan.breaker.tripped:
         yield []
     if plan.actions:
@@ -168,17 +170,17 @@ def _skipped(plan: Plan, width: int | None) -> Iterator[Line]:
 def _action_row(entry: Entry, now: float) -> _Row:
     finding = entry.finding
     effect = (finding.effect.value, _EFFECTS[finding.effect])
-    told = finding.cause.explanation
+    action_text = finding.cause.explanation
     if finding.action is not None:
-        told = f"{doing(finding.action)}: {told}"
-    parts = (told, *finding.evidence, *_changes(entry), *_also(entry))
+        action_text = f"{doing(finding.action)}: {action_text}"
+    parts = (action_text, *finding.evidence, *_changes(entry), *_also(entry))
     return _row(entry, now, effect, text="; ".join(parts))
 
 
 def _skipped_row(entry: Entry, now: float) -> _Row:
     parts = (entry.finding.cause.explanation, *entry.finding.evidence, *_also(entry))
-    told = f"{entry.detail}; " if entry.detail else ""
-    return _row(entry, now, text=f"{told}{'; '.join(parts)}")
+    detail = f"{entry.detail}; " if entry.detail else ""
+    return _row(entry, now, text=f"{detail}{'; '.join(parts)}")
 
 
 def _finding_row(entry: Entry, now: float) -> _Row:
@@ -240,8 +242,8 @@ def _report_lines(report: ReportDocument) -> Iterator[Line]:
             (count.skipped, "skipped"),
             (count.findings, "report only"),
         )
-        told = ", ".join(f"{number} {what}" for number, what in numbers if number)
-        yield [(f"  {count.rule:<{longest}}  {told}", PLAIN), (f": {count.explanation}", DIM)]
+        counts = ", ".join(f"{number} {what}" for number, what in numbers if number)
+        yield [(f"  {count.rule:<{longest}}  {counts}", PLAIN), (f": {count.explanation}", DIM)]
     if not report.rules:
         yield [("  nothing", PLAIN)]
     yield []
@@ -261,8 +263,8 @@ def _most(title: str, most: Sequence[Most]) -> Iterator[Line]:
     if not most:
         return
     yield [(f"{title} with the most findings", BOLD)]
-    for each in most:
-        yield [(f"  {each.count:>4}  {each.name}", PLAIN)]
+    for counted in most:
+        yield [(f"  {counted.count:>4}  {counted.name}", PLAIN)]
     yield []
 
 
@@ -310,8 +312,8 @@ def _taken(rows: Sequence[_Row], indent: str) -> int:
 
 def _narrowed(row: _Row) -> _Row:
     *cells, (node, _), (since, _) = row.cells
-    told = ", ".join(filter(None, (node, since)))
-    return _Row(tuple(cells), f"{told}: {row.text}" if told else row.text)
+    place = ", ".join(filter(None, (node, since)))
+    return _Row(tuple(cells), f"{place}: {row.text}" if place else row.text)
 
 
 def _wrapped(
