@@ -1,7 +1,7 @@
 """The reconciler's own metric families, and the numbers behind them.
 
-To add a metric, add a row to a table; ``docs/metrics.md`` is generated from them. Nothing here has
-a label for a pod or a node: of those there are too many.
+To add a metric, add a row to a table; ``docs/metrics.md`` is generated from them. No metric here
+has a label for a pod or a node: there are too many of them.
 """
 
 import threading
@@ -32,11 +32,11 @@ class ReconcilerView(msgspec.Struct, frozen=True):
 
     Attributes:
         plan: the newest; None while there is none, or while another reconciler leads.
-        cycles: by how they ended.
+        cycles: number of cycles by ending.
         actions: by rule and outcome.
         missed: cycles that were due and did not take place.
         seconds: of the newest cycle, by stage.
-        last_cycle, last_success: when such a cycle began, unix seconds; None before the first.
+        last_cycle, last_success: begin of the last such cycle, unix seconds; None before the first.
         leads: None if there is no election.
         scope, mode: as this process runs.
         requests: to the API server.
@@ -232,7 +232,7 @@ TABLES: Final = (PLAN, CYCLES, SELF, WEB, PROCESS)
 
 
 class ReconcilerMetrics:
-    """Counts what cycles do. Safe to use from several threads."""
+    """Counts cycles and their actions. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -260,7 +260,7 @@ class ReconcilerMetrics:
         self._missed: Counter[Missed] = Counter()
 
     def note(self, cycle: Cycle) -> None:
-        """A cycle has ended."""
+        """Count a cycle that has ended."""
         with self._lock:
             self._newest = cycle
             self._cycles[cycle.ending] += 1
@@ -270,12 +270,12 @@ class ReconcilerMetrics:
                 self._last_success = cycle.began
 
     def note_missed(self, reason: Missed) -> None:
-        """A cycle did not take place."""
+        """Count a cycle that did not take place."""
         with self._lock:
             self._missed[reason] += 1
 
     def render(self) -> Exposition:
-        """The page as of now."""
+        """The current page."""
         with self._lock:
             return self._renderer.render(self._view())
 

@@ -1,7 +1,7 @@
-"""The flags of `vgpu reconcile`: from where to look, what may be done, and how it is told.
+"""The flags of `vgpu reconcile`: the sources, the allowed actions, and the output.
 
-Each is also an environment variable: --state-namespace is VGPU_STATE_NAMESPACE; a repeatable one
-takes a space-separated list there. Flags win over the configuration file.
+Each flag is also an environment variable: --state-namespace is VGPU_STATE_NAMESPACE; a repeatable
+flag takes a space-separated list there. Flags win over the configuration file.
 """
 
 import socket
@@ -35,13 +35,13 @@ from vgpu.sources.files import read_file
 from vgpu.sources.node_sources import NodePaths
 
 CONTEXT: Final[Mapping[str, Any]] = {"auto_envvar_prefix": "VGPU", "max_content_width": 100}
-"""Of every command: each flag is an environment variable, too."""
+"""Settings of every command: each flag is an environment variable, too."""
 
 CONFIG_LIMIT: Final = 1024 * 1024
-"""Bytes of the configuration file."""
+"""Maximum size of the configuration file, in bytes."""
 
 POD_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-"""Where a pod finds the name of its own namespace."""
+"""The file with the name of a pod's own namespace."""
 
 _DEFAULT_NAMESPACE: Final = "kube-system"
 _PLACES: Final = NodePaths()
@@ -55,16 +55,16 @@ _RULES: Final = {key.name.split(".")[1]: key for key in KEYS if key.flag == _RUL
 
 
 class ReconcilerOptions(msgspec.Struct, frozen=True):
-    """What the flags of every command say together.
+    """The flags that every command has.
 
     Attributes:
-        scope: from where to look.
+        scope: the sources to read.
         kubeconfig, context: how to reach the API server.
         node: this node's name.
-        places, driver: where the node's things are, and whether its driver is asked.
-        units: what the schemes' units mean.
+        places, driver: the paths of the node's sources, and whether its driver is read.
+        units: the amounts of the schemes' units.
         settings: of the configuration file, with the flags.
-        state_namespace: where the Lease and the memory are kept.
+        state_namespace: the namespace of the Lease and of the state's ConfigMap.
     """
 
     scope: Scope
@@ -82,7 +82,7 @@ class ReconcilerOptions(msgspec.Struct, frozen=True):
 
 
 def _node(name: str, help_: str, default: object, **kwargs: Any) -> Decorator:
-    """A flag about the node's own things; its default is the exporter's."""
+    """A flag about the node's own sources; its default is the exporter's."""
     shown = default not in (None, "", ())
     return click.option(
         name, field(name), help=help_, default=default, show_default=shown, **kwargs
@@ -303,7 +303,7 @@ def _file(path: str) -> Mapping[str, Setting]:
 
 
 def _flag_settings(params: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
-    """What flags and environment say of keys of the configuration. Raises ConfigError."""
+    """The configuration's keys that flags or environment set. Raises ConfigError."""
     for flag, key in _FLAGGED.items():
         value = params.get(field(flag))
         if value is None or value == ():
@@ -321,7 +321,7 @@ def _flag_settings(params: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
 
 
 def _own_namespace() -> str:
-    """That of the pod this runs in."""
+    """The namespace of the pod that this process runs in."""
     with suppress(OSError, UnicodeDecodeError):
         return POD_NAMESPACE.read_text("utf-8").strip() or _DEFAULT_NAMESPACE
     return _DEFAULT_NAMESPACE

@@ -1,8 +1,8 @@
-"""The configuration file: every key once, in one table, with its meaning, its form and its flag.
+"""The configuration file: every key once, in one table, with its meaning, its type and its flag.
 
 Strict: an unknown key, a duplicate key, a wrong type and a value out of range are each refused
-with their place and with what is allowed. Flags are read by the same forms and win over the file.
-What :func:`config_text` prints of the settings is itself such a file. Pure.
+with their place and with what is allowed. Flags have the same types and win over the file.
+The output of :func:`config_text` is itself such a file. Pure.
 """
 
 import difflib
@@ -37,7 +37,7 @@ class ReconcilerSettings(msgspec.Struct, frozen=True):
         mode: whether ``run`` applies its plans.
         every: seconds between two cycles.
         cron: when cycles begin, in place of ``every``; "" is not used.
-        deadline: seconds that applying one plan may take.
+        deadline: maximum time to apply one plan, in seconds.
     """
 
     policy: Policy = Policy()
@@ -238,23 +238,23 @@ _QUOTE: Final = "; text that begins with * is to be quoted"
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """A value that somebody gave, and where."""
+    """A configured value, and its place."""
 
     value: Any
     place: str
 
 
 Values = Mapping[str, Setting]
-"""By the key's dotted name."""
+"""Settings by the key's dotted name."""
 
 
 def parse(text: str, name: str) -> ReconcilerSettings:
-    """The settings of a file's text; ``name`` is what its errors call it. Raises ConfigError."""
+    """The settings of a file's text; ``name`` is its name in errors. Raises ConfigError."""
     return settings(read(text, name))
 
 
 def read(text: str, name: str) -> Values:
-    """What a file's text tells. Raises ConfigError."""
+    """The settings in a file's text. Raises ConfigError."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -271,7 +271,7 @@ def read(text: str, name: str) -> Values:
 
 
 def from_flag(key: Key, texts: Iterable[str], flag: str) -> Setting:
-    """What a flag reports. Raises ConfigError."""
+    """The setting of a flag. Raises ConfigError."""
     values = [_value(key, text, flag) for text in texts]
     return Setting(tuple(values) if key.form.many else values[-1], flag)
 
@@ -333,7 +333,7 @@ def _wrong(key: Key, node: yaml.Node, place: str) -> ConfigError:
 
 
 def _refused(key: Key, place: str, actual: str, why: str = "") -> ConfigError:
-    """``why`` is told where it reports more than the value itself."""
+    """``why`` is in the message where it has more than the value itself."""
     more = f" ({why})" if " " in why and not why.startswith(actual) else ""
     return ConfigError(place, key.name, f"must be {key.form.allowed}, not {actual}{more}")
 
@@ -413,7 +413,7 @@ def settings(*layers: Values) -> ReconcilerSettings:
 
 
 def value_of(found: ReconcilerSettings, name: str) -> Any:
-    """What the settings have for a key."""
+    """The value of a key."""
     head, *rest = name.split(".")
     if head == "rules":
         return found.policy.mode(_RULES[rest[0]])
@@ -427,11 +427,11 @@ def value_of(found: ReconcilerSettings, name: str) -> Any:
 
 _PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9.-]*", re.ASCII)
 _TAKEN: Final = frozenset({"on", "off", "yes", "no", "true", "false", "null", "y", "n"})
-"""What other readers of YAML take for something else than text."""
+"""Words that other readers of YAML do not read as text."""
 
 
 def config_text(found: ReconcilerSettings) -> str:
-    """The settings as a file with every key, each with what it means."""
+    """The settings as a file with every key and its meaning."""
     lines = ["# The configuration of vgpu reconcile: every key, as it is in force."]
     section = ""
     for key in KEYS:
@@ -457,7 +457,7 @@ def config_text(found: ReconcilerSettings) -> str:
 
 
 def written(key: Key, value: Any) -> str:
-    """A value as the file has it."""
+    """A value in the form of the file."""
     if key.form.many:
         return f"[{', '.join(_quoted(key.form.write(each)) for each in value)}]"
     text = key.form.write(value)
@@ -465,7 +465,7 @@ def written(key: Key, value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Bare where every reader of YAML takes it for text, or for a duration."""
+    """The text, in quotes unless every reader of YAML reads it as text or as a duration."""
     plain = _PLAIN.fullmatch(text) and text.lower() not in _TAKEN
     return text if plain or _is_duration(text) else json.dumps(text)
 
