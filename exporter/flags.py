@@ -1,4 +1,4 @@
-"""The exporter's flags: each also an environment variable, and combinations that cannot work."""
+"""The exporter's flags, which are also environment variables, and checks of their combinations."""
 
 import re
 from collections.abc import Callable
@@ -31,7 +31,7 @@ COLLECTORS: dict[str, tuple[bool, str]] = {
 """Name -> (on by default, help)."""
 
 NEEDS = {"xid": "nvml", "bare": "process"}
-"""A collector that is nothing without another."""
+"""Collectors that need another collector."""
 
 FLAG_OF_COLLECTOR = {
     "--shim.root": "shim",
@@ -48,7 +48,7 @@ FLAG_OF_COLLECTOR = {
     "--nvml.pcie-throughput": "nvml",
     "--nvml.expected-gpus": "nvml",
 }
-"""Flags that mean nothing without their collector."""
+"""Flags that have no effect without their collector."""
 
 PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 
@@ -89,7 +89,7 @@ class ExporterOptions(msgspec.Struct, frozen=True):
 
     @property
     def volcano_unit_bytes(self) -> int | None:
-        """What one unit of volcano.sh/vgpu-memory means, if the operator has set it."""
+        """The size of one unit of volcano.sh/vgpu-memory, if the operator has set it."""
         factor = self.volcano_memory_factor
         return None if factor is None else factor * MIB
 
@@ -237,23 +237,23 @@ def options_from(ctx: click.Context) -> ExporterOptions:
     """The flags of a call as :class:`ExporterOptions`. Raises click.UsageError that names the
     flags.
     """
-    given = dict(ctx.params)
-    on = frozenset(name for name in COLLECTORS if given.pop(f"collector_{name}"))
-    given["compat"] = tuple(Compat(name) for name in given["compat"])
-    options = ExporterOptions(collectors=on, **given)
+    params = dict(ctx.params)
+    on = frozenset(name for name in COLLECTORS if params.pop(f"collector_{name}"))
+    params["compat"] = tuple(Compat(name) for name in params["compat"])
+    options = ExporterOptions(collectors=on, **params)
 
     typed = frozenset(name for name in ctx.params if is_typed(ctx, name))
-    told = typed | frozenset(name for name in ctx.params if is_typed(ctx, name, or_set=True))
-    for complaint in conflicts(options, told, typed):
+    set_flags = typed | frozenset(name for name in ctx.params if is_typed(ctx, name, or_set=True))
+    for complaint in conflicts(options, set_flags, typed):
         raise click.UsageError(complaint, ctx)
     return options
 
 
 def conflicts(options: ExporterOptions, told: frozenset[str], typed: frozenset[str]) -> list[str]:
-    """Why these flags cannot work together.
+    """Why these flags cannot be used together.
 
     ``told`` are the Python names of the flags that were typed or set in the environment,
-    ``typed`` of those typed: a container's environment may well serve more than one command.
+    ``typed`` of those typed: a container's environment may be for more than one command.
     """
     found = []
     chosen = set(options.compat)

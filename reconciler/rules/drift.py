@@ -232,8 +232,8 @@ def _unclaimed(
     proof: list[Holding] = []
     for request in requests:
         holdings = repair.whereabouts.of(pod, request.container)
-        in_language = all(holding.scheme is codec.scheme for holding in holdings)
-        if not in_language or sum(holding.slots for holding in holdings) != request.count:
+        in_scheme = all(holding.scheme is codec.scheme for holding in holdings)
+        if not in_scheme or sum(holding.slots for holding in holdings) != request.count:
             return
         shares = _shares(codec, request, holdings)
         allocations.append(Allocation(request.container, shares, Phase.ASSIGNED))
