@@ -255,36 +255,36 @@ def conflicts(options: ExporterOptions, told: frozenset[str], typed: frozenset[s
     ``told`` are the Python names of the flags that were typed or set in the environment,
     ``typed`` of those typed: a container's environment may be for more than one command.
     """
-    found = []
+    errors = []
     chosen = set(options.compat)
     if Compat.NONE in chosen and len(chosen) > 1:
-        found.append("--compat none cannot be combined with another --compat")
+        errors.append("--compat none cannot be combined with another --compat")
     if chosen.issuperset(CONFLICTING):
-        found.append(
+        errors.append(
             "--compat volcano and --compat hami-legacy use the same names with different labels:"
             " choose one"
         )
     if options.compat_breakdown and not chosen & set(CONFLICTING):
-        found.append("--compat-breakdown needs --compat volcano or --compat hami-legacy")
+        errors.append("--compat-breakdown needs --compat volcano or --compat hami-legacy")
     if Compat.VOLCANO_SCHEDULER in chosen and options.volcano_memory_factor is None:
-        found.append(
+        errors.append(
             "--compat volcano-scheduler counts memory in Volcano's units: set how many MiB one is"
             " with --volcano.memory-factor (Volcano's own default is 1)"
         )
     on = options.collectors
     if "api" in on and options.pods:
-        found.append("--collector.api and --pods supply the same data: choose one")
+        errors.append("--collector.api and --pods supply the same data: choose one")
     if not on - NEEDS.keys():
-        found.append("every collector is switched off (--no-collector.…): nothing to export")
+        errors.append("every collector is switched off (--no-collector.…): nothing to export")
     for name, needed in NEEDS.items():
         if name in on and needed not in on and (f"collector_{name}" in told or name == "bare"):
-            found.append(f"--collector.{name} needs --collector.{needed}")
+            errors.append(f"--collector.{name} needs --collector.{needed}")
     for name, collector in FLAG_OF_COLLECTOR.items():
         if collector not in on and field(name) in told:
-            found.append(f"{name} is of no use with --no-collector.{collector}")
+            errors.append(f"{name} is of no use with --no-collector.{collector}")
     path = options.web_telemetry_path
     if not PATH.fullmatch(path) or path in RESERVED:
-        found.append(f"--web.telemetry-path {path!r}: give a path of its own, such as /metrics")
+        errors.append(f"--web.telemetry-path {path!r}: give a path of its own, such as /metrics")
     if options.once and typed & {"web_listen_address", "web_config_file"}:
-        found.append("--once serves nothing: drop --web.listen-address and --web.config.file")
-    return found
+        errors.append("--once serves nothing: drop --web.listen-address and --web.config.file")
+    return errors

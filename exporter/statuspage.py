@@ -1,4 +1,4 @@
-"""The page for people at ``/``: each GPU as a bar of who holds what, and what is wrong.
+"""The status page at ``/``: each GPU as a bar of its containers' shares, and the problems.
 
 One self-contained document: no scripts, no external assets, light and dark, narrow and wide.
 """
@@ -83,12 +83,12 @@ def card(row: GpuRow, shares: list[ShareRow], allocated: Allocated | None) -> st
     read = {key[0]: value for key, value in gpu.readings.items() if len(key) == 1}
     total = read.get("memory_total_bytes", 0.0)
     index = f"MIG {escape(gpu.info.get('mig_profile', ''))}" if gpu.parent else f"GPU {gpu.index}"
-    told = "".join(f"<span>{fact}</span>" for fact in facts(row, read, allocated))
+    fact_spans = "".join(f"<span>{fact}</span>" for fact in facts(row, read, allocated))
     return section(
         f"{index} · {title}",
         f'<span class="dim">{escape(gpu.uuid)}</span>',
         bars(row, shares, total),
-        f'<div class="facts">{told}</div>',
+        f'<div class="facts">{fact_spans}</div>',
         share_rows(shares, total),
     )
 

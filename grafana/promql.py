@@ -33,11 +33,11 @@ class Alert(msgspec.Struct, frozen=True):
 
     Attributes:
         name: ``Vgpu…``; its runbook has the same name.
-        severity: critical wakes somebody, warning waits for the morning, info is for looking up.
+        severity: critical pages a person, warning waits for the morning, info needs no reaction.
         expr: PromQL.
-        pending: how long it must be true (``for``), "" if not at all.
-        summary: what is wrong, in a line.
-        description: what that is in numbers, and the first thing to do.
+        pending: minimum time for which it must be true (``for``), "" for none.
+        summary: the problem, in a line.
+        description: the problem's numbers, and the first step.
     """
 
     name: str

@@ -52,7 +52,7 @@ class Judge:
         if planned.rule in _BY_LEDGER and not self._looks_the_same(entry, pod):
             return None
         cluster_index = ClusterIndex(self._near(entry, pod, node), self.codecs)
-        for rule in (each for each in RULES if each.rule is planned.rule):
+        for rule in (rule_entry for rule_entry in RULES if rule_entry.rule is planned.rule):
             for raw in found_by(rule, cluster_index, self._policy):
                 finding = guarded(raw, cluster_index, self._policy)
                 same = (finding.key, finding.cause, finding.effect) == (
@@ -65,38 +65,38 @@ class Judge:
                     return finding.action if alike else None
         return None
 
-    def _looks_the_same(self, entry: Entry, found: Pod) -> bool:
+    def _looks_the_same(self, entry: Entry, current: Pod) -> bool:
         subject = entry.finding.subject
         seen = (*self._snapshot.pods, *self._snapshot.share_pods)
         before = next((pod for pod in seen if pod.ref.uid == subject.uid), None)
-        return before is not None and _unversioned(before) == _unversioned(found)
+        return before is not None and _unversioned(before) == _unversioned(current)
 
-    def _near(self, entry: Entry, found: Pod, node: Node | None) -> Snapshot:
+    def _near(self, entry: Entry, current: Pod, node: Node | None) -> Snapshot:
         """The snapshot's objects near this object, with it and its node as they are now.
 
         Near are the node, pods that are or may yet be on it, and pods of the same owner.
         """
         subject, seen = entry.finding.subject, self._snapshot
-        owner = found.owner.uid if found.owner else ""
+        owner = current.owner.uid if current.owner else ""
         pods = tuple(
             pod
             for pod in seen.pods
             if pod.ref.uid != subject.uid
             and (
-                pod.node in ("", found.node)
+                pod.node in ("", current.node)
                 or (pod.owner is not None and pod.owner.uid in (owner, subject.uid))
             )
         )
         share_pods = tuple(pod for pod in seen.share_pods if pod.ref.uid != subject.uid)
         nvidia_pods = tuple(pod for pod in seen.nvidia_pods if pod.ref.uid != subject.uid)
         if subject.kind is ObjectKind.SHARE_POD:
-            share_pods += (found,)
+            share_pods += (current,)
         elif len(nvidia_pods) < len(seen.nvidia_pods):
-            nvidia_pods += (found,)
+            nvidia_pods += (current,)
         else:
-            pods += (found,)
-        nodes = tuple(each for each in seen.nodes if each.name != found.node)
-        ledgers = {name: ledger for name, ledger in seen.ledgers.items() if name == found.node}
+            pods += (current,)
+        nodes = tuple(other_node for other_node in seen.nodes if other_node.name != current.node)
+        ledgers = {name: ledger for name, ledger in seen.ledgers.items() if name == current.node}
         return structs.replace(
             seen,
             nodes=nodes if node is None else (*nodes, node),

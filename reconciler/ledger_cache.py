@@ -73,24 +73,24 @@ def is_notable(ledger: Ledger) -> bool:
 
 def _at_home(pods: Iterable[Pod], codecs: Sequence[SchemeCodec]) -> dict[str, list[Pod]]:
     """The pods that hold devices, by the node that they are bound or promised to."""
-    found: dict[str, list[Pod]] = {}
+    by_node: dict[str, list[Pod]] = {}
     for pod in pods:
         if holds_devices(pod):
             where = pod.node or home(pod, read_pod(pod, codecs))
             if where:
-                found.setdefault(where, []).append(pod)
-    return found
+                by_node.setdefault(where, []).append(pod)
+    return by_node
 
 
 def _same(page: _Page, node: Node, pods: tuple[Pod, ...], unhealthy: str) -> bool:
-    """Whether the ledger would come out the same. Objects that did not change are identical."""
+    """Whether the ledger would be the same. Objects that did not change are identical."""
     if page.pods != pods or page.unhealthy != unhealthy:
         return False
     return page.node is node or _lasting(page.node) == _lasting(node)
 
 
 def _lasting(node: Node) -> Node:
-    """What of a node can tell its GPUs: it changes rarely."""
+    """The parts of a node that can describe its GPUs: these change rarely."""
     passing = registry().passing_keys
     annotations = {key: text for key, text in node.annotations.items() if key not in passing}
     return structs.replace(node, resource_version="", annotations=annotations)

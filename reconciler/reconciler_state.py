@@ -86,12 +86,12 @@ def remember(memory: ReconcilerState, findings: Iterable[Finding], now: float) -
     return msgspec.structs.replace(memory, seen=seen, failed=failed)
 
 
-def _fair(keys: Iterable[str], found: Mapping[str, Finding]) -> list[str]:
+def _fair(keys: Iterable[str], findings: Mapping[str, Finding]) -> list[str]:
     """The first key of each namespace, then the second of each, and so on."""
     places: Counter[str] = Counter()
     turns = {}
     for key in keys:
-        namespace = found[key].subject.namespace
+        namespace = findings[key].subject.namespace
         turns[key] = places[namespace]
         places[namespace] += 1
     return sorted(turns, key=turns.__getitem__)

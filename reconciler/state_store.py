@@ -79,11 +79,11 @@ class ConfigMapStateStore:
             return memory
 
     def _read(self) -> ReconcilerState:
-        found = self._cluster.versioned_config_map(self._namespace, self._name)
-        if found is None:
+        config_map = self._cluster.versioned_config_map(self._namespace, self._name)
+        if config_map is None:
             self._version = ""
             return ReconcilerState()
-        data, self._version = found
+        data, self._version = config_map
         text = data.get(KEY, "")
         memory = decode(text)
         if text and memory == ReconcilerState() and text != encode(memory):

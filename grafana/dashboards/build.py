@@ -46,7 +46,7 @@ SOURCE: Final = models.DataSourceRef("prometheus", "${datasource}")
 TAG: Final = "vgpu"
 
 RUNBOOKS: Final = settings.RUNBOOKS.rpartition("/")[0]
-"""The folder of all runbooks; those of the alerts are in one below."""
+"""The folder of all runbooks; the alerts' runbooks are in a folder below it."""
 
 UNKNOWN: Final = "no data"
 

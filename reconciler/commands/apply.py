@@ -44,7 +44,7 @@ from vgpu.program.flags import composed, log_flags
 from vgpu.terminal import standard_output
 
 FRESH_SECONDS: Final = 60.0
-"""Maximum age of a plan at its confirmation, in seconds; an older plan is made again."""
+"""Maximum age of a plan at its confirmation, in seconds; for an older plan, we plan again."""
 
 
 @click.command(
@@ -140,7 +140,7 @@ def agreed(
 ) -> Made | None:
     """The plan to apply, None if the user answered no; without ``confirm`` no question is asked.
 
-    A plan that the user confirms late is made again; if it differs, the user is asked again. So
+    After a late confirmation we plan again; if the new plan differs, the user is asked again. So
     the applied plan is the confirmed plan, and it is not old.
     """
     made = look()

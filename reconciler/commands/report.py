@@ -1,4 +1,4 @@
-"""`vgpu reconcile report`: what is wrong, who has the most of it, and what was done about it."""
+"""`vgpu reconcile report`: the problems, the nodes and owners with the most, the past actions."""
 
 from pathlib import Path
 from typing import Any

@@ -193,7 +193,7 @@ where_flags: Final = composed(
         " auto goes by the size of the GPUs.",
     ),
 )
-"""From where to look."""
+"""The flags of the sources."""
 
 policy_flags: Final = composed(
     click.option(

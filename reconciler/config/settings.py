@@ -412,12 +412,12 @@ def settings(*layers: Values) -> ReconcilerSettings:
     return result
 
 
-def value_of(found: ReconcilerSettings, name: str) -> Any:
+def value_of(current: ReconcilerSettings, name: str) -> Any:
     """The value of a key."""
     head, *rest = name.split(".")
     if head == "rules":
-        return found.policy.mode(_RULES[rest[0]])
-    value: Any = found if head in _OWN else found.policy
+        return current.policy.mode(_RULES[rest[0]])
+    value: Any = current if head in _OWN else current.policy
     for field in (head, *rest):
         value = getattr(value, field)
     return value
@@ -430,13 +430,13 @@ _TAKEN: Final = frozenset({"on", "off", "yes", "no", "true", "false", "null", "y
 """Words that other readers of YAML do not read as text."""
 
 
-def config_text(found: ReconcilerSettings) -> str:
+def config_text(current: ReconcilerSettings) -> str:
     """The settings as a file with every key and its meaning."""
     lines = ["# The configuration of vgpu reconcile: every key, as it is in force."]
     section = ""
     for key in KEYS:
         head, _, rest = key.name.rpartition(".")
-        if key.name == ("cron" if not found.cron else "every"):
+        if key.name == ("cron" if not current.cron else "every"):
             rest = f"# {rest}"  # one of the two is in force
         group = head.partition(".")[0]
         if group != section:
@@ -448,7 +448,7 @@ def config_text(found: ReconcilerSettings) -> str:
         lines += textwrap.wrap(
             key.help, 98, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
         )
-        value = written(key, value_of(found, key.name))
+        value = written(key, value_of(current, key.name))
         if group == "rules":
             lines.append(f"{indent}{head.rpartition('.')[2]}: {{{rest}: {value}}}")
         else:

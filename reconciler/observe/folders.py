@@ -96,7 +96,7 @@ def find_folders(
         except SourceError as error:
             return Found(note=f"who uses the shims' folders is not known: {error}")
     idle = {folder.path for folder in unknown if folder.plain and used.isdisjoint(folder.files)}
-    found = tuple(
+    shim_folders = tuple(
         ShimFolder(
             path=folder.path,
             pod_uid=_pod_uid(folder.path),
@@ -106,7 +106,7 @@ def find_folders(
         )
         for folder in folders
     )
-    return Found(found, _unseen(notes), _unseen(crowded))
+    return Found(shim_folders, _unseen(notes), _unseen(crowded))
 
 
 def _unseen(notes: Sequence[str]) -> str:
@@ -162,7 +162,7 @@ def _look_at(path: str) -> _Folder:
     try:
         fd = os.open(path, _FOLDER_FLAGS)
     except OSError as error:
-        if error.errno == errno.ENOTDIR:  # what O_DIRECTORY says of a symlink, too
+        if error.errno == errno.ENOTDIR:  # O_DIRECTORY has this error for a symlink, too
             raise SourceError(Reason.NOT_REGULAR_FILE, printable(path)) from error
         raise translated(error, path) from error
     try:
@@ -191,10 +191,10 @@ def _pod_uid(path: str) -> str:
 
 
 def in_use(files: Iterable[_File], procfs: str = "/proc") -> frozenset[_File]:
-    """Those of the files that a process of this host has mapped or open.
+    """The files that a process of this host has mapped or open.
 
-    Raises SourceError where that is unknown for all processes: FOREIGN_PIDS if these are not
-    the host's, UNREADABLE if one may not be looked into.
+    Raises SourceError where the use by all processes is unknown: FOREIGN_PIDS if the processes are
+    not the host's, UNREADABLE if one may not be read.
     """
     by_inode: dict[int, list[_File]] = {}
     for file in files:

@@ -269,8 +269,8 @@ def _usage(seen: Observation) -> tuple[Usage, ...] | None:
     if gpu is None or process is None or not process.sees_host:
         return None
     names = seen.kubelet.containers if seen.kubelet else {}
-    found = usages(gpu, process.owners, lambda owner, _: container_name(owner, names))
-    return tuple(certain(found))
+    usage = usages(gpu, process.owners, lambda owner, _: container_name(owner, names))
+    return tuple(certain(usage))
 
 
 def _live_pods(seen: Observation) -> frozenset[str]:

@@ -47,6 +47,6 @@ def _in_turns(asked: Iterable[OwnerId], turn: int) -> Iterator[OwnerId]:
     return (owner for owner in chain.from_iterable(rounds) if owner is not None)
 
 
-def _from(turn: int, those: list[_T]) -> list[_T]:
-    start = turn % len(those) if those else 0
-    return [*those[start:], *those[:start]]
+def _from(turn: int, items: list[_T]) -> list[_T]:
+    start = turn % len(items) if items else 0
+    return [*items[start:], *items[:start]]

@@ -52,10 +52,10 @@ def _reads(fields: type[_Fields]) -> Callable[[Callable[[_Fields, str], Reaction
         @wraps(judge)
         def read(text: bytes, part: str) -> Reaction:
             try:
-                found = msgspec.json.decode(text, type=fields)
+                owner = msgspec.json.decode(text, type=fields)
             except (msgspec.DecodeError, RecursionError, ValueError):
                 return _UNREADABLE
-            return judge(found, part)
+            return judge(owner, part)
 
         return read
 
