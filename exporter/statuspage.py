@@ -60,7 +60,11 @@ def cards(view: ExporterView) -> Iterator[str]:
     by_device: dict[str, list[ShareRow]] = {}
     for share in sorted(view.attribution.shares, key=who):
         by_device.setdefault(share.device, []).append(share)
-    allocated = {each.device.name: each for each in view.books.devices} if view.books else {}
+    allocated = (
+        {allocation.device.name: allocation for allocation in view.books.devices}
+        if view.books
+        else {}
+    )
     for row in view.attribution.gpus:
         yield card(row, by_device.pop(row.gpu.uuid, []), allocated.get(row.gpu.uuid))
     for uuid, shares in by_device.items():

@@ -306,7 +306,7 @@ def _setting(key: Key, node: yaml.Node, name: str) -> Setting:
         return Setting(_scalar(key, node, name), place)
     if not isinstance(node, yaml.SequenceNode):
         raise _wrong(key, node, place)
-    return Setting(tuple(_scalar(key, each, name) for each in node.value), place)
+    return Setting(tuple(_scalar(key, item, name) for item in node.value), place)
 
 
 def _scalar(key: Key, node: yaml.Node, name: str) -> Any:
@@ -459,7 +459,7 @@ def config_text(current: ReconcilerSettings) -> str:
 def written(key: Key, value: Any) -> str:
     """A value in the form of the file."""
     if key.form.many:
-        return f"[{', '.join(_quoted(key.form.write(each)) for each in value)}]"
+        return f"[{', '.join(_quoted(key.form.write(item)) for item in value)}]"
     text = key.form.write(value)
     return text if key.form.bare else _quoted(text)
 

@@ -54,18 +54,20 @@ class DumpObserver:
             _each(filter(shares_gpus, dump.pods)),
             _each(dump.share_pods),
             dump.unhealthy,
-            tuple({(each.kind, each.ref): each for each in dump.malformed}.values()),
+            tuple({(unread.kind, unread.ref): unread for unread in dump.malformed}.values()),
         )
         schemes = detect_schemes(objects, self._units)
         by_name = {(pod.ref.namespace, pod.ref.name): pod for pod in dump.pods}
-        owners = {each: by_name.get(each) for each in named_owners(nodes, schemes.codecs)}
-        bad = {each.kind for each in dump.malformed}
+        owners = {owner: by_name.get(owner) for owner in named_owners(nodes, schemes.codecs)}
+        malformed_kinds = {unread.kind for unread in dump.malformed}
         missing = {
-            Coverage.NODES: "" if dump.nodes or ObjectKind.NODE in bad else "the dump has no nodes",
+            Coverage.NODES: ""
+            if dump.nodes or ObjectKind.NODE in malformed_kinds
+            else "the dump has no nodes",
             Coverage.PODS: "" if dump.total else "the dump has no pods",
             Coverage.SHARE_PODS: (
                 "the dump has no SharePods, though KubeShare is in use"
-                if not (dump.share_pods or ObjectKind.SHARE_POD in bad)
+                if not (dump.share_pods or ObjectKind.SHARE_POD in malformed_kinds)
                 and _uses_share_pods(objects)
                 else ""
             ),

@@ -25,16 +25,16 @@ def read_owners(read: Read, pods: Iterable[Pod], turn: int = 0) -> Mapping[Owner
     answer, no more are read.
     """
     owners: dict[OwnerId, OwnerSeen] = {}
-    asked = list(_in_turns({each for pod in pods if (each := owner_id(pod)) is not None}, turn))
-    for each in asked[:MOST]:
+    asked = list(_in_turns({owner for pod in pods if (owner := owner_id(pod)) is not None}, turn))
+    for owner in asked[:MOST]:
         try:
-            owners[each] = read_owner(read, each)
+            owners[owner] = read_owner(read, owner)
         except (ClusterError, SourceError) as error:
-            owners[each] = OwnerSeen(unread=str(error))
+            owners[owner] = OwnerSeen(unread=str(error))
             if isinstance(error, ClusterError) and not error.status:
                 break
     later = OwnerSeen(unread="too many owners at once, or no answer for another: a later cycle")
-    return {each: owners.get(each, later) for each in asked}
+    return {owner: owners.get(owner, later) for owner in asked}
 
 
 def _in_turns(asked: Iterable[OwnerId], turn: int) -> Iterator[OwnerId]:

@@ -104,7 +104,11 @@ def volcano_job(job: _VolcanoJob, task: str) -> Reaction:
     """Every deleted pod is a PodEvicted event; the task's policies come before the job's."""
     if job.status.state.phase in _VOLCANO_ENDED:
         return _ENDED
-    of_task = [each.policies or () for each in job.spec.tasks or () if each.name == task]
+    of_task = [
+        volcano_task.policies or ()
+        for volcano_task in job.spec.tasks or ()
+        if volcano_task.name == task
+    ]
     for policies in (*of_task, job.spec.policies or ()):
         for policy in policies:
             events = {policy.event, *(policy.events or ())} & _VOLCANO_DELETED

@@ -39,7 +39,7 @@ class _NodeRepair:
         self.ledger = ledger
         self._hidden = cluster_index.hidden_tenants(ledger.node)
         self.rewriter = Rewriter(cluster_index, ledger)
-        self.whereabouts = RunningDevices(ledger, self.rewriter.name)
+        self.running_devices = RunningDevices(ledger, self.rewriter.name)
         self._policy = policy
 
     def finding(
@@ -126,14 +126,14 @@ def _drift(
         return
     moved: dict[str, Allocation | None] = {}
     for allocation in claim.allocations:
-        holdings = repair.whereabouts.of(pod, allocation.container)
+        holdings = repair.running_devices.of(pod, allocation.container)
         is_assigned = holdings and allocation.phase is Phase.ASSIGNED
-        if is_assigned and not repair.whereabouts.agrees(allocation, holdings):
-            moved[allocation.container] = repair.whereabouts.moved(allocation, holdings)
+        if is_assigned and not repair.running_devices.agrees(allocation, holdings):
+            moved[allocation.container] = repair.running_devices.moved(allocation, holdings)
     if not moved:
         return
-    allocations = [moved.get(each.container, each) for each in claim.allocations]
-    kept = tuple(each for each in allocations if each is not None)
+    allocations = [moved.get(allocation.container, allocation) for allocation in claim.allocations]
+    kept = tuple(allocation for allocation in allocations if allocation is not None)
     after: dict[str, str] = {}
     if registry().row(reading.codec).repair and len(kept) == len(allocations):
         new = structs.replace(claim, allocations=kept)
@@ -178,8 +178,8 @@ def _unassigned(
     proof: list[Holding] = []
     proven = True
     for allocation in claim.allocations:
-        holdings = repair.whereabouts.of(pod, allocation.container)
-        moved = repair.whereabouts.moved(allocation, holdings) if holdings else None
+        holdings = repair.running_devices.of(pod, allocation.container)
+        moved = repair.running_devices.moved(allocation, holdings) if holdings else None
         proven = proven and (moved is not None or not is_running(pod, allocation.container))
         allocations.append(structs.replace(moved or allocation, phase=Phase.ASSIGNED))
         proof += holdings
@@ -218,10 +218,10 @@ def _unclaimed(
     pod: Pod, codec: SchemeCodec, cluster_index: ClusterIndex, repair: _NodeRepair
 ) -> Iterator[Finding]:
     """Containers that the kubelet has placed, and whose devices no annotation names."""
-    reading = next((each for each in cluster_index.spoken(pod) if each.codec is codec), None)
+    reading = next((read for read in cluster_index.spoken(pod) if read.codec is codec), None)
     requests = _asked(pod, codec)
     claimed = (
-        {each.container for each in reading.claim.allocations}
+        {allocation.container for allocation in reading.claim.allocations}
         if reading and reading.claim
         else set()
     )
@@ -231,7 +231,7 @@ def _unclaimed(
     allocations: list[Allocation] = []
     proof: list[Holding] = []
     for request in requests:
-        holdings = repair.whereabouts.of(pod, request.container)
+        holdings = repair.running_devices.of(pod, request.container)
         in_scheme = all(holding.scheme is codec.scheme for holding in holdings)
         if not in_scheme or sum(holding.slots for holding in holdings) != request.count:
             return

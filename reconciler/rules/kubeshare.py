@@ -222,20 +222,20 @@ def _float_sum(share_pod: Pod, gpuid: str, pool: _Pool) -> tuple[str, ...]:
     for the device manager, 20 times 0.05 is more than 1 (``pkg/devicemanager/gpupool.go``).
     """
     served = [
-        each
-        for each in pool.share_pods.get(gpuid, ())
-        if each.node == share_pod.node and each.annotations.get(SHARE_POD)
+        party
+        for party in pool.share_pods.get(gpuid, ())
+        if party.node == share_pod.node and party.annotations.get(SHARE_POD)
     ]
-    served.sort(key=lambda each: (each.created_at or 0.0, each.ref.uid))
+    served.sort(key=lambda party: (party.created_at or 0.0, party.ref.uid))
     parties = [*served, share_pod]
     try:
-        requests = [one for each in parties for one in kubeshare_sharepod.requests(each)]
+        requests = [request for party in parties for request in kubeshare_sharepod.requests(party)]
     except ClaimError:
         return ()
     if pool.hidden_users(gpuid):  # what they request is in the sum, too
         return ()
     exact = sum(request.cores_milli for request in requests)
-    texts = [each.annotations[PREFIX + REQUEST] for each in parties]
+    texts = [party.annotations[PREFIX + REQUEST] for party in parties]
     # Not sum(): since Python 3.12 it adds more precisely than the device manager does.
     total = 0.0
     for text in texts:

@@ -94,14 +94,14 @@ class Rewriter:
 
     def _meaning(self, claim: Claim) -> _Meaning:
         return {
-            each.container: (
-                each.phase,
+            allocation.container: (
+                allocation.phase,
                 Counter(
                     (self.name(share.device), share.memory_bytes, share.cores_milli)
-                    for share in each.shares
+                    for share in allocation.shares
                 ),
             )
-            for each in claim.allocations
+            for allocation in claim.allocations
         }, claim.unserved
 
     # ------------------------------------------------------------ room
@@ -111,8 +111,8 @@ class Rewriter:
 
         Edits that fit count from then on, even if they are not applied in this cycle.
         """
-        others = [each for each in self._pods if each.ref.uid != pod.ref.uid]
-        mine = next((each for each in self._pods if each.ref.uid == pod.ref.uid), pod)
+        others = [other for other in self._pods if other.ref.uid != pod.ref.uid]
+        mine = next((other for other in self._pods if other.ref.uid == pod.ref.uid), pod)
         booked = self._booked((*others, _with(mine, after)))
         taken = dict(self._taken)
         for name, total in booked.items():
