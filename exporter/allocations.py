@@ -9,7 +9,7 @@ from vgpu.ledger import ConflictKind, Holding, Ledger
 from vgpu.ledger.totals import held
 from vgpu.model import Device, Source
 
-_NOTHING_GIVEN = (Source.PROCESS,)
+_PROCESS_ONLY = (Source.PROCESS,)
 
 
 class Allocated(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ def allocation_totals(
 
 def is_allocation(holding: Holding) -> bool:
     """Whether the holding is an allocation; else the container only has a process on the device."""
-    return holding.sources != _NOTHING_GIVEN
+    return holding.sources != _PROCESS_ONLY
 
 
 def _sum(device: Device, holdings: list[Holding]) -> Allocated:

@@ -140,7 +140,7 @@ class Cycles:
         self._keeps = keeps
         self._clock = clock
         self._monotonic = monotonic
-        self._memory: ReconcilerState | None = None
+        self._state: ReconcilerState | None = None
         self._kept = ReconcilerState()
 
     def run(self) -> Cycle:
@@ -166,11 +166,11 @@ class Cycles:
         start = self._monotonic()
         view = self._observer.view(self._clock())
         looked = self._monotonic()
-        if self._memory is None:
-            self._memory = self._kept = self._store.load() if self._store else ReconcilerState()
-        plan, self._memory = make_plan(view.snapshot, self._policy, self._memory, view.codecs)
+        if self._state is None:
+            self._state = self._kept = self._store.load() if self._store else ReconcilerState()
+        plan, self._state = make_plan(view.snapshot, self._policy, self._state, view.codecs)
         seconds = {Stage.OBSERVE: looked - start, Stage.PLAN: self._monotonic() - looked}
-        return Made(plan, view.snapshot, view.codecs, self._memory, seconds)
+        return Made(plan, view.snapshot, view.codecs, self._state, seconds)
 
     def apply(self, made: Made) -> Iterator[ActionResult]:
         """The results of the plan's actions as they come; then the state is kept.
@@ -186,10 +186,10 @@ class Cycles:
                 results.append(result)
                 yield result
         finally:
-            self._memory = learn(made.memory, results, self._clock(), self._policy.backoff)
-            if self._store is not None and self._keeps and self._memory != self._kept:
-                self._memory = self._kept = self._store.save(self._memory)
+            self._state = learn(made.memory, results, self._clock(), self._policy.backoff)
+            if self._store is not None and self._keeps and self._state != self._kept:
+                self._state = self._kept = self._store.save(self._state)
 
     def forget(self) -> None:
         """Read the kept state again: another reconciler may have led and written it."""
-        self._memory = None
+        self._state = None

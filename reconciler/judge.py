@@ -41,7 +41,7 @@ class Judge:
         self.codecs = tuple(codecs)
         self._snapshot = snapshot
         self._policy = policy
-        self._memory = memory
+        self._state = memory
 
     def again(self, entry: Entry, pod: Pod, node: Node | None) -> Action | None:
         """The entry's action on the pod or SharePod as it is now; None if not right any more.
@@ -60,7 +60,7 @@ class Judge:
                     planned.cause,
                     planned.effect,
                 )
-                if same and objection(finding, cluster_index, self._policy, self._memory) is None:
+                if same and objection(finding, cluster_index, self._policy, self._state) is None:
                     alike = _lasting(finding.action) == _lasting(planned.action)
                     return finding.action if alike else None
         return None

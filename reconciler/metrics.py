@@ -60,7 +60,7 @@ class ReconcilerView(msgspec.Struct, frozen=True):
 
 # ---------------------------------------------------------------- the tables
 
-_LOOKED_AT: Final = (Subject.POD, Subject.SHARE_POD, Subject.NODE, Subject.FOLDER)
+_EXAMINED: Final = (Subject.POD, Subject.SHARE_POD, Subject.NODE, Subject.FOLDER)
 
 
 def _of_plan(count: Callable[[Plan], Labelled]) -> Callable[[ReconcilerView], Labelled]:
@@ -93,7 +93,7 @@ PLAN: Final = _one_row(
         "vgpu_reconcile_subjects",
         GAUGE,
         "Objects that were examined, by kind.",
-        _of_plan(lambda plan: {(kind.value,): plan.subjects.get(kind, 0) for kind in _LOOKED_AT}),
+        _of_plan(lambda plan: {(kind.value,): plan.subjects.get(kind, 0) for kind in _EXAMINED}),
         ("kind",),
     ),
     Family(

@@ -133,10 +133,10 @@ def encode(memory: ReconcilerState) -> str:
 def decode(text: str) -> ReconcilerState:
     """The state from text; an empty state if unreadable or of another version."""
     try:
-        memory = msgspec.json.decode(text, type=ReconcilerState)
+        state = msgspec.json.decode(text, type=ReconcilerState)
     except (msgspec.DecodeError, RecursionError, ValueError):
         return ReconcilerState()
-    kinds = (memory.seen, memory.failed, memory.attempts)
-    sound = all(attempt.count > 0 for attempt in memory.attempts.values())
+    kinds = (state.seen, state.failed, state.attempts)
+    sound = all(attempt.count > 0 for attempt in state.attempts.values())
     fits = all(len(kind) <= MOST for kind in kinds)
-    return memory if memory.version == VERSION and fits and sound else ReconcilerState()
+    return state if state.version == VERSION and fits and sound else ReconcilerState()

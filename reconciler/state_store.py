@@ -53,12 +53,12 @@ class ConfigMapStateStore:
     def load(self) -> ReconcilerState:
         """The kept state; an empty state if there is none, or if it cannot be read."""
         try:
-            memory = self._read()
+            state = self._read()
         except (ClusterError, SourceError) as error:
             self._log_failure("read", error)
             return ReconcilerState()
         self._log_recovery()
-        return memory
+        return state
 
     def save(self, memory: ReconcilerState) -> ReconcilerState:
         """Keep the state; returns the state to go on with.
@@ -85,10 +85,10 @@ class ConfigMapStateStore:
             return ReconcilerState()
         data, self._version = config_map
         text = data.get(KEY, "")
-        memory = decode(text)
-        if text and memory == ReconcilerState() and text != encode(memory):
+        state = decode(text)
+        if text and state == ReconcilerState() and text != encode(state):
             log.warning("%s: what is remembered there cannot be read, and is forgotten", self)
-        return memory
+        return state
 
     def _write(self, memory: ReconcilerState) -> ReconcilerState:
         data = {KEY: encode(memory)}

@@ -1,7 +1,7 @@
-"""A plan for people: actions, skipped objects with reasons, and what is report only.
+"""A plan for people: actions, skipped objects with reasons, and findings that are report only.
 
-On a terminal the evidence goes below its object where it does not fit beside it. Elsewhere each
-object is one line, whole, for other programs to search and cut.
+On a terminal, the evidence is below its object where it does not fit beside it. Elsewhere, each
+object is one whole line, which other programs can search and cut.
 """
 
 import textwrap
@@ -46,7 +46,7 @@ _KINDS: Final[Mapping[ObjectKind, str]] = {
     ObjectKind.DEVICE: "device ",
     ObjectKind.FOLDER: "",
 }
-"""What stands before an object's name."""
+"""The prefix of an object's name."""
 
 _NOUNS: Final[Mapping[str, str]] = {
     ObjectKind.POD: "pod",
@@ -55,16 +55,16 @@ _NOUNS: Final[Mapping[str, str]] = {
 }
 
 _LONGEST_TEXT: Final = 60
-"""Characters of an annotation that are shown; the JSON form has all of it."""
+"""Maximum number of shown characters of an annotation; the JSON form has all."""
 
 
 def show_plan(console: Console, plan: Plan, command: str = "") -> None:
-    """Print the plan; ``command`` is what would apply it."""
+    """Print the plan; ``command`` is the command that would apply it."""
     write(console, _plan_lines(plan, _width(console), command))
 
 
 def show_result(console: Console, result: ActionResult) -> None:
-    """Print what became of one action."""
+    """Print the result of one action."""
     finding = result.entry.finding
     style = GOOD if result.outcome in ACHIEVED else BAD
     pieces: list[Piece] = [(f"  {result.outcome.value:<14} ", style)]
@@ -77,7 +77,7 @@ def show_result(console: Console, result: ActionResult) -> None:
 
 
 def show_undoable(console: Console, records: Iterable[AuditRecord]) -> None:
-    """Print what is about to be undone."""
+    """Print the actions that are about to be undone."""
     for record in records:
         verb = doing(record.action)
         undo_text = f"  {record.rule.value}: {verb} {subject_text(record.subject)}"
@@ -85,7 +85,7 @@ def show_undoable(console: Console, records: Iterable[AuditRecord]) -> None:
 
 
 def show_restored(console: Console, restored: Restored) -> None:
-    """Print what became of undoing one action."""
+    """Print the outcome of undoing one action."""
     record = restored.record
     style = GOOD if restored.undo in AS_BEFORE else BAD
     outcome = restored.undo.explanation + (f" ({restored.detail})" if restored.detail else "")
@@ -94,7 +94,7 @@ def show_restored(console: Console, restored: Restored) -> None:
 
 
 def show_outcomes(console: Console, outcomes: Iterable[ActionOutcome | Undo]) -> None:
-    """Print how many actions had which outcome."""
+    """Print the number of actions of each outcome."""
     counts = Counter(outcomes)
     parts = (f"{count} {outcome.value}" for outcome, count in counts.most_common())
     write(console, [[(", ".join(parts) or "Nothing was done.", BOLD)]])
@@ -117,7 +117,7 @@ def subject_text(subject: ObjectRef) -> str:
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """One object: its cells, and what follows them."""
+    """One object: its cells, and the text after them."""
 
     cells: tuple[Piece, ...]
     text: str
@@ -155,7 +155,7 @@ def _plan_lines(plan: Plan, width: int | None, command: str) -> Iterator[Line]:
 
 
 def _skipped(plan: Plan, width: int | None) -> Iterator[Line]:
-    """By reason, in the order in which reasons are asked."""
+    """The skipped objects by reason, in the order in which reasons are checked."""
     by_reason: dict[SkipReason | None, list[Entry]] = {}
     for entry in plan.skipped:
         by_reason.setdefault(entry.skip, []).append(entry)
@@ -272,14 +272,14 @@ def _most(title: str, most: Sequence[Most]) -> Iterator[Line]:
 
 
 def _width(console: Console) -> int | None:
-    """Columns of the terminal, None where it is none: there nothing is broken or cut."""
+    """Number of the terminal's columns, None without a terminal: then lines are not broken."""
     return max(NARROWEST, console.width) if console.is_terminal else None
 
 
 def _table(rows: Sequence[_Row], width: int | None, indent: str) -> Iterator[Line]:
     """The rows with their cells below one another.
 
-    Where names are too long for the terminal, node and age stand below them, with the text.
+    Where names are too long for the terminal, node and age are below them, with the text.
     """
     if width is not None and _taken(rows, indent) > width:
         rows = [_narrowed(row) for row in rows]
@@ -305,7 +305,7 @@ def _columns(rows: Sequence[_Row]) -> list[int]:
 
 
 def _taken(rows: Sequence[_Row], indent: str) -> int:
-    """The width of all cells with what is between them."""
+    """The width of all cells with the gaps between them."""
     columns = [column for column in _columns(rows) if column]
     return len(indent) + sum(columns) + 2 * (len(columns) - 1)
 
@@ -330,7 +330,7 @@ def _wrapped(
 
 
 def _flat(text: str) -> str:
-    """On one line."""
+    """The text on one line."""
     return " ".join(text.split())
 
 
