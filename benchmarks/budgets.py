@@ -1,11 +1,11 @@
-"""Budgets: what a benchmark may cost. It says of each whether it is kept, and exits with 1 if not.
+"""Budgets: maximum costs of a benchmark, which reports each and exits with 1 if one is exceeded.
 
-A budget is held against the best of several runs: what else the machine does only adds to a run.
+A budget is compared with the best of several runs: other work of the machine only adds to a run.
 """
 
 
 class Budgets:
-    """The budgets of one benchmark, in the order in which they are held against what was measured.
+    """The budgets of one benchmark, in the order of their measurements.
 
     At the end: ``return budgets.status()``.
     """
@@ -21,7 +21,7 @@ class Budgets:
         return f"budget {most:g} {unit}: PASSED OVER"
 
     def status(self) -> int:
-        """Name what was passed over once more; the status to exit with."""
+        """Print the exceeded budgets again; returns the exit status."""
         for line in self._broken:
             print(f"PASSED OVER: {line}")
         return 1 if self._broken else 0

@@ -1,14 +1,14 @@
-"""What large simulated clusters cost on this machine, as root; never in CI.
+"""The costs of large simulated clusters on this machine, as root; never in CI.
 
     python benchmarks/cluster.py [--nodes 5000] [--pods 10000] [--scheme volcano] [--sick 1000]
 
-A fleet of the test bed (etcd, an API server and kwok) is populated from nothing, packed, and
-started again from what was packed, as the tests do it. Then everything in it is listed, in pages of
-500 as the product asks for it and in one piece, and the programs' memory is read. The listing is
-the server's time and the wire's: the answer is read and thrown away.
+The benchmark populates an empty fleet of the test bed (etcd, an API server and kwok), packs it, and
+starts it again from the package, as the tests do. Then it lists all objects, in pages of 500 as the
+product does and in one piece, and reads the programs' memory. The time of a list is the server's
+and the network's: the answer is read and dropped.
 
-Then so many pods more come that are sick, in four ways, and ``vgpu reconcile`` runs on the cluster:
-a plan, and plans applied until nothing more is to be done, each a process of its own.
+Then it adds failed pods, of four kinds, and runs ``vgpu reconcile`` on the cluster: a plan, and
+applied plans until no action is left, each in a process of its own.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def listing(client, path, **query):
 
 
 def memory(daemon):
-    """MiB now and at its peak."""
+    """Memory now and at the peak, in MiB."""
     status = Path(f"/proc/{daemon.pid}/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in status)
     return [int(fields[name].split()[0]) / 1024 for name in MEMORY]
@@ -106,7 +106,7 @@ def show_memory(fleet):
 
 
 def make_sick(fleet, count):
-    """So many pods more, each of a ReplicaSet, sick in four ways in turn."""
+    """Adds ``count`` pods, each of a ReplicaSet, failed in four ways in turn."""
     sets = fleet.client.list("/apis/apps/v1/replicasets", limit=count)
     now, first = int(time.time()), fleet.population.pods
     lives = islice(cycle(SICK), count)
@@ -130,7 +130,7 @@ print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, file=sys.stderr)
 
 
 def reconcile(fleet, folder, *command):
-    """Run it; what it printed, and wall seconds, CPU seconds and peak MiB."""
+    """Run the command; its output, wall seconds, CPU seconds and peak MiB."""
     config = folder / "reconcile.json"
     config.write_text(json.dumps(NO_WAITING))
     line = [sys.executable, "-c", MEASURED, sys.executable, "-m", "vgpu", "reconcile", *command]
@@ -144,15 +144,15 @@ def reconcile(fleet, folder, *command):
 def show_reconciler(fleet, sick, folder):
     make_sick(fleet, sick)
     print(f"vgpu reconcile, {sick} pods more, all of them sick" + " " * 5 + "wall s  CPU s  MiB")
-    said, *used = reconcile(fleet, folder, "plan", "-o", "json")
-    actions = len(json.loads(said)["actions"])
+    output, *used = reconcile(fleet, folder, "plan", "-o", "json")
+    actions = len(json.loads(output)["actions"])
     print(f"  plan, {actions} actions" + " " * 20 + "{:>9.1f}{:>7.1f}{:>5.0f}".format(*used))
     for number in range(1, MOST_CYCLES + 1):
         audit = str(folder / "audit.jsonl")
         apply = ("apply", "--yes", "--audit", audit, "-o", "prometheus")
-        said, *used = reconcile(fleet, folder, *apply)
-        done = sum(map(int, re.findall(r'_actions_total\{.*outcome="done".*\} (\d+)', said)))
-        asked = sum(map(int, re.findall(r"_api_requests_total\{.*\} (\d+)", said)))
+        output, *used = reconcile(fleet, folder, *apply)
+        done = sum(map(int, re.findall(r'_actions_total\{.*outcome="done".*\} (\d+)', output)))
+        asked = sum(map(int, re.findall(r"_api_requests_total\{.*\} (\d+)", output)))
         numbers = "{:>9.1f}{:>7.1f}{:>5.0f}".format(*used)
         print(f"  cycle {number}: {done} done, {asked} requests".ljust(40) + numbers)
         if not done:

@@ -1,11 +1,11 @@
-"""What the reconciler costs while nothing is wrong: `vgpu reconcile run` beside a busy API server.
+"""The costs of the reconciler without problems: `vgpu reconcile run` beside a busy API server.
 
     python benchmarks/controller.py [--pods 5000] [--events 50] [--seconds 125]
 
 The API server is the demo's, in this process; the controller is a process of its own with its
-defaults, a plan every two minutes included. So many pods of about 7 kB, every fourth sharing GPUs,
-are there, and so many changes of them a second are told to its watch. CPU is the kernel's for the
-controller's process, after its first plan.
+defaults, which include a plan every two minutes. The cluster has ``--pods`` pods of about 7 kB,
+every fourth sharing GPUs; the controller's watch gets ``--events`` changes of them a second. CPU is
+the kernel's count for the controller's process, after its first plan.
 """
 
 import argparse
@@ -34,7 +34,7 @@ FIRST_PLAN_SECONDS = 20
 
 
 def cpu_seconds(pid):
-    """Of a process, all its threads."""
+    """CPU seconds of a process with all its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
@@ -55,7 +55,7 @@ def populate(store, count):
 
 
 def keep_changing(store, pods, rate, seconds):
-    """So many changes a second, evenly."""
+    """Make ``rate`` changes a second, evenly."""
     started = time.monotonic()
     done = 0
     while (passed := time.monotonic() - started) < seconds:
@@ -89,14 +89,14 @@ def main():
             time.sleep(FIRST_PLAN_SECONDS)
             before = cpu_seconds(process.pid)
             started = time.monotonic()
-            told = keep_changing(store, pods, args.events, args.seconds)
+            events = keep_changing(store, pods, args.events, args.seconds)
             wall = time.monotonic() - started
             used = cpu_seconds(process.pid) - before
             resident = resident_mib(process.pid)
             process.terminate()
     percent = 100 * used / wall
     print(
-        f"{args.pods} pods, {told / wall:.0f} events a second for {wall:.0f} s:"
+        f"{args.pods} pods, {events / wall:.0f} events a second for {wall:.0f} s:"
         f" {percent:.2f} % of a core, {resident:.0f} MiB resident;"
         f" {budgets.hold('an idle controller', percent, BUDGET_PERCENT, '% of a core')}"
     )

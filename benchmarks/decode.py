@@ -1,12 +1,12 @@
-"""What it costs to keep a cluster's GPU pods: 100,000 pods from the API server's pages.
+"""The costs of keeping a cluster's GPU pods: 100,000 pods from the API server's pages.
 
     python benchmarks/decode.py [--pods 100000] [--sample 2000] [--runs 3]
 
-Each measurement is a process of its own that is fed page after page, 500 pods of about 7 kB each
-with their managedFields, every fourth a GPU pod of one of the four sharing systems, and keeps what
-it is to keep. CPU is that process's own time in the decoder; memory is its peak resident set, the
-interpreter included. The official client's models are measured on the first ``--sample`` pods of
-the same input. The input is the same in every run.
+Each measurement is a process of its own that reads page after page, 500 pods of about 7 kB each
+with their managedFields, every fourth a GPU pod of one of the four sharing systems, and keeps the
+GPU pods. CPU is that process's own time in the decoder; memory is its peak resident set, with the
+interpreter. The official client's models are measured on the first ``--sample`` pods of the same
+input. The input is the same in every run.
 """
 
 import argparse
@@ -81,12 +81,12 @@ def compact(value):
 
 
 def pod(resources, annotations):
-    """A pod as the API server tells it; what differs from pod to pod stands between @."""
-    found = json.loads((Path(__file__).parent / "pod.json").read_text())
-    found["metadata"]["annotations"] |= annotations
-    for quantities in found["spec"]["containers"][0]["resources"].values():
+    """A pod as the API server has it; texts between @ differ from pod to pod."""
+    document = json.loads((Path(__file__).parent / "pod.json").read_text())
+    document["metadata"]["annotations"] |= annotations
+    for quantities in document["spec"]["containers"][0]["resources"].values():
         quantities.update(resources)
-    return found
+    return document
 
 
 def pages(count):

@@ -1,13 +1,13 @@
-"""What the exporter costs at 8, 80 and 240 containers, beside nvitop-exporter in the same run.
+"""The costs of the exporter at 8, 80 and 240 containers, beside nvitop-exporter in the same run.
 
     python benchmarks/exporter.py [--sizes 8,80,240] [--scrapes 500] [--samples 60] [--no-peer]
                                   [--minutes 2]
 
-Both read the same fake driver with 8 GPUs and two processes a container. CPU times are the
-kernel's for the whole process. `CPU/min` is 4 samples (the page made ahead of the scrape in the
-format in use) and 4 scrapes, which is what a 15 s interval costs; nvitop samples once a second,
-its own default. With `--minutes` the same is also measured as it happens, at the default interval
-with a scrape each, idle threads and cold caches included.
+Both read the same fake driver with 8 GPUs and two processes in each container. CPU times are the
+kernel's count for the whole process. `CPU/min` is 4 samples (with the page rendered before the
+scrape in the format in use) and 4 scrapes, the costs of a 15 s interval; nvitop samples once a
+second, its own default. With `--minutes` the same is also measured in real time, at the default
+interval with a scrape each, with idle threads and cold caches.
 """
 
 import argparse
@@ -44,7 +44,7 @@ BUDGETS = (
     ("cpu_minute", "CPU a minute", 300.0, "ms"),
     ("rss", "RSS", 64.0, "MiB"),
 )
-"""Of every size: half a percent of a core, and a scrape that only copies bytes."""
+"""Budgets of every size: half a percent of a core, and a scrape that only copies bytes."""
 
 
 def cpu_seconds(pid):
@@ -128,7 +128,7 @@ def on_cpu(pid):
 
 
 def measure_minutes(folder, sizes, minutes):
-    """CPU milliseconds a minute of each size as it happens, side by side."""
+    """CPU milliseconds of each size for each minute, all at the same time."""
     running = []
     for size in sizes:
         exporter = LiveExporter(folder / f"m{size}", fleet_node(CARDS, size)).__enter__()
@@ -184,7 +184,7 @@ def measure_grpc(folder, size):
 
 
 def measure_nvitop(folder, size, args):
-    """nvitop-exporter on the same driver; its processes must exist, so sleepers play them."""
+    """nvitop-exporter on the same driver; its processes must exist, so these are sleepers."""
     node = LiveExporter(folder / "d", fleet_node(CARDS, size))
     sleepers = [subprocess.Popen(["sleep", "3600"]) for _ in node.sample.processes]
     processes = fake_processes(node.sample)

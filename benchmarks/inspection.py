@@ -1,16 +1,16 @@
-"""What `vgpu inspect --from` costs: the dump of a cluster of 5,000 nodes and 20,000 GPU pods.
+"""The costs of `vgpu inspect --from`: the dump of a cluster of 5,000 nodes and 20,000 GPU pods.
 
     python benchmarks/inspection.py [--nodes 5000] [--pods 20000] [--output table] [--runs 3]
                                     [--sample 500] [--keep FILE]
 
-Makes the dump, as large as kubectl's own (pods of about 7 kB with their managedFields, nodes with
-the images that a kubelet reports), runs the command on it in a process of its own, and prints wall
-time, CPU time and peak resident memory of the fastest run. Two thirds of the nodes are Volcano's,
-the rest gpushare's; one pod in a hundred waits.
+The benchmark writes the dump, as large as kubectl's own (pods of about 7 kB with managedFields,
+nodes with the images that a kubelet reports), runs the command on it in a process of its own, and
+prints wall time, CPU time and peak resident memory of the fastest run. Two thirds of the nodes are
+Volcano's, the rest gpushare's; one pod in a hundred waits.
 
-Beside it the peer: the official client's models, which decode the first ``--sample`` nodes and pods
-of the same dump; their CPU time is multiplied up to the whole. That is decoding alone, where ours
-is the whole command from start to table.
+The peer is the official client's models, which decode the first ``--sample`` nodes and pods of the
+same dump; their CPU time is extrapolated to the whole dump. It is the time of decoding alone, ours
+is the time of the whole command from start to table.
 """
 
 import argparse
@@ -44,8 +44,8 @@ IMAGES = [
 ]
 
 
-def uuid(node, card):
-    return f"GPU-{node:08x}-0000-4000-8000-{card:012x}"
+def uuid(node, gpu):
+    return f"GPU-{node:08x}-0000-4000-8000-{gpu:012x}"
 
 
 def node(number):
@@ -54,8 +54,7 @@ def node(number):
     if number % 3:
         capacity |= {"volcano.sh/vgpu-number": "80"}
         annotations["volcano.sh/node-vgpu-register"] = "".join(
-            f"{uuid(number, card)},10,{CARD_MIB},NVIDIA-H100,true,hami-core:"
-            for card in range(CARDS)
+            f"{uuid(number, gpu)},10,{CARD_MIB},NVIDIA-H100,true,hami-core:" for gpu in range(CARDS)
         )
     else:
         capacity |= {"aliyun.com/gpu-mem": str(CARDS * 80), "aliyun.com/gpu-count": str(CARDS)}
@@ -74,12 +73,12 @@ def node(number):
     }
 
 
-def sharing(number, on, card):
+def sharing(number, on, gpu):
     """Limits and annotations of a pod; one that waits has no annotations."""
     if on % 3:
         limits = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "10240"}
-        told = {
-            "volcano.sh/vgpu-ids-new": f"{uuid(on, card)},NVIDIA,10240,0:",
+        annotations = {
+            "volcano.sh/vgpu-ids-new": f"{uuid(on, gpu)},NVIDIA,10240,0:",
             "volcano.sh/devices-to-allocate": ";",
             "volcano.sh/bind-phase": "success",
             "volcano.sh/bind-time": str(BOUND),
@@ -88,22 +87,22 @@ def sharing(number, on, card):
         }
     else:
         limits = {"aliyun.com/gpu-mem": "10"}
-        told = {
-            "ALIYUN_COM_GPU_MEM_IDX": str(card),
+        annotations = {
+            "ALIYUN_COM_GPU_MEM_IDX": str(gpu),
             "ALIYUN_COM_GPU_MEM_POD": "10",
             "ALIYUN_COM_GPU_MEM_DEV": "80",
             "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
             "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(BOUND * 10**9),
         }
-    return limits, {} if number % 100 == 0 else told
+    return limits, {} if number % 100 == 0 else annotations
 
 
 def pods(count, nodes):
     """Objects as text."""
     template = json.loads((Path(__file__).parent / "pod.json").read_text())
     for number in range(count):
-        on, card = number % nodes, number // nodes % CARDS
-        limits, told = sharing(number, on, card)
+        on, gpu = number % nodes, number // nodes % CARDS
+        limits, annotations = sharing(number, on, gpu)
         meta, spec = template["metadata"], template["spec"]
         container = spec["containers"][0]
         pod = {
@@ -115,7 +114,7 @@ def pods(count, nodes):
                 "name": f"model-server-5d4f6c7b8-{number:06x}",
                 "namespace": f"team-{number % 97}",
                 "uid": f"{number:08x}-0000-4000-8000-000000000000",
-                "annotations": {**meta["annotations"], **told},
+                "annotations": {**meta["annotations"], **annotations},
             },
             "spec": {
                 **spec,
@@ -130,7 +129,7 @@ def pods(count, nodes):
 
 
 def write(path, node_count, pod_count):
-    """As kubectl prints it, with its blanks."""
+    """Write the dump as kubectl prints it, with its blanks."""
     with path.open("w") as file:
         file.write('{\n    "apiVersion": "v1",\n    "items": [\n')
         nodes = (json.dumps(node(number), indent=4) for number in range(node_count))
@@ -140,7 +139,7 @@ def write(path, node_count, pod_count):
 
 
 def official_seconds(node_count, pod_count, sample, runs):
-    """CPU seconds in which the official client's models decode so many nodes and pods.
+    """CPU seconds in which the official client's models decode these nodes and pods.
 
     Extrapolated from the first ``sample`` of each.
     """

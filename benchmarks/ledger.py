@@ -1,21 +1,22 @@
-"""What the ledger costs: one full node with every source, and a whole cluster from the API server.
+"""The costs of the ledger: one full node with every source, and a cluster from the API server.
 
     python benchmarks/ledger.py [--nodes 5000] [--pods 20000] [--runs 50]
 
-CPU times of this process, best and median of the runs; budgets are held against the best.
+The times are CPU times of this process, best and median of the runs; budgets are compared with the
+best.
 
-The node has 8 GPUs and 240 containers, half of them Volcano's and half gaia's, so that each of the
-seven sources speaks: 1,440 statements. Making statements of decoded samples and merging them into
-the ledger are timed apart, decoding (files, JSON, gRPC) is in neither. Statements are made from
-nothing (once, when the exporter starts) and as in a running exporter, which remembers what it has
-read: one of the pods is another one in each run. The budget is the merge's alone; a sample in which
-anything has changed costs the exporter that and the reading before it, one in which nothing has
-changed does not merge at all. What containers use is joined with every sample.
+The node has 8 GPUs and 240 containers, half of Volcano and half of gpu-manager, so that each of the
+seven sources has statements: 1,440. Making statements of decoded samples and merging them into the
+ledger are timed separately, neither with decoding (files, JSON, gRPC). Statements are made without
+a cache (once, when the exporter starts) and as in a running exporter, which caches them: one pod
+changes in each run. The budget is for the merge alone; a sample with a change costs the exporter
+the statements and the merge, a sample without a change has no merge. Every sample is joined with
+the containers' usage.
 
 The cluster's pods are Volcano's and gpushare's; the time is that of reading their annotations and
 merging a ledger for every node.
 
-There is no peer to measure beside: nobody else puts these sources together.
+There is no peer to compare with: no other program joins these sources.
 """
 
 import argparse
@@ -70,7 +71,7 @@ NO_USE = RegionUse(0, 0, 0, 0, 0, None)
 
 
 class PodResourcesRow(msgspec.Struct, frozen=True):
-    """As pod-resources tells it."""
+    """A grant as pod-resources reports it."""
 
     namespace: str
     pod: str
@@ -78,8 +79,8 @@ class PodResourcesRow(msgspec.Struct, frozen=True):
     resource: str
 
 
-def uuid(node, card):
-    return f"GPU-{node:08x}-0000-4000-8000-{card:012x}"
+def uuid(node, gpu):
+    return f"GPU-{node:08x}-0000-4000-8000-{gpu:012x}"
 
 
 def named(number):
@@ -100,9 +101,9 @@ def running(ref, node, limits, annotations):
 # ---------------------------------------------------------------- one full node
 
 
-def volcano_container(number, card):
+def volcano_container(number, gpu):
     """Pod, grants, region and own checkpoint of a share of 2 GiB and 3 percent."""
-    ref, device = named(number), uuid(0, card)
+    ref, device = named(number), uuid(0, gpu)
     memory, cores = 2, 3
     limits = {
         "volcano.sh/vgpu-number": 1,
@@ -156,9 +157,9 @@ def volcano_container(number, card):
     return pod, grants, file, None, own
 
 
-def gaia_container(number, card):
-    """The same of gaia: 8 blocks and 3 percent."""
-    ref, device = named(number), uuid(0, card)
+def gaia_container(number, gpu):
+    """The same for gpu-manager: 8 blocks and 3 percent."""
+    ref, device = named(number), uuid(0, gpu)
     blocks, cores = 8, 3
     limits = {"tencent.com/vcuda-core": cores, "tencent.com/vcuda-memory": blocks}
     pod = running(
@@ -166,7 +167,7 @@ def gaia_container(number, card):
         "node-0",
         limits,
         {
-            "tencent.com/predicate-gpu-idx-0": str(card),
+            "tencent.com/predicate-gpu-idx-0": str(gpu),
             "tencent.com/predicate-node": "node-0",
             "tencent.com/predicate-time": "1790000000000000000",
             "tencent.com/gpu-assigned": "true",
@@ -196,7 +197,7 @@ def gaia_container(number, card):
         path=f"/etc/gpu-manager/vm/{number}/vcuda.config",
         pod_uid=ref.uid,
         container_id=f"{number:064x}",
-        pci_bus_id=f"0000:{card:02x}:00.0",
+        pci_bus_id=f"0000:{gpu:02x}:00.0",
         memory_bytes=blocks * GAIA_MEMORY_BLOCK,
         cores_percent=cores,
         cores_request_percent=cores,
@@ -213,7 +214,7 @@ def gaia_container(number, card):
 
 
 def full_node():
-    """Everything that is read of it, as ``node_evidence`` takes it."""
+    """All samples of the node, as ``node_evidence`` takes them."""
     made = []
     for number in range(CONTAINERS):
         card = number % CARDS
@@ -276,23 +277,23 @@ def full_node():
 
 
 def whole_cluster(node_count, pod_count):
-    """Nodes with 8 GPUs, two thirds of Volcano and one of gpushare, and their pods."""
+    """Nodes with 8 GPUs, two thirds of Volcano and one third of gpushare, and their pods."""
     nodes, pods = [], []
     for n in range(node_count):
         if n % 3:
             register = "".join(
-                f"{uuid(n, card)},10,81920,NVIDIA-H200,true,hami-core:" for card in range(CARDS)
+                f"{uuid(n, gpu)},10,81920,NVIDIA-H200,true,hami-core:" for gpu in range(CARDS)
             )
             nodes.append(Node(f"node-{n}", annotations={"volcano.sh/node-vgpu-register": register}))
         else:
             capacity = {"aliyun.com/gpu-mem": CARDS * 80, "aliyun.com/gpu-count": CARDS}
             nodes.append(Node(f"node-{n}", capacity=capacity, allocatable=capacity))
     for number in range(pod_count):
-        n, card = number % node_count, (number // node_count) % CARDS
+        n, gpu = number % node_count, (number // node_count) % CARDS
         if n % 3:
             limits = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 10240}
-            told = {
-                "volcano.sh/vgpu-ids-new": f"{uuid(n, card)},NVIDIA,10240,0:",
+            annotations = {
+                "volcano.sh/vgpu-ids-new": f"{uuid(n, gpu)},NVIDIA,10240,0:",
                 "volcano.sh/devices-to-allocate": ";",
                 "volcano.sh/bind-phase": "success",
                 "volcano.sh/bind-time": "1790000000",
@@ -301,14 +302,14 @@ def whole_cluster(node_count, pod_count):
             }
         else:
             limits = {"aliyun.com/gpu-mem": 10}
-            told = {
-                "ALIYUN_COM_GPU_MEM_IDX": str(card),
+            annotations = {
+                "ALIYUN_COM_GPU_MEM_IDX": str(gpu),
                 "ALIYUN_COM_GPU_MEM_POD": "10",
                 "ALIYUN_COM_GPU_MEM_DEV": "80",
                 "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
                 "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1790000000000000000",
             }
-        pods.append(running(named(number), f"node-{n}", limits, told))
+        pods.append(running(named(number), f"node-{n}", limits, annotations))
     return nodes, pods
 
 
@@ -326,7 +327,7 @@ def cpu_seconds(work, runs):
 
 
 def again(sampled):
-    """Samples without end in which one pod has changed since the one before."""
+    """Endless samples; in each, one pod has changed since the sample before."""
     first, *rest = sampled["pods"]
     for number in itertools.count():
         changed = msgspec.structs.replace(first, resource_version=str(number))

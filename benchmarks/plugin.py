@@ -1,4 +1,4 @@
-"""What the device plugin costs on a full node: 8 GPUs, 240 shares, each a pod of its own.
+"""The costs of the device plugin on a full node: 8 GPUs, 240 shares, each a pod of its own.
 
     python benchmarks/plugin.py [--factors 64,11] [--seconds 30] [--kubeconfig]
 
@@ -6,8 +6,8 @@ The plugin is a process of its own, as in its pod: it reaches the demo's API ser
 service account, with a stub kubelet, the fake driver and a scrape every 15 s. The kubelet asks for
 240 pods of about 7 kB one after the other, and writes its checkpoint each time. With units of
 memory of 11 MiB there are nearly as many as the kubelet takes. Memory is the resident set
-afterwards, and after a new start that finds all of them there. CPU is the scheduler's count for all
-threads, the better of two runs: while nothing happens, and while a pod a second changes.
+afterwards, and after a restart with all pods. CPU is the scheduler's count for all threads, the
+better of two runs: without changes, and with a change of a pod each second.
 
 ``--kubeconfig`` reads a kubeconfig instead, for which the Kubernetes client is imported; the
 budgets are the pod's. There is no peer to measure beside: the originals need a GPU's driver.
@@ -39,11 +39,11 @@ NUMBER, MEMORY, CORES = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory", "vol
 
 
 def tenant(bench, number, units):
-    """A pod as a real API server has it, promised a share by Volcano's scheduler."""
+    """A pod as a real API server has it, with a claim by Volcano's scheduler."""
     asked = {NUMBER: 1, MEMORY: units, CORES: 3}
-    card = bench.uuids[number % CARDS]
+    gpu = bench.uuids[number % CARDS]
     limits = {name: str(count) for name, count in asked.items()}
-    made = json.dumps(pod(limits, volcano_annotations(card, units, 3)))
+    made = json.dumps(pod(limits, volcano_annotations(gpu, units, 3)))
     names = {
         "NAME": f"train-{number:03}",
         "NAMESPACE": f"team-{number % 10}",
@@ -62,7 +62,7 @@ def tenant(bench, number, units):
 
 
 def fill(bench, factor):
-    """Admit all of them as the kubelet does, and let them run."""
+    """Admit all pods as the kubelet does, and let them run."""
     bench.kubelet.sums_up = False
     units = CARD_BYTES // 2**20 // factor // (SHARES // CARDS)
     for number in range(SHARES):
@@ -87,7 +87,7 @@ def named(whole):
 
 
 def until_bound(bench):
-    """All of them are tenants, and their pods are told so."""
+    """Wait until all pods are admitted and their annotations are written."""
     bench.wait_until(
         lambda: bench.metrics().get('vgpu_plugin_tenants{kind="bound"}') == SHARES, "all bound"
     )
@@ -95,7 +95,7 @@ def until_bound(bench):
 
 
 def idle_percent(bench, seconds, events):
-    """Of a core, with so many changes of pods a second."""
+    """The used part of a core, with ``rate`` changes of pods a second."""
     before, started, done = on_cpu(bench.process.pid), time.monotonic(), 0
     scraped = started - SCRAPE_SECONDS / 2
     pods = [named(each) for each in bench.store.list(PODS).items]

@@ -3,11 +3,11 @@
     python benchmarks/plugin_admission.py [--rounds 3]
 
 A node of the test bed with a real kubelet and containerd serves two plugins at the same time: ours
-over a fake driver, and one that does nothing but answer. In turn 80 pods that ask for the one or
-the other are created at once. Throughput is of the whole way, from the first creation until the
-last container has started; the kubelet's own histograms tell how long its calls of Allocate took,
-all resources of a pod together, and how long a pod was on its way. The ratio is of the best rounds:
-what else the machine does only adds to one.
+over a fake driver, and one that only answers. In turn, 80 pods that ask for one or the other are
+created at once. Throughput is of the whole time, from the first creation until the last container
+has started; the kubelet's own histograms have the time of its calls of Allocate, for all resources
+of a pod together, and the time of a pod's start. The ratio is of the best rounds: other work of the
+machine only adds to a round.
 """
 
 import argparse
@@ -30,8 +30,8 @@ MOST_TIMES_AS_LONG = 1 / 0.9
 
 
 def rounds_of(contest, namespace, count):
-    """Both plugins' rounds, in turn, after one of each that warms up the node."""
-    found = {"ours": [], "nothing": []}
+    """Both plugins' rounds, in turn, after one round of each that warms up the node."""
+    rounds = {"ours": [], "nothing": []}
     for number in range(count + 1):
         turns = {"ours": contest.ours, "nothing": contest.theirs}
         for who in sorted(turns, reverse=number % 2):
@@ -39,8 +39,8 @@ def rounds_of(contest, namespace, count):
             remove(contest.client, taken)
             show(who, taken, "  (warm-up)" if number == 0 else "")
             if number:
-                found[who].append(taken)
-    return found
+                rounds[who].append(taken)
+    return rounds
 
 
 def show(who, taken, note=""):

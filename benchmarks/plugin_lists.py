@@ -1,17 +1,17 @@
-"""What long lists of device IDs cost the device plugin: to offer them, and in the checkpoint.
+"""The costs of long lists of device IDs for the device plugin: advertising, and the checkpoint.
 
     python benchmarks/plugin_lists.py [--runs 10]
 
-CPU times of this process, best and median of the runs; budgets are held against the best. The node
-has 8 GPUs in units of memory so small that it has about 60,000 of them, nearly the most that the
-kubelet takes. Memory is what building the list adds to the resident set at its peak, the finished
-list included.
+The times are CPU times of this process, best and median of the runs; budgets are compared with the
+best. The node has 8 GPUs in about 60,000 units of memory, nearly the most that the kubelet takes.
+Memory is the growth of the resident set at its peak while the list is built, with the finished
+list.
 
-The checkpoint is one of the same node, full: 240 containers, all IDs allocated, 6 MB. The plugin
-reads the assignments of its binding resource from it, after every Allocate of anybody on the node.
-Beside it stands the reader that verifies the checksum, which is asked when the plugin starts.
+The checkpoint is of the same node, full: 240 containers, all IDs allocated, 6 MB. The plugin reads
+the assignments of its binding resource from it, after every Allocate of any plugin on the node.
+The other measurement is the reader that verifies the checksum, which runs at the plugin's start.
 
-There is no peer to measure beside: the originals build lists in Go and do not read the checkpoint.
+There is no peer to compare with: the originals build lists in Go and do not read the checkpoint.
 """
 
 import argparse
@@ -51,17 +51,17 @@ def card(number, memory_bytes):
     return Device(uuid, number, memory_bytes, slots=CONTAINERS // CARDS)
 
 
-def full_checkpoint(codec, cards):
-    """As the kubelet writes it when every ID is allocated."""
+def full_checkpoint(codec, gpus):
+    """The checkpoint that the kubelet writes when every ID is allocated."""
     edits = ContainerEdits({VISIBLE_DEVICES: NO_DEVICES})
-    numbers, units = (list(codec.device_ids(name, cards)) for name in (NUMBER, MEMORY))
-    each = len(units) // CONTAINERS
+    numbers, units = (list(codec.device_ids(name, gpus)) for name in (NUMBER, MEMORY))
+    units_each = len(units) // CONTAINERS
     entries = []
     for at in range(CONTAINERS):
-        told = answer(f"{at:024x}", edits, cdi=True).SerializeToString()
+        response = answer(f"{at:024x}", edits, cdi=True).SerializeToString()
         of_resources = (
-            (NUMBER, numbers[at : at + 1], base64.b64encode(told).decode()),
-            (MEMORY, units[at * each : (at + 1) * each], ""),
+            (NUMBER, numbers[at : at + 1], base64.b64encode(response).decode()),
+            (MEMORY, units[at * units_each : (at + 1) * units_each], ""),
         )
         entries += [
             {
@@ -78,7 +78,7 @@ def full_checkpoint(codec, cards):
 
 
 def verified(content):
-    """Reading it with its checksum; it has none that is right, which is found out at the end."""
+    """Read the checkpoint with its checksum, which is wrong: that is found at the end."""
     try:
         parse_checkpoint(content)
     except SourceError as error:
@@ -119,9 +119,9 @@ def main():
 
     report = ListsReport()
     codec = Volcano(memory_factor=FACTOR)
-    cards = tuple(card(number, CARD_BYTES) for number in range(CARDS))
+    gpus = tuple(card(number, CARD_BYTES) for number in range(CARDS))
     before = peak_mib()
-    taken, listed = cpu_seconds(lambda: offered(codec, MEMORY, cards), options.runs)
+    taken, listed = cpu_seconds(lambda: offered(codec, MEMORY, gpus), options.runs)
     grown = peak_mib() - before
     assert isinstance(listed, AdvertisedList), listed
     what = f"list: {listed.healthy:,} IDs, {len(listed.message) / MIB:.1f} MiB, encoded"
@@ -134,7 +134,7 @@ def main():
     assert isinstance(refused, TooLong), refused
     report.line(f"list: {refused.count:,} IDs refused", taken, REFUSAL_BUDGET_MS)
 
-    content = full_checkpoint(codec, cards)
+    content = full_checkpoint(codec, gpus)
     with tempfile.NamedTemporaryFile() as file:
         file.write(content)
         file.flush()

@@ -1,12 +1,12 @@
-"""What the reconciler's thinking costs: a plan, a whole look at a cluster, an event of its watch.
+"""The costs of the reconciler: a plan, a whole view of a cluster, an event of its watch.
 
     python benchmarks/reconcile.py [--pods 100000] [--sample 1000] [--runs 3]
 
-- plan: a plan over so many pods that are in memory, all of them sharing GPUs, one in a hundred
-  sick. The ledgers are not part of it: they are kept from look to look.
-- look: a process of its own is fed the API server's pages of nodes and pods (see decode.py: 7 kB a
+- plan: a plan over ``--pods`` pods in memory, all of them sharing GPUs, one in a hundred refused.
+  The ledgers are not part of it: they are kept from view to view.
+- look: a process of its own reads the API server's pages of nodes and pods (see decode.py: 7 kB a
   pod, every fourth shares GPUs), keeps what it needs, makes the ledgers and a plan. CPU is that
-  process's own; memory its peak resident set. The official client's models decode the first
+  process's own; memory is its peak resident set. The official client's models decode the first
   ``--sample`` pods of the same pages.
 - event: one line of a watch of pods, decoded and stored.
 
@@ -55,8 +55,8 @@ def node_page(count):
         "tencent.com/vcuda-core": "800",
         "tencent.com/vcuda-memory": "2560",
     }
-    card = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b7{},80,80000,NVIDIA-NVIDIA L40S,true,hami-core:"
-    register = "".join(card.format(number) for number in range(8))
+    entry = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b7{},80,80000,NVIDIA-NVIDIA L40S,true,hami-core:"
+    register = "".join(entry.format(number) for number in range(8))
     items = [
         {
             "metadata": {
@@ -117,12 +117,12 @@ def plan_in_memory(count, runs):
     pods = tuple(
         sick(pod) if number % SICK_EVERY == 0 else pod for number, pod in enumerate(shared)
     )
-    said = detect_schemes(Objects(nodes, pods), Units())
+    schemes = detect_schemes(Objects(nodes, pods), Units())
     times = []
     for _ in range(runs):
         seen = snapshot(nodes, pods)
         seconds, (plan, _) = spent(
-            lambda seen=seen: make_plan(seen, Policy(), ReconcilerState(), said.codecs)
+            lambda seen=seen: make_plan(seen, Policy(), ReconcilerState(), schemes.codecs)
         )
         times.append(seconds)
     print(
@@ -132,11 +132,11 @@ def plan_in_memory(count, runs):
     return min(times)
 
 
-# ---------------------------------------------------------------- a whole look, in its own process
+# ---------------------------------------------------------------- a whole view, in its own process
 
 
 def probe():
-    """Fed pages on standard input; what it cost on standard output."""
+    """Reads pages from standard input; writes its costs to standard output."""
     begun = time.process_time()
     pods, nodes = [], []
     decoders = {b"n": lambda page: nodes.extend(NODES.page(page).objects)}
@@ -152,19 +152,19 @@ def probe():
         sys.stdout.flush()
     decoded = time.process_time() - begun - reading
     objects = Objects(tuple(nodes), tuple(pods))
-    said = detect_schemes(objects, Units())
-    books = LedgerCache()
-    ledger, ledgers = spent(lambda: books.ledgers(nodes, said.pods, said.codecs, {}))
-    again, _ = spent(lambda: books.ledgers(nodes, said.pods, said.codecs, {}))
-    seen = snapshot(objects.nodes, said.pods, ledgers)
-    planned, (plan, _) = spent(lambda: make_plan(seen, Policy(), ReconcilerState(), said.codecs))
+    schemes = detect_schemes(objects, Units())
+    ledger_cache = LedgerCache()
+    ledger, ledgers = spent(lambda: ledger_cache.ledgers(nodes, schemes.pods, schemes.codecs, {}))
+    again, _ = spent(lambda: ledger_cache.ledgers(nodes, schemes.pods, schemes.codecs, {}))
+    seen = snapshot(objects.nodes, schemes.pods, ledgers)
+    planned, (plan, _) = spent(lambda: make_plan(seen, Policy(), ReconcilerState(), schemes.codecs))
     result = {"decode": decoded, "ledger": ledger, "again": again, "plan": planned}
     result |= {"peak": memory("VmHWM"), "kept": len(pods), "skipped": len(plan.skipped)}
     print(json.dumps(result))
 
 
 def look(count):
-    """One look of a process of its own."""
+    """One view of a cluster, in a process of its own."""
     command = [sys.executable, __file__, "--probe"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         for kind, page in ((b"n", node_page(count).encode()), *((b"p", p) for p in pages(count))):
@@ -173,21 +173,21 @@ def look(count):
             process.stdin.flush()
             process.stdout.readline()
         process.stdin.close()
-        found = json.loads(process.stdout.read())
-    found["cpu"] = found["decode"] + found["ledger"] + found["plan"]
+        costs = json.loads(process.stdout.read())
+    costs["cpu"] = costs["decode"] + costs["ledger"] + costs["plan"]
     print(
-        f"look: {count} pods, {found['kept']} of them share GPUs: {found['cpu']:.2f} s of CPU"
-        f" (decode {found['decode']:.2f}, ledgers {found['ledger']:.2f}, plan {found['plan']:.2f};"
-        f" the ledgers of an unchanged cluster {found['again']:.2f}), {found['peak']:.0f} MiB"
+        f"look: {count} pods, {costs['kept']} of them share GPUs: {costs['cpu']:.2f} s of CPU"
+        f" (decode {costs['decode']:.2f}, ledgers {costs['ledger']:.2f}, plan {costs['plan']:.2f};"
+        f" the ledgers of an unchanged cluster {costs['again']:.2f}), {costs['peak']:.0f} MiB"
     )
-    return found
+    return costs
 
 
 # ---------------------------------------------------------------- an event of a watch
 
 
 def event(count=20_000):
-    """The least CPU microseconds of one event: decoded, and stored where pods are kept."""
+    """The least CPU time of one event, in microseconds: decoding and storing the pod."""
     page = json.loads(next(islice(pages(500), 1)))
     lines = [
         compact(
@@ -199,8 +199,8 @@ def event(count=20_000):
 
     def take():
         for number in range(count):
-            said = PODS.event(lines[number % len(lines)])
-            kept[said.object.ref.uid] = said.object
+            change = PODS.event(lines[number % len(lines)])
+            kept[change.object.ref.uid] = change.object
 
     return min(spent(take)[0] for _ in range(3)) / count * 1e6
 

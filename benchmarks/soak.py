@@ -2,14 +2,14 @@
 
     python benchmarks/soak.py [--samples 5760] [--warm-up 2500]
 
-5,760 is a day at 15 s. The real process samples every few milliseconds a node whose regions move
-15 s a step, whose pods come and go (each new one under a new name, UID and pid), where hostile
-files appear under ever new names and whose driver is lost and comes back; meanwhile it is scraped
-in both formats, with and without gzip, over kept and over new connections. What it holds is
-measured after the warm-up and after each third of the run; the exit status is 1 if it has grown.
+5,760 samples are a day at 15 s. The real process samples a node every few milliseconds: its regions
+move 15 s a step, its pods come and go (each with a new name, UID and pid), hostile files appear
+under new names, and its driver is lost and returns. Meanwhile the process is scraped in both
+formats, with and without gzip, over kept and over new connections. Its memory and descriptors are
+measured after the warm-up and after each third of the run; the exit status is 1 if they have grown.
 
-A leak grows in every third. A heap settles: it takes a step of a MiB now and then for hours, and
-then none. So memory has grown if each third added to it, or if all three together added too much.
+A leak grows in every third. A heap settles: it grows by a MiB now and then for hours, and then no
+more. So memory has grown if each third added to it, or if all three together added too much.
 """
 
 import argparse
@@ -54,22 +54,22 @@ from vgpu.units import GIB  # noqa: E402
 INTERVAL = "5ms"
 STEP_SECONDS = 15.0
 GUESTS, GUEST_STEPS = 12, 25
-"""Guests at a time, and one replaced every so many steps: each stays for some seconds, so that
-what is remembered only of files that have settled remembers them too."""
+"""Number of guests at a time, and number of steps after which one is replaced: each stays for some
+seconds, so that caches of settled files have it too."""
 JUNK_STEPS, DRIVER_STEPS, LOST_STEPS = 7, 200, 20
 PAUSE_SECONDS = 0.004
-"""After a scrape that saw no new sample."""
+"""Pause after a scrape without a new sample, in seconds."""
 STALL_SECONDS = 60
 REST_SECONDS, READINGS, READING_SECONDS = 0.5, 41, 0.05
 THIRD_KIB, ALL_KIB = 256, 2560
-"""Memory that each third, and all together, may add."""
+"""Maximum growth of memory in each third, and in all together, in KiB."""
 OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
 FORMS = tuple(itertools.product(("*/*", OPENMETRICS), ("identity", "gzip"), (True, False)))
 """Accept, Accept-Encoding, and whether the connection is kept."""
 
 
 class ProcessLevel(msgspec.Struct, frozen=True):
-    """What the process holds: KiB, descriptors, threads; after so many samples and scrapes."""
+    """The process's KiB, descriptors and threads, after this number of samples and scrapes."""
 
     samples: int
     scrapes: int
@@ -79,7 +79,7 @@ class ProcessLevel(msgspec.Struct, frozen=True):
 
 
 def guest(number):
-    """A pod that nobody has seen before."""
+    """A new pod."""
     name = f"guest-{number}"
     process = Process(pid=3_000_000 + number, card=1, data=constant(GIB), sm=constant(0.1))
     container = SimulatedContainer(
@@ -94,7 +94,7 @@ def guest(number):
 
 
 class World:
-    """The node around the exporter, which ``step`` moves on."""
+    """The node of the exporter; ``step`` changes it."""
 
     def __init__(self, exporter):
         self.exporter, self.node = exporter, exporter.node
@@ -120,12 +120,12 @@ class World:
             self.exporter.write_driver(epoch=self._epoch)
 
     def rest(self):
-        """With the driver there, and time to notice it."""
+        """Write the driver's files, and wait until the exporter has read them."""
         self.exporter.write_driver(epoch=self._epoch)
         time.sleep(REST_SECONDS)
 
     def _swap_guests(self, t):
-        """One pod comes with all its files, and the one that stayed longest leaves with its own."""
+        """Add one pod with all its files, and remove the oldest pod with its files."""
         new = guest(self.steps)
         self._guests.append(new)
         if len(self._guests) > GUESTS:
@@ -145,7 +145,7 @@ class World:
         return self.node.folder / region_path(pod, pod.containers[0])
 
     def _become(self, new):
-        """Let the files be those of ``new``, as SimulatedNode does it within one scenario."""
+        """Replace the files by those of ``new``, as SimulatedNode does within one scenario."""
         old, self._tree = self._tree, new
         for path, content in new.files.items():
             if old.files.get(path) != content:
@@ -162,7 +162,7 @@ class World:
                 gone.parent.parent.rmdir()
 
     def _litter(self):
-        """One hostile entry under a new name, in the place of the one before."""
+        """Write one hostile entry under a new name, in place of the last one."""
         if self._junk is not None:
             shutil.rmtree(self._junk)
         root = Path(self.node.paths.shim_roots[0])
@@ -236,7 +236,7 @@ def status_of(pid):
 
 
 def descriptors_of(pid):
-    """How many are open, less that with which the fake driver waits for events."""
+    """Number of open descriptors, without the one with which the fake driver waits for events."""
     count = 0
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # closed since it was listed
@@ -245,7 +245,7 @@ def descriptors_of(pid):
 
 
 def level(world, scraper):
-    """What the process holds while it goes on sampling, with no connection open."""
+    """The process's level while it goes on sampling, without open connections."""
     scraper.hang_up()
     world.rest()
     memory, descriptors, threads = [], [], []
@@ -282,7 +282,7 @@ def soak(folder, samples, warm_up):
 
 
 def growth(levels):
-    """What has grown, in words."""
+    """The levels that have grown, in words."""
     first, last = levels[0], levels[-1]
     thirds = [after.rss - before.rss for before, after in itertools.pairwise(levels)]
     grown = []

@@ -1,10 +1,10 @@
-"""What serving a scrape over keep-alive costs in processor time, beside Python's own HTTP server.
+"""The CPU time of serving a scrape over keep-alive, beside Python's own HTTP server.
 
     python benchmarks/web.py [--requests 4000] [--runs 5]
 
 Both serve the same 60 kB from a process of their own. The peer is http.server's ThreadingHTTPServer
-with what it lacks for scrapes mended: HTTP/1.1, TCP_NODELAY, no line in the log, and head and body
-in one write. The CPU is the scheduler's count for all threads of the server, the best of some runs
+with additions for scrapes: HTTP/1.1, TCP_NODELAY, no line in the log, and head and body in one
+write. The CPU time is the scheduler's count for all threads of the server, the best of several runs
 that take turns.
 """
 
@@ -24,7 +24,7 @@ from vgpu.web.server import HttpResponse, WebServer  # noqa: E402
 
 BODY = b"m" * 60_000
 BUDGET = 0.7
-"""Maximum CPU of ours in terms of the peer's: vgpu/web/server.py says that it is about half."""
+"""Maximum CPU time of ours as a part of the peer's; by vgpu/web/server.py it is about half."""
 
 
 def serve_ours():
@@ -59,7 +59,7 @@ SERVERS = {"ours": serve_ours, "http.server": serve_peer}
 
 
 def measure(name, requests):
-    """Microseconds of the server's processor for one scrape."""
+    """CPU time of the server for one scrape, in microseconds."""
     command = [sys.executable, __file__, "--serve", name]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         try:

@@ -1,4 +1,4 @@
-"""What the ledger's holdings come to, as the families and the status page show it. Pure."""
+"""The sums of the ledger's holdings, for the families and the status page. Pure."""
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -9,11 +9,11 @@ from vgpu.ledger import ConflictKind, Holding, Ledger
 from vgpu.ledger.totals import held
 from vgpu.model import Device, Source
 
-_NOTHING_GIVEN = (Source.PROCESS,)
+_PROCESS_ONLY = (Source.PROCESS,)
 
 
 class Allocated(msgspec.Struct, frozen=True):
-    """What is allocated of one device, whether it is used or not.
+    """The allocation of one device, used or not.
 
     ``memory_bytes`` is None where a part of the sum is unknown.
     """
@@ -25,7 +25,7 @@ class Allocated(msgspec.Struct, frozen=True):
 
 
 class AllocationTotals(msgspec.Struct, frozen=True):
-    """One sample's ledger, and what it comes to.
+    """One sample's ledger, and its sums.
 
     ``devices`` has every device; ``holdings`` is the allocation of each container on each device.
     """
@@ -38,10 +38,10 @@ class AllocationTotals(msgspec.Struct, frozen=True):
 def allocation_totals(
     ledger: Ledger, finished: AbstractSet[tuple[str, str]] = frozenset()
 ) -> AllocationTotals:
-    """Add the ledger up; init containers that are ``finished`` (pod UID, name) have nothing left.
+    """Add the ledger up; init containers that are ``finished`` (pod UID, name) hold nothing.
 
-    A device's sum has each pod at its peak: until all its init containers have succeeded, what the
-    finished ones had is for the next ones to use.
+    A device's sum has each pod at its peak: until all its init containers have succeeded, the next
+    ones use the shares of the finished ones.
     """
     return AllocationTotals(
         ledger,
@@ -59,8 +59,8 @@ def allocation_totals(
 
 
 def is_allocation(holding: Holding) -> bool:
-    """Whether it has an allocation; else it only has a process on the device."""
-    return holding.sources != _NOTHING_GIVEN
+    """Whether the holding is an allocation; else the container only has a process on the device."""
+    return holding.sources != _PROCESS_ONLY
 
 
 def _sum(device: Device, holdings: list[Holding]) -> Allocated:
@@ -71,7 +71,7 @@ def _sum(device: Device, holdings: list[Holding]) -> Allocated:
 
 
 def conflict_counts(ledger: Ledger) -> Mapping[ConflictKind, int]:
-    """How many there are of each kind, none included."""
+    """Number of conflicts of each kind, 0 included."""
     counts = dict.fromkeys(ConflictKind, 0)
     for conflict in ledger.conflicts:
         counts[conflict.kind] += 1

@@ -1,6 +1,6 @@
-"""The page's rows, read from what the ledger knows of each container's and device's use. Pure.
+"""The page's rows, from the ledger's usage of each container and device. Pure.
 
-Nothing is decided here: rows get the names and numbers that labels need.
+This module decides nothing: it gives rows the names and numbers that labels need.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,11 +18,11 @@ COLLECTORS: Final[Mapping[Source, str]] = {
     Source.LIMIT_FILE: "limits",
     Source.OWN_CHECKPOINT: "plugin",
 }
-"""The collectors that read what is refused by the ledger."""
+"""The collectors of the sources whose data the ledger can refuse."""
 
 
 def attribute(observation: Observation, usage: NodeUsage) -> Attribution:
-    """The rows of one observation and of what is used by it."""
+    """The rows of one observation and its usage."""
     gpu = observation.gpu
     gpus = {device.uuid: device for device in gpu.gpus} if gpu else {}
     return Attribution(

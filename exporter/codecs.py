@@ -1,4 +1,4 @@
-"""The sharing systems' codecs as this node's operator has set them up.
+"""The sharing systems' codecs with the units of this node's operator.
 
 What a unit of memory means is set by the operator and never guessed: of a system whose unit is not
 set, amounts that count in it are unknown.

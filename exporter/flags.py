@@ -1,4 +1,4 @@
-"""The exporter's flags: each also an environment variable, and combinations that cannot work."""
+"""The exporter's flags, which are also environment variables, and checks of their combinations."""
 
 import re
 from collections.abc import Callable
@@ -31,7 +31,7 @@ COLLECTORS: dict[str, tuple[bool, str]] = {
 """Name -> (on by default, help)."""
 
 NEEDS = {"xid": "nvml", "bare": "process"}
-"""A collector that is nothing without another."""
+"""Collectors that need another collector."""
 
 FLAG_OF_COLLECTOR = {
     "--shim.root": "shim",
@@ -48,7 +48,7 @@ FLAG_OF_COLLECTOR = {
     "--nvml.pcie-throughput": "nvml",
     "--nvml.expected-gpus": "nvml",
 }
-"""Flags that mean nothing without their collector."""
+"""Flags that have no effect without their collector."""
 
 PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 
@@ -89,7 +89,7 @@ class ExporterOptions(msgspec.Struct, frozen=True):
 
     @property
     def volcano_unit_bytes(self) -> int | None:
-        """What one unit of volcano.sh/vgpu-memory means, if the operator has set it."""
+        """The size of one unit of volcano.sh/vgpu-memory, if the operator has set it."""
         factor = self.volcano_memory_factor
         return None if factor is None else factor * MIB
 
@@ -237,54 +237,54 @@ def options_from(ctx: click.Context) -> ExporterOptions:
     """The flags of a call as :class:`ExporterOptions`. Raises click.UsageError that names the
     flags.
     """
-    given = dict(ctx.params)
-    on = frozenset(name for name in COLLECTORS if given.pop(f"collector_{name}"))
-    given["compat"] = tuple(Compat(name) for name in given["compat"])
-    options = ExporterOptions(collectors=on, **given)
+    params = dict(ctx.params)
+    on = frozenset(name for name in COLLECTORS if params.pop(f"collector_{name}"))
+    params["compat"] = tuple(Compat(name) for name in params["compat"])
+    options = ExporterOptions(collectors=on, **params)
 
     typed = frozenset(name for name in ctx.params if is_typed(ctx, name))
-    told = typed | frozenset(name for name in ctx.params if is_typed(ctx, name, or_set=True))
-    for complaint in conflicts(options, told, typed):
+    set_flags = typed | frozenset(name for name in ctx.params if is_typed(ctx, name, or_set=True))
+    for complaint in conflicts(options, set_flags, typed):
         raise click.UsageError(complaint, ctx)
     return options
 
 
 def conflicts(options: ExporterOptions, told: frozenset[str], typed: frozenset[str]) -> list[str]:
-    """Why these flags cannot work together.
+    """Why these flags cannot be used together.
 
     ``told`` are the Python names of the flags that were typed or set in the environment,
-    ``typed`` of those typed: a container's environment may well serve more than one command.
+    ``typed`` of those typed: a container's environment may be for more than one command.
     """
-    found = []
+    errors = []
     chosen = set(options.compat)
     if Compat.NONE in chosen and len(chosen) > 1:
-        found.append("--compat none cannot be combined with another --compat")
+        errors.append("--compat none cannot be combined with another --compat")
     if chosen.issuperset(CONFLICTING):
-        found.append(
+        errors.append(
             "--compat volcano and --compat hami-legacy use the same names with different labels:"
             " choose one"
         )
     if options.compat_breakdown and not chosen & set(CONFLICTING):
-        found.append("--compat-breakdown needs --compat volcano or --compat hami-legacy")
+        errors.append("--compat-breakdown needs --compat volcano or --compat hami-legacy")
     if Compat.VOLCANO_SCHEDULER in chosen and options.volcano_memory_factor is None:
-        found.append(
+        errors.append(
             "--compat volcano-scheduler counts memory in Volcano's units: set how many MiB one is"
             " with --volcano.memory-factor (Volcano's own default is 1)"
         )
     on = options.collectors
     if "api" in on and options.pods:
-        found.append("--collector.api and --pods supply the same data: choose one")
+        errors.append("--collector.api and --pods supply the same data: choose one")
     if not on - NEEDS.keys():
-        found.append("every collector is switched off (--no-collector.…): nothing to export")
+        errors.append("every collector is switched off (--no-collector.…): nothing to export")
     for name, needed in NEEDS.items():
         if name in on and needed not in on and (f"collector_{name}" in told or name == "bare"):
-            found.append(f"--collector.{name} needs --collector.{needed}")
+            errors.append(f"--collector.{name} needs --collector.{needed}")
     for name, collector in FLAG_OF_COLLECTOR.items():
         if collector not in on and field(name) in told:
-            found.append(f"{name} is of no use with --no-collector.{collector}")
+            errors.append(f"{name} is of no use with --no-collector.{collector}")
     path = options.web_telemetry_path
     if not PATH.fullmatch(path) or path in RESERVED:
-        found.append(f"--web.telemetry-path {path!r}: give a path of its own, such as /metrics")
+        errors.append(f"--web.telemetry-path {path!r}: give a path of its own, such as /metrics")
     if options.once and typed & {"web_listen_address", "web_config_file"}:
-        found.append("--once serves nothing: drop --web.listen-address and --web.config.file")
-    return found
+        errors.append("--once serves nothing: drop --web.listen-address and --web.config.file")
+    return errors

@@ -43,7 +43,7 @@ def nvml_driver(options: ExporterOptions) -> GpuSource:
 
 
 def node_paths(options: ExporterOptions) -> NodePaths:
-    """Where the flags say that the node's things are."""
+    """The paths of the node's sources, from the flags."""
     return NodePaths(
         shim_roots=options.shim_root,
         procfs=options.path_procfs,
@@ -116,9 +116,9 @@ def run(
     announce: Callable[[str, MetricsPage], None] | None = None,
     ignored: Iterable[signal.Signals] = signals.IGNORED,
 ) -> int:
-    """Serve until SIGTERM or SIGINT; the exit status. Raises CannotServe.
+    """Serve until SIGTERM or SIGINT; returns the exit status. Raises CannotServe.
 
-    ``announce`` is told the first URL and the first page as soon as both are there.
+    ``announce`` is called with the first URL and the first page as soon as both exist.
     """
     if options.once:
         signals.ignore(ignored)
@@ -144,7 +144,7 @@ def run(
 
 
 def leave(sampler: Sampler, status: int) -> int:
-    """End at once if a call is stuck in the driver: nothing else would bring it back."""
+    """End the process at once if a call is stuck in the driver: it cannot be cancelled."""
     if not sampler.stop():
         exit_now(status)
     return status

@@ -1,4 +1,4 @@
-"""What is served under which path: the metrics, and the page for people."""
+"""The exporter's paths: the metrics, and the status page."""
 
 import threading
 import time
@@ -17,10 +17,10 @@ UNREADY = "no sample has been taken yet"
 NOT_YET = plain(503, UNREADY)
 
 LEGACY_PATH = "/metric"
-"""Where gpu-manager serves its metrics."""
+"""The path of gpu-manager's metrics."""
 
 STATUS_SECONDS = 1.0
-"""Maximum age of a rendered page for people, in seconds."""
+"""Maximum age of a rendered status page, in seconds."""
 
 
 class _Rendered(msgspec.Struct, frozen=True):
@@ -30,10 +30,10 @@ class _Rendered(msgspec.Struct, frozen=True):
 
 
 class _StatusPage:
-    """The page for people, rendered once for all who ask at a time.
+    """The status page, rendered once for all requests of the same time.
 
-    Rendering takes milliseconds of processor for each container: one for each of many requests
-    would leave nothing for a scrape.
+    Rendering takes milliseconds of CPU for each container: rendering for each of many requests
+    would leave no CPU for a scrape.
     """
 
     def __init__(self, sampler: Sampler, path: str, clock: Callable[[], float]) -> None:
@@ -48,7 +48,7 @@ class _StatusPage:
         if page is None:
             return NOT_YET
         fresh = kept is not None and kept.page is page and 0 <= now - kept.at < STATUS_SECONDS
-        # While another renders, who has an older page is given that.
+        # While another thread renders, a request gets the older page, if there is one.
         if not fresh and self._rendering.acquire(blocking=kept is None):
             try:
                 if self._kept is kept:

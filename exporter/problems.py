@@ -33,7 +33,7 @@ SERIOUS = frozenset(
 
 
 class ProblemSeverity(IntEnum):
-    """How loud a problem is; the page sorts by it."""
+    """The severity of a problem; the page sorts by it."""
 
     ERROR = 0
     WARNING = 1
@@ -48,19 +48,19 @@ class Problem(msgspec.Struct, frozen=True, order=True):
 
 
 def problems(view: ExporterView) -> list[Problem]:
-    """Everything worth a person's attention, the loudest first."""
-    found = [
+    """All problems of the node, the most severe first."""
+    all_problems = [
         *collector_problems(view),
         *device_problems(view),
         *share_problems(view),
         *conflict_problems(view),
         *leftovers(view),
     ]
-    return sorted(found)
+    return sorted(all_problems)
 
 
 def collector_problems(view: ExporterView) -> Iterator[Problem]:
-    """What could not be read."""
+    """Collectors that fail, and data that they refused."""
     for row in view.collectors:
         if row.stuck_seconds:
             late = f"{row.stuck_seconds:.0f} s past its deadline"
@@ -98,14 +98,14 @@ def share_problems(view: ExporterView) -> Iterator[Problem]:
     """Containers over their limit, with phantom memory, or held back."""
     for share in view.attribution.shares:
         name = who(share)
-        limit, used, told = share.limit_bytes, share.used_bytes, share.accounted
+        limit, used, accounted = share.limit_bytes, share.used_bytes, share.accounted
         if limit and used and share.is_over_limit:
             text = (
                 f"{name} uses {size(used)}, {size(used - limit)} over its limit of {size(limit)}."
             )
             yield Problem(ProblemSeverity.ERROR, text)
-        if told is not None and told.phantom:
-            text = f"{name}: dead processes still claim {size(told.phantom)} in its region."
+        if accounted is not None and accounted.phantom:
+            text = f"{name}: dead processes still claim {size(accounted.phantom)} in its region."
             yield Problem(ProblemSeverity.WARNING, text)
     for row in view.attribution.containers:
         if row.blocked:
@@ -123,7 +123,7 @@ def conflict_problems(view: ExporterView) -> Iterator[Problem]:
     gpus = {row.gpu.uuid: gpu_name(row.gpu) for row in view.attribution.gpus}
     orphaned = {orphan.path for orphan in view.attribution.orphans or ()}
     for conflict in ledger.conflicts:
-        paths = {said.where for said in conflict.statements}
+        paths = {statement.where for statement in conflict.statements}
         if not paths or not paths <= orphaned:
             yield Problem(_severity(conflict), in_words(conflict, names, gpus))
 
@@ -141,8 +141,8 @@ def in_words(conflict: Conflict, names: Mapping[str, PodRef], gpus: Mapping[str,
     pod = named(conflict.pod, conflict.container) if conflict.pod else ""
     subject = " on ".join(filter(None, (pod, device)))
     parties = [
-        _said(said, conflict, names.get(said.pod.uid, said.pod), gpus)
-        for said in conflict.statements[:MAX_PARTIES]
+        _report(statement, conflict, names.get(statement.pod.uid, statement.pod), gpus)
+        for statement in conflict.statements[:MAX_PARTIES]
     ]
     more = len(conflict.statements) - len(parties)
     parties += [f"{more} more"] if more else []
@@ -151,21 +151,23 @@ def in_words(conflict: Conflict, names: Mapping[str, PodRef], gpus: Mapping[str,
     return f"{subject}: {text}" if subject else text
 
 
-def _said(said: Statement, conflict: Conflict, pod: PodRef, gpus: Mapping[str, str]) -> str:
+def _report(statement: Statement, conflict: Conflict, pod: PodRef, gpus: Mapping[str, str]) -> str:
     """``<source>: <shares> (<where>)``; with the pod if the conflict is not one pod's."""
-    whose = f" for {named(pod, said.container)}" if conflict.pod is None and pod.uid else ""
-    about = [share for share in said.shares if share.device == conflict.device] or said.shares
-    if said.source is Source.PROCESS:
+    whose = f" for {named(pod, statement.container)}" if conflict.pod is None and pod.uid else ""
+    about = [
+        share for share in statement.shares if share.device == conflict.device
+    ] or statement.shares
+    if statement.source is Source.PROCESS:
         there = ", ".join(gpus.get(share.device, share.device) for share in about)
         on_it = conflict.device and all(share.device == conflict.device for share in about)
-        return f"{said.where}{whose} {'uses this GPU' if on_it else f'is on {there}'}"
-    where = f" ({said.where})" if said.where and conflict.pod else ""
-    words = ", ".join(_share(share, conflict.device, gpus) for share in about) or "nothing"
-    return f"{said.source.value}: {words}{whose}{where}"
+        return f"{statement.where}{whose} {'uses this GPU' if on_it else f'is on {there}'}"
+    where = f" ({statement.where})" if statement.where and conflict.pod else ""
+    shares = ", ".join(_share(share, conflict.device, gpus) for share in about) or "nothing"
+    return f"{statement.source.value}: {shares}{whose}{where}"
 
 
 def _share(share: Share, device: str, gpus: Mapping[str, str]) -> str:
-    """Memory and cores of the share as far as they are reported; its device if not ``device``."""
+    """The reported memory and cores of the share; its device if not ``device``."""
     parts = [] if share.memory_bytes is None else [size(share.memory_bytes)]
     parts += [] if share.cores_milli is None else [f"{percent(share.cores_milli)} % of the cores"]
     elsewhere = gpus.get(share.device, share.device) or "an unknown device"
@@ -189,7 +191,7 @@ def leftovers(view: ExporterView) -> Iterator[Problem]:
 
 
 def who(row: ShareRow | ContainerRow | Orphan) -> str:
-    """namespace/pod/container, or what is known instead."""
+    """namespace/pod/container, or the names that are known."""
     return named(PodRef(row.pod_uid, row.namespace, row.pod), row.container)
 
 

@@ -1,7 +1,7 @@
-"""The sampler: every interval one pass of all collectors, one join, one rendered page.
+"""The sampler: at each interval one pass of all collectors, one join, one rendered page.
 
-The page is swapped in whole; a scrape only ever reads the newest one and touches neither the
-driver nor the disk.
+The page is replaced as a whole; a scrape reads only the newest page, and reads neither the driver
+nor the disk.
 """
 
 import logging
@@ -32,10 +32,10 @@ log = logging.getLogger(__name__)
 _Made = TypeVar("_Made")
 
 STALE_INTERVALS = 3
-"""A collector that does not answer keeps its last data for so many intervals."""
+"""Number of intervals for which a collector that does not answer keeps its last data."""
 
 KEEP_READY_PAGES = 10
-"""A form of the page (format, compression) is made ahead while it was asked for this recently."""
+"""Number of pages after its last request for which a form (format, compression) is pre-rendered."""
 
 XID_WAIT_SECONDS = 5.0
 
@@ -43,11 +43,11 @@ CLOSING_SECONDS = 3.0
 """Minimum time to wait for the driver's release, in seconds; a waiter for XIDs needs one."""
 
 HESITATION_SECONDS = 1.0
-"""A driver call that takes longer may be about to hang; no XID is waited for meanwhile."""
+"""Maximum time of a driver call, in seconds, before the wait for XIDs pauses: it may hang."""
 
 
 class SamplerSettings(msgspec.Struct, frozen=True):
-    """The settings of the sampler from the flags. Times in seconds."""
+    """The sampler's settings from the flags. Times are in seconds."""
 
     node: str
     interval: float = 15.0
@@ -61,14 +61,14 @@ class SamplerSettings(msgspec.Struct, frozen=True):
 
 
 class MetricsPage(msgspec.Struct, frozen=True):
-    """One snapshot with its rendering. Immutable; readers may keep it as long as they like."""
+    """One snapshot with its rendering. Immutable; readers may keep it."""
 
     view: ExporterView
     exposition: Exposition
 
 
 class Sampler:
-    """Samples on its own thread from ``start`` on, or once with ``sample``."""
+    """Samples on its own thread after ``start``, or once with ``sample``."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ class Sampler:
         self._own_numbers = own_numbers
         tables = (*OWN_TABLES, *compatibility.tables(settings.compat, settings.compat_breakdown))
         self._renderer = Renderer(tables)
-        spoken = codecs(settings.gpushare_unit_bytes, settings.volcano_unit_bytes)
-        self._bookkeeper = LedgerBuilder(spoken, settings.node)
+        schemes = codecs(settings.gpushare_unit_bytes, settings.volcano_unit_bytes)
+        self._ledger_builder = LedgerBuilder(schemes, settings.node)
         self._most_gpus = 0
         self._asked: dict[tuple[Format, bool], int] = {}
         self._passes = 0
@@ -94,7 +94,7 @@ class Sampler:
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self.fatal: str | None = None
-        """Why the process should end, if it should."""
+        """Why the process must end; None if it need not."""
 
     # ------------------------------------------------------------ for the web
 
@@ -109,13 +109,13 @@ class Sampler:
         return self._passes > 0
 
     def wait_until_ready(self, ended: Callable[[], bool]) -> MetricsPage | None:
-        """The first page with a sample; None if it has ``ended`` before."""
+        """The first page with a sample; None if ``ended`` is true before."""
         while not self.ready and not ended():
             time.sleep(0.05)
         return self._page if self.ready else None
 
     def body(self, fmt: Format, gzip: bool) -> bytes | None:
-        """The newest page in one form; a form in use is made ahead of the next scrape."""
+        """The newest page in one form; a form in use is rendered before the next scrape."""
         page = self._page
         if page is None:
             return None
@@ -125,10 +125,10 @@ class Sampler:
     # ------------------------------------------------------------ life
 
     def start(self, on_fatal: Callable[[], None]) -> None:
-        """Sample now and then every interval.
+        """Sample now and then at each interval.
 
-        Until the first sample is there the page holds what is known of ourselves, so that a
-        driver that hangs from the start cannot fail a scrape.
+        Until the first sample, the page has only the process's own metrics, so that a driver that
+        hangs from the start cannot fail a scrape.
         """
         self._page = self._render(time.time(), Attribution())
 
@@ -137,7 +137,7 @@ class Sampler:
             while not self._stop.is_set():
                 try:
                     self.sample()
-                except Exception as error:  # never leave an old page standing as if it were new
+                except Exception as error:  # an old page must not look like a new one
                     log.exception("sampling failed on a defect")
                     self.fatal = f"sampling failed: {error!r}"
                 if self.fatal is not None:
@@ -149,7 +149,7 @@ class Sampler:
         self._spawn("sampler", loop)
 
     def watch_xids(self) -> None:
-        """Record XIDs as they arrive; no call is begun while another is stuck in the driver."""
+        """Record XIDs as they arrive; no call begins while another is stuck in the driver."""
         driver, collector = self._driver, self._collectors.nvml
         if driver is None or collector is None:
             return
@@ -173,7 +173,7 @@ class Sampler:
         thread.start()
 
     def stop(self, grace: float = 2.0) -> bool:
-        """Stop sampling; False if something is stuck in the driver and was left there."""
+        """Stop sampling; False if a call is stuck in the driver and goes on."""
         self._stop.set()
         deadline = time.monotonic() + grace
         for thread in self._threads:
@@ -193,15 +193,15 @@ class Sampler:
     # ------------------------------------------------------------ one sample
 
     def sample(self) -> MetricsPage:
-        """One pass of everything; publishes and returns the new page."""
+        """One pass of all collectors; publishes and returns the new page."""
         now = time.time()
         stale = STALE_INTERVALS * self._settings.interval
         seen = observe(self._collectors, now, self._settings.timeout, stale)
-        ledger = self._guarded("the ledger", lambda: self._bookkeeper.ledger(seen))
-        kept = self._guarded("the sums", lambda: _totals(ledger, seen))
+        ledger = self._guarded("the ledger", lambda: self._ledger_builder.ledger(seen))
+        totals = self._guarded("the sums", lambda: _totals(ledger, seen))
         attribution = self._guarded("the join", lambda: self._attribution(ledger, seen))
         heard_at = seen.pods.heard_at if seen.pods else None
-        page = self._render(now, attribution or Attribution(), kept, heard_at)
+        page = self._render(now, attribution or Attribution(), totals, heard_at)
         for form, asked in list(self._asked.items()):
             if self._passes - asked <= KEEP_READY_PAGES:
                 page.exposition.body(*form)
@@ -213,13 +213,13 @@ class Sampler:
         return page
 
     def _attribution(self, ledger: Ledger | None, seen: Observation) -> Attribution:
-        """Without a ledger nobody knows what containers use, but the GPUs are still there."""
-        return attribute(seen, self._bookkeeper.usage(seen) if ledger else NodeUsage())
+        """The rows of this pass; without a ledger, those of the GPUs only."""
+        return attribute(seen, self._ledger_builder.usage(seen) if ledger else NodeUsage())
 
     def _guarded(self, what: str, make: Callable[[], _Made]) -> _Made | None:
-        """What is made; None if that fails.
+        """The result of ``make``; None if that fails.
 
-        A defect of ours must not leave an old page standing: it costs its data, not the page.
+        After a defect of ours, the new page lacks the data, instead of an old page staying.
         """
         try:
             return make()
@@ -232,7 +232,7 @@ class Sampler:
         self,
         now: float,
         attribution: Attribution,
-        kept: AllocationTotals | None = None,
+        totals: AllocationTotals | None = None,
         heard_at: float | None = None,
     ) -> MetricsPage:
         settings, driver = self._settings, self._driver
@@ -259,7 +259,7 @@ class Sampler:
             },
             skipped_series=compatibility.nameless(attribution, settings.compat),
             gpus_expected=expected,
-            books=kept,
+            books=totals,
             volcano_unit_bytes=settings.volcano_unit_bytes,
         )
         exposition = self._renderer.render(view)
@@ -267,7 +267,7 @@ class Sampler:
         return MetricsPage(view, exposition)
 
     def _health(self, rejected: Iterable[tuple[str, Rejection]]) -> Iterable[CollectorRow]:
-        """The collectors' health, with what the join refused of theirs."""
+        """The collectors' health, with the parts of their data that the join refused."""
         for collector in self._collectors.all():
             yield collector.health(tuple(r for name, r in rejected if name == collector.name))
 

@@ -1,4 +1,4 @@
-"""The page for people at ``/``: each GPU as a bar of who holds what, and what is wrong.
+"""The status page at ``/``: each GPU as a bar of its containers' shares, and the problems.
 
 One self-contained document: no scripts, no external assets, light and dark, narrow and wide.
 """
@@ -30,7 +30,7 @@ HUES = (214, 28, 152, 340, 268, 190, 48, 96)
 
 
 def render(view: ExporterView, now: float, metrics_path: str) -> bytes:
-    """The whole page, UTF-8."""
+    """The whole page, in UTF-8."""
     return PAGE.substitute(
         refresh=REFRESH_SECONDS,
         node=escape(view.node),
@@ -44,23 +44,27 @@ def render(view: ExporterView, now: float, metrics_path: str) -> bytes:
     ).encode()
 
 
-def problem_list(found: list[Problem]) -> str:
-    """What is wrong, or that nothing is."""
-    if not found:
+def problem_list(problems_found: list[Problem]) -> str:
+    """The problems, or a text that there are none."""
+    if not problems_found:
         return '<section><h2>Problems</h2><p class="good">No problem found.</p></section>'
     items = "".join(
         f'<li class="{ProblemSeverity(p.severity).name.lower()}">{escape(p.text)}</li>'
-        for p in found
+        for p in problems_found
     )
-    return f"<section><h2>Problems ({len(found)})</h2><ul>{items}</ul></section>"
+    return f"<section><h2>Problems ({len(problems_found)})</h2><ul>{items}</ul></section>"
 
 
 def cards(view: ExporterView) -> Iterator[str]:
-    """A section for each device, with its containers; then those whose device does not answer."""
+    """A section for each device, with its containers; then containers of lost devices."""
     by_device: dict[str, list[ShareRow]] = {}
     for share in sorted(view.attribution.shares, key=who):
         by_device.setdefault(share.device, []).append(share)
-    allocated = {each.device.name: each for each in view.books.devices} if view.books else {}
+    allocated = (
+        {allocation.device.name: allocation for allocation in view.books.devices}
+        if view.books
+        else {}
+    )
     for row in view.attribution.gpus:
         yield card(row, by_device.pop(row.gpu.uuid, []), allocated.get(row.gpu.uuid))
     for uuid, shares in by_device.items():
@@ -83,33 +87,35 @@ def card(row: GpuRow, shares: list[ShareRow], allocated: Allocated | None) -> st
     read = {key[0]: value for key, value in gpu.readings.items() if len(key) == 1}
     total = read.get("memory_total_bytes", 0.0)
     index = f"MIG {escape(gpu.info.get('mig_profile', ''))}" if gpu.parent else f"GPU {gpu.index}"
-    told = "".join(f"<span>{fact}</span>" for fact in facts(row, read, allocated))
+    fact_spans = "".join(f"<span>{fact}</span>" for fact in facts(row, read, allocated))
     return section(
         f"{index} · {title}",
         f'<span class="dim">{escape(gpu.uuid)}</span>',
         bars(row, shares, total),
-        f'<div class="facts">{told}</div>',
+        f'<div class="facts">{fact_spans}</div>',
         share_rows(shares, total),
     )
 
 
 def bars(row: GpuRow, shares: list[ShareRow], total: float) -> str:
-    """Three bars to one scale: what the containers may use, do use, and say that they use."""
+    """Three bars to one scale: the containers' limits, their used and their accounted memory."""
     held = [(share.limit_bytes or 0, hue(i), who(share)) for i, share in enumerate(shares)]
     used = [(share.used_bytes or 0, hue(i), who(share)) for i, share in enumerate(shares)]
     used.append((row.unattributed_bytes or 0, "var(--other)", "in no container"))
-    told = [
+    accounted = [
         (share.accounted.total if share.accounted else 0, hue(i), who(share))
         for i, share in enumerate(shares)
     ]
     scale = max(total, sum(size for size, _, _ in held))
     if not scale:
         return ""
-    return bar("limits", held, scale) + bar("used", used, scale) + bar("accounted", told, scale)
+    return (
+        bar("limits", held, scale) + bar("used", used, scale) + bar("accounted", accounted, scale)
+    )
 
 
 def bar(label: str, parts: list[tuple[int, str, str]], scale: float) -> str:
-    """One bar; what is not covered is free."""
+    """One bar; its empty part is free memory."""
     pieces = "".join(piece(count / scale, *rest) for count, *rest in parts if count > 0)
     return (
         f'<div class="line"><span>{label}</span>'
@@ -118,12 +124,12 @@ def bar(label: str, parts: list[tuple[int, str, str]], scale: float) -> str:
 
 
 def piece(part: float, colour: str, title: str) -> str:
-    """A piece of the bar, as wide as its part of the whole."""
+    """A piece of the bar; ``part`` is its width as a part of the whole."""
     return f'<i style="width:{part:.2%};background:{colour}" title="{escape(title)}"></i>'
 
 
 def facts(row: GpuRow, read: dict[str, float], allocated: Allocated | None) -> Iterator[str]:
-    """The device's numbers, those that it has."""
+    """The device's known numbers."""
     if "memory_used_bytes" in read and "memory_total_bytes" in read:
         yield f"memory {size(read['memory_used_bytes'])} of {size(read['memory_total_bytes'])}"
     if allocated is not None:
@@ -158,7 +164,7 @@ def share_rows(shares: list[ShareRow], total: float | None) -> str:
 
 
 def share_cells(share: ShareRow, position: int, total: float | None) -> list[Cell]:
-    """One container's numbers; a dash is what is not known."""
+    """One container's numbers; a dash is an unknown number."""
     used, limit = share.used_bytes, share.limit_bytes
     over = share.is_over_limit
     scale = limit or total or 0
@@ -178,7 +184,7 @@ def share_cells(share: ShareRow, position: int, total: float | None) -> list[Cel
 
 
 def collector_table(view: ExporterView) -> str:
-    """The health of the collectors, quietly at the end."""
+    """The health of the collectors."""
     rows: list[list[Cell]] = []
     for row in view.collectors:
         state = STATES[row.success]
@@ -196,7 +202,7 @@ def collector_table(view: ExporterView) -> str:
 
 
 def table(head: Sequence[tuple[str, str]], rows: Iterable[Iterable[Cell]]) -> str:
-    """A table; a cell carries its column's name for narrow screens, where the head is gone."""
+    """A table; a cell has its column's name for narrow screens, which hide the head."""
     top = "".join(f'<th class="{style}">{text}</th>' for style, text in head)
     cells = (
         "".join(f'<td class="{style}" data-name="{name}">{text}</td>' for style, name, text in row)

@@ -1,4 +1,4 @@
-"""What one snapshot knows, as rows for the family tables and the status page. Values only."""
+"""One snapshot as rows for the family tables and the status page. Values only."""
 
 from collections.abc import Mapping
 
@@ -17,9 +17,9 @@ class ShareRow(msgspec.Struct, gc=False):
     """One container on one device.
 
     ``namespace`` and ``pod`` are "" where the pod's name is unknown; ``container`` is "" where
-    only the pod could be told. ``vdevice`` is the position in the container's region.
-    ``used_bytes`` is the driver's truth by process, ``accounted`` the shim's; each None if
-    unknown. ``limit_bytes`` None with ``unlimited`` False means that the limit is unknown.
+    only the pod is known. ``vdevice`` is the position in the container's region. ``used_bytes`` is
+    reported by the driver for each process, ``accounted`` by the shim; each None if unknown.
+    ``limit_bytes`` None with ``unlimited`` False means that the limit is unknown.
     """
 
     pod_uid: str
@@ -43,13 +43,13 @@ class ShareRow(msgspec.Struct, gc=False):
 
     @property
     def is_over_limit(self) -> bool:
-        """Whether it uses more than its limit, by the tolerance of :func:`is_over`."""
+        """Whether the container exceeds its limit, by the tolerance of :func:`is_over`."""
         used, limit = self.used_bytes, self.limit_bytes
         return bool(used and limit and is_over(used, limit))
 
 
 class ContainerRow(msgspec.Struct, gc=False):
-    """One container, with how we know of it."""
+    """One container, with the source that reports it."""
 
     pod_uid: str
     container: str
@@ -65,10 +65,10 @@ class ContainerRow(msgspec.Struct, gc=False):
 
 
 class GpuRow(msgspec.Struct, frozen=True):
-    """One device; ``unattributed_bytes`` is what it uses beyond all containers.
+    """One device; ``unattributed_bytes`` is the memory that is used on it outside all containers.
 
-    ``answers`` is False for a device that was there and no longer answers (then ``gpu`` holds
-    what was last known of its identity, without readings).
+    ``answers`` is False for a device that was there and no longer answers (then ``gpu`` has its
+    last known identity, without readings).
     """
 
     gpu: Gpu
@@ -79,7 +79,7 @@ class GpuRow(msgspec.Struct, frozen=True):
 
 
 class Orphan(msgspec.Struct, frozen=True, gc=False):
-    """A region whose pod has no container on this node; ``known`` if its name still is."""
+    """A region whose pod has no container on this node; ``pod`` is "" if its name is unknown."""
 
     path: str
     pod_uid: str
@@ -89,10 +89,10 @@ class Orphan(msgspec.Struct, frozen=True, gc=False):
 
 
 class Attribution(msgspec.Struct, frozen=True):
-    """The join of all sources: who holds and uses what.
+    """The join of all sources: which container holds and uses what.
 
-    ``orphans`` and ``released`` are None where nothing could tell which pods live, or have names.
-    ``rejected`` are the refusals that only the join could make, each with the collector to blame.
+    ``orphans`` and ``released`` are None where the live pods, or the pods' names, are unknown.
+    ``rejected`` are the refusals by the join, each with the collector that read the data.
     """
 
     gpus: tuple[GpuRow, ...] = ()
@@ -105,10 +105,10 @@ class Attribution(msgspec.Struct, frozen=True):
 
 
 class ExporterView(msgspec.Struct, frozen=True):
-    """Everything that one rendered page is made of.
+    """The data of one rendered page.
 
-    ``own`` are numbers about this process, by the name of their family. ``books`` is None before
-    the first sample. ``volcano_unit_bytes`` is what a unit of volcano.sh/vgpu-memory means, None
+    ``own`` are metrics of this process, by the name of their family. ``books`` is None before
+    the first sample. ``volcano_unit_bytes`` is the size of a unit of volcano.sh/vgpu-memory, None
     if unknown.
     """
 

@@ -1,8 +1,8 @@
 """The alerts. Each description begins with the first step, and each alert has a runbook of its
 name.
 
-An event is recognised by its timestamp or by a level that stays: `increase()` does not see the
-first event of a series. Nothing is added up over a label that reports where to look.
+Alerts find an event by its timestamp or by a level that stays: `increase()` does not see the
+first event of a series. No sum drops a label that names the place of the problem.
 """
 
 from typing import Final
@@ -241,14 +241,14 @@ ON_CARD: Final = (
     f"max by ({CONTAINER}, uuid) (vgpu_container_memory_accounted_bytes) * 0"
     f" + on ({CONTAINER}) group_left () max by ({CONTAINER})"
 )
-"""What follows of a container, on each GPU that its region names."""
+"""The container's series that follows, once for each GPU that the container's region names."""
 
 HELD_BACK: Final = f"{ON_CARD} (vgpu_container_priority and (vgpu_container_blocked == 1))"
 HIGHEST: Final = (
     f"min by ({CARD}) ({ON_CARD} (vgpu_container_priority and (time()"
     f" - vgpu_container_last_kernel_timestamp_seconds < {ACTIVE_SECONDS})))"
 )
-"""The highest priority (0 is the highest) that works on a GPU."""
+"""The highest priority (0 is the highest) of the active containers on a GPU."""
 
 CONTAINERS: Final = RuleGroup(
     "vgpu-containers",

@@ -1,4 +1,4 @@
-"""What Prometheus answers a dashboard's questions, as Grafana would show it."""
+"""Prometheus' answers to a dashboard's queries, as Grafana would show them."""
 
 import json
 import math
@@ -12,7 +12,7 @@ import msgspec
 from grafana.reading import Shown, Target, filled
 
 POINTS: Final = 240
-"""Of a line, as many as it has pixels or so."""
+"""Number of points of a line: about one for each pixel."""
 
 SECONDS: Final = 30.0
 """Maximum time to wait for an answer, in seconds."""
@@ -22,7 +22,7 @@ Cell = str | float | None
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A series over time: its name, unix seconds and values, NaN where there is none."""
+    """A series over time: its name, unix seconds and values, NaN where there is no value."""
 
     name: str
     times: tuple[float, ...]
@@ -40,29 +40,29 @@ class Server:
 
     def now(self, target: Target) -> list[tuple[Labels, float]]:
         """Each series of an instant query, at the end of the time range."""
-        found = self._ask("query", target, time=self.until)
-        return [(series["metric"], float(series["value"][1])) for series in found]
+        result = self._ask("query", target, time=self.until)
+        return [(series["metric"], float(series["value"][1])) for series in result]
 
     def lines(self, target: Target) -> list[Line]:
         """Each series of a range query."""
         step = max(1.0, (self.until - self.since) / POINTS)
-        found = self._ask("query_range", target, start=self.since, end=self.until, step=step)
-        return [_line(target, series, self.since, self.until, step) for series in found]
+        result = self._ask("query_range", target, start=self.since, end=self.until, step=step)
+        return [_line(target, series, self.since, self.until, step) for series in result]
 
     def _ask(self, how: str, target: Target, **when: float) -> list[Any]:
         query = urlencode({"query": filled(target.expr, self._values), **when})
         with urlopen(f"{self._url}/api/v1/{how}?{query}", timeout=SECONDS) as answer:  # noqa: S310  # the user's own URL
-            found: list[Any] = json.load(answer)["data"]["result"]
-        return found
+            result: list[Any] = json.load(answer)["data"]["result"]
+        return result
 
 
 def _line(target: Target, series: Any, since: float, until: float, step: float) -> Line:
-    told = {round((when - since) / step): float(value) for when, value in series["values"]}
+    value_at = {round((when - since) / step): float(value) for when, value in series["values"]}
     places = range(int((until - since) / step) + 1)
     return Line(
         name_of(target, series["metric"]),
         tuple(since + step * place for place in places),
-        tuple(told.get(place, math.nan) for place in places),
+        tuple(value_at.get(place, math.nan) for place in places),
     )
 
 
@@ -78,11 +78,11 @@ def name_of(target: Target, labels: Labels) -> str:
 
 
 def rows(panel: Shown, server: Server) -> tuple[list[str], list[list[Cell]]]:
-    """A table's columns and rows, by its transformations `merge` and `organize`, and its order."""
+    """A table's columns and rows, after its transformations `merge` and `organize`, in order."""
     frames = [(target.letter, server.now(target)) for target in panel.targets]
-    told = [{frozenset(labels) for labels, _ in frame} for _, frame in frames if frame]
-    each = [frozenset[str]().union(*labels) for labels in told]
-    shared = sorted(each[0].intersection(*each)) if each else []
+    labels_of_frames = [{frozenset(labels) for labels, _ in frame} for _, frame in frames if frame]
+    all_labels = [frozenset[str]().union(*labels) for labels in labels_of_frames]
+    shared = sorted(all_labels[0].intersection(*all_labels)) if all_labels else []
     merged: dict[tuple[str, ...], dict[str, Cell]] = {}
     for letter, frame in frames:
         for labels, value in frame:
@@ -93,11 +93,11 @@ def rows(panel: Shown, server: Server) -> tuple[list[str], list[list[Cell]]]:
     names = [name for name, _ in sorted(organize["indexByName"].items(), key=lambda item: item[1])]
     names = [name for name in names if name not in organize["excludeByName"]]
     titles = [organize["renameByName"][name] for name in names]
-    found = [[row.get(name) for name in names] for row in merged.values()]
+    cells = [[row.get(name) for name in names] for row in merged.values()]
     (order,) = panel.raw["options"]["sortBy"]
     place = titles.index(order["displayName"])
-    found.sort(key=lambda row: _sortable(row[place]), reverse=order["desc"])
-    return titles, found
+    cells.sort(key=lambda row: _sortable(row[place]), reverse=order["desc"])
+    return titles, cells
 
 
 def _sortable(cell: Cell) -> float:

@@ -1,6 +1,6 @@
 """Writes rule files, dashboards, and the index of the alerts' runbooks.
 
-With --check nothing is written: a file that is not what the tables say is a failure.
+With --check no file is written: a file that differs from the tables is a failure.
 """
 
 import sys
@@ -63,7 +63,7 @@ def as_rule(rule: Alert | RecordingRule) -> dict[str, Any]:
 
 
 def rule_file(groups: Iterable[RuleGroup]) -> str:
-    """A rule file; a recording rule reports in a comment what it is."""
+    """A rule file; a recording rule has a comment with its meaning."""
     lines = [HEADER, "groups:\n"]
     for group in groups:
         lines.append(f"  - name: {group.name}\n    rules:\n")

@@ -1,8 +1,8 @@
-"""Draws each dashboard as a picture, of what a Prometheus server answers its questions.
+"""Draws each dashboard as a picture, from a Prometheus server's answers to its queries.
 
     python -m grafana.preview http://localhost:9090 --set node=gpu-node-1
 
-A look at panels, numbers and words without a Grafana; how Grafana itself draws them is its own.
+The pictures show panels, numbers and words without a Grafana; Grafana's own drawing differs.
 """
 
 import io
@@ -25,16 +25,16 @@ from grafana.answers import Cell, Line, Server, everything, rows
 from grafana.reading import EVERYTHING, FOLDER, Shown, load, panels
 
 COLUMN, LINE, GAP = 58, 34, 3
-"""Pixels: a 24th of the width, a line of Grafana's grid, the room around a panel."""
+"""A 24th of the width, a line of Grafana's grid, the gap around a panel; in pixels."""
 
 HEAD: Final = 44
-"""Pixels of the dashboard's own title."""
+"""Height of the dashboard's title, in pixels."""
 
 TABLE_LINE, LETTER = 21, 6.1
-"""Pixels of a table's line, and of a letter in it."""
+"""Height of a table's line, and width of a letter in it, in pixels."""
 
 COLOURS: Final = 200
-"""Of a picture's palette: enough for lines and letters, and small."""
+"""Number of colours in a picture's palette: enough for lines and letters, and few for size."""
 
 GROUND, PANEL, RULE, TEXT, FAINT = "#111217", "#181b1f", "#2c3235", "#ccccdc", "#8e9297"
 NAMED: Final = {"green": "#73bf69", "orange": "#ff9830", "red": "#f2495c", "blue": "#8ab8ff"}
@@ -74,7 +74,7 @@ UNITS: Final[Mapping[str, Callable[[float], str]]] = {
 
 
 class FieldStyle:
-    """How a field's values look: its unit, the words for some of them, the colours by steps."""
+    """The style of a field's values: the unit, words for some values, colours by steps."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._unit = UNITS[settings.get("unit", "short")]
@@ -84,7 +84,7 @@ class FieldStyle:
         self._unknown = "–"
         for mapping in settings.get("mappings", ()):
             if mapping["type"] == "value":
-                self._words |= {key: each["text"] for key, each in mapping["options"].items()}
+                self._words |= {key: option["text"] for key, option in mapping["options"].items()}
             else:
                 self._unknown = mapping["options"]["result"]["text"]
 
@@ -95,7 +95,7 @@ class FieldStyle:
         return self._words.get(f"{value:g}") or self._unit(value)
 
     def colour(self, value: float) -> str:
-        """The colour of its step; that of text where there are none."""
+        """The colour of the value's step; the colour of text where there are no steps."""
         colour = TEXT if not math.isnan(value) else FAINT
         for step in self._steps:
             if step["value"] is None or value >= step["value"]:
@@ -104,7 +104,7 @@ class FieldStyle:
 
 
 def look_of(panel: Shown, column: str = "") -> FieldStyle:
-    """Of a panel, or of a column of it."""
+    """The style of a panel, or of one of its columns."""
     config = panel.raw["fieldConfig"]
     if not column:
         return FieldStyle(config["defaults"])
@@ -129,12 +129,12 @@ class Sheet:
         self.figure = Figure(figsize=(width / 100, height / 100), dpi=100, facecolor=GROUND)
 
     def text(self, left: float, middle: float, words: str, **look: Any) -> None:
-        """Words whose middle line is there."""
+        """Draw a text with its middle line at ``middle``."""
         look = {"color": TEXT, "fontsize": 7.5, "va": "center", **look}
         self.figure.text(left / self.width, 1 - middle / self.height, words, **look)
 
     def box(self, left: float, top: float, width: float, height: float, colour: str) -> None:
-        """A filled rectangle."""
+        """Draw a filled rectangle."""
         corner = (left / self.width, 1 - (top + height) / self.height)
         box = Rectangle(
             corner, width / self.width, height / self.height, facecolor=colour, zorder=-1
@@ -143,7 +143,7 @@ class Sheet:
         self.figure.add_artist(box)
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
-        """Room for lines."""
+        """Axes for lines."""
         bottom = 1 - (top + height) / self.height
         made: Axes = self.figure.add_axes(
             (left / self.width, bottom, width / self.width, height / self.height), facecolor=PANEL
@@ -151,7 +151,7 @@ class Sheet:
         return made
 
     def png(self) -> bytes:
-        """The picture, small."""
+        """The picture as a small PNG."""
         drawn, small = io.BytesIO(), io.BytesIO()
         self.figure.savefig(drawn, format="png")
         image = Image.open(drawn).convert("RGB")
@@ -163,7 +163,7 @@ class Sheet:
 
 
 def draw_nothing(sheet: Sheet, panel: Shown, room: "DrawingArea") -> None:
-    """What an empty panel shows."""
+    """Draw the text of an empty panel."""
     words = panel.raw["fieldConfig"]["defaults"]["noValue"]
     lines = textwrap.wrap(words, int(room.width / LETTER))
     middle = room.top + room.height / 2
@@ -171,27 +171,27 @@ def draw_nothing(sheet: Sheet, panel: Shown, room: "DrawingArea") -> None:
 
 
 def draw_stat(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") -> None:
-    """One number."""
-    found = list(everything(panel, server))
-    if not found:
+    """Draw one number."""
+    series = list(everything(panel, server))
+    if not series:
         draw_nothing(sheet, panel, room)
         return
-    look, value = look_of(panel), found[0][1]
+    look, value = look_of(panel), series[0][1]
     centre = (room.left + room.width / 2, room.top + room.height / 2)
     sheet.text(*centre, look.text(value), color=look.colour(value), fontsize=22, ha="center")
 
 
 def draw_bars(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") -> None:
-    """A bar for each series."""
+    """Draw a bar for each series."""
     look = look_of(panel)
-    found = list(everything(panel, server))
-    if not found:
+    series = list(everything(panel, server))
+    if not series:
         draw_nothing(sheet, panel, room)
         return
-    most = max([*(value for _, value in found if not math.isnan(value)), 1e-9])
-    step = min(24.0, room.height / len(found))
-    names = min(room.width * 0.55, max(len(name) for name, _ in found) * LETTER + 8)
-    for place, (name, value) in enumerate(found):
+    most = max([*(value for _, value in series if not math.isnan(value)), 1e-9])
+    step = min(24.0, room.height / len(series))
+    names = min(room.width * 0.55, max(len(name) for name, _ in series) * LETTER + 8)
+    for place, (name, value) in enumerate(series):
         middle = room.top + step * (place + 0.5)
         sheet.text(room.left, middle, _cut(name, names))
         left, width = room.left + names, room.width - names - 62
@@ -203,15 +203,15 @@ def draw_bars(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") -
 
 
 def draw_table(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") -> None:
-    """Lines of cells, as many as there is room for."""
-    titles, found = rows(panel, server)
-    if not found:
+    """Draw the table's first lines, as many as there is room for."""
+    titles, table_rows = rows(panel, server)
+    if not table_rows:
         draw_nothing(sheet, panel, room)
         return
     looks = [look_of(panel, title) for title in titles]
     shown = [
         [_cell(look, cell) for look, cell in zip(looks, row, strict=True)]
-        for row in found[: int(room.height / TABLE_LINE) - 1]
+        for row in table_rows[: int(room.height / TABLE_LINE) - 1]
     ]
     wide = [
         max(len(title), *(len(row[place][0]) for row in shown), 12 if looks[place].bar else 0) + 2
@@ -234,9 +234,13 @@ def draw_table(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") 
         left += width
     for number in range(1, len(shown) + 1):
         sheet.box(room.left, room.top + TABLE_LINE * number, room.width, 1, RULE)
-    if len(found) > len(shown):
+    if len(table_rows) > len(shown):
         sheet.text(
-            room.left + room.width, room.top - 9, f"{len(found)} lines", ha="right", color=FAINT
+            room.left + room.width,
+            room.top - 9,
+            f"{len(table_rows)} lines",
+            ha="right",
+            color=FAINT,
         )
 
 
@@ -247,25 +251,25 @@ def _cell(look: FieldStyle, cell: Cell) -> tuple[str, str, float]:
 
 
 def _cut(words: str, width: float) -> str:
-    """Both ends: names often differ in their last letters."""
+    """The text without its middle if it is too long: names often differ in their last letters."""
     letters = max(int(width / LETTER) - 1, 3)
     end = letters // 2
     return words if len(words) <= letters else f"{words[: letters - 1 - end]}…{words[-end:]}"
 
 
 def draw_graph(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") -> None:
-    """Lines over time, and their names with the last and the highest value."""
+    """Draw lines over time, and their names with the last and the highest value."""
     look = look_of(panel)
-    found = ranked(line for target in panel.targets for line in server.lines(target))
-    if not found:
+    lines = ranked(line for target in panel.targets for line in server.lines(target))
+    if not lines:
         draw_nothing(sheet, panel, room)
         return
     legend = room.width * 0.42
     axes = sheet.axes(room.left + 48, room.top + 4, room.width - legend - 56, room.height - 24)
     _dress(axes, look, server)
     stacked = panel.raw["fieldConfig"]["defaults"]["custom"]["stacking"]["mode"] == "normal"
-    base = [0.0] * len(found[0].times)
-    coloured = list(zip(found, _colours(), strict=False))
+    base = [0.0] * len(lines[0].times)
+    coloured = list(zip(lines, _colours(), strict=False))
     for line, colour in coloured if stacked else reversed(coloured):  # the first in front
         minutes = [(when - server.until) / 60 for when in line.times]
         if not stacked:
@@ -276,23 +280,23 @@ def draw_graph(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") 
             axes.fill_between(minutes, base, top, color=colour, alpha=0.3, linewidth=0)
             axes.plot(minutes, top, color=colour, linewidth=0.8)
             base = top
-    known = [value for line in found for value in line.values if not math.isnan(value)]
+    known = [value for line in lines for value in line.values if not math.isnan(value)]
     axes.set_ylim(min([*known, 0]), axes.get_ylim()[1] if any(known) else 1)
     _legend(
         sheet,
-        found,
+        lines,
         look,
         DrawingArea(room.left + room.width - legend + 4, room.top, legend, room.height),
     )
 
 
 def _colours() -> Iterator[str]:
-    """Of the lines from the top; those beyond the palette are alike, so that none is mistaken."""
+    """The colours of the lines from the top; lines beyond the palette have one common colour."""
     return chain(PALETTE, repeat(FAINT))
 
 
 def ranked(lines: Iterable[Line]) -> list[Line]:
-    """As the legend sorts them: by the last value, then the highest; what is gone comes last."""
+    """The lines in the legend's order: by the last value, then the highest; ended lines last."""
 
     def rank(line: Line) -> tuple[float, float]:
         known = [value for value in line.values if not math.isnan(value)]
@@ -343,7 +347,7 @@ DRAW: Final[Mapping[str, Callable[[Sheet, Shown, Server, "DrawingArea"], None]]]
 
 
 class DrawingArea:
-    """Where something is drawn, in pixels from the top left."""
+    """A rectangle to draw in, in pixels from the top left."""
 
     def __init__(self, left: float, top: float, width: float, height: float) -> None:
         self.left, self.top, self.width, self.height = left, top, width, height
@@ -376,9 +380,10 @@ def pictures(
     output: Path,
     of_one: Mapping[str, Mapping[str, str]] = {},
 ) -> None:
-    """A PNG of each dashboard, of the last ``seconds``, in the folder ``output``.
+    """Write a PNG of each dashboard, of the last ``seconds``, into the folder ``output``.
 
-    ``values`` of variables are for all of them, those in ``of_one`` for the one of that name.
+    ``values`` of variables are for all dashboards, those in ``of_one`` for the dashboard of that
+    name.
     """
     output.mkdir(parents=True, exist_ok=True)
     until = time.time()

@@ -1,4 +1,4 @@
-"""A rule as a value, and the few turns of PromQL that several rules share."""
+"""A rule as a value, and the PromQL expressions that several rules share."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -9,19 +9,19 @@ import msgspec
 TARGET: Final = "cluster, job, instance"
 CARD: Final = f"{TARGET}, uuid"
 CONTAINER: Final = f"{TARGET}, pod_uid, container, exported_container"
-"""What identifies a scrape target, a device of it, a container on it: for `on (…)`.
+"""Labels that identify a scrape target, a device of it, a container on it: for `on (…)`.
 
-A label that nobody has set is empty, so that `cluster` costs a single cluster nothing."""
+A label that is not set is empty, so that a single cluster needs no label `cluster`."""
 
 PLUGIN_TARGET: Final = f"{TARGET}, pod"
-"""A device plugin: a node that several schemes share has one of each under its name."""
+"""Labels of a device plugin: a node of several schemes has one plugin of each, under its name."""
 
 NODE: Final = f"{TARGET}, node"
 """For `by (…)`: a `node` label that the scrape job gives its targets is kept."""
 
 
 class AlertSeverity(StrEnum):
-    """How loud an alert is."""
+    """The severity of an alert."""
 
     CRITICAL = "critical"
     WARNING = "warning"
@@ -33,11 +33,11 @@ class Alert(msgspec.Struct, frozen=True):
 
     Attributes:
         name: ``Vgpu…``; its runbook has the same name.
-        severity: critical wakes somebody, warning waits for the morning, info is for looking up.
+        severity: critical pages a person, warning waits for the morning, info needs no reaction.
         expr: PromQL.
-        pending: how long it must be true (``for``), "" if not at all.
-        summary: what is wrong, in a line.
-        description: what that is in numbers, and the first thing to do.
+        pending: minimum time for which it must be true (``for``), "" for none.
+        summary: the problem, in a line.
+        description: the problem's numbers, and the first step.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Alert(msgspec.Struct, frozen=True):
 
 
 class RecordingRule(msgspec.Struct, frozen=True):
-    """A recording rule; ``name`` is ``level:metric:operation``, ``about`` reports what it is."""
+    """A recording rule; ``name`` is ``level:metric:operation``, ``about`` is its meaning."""
 
     name: str
     expr: str
@@ -64,21 +64,21 @@ class RuleGroup(msgspec.Struct, frozen=True):
 
 
 def any_of(values: Iterable[object]) -> str:
-    """A pattern for `=~` that matches just these."""
+    """A pattern for `=~` that matches exactly these values."""
     return "|".join(map(str, values))
 
 
 def gained(metric: str, window: str) -> str:
-    """By how much counters grew in the window, those from nothing that were born in it.
+    """The growth of counters in the window; a counter that is new in the window grew from 0.
 
-    ``increase`` does not see the first event of a series that begins with it. After a restart what
-    has been counted since then is told.
+    ``increase`` does not see the first event of a series that begins with it. After a restart, the
+    growth is the count since the restart.
     """
     return f"(({metric} - {metric} offset {window} >= 0) or {metric})"
 
 
 def failed_part(requests: str, codes: str) -> str:
-    """The part of the requests to the API server that fail; ``requests`` is their counter."""
+    """The part of failed requests to the API server; ``requests`` is the requests' counter."""
     failed, all_ = (
         f"sum without (verb, code) (rate({requests}{which}[15m]))"
         for which in (f'{{code=~"{codes}"}}', "")
@@ -89,9 +89,9 @@ def failed_part(requests: str, codes: str) -> str:
 def named(expr: str, *labels: str) -> str:
     """The expression with the container's own names in ``labels``.
 
-    Without ``honor_labels: true`` they are in ``exported_…``, beside those of the exporter's pod;
-    with it there is no such label, and nothing is replaced. Without it, too, a container whose pod
-    has no known name seems to be one of the exporter's namespace: Prometheus drops empty labels.
+    Without ``honor_labels: true`` the names are in ``exported_…``, beside those of the exporter's
+    pod; with it there is no such label, and nothing is replaced. Without it, a container whose pod
+    has no known name also seems to be in the exporter's namespace: Prometheus drops empty labels.
     """
     for label in labels or ("namespace", "pod", "container"):
         expr = f'label_replace({expr}, "{label}", "$1", "exported_{label}", "(.+)")'
@@ -105,5 +105,5 @@ _SPLIT_CARDS: Final = (
 
 
 def shareable(metric: str) -> str:
-    """The metric of every device that can be allocated: not of GPUs that are split by MIG."""
+    """The metric of every device that can be allocated: without GPUs that are split by MIG."""
     return f"{metric} unless on ({CARD}) {_SPLIT_CARDS}"

@@ -1,7 +1,7 @@
-"""A dashboard as Grafana reads it: its JSON's panels, and their questions as Prometheus gets them.
+"""Reads a dashboard as Grafana does: the panels of its JSON, and their queries for Prometheus.
 
-For the tests, which ask every one of them, and for ``preview.py``, which draws the answers. Of
-Grafana's language only what our dashboards use is known.
+The tests send every query; ``preview.py`` draws the answers. Of Grafana's format, only the parts
+that our dashboards use are read.
 """
 
 import json
@@ -15,7 +15,7 @@ import msgspec
 FOLDER: Final = Path(__file__).resolve().parent / "dashboards"
 
 VARIABLE: Final = re.compile(r"\$(?:([a-zA-Z_]\w*)|\{(\w+)(?::\w+)?\})")
-"""`$1` is of a regular expression, and left as it is."""
+"""`$1` belongs to a regular expression, and does not match."""
 
 EVERYTHING: Final[Mapping[str, str]] = {
     "cluster": ".*",
@@ -25,11 +25,11 @@ EVERYTHING: Final[Mapping[str, str]] = {
     "pod": ".*",
     "reconciler": ".*",
 }
-"""The variables as they are when nothing was chosen."""
+"""The variables' values when nothing is selected."""
 
 
 class Target(msgspec.Struct, frozen=True):
-    """One question of a panel; ``letter`` is what the answer is called in it."""
+    """One query of a panel; ``letter`` is the answer's name in it."""
 
     letter: str
     expr: str
@@ -38,7 +38,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """A panel; ``raw`` is all that its JSON reports, ``place`` is x, y, width and height."""
+    """A panel; ``raw`` is its whole JSON, ``place`` is x, y, width and height."""
 
     title: str
     kind: str
@@ -56,7 +56,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def panels(page: Mapping[str, Any]) -> Iterator[Shown]:
-    """Its panels from top to bottom, headings included."""
+    """The dashboard's panels from top to bottom, headings included."""
     for raw in page["panels"]:
         where = raw["gridPos"]
         targets = tuple(
@@ -68,5 +68,5 @@ def panels(page: Mapping[str, Any]) -> Iterator[Shown]:
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """The text with its variables replaced. Raises KeyError for one that has no value."""
-    return VARIABLE.sub(lambda found: values[found[1] or found[2]], text)
+    """The text with its variables replaced. Raises KeyError for a variable without a value."""
+    return VARIABLE.sub(lambda match: values[match[1] or match[2]], text)

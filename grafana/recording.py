@@ -1,7 +1,7 @@
-"""Recording rules: what dashboards ask of a node, a cluster or a namespace, added up once.
+"""Recording rules: the dashboards' sums of a node, a cluster or a namespace, added up once.
 
-What is unknown is in no sum: a GPU with a share of unknown size counts neither as allocated nor as
-free, and a promised share that nobody runs in has no unused memory.
+Unknown amounts are in no sum: a GPU with a share of unknown size counts neither as allocated nor as
+free, and a reserved share without a running container has no unused memory.
 """
 
 from typing import Final
@@ -19,9 +19,10 @@ MISSING: Final = (
     f"clamp_min(max by ({NODE}) (max_over_time(vgpu_gpus_expected[{GPUS_REMEMBERED}])"
     f" or vgpu_gpus_expected) - max by ({NODE}) (vgpu_gpus), 0)"
 )
-"""By node: the next exporter there, whose pod has another name, misses what the last one saw.
+"""By node, so that a new exporter on the node, whose pod has another name, still counts GPUs that
+the last exporter saw.
 
-``or``: of a node that has just come nothing is remembered yet.
+``or``: a new node has no earlier samples yet.
 """
 
 SUMS: Final = (
@@ -43,7 +44,7 @@ SUMS: Final = (
     ("vgpu_gpu_shares_allocated", "vgpu_gpu_shares_allocated", "shares that containers hold"),
     ("vgpu_gpu_power_usage_watts", "vgpu_gpu_power_usage_watts", "power drawn"),
 )
-"""(metric, what is added up, what the sum is), of each node and each cluster."""
+"""(metric, the expression to add up, the meaning of the sum), for each node and each cluster."""
 
 BY_NAMESPACE: Final = (
     ("vgpu_container_memory_allocated_bytes", "vgpu_container_memory_allocated_bytes", "allocated"),

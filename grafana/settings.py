@@ -1,4 +1,4 @@
-"""Every selector and threshold of the rules, to be changed here; then run `make docs`."""
+"""Every selector and threshold of the rules. After a change, run `make docs`."""
 
 from typing import Final
 
@@ -16,38 +16,38 @@ RECONCILER: Final = 'job=~"vgpu-reconciler.*"'
 """The reconcilers' scrape jobs, of either scope."""
 
 CLUSTER_RECONCILER: Final = f'{RECONCILER}, job!~".*-node"'
-"""Those of the cluster's reconcilers only."""
+"""The scrape jobs of the cluster's reconcilers only."""
 
 PLUGIN: Final = 'job=~"vgpu-device-plugin.*"'
 """The device plugins' scrape job; a node has one target for each scheme."""
 
 RUNBOOKS: Final = "docs/runbooks/alerts"
-"""What runbook links begin with: the folder in this repository, or wherever you publish it."""
+"""The beginning of runbook links: the folder in this repository, or its published address."""
 
 # ---------------------------------------------------------------- the exporter
 
 STALE_INTERVALS: Final = 4
-"""A page is stale when it is older than so many sampling intervals,"""
+"""Maximum age of a page that is not stale, in sampling intervals; SCRAPE_SECONDS are added."""
 
 SCRAPE_SECONDS: Final = 120
-"""and so much more, for the time between two scrapes and for clocks that differ."""
+"""Additional age of a page for the interval between two scrapes and for clock skew, in seconds."""
 
 SLOW_PART: Final = 0.5
-"""A collector is slow when a pass takes more than this part of the sampling interval."""
+"""Maximum time of a collector's pass that is not slow, as a part of the sampling interval."""
 
 # ---------------------------------------------------------------- devices
 
 GPUS_REMEMBERED: Final = "1d:1m"
-"""For how long a GPU that is gone is missed: a day, looked at every minute."""
+"""Time for which a lost GPU is reported: a day, with a resolution of a minute."""
 
 XID_SECONDS: Final = 3600
 """Maximum age of an XID error in alerts, in seconds, as on the exporter's status page."""
 
 XIDS_CRITICAL: Final = (48, 62, 64, 74, 79, 95, 119, 120)
-"""The GPU, not the program on it, is broken (NVIDIA's XID catalogue)."""
+"""XIDs of a broken GPU, not of a broken program on it (NVIDIA's XID catalogue)."""
 
 XIDS_WARNING: Final = (94,)
-"""A memory error that was contained: the GPU works on, but wants a reset."""
+"""XIDs of a contained memory error: the GPU still works, but needs a reset."""
 
 GAP_RATIO: Final = 0.1
 """Maximum part of a GPU's memory that may be used outside containers."""
@@ -59,10 +59,10 @@ POWER_BRAKE: Final = ("hw_power_brake_slowdown",)
 
 NEAR_LIMIT_RATIO: Final = 0.95
 OVER_LIMIT_RATIO: Final = OVER_LIMIT_PERCENT / 100
-"""Used memory by limit. What the reconciler takes for over the limit is so here, too."""
+"""Used memory by limit; the reconciler's threshold is the same."""
 
 ACTIVE_SECONDS: Final = 120
-"""A container is active if it launched a kernel within this time."""
+"""Maximum time since the last kernel launch of an active container, in seconds."""
 
 HARMLESS_REFUSALS: Final = (
     Reason.ABSENT,
@@ -70,17 +70,17 @@ HARMLESS_REFUSALS: Final = (
     Reason.CHANGED_WHILE_READ,
     Reason.EXHAUSTED,
 )
-"""Reasons of refused regions that come and go by themselves."""
+"""Reasons of refused regions that need no action: they end by themselves."""
 
 # ---------------------------------------------------------------- allocations
 
 FULL_RATIO: Final = 0.95
-"""An oversold GPU is under pressure when so much of its memory is in use."""
+"""Part of an oversold GPU's used memory above which the GPU is under pressure."""
 
 OWN_ALERTS: Final = (ConflictKind.DOUBLE_BOOKED, ConflictKind.OVERCOMMITTED)
 SERIOUS_CONFLICTS: Final = tuple(sorted(SERIOUS - set(OWN_ALERTS)))
 OTHER_CONFLICTS: Final = tuple(sorted(set(ConflictKind) - SERIOUS - set(OWN_ALERTS)))
-"""Conflicts by how loud they are; what is serious the exporter's status page decides."""
+"""Conflicts by severity, which is that of the exporter's status page."""
 
 # ---------------------------------------------------------------- the reconciler
 
@@ -100,11 +100,11 @@ OTHER_RULES: Final = tuple(
 )
 """Rules of the reconciler by the alert about their persisting findings.
 
-What ran until its node was shut down holds nothing, and lies there until it is collected.
+A pod that ran until its node was shut down holds nothing, and stays until it is collected.
 """
 
 CYCLE_SECONDS: Final = 1800
-"""A reconciler is stalled when it has begun no cycle for so long; by default it does every 2 m."""
+"""Maximum time since the last cycle's begin, in seconds; the default interval is 120 s."""
 
 MISSED_CYCLES: Final = 3
 """Maximum number of missed cycles an hour."""
@@ -117,10 +117,10 @@ FAILURES: Final = (
     ActionOutcome.THROTTLED,
     ActionOutcome.OUT_OF_TIME,
 )
-"""Outcomes of actions that need a person if they come again and again."""
+"""Outcomes of actions that need a person if they are repeated."""
 
 API_ERRORS: Final = "0|401|403|5.."
-"""Codes of failed requests; 404, 409, 422 and 429 are answers that our programs ask for."""
+"""Codes of failed requests; 404, 409, 422 and 429 are answers that our programs expect."""
 
 API_ERROR_RATIO: Final = 0.1
 
@@ -130,7 +130,8 @@ REFUSED_PODS: Final = 3
 """Maximum number of refused pods of a node in an hour, for each reason."""
 
 SLOW_SECONDS: Final = 5
-"""The kubelet admits one pod after the other: an answer, or a binding, takes milliseconds."""
+"""Maximum time of an answer or a binding, in seconds: usually milliseconds, and the kubelet admits
+one pod after the other."""
 
 SLOW_STEPS: Final = (Wait.ALLOCATE, Wait.BIND)
-"""A start waits for its binding, so that the third step reports nothing of its own."""
+"""Steps with an alert; the third step, a container's start, waits for its binding."""

@@ -1,4 +1,4 @@
-"""What Prometheus fills in, in the texts of alerts: where it is, and how much."""
+"""Templates that Prometheus fills in, in the texts of alerts: places and amounts."""
 
 import re
 from typing import Final

@@ -1,6 +1,6 @@
-"""One cycle: look, plan, and if we are to, apply; what was learnt is kept for the next.
+"""One cycle: observe, plan, and apply where that is configured; the state is kept for the next.
 
-A look that fails leads to no plan: missing data is not evidence, and the next cycle looks again.
+A failed observation leads to no plan: missing data is not evidence. The next cycle observes again.
 """
 
 import time
@@ -43,27 +43,27 @@ class Ending(Explained):
 
 
 SEEING: Final = frozenset({Ending.PLANNED, Ending.APPLIED, Ending.PARTLY})
-"""Endings of cycles that had a plan, and did with it what they were to."""
+"""Endings of cycles that had a plan, and handled it as configured."""
 
 
 class StateStore(Protocol):
-    """Where memory is kept from one process to the next."""
+    """Keeps the reconciler's state from one process to the next."""
 
     def load(self) -> ReconcilerState:
-        """What was kept; an empty memory where there is none."""
+        """The kept state; an empty state where there is none."""
         ...
 
     def save(self, memory: ReconcilerState) -> ReconcilerState:
-        """Keep it; what is to be remembered now, which others may have written too."""
+        """Keep the state; returns the state to go on with, which others may have written too."""
         ...
 
 
 Apply = Callable[[Plan, Judge], Iterator[ActionResult]]
-"""Applies a plan; the judge knows the look that it was made from. Raises AuditError."""
+"""Applies a plan; the judge has the snapshot that the plan was made from. Raises AuditError."""
 
 
 class Made(msgspec.Struct, frozen=True):
-    """A plan, what it was made from, and how long that took, in seconds by stage."""
+    """A plan, what it was made from, and the time that each stage took, in seconds."""
 
     plan: Plan
     snapshot: Snapshot
@@ -73,21 +73,21 @@ class Made(msgspec.Struct, frozen=True):
 
     @property
     def blind(self) -> str:
-        """Why the plan reports nothing: not all pods were seen; "" if they were."""
+        """Why the plan reports nothing: not all pods were seen; "" if all were."""
         if Coverage.PODS in self.snapshot.complete:
             return ""
         return "; ".join(("not all pods could be seen, so nothing is judged", *self.plan.notes))
 
 
 class Cycle(msgspec.Struct, frozen=True):
-    """What became of one cycle.
+    """The outcome of one cycle.
 
     Attributes:
         began: unix seconds.
-        ending: how it ended.
+        ending: how the cycle ended.
         plan: None if there was none.
-        results: of its actions, as far as they were tried.
-        seconds: by stage, those that took place.
+        results: of the plan's actions that were tried.
+        seconds: by stage that took place.
         error: what went wrong, in words; "" if nothing did.
     """
 
@@ -100,7 +100,7 @@ class Cycle(msgspec.Struct, frozen=True):
 
 
 def planned(made: Made) -> Cycle:
-    """The cycle of a plan that is not to be applied, or reports nothing."""
+    """The cycle of a plan that is not applied, or that reports nothing."""
     if made.blind:
         began = made.plan.made_at
         return Cycle(began, Ending.BLIND, seconds=made.seconds, error=made.blind)
@@ -108,7 +108,7 @@ def planned(made: Made) -> Cycle:
 
 
 def applied(made: Made, results: Sequence[ActionResult], seconds: float, error: str = "") -> Cycle:
-    """The cycle of a plan whose actions had these results; ``error`` is what the audit said."""
+    """The cycle of a plan whose actions had these results; ``error`` is the audit's error."""
     whole = succeeded(results) and not made.plan.breaker.tripped
     ending = Ending.UNTOLD if error else Ending.APPLIED if whole else Ending.PARTLY
     stages = {**made.seconds, Stage.APPLY: seconds}
@@ -129,7 +129,7 @@ class Cycles:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without ``apply`` plans are only made; without ``keeps`` the store is only read.
+        """Without ``apply``, plans are only made; without ``keeps``, the store is only read.
 
         ``clock`` returns unix seconds, ``monotonic`` seconds that never go back.
         """
@@ -140,11 +140,11 @@ class Cycles:
         self._keeps = keeps
         self._clock = clock
         self._monotonic = monotonic
-        self._memory: ReconcilerState | None = None
+        self._state: ReconcilerState | None = None
         self._kept = ReconcilerState()
 
     def run(self) -> Cycle:
-        """A whole cycle; what the outside world does wrong is told in it, never raised."""
+        """A whole cycle; its ``error`` has errors of other systems, which are never raised."""
         began = self._clock()
         try:
             made = self.make()
@@ -162,20 +162,20 @@ class Cycles:
         return applied(made, results, self._monotonic() - start, error_text)
 
     def make(self) -> Made:
-        """Look, and make a plan. Raises SourceError, ClusterError."""
+        """Observe, and make a plan. Raises SourceError, ClusterError."""
         start = self._monotonic()
         view = self._observer.view(self._clock())
         looked = self._monotonic()
-        if self._memory is None:
-            self._memory = self._kept = self._store.load() if self._store else ReconcilerState()
-        plan, self._memory = make_plan(view.snapshot, self._policy, self._memory, view.codecs)
+        if self._state is None:
+            self._state = self._kept = self._store.load() if self._store else ReconcilerState()
+        plan, self._state = make_plan(view.snapshot, self._policy, self._state, view.codecs)
         seconds = {Stage.OBSERVE: looked - start, Stage.PLAN: self._monotonic() - looked}
-        return Made(plan, view.snapshot, view.codecs, self._memory, seconds)
+        return Made(plan, view.snapshot, view.codecs, self._state, seconds)
 
     def apply(self, made: Made) -> Iterator[ActionResult]:
-        """The results of the plan's actions as they come; then what was learnt is kept.
+        """The results of the plan's actions as they come; then the state is kept.
 
-        It is kept as well if whoever asks stops asking. Raises AuditError.
+        The state is kept also when the caller stops iterating. Raises AuditError.
         """
         if self._apply is None:
             return
@@ -186,10 +186,10 @@ class Cycles:
                 results.append(result)
                 yield result
         finally:
-            self._memory = learn(made.memory, results, self._clock(), self._policy.backoff)
-            if self._store is not None and self._keeps and self._memory != self._kept:
-                self._memory = self._kept = self._store.save(self._memory)
+            self._state = learn(made.memory, results, self._clock(), self._policy.backoff)
+            if self._store is not None and self._keeps and self._state != self._kept:
+                self._state = self._kept = self._store.save(self._state)
 
     def forget(self) -> None:
-        """Another one may have led meanwhile: read again what it has kept."""
-        self._memory = None
+        """Read the kept state again: another reconciler may have led and written it."""
+        self._state = None

@@ -1,7 +1,7 @@
-"""One object of a plan judged once more, by what was just read of it. Pure.
+"""Judges one object of a plan again, by its newest version. Pure.
 
-Some objects change all the time, and hardly ever in what they are judged by. An action is still
-right if the rule that found it finds the same now, and if nothing speaks against it.
+Some objects change often, but hardly ever in the parts that rules judge. An action is still right
+if its rule has the same finding now, and no objection.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _BY_LEDGER: Final = frozenset(
 
 
 class Judge:
-    """Knows the look that a plan was made from."""
+    """Judges objects with the snapshot that a plan was made from."""
 
     def __init__(
         self,
@@ -37,22 +37,22 @@ class Judge:
         memory: ReconcilerState,
         codecs: Sequence[SchemeCodec] = (),
     ) -> None:
-        """The memory is the one with which the plan was made."""
+        """``memory`` is the state with which the plan was made."""
         self.codecs = tuple(codecs)
         self._snapshot = snapshot
         self._policy = policy
-        self._memory = memory
+        self._state = memory
 
-    def again(self, entry: Entry, found: Pod, node: Node | None) -> Action | None:
-        """The entry's action on the pod or SharePod as it is now; None if it is not right any more.
+    def again(self, entry: Entry, pod: Pod, node: Node | None) -> Action | None:
+        """The entry's action on the pod or SharePod as it is now; None if not right any more.
 
-        ``node`` is where it is, as it is now; None if it is nowhere, or the node is gone.
+        ``node`` is the pod's node as it is now; None if the pod has none, or the node is gone.
         """
         planned = entry.finding
-        if planned.rule in _BY_LEDGER and not self._looks_the_same(entry, found):
+        if planned.rule in _BY_LEDGER and not self._looks_the_same(entry, pod):
             return None
-        cluster_index = ClusterIndex(self._near(entry, found, node), self.codecs)
-        for rule in (each for each in RULES if each.rule is planned.rule):
+        cluster_index = ClusterIndex(self._near(entry, pod, node), self.codecs)
+        for rule in (rule_entry for rule_entry in RULES if rule_entry.rule is planned.rule):
             for raw in found_by(rule, cluster_index, self._policy):
                 finding = guarded(raw, cluster_index, self._policy)
                 same = (finding.key, finding.cause, finding.effect) == (
@@ -60,43 +60,43 @@ class Judge:
                     planned.cause,
                     planned.effect,
                 )
-                if same and objection(finding, cluster_index, self._policy, self._memory) is None:
+                if same and objection(finding, cluster_index, self._policy, self._state) is None:
                     alike = _lasting(finding.action) == _lasting(planned.action)
                     return finding.action if alike else None
         return None
 
-    def _looks_the_same(self, entry: Entry, found: Pod) -> bool:
+    def _looks_the_same(self, entry: Entry, current: Pod) -> bool:
         subject = entry.finding.subject
         seen = (*self._snapshot.pods, *self._snapshot.share_pods)
         before = next((pod for pod in seen if pod.ref.uid == subject.uid), None)
-        return before is not None and _unversioned(before) == _unversioned(found)
+        return before is not None and _unversioned(before) == _unversioned(current)
 
-    def _near(self, entry: Entry, found: Pod, node: Node | None) -> Snapshot:
-        """What the look has seen near the object, with it and its node as they are now.
+    def _near(self, entry: Entry, current: Pod, node: Node | None) -> Snapshot:
+        """The snapshot's objects near this object, with it and its node as they are now.
 
-        Near are the node, those who are or may yet be there, and those who have the same owner.
+        Near are the node, pods that are or may yet be on it, and pods of the same owner.
         """
         subject, seen = entry.finding.subject, self._snapshot
-        owner = found.owner.uid if found.owner else ""
+        owner = current.owner.uid if current.owner else ""
         pods = tuple(
             pod
             for pod in seen.pods
             if pod.ref.uid != subject.uid
             and (
-                pod.node in ("", found.node)
+                pod.node in ("", current.node)
                 or (pod.owner is not None and pod.owner.uid in (owner, subject.uid))
             )
         )
         share_pods = tuple(pod for pod in seen.share_pods if pod.ref.uid != subject.uid)
         nvidia_pods = tuple(pod for pod in seen.nvidia_pods if pod.ref.uid != subject.uid)
         if subject.kind is ObjectKind.SHARE_POD:
-            share_pods += (found,)
+            share_pods += (current,)
         elif len(nvidia_pods) < len(seen.nvidia_pods):
-            nvidia_pods += (found,)
+            nvidia_pods += (current,)
         else:
-            pods += (found,)
-        nodes = tuple(each for each in seen.nodes if each.name != found.node)
-        ledgers = {name: told for name, told in seen.ledgers.items() if name == found.node}
+            pods += (current,)
+        nodes = tuple(other_node for other_node in seen.nodes if other_node.name != current.node)
+        ledgers = {name: ledger for name, ledger in seen.ledgers.items() if name == current.node}
         return structs.replace(
             seen,
             nodes=nodes if node is None else (*nodes, node),
@@ -112,7 +112,7 @@ def _unversioned(pod: Pod) -> Pod:
 
 
 def _lasting(action: Action | None) -> Action | None:
-    """The action, whatever version it is planned for."""
+    """The action without the version that it is planned for."""
     if isinstance(action, Evict | Edit):
         return structs.replace(action, resource_version="")
     return action

@@ -1,8 +1,8 @@
-"""The ledgers of a whole cluster, look after look: what did not change is not merged again.
+"""The ledgers of a whole cluster; a node that did not change is not merged again.
 
-Most nodes and pods are the same from one look to the next. Of each node only what its ledger was
-made of is remembered, and the ledger itself only where something is wrong: that is all that rules
-ask for, and keeps 5,000 nodes in a few megabytes. Pure, with a memory.
+Most nodes and pods are the same from one observation to the next. The cache keeps each node's
+inputs, and its ledger only where something is wrong: rules ask for nothing else, and 5,000 nodes
+take a few megabytes. Pure, with a state.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from vgpu.schemes.registry import registry
 
 
 class _Page(msgspec.Struct, frozen=True, gc=False):
-    """One node: what its ledger was made of, and the ledger, None if nothing is wrong there."""
+    """One node: its ledger's inputs, and the ledger, None if nothing is wrong on the node."""
 
     node: Node
     pods: tuple[Pod, ...]
@@ -45,50 +45,52 @@ class LedgerCache:
         """The ledgers in which something is wrong, by node; arguments as of
         :func:`vgpu.ledger.cluster.cluster`.
         """
-        speakers = tuple(codecs)
-        if speakers != self._codecs:
-            self._codecs, self._pages = speakers, {}
-        cards = unhealthy or {}
-        at_home = _at_home(pods, speakers)
+        codecs_now = tuple(codecs)
+        if codecs_now != self._codecs:
+            self._codecs, self._pages = codecs_now, {}
+        unhealthy_by_node = unhealthy or {}
+        at_home = _at_home(pods, codecs_now)
         known = {node.name: node for node in nodes}
         before, self._pages = self._pages, {}
         for name in (*known, *sorted(at_home.keys() - known.keys())):
             node = known.get(name) or Node(name)
-            here, text = tuple(at_home.get(name, ())), cards.get(name, "")
-            page = before.get(name)
-            if page is None or not _same(page, node, here, text):
-                ledger = node_ledger(node, here, speakers, text)
-                page = _Page(node, here, text, ledger if is_notable(ledger) else None)
-            self._pages[name] = page
-        return {name: page.ledger for name, page in self._pages.items() if page.ledger is not None}
+            pods_here, text = tuple(at_home.get(name, ())), unhealthy_by_node.get(name, "")
+            cached = before.get(name)
+            if cached is None or not _same(cached, node, pods_here, text):
+                ledger = node_ledger(node, pods_here, codecs_now, text)
+                cached = _Page(node, pods_here, text, ledger if is_notable(ledger) else None)
+            self._pages[name] = cached
+        return {
+            name: cached.ledger for name, cached in self._pages.items() if cached.ledger is not None
+        }
 
 
 def is_notable(ledger: Ledger) -> bool:
-    """Whether a rule could find something in it."""
+    """Whether a rule could find something in the ledger."""
     runs_without = any(wanted.running for wanted in ledger.waiting)
     return bool(ledger.conflicts or ledger.malformed or runs_without)
 
 
 def _at_home(pods: Iterable[Pod], codecs: Sequence[SchemeCodec]) -> dict[str, list[Pod]]:
     """The pods that hold devices, by the node that they are bound or promised to."""
-    found: dict[str, list[Pod]] = {}
+    by_node: dict[str, list[Pod]] = {}
     for pod in pods:
         if holds_devices(pod):
             where = pod.node or home(pod, read_pod(pod, codecs))
             if where:
-                found.setdefault(where, []).append(pod)
-    return found
+                by_node.setdefault(where, []).append(pod)
+    return by_node
 
 
 def _same(page: _Page, node: Node, pods: tuple[Pod, ...], unhealthy: str) -> bool:
-    """Whether the ledger would come out the same. Objects that did not change are identical."""
+    """Whether the ledger would be the same. Objects that did not change are identical."""
     if page.pods != pods or page.unhealthy != unhealthy:
         return False
     return page.node is node or _lasting(page.node) == _lasting(node)
 
 
 def _lasting(node: Node) -> Node:
-    """What of a node can tell its GPUs: it changes rarely."""
+    """The parts of a node that can describe its GPUs: these change rarely."""
     passing = registry().passing_keys
     annotations = {key: text for key, text in node.annotations.items() if key not in passing}
     return structs.replace(node, resource_version="", annotations=annotations)

@@ -1,11 +1,11 @@
 """`vgpu reconcile`: find what shared GPUs left failed, stuck or forgotten, and repair it.
 
 ======= =====================================================================
-plan    what would be done, and why the rest would not
-apply   that, once
-run     that, again and again
-report  what is wrong, and what was done, in few words
-restore what was changed, as it was
+plan    shows the actions, and why other objects are skipped
+apply   applies a plan, once
+run     plans, and applies if configured, again and again
+report  summarises the problems and the past actions
+restore undoes past edits
 ======= =====================================================================
 """
 

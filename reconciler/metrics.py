@@ -1,7 +1,7 @@
 """The reconciler's own metric families, and the numbers behind them.
 
-To add a metric, add a row to a table; ``docs/metrics.md`` is generated from them. Nothing here has
-a label for a pod or a node: of those there are too many.
+To add a metric, add a row to a table; ``docs/metrics.md`` is generated from them. No metric here
+has a label for a pod or a node: there are too many of them.
 """
 
 import threading
@@ -32,11 +32,11 @@ class ReconcilerView(msgspec.Struct, frozen=True):
 
     Attributes:
         plan: the newest; None while there is none, or while another reconciler leads.
-        cycles: by how they ended.
+        cycles: number of cycles by ending.
         actions: by rule and outcome.
         missed: cycles that were due and did not take place.
         seconds: of the newest cycle, by stage.
-        last_cycle, last_success: when such a cycle began, unix seconds; None before the first.
+        last_cycle, last_success: begin of the last such cycle, unix seconds; None before the first.
         leads: None if there is no election.
         scope, mode: as this process runs.
         requests: to the API server.
@@ -60,7 +60,7 @@ class ReconcilerView(msgspec.Struct, frozen=True):
 
 # ---------------------------------------------------------------- the tables
 
-_LOOKED_AT: Final = (Subject.POD, Subject.SHARE_POD, Subject.NODE, Subject.FOLDER)
+_EXAMINED: Final = (Subject.POD, Subject.SHARE_POD, Subject.NODE, Subject.FOLDER)
 
 
 def _of_plan(count: Callable[[Plan], Labelled]) -> Callable[[ReconcilerView], Labelled]:
@@ -93,7 +93,7 @@ PLAN: Final = _one_row(
         "vgpu_reconcile_subjects",
         GAUGE,
         "Objects that were examined, by kind.",
-        _of_plan(lambda plan: {(kind.value,): plan.subjects.get(kind, 0) for kind in _LOOKED_AT}),
+        _of_plan(lambda plan: {(kind.value,): plan.subjects.get(kind, 0) for kind in _EXAMINED}),
         ("kind",),
     ),
     Family(
@@ -232,7 +232,7 @@ TABLES: Final = (PLAN, CYCLES, SELF, WEB, PROCESS)
 
 
 class ReconcilerMetrics:
-    """Counts what cycles do. Safe to use from several threads."""
+    """Counts cycles and their actions. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class ReconcilerMetrics:
         build: Mapping[str, str] | None = None,
         own: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        """``leads`` None is no election; the others tell numbers that are counted elsewhere."""
+        """``leads`` None is no election; the others return numbers that are counted elsewhere."""
         self._scope = scope
         self._mode = mode
         self._leads = leads
@@ -260,7 +260,7 @@ class ReconcilerMetrics:
         self._missed: Counter[Missed] = Counter()
 
     def note(self, cycle: Cycle) -> None:
-        """A cycle has ended."""
+        """Count a cycle that has ended."""
         with self._lock:
             self._newest = cycle
             self._cycles[cycle.ending] += 1
@@ -270,12 +270,12 @@ class ReconcilerMetrics:
                 self._last_success = cycle.began
 
     def note_missed(self, reason: Missed) -> None:
-        """A cycle did not take place."""
+        """Count a cycle that did not take place."""
         with self._lock:
             self._missed[reason] += 1
 
     def render(self) -> Exposition:
-        """The page as of now."""
+        """The current page."""
         with self._lock:
             return self._renderer.render(self._view())
 

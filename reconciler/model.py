@@ -1,7 +1,7 @@
-"""What the reconciler thinks in: what is seen, what is wrong, what is to be done. Frozen values.
+"""The reconciler's frozen values: what it sees, what is wrong, and what is to be done.
 
 ``Snapshot`` -> rules -> ``Finding`` -> plan -> ``Plan`` -> apply -> ``ActionResult``. A plan is a
-value: the one that is shown is the one that is applied.
+value: the plan that is shown is the plan that is applied.
 """
 
 import hashlib
@@ -20,28 +20,28 @@ from vgpu.model import PodRef
 
 
 class Scope(StrEnum):
-    """From where the reconciler looks."""
+    """The sources that the reconciler reads."""
 
     CLUSTER = "cluster"  # the API server alone
-    NODE = "node"  # one node's own sources too
+    NODE = "node"  # the API server and one node's own sources
 
 
 class Coverage(StrEnum):
-    """What a snapshot can have seen in full."""
+    """The parts that a snapshot can have seen in full."""
 
     PODS = "pods"
     NODES = "nodes"
     SHARE_PODS = "sharepods"
     LEDGER = "ledger"  # a node's own sources, not only annotations
-    FOLDERS = "folders"  # the shims' folders, and who maps the files in them
-    USAGE = "usage"  # the driver's processes, and whose they are
+    FOLDERS = "folders"  # the shims' folders, and the processes that map files in them
+    USAGE = "usage"  # the driver's processes, and their containers
 
 
 class ShimFolder(msgspec.Struct, frozen=True, gc=False):
-    """A folder ``<podUID>_<container>`` of a shim, as one look at it found it.
+    """A folder ``<podUID>_<container>`` of a shim, as it was at one time.
 
-    ``identity`` is device, inode and the newest change of it or its files (nanoseconds): if it is
-    another, it is another folder. ``mapped`` is whether a process has a file of it open or mapped.
+    ``identity`` is device, inode and the newest change of the folder or its files (nanoseconds):
+    another identity is another folder. ``mapped``: a process has a file of it open or mapped.
     """
 
     path: str
@@ -52,25 +52,25 @@ class ShimFolder(msgspec.Struct, frozen=True, gc=False):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """One look at a cluster, or at one node of it.
+    """The state of a cluster, or of one node, at one time.
 
     Attributes:
         now: unix seconds, by our clock.
-        scope: from where.
-        complete: what was seen in full; the rest is no evidence.
-        nodes: all, or the one.
-        pods: all that share GPUs, KubeShare's holder pods among them.
-        nvidia_pods: those with GPUs or MIG instances of NVIDIA's own plugin, which shares none.
+        scope: the sources that were read.
+        complete: the parts that were seen in full; the other parts are no evidence.
+        nodes: all nodes, or the one node.
+        pods: all pods that share GPUs, with KubeShare's holder pods.
+        nvidia_pods: pods with GPUs or MIG instances of NVIDIA's own plugin, which shares none.
         share_pods: KubeShare's SharePods, as pods.
-        malformed: objects that were seen and cannot be read: what they say is no evidence.
-        lock_owners: the pods that nodes' locks name and that are not among ``pods``, by namespace
-            and name, None for one that does not exist; None if nobody has asked for any.
+        malformed: objects that were seen and cannot be read: their content is no evidence.
+        lock_owners: the pods that nodes' locks name and that are not in ``pods``, by namespace
+            and name, None for a pod that does not exist; None if no owner was asked for.
         ledgers: by node; a node without any disagreement may be left out.
         folders: the shims' folders.
         owners: the owners of Failed pods whose own policy decides.
         usage: what containers use of devices, where that is known for certain.
-        live_pods: UIDs with a cgroup on the node, None if that was not looked at.
-        continuous: whether this is one of many looks of a loop that missed nothing in between.
+        live_pods: UIDs with a cgroup on the node, None if cgroups were not read.
+        continuous: the snapshot is one of many of a loop that missed no change in between.
         notes: what a reader must know, in words.
     """
 
@@ -93,7 +93,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class ObjectKind(StrEnum):
-    """What an object is."""
+    """The kind of an object."""
 
     POD = POD_KIND
     SHARE_POD = SHARE_POD_KIND
@@ -103,15 +103,15 @@ class ObjectKind(StrEnum):
 
 
 class ObjectRef(msgspec.Struct, frozen=True, gc=False, order=True):
-    """What a finding is about; it appears once in a plan.
+    """The object of a finding; it appears once in a plan.
 
     Attributes:
-        kind: what it is.
-        namespace: "" for what has none.
+        kind: the kind of the object.
+        namespace: "" for an object without a namespace.
         name: of the object; of a device its UUID or index, of a folder its path.
-        uid: its identity; of a folder its pod's.
+        uid: of the object; of a folder its pod's.
         part: which annotation of a node; "" for the whole.
-        node: where it is, "" if nowhere.
+        node: the node that the object is on, "" if none.
     """
 
     kind: ObjectKind
@@ -123,26 +123,26 @@ class ObjectRef(msgspec.Struct, frozen=True, gc=False, order=True):
 
     @property
     def key(self) -> str:
-        """What memory calls it: short, and another one for another object of the same name."""
+        """The short name in the reconciler's state; unique among objects of the same name."""
         if self.uid and self.kind in _HAVE_UIDS:
             return f"{self.kind}/{self.uid}/{self.part}"
         return f"{self.kind}/{self.node}/{self.namespace}/{self.name}/{self.part}"
 
     @property
     def home(self) -> str:
-        """The node that it is on, or that it is; "" if none."""
+        """The node that the object is on, or that the object is; "" if none."""
         return self.name if self.kind is ObjectKind.NODE else self.node
 
 
 _HAVE_UIDS: Final = frozenset({ObjectKind.POD, ObjectKind.SHARE_POD, ObjectKind.NODE})
-"""Kinds of which a UID is one object's own; several folders and devices may have a pod's."""
+"""Kinds whose objects have UIDs of their own; several folders and devices may have one pod's."""
 
 
 # ---------------------------------------------------------------- what is to be done
 
 
 class OwnerState(StrEnum):
-    """How it is with the pod that a node lock serves."""
+    """The state of the pod that a node lock serves."""
 
     GONE = "gone"
     ENDED = "ended"
@@ -152,7 +152,7 @@ class OwnerState(StrEnum):
 
 
 class OwnerGuard(msgspec.Struct, frozen=True, tag="owner"):
-    """A lock may go only while its owner is still in this state."""
+    """A lock may be removed only while its owner is still in this state."""
 
     namespace: str
     name: str
@@ -160,20 +160,24 @@ class OwnerGuard(msgspec.Struct, frozen=True, tag="owner"):
 
 
 class NobodyWaitsGuard(msgspec.Struct, frozen=True, tag="nobody_waits"):
-    """A lock may go only while no pod that is bound or promised to the node waits for Allocate."""
+    """A lock may be removed only while no pod that is bound or promised to the node waits for
+    Allocate.
+    """
 
     node: str
 
 
 class UnusedGuard(msgspec.Struct, frozen=True, tag="unused"):
-    """A holder pod may go only while no SharePod and no pod uses its virtual GPU on the node."""
+    """A holder pod may be evicted only while no SharePod and no pod uses its virtual GPU on the
+    node.
+    """
 
     node: str
     gpuid: str
 
 
 class PolicyGuard(msgspec.Struct, frozen=True, tag="policy"):
-    """A pod may go only while its owner would touch nothing else because of that."""
+    """A pod may be evicted only while its owner would then change nothing else."""
 
     owner: str
 
@@ -182,9 +186,9 @@ Guard = OwnerGuard | NobodyWaitsGuard | UnusedGuard | PolicyGuard
 
 
 class Evict(msgspec.Struct, frozen=True, tag="evict"):
-    """Evict the pod, if it is still this very version of it.
+    """Evict the pod, if it still has this version.
 
-    ``guards`` are what else must still be so: who uses a holder pod's GPU does not change it.
+    ``guards`` check what the version does not show, such as who uses a holder pod's GPU.
     """
 
     pod: PodRef
@@ -196,14 +200,14 @@ class Edit(msgspec.Struct, frozen=True, tag="edit"):
     """Change annotations of a pod, node or SharePod, if they are still what they were.
 
     Attributes:
-        target: whose annotations; ``part`` is not looked at.
+        target: the object that has the annotations; ``part`` is ignored.
         resource_version: that of the pod or SharePod as it was seen; "" for a node, whose
-            version changes with every heartbeat: there only the values count.
+            version changes with every heartbeat: of a node only the values are compared.
         before: each annotation as it was, None where there was none: the before-image.
-        after: each as it is to be, None to remove it. Same keys.
-        unbind: clear a SharePod's ``spec.nodeName``, which was this; "" leaves it alone.
-        bind: make a SharePod's ``spec.nodeName`` this again; only what undoes an edit does so.
-        guards: what must still be so.
+        after: each annotation as it is to be, None to remove it. Same keys.
+        unbind: clear a SharePod's ``spec.nodeName``, which was this; "" does not change it.
+        bind: set a SharePod's ``spec.nodeName`` to this again; only the inverse of an edit does.
+        guards: checks that must still pass.
     """
 
     target: ObjectRef
@@ -216,17 +220,17 @@ class Edit(msgspec.Struct, frozen=True, tag="edit"):
 
     @property
     def moves(self) -> bool:
-        """Whether it is about where a SharePod is bound: from ``unbind`` to ``bind``."""
+        """Whether the edit changes the node of a SharePod: from ``unbind`` to ``bind``."""
         return bool(self.unbind or self.bind)
 
     def __post_init__(self) -> None:
-        """Raises ValueError: what has no before-image can neither be checked nor undone."""
+        """Raises ValueError: an edit without a before-image can neither be checked nor undone."""
         if self.before.keys() != self.after.keys():
             raise ValueError("before and after are of other annotations")
 
 
 class RemoveFolder(msgspec.Struct, frozen=True, tag="remove_folder"):
-    """Remove a shim's folder, if it is still this very one and nobody uses it."""
+    """Remove a shim's folder, if its identity is unchanged and no process uses it."""
 
     path: str
     pod_uid: str
@@ -236,24 +240,24 @@ class RemoveFolder(msgspec.Struct, frozen=True, tag="remove_folder"):
 Action = Evict | Edit | RemoveFolder
 
 _DIGEST: Final = 8
-"""Bytes by which memory tells findings of one rule about one object apart."""
+"""Length of the digest that distinguishes findings of one rule about one object, in bytes."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that is wrong, about one object.
+    """One problem of one object.
 
     Attributes:
-        rule: who found it.
+        rule: the rule that found the problem.
         cause: the reason code.
-        subject: about what.
-        evidence: what shows it, in words that a person can check; never empty.
-        since: when it began at the latest, by another machine's clock (unix seconds); None if
-            nothing tells: then it counts from when we first saw it.
-        grace: seconds that it must have been so before it is acted on.
-        effect: what acting is good for.
-        action: what would repair it, done to the object itself; None if it can only be reported.
+        subject: the object.
+        evidence: what shows the problem, in words that a person can check; never empty.
+        since: when the problem began at the latest, by another machine's clock (unix seconds);
+            None if unknown: then it counts from the time at which we first saw it.
+        grace: minimum age of the problem before an action, in seconds.
+        effect: what the action achieves.
+        action: the repair of the object itself; None if the problem can only be reported.
         objection: why the rule itself would not act now.
-        part: which part of the object it is about, if each is found by itself.
+        part: the part of the object that has the problem, if each part has its own finding.
     """
 
     rule: Rule
@@ -269,20 +273,20 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def replaces(self) -> bool:
-        """Whether acting makes an owner create another pod: it evicts, and not to tidy up."""
+        """Whether the action evicts a pod so that its owner creates another, not to tidy up."""
         return isinstance(self.action, Evict) and self.effect is Effect.RECOVERY
 
     @property
     def key(self) -> str:
-        """What memory calls it: with another text in its annotations it is another finding.
+        """The name in the reconciler's state; another text in the annotations is another key.
 
-        Else a node whose lock is taken and released all the time would look as if it had one old
-        lock, whenever we happen to look between. The evidence makes no difference: amounts change.
+        Without the text, a node whose lock is often taken and released would seem to have one old
+        lock. The evidence is not in the key, because amounts change.
         """
-        told = self.part.encode(errors="surrogatepass")
+        identity = self.part.encode(errors="surrogatepass")
         if isinstance(self.action, Edit):
-            told += msgspec.json.encode(self.action.before, order="sorted")
-        digest = hashlib.blake2s(told, digest_size=_DIGEST).hexdigest() if told else ""
+            identity += msgspec.json.encode(self.action.before, order="sorted")
+        digest = hashlib.blake2s(identity, digest_size=_DIGEST).hexdigest() if identity else ""
         return f"{self.rule}/{self.subject.key}/{digest}"
 
 
@@ -292,8 +296,8 @@ class Finding(msgspec.Struct, frozen=True):
 class Entry(msgspec.Struct, frozen=True):
     """An object in a plan: its leading finding, and the other rules that found it too.
 
-    ``skip`` is why it is skipped, None for an action and for what is only reported;
-    ``detail`` reports the rest of it: for how long yet, by which limit. ``owner`` is the UID of its
+    ``skip`` is why the object is skipped, None for an action and for report only; ``detail``
+    completes the reason: for how long yet, by which limit. ``owner`` is the UID of the object's
     controller, "" if it has none.
     """
 
@@ -307,8 +311,8 @@ class Entry(msgspec.Struct, frozen=True):
 class Breaker(msgspec.Struct, frozen=True):
     """The circuit breaker: ``wanted`` actions of at most ``allowed``, with ``pods`` GPU pods.
 
-    ``pods`` are those that live, and ask for a share of a GPU or hold a claim to one. Of tidying
-    and repairs, what one rule wants in one namespace, or of a node's folders, is ``wanted`` once.
+    ``pods`` counts live pods that ask for a share of a GPU or hold a claim to one. Tidying actions
+    and repairs of one rule in one namespace, or in one node's folders, count once in ``wanted``.
     """
 
     wanted: int
@@ -317,22 +321,22 @@ class Breaker(msgspec.Struct, frozen=True):
 
     @property
     def tripped(self) -> bool:
-        """Whether nothing may be done."""
+        """Whether the breaker allows no action."""
         return self.wanted > self.allowed
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is to be done, in this order, and every object that is skipped with its reason.
+    """The actions, in this order, and every object that is skipped with its reason.
 
     Attributes:
         id: the same for the same actions.
         made_at: unix seconds.
-        scope: from where it was seen.
+        scope: the sources that were read.
         actions: to be applied.
-        skipped: what a rule would act on, were it not for ``skip``.
-        findings: what can only be reported.
-        breaker: how near it is to tripping.
-        subjects: how many of each kind were looked at.
+        skipped: objects with an action that ``skip`` prevents.
+        findings: report only.
+        breaker: the number of needed actions, and its limit.
+        subjects: number of examined objects of each kind.
         notes: what a reader must know, in words.
     """
 
@@ -348,12 +352,12 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All of them."""
+        """The entries of actions, skipped and findings."""
         return (*self.actions, *self.skipped, *self.findings)
 
 
 class ActionResult(msgspec.Struct, frozen=True):
-    """What became of one action; ``detail`` in the words of the API server or file system."""
+    """The outcome of one action; ``detail`` is the message of the API server or file system."""
 
     entry: Entry
     outcome: ActionOutcome

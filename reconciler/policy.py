@@ -1,4 +1,4 @@
-"""What the operator allows: which rules may act, on whom, how fast, and after how long."""
+"""The operator's policy: which rules may act, on which objects, how fast, and after which age."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -12,9 +12,9 @@ from reconciler.reasons import Rule
 class Mode(StrEnum):
     """How far a rule may go."""
 
-    OFF = "off"  # it does not look
-    PLAN = "plan"  # it looks and tells
-    APPLY = "apply"  # it acts where the reconciler is told to
+    OFF = "off"  # the rule is not evaluated
+    PLAN = "plan"  # the rule's findings are reported
+    APPLY = "apply"  # the rule's actions are applied where the reconciler applies plans
 
 
 REPORTED: Final = frozenset(
@@ -35,18 +35,17 @@ DEFAULT_MODES: Final[Mapping[Rule, Mode]] = {
 }
 
 RECREATED: Final = ("ReplicaSet", "ReplicationController", "StatefulSet")
-"""Kinds of owners that make any pod again at no cost of their own."""
+"""Kinds of owners that recreate any pod without another effect."""
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """How much may be done in one cycle; attempts count, not only successes.
+    """The maximum number of actions in one cycle; attempts count, not only successes.
 
     ``per_owner`` is the part of an owner's living replicas that may be evicted, at least one.
-    Those that begin with ``ended`` are for evictions of pods that have ended and can never run
-    again: they disrupt nobody, and count for no other limit. ``breaker`` is the part of the living
-    pods that share GPUs that may want action at once; below ``breaker_floor`` candidates it never
-    trips. Of tidying and repairs, what one rule wants in one namespace counts once, and so do a
-    node's folders.
+    Limits with ``ended`` are for evictions of pods that have ended and can never run again: these
+    disrupt nobody, and count for no other limit. ``breaker`` is the part of the living pods that
+    share GPUs that may need an action at once; up to ``breaker_floor`` candidates it never trips.
+    Tidying actions and repairs of one rule in one namespace count once, and so do a node's folders.
     """
 
     per_cycle: int = 50
@@ -63,12 +62,12 @@ class Limits(msgspec.Struct, frozen=True):
 class Ages(msgspec.Struct, frozen=True):
     """Minimum age of a problem before an action, in seconds.
 
-    ``failed``: a failure. ``assumed``: a promise that nobody kept; longer than the time-outs of
-    the schedulers' locks (300 s), so that they have abandoned before us. ``lock``: a lock whose
-    owner is gone. ``handshake``: a node abandoned although its plugin lives. ``drift``: a
-    disagreement about a GPU. ``over_limit``: more memory used than given; as long as the alert
-    waits. ``orphan``: what lost its owner. ``clock_skew`` is added to all of them: so wrong may
-    another machine's clock be without anything being done too early.
+    ``failed``: a failure. ``assumed``: a claim that was not served; not below the time-outs of the
+    schedulers' locks (300 s), so that they give up before us. ``lock``: a lock whose owner is gone.
+    ``handshake``: a node abandoned although its plugin is alive. ``drift``: a disagreement about a
+    GPU. ``over_limit``: more memory used than allocated; as long as the alert waits. ``orphan``: an
+    object without its owner. ``clock_skew`` is added to all of them: another machine's clock may
+    differ by this much without an action being too early.
     """
 
     failed: float = 60.0
@@ -91,17 +90,17 @@ class Backoff(msgspec.Struct, frozen=True):
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """All of it.
+    """The whole policy.
 
     Attributes:
         modes: by rule; a rule that is not here has its default.
         limits, ages, backoff: see there.
-        owners: kinds of controllers whose pods may be evicted, whatever comes of it; ``Kind``, or
+        owners: kinds of controllers whose pods may be evicted, whatever the effect; ``Kind``, or
             ``Kind.group`` where the kind is not Kubernetes' own.
-        evict_bare: also pods that nobody makes again.
+        evict_bare: also pods that no controller recreates.
         evict_running: also running pods, where a rule reports that this helps.
-        namespaces: only pods in these, if any are named; then nothing of nodes either.
-        protected_namespaces: nothing is done here; KubeShare's holder pods excepted.
+        namespaces: only pods in these, if any are named; then no objects of nodes either.
+        protected_namespaces: no actions here, except on KubeShare's holder pods.
         priority_ceiling: pods of a higher priority are skipped.
     """
 

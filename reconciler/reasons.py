@@ -8,7 +8,7 @@ from vgpu.reasons import Explained
 
 
 class Rule(Explained):
-    """What is looked for; where several rules find the same object, the first that may act does."""
+    """The rules; where several find the same object, the first that may act does."""
 
     REFUSED = "refused", "the kubelet rejected the pod at admission, and the pod will never run"
     TERMINATED = "terminated", "a node shutdown ended the pod, and the pod will not run again"
@@ -188,7 +188,7 @@ class Cause(Explained):
 
 
 class Effect(Explained):
-    """What an action is good for."""
+    """What an action achieves."""
 
     RECOVERY = "recovery", "a workload that failed gets another chance"
     TIDYING = "tidying", "a leftover is removed; its replacement already exists"

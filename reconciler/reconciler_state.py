@@ -1,7 +1,7 @@
-"""What is remembered from one cycle to the next: when things were first seen, what was tried.
+"""The state kept from one cycle to the next: when findings were first seen, what was tried.
 
-A cache: losing it only means waiting once more. It is bounded, and it forgets at once what is not
-found any more, so that only what was so in every cycle grows old. Pure.
+A cache: losing it only restarts all ages. It is bounded, and drops at once a finding that is not
+found any more, so that only findings of every cycle grow old. Pure.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from reconciler.policy import Backoff
 from reconciler.reasons import ActionOutcome
 
 MOST: Final = 1500
-"""Entries of each kind: together below a ConfigMap's 1 MiB, even where nodes have long names."""
+"""Maximum entries of each kind: all fit in a ConfigMap's 1 MiB, even with long node names."""
 
 VERSION: Final = 1
 
@@ -33,12 +33,12 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReconcilerState(msgspec.Struct, frozen=True):
-    """What is known from before; times are unix seconds by our clock.
+    """The state from earlier cycles; times are unix seconds by our clock.
 
     Attributes:
-        version: of this form.
+        version: of this format.
         seen: key of a finding -> since when it was found in every cycle.
-        failed: key of a finding -> when its action last came to nothing.
+        failed: key of a finding -> when its action last failed.
         attempts: ``<owner uid>@<node>`` -> evictions.
     """
 
@@ -48,16 +48,16 @@ class ReconcilerState(msgspec.Struct, frozen=True):
     attempts: Mapping[str, Attempt] = {}
 
     def first_seen(self, finding: Finding, now: float) -> float:
-        """Since when we know of it; not later than now, whatever became of the clock."""
+        """When we first saw the finding; not later than now, even if the clock was set back."""
         return min(self.seen.get(finding.key, now), now)
 
     def since(self, finding: Finding, now: float) -> float:
-        """Since when it is so, by whichever clock it is the oldest."""
+        """Since when the finding holds; the earlier of our clock's time and its own."""
         seen = self.first_seen(finding, now)
         return seen if finding.since is None else min(seen, finding.since)
 
     def pause(self, key: str, now: float, backoff: Backoff) -> float:
-        """Seconds that an owner's pods on a node are skipped yet; 0 or less is not at all."""
+        """Seconds for which an owner's pods on a node are still skipped; 0 or less if not."""
         attempt = self.attempts.get(key)
         if attempt is None:
             return 0.0
@@ -67,32 +67,31 @@ class ReconcilerState(msgspec.Struct, frozen=True):
 
 
 def attempt_key(owner_uid: str, node: str) -> str:
-    """What memory calls an owner's pods on a node."""
+    """The key of an owner's pods on a node."""
     return f"{owner_uid}@{node}"
 
 
 def remember(memory: ReconcilerState, findings: Iterable[Finding], now: float) -> ReconcilerState:
-    """With what could be acted on now, and without what is not found any more.
+    """The state with the findings that have an action now, and without those not found any more.
 
-    Of too many the newest are forgotten, first of those that tell themselves since when they are;
-    and those of the namespace that has the most of them, or one tenant's would keep everybody
-    else's from ever growing old.
+    Of too many, the newest are dropped, first those that have a time of their own; and those of
+    the namespace with the most, or one tenant's findings would keep all others from growing old.
     """
-    found = {finding.key: finding for finding in findings if finding.action is not None}
-    seen = {key: memory.first_seen(finding, now) for key, finding in found.items()}
+    by_key = {finding.key: finding for finding in findings if finding.action is not None}
+    seen = {key: memory.first_seen(finding, now) for key, finding in by_key.items()}
     if len(seen) > MOST:
-        kept = sorted(seen, key=lambda key: (found[key].since is not None, seen[key], key))
-        seen = {key: seen[key] for key in _fair(kept, found)[:MOST]}
+        kept = sorted(seen, key=lambda key: (by_key[key].since is not None, seen[key], key))
+        seen = {key: seen[key] for key in _fair(kept, by_key)[:MOST]}
     failed = {key: min(at, now) for key, at in memory.failed.items() if key in seen}
     return msgspec.structs.replace(memory, seen=seen, failed=failed)
 
 
-def _fair(keys: Iterable[str], found: Mapping[str, Finding]) -> list[str]:
-    """The first of each namespace, then the second of each, and so on."""
+def _fair(keys: Iterable[str], findings: Mapping[str, Finding]) -> list[str]:
+    """The first key of each namespace, then the second of each, and so on."""
     places: Counter[str] = Counter()
     turns = {}
     for key in keys:
-        namespace = found[key].subject.namespace
+        namespace = findings[key].subject.namespace
         turns[key] = places[namespace]
         places[namespace] += 1
     return sorted(turns, key=turns.__getitem__)
@@ -101,7 +100,7 @@ def _fair(keys: Iterable[str], found: Mapping[str, Finding]) -> list[str]:
 def learn(
     memory: ReconcilerState, results: Iterable[ActionResult], now: float, backoff: Backoff
 ) -> ReconcilerState:
-    """With what was tried, and without the evictions long past; attempts count, too."""
+    """The state with these results, and without the evictions long past; attempts count, too."""
     failed = dict(memory.failed)
     attempts = {
         key: Attempt(attempt.count, min(attempt.last, now))  # our clock may have been ahead
@@ -127,17 +126,17 @@ def learn(
 
 
 def encode(memory: ReconcilerState) -> str:
-    """As text, for the ConfigMap."""
+    """The state as text, for the ConfigMap."""
     return msgspec.json.encode(memory, order="deterministic").decode()
 
 
 def decode(text: str) -> ReconcilerState:
-    """From text; what cannot be read, or is of another version, is an empty memory."""
+    """The state from text; an empty state if unreadable or of another version."""
     try:
-        memory = msgspec.json.decode(text, type=ReconcilerState)
+        state = msgspec.json.decode(text, type=ReconcilerState)
     except (msgspec.DecodeError, RecursionError, ValueError):
         return ReconcilerState()
-    kinds = (memory.seen, memory.failed, memory.attempts)
-    sound = all(attempt.count > 0 for attempt in memory.attempts.values())
+    kinds = (state.seen, state.failed, state.attempts)
+    sound = all(attempt.count > 0 for attempt in state.attempts.values())
     fits = all(len(kind) <= MOST for kind in kinds)
-    return memory if memory.version == VERSION and fits and sound else ReconcilerState()
+    return state if state.version == VERSION and fits and sound else ReconcilerState()

@@ -1,8 +1,8 @@
-"""When cycles begin: every so often, or by a cron expression, in UTC; never two at a time.
+"""When cycles begin: at an interval, or by a cron expression, in UTC; never two at a time.
 
-APScheduler 3 is used with what it does silently switched off: runs that are late by more than a
-second are not dropped, runs that have piled up are one, and its weekdays, which count from Monday,
-are given by name. What it does not run after all is told.
+APScheduler 3 is used without its silent behaviour: runs that are late by more than a second are
+not dropped, runs that have piled up are one run, and weekdays, which it counts from Monday, are
+passed by name. Runs that it still misses are reported.
 """
 
 import logging
@@ -27,7 +27,7 @@ from reconciler.config.cron import DAYS, Cron, parse_cron
 from vgpu.reasons import Explained
 
 JITTER: Final = 0.1
-"""Part of the time between two cycles by which one may be late, lest all begin at once."""
+"""Maximum delay of a cycle, as a part of the interval; so not all reconcilers begin at once."""
 
 
 class Missed(Explained):
@@ -46,10 +46,10 @@ _MISSED: Final[Mapping[int, Missed]] = {
 
 
 def trigger(every: float, cron: str, now: datetime, jitter: float = JITTER) -> BaseTrigger:
-    """Every so many seconds, or by the expression if there is one.
+    """A trigger at an interval of ``every`` seconds, or by the expression if there is one.
 
-    ``jitter`` is the part of the time between two by which one may be late; for an expression, of
-    the time between the next two. Raises ValueError.
+    ``jitter`` is the maximum delay of a run, as a part of the interval; for an expression, of the
+    time between the next two runs. Raises ValueError.
     """
     if not cron:
         return IntervalTrigger(seconds=every, jitter=every * jitter, timezone=UTC)
@@ -63,7 +63,7 @@ def trigger(every: float, cron: str, now: datetime, jitter: float = JITTER) -> B
 
 
 def _cron_triggers(cron: Cron) -> Iterable[CronTrigger]:
-    """A day that both fields allow, or one for each field."""
+    """One trigger for days that both fields allow, or one for each field."""
     weekdays = ",".join(DAYS[day] for day in sorted(cron.weekdays))
     days = _listed(cron.days)
     either = (("*", weekdays), (days, "*")) if cron.either_day else ((days, weekdays),)
@@ -86,8 +86,8 @@ def _listed(numbers: Iterable[int]) -> str:
 class Schedule:
     """Runs a job again and again on a thread of its own, one run at a time.
 
-    ``missed`` is told of each run that did not take place or raised. With ``every`` the first run
-    is at once.
+    ``missed`` is called for each run that did not take place or raised. With ``every``, the first
+    run begins at once.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Schedule:
         every: float,
         cron: str = "",
     ) -> None:
-        """Raises ValueError for a cron expression that is none."""
+        """Raises ValueError for an invalid cron expression."""
         self._missed = missed
         logging.getLogger("apscheduler").setLevel(logging.WARNING)  # two lines a run otherwise
         self._scheduler = BackgroundScheduler(
@@ -115,7 +115,7 @@ class Schedule:
         self._scheduler.start()
 
     def stop(self) -> None:
-        """Begin no further run; one under way is left to itself."""
+        """Begin no further run; does not wait for a running one."""
         self._scheduler.shutdown(wait=False)
 
     def _heard(self, event: SchedulerEvent) -> None:

@@ -1,7 +1,7 @@
 """The long-running reconciler: cycles on a schedule while it leads, its metrics and probes.
 
-SIGTERM and SIGINT end it in good order: no further action is begun, the one under way is waited
-for, and only then is the Lease returned, so that nobody acts beside us.
+At SIGTERM and SIGINT the reconciler begins no further action, waits for the running one, and only
+then returns the Lease, so that no other reconciler acts at the same time.
 """
 
 import logging
@@ -28,13 +28,13 @@ LEAVING_SECONDS: Final = 20.0
 """Maximum time to wait for a running action at the end, in seconds; a kubelet kills after 30."""
 
 HUNG_SECONDS: Final = 300.0
-"""A cycle that takes so much longer than its deadline will not end by itself."""
+"""Time after a cycle's deadline at which the cycle counts as hung, in seconds."""
 
 _STEP_SECONDS: Final = 0.1
 
 
 class Loop:
-    """Cycles, one at a time, while we lead and until we are asked to stop."""
+    """Runs cycles, one at a time, while we lead and until we are asked to stop."""
 
     def __init__(
         self,
@@ -47,7 +47,9 @@ class Loop:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``leader`` None is no election; ``deadline`` is what applying a plan may take."""
+        """``leader`` None is no election; ``deadline`` is the maximum time to apply a plan, in
+        seconds.
+        """
         self._cycles = cycles
         self._numbers = numbers
         self._leader = leader
@@ -80,18 +82,18 @@ class Loop:
             self.ready = self.ready or cycle.ending is not Ending.BLIND
 
     def missed(self, reason: Missed, error: BaseException | None) -> None:
-        """A cycle did not take place, or not to its end."""
+        """Count and log a cycle that did not take place, or not to its end."""
         self._numbers.note_missed(reason)
         log.error("a cycle was missed: %s", reason.explanation, exc_info=error)
 
     @property
     def hung(self) -> bool:
-        """Whether a cycle has been under way for longer than it can take."""
+        """Whether a cycle has been running for longer than it can take."""
         since = self._since
         return since is not None and self._monotonic() - since > self._patience
 
     def finish(self, timeout: float) -> bool:
-        """Wait for the cycle under way; whether none is any more."""
+        """Wait for the running cycle; returns whether none runs any more."""
         if not self._running.acquire(timeout=timeout):
             return False
         self._running.release()
@@ -108,7 +110,7 @@ class Loop:
         return Cycle(now, Ending.STANDBY)
 
     def _leads(self, leader: LeaderElector) -> bool:
-        """Whether we lead; in the beginning that takes a moment to be known."""
+        """Whether we lead; waits for the first result of the election."""
         until = self._monotonic() + ELECTION_SECONDS
         while not (leader.leads() or leader.holder) and self._monotonic() < until:
             if self._stopping.wait(_STEP_SECONDS):
@@ -117,7 +119,7 @@ class Loop:
 
 
 def tell(cycle: Cycle) -> None:
-    """Log what became of a cycle and of its actions."""
+    """Log the outcome of a cycle and of its actions."""
     for result in cycle.results:
         finding = result.entry.finding
         subject = finding.subject
@@ -134,20 +136,20 @@ def tell(cycle: Cycle) -> None:
             },
         )
     plan = cycle.plan
-    told: dict[str, object] = {"result": cycle.ending}
+    fields: dict[str, object] = {"result": cycle.ending}
     if plan is not None:
-        told |= {
+        fields |= {
             "plan": plan.id,
             "actions": len(plan.actions),
             "skipped": len(plan.skipped),
             "findings": len(plan.findings),
             "breaker_tripped": plan.breaker.tripped,
         }
-    told["seconds"] = f"{sum(cycle.seconds.values()):.3f}"
+    fields["seconds"] = f"{sum(cycle.seconds.values()):.3f}"
     if cycle.error:
-        log.warning("cycle: %s", cycle.error, extra=told)
+        log.warning("cycle: %s", cycle.error, extra=fields)
     else:
-        log.info("cycle", extra=told)
+        log.info("cycle", extra=fields)
 
 
 def routes(loop: Loop, numbers: ReconcilerMetrics) -> Routes:
@@ -162,9 +164,9 @@ def routes(loop: Loop, numbers: ReconcilerMetrics) -> Routes:
 
 
 def leave(loop: Loop, leader: LeaderElector | None, stopping: threading.Event) -> None:
-    """Begin nothing more, wait for what is under way, then lead no longer.
+    """Begin no further cycle, wait for the running one, then stop leading.
 
-    What hangs ends the process, and the Lease expires by itself.
+    A cycle that hangs ends the process, and the Lease expires by itself.
     """
     stopping.set()
     if not loop.finish(LEAVING_SECONDS):

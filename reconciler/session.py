@@ -1,4 +1,4 @@
-"""What a command works with, opened as its flags say: the API server, eyes, hands and memory."""
+"""What a command needs, opened by its flags: the API server, an observer, an applier, a store."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -22,33 +22,33 @@ from vgpu.kube.connection import ClusterError
 from vgpu.kube.flags import connected
 
 LEAST_MARGIN_SECONDS: Final = 5.0
-"""Clocks that are kept by NTP differ by far less, whatever margin ages are given."""
+"""Minimum tolerance for our clock, in seconds; clocks that NTP keeps differ by far less."""
 
 
 class NoAudit:
-    """For a dry run, of which there is nothing to be told."""
+    """The audit of a dry run: it records nothing."""
 
     def intent(self, plan: Plan, entry: Entry) -> None:
-        """Tell nobody."""
+        """Record nothing."""
 
     def result(self, plan: Plan, result: ActionResult) -> None:
-        """Tell nobody."""
+        """Record nothing."""
 
     def tell(self, record: AuditRecord) -> None:
-        """Tell nobody."""
+        """Record nothing."""
 
 
 class LateObserver:
-    """An observer that is made when it is first asked: who stands by follows nothing."""
+    """An observer that is created at its first use: a standby watches nothing."""
 
     def __init__(self, make: Callable[[], Observer], check: Callable[[], None]) -> None:
-        """``make`` makes it; ``check`` raises after a look that cannot be judged."""
+        """``make`` creates the observer; ``check`` raises after a view that cannot be judged."""
         self._make = make
         self._check = check
         self._made: Observer | None = None
 
     def view(self, now: float) -> ClusterView:
-        """As :meth:`reconciler.observe.Observer.look`."""
+        """As :meth:`reconciler.observe.Observer.view`."""
         if self._made is None:
             self._made = self._make()
         view = self._made.view(now)
@@ -56,24 +56,24 @@ class LateObserver:
         return view
 
     def mapped(self, path: str) -> bool:
-        """As :meth:`NodeObserver.mapped`; a folder that nobody has looked for counts as used."""
+        """As :meth:`NodeObserver.mapped`; without an observer every folder counts as used."""
         return self._made.mapped(path) if isinstance(self._made, NodeObserver) else True
 
     def close(self) -> None:
-        """Look no longer."""
+        """Close the observer, if there is one."""
         if self._made is not None:
             self._made.close()
 
 
 class Session(msgspec.Struct, frozen=True):
-    """One API server, and how to look at it and change it."""
+    """One API server, with its observer and the means to change it."""
 
     options: ReconcilerOptions
     cluster: ApiClient
     observer: LateObserver
 
     def store(self) -> ConfigMapStateStore:
-        """Where memory is kept; each node has its own."""
+        """The store of the reconciler's state; each node has its own."""
         return ConfigMapStateStore(
             self.cluster, self.options.state_namespace, self.own_name(CONFIG_MAP)
         )
@@ -90,9 +90,9 @@ class Session(msgspec.Struct, frozen=True):
         leads: Callable[[], bool] = lambda: True,
         stopping: threading.Event,
     ) -> Apply:
-        """How a plan is applied; the others are the arguments of :class:`Applier`.
+        """The function that applies a plan; arguments as of :class:`ApplyOptions`.
 
-        Once ``stopping`` is set nothing more is begun.
+        Once ``stopping`` is set, no further action begins.
         """
         remover = None
         if self.options.scope is Scope.NODE:
@@ -114,7 +114,7 @@ class Session(msgspec.Struct, frozen=True):
 
 @contextmanager
 def session(options: ReconcilerOptions, *, continuous: bool = False) -> Iterator[Session]:
-    """A session; a ``continuous`` one follows what another lists. Raises click.ClickException."""
+    """A session; ``continuous`` watches instead of listing. Raises click.ClickException."""
     with connected(options.kubeconfig, options.context) as cluster:
         observer = LateObserver(
             lambda: _observer(options, cluster, continuous=continuous),
@@ -127,12 +127,12 @@ def session(options: ReconcilerOptions, *, continuous: bool = False) -> Iterator
 
 
 def expect_right_clock(cluster: ApiClient, margin: float) -> None:
-    """Raises ClusterError WrongClock: by a clock that is further off no age is what it seems."""
+    """Raises ClusterError WrongClock if our clock differs by more: all ages would be wrong."""
     ahead = cluster.clock_ahead
     if abs(ahead) > max(margin, LEAST_MARGIN_SECONDS):
         where = "ahead of" if ahead > 0 else "behind"
-        told = f"this machine's clock is {abs(ahead):.0f} s {where} that of {cluster.server}"
-        raise ClusterError(0, "WrongClock", told)
+        message = f"this machine's clock is {abs(ahead):.0f} s {where} that of {cluster.server}"
+        raise ClusterError(0, "WrongClock", message)
 
 
 def _observer(options: ReconcilerOptions, cluster: ApiClient, *, continuous: bool) -> Observer:

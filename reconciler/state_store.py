@@ -1,7 +1,7 @@
-"""The reconciler's memory kept in the cluster, in a ConfigMap, so that a new leader has it too.
+"""Keeps the reconciler's state in a ConfigMap, so that a new leader has it too.
 
-It is a cache: whatever goes wrong with it is said once and the run goes on with what the process
-remembers. Losing it only means waiting one grace again.
+The ConfigMap is a cache: each of its errors is logged once, and the run goes on with the state of
+the process. Losing it only restarts the findings' ages.
 """
 
 import logging
@@ -29,21 +29,21 @@ class ConfigMaps(Protocol):
     def versioned_config_map(
         self, namespace: str, name: str
     ) -> tuple[Mapping[str, str], str] | None:
-        """Data and resource version, None if there is none of that name."""
+        """Data and resource version, None if there is no ConfigMap of that name."""
         ...
 
     def write_config_map(
         self, namespace: str, name: str, data: Mapping[str, str], resource_version: str
     ) -> str:
-        """Replace that version, or create it where that is ""; the new version."""
+        """Replace that version, or create the ConfigMap if ""; returns the new version."""
         ...
 
 
 class ConfigMapStateStore:
-    """Loads and saves. One thread calls it; it never raises for what the cluster does."""
+    """Loads and saves the state. One thread calls it; it never raises for the cluster's errors."""
 
     def __init__(self, cluster: ConfigMaps, namespace: str, name: str = CONFIG_MAP) -> None:
-        """Who judges the same things shares one ConfigMap; a node's own reconciler must not."""
+        """Reconcilers of the same objects share one ConfigMap; a node's own must not."""
         self._cluster = cluster
         self._namespace = namespace
         self._name = name
@@ -51,61 +51,61 @@ class ConfigMapStateStore:
         self._failure = ""
 
     def load(self) -> ReconcilerState:
-        """What was kept; nothing if there is nothing, or nothing that can be read."""
+        """The kept state; an empty state if there is none, or if it cannot be read."""
         try:
-            memory = self._read()
+            state = self._read()
         except (ClusterError, SourceError) as error:
-            self._tell("read", error)
+            self._log_failure("read", error)
             return ReconcilerState()
-        self._tell_well()
-        return memory
+        self._log_recovery()
+        return state
 
     def save(self, memory: ReconcilerState) -> ReconcilerState:
-        """Keep it; what is to be remembered now.
+        """Keep the state; returns the state to go on with.
 
-        It differs where another process has written meanwhile: both are kept, as
-        :func:`merge` reports.
+        It differs where another process has written meanwhile: both are kept, as by
+        :func:`merge`.
         """
         try:
             return self._write(memory)
         except (ClusterError, SourceError) as error:
             if not (isinstance(error, ClusterError) and error.status == HTTPStatus.CONFLICT):
-                self._tell("written", error)
+                self._log_failure("written", error)
                 return memory
         try:
             return self._write(merge(memory, self._read()))
         except (ClusterError, SourceError) as error:
-            self._tell("written", error)
+            self._log_failure("written", error)
             return memory
 
     def _read(self) -> ReconcilerState:
-        found = self._cluster.versioned_config_map(self._namespace, self._name)
-        if found is None:
+        config_map = self._cluster.versioned_config_map(self._namespace, self._name)
+        if config_map is None:
             self._version = ""
             return ReconcilerState()
-        data, self._version = found
+        data, self._version = config_map
         text = data.get(KEY, "")
-        memory = decode(text)
-        if text and memory == ReconcilerState() and text != encode(memory):
+        state = decode(text)
+        if text and state == ReconcilerState() and text != encode(state):
             log.warning("%s: what is remembered there cannot be read, and is forgotten", self)
-        return memory
+        return state
 
     def _write(self, memory: ReconcilerState) -> ReconcilerState:
         data = {KEY: encode(memory)}
         self._version = self._cluster.write_config_map(
             self._namespace, self._name, data, self._version
         )
-        self._tell_well()
+        self._log_recovery()
         return memory
 
-    def _tell(self, deed: str, error: ClusterError | SourceError) -> None:
-        """The same failure is said once."""
+    def _log_failure(self, deed: str, error: ClusterError | SourceError) -> None:
+        """Logs a failure; the same failure once."""
         failure = f"{self} could not be {deed}, memory stays in this process: {error}"
         if failure != self._failure:
             log.warning("%s", failure)
         self._failure = failure
 
-    def _tell_well(self) -> None:
+    def _log_recovery(self) -> None:
         if self._failure:
             log.info("%s can be used again", self)
         self._failure = ""
@@ -115,11 +115,11 @@ class ConfigMapStateStore:
 
 
 def merge(ours: ReconcilerState, theirs: ReconcilerState) -> ReconcilerState:
-    """What two who judge the same things may both act on: the more patient of the two.
+    """The state of two reconcilers of the same objects: the later action of the two.
 
-    A thing counts as seen only if both saw it, and since the later of the two: one of them may not
-    have looked, or have looked when it was not so. What either has tried counts, the last time and
-    the longest row. Waiting too long costs one grace; acting too early may cost a pod.
+    A finding counts as seen only if both saw it, and since the later time: one of them may not have
+    observed, or may have observed when the finding did not hold. Attempts of either count, with the
+    last time and the largest count. Waiting costs one grace; acting too early may cost a pod.
     """
     seen = {
         key: max(since, theirs.seen[key]) for key, since in ours.seen.items() if key in theirs.seen
@@ -134,8 +134,8 @@ def merge(ours: ReconcilerState, theirs: ReconcilerState) -> ReconcilerState:
     )
 
 
-def _longest(one: Attempt, other: Attempt) -> Attempt:
-    return Attempt(max(one.count, other.count), max(one.last, other.last))
+def _longest(first: Attempt, second: Attempt) -> Attempt:
+    return Attempt(max(first.count, second.count), max(first.last, second.last))
 
 
 def _united(
@@ -146,5 +146,5 @@ def _united(
 
 
 def _newest(kept: Mapping[str, _Kept], at: Callable[[_Kept], float]) -> dict[str, _Kept]:
-    """No more than a memory may have."""
+    """The newest entries, at most :data:`MOST`."""
     return dict(sorted(kept.items(), key=lambda item: (-at(item[1]), item[0]))[:MOST])

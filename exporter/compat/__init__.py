@@ -52,7 +52,7 @@ def tables(sets: Iterable[Compat], breakdown: bool = False) -> tuple[FamilyTable
 
 
 def nameless(attribution: Attribution, sets: Iterable[Compat]) -> int:
-    """How many rows the chosen sets leave out because the pod's name is unknown."""
+    """Number of rows that the chosen sets leave out because the pod's name is unknown."""
     chosen = set(sets)
     count = 0
     if chosen & {Compat.VOLCANO, Compat.HAMI_LEGACY, Compat.HAMI}:

@@ -42,7 +42,7 @@ def gaia_key(row: GaiaRow) -> tuple[str, ...]:
 
 
 def by_card(pick: Callable[[ShareRow], Value]) -> Callable[[GaiaRow], Labelled]:
-    """One number a GPU under ``gpu<index>``, and their ``total``."""
+    """One number for each GPU under ``gpu<index>``, and their ``total``."""
 
     def values(row: GaiaRow) -> Labelled:
         numbers: dict[tuple[str, ...], Number] = {}

@@ -1,4 +1,4 @@
-"""What the sets of the original monitors have in common: their rows and numbers."""
+"""The common rows and numbers of the original monitors' metric sets."""
 
 from collections.abc import Callable, Iterator
 
@@ -40,7 +40,7 @@ def hosts(view: ExporterView) -> Iterator[HostRow]:
 
 
 def vdevices(view: ExporterView) -> Iterator[VDeviceRow]:
-    """The original monitors know of containers by their regions only."""
+    """Devices of regions: the original monitors know containers only by their regions."""
     for share in view.attribution.shares:
         if share.accounted is not None and share.pod:
             yield VDeviceRow(share, view.timestamp)
@@ -77,7 +77,7 @@ def percent(name: str) -> Callable[[HostRow], Value]:
 
 
 def told(field: str) -> Callable[[VDeviceRow], Value]:
-    """A field of what the region accounts."""
+    """A field of the region's accounted memory."""
 
     def pick(row: VDeviceRow) -> Value:
         value: Value = getattr(row.share.accounted, field)
@@ -87,7 +87,7 @@ def told(field: str) -> Callable[[VDeviceRow], Value]:
 
 
 def limit(row: VDeviceRow) -> Value:
-    """The region's limit, 0 for none, as the originals have it; of one that cannot be nothing."""
+    """The region's limit, 0 for none, as the originals have it; None if it is unknown."""
     share = row.share
     return 0 if share.unlimited else share.limit_bytes
 
@@ -113,7 +113,7 @@ def offset_breakdown(row: VDeviceRow) -> Labelled:
 
 
 def mig_vdevices(view: ExporterView) -> Iterator[VDeviceRow]:
-    """Those vdevices that are MIG instances."""
+    """The vdevices that are MIG instances."""
     return (row for row in vdevices(view) if row.share.mig)
 
 

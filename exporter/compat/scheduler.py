@@ -1,4 +1,4 @@
-"""Volcano's scheduler: what it has promised of each GPU, as this node's ledger has it.
+"""Volcano's scheduler: its claims to each GPU, as this node's ledger has them.
 
 The original adds a GPU's running total again for each pod, and sets everything to 0 at each update
 of the node (volcano#4595); here each share counts once. It has no namespace label: pods of one
@@ -19,9 +19,9 @@ from vgpu.units import MIB, percent
 
 
 class HeldRow(msgspec.Struct, frozen=True, gc=False):
-    """What Volcano's pods hold of a GPU, all of them or those called ``pod``.
+    """The sum of Volcano's pods on a GPU, of all pods or of those named ``pod``.
 
-    ``memory_bytes`` is None if unknown; ``card_bytes`` is what the GPU has to share.
+    ``memory_bytes`` is None if unknown; ``card_bytes`` is the GPU's memory to share.
     """
 
     device: str
@@ -40,42 +40,42 @@ def cards(view: ExporterView) -> Iterator[HeldRow]:
 
 
 def pods(view: ExporterView) -> Iterator[HeldRow]:
-    """Every name of pods, by GPU; pods whose name is unknown are left out."""
+    """A row for each pod name on each GPU; pods of unknown name are left out."""
     for device, held in held_by_card(view):
         by_name: dict[str, list[Holding]] = {}
         for holding in held:
             by_name.setdefault(holding.pod.name, []).append(holding)
         by_name.pop("", None)
-        for name, those in by_name.items():
-            yield held_row(view, device, name, those)
+        for name, holdings in by_name.items():
+            yield held_row(view, device, name, holdings)
 
 
 def held_by_card(view: ExporterView) -> list[tuple[Device, list[Holding]]]:
-    """What Volcano's pods hold of each GPU; of a MIG instance they hold it of its GPU."""
+    """The holdings of Volcano's pods on each GPU; holdings of a MIG instance count for its GPU."""
     if view.books is None:
         return []
-    devices = {each.device.name: each.device for each in view.books.devices}
+    devices = {allocated.device.name: allocated.device for allocated in view.books.devices}
     held: dict[str, list[Holding]] = {
         name: [] for name, device in devices.items() if not device.parent
     }
     for holding in filter(is_allocation, view.books.ledger.holdings):
         device = devices.get(holding.share.device)
-        card = device and (device.parent or device.name)
-        if holding.scheme is Scheme.VOLCANO and card in held:
-            held[card].append(holding)
+        gpu_name = device and (device.parent or device.name)
+        if holding.scheme is Scheme.VOLCANO and gpu_name in held:
+            held[gpu_name].append(holding)
     return [(devices[name], holdings) for name, holdings in held.items()]
 
 
-def held_row(view: ExporterView, card: Device, pod: str, held: Sequence[Holding]) -> HeldRow:
-    """The sum of these holdings, each pod's at its peak."""
+def held_row(view: ExporterView, gpu: Device, pod: str, held: Sequence[Holding]) -> HeldRow:
+    """The sum of these holdings, with each pod at its peak."""
     total = totals.held(held)
     unknown = any(holding.share.memory_bytes is None for holding in held)
     return HeldRow(
-        card.name,
+        gpu.name,
         view.node,
         pod,
         view.volcano_unit_bytes or MIB,
-        card.memory_bytes,
+        gpu.memory_bytes,
         None if unknown else total.memory_bytes,
         total.cores_milli,
         total.slots,

@@ -1,4 +1,4 @@
-"""Families of the ledger: what is allocated, whether it is used or not, and what disagrees."""
+"""Families of the ledger: allocations, used or not, and conflicts."""
 
 from exporter.allocations import conflict_counts
 from exporter.families.containers import CONTAINER_LABELS
@@ -92,7 +92,7 @@ def _ratio(cores_milli: int | None) -> Value:
 
 
 def _conflicts(view: ExporterView) -> Labelled:
-    """Every type, so that a rule on one of them never meets an absent series."""
+    """Number of conflicts of every type, so that no series of a rule is absent."""
     if view.books is None:
         return {}
     return {(kind.value,): count for kind, count in conflict_counts(view.books.ledger).items()}

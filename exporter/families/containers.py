@@ -1,4 +1,4 @@
-"""Families of the containers: what each may use, uses, and reports of itself."""
+"""Families of the containers: limits, used memory, and accounted memory."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ GAUGE = MetricType.GAUGE
 
 
 def accounted(field: str) -> Callable[[ShareRow], Value]:
-    """A field of what the shim accounts."""
+    """A field of the shim's accounted memory."""
 
     def pick(row: ShareRow) -> Value:
         if row.accounted is None:
@@ -21,15 +21,15 @@ def accounted(field: str) -> Callable[[ShareRow], Value]:
 
 
 def breakdown(row: ShareRow) -> Labelled:
-    """What the shim accounts, by kind; the kinds add up to the total."""
-    told = row.accounted
-    if told is None:
+    """The shim's accounted memory by kind; the kinds add up to the total."""
+    accounted = row.accounted
+    if accounted is None:
         return {}
     return {
-        ("context",): told.context,
-        ("module",): told.module,
-        ("data",): told.data,
-        ("other",): told.other,
+        ("context",): accounted.context,
+        ("module",): accounted.module,
+        ("data",): accounted.data,
+        ("other",): accounted.other,
     }
 
 

@@ -1,4 +1,4 @@
-"""Families about ourselves: the collectors, the driver calls, the sampling."""
+"""Families of the exporter itself: collectors, driver calls, sampling."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Families of the node as a whole: how many GPUs, regions and pods."""
+"""Families of the node as a whole: numbers of GPUs, regions and pods."""
 
 from collections.abc import Sized
 
@@ -9,24 +9,24 @@ GAUGE = MetricType.GAUGE
 
 
 def gpus_that_answer(view: ExporterView) -> Value:
-    """None if the driver as a whole does not answer."""
+    """Number of GPUs that answer; None if the driver as a whole does not answer."""
     if not has_worked(view, "nvml"):
         return None
     return sum(row.answers and not row.gpu.parent for row in view.attribution.gpus)
 
 
 def length(rows: Sized | None) -> Value:
-    """How many; None if that is not known."""
+    """Number of rows; None if it is unknown."""
     return None if rows is None else len(rows)
 
 
 def has_worked(view: ExporterView, collector: str) -> bool:
-    """Whether the collector's last pass brought data."""
+    """Whether the collector's last pass has read data."""
     return any(row.name == collector and row.success for row in view.collectors)
 
 
 def pods_by_phase(view: ExporterView) -> Labelled:
-    """How many GPU pods are in each phase, with the reason."""
+    """Number of GPU pods by phase and reason."""
     counts: dict[tuple[str, ...], Number] = {}
     for status in view.attribution.statuses or ():
         if status.wants_gpu:

@@ -1,8 +1,8 @@
 """The dashboards, as tables of panels and the JSON that Grafana imports.
 
-``model.py`` reports what a panel is, ``build.py`` draws it, ``selecting.py`` has the PromQL that
-several share; each of ``fleet``, ``node``, ``workload``, ``plugin`` and ``reconciler`` is a page.
-The JSON files beside them are written by ``grafana/generate.py``.
+``model.py`` defines panels, ``build.py`` draws them, ``selecting.py`` has their common PromQL;
+each of ``fleet``, ``node``, ``workload``, ``plugin`` and ``reconciler`` is a page.
+``grafana/generate.py`` writes the JSON files beside them.
 """
 
 from typing import Final

@@ -1,12 +1,12 @@
 """Draws dashboards: the values of ``model.py`` as the JSON that Grafana imports.
 
-The classic schema in its version 39, which Grafana reads from 11.4 on. Decided here for all panels:
+The JSON has the classic schema in its version 39, which Grafana reads from 11.4 on. For all panels:
 
-- Numbers and bars ask for this moment only. Grafana's usual "last value that is not null" would go
-  on showing what nobody measures any more.
-- Where nothing is known it shows "no data" and what that means, in grey: an empty panel is never
+- Numbers and bars query this moment only. Grafana's usual "last value that is not null" would still
+  show values that are not measured any more.
+- A panel without data shows "no data" and the meaning of that, in grey: an empty panel is never
   green, and gaps in lines stay gaps.
-- Every question goes to the data source that is chosen at the top.
+- Every query goes to the data source that is selected at the top.
 """
 
 import json
@@ -46,7 +46,7 @@ SOURCE: Final = models.DataSourceRef("prometheus", "${datasource}")
 TAG: Final = "vgpu"
 
 RUNBOOKS: Final = settings.RUNBOOKS.rpartition("/")[0]
-"""The folder of all runbooks; those of the alerts are in one below."""
+"""The folder of all runbooks; the alerts' runbooks are in a folder below it."""
 
 UNKNOWN: Final = "no data"
 
@@ -165,7 +165,7 @@ def _as_graph(made: timeseries.Panel, panel: Panel) -> None:
 
 
 def _now() -> common_builders.ReduceDataOptions:
-    """The value of this moment, of every series."""
+    """The current value of every series."""
     return common_builders.ReduceDataOptions().calcs(["last"]).values(values=False)
 
 
@@ -193,7 +193,7 @@ def _table(made_of: TablePanel) -> table.Panel:
 
 
 def _columns(made_of: TablePanel) -> Mapping[str, object]:
-    """Which columns are there, in which order, and what they are called."""
+    """The columns, their order and their names."""
     letters = dict(zip("ABCDEFGHIJKLMNO", made_of.columns, strict=False))
     brought = chain.from_iterable(column.more.items() for column in made_of.columns)
     names = {
@@ -250,14 +250,14 @@ def _thresholds(steps: Steps) -> dashboard.ThresholdsConfig:
 
 
 def _mappings(words: Mapping[float, str]) -> list[models.ValueMapping]:
-    """Words for values; null, or no number, is shown in grey."""
+    """Words for values; null and NaN are grey."""
     unknown = models.ValueMappingResult(text=UNKNOWN, color=Colour.UNKNOWN.value)
-    told = {
+    texts = {
         f"{value:g}": models.ValueMappingResult(text=text, index=place)
         for place, (value, text) in enumerate(words.items())
     }
     return [
-        *([models.ValueMap(told)] if told else ()),
+        *([models.ValueMap(texts)] if texts else ()),
         models.SpecialValueMap(
             models.DashboardSpecialValueMapOptions(models.SpecialValueMatch.NULL_AND_NAN, unknown)
         ),

@@ -1,4 +1,4 @@
-"""What a person can choose at the top of a dashboard: by default, all there is."""
+"""The variables at the top of a dashboard; the default is all values."""
 
 from typing import Final
 

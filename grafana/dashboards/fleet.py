@@ -41,7 +41,7 @@ PIECES: Final = (
     ("25 to 50 %", 0.25, 0.5),
     ("up to 25 %", 0, 0.25),
 )
-"""GPUs by the part of their memory that is not allocated: from, to."""
+"""Classes of GPUs by the part of their memory that is not allocated: name, from, to."""
 
 
 def recorded(name: str) -> str:
@@ -50,12 +50,12 @@ def recorded(name: str) -> str:
 
 
 def by_namespace(metric: str) -> str:
-    """The same by namespace."""
+    """A sum over clusters, by namespace."""
     return f"cluster_namespace:{metric}:sum{{{CLUSTER}}}"
 
 
 def by_node(metric: str) -> str:
-    """The same by node."""
+    """A sum over clusters, by node."""
     return f"instance:{metric}:sum{{{CLUSTER}}}"
 
 

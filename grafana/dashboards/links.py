@@ -1,4 +1,4 @@
-"""Where clicks lead: from one dashboard to the next with what is chosen, and to the runbooks."""
+"""Links from one dashboard to the next with the selected values, and to the runbooks."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from grafana.dashboards.model import Link
 
 _KEEP: Final = "${datasource:queryparam}&${__url_time_range}"
 _ITS_CLUSTER: Final = "var-cluster=${__data.fields.Cluster}"
-"""Of the row: names may be those of several clusters. Empty, as the label, where there is none."""
+"""The row's cluster, since several clusters may have the same names; empty if there is none."""
 
 NODE: Final = Link(
     "This node", f"/d/vgpu-node?{_KEEP}&{_ITS_CLUSTER}&var-node=${{__data.fields.Node}}"
@@ -26,5 +26,5 @@ RULE: Final = Link("Runbook", "${runbooks}/${__field.labels.rule}.md")
 
 
 def runbook(alert: str) -> Link:
-    """The page of an alert that is about the same."""
+    """The runbook of an alert."""
     return Link("Runbook", f"${{runbooks}}/alerts/{alert}.md")

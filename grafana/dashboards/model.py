@@ -1,6 +1,6 @@
-"""A dashboard as a value: rows of panels, each with its questions in PromQL. ``build.py`` draws it.
+"""A dashboard as a value: rows of panels, each with its queries in PromQL. ``build.py`` draws it.
 
-What all panels have in common is decided there, so that a panel has only what is its own.
+``build.py`` has the common settings of all panels, so that a panel has only its own.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class GrafanaUnit(StrEnum):
 
 
 class Colour(StrEnum):
-    """What a colour means: nothing, well, look at it, act. Grey is that nothing is known."""
+    """The meanings of colours: neutral, good, check, act. Grey means unknown."""
 
     PLAIN = "blue"
     GOOD = "green"
@@ -34,7 +34,7 @@ class Colour(StrEnum):
 
 
 Steps = tuple[tuple[float | None, Colour], ...]
-"""From which value on which colour holds; None is the bottom."""
+"""The values from which colours hold; None is the lowest."""
 
 PLAIN: Final[Steps] = ((None, Colour.PLAIN),)
 NONE_IS_GOOD: Final[Steps] = ((None, Colour.GOOD), (1, Colour.BAD))
@@ -42,7 +42,7 @@ NONE_IS_BETTER: Final[Steps] = ((None, Colour.GOOD), (1, Colour.ODD))
 
 
 class PanelKind(StrEnum):
-    """How a panel draws: numbers of now, bars of now, or lines over time."""
+    """The kind of a panel: current numbers, current bars, or lines over time."""
 
     STAT = "stat"
     BARS = "bargauge"
@@ -50,14 +50,14 @@ class PanelKind(StrEnum):
 
 
 class Link(msgspec.Struct, frozen=True):
-    """Where a click on a value leads; ``url`` in Grafana's message, with its variables."""
+    """The link of a value; ``url`` has Grafana's variables."""
 
     title: str
     url: str
 
 
 class PanelQuery(msgspec.Struct, frozen=True):
-    """A question, and the name of what is answered: ``legend`` with ``{{label}}``."""
+    """A query, and the name of its series: ``legend`` with ``{{label}}``."""
 
     expr: str
     legend: str = ""
@@ -67,13 +67,13 @@ class Panel(msgspec.Struct, frozen=True):
     """Numbers, bars or lines.
 
     Attributes:
-        title, about: what is seen, and how to read it.
-        empty: what it means if there is nothing to see; never that all is well.
+        title, about: what the panel shows, and how to read it.
+        empty: the meaning of an empty panel; never that all is well.
         width, height: in Grafana's grid, which is 24 wide.
         steps: colours by value.
-        words: text in the place of some values.
+        words: texts in place of some values.
         stacked: the lines of a graph are parts of a whole.
-        most: where the axis or the bars end, None for wherever the values do.
+        most: the end of the axis or the bars, None for the end of the values.
     """
 
     kind: PanelKind
@@ -94,7 +94,7 @@ class Panel(msgspec.Struct, frozen=True):
 class Column(msgspec.Struct, frozen=True):
     """A column of a table: a number for each row.
 
-    ``expr`` is aggregated to the table's labels, and to ``more`` if it brings labels of its own.
+    ``expr`` is aggregated to the table's labels, and to ``more`` if it has labels of its own.
     """
 
     title: str
@@ -107,10 +107,10 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class TablePanel(msgspec.Struct, frozen=True):
-    """A row for each set of labels, as of now.
+    """A row for each set of labels, with current values.
 
     Attributes:
-        labels: what distinguishes rows, by the title of its column; "" hides it.
+        labels: the labels that distinguish rows, with the titles of their columns; "" hides one.
         columns: at least two.
         order: the title of the column to sort by, highest first.
         links: by the title of the column that they are on.
@@ -135,9 +135,9 @@ class PanelRow(msgspec.Struct, frozen=True):
 
 
 class Variable(msgspec.Struct, frozen=True):
-    """What a person chooses at the top, out of the values of a label.
+    """A variable at the top of a dashboard; its values are those of a label.
 
-    ``several`` are allowed, and all of them, unless it is one thing that is looked at.
+    ``several`` values, or all of them, can be selected, unless the dashboard shows one object.
     """
 
     name: str
@@ -148,7 +148,7 @@ class Variable(msgspec.Struct, frozen=True):
 
 
 class Dashboard(msgspec.Struct, frozen=True):
-    """A page; ``uid`` is its address and the name of its file, ``since`` how far it looks back."""
+    """A page; ``uid`` is its address and its file's name, ``since`` its default time range."""
 
     uid: str
     title: str
@@ -159,7 +159,7 @@ class Dashboard(msgspec.Struct, frozen=True):
 
 
 def stat(title: str, about: str, unit: GrafanaUnit, expr: str, empty: str, **more: object) -> Panel:
-    """One number of now."""
+    """One current number."""
     made = Panel(PanelKind.STAT, title, about, unit, (PanelQuery(expr),), empty, 4, 4)
     return msgspec.structs.replace(made, **more)
 
@@ -185,6 +185,6 @@ def bars(
     empty: str,
     **more: object,
 ) -> Panel:
-    """A bar of now for each series."""
+    """A bar with the current value of each series."""
     made = Panel(PanelKind.BARS, title, about, unit, queries, empty, 8, 9)
     return msgspec.structs.replace(made, **more)

@@ -30,7 +30,7 @@ CONTAINER_NAME: Final = "{{namespace}}/{{pod}}/{{container}}"
 
 
 def of_node(metric: str, more: str = "") -> str:
-    """The node's series of it."""
+    """The node's series of the metric."""
     return f"{metric}{{{NODE}{more}}}"
 
 
@@ -98,7 +98,7 @@ XID_AGE: Final = (
     f"max by ({CARD}) ({of_node('vgpu_gpu_xid_last_timestamp_seconds')}) * 1000"
     f" or on ({CARD}) ({of_node('vgpu_gpu_xid_watched')} - 1)"
 )
-"""When the newest XID was heard, in ms; 0 if none was, -1 if XIDs are not recorded."""
+"""Time of the newest XID, in ms; 0 if there was none, -1 if XIDs are not recorded."""
 
 CARDS: Final = PanelRow(
     "The GPUs",

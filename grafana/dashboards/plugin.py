@@ -26,7 +26,7 @@ NOT_KNOWN: Final = "no device plugin is scraped, or none has recovered allocatio
 
 
 def of_it(metric: str, more: str = "") -> str:
-    """The chosen nodes' series of it."""
+    """The metric's series of the selected nodes."""
     return f"{metric}{{{NODE}{more}}}"
 
 
@@ -39,17 +39,17 @@ def of_plugin(expr: str, beside: str = "scheme") -> str:
 
 
 def total(expr: str) -> str:
-    """Added up for each plugin."""
+    """The sum for each plugin."""
     return of_plugin(f"sum by ({PLUGIN_TARGET}) ({expr})")
 
 
 def total_or_zero(expr: str) -> str:
-    """The same, and 0 where a plugin exports none."""
+    """The sum for each plugin, 0 where a plugin has no series."""
     return total(f"{expr} or 0 * {of_it('vgpu_plugin_ready')}")
 
 
 def mean(step: str, window: str) -> str:
-    """How long a step took, for each plugin."""
+    """Mean time of a step, for each plugin."""
     which = f', step="{step}"'
     took = f"rate({of_it('vgpu_plugin_wait_seconds_total', which)}[{window}])"
     return of_plugin(f"{took} / rate({of_it('vgpu_plugin_waits_total', which)}[{window}])")

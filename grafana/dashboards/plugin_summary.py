@@ -1,4 +1,4 @@
-"""The device plugins in six numbers, for their own dashboard and for that of all nodes."""
+"""Six numbers of the device plugins, for their own dashboard and for that of all nodes."""
 
 from grafana.dashboards import links
 from grafana.dashboards.model import NONE_IS_BETTER, NONE_IS_GOOD, GrafanaUnit, Panel, stat
@@ -10,12 +10,12 @@ NO_PLUGIN = "no device plugin is scraped"
 
 
 def refused(selector: str) -> str:
-    """Pods that were refused within an hour, by step and reason, from the first one on."""
+    """Pods that were refused within an hour, by step and reason, with the first one."""
     return gained(f'vgpu_plugin_refusals_total{{{selector}, step="allocate"}}', "1h")
 
 
 def panels(selector: str) -> tuple[Panel, ...]:
-    """Of the plugins that ``selector`` chooses."""
+    """The panels of the plugins that ``selector`` selects."""
     return (
         stat(
             "Plugins down",

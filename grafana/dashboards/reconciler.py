@@ -26,17 +26,17 @@ NO_PLAN: Final = "no reconciler is scraped, or none of them has a plan"
 
 
 def of_it(metric: str, more: str = "") -> str:
-    """The chosen reconcilers' series of it."""
+    """The metric's series of the selected reconcilers."""
     return f"{metric}{{{RECONCILER}{more}}}"
 
 
 def growth(metric: str, by: str) -> str:
-    """How much a counter grew that is there from the beginning, by label."""
+    """The growth of a counter that exists from the start of its process, by label."""
     return f"sum by ({by}) (increase({of_it(metric)}[$__rate_interval]))"
 
 
 def last_good(scope: str, by: str) -> str:
-    """When those of a scope last had a good cycle; of those that are gone, too, for a day."""
+    """Time of the last good cycle of a scope's reconcilers, for a day also of those gone."""
     return (
         f"max by ({by}) (max_over_time("
         f"{of_it('vgpu_reconcile_last_success_timestamp_seconds')}[1d])"

@@ -1,4 +1,4 @@
-"""The turns of PromQL that choose what a dashboard's variables say, whatever labels are called."""
+"""PromQL expressions that select by a dashboard's variables, under any names of the labels."""
 
 from typing import Final
 
@@ -6,20 +6,20 @@ from grafana.promql import CARD, CONTAINER, TARGET, named, shareable
 
 CLUSTER: Final = 'cluster=~"$cluster"'
 NODE: Final = f'{CLUSTER}, instance=~"$node"'
-"""A node is known by its target's `instance`, which every scrape job has; let it be its name."""
+"""A node is its target's `instance`, which every scrape job has and which should be its name."""
 
 RECONCILER: Final = f'{CLUSTER}, instance=~"$reconciler"'
 
 PROCESS: Final = f"{TARGET}, pod"
-"""What identifies a reconciler: two may run on one node."""
+"""Labels that identify a reconciler: two may run on one node."""
 
 BOTH_SCOPES: Final = (
     "Of a rule that both scopes know, the larger count: both may report the same object."
 )
-"""What a reader of :func:`findings` should know."""
+"""A note for panels with :func:`findings`."""
 
 CHOSEN: Final = "CHOSEN"
-"""Stands for the selector of containers in what :func:`workload` takes."""
+"""Placeholder of the containers' selector in the argument of :func:`workload`."""
 
 _EXPORTED: Final = f'{CLUSTER}, exported_namespace=~"$namespace", exported_namespace!="", '
 _EXPORTED_POD: Final = 'exported_pod=~"$pod"'
@@ -28,10 +28,10 @@ _OTHER_SCHEMES: Final = f'vgpu_container_info{{{CLUSTER}, scheme!~"$scheme"}}'
 
 
 def workload(expr: str, beside: str = "") -> str:
-    """``expr`` of the chosen namespaces, pods and schemes, with the containers' own names.
+    """``expr`` of the selected namespaces, pods and schemes, with the containers' own names.
 
-    ``expr`` has ``CHOSEN`` for its selector, ``beside`` follows it and needs none. A container
-    whose scheme is unknown counts to each: what is missing must not hide it.
+    ``expr`` has ``CHOSEN`` for its selector; ``beside`` follows ``expr`` and needs no selector. A
+    container of unknown scheme is in every scheme, so that missing data does not hide it.
     """
     either = " or ".join(
         expr.replace(CHOSEN, selector) for selector in (_EXPORTED + _EXPORTED_POD, _OWN)
@@ -40,7 +40,7 @@ def workload(expr: str, beside: str = "") -> str:
 
 
 def with_scheme(expr: str) -> str:
-    """With the labels ``scheme`` and ``phase`` of the container where they are known."""
+    """``expr`` with the container's labels ``scheme`` and ``phase`` where they are known."""
     return (
         f"({expr}) * on ({CONTAINER}) group_left (scheme, phase) vgpu_container_info"
         f" or on ({CONTAINER}, uuid) ({expr})"
@@ -48,12 +48,12 @@ def with_scheme(expr: str) -> str:
 
 
 def with_card(expr: str) -> str:
-    """With the GPU's number and model."""
+    """``expr`` with the GPU's number and model."""
     return f"({expr}) * on ({CARD}) group_left (gpu, model) vgpu_gpu_info"
 
 
 def findings(selector: str) -> str:
-    """Findings by cluster and rule: those of the scope that finds more of them."""
+    """Findings by cluster and rule, of the scope with more findings."""
     scoped = (
         f"vgpu_reconcile_findings{{{selector}}}"
         f" * on ({PROCESS}) group_left (scope) vgpu_reconcile_info"
@@ -62,9 +62,9 @@ def findings(selector: str) -> str:
 
 
 def or_zero(expr: str, witness: str, **name: str) -> str:
-    """0 if ``expr`` has no series but ``witness``, which is there whenever somebody looked, has.
+    """``expr``, or 0 if it has no series but ``witness`` has; every measurement has a ``witness``.
 
-    ``name`` is a label of that zero, for its legend.
+    ``name`` is a label of that 0, for its legend.
     """
     zero = f"0 * sum({witness})"
     for label, words in name.items():

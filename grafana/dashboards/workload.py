@@ -27,11 +27,11 @@ NO_SHIM: Final = "no library accounts for what is chosen, or its exporter is not
 NAME: Final = "{{namespace}}/{{pod}}/{{container}}"
 NAMES: Final = "namespace, pod, container"
 SHOWN: Final = 20
-"""Maximum number of containers in a graph: the largest."""
+"""Maximum number of containers in a graph, which shows the largest."""
 
 
 def of_containers(metric: str, beside: str = "", more: str = "") -> str:
-    """What is chosen of it."""
+    """The metric's series of the selected containers."""
     return workload(f"{metric}{{{CHOSEN}{more}}}", beside)
 
 
@@ -51,7 +51,7 @@ BUSIEST: Final = of_containers(
     f"+ on ({CONTAINER}, uuid) group_left () max by ({CONTAINER}, uuid)"
     " (max_over_time(vgpu_container_sm_utilization_ratio[1h]))",
 )
-"""Of the containers that are there now, whichever pod of the exporter measured them."""
+"""Of the containers that exist now, measured by any pod of the exporter."""
 
 LIMIT_STEPS: Final = (
     (None, Colour.GOOD),
@@ -61,7 +61,7 @@ LIMIT_STEPS: Final = (
 
 
 def largest(expr: str) -> tuple[PanelQuery, ...]:
-    """A line for each of the largest."""
+    """A line for each of the largest containers."""
     return (PanelQuery(f"topk({SHOWN}, sum by ({NAMES}) ({expr}))", NAME),)
 
 

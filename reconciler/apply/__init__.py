@@ -1,16 +1,15 @@
-"""Plans carried out: the only part of the reconciler that changes anything.
+"""Applies plans: the only part of the reconciler that changes anything.
 
 ========== ===================================================================================
 applier    a plan's actions one after the other, while we lead and have time
-acts       one action: its object re-read, one write, and the truth about what came of it
-guards     what must still be so before a lock or a holder pod may go
-hands      the small part of the API server's client that is used for it
-writes     one write, and the look at it where its answer is lost
+executor   one action: its object read again, one write, and its outcome
+guards     checks before a lock is removed or a holder pod is evicted
+client     the part of the API server's client that actions use
+writes     one write, and the check of its outcome where its answer is lost
 refusals   what the API server's refusals mean; pure
-removal    a shim's folder that nobody uses
-audit      told before and after each action, as JSON lines
-events     told to Kubernetes, on the pod and its owner; pure
-announcing written there, beside the actions
-restore    undone from the audit, where that can be
+removal    removes a shim's folder that no process uses
+audit      a line of JSON before and after each action
+events     Kubernetes Events of the pod and its owner; pure
+restore    undoes actions from the audit, where that is possible
 ========== ===================================================================================
 """

@@ -1,10 +1,9 @@
-"""Applies a plan: one action after the other, each told before and after, none at any price.
+"""Applies a plan: one action after the other, each in the audit before and after.
 
-Before each action we must still lead and have time; its intent is in the audit. Events are written
-beside, by a thread of their own. What a disruption
-budget refuses waits at the end of the queue, so that it holds up nobody; when the API server is
-too busy all wait. One failure never stops the others, but where the server does not answer several
-times in a row nothing more is tried.
+Before each action we must still lead and have time, and the audit must have its intent. A thread
+of its own writes Events. An action that a disruption budget refuses waits at the end of the queue,
+so that it delays no other action; all actions wait while the API server is too busy. One failure
+never stops the others, but after several actions in a row without an answer no more are tried.
 """
 
 import time
@@ -27,26 +26,26 @@ EVENTS_SECONDS: Final = 10.0
 """Minimum time that the end of a plan waits for events that are not written yet, in seconds."""
 
 MOST_EVENTS: Final = 2000
-"""Events that wait to be written; a cycle with full limits reports about 600."""
+"""Number of Events that may wait to be written; a cycle with full limits reports about 600."""
 
 MOST_UNREACHED: Final = 3
-"""After so many actions in a row without an answer nothing more is tried."""
+"""Number of actions in a row without an answer after which no more are tried."""
 
 
 class AuditSink(Protocol):
-    """Where actions are told; both raise AuditError."""
+    """Records actions; both methods raise AuditError."""
 
     def intent(self, plan: Plan, entry: Entry) -> None:
-        """Before anything is done."""
+        """Record an action before it begins."""
         ...
 
     def result(self, plan: Plan, result: ActionResult) -> None:
-        """What became of it."""
+        """Record an action's outcome."""
         ...
 
 
 class _Turn(msgspec.Struct, frozen=True):
-    """An action that is to be tried, not before that time; ``last`` is what came of it so far."""
+    """An action to be tried, not before that time; ``last`` is the answer to its last try."""
 
     entry: Entry
     not_before: float = 0.0
@@ -58,13 +57,13 @@ class ApplyOptions(msgspec.Struct, frozen=True):
 
     Attributes:
         remover: removes shims' folders; on a node only.
-        clock: gives unix seconds.
-        monotonic: gives seconds that never go back.
-        sleep: waits so many seconds, and is true if we are to stop.
-        deadline_seconds: maximum time that a plan is given.
-        dry_run: whether the API server is asked and nothing is kept.
-        leads: whether we may still act.
-        stopping: whether nothing more may be begun.
+        clock: returns unix seconds.
+        monotonic: returns seconds that never go back.
+        sleep: waits the number of seconds; returns true if we are to stop.
+        deadline_seconds: maximum time for a plan, in seconds.
+        dry_run: the API server is asked and keeps nothing.
+        leads: returns whether we may still act.
+        stopping: returns whether no further action may begin.
     """
 
     remover: Remover | None = None
@@ -81,7 +80,7 @@ _DEFAULT: Final = ApplyOptions()
 
 
 class Applier:
-    """Applies plans, one at a time. A plan's results come as soon as they are there."""
+    """Applies plans, one at a time. A plan's results come as soon as they are known."""
 
     def __init__(
         self,
@@ -96,8 +95,8 @@ class Applier:
     def apply(self, plan: Plan, judge: Judge) -> Iterator[ActionResult]:
         """A result for each action of the plan, as they come.
 
-        ``judge`` knows the look that the plan was made from. Raises AuditError where an action
-        could not be told: it was not begun, or it was the last.
+        ``judge`` has the snapshot that the plan was made from. Raises AuditError where an action
+        could not be recorded: that action was not begun, or it was the last.
         """
         options = self._options
         executor = Executor(
@@ -150,7 +149,7 @@ class Applier:
                 turns.append(later)
 
     def _halted(self, deadline: float, unreached: int, *, stopped: bool) -> Answer | None:
-        """Why nothing more is tried."""
+        """Why no further action is tried."""
         if stopped:
             return Answer(ActionOutcome.OUT_OF_TIME, "stopped by a signal")
         if not self._options.leads():

@@ -1,8 +1,8 @@
-"""The audit: what was about to be done, and what became of it, a line of JSON each.
+"""The audit: each action's intent and its outcome, a line of JSON each.
 
-An intent is on the disk before its action begins, with the before-image of what is changed, so
-that after a crash :mod:`reconciler.apply.restore` knows what to look at. An audit that cannot be
-written is an error before anything is done, and nothing is done without it.
+An intent is on the disk before its action begins, with the before-image of the changed values, so
+that after a crash :mod:`reconciler.apply.restore` knows which objects to check. An audit that
+cannot be written is an error before the action, and no action begins without its intent.
 """
 
 import getpass
@@ -30,11 +30,11 @@ STANDARD: Final = "-"
 """The path that stands for standard output, or input when it is read."""
 
 LONGEST_LINE: Final = 4 * 1024 * 1024
-"""Bytes. An object has at most 256 KiB of annotations; a before-image and an after-image of them,
-escaped, are far less than this."""
+"""Maximum length of a line, in bytes. An object has at most 256 KiB of annotations; a before-image
+and an after-image of them, escaped, are far shorter."""
 
 _TORN: Final = b" #torn\n"
-"""Ends a line that an earlier process has not finished; no JSON can end so."""
+"""The end of a line that an earlier process has not finished; no JSON can end like this."""
 
 _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -43,7 +43,7 @@ _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBL
 
 
 class Audit:
-    """Lines are appended, each flushed and synced. A context manager: it closes its file."""
+    """Appends lines; flushes and syncs each. A context manager that closes its file."""
 
     def __init__(
         self, sink: "_File | _Output", path: str, *, by: str, clock: Callable[[], float]
@@ -63,28 +63,28 @@ class Audit:
         clock: Callable[[], float] = time.time,
         flag: str = "--audit",
     ) -> Self:
-        """Append to the file, which is made if need be; ``-`` is standard output.
+        """Append to the file, which is created if necessary; ``-`` is standard output.
 
-        ``by`` is who acts, ``clock`` tells unix seconds, ``flag`` is what errors name. Raises
-        AuditError.
+        ``by`` is the acting user, ``clock`` returns unix seconds, ``flag`` is the flag that errors
+        name. Raises AuditError.
         """
         named = f"{flag} {path}"
         try:
             sink = _Output() if path == STANDARD else _File(path)
         except (OSError, ValueError) as error:
-            raise AuditError(named, _said(error)) from error
+            raise AuditError(named, _message(error)) from error
         return cls(sink, named, by=by or whoami(), clock=clock)
 
     def intent(self, plan: Plan, entry: Entry) -> None:
-        """Before anything is done. Raises AuditError: then it must not be done."""
+        """Record an action before it begins. Raises AuditError: then it must not begin."""
         self._write(plan, entry, AuditEvent.INTENT)
 
     def result(self, plan: Plan, result: ActionResult) -> None:
-        """What became of it. Raises AuditError."""
+        """Record an action's outcome. Raises AuditError."""
         self._write(plan, result.entry, AuditEvent.RESULT, result.outcome, result.detail)
 
     def tell(self, record: AuditRecord) -> None:
-        """A record made elsewhere, as of now and by whoever acts here. Raises AuditError."""
+        """Append a record made elsewhere, with our time and user. Raises AuditError."""
         at = datetime.fromtimestamp(self._clock(), UTC)
         self._append(msgspec.structs.replace(record, time=at, by=self._by))
 
@@ -113,7 +113,7 @@ class Audit:
     ) -> None:
         finding = entry.finding
         if finding.action is None:
-            return  # nothing is done, nothing is to be told
+            return  # no action, no record
         record = AuditRecord(
             time=datetime.fromtimestamp(self._clock(), UTC),
             plan=plan.id,
@@ -133,11 +133,11 @@ class Audit:
         try:
             self._sink.append(msgspec.json.encode(record) + b"\n")
         except (OSError, ValueError) as error:
-            raise AuditError(self._path, _said(error)) from error
+            raise AuditError(self._path, _message(error)) from error
 
 
 class _File:
-    """A file, or what stands in its place; a regular one is synced after every line."""
+    """A file, such as a pipe; a regular file is synced after every line."""
 
     def __init__(self, path: str) -> None:
         """Raises OSError."""
@@ -162,13 +162,13 @@ class _File:
         os.close(self._fd)
 
     def _ends_torn(self) -> bool:
-        """Whether an earlier process died in the middle of a line, which ours must not continue."""
+        """Whether an earlier process died within a line; our lines must not continue it."""
         size = os.fstat(self._fd).st_size
         return size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
 
 
 class _Output:
-    """Standard output, which others write to as well."""
+    """Standard output, which other code writes to as well."""
 
     def append(self, line: bytes) -> None:
         """Raises OSError."""
@@ -180,14 +180,14 @@ class _Output:
 
 
 def whoami() -> str:
-    """The user and the machine or pod, as far as they have names."""
+    """The user and the machine or pod, by their names if they have any."""
     user = f"uid {os.geteuid()}"
     with suppress(KeyError, OSError, ImportError):  # an image without /etc/passwd
         user = getpass.getuser()
     return f"{user}@{socket.gethostname()}"
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
@@ -204,7 +204,7 @@ def read(path: str) -> Iterator[AuditRecord]:
         with _reader(path) as file:
             yield from _records(file, path)
     except OSError as error:
-        raise AuditError(path, _said(error)) from error
+        raise AuditError(path, _message(error)) from error
 
 
 def _reader(path: str) -> BinaryIO:

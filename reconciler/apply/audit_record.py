@@ -11,24 +11,24 @@ from reconciler.reasons import ActionOutcome, Cause, Rule
 
 
 class AuditEvent(StrEnum):
-    """What a line is about."""
+    """The kind of a line."""
 
-    INTENT = "intent"  # is about to be done
-    RESULT = "result"  # what became of it
+    INTENT = "intent"  # the action is about to begin
+    RESULT = "result"  # the action's outcome
 
 
 class AuditRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One line.
+    """One line of the audit.
 
     Attributes:
-        time: when it was written.
+        time: when the line was written.
         plan: the plan's id.
-        event: what the line is about.
+        event: the kind of the line.
         rule, cause, subject, evidence: as of the finding.
         action: what is done, with its preconditions; of an edit the before- and the after-image.
         outcome: of a result.
-        detail: the words of the API server or file system.
-        by: who did it.
+        detail: the message of the API server or file system.
+        by: the acting user.
     """
 
     time: Annotated[datetime, msgspec.Meta(tz=True)]
@@ -53,7 +53,7 @@ class AuditError(Exception):
     """The audit cannot be written or read.
 
     Attributes:
-        path: which.
+        path: the audit's path.
         line: the line that cannot be read, 0 for the file as a whole.
         detail: what is wrong.
     """

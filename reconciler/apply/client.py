@@ -1,8 +1,7 @@
-"""What the reconciler's hands can do at the API server, and whom an action is about, live.
+"""The requests to the API server that actions make.
 
-``ClusterClient`` is the small part of :class:`vgpu.kube.ApiClient` that changes things, with the
-reads that come just before. :func:`read` and :func:`patch` do the same for pods, SharePods and
-nodes.
+``ClusterClient`` is the small part of :class:`vgpu.kube.ApiClient` that changes objects, with the
+reads that come just before. :func:`read` and :func:`patch` take pods, SharePods and nodes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,11 +16,11 @@ from vgpu.kube.objects import Node, Pod
 from vgpu.model import PodRef
 
 Annotations = Mapping[str, str | None]
-"""By key; None where there is none, or none is to be."""
+"""Annotations by key; None where there is none, or where none is to be."""
 
 
 class ClusterClient(Protocol):
-    """All of it. Every method raises ClusterError, and SourceError for an unreadable answer."""
+    """Every method raises ClusterError, and SourceError for an unreadable answer."""
 
     def pod(self, namespace: str, name: str) -> Pod:
         """One pod; NotFound if there is none of that name."""
@@ -50,7 +49,7 @@ class ClusterClient(Protocol):
         ...
 
     def evict(self, pod: PodRef, resource_version: str, *, dry_run: bool = ...) -> None:
-        """Evict the pod if it is still that one in that version."""
+        """Evict the pod if its UID and version are still these."""
         ...
 
     def patch_pod(
@@ -61,7 +60,7 @@ class ClusterClient(Protocol):
         *,
         dry_run: bool = ...,
     ) -> Pod:
-        """Set annotations of the pod if it is still that one in that version."""
+        """Set annotations of the pod if its UID and version are still these."""
         ...
 
     def patch_sharepod(
@@ -73,7 +72,7 @@ class ClusterClient(Protocol):
         node: str | msgspec.UnsetType | None = ...,
         dry_run: bool = ...,
     ) -> Pod:
-        """The same of a SharePod, and where it is bound."""
+        """Set annotations of a SharePod in the same way, and its ``spec.nodeName``."""
         ...
 
     def patch_node(
@@ -84,11 +83,11 @@ class ClusterClient(Protocol):
         *,
         dry_run: bool = ...,
     ) -> Node:
-        """The same of a node."""
+        """Set annotations of a node in the same way."""
         ...
 
     def write_event(self, note: EventNote) -> None:
-        """Say something of an object; said again, it is counted."""
+        """Write an Event of an object; the same Event again is counted."""
         ...
 
 
@@ -110,7 +109,7 @@ def patch(
     node: str | msgspec.UnsetType | None = msgspec.UNSET,
     dry_run: bool = False,
 ) -> None:
-    """Set its annotations, and of a SharePod where it is bound, if it is still of that version."""
+    """Set the object's annotations, and a SharePod's node, if its version is still this."""
     if target.kind is ObjectKind.NODE:
         client.patch_node(target.name, resource_version, annotations, dry_run=dry_run)
         return
@@ -121,11 +120,11 @@ def patch(
         client.patch_pod(ref, resource_version, annotations, dry_run=dry_run)
 
 
-def uid(found: Pod | Node) -> str:
-    """Its identity."""
-    return found.uid if isinstance(found, Node) else found.ref.uid
+def uid(current: Pod | Node) -> str:
+    """The object's UID."""
+    return current.uid if isinstance(current, Node) else current.ref.uid
 
 
-def differing(found: Pod | Node, expected: Annotations) -> tuple[str, ...]:
-    """The keys whose values are other than expected."""
-    return tuple(key for key, text in expected.items() if found.annotations.get(key) != text)
+def differing(current: Pod | Node, expected: Annotations) -> tuple[str, ...]:
+    """The keys whose values differ from the expected ones."""
+    return tuple(key for key, text in expected.items() if current.annotations.get(key) != text)

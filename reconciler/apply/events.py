@@ -1,4 +1,4 @@
-"""What an action reports as Kubernetes Events: of the pod's owner too, since the pod is gone. Pure.
+"""An action's Kubernetes Events; the pod's owner has them too, since the pod is gone. Pure.
 
 Messages name the rule and its cause in words, and nothing that differs from one time to the next,
 so that the same event reported again is counted instead of listed.
@@ -52,7 +52,7 @@ _REFUSALS: Final = _BUDGETS | {
     ActionOutcome.FORBIDDEN,
     ActionOutcome.FAILED,
 }
-"""Outcomes that somebody should hear of; a subject that was gone or had changed is none."""
+"""Outcomes that need an Event; an object that was gone or had changed needs none."""
 
 COMPONENT: Final = "vgpu-reconciler"
 
@@ -109,7 +109,7 @@ def _wording(result: ActionResult) -> _Wording | None:
 
 
 def _reported_on(subject: ObjectRef) -> ObjectRef | None:
-    """The object that an event can be about: for what is on a node only, the node."""
+    """The object that has the event: the node for an object that only the node has."""
     if subject.kind in API_VERSIONS:
         return subject
     if not subject.node:
@@ -119,7 +119,7 @@ def _reported_on(subject: ObjectRef) -> ObjectRef | None:
 
 
 def _to_owner(note: EventNote, owner: OwnerReference, node: str) -> EventNote:
-    """The same to who made the pod, without its name: all its pods on a node count together."""
+    """The same Event of the pod's owner, without the pod's name: pods of a node count together."""
     where = f"one of its pods on {node}" if node else "one of its pods"
     return msgspec.structs.replace(
         note,

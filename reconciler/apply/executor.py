@@ -1,8 +1,9 @@
-"""One action: its object re-read, its guards asked, one write, and the truth about what came.
+"""Executes one action: reads its object again, checks its guards, writes once, and finds out the
+outcome.
 
-What has moved on since the plan was made is judged once more, and skipped unless the verdict is
-the same; so is all on a node that has opted out since. A write whose answer is lost is looked at
-again, and is done only if it can be seen to be done.
+An object that has changed since the plan was made is judged again, and skipped unless the result is
+the same; so is an object on a node that has opted out since. After a write whose answer is lost,
+the object is read again: the action is done only if the object shows it.
 """
 
 import logging
@@ -29,13 +30,13 @@ from vgpu.reasons import SourceError
 log = logging.getLogger(__name__)
 
 TRIES: Final = 3
-"""Of an action whose object changes between its read and its write: a node does all the time."""
+"""Maximum tries of an action whose object changes between read and write; nodes often do."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What came of an action.
+    """The outcome of an action.
 
-    ``seen`` is its pod as it was read just before, None if it was not. ``wait`` and ``unreached``
+    ``seen`` is its pod as it was just before, None if no pod was read. ``wait`` and ``unreached``
     are as of :class:`~reconciler.apply.refusals.ActionRefused`.
     """
 
@@ -47,7 +48,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Executor:
-    """Does one action at a time."""
+    """Executes one action at a time."""
 
     def __init__(
         self,
@@ -58,10 +59,10 @@ class Executor:
         dry_run: bool = False,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``judge`` knows the look that the plan was made from.
+        """``judge`` has the snapshot that the plan was made from.
 
-        ``remover`` is there on a node only. With ``dry_run`` everything is asked and nothing kept.
-        ``leads`` reports whether we may still act: it is asked last of all.
+        ``remover`` is set on a node only. With ``dry_run``, all requests are sent and the API
+        server keeps nothing. ``leads`` reports whether we may still act: it is asked last.
         """
         self._client = client
         self._judge = judge
@@ -72,7 +73,7 @@ class Executor:
         self._begun = False  # whether something may have been done
 
     def act(self, entry: Entry) -> Answer:
-        """Do it; never raises."""
+        """Execute the entry's action; never raises."""
         self._seen, self._begun = None, False
         try:
             detail = self._act(entry)
@@ -94,7 +95,7 @@ class Executor:
         return Answer(refusal.outcome, refusal.detail, self._seen, refusal.wait, refusal.unreached)
 
     def _act(self, entry: Entry) -> str:
-        """What is to be said of it when it is done."""
+        """The detail of the result of an action that is done."""
         action = entry.finding.action
         if isinstance(action, RemoveFolder):
             return self._remove(action, entry.finding.subject.node)
@@ -109,22 +110,22 @@ class Executor:
                 if not refusal.overtaken or not tries:
                     raise
 
-    def _current(self, entry: Entry, found: Pod | Node) -> Evict | Edit:
-        """The action for the object as it is now. Raises ActionRefused if it is wrong by now."""
+    def _current(self, entry: Entry, current: Pod | Node) -> Evict | Edit:
+        """The action for the object as it is now. Raises ActionRefused if it is wrong now."""
         finding = entry.finding
         action = finding.action
         if not isinstance(action, Evict | Edit):
             raise ActionRefused(ActionOutcome.FAILED, "there is nothing to be done")
-        node = found if isinstance(found, Node) else self._node(found.node)
+        node = current if isinstance(current, Node) else self._node(current.node)
         _expect_welcome(node)
-        if isinstance(found, Node) or found.resource_version == action.resource_version:
+        if isinstance(current, Node) or current.resource_version == action.resource_version:
             return action
-        if found.deleted_at is not None:
+        if current.deleted_at is not None:
             raise ActionRefused(ActionOutcome.CHANGED, "it is being deleted")
-        again = self._judge.again(entry, found, node)
+        again = self._judge.again(entry, current, node)
         if isinstance(again, Evict | Edit):
             return again
-        versions = f"{found.resource_version} now, {action.resource_version} when it was planned"
+        versions = f"{current.resource_version} now, {action.resource_version} when it was planned"
         raise ActionRefused(
             ActionOutcome.CHANGED, f"version {versions}; it is not judged the same any more"
         )
@@ -168,16 +169,16 @@ class Executor:
         planned = entry.finding.action
         if not isinstance(planned, Edit):
             raise ActionRefused(ActionOutcome.FAILED, "there is nothing to be done")
-        found = read(self._client, planned.target)
-        self._seen = found if isinstance(found, Pod) else None
-        _expect_same(found, planned.target.uid)
-        if changed := differing(found, planned.before):
+        current = read(self._client, planned.target)
+        self._seen = current if isinstance(current, Pod) else None
+        _expect_same(current, planned.target.uid)
+        if changed := differing(current, planned.before):
             raise ActionRefused(ActionOutcome.CHANGED, f"changed since: {', '.join(changed)}")
-        if planned.unbind and (not isinstance(found, Pod) or found.node != planned.unbind):
+        if planned.unbind and (not isinstance(current, Pod) or current.node != planned.unbind):
             raise ActionRefused(
                 ActionOutcome.CHANGED, f"it is not bound to {planned.unbind} any more"
             )
-        action = self._current(entry, found)
+        action = self._current(entry, current)
         for guard in action.guards:
             check(guard, self._client, self._judge.codecs)
 
@@ -185,7 +186,7 @@ class Executor:
             patch(
                 self._client,
                 planned.target,
-                found.resource_version,
+                current.resource_version,
                 planned.after,
                 node=None if planned.unbind else msgspec.UNSET,
                 dry_run=self._dry_run,
@@ -194,7 +195,7 @@ class Executor:
         def arrived() -> bool:
             left = read(self._client, planned.target)
             unbound = not planned.unbind or (isinstance(left, Pod) and not left.node)
-            return uid(left) == uid(found) and unbound and not differing(left, planned.after)
+            return uid(left) == uid(current) and unbound and not differing(left, planned.after)
 
         return self._write(write, arrived)
 
@@ -207,13 +208,13 @@ class Executor:
             )
         _expect_welcome(self._node(node))
         for page in self._client.pods(keep=Keep.ALL, field_selector=f"spec.nodeName={node}"):
-            for each in page.malformed:
-                if _may_be(each, action.pod_uid):
+            for unread in page.malformed:
+                if _may_be(unread, action.pod_uid):
                     raise ActionRefused(
-                        ActionOutcome.CHANGED, f"its pod may be there: {each.title}"
+                        ActionOutcome.CHANGED, f"its pod may be there: {unread.title}"
                     )
             for pod in page.objects:
-                # Where it only protects, a static pod's annotation is believed whatever it says.
+                # The annotation of a static pod is trusted here, since it can only protect.
                 if action.pod_uid in (pod.ref.uid, pod.annotations.get(MIRROR)):
                     named = f"{pod.ref.namespace}/{pod.ref.name}"
                     raise ActionRefused(ActionOutcome.CHANGED, f"its pod is there: {named}")
@@ -230,7 +231,7 @@ class Executor:
         try:
             return send(write, arrived, dry_run=self._dry_run)
         except ActionRefused as refusal:
-            self._begun = False  # what came of it is known, or is said not to be
+            self._begun = False  # the outcome is known, or is UNKNOWN
             refusal.overtaken = refusal.outcome is ActionOutcome.CHANGED
             raise
 
@@ -239,14 +240,14 @@ class Executor:
             raise ActionRefused(ActionOutcome.NOT_LEADER, "")
 
 
-def _expect_same(found: Pod | Node, wanted_uid: str) -> None:
-    """Raises ActionRefused if it is another object of that name."""
-    if wanted_uid and uid(found) != wanted_uid:
+def _expect_same(current: Pod | Node, wanted_uid: str) -> None:
+    """Raises ActionRefused if this is another object of the same name."""
+    if wanted_uid and uid(current) != wanted_uid:
         raise ActionRefused(ActionOutcome.GONE, "another of its name is in its place")
 
 
 def _expect_welcome(node: Node | None) -> None:
-    """Raises ActionRefused if nothing on the node is to be touched any more."""
+    """Raises ActionRefused if the node has opted out of actions."""
     if node is not None and opted_out(node):
         raise ActionRefused(
             ActionOutcome.CHANGED, f'node {node.name} is annotated {OPT_OUT}: "false" now'
@@ -254,6 +255,6 @@ def _expect_welcome(node: Node | None) -> None:
 
 
 def _may_be(unread: MalformedObject, pod_uid: str) -> bool:
-    """Whether a pod that cannot be read may be the one of that UID, a static one's too."""
+    """Whether a pod that cannot be read may have that UID, or a static pod's other UID."""
     marks = unread.annotations
     return not unread.ref.uid or marks is None or pod_uid in (unread.ref.uid, marks.get(MIRROR))

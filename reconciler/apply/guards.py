@@ -1,8 +1,8 @@
-"""What must still be so that the object itself does not tell, asked of the API server just then.
+"""Checks at the API server, just before an action, of what the object itself does not show.
 
-A node lock goes only while no pod may still be served under it. Whoever asks has read the node
+A node lock is removed only while no pod may still be served under it. The caller has read the node
 before and writes with that version, so that a lock that is taken meanwhile is a conflict. A holder
-pod goes only while nobody uses its GPU: it does not change when a SharePod is placed on it.
+pod is evicted only while no pod uses its GPU: it does not change when a SharePod is placed on it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,20 +35,20 @@ AS_SAFE: Final[Mapping[OwnerState, frozenset[OwnerState]]] = {
     OwnerState.ENDED: frozenset({OwnerState.ENDED, OwnerState.GONE}),
     OwnerState.GONE: frozenset({OwnerState.GONE}),
 }
-"""What the owner may have become since it was planned: the same, or later in the same life.
+"""States that the owner may have now, by its state in the plan: the same, or a later one.
 
 A pod that appeared where there was none, or runs where one had ended, is another pod of that name:
-that is for the next plan to judge. One that waits or terminates keeps its lock.
+the next plan judges it. A pod that waits or terminates keeps its lock.
 """
 
 
 def check(
     guard: Guard, client: ClusterClient, codecs: Sequence[SchemeCodec], pod: Pod | None = None
 ) -> None:
-    """Raises ActionRefused CHANGED if it does not hold; ClusterError, SourceError if nobody can
-    tell.
+    """Raises ActionRefused CHANGED if the guard fails; ClusterError, SourceError if it cannot be
+    checked.
 
-    ``pod`` is the one that is to be evicted, as it was just read.
+    ``pod`` is the pod to be evicted, as it was just read.
     """
     if isinstance(guard, OwnerGuard):
         _check_owner(guard, client, codecs)
@@ -110,10 +110,12 @@ def _check_policy(guard: PolicyGuard, client: ClusterClient, pod: Pod | None) ->
 
 
 def _check_unused(guard: UnusedGuard, client: ClusterClient) -> None:
-    """The pods first: a SharePod comes before its pod."""
+    """Reads the pods first: a SharePod is created before its pod."""
     near = tuple(_near(client, guard.node))
     waiting = tuple(_share_pods(client))
-    pods, share_pods = ([pod for page in of for pod in page.objects] for of in (near, waiting))
+    pods, share_pods = (
+        [pod for page in source for pod in page.objects] for source in (near, waiting)
+    )
     cluster_index = ClusterIndex(_seen(pods, share_pods, (*near, *waiting)), ())
     users = survey(cluster_index).users_of(guard.gpuid, guard.node)
     if users:
@@ -124,12 +126,12 @@ def _check_unused(guard: UnusedGuard, client: ClusterClient) -> None:
 def _seen(
     pods: Iterable[Pod], share_pods: Iterable[Pod], pages: Iterable[ObjectPage[Pod]]
 ) -> Snapshot:
-    malformed = tuple(each for page in pages for each in page.malformed)
+    malformed = tuple(unread for page in pages for unread in page.malformed)
     return Snapshot(0.0, pods=tuple(pods), share_pods=tuple(share_pods), malformed=malformed)
 
 
 def _share_pods(client: ClusterClient) -> Iterator[ObjectPage[Pod]]:
-    """All of them; none where KubeShare is not installed."""
+    """Pages of all SharePods; none where KubeShare is not installed."""
     try:
         yield from client.sharepod_pages()
     except ClusterError as error:
@@ -138,10 +140,10 @@ def _share_pods(client: ClusterClient) -> Iterator[ObjectPage[Pod]]:
 
 
 def _near(client: ClusterClient, node: str, *more: str) -> Iterator[ObjectPage[Pod]]:
-    """Pods that are not bound yet, which may be promised to the node, and those bound to it.
+    """Pods that are not bound yet, which may be promised to the node, then pods bound to it.
 
-    In this order, so that one that is bound meanwhile is in the second list at the latest.
-    ``more`` are selectors that they must fit, too.
+    In this order, a pod that is bound meanwhile is at least in the second list.
+    ``more`` are further selectors.
     """
     for where in ("", node):
         selector = ",".join((f"spec.nodeName={where}", *more))

@@ -1,4 +1,4 @@
-"""What it means when an action is refused: the API server's answers, and our own reasons. Pure."""
+"""The refusals of actions: the API server's answers, and our own reasons. Pure."""
 
 from typing import Final
 
@@ -12,17 +12,17 @@ PDB_WAIT_SECONDS: Final = 10.0
 """Pause before a disruption budget is asked again, in seconds; the server itself uses 10."""
 
 THROTTLE_WAIT_SECONDS: Final = 1.0
-"""The same of a busy API server."""
+"""Pause before a busy API server is asked again, in seconds."""
 
 
 class ActionRefused(Exception):  # noqa: N818  # an answer, not a fault
     """An action was not done.
 
     Attributes:
-        outcome: what became of it instead.
-        detail: in the words of who refused it.
+        outcome: the action's outcome.
+        detail: the message of the refusal.
         wait: seconds after which another try may succeed; None if none would.
-        lost: it may have been done all the same: the answer did not come, or was no answer.
+        lost: the action may have been done: the answer did not come, or was no answer.
         unreached: there was no answer at all.
         overtaken: the object changed between its read and the write: it can be read again.
     """
@@ -65,24 +65,24 @@ _ROWS: Final = (
     _Row(401, "", ActionOutcome.FORBIDDEN),
     _Row(403, " cannot ", ActionOutcome.FORBIDDEN),
 )
-"""The first that fits counts; a 403 of an admission webhook or a quota fits none.
+"""The first row that matches counts; a 403 of an admission webhook or a quota matches none.
 
 Texts: pkg/registry/core/pod/storage/eviction.go and the authorizer's ForbiddenMessage.
 """
 
 _UNSURE: Final = range(500, 600)
-"""Of etcd or a proxy in between: what was asked for may have arrived."""
+"""Statuses of etcd or of a proxy in between: the request may have arrived."""
 
 
 def refused(error: ClusterError | SourceError) -> ActionRefused:
-    """What the client's error means."""
+    """The refusal of a client's error."""
     if isinstance(error, SourceError):  # an answer that is not Kubernetes'
         return ActionRefused(ActionOutcome.FAILED, str(error), lost=True)
-    told = "; ".join((*error.causes, error.message)) or error.reason
+    message = "; ".join((*error.causes, error.message)) or error.reason
     for row in _ROWS:
         if row.status == error.status and row.phrase in error.message:
             wait = None if row.wait is None else max(error.retry_after or 0.0, 0.0) or row.wait
-            return ActionRefused(row.outcome, told, wait=wait)
+            return ActionRefused(row.outcome, message, wait=wait)
     unreached = error.status == 0
     lost = unreached or error.status in _UNSURE
     return ActionRefused(ActionOutcome.FAILED, str(error), lost=lost, unreached=unreached)

@@ -1,9 +1,9 @@
-"""Removes a shim's folder that nobody uses, and never anything else.
+"""Removes a shim's folder that no process uses, and nothing else.
 
-The folder and its files are its tenant's to change at any moment, so nothing is followed: the
+The tenant can change the folder and its files at any moment, so no link is followed: the
 folder is opened once, its files are removed relative to it, and only if all of them are regular
 files. There is no recursion, and no trash: a removal that is cut short leaves a folder of the
-same name with fewer files, which the next look finds again.
+same name with fewer files, which the next cycle finds again.
 """
 
 import os
@@ -21,7 +21,7 @@ from vgpu.sources.files import printable
 from vgpu.sources.shim import FOLDER_NAME
 
 MOST_FILES: Final = 64
-"""In one folder; the shim makes two or three."""
+"""Maximum number of files in one folder; the shim makes two or three."""
 
 _ROOT_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOLDER_FLAGS: Final = _ROOT_FLAGS | os.O_NOFOLLOW
@@ -41,7 +41,7 @@ class Remover:
     ) -> None:
         """``roots`` hold the folders; the usual ones do if there are none.
 
-        ``identity`` tells which folder a path is now, ``mapped`` whether a process uses it; both
+        ``identity`` returns which folder a path is now, ``mapped`` whether a process uses it; both
         may raise SourceError.
         """
         self._roots = frozenset(root.rstrip("/") for root in roots or registry().region_roots)
@@ -49,9 +49,9 @@ class Remover:
         self._mapped = mapped
 
     def remove(self, action: RemoveFolder, *, dry_run: bool = False) -> str:
-        """Remove it if it is still that folder and nobody uses it; what was done, in words.
+        """Remove the folder if its identity is unchanged and no process uses it.
 
-        Raises Refused.
+        Returns what was done, in words. Raises ActionRefused.
         """
         root, name = os.path.split(action.path)
         uid, _, _ = name.partition("_")
@@ -78,9 +78,9 @@ class Remover:
         files = _plain_files(fd)
         if self._identity(action.path) != action.identity or not _is(fd, action.identity):
             raise ActionRefused(ActionOutcome.CHANGED, "it has changed, or is another folder")
-        said = f"{len(files)} file" + "s" * (len(files) != 1)
+        summary = f"{len(files)} file" + "s" * (len(files) != 1)
         if dry_run:
-            return said
+            return summary
         for file in files:
             os.unlink(file, dir_fd=fd)
         if not _is(root_fd, action.identity, name):
@@ -88,7 +88,7 @@ class Remover:
                 ActionOutcome.CHANGED, "another folder took its name while it was emptied"
             )
         os.rmdir(name, dir_fd=root_fd)  # refuses where something was put into it meanwhile
-        return said
+        return summary
 
 
 @contextmanager

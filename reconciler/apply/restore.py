@@ -1,10 +1,10 @@
-"""Undoes what an audit tells: annotations, locks and placements, from their before-images.
+"""Undoes an audit's edits of annotations, locks and placements, from their before-images.
 
-Only where everything is still as the action left it: what somebody has changed since is theirs;
-what was changed and changed back looks as if nobody had. Evictions and removals cannot be undone,
-and it is said of each. The newest is undone first, so that what was changed several times ends as
-it was before the first. Done twice it is done once. What is undone is itself an action, the inverse
-one, and told in an audit of its own, from which it can be undone.
+An edit is undone only where the object is still as the edit left it; a change that was changed back
+since cannot be seen. Evictions and removals cannot be undone, and are reported. The newest edit is
+undone first, so that an object that was edited several times ends as before the first. A second
+restore changes nothing. Each undo is itself an action, the inverse edit, with records in an audit
+of its own, from which it can be undone.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,16 +32,16 @@ _REFUSALS: Final[Mapping[ActionOutcome, Undo]] = {
     ActionOutcome.FORBIDDEN: Undo.FORBIDDEN,
     ActionOutcome.UNKNOWN: Undo.UNKNOWN,
 }
-"""Others are FAILED."""
+"""Other outcomes are FAILED."""
 
 _MAY_BE_DONE: Final = frozenset({ActionOutcome.DONE, ActionOutcome.UNKNOWN})
 
 
 class UndoAuditSink(Protocol):
-    """Where it is told; raises AuditError."""
+    """The audit of a restore; raises AuditError."""
 
     def tell(self, record: AuditRecord) -> None:
-        """Append it, as of now."""
+        """Append the record, with the current time."""
         ...
 
 
@@ -53,11 +53,11 @@ def restore(
     dry_run: bool = False,
     clock: Callable[[], float],
 ) -> Iterator[Restored]:
-    """Undo all that is :func:`undoable`.
+    """Undo all actions that are :func:`undoable`.
 
-    What only may have been done is looked at, too. With ``dry_run`` nothing is
-    kept, and nothing is told to the ``audit``. ``clock`` tells unix seconds. Raises AuditError
-    where something could not be told: it was not begun, or it was the last.
+    Actions whose outcome is unknown are checked, too. With ``dry_run`` the API server keeps nothing
+    and the ``audit`` gets no record. ``clock`` returns unix seconds. Raises AuditError where an
+    undo could not be recorded: that undo was not begun, or it was the last.
     """
     restorer = _Restorer(client, audit, dry_run=dry_run)
     for record in undoable(records):
@@ -66,34 +66,34 @@ def restore(
 
 
 def undoable(records: Iterable[AuditRecord]) -> tuple[AuditRecord, ...]:
-    """What was done or may have been, the newest first."""
+    """The records of :func:`effective`, the newest first."""
     return tuple(effective(records))[::-1]
 
 
 def effective(records: Iterable[AuditRecord]) -> Iterator[AuditRecord]:
-    """The actions that were done or may have been, in their order.
+    """The actions that were done, or may have been, in their order.
 
-    Each by its result; those of which no result is told, because a process died, by their intent.
+    An action has the record of its result, or of its intent if a process died before the result.
     """
     begun: dict[tuple[str, str], AuditRecord] = {}
-    told: list[tuple[int, AuditRecord]] = []
+    recorded: list[tuple[int, AuditRecord]] = []
     places: dict[tuple[str, str], int] = {}
     for place, record in enumerate(records):
         if record.event is AuditEvent.INTENT:
-            if record.key in begun:  # that one was never finished
-                told.append((places[record.key], begun[record.key]))
+            if record.key in begun:  # the earlier action was never finished
+                recorded.append((places[record.key], begun[record.key]))
             begun[record.key], places[record.key] = record, place
             continue
         begun.pop(record.key, None)
         if record.outcome in _MAY_BE_DONE:
-            told.append((place, record))
-    told += [(places[key], record) for key, record in begun.items()]
-    for _, record in sorted(told, key=lambda each: each[0]):
+            recorded.append((place, record))
+    recorded += [(places[key], record) for key, record in begun.items()]
+    for _, record in sorted(recorded, key=lambda place_and_record: place_and_record[0]):
         yield record
 
 
 def inverse(edit: Edit) -> Edit:
-    """The edit that undoes one."""
+    """The edit that undoes this edit."""
     return msgspec.structs.replace(
         edit,
         resource_version="",
@@ -116,36 +116,36 @@ class _Restorer:
         """The objects as a dry run would have left them."""
 
     def undo(self, record: AuditRecord) -> tuple[Undo, str]:
-        """What became of it, and the rest in words. Raises AuditError."""
+        """The outcome, and its detail in words. Raises AuditError."""
         if not isinstance(record.action, Edit):
             sure = record.outcome is ActionOutcome.DONE
             return Undo.IRREVERSIBLE, "" if sure else "it may not have been done"
         edit = inverse(record.action)
         target = msgspec.structs.replace(edit.target, part="")
         try:
-            found = self._pretended.get(target) or read(self._client, target)
+            current = self._pretended.get(target) or read(self._client, target)
         except (ClusterError, SourceError) as error:
-            return _said(refused(error))
-        told = msgspec.structs.replace(record, action=edit)
-        return _objection(found, edit) or self._told(told, found, target, edit)
+            return _undo_result(refused(error))
+        undo_record = msgspec.structs.replace(record, action=edit)
+        return _objection(current, edit) or self._recorded(undo_record, current, target, edit)
 
-    def _told(
-        self, record: AuditRecord, found: Pod | Node, target: ObjectRef, edit: Edit
+    def _recorded(
+        self, record: AuditRecord, current: Pod | Node, target: ObjectRef, edit: Edit
     ) -> tuple[Undo, str]:
-        """The write, told before and after."""
-        self._tell(record, AuditEvent.INTENT)
+        """The write, with an audit record before and after."""
+        self._record(record, AuditEvent.INTENT)
         try:
-            detail = self._write(found, target, edit)
+            detail = self._write(current, target, edit)
         except ActionRefused as refusal:
-            self._tell(record, AuditEvent.RESULT, refusal.outcome, refusal.detail)
-            return _said(refusal)
-        self._tell(record, AuditEvent.RESULT, ActionOutcome.DONE, detail)
+            self._record(record, AuditEvent.RESULT, refusal.outcome, refusal.detail)
+            return _undo_result(refusal)
+        self._record(record, AuditEvent.RESULT, ActionOutcome.DONE, detail)
         if not self._dry_run:
             return Undo.DONE, detail
-        self._pretended[target] = _edited(found, edit)
+        self._pretended[target] = _edited(current, edit)
         return Undo.DRY_RUN, ""
 
-    def _tell(
+    def _record(
         self,
         record: AuditRecord,
         event: AuditEvent,
@@ -156,14 +156,14 @@ class _Restorer:
             replaced = msgspec.structs.replace(record, event=event, outcome=outcome, detail=detail)
             self._audit.tell(replaced)
 
-    def _write(self, found: Pod | Node, target: ObjectRef, edit: Edit) -> str:
-        """Raises Refused."""
+    def _write(self, current: Pod | Node, target: ObjectRef, edit: Edit) -> str:
+        """Raises ActionRefused."""
 
         def write() -> None:
             patch(
                 self._client,
                 target,
-                found.resource_version,
+                current.resource_version,
                 edit.after,
                 node=edit.bind or None if edit.moves else msgspec.UNSET,
                 dry_run=self._dry_run,
@@ -171,39 +171,39 @@ class _Restorer:
 
         def arrived() -> bool:
             left = read(self._client, target)
-            return uid(left) == uid(found) and _stands(left, edit, edit.after, edit.bind)
+            return uid(left) == uid(current) and _stands(left, edit, edit.after, edit.bind)
 
         return send(write, arrived, dry_run=self._dry_run)
 
 
-def _said(refusal: ActionRefused) -> tuple[Undo, str]:
+def _undo_result(refusal: ActionRefused) -> tuple[Undo, str]:
     return _REFUSALS.get(refusal.outcome, Undo.FAILED), refusal.detail
 
 
-def _objection(found: Pod | Node, edit: Edit) -> tuple[Undo, str] | None:
-    """Why it is left as it is."""
+def _objection(current: Pod | Node, edit: Edit) -> tuple[Undo, str] | None:
+    """Why the object stays as it is."""
     foreign = [key for key in edit.after if not is_kept(key)]
-    if foreign:  # what we do not see we cannot have changed, nor tell whether somebody has since
+    if foreign:  # we do not read this annotation, so we cannot have changed it, nor compare it
         return Undo.FAILED, f"no annotation that is ever changed here: {printable(foreign[0])}"
-    if edit.target.uid and uid(found) != edit.target.uid:
+    if edit.target.uid and uid(current) != edit.target.uid:
         return Undo.GONE, "another of its name is in its place"
-    if _stands(found, edit, edit.after, edit.bind):
+    if _stands(current, edit, edit.after, edit.bind):
         return Undo.NOTHING, ""
-    if not _stands(found, edit, edit.before, edit.unbind):
-        return Undo.CHANGED, ", ".join(differing(found, edit.before)) or "spec.nodeName"
+    if not _stands(current, edit, edit.before, edit.unbind):
+        return Undo.CHANGED, ", ".join(differing(current, edit.before)) or "spec.nodeName"
     return None
 
 
-def _stands(found: Pod | Node, edit: Edit, annotations: Annotations, node: str) -> bool:
-    """Whether the annotations are these, and it is bound there if the edit is about that."""
-    placed = not edit.moves or (isinstance(found, Pod) and found.node == node)
-    return placed and not differing(found, annotations)
+def _stands(current: Pod | Node, edit: Edit, annotations: Annotations, node: str) -> bool:
+    """Whether the object has these annotations, and this node if the edit changes the node."""
+    placed = not edit.moves or (isinstance(current, Pod) and current.node == node)
+    return placed and not differing(current, annotations)
 
 
-def _edited(found: Pod | Node, edit: Edit) -> Pod | Node:
-    told = {**found.annotations, **edit.after}
-    annotations = {key: text for key, text in told.items() if text is not None}
-    if isinstance(found, Pod):
-        node = edit.bind if edit.moves else found.node
-        return msgspec.structs.replace(found, annotations=annotations, node=node)
-    return msgspec.structs.replace(found, annotations=annotations)
+def _edited(current: Pod | Node, edit: Edit) -> Pod | Node:
+    after = {**current.annotations, **edit.after}
+    annotations = {key: text for key, text in after.items() if text is not None}
+    if isinstance(current, Pod):
+        node = edit.bind if edit.moves else current.node
+        return msgspec.structs.replace(current, annotations=annotations, node=node)
+    return msgspec.structs.replace(current, annotations=annotations)

@@ -1,4 +1,4 @@
-"""What became of one action that was to be undone, as a value. Pure."""
+"""The outcome of undoing one action, as a value. Pure."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from vgpu.reasons import Explained
 
 
 class Undo(Explained):
-    """What became of an action that was to be undone."""
+    """The outcome of undoing an action."""
 
     DONE = "done", "the object is as it was before"
     DRY_RUN = "dry_run", "the object would be as it was before"
@@ -22,7 +22,7 @@ class Undo(Explained):
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """What became of one; ``detail`` in words, ``at`` in unix seconds."""
+    """The outcome of undoing one record; ``detail`` in words, ``at`` in unix seconds."""
 
     record: AuditRecord
     undo: Undo

@@ -1,4 +1,4 @@
-"""One write: sent once, and where its answer is lost, looked at."""
+"""Sends one write once; where its answer is lost, reads the object again."""
 
 from collections.abc import Callable
 
@@ -9,11 +9,11 @@ from vgpu.reasons import SourceError
 
 
 def send(write: Callable[[], None], arrived: Callable[[], bool], *, dry_run: bool) -> str:
-    """Send it; what is to be said of it when it is done.
+    """Send the write; returns the detail of its result, "" if there is none.
 
-    ``arrived`` looks whether it was done. Both raise ClusterError, SourceError. Raises
-    ActionRefused unless it is done, or can be seen to be done: UNKNOWN where it may have been, and
-    no source knows.
+    ``arrived`` reads whether the write was done. Both raise ClusterError, SourceError. Raises
+    ActionRefused unless the write is done, or the object shows that it is: UNKNOWN where it may
+    have been done, and the object cannot be read.
     """
     try:
         write()

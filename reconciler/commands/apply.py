@@ -44,7 +44,7 @@ from vgpu.program.flags import composed, log_flags
 from vgpu.terminal import standard_output
 
 FRESH_SECONDS: Final = 60.0
-"""Whoever takes longer to say yes has read of a world that may have passed."""
+"""Maximum age of a plan at its confirmation, in seconds; for an older plan, we plan again."""
 
 
 @click.command(
@@ -138,10 +138,10 @@ def agreed(
     confirm: Callable[[Made], bool] | None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Made | None:
-    """The plan that is to be done, None if somebody said no; without ``confirm`` nobody is asked.
+    """The plan to apply, None if the user answered no; without ``confirm`` no question is asked.
 
-    A plan to which somebody agrees late is recreated, and if it is another one they are asked
-    again: what they have agreed to is what is done, and no older than they were fast.
+    After a late confirmation we plan again; if the new plan differs, the user is asked again. So
+    the applied plan is the confirmed plan, and it is not old.
     """
     made = look()
     show(made)
@@ -167,7 +167,7 @@ def _apply(cycles: Cycles, made: Made, console: Console | None) -> Cycle:
         for result in cycles.apply(made):
             results.append(result)
             if console is not None:
-                with suppress(OSError):  # the terminal is gone; what is done is done to its end
+                with suppress(OSError):  # the terminal is gone; the plan is still applied
                     show_result(console, result)
     except AuditError as error:
         complaint = str(error)

@@ -1,4 +1,4 @@
-"""What the commands have in common: exit statuses, the audit, metrics as a form of output."""
+"""The common parts of the commands: exit statuses, the audit, metrics as a form of output."""
 
 import signal
 import sys
@@ -41,13 +41,13 @@ yes_flag = click.option(
 
 
 def on_a_terminal() -> bool:
-    """Whether somebody is there to be asked."""
+    """Whether a user at a terminal can be asked."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 @contextmanager
 def stopped_by_signals(stopping: threading.Event) -> Iterator[None]:
-    """SIGTERM, Ctrl-C and a lost terminal let the action under way end and begin no other.
+    """SIGTERM, Ctrl-C and a lost terminal let the running action end and begin no other.
 
     A second such signal ends at once. SIGUSR1 and SIGUSR2 do nothing; nor does SIGHUP under nohup.
     """
@@ -90,7 +90,7 @@ def opened_audit(path: str) -> Iterator[Audit | NoAudit]:
 
 
 def refuse_blindness(made: Made) -> None:
-    """Raises click.ClickException if not all pods were seen: an empty plan is no good news then."""
+    """Raises click.ClickException if not all pods were seen: then an empty plan shows nothing."""
     if Coverage.PODS not in made.snapshot.complete:
         raise click.ClickException("not all pods could be seen, so nothing could be judged")
 

@@ -1,4 +1,4 @@
-"""`vgpu reconcile report`: what is wrong, who has the most of it, and what was done about it."""
+"""`vgpu reconcile report`: the problems, the nodes and owners with the most, the past actions."""
 
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ def report(ctx: click.Context, /, *, audit: str, output: str, **_: Any) -> None:
 
 
 def _done(path: str) -> tuple[Done, ...] | None:
-    """What an audit tells; None if there is none. Raises click.ClickException."""
+    """The actions of an audit; None if there is none. Raises click.ClickException."""
     if not path and not Path(AUDIT_FILE).exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""`vgpu reconcile restore`: what an audit tells of is as it was before, where that can be."""
+"""`vgpu reconcile restore`: undoes the actions of an audit, where that is possible."""
 
 import threading
 import time
@@ -63,7 +63,7 @@ Status: 0 if all is as it was before; 3 if you answered no; 4 if something is no
     default=RESTORE_FILE,
     show_default=True,
     metavar="FILE",
-    allow_from_autoenv=False,  # VGPU_AUDIT is where `apply` and `run` tell theirs
+    allow_from_autoenv=False,  # VGPU_AUDIT is the audit of `apply` and `run`
     help=f"{AUDIT_HELP} A dry run has none.",
 )
 @click.option(
@@ -119,8 +119,8 @@ def restore_command(
     else:
         click.echo(json_text([restored_document(restored) for restored in undone]))
     if left := len(todo) - len(undone):
-        told = complaint or "stopped by a signal"
-        raise click.ClickException(f"{told}; not looked at: {left} of {len(todo)}")
+        reason = complaint or "stopped by a signal"
+        raise click.ClickException(f"{reason}; not looked at: {left} of {len(todo)}")
     if complaint:
         raise click.ClickException(complaint)
     whole = all(restored.undo in AS_BEFORE for restored in undone)
@@ -128,7 +128,7 @@ def restore_command(
 
 
 def _expect_own(ctx: click.Context, audit: str, own: str, *, tells: bool, shows: bool) -> None:
-    """Raises click.UsageError where the audit of what is undone would be lost among others."""
+    """Raises click.UsageError where the restore's own audit would be mixed with other output."""
     if own == STANDARD and tells and not shows:
         complaint = f"--audit - and --output {JSON} both write standard output: choose one"
         raise click.UsageError(complaint, ctx)
@@ -141,9 +141,9 @@ def _expect_own(ctx: click.Context, audit: str, own: str, *, tells: bool, shows:
 def _shown(
     results: Iterable[Restored], console: Console | None
 ) -> tuple[tuple[Restored, ...], str]:
-    """The results, shown as they come, until all are there or we are asked to stop.
+    """The results, shown as they come, until all are known or we are asked to stop.
 
-    And why its audit could not be written; "" if it could.
+    The second value is why the restore's audit could not be written; "" if it could.
     """
     stopping = threading.Event()
     undone: list[Restored] = []

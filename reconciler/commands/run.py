@@ -88,7 +88,7 @@ def run(ctx: click.Context, /, *, audit: str, leader_elect: bool | None, **_: An
 def _loop(
     opened: Session, audit: Audit | NoAudit, elects: bool, host: ProgramHost
 ) -> tuple[Loop, ReconcilerMetrics, LeaderElector | None, threading.Event]:
-    """The loop over this session, its numbers, its election, and what stops it."""
+    """The loop of this session, its metrics, its leader election, and its stop event."""
     options = opened.options
     settings = options.settings
     stopping = threading.Event()
@@ -101,7 +101,7 @@ def _loop(
     cycles = Cycles(
         opened.observer,
         settings.policy,
-        # Thousands of nodes would write; their own loops remember in their processes.
+        # Thousands of nodes would write; a node's loop keeps its state in its process.
         store=opened.store() if options.scope is Scope.CLUSTER else None,
         apply=opened.apply(audit, leads=leads, stopping=stopping) if applies else None,
     )

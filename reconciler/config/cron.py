@@ -1,7 +1,7 @@
-"""Cron expressions as crontab(5) means them: five fields in, what each allows out. Pure.
+"""Parses cron expressions by crontab(5): five fields in, the numbers that each allows out. Pure.
 
-Weekdays count from Sunday, 0 or 7. If neither day field begins with ``*``, a day that either of
-them names will do.
+Weekdays count from Sunday, 0 or 7. If neither day field begins with ``*``, a day that one of them
+names is enough.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ _LONGEST: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 class _Field(msgspec.Struct, frozen=True):
-    """A field: what it is called, its numbers from ``least`` to ``most``, and words for them.
+    """A field: its name, its numbers from ``least`` to ``most``, and words for them.
 
-    ``last`` is where a range without an end stops.
+    ``last`` is the end of a range without an end.
     """
 
     name: str
@@ -40,10 +40,9 @@ _FIELDS: Final = (
 
 
 class Cron(msgspec.Struct, frozen=True):
-    """When: the numbers allowed of each; ``weekdays`` are 0 (Sunday) to 6.
+    """A parsed expression: the allowed numbers of each field; ``weekdays`` are 0 (Sunday) to 6.
 
-    ``either_day`` is whether a day that ``days`` or ``weekdays`` allow will do; else it is to be
-    allowed by both.
+    ``either_day``: a day that ``days`` or ``weekdays`` allow is enough; else both must allow it.
     """
 
     minutes: frozenset[int]

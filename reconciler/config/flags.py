@@ -1,7 +1,7 @@
-"""The flags of `vgpu reconcile`: from where to look, what may be done, and how it is told.
+"""The flags of `vgpu reconcile`: the sources, the allowed actions, and the output.
 
-Each is also an environment variable: --state-namespace is VGPU_STATE_NAMESPACE; a repeatable one
-takes a space-separated list there. Flags win over the configuration file.
+Each flag is also an environment variable: --state-namespace is VGPU_STATE_NAMESPACE; a repeatable
+flag takes a space-separated list there. Flags win over the configuration file.
 """
 
 import socket
@@ -35,13 +35,13 @@ from vgpu.sources.files import read_file
 from vgpu.sources.node_sources import NodePaths
 
 CONTEXT: Final[Mapping[str, Any]] = {"auto_envvar_prefix": "VGPU", "max_content_width": 100}
-"""Of every command: each flag is an environment variable, too."""
+"""Settings of every command: each flag is an environment variable, too."""
 
 CONFIG_LIMIT: Final = 1024 * 1024
-"""Bytes of the configuration file."""
+"""Maximum size of the configuration file, in bytes."""
 
 POD_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-"""Where a pod finds the name of its own namespace."""
+"""The file with the name of a pod's own namespace."""
 
 _DEFAULT_NAMESPACE: Final = "kube-system"
 _PLACES: Final = NodePaths()
@@ -55,16 +55,16 @@ _RULES: Final = {key.name.split(".")[1]: key for key in KEYS if key.flag == _RUL
 
 
 class ReconcilerOptions(msgspec.Struct, frozen=True):
-    """What the flags of every command say together.
+    """The flags that every command has.
 
     Attributes:
-        scope: from where to look.
+        scope: the sources to read.
         kubeconfig, context: how to reach the API server.
         node: this node's name.
-        places, driver: where the node's things are, and whether its driver is asked.
-        units: what the schemes' units mean.
+        places, driver: the paths of the node's sources, and whether its driver is read.
+        units: the amounts of the schemes' units.
         settings: of the configuration file, with the flags.
-        state_namespace: where the Lease and the memory are kept.
+        state_namespace: the namespace of the Lease and of the state's ConfigMap.
     """
 
     scope: Scope
@@ -82,7 +82,7 @@ class ReconcilerOptions(msgspec.Struct, frozen=True):
 
 
 def _node(name: str, help_: str, default: object, **kwargs: Any) -> Decorator:
-    """A flag about the node's own things; its default is the exporter's."""
+    """A flag about the node's own sources; its default is the exporter's."""
     shown = default not in (None, "", ())
     return click.option(
         name, field(name), help=help_, default=default, show_default=shown, **kwargs
@@ -193,7 +193,7 @@ where_flags: Final = composed(
         " auto goes by the size of the GPUs.",
     ),
 )
-"""From where to look."""
+"""The flags of the sources."""
 
 policy_flags: Final = composed(
     click.option(
@@ -251,42 +251,42 @@ def options_from(ctx: click.Context) -> ReconcilerOptions:
 
     With --print-config it prints and ends the command.
     """
-    given = ctx.params
-    logs.configure(given["log_level"], given["log_format"])
+    params = ctx.params
+    logs.configure(params["log_level"], params["log_format"])
     try:
-        found = settings(_file(given["config"]), dict(_told(given)))
+        settings_read = settings(_file(params["config"]), dict(_flag_settings(params)))
     except ConfigError as error:
         raise click.UsageError(str(error), ctx) from error
-    if given["print_config"]:
-        click.echo(config_text(found), nl=False)
+    if params["print_config"]:
+        click.echo(config_text(settings_read), nl=False)
         ctx.exit()
-    scope = Scope(given["scope"])
+    scope = Scope(params["scope"])
     if scope is not Scope.NODE:
-        told = [name for name in (*_NODE_FLAGS, "--node-name") if is_typed(ctx, field(name))]
-        if told:
-            raise click.UsageError(f"{', '.join(told)}: only with --scope node", ctx)
+        node_flags = [name for name in (*_NODE_FLAGS, "--node-name") if is_typed(ctx, field(name))]
+        if node_flags:
+            raise click.UsageError(f"{', '.join(node_flags)}: only with --scope node", ctx)
     return ReconcilerOptions(
         scope=scope,
-        kubeconfig=given["kubeconfig"],
-        context=given["context"],
-        node=given["node_name"] or socket.gethostname(),
+        kubeconfig=params["kubeconfig"],
+        context=params["context"],
+        node=params["node_name"] or socket.gethostname(),
         places=NodePaths(
-            shim_roots=given["shim_root"] or _PLACES.shim_roots,
-            procfs=given["path_procfs"],
-            cgroupfs=given["path_cgroupfs"],
-            log_dir=given["kubelet_log_dir"],
-            checkpoint=given["kubelet_checkpoint"],
-            pod_resources=given["kubelet_pod_resources"],
+            shim_roots=params["shim_root"] or _PLACES.shim_roots,
+            procfs=params["path_procfs"],
+            cgroupfs=params["path_cgroupfs"],
+            log_dir=params["kubelet_log_dir"],
+            checkpoint=params["kubelet_checkpoint"],
+            pod_resources=params["kubelet_pod_resources"],
             limit_dirs={
-                name: given.get(field(files.flag), files.folder)
+                name: params.get(field(files.flag), files.folder)
                 for name, files in registry().limit_files.items()
             },
-            state_dir=given["plugin_state_dir"],
+            state_dir=params["plugin_state_dir"],
         ),
-        driver=given["collector_nvml"],
-        units=Units(given["volcano_memory_factor"], given["gpushare_memory_unit"]),
-        settings=found,
-        state_namespace=given["state_namespace"] or _own_namespace(),
+        driver=params["collector_nvml"],
+        units=Units(params["volcano_memory_factor"], params["gpushare_memory_unit"]),
+        settings=settings_read,
+        state_namespace=params["state_namespace"] or _own_namespace(),
     )
 
 
@@ -302,16 +302,16 @@ def _file(path: str) -> Mapping[str, Setting]:
     return read(text, path)
 
 
-def _told(given: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
-    """What flags and environment say of keys of the configuration. Raises ConfigError."""
+def _flag_settings(params: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
+    """The configuration's keys that flags or environment set. Raises ConfigError."""
     for flag, key in _FLAGGED.items():
-        value = given.get(field(flag))
+        value = params.get(field(flag))
         if value is None or value == ():
             continue
         texts = value if isinstance(value, tuple) else (str(value),)
         lowered = (text.lower() for text in texts) if isinstance(value, bool) else texts
         yield key.name, from_flag(key, lowered, flag)
-    for text in given["rule"]:
+    for text in params["rule"]:
         name, equals, mode = text.partition("=")
         if not equals or name not in _RULES:
             problem = f"must be NAME=MODE, not {text!r}; names are {', '.join(_RULES)}"
@@ -321,7 +321,7 @@ def _told(given: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
 
 
 def _own_namespace() -> str:
-    """That of the pod this runs in."""
+    """The namespace of the pod that this process runs in."""
     with suppress(OSError, UnicodeDecodeError):
         return POD_NAMESPACE.read_text("utf-8").strip() or _DEFAULT_NAMESPACE
     return _DEFAULT_NAMESPACE

@@ -1,8 +1,8 @@
-"""The configuration file: every key once, in one table, with its meaning, its form and its flag.
+"""The configuration file: every key once, in one table, with its meaning, its type and its flag.
 
 Strict: an unknown key, a duplicate key, a wrong type and a value out of range are each refused
-with their place and with what is allowed. Flags are read by the same forms and win over the file.
-What :func:`config_text` prints of the settings is itself such a file. Pure.
+with their place and with what is allowed. Flags have the same types and win over the file.
+The output of :func:`config_text` is itself such a file. Pure.
 """
 
 import difflib
@@ -37,7 +37,7 @@ class ReconcilerSettings(msgspec.Struct, frozen=True):
         mode: whether ``run`` applies its plans.
         every: seconds between two cycles.
         cron: when cycles begin, in place of ``every``; "" is not used.
-        deadline: seconds that applying one plan may take.
+        deadline: maximum time to apply one plan, in seconds.
     """
 
     policy: Policy = Policy()
@@ -238,23 +238,23 @@ _QUOTE: Final = "; text that begins with * is to be quoted"
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """A value that somebody gave, and where."""
+    """A configured value, and its place."""
 
     value: Any
     place: str
 
 
 Values = Mapping[str, Setting]
-"""By the key's dotted name."""
+"""Settings by the key's dotted name."""
 
 
 def parse(text: str, name: str) -> ReconcilerSettings:
-    """The settings of a file's text; ``name`` is what its errors call it. Raises ConfigError."""
+    """The settings of a file's text; ``name`` is its name in errors. Raises ConfigError."""
     return settings(read(text, name))
 
 
 def read(text: str, name: str) -> Values:
-    """What a file's text tells. Raises ConfigError."""
+    """The settings in a file's text. Raises ConfigError."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -271,7 +271,7 @@ def read(text: str, name: str) -> Values:
 
 
 def from_flag(key: Key, texts: Iterable[str], flag: str) -> Setting:
-    """What a flag reports. Raises ConfigError."""
+    """The setting of a flag. Raises ConfigError."""
     values = [_value(key, text, flag) for text in texts]
     return Setting(tuple(values) if key.form.many else values[-1], flag)
 
@@ -295,18 +295,18 @@ def _mapping(node: yaml.Node, section: str, name: str) -> Iterator[tuple[str, Se
         if key in SECTIONS:
             yield from _mapping(value, key, name)
         elif key in _BY_NAME:
-            yield key, _told(_BY_NAME[key], value, name)
+            yield key, _setting(_BY_NAME[key], value, name)
         else:
             raise ConfigError(place, key, _unknown(key_node.value, section))
 
 
-def _told(key: Key, node: yaml.Node, name: str) -> Setting:
+def _setting(key: Key, node: yaml.Node, name: str) -> Setting:
     place = _place(name, node.start_mark)
     if not key.form.many:
         return Setting(_scalar(key, node, name), place)
     if not isinstance(node, yaml.SequenceNode):
         raise _wrong(key, node, place)
-    return Setting(tuple(_scalar(key, each, name) for each in node.value), place)
+    return Setting(tuple(_scalar(key, item, name) for item in node.value), place)
 
 
 def _scalar(key: Key, node: yaml.Node, name: str) -> Any:
@@ -326,16 +326,16 @@ def _value(key: Key, text: str, place: str) -> Any:
 
 def _wrong(key: Key, node: yaml.Node, place: str) -> ConfigError:
     if isinstance(node, yaml.ScalarNode):
-        said = f"the text {_short(node.value)!r}"
+        actual = f"the text {_short(node.value)!r}"
     else:
-        said = "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
-    return _refused(key, place, said)
+        actual = "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
+    return _refused(key, place, actual)
 
 
-def _refused(key: Key, place: str, said: str, why: str = "") -> ConfigError:
-    """``why`` is told where it reports more than the value itself."""
-    more = f" ({why})" if " " in why and not why.startswith(said) else ""
-    return ConfigError(place, key.name, f"must be {key.form.allowed}, not {said}{more}")
+def _refused(key: Key, place: str, actual: str, why: str = "") -> ConfigError:
+    """``why`` is in the message where it has more than the value itself."""
+    more = f" ({why})" if " " in why and not why.startswith(actual) else ""
+    return ConfigError(place, key.name, f"must be {key.form.allowed}, not {actual}{more}")
 
 
 def _short(text: str) -> str:
@@ -376,15 +376,17 @@ _GROUPS: Final[Mapping[str, type[msgspec.Struct]]] = {
 
 def settings(*layers: Values) -> ReconcilerSettings:
     """The settings of all layers together; a later one wins. Raises ConfigError."""
-    told: dict[str, Setting] = {}
+    merged: dict[str, Setting] = {}
     for layer in layers:
         clocks = [name for name in ("every", "cron") if name in layer]
         if len(clocks) > 1:
             raise ConfigError(layer["cron"].place, "cron", "give it or every, not both")
         if clocks:
-            told = {name: each for name, each in told.items() if name not in ("every", "cron")}
-        told |= layer
-    values = {name: each.value for name, each in told.items()}
+            merged = {
+                name: setting for name, setting in merged.items() if name not in ("every", "cron")
+            }
+        merged |= layer
+    values = {name: setting.value for name, setting in merged.items()}
     for name in _BOUNDING & values.keys():  # who asks for fewer actions means all of them
         ended = f"limits.ended_{name.removeprefix('limits.')}"
         values.setdefault(ended, min(values[name], value_of(ReconcilerSettings(), ended)))
@@ -402,20 +404,20 @@ def settings(*layers: Values) -> ReconcilerSettings:
             if f"{group}.{field}" in values
         }
         groups[group] = struct(**inside)
-    found = ReconcilerSettings(policy=Policy(modes=modes, **groups, **values), **own)
-    backoff = found.policy.backoff
+    result = ReconcilerSettings(policy=Policy(modes=modes, **groups, **values), **own)
+    backoff = result.policy.backoff
     if backoff.first > backoff.longest:
-        key = "backoff.first" if "backoff.first" in told else "backoff.longest"
-        raise ConfigError(told[key].place, key, "backoff.first must not be above backoff.longest")
-    return found
+        key = "backoff.first" if "backoff.first" in merged else "backoff.longest"
+        raise ConfigError(merged[key].place, key, "backoff.first must not be above backoff.longest")
+    return result
 
 
-def value_of(found: ReconcilerSettings, name: str) -> Any:
-    """What the settings have for a key."""
+def value_of(current: ReconcilerSettings, name: str) -> Any:
+    """The value of a key."""
     head, *rest = name.split(".")
     if head == "rules":
-        return found.policy.mode(_RULES[rest[0]])
-    value: Any = found if head in _OWN else found.policy
+        return current.policy.mode(_RULES[rest[0]])
+    value: Any = current if head in _OWN else current.policy
     for field in (head, *rest):
         value = getattr(value, field)
     return value
@@ -425,16 +427,16 @@ def value_of(found: ReconcilerSettings, name: str) -> Any:
 
 _PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9.-]*", re.ASCII)
 _TAKEN: Final = frozenset({"on", "off", "yes", "no", "true", "false", "null", "y", "n"})
-"""What other readers of YAML take for something else than text."""
+"""Words that other readers of YAML do not read as text."""
 
 
-def config_text(found: ReconcilerSettings) -> str:
-    """The settings as a file with every key, each with what it means."""
+def config_text(current: ReconcilerSettings) -> str:
+    """The settings as a file with every key and its meaning."""
     lines = ["# The configuration of vgpu reconcile: every key, as it is in force."]
     section = ""
     for key in KEYS:
         head, _, rest = key.name.rpartition(".")
-        if key.name == ("cron" if not found.cron else "every"):
+        if key.name == ("cron" if not current.cron else "every"):
             rest = f"# {rest}"  # one of the two is in force
         group = head.partition(".")[0]
         if group != section:
@@ -446,7 +448,7 @@ def config_text(found: ReconcilerSettings) -> str:
         lines += textwrap.wrap(
             key.help, 98, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
         )
-        value = written(key, value_of(found, key.name))
+        value = written(key, value_of(current, key.name))
         if group == "rules":
             lines.append(f"{indent}{head.rpartition('.')[2]}: {{{rest}: {value}}}")
         else:
@@ -455,15 +457,15 @@ def config_text(found: ReconcilerSettings) -> str:
 
 
 def written(key: Key, value: Any) -> str:
-    """A value as the file has it."""
+    """A value in the form of the file."""
     if key.form.many:
-        return f"[{', '.join(_quoted(key.form.write(each)) for each in value)}]"
+        return f"[{', '.join(_quoted(key.form.write(item)) for item in value)}]"
     text = key.form.write(value)
     return text if key.form.bare else _quoted(text)
 
 
 def _quoted(text: str) -> str:
-    """Bare where every reader of YAML takes it for text, or for a duration."""
+    """The text, in quotes unless every reader of YAML reads it as text or as a duration."""
     plain = _PLAIN.fullmatch(text) and text.lower() not in _TAKEN
     return text if plain or _is_duration(text) else json.dumps(text)
 

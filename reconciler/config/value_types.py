@@ -1,4 +1,4 @@
-"""The forms of values in the configuration: text in, checked value out, and back. Pure."""
+"""The types of values in the configuration: text in, checked value out, and back. Pure."""
 
 import re
 from collections.abc import Callable
@@ -12,10 +12,10 @@ from vgpu.durations import duration_text, parse_duration
 
 
 class ValueType(msgspec.Struct, frozen=True):
-    """A form of values.
+    """A type of values.
 
     Attributes:
-        allowed: in words that follow "must be".
+        allowed: the allowed values, in words that follow "must be".
         read: text -> value; raises ValueError.
         write: value -> text.
         many: whether the key has a list of them.
@@ -69,7 +69,7 @@ def duration(least: float, most: float) -> ValueType:
 
 
 def yes_no() -> ValueType:
-    """Truth."""
+    """Either true or false."""
     values = {"true": True, "false": False}
 
     def read(text: str) -> bool:
@@ -81,7 +81,7 @@ def yes_no() -> ValueType:
 
 
 def choice(*values: Mode) -> ValueType:
-    """One of them."""
+    """One of these values."""
     names = {str(value): value for value in values}
 
     def read(text: str) -> Mode:

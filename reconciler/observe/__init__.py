@@ -1,13 +1,13 @@
-"""What is there to be judged: one look at a cluster or a node, as a value.
+"""Observers: the state of a cluster or a node at one time, as a value.
 
 ======= ===========================================================================
 dump    what ``kubectl get … -o json`` has printed
-cluster the API server, listed once or followed
+cluster the API server, listed once or watched
 node    one node's own sources, with the API server's pods of that node
-owners  what owns Failed pods, where its own policy decides
-kinds   pods, nodes and SharePods, each with whether all of them were seen
-folders the shims' folders, and who uses them
-lock_owners whom the nodes' locks name, where no list has them
+owners  the owners of Failed pods, where the owner's own policy decides
+kinds   pods, nodes and SharePods, and whether all of them were seen
+folders the shims' folders, and whether processes use them
+lock_owners the owners of node locks that are in no list
 ======= ===========================================================================
 """
 
@@ -20,19 +20,19 @@ from vgpu.schemes.codec import SchemeCodec
 
 
 class ClusterView(msgspec.Struct, frozen=True):
-    """What one look has seen, and the languages in which it is to be read."""
+    """One snapshot, and the codecs of the schemes in use."""
 
     snapshot: Snapshot
     codecs: tuple[SchemeCodec, ...]
 
 
 class Observer(Protocol):
-    """Somebody who looks. One thread asks."""
+    """Observes a cluster or a node. One thread calls it."""
 
     def view(self, now: float) -> ClusterView:
-        """What is there; ``now`` is unix seconds. Raises SourceError, ClusterError."""
+        """The state at this time; ``now`` is unix seconds. Raises SourceError, ClusterError."""
         ...
 
     def close(self) -> None:
-        """Look no longer; what was opened for it is let go."""
+        """End all watches, and close what was opened for them."""
         ...

@@ -1,9 +1,9 @@
-"""A whole cluster as its API server reports it: read once, or followed by a long-running loop.
+"""A whole cluster as its API server reports it: read once, or watched by a long-running loop.
 
-What is read: pods that share GPUs, nodes, KubeShare's SharePods, gpushare's ConfigMaps about
-unhealthy GPUs, and by name the owners of locks that are not among those pods. Nodes come before
-pods, so that the pod which a node's lock serves is there to be seen, and pods before SharePods, so
-that a holder pod's SharePod is.
+The observer reads pods that share GPUs, nodes, KubeShare's SharePods, gpushare's ConfigMaps about
+unhealthy GPUs, and by name the owners of locks that are not among those pods. It reads nodes before
+pods, so that the list of pods has the pod that a node's lock serves, and pods before SharePods, so
+that the list of SharePods has a holder pod's SharePod.
 """
 
 from collections.abc import Mapping
@@ -30,28 +30,28 @@ _UNKNOWN_HEALTH: Final = "gpushare's unhealthy GPUs are not known"
 
 
 class _ClusterObserver:
-    """Looks at a cluster; what did not change since the look before is not judged again."""
+    """Observes a cluster; ledgers of unchanged nodes are not computed again."""
 
     def __init__(self, cluster: ApiClient, units: Units, kinds: Kinds, *, continuous: bool) -> None:
         self._cluster = cluster
         self._units = units
         self._kinds = kinds
         self._continuous = continuous
-        self._books = LedgerCache()
+        self._ledger_cache = LedgerCache()
         self._owners = LockOwnerReader(cluster.pod)
 
     def view(self, now: float) -> ClusterView:
-        """What is there; ``now`` is unix seconds. Raises ClusterError, SourceError."""
+        """The state of the cluster; ``now`` is unix seconds. Raises ClusterError, SourceError."""
         nodes = self._kinds.nodes()
         pods = self._kinds.pods()
         share_pods = self._kinds.share_pods()
         malformed = (*nodes.malformed, *pods.malformed, *share_pods.malformed)
         objects = Objects(nodes.objects, pods.objects, share_pods.objects, malformed=malformed)
-        said = detect_schemes(objects, self._units)
-        unhealthy, note = self._unhealthy(said)
+        schemes = detect_schemes(objects, self._units)
+        unhealthy, note = self._unhealthy(schemes)
         names = {(pod.ref.namespace, pod.ref.name) for pod in pods.objects}
         owners = self._owners.ask(
-            [each for each in named_owners(nodes.objects, said.codecs) if each not in names]
+            [owner for owner in named_owners(nodes.objects, schemes.codecs) if owner not in names]
         )
         seen: dict[Coverage, Seen[Node] | Seen[Pod]] = {
             Coverage.NODES: nodes,
@@ -70,18 +70,18 @@ class _ClusterObserver:
                 ),
             ),
             objects,
-            said,
-            self._books,
+            schemes,
+            self._ledger_cache,
             unhealthy,
         )
 
     def close(self) -> None:
-        """Look no longer."""
+        """End all watches."""
         self._kinds.close()
 
-    def _unhealthy(self, said: DetectedSchemes) -> tuple[Mapping[str, str], str]:
-        """What the ConfigMaps of unhealthy GPUs say, if somebody writes them; and why not."""
-        if not any(registry().row(codec).unhealthy_map for codec in said.codecs):
+    def _unhealthy(self, schemes: DetectedSchemes) -> tuple[Mapping[str, str], str]:
+        """ConfigMaps of unhealthy GPUs, if a scheme in use has them, and why they are unread."""
+        if not any(registry().row(codec).unhealthy_map for codec in schemes.codecs):
             return {}, ""
         try:
             return self._cluster.unhealthy_gpus(), ""
@@ -94,43 +94,43 @@ class _ClusterObserver:
 
 
 class ListingObserver(_ClusterObserver):
-    """For one look: everything is read when it is asked for."""
+    """Observes once: everything is listed when it is asked for."""
 
     def __init__(self, cluster: ApiClient, units: Units) -> None:
-        """``cluster`` stays its maker's to close."""
+        """The caller closes ``cluster``."""
         super().__init__(cluster, units, ListedKinds(cluster), continuous=False)
 
 
 class WatchingObserver(_ClusterObserver):
-    """For a loop: everything is followed, and a look costs at most one small request."""
+    """Observes in a loop: everything is watched, and a view costs at most one small request."""
 
     def __init__(self, cluster: ApiClient, units: Units, *, kinds: Kinds | None = None) -> None:
-        """``cluster`` stays its maker's to close, after this; it is followed from now on."""
+        """The caller closes ``cluster``, after this observer; it is watched from now on."""
         super().__init__(cluster, units, kinds or Watched(cluster), continuous=True)
 
 
 def cluster_view(
     known: Snapshot,
     objects: Objects,
-    said: DetectedSchemes,
-    books: LedgerCache,
+    schemes: DetectedSchemes,
+    ledger_cache: LedgerCache,
     unhealthy: Mapping[str, str],
 ) -> ClusterView:
-    """What is known of a look, with its objects and their ledgers; without all pods there are none.
+    """The view of ``known`` with these objects and their ledgers; no ledgers without all pods.
 
-    A ledger of some of the pods would call a GPU free that is not.
+    A ledger of some of the pods would show a GPU as free that is not.
     """
-    pods = tuple(pod for pod in objects.pods if _shares(pod, said.nvidia))
-    others = tuple(pod for pod in objects.pods if not _shares(pod, said.nvidia))
-    notes = [*known.notes, *said.notes]
+    pods = tuple(pod for pod in objects.pods if _shares(pod, schemes.nvidia))
+    others = tuple(pod for pod in objects.pods if not _shares(pod, schemes.nvidia))
+    notes = [*known.notes, *schemes.notes]
     if others:
-        told = "with GPUs or MIG instances of NVIDIA's own device plugin"
-        notes.append(f"{len(others)} pods {told}: only rules on pods that have Failed look at them")
+        what = "with GPUs or MIG instances of NVIDIA's own device plugin"
+        notes.append(f"{len(others)} pods {what}: only rules on pods that have Failed look at them")
     kinds = frozenset(ObjectKind)
-    notes += (str(each) for each in objects.malformed if each.kind not in kinds)
+    notes += (str(malformed) for malformed in objects.malformed if malformed.kind not in kinds)
     ledgers = {}
     if Coverage.PODS in known.complete:
-        ledgers = books.ledgers(objects.nodes, said.pods, said.codecs, unhealthy)
+        ledgers = ledger_cache.ledgers(objects.nodes, schemes.pods, schemes.codecs, unhealthy)
     return ClusterView(
         structs.replace(
             known,
@@ -143,10 +143,10 @@ def cluster_view(
             ledgers=ledgers,
             notes=tuple(notes),
         ),
-        said.codecs,
+        schemes.codecs,
     )
 
 
 def _shares(pod: Pod, nvidia: frozenset[str]) -> bool:
-    """Whether it shares GPUs; a holder pod has a whole one, and keeps it for others to share."""
+    """Whether the pod shares GPUs; a holder pod keeps a whole GPU for other pods to share."""
     return pod.ref.uid not in nvidia or is_holder(pod)

@@ -1,7 +1,7 @@
 """A cluster as ``kubectl get nodes,pods,sharepods,configmaps -A -o json`` has printed it.
 
-Whether a dump has everything cannot be known; what it certainly lacks is told. Where it has no
-SharePods, they count as seen only if nothing in it speaks of KubeShare.
+A dump does not show that it is complete; parts that it certainly lacks are reported. Where it has
+no SharePods, they count as seen only if no object in it uses KubeShare.
 """
 
 from collections.abc import Iterable
@@ -37,10 +37,10 @@ _LIST: Final = msgspec.json.Decoder(_List)
 
 
 class DumpObserver:
-    """Looks at a dump. Every look sees the same."""
+    """Observes a dump. Every view is the same."""
 
     def __init__(self, content: bytes, subject: str, units: Units) -> None:
-        """``subject`` is what errors are said of: the file's name."""
+        """``subject`` is the file's name, for errors."""
         self._content = content
         self._subject = subject
         self._units = units
@@ -54,18 +54,20 @@ class DumpObserver:
             _each(filter(shares_gpus, dump.pods)),
             _each(dump.share_pods),
             dump.unhealthy,
-            tuple({(each.kind, each.ref): each for each in dump.malformed}.values()),
+            tuple({(unread.kind, unread.ref): unread for unread in dump.malformed}.values()),
         )
-        said = detect_schemes(objects, self._units)
+        schemes = detect_schemes(objects, self._units)
         by_name = {(pod.ref.namespace, pod.ref.name): pod for pod in dump.pods}
-        owners = {each: by_name.get(each) for each in named_owners(nodes, said.codecs)}
-        bad = {each.kind for each in dump.malformed}
+        owners = {owner: by_name.get(owner) for owner in named_owners(nodes, schemes.codecs)}
+        malformed_kinds = {unread.kind for unread in dump.malformed}
         missing = {
-            Coverage.NODES: "" if dump.nodes or ObjectKind.NODE in bad else "the dump has no nodes",
+            Coverage.NODES: ""
+            if dump.nodes or ObjectKind.NODE in malformed_kinds
+            else "the dump has no nodes",
             Coverage.PODS: "" if dump.total else "the dump has no pods",
             Coverage.SHARE_PODS: (
                 "the dump has no SharePods, though KubeShare is in use"
-                if not (dump.share_pods or ObjectKind.SHARE_POD in bad)
+                if not (dump.share_pods or ObjectKind.SHARE_POD in malformed_kinds)
                 and _uses_share_pods(objects)
                 else ""
             ),
@@ -78,7 +80,7 @@ class DumpObserver:
         return cluster_view(
             Snapshot(now=now, complete=complete, lock_owners=owners, notes=tuple(notes)),
             objects,
-            said,
+            schemes,
             LedgerCache(),
             dump.unhealthy,
         )
@@ -87,21 +89,21 @@ class DumpObserver:
         """Nothing is open."""
 
     def _is_cut(self) -> bool:
-        """Whether it is one page of an API server's answer."""
+        """Whether the dump is one page of an API server's answer."""
         try:
-            told = decode(self._content, _LIST, self._subject).metadata
+            metadata = decode(self._content, _LIST, self._subject).metadata
         except SourceError:
             return False
-        return bool(told and told.continue_token)
+        return bool(metadata and metadata.continue_token)
 
 
 def _each(pods: Iterable[Pod]) -> tuple[Pod, ...]:
-    """Each once, though several lists were put together; the last word counts."""
+    """Each pod once, though several lists were put together; the last one counts."""
     return tuple({pod.ref.uid: pod for pod in pods}.values())
 
 
 def _uses_share_pods(objects: Objects) -> bool:
-    """Whether a system that is asked by SharePods is in use."""
+    """Whether a system that takes SharePods is in use."""
     keys: set[str] = set()
     for node in objects.nodes:
         keys.update(node.annotations)

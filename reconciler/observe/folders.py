@@ -1,9 +1,9 @@
-"""The shims' folders on a node, and whether a process uses what is in them.
+"""The shims' folders on a node, and whether a process uses the files in them.
 
-A folder ``<podUID>_<container>`` and all in it is within its tenant's reach: nothing is followed,
-everything is bounded, and what is unknown counts as used. A file is in use while a process has
-it mapped or open. That is looked for among all processes of the host, once for all folders, and
-only if there are folders whose pod nobody knows.
+A tenant can change a folder ``<podUID>_<container>`` and all in it: no link is followed,
+everything is bounded, and a folder of unknown use counts as used. A file is in use while a process
+has it mapped or open. All processes of the host are searched, once for all folders, and only if
+there are folders of unknown pods.
 """
 
 import errno
@@ -25,13 +25,13 @@ from vgpu.sources.runtime import sees_host_processes
 from vgpu.sources.shim import FOLDER_NAME
 
 MOST_FOLDERS: Final = 16_384
-"""Of one root; far more than a node has containers."""
+"""Maximum number of folders of one root; far more than a node has containers."""
 
 MOST_FILES: Final = 64
-"""In one folder; the shim makes two or three."""
+"""Maximum number of files in one folder; the shim makes two or three."""
 
 MAPS_LIMIT: Final = 64 * 1024 * 1024
-"""Bytes of one process's mappings; the 65,530 that the kernel allows have about 8 MiB."""
+"""Maximum size of one process's mappings, in bytes; 65,530, the kernel's limit, take 8 MiB."""
 
 Identity = tuple[int, int, int]
 """As of :class:`~reconciler.model.ShimFolder`."""
@@ -48,9 +48,9 @@ _MAPPING: Final = re.compile(
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The folders of one look; ``note`` has the reason they are not all, or their use is not known.
+    """The folders; ``note`` has the reason why some are missing, or why their use is unknown.
 
-    ``more`` reports that there are more than are looked at: those that are here can be judged.
+    ``more`` reports that there are more than the maximum: the folders here can still be judged.
     """
 
     folders: tuple[ShimFolder, ...] = ()
@@ -59,7 +59,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class _File(msgspec.Struct, frozen=True, gc=False):
-    """A file by what the kernel calls it."""
+    """A file by its names in the kernel."""
 
     device: int
     inode: int
@@ -67,7 +67,7 @@ class _File(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Folder(msgspec.Struct, frozen=True, gc=False):
-    """A folder as it was listed; ``plain`` is whether it held nothing but a few regular files."""
+    """A folder as it was listed; ``plain``: it held nothing but a few regular files."""
 
     path: str
     identity: Identity
@@ -85,7 +85,7 @@ def find_folders(
 ) -> Found:
     """The folders below ``roots``, or below the usual ones; a root that does not exist has none.
 
-    A folder whose pod ``is_known`` by its UID counts as used, and is not looked at any closer.
+    A folder whose pod ``is_known`` by its UID counts as used, and is not examined further.
     """
     folders, notes, crowded = _listed(roots or registry().region_roots)
     unknown = [folder for folder in folders if not is_known(_pod_uid(folder.path))]
@@ -96,7 +96,7 @@ def find_folders(
         except SourceError as error:
             return Found(note=f"who uses the shims' folders is not known: {error}")
     idle = {folder.path for folder in unknown if folder.plain and used.isdisjoint(folder.files)}
-    found = tuple(
+    shim_folders = tuple(
         ShimFolder(
             path=folder.path,
             pod_uid=_pod_uid(folder.path),
@@ -106,7 +106,7 @@ def find_folders(
         )
         for folder in folders
     )
-    return Found(found, _unseen(notes), _unseen(crowded))
+    return Found(shim_folders, _unseen(notes), _unseen(crowded))
 
 
 def _unseen(notes: Sequence[str]) -> str:
@@ -115,15 +115,15 @@ def _unseen(notes: Sequence[str]) -> str:
 
 
 def identity(path: str) -> Identity:
-    """Which folder this is now. Raises SourceError: ABSENT if there is none."""
+    """The identity of the folder now. Raises SourceError: ABSENT if there is none."""
     return _look_at(path).identity
 
 
 def mapped(path: str, procfs: str = "/proc") -> bool:
-    """Whether a process uses what is in the folder now.
+    """Whether a process uses the folder's files now.
 
     Raises SourceError: ABSENT if there is no such folder, or why its use is unknown. May block
-    as long as the kernel does; who must not wait has a deadline.
+    as long as the kernel does; a caller that must not wait needs a deadline.
     """
     folder = _look_at(path)
     used = in_use(folder.files, procfs)
@@ -162,7 +162,7 @@ def _look_at(path: str) -> _Folder:
     try:
         fd = os.open(path, _FOLDER_FLAGS)
     except OSError as error:
-        if error.errno == errno.ENOTDIR:  # what O_DIRECTORY says of a symlink, too
+        if error.errno == errno.ENOTDIR:  # O_DIRECTORY has this error for a symlink, too
             raise SourceError(Reason.NOT_REGULAR_FILE, printable(path)) from error
         raise translated(error, path) from error
     try:
@@ -191,10 +191,10 @@ def _pod_uid(path: str) -> str:
 
 
 def in_use(files: Iterable[_File], procfs: str = "/proc") -> frozenset[_File]:
-    """Those of the files that a process of this host has mapped or open.
+    """The files that a process of this host has mapped or open.
 
-    Raises SourceError where that is unknown for all processes: FOREIGN_PIDS if these are not
-    the host's, UNREADABLE if one may not be looked into.
+    Raises SourceError where the use by all processes is unknown: FOREIGN_PIDS if the processes are
+    not the host's, UNREADABLE if one may not be read.
     """
     by_inode: dict[int, list[_File]] = {}
     for file in files:
@@ -212,8 +212,8 @@ def in_use(files: Iterable[_File], procfs: str = "/proc") -> frozenset[_File]:
             *_mappings(f"{procfs}/{pid}/maps", by_inode.keys()),
             *_open_files(f"{procfs}/{pid}/fd", names),
         ):
-            # A mapping's device is that of the whole file system, which for a subvolume of btrfs
-            # is another than stat's: then the name must do.
+            # A mapping's device is that of the whole file system; a subvolume of btrfs has another
+            # one in stat(2): there the name decides.
             used.update(
                 file
                 for file in by_inode.get(inode, ())
@@ -223,7 +223,7 @@ def in_use(files: Iterable[_File], procfs: str = "/proc") -> frozenset[_File]:
 
 
 def _mappings(path: str, inodes: Collection[int]) -> Iterator[tuple[int, int, str]]:
-    """Device, inode and name of what a process has mapped of these inodes. Raises SourceError."""
+    """Device, inode and name of a process's mapped files of these inodes. Raises SourceError."""
     try:
         content = _read(path)
     except OSError as error:
@@ -237,9 +237,9 @@ def _mappings(path: str, inodes: Collection[int]) -> Iterator[tuple[int, int, st
 
 
 def _open_files(folder: str, names: Collection[str]) -> Iterator[tuple[int, int, str]]:
-    """Device, inode and name of what a process has open under these names. Raises SourceError.
+    """Device, inode and name of a process's open files of these names. Raises SourceError.
 
-    Other files are not touched: one on a dead network file system would never answer.
+    Other files are not touched: a file on a dead network file system would never answer.
     """
     try:
         numbers = _names(folder)

@@ -1,8 +1,8 @@
-"""Pods, nodes and SharePods at the API server, each with whether all of them were seen.
+"""Pods, nodes and SharePods at the API server; each kind reports whether all were seen.
 
-Listed: every look reads them again, page by page. A list is whole only if all its pages are of one
-resource version: else objects may be missing that were there all the time. Followed: a watch each,
-so that a look costs no request; a kind is whole only while its watch is heard.
+Listed: every view reads them again, page by page. A list is whole only if all its pages have one
+resource version: else objects may be missing that existed all the time. Watched: a view costs no
+request; a kind is whole only while its watch is alive.
 """
 
 import time
@@ -22,7 +22,7 @@ from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.objects import MalformedObject, Node, Pod
 
 TRIES: Final = 3
-"""A list of which a part has expired is read so often."""
+"""Maximum number of tries to read a list that expires while it is read."""
 
 FIRST_LISTS_SECONDS: Final = 60.0
 """Maximum time to wait for the first lists, in seconds: 100,000 pods take about ten seconds."""
@@ -33,7 +33,7 @@ _Object = TypeVar("_Object")
 class Seen(msgspec.Struct, Generic[_Object], frozen=True):
     """The objects of one kind; ``note`` has the reason they are not all, "" if they are.
 
-    ``malformed`` are those that were seen and cannot be read.
+    ``malformed`` are objects that were seen and cannot be read.
     """
 
     objects: tuple[_Object, ...] = ()
@@ -42,12 +42,12 @@ class Seen(msgspec.Struct, Generic[_Object], frozen=True):
 
     @property
     def complete(self) -> bool:
-        """Whether these are all."""
+        """Whether these are all objects of the kind."""
         return not self.note
 
 
 class Kinds(Protocol):
-    """All of a cluster; of pods those that share GPUs. Each raises ClusterError, SourceError."""
+    """A cluster's objects; of pods those that share GPUs. Each raises ClusterError, SourceError."""
 
     def nodes(self) -> Seen[Node]:
         """The nodes."""
@@ -58,11 +58,11 @@ class Kinds(Protocol):
         ...
 
     def share_pods(self) -> Seen[Pod]:
-        """KubeShare's SharePods; where it is not installed, none are all."""
+        """KubeShare's SharePods; none, and complete, where KubeShare is not installed."""
         ...
 
     def close(self) -> None:
-        """Ask no longer."""
+        """End all watches."""
         ...
 
 
@@ -70,14 +70,14 @@ class Kinds(Protocol):
 
 
 class ListedKinds:
-    """Read again each time."""
+    """Lists the objects at each call."""
 
     def __init__(self, cluster: ApiClient) -> None:
-        """``cluster`` stays its maker's to close."""
+        """The caller closes ``cluster``."""
         self._cluster = cluster
 
     def nodes(self) -> Seen[Node]:
-        """Who may not read nodes sees none."""
+        """The nodes; none where RBAC forbids reading them."""
         try:
             pages, note = whole("nodes", self._cluster.node_pages)
         except ClusterError as error:
@@ -85,12 +85,12 @@ class ListedKinds:
         return Seen(tuple(node for page in pages for node in page.objects), note, _bad(pages))
 
     def pods(self) -> Seen[Pod]:
-        """Who may not read pods can judge nothing: that is an error."""
+        """The pods; an error where RBAC forbids reading them: nothing can be judged without."""
         pages, note = whole("pods", self._cluster.pods)
         return Seen(tuple(pod for page in pages for pod in page.objects), note, _bad(pages))
 
     def share_pods(self) -> Seen[Pod]:
-        """Who may not read SharePods sees none."""
+        """The SharePods; none where RBAC forbids reading them."""
         try:
             pages, note = whole("SharePods", self._cluster.sharepod_pages)
         except ClusterError as error:
@@ -107,35 +107,35 @@ def whole(
     what: str, pages: Callable[[], Iterator[ObjectPage[_Object]]]
 ) -> tuple[tuple[ObjectPage[_Object], ...], str]:
     """All pages of one list, and why it is not whole, "" if it is. Raises as ``pages`` does."""
-    found: tuple[ObjectPage[_Object], ...] = ()
+    read: tuple[ObjectPage[_Object], ...] = ()
     for _ in range(TRIES):
         try:
-            found = tuple(pages())
+            read = tuple(pages())
         except ClusterError as error:
             if error.status != HTTPStatus.GONE:
                 raise
             continue
-        if len({page.resource_version for page in found}) == 1:
-            return found, ""
-    return found, f"not all {what} are seen: their list expired while it was read, {TRIES} times"
+        if len({page.resource_version for page in read}) == 1:
+            return read, ""
+    return read, f"not all {what} are seen: their list expired while it was read, {TRIES} times"
 
 
 def _bad(pages: Iterable[ObjectPage[_Object]]) -> tuple[MalformedObject, ...]:
-    return tuple(each for page in pages for each in page.malformed)
+    return tuple(malformed for page in pages for malformed in page.malformed)
 
 
 def _unseen(what: str, error: ClusterError) -> Seen[_Object]:
-    """None of a kind that we may not read. Raises the error if it is another."""
+    """No objects of a kind that we may not read. Raises any other error."""
     if error.status != HTTPStatus.FORBIDDEN:
         raise error
     return Seen((), f"{what} are not seen: {error.message}")
 
 
-# ---------------------------------------------------------------- followed
+# ---------------------------------------------------------------- watched
 
 
 class Watched:
-    """Followed from the start on."""
+    """Watches the objects from the start."""
 
     def __init__(
         self,
@@ -144,10 +144,10 @@ class Watched:
         stale_seconds: float = STALE_SECONDS,
         first_lists_seconds: float = FIRST_LISTS_SECONDS,
     ) -> None:
-        """``cluster`` stays its maker's to close, after this.
+        """The caller closes ``cluster``, after this.
 
-        ``stale_seconds`` is how long the server may be silent, ``first_lists_seconds`` what is
-        waited for all first lists together.
+        ``stale_seconds`` is the maximum silence of the server, ``first_lists_seconds`` the maximum
+        time to wait for all first lists together.
         """
         uid = attrgetter("ref.uid")
         self._pods = Informer(
@@ -159,9 +159,9 @@ class Watched:
         self._share_pods = Informer(
             list_watch.sharepods(cluster), "SharePods", key=uid, stale_seconds=stale_seconds
         )
-        self._mirrors = (self._pods, self._nodes, self._share_pods)
+        self._informers = (self._pods, self._nodes, self._share_pods)
         self._deadline = time.monotonic() + first_lists_seconds
-        for informer in self._mirrors:
+        for informer in self._informers:
             informer.start()
 
     def nodes(self) -> Seen[Node]:
@@ -177,12 +177,12 @@ class Watched:
         return self._seen("SharePods", self._share_pods)
 
     def close(self) -> None:
-        """Follow no longer."""
-        for informer in self._mirrors:
+        """End all watches."""
+        for informer in self._informers:
             informer.close()
 
     def _seen(self, what: str, informer: Informer[_Object]) -> Seen[_Object]:
-        """Only a watch that is heard at this moment has seen everything."""
+        """The objects of one kind; complete only if its watch is alive at this moment."""
         informer.wait(max(0.0, self._deadline - time.monotonic()))
         state = informer.state()
         note = ""

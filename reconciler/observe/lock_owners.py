@@ -1,7 +1,7 @@
-"""Who owns the nodes' locks: pods that share no GPU as far as we know are in no list of ours.
+"""Reads the owners of node locks by name: our lists have only pods that are known to share GPUs.
 
-A lock may be another vendor's pod's, or one's whose resource is new. Before it is planned as
-nobody's, the API server is asked for its owner by name.
+A lock's owner may be a pod of another vendor, or a pod with a new resource. Before a rule treats a
+lock as without an owner, the API server is asked for the owner by name.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,16 +16,16 @@ from vgpu.reasons import SourceError
 from vgpu.schemes.codec import SchemeCodec
 
 MOST_ASKED: Final = 100
-"""Owners that one look asks for: mostly there is none to be asked for."""
+"""Maximum number of owners that one view asks for; usually there are none."""
 
 Named = tuple[str, str]
 """Namespace and name."""
 
 
 class Owners(msgspec.Struct, frozen=True):
-    """The owners that were asked for, None for one that does not exist.
+    """The owners that were read, None for an owner that does not exist.
 
-    ``note`` has the reason others could not be asked for, "" if all were.
+    ``note`` has the reason why others were not read, "" if all were.
     """
 
     known: dict[Named, Pod | None]
@@ -33,21 +33,21 @@ class Owners(msgspec.Struct, frozen=True):
 
 
 def named_owners(nodes: Iterable[Node], codecs: Sequence[SchemeCodec]) -> tuple[Named, ...]:
-    """Whom the nodes' locks name, in order."""
+    """The owners that the nodes' locks name, in order."""
     locks = (lock for node in nodes for codec in codecs for lock in codec.locks(node))
     return tuple(sorted({lock.owner for lock in locks if lock.owner is not None}))
 
 
 class LockOwnerReader:
-    """Asks for them. One thread calls it."""
+    """Reads owners by name. One thread calls it."""
 
     def __init__(self, pod: Callable[[str, str], Pod]) -> None:
-        """``pod`` reads one; it raises ClusterError and SourceError."""
+        """``pod`` reads one pod; it raises ClusterError and SourceError."""
         self._pod = pod
         self._asked = 0
 
     def ask(self, owners: Sequence[Named]) -> Owners:
-        """What becomes of these; of too many the next ones at the next look."""
+        """These owners; of too many, the rest at the next view."""
         start = self._asked % len(owners) if owners else 0
         turn = (*owners[start:], *owners[:start])[:MOST_ASKED]
         self._asked = start + len(turn)
@@ -59,7 +59,7 @@ class LockOwnerReader:
             except ClusterError as error:
                 if error.status == HTTPStatus.NOT_FOUND:
                     known[namespace, name] = None
-                else:  # it would say the same of the others
+                else:  # the other owners would have the same error
                     note = str(error)
                     break
             except SourceError as error:

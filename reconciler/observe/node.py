@@ -1,8 +1,8 @@
-"""One node as its own sources tell it, beside what the API server says of its pods.
+"""One node as its own sources report it, with its pods from the API server.
 
-Everything is read by the same collectors as the exporter's, side by side and with a deadline: a
-driver that hangs costs what it knows, and nothing else. A view counts as complete only if the
-sources that decide were read: a missing one only removes knowledge.
+The exporter's collectors read all sources, in parallel and with a deadline: a driver that hangs
+costs its own data, and nothing else. A part counts as complete only if the sources that decide
+it were read: a missing source only removes knowledge.
 """
 
 import threading
@@ -39,18 +39,18 @@ from vgpu.sources.own_node import NodeWatch
 from vgpu.sources.samples import NodeSample, Observation, pod_sample, with_node
 
 TIMEOUT_SECONDS: Final = 10.0
-"""What each source may take of a look."""
+"""Maximum time to wait for each source, in seconds."""
 
 CLOSING_SECONDS: Final = 3.0
-"""What the driver is given to let go."""
+"""Maximum time to wait for the driver to close, in seconds."""
 
-Told = Callable[[float], NodeSample]
+_ReadPods = Callable[[float], NodeSample]
 """Asks for the node's pods and the node itself; the argument is unix seconds. Raises SourceError.
 """
 
 
 class NodeObserver:
-    """Looks at one node. One thread asks."""
+    """Observes one node. One thread calls it."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class NodeObserver:
         *,
         continuous: bool = False,
         driver: GpuSource | None = None,
-        told: Told | None = None,
+        told: _ReadPods | None = None,
         timeout: float = TIMEOUT_SECONDS,
     ) -> None:
-        """``cluster`` stays its maker's to close, after this; without it no pod is known.
+        """The caller closes ``cluster``, after this observer; without it no pod is known.
 
-        A ``continuous`` look follows the node's pods, another lists them. ``driver`` is let go by
-        :meth:`close`. ``told`` is asked for the pods in place of the cluster. Raises SourceError
+        A ``continuous`` observer watches the node's pods, another lists them. :meth:`close` closes
+        ``driver``. ``told`` reads the pods in place of the cluster. Raises SourceError
         NOT_INSTALLED if pod-resources is to be asked and cannot be.
         """
         self._node = node
@@ -80,21 +80,21 @@ class NodeObserver:
         if told is None and cluster is not None:
             told = self._follow(cluster) if continuous else partial(_list, cluster, node)
         gpu = driver.sample if driver else None
-        self._on = NodeSources.open(places).collectors(gpu, told)
+        self._collectors = NodeSources.open(places).collectors(gpu, told)
         self._folders = Collector("folders", partial(_folders, places))
         self._mapped = Collector("mapped", partial(_mapped, places))
-        self._bookkeeper = LedgerBuilder((), node)
+        self._builder = LedgerBuilder((), node)
         self._codecs: tuple[SchemeCodec, ...] = ()
 
     def view(self, now: float) -> ClusterView:
-        """What is there; ``now`` is unix seconds. Takes at most three time-outs."""
-        # One may use up all of its time; what the others brought meanwhile still counts.
-        seen = observe(self._on, now, self._timeout, stale=2 * self._timeout)
+        """The state of the node; ``now`` is unix seconds. Takes at most three time-outs."""
+        # One source may use up all of its time; the data of the others still counts.
+        seen = observe(self._collectors, now, self._timeout, stale=2 * self._timeout)
         pods = seen.pods if isinstance(seen.pods, NodeSample) else None
         notes = list(self._failures())
         complete = set()
         if pods is not None:
-            notes += (f"{each.subject}: {each.detail}" for each in pods.rejections)
+            notes += (f"{rejection.subject}: {rejection.detail}" for rejection in pods.rejections)
         if pods is not None and pods.complete:
             if _is_elsewhere(pods, seen):
                 notes.append(
@@ -107,8 +107,8 @@ class NodeObserver:
         node = pods.node if pods else None
         if node is not None:
             complete.add(Coverage.NODES)
-        said = self._said(pods)
-        ledger = self._kept_books(said).ledger(seen)
+        schemes = self._schemes(pods)
+        ledger = self._kept_builder(schemes).ledger(seen)
         if blind := ", ".join(_missing(seen)):
             notes.append(f"the node's own allocation records are incomplete: {blind}")
         elif Coverage.PODS in complete:
@@ -116,32 +116,34 @@ class NodeObserver:
         usage = _usage(seen)
         if usage is not None:
             complete.add(Coverage.USAGE)
-        found = folders.Found()
+        shim_folders = folders.Found()
         if pods is not None and Coverage.PODS in complete:
-            found = self._find_folders(pods, seen)
-            notes += filter(None, (found.note, found.more))
-            if not found.note:
+            shim_folders = self._find_folders(pods, seen)
+            notes += filter(None, (shim_folders.note, shim_folders.more))
+            if not shim_folders.note:
                 complete.add(Coverage.FOLDERS)
-        placed = {folder.pod_uid for folder in found.folders}
+        placed = {folder.pod_uid for folder in shim_folders.folders}
         return ClusterView(
             Snapshot(
                 now=now,
                 scope=Scope.NODE,
                 complete=frozenset(complete),
                 nodes=(node,) if node else (),
-                pods=tuple(pod for pod in pods.pods if _counts(pod, said, placed)) if pods else (),
+                pods=tuple(pod for pod in pods.pods if _counts(pod, schemes, placed))
+                if pods
+                else (),
                 ledgers={self._node: ledger},
-                folders=found.folders,
+                folders=shim_folders.folders,
                 usage=usage or (),
                 live_pods=seen.process.live_pods if seen.process else None,
                 continuous=self._continuous,
-                notes=(*notes, *said.notes),
+                notes=(*notes, *schemes.notes),
             ),
-            said.codecs,
+            schemes.codecs,
         )
 
     def mapped(self, path: str) -> bool:
-        """Whether a process uses what is in a shim's folder now.
+        """Whether a process uses the files of a shim's folder now.
 
         Raises SourceError: as :func:`reconciler.observe.folders.mapped`, and TIMEOUT.
         """
@@ -156,17 +158,17 @@ class NodeObserver:
         return used
 
     def close(self) -> None:
-        """Look no longer, and let go of the driver, unless a call hangs in it."""
+        """End the watch, and close the driver, unless a call hangs in it."""
         if self._watch is not None:
             self._watch.close()
-        if self._driver is not None and not (self._on.nvml and self._on.nvml.stuck):
+        if self._driver is not None and not (self._collectors.nvml and self._collectors.nvml.stuck):
             closing = threading.Thread(target=self._driver.close, name="closing", daemon=True)
             closing.start()
             closing.join(CLOSING_SECONDS)
 
-    # ------------------------------------------------------------ parts of a look
+    # ------------------------------------------------------------ parts of a view
 
-    def _follow(self, cluster: ApiClient) -> Told:
+    def _follow(self, cluster: ApiClient) -> _ReadPods:
         pods = list_watch.pods_of_node(cluster, self._node)
         node = partial(list_watch.read_node, cluster, self._node)
         self._watch = NodeWatch(pods, node, cluster.server)
@@ -174,13 +176,13 @@ class NodeObserver:
 
     def _failures(self) -> Iterator[str]:
         """Which sources failed, and why."""
-        for collector in self._on.all():
+        for collector in self._collectors.all():
             health = collector.health()
             if not health.success:
                 yield f"{health.name} is not read: {health.last_error}"
 
-    def _said(self, pods: NodeSample | None) -> DetectedSchemes:
-        """Who shares GPUs here, in which languages; in any where the API server does not tell."""
+    def _schemes(self, pods: NodeSample | None) -> DetectedSchemes:
+        """The schemes that share GPUs here; all schemes if the API server's pods are not known."""
         if pods is None:
             unit_bytes = registry().default_units(self._units.by_row)
             return DetectedSchemes((), registry().codecs(unit_bytes))
@@ -188,15 +190,15 @@ class NodeObserver:
         sharing = tuple(pod for pod in pods.pods if shares_gpus(pod))
         return detect_schemes(Objects(nodes, sharing), self._units)
 
-    def _kept_books(self, said: DetectedSchemes) -> LedgerBuilder:
-        """The bookkeeper of these languages; another one has to read everything anew."""
-        if said.codecs != self._codecs:
-            self._codecs = said.codecs
-            self._bookkeeper = LedgerBuilder(said.codecs, self._node)
-        return self._bookkeeper
+    def _kept_builder(self, schemes: DetectedSchemes) -> LedgerBuilder:
+        """The ledger builder of these schemes; a new one has to read everything again."""
+        if schemes.codecs != self._codecs:
+            self._codecs = schemes.codecs
+            self._builder = LedgerBuilder(schemes.codecs, self._node)
+        return self._builder
 
     def _find_folders(self, pods: NodeSample, seen: Observation) -> folders.Found:
-        """The shims' folders; nothing that the API server or the kernel knows is an orphan."""
+        """The shims' folders; pods that the API server or the kernel knows have no orphans."""
         live = _live_pods(seen)
         if not live:
             return folders.Found(
@@ -206,11 +208,11 @@ class NodeObserver:
         known = live.union(*map(_uids, pods.pods))
         if self._folders.begin(known):
             self._folders.finish(begun + self._timeout)
-        found = self._folders.data(begun) if self._folders.ok else None
-        if found is None:
+        shim_folders = self._folders.data(begun) if self._folders.ok else None
+        if shim_folders is None:
             error = self._folders.health().last_error
             return folders.Found(note=f"the shims' folders are not seen: {error}")
-        return found
+        return shim_folders
 
 
 # ---------------------------------------------------------------- what is asked
@@ -221,7 +223,7 @@ def _folders(places: NodePaths, known: frozenset[str]) -> folders.Found:
 
 
 def _mapped(places: NodePaths, path: str) -> bool | SourceError:
-    """Whether a folder is used, or why that cannot be told: a collector keeps no errors."""
+    """Whether a folder is used, or why that is unknown: a collector keeps no errors."""
     try:
         return folders.mapped(path, places.procfs)
     except SourceError as error:
@@ -233,7 +235,7 @@ def _list(cluster: ApiClient, node: str, _: float) -> NodeSample:
     selector = f"spec.nodeName={node}"
     with list_watch.translate_errors(cluster.server):
         pages, note = whole("pods", lambda: cluster.pods(keep=Keep.ALL, field_selector=selector))
-    malformed = [each for page in pages for each in page.malformed]
+    malformed = [unread for page in pages for unread in page.malformed]
     every = (pod for page in pages for pod in page.objects)
     pods = pod_sample(every, complete=not note, malformed=malformed)
     if not pods.pods and not malformed:
@@ -248,10 +250,10 @@ def _list(cluster: ApiClient, node: str, _: float) -> NodeSample:
 
 
 def _missing(seen: Observation) -> Iterator[str]:
-    """Of the sources that decide where a container is, those that were not read."""
+    """The unread sources among those that decide where a container is."""
     kubelet, process = seen.kubelet, seen.process
-    untold = kubelet is None or (kubelet.grants is None and kubelet.held is None)
-    if untold or "kubelet" in seen.incomplete:
+    no_grants = kubelet is None or (kubelet.grants is None and kubelet.held is None)
+    if no_grants or "kubelet" in seen.incomplete:
         yield "the kubelet's grants"
     if seen.own is None or seen.own.rejections:
         yield "our own device plugin's checkpoint"
@@ -262,36 +264,36 @@ def _missing(seen: Observation) -> Iterator[str]:
 
 
 def _usage(seen: Observation) -> tuple[Usage, ...] | None:
-    """What is known of what containers use; None if not the driver or not the host was read."""
+    """The known usage of containers; None if the driver or the host was not read."""
     gpu, process = seen.gpu, seen.process
     if gpu is None or process is None or not process.sees_host:
         return None
     names = seen.kubelet.containers if seen.kubelet else {}
-    found = usages(gpu, process.owners, lambda owner, _: container_name(owner, names))
-    return tuple(certain(found))
+    usage = usages(gpu, process.owners, lambda owner, _: container_name(owner, names))
+    return tuple(certain(usage))
 
 
 def _live_pods(seen: Observation) -> frozenset[str]:
-    """UIDs of pods that have a cgroup; none where that is not known."""
+    """UIDs of pods that have a cgroup; none if cgroups were not read."""
     return (seen.process.live_pods if seen.process else None) or frozenset()
 
 
 def _is_elsewhere(pods: NodeSample, seen: Observation) -> bool:
-    """Whether the API server's pods are those of another machine: pods run here, but none of them.
+    """Whether the API server's pods are of another machine: pods run here, but none of these.
 
-    A wrong name would make an orphan of everything on this node.
+    With a wrong node name, everything on this node would look like an orphan.
     """
     live = _live_pods(seen)
     return bool(live) and live.isdisjoint(map(node_uid, pods.pods))
 
 
 def _uids(pod: Pod) -> frozenset[str]:
-    """What a folder may be named after: a static pod has two UIDs."""
+    """The UIDs that a folder's name may have: a static pod has two."""
     return frozenset({pod.ref.uid, node_uid(pod)})
 
 
-def _counts(pod: Pod, said: DetectedSchemes, placed: set[str]) -> bool:
-    """Whether a pod is part of the picture: it shares GPUs, or has a shim's folder."""
+def _counts(pod: Pod, schemes: DetectedSchemes, placed: set[str]) -> bool:
+    """Whether the snapshot has the pod: it shares GPUs, or has a shim's folder."""
     if not placed.isdisjoint(_uids(pod)):
         return True
-    return shares_gpus(pod) and (pod.ref.uid not in said.nvidia or is_holder(pod))
+    return shares_gpus(pod) and (pod.ref.uid not in schemes.nvidia or is_holder(pod))

@@ -1,1 +1,1 @@
-"""Whose pods may be evicted: the kinds of owners, and what their own policies say."""
+"""Whose pods may be evicted: the kinds of owners, and their own policies."""

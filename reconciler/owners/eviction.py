@@ -1,8 +1,9 @@
-"""Whose pods may be evicted: who a pod's owner is, and what it does when a Failed one is deleted.
+"""Whose pods may be evicted: a pod's owner, and its reaction when a Failed pod is deleted.
 
-Some make another pod or take no notice; some restart everything that they own. What each kind does
-stands in :mod:`reconciler.owners.kinds`; where an owner's own settings decide, only an owner that
-touches nothing else has its pods tidied. What the configuration names is allowed in any case. Pure.
+Some owners create another pod, or do nothing; some restart everything that they own. The reaction
+of each kind is in :mod:`reconciler.owners.kinds`; where an owner's own settings decide, its pods
+are tidied only if it changes nothing else. Kinds that the configuration names are always allowed.
+Pure.
 """
 
 import re
@@ -21,7 +22,7 @@ FAILED: Final = "Failed"
 
 
 class OwnerId(msgspec.Struct, frozen=True, order=True):
-    """An owner's object at the API server; ``uid`` is "" where the pod does not tell it."""
+    """An owner's object at the API server; ``uid`` is "" where the pod does not name it."""
 
     group: str
     version: str
@@ -43,19 +44,19 @@ _OF_LABEL: Final = {
     ("apps", "StatefulSet"): (GROUP_NAME, _BY_KIND["leaderworkerset.x-k8s.io", "LeaderWorkerSet"]),
     ("batch", "Job"): (JOB_SET_NAME, _BY_KIND["jobset.x-k8s.io", "JobSet"]),
 }
-"""What stands behind an owner, by the label that it puts on its pods."""
+"""The owner of an owner, by the label that it puts on its pods."""
 
 _JOBS: Final = frozenset({("batch", "Job"), ("jobset.x-k8s.io", "JobSet")})
 _BUILT_IN: Final = {row.kind: row.group for row in ROWS if row.group in ("", "apps", "batch")}
-"""Kinds that without a group are Kubernetes' own, whoever has taken the name as well."""
+"""Kinds that without a group are Kubernetes' own, even if others have kinds of the same name."""
 
 _VERSION: Final = re.compile(r"v[0-9]{1,3}((alpha|beta)[0-9]{1,3})?", re.ASCII)
 _GROUP_VERSION: Final = "v1"
-"""Of LeaderWorkerSet, which no pod names as its owner."""
+"""The version of LeaderWorkerSet, which no pod names as its owner."""
 
 
 def row_of(pod: Pod) -> OwnerKind | None:
-    """What is known of the pod's owner; None if it has none, or of a kind that is not known."""
+    """The kind of the pod's owner; None if it has no owner, or one of an unknown kind."""
     if pod.owner is None:
         return None
     named = _BY_KIND.get((_group(pod), pod.owner.kind))
@@ -64,9 +65,9 @@ def row_of(pod: Pod) -> OwnerKind | None:
 
 
 def owner_id(pod: Pod) -> OwnerId | None:
-    """The object that decides what becomes of this Failed pod's siblings; None if none does.
+    """The object that decides about this Failed pod's siblings; None if none does.
 
-    An owner whose API version is none that Kubernetes knows is asked for in vain.
+    An owner whose API version has no valid form is asked for as v1.
     """
     row = row_of(pod)
     if row is None or row.judge is None or pod.owner is None or pod.phase != FAILED:
@@ -88,7 +89,7 @@ class _Any(msgspec.Struct, frozen=True):
 
 
 def reaction(pod: Pod, seen: OwnerSeen | None) -> Reaction:
-    """What deleting this Failed pod of a known kind sets off; ``seen`` is the object it asks."""
+    """The reaction to this Failed pod's deletion; ``seen`` is the object of :func:`owner_id`."""
     row, asked = row_of(pod), owner_id(pod)
     if row is None:
         return Reaction("its kind is not known", remakes=True)
@@ -109,7 +110,7 @@ def _uid(text: bytes) -> str:
 
 
 def is_allowed(pod: Pod, allowed: tuple[str, ...]) -> bool:
-    """Whether the configuration's ``owners`` name the pod's owner, or what stands behind it."""
+    """Whether the configuration's ``owners`` name the pod's owner, or its owner's owner."""
     if pod.owner is None:
         return False
     row = row_of(pod)
@@ -125,7 +126,7 @@ def _names(entry: str, kind: str, group: str) -> bool:
 def objection(
     pod: Pod, allowed: tuple[str, ...], react: Callable[[Pod], Reaction]
 ) -> tuple[SkipReason, str] | None:
-    """Why a pod with an owner is not evicted, and the rest of it in words; None if it may be."""
+    """Why a pod with an owner is not evicted, with a detail in words; None if it may be."""
     if pod.owner is None:
         return None
     if pod.owner.kind == "DaemonSet":
@@ -141,19 +142,19 @@ def objection(
 def _of_kind(
     row: OwnerKind, pod: Pod, react: Callable[[Pod], Reaction]
 ) -> tuple[SkipReason, str] | None:
-    """The same by the table: only what has Failed is ever evicted by it."""
+    """The same by the table, which allows evictions of Failed pods only."""
     failed = pod.phase == FAILED
     if (row.group, row.kind) in _JOBS:
         return None if failed and not pod.tracked else (SkipReason.JOB_POD, "")
     if not failed:
         return SkipReason.OWNER_KIND, f"{row.kind}.{row.group}: only its Failed pods are tidied"
-    found = react(pod)
-    skip = SkipReason.OWNER_UNREAD if found.unread else SkipReason.OWNER_POLICY
-    return (skip, found.touches) if found.touches else None
+    owner_reaction = react(pod)
+    skip = SkipReason.OWNER_UNREAD if owner_reaction.unread else SkipReason.OWNER_POLICY
+    return (skip, owner_reaction.touches) if owner_reaction.touches else None
 
 
 def _spelled(pod: Pod) -> str:
-    """How the configuration would name the owner's kind."""
+    """The name of the owner's kind in the configuration."""
     group = _group(pod)
     kind = pod.owner.kind if pod.owner else ""
     return f"{kind}.{group}" if group and _BUILT_IN.get(kind) != group else kind

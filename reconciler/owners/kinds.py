@@ -1,5 +1,5 @@
-"""The kinds of owners, one table: what happens when a Failed pod of one is deleted, and reports
-who.
+"""The table of the kinds of owners: what happens when a Failed pod of one is deleted, and the
+source of that.
 
 Where an owner's own settings decide, ``judge`` reads them from its object. The table is a page of
 the documentation, too. Pure.
@@ -23,11 +23,11 @@ class OwnerKind(msgspec.Struct, frozen=True):
     """One kind of owner.
 
     Attributes:
-        kind, group: what it is; the group is "" for Kubernetes' core.
-        told: what happens when a Failed pod of it is deleted.
-        source: where that was read, or with what it was measured.
-        remakes: whether another pod is made because of that; ``judge`` knows better.
-        plural, judge: of which resource the owner is read, and how it is understood; "" and None
+        kind, group: of the owner; the group is "" for Kubernetes' core.
+        told: what happens when a Failed pod of the owner is deleted.
+        source: the code or the test that shows it.
+        remakes: whether the owner then creates another pod; ``judge`` overrides it.
+        plural, judge: the owner's resource, and the function that reads its settings; "" and None
             where its settings make no difference.
         part: which part of its owner a pod is.
         listed: whether only the configuration's ``owners`` allow it, as for its living pods.
@@ -202,4 +202,4 @@ ROWS: Final = (
         judge=policies.broadcast_job,
     ),
 )
-"""Other kinds are not known: their pods are only reported."""
+"""Pods of other kinds of owners are report only."""

@@ -1,9 +1,8 @@
-"""What an owner does when a Failed pod of it is deleted, as the owner's own object reports. Pure.
+"""The reaction of an owner when a Failed pod of it is deleted, by the owner's own object. Pure.
 
 Each function reads one kind's object as the API server has it. Fields follow the operators' own
-Go types; the table in :mod:`reconciler.owners.eviction` reports where each was read. What cannot be
-read, or asks for something that is not known here, is a reaction that may touch more than the one
-pod.
+Go types; the table in :mod:`reconciler.owners.kinds` has the sources. An unreadable object, or one
+with an unknown setting, has a reaction that may change more than the one pod.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,9 +16,9 @@ class Reaction(msgspec.Struct, frozen=True):
     """What the owner does.
 
     Attributes:
-        touches: what else it may touch, in words; "" if nothing but the pod itself.
-        remakes: whether it creates another pod in its place.
-        unread: whether that is not known, since its object could not be read.
+        touches: the other effects, in words; "" if the owner changes only the pod itself.
+        remakes: whether the owner creates another pod in its place.
+        unread: whether the reaction is unknown, since the owner could not be read.
     """
 
     touches: str = ""
@@ -28,12 +27,12 @@ class Reaction(msgspec.Struct, frozen=True):
 
 
 def unread(why: str) -> Reaction:
-    """Of an owner that could not be read: it may do anything."""
+    """The reaction of an owner that could not be read: it may do anything."""
     return Reaction(why, remakes=True, unread=True)
 
 
 Judge = Callable[[bytes, str], Reaction]
-"""The owner's object as JSON, and which part of it the pod is (see ``Row.part``). Never raises."""
+"""The owner's object as JSON, and the pod's part of it (``OwnerKind.part``). Never raises."""
 
 _Fields = TypeVar("_Fields", bound=msgspec.Struct)
 
@@ -43,20 +42,20 @@ _ENDED: Final = Reaction()
 
 
 class _Object(msgspec.Struct, frozen=True, rename="camel"):
-    """What all of them have in common: absent fields have Go's zero values."""
+    """The base of all objects: absent fields have Go's zero values."""
 
 
 def _reads(fields: type[_Fields]) -> Callable[[Callable[[_Fields, str], Reaction]], Judge]:
-    """Make a judge of what judges these fields of the owner's object."""
+    """Make a judge of a function of these fields of the owner's object."""
 
     def of(judge: Callable[[_Fields, str], Reaction]) -> Judge:
         @wraps(judge)
         def read(text: bytes, part: str) -> Reaction:
             try:
-                found = msgspec.json.decode(text, type=fields)
+                owner = msgspec.json.decode(text, type=fields)
             except (msgspec.DecodeError, RecursionError, ValueError):
                 return _UNREADABLE
-            return judge(found, part)
+            return judge(owner, part)
 
         return read
 
@@ -105,7 +104,11 @@ def volcano_job(job: _VolcanoJob, task: str) -> Reaction:
     """Every deleted pod is a PodEvicted event; the task's policies come before the job's."""
     if job.status.state.phase in _VOLCANO_ENDED:
         return _ENDED
-    of_task = [each.policies or () for each in job.spec.tasks or () if each.name == task]
+    of_task = [
+        volcano_task.policies or ()
+        for volcano_task in job.spec.tasks or ()
+        if volcano_task.name == task
+    ]
     for policies in (*of_task, job.spec.policies or ()):
         for policy in policies:
             events = {policy.event, *(policy.events or ())} & _VOLCANO_DELETED
@@ -136,9 +139,9 @@ _LEADER: Final = "0"
 
 
 @_reads(_LeaderWorkerSet)
-def leader_worker_set(found: _LeaderWorkerSet, index: str) -> Reaction:
+def leader_worker_set(owner: _LeaderWorkerSet, index: str) -> Reaction:
     """The workers' StatefulSet belongs to the leader's pod, and is deleted with it."""
-    template = found.spec.leader_worker_template
+    template = owner.spec.leader_worker_template
     if template.restart_policy not in _ALONE:
         policy = template.restart_policy or "RecreateGroupOnPodRestart"
         return Reaction(f"its restartPolicy is {policy}: the whole group is deleted", True)
@@ -163,9 +166,9 @@ class _RayCluster(_Object, frozen=True):
 
 
 @_reads(_RayCluster)
-def ray_cluster(found: _RayCluster, _: str) -> Reaction:
-    """It deletes Failed pods itself, one by one, unless several hosts make one replica."""
-    if any((group.num_of_hosts or 0) > 1 for group in found.spec.worker_group_specs or ()):
+def ray_cluster(cluster: _RayCluster, _: str) -> Reaction:
+    """Ray deletes Failed pods itself, one by one, unless several hosts are one replica."""
+    if any((group.num_of_hosts or 0) > 1 for group in cluster.spec.worker_group_specs or ()):
         return Reaction("it has a worker group whose replicas are of several pods each", True)
     return _REMADE
 
@@ -190,10 +193,10 @@ _ARGO_ENDED: Final = frozenset({"Succeeded", "Failed", "Error"})
 
 
 @_reads(_Workflow)
-def workflow(found: _Workflow, node: str) -> Reaction:
-    """A step whose end it has noted is not looked for any more; one without its pod is an error."""
-    step = (found.status.nodes or {}).get(node, _ArgoNode())
-    if found.status.phase in _ARGO_ENDED or step.phase in _ARGO_ENDED:
+def workflow(owner: _Workflow, node: str) -> Reaction:
+    """Argo ignores the pod of a step that has ended; a running step without its pod is an error."""
+    step = (owner.status.nodes or {}).get(node, _ArgoNode())
+    if owner.status.phase in _ARGO_ENDED or step.phase in _ARGO_ENDED:
         return _ENDED
     return Reaction("it has not noted the end of this step", True)
 
@@ -214,23 +217,25 @@ class _WithConditions(_Object, frozen=True):
     status: _ConditionsStatus = _ConditionsStatus()
 
 
-def _has_ended(found: _WithConditions, ends: Iterable[str]) -> Reaction:
-    true = {each.type for each in found.status.conditions or () if each.status == "True"}
+def _has_ended(owner: _WithConditions, ends: Iterable[str]) -> Reaction:
+    true = {
+        condition.type for condition in owner.status.conditions or () if condition.status == "True"
+    }
     if true.intersection(ends):
         return _ENDED
     return Reaction("it has not ended: it counts its pods, and makes what is missing", True)
 
 
 @_reads(_WithConditions)
-def training_job(found: _WithConditions, _: str) -> Reaction:
-    """Kubeflow's: one that has ended makes and counts nothing any more."""
-    return _has_ended(found, ("Succeeded", "Failed"))
+def training_job(owner: _WithConditions, _: str) -> Reaction:
+    """Kubeflow's jobs: a job that has ended creates and counts no pods any more."""
+    return _has_ended(owner, ("Succeeded", "Failed"))
 
 
 @_reads(_WithConditions)
-def broadcast_job(found: _WithConditions, _: str) -> Reaction:
-    """Kruise's: the same."""
-    return _has_ended(found, ("Complete", "Failed"))
+def broadcast_job(owner: _WithConditions, _: str) -> Reaction:
+    """Kruise's BroadcastJob: the same."""
+    return _has_ended(owner, ("Complete", "Failed"))
 
 
 # ---------------------------------------------------------------- Spark, CloneSet
@@ -249,9 +254,9 @@ class _SparkApplication(_Object, frozen=True):
 
 
 @_reads(_SparkApplication)
-def spark_application(found: _SparkApplication, _: str) -> Reaction:
-    """A driver that is gone is a failed run, which may be started again; unless it has ended."""
-    state = found.status.application_state.state
+def spark_application(application: _SparkApplication, _: str) -> Reaction:
+    """A run without its driver fails, and may be started again, unless it has ended."""
+    state = application.status.application_state.state
     if state in ("COMPLETED", "FAILED"):
         return _ENDED
     return Reaction(f"its state is {state or 'not set'}: a missing driver fails it", True)
@@ -266,8 +271,8 @@ class _CloneSet(_Object, frozen=True):
 
 
 @_reads(_CloneSet)
-def clone_set(found: _CloneSet, _: str) -> Reaction:
-    """Failed pods are none of its replicas; but the volume claims of one are deleted with it."""
-    if found.spec.volume_claim_templates:
+def clone_set(owner: _CloneSet, _: str) -> Reaction:
+    """Failed pods are no replicas; but a pod's volume claims are deleted with it."""
+    if owner.spec.volume_claim_templates:
         return Reaction("it has volumeClaimTemplates: the pod's volume claims go with it")
     return _ENDED

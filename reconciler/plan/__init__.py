@@ -1,7 +1,7 @@
-"""Findings in, plan out: what may be acted on, in what order, and how many at a time. Pure.
+"""Findings in, plan out: the allowed actions, their order, and their number. Pure.
 
-The reasons to skip an object are asked in this order: what protects it, what the rule itself
-objects, whether its node could do any better, its age, its owner's back-off, the rule's mode
+The reasons to skip an object are checked in this order: its protection, the rule's own objection,
+whether a new pod would fail, too, its age, its owner's back-off, the rule's mode
 (:mod:`.eligibility`); then, for all objects together, the circuit breaker and the limits
 (:mod:`.budget`).
 

@@ -1,4 +1,4 @@
-"""How many actions one cycle may take: the circuit breaker and the limits. Pure."""
+"""The number of actions that one cycle may take: the circuit breaker and the limits. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -14,10 +14,10 @@ from reconciler.reasons import Cause, Effect, SkipReason
 def breaker_of(entries: Iterable[Entry], cluster_index: ClusterIndex, limits: Limits) -> Breaker:
     """The circuit breaker of these entries, against the living pods that share GPUs.
 
-    Each eviction for recovery counts. Tidying and repairs take nothing away from anybody, and one
-    tenant can cause thousands with one template: those of one rule in one namespace count once, and
-    so do all leftover folders. So one tenant cannot trip the breaker for all, and a controller
-    whose pods are refused again and again does not stop the tidying that it needs.
+    Each eviction for recovery counts. Tidying and repairs disrupt no workload, and one tenant can
+    cause thousands with one template: those of one rule in one namespace count once, and so do all
+    leftover folders. So one tenant cannot trip the breaker for all, and a controller whose pods are
+    refused again and again does not stop the tidying that it needs.
     """
     troubles = len({_trouble(entry.finding) for entry in entries})
     pods = cluster_index.living

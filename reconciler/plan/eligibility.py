@@ -23,7 +23,7 @@ from reconciler.reconciler_state import ReconcilerState, attempt_key
 from vgpu.kube.objects import MIRROR, Node, Pod
 
 OPT_OUT: Final = "vgpu.dev/reconcile"
-"""With the value ``false`` a pod is never touched, nor is a node and anything on it."""
+"""With the value ``false``, a pod is never changed, nor is a node or any object on it."""
 
 Verdict = tuple[SkipReason, str] | None
 """Why an action is skipped, with the detail for people; None if it may be taken."""
@@ -51,12 +51,11 @@ def objection(
 
 
 def _no_better(finding: Finding, cluster_index: ClusterIndex) -> SkipReason | None:
-    """Why the pod that its owner would create instead would fare no better.
+    """Why the pod that its owner would create instead would fail, too.
 
     While a node or its plugin is away, the API server shows its devices as gone and its pods as
-    stuck, which is no evidence against them; and a pod that is nowhere yet can still go anywhere.
-    What has failed for good will not change any more, and on the node itself there is better
-    evidence.
+    stuck, which is no evidence against them; and a pod without a node can still go anywhere. A pod
+    that has ended will not change any more, and on the node itself there is better evidence.
     """
     pod = cluster_index.pod_of(finding.subject)
     if pod is None or pod.owner is None or pod.terminal:
@@ -106,7 +105,7 @@ _EVICTED_POD: Final[_Guards] = (
     (SkipReason.COMPLETED, lambda pod, _: pod.phase == SUCCEEDED),
     (SkipReason.BARE_POD, lambda pod, policy: pod.owner is None and not policy.evict_bare),
 )
-"""For evictions, after those; then the owner's kind decides."""
+"""For evictions, after :data:`_ANY_POD`; then the owner's kind decides."""
 
 _OWNED_POD: Final[_Guards] = (
     (SkipReason.HIGH_PRIORITY, lambda pod, policy: pod.priority > policy.priority_ceiling),
@@ -124,12 +123,12 @@ def _exempt(finding: Finding) -> frozenset[SkipReason]:
     """The protections that do not hold against this finding's action."""
     if finding.cause is Cause.ORPHANED_HOLDER:
         return _HOLDER
-    # Rules that find what runs.
+    # Rules that find running pods.
     return frozenset({SkipReason.RUNNING} if finding.rule in REPORTED else ())
 
 
 def opted_out(thing: Pod | Node) -> bool:
-    """Whether its annotation opts it out."""
+    """Whether the annotation opts the object out."""
     return thing.annotations.get(OPT_OUT) == "false"
 
 
@@ -161,7 +160,7 @@ def _protection(finding: Finding, cluster_index: ClusterIndex, policy: Policy) -
 
 
 def _of_node(subject: ObjectRef, cluster_index: ClusterIndex) -> SkipReason | None:
-    """Why nothing that is at home on the node of the object is touched."""
+    """Why no object of the object's node is changed."""
     node = cluster_index.nodes.get(subject.home)
     if node is None and subject.kind is ObjectKind.NODE:
         return SkipReason.NODE_UNKNOWN
@@ -172,7 +171,7 @@ def _of_node(subject: ObjectRef, cluster_index: ClusterIndex) -> SkipReason | No
 
 
 def guarded(finding: Finding, cluster_index: ClusterIndex, policy: Policy) -> Finding:
-    """The finding with a guard on the owner's own policy, where only that allows the eviction."""
+    """The finding with a guard on the owner's policy, where only the policy allows the eviction."""
     action, pod = finding.action, cluster_index.pod_of(finding.subject)
     owner = None if pod is None else eviction.owner_id(pod)
     if pod is None or owner is None or not isinstance(action, Evict):

@@ -1,4 +1,4 @@
-"""From a snapshot to its plan: every rule is asked, each object gets one entry. Pure."""
+"""Makes the plan of a snapshot: evaluates every rule, gives each object one entry. Pure."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +37,8 @@ def find(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
 def found_by(entry: RuleEntry, cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """The findings of one rule, if it is on.
 
-    What it could not see in full is found with the objection INCOMPLETE_VIEW.
+    Where a part of the snapshot that the rule needs is incomplete, its findings have the objection
+    INCOMPLETE_VIEW.
     """
     if policy.mode(entry.rule) is Mode.OFF or cluster_index.snapshot.scope not in entry.scopes:
         return

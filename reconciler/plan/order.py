@@ -34,7 +34,7 @@ def urgency(
 
 
 def is_ended(entry: Entry, cluster_index: ClusterIndex) -> bool:
-    """Whether the action evicts a pod that can never run again: nobody is disrupted by that."""
+    """Whether the action evicts a pod that can never run again, which disrupts no workload."""
     pod = cluster_index.pod_of(entry.finding.subject)
     return isinstance(entry.finding.action, Evict) and pod is not None and pod.terminal
 
@@ -61,5 +61,5 @@ def in_turns(
 
 
 def place(entry: Entry) -> tuple[int, ObjectRef]:
-    """The order of what is skipped or reported: by rule, then by object."""
+    """The order of skipped and report-only entries: by rule, then by object."""
     return _ORDER[entry.finding.rule], entry.finding.subject

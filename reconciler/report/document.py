@@ -1,6 +1,6 @@
-"""A plan, and what became of it, as a JSON document whose shape stays.
+"""A plan and its outcomes as a JSON document with a stable schema.
 
-Fields are only ever added within a version. What is not known is null, times are RFC 3339 in UTC.
+Within a version, fields are only added. Unknown values are null, times are RFC 3339 in UTC.
 """
 
 import json
@@ -19,14 +19,14 @@ API_VERSION: Final = "vgpu.dev/v1alpha1"
 
 
 class _Document(msgspec.Struct, frozen=True, rename="camel"):
-    """What all parts have in common."""
+    """The base of all parts."""
 
 
 class ActionDocument(_Document, frozen=True):
-    """What is to be done: ``type`` is evict, edit or remove_folder.
+    """An action: ``type`` is evict, edit or remove_folder.
 
-    Of an edit ``before`` and ``after`` are the annotations as they are and as they are to be, null
-    where there is none; ``unbind`` is the node that a SharePod is taken from, "" if it is not.
+    Of an edit, ``before`` and ``after`` are the annotations as they are and as they are to be, null
+    where there is none; ``unbind`` is the node that a SharePod is removed from, "" if none.
     """
 
     type: str
@@ -36,10 +36,10 @@ class ActionDocument(_Document, frozen=True):
 
 
 class EntryDocument(_Document, frozen=True):
-    """An object, what is wrong with it, and what is done about it or why nothing is.
+    """An object, its problem, and its action or why there is none.
 
-    ``part`` is the annotation of a node; ``effect`` is null where nothing could be done, ``skip``
-    where nothing keeps us from doing it, ``outcome`` where nothing was tried.
+    ``part`` is the annotation of a node; ``effect`` is null where no action is possible, ``skip``
+    where the action is not skipped, ``outcome`` where no action was tried.
     """
 
     rule: str
@@ -65,7 +65,7 @@ class EntryDocument(_Document, frozen=True):
 
 
 class BreakerDocument(_Document, frozen=True):
-    """How many actions were wanted, of at most ``allowed``, among so many GPU pods."""
+    """Number of needed actions, of at most ``allowed``, and number of GPU pods."""
 
     tripped: bool
     wanted: int
@@ -74,7 +74,7 @@ class BreakerDocument(_Document, frozen=True):
 
 
 class PlanDocument(_Document, frozen=True):
-    """A plan; after it was applied each action has its outcome."""
+    """A plan; after it was applied, each action has its outcome."""
 
     api_version: str
     plan: str
@@ -89,8 +89,8 @@ class PlanDocument(_Document, frozen=True):
 
 
 def plan_document(plan: Plan, results: Iterable[ActionResult] = ()) -> PlanDocument:
-    """The plan, with the outcomes as far as there are some."""
-    told = {result.entry.finding.subject.key: result for result in results}
+    """The plan, with the outcomes of its actions that have one."""
+    results_by_object = {result.entry.finding.subject.key: result for result in results}
     breaker = plan.breaker
     return PlanDocument(
         api_version=API_VERSION,
@@ -100,7 +100,10 @@ def plan_document(plan: Plan, results: Iterable[ActionResult] = ()) -> PlanDocum
         subjects=plan.subjects,
         breaker=BreakerDocument(breaker.tripped, breaker.wanted, breaker.allowed, breaker.pods),
         notes=plan.notes,
-        actions=tuple(_entry(entry, told.get(entry.finding.subject.key)) for entry in plan.actions),
+        actions=tuple(
+            _entry(entry, results_by_object.get(entry.finding.subject.key))
+            for entry in plan.actions
+        ),
         skipped=tuple(map(_entry, plan.skipped)),
         findings=tuple(map(_entry, plan.findings)),
     )
@@ -141,18 +144,18 @@ def _action(action: Action) -> ActionDocument:
 
 
 def moment(seconds: float) -> datetime:
-    """Unix seconds as a time; what no calendar has is the nearest that it has."""
+    """Unix seconds as a time; seconds out of the calendar's range give its nearest time."""
     return datetime.fromtimestamp(min(max(seconds, 0.0), _LAST), UTC)
 
 
 _LAST: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
 
-# ---------------------------------------------------------------- many plans in few numbers
+# ---------------------------------------------------------------- the report
 
 
 class RuleCount(_Document, frozen=True):
-    """What one rule has found: so much to be done, skipped, and report only."""
+    """Number of one rule's findings: actions, skipped, and report only."""
 
     rule: str
     explanation: str
@@ -162,14 +165,14 @@ class RuleCount(_Document, frozen=True):
 
 
 class Most(_Document, frozen=True):
-    """A node, or a controller of pods, and how many objects of its are in the plan."""
+    """A node, or a controller of pods, and the number of its objects in the plan."""
 
     name: str
     count: int
 
 
 class Done(_Document, frozen=True):
-    """Actions of a rule that had this outcome, and when the last was; from an audit."""
+    """Number of a rule's actions with this outcome, and the time of the last; from an audit."""
 
     rule: str
     outcome: str
@@ -178,14 +181,14 @@ class Done(_Document, frozen=True):
 
 
 class ReportDocument(_Document, frozen=True):
-    """What is wrong and what was done.
+    """The problems, and the past actions.
 
     Attributes:
-        effects: actions by what they are good for: recovery brings something back to work,
-            tidying removes what has its replacement already, repair corrects allocation records.
-        rules: those that found anything.
-        nodes, owners: those with the most; an owner is ``Kind namespace/name``.
-        done: by rule and outcome; null if no audit was read.
+        effects: number of actions by effect: recovery makes a workload run again, tidying
+            removes an object that is already replaced, repair corrects allocation records.
+        rules: rules with findings.
+        nodes, owners: those with the most findings; an owner is ``Kind namespace/name``.
+        done: past actions by rule and outcome; null if no audit was read.
         plan: the plan itself.
     """
 
@@ -230,7 +233,7 @@ def _most(names: Iterable[str]) -> tuple[Most, ...]:
 
 
 def done_of(outcomes: Iterable[tuple[Rule, ActionOutcome, datetime]]) -> tuple[Done, ...]:
-    """Outcomes, by rule and outcome, the most first."""
+    """Number of outcomes by rule and outcome, the largest number first."""
     counts: Counter[tuple[Rule, ActionOutcome]] = Counter()
     last: dict[tuple[Rule, ActionOutcome], datetime] = {}
     for rule, outcome, when in outcomes:
@@ -246,7 +249,7 @@ def done_of(outcomes: Iterable[tuple[Rule, ActionOutcome, datetime]]) -> tuple[D
 
 
 class RestoredDocument(_Document, frozen=True):
-    """An action of an audit, and what became of undoing it."""
+    """An action of an audit, and the outcome of undoing it."""
 
     plan: str
     time: datetime
@@ -263,7 +266,7 @@ class RestoredDocument(_Document, frozen=True):
 
 
 def restored_document(restored: Restored) -> RestoredDocument:
-    """One of them."""
+    """The document of one undone action."""
     record = restored.record
     return RestoredDocument(
         plan=record.plan,
@@ -287,20 +290,20 @@ def restored_document(restored: Restored) -> RestoredDocument:
 GOOD: Final = frozenset(
     {ActionOutcome.DONE, ActionOutcome.DRY_RUN, ActionOutcome.GONE, ActionOutcome.CHANGED}
 )
-"""Outcomes after which nothing is left to be done: the world is, or has become, another."""
+"""Outcomes after which nothing is left to be done: done, or no longer needed."""
 
 
 AS_BEFORE: Final = frozenset({Undo.DONE, Undo.DRY_RUN, Undo.NOTHING})
-"""After these it is as it was before the action."""
+"""Outcomes after which the object is as it was before the action."""
 
 
 def succeeded(results: Iterable[ActionResult]) -> bool:
-    """Whether every action was done, or needed no more to be done."""
+    """Whether every action was done, or was no longer needed."""
     return all(result.outcome in GOOD for result in results)
 
 
 def doing(action: Action) -> str:
-    """What an action does, in a word or few."""
+    """What an action does, in a few words."""
     if isinstance(action, Evict):
         return "evict"
     if isinstance(action, Edit):
@@ -309,7 +312,7 @@ def doing(action: Action) -> str:
 
 
 def json_text(document: Any) -> str:
-    """The document as JSON, indented, with nothing in it that a terminal obeys."""
+    """The document as JSON, indented, without control characters."""
     text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
     if all(line.isprintable() for line in text.split("\n")):
         return text

@@ -1,7 +1,7 @@
-"""A plan for people: actions, skipped objects with reasons, and what is report only.
+"""A plan for people: actions, skipped objects with reasons, and findings that are report only.
 
-On a terminal the evidence goes below its object where it does not fit beside it. Elsewhere each
-object is one line, whole, for other programs to search and cut.
+On a terminal, the evidence is below its object where it does not fit beside it. Elsewhere, each
+object is one whole line, which other programs can search and cut.
 """
 
 import textwrap
@@ -46,7 +46,7 @@ _KINDS: Final[Mapping[ObjectKind, str]] = {
     ObjectKind.DEVICE: "device ",
     ObjectKind.FOLDER: "",
 }
-"""What stands before an object's name."""
+"""The prefix of an object's name."""
 
 _NOUNS: Final[Mapping[str, str]] = {
     ObjectKind.POD: "pod",
@@ -55,49 +55,49 @@ _NOUNS: Final[Mapping[str, str]] = {
 }
 
 _LONGEST_TEXT: Final = 60
-"""Characters of an annotation that are shown; the JSON form has all of it."""
+"""Maximum number of shown characters of an annotation; the JSON form has all."""
 
 
 def show_plan(console: Console, plan: Plan, command: str = "") -> None:
-    """Print the plan; ``command`` is what would apply it."""
+    """Print the plan; ``command`` is the command that would apply it."""
     write(console, _plan_lines(plan, _width(console), command))
 
 
 def show_result(console: Console, result: ActionResult) -> None:
-    """Print what became of one action."""
+    """Print the result of one action."""
     finding = result.entry.finding
     style = GOOD if result.outcome in ACHIEVED else BAD
     pieces: list[Piece] = [(f"  {result.outcome.value:<14} ", style)]
     verb = doing(finding.action) if finding.action else ""
     pieces.append((f"{finding.rule.value}: {verb} {subject_text(finding.subject)}", PLAIN))
-    told = result.detail or ("" if style is GOOD else result.outcome.explanation)
-    if told:
-        pieces.append((f": {_flat(told)}", PLAIN))
+    detail = result.detail or ("" if style is GOOD else result.outcome.explanation)
+    if detail:
+        pieces.append((f": {_flat(detail)}", PLAIN))
     write(console, [pieces])
 
 
 def show_undoable(console: Console, records: Iterable[AuditRecord]) -> None:
-    """Print what is about to be undone."""
+    """Print the actions that are about to be undone."""
     for record in records:
         verb = doing(record.action)
-        told = f"  {record.rule.value}: {verb} {subject_text(record.subject)}"
-        write(console, [[(told, PLAIN), (f"  {record.time:%Y-%m-%d %H:%M:%S %Z}", DIM)]])
+        undo_text = f"  {record.rule.value}: {verb} {subject_text(record.subject)}"
+        write(console, [[(undo_text, PLAIN), (f"  {record.time:%Y-%m-%d %H:%M:%S %Z}", DIM)]])
 
 
 def show_restored(console: Console, restored: Restored) -> None:
-    """Print what became of undoing one action."""
+    """Print the outcome of undoing one action."""
     record = restored.record
     style = GOOD if restored.undo in AS_BEFORE else BAD
-    told = restored.undo.explanation + (f" ({restored.detail})" if restored.detail else "")
-    said = f"{record.rule.value}: {subject_text(record.subject)}: {_flat(told)}"
-    write(console, [[(f"  {restored.undo.value:<14} ", style), (said, PLAIN)]])
+    outcome = restored.undo.explanation + (f" ({restored.detail})" if restored.detail else "")
+    text = f"{record.rule.value}: {subject_text(record.subject)}: {_flat(outcome)}"
+    write(console, [[(f"  {restored.undo.value:<14} ", style), (text, PLAIN)]])
 
 
 def show_outcomes(console: Console, outcomes: Iterable[ActionOutcome | Undo]) -> None:
-    """Print how many actions had which outcome."""
+    """Print the number of actions of each outcome."""
     counts = Counter(outcomes)
-    told = (f"{count} {outcome.value}" for outcome, count in counts.most_common())
-    write(console, [[(", ".join(told) or "Nothing was done.", BOLD)]])
+    parts = (f"{count} {outcome.value}" for outcome, count in counts.most_common())
+    write(console, [[(", ".join(parts) or "Nothing was done.", BOLD)]])
 
 
 def show_report(console: Console, plan: Plan, report: ReportDocument) -> None:
@@ -117,7 +117,7 @@ def subject_text(subject: ObjectRef) -> str:
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """One object: its cells, and what follows them."""
+    """One object: its cells, and the text after them."""
 
     cells: tuple[Piece, ...]
     text: str
@@ -128,10 +128,12 @@ def _plan_lines(plan: Plan, width: int | None, command: str) -> Iterator[Line]:
         yield from _wrapped(f"Note: {note}", width, "", "  ", DOUBTFUL)
     if plan.breaker.tripped:
         breaker = plan.breaker
-        told = f"Circuit breaker: {breaker.wanted} objects need an action, with {breaker.pods}"
-        f" living GPU pods; more than {breaker.allowed} are not allowed. Nothing will be done:"
-        " find the common cause first."
-        yield from _wrapped(told, width, "", "  ", BAD)
+        message = (
+            f"Circuit breaker: {breaker.wanted} objects need an action, with {breaker.pods}"
+            f" living GPU pods; more than {breaker.allowed} are not allowed. Nothing will be done:"
+            " find the common cause first."
+        )
+        yield from _wrapped(message, width, "", "  ", BAD)
     if plan.notes or plan.breaker.tripped:
         yield []
     if plan.actions:
@@ -153,7 +155,7 @@ def _plan_lines(plan: Plan, width: int | None, command: str) -> Iterator[Line]:
 
 
 def _skipped(plan: Plan, width: int | None) -> Iterator[Line]:
-    """By reason, in the order in which reasons are asked."""
+    """The skipped objects by reason, in the order in which reasons are checked."""
     by_reason: dict[SkipReason | None, list[Entry]] = {}
     for entry in plan.skipped:
         by_reason.setdefault(entry.skip, []).append(entry)
@@ -168,17 +170,17 @@ def _skipped(plan: Plan, width: int | None) -> Iterator[Line]:
 def _action_row(entry: Entry, now: float) -> _Row:
     finding = entry.finding
     effect = (finding.effect.value, _EFFECTS[finding.effect])
-    told = finding.cause.explanation
+    action_text = finding.cause.explanation
     if finding.action is not None:
-        told = f"{doing(finding.action)}: {told}"
-    parts = (told, *finding.evidence, *_changes(entry), *_also(entry))
+        action_text = f"{doing(finding.action)}: {action_text}"
+    parts = (action_text, *finding.evidence, *_changes(entry), *_also(entry))
     return _row(entry, now, effect, text="; ".join(parts))
 
 
 def _skipped_row(entry: Entry, now: float) -> _Row:
     parts = (entry.finding.cause.explanation, *entry.finding.evidence, *_also(entry))
-    told = f"{entry.detail}; " if entry.detail else ""
-    return _row(entry, now, text=f"{told}{'; '.join(parts)}")
+    detail = f"{entry.detail}; " if entry.detail else ""
+    return _row(entry, now, text=f"{detail}{'; '.join(parts)}")
 
 
 def _finding_row(entry: Entry, now: float) -> _Row:
@@ -240,8 +242,8 @@ def _report_lines(report: ReportDocument) -> Iterator[Line]:
             (count.skipped, "skipped"),
             (count.findings, "report only"),
         )
-        told = ", ".join(f"{number} {what}" for number, what in numbers if number)
-        yield [(f"  {count.rule:<{longest}}  {told}", PLAIN), (f": {count.explanation}", DIM)]
+        counts = ", ".join(f"{number} {what}" for number, what in numbers if number)
+        yield [(f"  {count.rule:<{longest}}  {counts}", PLAIN), (f": {count.explanation}", DIM)]
     if not report.rules:
         yield [("  nothing", PLAIN)]
     yield []
@@ -261,8 +263,8 @@ def _most(title: str, most: Sequence[Most]) -> Iterator[Line]:
     if not most:
         return
     yield [(f"{title} with the most findings", BOLD)]
-    for each in most:
-        yield [(f"  {each.count:>4}  {each.name}", PLAIN)]
+    for counted in most:
+        yield [(f"  {counted.count:>4}  {counted.name}", PLAIN)]
     yield []
 
 
@@ -270,14 +272,14 @@ def _most(title: str, most: Sequence[Most]) -> Iterator[Line]:
 
 
 def _width(console: Console) -> int | None:
-    """Columns of the terminal, None where it is none: there nothing is broken or cut."""
+    """Number of the terminal's columns, None without a terminal: then lines are not broken."""
     return max(NARROWEST, console.width) if console.is_terminal else None
 
 
 def _table(rows: Sequence[_Row], width: int | None, indent: str) -> Iterator[Line]:
     """The rows with their cells below one another.
 
-    Where names are too long for the terminal, node and age stand below them, with the text.
+    Where names are too long for the terminal, node and age are below them, with the text.
     """
     if width is not None and _taken(rows, indent) > width:
         rows = [_narrowed(row) for row in rows]
@@ -303,15 +305,15 @@ def _columns(rows: Sequence[_Row]) -> list[int]:
 
 
 def _taken(rows: Sequence[_Row], indent: str) -> int:
-    """The width of all cells with what is between them."""
+    """The width of all cells with the gaps between them."""
     columns = [column for column in _columns(rows) if column]
     return len(indent) + sum(columns) + 2 * (len(columns) - 1)
 
 
 def _narrowed(row: _Row) -> _Row:
     *cells, (node, _), (since, _) = row.cells
-    told = ", ".join(filter(None, (node, since)))
-    return _Row(tuple(cells), f"{told}: {row.text}" if told else row.text)
+    place = ", ".join(filter(None, (node, since)))
+    return _Row(tuple(cells), f"{place}: {row.text}" if place else row.text)
 
 
 def _wrapped(
@@ -328,7 +330,7 @@ def _wrapped(
 
 
 def _flat(text: str) -> str:
-    """On one line."""
+    """The text on one line."""
     return " ".join(text.split())
 
 

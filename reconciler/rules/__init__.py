@@ -1,7 +1,7 @@
-"""The rules, one table: which function finds what, from where, and what it must have seen in full.
+"""The table of the rules: the function, the scopes, and the parts that must be seen in full.
 
-A rule is a pure function of a scene and a policy. It reports what is wrong, what would repair it
-and since when it is so; it does not ask who may be touched or how often: that is the plan's part.
+A rule is a pure function of a cluster index and a policy. It reports a problem, its repair and its
+age; the plan decides which objects may be changed, and how often.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ NODE: Final = frozenset({Scope.NODE})
 
 
 class RuleEntry(msgspec.Struct, frozen=True):
-    """One rule; ``needs`` is what must have been seen in full for it to act."""
+    """One rule; ``needs`` are the parts that must have been seen in full for it to act."""
 
     rule: Rule
     find: Callable[[ClusterIndex, Policy], Iterator[Finding]]

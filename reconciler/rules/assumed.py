@@ -1,4 +1,4 @@
-"""Promises of devices that nobody kept: bound pods that Allocate passed by, pods never bound."""
+"""Claims that were never served: of bound pods that Allocate passed over, of pods never bound."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -13,14 +13,14 @@ from vgpu.model import Claim, Phase
 from vgpu.schemes.registry import registry
 
 _NAMED: Final = 16
-"""Devices of a container that evidence names."""
+"""Maximum number of a container's devices that evidence names."""
 
 
 def assumed_expired(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Evict bound pods that still wait for what they were promised, once the plugin is ready.
+    """Evict bound pods that still wait for their reserved devices, once the plugin is ready.
 
-    The kubelet calls Allocate when it admits a pod. One that is past its time was passed over, for
-    another of the same size mostly, and will not be asked for again.
+    The kubelet calls Allocate when it admits a pod. A pod that waits for too long was passed over,
+    mostly for another of the same size, and the kubelet will not ask for it again.
     """
     for pod in cluster_index.snapshot.pods:
         if pod.phase != PENDING or not pod.node:
@@ -50,14 +50,14 @@ def assumed_expired(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
 
 
 def assumed_unbound(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Remove the claims of pods that were never bound: a promise is made just before binding.
+    """Remove the claims of pods that were never bound: a claim is written just before binding.
 
-    A claim may also have come with the pod, copied from another one; it is no older than the pod.
+    A pod may also be created with a copied claim: the claim counts as no older than the pod.
     """
     for pod in cluster_index.snapshot.pods:
         if pod.phase != PENDING or pod.node or pod.gated:
             continue
-        spoken = [said for said in cluster_index.spoken(pod) if said.claim is not None]
+        readings = [reading for reading in cluster_index.spoken(pod) if reading.claim is not None]
         claims = cluster_index.claims(pod)
         if not claims:
             yield from _malformed(Rule.ASSUMED_UNBOUND, cluster_index, pod)
@@ -77,29 +77,31 @@ def assumed_unbound(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
                 since=since,
                 grace=policy.ages.assumed,
                 effect=Effect.REPAIR,
-                action=edit_pod(pod, dict.fromkeys(_claim_keys(spoken, pod))),
+                action=edit_pod(pod, dict.fromkeys(_claim_keys(readings, pod))),
             )
 
 
 def _is_owed(reading: ClaimReading, claim: Claim) -> bool:
-    """Whether Allocate has something left to hand out."""
+    """Whether Allocate still has to serve a part of the claim."""
     if not registry().row(reading.codec).has_allocate:
         return False
-    return claim.failed or any(each.phase is Phase.ASSUMED for each in claim.allocations)
+    return claim.failed or any(
+        allocation.phase is Phase.ASSUMED for allocation in claim.allocations
+    )
 
 
 def _waits_for_others(
     cluster_index: ClusterIndex, pod: Pod, readings: Sequence[ClaimReading]
 ) -> SkipReason | None:
-    """Why a pod that the kubelet has admitted may be served although no annotation says so."""
+    """Why a pod that the kubelet has admitted may be served without an annotation that shows it."""
     node = cluster_index.nodes.get(pod.node)
     admitted = bool(pod.statuses)
     served = admitted and all(reading.codec.marks_late(node) for reading in readings)
     return SkipReason.WAITS_FOR_OTHERS if served else None
 
 
-def _claim_keys(spoken: Sequence[ClaimReading], pod: Pod) -> list[str]:
-    return sorted({key for said in spoken for key in said.codec.claim_keys(pod)})
+def _claim_keys(readings: Sequence[ClaimReading], pod: Pod) -> list[str]:
+    return sorted({key for reading in readings for key in reading.codec.claim_keys(pod)})
 
 
 def _evidence(claim: Claim) -> Iterator[str]:
@@ -114,7 +116,9 @@ def _evidence(claim: Claim) -> Iterator[str]:
 
 
 def _malformed(rule: Rule, cluster_index: ClusterIndex, pod: Pod) -> Iterator[Finding]:
-    """A waiting pod whose claim nobody can read: no machine should guess what was meant."""
-    errors = tuple(str(said.error) for said in cluster_index.spoken(pod) if said.error is not None)
+    """Reports a waiting pod whose claim is unreadable: no program should guess its meaning."""
+    errors = tuple(
+        str(reading.error) for reading in cluster_index.spoken(pod) if reading.error is not None
+    )
     if errors:
         yield Finding(rule, Cause.MALFORMED, of_pod(pod), errors)

@@ -1,9 +1,9 @@
-"""What the ledger calls a conflict that no edit of the allocation records can repair.
+"""Conflicts of the ledger that no edit of the allocation records can repair.
 
-These rules report. Only where the operator has set one to apply does it evict a pod for each
-thing that is wrong: the one whose device it is, or of several holders the one that costs least.
-One of several is evicted only if better sources than annotations and shims' files place them all
-there: those are the tenants' own to write, and a lie must not cost another tenant's pod.
+These rules report. Only a rule that the operator has set to apply evicts a pod for each problem:
+the pod of the device, or of several holders the one that costs least. One of several holders is
+evicted only if sources that are better than annotations and shims' files show all holders there:
+tenants can write those, and a false annotation must not cost another tenant's pod.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,11 +33,11 @@ CAUSES: Final[Mapping[ConflictKind, tuple[Rule, Cause]]] = {
         Cause.PROCESS_WITHOUT_ALLOCATION,
     ),
 }
-"""Which rule tells of which conflict; the others are other rules' or need nobody's hand."""
+"""The rule and cause of each conflict; other conflicts belong to other rules or need no action."""
 
 
 def double_booked(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """More is held of a device than there is, or the same slice twice."""
+    """Devices of which containers hold more than there is, or the same slice twice."""
     return _found(Rule.DOUBLE_BOOKED, cluster_index, policy)
 
 
@@ -52,12 +52,12 @@ def lost_device(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding
 
 
 def unowned_process(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Processes on devices of which their container was given nothing."""
+    """Processes on devices of which their container was allocated nothing."""
     return _found(Rule.UNOWNED_PROCESS, cluster_index, policy)
 
 
 class _Wrong(msgspec.Struct, frozen=True):
-    """One thing that is wrong; ``pod`` is whose eviction would help, None if nobody's is known."""
+    """One problem; ``pod`` is the pod whose eviction would help, None if none is known."""
 
     cause: Cause
     subject: ObjectRef
@@ -70,7 +70,7 @@ def _found(rule: Rule, cluster_index: ClusterIndex, policy: Policy) -> Iterator[
     """The rule's findings: one for each cause and object."""
     pod_index = PodIndex(cluster_index)
     acts = policy.mode(rule) is Mode.APPLY
-    found: dict[tuple[Cause, str], list[_Wrong]] = {}
+    by_object: dict[tuple[Cause, str], list[_Wrong]] = {}
     for name in sorted(cluster_index.snapshot.ledgers):
         ledger = cluster_index.snapshot.ledgers[name]
         wrongs = (
@@ -78,15 +78,17 @@ def _found(rule: Rule, cluster_index: ClusterIndex, policy: Policy) -> Iterator[
             *_waiting(rule, ledger, pod_index, cluster_index),
         )
         for wrong in wrongs:
-            found.setdefault((wrong.cause, wrong.subject.key), []).append(wrong)
-    for (cause, _), those in found.items():
-        first = those[0]
+            by_object.setdefault((wrong.cause, wrong.subject.key), []).append(wrong)
+    for (cause, _), wrongs_of_one in by_object.items():
+        first = wrongs_of_one[0]
         pod = first.pod if acts else None
         yield Finding(
             rule=rule,
             cause=cause,
             subject=first.subject,
-            evidence=tuple(dict.fromkeys(line for wrong in those for line in wrong.evidence)),
+            evidence=tuple(
+                dict.fromkeys(line for wrong in wrongs_of_one for line in wrong.evidence)
+            ),
             grace=policy.ages.drift,
             action=None if pod is None else evict(pod),
             objection=first.objection,
@@ -100,8 +102,8 @@ def _conflicts(
     rule: Rule, ledger: Ledger, pod_index: PodIndex, cluster_index: ClusterIndex
 ) -> Iterator[_Wrong]:
     for conflict in ledger.conflicts:
-        of, cause = CAUSES.get(conflict.kind, (None, None))
-        if of is not rule or cause is None:
+        rule_of_kind, cause = CAUSES.get(conflict.kind, (None, None))
+        if rule_of_kind is not rule or cause is None:
             continue
         parties = _parties(conflict, ledger) if rule is Rule.DOUBLE_BOOKED else ()
         objection = _objection(conflict, parties, ledger, cluster_index)
@@ -122,12 +124,12 @@ def _conflicts(
 def _waiting(
     rule: Rule, ledger: Ledger, pod_index: PodIndex, cluster_index: ClusterIndex
 ) -> Iterator[_Wrong]:
-    """Who runs without a claim, by the API server's word.
+    """Pods that run without a claim, as the API server reports them.
 
-    On an unknown node no source knows: gpushare's plugin writes nothing if there is one GPU only.
+    On an unknown node this cannot be known: gpushare's plugin writes nothing if there is one GPU.
     """
-    told = cluster_index.snapshot.scope is Scope.CLUSTER and ledger.node in cluster_index.nodes
-    if rule is not Rule.RUNNING_WITHOUT_DEVICE or not told:
+    covered = cluster_index.snapshot.scope is Scope.CLUSTER and ledger.node in cluster_index.nodes
+    if rule is not Rule.RUNNING_WITHOUT_DEVICE or not covered:
         return
     unread = {wrong.pod.uid: wrong.detail for wrong in ledger.malformed if wrong.pod is not None}
     for wanted in ledger.waiting:
@@ -147,9 +149,9 @@ def _waiting(
 def _objection(
     conflict: Conflict, parties: Iterable[Holding], ledger: Ledger, cluster_index: ClusterIndex
 ) -> SkipReason | None:
-    """What the API server reports of a node that is not ready is old, unlike the node's own word.
+    """Why no pod is evicted: the API server's data of a node that is not ready is old.
 
-    Only its registers tell whether a node offers more than its GPUs have, and means to.
+    Only a node's registration shows whether it offers more than its GPUs have on purpose.
     """
     from_afar = cluster_index.snapshot.scope is Scope.CLUSTER
     if from_afar and (objection := cluster_index.node_objection(ledger.node)) is not None:
@@ -164,7 +166,7 @@ def _objection(
 
 
 def _parties(conflict: Conflict, ledger: Ledger) -> tuple[Holding, ...]:
-    """All that hold the slice, or have something of that of which there is too much."""
+    """The holders of the slice, or of the resource that is exceeded."""
     if conflict.kind is ConflictKind.OVERCOMMITTED:
         return tuple(
             holding
@@ -173,14 +175,14 @@ def _parties(conflict: Conflict, ledger: Ledger) -> tuple[Holding, ...]:
             for holding in entry.holdings
             if any(amount(holding) for amount in exceeded(entry.held, entry.device))
         )
-    uids = {said.pod.uid for said in conflict.statements}
+    uids = {statement.pod.uid for statement in conflict.statements}
     return tuple(holding for holding in ledger.holdings if holding.pod.uid in uids)
 
 
 def _victim(parties: Iterable[Holding], pod_index: PodIndex) -> Pod | None:
-    """The holder that costs least: one that goes already, then of the least priority the youngest.
+    """The holder that costs least: one being deleted, then the youngest of the lowest priority.
 
-    So no second one is taken while the first is on its way. None if the snapshot knows none.
+    So no second pod is evicted while the first is being deleted. None if the snapshot has none.
     """
     pods = (pod_index.pod(holding.pod.uid) for holding in parties)
     return min((pod for pod in pods if pod is not None), key=_cost, default=None)
@@ -199,9 +201,9 @@ def _evidence(
     on = f" on {conflict.device}" if conflict.device else ""
     detail = f": {conflict.detail}" if conflict.detail else ""
     yield f"node {ledger.node}{on}: {conflict.kind.explanation}{detail}"
-    for one in ledger.devices:
-        if one.device.name == conflict.device:
-            yield of_device(one.device)
+    for entry in ledger.devices:
+        if entry.device.name == conflict.device:
+            yield of_device(entry.device)
     if parties:
         yield from at_most([of_holding(holding) for holding in parties])
     else:

@@ -1,8 +1,8 @@
-"""Annotations of running pods that do not say where their containers are: rewritten. Pure.
+"""Rewrites annotations of running pods that do not name the devices of their containers. Pure.
 
-Annotations follow, never lead, for what runs. They are made to say what better sources show: the
-driver's processes, the kubelet and our own checkpoint; never a shim's files, which their tenant can
-write. What is to be written, and whether there is room for it, is in :mod:`.rewriting`.
+For running pods, annotations follow better sources: the driver's processes, the kubelet and our own
+checkpoint; never a shim's files, which their tenant can write. :mod:`.rewriting` has the new
+annotations, and checks whether there is room for them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,13 +33,13 @@ from vgpu.schemes.registry import registry
 
 
 class _NodeRepair:
-    """What the rules need to repair a node's books."""
+    """What the rules need to repair a node's allocation records."""
 
     def __init__(self, cluster_index: ClusterIndex, ledger: Ledger, policy: Policy) -> None:
         self.ledger = ledger
         self._hidden = cluster_index.hidden_tenants(ledger.node)
         self.rewriter = Rewriter(cluster_index, ledger)
-        self.whereabouts = RunningDevices(ledger, self.rewriter.name)
+        self.running_devices = RunningDevices(ledger, self.rewriter.name)
         self._policy = policy
 
     def finding(
@@ -54,7 +54,7 @@ class _NodeRepair:
     ) -> Finding:
         """A repair, if there is room for it; a report, if nothing can be written.
 
-        Whether there is room cannot be told where somebody holds nobody knows what.
+        It is unknown whether there is room where unreadable objects may hold shares.
         """
         if self._hidden and objection is None:
             objection = SkipReason.INCOMPLETE_VIEW
@@ -74,22 +74,24 @@ class _NodeRepair:
 
 def card_drift(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Make annotations name the device that a container really has, if there is room on it."""
-    return (each for each in _repairs(cluster_index, policy) if each.rule is Rule.CARD_DRIFT)
+    return (
+        finding for finding in _repairs(cluster_index, policy) if finding.rule is Rule.CARD_DRIFT
+    )
 
 
 def recover(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Mark as assigned what runs on its device; say anew what annotations have lost.
+    """Mark claims of running containers as assigned; write lost claims again.
 
-    From the API server alone it is seen that a promise was never marked as kept, but not on which
-    device: the plugin may have taken another one.
+    The API server alone shows that a claim was never marked as assigned, but not its device: the
+    plugin may have allocated another one.
     """
     if cluster_index.snapshot.scope is Scope.CLUSTER:
         return _seen_from_afar(cluster_index, policy)
-    return (each for each in _repairs(cluster_index, policy) if each.rule is Rule.RECOVER)
+    return (finding for finding in _repairs(cluster_index, policy) if finding.rule is Rule.RECOVER)
 
 
 def _repairs(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Of both rules, node by node: together they must not book more than there is."""
+    """Findings of both rules, node by node: together they must not claim more than there is."""
     pod_index = PodIndex(cluster_index)
     for name, ledger in sorted(cluster_index.snapshot.ledgers.items()):
         repair = _NodeRepair(cluster_index, ledger, policy)
@@ -100,14 +102,14 @@ def _repairs(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
         for uid, statements in sorted(parties.items()):
             known = pod_index.pod(uid)
             if known is not None:
-                for spoken in cluster_index.spoken(known):
-                    yield from _drift(known, spoken, statements, repair)
+                for reading in cluster_index.spoken(known):
+                    yield from _drift(known, reading, statements, repair)
         running = [
             pod for pod in cluster_index.snapshot.pods if pod.node == name and pod.phase == RUNNING
         ]
-        for pod in sorted(running, key=lambda each: each.ref):
-            for spoken in cluster_index.spoken(pod):
-                yield from _unassigned(pod, spoken, cluster_index, repair)
+        for pod in sorted(running, key=lambda running_pod: running_pod.ref):
+            for reading in cluster_index.spoken(pod):
+                yield from _unassigned(pod, reading, cluster_index, repair)
             for codec in cluster_index.codecs:
                 yield from _unclaimed(pod, codec, cluster_index, repair)
 
@@ -116,26 +118,26 @@ def _repairs(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
 
 
 def _drift(
-    pod: Pod, spoken: ClaimReading, statements: Iterable[Statement], repair: _NodeRepair
+    pod: Pod, reading: ClaimReading, statements: Iterable[Statement], repair: _NodeRepair
 ) -> Iterator[Finding]:
-    """One pod in one language; what it has only been promised is :func:`recover`'s."""
-    claim = spoken.claim
+    """One pod's claim in one scheme; :func:`recover` has claims that are only assumed."""
+    claim = reading.claim
     if claim is None:
         return
     moved: dict[str, Allocation | None] = {}
     for allocation in claim.allocations:
-        there = repair.whereabouts.of(pod, allocation.container)
-        given = there and allocation.phase is Phase.ASSIGNED
-        if given and not repair.whereabouts.agrees(allocation, there):
-            moved[allocation.container] = repair.whereabouts.moved(allocation, there)
+        holdings = repair.running_devices.of(pod, allocation.container)
+        is_assigned = holdings and allocation.phase is Phase.ASSIGNED
+        if is_assigned and not repair.running_devices.agrees(allocation, holdings):
+            moved[allocation.container] = repair.running_devices.moved(allocation, holdings)
     if not moved:
         return
-    allocations = [moved.get(each.container, each) for each in claim.allocations]
-    told = tuple(each for each in allocations if each is not None)
+    allocations = [moved.get(allocation.container, allocation) for allocation in claim.allocations]
+    kept = tuple(allocation for allocation in allocations if allocation is not None)
     after: dict[str, str] = {}
-    if registry().row(spoken.codec).repair and len(told) == len(allocations):
-        new = structs.replace(claim, allocations=told)
-        after = repair.rewriter.fewest_edits(pod, spoken.codec, new)
+    if registry().row(reading.codec).repair and len(kept) == len(allocations):
+        new = structs.replace(claim, allocations=kept)
+        after = repair.rewriter.fewest_edits(pod, reading.codec, new)
     evidence = of_statements(statements)
     yield repair.finding(Rule.CARD_DRIFT, Cause.CARD_DIFFERS, pod, evidence=evidence, after=after)
 
@@ -144,17 +146,17 @@ def _drift(
 
 
 def _seen_from_afar(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Nearly all promises were kept: nothing else of those is read."""
+    """Findings from the API server alone; pods whose claims are marked as assigned are not read."""
     promised, kept = registry().promised_keys, registry().kept_marks
     for pod in cluster_index.snapshot.pods:
         if pod.phase != RUNNING or not pod.node or promised.isdisjoint(pod.annotations):
             continue
         if kept.isdisjoint(pod.annotations.items()):
-            for spoken in cluster_index.spoken(pod):
-                cards = _registered(spoken.codec, cluster_index.nodes.get(pod.node))
-                ledger = Ledger(pod.node, tuple(map(DeviceEntry, cards)))
+            for reading in cluster_index.spoken(pod):
+                gpus = _registered(reading.codec, cluster_index.nodes.get(pod.node))
+                ledger = Ledger(pod.node, tuple(map(DeviceEntry, gpus)))
                 yield from _unassigned(
-                    pod, spoken, cluster_index, _NodeRepair(cluster_index, ledger, policy)
+                    pod, reading, cluster_index, _NodeRepair(cluster_index, ledger, policy)
                 )
 
 
@@ -166,21 +168,21 @@ def _registered(codec: SchemeCodec, node: Node | None) -> tuple[Device, ...]:
 
 
 def _unassigned(
-    pod: Pod, spoken: ClaimReading, cluster_index: ClusterIndex, repair: _NodeRepair
+    pod: Pod, reading: ClaimReading, cluster_index: ClusterIndex, repair: _NodeRepair
 ) -> Iterator[Finding]:
-    """A claim that is still a promise, although all its containers run."""
-    claim = spoken.claim
-    if claim is None or registry().row(spoken.codec).repair is None or not _is_kept(pod, claim):
+    """A claim that is still assumed, although all its containers run."""
+    claim = reading.claim
+    if claim is None or registry().row(reading.codec).repair is None or not _is_kept(pod, claim):
         return
     allocations: list[Allocation] = []
     proof: list[Holding] = []
     proven = True
     for allocation in claim.allocations:
-        there = repair.whereabouts.of(pod, allocation.container)
-        moved = repair.whereabouts.moved(allocation, there) if there else None
+        holdings = repair.running_devices.of(pod, allocation.container)
+        moved = repair.running_devices.moved(allocation, holdings) if holdings else None
         proven = proven and (moved is not None or not is_running(pod, allocation.container))
         allocations.append(structs.replace(moved or allocation, phase=Phase.ASSIGNED))
-        proof += there
+        proof += holdings
     new = structs.replace(
         claim,
         allocations=tuple(allocations),
@@ -188,9 +190,9 @@ def _unassigned(
         unserved=(),
         failed=False,
     )
-    after = repair.rewriter.edits(pod, spoken.codec, new)
+    after = repair.rewriter.edits(pod, reading.codec, new)
     evidence = (
-        f"it runs, but by {', '.join(spoken.codec.claim_keys(pod))} it waits for its devices",
+        f"it runs, but by {', '.join(reading.codec.claim_keys(pod))} it waits for its devices",
         *map(of_holding, proof),
     )
     objection = None if proven else SkipReason.NO_NODE_EVIDENCE
@@ -201,36 +203,41 @@ def _unassigned(
 
 
 def _is_kept(pod: Pod, claim: Claim) -> bool:
-    """Whether something is still promised, and everything runs for which something is.
+    """Whether a part of the claim is still assumed, and all containers of the claim run.
 
     Init containers have run by then: the others start after them.
     """
-    inits = {each.name for each in pod.containers if each.kind is ContainerKind.INIT}
-    return any(each.phase is Phase.ASSUMED for each in claim.allocations) and all(
-        each.container in inits or is_running(pod, each.container) for each in claim.allocations
+    inits = {container.name for container in pod.containers if container.kind is ContainerKind.INIT}
+    return any(container.phase is Phase.ASSUMED for container in claim.allocations) and all(
+        container.container in inits or is_running(pod, container.container)
+        for container in claim.allocations
     )
 
 
 def _unclaimed(
     pod: Pod, codec: SchemeCodec, cluster_index: ClusterIndex, repair: _NodeRepair
 ) -> Iterator[Finding]:
-    """Containers that the kubelet has placed, and of which the annotations do not say where."""
-    said = next((each for each in cluster_index.spoken(pod) if each.codec is codec), None)
+    """Containers that the kubelet has placed, and whose devices no annotation names."""
+    reading = next((read for read in cluster_index.spoken(pod) if read.codec is codec), None)
     requests = _asked(pod, codec)
-    claimed = {each.container for each in said.claim.allocations} if said and said.claim else set()
+    claimed = (
+        {allocation.container for allocation in reading.claim.allocations}
+        if reading and reading.claim
+        else set()
+    )
     missing = [request for request in requests if request.container not in claimed]
-    if not missing or (said is None and _is_silent(pod, codec, repair.ledger)):
+    if not missing or (reading is None and _is_silent(pod, codec, repair.ledger)):
         return
     allocations: list[Allocation] = []
     proof: list[Holding] = []
     for request in requests:
-        there = repair.whereabouts.of(pod, request.container)
-        in_language = all(holding.scheme is codec.scheme for holding in there)
-        if not in_language or sum(holding.slots for holding in there) != request.count:
+        holdings = repair.running_devices.of(pod, request.container)
+        in_scheme = all(holding.scheme is codec.scheme for holding in holdings)
+        if not in_scheme or sum(holding.slots for holding in holdings) != request.count:
             return
-        shares = _shares(codec, request, there)
+        shares = _shares(codec, request, holdings)
         allocations.append(Allocation(request.container, shares, Phase.ASSIGNED))
-        proof += there
+        proof += holdings
     new = Claim(
         scheme=codec.scheme,
         pod=pod.ref,
@@ -239,7 +246,7 @@ def _unclaimed(
         assigned_at=_served_at(pod, cluster_index),
     )
     after = repair.rewriter.edits(pod, codec, new)
-    error = said.error if said else None
+    error = reading.error if reading else None
     names = ", ".join(request.container for request in missing)
     evidence = (
         str(error) if error else f"no annotation names the device of {names}",
@@ -250,29 +257,33 @@ def _unclaimed(
 
 
 def _asked(pod: Pod, codec: SchemeCodec) -> Sequence[Request]:
-    """What its running containers ask for; nothing, if that cannot be read or not be answered."""
+    """The requests of the pod's running containers; none if unreadable or without a repair."""
     read_only = registry().read_only_resources
-    old = any(not read_only.isdisjoint(each.limits) for each in pod.containers)
+    old = any(not read_only.isdisjoint(container.limits) for container in pod.containers)
     if registry().row(codec).repair is None or old:
         return ()
     try:
-        return [each for each in codec.requests(pod) if each.kind is not ContainerKind.INIT]
+        return [
+            container
+            for container in codec.requests(pod)
+            if container.kind is not ContainerKind.INIT
+        ]
     except ClaimError:
         return ()
 
 
 def _is_silent(pod: Pod, codec: SchemeCodec, ledger: Ledger) -> bool:
-    """Whether its plugin would have written nothing, since there is one GPU only."""
-    cards = tuple(entry.device for entry in ledger.devices if not entry.device.parent)
-    return codec.sole_card(pod, cards) is not None
+    """Whether the pod's plugin would have written nothing, since there is only one GPU."""
+    gpus = tuple(entry.device for entry in ledger.devices if not entry.device.parent)
+    return codec.sole_card(pod, gpus) is not None
 
 
-def _shares(codec: SchemeCodec, request: Request, there: Iterable[Holding]) -> tuple[Share, ...]:
-    """As much as was asked for; memory that was left to the scheduler as it was enforced."""
+def _shares(codec: SchemeCodec, request: Request, holdings: Iterable[Holding]) -> tuple[Share, ...]:
+    """The requested shares; memory that was left to the scheduler is taken as enforced."""
     row = registry().row(codec)
     cores = request.cores_milli if row.shares_cores else None
     shares = []
-    for holding in there:
+    for holding in holdings:
         memory = request.memory_bytes
         enforced = holding.share.memory_bytes
         if memory is None and enforced is not None and row.repair and row.repair.sized_as_enforced:
@@ -282,6 +293,6 @@ def _shares(codec: SchemeCodec, request: Request, there: Iterable[Holding]) -> t
 
 
 def _served_at(pod: Pod, cluster_index: ClusterIndex) -> float:
-    """When the plugin must have served it: the kubelet asks it as it admits the pod."""
+    """When the plugin must have served the pod: the kubelet calls it at the pod's admission."""
     times = (pod.started_at, pod.scheduled_at, pod.created_at)
     return next((at for at in times if at is not None), cluster_index.now)

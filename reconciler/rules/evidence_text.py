@@ -1,4 +1,4 @@
-"""Whom a ledger speaks of, and what its sources say, in words that a person can check. Pure."""
+"""The pods of a ledger, and the reports of its sources, in words that a person can check. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -17,10 +17,10 @@ MOST_NAMED: Final = 16
 
 
 class PodIndex:
-    """Finds the pod or SharePod that a ledger means: it calls them as the node does."""
+    """Finds the pod or SharePod of a ledger's UID, which is the UID on the node."""
 
     def __init__(self, cluster_index: ClusterIndex) -> None:
-        """Those of this scene."""
+        """Finds pods of this index."""
         self._cluster_index = cluster_index
 
     def pod(self, uid: str) -> Pod | None:
@@ -36,7 +36,7 @@ class PodIndex:
         }
 
     def subject(self, ref: PodRef, node: str) -> ObjectRef:
-        """The pod as an object; one that is not in the snapshot under the names that are known."""
+        """The pod as an object; a pod that is not in the snapshot has the names that are known."""
         pod, share_pod = self.pod(ref.uid), self._cluster_index.share_pods.get(ref.uid)
         if pod is not None:
             return of_pod(pod)
@@ -46,7 +46,7 @@ class PodIndex:
 
 
 def of_share_pod(pod: Pod) -> ObjectRef:
-    """The SharePod, where it is bound."""
+    """The SharePod as an object, with its node."""
     return ObjectRef(
         ObjectKind.SHARE_POD, pod.ref.namespace, pod.ref.name, pod.ref.uid, node=pod.node
     )
@@ -65,30 +65,30 @@ def of_device(device: Device) -> str:
 
 
 def of_holding(holding: Holding) -> str:
-    """A holder and how much it has."""
+    """A holder and its share."""
     times = f"{holding.slots} shares, together " if holding.slots > 1 else ""
     sources = ", ".join(holding.sources)
     who = _who(holding.pod, holding.container)
     return f"{who} holds {times}{_share(holding.share)} ({sources})"
 
 
-def of_statement(said: Statement) -> str:
-    """What a source reports of whom, and where to look."""
-    shares = ", ".join(_share(share) for share in said.shares) or "nothing"
-    where = f" ({said.where})" if said.where else ""
-    return f"{said.source}: {_who(said.pod, said.container)}: {shares}{where}"
+def of_statement(statement: Statement) -> str:
+    """A source's report of a container, and where it was read."""
+    shares = ", ".join(_share(share) for share in statement.shares) or "nothing"
+    where = f" ({statement.where})" if statement.where else ""
+    return f"{statement.source}: {_who(statement.pod, statement.container)}: {shares}{where}"
 
 
 def at_most(lines: Sequence[str]) -> Iterator[str]:
-    """Not more than a person reads."""
+    """The first lines, and the number of the others."""
     yield from lines[:MOST_NAMED]
     if len(lines) > MOST_NAMED:
         yield f"and {len(lines) - MOST_NAMED} more"
 
 
 def of_statements(statements: Iterable[Statement]) -> Iterator[str]:
-    """All of them."""
-    return at_most([of_statement(said) for said in statements])
+    """The statements in words, at most :data:`MOST_NAMED`."""
+    return at_most([of_statement(statement) for statement in statements])
 
 
 def _who(pod: PodRef, container: str) -> str:

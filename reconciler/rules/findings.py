@@ -1,4 +1,4 @@
-"""What rules make their findings of: objects, actions, quotations, times. Pure."""
+"""The parts of the rules' findings: objects, actions, quotations, times. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -13,7 +13,7 @@ _QUOTED: Final = 300
 
 
 def of_pod(pod: Pod) -> ObjectRef:
-    """The pod, where it is bound."""
+    """The pod as an object, with its node."""
     return ObjectRef(ObjectKind.POD, pod.ref.namespace, pod.ref.name, pod.ref.uid, node=pod.node)
 
 
@@ -23,12 +23,12 @@ def of_node(node: Node, key: str) -> ObjectRef:
 
 
 def evict(pod: Pod, *guards: Guard) -> Evict:
-    """Evict this very version of the pod."""
+    """Evict exactly this version of the pod."""
     return Evict(pod.ref, pod.resource_version, guards)
 
 
 def edit_pod(pod: Pod, after: Mapping[str, str | None]) -> Edit:
-    """Change annotations of this very version of the pod, None removes one."""
+    """Change annotations of exactly this version of the pod, None removes one."""
     before = {key: pod.annotations.get(key) for key in after}
     return Edit(of_pod(pod), pod.resource_version, before, after)
 
@@ -40,30 +40,30 @@ def remove_mark(node: Node, key: str, *guards: Guard) -> Edit:
 
 
 def quoted(text: str) -> str:
-    """The beginning of a foreign text in quotes, without anything that a terminal obeys."""
+    """The beginning of a foreign text in quotes, without control characters."""
     return repr(text[:_QUOTED])
 
 
 def latest(times: Iterable[float | None]) -> float | None:
-    """The latest of those that are told."""
+    """The latest of the known times."""
     return max((time for time in times if time is not None), default=None)
 
 
 def ended_at(pod: Pod) -> float | None:
-    """When a pod that has ended did so, unix seconds; None if no source reports it.
+    """When the pod ended, in unix seconds; None if no source reports it.
 
-    A pod's last status is the one that it ended with, so its time is the truth. The other times
-    are bounds from below: they count where nobody reports when the status was written.
+    A pod's last status is the one that it ended with, so its time is exact. The other times are
+    lower bounds: they count where the status has no time.
     """
     finished = (status.finished_at for status in pod.statuses)
     return latest((pod.status_at, *finished, pod.started_at, pod.created_at))
 
 
 def is_due(cluster_index: ClusterIndex, policy: Policy, since: float | None, grace: float) -> bool:
-    """Whether something that may be normal for ``grace`` seconds is worth a finding by now.
+    """Whether a state that is normal for ``grace`` seconds is a finding now.
 
-    What has no time is: it counts from when we first saw it. So is what lies further in the future
-    than clocks may differ: it cannot be true.
+    A state without a time is: it counts from when we first saw it. So is a state whose time is
+    further in the future than clocks may differ: that time is wrong.
     """
     if since is None or grace <= 0:
         return True

@@ -1,8 +1,8 @@
-"""What KubeShare has lost track of: holder pods that nobody needs, SharePods that are stuck. Pure.
+"""KubeShare's leftovers: holder pods that no SharePod needs, SharePods that are stuck. Pure.
 
-KubeShare-Sched answers a SharePod with a node and a GPUID; the device manager makes a holder pod
-that keeps a GPU under that name, then the real pod. It removes the holder with the last SharePod,
-if it is there to see it. (KubeShare branch release-1.0, ``pkg/scheduler``, ``pkg/devicemanager``.)
+KubeShare-Sched gives a SharePod a node and a GPUID; the device manager creates a holder pod that
+keeps a GPU under that name, then the real pod. It removes the holder with the last SharePod, if it
+runs at that time. (KubeShare branch release-1.0, ``pkg/scheduler``, ``pkg/devicemanager``.)
 """
 
 import re
@@ -36,7 +36,7 @@ from vgpu.schemes.kubeshare.text import REQUEST, decimal
 from vgpu.units import WHOLE_DEVICE_MILLI
 
 _MADE_UP: Final = re.compile("[a-z]{5}")
-"""A GPUID by KubeShare-Sched; another one is its user's choice, and not ours to take away."""
+"""A GPUID by KubeShare-Sched; any other is its user's choice, and is never removed."""
 
 _FINISHED: Final[Mapping[str, frozenset[str]]] = {
     "OnFailure": frozenset({SUCCEEDED}),
@@ -45,19 +45,19 @@ _FINISHED: Final[Mapping[str, frozenset[str]]] = {
 """restartPolicy -> phases in which a SharePod is over; in others its pod is recreated."""
 
 _WHOLE: Final = 1.0
-"""What the device manager lets the requests of one GPU add up to, in float64."""
+"""Maximum sum of the requests of one GPU for the device manager, in float64."""
 
 
-class _Cards(msgspec.Struct, frozen=True):
-    """Who is there.
+class _Pool(msgspec.Struct, frozen=True):
+    """The holder pods of all GPUs, and their users.
 
     Attributes:
-        holders: the holder pods that say what they hold.
-        unread: whether there are others, or may be.
+        holders: the holder pods that report what they hold.
+        unread: whether there are, or may be, other holder pods.
         hidden: pods and SharePods that cannot be read.
         users: the pods that use a virtual GPU, by its GPUID.
         share_pods: the live SharePods of a virtual GPU, by its GPUID.
-        made: the pods that were made for a SharePod, by its UID.
+        made: the pods that were created for a SharePod, by its UID.
     """
 
     holders: Sequence[tuple[HolderPod, Pod]]
@@ -68,7 +68,7 @@ class _Cards(msgspec.Struct, frozen=True):
     made: Mapping[str, Sequence[Pod]]
 
     def users_of(self, gpuid: str, node: str) -> Sequence[Pod | MalformedObject]:
-        """Who uses or is to use a virtual GPU there; who is not bound yet may mean any node."""
+        """Pods that use, or will use, a virtual GPU there; an unbound pod may mean any node."""
         named = (*self.share_pods.get(gpuid, ()), *self.users.get(gpuid, ()))
         return [
             *(user for user in named if user.node in ("", node)),
@@ -76,38 +76,39 @@ class _Cards(msgspec.Struct, frozen=True):
         ]
 
     def hidden_users(self, gpuid: str) -> Sequence[MalformedObject]:
-        """Who cannot be read, and uses a virtual GPU or may."""
+        """Objects that cannot be read, and use the virtual GPU or may."""
         return [
-            each
-            for each in self.hidden
-            if each.annotations is None or each.annotations.get(GPUID) == gpuid
+            unread
+            for unread in self.hidden
+            if unread.annotations is None or unread.annotations.get(GPUID) == gpuid
         ]
 
 
 def kubeshare(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Evict holders that no SharePod needs; give SharePods that are stuck back to their scheduler.
+    """Evict holders that no SharePod needs; return stuck SharePods to their scheduler.
 
-    Unless all SharePods were seen nothing is found: every holder would look like an orphan.
+    Without all SharePods nothing is found: every holder would look like an orphan.
     """
     if not cluster_index.has(Coverage.SHARE_PODS):
         return
-    cards = survey(cluster_index)
-    for holding, pod in cards.holders:
-        yield from _orphan(holding, pod, cards, policy)
+    pool = survey(cluster_index)
+    for holding, pod in pool.holders:
+        yield from _orphan(holding, pod, pool, policy)
     for share_pod in cluster_index.snapshot.share_pods:
-        yield from _stuck(share_pod, cards, policy)
-        yield from _restarting(share_pod, cards, policy)
+        yield from _stuck(share_pod, pool, policy)
+        yield from _restarting(share_pod, pool, policy)
 
 
-def survey(cluster_index: ClusterIndex) -> _Cards:
-    """Who is there, in a scene with all SharePods."""
+def survey(cluster_index: ClusterIndex) -> _Pool:
+    """The holder pods and their users, in an index with all SharePods."""
     holders: list[tuple[HolderPod, Pod]] = []
     hidden = (
         *cluster_index.malformed[ObjectKind.POD],
         *cluster_index.malformed[ObjectKind.SHARE_POD],
     )
     unread = any(
-        each.ref.namespace == HOLDER_NAMESPACE for each in cluster_index.malformed[ObjectKind.POD]
+        unread_pod.ref.namespace == HOLDER_NAMESPACE
+        for unread_pod in cluster_index.malformed[ObjectKind.POD]
     )
     users: dict[str, list[Pod]] = {}
     made: dict[str, list[Pod]] = {}
@@ -130,24 +131,24 @@ def survey(cluster_index: ClusterIndex) -> _Cards:
         gpuid = share_pod.annotations.get(GPUID)
         if gpuid and not _is_finished(share_pod):
             share_pods.setdefault(gpuid, []).append(share_pod)
-    return _Cards(holders, unread, hidden, users, share_pods, made)
+    return _Pool(holders, unread, hidden, users, share_pods, made)
 
 
 def _is_finished(share_pod: Pod) -> bool:
-    """Whether KubeShare-Sched counts it no more."""
+    """Whether KubeShare-Sched does not count the SharePod any more."""
     return share_pod.phase in _FINISHED.get(share_pod.restart_policy, ())
 
 
 # ---------------------------------------------------------------- holders
 
 
-def _orphan(holding: HolderPod, pod: Pod, cards: _Cards, policy: Policy) -> Iterator[Finding]:
-    """A holder that keeps exactly one GPU, for nobody. Another pod is not KubeShare's to make.
+def _orphan(holding: HolderPod, pod: Pod, pool: _Pool, policy: Policy) -> Iterator[Finding]:
+    """A holder that keeps exactly one GPU, without a user. KubeShare creates no other holders.
 
-    KubeShare's have no owner: one that has is another user's pod with a name or label like it.
+    KubeShare's holders have no owner: one with an owner is a user's pod of a similar name or label.
     """
-    alike = pod.owner is None and _asks_for_one_card(pod.containers)
-    if not holds_devices(pod) or not alike or cards.users_of(holding.gpuid, holding.node):
+    alike = pod.owner is None and _asks_for_one_gpu(pod.containers)
+    if not holds_devices(pod) or not alike or pool.users_of(holding.gpuid, holding.node):
         return
     yield Finding(
         rule=Rule.KUBESHARE,
@@ -163,7 +164,7 @@ def _orphan(holding: HolderPod, pod: Pod, cards: _Cards, policy: Policy) -> Iter
     )
 
 
-def _asks_for_one_card(containers: Sequence[Container]) -> bool:
+def _asks_for_one_gpu(containers: Sequence[Container]) -> bool:
     asked = [container.limits for container in containers if container.limits]
     broken = any(container.broken for container in containers)
     return asked == [{GPU_RESOURCE: 1}] and not broken
@@ -172,16 +173,18 @@ def _asks_for_one_card(containers: Sequence[Container]) -> bool:
 # ---------------------------------------------------------------- SharePods
 
 
-def _stuck(share_pod: Pod, cards: _Cards, policy: Policy) -> Iterator[Finding]:
-    """A SharePod that was placed, but for which the device manager does not make a pod."""
+def _stuck(share_pod: Pod, pool: _Pool, policy: Policy) -> Iterator[Finding]:
+    """A SharePod that was placed, but for which the device manager does not create a pod."""
     gpuid = share_pod.annotations.get(GPUID, "")
-    made = share_pod.annotations.get(SHARE_POD) or cards.made.get(share_pod.ref.uid)
+    made = share_pod.annotations.get(SHARE_POD) or pool.made.get(share_pod.ref.uid)
     if not gpuid or not share_pod.node or made or _is_finished(share_pod):
         return
-    held = any((one.node, one.gpuid) == (share_pod.node, gpuid) for one, _ in cards.holders)
+    held = any(
+        (holding.node, holding.gpuid) == (share_pod.node, gpuid) for holding, _ in pool.holders
+    )
     if held:
-        cause, evidence = Cause.FLOAT_SUM, _float_sum(share_pod, gpuid, cards)
-    elif cards.unread:  # one of them may be its holder
+        cause, evidence = Cause.FLOAT_SUM, _float_sum(share_pod, gpuid, pool)
+    elif pool.unread:  # one of them may be its holder
         return
     else:
         cause, evidence = Cause.VANISHED_GPUID, ("no holder pod keeps a GPU under that name",)
@@ -202,7 +205,7 @@ def _stuck(share_pod: Pod, cards: _Cards, policy: Policy) -> Iterator[Finding]:
 
 
 def _give_back(share_pod: Pod, gpuid: str) -> Edit:
-    """As it was before KubeShare-Sched placed it."""
+    """The edit that restores the SharePod's state before KubeShare-Sched placed it."""
     return Edit(
         of_share_pod(share_pod),
         share_pod.resource_version,
@@ -212,27 +215,27 @@ def _give_back(share_pod: Pod, gpuid: str) -> Edit:
     )
 
 
-def _float_sum(share_pod: Pod, gpuid: str, cards: _Cards) -> tuple[str, ...]:
-    """What shows that it fits, and that the device manager does not see it; empty if it does.
+def _float_sum(share_pod: Pod, gpuid: str, pool: _Pool) -> tuple[str, ...]:
+    """Evidence that the SharePod fits and the device manager refuses it; empty if it does not.
 
-    It adds float64 in the order in which the SharePods came to it, where the scheduler counts in
-    thousandths: 20 times 0.05 is more than 1 to it (``pkg/devicemanager/gpupool.go``).
+    The device manager adds float64 in the order of the SharePods, the scheduler adds thousandths:
+    for the device manager, 20 times 0.05 is more than 1 (``pkg/devicemanager/gpupool.go``).
     """
     served = [
-        each
-        for each in cards.share_pods.get(gpuid, ())
-        if each.node == share_pod.node and each.annotations.get(SHARE_POD)
+        party
+        for party in pool.share_pods.get(gpuid, ())
+        if party.node == share_pod.node and party.annotations.get(SHARE_POD)
     ]
-    served.sort(key=lambda each: (each.created_at or 0.0, each.ref.uid))
+    served.sort(key=lambda party: (party.created_at or 0.0, party.ref.uid))
     parties = [*served, share_pod]
     try:
-        requests = [one for each in parties for one in kubeshare_sharepod.requests(each)]
+        requests = [request for party in parties for request in kubeshare_sharepod.requests(party)]
     except ClaimError:
         return ()
-    if cards.hidden_users(gpuid):  # what they request is in the sum, too
+    if pool.hidden_users(gpuid):  # what they request is in the sum, too
         return ()
     exact = sum(request.cores_milli for request in requests)
-    texts = [each.annotations[PREFIX + REQUEST] for each in parties]
+    texts = [party.annotations[PREFIX + REQUEST] for party in parties]
     # Not sum(): since Python 3.12 it adds more precisely than the device manager does.
     total = 0.0
     for text in texts:
@@ -245,18 +248,18 @@ def _float_sum(share_pod: Pod, gpuid: str, cards: _Cards) -> tuple[str, ...]:
     )
 
 
-def _restarting(share_pod: Pod, cards: _Cards, policy: Policy) -> Iterator[Finding]:
-    """A SharePod whose work is done, and which does it again since nothing tells it to stop."""
+def _restarting(share_pod: Pod, pool: _Pool, policy: Policy) -> Iterator[Finding]:
+    """A SharePod whose work is done, and which runs again because of its restartPolicy."""
     if share_pod.restart_policy in _FINISHED:
         return
-    told = (share_pod, *cards.made.get(share_pod.ref.uid, ()))
+    pods = (share_pod, *pool.made.get(share_pod.ref.uid, ()))
     ended = [
         f"container {status.name} has completed, and was restarted {status.restarts} times"
-        for pod in told
+        for pod in pods
         for status in pod.statuses
         if _has_completed(status)
     ]
-    ended += [f"its pod is {pod.phase}" for pod in told if pod.phase == SUCCEEDED]
+    ended += [f"its pod is {pod.phase}" for pod in pods if pod.phase == SUCCEEDED]
     if ended:
         yield Finding(
             rule=Rule.KUBESHARE,
@@ -271,6 +274,6 @@ def _restarting(share_pod: Pod, cards: _Cards, policy: Policy) -> Iterator[Findi
 
 
 def _has_completed(status: Status) -> bool:
-    """Whether it ended well and nothing came of it since; mostly it is backing off."""
+    """Whether the container has succeeded and has not started since; mostly it backs off."""
     backs_off = status.state is ContainerState.WAITING and status.last_reason == COMPLETED
     return status.has_succeeded or backs_off

@@ -1,8 +1,8 @@
 """Pods that need no device any more, but are still candidates for Allocate.
 
-Volcano's plugin finds the pod that the kubelet means by what stands in ``devices-to-allocate``, and
-looks neither at the pod's phase nor at whether it was served: the next pod on the node may be
-given what this one reports.
+Volcano's plugin finds the pod of a call of Allocate by the annotation ``devices-to-allocate``, and
+checks neither the pod's phase nor whether it was served: the next pod on the node may be allocated
+the devices of this one.
 """
 
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ from vgpu.schemes.codec import LeftoverClaim
 
 
 def leftover_claim(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Strike what is left to be allocated, as the plugin does.
+    """Clear the rest that is to be allocated, as the plugin does.
 
-    The annotation stays, empty: that is what everybody who reads it knows. Which devices the pod
-    was given is in another one.
+    The annotation stays, empty: all its readers expect that. Another annotation has the devices
+    that the pod was allocated.
     """
     for pod in cluster_index.snapshot.pods:
         for codec in cluster_index.codecs:
@@ -31,10 +31,10 @@ def leftover_claim(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Find
 
 def _leftover(policy: Policy, pod: Pod, leftover: LeftoverClaim) -> Iterator[Finding]:
     if pod.terminal:
-        cause, told = Cause.ENDED_WITH_CLAIM, f"phase {pod.phase}"
+        cause, evidence = Cause.ENDED_WITH_CLAIM, f"phase {pod.phase}"
         since, grace = ended_at(pod), policy.ages.failed
     elif leftover.served and _is_served(pod):
-        cause, told = Cause.SERVED_WITH_CLAIM, f"{leftover.served}, and it runs"
+        cause, evidence = Cause.SERVED_WITH_CLAIM, f"{leftover.served}, and it runs"
         since, grace = None, policy.ages.drift
     else:
         return
@@ -42,7 +42,7 @@ def _leftover(policy: Policy, pod: Pod, leftover: LeftoverClaim) -> Iterator[Fin
         rule=Rule.LEFTOVER_CLAIM,
         cause=cause,
         subject=of_pod(pod),
-        evidence=(f"{leftover.key}: {quoted(leftover.text)}", told),
+        evidence=(f"{leftover.key}: {quoted(leftover.text)}", evidence),
         since=since,
         grace=grace,
         effect=Effect.REPAIR,
@@ -51,8 +51,8 @@ def _leftover(policy: Policy, pod: Pod, leftover: LeftoverClaim) -> Iterator[Fin
 
 
 def _is_served(pod: Pod) -> bool:
-    """Whether all its containers run, so that Allocate has nothing left to do for it."""
+    """Whether all the pod's containers run, so that Allocate has served all of them."""
     if pod.phase != RUNNING:
         return False
-    running = {one.name for one in pod.statuses if one.state is ContainerState.RUNNING}
+    running = {status.name for status in pod.statuses if status.state is ContainerState.RUNNING}
     return running.issuperset(pod.apps)

@@ -1,4 +1,4 @@
-"""Objects at the API server that cannot be read: they are named, and nobody acts on them. Pure."""
+"""Objects at the API server that cannot be read: report only. Pure."""
 
 from collections.abc import Iterator
 
@@ -10,13 +10,15 @@ from reconciler.rules.findings import quoted
 
 
 def malformed_object(cluster_index: ClusterIndex, _: Policy) -> Iterator[Finding]:
-    """Each of them; whoever wrote it has to repair it."""
+    """One finding for each unreadable object; its author has to repair it."""
     for kind in ObjectKind:
-        for each in cluster_index.malformed.get(kind, ()):
-            ref = each.ref
+        for malformed in cluster_index.malformed.get(kind, ()):
+            ref = malformed.ref
             yield Finding(
                 rule=Rule.MALFORMED_OBJECT,
                 cause=Cause.MALFORMED,
-                subject=ObjectRef(kind, ref.namespace, ref.name, ref.uid, node=each.node or ""),
-                evidence=(f"it cannot be read: {quoted(each.detail)}",),
+                subject=ObjectRef(
+                    kind, ref.namespace, ref.name, ref.uid, node=malformed.node or ""
+                ),
+                evidence=(f"it cannot be read: {quoted(malformed.detail)}",),
             )

@@ -1,4 +1,4 @@
-"""What a scheduler left on a node and nobody needs any more: its lock, its giving the node up."""
+"""A scheduler's leftover annotations on a node: its lock, and its mark of an abandoned node."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
@@ -15,13 +15,13 @@ from vgpu.model import PodRef
 from vgpu.schemes.codec import ClaimError, HandshakeState, NodeLock, SchemeCodec
 
 _NAMED: Final = 3
-"""Pods that evidence names."""
+"""Maximum number of pods that evidence names."""
 
 # ---------------------------------------------------------------- locks
 
 
 class _Verdict(msgspec.Struct, frozen=True):
-    """What becomes of a lock: after how long it is worth a finding, and why it is kept."""
+    """The result for a lock: the age at which it is a finding, and why it is kept."""
 
     cause: Cause
     grace: Callable[[Ages], float]
@@ -29,7 +29,7 @@ class _Verdict(msgspec.Struct, frozen=True):
 
 
 def _time_out(ages: Ages) -> float:
-    """Longer than that of the schedulers: they have abandoned before us."""
+    """Longer than the time-out of the schedulers: they give the lock up before us."""
     return ages.assumed
 
 
@@ -44,25 +44,25 @@ _BY_OWNER: Final[Mapping[OwnerState, _Verdict]] = {
 still serve gives that pod's devices to the next one."""
 
 _HIDDEN: Final = _Verdict(Cause.LOCK_EXPIRED, _time_out, SkipReason.INCOMPLETE_VIEW)
-"""Who cannot be read may still be served."""
+"""A pod that cannot be read may still be served."""
 
 _NOBODY_WAITS: Final = _Verdict(Cause.NOBODY_WAITS, _time_out)
 
 
 def stale_lock(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Remove locks whose owner needs them no more; tell of those that are overdue and kept."""
+    """Remove locks that their owner does not need any more; report overdue locks that are kept."""
     for node in cluster_index.snapshot.nodes:
-        locks = {lock.key: lock for each in cluster_index.codecs for lock in each.locks(node)}
+        locks = {lock.key: lock for codec in cluster_index.codecs for lock in codec.locks(node)}
         for lock in locks.values():
             judge = _anonymous if lock.owner is None else _owned
-            verdict, guard, told = judge(cluster_index, node, lock)
+            verdict, guard, evidence = judge(cluster_index, node, lock)
             grace = verdict.grace(policy.ages)
             if is_due(cluster_index, policy, lock.since, grace):
                 yield Finding(
                     rule=Rule.STALE_LOCK,
                     cause=verdict.cause,
                     subject=of_node(node, lock.key),
-                    evidence=(f"{lock.key}: {quoted(lock.text)}", told),
+                    evidence=(f"{lock.key}: {quoted(lock.text)}", evidence),
                     since=lock.since,
                     grace=grace,
                     effect=Effect.REPAIR,
@@ -75,19 +75,19 @@ def _owned(cluster_index: ClusterIndex, _: Node, lock: NodeLock) -> tuple[_Verdi
     """A lock that names its owner: HAMi's."""
     namespace, name = lock.owner or ("", "")
     if hidden := [
-        each for each in cluster_index.malformed[ObjectKind.POD] if _is(each.ref, namespace, name)
+        pod for pod in cluster_index.malformed[ObjectKind.POD] if _is(pod.ref, namespace, name)
     ]:
         return _HIDDEN, OwnerGuard(namespace, name, OwnerState.WAITS), str(hidden[0])
     owner = cluster_index.pods_by_name.get((namespace, name))
     asked = cluster_index.snapshot.lock_owners
     if owner is None and asked is not None:
         if (namespace, name) not in asked:
-            told = f"whether its owner {quoted(f'{namespace}/{name}')} exists is not known"
-            return _HIDDEN, OwnerGuard(namespace, name, OwnerState.WAITS), told
+            evidence = f"whether its owner {quoted(f'{namespace}/{name}')} exists is not known"
+            return _HIDDEN, OwnerGuard(namespace, name, OwnerState.WAITS), evidence
         owner = asked[namespace, name]
     state = cluster_index.owner_state(owner)
-    told = f"its owner {quoted(f'{namespace}/{name}')} is: {state}"
-    return _BY_OWNER[state], OwnerGuard(namespace, name, state), told
+    evidence = f"its owner {quoted(f'{namespace}/{name}')} is: {state}"
+    return _BY_OWNER[state], OwnerGuard(namespace, name, state), evidence
 
 
 def _is(pod: PodRef, namespace: str, name: str) -> bool:
@@ -95,7 +95,7 @@ def _is(pod: PodRef, namespace: str, name: str) -> bool:
 
 
 def _anonymous(cluster_index: ClusterIndex, node: Node, _: NodeLock) -> tuple[_Verdict, Guard, str]:
-    """A lock of which only the time is told, or nothing: Volcano's, and what is unreadable."""
+    """A lock with only a time, or with nothing readable: Volcano's locks, and malformed ones."""
     guard = NobodyWaitsGuard(node.name)
     waiting = cluster_index.waiting_on_node.get(node.name, ())
     if not waiting and (hidden := cluster_index.hidden_pods(node.name)):
@@ -103,18 +103,18 @@ def _anonymous(cluster_index: ClusterIndex, node: Node, _: NodeLock) -> tuple[_V
     if not waiting:
         return _NOBODY_WAITS, guard, f"no pod waits on {node.name}"
     names = sorted(f"{pod.ref.namespace}/{pod.ref.name}" for pod in waiting)
-    told = f"{len(names)} waiting on {node.name}: {', '.join(names[:_NAMED])}"
-    return _BY_OWNER[OwnerState.WAITS], guard, told
+    evidence = f"{len(names)} waiting on {node.name}: {', '.join(names[:_NAMED])}"
+    return _BY_OWNER[OwnerState.WAITS], guard, evidence
 
 
 # ---------------------------------------------------------------- handshakes
 
 
 def stale_handshake(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Remove the scheduler's mark that the node is abandoned, where its plugin lives.
+    """Remove the scheduler's mark that the node is abandoned, where the node's plugin is alive.
 
-    The scheduler places nothing there until the mark is gone; with it gone, it asks the plugin
-    again. Where the plugin does not offer its resource, the mark is right.
+    The scheduler places no pod there until the mark is gone; then it checks the plugin again. Where
+    the plugin does not offer its resource, the mark is right.
     """
     for node in cluster_index.snapshot.nodes:
         for codec in cluster_index.codecs:
@@ -128,22 +128,22 @@ def _handshake(
     resource = next(iter(codec.resources), "")
     offered = node.allocatable.get(resource, 0)
     try:
-        said = codec.handshake(node) if offered > 0 else None
-    except ClaimError:  # whatever it says, it does not give the node up
+        handshake = codec.handshake(node) if offered > 0 else None
+    except ClaimError:  # an unreadable handshake does not abandon the node
         return
-    if said is None or said.state is not HandshakeState.DELETED:
+    if handshake is None or handshake.state is not HandshakeState.DELETED:
         return
-    if is_due(cluster_index, policy, said.at, policy.ages.handshake):
+    if is_due(cluster_index, policy, handshake.at, policy.ages.handshake):
         yield Finding(
             rule=Rule.STALE_HANDSHAKE,
             cause=Cause.PLUGIN_LIVES,
-            subject=of_node(node, said.key),
+            subject=of_node(node, handshake.key),
             evidence=(
-                f"{said.key}: {quoted(node.annotations[said.key])}",
+                f"{handshake.key}: {quoted(node.annotations[handshake.key])}",
                 f"the node is ready and offers {offered} of {resource}",
             ),
-            since=said.at,
+            since=handshake.at,
             grace=policy.ages.handshake,
             effect=Effect.REPAIR,
-            action=remove_mark(node, said.key),
+            action=remove_mark(node, handshake.key),
         )

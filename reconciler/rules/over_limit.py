@@ -1,10 +1,10 @@
-"""Containers that use more memory of a device than they were given, at their neighbours' cost.
+"""Containers that use more memory of a device than they were allocated, at their neighbours' cost.
 
-What is used is the driver's word, what was given that of the kubelet or of our own device plugin.
-Annotations and shims' files tell sizes, too, but a tenant can write them: they neither raise nor
-lower the limit here. So those are held to their share, too, on whom nobody enforces one.
+The driver reports the used memory, the kubelet or our own device plugin the allocated memory.
+Annotations and shims' files have sizes, too, but a tenant can write them: they neither raise nor
+lower the limit here. So the rule also finds containers for which no library enforces a limit.
 
-The rule reports. Only where the operator has set it to apply does it evict the pod.
+The rule reports. It evicts the pod only where the operator has set it to apply.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ from vgpu.units import size
 
 
 class _Over(msgspec.Struct, frozen=True):
-    """A container with more of a device than it was given; ``doubt`` is about how much that was."""
+    """A container over its allocation on a device; ``doubt`` is a conflict about the allocation."""
 
     holding: Holding
     given_bytes: int
@@ -33,7 +33,7 @@ class _Over(msgspec.Struct, frozen=True):
 
 
 def over_limit(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """One for each container and device: each has been over its limit for a time of its own."""
+    """One finding for each container and device: each has its own time of being over the limit."""
     pod_index = PodIndex(cluster_index)
     acts = policy.mode(Rule.OVER_LIMIT) is Mode.APPLY
     for ledger in cluster_index.snapshot.ledgers.values():
@@ -43,12 +43,19 @@ def over_limit(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]
         for uid, overs in of_pod.items():
             pod = pod_index.pod(uid) if acts else None
             for over in overs:
-                first = [over, *(one for one in overs if one is not over)]
+                first = [
+                    over,
+                    *(container_over for container_over in overs if container_over is not over),
+                ]
                 yield Finding(
                     rule=Rule.OVER_LIMIT,
                     cause=Cause.MORE_THAN_GIVEN,
                     subject=pod_index.subject(over.holding.pod, ledger.node),
-                    evidence=tuple(line for one in first for line in _evidence(one, ledger.node)),
+                    evidence=tuple(
+                        line
+                        for container_over in first
+                        for line in _evidence(container_over, ledger.node)
+                    ),
                     grace=policy.ages.over_limit,
                     action=None if pod is None else evict(pod),
                     objection=None if over.doubt is None else SkipReason.SIZES_DIFFER,
@@ -60,7 +67,7 @@ def over_limit(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]
 
 
 def _found(ledger: Ledger, usage: Sequence[Usage]) -> Iterator[_Over]:
-    """In the ledger's order. A MIG instance is allocated whole, however little was asked for."""
+    """In the ledger's order. MIG instances are left out: they are always allocated whole."""
     used = {(one.pod_uid, one.container, one.device): one for one in usage}
     remarks = {
         (conflict.pod.uid, conflict.container, conflict.device): conflict
@@ -76,20 +83,20 @@ def _found(ledger: Ledger, usage: Sequence[Usage]) -> Iterator[_Over]:
 
 
 def _given(holding: Holding) -> int | None:
-    """Bytes of memory that it was given; None or 0 if there is no limit that is known for certain.
+    """Memory that was allocated, in bytes; None or 0 if no limit is known for certain.
 
-    It must also be proven that the container is there.
+    It must also be proven that the container is on the device.
     """
     proven = {holding.source, holding.sized_by} <= TRUSTED
     return holding.share.memory_bytes if proven else None
 
 
 def _is_doubt(conflict: Conflict) -> bool:
-    """Whether sources out of the tenants' reach tell different sizes, as with a wrong unit."""
+    """Whether sources that tenants cannot write report different sizes, as with a wrong unit."""
     sizes = {
-        tuple(sorted(share.memory_bytes or 0 for share in said.shares))
-        for said in conflict.statements
-        if said.source in TRUSTED and any(share.memory_bytes for share in said.shares)
+        tuple(sorted(share.memory_bytes or 0 for share in statement.shares))
+        for statement in conflict.statements
+        if statement.source in TRUSTED and any(share.memory_bytes for share in statement.shares)
     }
     return conflict.kind is ConflictKind.SIZE_DIFFERS and len(sizes) > 1
 

@@ -1,7 +1,7 @@
 """Pods that wait because their scheduler has promised more of a GPU than the GPU has.
 
 All four original schedulers do so at times. Our device plugin refuses the pod that comes last. The
-finding names every pod that was promised something of that GPU, and the likely defect.
+finding names every pod that has a claim to that GPU, and the likely defect.
 """
 
 from collections import Counter
@@ -29,10 +29,10 @@ _CAUSES: Final = {cause.value: cause for cause in Cause}
 
 
 def over_promised(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Evict a pod that waits for what it was promised and what is not there.
+    """Evict a pod that waits for a reserved share that is more than the GPU has left.
 
-    A pod that waits for one that is being deleted is none: there will be room, or else its start is
-    refused for so long that ``prestart_failed`` finds it.
+    A pod that waits for a pod's deletion is no finding: there will be room, or ``prestart_failed``
+    finds the pod after more refused starts.
     """
     pod_index = PodIndex(cluster_index)
     for finding in find_waiting(Rule.OVER_PROMISED, cluster_index, policy):
@@ -55,7 +55,7 @@ def over_promised(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Findi
 
 
 def _exceeded_gpu(cluster_index: ClusterIndex, pod: Pod) -> DeviceEntry | None:
-    """The first GPU that the pod was promised, and of which more is promised than there is."""
+    """The first GPU that the pod has a claim to, and of which more is claimed than there is."""
     ledger = cluster_index.snapshot.ledgers.get(pod.node)
     for entry in ledger.devices if ledger is not None else ():
         uids = {holding.pod.uid for holding in entry.holdings}
@@ -67,7 +67,7 @@ def _exceeded_gpu(cluster_index: ClusterIndex, pod: Pod) -> DeviceEntry | None:
 def _likely_defect(
     cluster_index: ClusterIndex, pod: Pod, holders: Iterable[Pod], holdings: Sequence[Holding]
 ) -> Cause:
-    """What the pod's scheduler is known to do wrong and what fits these holders."""
+    """The known defect of the pod's scheduler that fits these holders."""
     rows = {
         registry().row(reading.codec).name: registry().row(reading.codec)
         for reading in cluster_index.spoken(pod)
@@ -75,7 +75,9 @@ def _likely_defect(
     }
     defects = [row.defect for row in rows.values() if row.defect is not None]
     has_init = any(
-        one.kind is not ContainerKind.APP for holder in holders for one in holder.containers
+        container.kind is not ContainerKind.APP
+        for holder in holders
+        for container in holder.containers
     )
     holdings_of_pod = Counter(holding.pod.uid for holding in holdings)
     for sign, is_seen in (

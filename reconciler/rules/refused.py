@@ -1,9 +1,9 @@
-"""Pods that the kubelet did not admit or shut down: Failed for good, and nobody removes them.
+"""Pods that the kubelet did not admit, or shut down: Failed for good, and not removed.
 
-The reason of a refused pod is the kubelet's, Kubernetes ``pkg/kubelet/lifecycle``,
-``pkg/kubelet/cm/admission`` and ``pkg/kubelet/nodeshutdown``, or gpu-manager's own. Whatever it
-reports, a Failed pod of which no container was ever started has been refused; one that was evicted
-or whose time was up is its owner's affair.
+The reason of a refused pod is the kubelet's (Kubernetes ``pkg/kubelet/lifecycle``,
+``pkg/kubelet/cm/admission`` and ``pkg/kubelet/nodeshutdown``) or gpu-manager's own. With any
+reason, a Failed pod without a started container has been refused; a pod that was evicted or whose
+deadline has passed is left to its owner.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,16 +23,16 @@ _ADMISSION: Final[Mapping[str, Cause]] = {
     "TopologyAffinityError": Cause.TOPOLOGY_AFFINITY_ERROR,
     "PreStartContainerCheckErr": Cause.PRESTART_CHECK_ERROR,
 }
-"""By ``status.reason``: what is said of no pod but one that was refused."""
+"""By ``status.reason``: reasons that only a refused pod has."""
 
 _OUT_OF: Final = "OutOf"
-"""How the reason begins where the kubelet had too little of a resource."""
+"""The beginning of the reason if the kubelet had too little of a resource."""
 
 _NEVER_STARTED: Final[Mapping[str, Cause]] = {
     "NodeAffinity": Cause.NODE_AFFINITY,
     "NodeShutdown": Cause.NODE_SHUTDOWN,
 }
-"""The same, where it is a pod of which nothing was ever started; else it is ``other``."""
+"""The same, for a pod of which no container was ever started; else the cause is ``other``."""
 
 _SHUT_DOWN: Final = "Terminated"
 """The reason of a pod that its node's shutdown has killed (``pkg/kubelet/nodeshutdown``)."""
@@ -40,11 +40,11 @@ _SHUT_DOWN: Final = "Terminated"
 _OF_OTHERS: Final = frozenset({"Evicted", "DeadlineExceeded", _SHUT_DOWN})
 
 _UNKNOWN: Final = "ContainerStatusUnknown"
-"""What the kubelet reports of containers of a dead pod that it cannot find, started or not."""
+"""The kubelet's reason for a dead pod's containers that it cannot find, started or not."""
 
 
 def refused(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Evict them."""
+    """Evict pods that the kubelet did not admit."""
     for pod in _failed(cluster_index):
         cause = _cause(pod)
         if cause is not None:
@@ -52,14 +52,14 @@ def refused(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
 
 
 def terminated(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Evict what its node's shutdown has killed: it ran, and may have left something to be read."""
+    """Evict pods that their node's shutdown has killed: they ran, and may have logs to be read."""
     for pod in _failed(cluster_index):
         if pod.reason == _SHUT_DOWN:
             yield _finding(Rule.TERMINATED, Cause.NODE_WENT_DOWN, pod, cluster_index, policy)
 
 
 def _failed(cluster_index: ClusterIndex) -> Iterator[Pod]:
-    """Failed GPU pods, those of NVIDIA's own plugin among them."""
+    """Failed GPU pods, with those of NVIDIA's own plugin."""
     nvidia = {pod.ref.uid for pod in cluster_index.snapshot.nvidia_pods}
     for pod in cluster_index.all_pods:
         if pod.phase == FAILED and (pod.ref.uid in nvidia or cluster_index.shares(pod)):
@@ -95,7 +95,7 @@ def _cause(pod: Pod) -> Cause | None:
 
 
 def _has_started(status: Status) -> bool:
-    """Whether there ever was such a container; also one that the runtime could not start."""
+    """Whether the container ever existed, even if the runtime could not start it."""
     if status.id or status.restarts or status.last_reason:
         return True
     waits = status.state is ContainerState.WAITING
@@ -103,7 +103,7 @@ def _has_started(status: Status) -> bool:
 
 
 def effect_of_eviction(cluster_index: ClusterIndex, pod: Pod) -> Effect:
-    """What it is good for to evict the pod: tidying, if it has failed and is replaced already."""
+    """The effect of evicting the pod: tidying, if it has failed and is already replaced."""
     if pod.phase != FAILED or pod.owner is None:
         return Effect.RECOVERY
     if not cluster_index.reaction(pod).remakes:

@@ -1,8 +1,8 @@
-"""A running pod's claim, said anew: which annotations must change, and is there room. Pure.
+"""Rewrites a running pod's claim: which annotations must change, and whether there is room. Pure.
 
-What is proposed is made of the scheme's own words, read back, and as little as it can be. The room
-is counted by what the annotations of all pods claim, as schedulers do; what a repair would take
-from a GPU counts at once, what it would give back only when it is done.
+The scheme's codec writes the proposed annotations; they are read back, and as few as possible. The
+room is the capacity without the claims in all pods' annotations, as schedulers count; a share that
+a repair adds to a GPU counts at once, a share that it removes only when the repair is done.
 """
 
 from collections import Counter
@@ -26,10 +26,10 @@ _Meaning = tuple[Mapping[str, tuple[Phase, Counter[_Amount]]], tuple[str, ...]]
 
 
 class Rewriter:
-    """Of one node. Remembers what it has proposed, so that proposals do not overbook together."""
+    """Rewrites claims of one node. Keeps its proposals, so that together they do not overbook."""
 
     def __init__(self, cluster_index: ClusterIndex, ledger: Ledger) -> None:
-        """The ledger tells the node's GPUs under all their names."""
+        """``ledger`` has the node's GPUs with all their names."""
         self._cluster_index = cluster_index
         self._ledger = ledger
         self.registry = Registry(
@@ -43,37 +43,39 @@ class Rewriter:
 
     @cached_property
     def devices(self) -> Mapping[str, Device]:
-        """By every name that means one of them only."""
+        """The devices, by every name that only one of them has."""
         names = {name for entry in self._ledger.devices for name in entry.device.names}
-        found = ((name, self.registry.find(name)) for name in sorted(names))
-        return {name: self.registry.devices[card] for name, card in found if card}
+        named = ((name, self.registry.find(name)) for name in sorted(names))
+        return {
+            name: self.registry.devices[device_name] for name, device_name in named if device_name
+        }
 
     def name(self, device: str) -> str:
-        """The device's name in the ledger, or the same name if nothing is known of it."""
+        """The device's name in the ledger, or the same name if the device is unknown."""
         return self.registry.find(device) or device
 
-    # ------------------------------------------------------------ words
+    # ------------------------------------------------------------ annotations
 
     def edits(self, pod: Pod, codec: SchemeCodec, claim: Claim) -> dict[str, str]:
-        """The annotations that change when the pod is to say this claim; times stay as they are.
+        """The annotations that change for the pod to have this claim; times stay as they are.
 
-        Empty if it cannot be said, would not be read as it is meant, or if the pod says it in a
-        form that is read only.
+        Empty if the scheme cannot write the claim, if it would be read as another claim, or if the
+        pod has it in a form that is read only.
         """
         try:
-            told = codec.rewritten(pod, structs.replace(claim, assumed_at=None), self.devices)
+            rewritten = codec.rewritten(pod, structs.replace(claim, assumed_at=None), self.devices)
         except ClaimError:
             return {}
-        there = codec.claim_keys(pod)
-        if there and told.keys().isdisjoint(there):
+        claim_keys = codec.claim_keys(pod)
+        if claim_keys and rewritten.keys().isdisjoint(claim_keys):
             return {}
-        after = {key: text for key, text in told.items() if pod.annotations.get(key) != text}
+        after = {key: text for key, text in rewritten.items() if pod.annotations.get(key) != text}
         return after if self._says(pod, codec, after, claim) else {}
 
     def fewest_edits(self, pod: Pod, codec: SchemeCodec, claim: Claim) -> dict[str, str]:
-        """The same, but only of annotations that are there, and only those that it takes."""
-        there = codec.claim_keys(pod)
-        after = {k: text for k, text in self.edits(pod, codec, claim).items() if k in there}
+        """The same, but only for existing annotations, and as few as possible."""
+        claim_keys = codec.claim_keys(pod)
+        after = {k: text for k, text in self.edits(pod, codec, claim).items() if k in claim_keys}
         for key in sorted(after):
             fewer = {other: text for other, text in after.items() if other != key}
             if self._says(pod, codec, fewer, claim):
@@ -81,36 +83,36 @@ class Rewriter:
         return after if self._says(pod, codec, after, claim) else {}
 
     def _says(self, pod: Pod, codec: SchemeCodec, after: Mapping[str, str], meant: Claim) -> bool:
-        """Whether the pod then says what is meant, and nothing more doubtful than before."""
+        """Whether the pod then has the meant claim, and no more remarks than before."""
         try:
-            told = codec.claim(_with(pod, after))
+            claim = codec.claim(_with(pod, after))
         except ClaimError:
             return False
-        if told is None or self._meaning(told) != self._meaning(meant):
+        if claim is None or self._meaning(claim) != self._meaning(meant):
             return False
-        return set(told.remarks) <= set(_doubts(pod, codec))
+        return set(claim.remarks) <= set(_doubts(pod, codec))
 
     def _meaning(self, claim: Claim) -> _Meaning:
         return {
-            each.container: (
-                each.phase,
+            allocation.container: (
+                allocation.phase,
                 Counter(
                     (self.name(share.device), share.memory_bytes, share.cores_milli)
-                    for share in each.shares
+                    for share in allocation.shares
                 ),
             )
-            for each in claim.allocations
+            for allocation in claim.allocations
         }, claim.unserved
 
     # ------------------------------------------------------------ room
 
     def excess(self, pod: Pod, after: Mapping[str, str]) -> str:
-        """What would be booked too much with these edits, in words; "" if they fit.
+        """The amounts that these edits would exceed, in words; "" if the edits fit.
 
-        Then they count, whatever becomes of them in this cycle.
+        Edits that fit count from then on, even if they are not applied in this cycle.
         """
-        others = [each for each in self._pods if each.ref.uid != pod.ref.uid]
-        mine = next((each for each in self._pods if each.ref.uid == pod.ref.uid), pod)
+        others = [other for other in self._pods if other.ref.uid != pod.ref.uid]
+        mine = next((other for other in self._pods if other.ref.uid == pod.ref.uid), pod)
         booked = self._booked((*others, _with(mine, after)))
         taken = dict(self._taken)
         for name, total in booked.items():
@@ -133,7 +135,7 @@ class Rewriter:
         return self._booked(self._pods)
 
     def _booked(self, pods: Iterable[Pod]) -> Mapping[str, HoldingSum]:
-        """By device, what annotations alone claim; those who have ended hold nothing."""
+        """The sum of the annotations' claims, by device; pods that have ended hold nothing."""
         pods = tuple(pods)
         handles = {
             handle: device.uuid
@@ -141,24 +143,24 @@ class Rewriter:
             for handle in device.handles
         }
         uuids = handles | of_share_pods(pods)
-        said = [
+        statements = [
             statement
             for pod in pods
             for statement in on_cards(
                 pod, read_pod(pod, self._cluster_index.codecs).statements, uuids
             )
         ]
-        books = merge(
+        ledger = merge(
             Evidence(
                 node=self._ledger.node,
                 devices=tuple(self.registry.devices.values()),
-                statements=tuple(said),
+                statements=tuple(statements),
                 pods=pods,
                 pods_complete=True,
                 read=frozenset({Source.ANNOTATIONS}),
             )
         )
-        return {entry.device.name: entry.held for entry in books.devices}
+        return {entry.device.name: entry.held for entry in ledger.devices}
 
 
 def _with(pod: Pod, after: Mapping[str, str]) -> Pod:
@@ -174,10 +176,10 @@ def _doubts(pod: Pod, codec: SchemeCodec) -> tuple[str, ...]:
 
 
 def _more(after: HoldingSum, before: HoldingSum) -> HoldingSum:
-    """By how much it rises; what falls counts as nothing."""
+    """The increase of each amount; a decrease counts as 0."""
     pairs = zip(structs.astuple(after), structs.astuple(before), strict=True)
     return HoldingSum(*(max(0, new - old) for new, old in pairs))
 
 
-def _sum(one: HoldingSum, other: HoldingSum) -> HoldingSum:
-    return HoldingSum(*map(sum, zip(structs.astuple(one), structs.astuple(other), strict=True)))
+def _sum(first: HoldingSum, second: HoldingSum) -> HoldingSum:
+    return HoldingSum(*map(sum, zip(structs.astuple(first), structs.astuple(second), strict=True)))

@@ -1,4 +1,4 @@
-"""Where a node's running containers are, as far as it is shown by whom no tenant can fool."""
+"""The devices of a node's running containers, by sources that no tenant can write."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -15,14 +15,14 @@ from vgpu.schemes.mig import mig_slot
 TRUSTED: Final = frozenset(
     {Source.PROCESS, Source.POD_RESOURCES, Source.CHECKPOINT, Source.OWN_CHECKPOINT}
 )
-"""Better than annotations, and unlike a shim's files out of the tenants' reach."""
+"""Better sources than annotations; unlike a shim's files, tenants cannot write them."""
 
 
 class RunningDevices:
-    """Of one node, by its ledger."""
+    """The devices of one node's containers, by the node's ledger."""
 
     def __init__(self, ledger: Ledger, name: Callable[[str], str]) -> None:
-        """``name`` tells a device's name in the ledger by any of its names."""
+        """``name`` returns a device's name in the ledger for any of its names."""
         self._name = name
         self._parts = {entry.device.name for entry in ledger.devices if entry.device.parent}
         self._known = {entry.device.name for entry in ledger.devices}
@@ -32,28 +32,29 @@ class RunningDevices:
             self._holdings.setdefault(place, []).append(holding)
 
     def of(self, pod: Pod, container: str) -> tuple[Holding, ...]:
-        """A running container's holdings, if it is proven for all of them on which device they are.
+        """A running container's holdings, if the device of each is proven.
 
-        ``container`` is "" for the only one, or for the pod as a whole.
+        ``container`` is "" for the only container, or for the pod as a whole.
         """
         name = container or (pod.containers[0].name if len(pod.containers) == 1 else "")
-        found = tuple(self._holdings.get((node_uid(pod), name), ()))
+        holdings = tuple(self._holdings.get((node_uid(pod), name), ()))
         proven = all(
-            holding.source in TRUSTED and holding.share.device in self._known for holding in found
+            holding.source in TRUSTED and holding.share.device in self._known
+            for holding in holdings
         )
-        runs = is_running(pod, name) or any(holding.alive for holding in found)
-        return found if proven and runs else ()
+        runs = is_running(pod, name) or any(holding.alive for holding in holdings)
+        return holdings if proven and runs else ()
 
-    def agrees(self, allocation: Allocation, there: Iterable[Holding]) -> bool:
-        """Whether the allocation names just the devices that the container has."""
-        return self._claimed(allocation) == _cards(there)
+    def agrees(self, allocation: Allocation, holdings: Iterable[Holding]) -> bool:
+        """Whether the allocation names exactly the devices that the container has."""
+        return self._claimed(allocation) == _held_devices(holdings)
 
-    def moved(self, allocation: Allocation, there: Iterable[Holding]) -> Allocation | None:
-        """The allocation with its shares where they are; None if no source knows which is where.
+    def moved(self, allocation: Allocation, holdings: Iterable[Holding]) -> Allocation | None:
+        """The allocation with its shares' actual devices; None if the device of a share is unknown.
 
-        Shares of devices that the container does have stay there.
+        Shares of devices that the container really has keep their device.
         """
-        claimed, actual = self._claimed(allocation), _cards(there)
+        claimed, actual = self._claimed(allocation), _held_devices(holdings)
         away = claimed - actual
         free = sorted((actual - claimed).elements())
         sizes = {(share.memory_bytes, share.cores_milli) for share in allocation.shares}
@@ -76,15 +77,15 @@ class RunningDevices:
         return Counter(self._name(share.device) for share in allocation.shares)
 
 
-def _cards(there: Iterable[Holding]) -> Counter[str]:
-    cards: Counter[str] = Counter()
-    for holding in there:
-        cards[holding.share.device] += holding.slots
-    return cards
+def _held_devices(holdings: Iterable[Holding]) -> Counter[str]:
+    devices: Counter[str] = Counter()
+    for holding in holdings:
+        devices[holding.share.device] += holding.slots
+    return devices
 
 
 def is_running(pod: Pod, container: str) -> bool:
-    """Whether the API server reports it; "" is any of the pod's."""
+    """Whether the API server reports the container as running; "" is any container of the pod."""
     return any(
         status.state is ContainerState.RUNNING and container in ("", status.name)
         for status in pod.statuses

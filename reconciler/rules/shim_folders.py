@@ -1,8 +1,8 @@
-"""Folders that a shim's plugin has left behind for pods that are no more. Pure.
+"""A shim's folders whose pods no longer exist. Pure.
 
 The originals remove such a folder when it is five minutes old and its pod is not in their list, so
-that one empty answer of the API server takes the folders of living pods away (HAMi#576). Here a pod
-must have been gone all the time, without a cgroup on the node, and nobody may use the files.
+that one empty answer of the API server removes the folders of living pods (HAMi#576). Here a pod
+must have been gone all the time, without a cgroup on the node, and no process may use the files.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,9 +16,9 @@ from vgpu.ledger.liveness import node_uid
 
 
 def orphan_shim_dir(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Remove folders whose pod is gone; not before the pod's object is, however long it has ended.
+    """Remove folders whose pod's object is gone; an ended pod's folder stays.
 
-    A plugin removes and makes the folder itself when it serves a container, and an ended pod's
+    A plugin removes and creates the folder itself when it serves a container, and an ended pod's
     container may be started again.
     """
     snapshot = cluster_index.snapshot
@@ -44,9 +44,9 @@ def orphan_shim_dir(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
 
 
 def _uids(cluster_index: ClusterIndex) -> tuple[frozenset[str], Mapping[str, Pod]]:
-    """UIDs that a folder may be named after: of pods that live, and of those that have ended.
+    """UIDs that a folder's name may have: of living pods, and of pods that have ended.
 
-    A static pod has two, and which one a plugin takes depends on whom it asks.
+    A static pod has two UIDs; the plugin's source decides which one it takes.
     """
     living: set[str] = set()
     ended: dict[str, Pod] = {}
@@ -60,7 +60,7 @@ def _uids(cluster_index: ClusterIndex) -> tuple[frozenset[str], Mapping[str, Pod
 
 
 def _is_named_so(folder: ShimFolder) -> bool:
-    """Whether it is a shim's: ``<podUID>_<container>``."""
+    """Whether the folder has a shim's name: ``<podUID>_<container>``."""
     name = f"{folder.pod_uid}_{folder.container}"
     return bool(folder.pod_uid and folder.container) and folder.path.rpartition("/")[2] == name
 

@@ -1,7 +1,7 @@
-"""Pods whose containers cannot start, by what the kubelet reports that they wait for.
+"""Pods whose containers cannot start, by the kubelet's reason for their waiting.
 
-The device plugin's answer is cached by the kubelet and used again for each start, so such a pod
-never recovers by itself; only a new pod asks again.
+The kubelet caches the device plugin's answer and uses it for each start, so such a pod never
+recovers by itself; only a new pod asks again.
 """
 
 import re
@@ -34,7 +34,7 @@ _PATTERNS: Final[Mapping[Rule, _Patterns]] = {
         (Cause.NO_GPU_TO_RUN, re.compile("no-gpu-has-[0-9]{1,19}[A-Za-z]{1,4}-to-run")),
     ),
 }
-"""What a container's message reports, by the rule that looks for it."""
+"""Patterns of a container's message, by the rule that searches for them."""
 
 _OF_ITS_IMAGE: Final = frozenset(
     {
@@ -42,29 +42,29 @@ _OF_ITS_IMAGE: Final = frozenset(
         *("ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed"),
     }
 )
-"""Reasons to wait whose messages repeat the image's name, which is its user's to choose
+"""Waiting reasons whose messages repeat the image's name, which the user chooses
 (``pkg/kubelet/images/types.go``)."""
 
 _CONTEXT: Final = 100
-"""Characters in front of the found text that evidence repeats."""
+"""Number of characters before the match that evidence repeats."""
 
 
 def prestart_failed(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Evict what the plugin refuses to start, once it is ready."""
+    """Evict pods that the plugin refuses to start, once the plugin is ready."""
     return find_waiting(Rule.PRESTART_FAILED, cluster_index, policy)
 
 
 def no_gpu_matched(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Evict what was given a poisoned environment, once the plugin is ready."""
+    """Evict pods whose environment has the plugin's error, once the plugin is ready."""
     return find_waiting(Rule.NO_GPU_MATCHED, cluster_index, policy)
 
 
 def find_waiting(rule: Rule, cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Pods whose containers wait with the words that this rule looks for."""
+    """Pods whose containers wait with a message that this rule searches for."""
     for pod in cluster_index.snapshot.pods:
-        found = None if pod.phase == SUCCEEDED else _search(pod, _PATTERNS[rule])
-        if found is not None and asks_for_gpus(pod):
-            cause, status, message = found
+        match = None if pod.phase == SUCCEEDED else _search(pod, _PATTERNS[rule])
+        if match is not None and asks_for_gpus(pod):
+            cause, status, message = match
             effect = effect_of_eviction(cluster_index, pod)
             yield Finding(
                 rule=rule,
@@ -83,9 +83,9 @@ def find_waiting(rule: Rule, cluster_index: ClusterIndex, policy: Policy) -> Ite
 
 
 def _search(pod: Pod, patterns: _Patterns) -> tuple[Cause, Status, str] | None:
-    """The first container with this message, and the message from a little before on."""
+    """The first container with such a message, and the message from just before the match."""
     for status in pod.statuses:
-        for message in _told_by_the_node(status):
+        for message in _messages(status):
             for cause, pattern in patterns:
                 match = pattern.search(message)
                 if match is not None:
@@ -93,8 +93,8 @@ def _search(pod: Pod, patterns: _Patterns) -> tuple[Cause, Status, str] | None:
     return None
 
 
-def _told_by_the_node(status: Status) -> Iterator[str]:
-    """Messages that are the kubelet's or the runtime's; in a back-off the last end tells why."""
+def _messages(status: Status) -> Iterator[str]:
+    """Messages of the kubelet or the runtime; in a back-off, the last end has the reason."""
     ended = status.state is ContainerState.TERMINATED and status.reason in NEVER_STARTED
     waits = status.state is ContainerState.WAITING and status.reason not in _OF_ITS_IMAGE
     if status.message and (ended or waits):

@@ -445,7 +445,7 @@ def test_a_driver_that_hangs_costs_only_what_it_knows(bench):
     driver = bench.sim.driver(lambda: 5.0)
     driver.hang(3600.0)
     observer = bench.observer(driver=driver)
-    hurry(observer._on.nvml)
+    hurry(observer._collectors.nvml)
     snapshot = observer.view(bench.sim.start + 5).snapshot
     assert snapshot.complete == FULL - {Coverage.USAGE}
     assert snapshot.usage == ()
