@@ -234,7 +234,9 @@ def forbidden(entry, seen, policy):
             "completed": one.phase == "Succeeded",
             "a DaemonSet's": kind == "DaemonSet",
             "bare": kind is None and not policy.evict_bare and not of_holder,
-            "of a kind that nobody makes again": kind is not None and kind not in policy.owners,
+            "of a kind that nobody makes again": kind is not None
+            and kind not in policy.owners
+            and not (kind == "Job" and one.phase == "Failed" and not one.tracked),
             "too important": one.priority > policy.priority_ceiling,
             "running": one.phase == "Running"
             and not (policy.evict_running or reports or of_holder),
