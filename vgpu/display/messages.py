@@ -144,11 +144,15 @@ def version(state: DisplayState) -> VersionResponse:
 def _stat(pod: PodUse) -> ContainerStat:
     containers = sorted(pod.containers, key=lambda container: container.name)
     return ContainerStat(
-        stat={one.name: Devices(tuple(map(_device, one.cards))) for one in containers if one.cards},
+        stat={
+            container.name: Devices(tuple(map(_device, container.cards)))
+            for container in containers
+            if container.cards
+        },
         project=pod.ref.namespace,
         user=pod.user,
         cluster=pod.cluster,
-        spec={one.name: _spec(one) for one in containers},
+        spec={container.name: _spec(container) for container in containers},
     )
 
 
@@ -164,11 +168,11 @@ def _device(use: CardUse) -> DeviceInfo:
 
 
 def _spec(container: ContainerUse) -> Spec:
-    cards, part = divmod(container.cores_milli, WHOLE_DEVICE_MILLI)
+    gpus, part = divmod(container.cores_milli, WHOLE_DEVICE_MILLI)
     whole = sum(use.card.memory_bytes // MIB for use in container.cards)
     memory = container.memory_bytes
     return Spec(
-        gpu=container.cores_milli / WHOLE_DEVICE_MILLI if part else cards,  # Go writes 1, not 1.0
+        gpu=container.cores_milli / WHOLE_DEVICE_MILLI if part else gpus,  # Go writes 1, not 1.0
         mem=whole if memory is None else memory // MIB,
     )
 

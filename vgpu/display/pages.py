@@ -38,8 +38,8 @@ def _handler(
         try:
             return _json(200, answer(state()))
         except SourceError as error:
-            words = str(error)
-            return _json(503, {"error": words, "code": UNAVAILABLE, "message": words})
+            message = str(error)
+            return _json(503, {"error": message, "code": UNAVAILABLE, "message": message})
 
     return handle
 

@@ -269,6 +269,6 @@ class BaseCodec(msgspec.Struct, frozen=True):
     ) -> dict[str, str]:
         """There is one form, in which init containers come first where they have a share."""
         apps = pod.apps
-        others = [each.name for each in pod.containers if each.name not in apps]
-        only_apps = all(each.container in apps for each in claim.allocations)
+        others = [container.name for container in pod.containers if container.name not in apps]
+        only_apps = all(allocation.container in apps for allocation in claim.allocations)
         return self.annotations(claim, devices, apps if only_apps else (*others, *apps))

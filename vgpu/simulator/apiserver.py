@@ -194,14 +194,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _target(self) -> _Target:
         """Raises Refusal."""
         parts = urlsplit(self.path)
-        found = _PATH.fullmatch(parts.path)
-        pieces = found.groupdict(default="") if found else {}
-        told = {key: unquote(text) for key, text in pieces.items()}
-        group = "/".join(filter(None, (told.get("group"), told.get("version"))))
+        match = _PATH.fullmatch(parts.path)
+        pieces = match.groupdict(default="") if match else {}
+        path = {key: unquote(text) for key, text in pieces.items()}
+        group = "/".join(filter(None, (path.get("group"), path.get("version"))))
         for kind in KINDS:
-            if (kind.api_version, kind.plural) == (group, told.get("plural")):
+            if (kind.api_version, kind.plural) == (group, path.get("plural")):
                 query = dict(parse_qsl(parts.query, keep_blank_values=True))
-                return _Target(kind, told["namespace"], told["name"], told["below"], query)
+                return _Target(kind, path["namespace"], path["name"], path["below"], query)
         message = "the server could not find the requested resource"
         raise StoreError(HTTPStatus.NOT_FOUND, "NotFound", message)
 
@@ -299,13 +299,13 @@ def _bad_request(message: str) -> StoreError:
 
 def _equalities(text: str) -> dict[str, str]:
     """``a=b,c==d`` by key. Raises Refusal for what else a selector can say."""
-    found = {}
+    wanted = {}
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
         if not equals or key.endswith("!"):
             raise _bad_request(f"this simulator selects by equality only, not by {part!r}")
-        found[key] = value.removeprefix("=")
-    return found
+        wanted[key] = value.removeprefix("=")
+    return wanted
 
 
 def _whole(target: _Target, body: Json) -> Json:

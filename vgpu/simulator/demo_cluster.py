@@ -35,7 +35,7 @@ _OLD = -900.0
 _DAY = -86400.0
 
 
-def _card(node: str, index: int) -> SimulatedGpu:
+def _gpu(node: str, index: int) -> SimulatedGpu:
     return SimulatedGpu(
         uuid=f"GPU-{identity(f'{node}/card/{index}')}",
         index=index,
@@ -51,16 +51,16 @@ def _card(node: str, index: int) -> SimulatedGpu:
     )
 
 
-_A100S = tuple(_card("gpu-node-2", index) for index in range(2))
-_FAR = (_card("gpu-node-3", 0), _card("gpu-node-3", 1))
+_A100S = tuple(_gpu("gpu-node-2", index) for index in range(2))
+_FAR = (_gpu("gpu-node-3", 0), _gpu("gpu-node-3", 1))
 
 
-def _refused(path: str, card: SimulatedGpu, owner: str = "") -> SimulatedPod:
+def _refused(path: str, gpu: SimulatedGpu, owner: str = "") -> SimulatedPod:
     """A pod of gpu-manager's that the kubelet did not admit."""
     return make_pod(
         path,
         Scheme.GAIA,
-        (make_share(card, 4, 20),),
+        (make_share(gpu, 4, 20),),
         phase="Failed",
         reason="UnexpectedAdmissionError",
         message=(

@@ -47,30 +47,30 @@ _STEADY: Mapping[tuple[str, ...], float] = {
 
 def readings(state: CardState) -> dict[tuple[str, ...], float]:
     """What the driver reports of a GPU, rounded as NVML rounds it."""
-    card = state.card
+    gpu = state.card
     busy = state.sm_percent > 0
-    sm_hertz = card.sm_hertz if busy else _IDLE_SM_HERTZ
+    sm_hertz = gpu.sm_hertz if busy else _IDLE_SM_HERTZ
     return {
         **_STEADY,
-        ("memory_total_bytes",): card.memory_bytes,
+        ("memory_total_bytes",): gpu.memory_bytes,
         ("memory_used_bytes",): state.used_bytes,
         ("memory_free_bytes",): state.free_bytes,
-        ("memory_reserved_bytes",): card.reserved_bytes,
+        ("memory_reserved_bytes",): gpu.reserved_bytes,
         ("utilization_ratio",): state.sm_percent / 100,
         ("memory_utilization_ratio",): state.sm_percent // 2 / 100,
-        ("temperature_celsius",): round(31 + 48 * state.watts / card.limit_watts),
+        ("temperature_celsius",): round(31 + 48 * state.watts / gpu.limit_watts),
         ("power_usage_watts",): round(state.watts, 3),
-        ("power_limit_watts",): card.limit_watts,
+        ("power_limit_watts",): gpu.limit_watts,
         ("energy_joules",): math.floor(state.joules * 1000) / 1000,
         ("performance_state",): 0 if busy else 8,
         ("clock_hertz", "graphics"): sm_hertz,
         ("clock_hertz", "sm"): sm_hertz,
-        ("clock_hertz", "memory"): card.memory_hertz if busy else _IDLE_MEMORY_HERTZ,
+        ("clock_hertz", "memory"): gpu.memory_hertz if busy else _IDLE_MEMORY_HERTZ,
         ("clock_hertz", "video"): sm_hertz,
-        ("clock_max_hertz", "graphics"): card.sm_hertz,
-        ("clock_max_hertz", "sm"): card.sm_hertz,
-        ("clock_max_hertz", "memory"): card.memory_hertz,
-        ("clock_max_hertz", "video"): card.sm_hertz,
+        ("clock_max_hertz", "graphics"): gpu.sm_hertz,
+        ("clock_max_hertz", "sm"): gpu.sm_hertz,
+        ("clock_max_hertz", "memory"): gpu.memory_hertz,
+        ("clock_max_hertz", "video"): gpu.sm_hertz,
         ("clock_event_active", "gpu_idle"): int(not busy),
     }
 
@@ -99,7 +99,7 @@ class SimulatedDriver:
         self._scenario = scenario
         self._start = start
         self._clock = clock or (lambda: time.time() - start)
-        self._info = {card.uuid: info(card) for card in scenario.cards}
+        self._info = {gpu.uuid: info(gpu) for gpu in scenario.cards}
         self._opened = self._clock()  # events from before are not told, as by the real driver
         self._closed = threading.Event()
         self._xids: tuple[XidCount, ...] = ()

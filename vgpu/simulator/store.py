@@ -133,12 +133,12 @@ class ObjectStore:
     def list(self, kind: _Kind, selector: Selector = EVERYTHING, limit: int = 0) -> ListPage:
         """The first page of the objects that are chosen; ``limit`` 0 is all of them."""
         with self._changed:
-            found = tuple(
-                subject
-                for key, subject in sorted(self._objects.items())
-                if key[0] == kind.plural and selector.chooses(subject)
+            objects = tuple(
+                obj
+                for key, obj in sorted(self._objects.items())
+                if key[0] == kind.plural and selector.chooses(obj)
             )
-            return self._page(self._version, kind, selector, found, limit)
+            return self._page(self._version, kind, selector, objects, limit)
 
     def go_on(self, token: str, limit: int = 0) -> ListPage:
         """The next page of a list. Raises Refusal Expired."""
@@ -154,16 +154,16 @@ class ObjectStore:
         version: int,
         kind: _Kind,
         selector: Selector,
-        found: tuple[Json, ...],
+        objects: tuple[Json, ...],
         limit: int,
     ) -> ListPage:
-        if not limit or len(found) <= limit:
-            return ListPage(found, version)
+        if not limit or len(objects) <= limit:
+            return ListPage(objects, version)
         token = f"{version}-{next(self._numbers)}"
-        self._open[token] = (version, kind, selector, found[limit:])
+        self._open[token] = (version, kind, selector, objects[limit:])
         while len(self._open) > OPEN_LISTS:
             del self._open[next(iter(self._open))]
-        return ListPage(found[:limit], version, token)
+        return ListPage(objects[:limit], version, token)
 
     def watch(
         self, kind: _Kind, selector: Selector, version: int, bookmark_seconds: float
@@ -186,9 +186,9 @@ class ObjectStore:
         while not self._closed:
             news = self._news(version, bookmark_seconds)
             version = max([version, *(change.version for change in news)])
-            told = [event for change in news if (event := _event(change, kind, selector))]
-            yield from told
-            if not told:
+            events = [event for change in news if (event := _event(change, kind, selector))]
+            yield from events
+            if not events:
                 meta = {"resourceVersion": str(version)}
                 yield (
                     "BOOKMARK",
@@ -244,12 +244,12 @@ class ObjectStore:
         """
         with self._changed:
             before = self.get(PODS, namespace, name)
-            for field, word in _PRECONDITIONS.items():
-                wanted, found = preconditions.get(field), before["metadata"][field]
-                if wanted not in (None, found):
+            for field, title in _PRECONDITIONS.items():
+                wanted, actual = preconditions.get(field), before["metadata"][field]
+                if wanted not in (None, actual):
                     message = (
-                        f"Precondition failed: {word} in precondition: {wanted},"
-                        f" {word} in object meta: {found}"
+                        f"Precondition failed: {title} in precondition: {wanted},"
+                        f" {title} in object meta: {actual}"
                     )
                     raise _conflict(PODS, name, message)
             if not dry_run:
@@ -329,5 +329,5 @@ def _field(subject: Json, path: str) -> str:
 
 
 def _conflict(kind: _Kind, name: str, message: str) -> StoreError:
-    told = f'Operation cannot be fulfilled on {kind.plural} "{name}": {message}'
-    return StoreError(HTTPStatus.CONFLICT, "Conflict", told)
+    text = f'Operation cannot be fulfilled on {kind.plural} "{name}": {message}'
+    return StoreError(HTTPStatus.CONFLICT, "Conflict", text)

@@ -163,12 +163,15 @@ class Collector(Generic[T]):
                 return
             self._data, self._sampled_at = data, started
             rejections: tuple[Rejection, ...] = getattr(data, "rejections", ())
-            missed = next((one for one in rejections if one.reason is Reason.EXHAUSTED), None)
-            if missed is None:
+            exhausted = next(
+                (rejection for rejection in rejections if rejection.reason is Reason.EXHAUSTED),
+                None,
+            )
+            if exhausted is None:
                 self._work_well(wall)
             else:
-                self._failures[missed.reason] += 1
-                self._fail(missed.reason, f"{missed.subject}: {missed.reason.explanation}")
+                self._failures[exhausted.reason] += 1
+                self._fail(exhausted.reason, f"{exhausted.subject}: {exhausted.reason.explanation}")
             self._note(rejections, self._rejected)
             self._rejected = rejections
 
@@ -190,8 +193,8 @@ class Collector(Generic[T]):
     def _note(self, rejections: tuple[Rejection, ...], before: tuple[Rejection, ...]) -> None:
         """Count what was refused, and log what was not refused ``before``."""
         self._rejections.update(r.reason for r in rejections)
-        known = {(r.subject, r.reason) for r in before}
-        fresh = [r for r in rejections if (r.subject, r.reason) not in known]
+        reported = {(r.subject, r.reason) for r in before}
+        fresh = [r for r in rejections if (r.subject, r.reason) not in reported]
         for rejection in fresh[:MAX_EXAMPLES]:
             log.warning(
                 "input refused: %s",

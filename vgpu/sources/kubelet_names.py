@@ -80,13 +80,13 @@ def read_container_links(path: str) -> tuple[dict[str, ContainerName], tuple[Rej
 
 
 def _unambiguous(
-    found: Mapping[str, Sequence[tuple[str, T]]], path: str, what: str
+    names_by_key: Mapping[str, Sequence[tuple[str, T]]], path: str, what: str
 ) -> tuple[dict[str, T], tuple[Rejection, ...]]:
     """What has one name; the others are rejections that name the first two of their files."""
-    named = {key: names[0][1] for key, names in found.items() if len(names) == 1}
+    named = {key: names[0][1] for key, names in names_by_key.items() if len(names) == 1}
     rejections = []
-    for key in sorted(found.keys() - named.keys()):
-        files = sorted(file for file, _ in found[key])
+    for key in sorted(names_by_key.keys() - named.keys()):
+        files = sorted(file for file, _ in names_by_key[key])
         more = ", …" if len(files) > 2 else ""
         detail = f"{len(files)} {what} {key}; another one is {files[1]}{more}"
         rejections.append(Rejection(printable(f"{path}/{files[0]}"), Reason.AMBIGUOUS, detail))

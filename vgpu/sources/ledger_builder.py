@@ -34,14 +34,14 @@ class LedgerBuilder:
         self._node = node
         self._memory = StatementCache()
         self._object: Node | None = None
-        self._cards: Cards = ((), ())
+        self._registered_gpus: Cards = ((), ())
         self._evidence = Evidence()
         self._ledger = merge(self._evidence)
         self._index = LedgerIndex(self._evidence, self._ledger)
 
     def ledger(self, seen: Observation) -> Ledger:
         """Who holds what, as of this observation."""
-        evidence = self._gathered(seen)
+        evidence = self._gather(seen)
         if evidence != self._evidence:
             self._evidence, self._ledger = evidence, merge(evidence)
         return self._ledger
@@ -58,29 +58,29 @@ class LedgerBuilder:
             shim=seen.shim,
             kubelet=seen.kubelet,
             limits=seen.limits,
-            phases=None if pods is None else {one.ref.uid: one.phase for one in pods.statuses},
+            phases=None if pods is None else {pod.ref.uid: pod.phase for pod in pods.statuses},
             finished=frozenset() if pods is None else pods.finished,
             at=seen.at,
         )
 
-    def _gathered(self, seen: Observation) -> Evidence:
-        kubelet, pods = seen.kubelet, seen.pods
-        cards, illegible = self._registered(pods.node if isinstance(pods, NodeSample) else None)
+    def _gather(self, observation: Observation) -> Evidence:
+        kubelet, pods = observation.kubelet, observation.pods
+        gpus, illegible = self._registered(pods.node if isinstance(pods, NodeSample) else None)
         evidence = node_evidence(
             self._codecs,
             NodeSamples(
                 node=self._node,
-                gpu=seen.gpu,
-                process=seen.process,
-                shim=seen.shim,
+                gpu=observation.gpu,
+                process=observation.process,
+                shim=observation.shim,
                 kubelet=kubelet,
-                limits=seen.limits,
+                limits=observation.limits,
                 held=kubelet.held if kubelet else None,
-                own=seen.own.statements if seen.own else None,
-                pods=None if pods is None else believed(pods, seen.process),
+                own=observation.own.statements if observation.own else None,
+                pods=None if pods is None else believed(pods, observation.process),
                 pods_complete=pods is not None and pods.complete,
-                registered=cards,
-                incomplete=incomplete_sources(seen),
+                registered=gpus,
+                incomplete=incomplete_sources(observation),
             ),
             memory=self._memory,
         )
@@ -92,10 +92,10 @@ class LedgerBuilder:
         if node is None:
             return ((), ())
         if node is not self._object:
-            told, illegible = registered(node, self._codecs)
-            cards = tuple(card for _, its_cards in told for card in its_cards)
-            self._object, self._cards = node, (cards, tuple(illegible))
-        return self._cards
+            by_scheme, illegible = registered(node, self._codecs)
+            gpus = tuple(gpu for _, scheme_gpus in by_scheme for gpu in scheme_gpus)
+            self._object, self._registered_gpus = node, (gpus, tuple(illegible))
+        return self._registered_gpus
 
 
 def believed(sample: PodSample, process: ProcessSample | None) -> tuple[Pod, ...]:

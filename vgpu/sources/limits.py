@@ -60,8 +60,8 @@ class LimitSource:
 
     def _files(self, rejections: list[Rejection]) -> Iterator[tuple[str, Callable[[str], Limits]]]:
         for folder, files in self._folders.values():
-            found = _OF_LAYOUT[files.layout](folder, files, rejections, self._living)
-            yield from ((path, partial(_read, files)) for path in found)
+            paths = _OF_LAYOUT[files.layout](folder, files, rejections, self._living)
+            yield from ((path, partial(_read, files)) for path in paths)
 
 
 def _of_containers(

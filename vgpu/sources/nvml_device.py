@@ -105,10 +105,10 @@ class DeviceReader:
                     errors.append((Reason.DRIVER_ERROR, error.unless_fatal()))
                 else:
                     parts = ((key, read(answer)) for key, read in query.parts.items())
-                    told = {key: value for key, value in parts if value is not None}
-                    wrong = implausible(told)
+                    values = {key: value for key, value in parts if value is not None}
+                    wrong = implausible(values)
                     errors += ((Reason.IMPLAUSIBLE, text) for text in wrong.values())
-                    readings |= {key: told[key] for key in told if key not in wrong}
+                    readings |= {key: values[key] for key in values if key not in wrong}
                 supported.append(query)
                 break
         queries[:] = supported
@@ -149,7 +149,7 @@ class GpuReader(DeviceReader):
     def _reset(self) -> None:
         super()._reset()
         self._lists = list(PROCESS_LISTS) if self._tables.processes else []
-        self._tells_utilization = self._tables.processes
+        self._has_utilization = self._tables.processes
         self._since = 0
         self._instances: dict[str, DeviceReader] = {}
 
@@ -206,7 +206,7 @@ class GpuReader(DeviceReader):
 
         Handles are asked for each time: instances come and go without a new driver generation.
         """
-        known, self._instances = {} if slow else self._instances, {}
+        before, self._instances = {} if slow else self._instances, {}
         try:
             most: int = self._driver.call("nvmlDeviceGetMaxMigDeviceCount", self.handle)
             for index in range(min(most, MOST_INSTANCES)):
@@ -219,7 +219,7 @@ class GpuReader(DeviceReader):
                         continue
                     raise
                 uuid: str = self._driver.call("nvmlDeviceGetUUID", handle)
-                instance = known.get(uuid)
+                instance = before.get(uuid)
                 if instance is None:
                     identity = (uuid, index, handle)
                     instance = DeviceReader(self._driver, identity, INSTANCE, self.info, self.uuid)
@@ -251,7 +251,7 @@ class GpuReader(DeviceReader):
 
     def _utilization(self, now: float) -> dict[int, float] | None:
         """SM utilisation by pid since the last time; None if it is unknown."""
-        if not self._tells_utilization:
+        if not self._has_utilization:
             return None
         until = int((now + CLOCK_SLACK_SECONDS) * 1_000_000)
         since = self._since if self._since <= until else 0  # the clock was set back
@@ -261,7 +261,7 @@ class GpuReader(DeviceReader):
             if error.code == Code.NOT_FOUND:  # all were idle
                 return {}
             if error.code in UNSUPPORTED:
-                self._tells_utilization = False
+                self._has_utilization = False
             else:
                 self.errors.append((Reason.DRIVER_ERROR, error.unless_fatal()))
             return None

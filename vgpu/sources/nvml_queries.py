@@ -117,7 +117,9 @@ def _bit(mask: int) -> Callable[[int], int]:
     return lambda reasons: int(bool(reasons & mask))
 
 
-def _one(name: str, call: str, *args: int, labels: Key = (), times: int = 1, per: int = 1) -> Query:
+def _query(
+    name: str, call: str, *args: int, labels: Key = (), times: int = 1, per: int = 1
+) -> Query:
     """A call that answers with one number."""
     return Query(call, {(name, *labels): _number(times=times, per=per)}, args)
 
@@ -179,14 +181,14 @@ FAST: tuple[Query, ...] = (
         "nvmlDeviceGetTemperatureV",
         {("temperature_celsius",): _number()},
         (0,),  # NVML_TEMPERATURE_GPU
-        otherwise=_one("temperature_celsius", "nvmlDeviceGetTemperature", 0),
+        otherwise=_query("temperature_celsius", "nvmlDeviceGetTemperature", 0),
     ),
-    _one("fan_speed_ratio", "nvmlDeviceGetFanSpeed", per=100),
-    _one("power_usage_watts", "nvmlDeviceGetPowerUsage", per=1000),
-    _one("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", per=1000),
-    _one("energy_joules", "nvmlDeviceGetTotalEnergyConsumption", per=1000),
+    _query("fan_speed_ratio", "nvmlDeviceGetFanSpeed", per=100),
+    _query("power_usage_watts", "nvmlDeviceGetPowerUsage", per=1000),
+    _query("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", per=1000),
+    _query("energy_joules", "nvmlDeviceGetTotalEnergyConsumption", per=1000),
     *(
-        _one("clock_hertz", "nvmlDeviceGetClockInfo", clock, labels=(name,), times=1_000_000)
+        _query("clock_hertz", "nvmlDeviceGetClockInfo", clock, labels=(name,), times=1_000_000)
         for name, clock in CLOCKS.items()
     ),
     Query(
@@ -229,7 +231,7 @@ SLOW: tuple[Query, ...] = (
         },
     ),
     *(
-        _one(
+        _query(
             "temperature_threshold_celsius",
             "nvmlDeviceGetTemperatureThreshold",
             threshold,
@@ -241,11 +243,15 @@ SLOW: tuple[Query, ...] = (
         }.items()  # NVML_TEMPERATURE_THRESHOLD_*
     ),
     *(
-        _one("clock_max_hertz", "nvmlDeviceGetMaxClockInfo", clock, labels=(name,), times=1_000_000)
+        _query(
+            "clock_max_hertz", "nvmlDeviceGetMaxClockInfo", clock, labels=(name,), times=1_000_000
+        )
         for name, clock in CLOCKS.items()
     ),
     *(
-        _one("ecc_errors", "nvmlDeviceGetTotalEccErrors", kind, life, labels=(kind_name, life_name))
+        _query(
+            "ecc_errors", "nvmlDeviceGetTotalEccErrors", kind, life, labels=(kind_name, life_name)
+        )
         for kind_name, kind in {
             "corrected": 0,
             "uncorrected": 1,
@@ -261,15 +267,15 @@ SLOW: tuple[Query, ...] = (
     ),
     _RETIRED_PENDING,
     _REMAPPED_ROWS,
-    _one("pcie_replays", "nvmlDeviceGetPcieReplayCounter"),
-    _one("pcie_link_generation", "nvmlDeviceGetCurrPcieLinkGeneration"),
-    _one("pcie_link_width", "nvmlDeviceGetCurrPcieLinkWidth"),
+    _query("pcie_replays", "nvmlDeviceGetPcieReplayCounter"),
+    _query("pcie_link_generation", "nvmlDeviceGetCurrPcieLinkGeneration"),
+    _query("pcie_link_width", "nvmlDeviceGetCurrPcieLinkWidth"),
     Query("nvmlDeviceGetNvLinkState", {("nvlinks_active",): sum}, each=range(36)),  # MAX_LINKS
 )
 """Asked at every n-th sample: what hardly changes, or costs the driver more."""
 
 PCIE_THROUGHPUT: tuple[Query, ...] = tuple(
-    _one(
+    _query(
         "pcie_throughput_bytes_per_second",
         "nvmlDeviceGetPcieThroughput",
         counter,

@@ -34,9 +34,9 @@ def _address(handle: Any) -> int | None:
 class _Events:
     """The events of one driver generation; a lost GPU cannot be asked for its UUID any more."""
 
-    def __init__(self, cards: Sequence[tuple[str, Any]]) -> None:
-        self.cards = cards
-        self.uuids: Mapping[int | None, str] = {_address(handle): uuid for uuid, handle in cards}
+    def __init__(self, gpus: Sequence[tuple[str, Any]]) -> None:
+        self.gpus = gpus
+        self.uuids: Mapping[int | None, str] = {_address(handle): uuid for uuid, handle in gpus}
         self.registered = False
         self.set: Any = None
 
@@ -105,7 +105,7 @@ class XidWatch:
         """Whether an event came."""
         if not events.registered:
             events.registered = True
-            events.set, heard = self._register(events.cards)
+            events.set, heard = self._register(events.gpus)
             with self._lock:
                 if events is self._events:  # not detached meanwhile
                     self.heard = heard
@@ -131,7 +131,7 @@ class XidWatch:
             self._counts[uuid, xid] = XidCount(uuid, xid, count, time.time())
         log.warning("XID %d on %s", xid, uuid or "an unknown device")
 
-    def _register(self, cards: Sequence[tuple[str, Any]]) -> tuple[Any, frozenset[str]]:
+    def _register(self, gpus: Sequence[tuple[str, Any]]) -> tuple[Any, frozenset[str]]:
         """An event set and whom it hears, which is all who can be; None if there is none."""
         try:
             events = self._driver.call("nvmlEventSetCreate")
@@ -139,7 +139,7 @@ class XidWatch:
             log.warning("XID errors cannot be counted: %s", error)
             return None, frozenset()
         heard: set[str] = set()
-        for place, (uuid, handle) in enumerate(cards):
+        for place, (uuid, handle) in enumerate(gpus):
             try:
                 types = XID_CRITICAL_ERROR | self._further(handle)
                 self._driver.call("nvmlDeviceRegisterEvents", handle, types, events)
@@ -148,7 +148,7 @@ class XidWatch:
                 log.warning("XID errors of %s cannot be counted: %s", uuid, error)
                 if error.code == Code.UNKNOWN:  # leaves the set undefined, says nvml.h
                     self._call_quietly("nvmlEventSetFree", events)
-                    return self._register((*cards[:place], *cards[place + 1 :]))
+                    return self._register((*gpus[:place], *gpus[place + 1 :]))
         if not heard:
             self._call_quietly("nvmlEventSetFree", events)
             return None, frozenset()

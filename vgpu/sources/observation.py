@@ -44,7 +44,7 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
     Each may take ``timeout`` seconds. Of one that is late, data that is younger than ``stale``
     seconds still counts, but no pid of it. What this look itself brings always counts.
     """
-    first = [one for one in on.all() if one is not on.process]
+    first = [collector for collector in on.all() if collector is not on.process]
     begun = time.monotonic()
     deadline = begun + timeout
     for collector in first:
@@ -71,7 +71,7 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
         process=process,
         pods=pods,
         at=now,
-        incomplete=frozenset(name for name, one in on.named() if not one.ok),
+        incomplete=frozenset(name for name, collector in on.named() if not collector.ok),
     )
 
 

@@ -30,15 +30,15 @@ def boot_id(procfs: str = "/proc") -> str:
     """
     path = f"{procfs}/{_BOOT_ID}"
     try:
-        told = read_file(path, _BOOT_ID_LIMIT).decode("ascii", "replace").strip()
+        boot = read_file(path, _BOOT_ID_LIMIT).decode("ascii", "replace").strip()
     except SourceError as error:
         if error.reason is Reason.EXHAUSTED:
             raise
         # Never as if there were nothing to read it for.
         raise SourceError(Reason.UNREADABLE, error.subject, error.detail) from error
-    if not told:
+    if not boot:
         raise SourceError(Reason.UNREADABLE, printable(path), "it is empty")
-    return told
+    return boot
 
 
 def booted_at() -> float:

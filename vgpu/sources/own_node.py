@@ -44,7 +44,7 @@ class NodeWatch:
 
     def sample(self, now: float) -> NodeSample:
         """Pods and node as of now; ``now`` is unix seconds. Raises as :meth:`PodWatch.sample`."""
-        pods, node = self._watch.sample(now), self._both.told
+        pods, node = self._watch.sample(now), self._both.last_read
         return with_node(pods, node.node, node.rejections)
 
     def close(self) -> None:
@@ -52,7 +52,7 @@ class NodeWatch:
         self._watch.close()
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _NodeRead(msgspec.Struct, frozen=True):
     """The node as it was last read, and why it could not be read since."""
 
     node: Node | None = None
@@ -70,12 +70,12 @@ class _Both:
         self._clock = clock
         self._looked_at = 0.0
         self._listed = ""
-        self.told = _Told()
+        self.last_read = _NodeRead()
 
     def list(self) -> tuple[Sequence[Pod | MalformedObject], str]:
-        found, self._listed = self._pods.list()
+        pods, self._listed = self._pods.list()
         self._look()
-        return found, self._listed
+        return pods, self._listed
 
     def watch(self, version: str) -> Iterator[WatchEvent[Pod]]:
         if version != self._listed:  # else it was read just now
@@ -87,11 +87,13 @@ class _Both:
 
     def _may_pass(self) -> bool:
         """Whether the node could not be read for a reason that may be over by now."""
-        return any(one.reason is not Reason.FORBIDDEN for one in self.told.rejections)
+        return any(
+            rejection.reason is not Reason.FORBIDDEN for rejection in self.last_read.rejections
+        )
 
     def _look(self) -> None:
         self._looked_at = self._clock()
         try:
-            self.told = _Told(self._read())
+            self.last_read = _NodeRead(self._read())
         except SourceError as error:
-            self.told = _Told(self.told.node, (error.rejection(),))
+            self.last_read = _NodeRead(self.last_read.node, (error.rejection(),))

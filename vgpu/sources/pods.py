@@ -92,8 +92,8 @@ class PodWatch:
         if silent is None or not state.synced:
             if failure is not None:
                 raise SourceError(failure.reason, failure.subject, failure.detail)
-            said = "" if silent is None else f" for {silent:.0f} s"
-            raise SourceError(Reason.TIMEOUT, self._subject, f"no answer{said}")
+            duration = "" if silent is None else f" for {silent:.0f} s"
+            raise SourceError(Reason.TIMEOUT, self._subject, f"no answer{duration}")
         if not state.objects and not state.malformed:
             detail = "no pod is on this node (--node-name)"
             raise SourceError(Reason.ABSENT, self._subject, detail)

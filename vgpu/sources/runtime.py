@@ -63,12 +63,13 @@ def parse_cgroup_path(path: str) -> ProcessOwner | None:
         slice_name, _, misfit = part.partition(":")
         if uid := pod_uid(slice_name, in_kubernetes):
             inner = misfit.replace(":", "-") or "".join(parts[number + 1 : number + 2])
-            found = _container(inner)
-            return ProcessOwner(found[0], uid, found[1]) if found else None
+            container = _container(inner)
+            return ProcessOwner(container[0], uid, container[1]) if container else None
     for number, part in enumerate(parts):
-        if found := _container(part):
+        if container := _container(part):
             parent = parts[number - 1] if number else ""
-            return ProcessOwner(found[0], "", found[1] or ("docker" if parent == "docker" else ""))
+            runtime = container[1] or ("docker" if parent == "docker" else "")
+            return ProcessOwner(container[0], "", runtime)
     return None
 
 
@@ -212,8 +213,8 @@ def read_containers(cgroupfs: str, uid: str) -> dict[str, str]:
         if pod == uid
         for folder in _folders(pod_folder)
     )
-    found = ((_container(folder.rpartition("/")[2]), folder) for folder in folders)
-    return {container[0]: folder for container, folder in found if container}
+    containers = ((_container(folder.rpartition("/")[2]), folder) for folder in folders)
+    return {container[0]: folder for container, folder in containers if container}
 
 
 def _kubelet_trees(cgroupfs: str) -> list[str]:

@@ -59,12 +59,12 @@ def pod_sample(
     pods: Iterable[Pod], *, complete: bool, malformed: Iterable[MalformedObject] = ()
 ) -> PodSample:
     """What these pods tell; of those that are ``malformed`` it is known that they are there."""
-    each = tuple(pods)
+    all_pods = tuple(pods)
     refs: dict[str, list[PodRef]] = {}
     containers: dict[str, ContainerName] = {}
     statuses = []
     finished = set()
-    for pod in each:
+    for pod in all_pods:
         ref = PodRef(pod.kubelet_uid, pod.ref.namespace, pod.ref.name)
         refs.setdefault(ref.uid, []).append(ref)
         statuses.append(PodSummary(ref, pod.phase, pod.reason, shares_gpus(pod)))
@@ -73,20 +73,20 @@ def pod_sample(
                 containers[status.id] = ContainerName(ref.namespace, ref.name, status.name, ref.uid)
             if status.has_succeeded and status.kind is ContainerKind.INIT:
                 finished.add((ref.uid, status.name))
-    names = {uid: told[0] for uid, told in refs.items() if len(told) == 1}
+    names = {uid: pod_refs[0] for uid, pod_refs in refs.items() if len(pod_refs) == 1}
     unread = tuple(malformed)
     for bad in unread:
         if bad.ref.uid:
             names.setdefault(bad.ref.uid, bad.ref)
     return PodSample(
-        each,
+        all_pods,
         complete and not unread,
         names,
         containers,
         tuple(statuses),
         frozenset(finished),
         rejections=(
-            *(_shared(uid, told) for uid, told in refs.items() if len(told) > 1),
+            *(_shared(uid, pod_refs) for uid, pod_refs in refs.items() if len(pod_refs) > 1),
             *(Rejection(bad.title, Reason.MALFORMED, bad.detail) for bad in unread),
         ),
     )
@@ -108,9 +108,9 @@ def with_node(
     pods: PodSample, node: Node | None, rejections: Iterable[Rejection] = ()
 ) -> NodeSample:
     """A node's pods and the node itself; ``rejections`` are why it could not be read."""
-    told = msgspec.structs.asdict(pods)
-    told["rejections"] = (*pods.rejections, *rejections)
-    return NodeSample(**told, node=node)
+    fields = msgspec.structs.asdict(pods)
+    fields["rejections"] = (*pods.rejections, *rejections)
+    return NodeSample(**fields, node=node)
 
 
 class OwnSample(msgspec.Struct, frozen=True):

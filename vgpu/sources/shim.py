@@ -191,8 +191,8 @@ class ShimSource:
         Raises:
             SourceError: no root could be read; ABSENT if there is none and one is required.
         """
-        found = _Pass(time.time_ns())
-        seen: set[tuple[int, int]] = set()
+        this_pass = _Pass(time.time_ns())
+        roots_read: set[tuple[int, int]] = set()
         failed: list[SourceError] = []
         for root in self._roots:
             try:
@@ -202,9 +202,9 @@ class ShimSource:
                 continue
             try:
                 stamp = _stamp(fd)
-                if stamp[:2] not in seen:
-                    seen.add(stamp[:2])
-                    self._read_root(root, fd, stamp, found)
+                if stamp[:2] not in roots_read:
+                    roots_read.add(stamp[:2])
+                    self._read_root(root, fd, stamp, this_pass)
             except OSError as error:
                 failed.append(translated(error, root.path))
             finally:
@@ -216,52 +216,54 @@ class ShimSource:
         if len(failed) == len(self._roots):
             raise (broken or failed or [SourceError(Reason.ABSENT, "no roots")])[0]
         for failure in broken:
-            found.refuse(failure, failure.subject)
-        return ShimSample(tuple(found.files), tuple(found.rejections))
+            this_pass.refuse(failure, failure.subject)
+        return ShimSample(tuple(this_pass.files), tuple(this_pass.rejections))
 
-    def _read_root(self, root: _Root, fd: int, stamp: tuple[int, int, int], found: _Pass) -> None:
+    def _read_root(
+        self, root: _Root, fd: int, stamp: tuple[int, int, int], this_pass: _Pass
+    ) -> None:
         listing = root.listing
         if listing is None or listing.stamp != stamp:
             listing = _list_root(fd, root.path, stamp, self._living)
-            kept = listing.whole and _settled(stamp, found.now_ns)
+            kept = listing.whole and _settled(stamp, this_pass.now_ns)
             root.listing = listing if kept else None
-            known = (name for name, _ in listing.entries if name in root.folders)
-            root.folders = {name: root.folders[name] for name in known}
-        found.rejections += listing.rejections
+            names = (name for name, _ in listing.entries if name in root.folders)
+            root.folders = {name: root.folders[name] for name in names}
+        this_pass.rejections += listing.rejections
         for name, path in listing.entries:
             try:
-                _read_folder(root.folders, fd, name, path, found)
+                _read_folder(root.folders, fd, name, path, this_pass)
             except SourceError as error:
-                found.refuse(error, path)
+                this_pass.refuse(error, path)
             except OSError as error:
-                found.refuse(translated(error, path), path)
+                this_pass.refuse(translated(error, path), path)
 
 
 def _read_folder(
-    known: dict[str, _Listing], root_fd: int, name: str, path: str, found: _Pass
+    listings: dict[str, _Listing], root_fd: int, name: str, path: str, this_pass: _Pass
 ) -> None:
     """Read the one region of one container's folder."""
     fd = _open(name, _FOLDER_FLAGS, root_fd)
     try:
         stamp = _stamp(fd)
-        listing = known.get(name)
+        listing = listings.get(name)
         if listing is None or listing.stamp != stamp:
             listing = _list_folder(fd, path, stamp)
-            if _settled(stamp, found.now_ns):
-                known[name] = listing
-        found.rejections += listing.rejections
+            if _settled(stamp, this_pass.now_ns):
+                listings[name] = listing
+        this_pass.rejections += listing.rejections
         regions = []
         for file, file_path in listing.entries:
             try:
                 regions.append((file_path, read_region(file, fd)))
             except SourceError as error:
-                found.refuse(error, file_path)
+                this_pass.refuse(error, file_path)
     finally:
         os.close(fd)
     if len(regions) > 1:
         raise SourceError(Reason.AMBIGUOUS, path, f"{len(regions)} valid regions")
     pod_uid, _, container = name.partition("_")
-    found.files.extend(RegionFile(at, pod_uid, container, region) for at, region in regions)
+    this_pass.files.extend(RegionFile(at, pod_uid, container, region) for at, region in regions)
 
 
 def _stamp(fd: int) -> tuple[int, int, int]:

@@ -153,12 +153,12 @@ def _load(path: str, previous: WebPolicy) -> tuple[WebPolicy, dict[str, _Signatu
     """The policy that a file asks for, and the signatures of all files it was made from."""
     from vgpu.web.schema import Invalid, parse  # noqa: PLC0415 - loads YAML
 
-    seen: dict[str, _Signature | None] = {}
+    signatures: dict[str, _Signature | None] = {}
     file = Path(path)
 
     def read(name: str) -> bytes:
         full = str(file.parent / name)
-        content, seen[full] = _read(full)
+        content, signatures[full] = _read(full)
         return content
 
     try:
@@ -169,7 +169,7 @@ def _load(path: str, previous: WebPolicy) -> tuple[WebPolicy, dict[str, _Signatu
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or error
         raise WebConfigError(path, "", f"cannot be read: {problem}") from None
-    return policy, seen
+    return policy, signatures
 
 
 def _policy(config: "WebConfig", previous: WebPolicy, read: Callable[[str], bytes]) -> WebPolicy:

@@ -54,11 +54,11 @@ class Connections:
 
         From an address that has all its places, a connection of that address makes room.
         """
-        present = [one for one, _ in self.all()]
-        peers = [one for one in present if one.peer == connection.peer]
+        present = [other for other, _ in self.all()]
+        peers = [other for other in present if other.peer == connection.peer]
         crowd = peers if len(peers) >= self._most_per_address else present
         full = crowd is peers or len(present) >= self._most
-        if full and not self._close_one(crowd, connection.peer):
+        if full and not self._close_first(crowd, connection.peer):
             return False
         with self._lock:
             self._threads[connection] = thread
@@ -71,9 +71,9 @@ class Connections:
 
     def make_room(self) -> bool:
         """Close one connection, if one can be closed."""
-        return self._close_one([one for one, _ in self.all()], "")
+        return self._close_first([connection for connection, _ in self.all()], "")
 
-    def _close_one(self, present: Iterable[ClientConnection], peer: str) -> bool:
+    def _close_first(self, present: Iterable[ClientConnection], peer: str) -> bool:
         victim = first_to_go(present, time.monotonic())
         if victim is None:
             return False
@@ -106,7 +106,9 @@ def first_to_go(present: Iterable[ClientConnection], now: float) -> ClientConnec
     ordinary client in the moment of the other. One whose client has acted, and whose thread has
     only not run since, waits no more.
     """
-    waiting = [(wait, one) for one in present if (wait := one.waiting) is not None]
+    waiting = [
+        (wait, connection) for connection in present if (wait := connection.waiting) is not None
+    ]
     sizes = Counter(wait.for_request for wait, _ in waiting)
 
     def rank(item: tuple[ConnectionWait, ClientConnection]) -> tuple[bool, int, bool, float]:
@@ -115,4 +117,4 @@ def first_to_go(present: Iterable[ClientConnection], now: float) -> ClientConnec
         return not stalled, -sizes[wait.for_request], wait.moves, wait.since
 
     ranked = sorted(waiting, key=rank)
-    return next((one for _, one in ranked if not one.client_acted()), None)
+    return next((connection for _, connection in ranked if not connection.client_acted()), None)

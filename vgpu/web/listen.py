@@ -80,8 +80,8 @@ def listen(address: str) -> socket.socket:
 
 def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
     """The first address of a name, IPv4 before IPv6, as Go's listeners choose it."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    family, _, _, _, target = min(found, key=lambda item: item[0] != socket.AF_INET)
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    family, _, _, _, target = min(addresses, key=lambda item: item[0] != socket.AF_INET)
     return family, target
 
 

@@ -134,22 +134,22 @@ class Gaia(BaseCodec, frozen=True):
         subject = subject_of(claim.pod)
         flag = _flag(claim)
         numbers = positions(containers)
-        told = {}
+        annotations = {}
         for allocation in claim.allocations:
             if allocation.container not in numbers:
                 detail = "not one of the pod's app containers"
                 raise ClaimError(subject, PREDICATE_INDEX, allocation.container, detail)
-            told[f"{PREDICATE_INDEX}{numbers[allocation.container]}"] = ",".join(
+            annotations[f"{PREDICATE_INDEX}{numbers[allocation.container]}"] = ",".join(
                 str(gaia_grant.card_of(subject, share, devices).index)
                 for share in gaia_grant.checked(subject, allocation)
             )
-        if len(told) < len(claim.allocations):
-            raise ClaimError(subject, PREDICATE_INDEX, str(len(told)), "a container twice")
+        if len(annotations) < len(claim.allocations):
+            raise ClaimError(subject, PREDICATE_INDEX, str(len(annotations)), "a container twice")
         if claim.node:
-            told[PREDICATE_NODE] = claim.node
+            annotations[PREDICATE_NODE] = claim.node
         if claim.assumed_at is not None:
-            told[PREDICATE_TIME] = nanoseconds(claim.assumed_at, subject, PREDICATE_TIME)
-        return told | {ASSIGNED: flag}
+            annotations[PREDICATE_TIME] = nanoseconds(claim.assumed_at, subject, PREDICATE_TIME)
+        return annotations | {ASSIGNED: flag}
 
     def devices(self, node: Node) -> tuple[Device, ...]:
         """The GPUs by index, all of the average size. Raises ClaimError."""
@@ -190,7 +190,7 @@ class Gaia(BaseCodec, frozen=True):
 
 def _requests(pod: Pod, limit: int | None) -> tuple[Request, ...]:
     """Raises ClaimError."""
-    asked = [
+    amounts = [
         (
             container,
             amount(pod, container, CORE, MOST_CORES),
@@ -200,19 +200,19 @@ def _requests(pod: Pod, limit: int | None) -> tuple[Request, ...]:
     ]
     return tuple(
         _request(pod, container, cores, blocks, limit)
-        for container, cores, blocks in asked
+        for container, cores, blocks in amounts
         if cores or blocks
     )
 
 
 def _request(pod: Pod, container: Container, cores: int, blocks: int, limit: int | None) -> Request:
     """Raises ClaimError for what gaia does not allow."""
-    cards, rest = divmod(cores, WHOLE_DEVICE_PERCENT)
-    if cards and rest:
+    count, rest = divmod(cores, WHOLE_DEVICE_PERCENT)
+    if count and rest:
         detail = f"container {container.name}: cores are greater than 100, must be multiple of 100"
         raise ClaimError(subject_of(pod), CORE, str(cores), detail)
-    if cards:
-        return Request(container.name, cards, cores_milli=WHOLE_DEVICE_MILLI, kind=container.kind)
+    if count:
+        return Request(container.name, count, cores_milli=WHOLE_DEVICE_MILLI, kind=container.kind)
     if not cores or not blocks:
         key = MEMORY if cores else CORE
         detail = f"container {container.name}: a part of a GPU needs cores and memory"

@@ -63,8 +63,8 @@ def model_label(card_name: str) -> str:
 
     The second word of the first GPU's name, if that has more than two.
     """
-    words = _SPACE.split(card_name)
-    return words[1] if len(words) > 2 and _LABEL.fullmatch(words[1]) else ""
+    parts = _SPACE.split(card_name)
+    return parts[1] if len(parts) > 2 and _LABEL.fullmatch(parts[1]) else ""
 
 
 def slot(resource: str, device_id: str) -> Slot:

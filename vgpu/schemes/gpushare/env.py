@@ -72,14 +72,14 @@ def environment(
     original plugin does not serve) the totals are sums, so that a container's part of them is
     its part of each GPU.
     """
-    told = {
-        VISIBLE_DEVICES: ",".join(card.name for card in cards),
-        DEVICE_INDEX: ",".join(str(card.index) for card in cards),
+    env = {
+        VISIBLE_DEVICES: ",".join(gpu.name for gpu in cards),
+        DEVICE_INDEX: ",".join(str(gpu.index) for gpu in cards),
         POD_UNITS: str(container_units),
         CONTAINER_UNITS: str(container_units),
-        DEVICE_UNITS: str(sum((card.memory_bytes or 0) // memory_unit for card in cards)),
+        DEVICE_UNITS: str(sum((gpu.memory_bytes or 0) // memory_unit for gpu in cards)),
     }
-    return told if isolation else told | {NO_ISOLATION: "true"}
+    return env if isolation else env | {NO_ISOLATION: "true"}
 
 
 def legacy_refusal(

@@ -80,14 +80,14 @@ def unhealthy_cards(text: str, node: str) -> frozenset[int]:
 
     Raises ClaimError for anything that is no index. The original takes that for GPU 0.
     """
-    found = set()
+    indices = set()
     for token in text.split(",") if text else ():
-        card = card_number(token.strip(" "))
-        if card is None:
+        index = card_number(token.strip(" "))
+        if index is None:
             subject = f"configmap {UNHEALTHY_NAMESPACE}/{unhealthy_name(node)}"
             raise ClaimError(subject, UNHEALTHY_KEY, text, f"{token[:16]!r} is not a GPU")
-        found.add(card)
-    return frozenset(found)
+        indices.add(index)
+    return frozenset(indices)
 
 
 def unhealthy_data(indices: Iterable[int]) -> dict[str, str]:

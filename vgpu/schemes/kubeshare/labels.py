@@ -93,8 +93,8 @@ def written(
 
     Raises ClaimError.
     """
-    cards = [resolve(share, devices, subject, GPU_UUID) for share in shares]
-    uuids = tuple(card.uuid for card in cards)
+    gpus = [resolve(share, devices, subject, GPU_UUID) for share in shares]
+    uuids = tuple(gpu.uuid for gpu in gpus)
     _check(uuids, ",".join(uuids), subject)
     if len(shares) == 1:
         memory, text = shares[0].memory_bytes, uuids[0]
@@ -103,8 +103,8 @@ def written(
             if share.memory_bytes is not None or share.cores_milli != WHOLE_DEVICE_MILLI:
                 detail = "a part of a GPU beside another GPU"
                 raise ClaimError(subject, GPU_UUID, share.device, detail)
-        sizes = [card.memory_bytes for card in cards if card.memory_bytes is not None]
-        memory = sum(sizes) if len(sizes) == len(cards) else None
+        sizes = [gpu.memory_bytes for gpu in gpus if gpu.memory_bytes is not None]
+        memory = sum(sizes) if len(sizes) == len(gpus) else None
         text = "".join(f"{uuid}," for uuid in uuids)
     if memory is None:
         raise ClaimError(subject, PREFIX + MEMORY, "", "the memory is not known")

@@ -146,11 +146,11 @@ def join(pods: Iterable[Pod], share_pods: Iterable[Pod]) -> tuple[Pod, ...]:
         owned = pod.owner is not None and pod.owner.kind == OWNER
         share_pod = waiting.pop(pod.owner.uid, None) if pod.owner and owned else None
         if share_pod is not None:
-            known = {
+            annotations = {
                 key: share_pod.annotations[key]
                 for key in (SHARE_POD, BOUND_DEVICE, MANAGER_PORT)
                 if key in share_pod.annotations
             }
-            pod = structs.replace(pod, annotations={**pod.annotations, **known})  # noqa: PLW2901
+            pod = structs.replace(pod, annotations={**pod.annotations, **annotations})  # noqa: PLW2901
         joined.append(pod)
     return (*joined, *waiting.values())

@@ -53,16 +53,16 @@ def read(pod: Pod, key_set: KeySet, unit: int, asking: Collection[str]) -> Claim
     """
     key = key_set.devices if key_set.devices in pod.annotations else key_set.to_allocate
     segments = _segments(pod, key, unit)
-    told = [shares for shares in segments if shares]
-    if not told:
+    shares_in_order = [shares for shares in segments if shares]
+    if not shares_in_order:
         return None
-    known = [one for one in pod.containers if one.name in asking]
+    asking_containers = [container for container in pod.containers if container.name in asking]
     names = (
-        _containers(pod, key, len(told), known)
-        if known
+        _containers(pod, key, len(shares_in_order), asking_containers)
+        if asking_containers
         else _containers_by_position(pod, key, segments, for_all=key_set.for_all)
     )
-    held = list(zip(names, told, strict=True))
+    held = list(zip(names, shares_in_order, strict=True))
     remarks: list[str] = []
     unserved = _unserved(pod, key_set.to_allocate, unit, held, remarks)
     bind_phase = _bind_phase(pod, key_set.bind_phase, remarks)
@@ -123,8 +123,8 @@ def _containers(pod: Pod, key: str, count: int, asking: Sequence[Container]) -> 
     app containers; HAMi before that and Volcano write for app containers only. With init containers
     that ask, the two readings differ in number.
     """
-    before = [one.name for one in asking if one.kind is not ContainerKind.APP]
-    apps = [one.name for one in asking if one.kind is ContainerKind.APP]
+    before = [container.name for container in asking if container.kind is not ContainerKind.APP]
+    apps = [container.name for container in asking if container.kind is ContainerKind.APP]
     if count == len(before) + len(apps):
         return before + apps
     if count == len(apps):
@@ -148,7 +148,9 @@ def _containers_by_position(
     its segment is in front (HAMi 2.7 to 2.9). Raises ClaimError with both readings.
     """
     apps = list(pod.apps)
-    every = [one.name for one in pod.containers if one.kind is not ContainerKind.APP] + apps
+    every = [
+        container.name for container in pod.containers if container.kind is not ContainerKind.APP
+    ] + apps
     text = pod.annotations.get(key, "")
     if PLACEHOLDER not in text and not _of_several_vendors(pod):
         if for_all and len(segments) == len(every):
@@ -166,8 +168,8 @@ def _containers_by_position(
 
 def _of_several_vendors(pod: Pod) -> bool:
     """Whether it may be: there is no resource for which all containers ask that ask for any."""
-    asked = [set(one.limits) for one in pod.containers if one.limits]
-    return bool(asked) and not set.intersection(*asked)
+    resources = [set(container.limits) for container in pod.containers if container.limits]
+    return bool(resources) and not set.intersection(*resources)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -230,7 +232,7 @@ def write(
     them asks. Raises ClaimError for what these annotations cannot say.
     """
     subject = subject_of(claim.pod)
-    shares = {each.container: each.shares for each in claim.allocations}
+    shares = {allocation.container: allocation.shares for allocation in claim.allocations}
     names = tuple(containers) if key_set.for_all else tuple(shares)
     if len(set(names)) != len(names) or [name for name in names if name in shares] != [*shares]:
         raise ClaimError(subject, key_set.devices, ", ".join(shares), "not the pod's containers")
@@ -306,19 +308,19 @@ def _is_ours(entry: str) -> bool:
 
 def _bind_phase_of(claim: Claim, key: str, subject: str) -> str:
     """The phase, if it reports that of every container. Raises ClaimError."""
-    told = [each.phase for each in claim.allocations]
-    if claim.scheme is not Scheme.VOLCANO or not told:
-        raise ClaimError(subject, key, claim.scheme, f"{len(told)} containers")
-    if not claim.failed and set(told) == {Phase.ASSIGNED}:
+    phases = [allocation.phase for allocation in claim.allocations]
+    if claim.scheme is not Scheme.VOLCANO or not phases:
+        raise ClaimError(subject, key, claim.scheme, f"{len(phases)} containers")
+    if not claim.failed and set(phases) == {Phase.ASSIGNED}:
         return SUCCESS
     unserved = frozenset(claim.unserved)
     waiting = [
-        Phase.ASSUMED if each.container in unserved else Phase.ASSIGNED
-        for each in claim.allocations
+        Phase.ASSUMED if allocation.container in unserved else Phase.ASSIGNED
+        for allocation in claim.allocations
     ]
-    if told != waiting:
+    if phases != waiting:
         detail = "exactly the shares that Allocate has not served yet must be assumed"
-        raise ClaimError(subject, key, ", ".join(told), detail)
+        raise ClaimError(subject, key, ", ".join(phases), detail)
     return FAILED if claim.failed else ALLOCATING
 
 

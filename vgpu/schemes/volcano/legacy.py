@@ -45,31 +45,31 @@ def claim(pod: Pod, requests: tuple[Request, ...]) -> Claim | None:
     text = pod.annotations.get(INDEX)
     if text is None:
         return None
-    cards = _indices(text, subject_of(pod), INDEX)
+    gpus = _indices(text, subject_of(pod), INDEX)
     phase = Phase.ASSIGNED if pod.annotations.get(ASSIGNED) == "true" else Phase.ASSUMED
     allocations, taken = [], 0
-    for asked in requests:
-        if asked.kind is not ContainerKind.INIT:
-            whole = asked.memory_bytes is None
-            mine = cards[taken : taken + asked.count] if whole else cards[:1]
-            taken += asked.count if whole else 0
-            if len(mine) != asked.count:
-                detail = f"not the {asked.count} GPUs that {asked.container} asks for"
+    for request in requests:
+        if request.kind is not ContainerKind.INIT:
+            whole = request.memory_bytes is None
+            indices = gpus[taken : taken + request.count] if whole else gpus[:1]
+            taken += request.count if whole else 0
+            if len(indices) != request.count:
+                detail = f"not the {request.count} GPUs that {request.container} asks for"
                 raise ClaimError(subject_of(pod), INDEX, text, detail)
-            cores = asked.cores_milli if whole else None
-            shares = tuple(Share(str(card), asked.memory_bytes, cores) for card in mine)
-            allocations.append(Allocation(asked.container, shares, phase))
+            cores = request.cores_milli if whole else None
+            shares = tuple(Share(str(gpu), request.memory_bytes, cores) for gpu in indices)
+            allocations.append(Allocation(request.container, shares, phase))
     if not allocations:
         raise ClaimError(subject_of(pod), INDEX, text, f"no container asks for {MEMORY}")
-    told = pod.annotations.get(TIME, _NEVER)
-    at = seconds(told)
+    time = pod.annotations.get(TIME, _NEVER)
+    at = seconds(time)
     return Claim(
         scheme=Scheme.VOLCANO,
         pod=pod.ref,
         node="",
         allocations=tuple(allocations),
         assumed_at=at,
-        remarks=() if at is not None or told == _NEVER else (remark(TIME, "not a time", told),),
+        remarks=() if at is not None or time == _NEVER else (remark(TIME, "not a time", time),),
     )
 
 
@@ -80,17 +80,17 @@ def devices(node: Node, unit: int) -> tuple[Device, ...]:
     if not 0 <= count <= _MOST_CARDS or not 0 <= memory <= MOST:
         raise ClaimError(subject, NUMBER, str(count), f"GPUs with {memory} of {MEMORY}")
     text = node.annotations.get(UNHEALTHY, "").removesuffix(",")
-    ill = _indices(text, subject, UNHEALTHY) if text else []
+    unhealthy = _indices(text, subject, UNHEALTHY) if text else []
     return tuple(
-        Device(index=index, memory_bytes=memory // count * unit, healthy=index not in ill)
+        Device(index=index, memory_bytes=memory // count * unit, healthy=index not in unhealthy)
         for index in range(count)
     )
 
 
 def _indices(text: str, subject: str, key: str) -> list[int]:
     """GPU indices joined by commas; a bad one is never GPU 0. Raises ClaimError."""
-    words = text.split(",", _MOST_CARDS)
-    indices = [index for word in words if (index := number(word, _MOST_CARDS)) is not None]
-    if len(indices) < len(words) or len(words) > _MOST_CARDS:
+    fields = text.split(",", _MOST_CARDS)
+    indices = [index for field in fields if (index := number(field, _MOST_CARDS)) is not None]
+    if len(indices) < len(fields) or len(fields) > _MOST_CARDS:
         raise ClaimError(subject, key, text, "not indices of GPUs")
     return indices

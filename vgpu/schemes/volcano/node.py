@@ -102,14 +102,14 @@ def registrations(node: Node, key_set: KeySet) -> tuple[Registration, ...]:
     text = node.annotations.get(key_set.register, "")
     subject = f"node {node.name}"
     read = _from_json if text.startswith("[") else _from_columns
-    cards = read(text, key_set, subject)
-    seen: set[str] = set()
-    for card in cards:
-        flaw = "twice the same GPU" if card.uuid in seen else _flaw(card)
+    gpus = read(text, key_set, subject)
+    uuids: set[str] = set()
+    for gpu in gpus:
+        flaw = "twice the same GPU" if gpu.uuid in uuids else _flaw(gpu)
         if flaw:
-            raise ClaimError(subject, key_set.register, text, f"{card.uuid[:40]!r}: {flaw}")
-        seen.add(card.uuid)
-    return cards
+            raise ClaimError(subject, key_set.register, text, f"{gpu.uuid[:40]!r}: {flaw}")
+        uuids.add(gpu.uuid)
+    return gpus
 
 
 def registration(cards: Iterable[Registration], key_set: KeySet, columns: int = 0) -> str:
@@ -117,28 +117,28 @@ def registration(cards: Iterable[Registration], key_set: KeySet, columns: int = 
 
     Raises ClaimError for what the form cannot say.
     """
-    said = tuple(cards)
-    for card in said:
-        if flaw := _flaw(card):
-            raise ClaimError("registration", key_set.register, card.uuid, flaw)
+    gpus = tuple(cards)
+    for gpu in gpus:
+        if flaw := _flaw(gpu):
+            raise ClaimError("registration", key_set.register, gpu.uuid, flaw)
     if key_set.json and not columns:
-        return msgspec.json.encode(said).decode()
+        return msgspec.json.encode(gpus).decode()
     names = key_set.columns[: columns or None]
-    return "".join(",".join(_cell(card, name, key_set) for name in names) + ":" for card in said)
+    return "".join(",".join(_cell(gpu, name, key_set) for name in names) + ":" for gpu in gpus)
 
 
 def _from_json(text: str, key_set: KeySet, subject: str) -> tuple[Registration, ...]:
     try:
-        cards = _JSON.decode(text.encode(errors="replace"))
+        gpus = _JSON.decode(text.encode(errors="replace"))
     except (msgspec.DecodeError, RecursionError) as error:
         raise ClaimError(subject, key_set.register, text, str(error)) from error
     # Go leaves out zeros.
-    return tuple(structs.replace(card, index=card.index or 0) for card in cards)
+    return tuple(structs.replace(gpu, index=gpu.index or 0) for gpu in gpus)
 
 
 def _from_columns(text: str, key_set: KeySet, subject: str) -> tuple[Registration, ...]:
     """``<column>,…:<column>,…:``; columns beyond the known ones are not looked at."""
-    cards = []
+    gpus = []
     for part in filter(None, text.split(":")):
         cells = part.split(",")
         if len(cells) < key_set.least_columns:
@@ -148,24 +148,24 @@ def _from_columns(text: str, key_set: KeySet, subject: str) -> tuple[Registratio
             values[column] = _COLUMNS[column](cell)
             if values[column] is None:
                 raise ClaimError(subject, key_set.register, part, f"{column} is {cell[:40]!r}")
-        cards.append(structs.replace(Registration(), **values))
-    return tuple(cards)
+        gpus.append(structs.replace(Registration(), **values))
+    return tuple(gpus)
 
 
-def _flaw(card: Registration) -> str:
+def _flaw(gpu: Registration) -> str:
     """What the annotation, in either form, cannot say of the GPU; "" if nothing."""
-    numbers = (card.index or 0, card.slots, card.memory, card.cores, card.numa + 1)
+    numbers = (gpu.index or 0, gpu.slots, gpu.memory, gpu.cores, gpu.numa + 1)
     if not all(0 <= value <= MOST for value in numbers):
         return f"a number outside 0..{MOST}"
-    if not is_device(card.uuid):
+    if not is_device(gpu.uuid):
         return "not a GPU's UUID"
-    return "" if is_word(card.type) and is_word(card.mode) else "not a type and a mode"
+    return "" if is_word(gpu.type) and is_word(gpu.mode) else "not a type and a mode"
 
 
-def _cell(card: Registration, column: str, key_set: KeySet) -> str:
-    value = getattr(card, column)
+def _cell(gpu: Registration, column: str, key_set: KeySet) -> str:
+    value = getattr(gpu, column)
     if value is None:
-        raise ClaimError("registration", key_set.register, card.uuid, f"{column} is missing")
+        raise ClaimError("registration", key_set.register, gpu.uuid, f"{column} is missing")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -173,15 +173,15 @@ def devices(cards: Iterable[Registration], unit: int) -> tuple[Device, ...]:
     """The registered GPUs as devices; ``unit`` is the bytes of one unit of memory."""
     return tuple(
         Device(
-            uuid=card.uuid,
-            index=card.index,
-            memory_bytes=card.memory * unit,
-            cores_milli=card.cores * MILLI_PER_PERCENT,
-            slots=card.slots,
-            healthy=card.healthy,
-            model=card.type.removeprefix(VENDOR),
+            uuid=gpu.uuid,
+            index=gpu.index,
+            memory_bytes=gpu.memory * unit,
+            cores_milli=gpu.cores * MILLI_PER_PERCENT,
+            slots=gpu.slots,
+            healthy=gpu.healthy,
+            model=gpu.type.removeprefix(VENDOR),
         )
-        for card in cards
+        for gpu in cards
     )
 
 
@@ -219,11 +219,11 @@ def handshake(node: Node, key_set: KeySet) -> Handshake | None:
     for key in key_set.handshake:
         text = node.annotations.get(key)
         if text is not None:
-            word = next((each for each in _STATES if text.startswith(each)), None)
-            if word is None:
+            name = next((state for state in _STATES if text.startswith(state)), None)
+            if name is None:
                 raise ClaimError(f"node {node.name}", key, text, "not a handshake")
-            at = stamp(text.removeprefix(word).removeprefix("_").removeprefix(" "))
-            return Handshake(key, _STATES[word], at)
+            at = stamp(text.removeprefix(name).removeprefix("_").removeprefix(" "))
+            return Handshake(key, _STATES[name], at)
     return None
 
 
