@@ -19,13 +19,13 @@ from vgpu.units import MIB, WHOLE_DEVICE_MILLI
 
 
 class CardUse(msgspec.Struct, frozen=True):
-    """A GPU in a container's hands.
+    """A container's use of a GPU.
 
     Attributes:
-        card: which.
-        sm_percent: what all the container's processes use of its cores.
-        used_bytes: of its memory.
-        pids: the container's processes on it.
+        ``card``: the GPU.
+        sm_percent: use of the GPU's cores by all processes of the container.
+        used_bytes: use of the GPU's memory by the same processes.
+        pids: the container's processes on the GPU.
     """
 
     card: TopologyGpu
@@ -39,9 +39,9 @@ class ContainerUse(msgspec.Struct, frozen=True):
 
     Attributes:
         name: its name.
-        cores_milli: what it asked for, of all its GPUs together.
-        memory_bytes: likewise; None is all memory of its GPUs.
-        cards: what it got.
+        cores_milli: requested cores, of all its GPUs together.
+        memory_bytes: requested memory, likewise; None is all memory of its GPUs.
+        ``cards``: its use of each of its GPUs.
     """
 
     name: str
@@ -137,7 +137,7 @@ def usages(state: DisplayState) -> UsageResponse:
 
 
 def version(state: DisplayState) -> VersionResponse:
-    """Version."""
+    """The message of Version."""
     return VersionResponse(state.version)
 
 
@@ -186,5 +186,5 @@ def graph_text(state: DisplayState) -> str:
 
 
 def usages_text(state: DisplayState) -> str:
-    """Who uses the GPUs: the JSON of PrintUsages, for people, with a newline at the end."""
+    """The JSON of PrintUsages, indented, with a newline at the end."""
     return msgspec.json.format(msgspec.json.encode(usages(state)), indent=2).decode() + "\n"

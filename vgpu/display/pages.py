@@ -14,7 +14,7 @@ from vgpu.reasons import SourceError
 from vgpu.web.message import Handler, HttpRequest, HttpResponse
 
 UNAVAILABLE = 14
-"""gRPC's status code, which the gateway tells in the body."""
+"""gRPC's status code, which the gateway writes into the body."""
 
 _PATHS: dict[str, Callable[[DisplayState], Message]] = {
     "/graph": graph,

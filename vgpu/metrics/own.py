@@ -13,7 +13,7 @@ from vgpu.metrics.family import Family, FamilyTable, MetricType
 
 
 class OwnView(msgspec.Struct, frozen=True):
-    """What is said of ourselves: what is running, and numbers by the name of their family."""
+    """What a program reports of itself: its build, and numbers by the name of their family."""
 
     build: Mapping[str, str]
     own: Mapping[str, float]

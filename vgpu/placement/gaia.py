@@ -32,7 +32,7 @@ class GaiaReason(StrEnum):
 
 
 class GaiaRefusal(msgspec.Struct, frozen=True):
-    """No GPUs; ``words`` is what to tell the kubelet."""
+    """No GPUs; ``words`` is the message for the kubelet."""
 
     why: GaiaReason
     words: str
@@ -42,12 +42,12 @@ Choice = tuple[TopologyGpu, ...] | GaiaRefusal
 
 
 class GaiaRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How gpu-manager was set up, and whether its weakness is wanted.
+    """How gpu-manager was set up, and whether its weakness is kept.
 
     Attributes:
-        share_mode: ``--share-mode``: whether parts of GPUs are given at all.
+        share_mode: ``--share-mode``: whether parts of GPUs are allocated at all.
         derive_again: choose a part's GPU again and refuse the pod where gpu-admission chose
-            another one, as the original does; else the choice of gpu-admission is law while it is
+            another one, as the original does; else the choice of gpu-admission is used if it is
             legal, also for whole GPUs, for which the original ignores it.
     """
 
@@ -66,8 +66,8 @@ def allocate(
 ) -> tuple[Share, ...] | GaiaRefusal:
     """The shares of a container, (pod UID, name): those that it has already, or new ones.
 
-    ``tree`` has nothing taken yet: ``held`` tells what every container has. ``predicate`` are the
-    minor numbers that gpu-admission chose.
+    ``tree`` has nothing taken yet; ``held`` has the shares of every container. ``predicate`` are
+    the minor numbers that gpu-admission chose.
     """
     if container in held:
         return tuple(held[container])

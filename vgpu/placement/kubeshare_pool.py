@@ -43,7 +43,7 @@ def admit(
 
 
 def holder_said(pool: Pool, gpuid: str, uuid: str) -> Pool:
-    """The holder of a virtual GPU has said which GPU it has. Unknown ones change nothing."""
+    """The pool after a holder reported its GPU. An unknown virtual GPU changes nothing."""
     if gpuid not in pool.uuids:
         return pool
     return structs.replace(pool, uuids={**pool.uuids, gpuid: uuid})

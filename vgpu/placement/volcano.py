@@ -35,16 +35,16 @@ _BEST: Final = 100.0
 class SchedulingPolicy(StrEnum):
     """In which order GPUs are tried, and what makes a node better."""
 
-    BINPACK = "binpack"  # the card with most memory in use first
-    SPREAD = "spread"  # the card with fewest users first
-    NONE = ""  # the last card first; all nodes are alike
+    BINPACK = "binpack"  # the GPU with most memory in use first
+    SPREAD = "spread"  # the GPU with fewest users first
+    NONE = ""  # the last GPU first; all nodes are alike
 
 
 class SpreadScore(Enum):
     """When spread looks whether a GPU is idle."""
 
     BEFORE = "before"  # as meant, and as in older versions: before the container is counted
-    AFTER = "after"  # as it is: after, so that no card ever is
+    AFTER = "after"  # as it is: after, so that no GPU ever is
 
 
 class VolcanoRules(msgspec.Struct, frozen=True):
@@ -243,8 +243,8 @@ def place(
 ) -> NodeChoice | VolcanoRefusal:
     """Where the scheduler would put the containers on the node.
 
-    Each container is given its GPUs before the next is looked at. Init containers are not looked
-    at. ``unit_bytes`` is the size of one unit of memory: percentages are rounded down to units.
+    Each container gets its GPUs before the next one is placed. Init containers are ignored.
+    ``unit_bytes`` is the size of one unit of memory: percentages are rounded down to units.
     """
     if wanted.mode is not None and wanted.mode != node.mode:
         return _refusal(RefusalReason.MODE, node, wanted)
@@ -309,7 +309,7 @@ def _fit(
     wanted: Wishes,
     rules: VolcanoRules,
 ) -> str | GpuSkip:
-    """The device that the container would be given of this GPU, or why it is none."""
+    """The device that the container would get of this GPU, or why it gets none."""
     for skip, applies in _checks(card, request, memory, wanted, rules):
         if applies:
             return skip

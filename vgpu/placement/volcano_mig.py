@@ -1,6 +1,6 @@
-"""Which MIG slot of a GPU Volcano gives: a GPU is cut after one of its model's geometries.
+"""Which MIG slot of a GPU Volcano allocates: a GPU is cut after one of its model's geometries.
 
-Nothing but the names of the slots in use tells how a GPU is cut. A slot is named by its geometry
+Only the names of the slots in use show how a GPU is cut. A slot is named by its geometry
 and its position there, counted through the geometry's instances in their order.
 """
 

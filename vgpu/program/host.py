@@ -181,7 +181,7 @@ class ProgramHost:
 
 
 def _report(error: BaseException) -> int:
-    """Tell people of an error that ends the program; the exit status."""
+    """Report an error that ends the program; returns the exit status."""
     if isinstance(error, click.ClickException):
         error.show()
         return error.exit_code

@@ -57,7 +57,7 @@ class _Target(msgspec.Struct, frozen=True):
 
     @property
     def selector(self) -> Selector:
-        """Which objects are meant. Raises Refusal."""
+        """Which objects are meant. Raises StoreError."""
         return Selector(
             self.namespace,
             _equalities(self.query.get("fieldSelector", "")),
@@ -65,7 +65,7 @@ class _Target(msgspec.Struct, frozen=True):
         )
 
     def number(self, name: str, default: float = 0) -> float:
-        """A number of the query. Raises Refusal."""
+        """A number of the query. Raises StoreError."""
         text = self.query.get(name, "")
         if not text:
             return default
@@ -174,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
     # ------------------------------------------------------------ requests
 
     def _body(self) -> Json:
-        """Raises Refusal."""
+        """Raises StoreError."""
         length = self.headers.get("Content-Length", "0")
         if not length.isascii() or not length.isdecimal() or int(length) > MOST_BODY:
             self.close_connection = True  # what follows is not read
@@ -192,7 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
         return body
 
     def _target(self) -> _Target:
-        """Raises Refusal."""
+        """Raises StoreError."""
         parts = urlsplit(self.path)
         match = _PATH.fullmatch(parts.path)
         pieces = match.groupdict(default="") if match else {}
@@ -206,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
         raise StoreError(HTTPStatus.NOT_FOUND, "NotFound", message)
 
     def _answer(self, target: _Target, body: Json) -> tuple[HTTPStatus, Json]:
-        """Raises Refusal."""
+        """Raises StoreError."""
         store, dry_run = self.server.store, target.dry_run
         match self.command, bool(target.name), target.below:
             case "GET", False, "":
@@ -251,7 +251,7 @@ class _Handler(BaseHTTPRequestHandler):
     # ------------------------------------------------------------ answers
 
     def _watch(self, target: _Target) -> None:
-        """A line of JSON for each event, as chunks. Raises Refusal before the first."""
+        """A line of JSON for each event, as chunks. Raises StoreError before the first."""
         since = int(target.number("resourceVersion"))
         deadline = time.monotonic() + target.number("timeoutSeconds", WATCH_SECONDS)
         server = self.server
@@ -298,7 +298,7 @@ def _bad_request(message: str) -> StoreError:
 
 
 def _equalities(text: str) -> dict[str, str]:
-    """``a=b,c==d`` by key. Raises Refusal for what else a selector can say."""
+    """``a=b,c==d`` by key. Raises StoreError for what else a selector can say."""
     wanted = {}
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
@@ -309,7 +309,7 @@ def _equalities(text: str) -> dict[str, str]:
 
 
 def _whole(target: _Target, body: Json) -> Json:
-    """The object of a request, where its path reports that it is. Raises Refusal."""
+    """The object of a request, where its path reports that it is. Raises StoreError."""
     meta = body.get("metadata", {})
     place = {"namespace": target.namespace} if target.kind.namespaced else {}
     name = target.name or meta.get("name")
@@ -322,7 +322,7 @@ def _whole(target: _Target, body: Json) -> Json:
 
 
 def _preconditions(body: Json) -> Mapping[str, str]:
-    """Raises Refusal."""
+    """Raises StoreError."""
     options = body.get("deleteOptions") or {}
     wanted = (options.get("preconditions") if isinstance(options, dict) else None) or {}
     if not isinstance(wanted, dict) or not all(isinstance(text, str) for text in wanted.values()):

@@ -1,10 +1,10 @@
-"""The cluster of ``make demo``: the demo's node, two more, and what shared GPUs leave lying about.
+"""The cluster of ``make demo``: the demo's node, two more nodes, and typical leftovers.
 
-On the demo's node: ``ranker`` was refused and is long replaced; ``tts`` was promised a GPU that it
-was never given; a completed run's refused pod still lies there; a lock's owner is gone. On the
+On the demo's node ``ranker`` was refused and is long replaced; ``tts`` was reserved a GPU that it
+was never allocated; a completed run's refused pod is still there; a lock's owner is gone. On the
 second node the plugin refuses to start ``retrieval``, a binding failed and left its claim, and the
-scheduler has given the node up although its plugin lives. Left alone: a pod that nobody would make
-again, one whose owner asked for it, and one on a node that is not ready.
+scheduler has abandoned the node although its plugin lives. The reconciler skips a pod without a
+controller, one whose owner asked for it, and one on a node that is not ready.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ from vgpu.simulator.waveform import Shape, Waveform
 from vgpu.units import GIB, MIB
 
 _OLD = -900.0
-"""Seconds since which things have been wrong: longer than the reconciler waits for any of them."""
+"""Start of all problems, in seconds: longer ago than the reconciler waits for any of them."""
 
 _DAY = -86400.0
 
@@ -201,7 +201,7 @@ def demo_cluster(start: float) -> Story:
 
 
 def _written_by_the_kubelet(at: float) -> dict[str, Any]:
-    """When the pod's status was: nothing else tells since when a container waits."""
+    """When the pod's status was written: only this shows since when a container waits."""
     return {
         "manager": "kubelet",
         "operation": "Update",

@@ -100,7 +100,7 @@ class SimulatedDriver:
         self._start = start
         self._clock = clock or (lambda: time.time() - start)
         self._info = {gpu.uuid: info(gpu) for gpu in scenario.cards}
-        self._opened = self._clock()  # events from before are not told, as by the real driver
+        self._opened = self._clock()  # earlier events are not reported, as by the real driver
         self._closed = threading.Event()
         self._xids: tuple[XidCount, ...] = ()
         self._calls: dict[str, CallCost] = {}

@@ -46,7 +46,7 @@ class Process(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         pid: on the host.
         container_pid: in its container.
-        GPU: the GPU's index.
+        ``card``: the GPU's index; None without a GPU.
         context: bytes of the CUDA context.
         module: bytes of loaded code.
         data: bytes that it allocated.
@@ -137,7 +137,7 @@ class SimulatedPod(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def admitted(self) -> bool:
-        """Whether its devices were given to it."""
+        """Whether its devices were allocated to it."""
         return self.phase not in {"Pending", "Failed"}
 
     @property

@@ -1,7 +1,7 @@
-"""What is true of a simulated node at a time: pure functions from a scenario and seconds.
+"""The state of a simulated node at a time: pure functions from a scenario and seconds.
 
 Equal arguments give equal answers: no clock, no randomness, no I/O. ``start`` is the unix time of
-second 0, for the one thing in a region that is told in unix seconds.
+second 0, for the one field of a region that is in unix seconds.
 """
 
 import msgspec
@@ -16,7 +16,7 @@ LOAD_POWER = 0.9
 
 
 class Use(msgspec.Struct, frozen=True, gc=False):
-    """What one living process takes of one GPU (by UUID), as the driver sees it."""
+    """One living process's use of one GPU (by UUID), as the driver reports it."""
 
     pid: int
     card: str

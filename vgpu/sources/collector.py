@@ -1,8 +1,8 @@
-"""One collector: a thread that takes passes on request, and a record of how they went.
+"""One collector: a thread that takes passes on request, and a record of their results.
 
 A pass that misses its deadline is abandoned, never repeated beside itself: no second call starts
-until the first returns. Data and health are apart: the health is always there to be published,
-the data only while it is fresh.
+until the first returns. Data and health are separate: the health can always be published, the
+data only while it is fresh.
 """
 
 import logging
@@ -20,15 +20,15 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_EXAMPLES = 20
-"""Refused inputs that are named in the log and on the status page, a pass."""
+"""Maximum number of refused inputs of a pass that the log and the status page name."""
 
 
 class Collector(Generic[T]):
     """Runs ``collect(argument)`` in its own daemon thread, one pass at a time.
 
     ``collect`` raises SourceError when the whole source cannot be read; any other exception is
-    a defect of ours, told under the reason internal_error. Its data may carry ``rejections``; if
-    one of them is EXHAUSTED, the data is kept but the pass has failed: nobody knows what it missed.
+    a defect of ours, reported with the reason internal_error. Its data may carry ``rejections``; if
+    one of them is EXHAUSTED, the data is kept but the pass has failed: what it missed is unknown.
     """
 
     def __init__(self, name: str, collect: Callable[[Any], T]) -> None:
@@ -54,7 +54,7 @@ class Collector(Generic[T]):
         self._began = 0.0
         self._closed = False
         self.fatal: SourceError | None = None
-        """Set when the source said that this process cannot go on (a replaced driver)."""
+        """Set when the source reported that this process cannot go on (a replaced driver)."""
         self._thread = threading.Thread(target=self._loop, name=f"collector-{name}", daemon=True)
 
     # ------------------------------------------------------------ the sampler's side

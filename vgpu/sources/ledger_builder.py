@@ -1,6 +1,6 @@
-"""The ledger of each sample, from all that the collectors brought. Pure, with a memory.
+"""The ledger of each sample, from the data of all collectors. Pure, with a cache.
 
-What did not change since the sample before is neither read nor merged again: most of a node's
+Data that did not change since the sample before is neither read nor merged again: most of a node's
 allocation records are the same from one sample to the next.
 """
 
@@ -29,7 +29,7 @@ class LedgerBuilder:
     """Keeps one node's allocation records. One thread calls ``ledger``."""
 
     def __init__(self, codecs: Iterable[SchemeCodec], node: str) -> None:
-        """``languages`` are all that are spoken on ``node``."""
+        """``codecs`` are those of all schemes on ``node``."""
         self._codecs = tuple(codecs)
         self._node = node
         self._memory = StatementCache()
@@ -88,7 +88,7 @@ class LedgerBuilder:
         return msgspec.structs.replace(evidence, malformed=malformed)
 
     def _registered(self, node: Node | None) -> Cards:
-        """The GPUs as the node's plugins report the API server, and what cannot be read of that."""
+        """The GPUs that the node's plugins registered at the API server, and what is unreadable."""
         if node is None:
             return ((), ())
         if node is not self._object:
@@ -99,7 +99,7 @@ class LedgerBuilder:
 
 
 def believed(sample: PodSample, process: ProcessSample | None) -> tuple[Pod, ...]:
-    """The pods, without those that only an old dump takes to be running: they have no cgroup."""
+    """The pods, without those that run only in an old dump: they have no cgroup."""
     live = process.live_pods if process else None
     if sample.complete or live is None:
         return sample.pods

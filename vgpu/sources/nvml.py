@@ -146,7 +146,7 @@ class NvmlBinding:
 
 
 class _Generation:
-    """One driver initialisation: the GPUs it found, and whom it refused."""
+    """One driver initialisation: the GPUs that it found, and those that it refused."""
 
     def __init__(self, number: int, gpus: list[GpuReader], refused: dict[str, Rejection]) -> None:
         self.number = number
@@ -216,7 +216,7 @@ class NvmlSource:
         return self._watch.counts()
 
     def xids_watched(self) -> frozenset[str]:
-        """The GPUs that the event set hears."""
+        """The GPUs whose XIDs the event set reports."""
         return self._watch.heard
 
     def calls(self) -> Mapping[str, CallCost]:
@@ -224,10 +224,10 @@ class NvmlSource:
         return self._binding.costs()
 
     def links(self) -> Mapping[tuple[str, str], int]:
-        """How near the GPUs of the last sample are: an ``nvmlGpuTopologyLevel_t`` by two UUIDs.
+        """The topology of the last sample's GPUs: an ``nvmlGpuTopologyLevel_t`` by two UUIDs.
 
-        The GPU of the lower index comes first. A pair that the driver cannot tell of has no entry.
-        Belongs to the thread that samples. Raises SourceError if the driver as a whole is gone.
+        The GPU of the lower index comes first. A pair without an answer has no entry.
+        Only the sampling thread may call it. Raises SourceError if the driver as a whole is gone.
         """
         links: dict[tuple[str, str], int] = {}
         gpus = self._generation.gpus if self._generation else ()

@@ -42,7 +42,7 @@ UNSUPPORTED: frozenset[int] = frozenset(
         Code.DEPRECATED,
     }
 )
-"""The device or the driver cannot tell, and will not be able to until it is loaded again."""
+"""The device or the driver has no answer, and will have none until it is loaded again."""
 
 LOST: frozenset[int] = frozenset({Code.GPU_IS_LOST, Code.RESET_REQUIRED, Code.GPU_NOT_FOUND})
 """This device is gone; the others are not concerned."""

@@ -1,7 +1,7 @@
 """Reads one GPU, with its MIG instances and processes, one driver call at a time.
 
 Promises: a reading that fails costs that reading and no other; what a device does not support is
-asked once; of a GPU that is gone nothing is half read, it raises CallError.
+asked once; a GPU that is gone is never half read, it raises CallError.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ class GpuReading(msgspec.Struct, frozen=True):
 
 
 class DeviceReader:
-    """What is asked of GPUs and MIG instances alike, for as long as the handle is good."""
+    """The readings of a GPU or MIG instance, while its handle is valid."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class DeviceReader:
         info: Mapping[str, str],
         parent: str = "",
     ) -> None:
-        """Take (uuid, index, handle), what to ask, and what is known of it already."""
+        """Take (uuid, index, handle), the queries, and the info that is known already."""
         self.uuid, self.index, self.handle = identity
         self.info = dict(info)
         self.errors: list[Trouble] = []
@@ -128,7 +128,7 @@ class DeviceReader:
         return answers
 
     def identify(self, errors: list[Trouble]) -> None:
-        """Learn what is not known yet of what the device is."""
+        """Read what is not known yet of the device's identity."""
         for key, (call, read) in tuple(self._unknown.items()):
             try:
                 text = self._driver.call(call, self.handle, read=read)
@@ -171,7 +171,7 @@ class GpuReader(DeviceReader):
                 used = self._processes(parts if mig else None, gpu.readings.get(MEMORY_TOTAL))
             except InvalidListError as error:
                 rejections.append(Rejection(self.uuid, Reason.PROCESS_LIST_INVALID, str(error)))
-        utilization = None if mig else self._utilization(now)  # MIG: not supported, says nvml.h
+        utilization = None if mig else self._utilization(now)  # MIG: not supported, see nvml.h
         for reason in dict.fromkeys(reason for reason, _ in self.errors):
             texts = (text for of, text in self.errors if of is reason)
             rejections.append(Rejection(self.uuid, reason, "; ".join(texts)))
@@ -188,7 +188,7 @@ class GpuReader(DeviceReader):
     def _ask(self, queries: list[Query], errors: list[Trouble]) -> Readings:
         """As of any device. Raises CallError, too, if the handle is of no GPU any more.
 
-        So it is of a GPU that was taken out, also when it is in again: it has a new handle then.
+        A GPU that was removed and inserted again has a new handle.
         """
         before = len(errors)
         readings = super()._ask(queries, errors)
@@ -232,7 +232,7 @@ class GpuReader(DeviceReader):
         return tuple(self._instances.values())
 
     def _processes(self, parts: Sequence[Gpu] | None, total: Number | None) -> Used | None:
-        """Who is on the GPU, or with MIG on which of its ``parts``; None if it is unknown."""
+        """The processes on the GPU, or with MIG on its ``parts``; None if they are unknown."""
         entries: list[tuple[int, ...]] = []
         complete = True
         for symbol in tuple(self._lists):

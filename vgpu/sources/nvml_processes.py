@@ -19,7 +19,7 @@ PROCESS_R530 = struct.Struct("=I4xQIIQ")
 SAMPLE = struct.Struct("=I4xQIIII")
 """nvmlProcessUtilizationSample_t: pid, time in µs, SM, memory, encoder, decoder in percent."""
 
-NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF  # memory of a process that the driver cannot tell
+NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF  # memory of a process that the driver does not know
 
 Used = dict[tuple[int, str], int | None]
 

@@ -1,7 +1,7 @@
 """What is asked of a device: driver calls, and the readings that each answer holds, as a table.
 
 Pure, nothing is called here. Numbers are scaled to base units (bytes, watts, joules, hertz,
-ratios); NVML's "not available" (all bits set) and percentages that cannot be are no reading.
+ratios); NVML's "not available" (all bits set) and percentages that cannot be true are no reading.
 Calls bear the names of nvidia-ml-py, arguments the values of NVIDIA's ``nvml.h``, whose
 constants are named beside them.
 """
@@ -62,7 +62,7 @@ PART_OF: Mapping[str, Key] = {
 
 
 def implausible(told: Mapping[Key, Number]) -> Mapping[Key, str]:
-    """Of what one answer tells the readings that cannot be, each with the reason in words."""
+    """The readings of one answer that cannot be true, each with a sentence why."""
     wrong: dict[Key, str] = {}
     for key, value in told.items():
         whole = PART_OF.get(key[0], ())
@@ -73,15 +73,15 @@ def implausible(told: Mapping[Key, Number]) -> Mapping[Key, str]:
 
 
 class Query(msgspec.Struct, frozen=True):
-    """One driver call, and what it tells.
+    """One driver call, and the readings in its answer.
 
     Attributes:
         call: the function's name in nvidia-ml-py.
-        parts: what the answer tells.
+        parts: the readings in the answer.
         args: the arguments after the device's handle.
-        each: values of one more argument; asked for each until the driver refuses one, and the
+        each: values of one more argument; called for each until the driver refuses one, and the
             answer is the list of answers.
-        otherwise: what to ask of devices that do not support this call.
+        otherwise: the query for devices that do not support this call.
     """
 
     call: str
@@ -145,7 +145,7 @@ _CLOCK_EVENTS: Parts = {
 MIG_MODE = ("mig_mode",)
 MEMORY_TOTAL = ("memory_total_bytes",)
 
-# Version 1 counts the driver's reserve as used; version 2, where it exists, tells it apart.
+# Version 1 counts the driver's reserve as used; version 2, where it exists, reports it apart.
 _MEMORY_PARTS: Parts = {
     MEMORY_TOTAL: _number(attrgetter("total")),
     ("memory_used_bytes",): _number(attrgetter("used")),
@@ -287,7 +287,7 @@ PCIE_THROUGHPUT: tuple[Query, ...] = tuple(
 """Asked only on request: each call holds the driver for 20 ms."""
 
 Info = Mapping[str, tuple[str, Callable[[Any], str]]]
-"""Key in ``Gpu.info`` -> the call that tells it, and how to read its answer; "" is no entry."""
+"""Key in ``Gpu.info`` -> the call, and how to read its answer; "" is no entry."""
 
 CARD_INFO: Info = {
     "name": ("nvmlDeviceGetName", str),
@@ -313,11 +313,11 @@ DRIVER_INFO: Info = {
         lambda version: f"{version // 1000}.{version % 1000 // 10}",  # 12080 is 12.8
     ),
 }
-"""What the driver is, the same for all GPUs."""
+"""The driver's versions, the same for all GPUs."""
 
 
 class Tables(msgspec.Struct, frozen=True):
-    """What to ask of a device: at each sample, at every n-th, once; and whether who runs on it."""
+    """The queries of a device: at each sample, at every n-th, once; and whether of processes."""
 
     fast: tuple[Query, ...]
     slow: tuple[Query, ...]
@@ -339,5 +339,5 @@ CARD_HEALTH = Tables(
     CARD_INFO,
     processes=False,
 )
-"""Only what there is to share, and whether the GPU is well."""
+"""Only what there is to share, and the health of the GPU."""
 INSTANCE = Tables((_MEMORY,), (), INSTANCE_INFO)  # the rest belongs to its GPU

@@ -132,7 +132,7 @@ class XidWatch:
         log.warning("XID %d on %s", xid, uuid or "an unknown device")
 
     def _register(self, gpus: Sequence[tuple[str, Any]]) -> tuple[Any, frozenset[str]]:
-        """An event set and whom it hears, which is all who can be; None if there is none."""
+        """An event set and the UUIDs of its GPUs, which are all that can be; None without a set."""
         try:
             events = self._driver.call("nvmlEventSetCreate")
         except CallError as error:
@@ -146,7 +146,7 @@ class XidWatch:
                 heard.add(uuid)
             except CallError as error:
                 log.warning("XID errors of %s cannot be counted: %s", uuid, error)
-                if error.code == Code.UNKNOWN:  # leaves the set undefined, says nvml.h
+                if error.code == Code.UNKNOWN:  # leaves the set undefined, see nvml.h
                     self._call_quietly("nvmlEventSetFree", events)
                     return self._register((*gpus[:place], *gpus[place + 1 :]))
         if not heard:
@@ -155,7 +155,7 @@ class XidWatch:
         return events, frozenset(heard)
 
     def _further(self, handle: Any) -> int:
-        """Of the further events, those that the GPU has: asking for another one fails."""
+        """The further events that the GPU supports: registering another one fails."""
         if not self._also:
             return 0
         try:

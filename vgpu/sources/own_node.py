@@ -1,10 +1,10 @@
 """One node at the API server: its pods, followed by a watch, and beside them its own object.
 
 The object reports how much of each GPU the node's plugins have registered. It is read when the pods
-are listed and whenever their watch is opened again, which is every few minutes; after a failure
-that may pass, with an event a minute later. It is not watched: what is registered changes rarely,
-while plugins write the object every half minute. What is refused
-of it is a rejection and no failure: the pods are worth having without it.
+are listed and whenever their watch is opened again, which is every few minutes; after a
+failure that may pass, also with an event a minute later. It is not watched: the registered amounts
+change rarely, while plugins write the object every half minute. A refusal is a rejection and no
+failure: the pods are useful without the node.
 """
 
 import time
@@ -21,7 +21,7 @@ from vgpu.sources.pods import PodWatch
 from vgpu.sources.samples import NodeSample, with_node
 
 RETRY_SECONDS: Final = 60.0
-"""The least time between two attempts to read the node after a failure."""
+"""Minimum interval between two attempts to read the node after a failure, in seconds."""
 
 
 class NodeWatch:
@@ -37,7 +37,7 @@ class NodeWatch:
     ) -> None:
         """``pods`` are the node's, ``read`` asks for the node and raises SourceError.
 
-        ``subject`` is what failures of the watch are said of; ``clock`` returns seconds.
+        ``subject`` is the object of the watch's failures; ``clock`` returns seconds.
         """
         self._both = _Both(pods, read, clock)
         self._watch = PodWatch(self._both, subject)
@@ -60,7 +60,7 @@ class _NodeRead(msgspec.Struct, frozen=True):
 
 
 class _Both:
-    """The pods' API, by which the node is read on the way; one thread uses it, any may look."""
+    """The pods' API, which also reads the node; one thread calls it, any may read its result."""
 
     def __init__(
         self, pods: ListWatcher[Pod], read: Callable[[], Node], clock: Callable[[], float]

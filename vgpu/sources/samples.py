@@ -1,7 +1,7 @@
 """What the sources of a node bring, as values, and all that was brought at one time. Pure.
 
 What the driver, the shims, the kubelet, limit files and the kernel bring is in :mod:`vgpu.facts`,
-which the ledger reads; here is what the API server and our own plugins say, and the sum of all.
+which the ledger reads; here is what the API server and our own plugins report, and the sum of all.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,20 +29,20 @@ _SHOWN: Final = 64
 
 
 class PodSample(msgspec.Struct, frozen=True):
-    """The pods of one node, with what they tell of names and phases.
+    """The pods of one node, with their names and phases.
 
     Attributes:
         pods: each once.
         complete: whether a pod that is not among them is not on the node. A dump may be older
             than a pod.
-        names: UID on the node -> pod; a static pod's is not the API server's. Of a UID that several
-            pods call theirs nothing is told: whoever makes a pod may call it a static pod's mirror.
+        names: UID on the node -> pod; a static pod's is not the API server's. A UID of
+            several pods has no entry: a user may mark any pod as a static pod's mirror.
         containers: container id -> names.
         statuses: phase and reason of each pod.
         finished: (UID on the node, name) of init containers that have done their work.
-        heard_at: when the server last said something, in unix seconds; None of a dump.
-        rejections: the UIDs of several pods, and the pods that cannot be read; why the server is
-            not heard now, if it is not.
+        heard_at: when the server last sent something, in unix seconds; None of a dump.
+        rejections: the UIDs of several pods, the pods that cannot be read, and why the server
+            does not answer now.
     """
 
     pods: tuple[Pod, ...]
@@ -58,7 +58,7 @@ class PodSample(msgspec.Struct, frozen=True):
 def pod_sample(
     pods: Iterable[Pod], *, complete: bool, malformed: Iterable[MalformedObject] = ()
 ) -> PodSample:
-    """What these pods tell; of those that are ``malformed`` it is known that they are there."""
+    """The sample of these pods; of ``malformed`` pods only the existence is known."""
     all_pods = tuple(pods)
     refs: dict[str, list[PodRef]] = {}
     containers: dict[str, ContainerName] = {}
@@ -148,7 +148,7 @@ class CollectorRow(msgspec.Struct, frozen=True):
 class Observation(msgspec.Struct, frozen=True):
     """What the collectors brought; None is a collector that is off, failed or stale.
 
-    ``kubelet`` has the names that ``pods`` tell, too: :func:`with_names`. ``own`` is what our own
+    ``kubelet`` has the names of ``pods``, too: :func:`with_names`. ``own`` is what our own
     plugins keep. ``at`` is when they were asked, in unix seconds. ``incomplete`` are the fields
     whose collector is on and did not bring all that there is now: it failed, is late, or brought a
     part. Their silence means nothing.
@@ -173,7 +173,7 @@ SOURCES: Mapping[str, frozenset[Source]] = {
     "pods": frozenset({Source.ANNOTATIONS}),
     "process": frozenset({Source.PROCESS}),
 }
-"""What the fields of an observation tell the ledger; the driver tells which processes there are."""
+"""The sources that are in each field of an observation; the driver adds the processes."""
 
 
 def incomplete_sources(seen: Observation) -> frozenset[Source]:
@@ -182,7 +182,7 @@ def incomplete_sources(seen: Observation) -> frozenset[Source]:
 
 
 def with_names(kubelet: KubeletSample | None, pods: PodSample | None) -> KubeletSample | None:
-    """What the kubelet left on the node, with the names that the API server tells."""
+    """What the kubelet left on the node, with the names from the API server."""
     if pods is None:
         return kubelet
     if kubelet is None:

@@ -103,7 +103,7 @@ def _open(path: str, flags: int, dir_fd: int | None = None, subject: str = "") -
     try:
         return os.open(path, flags, dir_fd=dir_fd)
     except OSError as error:
-        if error.errno == errno.ENOTDIR:  # what O_DIRECTORY says of a symlink, too
+        if error.errno == errno.ENOTDIR:  # the error of O_DIRECTORY for a symlink, too
             raise SourceError(Reason.NOT_REGULAR_FILE, subject or path) from error
         raise translated(error, subject or path) from error
 

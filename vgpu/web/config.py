@@ -95,13 +95,13 @@ OPEN = WebPolicy()
 
 
 class WebConfigFile:
-    """The file at ``path``, loaded now and again whenever it changes.
+    """The file at ``path``, loaded now and after each change.
 
     Attributes:
-        path: as given.
+        path: its path.
         last_reload_ok: whether the newest version of the file is the one in force.
-        reloads: how often a new version took effect.
-        reload_failures: how often a new version was tried and refused.
+        reloads: number of new versions that took effect.
+        reload_failures: number of new versions that were refused.
 
     Raises:
         WebConfigError: the file, or one that it names, is missing or wrong.
@@ -129,7 +129,7 @@ class WebConfigFile:
         return self._policy
 
     def _reload_if_changed(self) -> None:
-        # After a failure the signatures tell nothing: the new version may name other files.
+        # After a failure the signatures are of no use: the new version may name other files.
         if self.last_reload_ok and all(_signature(p) == seen for p, seen in self._seen.items()):
             return
         try:

@@ -78,10 +78,10 @@ class ClientConnection:
         self._received = b""
 
     def open(self, tls: "ServerTls | None") -> None:
-        """Prepare the socket, with a TLS handshake where ``tls`` is given.
+        """Prepare the socket, with a TLS handshake if ``tls`` is set.
 
         Raises:
-            BadRequest: a plain HTTP client where TLS is spoken.
+            BadRequest: a plain HTTP client on a TLS port.
             OSError: the handshake failed or the client left.
         """
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -123,7 +123,7 @@ class ClientConnection:
     def read_body(self, length: int, *, waits_to_send: bool) -> bytes:
         """The ``length`` bytes after the head that was read last.
 
-        A client that ``waits_to_send`` them is told to.
+        A client that ``waits_to_send`` them gets 100 Continue.
 
         Raises:
             BadRequest: time is up.

@@ -30,7 +30,7 @@ def wanted_format(accept: str) -> Format:
 
 
 class LiveMetrics:
-    """Tables over a view that is taken anew for each request. Safe to use from several threads."""
+    """Tables over a view that is taken again for each request. Safe to use from several threads."""
 
     def __init__(self, tables: Iterable[FamilyTable], view: Callable[[], Any]) -> None:
         self._view = view

@@ -68,10 +68,10 @@ class ServerTls(msgspec.Struct, frozen=True):
     def wrap(self, sock: socket.socket, timeout: float) -> ssl.SSLSocket:
         """The socket for a handshake, which owns ``sock`` from here on.
 
-        Apart from the handshake, so that the connection can be broken while that waits.
+        Separate from the handshake, so that the connection can be closed during it.
 
         Raises:
-            BadRequest: the client speaks plain HTTP and can be told so.
+            BadRequest: the client speaks plain HTTP and gets this answer.
             OSError: the client is gone, too slow, or not a TLS client.
         """
         sock.settimeout(timeout)
@@ -83,7 +83,7 @@ class ServerTls(msgspec.Struct, frozen=True):
         return self.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
 
     def handshake(self, secured: ssl.SSLSocket) -> None:
-        """Do the server's side within the time that ``wrap`` was given.
+        """Do the server's side within the ``timeout`` of ``wrap``.
 
         Raises:
             OSError: the client is gone, too slow, or not admitted.
@@ -94,7 +94,7 @@ class ServerTls(msgspec.Struct, frozen=True):
 
 
 def _names(client: ssl.SSLSocket) -> set[str]:
-    """The object alternative names of a verified client."""
+    """The names (``subjectAltName``) of a verified client."""
     certificate = client.getpeercert() or {}
     names = certificate.get("subjectAltName", ())
     return {_canonical(str(name[1])) for name in names}

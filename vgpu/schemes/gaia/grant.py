@@ -1,4 +1,4 @@
-"""What gpu-manager gives a container for its GPUs: the answer to Allocate, and its limits.
+"""What gpu-manager injects for a container's GPUs: the answer to Allocate, and its limits.
 
 gpu-manager shares GPUs in two ways only: a part of one GPU, in percents of its cores and blocks of
 its memory, with limits enforced by the library ``vcuda``; or whole GPUs, without limits. Names and
@@ -136,5 +136,5 @@ def _percent(shares: tuple[Share, ...]) -> int:
 
 
 def _bytes(shares: tuple[Share, ...]) -> int:
-    """Memory that was promised; with whole GPUs none is."""
+    """Allocated memory in bytes; 0 with whole GPUs."""
     return sum(share.memory_bytes or 0 for share in shares)

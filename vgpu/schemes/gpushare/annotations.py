@@ -1,10 +1,9 @@
 """gpushare's annotations on a pod, in units: which container has how much of which GPU.
 
-Two forms. The extender's names one GPU for the whole pod, by index, and leaves each container's
-memory to its limits. ACK's scheduler tells memory by container and GPU, both counted from 0. In
-both a flag reports whether the plugin has served the pod, and the one time is that of the flag's
-last
-change: the plugin overwrites when the pod was assumed with when it was assigned.
+There are two forms. The extender's form names one GPU for the whole pod, by index, and leaves each
+container's memory to its limits. The form of ACK's scheduler has memory by container and GPU, both
+counted from 0. In both a flag reports whether the plugin has served the pod, and the one time is
+that of the flag's last change: the plugin overwrites the time of assuming with that of assigning.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,7 +39,7 @@ Units = Mapping[str, Mapping[int, int]]
 _STATES = ((ASSIGNED, CHANGED_AT), (ACK_ASSIGNED, ACK_CHANGED_AT))
 
 FLAGS: Final = (ASSIGNED, ACK_ASSIGNED)
-"""Of either form; a pod that has none is passed over by the original plugin."""
+"""The flags of both forms; the original plugin passes over a pod without a flag."""
 
 _PASSED_OVER = "missing, so the original plugin passes over the pod"
 
@@ -49,13 +48,13 @@ _BY_CONTAINER = msgspec.json.Decoder(dict[str, dict[str, _Amount]])
 
 
 class GpushareAnnotations(msgspec.Struct, frozen=True):
-    """What a pod's annotations say.
+    """The content of a pod's annotations.
 
     Attributes:
         units: of every container that has some.
         phase: assumed or assigned.
         changed_at: when the phase was reached, unix seconds; None if unknown.
-        doubts: what cannot be, see :class:`vgpu.model.Claim`.
+        remarks: what cannot be right, see :class:`vgpu.model.Claim`.
     """
 
     units: Units
@@ -68,11 +67,11 @@ class GpushareAnnotations(msgspec.Struct, frozen=True):
 
 
 def read(pod: Pod, asked: Mapping[str, int]) -> GpushareAnnotations | None:
-    """What the annotations say; None if they say nothing.
+    """The content of the annotations; None if there are none.
 
-    ``asked`` has the units that containers ask for, of those that ask and run at the same time.
-    Unreadable totals, flags and times are doubts only, since they do not change who has which
-    GPU. Raises ClaimError where no GPU can be told.
+    ``asked`` has the units that containers request, of those that run at the same time.
+    Unreadable totals, flags and times are remarks only, since they do not change who has which
+    GPU. Raises ClaimError where the GPU is unknown.
     """
     annotations = pod.annotations
     if not any(key in annotations for key in ANNOTATIONS):
@@ -85,7 +84,7 @@ def read(pod: Pod, asked: Mapping[str, int]) -> GpushareAnnotations | None:
 
 
 def _by_container(pod: Pod) -> Units:
-    """ACK's form, ``{"<app container>":{"<card>":<units>}}``; nothing of a GPU is left out."""
+    """ACK's form, ``{"<app container>":{"<card>":<units>}}``; 0 units of a GPU are left out."""
     text = pod.annotations.get(ALLOCATION)
     if text is None:
         return {}
@@ -108,7 +107,7 @@ def _by_container(pod: Pod) -> Units:
 
 
 def _by_index(pod: Pod, requested: Mapping[str, int]) -> Units:
-    """The extender's form: all that is asked for, on one GPU."""
+    """The extender's form: all requested units, on one GPU."""
     text = pod.annotations.get(INDEX)
     if text is None:
         raise _refusal(pod, INDEX, "", "missing, so the GPU is unknown")
@@ -126,7 +125,7 @@ def _gpu_index(pod: Pod, key: str, index: str, text: str) -> int:
 
 
 def _state(annotations: Mapping[str, str]) -> tuple[Phase, float | None, list[str]]:
-    """Phase, its time and doubts about both; the flag of either form assigns the pod."""
+    """Phase, its time and remarks about both; the flag of either form assigns the pod."""
     remarks = [
         remark(flag, "neither true nor false", annotations[flag])
         for flag, _ in _STATES

@@ -46,7 +46,7 @@ _TOGETHER: Final = frozenset({ContainerKind.APP, ContainerKind.SIDECAR})
 
 
 class Gpushare(BaseCodec, frozen=True):
-    """gpushare's language.
+    """The codec of gpushare.
 
     Attributes:
         memory_unit: bytes of one unit of aliyun.com/gpu-mem, the plugin's ``-memory-unit``.
@@ -62,7 +62,7 @@ class Gpushare(BaseCodec, frozen=True):
 
     @property
     def name(self) -> str:
-        """Its row's."""
+        """The name of its row."""
         return "gpushare"
 
     @property
@@ -76,7 +76,7 @@ class Gpushare(BaseCodec, frozen=True):
         return (MEMORY,)
 
     def requests(self, pod: Pod) -> tuple[Request, ...]:
-        """What each container asks for: memory of one GPU, or of several with ACK's label.
+        """What each container requests: memory of one GPU, or of several with ACK's label.
 
         The extender places by the sum over the app containers only. Raises ClaimError.
         """
@@ -98,8 +98,8 @@ class Gpushare(BaseCodec, frozen=True):
         """The GPUs that the annotations name, and memory from there or else from the limits.
 
         Init containers have no share of their own: they use their pod's GPUs before the others
-        do. What contradicts the limits, or is only unreadable beside a GPU that is told, is a
-        doubt of the claim. Raises ClaimError where no GPU can be told.
+        do. What contradicts the limits, or is unreadable beside a readable GPU, is a remark of
+        the claim. Raises ClaimError where the GPU is unknown.
         """
         annotations = read(pod, _requested_together(pod))
         if annotations is None:
@@ -125,8 +125,8 @@ class Gpushare(BaseCodec, frozen=True):
         """What a bound pod without annotations gets on a node with exactly one GPU.
 
         The original plugin grants that GPU and writes nothing on the pod, so no annotation will
-        ever say it. Assigned are the containers that have started. None if it is not such a case.
-        Raises ClaimError.
+        ever have it. The containers that have started are assigned. None if the pod is no such
+        case. Raises ClaimError.
         """
         requested = _requested_together(pod)
         if not pod.node or not requested or len(devices) != 1 or self.claim(pod) is not None:
@@ -186,7 +186,7 @@ class Gpushare(BaseCodec, frozen=True):
         return gpushare_node.cards(node, self.memory_unit)
 
     def marks_late(self, node: Node | None) -> bool:
-        """True on a node with one GPU, which the plugin gives without a word to whom it misses."""
+        """True on a node with one GPU: the plugin may allocate it without annotations."""
         return node is not None and node.capacity.get(CARDS) == 1
 
     def with_health(
@@ -285,7 +285,7 @@ def _ascending(claim: Claim, devices: Mapping[str, Device]) -> Claim:
 
 
 def _requested_together(pod: Pod) -> dict[str, int]:
-    """Units by container, of those that ask and run at the same time. Raises ClaimError."""
+    """Requested units by container, of those that run at the same time. Raises ClaimError."""
     return {
         container.name: units
         for container in pod.containers
@@ -303,7 +303,7 @@ def _requested_gpus(pod: Pod) -> int:
 
 
 def _state(claim: Claim, subject: str) -> tuple[Phase, float | None]:
-    """Phase and time of a claim, if the annotations can say it. Raises ClaimError."""
+    """Phase and time of a claim, if annotations can express it. Raises ClaimError."""
     phases = {allocation.phase for allocation in claim.allocations}
     if claim.scheme is not Scheme.GPUSHARE or claim.failed or claim.unserved:
         raise ClaimError(

@@ -127,7 +127,7 @@ class KubeShare(BaseCodec, frozen=True):
     def edits(
         self, pod: PodRef, allocation: Allocation, devices: Mapping[str, Device]
     ) -> ContainerEdits:
-        """What every container of the pod is given, but for :func:`manager_env`.
+        """What every container of the pod gets, without :func:`manager_env`.
 
         Several GPUs are whole ones: there is nothing to enforce. Raises ClaimError if a GPU's
         UUID is not known.

@@ -1,4 +1,4 @@
-"""How KubeShare 1's device manager tells a node's daemon who may use which GPU.
+"""How KubeShare 1's device manager reports to a node's daemon who may use which GPU.
 
 The daemon connects to TCP port 9797, names its owner and which GPUs it has, then ``heartbeat!``
 every 15 s. The manager answers with one line whenever the tenants of a GPU change, and the daemon

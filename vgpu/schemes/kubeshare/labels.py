@@ -39,8 +39,8 @@ CLAIM: Final = (
 def requests(pod: Pod) -> tuple[Request, ...]:
     """0 ≤ request ≤ limit ≤ 1.0, or a whole number of GPUs as both; both zero is nothing.
 
-    Without ``gpu_mem`` a pod gets the request's part of the GPU's memory: that is told in whole
-    percents, rounded up. Raises ClaimError.
+    Without ``gpu_mem`` a pod gets the request's part of the GPU's memory, in whole percents,
+    rounded up. Raises ClaimError.
     """
     subject = subject_of(pod.ref)
     numbers = asked(pod.labels, PREFIX, subject)
@@ -65,7 +65,7 @@ def requests(pod: Pod) -> tuple[Request, ...]:
 
 
 def claim(pod: Pod) -> Claim | None:
-    """The GPUs that a pod was given; several are whole ones. Raises ClaimError."""
+    """The GPUs that a pod was allocated; several are whole ones. Raises ClaimError."""
     text = pod.annotations.get(GPU_UUID, "")
     if not text:
         return None
@@ -89,7 +89,7 @@ def claim(pod: Pod) -> Claim | None:
 def written(
     shares: tuple[Share, ...], devices: Mapping[str, Device], subject: str
 ) -> dict[str, str]:
-    """The annotations that say shares of GPUs; the cores are the user's label.
+    """The annotations for shares of GPUs; the cores are in the user's label.
 
     Raises ClaimError.
     """

@@ -69,7 +69,7 @@ def holder_labels(node: str, gpuid: str) -> dict[str, str]:
 
 
 def uuid_from_log(log: str, subject: str) -> str:
-    """The UUID that a holder has said. Raises ClaimError, also while it has not said it yet."""
+    """The UUID that a holder has reported. Raises ClaimError, also while it has reported none."""
     uuid = log.strip(" \n\t")
     if not is_uuid(uuid):
         raise ClaimError(subject, "log", uuid, "not a UUID")

@@ -54,7 +54,7 @@ def locality(pod: Pod) -> Locality:
 
 
 def requests(pod: Pod) -> tuple[Request, ...]:
-    """0 ≤ request ≤ limit ≤ 1.0 and memory, all of them given; all zero is nothing.
+    """0 ≤ request ≤ limit ≤ 1.0 and memory, all of them set; all zero is nothing.
 
     Raises ClaimError.
     """
@@ -82,10 +82,10 @@ def requests(pod: Pod) -> tuple[Request, ...]:
 
 
 def claim(pod: Pod) -> Claim | None:
-    """The virtual GPU that a pod was given, by its GPU's UUID if that is told.
+    """The virtual GPU that a pod was allocated, by its GPU's UUID if that is known.
 
-    None without GPUID; without a node too, since KubeShare's scheduler leaves a SharePod alone that
-    comes with a GPUID only. Raises ClaimError.
+    None without GPUID; without a node too, since KubeShare's scheduler skips a SharePod that has
+    a GPUID only. Raises ClaimError.
     """
     gpuid = pod.annotations.get(GPUID, "")
     if not gpuid or not pod.node:

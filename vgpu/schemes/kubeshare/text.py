@@ -30,7 +30,7 @@ _UUID = re.compile(UUID)
 
 
 class NumbersAsked(msgspec.Struct, frozen=True, gc=False):
-    """The three numbers as they were given; None was not, nor was an empty text."""
+    """The three numbers as they were set; None was not set, nor was an empty text."""
 
     request_milli: int | None = None
     limit_milli: int | None = None

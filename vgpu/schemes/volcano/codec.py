@@ -1,8 +1,8 @@
 """Volcano vGPU and HAMi: slices of GPUs by number, memory and cores, in pod annotations.
 
 The scheduler writes the devices of each container on the pod, the plugin reads them there when the
-kubelet calls Allocate, and HAMi-core keeps the container to its limits. This is the whole
-language; its parts are in the modules ``volcano_…``.
+kubelet calls Allocate, and HAMi-core keeps the container to its limits. This is the
+codec; its parts are in the other modules of this package.
 """
 
 import re
@@ -58,13 +58,13 @@ _WHOLE: Final = 100  # percent of a GPU's memory, where neither memory nor perce
 
 
 class Volcano(BaseCodec, frozen=True):
-    """The language, with its operator's settings.
+    """The codec, with its operator's settings.
 
     Attributes:
-        dialect: Volcano's spellings or HAMi's.
+        key_set: Volcano's spellings or HAMi's.
         memory_factor: MiB of one unit of requested memory (``gpu-memory-factor``); with Volcano
             also of annotations, device IDs and the node's register.
-        paths: where the library's files are; None is the dialect's default.
+        paths: where the library's files are; None is the key set's default.
         oversubscribe: whether memory beyond the GPU may be taken from the host.
         core_policy: HAMi-core's GPU_CORE_UTILIZATION_POLICY: ``disable``, ``force`` or "".
     """
@@ -81,7 +81,7 @@ class Volcano(BaseCodec, frozen=True):
 
     @property
     def name(self) -> str:
-        """Volcano and HAMi have a row each."""
+        """The name of its row: Volcano and HAMi have one each."""
         return self.key_set.name
 
     @property
@@ -91,7 +91,7 @@ class Volcano(BaseCodec, frozen=True):
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """What asks for devices. HAMi's ``nvidia.com/gpu`` is also NVIDIA's own for whole GPUs."""
+        """What requests devices. HAMi's ``nvidia.com/gpu`` is also NVIDIA's own for whole GPUs."""
         legacy = (volcano_legacy.MEMORY, volcano_legacy.NUMBER) if self._has_legacy else ()
         return (self.key_set.number, *self.key_set.implied_by, *legacy)
 
@@ -111,10 +111,10 @@ class Volcano(BaseCodec, frozen=True):
     # ------------------------------------------------------------ pods
 
     def requests(self, pod: Pod) -> tuple[Request, ...]:
-        """What each container asks for.
+        """What each container requests.
 
-        Only app containers are served: Volcano's scheduler does not look at the others at all,
-        and HAMi's only of late. Raises ClaimError.
+        Only app containers are served: Volcano's scheduler ignores the others, and HAMi's
+        includes them only in new versions. Raises ClaimError.
         """
         requests = (
             self._request(pod, container)
@@ -124,7 +124,7 @@ class Volcano(BaseCodec, frozen=True):
         return tuple(request for request in requests if request and request.count)
 
     def claim(self, pod: Pod) -> Claim | None:
-        """What the annotations say, of either plugin's and any age. Raises ClaimError."""
+        """The claim in the annotations of either plugin, of any age. Raises ClaimError."""
         keys = self.key_set
         if pod.annotations.keys().isdisjoint(
             (keys.devices, keys.to_allocate, volcano_legacy.INDEX)
@@ -145,7 +145,7 @@ class Volcano(BaseCodec, frozen=True):
     def annotations(
         self, claim: Claim, devices: Mapping[str, Device], containers: Sequence[str] = ()
     ) -> dict[str, str]:
-        """The annotations that say just this claim, see :func:`volcano_claim.write`."""
+        """The annotations of exactly this claim, see :func:`volcano_claim.write`."""
         return volcano_claim.write(claim, self.key_set, self.unit_bytes, devices, containers)
 
     def struck(self, pod: Pod, waiting: Collection[str]) -> str:
@@ -162,7 +162,7 @@ class Volcano(BaseCodec, frozen=True):
     def leftover(self, pod: Pod) -> LeftoverClaim | None:
         """What ``devices-to-allocate`` still has.
 
-        Struck, the annotation stays with its separators: that is what everybody who reads it knows.
+        The struck annotation keeps its separators, which every reader of it expects.
         """
         keys, text = self.key_set, pod.annotations.get(self.key_set.to_allocate, "")
         rest = volcano_claim.struck(text) if text else text
@@ -198,7 +198,7 @@ class Volcano(BaseCodec, frozen=True):
         )
 
     def _request(self, pod: Pod, container: Container) -> Request | None:
-        """Of what is asked in both memory and percentage, one counts. Raises ClaimError."""
+        """Of a request with both memory and percentage, one counts. Raises ClaimError."""
         keys = self.key_set
         requested = _amounts(pod, container, keys.quantities)
         if not requested.keys() & {keys.number, *keys.implied_by}:

@@ -90,7 +90,7 @@ LAYOUTS = {layout.id: layout for layout in (
 )}
 # fmt: on
 
-# V1.1b is the only layout that neither size nor version tells apart; V1.1 is tried before it.
+# V1.1b is the only layout without a size or version of its own; V1.1 is tried before it.
 _V11, _V11B = LAYOUTS["v1.1"], LAYOUTS["v1.1b"]
 _BY_WORDS = {
     (layout.frame.file_size, layout.version): layout

@@ -1,7 +1,7 @@
 """The older plugin volcano-sh/devices: memory of one GPU, or whole GPUs, by index.
 
-It has its own resources and annotations, and is still met. It is read only: what is written is in
-the newer form. The formats are those of volcano's scheduler (``devices/nvidia/gpushare``) and of
+It has its own resources and annotations, and is still in use. It is read only: claims are written
+in the newer form. The formats are those of volcano's scheduler (``devices/nvidia/gpushare``) and of
 volcano-sh/devices.
 """
 
@@ -30,16 +30,16 @@ _NEVER = str(2**64 - 1)
 
 
 def request(container: Container, memory: int | None, number: int | None, unit: int) -> Request:
-    """What a container asks for: memory of one GPU, or else that many whole GPUs."""
+    """What a container requests: memory of one GPU, or else ``number`` whole GPUs."""
     if memory:
         return Request(container.name, 1, memory_bytes=memory * unit, kind=container.kind)
     return Request(container.name, number or 0, cores_milli=WHOLE_DEVICE_MILLI, kind=container.kind)
 
 
 def claim(pod: Pod, requests: tuple[Request, ...]) -> Claim | None:
-    """What the annotations say, with the amounts from ``requests``; None if they name no GPU.
+    """The claim in the annotations, with the amounts from ``requests``; None without a GPU.
 
-    Memory is of the pod's one GPU; whole GPUs are given to the containers in their order. Init
+    Memory is of the pod's one GPU; whole GPUs belong to the containers in their order. Init
     containers use their pod's GPUs before the others do. Raises ClaimError.
     """
     text = pod.annotations.get(INDEX)

@@ -1,8 +1,8 @@
-"""What a node reports in Volcano's and HAMi's language: its GPUs, heartbeat, locks.
+"""What a node has in Volcano's and HAMi's annotations: its GPUs, heartbeat, locks.
 
-The plugin registers the GPUs in one annotation. Plugin and scheduler then tell one another in a
-second one that they live (Volcano up to 1.15, HAMi), and the scheduler may lock the node in a
-third one while a pod is being served.
+The plugin registers the GPUs in one annotation. A second one has the heartbeat of plugin and
+scheduler (Volcano up to 1.15, HAMi), and the scheduler may lock the node in a third one while a
+pod is being served.
 """
 
 from collections.abc import Callable, Iterable
@@ -91,7 +91,7 @@ _COLUMNS: Final[dict[str, Callable[[str], object]]] = {
     "mode": _word,
     "healthy": BOOLEANS.get,
 }
-"""How each column of a GPU is read; None is a text that is none."""
+"""How each column of a GPU is read; None is a malformed text."""
 
 
 # ---------------------------------------------------------------- GPUs
@@ -115,7 +115,7 @@ def registrations(node: Node, key_set: KeySet) -> tuple[Registration, ...]:
 def registration(cards: Iterable[Registration], key_set: KeySet, columns: int = 0) -> str:
     """The annotation's text: in its newest form, or in the older one with that many columns.
 
-    Raises ClaimError for what the form cannot say.
+    Raises ClaimError for what the form cannot express.
     """
     gpus = tuple(cards)
     for gpu in gpus:
@@ -137,7 +137,7 @@ def _from_json(text: str, key_set: KeySet, subject: str) -> tuple[Registration, 
 
 
 def _from_columns(text: str, key_set: KeySet, subject: str) -> tuple[Registration, ...]:
-    """``<column>,…:<column>,…:``; columns beyond the known ones are not looked at."""
+    """``<column>,…:<column>,…:``; columns beyond the known ones are ignored."""
     gpus = []
     for part in filter(None, text.split(":")):
         cells = part.split(",")
@@ -153,7 +153,7 @@ def _from_columns(text: str, key_set: KeySet, subject: str) -> tuple[Registratio
 
 
 def _flaw(gpu: Registration) -> str:
-    """What the annotation, in either form, cannot say of the GPU; "" if nothing."""
+    """What the annotation, in either form, cannot express of the GPU; "" if nothing."""
     numbers = (gpu.index or 0, gpu.slots, gpu.memory, gpu.cores, gpu.numa + 1)
     if not all(0 <= value <= MOST for value in numbers):
         return f"a number outside 0..{MOST}"
@@ -211,10 +211,10 @@ _RFC3339: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def handshake(node: Node, key_set: KeySet) -> Handshake | None:
-    """The last heartbeat; None without one. Raises ClaimError for a state that is none.
+    """The last heartbeat; None without one. Raises ClaimError for an unknown state.
 
-    Its time is None if it cannot be read. The scheduler writes it without a zone, in its own;
-    schedulers run in UTC, and so it is read.
+    Its time is None if it cannot be read. The scheduler writes local time without a zone; it is
+    read as UTC, in which schedulers run.
     """
     for key in key_set.handshake:
         text = node.annotations.get(key)
