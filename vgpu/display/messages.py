@@ -94,7 +94,7 @@ class Devices(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a container asked for: GPUs, and MiB."""
+    """The request of a container: GPUs, and MiB."""
 
     gpu: float = 0
     mem: int = 0
@@ -117,7 +117,7 @@ class UsageResponse(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class VersionResponse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Whose answers these are."""
+    """The version of the server."""
 
     version: str = ""
 

@@ -20,7 +20,7 @@ from vgpu.rpc import display_pb2 as pb
 from vgpu.unix_socket import SocketError, is_served, require_short
 
 SOCKET = "/var/run/gpu-manager.sock"
-"""Where gpu-manager has it."""
+"""gpu-manager's path of the socket."""
 
 SERVICE = "display.GPUDisplay"
 

@@ -62,7 +62,7 @@ class Exposition:
 
     def __init__(self, bodies: Sequence[tuple[Family, bytes]], series: int, dropped: int) -> None:
         self.series = series
-        """How many samples it holds."""
+        """Number of samples."""
         self.dropped = dropped
         """Rows left out because another row already had the same labels."""
         self._bodies = bodies

@@ -1,4 +1,4 @@
-"""Who may stay on which virtual GPU: what KubeShare's device manager keeps of one node.
+"""The pods of each virtual GPU: the state of KubeShare's device manager for one node.
 
 A virtual GPU lives from its first pod to its last. Sums are of whole thousandths and bytes:
 KubeShare's own floating-point sums refuse 20 × 0.05, which its scheduler has placed.

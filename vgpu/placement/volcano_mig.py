@@ -46,8 +46,8 @@ def choose(
     """The smallest free slot with that much memory; None if there is none.
 
     A GPU in use stays cut as it is, an empty one is cut after the first geometry that has such a
-    slot. ``used`` has group and position of the slots in use. (Volcano itself never gives a profile
-    of which nothing is in use yet, once the GPU is in use: that is a defect of its own.)
+    slot. ``used`` has group and position of the slots in use. (Volcano itself never allocates an
+    unused profile of a GPU that is in use: that is a defect of its own.)
     """
     cut = {group for group, _ in used}
     for geometry in geometries:

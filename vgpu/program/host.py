@@ -1,4 +1,4 @@
-"""What makes a program of ours out of its own routes and threads, from its flags to its end.
+"""The host of a program's own routes and threads, from its flags to its end.
 
     @click.command("name")
     @program_flags(":9400")
@@ -111,7 +111,7 @@ class ProgramHost:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Where it serves, as links for people on this host."""
+        """Its addresses, as links for people on this host."""
         return self._server.urls if self._server is not None else ()
 
     def metrics(

@@ -70,11 +70,11 @@ class NodeLock(msgspec.Struct, frozen=True, gc=False):
 
 
 class HandshakeState(StrEnum):
-    """Who spoke last."""
+    """The side that wrote last."""
 
     REPORTED = "reported"  # the plugin
     REQUESTING = "requesting"  # the scheduler asks whether the plugin lives
-    DELETED = "deleted"  # the scheduler gave the node up
+    DELETED = "deleted"  # the scheduler abandoned the node
 
 
 class Handshake(msgspec.Struct, frozen=True, gc=False):

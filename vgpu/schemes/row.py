@@ -17,15 +17,15 @@ from vgpu.schemes.codec import SchemeCodec
 
 
 class KeyPrefixes(msgspec.Struct, frozen=True):
-    """How the keys of a system begin.
+    """The prefixes of a system's keys.
 
     Attributes:
         resources: extended resources that are kept; asking for one is sharing GPUs.
         marks: annotations and labels that are kept; a pod that has one shares GPUs.
-        kept: annotations and labels that are kept of objects that are kept anyway.
-        spoken: annotations, labels and resources by which it is known that the system is in use.
+        kept: annotations and labels that are kept of objects that are kept in any case.
+        spoken: annotations, labels and resources that show that the system is in use.
         passing: annotations of nodes that change all the time and name no GPU.
-        share_pods: annotations and labels by which it is known that its SharePods are in use.
+        share_pods: annotations and labels that show that its SharePods are in use.
     """
 
     resources: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ MOST_BODY: Final = 4 * 1024 * 1024
 """Bytes of a request's body; etcd keeps no object of more than 1.5 MiB."""
 
 BOOKMARK_SECONDS: Final = 5.0
-"""Of silence on a watch; a real server reports about one a minute."""
+"""Silence on a watch before a bookmark, in seconds; a real server waits about a minute."""
 
 WATCH_SECONDS: Final = 300.0
 """Maximum duration of a watch without timeoutSeconds, in seconds."""
@@ -42,7 +42,7 @@ _MERGE_PATCH: Final = "application/merge-patch+json"
 
 
 class _Target(msgspec.Struct, frozen=True):
-    """What a request is about: a kind, perhaps one object of it, perhaps a part of that."""
+    """The target of a request: a kind, or one object, or a part of an object."""
 
     kind: ApiKind[Any]
     namespace: str
@@ -57,7 +57,7 @@ class _Target(msgspec.Struct, frozen=True):
 
     @property
     def selector(self) -> Selector:
-        """Which objects are meant. Raises StoreError."""
+        """The selector of the request. Raises StoreError."""
         return Selector(
             self.namespace,
             _equalities(self.query.get("fieldSelector", "")),

@@ -19,7 +19,7 @@ from vgpu.simulator.store import Json, ObjectStore, merged
 
 
 class Story(msgspec.Struct, frozen=True):
-    """What a cluster is at its beginning, and what will become of it.
+    """A cluster's state at the beginning, and its later changes.
 
     Attributes:
         nodes: each with its pods.
@@ -34,7 +34,7 @@ class Story(msgspec.Struct, frozen=True):
 
 
 class SimulatedCluster:
-    """A story as it goes on. Safe to use from several threads."""
+    """A running story. Safe to use from several threads."""
 
     def __init__(self, story: Story, start: float) -> None:
         """``start`` is the unix time of second 0."""
@@ -80,7 +80,7 @@ class SimulatedCluster:
 
 
 def _ended(pod: SimulatedPod, t: float) -> SimulatedPod:
-    """A pod that was taken away: its processes are gone, and nobody knows it any more."""
+    """A removed pod: its processes and its object are gone."""
     return structs.replace(_with_processes(pod, until=t), deleted=True)
 
 

@@ -76,7 +76,7 @@ def readings(state: CardState) -> dict[tuple[str, ...], float]:
 
 
 def info(card: SimulatedGpu) -> dict[str, str]:
-    """What never changes of a GPU."""
+    """The constant info of a GPU."""
     return {
         "name": card.name,
         "pci_bus_id": card.pci_bus_id,
@@ -95,7 +95,7 @@ class SimulatedDriver:
     def __init__(
         self, scenario: Scenario, start: float, clock: Callable[[], float] | None = None
     ) -> None:
-        """``start``: unix time of second 0; ``clock`` gives the seconds since, real if None."""
+        """``start``: unix time of second 0; ``clock`` returns the seconds since, real if None."""
         self._scenario = scenario
         self._start = start
         self._clock = clock or (lambda: time.time() - start)

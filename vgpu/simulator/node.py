@@ -22,7 +22,7 @@ from vgpu.simulator.state import alive_at, damaged_at, regions_at
 
 
 class SimulatedPaths(msgspec.Struct, frozen=True):
-    """Where a source finds its files on the simulated node; absolute."""
+    """The paths of the sources' files on the simulated node; absolute."""
 
     shim_roots: tuple[str, ...]
     procfs: str
@@ -41,7 +41,7 @@ class SimulatedPaths(msgspec.Struct, frozen=True):
 
 
 def region_path(pod: SimulatedPod, container: SimulatedContainer) -> str:
-    """Where a container's region is, relative to the node's root; "" if it has none."""
+    """The path of a container's region, relative to the node's root; "" if it has none."""
     shim = container.shim
     if shim is None:
         return ""
@@ -51,7 +51,7 @@ def region_path(pod: SimulatedPod, container: SimulatedContainer) -> str:
 class SimulatedNode:
     """The files of ``scenario`` below ``folder``, and its driver. Second 0 is ``start``.
 
-    One thread calls ``write``. The folder is left behind; whoever made it removes it.
+    One thread calls ``write``. The folder stays; its owner removes it.
     """
 
     def __init__(

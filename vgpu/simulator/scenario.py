@@ -74,11 +74,11 @@ class Process(msgspec.Struct, frozen=True, gc=False):
         return self.since <= t < self.until
 
     def data_bytes(self, t: float) -> int:
-        """What it allocated by ``t``, or by its end, in whole 2 MiB pages as the driver does."""
+        """Bytes allocated by ``t``, or by its end, in whole 2 MiB pages as the driver does."""
         return int(self.data.value(min(t, self.until)) / (2 * MIB)) * 2 * MIB
 
     def used_bytes(self, t: float) -> int:
-        """What the driver counts for it."""
+        """Bytes that the driver counts for it."""
         return self.context + self.module + self.data_bytes(t) + self.hidden
 
     def sm_percent(self, t: float) -> int:
@@ -119,7 +119,7 @@ class SimulatedContainer(msgspec.Struct, frozen=True, gc=False):
 
 
 class SimulatedPod(msgspec.Struct, frozen=True, gc=False):
-    """One pod. A ``deleted`` one is known to nobody any more; only its regions are left.
+    """One pod. A ``deleted`` one has no object any more; only its regions are left.
 
     ``owner`` is its controller, ``<kind>/<name>``, "" if it has none; ``created`` is when it was
     made and scheduled.

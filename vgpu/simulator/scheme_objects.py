@@ -28,7 +28,7 @@ _NEVER = str(2**64 - 1)  # volcano.sh/vgpu-time once Allocate has answered
 
 
 class SimulatedClaim(msgspec.Struct, frozen=True):
-    """One container that has a share, with all that the systems need to write about it.
+    """One container that has a share, with everything that the systems write about it.
 
     ``cards`` are the GPUs of its shares, in their order; ``start`` is when it was scheduled, in
     unix seconds.
@@ -52,7 +52,7 @@ class SimulatedClaim(msgspec.Struct, frozen=True):
 
     @property
     def system(self) -> "System":
-        """Whose it is; HAMi's and Volcano's are distinguished by where their regions are."""
+        """Its system; the path of the region distinguishes HAMi's from Volcano's."""
         shim = self.container.shim
         if self.container.scheme is Scheme.VOLCANO and shim and shim.root == HAMI_ROOT:
             return System.HAMI
@@ -180,7 +180,7 @@ def requests(claim: SimulatedClaim) -> dict[str, str]:
 
 
 _BIND_PHASES: Mapping[str, str] = {"Failed": "failed", "Pending": "allocating"}
-"""By the pod's phase; all others were served. What Allocate was to allocate is still there."""
+"""Bind phase by the pod's phase; other pods were served. ``to_allocate`` is still there."""
 
 
 def _bind_phase(claim: SimulatedClaim) -> str:
@@ -266,7 +266,7 @@ _ENVIRONMENT: Mapping[System, Callable[[SimulatedClaim], dict[str, str]]] = {
 
 
 def grants(scenario: Scenario) -> Iterator[Grant]:
-    """The kubelet's allocation records: what it gave to every pod that it admitted, completed ones
+    """The kubelet's allocation records: the devices of every pod that it admitted, completed ones
     included.
 
     No two grants have a device ID in common.

@@ -127,7 +127,7 @@ def list_folder(
 
 
 class Remembered(Generic[T]):
-    """What was made of a file or folder, recreated only when that changed.
+    """The value loaded from a file or folder, loaded again only after a change.
 
     Unchanged means: same inode, size, mtime and ctime as when it was last made, and both times
     older than two seconds at that moment. A failure is never remembered: it may have been ours,

@@ -1,4 +1,4 @@
-"""The names that the kubelet gives to its log folders and links. Only names are read.
+"""The names of the kubelet's log folders and links. Only names are read.
 
 ``/var/log/pods/<namespace>_<pod>_<uid>`` is a folder for each pod on the node, and
 ``/var/log/containers/<pod>_<namespace>_<container>-<64 hex digits>.log`` a link for each
@@ -82,7 +82,7 @@ def read_container_links(path: str) -> tuple[dict[str, ContainerName], tuple[Rej
 def _unambiguous(
     names_by_key: Mapping[str, Sequence[tuple[str, T]]], path: str, what: str
 ) -> tuple[dict[str, T], tuple[Rejection, ...]]:
-    """What has one name; the others are rejections that name the first two of their files."""
+    """The entries with one name; each other is a rejection that names its first two files."""
     named = {key: names[0][1] for key, names in names_by_key.items() if len(names) == 1}
     rejections = []
     for key in sorted(names_by_key.keys() - named.keys()):

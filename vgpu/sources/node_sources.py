@@ -32,14 +32,14 @@ Sample = Callable[[float], Any]
 
 
 class NodePaths(msgspec.Struct, frozen=True):
-    """Where a node's things are.
+    """The paths of a node's sources.
 
     Attributes:
         shim_roots: folders of shims' folders; with none, those of the sharing systems.
         procfs, cgroupfs: the host's.
-        log_dir: the kubelet's folder of log folders; None is not asked.
-        checkpoint: the kubelet's, of devices; None is not asked.
-        pod_resources: the kubelet's socket; None is not asked.
+        log_dir: the kubelet's folder of log folders; None is not read.
+        checkpoint: the kubelet's, of devices; None is not read.
+        pod_resources: the kubelet's socket; None is not read.
         limit_dirs: folders of limit files by the name of the registry's row; of a row that is
             missing its own default.
         state_dir: our own device plugins' checkpoints.
@@ -56,7 +56,7 @@ class NodePaths(msgspec.Struct, frozen=True):
 
 
 class NodeSources(msgspec.Struct, frozen=True):
-    """Those that were asked for, open; None was not asked for."""
+    """The configured sources, open; None is not configured."""
 
     shim: ShimSource | None = None
     kubelet: KubeletSource | None = None

@@ -36,7 +36,7 @@ _MISMATCH: type[Exception] = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.
 
 
 class NvmlBinding:
-    """nvidia-ml-py with its traps closed: all that fails is a CallError, all calls are counted.
+    """nvidia-ml-py without its traps: each failure is a CallError, all calls are counted.
 
     Two calls go around it: nvidia-ml-py asks twice for each list, sizes the second answer too
     tightly, and knows the process layout of one release only.
@@ -101,7 +101,7 @@ class NvmlBinding:
     def _filled(
         self, symbol: str, layout: struct.Struct, arguments: Callable[[Any, Any], tuple[Any, ...]]
     ) -> Iterator[tuple[int, ...]]:
-        """What a call fills an array with; asked once more with more room if it was too small."""
+        """The array that a call fills; called once more with a larger array if it was too small."""
         request = (symbol, 0)
         if request in self._absent:
             raise CallError(symbol, Code.FUNCTION_NOT_FOUND)
@@ -220,7 +220,7 @@ class NvmlSource:
         return self._watch.heard
 
     def calls(self) -> Mapping[str, CallCost]:
-        """What the driver calls have cost so far."""
+        """Number and duration of the driver calls so far."""
         return self._binding.costs()
 
     def links(self) -> Mapping[tuple[str, str], int]:

@@ -1,4 +1,4 @@
-"""What a driver call can answer: NVML's return codes, in the groups that matter to us."""
+"""The answers of a driver call: NVML's return codes, in the groups that matter to us."""
 
 from collections.abc import Callable, Iterator
 from enum import IntEnum

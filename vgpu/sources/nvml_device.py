@@ -142,7 +142,7 @@ class DeviceReader:
 
 
 class GpuReader(DeviceReader):
-    """A GPU with its MIG instances and all that runs on it."""
+    """A GPU with its MIG instances and processes."""
 
     _mig = False
 
@@ -270,6 +270,6 @@ class GpuReader(DeviceReader):
 
 
 def _instance_ids(part: Gpu) -> tuple[int, int]:
-    """Where processes say that they are; -1 is nowhere."""
+    """GPU and compute instance as in process lists; -1 is none."""
     gpu_instance = part.info.get("gpu_instance_id", "-1")
     return int(gpu_instance), int(part.info.get("compute_instance_id", "-1"))

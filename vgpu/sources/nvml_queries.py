@@ -1,4 +1,4 @@
-"""What is asked of a device: driver calls, and the readings that each answer holds, as a table.
+"""The queries of a device: driver calls, and the readings in each answer, as a table.
 
 Pure, nothing is called here. Numbers are scaled to base units (bytes, watts, joules, hertz,
 ratios); NVML's "not available" (all bits set) and percentages that cannot be true are no reading.
@@ -50,7 +50,7 @@ MOST: Mapping[str, Number] = {
     "pcie_link_width": 1_000,
     "pcie_throughput_bytes_per_second": 10**14,
 }
-"""What is above was not measured, whatever the driver reports: far more than any device has."""
+"""Maximum plausible values, far above any device: a larger value was not measured."""
 
 PART_OF: Mapping[str, Key] = {
     "memory_used_bytes": ("memory_total_bytes",),

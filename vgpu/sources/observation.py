@@ -31,7 +31,7 @@ class Collectors(msgspec.Struct):
         return [collector for _, collector in self.named()]
 
     def named(self) -> Iterator[tuple[str, Collector[Any]]]:
-        """The same, with the names of their fields."""
+        """The collectors that are on, with the names of their fields."""
         for name in self.__struct_fields__:
             collector: Collector[Any] | None = getattr(self, name)
             if collector is not None:

@@ -38,7 +38,7 @@ _ANY_UID = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
 def parse_cgroup(text: str) -> ProcessOwner | None:
-    """Whose a process is, from its /proc/<pid>/cgroup; None if it is in no container.
+    """The owner of a process, from its /proc/<pid>/cgroup; None if it is in no container.
 
     In version 1 every hierarchy has a line of its own, and not all need name the container: a
     line that names a pod's comes first.
@@ -50,9 +50,9 @@ def parse_cgroup(text: str) -> ProcessOwner | None:
 
 
 def parse_cgroup_path(path: str) -> ProcessOwner | None:
-    """Whose the cgroup is. The outermost pod counts, else the outermost container.
+    """The owner of a cgroup. The outermost pod counts, else the outermost container.
 
-    Outermost, because what a container starts inside itself is its own affair; a pod before a
+    The outermost, because a container may start cgroups of its own; a pod before a
     container, because the kubelet may itself run in one (kind, k3d).
     """
     parts = path.removesuffix(" (deleted)").split("/")

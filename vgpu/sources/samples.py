@@ -1,7 +1,7 @@
-"""What the sources of a node bring, as values, and all that was brought at one time. Pure.
+"""The data of a node's sources as values, and all data of one time. Pure.
 
-What the driver, the shims, the kubelet, limit files and the kernel bring is in :mod:`vgpu.facts`,
-which the ledger reads; here is what the API server and our own plugins report, and the sum of all.
+The data of the driver, the shims, the kubelet, limit files and the kernel is in :mod:`vgpu.facts`,
+which the ledger reads; here is the data of the API server and our own plugins, and the sum.
 """
 
 from collections.abc import Iterable, Mapping
@@ -146,12 +146,12 @@ class CollectorRow(msgspec.Struct, frozen=True):
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """What the collectors brought; None is a collector that is off, failed or stale.
+    """The data of all collectors; None is a collector that is off, failed or stale.
 
     ``kubelet`` has the names of ``pods``, too: :func:`with_names`. ``own`` is what our own
     plugins keep. ``at`` is when they were asked, in unix seconds. ``incomplete`` are the fields
-    whose collector is on and did not bring all that there is now: it failed, is late, or brought a
-    part. Their silence means nothing.
+    whose collector is on and did not bring all data: it failed, is late, or brought a part. A
+    missing entry in them means nothing.
     """
 
     gpu: GpuSample | None = None
@@ -177,7 +177,7 @@ SOURCES: Mapping[str, frozenset[Source]] = {
 
 
 def incomplete_sources(seen: Observation) -> frozenset[Source]:
-    """The sources that did not bring all that there is."""
+    """The sources whose data is not complete."""
     return frozenset[Source]().union(*(SOURCES.get(name, ()) for name in seen.incomplete))
 
 

@@ -146,7 +146,7 @@ class _Listing(msgspec.Struct, frozen=True):
 
 
 class _Root(msgspec.Struct):
-    """What is remembered of one root: its listing, and that of each of its folders."""
+    """The cache of one root: its listing, and that of each of its folders."""
 
     path: str
     listing: _Listing | None = None
@@ -154,7 +154,7 @@ class _Root(msgspec.Struct):
 
 
 class _Pass(msgspec.Struct):
-    """What one pass has found so far."""
+    """The results of one pass so far."""
 
     now_ns: int
     files: list[RegionFile] = []

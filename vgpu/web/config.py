@@ -1,9 +1,9 @@
-"""``--web.config.file``: what it demands of requests, re-read when it or its certificates change.
+"""``--web.config.file``: its requirements for requests, re-read when it or its certificates change.
 
 A change takes effect within about a second, without a restart: certificates and CAs for new
 connections, everything else for the next request. A file that has become wrong changes nothing:
 the last good one stays in force, the log reports it once, and ``last_reload_ok`` and
-``reload_failures`` say it to whoever publishes them.
+``reload_failures`` can be published.
 
 A reload never takes a protection away. A file caught half-written is often a valid file with its
 end missing, so one that no longer asks for TLS, for passwords, or for client certificates is
@@ -62,7 +62,7 @@ class WebConfigError(Exception):
 
 
 class WebPolicy(msgspec.Struct, frozen=True):
-    """What one version of the file demands.
+    """The requirements of one version of the file.
 
     Attributes:
         tls: how to answer TLS clients; None is plain HTTP.

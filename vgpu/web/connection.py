@@ -47,7 +47,7 @@ class ConnectionWait(msgspec.Struct, frozen=True):
     """What a connection waits for.
 
     Attributes:
-        since: when its client last did something, in monotonic seconds.
+        since: when its client last sent or took data, in monotonic seconds.
         for_request: whether the client is to send something (a request, or its goodbye), rather
             than to take a response.
         moves: whether the client has taken some of the response, besides what the kernels took, or

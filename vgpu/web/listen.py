@@ -86,12 +86,12 @@ def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...
 
 
 def bound_address(listener: socket.socket) -> str:
-    """Where a socket really listens, as ``host:port`` or ``[host]:port``."""
+    """The address on which a socket really listens, as ``host:port`` or ``[host]:port``."""
     host, port, *_ = listener.getsockname()
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def link_address(bound: str) -> str:
-    """A bound address as somebody on this host reaches it: a wildcard becomes localhost."""
+    """A bound address as a client on this host reaches it: a wildcard becomes localhost."""
     host, _, port = bound.rpartition(":")
     return f"localhost:{port}" if host in ("0.0.0.0", "[::]") else bound

@@ -83,7 +83,7 @@ class Gaia(BaseCodec, frozen=True):
         return (CORE, MEMORY)
 
     def requests(self, pod: Pod) -> tuple[Request, ...]:
-        """What each container asks for: a part of one GPU, or whole GPUs with all their memory.
+        """What each container requests: a part of one GPU, or whole GPUs with all their memory.
 
         Raises ClaimError for cores above 100 that are no multiple of it, and for a part of a GPU
         without cores or without memory: gpu-manager does not find such a pod when it is to serve

@@ -23,7 +23,7 @@ MEMORY = "tencent.com/vcuda-memory"
 
 MOST_CARDS = MOST_CORES // WHOLE_DEVICE_PERCENT
 MOST_BLOCKS = MOST_MEMORY // GAIA_MEMORY_BLOCK
-"""Of one container or GPU; what is above was not written by gpu-manager."""
+"""Maximum number of blocks of a container or GPU that gpu-manager writes."""
 
 MODEL_LABEL = "gaia.tencent.com/gpu-model"
 

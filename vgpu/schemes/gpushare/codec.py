@@ -273,7 +273,7 @@ def _index(share: Share, devices: Mapping[str, Device]) -> int:
 
 
 def _ascending(claim: Claim, devices: Mapping[str, Device]) -> Claim:
-    """With each container's GPUs in the order that gpushare keeps them in."""
+    """The claim with each container's GPUs in gpushare's order."""
     allocations = tuple(
         structs.replace(
             allocation,

@@ -34,7 +34,7 @@ _GPUID = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 class Locality(msgspec.Struct, frozen=True, gc=False):
-    """With whom a SharePod wants to share: labels of its user's own choice, "" for none.
+    """The pods with which a SharePod may share: labels of its user's choice, "" for none.
 
     Attributes:
         affinity: only with pods of the same label.
@@ -48,7 +48,7 @@ class Locality(msgspec.Struct, frozen=True, gc=False):
 
 
 def locality(pod: Pod) -> Locality:
-    """With whom a SharePod wants to share."""
+    """The locality labels of a SharePod."""
     keys = (AFFINITY, ANTI_AFFINITY, EXCLUSION)
     return Locality(*(pod.annotations.get(key, "") for key in keys))
 

@@ -28,7 +28,7 @@ ENDED: Final = 2**64 - 1
 """Volcano's ``vgpu-time`` once Allocate is done with the pod, well or not."""
 
 PLACEHOLDER: Final = ",,0,0"
-"""What HAMi 2.4 and 2.5 write for a container that asks for nothing, after one that asks."""
+"""What HAMi 2.4 and 2.5 write for a container without a request, after one with a request."""
 
 ALLOCATING: Final = "allocating"
 SUCCESS: Final = "success"

@@ -149,7 +149,7 @@ class Volcano(BaseCodec, frozen=True):
         return volcano_claim.write(claim, self.key_set, self.unit_bytes, devices, containers)
 
     def struck(self, pod: Pod, waiting: Collection[str]) -> str:
-        """What is left to be allocated while these containers of the pod's claim still wait.
+        """The text of ``to_allocate`` while these containers of the pod's claim still wait.
 
         See :func:`volcano_claim.struck_but`. Raises ClaimError.
         """
@@ -160,7 +160,7 @@ class Volcano(BaseCodec, frozen=True):
         return volcano_claim.struck_but(pod, key, self.unit_bytes, shares)
 
     def leftover(self, pod: Pod) -> LeftoverClaim | None:
-        """What ``devices-to-allocate`` still has.
+        """The rest of ``devices-to-allocate``.
 
         The struck annotation keeps its separators, which every reader of it expects.
         """
@@ -182,7 +182,7 @@ class Volcano(BaseCodec, frozen=True):
         cache_name: str = "vgpu",
         preload: bool = True,
     ) -> ContainerEdits:
-        """What Allocate answers, see :func:`volcano_env.edits`. Raises ClaimError.
+        """The answer of Allocate, see :func:`volcano_env.edits`. Raises ClaimError.
 
         The originals make up a ``cache_name`` for each call.
         """
@@ -283,7 +283,7 @@ class Volcano(BaseCodec, frozen=True):
 
 
 def _amounts(pod: Pod, container: Container, resources: Sequence[str]) -> dict[str, int]:
-    """How much of each resource the container asks for. Raises ClaimError."""
+    """The requested amount of each resource. Raises ClaimError."""
     return {
         name: amount(pod, container, name, MOST)
         for name in resources

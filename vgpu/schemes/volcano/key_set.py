@@ -1,4 +1,4 @@
-"""The two spellings of one language: Volcano vGPU's and HAMi's names, side by side.
+"""The two spellings of one scheme: Volcano vGPU's and HAMi's names, side by side.
 
 Both are scheduler and device plugin around the same library, HAMi-core, and say the same things
 under other keys. What differs is in the table below and nowhere else. The names are those of

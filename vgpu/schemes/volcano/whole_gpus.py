@@ -7,10 +7,10 @@ from vgpu.kube.objects import Node, Pod
 from vgpu.schemes.volcano.key_set import HAMI, VOLCANO
 
 HAMI_MARK: Final = "hami.io/"
-"""How HAMi's annotations begin."""
+"""The prefix of HAMi's annotations."""
 
 _MIG: Final = "nvidia.com/mig-"
-"""How the names of MIG profiles begin, which nobody but NVIDIA's own plugin offers."""
+"""The prefix of resources for MIG profiles, which only NVIDIA's own plugin advertises."""
 
 
 def whole_gpus(nodes: Iterable[Node]) -> Callable[[Pod], bool]:
