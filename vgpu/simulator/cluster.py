@@ -100,7 +100,7 @@ def _with_processes(
         )
 
     containers = tuple(
-        structs.replace(each, processes=tuple(map(lived, each.processes)))
-        for each in pod.containers
+        structs.replace(container, processes=tuple(map(lived, container.processes)))
+        for container in pod.containers
     )
     return structs.replace(pod, containers=containers)

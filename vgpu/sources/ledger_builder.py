@@ -39,28 +39,28 @@ class LedgerBuilder:
         self._ledger = merge(self._evidence)
         self._index = LedgerIndex(self._evidence, self._ledger)
 
-    def ledger(self, seen: Observation) -> Ledger:
+    def ledger(self, observation: Observation) -> Ledger:
         """Who holds what, as of this observation."""
-        evidence = self._gather(seen)
+        evidence = self._gather(observation)
         if evidence != self._evidence:
             self._evidence, self._ledger = evidence, merge(evidence)
         return self._ledger
 
-    def usage(self, seen: Observation) -> NodeUsage:
+    def usage(self, observation: Observation) -> NodeUsage:
         """What containers may use and use, as of the observation of the newest ledger."""
-        pods = seen.pods
+        pods = observation.pods
         if self._index.ledger is not self._ledger:
             self._index = LedgerIndex(self._evidence, self._ledger)
         return node_usage(
             self._index,
-            gpu=seen.gpu,
-            process=seen.process,
-            shim=seen.shim,
-            kubelet=seen.kubelet,
-            limits=seen.limits,
+            gpu=observation.gpu,
+            process=observation.process,
+            shim=observation.shim,
+            kubelet=observation.kubelet,
+            limits=observation.limits,
             phases=None if pods is None else {pod.ref.uid: pod.phase for pod in pods.statuses},
             finished=frozenset() if pods is None else pods.finished,
-            at=seen.at,
+            at=observation.at,
         )
 
     def _gather(self, observation: Observation) -> Evidence:

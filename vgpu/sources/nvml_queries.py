@@ -61,12 +61,12 @@ PART_OF: Mapping[str, Key] = {
 """Readings that cannot be more than another one of the same answer."""
 
 
-def implausible(told: Mapping[Key, Number]) -> Mapping[Key, str]:
+def implausible(readings: Mapping[Key, Number]) -> Mapping[Key, str]:
     """The readings of one answer that cannot be true, each with a sentence why."""
     wrong: dict[Key, str] = {}
-    for key, value in told.items():
+    for key, value in readings.items():
         whole = PART_OF.get(key[0], ())
-        most = min(MOST.get(key[0], inf), told.get(whole, inf))
+        most = min(MOST.get(key[0], inf), readings.get(whole, inf))
         if value > most:
             wrong[key] = f"{' '.join(key)} {value:.0f}, of at most {most:.0f}"
     return wrong

@@ -22,7 +22,7 @@ XID_CRITICAL_ERROR = 0x8  # nvmlEventTypeXidCriticalError
 DOUBLE_BIT_ECC_ERROR = 0x2  # nvmlEventTypeDoubleBitEccError
 XID_OF_DOUBLE_BIT = 48
 SLICE_SECONDS = 2.0
-"""The longest a waiter stays inside the driver, and so the longest a re-initialisation waits."""
+"""Maximum time of one wait inside the driver, and of a re-initialisation for it, in seconds."""
 
 UNKNOWN_DEVICE = ""
 

@@ -176,9 +176,9 @@ SOURCES: Mapping[str, frozenset[Source]] = {
 """The sources that are in each field of an observation; the driver adds the processes."""
 
 
-def incomplete_sources(seen: Observation) -> frozenset[Source]:
+def incomplete_sources(observation: Observation) -> frozenset[Source]:
     """The sources whose data is not complete."""
-    return frozenset[Source]().union(*(SOURCES.get(name, ()) for name in seen.incomplete))
+    return frozenset[Source]().union(*(SOURCES.get(name, ()) for name in observation.incomplete))
 
 
 def with_names(kubelet: KubeletSample | None, pods: PodSample | None) -> KubeletSample | None:

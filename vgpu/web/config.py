@@ -116,7 +116,7 @@ class WebConfigFile:
         self._checking = threading.Lock()
         self._next_check = clock() + _CHECK_SECONDS
         self._problem = ""
-        self._policy, self._seen = _load(path, OPEN)
+        self._policy, self._signatures = _load(path, OPEN)
 
     def current(self) -> WebPolicy:
         """The policy in force; looks for changes at most once a second. Never raises."""
@@ -130,10 +130,12 @@ class WebConfigFile:
 
     def _reload_if_changed(self) -> None:
         # After a failure the signatures are of no use: the new version may name other files.
-        if self.last_reload_ok and all(_signature(p) == seen for p, seen in self._seen.items()):
+        if self.last_reload_ok and all(
+            _signature(p) == signature for p, signature in self._signatures.items()
+        ):
             return
         try:
-            policy, seen = _load(self.path, self._policy)
+            policy, signatures = _load(self.path, self._policy)
         except Exception as error:  # noqa: BLE001 - serving goes on, whatever a new file does
             self.last_reload_ok = False
             self.reload_failures += 1
@@ -142,7 +144,7 @@ class WebConfigFile:
                 message = "web config not reloaded, the last good one stays"
                 log.error(message, extra={"err": error})  # noqa: TRY400 - no traceback: a typo
             return
-        self._policy, self._seen = policy, seen
+        self._policy, self._signatures = policy, signatures
         self.last_reload_ok = True
         self.reloads += 1
         self._problem = ""

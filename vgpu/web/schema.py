@@ -102,11 +102,11 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        seen = set()
+        values = set()
         for key in keys:
-            if key.value in seen:
+            if key.value in values:
                 raise yaml.constructor.ConstructorError(None, None, _TWICE, key.start_mark)
-            seen.add(key.value)
+            values.add(key.value)
         return super().construct_mapping(node, deep)
 
 

@@ -66,20 +66,20 @@ class GpushareAnnotations(msgspec.Struct, frozen=True):
 # ---------------------------------------------------------------- reading
 
 
-def read(pod: Pod, asked: Mapping[str, int]) -> GpushareAnnotations | None:
+def read(pod: Pod, requested: Mapping[str, int]) -> GpushareAnnotations | None:
     """The content of the annotations; None if there are none.
 
-    ``asked`` has the units that containers request, of those that run at the same time.
+    ``requested`` has the units that containers request, of those that run at the same time.
     Unreadable totals, flags and times are remarks only, since they do not change who has which
     GPU. Raises ClaimError where the GPU is unknown.
     """
     annotations = pod.annotations
     if not any(key in annotations for key in ANNOTATIONS):
         return None
-    units = _by_container(pod) or _by_index(pod, asked)
+    units = _by_container(pod) or _by_index(pod, requested)
     phase, changed_at, remarks = _state(annotations)
     return GpushareAnnotations(
-        units, phase, changed_at, (*_contradictions(annotations, units, asked), *remarks)
+        units, phase, changed_at, (*_contradictions(annotations, units, requested), *remarks)
     )
 
 
@@ -172,26 +172,26 @@ def _refusal(pod: Pod, key: str, text: str, detail: str) -> ClaimError:
 
 
 def write_one_card(
-    told: GpushareAnnotations, card: int, card_total: int, subject: str
+    claim: GpushareAnnotations, card: int, card_total: int, subject: str
 ) -> dict[str, str]:
     """The extender's form. ``card_total`` is the GPU's size in units. Raises ClaimError."""
-    total = sum(units[card] for units in told.units.values())
+    total = sum(units[card] for units in claim.units.values())
     return {
         INDEX: str(card),
         CARD_TOTAL: str(card_total),
         POD_TOTAL: str(total),
-        **_write_state(_STATES[0], told, subject),
+        **_write_state(_STATES[0], claim, subject),
     }
 
 
 def write_by_container(
-    told: GpushareAnnotations, numbers: Mapping[str, int], subject: str
+    claim: GpushareAnnotations, numbers: Mapping[str, int], subject: str
 ) -> dict[str, str]:
     """ACK's form. ``numbers`` has every container's, of the app containers. Raises ClaimError."""
-    numbered = {str(numbers[name]): amounts for name, amounts in told.units.items()}
+    numbered = {str(numbers[name]): amounts for name, amounts in claim.units.items()}
     return {
         ALLOCATION: msgspec.json.encode(numbered).decode(),
-        **_write_state(_STATES[1], told, subject),
+        **_write_state(_STATES[1], claim, subject),
     }
 
 

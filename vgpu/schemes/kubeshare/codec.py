@@ -80,8 +80,8 @@ class KubeShare(BaseCodec, frozen=True):
 
         A GPUID may be the user's own choice, together with a node; no annotation reports.
         """
-        ours = {kubeshare_sharepod.GPUID, *kubeshare_labels.CLAIM}
-        return tuple(sorted(ours & pod.annotations.keys()))
+        keys = {kubeshare_sharepod.GPUID, *kubeshare_labels.CLAIM}
+        return tuple(sorted(keys & pod.annotations.keys()))
 
     def annotations(
         self,

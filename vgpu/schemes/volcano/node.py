@@ -76,19 +76,19 @@ def _numa(text: str) -> int | None:
     return -value if value is not None and text.startswith("-") else value
 
 
-def _word(text: str) -> str | None:
+def _word_cell(text: str) -> str | None:
     return text if is_word(text) else None
 
 
 _COLUMNS: Final[dict[str, Callable[[str], object]]] = {
-    "uuid": _word,
+    "uuid": _word_cell,
     "index": int32,
     "slots": int32,
     "memory": int32,
     "cores": int32,
-    "type": _word,
+    "type": _word_cell,
     "numa": _numa,
-    "mode": _word,
+    "mode": _word_cell,
     "healthy": BOOLEANS.get,
 }
 """How each column of a GPU is read; None is a malformed text."""
@@ -229,10 +229,10 @@ def handshake(node: Node, key_set: KeySet) -> Handshake | None:
 
 def handshake_text(state: HandshakeState, at: float, key_set: KeySet) -> str:
     """A heartbeat at a whole unix second, as its side writes it."""
-    word = next(word for word, each in _STATES.items() if each is state)
+    name = next(name for name, meaning in _STATES.items() if meaning is state)
     if state is HandshakeState.REPORTED:
-        return f"{word} {moment(at):%Y-%m-%d %H:%M:%S +0000 UTC}"
-    return f"{word}_{moment(at):{key_set.stamp}}"
+        return f"{name} {moment(at):%Y-%m-%d %H:%M:%S +0000 UTC}"
+    return f"{name}_{moment(at):{key_set.stamp}}"
 
 
 def locks(node: Node, key_set: KeySet) -> tuple[NodeLock, ...]:
