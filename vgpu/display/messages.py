@@ -1,4 +1,4 @@
-"""What gpu-manager's PrintGraph, PrintUsages and Version answer, from what is known of a node.
+"""The answers of gpu-manager's PrintGraph, PrintUsages and Version, from a node's state.
 
 A message here has the fields of its namesake in ``vgpu/rpc/display.proto``, by name and in order,
 and leaves out what is empty: encoded as JSON it is what the original's gRPC gateway answers (its
@@ -15,7 +15,7 @@ from vgpu.model import PodRef
 from vgpu.topology import TopologyGpu, TopologyTree, draw
 from vgpu.units import MIB, WHOLE_DEVICE_MILLI
 
-# ---------------------------------------------------------------- what is known of a node
+# ---------------------------------------------------------------- the state of a node
 
 
 class CardUse(msgspec.Struct, frozen=True):

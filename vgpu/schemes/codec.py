@@ -22,7 +22,7 @@ NO_DEVICES: Final = "void"
 """The variable's value for no devices: our plugin's answer where CDI injects them."""
 
 _QUOTED: Final = 120
-"""Characters of a text that a message repeats."""
+"""Maximum number of characters of a text that a message repeats."""
 
 
 def remark(key: str, detail: str, text: str) -> str:

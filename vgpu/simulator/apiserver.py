@@ -25,7 +25,7 @@ from vgpu.kube.kinds import KINDS, PODS
 from vgpu.simulator.store import Json, ObjectStore, Selector, StoreError
 
 MOST_BODY: Final = 4 * 1024 * 1024
-"""Bytes of a request's body; etcd keeps no object of more than 1.5 MiB."""
+"""Maximum size of a request's body, in bytes; etcd keeps no object of more than 1.5 MiB."""
 
 BOOKMARK_SECONDS: Final = 5.0
 """Silence on a watch before a bookmark, in seconds; a real server waits about a minute."""

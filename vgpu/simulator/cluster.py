@@ -1,4 +1,4 @@
-"""Simulated nodes behind one simulated API server, and what is behind that: controllers, kubelets.
+"""Simulated nodes behind one simulated API server, with controllers and kubelets.
 
 The API server's objects are the truth about pods. A node's story follows them: a pod that is
 evicted ends on its node, and one that a controller makes in its place begins there.

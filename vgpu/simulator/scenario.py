@@ -1,4 +1,4 @@
-"""A node as a frozen value: its GPUs, its pods, and what each process will do when.
+"""A node as a frozen value: its GPUs, its pods, and what each process does at each time.
 
 Times are seconds since the story began, which may be before or after zero. What is true at a
 time is computed by :mod:`vgpu.simulator.state`.

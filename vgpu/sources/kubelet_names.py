@@ -17,7 +17,7 @@ from vgpu.sources.files import list_folder, printable
 T = TypeVar("T")
 
 MAX_ENTRIES = 16_384
-"""Entries read from one folder; the kubelet runs some hundred pods at most."""
+"""Maximum number of entries read from one folder; the kubelet runs some hundred pods at most."""
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _NAMESPACE = rf"(?P<namespace>{_LABEL})"

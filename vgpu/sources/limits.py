@@ -18,10 +18,10 @@ from vgpu.schemes.row import LimitFiles, LimitLayout
 from vgpu.sources.files import Living, Remembered, list_folder, printable, read_file
 
 MAX_ENTRIES = 4_096
-"""Entries read from one folder."""
+"""Maximum number of entries that are read from one folder."""
 
 MAX_CONTAINERS = 256
-"""Entries read from the folder of one pod, which its tenant can write into."""
+"""Maximum number of entries read from the folder of one pod, which its tenant can write into."""
 
 _GPU_UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

@@ -25,7 +25,7 @@ from vgpu.model import ContainerKind, PodRef, Source
 from vgpu.reasons import Reason, Rejection
 
 _SHOWN: Final = 64
-"""Characters of a UID that are shown: a mirror pod's is an annotation, of any length."""
+"""Maximum number of shown characters of a UID: a mirror pod's is an annotation, of any length."""
 
 
 class PodSample(msgspec.Struct, frozen=True):

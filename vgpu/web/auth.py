@@ -15,7 +15,7 @@ from collections.abc import Container, Mapping
 import bcrypt
 
 _MAX_PASSWORD = 72
-"""Bytes of a password that bcrypt looks at; the rest is ignored, as htpasswd and Go do."""
+"""Number of bytes of a password that bcrypt reads; the rest is ignored, as htpasswd and Go do."""
 _CONCURRENT_HASHES = 2
 _MAX_WAITING = 32
 

@@ -15,11 +15,11 @@ from http import HTTPStatus
 import msgspec
 
 MAX_HEAD = 16 * 1024
-"""Bytes of the request line and all headers together."""
+"""Maximum size of the request line and all headers together, in bytes."""
 MAX_LINE = 8 * 1024
-"""Bytes of the request line."""
+"""Maximum size of the request line, in bytes."""
 MAX_FIELDS = 100
-"""Header lines in one request."""
+"""Maximum number of header lines in one request."""
 
 Headers = tuple[tuple[str, str], ...]
 

@@ -56,7 +56,7 @@ NOWHERE: Final = Route(lambda _: _NOT_FOUND, methods=())
 """The route of all other paths."""
 
 Routes = Mapping[str, Handler | Route]
-"""Exact path -> what is served; a bare handler answers GET and HEAD and takes no body."""
+"""Exact path -> its route; a bare handler answers GET and HEAD and takes no body."""
 
 
 def route_of(entry: Handler | Route) -> Route:

@@ -137,9 +137,9 @@ class WebServer:
         self._acceptor.start()
 
     def stop(self, grace: float = 5.0) -> None:
-        """Accept no more, answer what has arrived, and close, within ``grace`` seconds.
+        """Accept no connection, answer what has arrived, and close, within ``grace`` seconds.
 
-        Idle connections close at once. A handler that is still at work after the grace is left to
+        Idle connections close at once. A handler that is still at work after the grace stays in
         its daemon thread; its client sees the connection close.
         """
         deadline = time.monotonic() + grace
