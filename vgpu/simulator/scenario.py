@@ -87,7 +87,7 @@ class Process(msgspec.Struct, frozen=True, gc=False):
 
 
 class Shim(msgspec.Struct, frozen=True, gc=False):
-    """How the preloaded library of one container keeps its allocation records.
+    """The region of one container's preloaded library.
 
     Attributes:
         layout: the layout id of its region.

@@ -266,7 +266,7 @@ _ENVIRONMENT: Mapping[System, Callable[[SimulatedClaim], dict[str, str]]] = {
 
 
 def grants(scenario: Scenario) -> Iterator[Grant]:
-    """The kubelet's allocation records: the devices of every pod that it admitted, completed ones
+    """The kubelet's checkpoint: the devices of every pod that it admitted, completed ones
     included.
 
     No two grants have a device ID in common.

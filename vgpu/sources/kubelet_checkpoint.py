@@ -56,7 +56,7 @@ _REGISTERED: Final = msgspec.json.Decoder(dict[str, list[str] | None] | None)
 
 
 class _Verified(NamedTuple):
-    """An entry with all that the checksum is about."""
+    """An entry with all data of the checksum."""
 
     entry: CheckpointEntry
     device_ids: DeviceIds

@@ -1,4 +1,4 @@
-"""Limit files that sharing systems leave on disk, as their rows in the registry say.
+"""Limit files of sharing systems on disk, as their rows in the registry describe them.
 
 The files lie within reach of tenants, so each is opened without following links, is bounded, and
 is refused alone. A folder that does not exist is a system that is not installed here.
@@ -32,7 +32,7 @@ class LimitSource:
     """The limit files of one node. A file is parsed again only when it changed."""
 
     def __init__(self, folders: Mapping[str, str] | None = None, *, living: Living = tuple) -> None:
-        """``folders`` are by the name of the registry's row; of a row without one its default.
+        """``folders`` are by the name of the registry's row; a missing row has its default.
 
         Of too many pods' folders those of ``living`` pods are read first.
         """
@@ -100,7 +100,7 @@ def _entries(
     only_folders: bool = False,
     living: Living = tuple,
 ) -> list[os.DirEntry[str]]:
-    """What is in the folder; nothing if it does not exist."""
+    """The entries of the folder; none if it does not exist."""
     try:
         entries, too_many = list_folder(path, limit, only_folders=only_folders, living=living)
     except SourceError as error:
@@ -111,7 +111,7 @@ def _entries(
 
 
 def _refuse(error: SourceError, rejections: list[Rejection]) -> None:
-    """Note a failure, unless there was just nothing."""
+    """Note a failure, unless the file is absent."""
     if error.reason is not Reason.ABSENT:
         rejections.append(error.rejection())
 

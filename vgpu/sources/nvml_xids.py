@@ -66,7 +66,7 @@ class XidWatch:
             self._events = _Events(cards)
 
     def detach(self) -> None:
-        """Let go of the driver, after a moment for the waiter to come out of it."""
+        """Release the driver, after a short wait for the waiter to leave it."""
         with self._lock:
             events, self._events = self._events, None
             self.heard = frozenset()
@@ -75,7 +75,7 @@ class XidWatch:
         self._call_quietly("nvmlEventSetFree", events.set)
 
     def close(self) -> None:
-        """Detach and let waiters go."""
+        """Detach and end all waits."""
         self._closed.set()
         self.detach()
 

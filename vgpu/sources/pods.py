@@ -21,7 +21,7 @@ from vgpu.sources.files import Remembered, printable, read_file
 from vgpu.sources.samples import PodSample, pod_sample
 
 FILE_LIMIT: Final = 64 * 1024 * 1024
-"""Maximum size in bytes; about 9,000 pods. For larger clusters, dump one node with a field selector."""
+"""Maximum size in bytes; about 9,000 pods. Larger clusters: dump one node with a field selector."""
 
 FIRST_LIST_SECONDS: Final = 5.0
 """Maximum time for which the first sample waits for the first list, in seconds."""

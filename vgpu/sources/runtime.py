@@ -1,4 +1,4 @@
-"""Processes and the containers they run in, by the kernel's own allocation records.
+"""Processes and the containers they run in, by the kernel's cgroups.
 
 A process's cgroup names its container, and the pod's UID if Kubernetes made it. Both cgroup
 versions, both cgroup drivers, and kubelets that themselves run in a container are understood.
@@ -77,8 +77,8 @@ def pod_uid(name: str, in_kubernetes: bool) -> str:
     """The UID in the name of a pod's cgroup; "" for any other name.
 
     ``pod<uid>``, or for systemd ``<parents>-pod<uid with _ for ->.slice``. Outside the
-    kubelet's tree, or where it is out of sight (a relative path), only a UUID or a static pod's
-    hash will do.
+    kubelet's tree, or where it is not visible (a relative path), only a UUID or a static pod's
+    hash counts.
     """
     if name.endswith(".slice"):
         uid = name.removesuffix(".slice").partition("-pod")[2].replace("_", "-")
@@ -102,7 +102,7 @@ def _container(name: str) -> tuple[str, str] | None:
 
 
 class ProcessSource:
-    """The kernel's allocation records of one node."""
+    """The processes and cgroups of one node."""
 
     def __init__(
         self, procfs: str = "/proc", cgroupfs: str = "/sys/fs/cgroup", *, bare: bool = False
@@ -155,7 +155,7 @@ class ProcessSource:
     def _bare_regions(
         self, owners: dict[int, ProcessOwner | None], rejections: list[Rejection]
     ) -> Iterator[tuple[ProcessOwner, str, Region]]:
-        """One look into each container, through any one of its processes."""
+        """Read the region in each container, through one of its processes."""
         containers = {owner: pid for pid, owner in owners.items() if owner}
         for owner, pid in containers.items():
             try:
@@ -169,7 +169,7 @@ class ProcessSource:
 
 
 def sees_host_processes(procfs: str) -> bool:
-    """Whether our pids are the host's, and hidepid does not keep others' from us."""
+    """Whether our pids are the host's, and hidepid hides no other processes."""
     try:
         namespace = Path(procfs, "self/ns/pid").readlink()
     except OSError:
@@ -193,7 +193,7 @@ def _read_cgroup(path: str) -> bytes:
 
 
 def read_live_pods(cgroupfs: str) -> frozenset[str] | None:
-    """UIDs of the pods that have a cgroup; None where no kubelet's tree is in sight.
+    """UIDs of the pods that have a cgroup; None if no kubelet's tree is visible.
 
     Raises SourceError where the tree cannot be read whole: a part would call live pods dead.
     """

@@ -1,4 +1,4 @@
-"""The open connections: how many there may be, and which one goes when another needs its place."""
+"""The open connections: their maximum, and the one that is closed to make room for another."""
 
 import logging
 import threading
@@ -45,14 +45,14 @@ class Connections:
         return len(self._threads)
 
     def all(self) -> list[tuple[ClientConnection, threading.Thread]]:
-        """The connections of now, with their threads."""
+        """The present connections, with their threads."""
         with self._lock:
             return list(self._threads.items())
 
     def add(self, connection: ClientConnection, thread: threading.Thread) -> bool:
         """Take a new connection; False if there is no place for it.
 
-        From an address that has all its places, a connection of that address makes room.
+        For an address with its maximum of connections, one of these makes room.
         """
         present = [other for other, _ in self.all()]
         peers = [other for other in present if other.peer == connection.peer]
@@ -100,11 +100,11 @@ class Connections:
 def first_to_go(present: Iterable[ClientConnection], now: float) -> ClientConnection | None:
     """The connection that makes room; None if each one's request is being handled.
 
-    First who has not taken a response for ``STALLED_SECONDS``. Then, of those who are to send a
-    request and those who are to take a response, the larger group gives up the one that has waited
-    longest, before all who have begun to take theirs: a flood of one kind does not reach an
-    ordinary client in the moment of the other. One whose client has acted, and whose thread has
-    only not run since, waits no more.
+    First goes a client that has not taken a response for ``STALLED_SECONDS``. Then, of the clients
+    that are to send a request and those that are to take a response, the larger group loses the one
+    with the longest wait, those that have begun to take a response last: a flood of one kind does
+    not hit an ordinary client of the other. A connection whose client has acted does not wait any
+    more, even if its thread has not run since.
     """
     waiting = [
         (wait, connection) for connection in present if (wait := connection.waiting) is not None

@@ -21,7 +21,7 @@ class ListenError(Exception):
     """An address that cannot be listened on.
 
     Attributes:
-        address: as the user gave it.
+        address: as in the flag.
         problem: what is wrong with it.
     """
 

@@ -9,7 +9,7 @@ Every setting is honoured or refused, never ignored. Refused, although exporter-
 * TLS 1.0 and 1.1 (RFC 8996), and cipher suites without forward secrecy;
 * more than one entry in ``curve_preferences``: ``ssl`` can set one curve.
 
-As in the toolkit, ``cipher_suites`` applies to TLS 1.2; those of TLS 1.3 are fixed and all good.
+As in the toolkit, ``cipher_suites`` applies to TLS 1.2; those of TLS 1.3 are fixed and all secure.
 """
 
 import ipaddress
