@@ -1,4 +1,4 @@
-"""What every program of ours reports of itself: its build, its process, its web config file.
+"""The metrics of every program about itself: its build, its process, its web config file.
 
 Each table is over a view with ``build`` and ``own``, such as :class:`OwnView`;
 :mod:`vgpu.program.process` reads them.

@@ -1,8 +1,8 @@
 """A small API server on loopback, for the demo and for tests: Kubernetes' HTTP over a store.
 
 Lists, single objects, watches, creations, replacements, merge patches and evictions of the few
-kinds that the product knows, with Kubernetes' paths, status codes and ``Status`` bodies; anybody
-may do everything. What a real API server does is what the tests with a real one say.
+kinds that the product knows, with Kubernetes' paths, status codes and ``Status`` bodies; every
+client may do everything. Tests with a real API server show what a real one does.
 """
 
 import json
@@ -52,7 +52,7 @@ class _Target(msgspec.Struct, frozen=True):
 
     @property
     def dry_run(self) -> bool:
-        """Whether nothing is to be kept."""
+        """Whether nothing is stored."""
         return self.query.get("dryRun") == "All"
 
     @property
@@ -97,11 +97,11 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Its URL."""
         return f"{self._scheme}://127.0.0.1:{self._server.server_port}"
 
     def kubeconfig(self) -> str:
-        """A kubeconfig that leads here."""
+        """A kubeconfig for this server."""
         name = "simulated"
         config = {
             "apiVersion": "v1",
@@ -144,7 +144,7 @@ class _Server(ThreadingHTTPServer):
         self.bookmark_seconds = bookmark_seconds
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has had enough is no news; anything else is a defect here."""
+        """Log nothing for a client that left; any other error is a defect here."""
         if not isinstance(sys.exception(), ConnectionError | ssl.SSLError):
             super().handle_error(request, client_address)
 
@@ -169,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _handle  # noqa: N815  # http.server's names
 
     def log_message(self, *_: Any) -> None:
-        """Silence."""
+        """Log nothing."""
 
     # ------------------------------------------------------------ requests
 
@@ -298,7 +298,7 @@ def _bad_request(message: str) -> StoreError:
 
 
 def _equalities(text: str) -> dict[str, str]:
-    """``a=b,c==d`` by key. Raises StoreError for what else a selector can say."""
+    """``a=b,c==d`` by key. Raises StoreError for any other kind of selector."""
     wanted = {}
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
@@ -309,7 +309,7 @@ def _equalities(text: str) -> dict[str, str]:
 
 
 def _whole(target: _Target, body: Json) -> Json:
-    """The object of a request, where its path reports that it is. Raises StoreError."""
+    """The object of a request, which has to match its path. Raises StoreError."""
     meta = body.get("metadata", {})
     place = {"namespace": target.namespace} if target.kind.namespaced else {}
     name = target.name or meta.get("name")

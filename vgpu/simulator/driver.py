@@ -110,7 +110,7 @@ class SimulatedDriver:
         self._lost: frozenset[str] = frozenset()
 
     def become(self, scenario: Scenario) -> None:
-        """From now on the node is this; only pods may differ."""
+        """Replace the scenario; only pods may differ."""
         self._scenario = scenario
 
     # ------------------------------------------------------------ faults
@@ -120,7 +120,7 @@ class SimulatedDriver:
         self._failure = reason
 
     def hang(self, seconds: float) -> None:
-        """From now on each ``sample`` blocks for so long, or until ``recover``."""
+        """From now on each ``sample`` blocks for ``seconds``, or until ``recover``."""
         self._recovered.clear()
         self._hang_seconds = seconds
 

@@ -40,7 +40,7 @@ class FileTree(msgspec.Struct, frozen=True):
 
 
 def tree(scenario: Scenario, alive: frozenset[int], start: float) -> FileTree:
-    """What is on disk while the processes ``alive`` run; ``start`` is unix seconds."""
+    """The files on disk while the processes ``alive`` run; ``start`` is unix seconds."""
     files = dict(_host_files(scenario, alive))
     links = {f"{PROCFS}/self/ns/pid": _HOST_NAMESPACE}
     for pod, container in scenario.containers():
@@ -79,7 +79,7 @@ def _container_files(
 
 
 def _limit_files(all_claims: tuple[SimulatedClaim, ...]) -> dict[str, bytes]:
-    """What gpu-manager leaves for each container, and KubeShare for each GPU that it shares."""
+    """The limit files of gpu-manager for each container, and of KubeShare for each shared GPU."""
     files, tenants = {}, dict[str, list[gemini_config.SharedPod]]()
     for claim in all_claims:
         if not claim.pod.admitted:

@@ -94,7 +94,7 @@ class Collector(Generic[T]):
 
     @property
     def busy_seconds(self) -> float:
-        """How long the pass under way has taken so far; 0 if none is."""
+        """Duration of the pass under way so far, in seconds; 0 without one."""
         return 0.0 if self._idle.is_set() else time.monotonic() - self._began
 
     @property

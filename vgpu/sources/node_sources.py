@@ -1,7 +1,7 @@
 """The sources of one node, opened together: for exporter, device plugin and the node's reconciler.
 
-What the programs do differently is what they ask for: which sources, and who brings the driver's
-sample and the pods.
+The programs differ in the sources that they open, and in the origin of the driver's sample and of
+the pods.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -40,8 +40,8 @@ class NodePaths(msgspec.Struct, frozen=True):
         log_dir: the kubelet's folder of log folders; None is not read.
         checkpoint: the kubelet's, of devices; None is not read.
         pod_resources: the kubelet's socket; None is not read.
-        limit_dirs: folders of limit files by the name of the registry's row; of a row that is
-            missing its own default.
+        limit_dirs: folders of limit files by the name of the registry's row; a missing
+            row has its default.
         state_dir: our own device plugins' checkpoints.
     """
 
@@ -95,7 +95,7 @@ class NodeSources(msgspec.Struct, frozen=True):
     ) -> Collectors:
         """A collector for each source; ``gpu`` brings the driver's sample, ``pods`` the pods.
 
-        ``pods_name`` is what the collector of the pods is called.
+        ``pods_name`` is the name of the collector of the pods.
         """
         shim, limits = self.shim, self.limits
         return Collectors(

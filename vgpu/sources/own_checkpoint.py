@@ -1,7 +1,7 @@
 """The checkpoints that our own plugins keep on the node, one for each scheme that they serve.
 
-Only what was written since the node started counts: its containers have all been made since. A
-checkpoint that is not there is a scheme that is not served here. One is read again only when it
+Only a checkpoint written since the node started counts: all containers are newer than that. A
+missing checkpoint means a scheme that is not served here. A checkpoint is read again only when it
 changed.
 """
 

@@ -161,7 +161,7 @@ class _Pass(msgspec.Struct):
     rejections: list[Rejection] = []
 
     def refuse(self, error: SourceError, path: str) -> None:
-        """Note what was refused; what has gone since it was listed is simply gone."""
+        """Note a refusal; an entry that was removed since the listing is ignored."""
         if error.reason is not Reason.ABSENT:
             self.rejections.append(Rejection(path, error.reason, error.detail))
 
@@ -278,7 +278,7 @@ def _settled(stamp: tuple[int, int, int], now_ns: int) -> bool:
 
 
 def _list_root(fd: int, path: str, stamp: tuple[int, int, int], living: Living) -> _Listing:
-    """The containers' folders; of what else lies there one rejection for each reason."""
+    """The containers' folders; for all other entries one rejection for each reason."""
     names, bad_names, no_folders = [], [], []
     with os.scandir(fd) as entries:
         listed, too_many = first_entries(entries, MAX_ENTRIES, living)
